@@ -27,7 +27,7 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
 
 
 class Booked(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One gateway's totals in flight at one worker."""
+    """Totals of one gateway in flight at one worker."""
 
     worker: _Name
     num_in_flight: _Some

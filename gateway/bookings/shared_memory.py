@@ -21,7 +21,7 @@ from gateway.core.errors import ConfigError
 
 
 class ProcessView:
-    """One process's view of the shared table. `far_row` is that of other hosts, if they publish;
+    """View that one process has of the shared table. `far_row` is that of other hosts, if they publish;
     `become_subscriber` returns True if this process is the host's subscriber."""
 
     def __init__(

@@ -57,7 +57,7 @@ class QuotaTable:
 
 
 class QuotaUsage:
-    """One tenant's cells, and how much of the others' usage was seen."""
+    """Cells of one tenant, and how much of the others' usage was seen."""
 
     __slots__ = ("_words", "_at", "_row", "_num_rows", "_seen")
 

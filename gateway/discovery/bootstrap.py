@@ -1,6 +1,6 @@
 """Engine ids that prefill workers' KV connectors report on a bootstrap server.
 
-They are new with each start of an engine, and so requested whenever the worker is probed anew.
+They are new with each start of an engine, and so requested whenever the worker is probed again.
 """
 
 from collections.abc import Mapping

@@ -76,7 +76,7 @@ def streams(endpoint: Endpoint) -> Iterator[tuple[Feed, int]]:
         yield endpoint.feeds[worker][0], num - endpoint.num_resets[worker]
 
 
-def has_begun_anew(stream: tuple[Feed, int]) -> bool:
+def was_reset(stream: tuple[Feed, int]) -> bool:
     """Return True if a stream was reset with its engine. Agent feeds do not count: they are followed again
     after a restart, which their engine's start time shows."""
     feed, num = stream

@@ -240,8 +240,8 @@ class Standings:
     def _progress(self, worker: WorkerId, metrics: EngineMetrics | None) -> Progress | None:
         if metrics is None or metrics.step_tokens_total is None:
             return None
-        told = (metrics.num_requests_running or 0) + (metrics.num_requests_waiting or 0)
-        num_here = told or (1 if self._left.unstarted_tokens(worker) else 0)
+        num_reported = (metrics.num_requests_running or 0) + (metrics.num_requests_waiting or 0)
+        num_here = num_reported or (1 if self._left.unstarted_tokens(worker) else 0)
         return Progress(metrics.step_tokens_total, metrics.kv_cache_usage or 0.0, num_here)
 
     def _eject(self, worker: WorkerId, conduct: Conduct, ejection: Ejection, now: float) -> None:

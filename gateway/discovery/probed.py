@@ -56,13 +56,13 @@ class Mode(IntEnum):
 
 
 def known_ranks(
-    told: Mapping[int, EngineMetrics], metrics: Mapping[int, EngineMetrics]
+    from_engine: Mapping[int, EngineMetrics], metrics: Mapping[int, EngineMetrics]
 ) -> dict[int, EngineMetrics]:
     """Combine the metrics of ranks with facts the engine reported otherwise; if those name ranks, there are
     no others."""
     ranks = {}
-    for rank in sorted(told or metrics):
-        more, ours = asdict(told.get(rank, EngineMetrics())), metrics.get(rank, EngineMetrics())
+    for rank in sorted(from_engine or metrics):
+        more, ours = asdict(from_engine.get(rank, EngineMetrics())), metrics.get(rank, EngineMetrics())
         ranks[rank] = replace(
             ours, **{name: more[name] for name, value in asdict(ours).items() if value is None}
         )

@@ -24,12 +24,12 @@ from gateway.discovery.endpoint import (
     Endpoint,
     SeveralEngines,
     Subscribed,
-    has_begun_anew,
     has_gone_back,
     is_doubtful,
     num_resets,
     see,
     streams,
+    was_reset,
 )
 from gateway.discovery.probe import Probe, ProbeError, Silence
 from gateway.discovery.probed import Facts, event_source, has_changed, reported
@@ -65,7 +65,7 @@ class RosterOptions:
     replay_port: int = 0
 
 
-async def _as_told(probe: Probe, facts: Facts) -> Facts:
+async def _unchanged(probe: Probe, facts: Facts) -> Facts:
     return facts
 
 
@@ -83,7 +83,7 @@ class Roster:
         on_down: Callable[[WorkerId], None],
         options: RosterOptions,
         said: Said | None = None,
-        complete: Callable[[Probe, Facts], Awaitable[Facts]] = _as_told,
+        complete: Callable[[Probe, Facts], Awaitable[Facts]] = _unchanged,
         on_joined: Iterable[Callable[[Sequence[Worker]], None]] = (),
         on_left: Iterable[Callable[[WorkerId], None]] = (),
         names: Names | None = None,
@@ -231,7 +231,7 @@ class Roster:
             self._leave(endpoint)
             raise
         if has_changed(endpoint.facts, ranks) or has_gone_back(endpoint, ranks):
-            await self._ask_anew(endpoint, endpoint.facts)
+            await self._handle_restart(endpoint, endpoint.facts)
         elif is_doubtful(endpoint):
             await self._ask_again(endpoint, endpoint.facts)
         await self._names.ask(endpoint)
@@ -243,11 +243,11 @@ class Roster:
         self._set_up(endpoint, True, "answers again")
         return None
 
-    async def _ask_anew(self, endpoint: Endpoint, known: Facts) -> None:
+    async def _handle_restart(self, endpoint: Endpoint, known: Facts) -> None:
         """Handle another engine process. Event streams that were reset with it are kept: they may know its
         cache from the start, which a new subscription without replays would not."""
         facts = await self._complete(endpoint.probe, await endpoint.probe.facts())
-        if facts.is_like(known) and endpoint.feeds and all(map(has_begun_anew, streams(endpoint))):
+        if facts.is_like(known) and endpoint.feeds and all(map(was_reset, streams(endpoint))):
             self._log.info("worker %s: engine restarted, its event streams already reset", endpoint.url)
             endpoint.facts, endpoint.num_resets = facts, num_resets(endpoint)
             return

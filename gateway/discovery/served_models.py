@@ -99,8 +99,8 @@ def shortened(names: Iterable[str]) -> str:
 def _is_another_list(workers: tuple[Worker, ...], models: tuple[ModelInfo, ...]) -> bool:
     """Return True if the adapters changed. A list with other base models means a starting or ending
     engine."""
-    known, told = workers[0].served, served_models(models)
-    if told == known:
+    known, listed = workers[0].served, served_models(models)
+    if listed == known:
         return False
-    of_known, of_told = ({each.root for each in some if each.adapter is None} for some in (known, told))
-    return of_known == of_told
+    of_known, of_listed = ({each.root for each in some if each.adapter is None} for some in (known, listed))
+    return of_known == of_listed

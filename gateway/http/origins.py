@@ -70,7 +70,7 @@ class AllowedHosts:
         if headers[ORIGIN] and not _is_same(headers[ORIGIN][0], host, port):
             raise Misdirected(
                 403,
-                f"the Origin '{shown(headers[ORIGIN][0])}' differs from the Host; cross-origin requests are refused",
+                f"the Origin '{shown(headers[ORIGIN][0])}' differs from the Host; cross-origin refused",
             )
 
     def _allows(self, host: str, path: str) -> bool:

@@ -42,11 +42,11 @@ _decode_event = msgspec.json.Decoder(_Event).decode
 class SseScanner:
     """Scanner of a streamed body fed in any splits; forwards whole events."""
 
-    __slots__ = ("_tail", "_told", "_usage_event", "has_token", "is_whole", "num_events_fed")
+    __slots__ = ("_tail", "_found", "_usage_event", "has_token", "is_whole", "num_events_fed")
 
     def __init__(self) -> None:
         self._tail = b""
-        self._told: Usage | RefusedUsage | None = None
+        self._found: Usage | RefusedUsage | None = None
         self._usage_event: bytes | None = None  # not read yet
         self.has_token = False
         self.is_whole = True  # the forwarded bytes end with an event's end
@@ -85,11 +85,11 @@ class SseScanner:
         """Return the last usage that passed; parsed once."""
         unread, self._usage_event = self._usage_event, None
         if unread is not None:
-            self._told = None
+            self._found = None
             for event in _events(unread):
                 if _USAGE in event or _USAGE_SPACED in event:
-                    self._told = read_usage(event, limit) or self._told
-        return self._told
+                    self._found = read_usage(event, limit) or self._found
+        return self._found
 
 
 def _last_border(data: bytes) -> int:

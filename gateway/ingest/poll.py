@@ -77,7 +77,7 @@ class PollFeed:
         self._subscription.close()
 
     def _pause(self) -> float:
-        """Pause polling. Events wait at the engine, whose buffer drops the oldest: the next answer shows the
+        """Pause polling. Events wait in the engine (its buffer drops the oldest): the next answer shows the
         gap."""
         now = asyncio.get_running_loop().time()
         pause_s = self._pauses.next(now)

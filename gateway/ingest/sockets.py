@@ -147,7 +147,7 @@ def opened(
     # With IPV6 on, "localhost" is ::1 alone, where a publisher at "tcp://*" does not listen.
     socket.setsockopt(zmq.IPV6, int("[" in endpoint))
     socket.setsockopt(zmq.RCVHWM, max_queued)
-    # A publisher whose host vanishes sends no FIN: heartbeats notice within seconds.
+    # The publisher of a vanished host sends no FIN: heartbeats notice within seconds.
     socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 15000)
     return socket

@@ -19,9 +19,9 @@ import zmq
 from gateway.ingest.sockets import Reader
 
 MAX_BYTES = 128 << 20
-"""Of one connection: a full queue of the largest messages (64 MiB), and the host's buffers."""
+"""Unread bytes per connection: a full queue of the largest messages (64 MiB), and the host's buffers."""
 MAX_ALL_BYTES = 512 << 20
-"""Of all connections: beyond it those with the most are ended, until the others fit."""
+"""Unread bytes of all connections: beyond, those with the most are ended, until the others fit."""
 LOOK_S = 0.1
 """A look takes a microsecond or two for each connection."""
 EVENTS = zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED

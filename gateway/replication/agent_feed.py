@@ -50,7 +50,7 @@ log = logging.getLogger("kvgate.ingest")
 _OPTIONS = [
     ("grpc.enable_http_proxy", 0),  # a proxy of the environment is for other traffic
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.keepalive_time_ms", 10_000),  # an agent whose host vanished sends no FIN
+    ("grpc.keepalive_time_ms", 10_000),  # the agent of a vanished host sends no FIN
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
@@ -164,7 +164,7 @@ class AgentFeed:
 
     async def _follow(self, channel: grpc.aio.Channel) -> bool:
         """Follow the agent until it stops; True if resubscribing at once makes sense."""
-        cursor, has_told, excess = self._follower.cursor, False, None
+        cursor, has_followed, excess = self._follower.cursor, False, None
         asked = LogRequest(VERSION, self._dp_rank, cursor.epoch, cursor.next_seq, self._times.sample_every_s)
         request = encode_request(asked)
         call = channel.unary_stream(f"/{SERVICE}/Subscribe")(request, metadata=metadata(self._agents))
@@ -178,13 +178,13 @@ class AgentFeed:
                 await self._time_slices.run(partial(self._apply, update))
                 self._report()
                 if self._follower.state is not StreamState.CATCHING_UP:
-                    has_told = True
+                    has_followed = True
         except LimitExceeded as exc:
-            excess, has_told = str(exc), False
+            excess, has_followed = str(exc), False
         except (grpc.aio.AioRpcError, TimeoutError, DecodeError, LogError) as exc:
-            if has_told:
-                tell = self._log.warning if isinstance(exc, Drift) else self._log.info
-                tell("worker %s: agent %s stopped: %s", self._worker, self.agent, failure(exc))
+            if has_followed:
+                write = self._log.warning if isinstance(exc, Drift) else self._log.info
+                write("worker %s: agent %s stopped: %s", self._worker, self.agent, failure(exc))
             else:
                 self._not_followed(failure(exc))
         finally:
@@ -194,7 +194,7 @@ class AgentFeed:
         if excess is not None:
             self._cut(excess)
         self._report()
-        return has_told
+        return has_followed
 
     def _cut(self, reason: str) -> None:
         now = asyncio.get_running_loop().time()

@@ -39,7 +39,7 @@ class LeaseLost(Exception):
 
 
 class Leader:
-    """Leadership of one worker. Call in this order: `restore`, `begin`, `open`, `tell`, `run`; `close` at any
+    """Leadership of one worker. Call in order: `read_log`, `begin`, `open`, `attach_index`, `run`; `close` at any
     time, then `release`."""
 
     def __init__(

@@ -86,7 +86,7 @@ class RankStore:
         rank = self.ranks[worker]
         if removed := list(rank.inventory.proven()):
             rank.journal.append(
-                [told for each in removed for told in rank.inventory.apply(each)], rank.journal.position
+                [change for each in removed for change in rank.inventory.apply(each)], rank.journal.position
             )
             rank.wake()
 

@@ -144,7 +144,7 @@ def state_id(last: str, epoch: int, next_seq: int) -> str:
 
 
 class WorkerLog:
-    """One worker's log, snapshot and lease in Redis. `gateway` is our id as a lease holder."""
+    """Log, snapshot and lease of one worker in Redis. `gateway` is our id as a lease holder."""
 
     def __init__(self, client: Redis, keys: WorkerKeys, gateway: str, *, lease_s: float) -> None:
         self.keys = keys

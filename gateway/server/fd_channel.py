@@ -38,7 +38,7 @@ class _Frame:
 
 
 class Channel:
-    """One end of a channel. `on_message` gets each message and its files, which it must close; `on_end` is
+    """End of a channel. `on_message` gets each message and its files, which it must close; `on_end` is
     called once the other end is closed, or its process dead."""
 
     def __init__(

@@ -28,14 +28,14 @@ class Behind:
         self._trusted = trusted_of(config)
         self._scheme = "https" if config.tls_cert_file else "http"
         self._prefers = config.forwarded_header
-        self._tells = bool(config.trusted_proxies) or config.proxy_protocol
+        self._has_proxies = bool(config.trusted_proxies) or config.proxy_protocol
 
     def handle(self, http: HttpRequest, responder: Responder) -> Exchange | None:
         if self._base and not self._strip(http):
             error = UnknownRoute(f"no route {http.path}; all routes are under {self._base}")
             self._refuse(http, responder, error)
             return None
-        if self._tells:
+        if self._has_proxies:
             peer = responder.peer
             scheme = "http" if peer == "" else self._scheme  # a Unix socket has no TLS
             found = origin(

@@ -138,7 +138,7 @@ async def test_each_process_tells_what_held_its_loop() -> None:
             return metrics["kvgate_event_loop_lag_seconds_count"] > 2
 
         await until(is_told, "pauses are counted")
-        for once in ("kvgate: kvgate ", "open files are limited"):
+        for once in ("kvgate: kvgate ", "open files limited"):
             assert len([line for line in bench.gateway.log if once in line]) == 1
 
 
@@ -234,7 +234,7 @@ async def test_a_stop_in_the_middle_of_a_takeover_leaves_the_files_to_the_heir(p
             heir = asyncio.get_running_loop().create_task(
                 Gateway.start(*upgrades.flags, "--worker", url, "--probe-timeout-s", "3")
             )
-            await old.logged("begins to take over")
+            await old.logged("starts taking over")
             assert await old.stop() == 0
             upgrades.all.append(await heir)
         upgrades.bench.gateway = upgrades.now

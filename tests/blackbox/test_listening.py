@@ -51,7 +51,7 @@ async def test_what_a_killed_gateway_left_is_replaced(path: str) -> None:
 
 async def test_a_place_that_is_taken(path: str) -> None:
     Path(path).write_text("precious")
-    assert f"unix_socket: {path} is there and is no socket" in await refusal("--unix-socket", path)
+    assert f"unix_socket: {path} exists and is not a socket" in await refusal("--unix-socket", path)
     assert Path(path).read_text() == "precious"
 
 

@@ -253,7 +253,7 @@ async def test_one_that_does_not_start_leaves_the_running_one_as_it_was(
         await bench.worker()
         with pytest.raises(AssertionError, match="/nowhere"):
             await Gateway.start(*upgrades.flags, *flags, "--tokenizer", "/nowhere")
-        await upgrades.now.logged("ended before it had taken over; this one goes on")
+        await upgrades.now.logged("ended before taking over; continuing")
         assert (await bench.ask(post(completion()))).status == 200
         await upgrades.upgrade(*flags)
         assert (await bench.ask(post(completion()))).status == 200
@@ -334,7 +334,7 @@ async def test_two_cannot_take_over_at_once(tmp_path: Path) -> None:
         first = asyncio.get_running_loop().create_task(
             Gateway.start(*upgrades.flags, "--worker", url, "--probe-timeout-s", "3")
         )
-        await upgrades.now.logged("begins to take over")
+        await upgrades.now.logged("starts taking over")
         with pytest.raises(AssertionError, match="is taking over just now"):
             await Gateway.start(*upgrades.flags)
         upgrades.all.append(await first)

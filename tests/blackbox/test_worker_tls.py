@@ -252,7 +252,7 @@ async def test_a_new_authority_is_taken_up(authority: Authority, tmp_path: Path)
     async with running("--worker-ca-file", str(file), *QUICK) as bench:
         before = await bench.worker(script=echo, tls=authority.issue().context())
         file.write_bytes(Path(new.file).read_bytes())
-        await bench.gateway.logged("TLS to workers changed and is in use")
+        await bench.gateway.logged("TLS to workers reloaded")
         await bench.worker("other", script=echo, tls=new.issue().context())
         assert (await bench.ask(post(completion(model="other")))).status == 200
         await turn(before, authority.issue().context())

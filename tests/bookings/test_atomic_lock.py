@@ -45,7 +45,9 @@ async def deciding(
         places.append(place)
         await all_of_them[-1].start(tasks)
     for each in all_of_them:
-        await until(lambda each=each: each.remote.num_gateways == num - 1 and each.publish_connection.is_open)  # type: ignore[misc]
+        await until(
+            lambda each=each: each.remote_hosts.num_gateways == num - 1 and each.publish_connection.is_open
+        )  # type: ignore[misc]
     try:
         yield [each.lock for each in all_of_them if each.lock], places
     finally:

@@ -81,7 +81,7 @@ def test_a_table_begins_empty() -> None:
 HOLDS_THE_TURN = """
 import sys
 from gateway.bookings import shared_memory
-with shared_memory.turn(int(sys.argv[1])):
+with shared_memory.host_lock(int(sys.argv[1])):
     print("mine", flush=True)
     sys.stdin.read()
 """

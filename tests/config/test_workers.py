@@ -30,7 +30,7 @@ def test_each_can_be_turned_off() -> None:
         ('[workers."http://W:1/"]', "is kept as 'http://w:1'; write it so"),
         ('[workers."w:1"]', "workers: 'w:1' is not an http"),
         ('[workers."http://w:1"]\nkey = "sk-1"', "unknown option `key`|unknown field `key`"),
-        ('[workers."dns+unix:/x"]', "has no name whose addresses"),
+        ('[workers."dns+unix:/x"]', "has no DNS name"),
     ],
 )
 def test_what_is_said_of_no_worker_is_refused(tmp_path: Path, text: str, words: str) -> None:

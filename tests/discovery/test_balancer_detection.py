@@ -19,7 +19,7 @@ def test_one_that_began_earlier_than_the_last_is_another() -> None:
     assert identity.saw(7200.0) is None
     reason = identity.saw(3600.0)
     assert reason is not None
-    assert reason.startswith("several engines answer here, that began at 01:00:00 and at 02:00:00")
+    assert reason.startswith("several engines answer here, started at 01:00:00 and at 02:00:00")
     assert identity.saw(7200.0) == reason  # the same words: they are logged once
 
 
@@ -40,7 +40,7 @@ def test_counters_that_fall_again_and_again_are_of_several() -> None:
     identity = Identity()
     said = [identity.saw(None, has_fallen=i % 2 == 1) for i in range(6)]
     assert (said[4], said[5]) == (None, identity.reason)
-    assert "whose counters are not of one" in repr(identity)
+    assert "with inconsistent counters" in repr(identity)
 
 
 @pytest.mark.parametrize("apart", [WITHIN_LOOKS, 100])

@@ -73,7 +73,7 @@ async def test_nobody_else_is_asked(told: Facts, what: Said) -> None:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b"{}", "has not told its name there yet"),
+        (b"{}", "has not registered its id there yet"),
         (b"<html>", "http://10.0.0.1:9000/query: mooncake's bootstrap"),
     ],
 )

@@ -43,7 +43,7 @@ def test_a_connector_for_all_makes_pairs_of_those_that_do_both() -> None:
 
 @pytest.mark.parametrize(("option", "told"), [("prefill", "decode"), ("decode", "prefill")])
 def test_one_that_says_that_it_is_another_does_not_join(option: str, told: str) -> None:
-    with pytest.raises(WrongRole, match=f"{W} is a {told} worker, and was given as --{option}"):
+    with pytest.raises(WrongRole, match=f"{W} is a {told} worker, but was declared as --{option}"):
         said(**{option: [W]}).workers_of(facts(W, role=told))
 
 
@@ -67,11 +67,11 @@ def test_places_are_said_of_workers() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"connector": ["ucx"]}, "connector: 'ucx' is none; known: nixl, mooncake, bootstrap"),
+        ({"connector": ["ucx"]}, "connector: unknown connector 'ucx'; known: nixl, mooncake, bootstrap"),
         ({"connector": [f"{W}=ucx"]}, "connector: 'ucx' is none"),
         ({"connector": ["ftp://x=nixl"]}, "connector: worker: "),
         ({"topology": ["r1"]}, "topology: 'r1' names no worker"),
-        ({"prefill": [P], "decode": [P]}, f"decode: {P} is given as --prefill too"),
+        ({"prefill": [P], "decode": [P]}, f"decode: {P} is a --prefill worker too"),
         ({"prefill": ["x"]}, "worker: "),
     ],
 )

@@ -139,7 +139,7 @@ async def test_more_addresses_than_any_fleet_are_not_used(
     await world.look("10.0.0.3", "10.0.0.2", "10.0.0.1")
     await world.look("10.0.0.2", "10.0.0.1", "10.0.0.3")
     assert world.urls == [ONE, TWO] and not world.draining
-    assert warnings(caplog).count(f"the name {NAME}: has 3 addresses, 2 of them are used") == 1
+    assert warnings(caplog).count(f"DNS name {NAME}: has 3 addresses, using 2") == 1
     await world.world.roster.stop()
 
 

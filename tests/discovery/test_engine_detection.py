@@ -65,7 +65,7 @@ def test_as_it_is_configured() -> None:
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ("vlm", "engine: 'vlm' is no engine; known: vllm, sglang, trtllm, openai"),
+        ("vlm", "engine: unknown engine 'vlm'; known: vllm, sglang, trtllm, openai"),
         ("http://a:1=", "engine: '' is no engine"),
         ("ftp://a=vllm", "engine: .*ftp"),
     ],

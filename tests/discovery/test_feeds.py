@@ -154,7 +154,7 @@ async def test_whether_events_can_be_had(feeds: Feeds) -> None:
     source = EventSource(0, "tcp://*:9", "tcp://*:9")
     async with asyncio.timeout(5):
         assert await feeds.reach(W, source, 0.05) == (
-            "no KV-event publisher answers at tcp://127.0.0.1:9; it must bind, with '*' in its endpoint"
+            "no KV-event publisher answers at tcp://127.0.0.1:9; it must bind (an endpoint with '*')"
         )
 
 
@@ -175,7 +175,7 @@ async def test_a_worker_with_an_agent_is_told_of_by_it_and_what_is_polled_is_its
         async with asyncio.timeout(10):
             while not feed.has_fallen_back:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        refused = "they can be had once, and are its agent's" in caplog.text
+        refused = "polled events can be consumed once; the worker's agent consumes them" in caplog.text
         assert refused is (endpoint == "/events")
         assert feed.endpoint == ("grpc://127.0.0.1:9" if refused else "tcp://127.0.0.1:7")
         assert not list(

@@ -179,12 +179,10 @@ def test_one_that_fails_again_and_again_gets_nothing_for_a_while(caplog: pytest.
     described = world.standings.describe(A)
     assert (described["state"], described["why"]) == (
         "ejected",
-        "requests failed there, 2 in a row: it refused",
+        "failed requests (2 in a row): it refused",
     )
     assert (world.decide(10), world.standings.ejections) == ({B: 10}, {(A, "failures"): 1})
-    assert warnings(caplog) == [
-        "worker a:1 is ejected for 10 s: requests failed there, 2 in a row: it refused"
-    ]
+    assert warnings(caplog) == ["worker a:1 ejected for 10 s: failed requests (2 in a row): it refused"]
     world.now = 20.0
     world.standings.looked(A, metrics(1.0))
     assert world.state(A) == "warm_up"
@@ -200,9 +198,7 @@ def test_the_last_one_of_a_model_stays_and_says_what_it_does(caplog: pytest.LogC
             world.standings.failed(A, "it refused")
     described = world.standings.describe(A)
     assert described["state"] == "active"
-    assert described["why"].startswith(
-        "not ejected, as the last one for 'm': requests failed there, 4 in a row"
-    )
+    assert described["why"].startswith("not ejected: last worker for 'm' (failed requests (4 in a row)")
     assert len(warnings(caplog)) == 1
     assert world.decide(3) == {A: 3}
 
@@ -225,7 +221,7 @@ def test_an_engine_without_steps_is_ejected_and_its_requests_go_elsewhere() -> N
         world.standings.looked(A, metrics(100.0))
         world.standings.looked(B, metrics(world.now))
     assert (world.state(A), world.state(B), world.elsewhere) == ("ejected", "active", [A])
-    assert world.standings.describe(A)["why"] == "no step in 61 s, with 1 requests there"
+    assert world.standings.describe(A)["why"] == "no step in 61 s, with 1 requests"
     world.now = 63.0
     world.standings.looked(A, metrics(101.0))
     assert world.state(A) == "warm_up"

@@ -85,10 +85,10 @@ async def test_one_that_has_it_already_is_no_failure_unless_it_is_another() -> N
         assert (await load(f, "a", workers=[one.url]))[0] == 200
         status, told = await load(f, "a")
         assert (status, said(told)) == (200, {one.url: (True, True), two.url: (True, True)})
-        assert told["workers"][0]["message"] == "it has it already"
+        assert told["workers"][0]["message"] == "already loaded"
         status, told = await load(f, "a", "/adapters/y")
         assert (status, said(told)) == (502, {one.url: (False, True), two.url: (False, True)})
-        assert "it has one of this name from /adapters/x: unload that first" in told["error"]["message"]
+        assert "another adapter has this name (from /adapters/x); unload it first" in told["error"]["message"]
 
 
 async def test_each_says_what_is_in_the_way() -> None:
@@ -97,8 +97,8 @@ async def test_each_says_what_is_in_the_way() -> None:
         status, told = await load(f, "a")
         assert (status, said(told)) == (502, {good.url: (True, True), plain.url: (False, False)})
         assert told["error"]["message"] == (
-            f"1 of 2 workers did not: {plain.url}: it has no /v1/load_lora_adapter: it takes adapters if it "
-            "is started with --enable-lora, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
+            f"1 of 2 workers did not: {plain.url}: no /v1/load_lora_adapter: start the engine with "
+            "--enable-lora, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True to load adapters"
         )
         _, told = await load(f, "b", "/missing", workers=[good.url])
         assert "it answered 404: Loading lora b failed: No adapter found" in told["error"]["message"]
@@ -113,7 +113,7 @@ async def test_sglang_is_asked_to_unload_in_its_own_way_and_to_load_not_at_all()
         sim = await f.join("m", runtime_lora=True, pd_protocol="sglang", lora=("old",))
         status, told = await load(f, "a")
         assert (status, said(told)) == (502, {sim.url: (False, False)})
-        assert "it was not asked to load it" in told["error"]["message"]
+        assert "not loaded" in told["error"]["message"]
         (listed,) = (await ask(f, "GET"))[1]["adapters"]
         assert (listed["name"], listed["not_used_at"]) == ("old", [sim.url])
         assert (await ask(f, "DELETE", "/old?model=m"))[0] == 200
@@ -126,7 +126,7 @@ async def test_sglang_is_asked_to_unload_in_its_own_way_and_to_load_not_at_all()
         ({"workers": ["http://nobody:1", "x"]}, 404, "no worker 'http://nobody:1', 'x'"),
         ({"workers": ["{m}"], "model": "n"}, 400, "model: 'n' is not served by {m}"),
         ({"model": "gone"}, 404, "model: no worker serves 'gone'; known: m, n"),
-        ({}, 400, "model: say for which: m, n"),
+        ({}, 400, "model: required, one of: m, n"),
         ({"adapter": "n", "model": "m"}, 409, "adapter: 'n' is a model of {n}"),
         ({"adapter": "fast", "model": "m"}, 409, "adapter: 'fast' is an alias"),
         ({"adapter": "taken", "model": "m"}, 409, "adapter: 'taken' is one of n at {n}"),
@@ -160,7 +160,7 @@ async def test_an_alias_names_its_model_and_one_that_has_not_joined_is_said() ->
         status, told = await load(f, "b", workers=["http://127.0.0.1:9"])
         assert (status, told["error"]["message"]) == (
             409,
-            "http://127.0.0.1:9 has not joined yet. Nobody was asked",
+            "http://127.0.0.1:9 has not joined yet. No worker was asked",
         )
 
 
@@ -169,7 +169,7 @@ async def test_what_is_nowhere_is_unloaded_nowhere() -> None:
         m = await f.join("m", runtime_lora=True, lora=("mine",))
         assert (await ask(f, "DELETE", "/a"))[0] == 404
         status, told = await ask(f, "DELETE", f"/a?worker={m.url}")
-        assert (status, told["error"]["message"]) == (404, f"there is no adapter 'a' at {m.url}")
+        assert (status, told["error"]["message"]) == (404, f"no adapter 'a' at {m.url}")
         assert (await ask(f, "DELETE", "/m"))[0] == 404, "a model is no adapter"
         assert (await ask(f, "DELETE", "/mine?model=gone"))[0] == 404
 
@@ -210,7 +210,7 @@ async def test_a_worker_is_asked_with_its_own_key_under_its_own_path(tmp_path: P
             status, told = await load(f, "a")
             assert (status, told["workers"][0]["message"]) == (
                 502,
-                "it did not answer /v1/load_lora_adapter within 0.5 s",
+                "no answer to /v1/load_lora_adapter within 0.5 s",
             )
             worker.answers.set()
             status, told = await load(f, "a")

@@ -5,7 +5,7 @@ import pytest
 from gateway.core.engine import AdapterCalls
 from gateway.discovery.lora_wire import Outcome, check_name, load_body, outcome, unload_body
 
-NO_ROUTE = "it has no /load: it takes adapters if it is started with --enable-lora"
+NO_ROUTE = "no /load: start the engine with --enable-lora to load adapters"
 CALLS = AdapterCalls("/load", "/unload", "--enable-lora")
 
 

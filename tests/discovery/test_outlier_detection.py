@@ -19,7 +19,7 @@ def working(tokens: float, num_here: int = 1, usage: float = 0.5) -> Progress:
 
 def test_failures_in_a_row_eject_it() -> None:
     ejection = fail(Conduct(RULES), 3)
-    assert ejection == Ejection("failures", "requests failed there, 3 in a row: it refused")
+    assert ejection == Ejection("failures", "failed requests (3 in a row): it refused")
 
 
 def test_an_answer_in_between_begins_the_row_anew() -> None:
@@ -53,7 +53,7 @@ def test_let_in_again_one_failure_is_enough_until_it_has_answered_well() -> None
     conduct.eject(Ejection("failures", "x"), 0.0)
     conduct.returned(10.0)
     again = conduct.failed("it refused", 0)
-    assert again is not None and "its first since it was let in again" in again.reason
+    assert again is not None and "the first since readmission" in again.reason
     conduct.eject(again, 10.0)
     conduct.returned(30.0)
     assert fail(conduct, 2, answered=WELL_AFTER) is None
@@ -71,7 +71,7 @@ def test_no_step_while_requests_wait_ejects_it() -> None:
     assert conduct.looked(working(100.0), 0.0) is None
     assert conduct.looked(working(100.0), 59.0) is None
     ejection = conduct.looked(working(100.0, num_here=4), 61.0)
-    assert ejection == Ejection("stalled", "no step in 61 s, with 4 requests there")
+    assert ejection == Ejection("stalled", "no step in 61 s, with 4 requests")
 
 
 @pytest.mark.parametrize(

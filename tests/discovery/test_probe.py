@@ -86,7 +86,7 @@ async def test_a_path_that_the_engine_does_not_have_is_not_asked(endpoint: Endpo
 @pytest.mark.parametrize(
     ("path", "answer", "words"),
     [
-        ("/v1/models", (401, b""), "/v1/models answered 401; --worker-key-file FILE gives it the key"),
+        ("/v1/models", (401, b""), "/v1/models answered 401; give the worker's key with --worker-key-file"),
         ("/v1/models", (302, b""), "/v1/models answered 302"),
         ("/v1/models", (200, b"<html>"), "/v1/models: fake: "),
         ("/kv_event_sources", (200, b"<html>"), ": fake: "),
@@ -283,6 +283,4 @@ async def test_names_that_cannot_be_used_are_ignored_and_the_log_has_it_once(
         assert [model.id for model in (await probe.facts()).models] == ["m"]
         assert [model.id for model in await probe.models()] == ["m"]
     (line,) = [line for line in caplog.messages if "ignored" in line]
-    assert line.startswith(
-        f"worker {endpoint.url}: some of its models are ignored: 2 have a name that is empty"
-    )
+    assert line.startswith(f"worker {endpoint.url}: ignoring some of its models: 2 have a name that is empty")

@@ -264,7 +264,7 @@ async def test_an_event_source_that_cannot_be_used_costs_the_events_only(
     world.feed_error = "tcp://nonsense: Invalid argument"
     await world.add()
     assert (world.member().is_up, world.member().stream) == (True, None)
-    assert "no events, its cache is assumed only: tcp://nonsense" in caplog.text
+    assert "no KV events, cache only assumed: tcp://nonsense" in caplog.text
     await world.look()
     assert world.member().is_up
 
@@ -621,7 +621,7 @@ async def test_an_address_of_several_engines_is_refused_by_its_reason(
         await world.look()
     assert len(world.fleet) == 0
     error = world.endpoint().last_error or ""
-    assert "several engines answer here, that began at 00:16:40 and at 00:33:20" in error
+    assert "several engines answer here, started at 00:16:40 and at 00:33:20" in error
     assert [record.levelname for record in caplog.records if "several engines" in record.message] == ["ERROR"]
 
 

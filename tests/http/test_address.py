@@ -42,5 +42,5 @@ def test_what_is_no_socket(url: str) -> None:
 def test_a_name_is_kept_as_it_is_written() -> None:
     assert worker_url("DNS+http://Engines:8000/") == "dns+http://engines:8000"
     assert worker_url("http://W:1/") == "http://w:1"
-    with pytest.raises(ValueError, match="has no name whose addresses"):
+    with pytest.raises(ValueError, match="has no DNS name"):
         worker_url("dns+unix:/x")

@@ -147,7 +147,7 @@ REFUSED = [
     ("unix:/run/%2e%2e/x", "is not decoded"),
     ("unix:/run/x?y", "is not decoded"),
     ("unix:/" + "a" * 107, "over 107 characters"),
-    ("dns+unix:/x", "has no name whose addresses"),
+    ("dns+unix:/x", "has no DNS name"),
     ("dns+ftp://w", "is not an http"),
     ("dns+http://w\r\n", r"U\+000D"),
     ("http://w/" + "a" * MAX_CHARS, f"over {MAX_CHARS} characters"),

@@ -50,7 +50,7 @@ def world() -> World:
 def test_where_all_is_known_nothing_is_done(world: World) -> None:
     world.ask()
     assert world.known.num_blocks("a") == 0
-    assert repr(world.recovery_observer) == "Healer(2 workers, 0 blind)"
+    assert repr(world.recovery_observer) == "RecoveryObserver(2 workers, 0 blind)"
 
 
 def test_a_blind_worker_learns_from_its_own_requests(world: World) -> None:
@@ -61,7 +61,10 @@ def test_a_blind_worker_learns_from_its_own_requests(world: World) -> None:
     world.ask()
     assert (world.known.num_blocks("a"), world.known.num_blocks("b")) == (2, 0)
     world.a.set_blind(is_blind=False)
-    assert (world.known.num_blocks("a"), repr(world.recovery_observer)) == (0, "Healer(2 workers, 1 blind)")
+    assert (world.known.num_blocks("a"), repr(world.recovery_observer)) == (
+        0,
+        "RecoveryObserver(2 workers, 1 blind)",
+    )
 
 
 def test_a_request_that_computes_all_of_its_prompt_proves_nothing_gone(world: World) -> None:

@@ -505,7 +505,7 @@ async def test_both_are_reached(world: World) -> None:
 async def test_which_is_not_reached_is_told(world: World) -> None:
     publisher = world.publisher
     assert await reached(world, "tcp://127.0.0.1:9", publisher.replay_endpoint) == (
-        "no KV-event publisher answers at tcp://127.0.0.1:9; it must bind, with '*' in its endpoint"
+        "no KV-event publisher answers at tcp://127.0.0.1:9; it must bind (an endpoint with '*')"
     )
     publisher.answers = False
     assert await reached(world, publisher.endpoint, publisher.replay_endpoint) == (

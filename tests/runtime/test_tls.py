@@ -112,13 +112,13 @@ def test_files_that_are_missing_or_something_else(authority: Authority, tmp_path
     )
     assert refused(lambda: listening_tls(pair.cert, missing)).startswith(f"tls_key_file: {missing} cannot be")
     assert refused(lambda: listening_tls(other, pair.key)) == (
-        f"tls_cert_file: {other} holds no certificate in PEM form"
+        f"tls_cert_file: {other} has no certificate in PEM format"
     )
     assert refused(lambda: listening_tls(pair.cert, other)) == (
-        f"tls_key_file: {other} holds no private key in PEM form"
+        f"tls_key_file: {other} has no private key in PEM format"
     )
     assert refused(lambda: listening_tls(pair.cert, "")) == (
-        f"tls_cert_file: {pair.cert} holds no private key in PEM form"
+        f"tls_cert_file: {pair.cert} has no private key in PEM format"
     )
     assert refused(lambda: listening_tls("a\0b", "")).startswith(
         "tls_cert_file: a\0b cannot be read: embedded"
@@ -157,15 +157,13 @@ def test_a_key_with_a_password_is_not_asked_for_on_a_terminal(authority: Authori
         )
     )
     assert refused(lambda: listening_tls(pair.cert, pair.key)) == (
-        f"tls_key_file: {pair.key} is encrypted; there is nobody to ask for its password"
+        f"tls_key_file: {pair.key} is encrypted; give an unencrypted key"
     )
 
 
 def test_a_key_alone() -> None:
-    assert refused(lambda: listening_tls("", "k")) == "tls_key_file: is given without tls_cert_file"
-    assert (
-        refused(lambda: worker_tls("", "", "k")) == "worker_cert_key_file: is given without worker_cert_file"
-    )
+    assert refused(lambda: listening_tls("", "k")) == "tls_key_file: needs tls_cert_file"
+    assert refused(lambda: worker_tls("", "", "k")) == "worker_cert_key_file: needs worker_cert_file"
 
 
 # files that change -----------------------------------------------------------------------------
@@ -305,7 +303,10 @@ def test_a_wrapped_failure_is_found(authority: Authority, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("openssl", "told"),
     [
-        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "TLS: it wants a client certificate, see --worker-cert-file"),
+        (
+            "TLSV13_ALERT_CERTIFICATE_REQUIRED",
+            "TLS: it requires a client certificate, see --worker-cert-file",
+        ),
         ("SOME_OTHER", "TLS: some other"),
     ],
 )

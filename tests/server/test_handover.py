@@ -99,7 +99,7 @@ async def test_who_does_not_answer_is_told(tmp_path: Path, monkeypatch: pytest.M
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "s"))
         silent.listen()
-        with pytest.raises(ConfigError, match="does not answer"):
+        with pytest.raises(ConfigError, match="no answer from the process"):
             await Predecessor.reach(str(tmp_path / "s"))
 
 

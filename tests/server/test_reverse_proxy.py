@@ -84,5 +84,5 @@ def test_a_unix_socket_has_no_address_and_no_tls() -> None:
 
 
 def test_a_proxy_header_is_believed_from_somebody_or_not_at_all() -> None:
-    with pytest.raises(ConfigError, match="proxy_protocol: is given without trusted_proxies"):
+    with pytest.raises(ConfigError, match="proxy_protocol: needs trusted_proxies"):
         World(proxy_protocol=True)

@@ -106,6 +106,6 @@ def test_files_that_are_taken_over_change_hands_with_their_sockets() -> None:
 @pytest.mark.parametrize("option", ["unix_socket", "takeover_socket"])
 def test_a_path_that_cannot_be_a_socket_is_told_by_its_option(option: str) -> None:
     Path("file").write_text("mine")
-    for path, why in (("file", "is there and is no socket"), ("no/where", "No such file")):
+    for path, why in (("file", "exists and is not a socket"), ("no/where", "No such file")):
         with pytest.raises(ConfigError, match=f"^{option}: .*{why}"):
             Sockets(Config(port=0, admin_port=0, **{option: path}))

@@ -77,7 +77,9 @@ def test_a_file_that_a_dead_process_left_is_replaced(path: str) -> None:
 
 def test_a_socket_on_which_somebody_listens_is_left_alone(path: str) -> None:
     with bind_unix(path, 0o600):
-        assert refused(path) == f"unix_socket: another process listens on {path}; stop it or choose another"
+        assert (
+            refused(path) == f"unix_socket: another process listens on {path}; stop it or choose another path"
+        )
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(path)
 
@@ -93,7 +95,10 @@ def test_a_busy_listener_is_alive(path: str) -> None:
 
 def test_something_else_is_in_the_way(path: str) -> None:
     Path(path).write_text("precious")
-    assert refused(path) == f"unix_socket: {path} is there and is no socket; move it away or choose another"
+    assert (
+        refused(path)
+        == f"unix_socket: {path} exists and is not a socket; move it away or choose another path"
+    )
     assert Path(path).read_text() == "precious"
 
 
@@ -109,7 +114,7 @@ def test_a_path_that_cannot_be_used(path: str, reason: str, tmp_path: Path) -> N
 def test_a_socket_of_another_user(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dead_socket(path)
     monkeypatch.setattr(socket.socket, "connect_ex", lambda sock, address: errno.EACCES)
-    assert refused(path) == f"unix_socket: {path} is there, and this user may not connect to see whose it is"
+    assert refused(path) == f"unix_socket: {path} exists, and this user may not connect to it"
     assert os.path.exists(path)
 
 

@@ -31,7 +31,7 @@ def test_nobody_asks_and_nobody_listens(tmp_path: Path, caplog: pytest.LogCaptur
     notify(READY, {})
     assert not caplog.text
     notify(READY, {"NOTIFY_SOCKET": str(tmp_path / "none")})
-    assert "does not hear READY" in caplog.text
+    assert "not notified of READY" in caplog.text
 
 
 def test_sockets_for_another_process_are_not_ours() -> None:

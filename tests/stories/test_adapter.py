@@ -55,7 +55,7 @@ def test_an_operator_loads_and_unloads(tmp_path: Path, processes: str) -> None:
         assert (code, told.count("FAILED: it answered 404")) == (1, 2)
         assert kvgate("adapter", "load", "b", "/b", "--worker", "http://nobody:1", *at, key=key) == (
             1,
-            "the gateway answers 404: no worker 'http://nobody:1'; name it by its URL or its id. Nobody was "
+            "the gateway answers 404: no worker 'http://nobody:1'; use its URL or its id. No worker was "
             "asked\n",
         )
         assert key not in gateway.log()

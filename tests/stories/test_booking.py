@@ -86,7 +86,7 @@ class Several:
         for gateway in self.gateways:
             bookings = gateway.bookings
             assert bookings
-            await until(lambda b=bookings: b.remote.num_gateways == len(self.gateways) - 1)
+            await until(lambda b=bookings: b.remote_hosts.num_gateways == len(self.gateways) - 1)
 
 
 @asynccontextmanager

@@ -413,7 +413,7 @@ async def test_a_decode_worker_that_is_given_as_prefill_does_not_join(
             await gateway.roster.first_look()
             (endpoint,) = gateway.roster
             assert (endpoint.is_misplaced, len(gateway.fleet)) == (True, 0)
-            assert f"{sim.url} is a decode worker, and was given as --prefill" in caplog.text
+            assert f"{sim.url} is a decode worker, but was declared as --prefill" in caplog.text
             await gateway.stop(0)
         finally:
             await sim.stop()

@@ -44,7 +44,7 @@ def test_keys_are_not_shown() -> None:
             r'workers."https://10.0.0.1:8000".key_file: /nowhere/key cannot be read',
         ),
         ({"key_env": "ENGINE_KEY"}, "the variable ENGINE_KEY holds no key"),
-        ({"key_file": "a", "key_env": "b"}, "has a key_file and a key_env; give one of them"),
+        ({"key_file": "a", "key_env": "b"}, "has key_file and key_env; give one of them"),
     ],
 )
 def test_a_key_that_is_not_there_is_refused_at_start(table: dict[str, str], words: str) -> None:
@@ -53,7 +53,7 @@ def test_a_key_that_is_not_there_is_refused_at_start(table: dict[str, str], word
 
 
 def test_a_name_is_of_https_only() -> None:
-    with pytest.raises(ConfigError, match="only what speaks https is verified by a name"):
+    with pytest.raises(ConfigError, match="needs an https URL"):
         ways_of(configured("http://10.0.0.1:8000", server_name="engine"), {})
 
 

@@ -179,7 +179,7 @@ def test_the_reason_says_what_was_wrong(world: World) -> None:
     told.upstream_lost = reasons.append  # type: ignore[method-assign]
     connection.send(b"head", b"body", told)
     transport.feed(OK.replace(b"200", b"099"))
-    assert reasons == ["not HTTP: there is no status 99"]
+    assert reasons == ["not HTTP: invalid status 99"]
 
 
 def test_an_aborted_exchange_hears_nothing_more(world: World) -> None:

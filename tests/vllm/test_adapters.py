@@ -54,7 +54,7 @@ def test_an_adapter_is_loaded_asked_and_unloaded(
             name: parent for name, (_, parent) in engines.items()
         }
         assert ask(at, "POST", {"adapter": "b", "path": str(path)})[1]["workers"][0]["message"] == (
-            "it has it already"
+            "already loaded"
         )
         status, told = ask(f"{at}/b", "DELETE")
         assert (status, told["workers"][0]["message"]) == (
@@ -69,4 +69,4 @@ def test_one_that_was_not_started_for_it_has_no_such_route(vllm_worker: VllmWork
     with GatewayProcess("--worker", vllm_worker.url, *flags) as gateway:
         status, told = ask(f"{gateway.admin_url}/admin/adapters", "POST", {"adapter": "b", "path": "/x"})
         assert status == 502
-        assert told["workers"][0]["message"].startswith("it has no /v1/load_lora_adapter: it takes adapters")
+        assert told["workers"][0]["message"].startswith("no /v1/load_lora_adapter: start the engine with")
