@@ -39,8 +39,8 @@ class LeaseLost(Exception):
 
 
 class Leader:
-    """Leadership of one worker. Call in order: `read_log`, `begin`, `open`, `attach_index`, `run`; `close` at any
-    time, then `release`."""
+    """Leadership of one worker. Call in order: `read_log`, `begin`, `open`, `attach_index`, `run`; `close` at
+    any time, then `release`."""
 
     def __init__(
         self,
