@@ -89,13 +89,9 @@ class Roster:
         names: Names | None = None,
         on_look: Callable[[WorkerId, EngineMetrics | None], None] = lambda worker, metrics: None,
     ) -> None:
-        """Create a roster.
-
-        `on_gone` gets the URL and the workers of a dropped endpoint, `on_down` a silent worker, `on_look` the
-        metrics of an answering worker (None if they failed). `complete` adds facts that an endpoint does not
-        report itself. `on_joined` get an endpoint's workers, `on_left` a worker that was dropped or has
-        another process.
-        """
+        """Create a roster. `on_gone` gets a dropped endpoint's URL and workers, `on_down` a silent worker,
+        `on_look` an answering worker's metrics (None if they failed), `on_joined` an endpoint's workers,
+        `on_left` a dropped or restarted worker. `complete` adds facts from elsewhere."""
         self._fleet = fleet
         self._index = index
         self._assumed = assumed

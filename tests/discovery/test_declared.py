@@ -68,7 +68,7 @@ def test_places_are_said_of_workers() -> None:
     ("options", "why"),
     [
         ({"connector": ["ucx"]}, "connector: unknown connector 'ucx'; known: nixl, mooncake, bootstrap"),
-        ({"connector": [f"{W}=ucx"]}, "connector: 'ucx' is none"),
+        ({"connector": [f"{W}=ucx"]}, "connector: unknown connector 'ucx'"),
         ({"connector": ["ftp://x=nixl"]}, "connector: worker: "),
         ({"topology": ["r1"]}, "topology: 'r1' names no worker"),
         ({"prefill": [P], "decode": [P]}, f"decode: {P} is a --prefill worker too"),

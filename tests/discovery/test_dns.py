@@ -113,7 +113,7 @@ async def test_a_name_that_cannot_be_resolved_changes_nothing(caplog: pytest.Log
     assert (world.urls, world.draining) == ([ONE, TWO], [])
     words = "cannot be resolved: Temporary failure in name resolution"
     assert world.resolver.names[NAME].last_error == words
-    assert warnings(caplog) == [f"the name {NAME}: {words}"]
+    assert warnings(caplog) == [f"DNS name {NAME}: {words}"]
     await world.look("10.0.0.1")
     assert world.resolver.names[NAME].last_error is None
     await world.world.roster.stop()
@@ -126,7 +126,7 @@ async def test_a_name_that_is_none_changes_nothing(caplog: pytest.LogCaptureFixt
     world.answer = UnicodeError("label too long")
     await world.look()
     assert world.urls == [ONE, TWO]
-    assert f"the name {NAME}: cannot be resolved: label too long" in warnings(caplog)
+    assert f"DNS name {NAME}: cannot be resolved: label too long" in warnings(caplog)
     await world.world.roster.stop()
 
 

@@ -66,7 +66,7 @@ def test_as_it_is_configured() -> None:
     ("said", "words"),
     [
         ("vlm", "engine: unknown engine 'vlm'; known: vllm, sglang, trtllm, openai"),
-        ("http://a:1=", "engine: '' is no engine"),
+        ("http://a:1=", "engine: unknown engine ''"),
         ("ftp://a=vllm", "engine: .*ftp"),
     ],
 )

@@ -101,7 +101,7 @@ async def test_each_says_what_is_in_the_way() -> None:
             "--enable-lora, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True to load adapters"
         )
         _, told = await load(f, "b", "/missing", workers=[good.url])
-        assert "it answered 404: Loading lora b failed: No adapter found" in told["error"]["message"]
+        assert "answered 404: Loading lora b failed: No adapter found" in told["error"]["message"]
         await plain.stop()
         _, told = await load(f, "b", workers=[plain.url])
         assert "/v1/load_lora_adapter: " in told["error"]["message"]

@@ -282,5 +282,5 @@ async def test_names_that_cannot_be_used_are_ignored_and_the_log_has_it_once(
     for _ in range(2):
         assert [model.id for model in (await probe.facts()).models] == ["m"]
         assert [model.id for model in await probe.models()] == ["m"]
-    (line,) = [line for line in caplog.messages if "ignored" in line]
+    (line,) = [line for line in caplog.messages if "ignoring" in line]
     assert line.startswith(f"worker {endpoint.url}: ignoring some of its models: 2 have a name that is empty")

@@ -80,7 +80,7 @@ async def test_what_is_loaded_and_unloaded_is_known_and_the_worker_stays_what_it
     assert world.num_renamed == 2
     assert caplog.messages == [
         "worker http://w:1: model names changed: added other, removed none",
-        "worker http://w:1 answers to other names: new none, gone one",
+        "worker http://w:1: model names changed: added none, removed one",
     ]
 
 

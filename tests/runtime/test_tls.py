@@ -124,10 +124,8 @@ def test_files_that_are_missing_or_something_else(authority: Authority, tmp_path
         "tls_cert_file: a\0b cannot be read: embedded"
     )
     assert refused(lambda: worker_tls(missing)).startswith(f"worker_ca_file: {missing} cannot be read")
-    assert refused(lambda: worker_tls(other)).startswith(f"worker_ca_file: {other} holds no certificate")
-    assert refused(lambda: worker_tls("", other)).startswith(
-        f"worker_cert_file: {other} holds no certificate"
-    )
+    assert refused(lambda: worker_tls(other)).startswith(f"worker_ca_file: {other} has no certificate")
+    assert refused(lambda: worker_tls("", other)).startswith(f"worker_cert_file: {other} has no certificate")
 
 
 def test_files_that_do_not_belong_together(authority: Authority) -> None:

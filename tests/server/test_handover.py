@@ -128,7 +128,7 @@ async def test_who_sends_no_message_of_ours_is_seen_off(
         await writer.wait_closed()
     new = await Predecessor.reach(str(tmp_path / "s"))
     assert new is not None
-    assert [record.levelname for record in caplog.records if "no message of ours" in record.message] == [
+    assert [record.levelname for record in caplog.records if "invalid message" in record.message] == [
         "WARNING"
     ]
     new.close()

@@ -55,7 +55,7 @@ def test_what_is_elsewhere_is_nowhere(target: bytes) -> None:
     world = World(base_path="/llm")
     world.ask(target)
     assert world.handled == []
-    assert (world.refused[0].status, "all are under /llm" in str(world.refused[0])) == (404, True)
+    assert (world.refused[0].status, "all routes are under /llm" in str(world.refused[0])) == (404, True)
 
 
 def test_a_trusted_proxy_is_believed_about_its_client() -> None:
