@@ -15,7 +15,7 @@ from gateway.admin.workers import FleetAdmin
 from gateway.disaggregation.metrics import SplitsCollector
 from gateway.discovery.lifecycle_metrics import StandingsCollector
 from gateway.discovery.lora_loading import Loading
-from gateway.discovery.recovery_metrics import HealerCollector
+from gateway.discovery.recovery_metrics import RecoveryCollector
 from gateway.models.metrics import ModelsCollector
 from gateway.observability.cache_loss.metrics import LossCollector
 from gateway.observability.collector import Collector, registry_of

@@ -73,19 +73,19 @@ class BookingsCollector(Collector):
         yield from self._remote()
         yield UNDECODABLE.single(bookings.num_undecodable)
         yield LOSSES.single(bookings.num_losses)
-        yield UNPUBLISHED.single(bookings.speaker.num_unsaid)
-        if turns := bookings.turns:
-            yield SLICES.single(turns.num_taken)
-            yield LATE_SLICES.single(turns.num_late)
-            yield UNLOCKED.single(turns.num_without)
+        yield UNPUBLISHED.single(bookings.publish_connection.num_unsent)
+        if lock := bookings.lock:
+            yield SLICES.single(lock.num_acquired)
+            yield LATE_SLICES.single(lock.num_late)
+            yield UNLOCKED.single(lock.num_without)
         yield DELAY.histograms([((), bookings.delays_s)])
 
     def _remote(self) -> Iterator[Metric]:
-        abroad, ledger = self._bookings.abroad, self._bookings.place.ledger
-        loads = [(worker, ledger.abroad(worker)) for worker in ledger.known()]
+        remote_hosts, ledger = self._bookings.remote_hosts, self._bookings.place.ledger
+        loads = [(worker, ledger.remote(worker)) for worker in ledger.known()]
         yield REMOTE_IN_FLIGHT.family((worker, load.num_in_flight) for worker, load in loads)
         yield REMOTE_BOOKED.family((worker, load.booked_tokens) for worker, load in loads)
-        yield REMOTE_GATEWAYS.single(abroad.num_gateways)
+        yield REMOTE_GATEWAYS.single(remote_hosts.num_gateways)
         yield REMOTE_SILENCE.single(self._bookings.age_s())
-        yield REMOTE_EXPIRED.single(abroad.num_dropped)
-        yield REMOTE_IGNORED.single(abroad.num_ignored)
+        yield REMOTE_EXPIRED.single(remote_hosts.num_dropped)
+        yield REMOTE_IGNORED.single(remote_hosts.num_ignored)

@@ -55,10 +55,10 @@ _READ: tuple[tuple[MetricSpec, Callable[[BlindRecovery], float]], ...] = (
 METRICS = tuple(spec for spec, _ in _READ)
 
 
-class HealerCollector(Collector):
-    def __init__(self, healer: RecoveryObserver) -> None:
-        self._healer = healer
+class RecoveryCollector(Collector):
+    def __init__(self, recovery_observer: RecoveryObserver) -> None:
+        self._recovery_observer = recovery_observer
 
     def collect(self) -> Iterator[Metric]:
         for spec, read in _READ:
-            yield spec.family((worker, read(healing)) for worker, healing in self._healer.items())
+            yield spec.family((worker, read(healing)) for worker, healing in self._recovery_observer.items())

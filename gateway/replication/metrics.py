@@ -7,7 +7,7 @@ from prometheus_client.registry import Collector
 
 from gateway.observability.metric_spec import MetricSpec, counter, gauge, histogram
 from gateway.replication.replica_feed import ReplicaFeed
-from gateway.replication.session import Shared
+from gateway.replication.session import ReplicationSession
 
 UP = gauge("kvgate_redis_up", "1 if Redis answers and accepts kvgate's commands, else 0.")
 LOSSES = counter("kvgate_redis_connection_losses_total", "Lost connections to Redis.")
@@ -23,7 +23,7 @@ _READ: tuple[tuple[MetricSpec, Callable[[ReplicaFeed], float]], ...] = (
             "1 if this gateway reads the worker's KV events and publishes the log in Redis, else 0.",
             "worker",
         ),
-        lambda f: float(f.holding is not None),
+        lambda f: float(f.leader is not None),
     ),
     (
         gauge(
@@ -31,7 +31,7 @@ _READ: tuple[tuple[MetricSpec, Callable[[ReplicaFeed], float]], ...] = (
             "KV event batches that the leader has read and not yet written to Redis.",
             "worker",
         ),
-        lambda f: f.holding.num_queued if f.holding else 0,
+        lambda f: f.leader.num_queued if f.leader else 0,
     ),
     (
         counter(
@@ -71,12 +71,12 @@ METRICS = (UP, LOSSES, DELAY, *(spec for spec, _ in _READ))
 
 
 class ReplicaCollector(Collector):
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: ReplicationSession) -> None:
         self._shared = shared
 
     def collect(self) -> Iterator[Metric]:
         shared = self._shared
-        yield UP.single(float(not (shared.is_lost or shared.trouble)))
+        yield UP.single(float(not (shared.is_lost or shared.error_reporter)))
         yield LOSSES.single(shared.tail.num_losses)
         yield DELAY.histograms([((), shared.delays_s)])
         for spec, read in _READ:

@@ -172,7 +172,7 @@ def _is_new(seen: Callable[[Gateway], object], gateway: Gateway, expected: objec
         ({"max_bodies_bytes": 1000}, "no room for one"),
         ({"policy_file": "/none/such.py"}, "cannot be read"),
         ({"mask_cached_tokens": True, "expose_headers": True}, "discloses the hidden counts"),
-        ({"prefill": ["http://a:1"], "decode": ["http://a:1"]}, "given as --prefill too"),
+        ({"prefill": ["http://a:1"], "decode": ["http://a:1"]}, "is a --prefill worker too"),
     ],
 )
 async def test_what_is_refused_changes_nothing(change: dict[str, Any], words: str) -> None:

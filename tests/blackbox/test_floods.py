@@ -112,7 +112,7 @@ async def is_cut(bench: Bench, worker: FakeWorker, why: str) -> None:
             reason = await blind_reason(bench, worker)
             num_good += 1
     assert await total(bench, worker, "kvgate_event_stream_overflows_total") == 1
-    lines = lines_of(bench, worker, "KV events are not read for")
+    lines = lines_of(bench, worker, "KV events paused for")
     assert len(lines) == 1
     assert why in lines[0]
 

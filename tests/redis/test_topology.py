@@ -138,7 +138,7 @@ async def test_a_password_for_the_sentinels_is_none_for_the_server() -> None:
             place = f"127.0.0.1:{sentinel.port}/m?sentinel_password=s3cret"
             await checked(server.options(redis=f"redis+sentinel://:other@{place}"))
             told = await refused(server.options(redis=f"redis+sentinel://:s3cret@{place}"))
-            assert "refuses the password or user" in told and "--redis-password-file" in told
+            assert "rejects the password or user" in told and "--redis-password-file" in told
 
 
 async def test_one_sentinel_that_refuses_is_no_reason_not_to_wait(server: Server) -> None:
