@@ -320,9 +320,9 @@ class Gateway:
             observers=self.observers,
         )
         self.choosing.drive(router)
-        for witness in (self.losses, self.verifier, self.recovery_observer):
-            self.witnesses.decided.append(witness.decided)
-            self.witnesses.answered.append(witness.answered)
+        for observer in (self.losses, self.verifier, self.recovery_observer):
+            self.observers.decided.append(observer.decided)
+            self.observers.answered.append(observer.answered)
         self.watch_trials()
         return router
 

@@ -37,7 +37,7 @@ class World:
     def ask(self, id: str = "d1", cached: int | None = 8, request: InferenceRequest = REQUEST) -> None:
         told = decision(id, "a", "b")
         assert told.worker.id == "a"
-        self.recovery_observer.decided(told, PROMPT, [BLOCKS], request)
+        self.recovery_observer.decided(Decided(told, PROMPT, [BLOCKS], request))
         usage = Usage(10, 1, None if cached is None else _Details(cached))
         self.recovery_observer.answered(told, BLOCKS, usage)
 
