@@ -88,7 +88,7 @@ def test_requests_that_ask_are_known_until_they_are_answered(world: World) -> No
     world.recovery_observer.answered(world.decided, BLOCKS, Usage(10))
     assert "d1" not in world.recovery_observer.asking
     for i in range(MAX_ASKING + 5):
-        world.recovery_observer.decided(decision(f"n{i}", "a"), PROMPT, [BLOCKS], REQUEST)
+        world.recovery_observer.decided(Decided(decision(f"n{i}", "a"), PROMPT, [BLOCKS], REQUEST))
     assert len(world.recovery_observer.asking) == MAX_ASKING
     world.a.set_blind(is_blind=False)
     assert not world.recovery_observer.asking
