@@ -90,24 +90,24 @@ class Member:
 
     def say(self, *events: BlocksStored) -> None:
         """Publish events as the engine that this gateway reads."""
-        assert self.feed and self.feed.holding
-        shelf = self.feed.holding._shelf
+        assert self.feed and self.feed.leader
+        store = self.feed.leader._store
         for event in events:
             store.apply(WORKER.id, event)
         store.settle(WORKER.id, self.subscription.stream, has_more=False)
 
     @property
-    def has_told_all(self) -> bool:
+    def has_written_all(self) -> bool:
         """True if the log has everything, and no snapshot is in progress."""
-        assert self.feed and self.feed.holding
-        holding = self.feed.holding
-        return holding.has_told_all and holding.writer.last is not None
+        assert self.feed and self.feed.leader
+        leader = self.feed.leader
+        return leader.has_written_all and leader.writer.last is not None
 
     @property
     def is_listening(self) -> bool:
         """True if a subscription would be served at once: not while a snapshot is made."""
-        assert self.feed and self.feed.holding
-        return not self.feed.holding._shelf.ranks[WORKER.id].is_frozen
+        assert self.feed and self.feed.leader
+        return not self.feed.leader._store.ranks[WORKER.id].is_frozen
 
     async def used(self) -> int:
         """Memory of the server in bytes."""

@@ -101,7 +101,7 @@ class KvEvents:
                 async with asyncio.timeout(sample_every_s or None):
                     await wake.wait()
 
-    async def _begin(self, request: bytes, context: Any) -> tuple[Hello, Rank, Request]:
+    async def _begin(self, request: bytes, context: Any) -> tuple[Hello, Rank, LogRequest]:
         """Handshake of a reader. Aborts, which raises, where nothing can be streamed to it."""
         if self._token and not hmac.compare_digest(_shown(context), self._token):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is missing or wrong")

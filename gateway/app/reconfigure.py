@@ -59,7 +59,7 @@ def _swap(
     if (gate := dispatch.context.gate) is not None:
         gate.reconfigure(config)
         follow(gateway.router, gate.queues)
-    elif (gate := gate_of(config, gateway.router, gateway.used_of)) is not None:
+    elif (gate := gate_of(config, gateway.router, gateway.quota_usage)) is not None:
         dispatch.open_gate(gate)
     gateway.api.routes = routes_of(config)
     gateway.surface.bodies.max_bytes = config.max_bodies_bytes

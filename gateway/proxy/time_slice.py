@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from gateway.bookings.shared_ledger import TURN_TOKENS
+from gateway.bookings.shared_ledger import LOCK_TOKENS
 from gateway.core.decision import Prompt
 from gateway.core.errors import FAILED, GatewayError
 from gateway.core.requests.request import InferenceRequest
@@ -23,8 +23,8 @@ InTurn = Callable[[Callable[[], None]], None]
 class TimeSlice:
     """`on_decided` is called after each decision that waited for its slice."""
 
-    def __init__(self, in_turn: InTurn, tokenize: Tokenize) -> None:
-        self._in_turn = in_turn
+    def __init__(self, under_lock: InTurn, tokenize: Tokenize) -> None:
+        self._in_turn = under_lock
         self.on_decided: Callable[[], None] = lambda: None
         self._tokenize = tokenize
 
@@ -34,7 +34,7 @@ class TimeSlice:
     def decide(self, waiter: Waiter, request: InferenceRequest, prompt: Prompt | None) -> bool:
         """Have a request decided, now or in the next slice. False: it is not decided yet."""
         prompt = self._tokenize(request) if prompt is None else prompt
-        if prompt.num_tokens < TURN_TOKENS:
+        if prompt.num_tokens < LOCK_TOKENS:
             waiter.route_or_fail(prompt)
             return True
         self._in_turn(partial(self._decide, waiter, prompt))

@@ -91,8 +91,8 @@ def talk_nonsense(client: Redis, worker: str, seed: int) -> None:
         booked = [Booked(f"w{rng.randrange(10**9)}:1", 2**40, 2**40) for _ in range(5)]
         booked.append(Booked(worker, rng.randrange(2**40), 2**40))
         promises = [Promise(worker, [rng.randrange(2**64)], 86_400_000)]  # type: ignore[list-item]
-        reported = Told(
-            rng.randrange(2**62), rng.randrange(2**62), 2**62, booked, promises, turn=2**62, asks=True
+        reported = BookingsMessage(
+            rng.randrange(2**62), rng.randrange(2**62), 2**62, booked, promises, lock_number=2**62, asks=True
         )
         pipe.publish(CHANNEL, rng.choice(GARBAGE) if number % 5 == 0 else encode(reported))
         if number % 500 == 499:

@@ -83,7 +83,7 @@ def test_a_request_that_computes_all_of_its_prompt_proves_nothing_gone(world: Wo
 
 def test_requests_that_ask_are_known_until_they_are_answered(world: World) -> None:
     world.a.set_blind(is_blind=True)
-    world.recovery_observer.decided(world.decided, PROMPT, [BLOCKS], REQUEST)
+    world.recovery_observer.decided(Decided(world.decided, PROMPT, [BLOCKS], REQUEST))
     assert "d1" in world.recovery_observer.asking
     world.recovery_observer.answered(world.decided, BLOCKS, Usage(10))
     assert "d1" not in world.recovery_observer.asking
@@ -96,7 +96,7 @@ def test_requests_that_ask_are_known_until_they_are_answered(world: World) -> No
 
 def test_a_prompt_that_is_not_known_proves_nothing(world: World) -> None:
     world.a.set_blind(is_blind=True)
-    world.recovery_observer.decided(world.decided, Prompt(), (), REQUEST)
+    world.recovery_observer.decided(Decided(world.decided, Prompt(), (), REQUEST))
     world.recovery_observer.answered(world.decided, (), Usage(10, 1, _Details(8)))
     assert world.known.num_blocks("a") == 0
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.bookings.shared_ledger import TURN_TOKENS
+from gateway.bookings.shared_ledger import LOCK_TOKENS
 from gateway.core.blocks import tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError
@@ -15,7 +15,7 @@ from gateway.proxy.time_slice import TimeSlice
 from gateway.tenancy.admission.tenants import Ticket
 
 REQUEST = InferenceRequest(Kind.COMPLETION, "/v1/completions", b"", {"model": "m"})
-LONG = Prompt((tokens_of([1] * TURN_TOKENS),))
+LONG = Prompt((tokens_of([1] * LOCK_TOKENS),))
 
 
 class Waiting:
