@@ -131,7 +131,7 @@ class Gateway:
         self.losses = CacheLoss(self.prompts.decode, shows_text=config.show_broken_text)
         self.backend = backend_of(config, self.losses)
         self.index: Index = self.backend.index
-        self.healer = RecoveryObserver(self.index, keep_s=config.assumed_keep_s)
+        self.recovery_observer = RecoveryObserver(self.index, keep_s=config.assumed_keep_s)
         self.verifier = Verifier(self.fleet, self.index, time.monotonic, self.losses.set_drifting)
         self.splits = splits_of(config)
         self.observers = Observers()
@@ -371,7 +371,7 @@ class Gateway:
         outgoing, usages = Outgoing(self.fleet, self.pools), Usages(self.metrics)
         fetch = self.backend.fetch
         remote_lookup = RemoteLookup(router, fetch) if fetch else None
-        in_turn = self.bookings.in_turn if self.bookings else None
+        under_lock = self.bookings.under_lock if self.bookings else None
         context = Context(
             router=router,
             prompts=Prompts(self.prompts, router, self.worker_tokenizer, remote_lookup),

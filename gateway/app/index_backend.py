@@ -18,9 +18,9 @@ from gateway.index.memory import MemoryIndex
 from gateway.redis.options import RedisOptions, redis_of
 
 if TYPE_CHECKING:
-    from gateway.replication.session import Shared
+    from gateway.replication.session import ReplicationSession
 
-Share = Callable[[AssumedIndex], "Shared | None"]
+Share = Callable[[AssumedIndex], "ReplicationSession | None"]
 
 
 def _alone(assumed: AssumedIndex) -> None:
@@ -52,10 +52,10 @@ def _memory(config: Config, losses: Losses) -> Backend:
 def _replicated(config: Config, losses: Losses) -> Backend:
     options, index = _redis(config), MemoryIndex(losses)
 
-    def share(assumed: AssumedIndex) -> "Shared":
-        from gateway.replication.session import Shared  # and its library
+    def share(assumed: AssumedIndex) -> "ReplicationSession":
+        from gateway.replication.session import ReplicationSession  # and its library
 
-        return Shared(options, index=index, assumed=assumed)
+        return ReplicationSession(options, index=index, assumed=assumed)
 
     return Backend(index, share=share)
 
@@ -67,12 +67,12 @@ def _tree(config: Config, losses: Losses) -> Backend:
     options = _redis(config)
     service = RadixService(options, lookup_s=config.redis_lookup_timeout_s, losses=losses)
 
-    def share(assumed: AssumedIndex) -> "Shared":
-        from gateway.replication.session import Shared
+    def share(assumed: AssumedIndex) -> "ReplicationSession":
+        from gateway.replication.session import ReplicationSession
         from gateway.replication.tree_feed import feeds_of
 
-        return Shared(
-            options, index=service.index, assumed=assumed, make_feed=feeds_of(service), can_heal=False
+        return ReplicationSession(
+            options, index=service.index, assumed=assumed, make_feed=feeds_of(service), can_recover=False
         )
 
     return Backend(service.index, service.fetch, share, service.run, [TreeCollector(service)])

@@ -78,18 +78,18 @@ class ReplicationSession:
         *,
         index: Index,
         assumed: AssumedIndex,
-        times: Times = Times(),  # noqa: B008
+        times: ReplicaTimes = ReplicaTimes(),  # noqa: B008
         make_feed: "Callable[..., ReplicaFeed] | None" = None,
-        can_heal: bool = True,
+        can_recover: bool = True,
     ) -> None:
-        """`make_feed` makes a worker's feed; without it every gateway follows (`ReplicaFeed`). `can_heal`:
+        """`make_feed` makes a worker's feed; without it every gateway follows (`ReplicaFeed`). `can_recover`:
         blocks that a request proves can be published."""
         self.times = times
         self.where = options.where
         self.delays_s = Histogram(DELAY_BOUNDS_S)
         self.feeds: dict[WorkerId, ReplicaFeed] = {}
         self._make_feed = make_feed
-        self.can_heal = can_heal
+        self.can_recover = can_recover
         self._options = options
         self._index = index
         self._assumed = assumed

@@ -31,11 +31,13 @@ from gateway.runtime.tasks import Tasks
 class TreeFeed(ReplicaFeed):
     """Feed of one worker through the tree in Redis."""
 
-    def __init__(self, service: RadixService, worker: Worker, *, shared: Shared, **options: Any) -> None:
+    def __init__(
+        self, service: RadixService, worker: Worker, *, shared: ReplicationSession, **options: Any
+    ) -> None:
         super().__init__(worker, shared=shared, **options)
         self._service = service
         self._model = worker.served[0].name
-        self._was_held = self._is_taking = False
+        self._was_led = self._is_leading = False
 
     @property
     def is_connected(self) -> bool:
@@ -96,5 +98,5 @@ class TreeFeed(ReplicaFeed):
 
 
 def feeds_of(service: RadixService) -> Callable[..., ReplicaFeed]:
-    """The `make_feed` of `Shared`."""
+    """The `make_feed` of `ReplicationSession`."""
     return partial(TreeFeed, service)

@@ -31,7 +31,7 @@ async def test_events_are_shared_through_redis_where_there_is_one() -> None:
     backend = backend_of(Config(redis=REDIS), LOSSES)
     assert isinstance(backend.index, MemoryIndex) and backend.fetch is None
     shared = backend.share(AssumedIndex())
-    assert shared is not None and shared.can_heal
+    assert shared is not None and shared.can_recover
     await shared.close()
 
 
@@ -40,7 +40,7 @@ async def test_the_tree_in_redis_is_looked_up_before_each_decision() -> None:
     assert isinstance(backend.index, RadixIndex) and backend.fetch and backend.run
     assert len(backend.collectors) == 1
     shared = backend.share(AssumedIndex())
-    assert shared is not None and not shared.can_heal
+    assert shared is not None and not shared.can_recover
     await shared.close()
 
 

@@ -58,7 +58,7 @@ async def test_each_worker_is_shown_with_what_it_takes(server: Server) -> None:
         assert (first.holder, first.epoch > 1_700_000_000_000, first.model) == ("host:1:ab", True, "model-m")
         assert (second.worker, second.stream, len(second.blocks or ())) == (B, StreamState.BLIND, 30)
         assert first.num_bytes == second.num_bytes > 160  # half of what they share
-        assert (third.worker, third.blocks, third.reported) == (C, None, None)
+        assert (third.worker, third.blocks, third.published) == (C, None, None)
         assert survey.shared == {(path_hashes(PATH)[0], 40): 2}
         head, *lines = table([first, second, third])
         assert head.split()[:4] == ["worker", "stream", "blocks", "edges"]

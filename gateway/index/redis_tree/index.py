@@ -27,7 +27,7 @@ from gateway.runtime.rate_limited_log import RateLimitedLog
 log = logging.getLogger("kvgate.redis")
 
 MAX_FETCHED = 1 << 14
-"""Prompts, by their last block, whose lookups are remembered; the oldest are forgotten."""
+"""Prompts, by their last block, with remembered lookups; the oldest are forgotten."""
 
 
 class RadixIndex:
