@@ -42,7 +42,7 @@ class RedisOptions:
 def redis_of(config: Config) -> RedisOptions | None:
     """Return the Redis settings, None where none are given. Raises ConfigError."""
     if not config.redis:
-        if config.index not in ("auto", "memory"):
+        if config.index in ("replicated", "redis"):
             raise ConfigError(f"index: {config.index} needs --redis, the URL of a server")
         return None
     if config.redis == EMBEDDED:
