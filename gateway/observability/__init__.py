@@ -2,9 +2,9 @@
 
 metrics       counters and histograms            observers     hooks that see each decision and answer
 access_log    a line per request                 log_setup     the form of the log
-log_sink      lines written aside
-traceparent   the trace of a request             spans, otlp   its spans, and their export
-recorder      requests recorded for a replay     request_end   how a request ended, and by whose fault
+log_sink      log lines written without blocking
+traceparent   the trace of a request             spans, otlp   the trace's spans, and the export
+recorder      requests recorded for a replay     request_end   how a request ended, and who failed
 verification/ predictions and reports of engines
 cache_loss/   why cached tokens were computed again
 """

@@ -1,4 +1,4 @@
-"""A line in the log for each request: JSON for machines, words for people. Never the prompt."""
+"""Access log: a line per request, as JSON for machines or text for people. Never the prompt."""
 
 import logging
 import time
@@ -13,13 +13,14 @@ from gateway.observability.traceparent import PARENT, read
 log = logging.getLogger("kvgate.requests")
 
 MAX_NAME_CHARS = 128
-"""Of what clients choose: ids, models."""
+"""Limit on strings that clients choose: request ids, models."""
 
 Write = Callable[[bytes], None]
 
 
 class RequestLine(msgspec.Struct):
-    """All fields are there always; null: not known, or there was none. See docs/operations/operating.md."""
+    """One access log line. Every field is always present, null where unknown or absent; see
+    docs/operations/operating.md."""
 
     time: datetime
     level: str
@@ -54,7 +55,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class JsonLines:
-    """Writes each as a line of JSON, made at once: what it is made of is let go."""
+    """Writes each request as a line of JSON, encoded at once so that the request can be freed."""
 
     def __init__(self, write: Write, clock: Callable[[], float] = time.time) -> None:
         self._write = write
@@ -65,7 +66,7 @@ class JsonLines:
 
 
 class TextLines:
-    """Says each in words, as one of the program's messages."""
+    """Logs each request as text, among the program's own messages."""
 
     def __call__(self, end: End) -> None:
         line = line_of(end, 0.0)
@@ -95,7 +96,7 @@ class TextLines:
 
 
 def line_of(end: End, now: float) -> RequestLine:
-    """`now` is seconds since 1970."""
+    """The access log line of a request that ended; `now` is seconds since 1970."""
     request, decision, usage = end.request, end.decision, end.usage
     query = decision.query if decision else None
     prefill = decision.prefill if decision else None
@@ -132,12 +133,12 @@ def line_of(end: End, now: float) -> RequestLine:
 
 
 def client_of(end: End) -> str | None:
-    """Whose request it was, where proxies before us are believed (`--trusted-proxies`)."""
+    """The client's address as trusted proxies reported it (`--trusted-proxies`), if there is one."""
     return (end.http.client or None) if end.http else None
 
 
 def trace_of(end: End) -> str | None:
-    """Ours, or the client's where none are made here (W3C Trace Context)."""
+    """The trace id: kvgate's own, or the client's where tracing is off (W3C Trace Context)."""
     told = read(end.http.header(PARENT)) if end.http else None
     return told.trace_id if told else None
 

@@ -1,4 +1,4 @@
-"""The program's own messages: as text for people or as a line of JSON each, by way of a sink."""
+"""Logging set-up: the program's messages as text or as JSON lines, written through a sink."""
 
 import logging
 import sys
@@ -19,7 +19,7 @@ STDERR = 2
 
 
 class JsonFormatter(logging.Formatter):
-    """`process` is the number of one of several."""
+    """Formats each message as a line of JSON; `process` is this process's number among several."""
 
     def __init__(self, process: int | None = None) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class SinkHandler(logging.Handler):
             self._sink.write(text.encode("utf-8", "backslashreplace") + b"\n")
 
     def close(self) -> None:
-        """At the end of the program (`logging.shutdown`)."""
+        """Close the sink at the end of the program (`logging.shutdown`)."""
         self._sink.close()
         super().close()
 
@@ -75,7 +75,7 @@ class TextFormatter(logging.Formatter):
 
 
 def _printable(text: str) -> str:
-    """Unchanged, but for control characters and what else has no glyph: these are escaped."""
+    """The text with control characters and everything else without a glyph escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -87,8 +87,8 @@ def text_formatter(process: int | None = None) -> logging.Formatter:
 
 
 def set_up(level: str, form: str, process: int | None = None) -> Sink:
-    """Messages of this level and above go to standard error in that form, as lines of requests do. Where
-    somebody has set logging up already, as a program around us may have, it stays as it is."""
+    """Log messages of this level and above to standard error in the given form, as the access log does.
+    Logging that an embedding program has set up already is left unchanged."""
     is_json = form == "json"
     formatter = JsonFormatter(process) if is_json else text_formatter(process)
 
@@ -107,12 +107,13 @@ def set_up(level: str, form: str, process: int | None = None) -> Sink:
 def _standard_error() -> int:
     try:
         return sys.stderr.fileno()
-    except (OSError, AttributeError):  # a program around us has put something else there
+    except (OSError, AttributeError):  # an embedding program has replaced standard error
         return STDERR
 
 
 def request_teller(form: str, sink: Sink | None) -> Teller:
-    """Lines of requests: words only where text is asked for. Without a sink they are messages."""
+    """The access log in the given form, which is text only if configured so. Without a sink, each line is
+    logged as a message."""
     if form == "text":
         return TextLines()
     return JsonLines(sink.write if sink else lambda line: log.info("%s", line[:-1].decode()))

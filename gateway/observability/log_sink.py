@@ -1,10 +1,10 @@
-"""Where lines of the log go: out at once where that cannot block, else by a bounded queue and a thread.
+"""Log sink: lines are written at once where that cannot block, else by a thread behind a bounded queue.
 
     loop, threads ─► a pipe with room, a file: written
                        └─► queue, bounded in bytes ─► thread: write  (a full pipe holds the thread only)
-                             └─ full: dropped, counted, and said so with the next line that goes out
+                             └─ full: dropped, counted, and reported before the next line written
 
-A pipe whose reader is slow, or a disk that stands still, must cost lines, not requests.
+A slow reader of the pipe, or a stalled disk, must lose log lines and never delay requests.
 """
 
 import os
@@ -15,9 +15,9 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 MAX_QUEUED_BYTES = 8 << 20
-"""Some ten thousand lines: seconds of a reader that is behind."""
+"""Some ten thousand lines: a reader may lag by seconds."""
 MAX_WRITE_BYTES = 64 << 10
-"""In one call: what a pipe takes."""
+"""Bytes per write call: the capacity of a pipe."""
 CLOSE_S = 2.0
 
 Notice = Callable[[int], bytes]
@@ -28,8 +28,8 @@ def plain_notice(num: int) -> bytes:
 
 
 class Direct:
-    """Writes a whole line at once, or nothing. A pipe is opened once more for it: whether it blocks is an
-    affair of all who have the same opening of it."""
+    """Writes a whole line at once, or nothing. A pipe is opened a second time, because O_NONBLOCK applies to
+    every process that shares the same open file description."""
 
     def __init__(self, file: int) -> None:
         self._file: int | None = None
@@ -45,12 +45,12 @@ class Direct:
             pass
 
     def write(self, line: bytes) -> bool:
-        """False where it would block, or does not fit."""
+        """Write the line; False if that would block or the line is longer than a pipe writes atomically."""
         if self._file is None or len(line) > select.PIPE_BUF:
             return False
         try:
             return os.write(self._file, line) == len(line)
-        except OSError:  # it is full: what comes goes by the queue
+        except OSError:  # the pipe is full: this line goes by the queue
             return False
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class Direct:
 
 
 class Sink:
-    """`write` whole lines from any thread. `notice` is the line that says how many are missing."""
+    """Writes whole lines to a file from any thread. `notice` makes the line that reports dropped lines."""
 
     def __init__(
         self, file: int, *, notice: Notice = plain_notice, max_queued_bytes: int = MAX_QUEUED_BYTES
@@ -81,7 +81,7 @@ class Sink:
         return f"Sink({self._num_queued_bytes} bytes queued, {self.num_dropped} lines dropped)"
 
     def write(self, line: bytes) -> None:
-        """Never waits for who reads."""
+        """Write or queue a line, without waiting for the reader."""
         with self._lock:
             if not self._num_queued_bytes and self._direct.write(line):
                 return
@@ -95,7 +95,7 @@ class Sink:
         self._queue.put(line)
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """What is queued goes out, if somebody takes it in that time."""
+        """Write the queued lines, as far as the reader accepts them within the timeout."""
         with self._lock:
             self._is_closed = True
             self._direct.close()
@@ -121,7 +121,7 @@ class Sink:
                     self.num_dropped += len(full)
 
     def _take(self) -> list[bytes | None]:
-        """At least one, and what has come meanwhile; None is the last."""
+        """The next queued line and those behind it, up to MAX_WRITE_BYTES; None marks the end."""
         lines = [self._queue.get()]
         num_bytes = 0
         while (line := lines[-1]) is not None and (num_bytes := num_bytes + len(line)) < MAX_WRITE_BYTES:
@@ -132,12 +132,12 @@ class Sink:
         return lines
 
     def _write(self, data: bytes) -> bool:
-        """All of it, however long that takes; False if it cannot be."""
+        """Write all data, however long that takes; False if the file raises an error."""
         view = memoryview(data)
         while view:
             try:
                 view = view[os.write(self._file, view) :]
-            except BlockingIOError:  # who shares the pipe has made it so
+            except BlockingIOError:  # another process set O_NONBLOCK on the shared pipe
                 select.select([], [self._file], [])
             except OSError:
                 return False

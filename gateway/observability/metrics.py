@@ -17,13 +17,13 @@ TTFT_BOUNDS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.
 ITL_BOUNDS_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
 STAGE_BOUNDS_S = (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2, 0.2)
 REQUEST_BOUNDS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""A whole request: embeddings take milliseconds, long generations minutes."""
+"""Bounds for a whole request: embeddings take milliseconds, long generations minutes."""
 
 PAUSE_BOUNDS_S = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0)
 
 
 class Histogram:
-    """Counts per bucket; the last is everything above the highest bound."""
+    """Counts per bucket; the last bucket is everything above the highest bound."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -37,7 +37,7 @@ class Histogram:
         self.sum += value
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Cumulative, as the exposition format wants them."""
+        """Cumulative counts by upper bound, as the exposition format requires."""
         total = 0
         out: list[tuple[str, float]] = []
         for bound, count in zip([*map(str, self.bounds), "+Inf"], self.counts, strict=True):
@@ -115,8 +115,8 @@ class Metrics:
         self.prompt_mismatches: Counter[str] = Counter()
         self.num_client_disconnects = 0
         self.num_recorded = self.num_unqueued = self.num_unwritten = 0
-        """Finished requests that `recorder.py` wrote or lost: the loop counts the second, the thread the "
-        "others."""
+        """Finished requests that `recorder.py` wrote, did not queue, or did not write. The event loop counts
+        the second, the recorder's thread the others."""
         self.requests: Counter[tuple[str, str, str]] = Counter()  # model, route kind, status class
         self.request_s: dict[tuple[str, str], Histogram] = {}  # route kind, status class
         self.stages_s = {stage: Histogram(STAGE_BOUNDS_S) for stage in Timings.__struct_fields__}

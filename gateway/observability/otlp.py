@@ -1,9 +1,9 @@
-"""`--otlp-endpoint`: a trace per request, sent by OTLP over HTTP. Needs the extra `kvgate[otel]`.
+"""Trace export (`--otlp-endpoint`): a trace per request by OTLP over HTTP. Needs the extra `kvgate[otel]`.
 
-    begin: whose trace, told to the worker ─► … ─► ended ─► queue, bounded ─► thread: make spans, export
-                                                              └─ full: dropped, counted
+    begin: trace id, sent to the worker ─► … ─► ended ─► queue, bounded ─► thread: make spans, export
+                                                           └─ full: dropped, counted
 
-The loop only puts a reference into a queue. An exporter that is down or slow holds the thread only.
+The event loop only puts a reference into a queue. An exporter that is down or slow blocks only the thread.
 """
 
 import logging
@@ -29,9 +29,9 @@ log = logging.getLogger("kvgate.traces")
 
 MAX_QUEUED = 2048
 MAX_BATCH = 128
-"""Traces, of six spans or less."""
+"""Traces per export, each of at most six spans."""
 PAUSE_S = 0.5
-"""Between two exports, so that they are batches."""
+"""Pause between two exports, so that traces are exported in batches."""
 CLOSE_S = 2.0
 EXPORT_TIMEOUT_S = 5.0
 
@@ -39,7 +39,7 @@ TRACES = counter("kvgate_traces_total", "Sampled traces of requests, by result o
 METRICS = (TRACES,)
 
 Item = tuple[End, Traced, float]
-"""A request, its trace, and what makes the loop's clock seconds since 1970."""
+"""A request, its trace, and the offset from the loop's clock to seconds since 1970."""
 
 
 class Exporter(Protocol):
@@ -48,19 +48,19 @@ class Exporter(Protocol):
 
 
 def otlp_exporter(endpoint: str) -> Exporter:
-    """Raises ConfigError where the extra is not installed."""
+    """An OTLP exporter over HTTP. Raises ConfigError if the extra is not installed."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError as exc:
         raise ConfigError(f"otlp_endpoint: needs `pip install kvgate[otel]`: {exc}") from exc
     for name in ("opentelemetry", "urllib3"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # what fails is counted, and said once, here
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # failures are counted and logged once, below
     return OTLPSpanExporter(endpoint, timeout=EXPORT_TIMEOUT_S)
 
 
 class Traces(Collector):
-    """`trusts` says of a peer's address whether its traces are followed. `ratio` of those that begin here are
-    sampled."""
+    """Begins and exports traces. `trusts` decides by a peer's address whether its traces are continued;
+    `ratio` is the share of traces begun here that is sampled."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Traces(Collector):
             self.num_dropped += 1
 
     def close(self) -> None:
-        """What is queued is sent, if somebody takes it in that time."""
+        """Export the queued traces, as far as the endpoint accepts them within CLOSE_S."""
         if self._thread is not None:
             try:
                 self._queue.put_nowait(None)
@@ -172,7 +172,7 @@ class Traces(Collector):
 
 
 def spans_of(end: End, found: Traced, since: float) -> Iterator[Any]:
-    """As the SDK has them; ids are ours, since the worker was told of them before."""
+    """The request's spans as SDK objects. kvgate made the ids, which the worker received with the request."""
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import Link, SpanKind, Status, StatusCode
@@ -217,7 +217,7 @@ def _context(span: Span, *, is_remote: bool = False) -> Any:
 
 
 def new_span_id() -> str:
-    """Made in the thread, whose randomness is its own: `new_id` is the loop's."""
+    """A span id made in the export thread, from a generator of its own: `new_id` belongs to the loop."""
     return f"{_random.getrandbits(64) | 1:016x}"
 
 

@@ -1,9 +1,10 @@
-"""`--record`: a line of JSON for each finished request (`observability/recording.py`), for `kvgate replay`.
+"""Recorder (`--record`): a JSON line per finished request (`observability/recording.py`) for `kvgate replay`.
 
     decided ─► known by its id ─► finished ─► queue, bounded in bytes ─► thread: encode, append
 
-An observer of the decisions and of their ends. The loop only puts references into a queue;
-what does not fit there, or into the file, is dropped and counted. Several processes append to one file.
+The recorder observes decisions and the ends of requests. The event loop only puts references into a queue;
+requests that do not fit into the queue or the file are dropped and counted. Several processes append to one
+file.
 """
 
 import logging
@@ -31,18 +32,18 @@ from gateway.observability.recording import Recorded
 log = logging.getLogger("kvgate.recorder")
 
 MAX_QUEUED_BYTES = 64 << 20
-"""Of hashes and tokens that a slow disk may be behind by."""
+"""Limit on queued hashes and tokens while the disk is slow."""
 LINE_BYTES = 400
-"""About what a line takes beside these."""
+"""Approximate size of a line without hashes and tokens."""
 MAX_OPEN = 100_000
-"""Decisions that nobody ended are forgotten then: a program that only asks for decisions ends none here."""
+"""Limit on decisions whose end is awaited: a program that only asks for decisions never reports an end."""
 MAX_BATCH = 256
 CLOSE_S = 5.0
 
 
 @dataclass(slots=True)
 class _Known:
-    """What the end does not tell."""
+    """Fields of a line that are known when a request is decided, and not at its end."""
 
     blocks: Sequence[BlockHash]
     tokens: Sequence["array[int]"]
@@ -51,7 +52,7 @@ class _Known:
 
 @dataclass(slots=True)
 class _Line:
-    """To be written; `arrived_s` is seconds since 1970."""
+    """A queued line; `arrived_s` is seconds since 1970."""
 
     known: _Known
     decision: Decision
@@ -61,8 +62,8 @@ class _Line:
 
 
 class Recorder:
-    """`metrics` counts what is recorded and what is not. Without a path it is told nothing. Raises
-    ConfigError for a file that cannot be written."""
+    """Appends finished requests to a file. `metrics` counts the written and the dropped ones. A recorder
+    without a path observes nothing. Raises ConfigError for a file that cannot be written."""
 
     def __init__(
         self, path: Path | None, metrics: Metrics, *, max_bytes: int, keeps_tokens: bool = False
@@ -111,7 +112,7 @@ class Recorder:
             self._thread.start()
 
     def close(self) -> None:
-        """What is queued is written."""
+        """Write the queued lines and stop the thread."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(CLOSE_S)
@@ -128,14 +129,14 @@ class Recorder:
             try:
                 if full:
                     self._write([msgspec.json.encode(_recorded(line)) + b"\n" for line in full])
-            except Exception:  # noqa: BLE001  a bug costs these lines, not all that come behind them
+            except Exception:  # noqa: BLE001  a bug loses these lines, not all later ones
                 log.exception("%d requests could not be recorded", len(full))
                 self._metrics.num_unwritten += len(full)
             finally:
                 self._done_bytes += sum(line.num_bytes for line in full)
 
     def _take(self) -> list[_Line | None]:
-        """At least one, and what has come meanwhile; None is the last."""
+        """The next queued line and those behind it, up to MAX_BATCH; None marks the end."""
         lines = [self._queue.get()]
         while lines[-1] is not None and len(lines) < MAX_BATCH:
             try:
@@ -145,7 +146,7 @@ class Recorder:
         return lines
 
     def _write(self, lines: Sequence[bytes]) -> None:
-        """Whole lines in one call, which others that append do not cut."""
+        """Write whole lines in one call, so that lines of other processes do not interleave."""
         assert self._path is not None
         try:
             with open(self._path, "ab", buffering=0, opener=_private) as file:
@@ -176,7 +177,7 @@ class Recorder:
 
 
 def _private(path: str, flags: int) -> int:
-    """Readable by its owner only: it tells who asked how much, and when."""
+    """Open a file that only its owner can read: a recording shows who sent how much, and when."""
     return os.open(path, flags, 0o600)
 
 
@@ -205,12 +206,13 @@ def _recorded(line: _Line) -> Recorded:
 
 
 def hashed(session: str) -> str:
-    """The same in each process and recording; who guesses a name can see whether it is there."""
+    """A session's name as a hash that is equal in every process and recording. A guessed name can be checked
+    against a recording."""
     return blake2b(session.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def recorder_of(config: Config, metrics: Metrics, observers: Observers) -> Recorder:
-    """Sees what is decided and how it ends, if `--record` is given. Raises ConfigError."""
+    """A recorder, which observes decisions and ends if `--record` is given. Raises ConfigError."""
     path = Path(config.record) if config.record else None
     recorder = Recorder(path, metrics, max_bytes=config.record_max_bytes, keeps_tokens=config.record_tokens)
     if path is not None:

@@ -1,19 +1,21 @@
-"""One line of a recording: what a gateway saw of one request. Written by `recorder.py`, read by `replay/`."""
+"""A line of a recording: a request as a gateway observed it. Written by `recorder.py`, read by `replay/`."""
 
 import msgspec
 
 
 class Recorded(msgspec.Struct, omit_defaults=True, frozen=True):
-    """at              arrival, seconds since 1970
+    """A recorded request.
+
+    at              arrival, seconds since 1970
     blocks          hashes of the prompt's full blocks of `block_size` tokens, 8 bytes each, little endian (in
-                    JSON base64); empty where its tokens were not known, or where it had several prompts
-    num_tokens      of the prompt, as told by the engine, else as counted by us
-    output_tokens   as told by the engine
-    ttft_s, e2e_s   from arrival; the first is missing where an answer was not streamed
-    cached_tokens   of the prompt, as told by the engine; `overlap_tokens` as predicted
-    num_blocks      of the worker's cache
+                    JSON base64); empty if the tokens were unknown or the request had several prompts
+    num_tokens      prompt tokens reported by the engine, else kvgate's own count
+    output_tokens   generated tokens reported by the engine
+    ttft_s, e2e_s   seconds from arrival; the first is missing if the answer was not streamed
+    cached_tokens   cached prompt tokens reported by the engine; `overlap_tokens` as predicted
+    num_blocks      capacity of the worker's cache
     how             ended, cut, failed or client gone
-    tokens          of the prompt, 4 bytes each, where they are to be kept
+    tokens          the prompt's tokens, 4 bytes each, if they are recorded
     """
 
     at: float

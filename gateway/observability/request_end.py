@@ -1,4 +1,4 @@
-"""How a request ended, for those who tell of it: the log, traces. Numbers and names, no prompt."""
+"""The end of a request, for the access log and traces. Numbers and names, no prompt."""
 
 from collections.abc import Callable
 
@@ -13,19 +13,19 @@ from gateway.http.messages import HttpRequest
 from gateway.observability.observers import dismiss
 
 CUT, OUT_OF_TIME, STOPPED = "answer_cut", "total_timeout", "gateway_stopped"
-"""What ended an answer that had begun, beside the codes of `core/errors.py`."""
+"""Reasons why an answer that had begun ended early, beside the codes of `core/errors.py`."""
 
 _BY_WORKERS = frozenset({CUT, "worker_failed", "worker_timeout"})
 _BY_CLIENTS = frozenset({"not_supported", "version_not_supported"})
-"""Though their status is a 5xx."""
+"""Errors that clients caused although the status is a 5xx."""
 _OF_CLIENTS_LOAD = "rate_limit_exceeded"
-"""The one 429 that is about its tenant; the others are about all."""
+"""The one 429 that is caused by the tenant's own load; the others are caused by everybody's."""
 
 
 class End(msgspec.Struct, frozen=True):
-    """`how` is "ended", "cut", "failed", "client gone" or "refused" (before it was known who it was for);
-    `fault` the code of what went wrong, or empty. Times are of the loop's clock: `sent_s` is the last
-    attempt's. Without `request` its body was not read."""
+    """A request that has ended. `how` is "ended", "cut", "failed", "client gone" or "refused" (before a model
+    was known); `fault` is the error code, or empty. Times are on the loop's clock; `sent_s` is that of the
+    last attempt. `request` is None if the body was not read."""
 
     http: HttpRequest | None
     request: InferenceRequest | None
@@ -50,7 +50,7 @@ class End(msgspec.Struct, frozen=True):
 
     @property
     def tenant(self) -> str | None:
-        """As its key says where it was refused before anybody else could."""
+        """The tenant that the request names, or the API key's where it was rejected earlier."""
         if self.request is not None and self.request.tenant is not None:
             return self.request.tenant
         who = self.http.who if self.http else None
@@ -58,12 +58,12 @@ class End(msgspec.Struct, frozen=True):
 
     @property
     def route(self) -> str | None:
-        """None for one that is not ours: who guesses paths writes what he likes there."""
+        """The path; None for unknown paths, which would let a client write any string into the log."""
         return self.http.path if self.http and (self.http.path in ROUTES or self.request) else None
 
 
 Teller = Callable[[End], None]
-"""Is told of each request that has ended, on the data path: microseconds, no I/O."""
+"""Called for each request that has ended, on the data path: microseconds, no I/O."""
 
 
 def tell(tellers: list[Teller], end: End) -> None:
@@ -77,14 +77,15 @@ def tell(tellers: list[Teller], end: End) -> None:
 def refusal(
     http: HttpRequest | None, error: GatewayError | None, status: int, now: float, request_id: bytes = b""
 ) -> End:
-    """One that no exchange was made for; without `http` it was not even HTTP. `request_id`: in its answer."""
+    """The end of a request that was rejected before an exchange was made. `http` is None if it was not valid
+    HTTP; `request_id` is the one in the answer."""
     fault = error.code if error else "malformed"
     request = error.request if error and isinstance(error.request, InferenceRequest) else None
     return End(http, request, None, "refused", status, fault, request_id, now, now, now)
 
 
 def who_failed(end: End) -> str | None:
-    """Who made the error: "client", "gateway" or "worker"; None where there was none."""
+    """The side that caused the error: "client", "gateway" or "worker"; None if there was none."""
     status, fault = end.status, end.fault
     if end.how == "client gone":
         return "client"

@@ -1,10 +1,10 @@
-"""What a request was, as spans of OpenTelemetry: names and numbers by its GenAI conventions, no content.
+"""OpenTelemetry spans of a request: names and numbers by the GenAI conventions, no content.
 
-    chat MODEL (server) ─┬─ tokenize ─ queue ─ decide      from its arrival on
-                         └─ prefill ─ decode               from when it was sent; the first token parts them
+    chat MODEL (server) ─┬─ tokenize ─ queue ─ decide      from the request's arrival on
+                         └─ prefill ─ decode               from sending on; the first token separates them
 
-An answer that is not streamed shows no first token: it is one span, `prefill and decode`. Where a worker was
-asked for the tokens, `tokenize` is all that was neither queue nor decision until it was sent.
+An answer that is not streamed shows no first token, so it has a single span, `prefill and decode`. Where a
+worker made the tokens, `tokenize` is the time before sending that was neither queue nor decision.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,11 +17,11 @@ from gateway.observability.request_end import End, who_failed
 Value = str | int | float | bool
 
 ELSEWHERE = "worker"
-"""Who makes tokens that are not made here (`Prompt.source`)."""
+"""Token source of prompts that a worker tokenized (`Prompt.source`)."""
 
 
 SENT = frozenset({"prefill", "decode", "prefill and decode", "send"})
-"""What goes on at a worker."""
+"""Names of the spans that take place at a worker."""
 
 
 class Part(NamedTuple):
@@ -44,7 +44,7 @@ def operation_of(end: End) -> str:
 
 
 def attributes_of(end: End) -> dict[str, Value]:
-    """Those of the whole."""
+    """Attributes of the request's root span."""
     request, decision, usage = end.request, end.decision, end.usage
     told: dict[str, Value | None] = {
         "gen_ai.operation.name": operation_of(end),

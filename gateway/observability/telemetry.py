@@ -1,4 +1,4 @@
-"""All that is told of requests in one process, put together."""
+"""Telemetry of requests in one process: the access log and the traces, as configured."""
 
 from collections.abc import Callable
 
@@ -12,13 +12,14 @@ from gateway.observability.request_end import Teller
 
 
 class Telling:
-    """`tellers` are told of each request that has ended; the proxy and the API have the same list."""
+    """The access log and traces of one process. `tellers` are called for each request that has ended; the
+    proxy and the API share this list."""
 
     def __init__(
         self, config: Config, sink: Sink | None, trusts: Callable[[str | None], bool] = lambda peer: False
     ) -> None:
-        """`sink` takes lines of the log; without one lines of requests are messages. `trusts` says whose
-        traces are followed. Raises ConfigError."""
+        """Without a `sink`, access log lines are logged as messages. `trusts` decides by a peer's address
+        whether its traces are continued. Raises ConfigError."""
         self.tellers: list[Teller] = []
         self.collectors: list[Collector] = [LogCollector(sink)] if sink else []
         self.traces: Traces | None = None
@@ -35,7 +36,7 @@ class Telling:
             self.traces.close()
 
     def take(self, config: Config) -> None:
-        """Whether requests are logged, from now on."""
+        """Turn the access log on or off, as a reloaded configuration says."""
         if config.log_requests and self._lines not in self.tellers:
             self.tellers.append(self._lines)
         elif not config.log_requests and self._lines in self.tellers:

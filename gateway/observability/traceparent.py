@@ -1,8 +1,8 @@
-"""W3C Trace Context: which trace a request belongs to, and what its worker is told of it. Pure.
+"""W3C Trace Context: the trace that a request belongs to, and the header that the worker receives. Pure.
 
-from a peer that is trusted   our span is a child of the client's; sampled if the client says so
-from anybody else             a trace of our own, with a link to theirs: who asks does not decide what
-                              is stored, nor writes into others' traces
+trusted peer   kvgate's span is a child of the client's; sampled if the client's is
+other peer     a new trace with a link to the client's: a client decides neither what is stored, nor writes
+               into other traces
 """
 
 import re
@@ -12,13 +12,13 @@ from gateway.http.messages import Header, HttpRequest
 
 PARENT = b"traceparent"
 OURS = b"x-kvgate-trace"
-"""Beside the head that a worker gets: headers of that name go to no worker, and no client's are kept."""
+"""Internal header with the client's trace: never sent to a worker, and removed from clients' requests."""
 _FORM = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 SAMPLED = 1
 
 
 class Span(NamedTuple):
-    """As hex digits."""
+    """A span's ids, as hex digits."""
 
     trace_id: str
     span_id: str
@@ -26,7 +26,7 @@ class Span(NamedTuple):
 
 
 class Traced(NamedTuple):
-    """Our span, and the client's: its parent, or what it is linked to."""
+    """kvgate's span and the client's, which is the parent (`is_child`) or is linked to."""
 
     own: Span
     client: Span | None
@@ -34,7 +34,7 @@ class Traced(NamedTuple):
 
 
 def read(value: bytes | None) -> Span | None:
-    """None for what is none: the standard says to begin anew then."""
+    """Parse a `traceparent` header; None if it is invalid, for which the standard requires a new trace."""
     found = _FORM.fullmatch(value) if value else None
     if found is None or found[1] == b"ff" or (found[1] == b"00" and found[5]):
         return None
@@ -49,8 +49,8 @@ def write(span: Span) -> bytes:
 
 
 def begin(http: HttpRequest, own: Span, client: Span | None, *, is_child: bool) -> None:
-    """Its workers are told of our span in place of the client's. Who follows another's trace keeps the
-    state that goes with it."""
+    """Replace the client's span by kvgate's in the request's headers. `tracestate` is kept only where the
+    client's trace is continued."""
     dropped = {PARENT, OURS} if is_child else {PARENT, OURS, b"tracestate"}
     headers: list[Header] = [header for header in http.headers if header[0] not in dropped]
     headers.append((PARENT, write(own)))
@@ -60,7 +60,7 @@ def begin(http: HttpRequest, own: Span, client: Span | None, *, is_child: bool) 
 
 
 def traced(http: HttpRequest | None) -> Traced | None:
-    """None for one that was not begun here."""
+    """The trace of a request; None if `begin` was not called for it."""
     told = http.header(OURS) if http else None
     own = read(http.header(PARENT)) if http and told else None
     if told is None or own is None:
