@@ -1,7 +1,7 @@
-"""Choosers of workers: `base.py` has the interfaces, each policy is a file, and these tables name them.
+"""Routing policies: `base.py` has the interfaces, each policy is a file, and these tables name them.
 
-`policies/framework/registry.py` finds a policy by its name: one of these, one composed in the configuration,
-or somebody else's.
+`policies/framework/registry.py` finds a policy by its name: a shipped one, a composition of the
+configuration, or a plugin.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ COMPOSITIONS: Mapping[str, Composition] = {
     "topology": Composition(filters=["topology"], policy=DEFAULT),
     "tenant_fairness": Composition(filters=["tenant_fairness"], policy=DEFAULT),
 }
-"""Policies that are parts of others."""
+"""Shipped policies that are composed of filters, scorers and other policies."""
 
 FILTERS: Mapping[str, Callable[[], Filter]] = {
     "topology": TopologyFilter,

@@ -1,8 +1,8 @@
 """A policy chooses one of the candidates. It gets plain frozen values and keeps no handle on anything.
 
-It is written whole, or composed of parts (`policies/framework/composed_policy.py`):
+A policy is one class, or a composition of parts (`policies/framework/composed_policy.py`):
 
-    filters: who may have it ─► scorers: how good is each, by weight ─► picker: one of the scores
+    filters: eligible candidates ─► scorers: a weighted score of each ─► picker: one of the scores
 """
 
 import random
@@ -21,43 +21,44 @@ class Policy(Protocol):
     name: str
 
     def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
-        """The index of the chosen candidate; `candidates` is never empty, its order means nothing."""
+        """Return the index of the chosen candidate; `candidates` is never empty, its order means nothing."""
 
 
 class Filter(Protocol):
     def keep(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-        """Those of them that are eligible. Where none is, the filter is passed over: somebody must answer."""
+        """Return the eligible candidates. Where there are none, the filter is skipped: the request must have
+        a worker."""
 
 
 class Scorer(Protocol):
-    """`pull` says where to: "reuse" to workers that hold something, "spread" to those with less to do. What
-    only pulls towards reuse herds."""
+    """A scorer's `pull` is its direction: "reuse" prefers workers with cached state, "spread" workers with
+    less load. A composition that only pulls towards reuse sends everything to one worker."""
 
     pull: Pull
 
     def score(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[float]:
-        """From 0 to 1 for each of them, in their order; 1 is best."""
+        """Return a score from 0 to 1 for each candidate, in their order; 1 is best."""
 
 
 class Picker(Protocol):
     def pick(self, scores: Sequence[float], rng: random.Random) -> int:
-        """The index of one of the scores, which are from 0 to 1; there is at least one."""
+        """Return the index of one of the scores, which are from 0 to 1; there is at least one."""
 
 
 @runtime_checkable
 class Explains(Protocol):
-    """A policy that can say what its cost of a candidate is made of."""
+    """A policy that can break down its cost of a candidate."""
 
     def explain(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[Mapping[str, float]]:
-        """For each of them by name what sums up to its term, in seconds."""
+        """Return for each candidate the named parts of its cost, in seconds."""
 
 
 @runtime_checkable
 class Remembers(Protocol):
-    """A policy or filter whose choices change with those it made before."""
+    """A policy or filter with state: its choices depend on those that it made before."""
 
     def twin(self) -> "Policy | Filter":
-        """Another one that remembers the same: asked what it would do, it leaves this one as it is."""
+        """Return a copy with the same state: a trial choice of the copy leaves this one unchanged."""
 
 
 def reads_prefix(part: object) -> bool:
@@ -66,7 +67,7 @@ def reads_prefix(part: object) -> bool:
 
 
 def pick_lowest(costs: Sequence[float], rng: random.Random) -> int:
-    """The index of the lowest cost; ties are broken by chance, so that equals share the load."""
+    """Return the index of the lowest cost; ties are broken at random, so that equals share the load."""
     lowest = min(costs)
     best = [i for i, cost in enumerate(costs) if cost == lowest]
     return best[0] if len(best) == 1 else rng.choice(best)

@@ -1,7 +1,7 @@
-"""Each beginning of a prompt has its worker, as long as that one has no more than its share of the load.
+"""Each prompt prefix has a preferred worker, as long as that worker has no more than its share of the load.
 
-Needs no events: prompts that begin alike meet where they have met before. What counts is the hash of the
-prompt's first blocks; where its tokens are not known, its session, and without one the load.
+The policy needs no KV events: prompts with the same prefix reach the same worker. The key is the hash of the
+prompt's first blocks; where the tokens are unknown, the session; without a session, the load decides.
 """
 
 import random
@@ -35,7 +35,7 @@ class ConsistentHash:
 
 
 class ConsistentHashScorer:
-    """1 for the worker of the prompt's beginning."""
+    """Scores 1 for the preferred worker of the prompt's prefix, else 0."""
 
     pull: Pull = "reuse"
     reads_prefix = True

@@ -1,19 +1,19 @@
-"""What a request takes at one worker, and costs the others there: in seconds, of plain values.
+"""Cost model: the predicted TTFT of a request at one worker, and its cost to other requests, in seconds.
 
-    start     the network, the step that runs, its own first token
-    ahead     tokens booked there, at its learnt pace
-    own       the tokens it will have to compute (what a doubtful stream promises counts as far as it is true)
-    fetch     what its blocks on slower media take to load
-    full      waiting for answers to end, where no block is free or no seat
-  + price     what the tokens that are computed cost all others: the busier the fleet, the more
+    start     the network, the running step, the request's own first token
+    ahead     tokens booked there, at the learnt speed
+    own       prompt tokens to compute (the overlap of a doubtful stream counts in part)
+    fetch     loading blocks from slower media
+    full      waiting for answers to end, where no block is free or the concurrency limit is reached
+  + price     the cost of computed tokens to all other requests: the busier the fleet, the higher
     running   the answers that run there: each makes the steps of all longer
-    harm      what the tokens delay those answers by
-    evict     what they push out of its cache, which somebody will ask for again
+    harm      the delay of those answers by the computed tokens
+    evict     blocks pushed out of the cache that later requests would have used
 
-The price is what makes a fleet near saturation keep its caches apart. A token that is computed although
-another worker holds it takes capacity from every request behind it: as much as the queue theory's
-load ÷ (1 - load). A second of a slow worker is worth less than one of a fast one, so that the price is the
-same everywhere: that of a mean worker.
+The price makes a fleet near saturation keep its caches distinct. A token that is computed although another
+worker has it cached takes capacity from every later request: as much as queueing theory's load ÷ (1 - load).
+A second of a slow worker is worth less than one of a fast one, so the price is the same everywhere: that of
+a mean worker.
 """
 
 import math
@@ -25,28 +25,28 @@ from gateway.core.worker import FULL_KV, Role
 from gateway.policies.prefix_overlap import to_load
 
 BASE, GAIN = 1.0, 2.0
-"""Of the price: what a token costs the others in a fleet that is idle (whoever comes next finds the prefix in
-one place more, and something else in none), and what the load adds. On the Mooncake conversation trace, where
-both were tried from 0 to 4, more reuse than that costs as much waiting as it saves."""
+"""The price per token in an idle fleet (a second copy of a prefix evicts another one), and the factor of the
+load. On the Mooncake conversation trace, where both were tried from 0 to 4, more reuse than that costs as
+much waiting as it saves."""
 MOST_BUSY = 0.95
 LOOK = 1 / 256
-"""How much of what is believed of the fleet's load each decision renews."""
+"""Weight of one decision in the moving average of the fleet's load."""
 HARM = 0.05
-"""Of a second by which a running answer is delayed by a prompt, as part of one by which a first token is: the
-delay is spread over many tokens."""
+"""Weight of a second's delay of a running answer, relative to a second's delay of a first token: the former
+is spread over many tokens."""
 CROWD = 0.3
-"""The same of a second by which an answer takes longer because one more of them runs there: the newcomer has
-it too, and nobody's seat is free until then. From 0.05 on, workers of which one has an answer more than the
-others fill their seats one after the other and not all together, which is what waits last: tried on groups of
-long answers up to what a fleet can decode, where 0.2 and 0.3 do best."""
+"""Weight of a second by which an answer takes longer because one more runs there: the new request has that
+delay too, and every request occupies its part of the concurrency limit for longer. From 0.05 on, workers
+reach their concurrency limits one after the other rather than together, which delays queueing: tried on
+groups of long answers up to the fleet's decode capacity, where 0.2 and 0.3 do best."""
 REUSE_S = 300.0
-"""Within which most prefixes are asked for again that ever are: what a worker is about to evict is worth the
-less the longer it lay there."""
+"""Most prefixes that are ever reused are reused within this time: a block about to be evicted is worth less
+the longer it has been unused."""
 
 
 class Price:
-    """What one computed token costs all other requests, by the load as decisions found it: on average they
-    see what there is on average. By name (a model's, or one of its parts)."""
+    """The cost of one computed token to all other requests, from the average load that decisions found. Loads
+    are kept by name (of a model, or of one of its roles)."""
 
     def __init__(self) -> None:
         self._busy: dict[str, float] = {}
@@ -102,7 +102,7 @@ def others_s(candidate: Candidate, price: float) -> float:
 
 
 def parts_s(candidate: Candidate, worth: Mapping[str, float], price: float) -> dict[str, float]:
-    """All of them by name; they add up to `ttft_s` and `others_s`."""
+    """Return all parts of a cost by name; they add up to `ttft_s` and `others_s`."""
     return first_parts_s(candidate, worth) | {
         "price_s": candidate.uncached_tokens * price,
         "running_s": running_s(candidate),
@@ -112,7 +112,7 @@ def parts_s(candidate: Candidate, worth: Mapping[str, float], price: float) -> d
 
 
 def first_parts_s(candidate: Candidate, worth: Mapping[str, float]) -> dict[str, float]:
-    """What adds up to `ttft_s`."""
+    """Return the parts of `ttft_s` by name."""
     pace = candidate.pace
     each = pace.token_s + candidate.num_in_flight * pace.seq_s
     return {
@@ -125,7 +125,8 @@ def first_parts_s(candidate: Candidate, worth: Mapping[str, float]) -> dict[str,
 
 
 def running_s(candidate: Candidate) -> float:
-    """What the engine reports as waiting beyond what we sent counts too."""
+    """Return the cost of running answers; requests that the engine reports as waiting, beyond those of this
+    gateway, count too."""
     num_running: int = max(candidate.num_in_flight, candidate.num_waiting)
     pace = candidate.pace
     each: float = REQUEST_TOKENS * pace.token_s + CROWD * pace.answer_tokens * pace.step_seq_s
@@ -133,7 +134,7 @@ def running_s(candidate: Candidate) -> float:
 
 
 def harm_s(candidate: Candidate) -> float:
-    """Whoever computes prompts for others has no answers that run."""
+    """Return the cost of delaying running answers; a prefill worker runs none."""
     if candidate.worker.role is Role.PREFILL:
         return 0.0
     harm: float = HARM * candidate.num_in_flight * candidate.uncached_tokens * candidate.pace.harm_s

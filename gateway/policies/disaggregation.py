@@ -1,13 +1,13 @@
-"""Whether a prompt is computed on another worker than its answer, and on which. All in predicted seconds.
+"""Disaggregation: plan a prompt's prefill on the decode worker or on another one, by predicted seconds.
 
-    direct   what it takes there and costs the others (`cost_model.py`), also the answers which run there and
-             wait for the steps that compute the prompt
-    split    what it takes and costs at the prefill worker
-             + the transfer of what the decode worker does not hold, dearer the farther it is
-             + what the decode worker has ahead, and what the prompt's second copy pushes out of its cache
+    direct   predicted TTFT and cost to others at the decode worker (`cost_model.py`), including running
+             answers that wait for the steps that compute the prompt
+    split    predicted TTFT and cost at the prefill worker
+             + the transfer of the blocks that the decode worker lacks, dearer with distance
+             + the decode worker's queue, and the eviction by the prompt's second copy in its cache
 
-A prompt that is cold and long goes to a prefill worker. One that is short, or mostly held by a decode worker
-(the next turn of a conversation that was decoded there), is cheaper without: a transfer has its latency, and
+A cold, long prompt goes to a prefill worker. A prompt that is short, or mostly cached on a decode worker (the
+next turn of a conversation that was decoded there), is cheaper without a transfer, which has its latency;
 prefill workers have queues of their own.
 """
 
@@ -30,7 +30,7 @@ Mode = Literal["auto", "always", "never"]
 MODES: Mapping[str, Mode] = {"auto": "auto", "always": "always", "never": "never"}
 
 FULL_COST = 10
-"""What having no room for the prompt's blocks multiplies a decode worker's cost by."""
+"""Factor on the cost of a decode worker without room for the prompt's blocks."""
 
 Partners = Sequence[Sequence[int]]
 """For each decode candidate the positions of the prefill candidates that fit it; those with the same partners
@@ -39,8 +39,8 @@ have one object."""
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Positions among the candidates; `prefill` is None where the decode worker does all itself. Seconds
-    until the first token as predicted for the best of each kind, None where there is none."""
+    """Positions among the candidates; `prefill` is None where the decode worker also computes the prompt.
+    `direct_s` and `split_s` are the predicted TTFT of the best of each kind, None where there is none."""
 
     decode: int
     prefill: int | None
@@ -50,8 +50,8 @@ class Plan:
 
 
 class _Pair:
-    """`cost_s` is with what it delays others by. No dataclass: one is made for each decode worker and
-    request, and compiled, this costs a tenth of it."""
+    """A decode worker with its prefill worker; `cost_s` includes the delay of other requests. No dataclass:
+    each request makes one per decode worker, and compiled, this costs a tenth of a dataclass."""
 
     __slots__ = ("decode", "prefill", "ttft_s", "cost_s")
 
@@ -63,7 +63,7 @@ class _Pair:
 
 
 class Disaggregation:
-    """`modes` by model, "" for all others."""
+    """The policy of prefill and decode pairs; `modes` by model, "" for all others."""
 
     def __init__(self, transfer: TransferSpeed, modes: Mapping[str, Mode] | None = None) -> None:
         self.modes: Mapping[str, Mode] = {"": "auto", **(modes or {})}
@@ -73,22 +73,22 @@ class Disaggregation:
         self._banned: dict[tuple[WorkerId, WorkerId], str] = {}
 
     def ban(self, prefill: WorkerId, decode: WorkerId, why: str) -> bool:
-        """They are no pair, whatever they tell; False if that was known."""
+        """Ban a pair, whatever its workers report; False if it was banned before."""
         is_new = (prefill, decode) not in self._banned
         self._banned[prefill, decode] = why
         return is_new
 
     def banned_with(self, worker: WorkerId) -> dict[WorkerId, str]:
-        """Those with which it is no pair, and why."""
+        """Return the workers that a worker is banned from pairing with, and the reasons."""
         pairs = [(prefill, decode, why) for (prefill, decode), why in self._banned.items()]
         return {one if other == worker else other: why for one, other, why in pairs if worker in (one, other)}
 
     def acquit(self, prefill: WorkerId, decode: WorkerId) -> bool:
-        """They are a pair after all; False if they were all the time."""
+        """Lift the ban of a pair; False if there was none."""
         return self._banned.pop((prefill, decode), None) is not None
 
     def allow(self, worker: WorkerId) -> None:
-        """It is another one than it was."""
+        """Lift all bans of a worker that has restarted."""
         self._banned = {pair: why for pair, why in self._banned.items() if worker not in pair}
 
     def __repr__(self) -> str:
@@ -105,8 +105,8 @@ class Disaggregation:
         *,
         is_real: bool = True,
     ) -> Plan:
-        """`direct` is the policy's choice among `decodes` for a request that is not split; one that is not
-        real leaves no trace."""
+        """Plan one request: `direct` is the policy's choice among `decodes` without disaggregation. A plan
+        that is not real (`is_real`) leaves no trace."""
         alone, mode = decodes[direct], self.modes.get(query.model, self.modes[""])
         is_bound = alone.worker.is_bound
         direct_s = None if is_bound else ttft_s(alone, self.worth)
@@ -118,7 +118,7 @@ class Disaggregation:
         if is_real:
             self.price.see(here, decodes)
             self.price.see(there, prefills)
-        # what only prefills keeps a copy that takes nobody's place; the one of the decode worker does
+        # a copy at a prefill-only worker evicts nothing that decoding needs; the decode worker's copy does
         base = 0.0 if prefills[0].worker.role is Role.PREFILL else BASE
         price = self.price.per_token_s(there, prefills, base)
         pair = self._best_pair(query.num_tokens, decodes, prefills, partners, price, rng)
@@ -143,8 +143,8 @@ class Disaggregation:
         price: float,
         rng: random.Random,
     ) -> _Pair | None:
-        """Of each decode worker's cheapest prefill worker, all decode workers with the same partners in one
-        place being asked once. `price` is that of a token computed there."""
+        """Return the cheapest pair over all decode workers; those in one place with the same partners are
+        weighed once. `price` is that of a token computed at a prefill worker."""
         prefill_s = [ttft_s(prefill, self.worth) for prefill in prefills]
         cost_s = [own + others_s(prefill, price) for own, prefill in zip(prefill_s, prefills, strict=True)]
         copy_s = BASE * mean_token_s(decodes)
@@ -174,7 +174,7 @@ class Disaggregation:
 def _by_distance(
     place: str, prefills: Sequence[Candidate], partners: Sequence[int]
 ) -> Mapping[int, Sequence[int]]:
-    """Partners by how many parts of the decode worker's place they do not share."""
+    """Return the partners by distance: the number of parts of the decode worker's place that they lack."""
     if not place:
         return {0: partners}
     depth = place.count("/") + 1
@@ -191,7 +191,7 @@ def _why_direct(chosen: Candidate) -> str:
 
 
 def modes_of(specs: Sequence[str]) -> dict[str, Mode]:
-    """By model, of "MODE" or "MODEL=MODE". Raises ConfigError."""
+    """Return modes by model, from specs of the form "MODE" or "MODEL=MODE". Raises ConfigError."""
     modes: dict[str, Mode] = {}
     for spec in specs:
         model, _, name = spec.rpartition("=")

@@ -1,4 +1,4 @@
-"""The worker where the first token is expected soonest, with what that costs the others (`cost_model.py`)."""
+"""The default policy: the worker with the lowest predicted TTFT plus cost to others (`cost_model.py`)."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from gateway.policies.prefix_overlap import WORTH
 
 
 class ExpectedTtft:
-    """`worth` as in `prefix_overlap`."""
+    """The lowest predicted TTFT plus cost to others; `worth` by medium, as in `prefix_overlap`."""
 
     name = "expected_ttft"
 
@@ -22,7 +22,7 @@ class ExpectedTtft:
         return f"ExpectedTtft({self.price})"
 
     def twin(self) -> "ExpectedTtft":
-        """At the same price."""
+        """Return a copy with the same price."""
         other = ExpectedTtft(self.worth)
         other.price = self.price.twin()
         return other
@@ -40,7 +40,7 @@ class ExpectedTtft:
         return Choice(index, _reason(candidates, index), tuple(costs), firsts[index])
 
     def explain(self, query: Query, candidates: Sequence[Candidate]) -> list[Mapping[str, float]]:
-        """Each candidate's cost by its parts, at the fleet's load as it is now."""
+        """Return each candidate's cost by its parts, at the fleet's current load."""
         price = self.price.per_token_s(query.model, candidates)
         return [parts_s(candidate, self.worth, price) for candidate in candidates]
 

@@ -1,10 +1,10 @@
-"""The request's first token in time, and as many others' as can be: by what each worker's pace predicts.
+"""The TTFT target of a request (its SLO), met for as many requests as possible by each worker's speed model.
 
-    headroom = what the request wants (`slo_ttft_s`) - predicted time to its first token there
+    headroom = the request's target (`slo_ttft_s`) - its predicted TTFT at the worker
 
-Of the workers with headroom the one that has the least to compute for it, so that reuse is not given up for a
-margin that nobody asked for. Where none has any, the soonest. A request that may be shed (priority below 0)
-gives way first: where some worker is late already, it goes there and leaves those in time to others.
+The choice among workers with headroom is the one with the fewest tokens to compute: reuse is not given up for
+a larger margin. Where none has headroom, the lowest predicted TTFT wins. A request that may be shed (priority
+below 0) gives way first: it goes to a worker that would miss the target, where there is one.
 """
 
 import random
@@ -16,8 +16,8 @@ from gateway.policies.cost_model import first_parts_s, ttft_s
 from gateway.policies.prefix_overlap import WORTH
 
 SLO_S = 2.0
-"""For requests that say nothing: what people wait for an answer's beginning without asking themselves whether
-it hangs. To compare candidates, any would do."""
+"""The target of requests that set none: people wait about so long for an answer to begin before they doubt
+that it will. Any value serves to compare candidates."""
 
 
 class LatencySlo:
@@ -42,12 +42,12 @@ class LatencySlo:
         return Choice(index, reason, tuple(ttfts_s), ttfts_s[index])
 
     def explain(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[Mapping[str, float]]:
-        """What the prediction is made of."""
+        """Return the parts of each predicted TTFT."""
         return [first_parts_s(candidate, WORTH) for candidate in candidates]
 
 
 class HeadroomScorer:
-    """The part of what the request wants that would be left when its first token comes."""
+    """Scores the share of the TTFT target that is left after the predicted TTFT."""
 
     pull: Pull = "spread"
 

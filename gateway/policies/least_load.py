@@ -17,7 +17,7 @@ class LeastLoad:
 
 
 class LoadScorer:
-    """1 for a worker with nothing ahead, 0 for the one with most."""
+    """Scores 1 for a worker without load, 0 for the one with the most."""
 
     pull: Pull = "spread"
 

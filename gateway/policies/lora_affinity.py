@@ -1,9 +1,9 @@
-"""Each LoRA adapter has its worker, as long as that one has no more than its share of the load: an engine has
-few adapters on its GPU, and to load another one takes longer than most prompts.
+"""Each LoRA adapter has a preferred worker, as long as that worker has no more than its share of the load: an
+engine keeps few adapters on its GPU, and loading another one takes longer than most prompts.
 
-The policy of this name weighs (see `policies/framework/composed_policy.py`) to be the adapter's home as much
-as to have all of the
-prompt, and both together as much as to have nothing to do. Requests of no adapter go by the latter two.
+The composition of this name (`policies/framework/composed_policy.py`) weighs the preferred worker as much as
+a full prefix overlap, and both together as much as an idle worker. Requests without an adapter are placed by
+overlap and load.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from gateway.policies.session_affinity import at_home
 
 
 class LoraScorer:
-    """1 for the adapter's worker, which has no more than its share of the load."""
+    """Scores 1 for the adapter's preferred worker, which has no more than its share of the load, else 0."""
 
     pull: Pull = "reuse"
 

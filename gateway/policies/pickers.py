@@ -1,11 +1,11 @@
-"""How one of the scores is picked."""
+"""Pickers: how a composition picks one of the scores."""
 
 import random
 from collections.abc import Sequence
 
 
 class Max:
-    """The best; among equals by chance."""
+    """Picks the best score; a random one among equals."""
 
     def pick(self, scores: Sequence[float], rng: random.Random) -> int:
         most = max(scores)
@@ -14,8 +14,8 @@ class Max:
 
 
 class Weighted:
-    """Each as often as its score says: gateways that know each other's load late do not run to the same
-    worker."""
+    """Picks an index with a probability proportional to its score: gateways that see one another's load
+    late do not all choose the same worker."""
 
     def pick(self, scores: Sequence[float], rng: random.Random) -> int:
         if not any(scores):
@@ -24,7 +24,7 @@ class Weighted:
 
 
 class BestOfTwo:
-    """Of two taken by chance the better one."""
+    """Picks the better of two random scores."""
 
     def pick(self, scores: Sequence[float], rng: random.Random) -> int:
         if len(scores) == 1:

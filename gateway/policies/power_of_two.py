@@ -1,5 +1,5 @@
-"""Of two workers taken by chance the one with less work ahead: nearly as even as looking at all of them, and
-gateways that know each other's load late do not all run to the same one."""
+"""Power of two choices: the less loaded of two random workers. The spread is nearly as even as over all, and
+gateways that see one another's load late do not all choose the same worker."""
 
 import random
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
-"""The worker that would begin to answer after the least work, in tokens:
+"""Prefix overlap: the worker that would begin to answer after the least work, in tokens:
 
     uncached tokens of this prompt there + work ahead of it there
 
-so a holder of the prefix wins until it is busier than recomputing the prefix elsewhere would cost. What it
-holds in slower media than the GPU must be loaded first: a part of it counts as if it were computed.
+The worker with the longest cached prefix wins until its queue costs more than recomputing the prefix
+elsewhere. Blocks in slower media than the GPU must be loaded first: a part of them counts as computed.
 """
 
 import random
@@ -17,12 +17,13 @@ from gateway.policies.base import Pull, pick_lowest
 SLOWEST = 0.5
 
 WORTH: Mapping[str, float] = {"CPU": 0.8, "DISK": 0.5, "STORAGE": 0.5}
-"""What a block there saves of computing it, where one on the GPU saves all. Rough, and an option for that: it
-depends on model, bus and disk; what matters is the order."""
+"""The share of a block's computation that a copy in this medium saves (on the GPU: all). A rough default, and
+an option, since it depends on model, bus and disk; the order matters most."""
 
 
 class PrefixOverlap:
-    """`worth` by medium; of a shared tier (`STORAGE@pool`) by its whole name, else by that before the @."""
+    """The least work ahead plus uncached tokens; `worth` is by medium: a shared tier (`STORAGE@pool`) is
+    found by its whole name, else by the part before the @."""
 
     name = "prefix_overlap"
 
@@ -39,7 +40,7 @@ class PrefixOverlap:
 
 
 def to_load(offloaded: Mapping[tuple[str, ...], int], worth: Mapping[str, float]) -> float:
-    """What it takes to fetch them, as tokens to compute."""
+    """Return the cost of loading offloaded blocks, in tokens to compute."""
     return sum(
         [
             tokens * (1 - max([_worth_of(medium, worth) for medium in media]))
@@ -49,12 +50,12 @@ def to_load(offloaded: Mapping[tuple[str, ...], int], worth: Mapping[str, float]
 
 
 def _worth_of(medium: str, worth: Mapping[str, float]) -> float:
-    """One that nobody has named is taken for a slow one."""
+    """Return the worth of a medium; an unknown one counts as slow."""
     return worth.get(medium, worth.get(medium.partition(SHARED)[0], SLOWEST))
 
 
 class OverlapScorer:
-    """The part of the prompt that it holds."""
+    """Scores the share of the prompt that the worker has cached."""
 
     pull: Pull = "reuse"
 
@@ -66,9 +67,9 @@ class OverlapScorer:
 
 
 def work_ahead(candidate: Candidate) -> float:
-    """Prompt tokens booked there, and what its running requests cost.
+    """Return the prompt tokens booked at a worker, and the cost of its running requests.
 
-    What the engine reports as waiting beyond what we sent (other gateways' requests) counts too.
+    Requests that the engine reports as waiting, beyond those of this gateway, count too.
     """
     num_requests = max(candidate.num_in_flight, candidate.num_waiting)
     return candidate.booked_tokens + REQUEST_TOKENS * num_requests

@@ -1,8 +1,8 @@
-"""Where something belongs: a worker for each key, with as few moves as possible when workers come and go.
+"""Rendezvous hashing: a preferred worker for each key, with few moves when workers join or drain.
 
-Each key ranks all workers by a hash of both (rendezvous hashing), so that a worker that leaves moves its own
-keys only, every gateway ranks alike, and nothing is kept. The load is bounded (Mirrokni et al. 2018,
-"Consistent Hashing with Bounded Loads"): who has more than its share passes the key on to the next in rank.
+Each key ranks all workers by a hash of both, so a worker that drains moves only its own keys, every gateway
+ranks alike, and no state is kept. The load is bounded (Mirrokni et al. 2018, "Consistent Hashing with Bounded
+Loads"): a worker with more than its share passes the key on to the next in rank.
 """
 
 from collections.abc import Sequence
@@ -15,16 +15,17 @@ from gateway.core.decision import Candidate
 from gateway.core.worker import WorkerId
 
 BOUND = 1.25
-"""Of the mean number of requests a worker may have. Less moves keys more often, more makes queues longer;
-HAProxy advises 1.25 to 2."""
+"""A worker may have this multiple of the mean number of requests. A lower bound moves keys more often, a
+higher one makes queues longer; HAProxy advises 1.25 to 2."""
 
 _MASK = (1 << 64) - 1
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-"""Of splitmix64: each bit of what comes in changes half of what goes out."""
+"""The constants of splitmix64: each input bit changes half of the output bits."""
 
 
 def home_of(key: str | int, candidates: Sequence[Candidate], bound: float = BOUND) -> tuple[int, bool]:
-    """Its index, and whether it is the first in rank rather than the next with room."""
+    """Return the index of the key's worker, and True if that is the first in rank rather than the next one
+    with room."""
     number = _hash(key) if isinstance(key, str) else key
     requests = [max(c.num_in_flight, c.num_waiting) for c in candidates]
     room = ceil(bound * (sum(requests) + 1) / len(candidates))
@@ -40,14 +41,14 @@ def home_of(key: str | int, candidates: Sequence[Candidate], bound: float = BOUN
 
 
 def ranked(key: str, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """First the one where it belongs most."""
+    """Return the candidates in the key's rank order."""
     number = _hash(key)
     return sorted(candidates, key=lambda c: _mixed(number ^ _number_of(c.worker.id)), reverse=True)
 
 
 @lru_cache(maxsize=4096)
 def _number_of(worker: WorkerId) -> int:
-    """Python's own hash of a text is another one in each process."""
+    """Return a worker's number, the same in all processes (unlike Python's own hash of a text)."""
     return _hash(worker)
 
 

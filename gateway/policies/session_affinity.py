@@ -1,7 +1,7 @@
-"""Each session has its worker, as long as that one has no more than its share of the load.
+"""Each session has a preferred worker, as long as that worker has no more than its share of the load.
 
-A session is what a header, a cookie or the field `user` of the request says (`--session-header`). One that
-says nothing goes to the worker with the least work ahead.
+A session is named by a header, a cookie or the field `user` of the request (`--session-header`). A request
+without one goes to the worker with the least work ahead.
 """
 
 import random
@@ -32,7 +32,7 @@ class SessionAffinity:
 
 
 class SessionScorer:
-    """1 for the session's worker."""
+    """Scores 1 for the session's preferred worker, else 0."""
 
     pull: Pull = "reuse"
 

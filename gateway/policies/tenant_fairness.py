@@ -1,10 +1,11 @@
-"""No tenant takes every worker's queue: who uses more than its share keeps to a part of the workers.
+"""Tenant fairness: a tenant that uses more than its share keeps to a part of the workers.
 
-Virtual token counters (Sheng et al. 2024, "Fairness in Serving Large Language Models") say who that is: each
-tenant's prompt tokens are counted, and all counts halved whenever their sum is a window's: the latest count.
-A tenant above its share (the sum by the number of tenants) may have its own part of the workers, one in so
-many, and all that are idle; whoever is below may have any. Thus a flood queues behind itself, and an idle
-worker is never refused. Order within a queue is not made here.
+Virtual token counters (Sheng et al. 2024, "Fairness in Serving Large Language Models") measure the usage:
+each tenant's prompt tokens are counted, and all counts are halved whenever their sum exceeds the window, so
+that recent tokens count most. A tenant above its share (the sum divided by the number of tenants) may use its
+own part of the workers (one in as many as there are tenants) and all idle ones; a tenant below may use any.
+A flood thus queues behind itself, and an idle worker is never withheld. The order within a queue is not
+decided here.
 """
 
 from collections.abc import Sequence
@@ -15,9 +16,9 @@ from gateway.core.ledger import REQUEST_TOKENS
 from gateway.policies.rendezvous import ranked
 
 WINDOW_TOKENS = 1 << 20
-"""What a fleet of a hundred thousand tokens a second computes in ten."""
+"""About ten seconds of a fleet that computes a hundred thousand tokens a second."""
 SLACK = 1.2
-"""Of its share before a tenant is kept back: equals are never quite equal."""
+"""A tenant is limited above this multiple of its share: equal tenants are never quite equal."""
 
 
 class FairnessFilter:
@@ -43,7 +44,7 @@ class FairnessFilter:
         return [c for c in candidates if c.id in own or not (c.booked_tokens or c.num_waiting)]
 
     def _count(self, tenant: str, num_tokens: int) -> bool:
-        """Whether it has had more than its share, with these."""
+        """Count tokens of a tenant. True if it has used more than its share, with these."""
         self._tokens[tenant] = used = self._tokens.get(tenant, 0.0) + num_tokens
         self._sum += num_tokens
         num_tenants = len(self._tokens)
@@ -53,7 +54,7 @@ class FairnessFilter:
         return is_above
 
     def _halve(self) -> None:
-        """A tenant that asks no more is forgotten within some windows."""
+        """Halve all counts; a tenant without requests is forgotten within some windows."""
         halved = {tenant: tokens / 2 for tenant, tokens in self._tokens.items()}
         self._tokens = {tenant: tokens for tenant, tokens in halved.items() if tokens >= REQUEST_TOKENS}
         self._sum = sum(self._tokens.values())

@@ -1,6 +1,6 @@
-"""The workers near by, as long as one of them has room: another zone costs money, and each hop time.
+"""Topology: the nearest workers with room, since another zone costs money, and each hop time.
 
-Where a worker stands says `--topology URL=zone1/rack2`, and where the gateway does `--place zone1/rack2`.
+`--topology URL=zone1/rack2` sets a worker's place, and `--place zone1/rack2` the gateway's.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from gateway.core.worker import FULL_KV
 
 
 class TopologyFilter:
-    """Those that share most parts of `place` of all with room. Without a place, all."""
+    """Keeps the workers with room that share the most parts of `place`; without a place, all."""
 
     def __init__(self, place: str = "") -> None:
         self._place = place

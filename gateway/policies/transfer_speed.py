@@ -1,8 +1,8 @@
-"""How fast a prompt's cache goes from one worker to another: learnt from what happened.
+"""The speed of KV transfers from one worker to another, learnt from finished transfers.
 
-It begins as configured and moves towards each observation by a part of what they differ by, in the logarithm,
-and by no more than a factor of MOST: one request that waited for something unseen must not halve what is
-believed. Observations of little work are made of overhead, and are left out.
+The estimate begins as configured and moves towards each observation by a part of their difference, in the
+logarithm, of which at most MOST counts: one request that waited for something unseen must not halve the
+estimate. Observations of short prompts measure overhead, and are ignored.
 """
 
 import math
@@ -10,11 +10,11 @@ import math
 STEP = 0.1
 MOST = math.log(4)
 MIN_TOKENS = 256
-"""Of a prompt that tells something of a speed: some milliseconds on the way."""
+"""Shorter prompts say nothing about the speed: this many take some milliseconds to transfer."""
 
 
 class TransferSpeed:
-    """Of all pairs; `latency_s` is what a transfer of nothing takes."""
+    """The speed estimate for all pairs; `latency_s` is the time of an empty transfer."""
 
     def __init__(self, *, tokens_per_s: float, latency_s: float) -> None:
         self._log = math.log(tokens_per_s)
@@ -31,9 +31,9 @@ class TransferSpeed:
         return self._latency_s + num_tokens / math.exp(self._log)
 
     def transferred(self, num_tokens: int, seconds: float, ahead_s: float = 0.0) -> None:
-        """So many tokens were fetched, and the next one computed, in that time. Where half of it went to what
-        the decode worker had ahead, it tells nothing: a queue must not look like a slow link, or all would
-        be computed where the queue is."""
+        """Learn from a transfer: its tokens were fetched, and the next one computed, in `seconds`. Ignored
+        where half of that was the decode worker's queue: a queue must not look like a slow link, or all
+        prompts would be computed where the queue is."""
         if num_tokens >= MIN_TOKENS and seconds > 0 and ahead_s < seconds / 2:
             taken = max(seconds - ahead_s - self._latency_s, seconds / 4)
             off = math.log(num_tokens / taken) - self._log
