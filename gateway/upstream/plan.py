@@ -13,7 +13,7 @@ parts come from `disaggregation/legs.py`, `proxy/responses.py` and `proxy/websoc
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from typing import Final
 
 from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import GatewayError
@@ -46,19 +46,36 @@ class Observer:
         """The request is over, however it ended; `usage` is there where an answer was complete."""
 
 
-@dataclass(frozen=True, slots=True)
 class Plan:
-    """How one request is executed. None in a field: as for a plain request."""
+    """How one request is executed. None in a field: as for a plain request. The fields are final, in a class
+    that takes a third of the time of a frozen dataclass to make.
 
-    decide: Decide | None = None
-    ahead: Callable[[Decision], bool] | None = None
-    """Begins what comes before the request. True: the request may be sent at once; False: `ahead` calls
-    `Execution.send` when it may."""
-    upgrade: Callable[[Decision], bytes] | None = None
-    body: Callable[[Decision, bytes], bytes] | None = None
-    reader: Callable[[Decision], Sink] | None = None
-    """Gets the answer from the connection and hands it on to the `Execution`."""
-    observer: Observer | None = None
+    `ahead` begins what comes before the request. True: the request may be sent at once; False: `ahead` calls
+    `Execution.send` when it may. `reader` makes the sink of the connection, which hands the answer on to the
+    `Execution`.
+    """
+
+    __slots__ = ("decide", "ahead", "upgrade", "body", "reader", "observer")
+
+    def __init__(
+        self,
+        *,
+        decide: Decide | None = None,
+        ahead: Callable[[Decision], bool] | None = None,
+        upgrade: Callable[[Decision], bytes] | None = None,
+        body: Callable[[Decision, bytes], bytes] | None = None,
+        reader: Callable[[Decision], Sink] | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self.decide: Final = decide
+        self.ahead: Final = ahead
+        self.upgrade: Final = upgrade
+        self.body: Final = body
+        self.reader: Final = reader
+        self.observer: Final = observer
+
+    def __repr__(self) -> str:
+        return f"Plan(decide={self.decide}, upgrade={self.upgrade}, observer={self.observer!r})"
 
 
 PLAIN = Plan()
