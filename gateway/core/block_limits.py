@@ -7,7 +7,7 @@ declares is its GPU cache in blocks; slack is for what a declaration does not sa
 from dataclasses import dataclass
 
 GPU_SLACK = 4
-"""Times what is declared: copies of a block under one hash, groups of a hybrid model whose blocks are smaller
+"""Times what is declared: copies of a block under one hash, groups of a hybrid model with blocks smaller
 than a page, and context-parallel ranks of which each counts its own part."""
 GPU_ROOM = 8_192
 """Blocks beyond that, for the smallest caches."""
@@ -32,7 +32,7 @@ class BlockLimits:
     declared: int | None = None
 
     def exceeded(self, on_gpu: int, offloaded: int) -> str | None:
-        """What is too much, for people; None if nothing is."""
+        """The exceeded limit in words, or None."""
         if on_gpu > self.on_gpu:
             return f"it stores {on_gpu:,} blocks without removing them, beyond {self.on_gpu:,}{self._why}"
         if offloaded > self.offloaded:

@@ -72,7 +72,7 @@ FEW_BLOCKS = 8
 
 
 class Space(NamedTuple):
-    """What the hashes of a prompt depend on beside its tokens."""
+    """Everything but the tokens that block hashes depend on: model root, adapter, cache salt, block size."""
 
     root: BlockHash
     block_size: int
@@ -80,7 +80,7 @@ class Space(NamedTuple):
     cache_salt: str | None
 
     def hash_blocks(self, tokens: Tokens, before: Sequence[BlockHash]) -> list[BlockHash]:
-        """Of the full blocks of `tokens`, which follow the blocks `before`."""
+        """Hashes of the full blocks of `tokens`, chained to the blocks `before`."""
         extra = prompt_extra_keys(self.adapter, self.cache_salt, len(before) + len(tokens) // self.block_size)
         parent = before[-1] if before else self.root
         return hash_blocks(tokens, self.block_size, parent, extra[len(before) :] if extra else None)

@@ -46,7 +46,7 @@ def model_len(reported: int | None) -> int | None:
 
 
 def version(reported: str | None) -> str | None:
-    """It is logged and compared."""
+    """`reported` if it is short and printable, since versions are logged and compared; else None."""
     is_good = reported is not None and 0 < len(reported) <= MAX_VERSION_CHARS and reported.isprintable()
     return reported if is_good else None
 

@@ -1,4 +1,4 @@
-"""What a policy sees and what it answers: plain frozen values.
+"""Inputs and results of a policy: plain frozen values.
 
 msgspec structs, not dataclasses: one is made per candidate and request, at a tenth of the time.
 """
@@ -17,9 +17,10 @@ from gateway.core.worker import Worker, WorkerId
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """A request's prompts as token ids, one or (for batched completions) several; `source` says by whom.
-    The one of a chat begins with the tokens of `run`, where it goes on from known ones. With `links`, the
-    tokens end at the first image, and there is more behind them."""
+    """Token ids of a request's prompts: one, or several for a batch. `source` names the tokenizer.
+
+    A chat that continues a known one begins with the tokens of `run`. With `links`, the tokens end at the
+    first image, and the prompt goes on after them."""
 
     tokens: Sequence[Tokens] = ()
     source: str = "none"
@@ -32,20 +33,20 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
-    """One worker that could take the request now.
+    """A worker that could take the request now, with the numbers that a policy sees.
 
-    overlap_tokens    leading prompt tokens it holds (or is about to hold), capped as the engine
+    overlap_tokens    leading prompt tokens in its cache (or booked there), capped as the engine
                       caps a hit: the last token is always computed
-    uncached_tokens   prompt tokens it will have to compute, by what its word is worth
+    uncached_tokens   prompt tokens it will have to compute, with `confidence` applied
     booked_tokens     uncached prompt tokens of requests sent there that have not produced a token
-    num_in_flight     requests sent there and not finished, counted by us
+    num_in_flight     requests sent there and not finished, as kvgate counts
     num_waiting, kv_usage   as the engine last reported
     offloaded         tokens of the overlap that are not on its GPU, by the media where they lie
-    assumed_tokens    about how many behind the first image it was sent before; not part of the overlap
-    is_exact          its event stream is EXACT: the overlap is a fact, not a guess
-    confidence        the share of such overlaps that it really had lately, 1 unless it is often less
+    assumed_tokens    about how many tokens after the first image were sent there before; not in the overlap
+    is_exact          its event stream is EXACT
+    confidence        the share of predicted overlaps that it really had lately
     pace              how fast it works, as learnt
-    stays_s           how long a block stays there that nobody asks for; infinite where none is evicted
+    stays_s           lifetime of an unused block in its cache; infinite where none is evicted
     """
 
     worker: Worker
@@ -68,10 +69,14 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
 
 
 class Query(msgspec.Struct, frozen=True, gc=False):
-    """What a policy may know of the request itself. `num_tokens` is 0 where the prompt is unknown; a higher
-    `priority` goes first, one below 0 may be shed; `slo_ttft_s` is within what it wants its first token. What
-    begins alike has the same `prefix`, a hash; None where the tokens are not known. It has waited here for
-    `queued_s`."""
+    """The request as a policy sees it.
+
+    num_tokens    0 where the prompt is unknown
+    priority      higher goes first; below 0 the request may be shed
+    slo_ttft_s    the wanted time to first token
+    prefix        a hash, equal for prompts that begin alike; None where the tokens are unknown
+    queued_s      seconds in the admission queue
+    """
 
     model: str
     num_tokens: int
@@ -85,9 +90,10 @@ class Query(msgspec.Struct, frozen=True, gc=False):
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
-    """A policy's answer: the index of the chosen candidate, and each candidate's cost or score; `ttft_s` is
-    the predicted time to first token there, for a policy that predicts. `policy` is who chose, where it is
-    not the one that was asked."""
+    """A policy's answer: the index of the chosen candidate, and each candidate's cost or score in `terms`.
+
+    `ttft_s` is the predicted time to first token there, for a policy that predicts. `policy` names the policy
+    that chose, where another one was asked."""
 
     index: int
     reason: str
@@ -97,9 +103,10 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
 
 
 class Split(msgspec.Struct, frozen=True, gc=False):
-    """Whether another worker computes the prompt, and what was predicted of it: `prefill` is the one of
-    `candidates` that does, or None. Seconds until the first token with and without it, None where there was
-    no such way."""
+    """The decision whether another worker computes the prompt: `prefill` is one of `candidates`, or None.
+
+    `direct_s` and `split_s` are the predicted seconds to first token without and with it; None where that way
+    was impossible."""
 
     reason: str
     prefill: Candidate | None = None
@@ -120,10 +127,10 @@ class Timings(msgspec.Struct, frozen=True, gc=False):
 class Decision(msgspec.Struct, frozen=True):
     """The worker chosen for one request, and why.
 
-    `candidates` are the numbers as they were at that moment; `terms[i]` is what the policy made of
-    candidate i. `told_tokens` are leading ones that events tell of: what `overlap_tokens` has beyond them
-    is booked or assumed. `split` is None where no worker computes prompts for others. `query` is what the
-    policy was asked, `ttft_s` what it predicted, if it does.
+    `candidates` are the numbers at that moment; `terms[i]` is the cost or score of candidate i. `told_tokens`
+    are leading tokens that events reported: the rest of `overlap_tokens` is booked or assumed. `split` is
+    None where no worker computes prompts for others. `query` is the policy's input, `ttft_s` its prediction,
+    if it makes one.
     """
 
     id: str
@@ -145,7 +152,7 @@ class Decision(msgspec.Struct, frozen=True):
 
     @property
     def prefill(self) -> Worker | None:
-        """Who computes the prompt, where that is another one than `worker`."""
+        """The prefill worker, where another one than `worker` computes the prompt."""
         return self.split.prefill.worker if self.split and self.split.prefill else None
 
     @property

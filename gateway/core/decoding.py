@@ -1,4 +1,4 @@
-"""What decoders raise for bytes that somebody else has written: a worker, a client, Redis, an agent, a file.
+"""Errors of decoders for foreign bytes: from a worker, a client, Redis, an agent, a file.
 
 A decoder of JSON or msgpack raises more than its own errors: RecursionError for nesting beyond the
 interpreter's limit, ValueError for text that is no UTF-8 and for numbers of thousands of digits. Each place

@@ -29,7 +29,7 @@ class Cause(Enum):
 
 
 class Obeys(Protocol):
-    """As much of an engine (`engine.py`) as is judged."""
+    """The attributes of an engine (`engine.py`) that eligibility depends on."""
 
     names_adapters: bool
     salts_from: tuple[int, ...] | None
@@ -85,8 +85,9 @@ class Eligibility:
 
 
 def is_from(first: tuple[int, ...] | None, version: str | None) -> bool:
-    """Whether a version is `first` or newer: no version is where `first` is None, each where it is (). What
-    cannot be read is none, a pre-release comes before its release."""
+    """True if `version` is `first` or newer: never where `first` is None, always where it is ().
+
+    An unreadable version counts as older, a pre-release as older than its release."""
     if not first:
         return first is not None
     found = _VERSION.match(version or "")

@@ -1,4 +1,4 @@
-"""What an engine adapter is: one engine's wire, in our words. Bytes in, values out; no I/O.
+"""The interface of engine adapters, which translate one engine's wire formats: bytes in, values out, no I/O.
 
 The shells own sockets and requests; they ask an adapter where to look (`paths`), what to send
 (`replay_request`) and what an answer means. Every `decode_*` and `parse_*` of JSON or msgpack raises
@@ -18,8 +18,8 @@ from gateway.core.worker import Transfer
 class EnginePaths:
     """Where a worker answers what the probe asks; None where the engine has no such path.
 
-    `info` is one answer about everything (see `EngineInfo`). `poll` hands out KV events to whoever
-    asks first, once: nothing but a feed may call it.
+    `info` is one answer about everything (see `EngineInfo`). `poll` hands out each
+    KV event once: nothing but a feed may call it.
     """
 
     health: str
@@ -33,7 +33,7 @@ class EnginePaths:
 
 @dataclass(frozen=True, slots=True)
 class EngineMarks:
-    """What tells this engine from others: who owns its models, and how its metrics' names begin.
+    """Marks that identify an engine: the `owned_by` of its models, and the prefix of its metrics' names.
 
     Empty where any engine will do.
     """
@@ -52,9 +52,8 @@ class EngineFlags:
 
 @dataclass(frozen=True, slots=True)
 class AdapterCalls:
-    """Where an engine loads and unloads adapters (LoRA) while it runs, as `discovery/lora_wire.py` asks and
-    reads
-    it; `needs` is what it must have been started with for that."""
+    """Where an engine loads and unloads adapters (LoRA) while it runs, as
+    `discovery/lora_wire.py` calls them; `needs` are the flags that enable them."""
 
     load: str
     unload: str
@@ -63,7 +62,7 @@ class AdapterCalls:
 
 @dataclass(frozen=True, slots=True)
 class StreamUsage:
-    """How an engine tells usage in a stream.
+    """How an engine reports usage in a stream.
 
     `can_be_asked`: `stream_options.include_usage` is known to be understood. `writes_null`: its other chunks
     have `"usage":null` whether it is asked or not.
@@ -75,7 +74,7 @@ class StreamUsage:
 
 @dataclass(frozen=True, slots=True)
 class EngineMetrics:
-    """One rank's figures, as far as this version reports them.
+    """The figures of one rank, as far as this version reports them.
 
     `kv_cache_usage` is 0..1. `start_time_s` is the Unix time at which the process that answers
     started. Counters count tokens since then; `transfer_*` is what came from other workers, where it is
@@ -109,7 +108,7 @@ class EngineMetrics:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """One name under which a worker answers; an adapter (LoRA) names its base model as `parent`."""
+    """A model name that a worker serves; an adapter (LoRA) has its base model as `parent`."""
 
     id: str
     root: str | None = None
@@ -139,10 +138,10 @@ class EventSource:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What an engine tells in one answer, and what is known of it where it did not answer.
+    """Everything that an engine reports in its one info answer; empty where it did not answer.
 
-    Of a rank that has metrics too, the metrics are newer and win. `sources` is None where the engine
-    cannot tell where it publishes, empty where it publishes nothing that can be used. `role` is
+    Where a rank has metrics too, the metrics are newer and win. `sources` is None where the engine
+    does not report where it publishes, empty where it publishes nothing usable. `role` is
     "prefill" or "decode" where prompts and answers are computed on different workers, `transfer` how its
     cache goes to others.
     """
@@ -158,7 +157,7 @@ class EngineInfo:
 
 
 class Engine(Protocol):
-    """One engine's adapter. Stateless: one object serves all workers."""
+    """An engine adapter. Stateless: one object serves all workers."""
 
     name: str
     marks: EngineMarks

@@ -20,7 +20,7 @@ class GatewayError(Exception):
 
     `param` names the request field at fault; `retry_after_s` becomes a Retry-After header, and
     `retry_after_ms` one that SDKs know and that is not rounded. `should_retry`: the same request may do well
-    in a moment, and doing it twice does no harm; SDKs are told, which else go by the status alone.
+    in a moment, and doing it twice does no harm; the header that SDKs obey before the status.
     """
 
     status = 500
@@ -53,7 +53,7 @@ class InvalidRequest(GatewayError):
 
 
 class Unauthorized(InvalidRequest):
-    """Nobody knows who asks: no key, an unknown one, or one that has expired."""
+    """The client is not authenticated: no key, an unknown one, or an expired one."""
 
     status = 401
     code = "invalid_api_key"
@@ -64,7 +64,7 @@ class Unauthorized(InvalidRequest):
 
 
 class Forbidden(InvalidRequest):
-    """It is known who asks, and they may not."""
+    """The client is authenticated, and the request is not allowed."""
 
     status = 403
     code = "not_allowed"
@@ -164,7 +164,7 @@ class TooManyRequests(GatewayError):
 
 
 MAX_RETRY_AFTER_S = 60.0
-"""What is predicted beyond is worth little, and SDKs give up where they are told more."""
+"""Longer predictions are worth little, and SDKs give up on longer waits."""
 
 
 class HeadTooLarge(InvalidRequest):
@@ -199,7 +199,7 @@ class NoWorker(GatewayError):
 
 
 class NoRoomForBody(GatewayError):
-    """What is held of requests already is all that there is memory for."""
+    """The request bodies in flight use all the memory that they may."""
 
     status = 503
     code = "no_room_for_body"

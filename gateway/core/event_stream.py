@@ -1,4 +1,4 @@
-"""One worker's event stream: is what we know of its cache complete?
+"""The state machine of a worker's event stream: is the known part of its cache complete?
 
     EXACT         every batch since a known start was applied
     CATCHING_UP   a fresh start, a gap or a reconnection is being replayed; newer batches are held
@@ -144,7 +144,7 @@ class Stream:
         return [self._ask()] if self.can_replay else []
 
     def disconnected(self) -> list[Command]:
-        """The transport is gone; whoever comes back must prove to be the same engine process."""
+        """The transport is gone; a replay must prove that the same engine process comes back."""
         if not self.can_replay:
             return self._lose("disconnected, without a replay endpoint")
         self._is_holding = True
@@ -153,7 +153,7 @@ class Stream:
         return []
 
     def resync(self) -> list[Command]:
-        """Try again to know everything: after a replay that nobody answered, or a doubt."""
+        """Ask for a replay of everything again: after one without an answer, or a doubt."""
         return self._start_afresh("resync")
 
     def live(self, batch: EventBatch) -> list[Command]:
@@ -180,7 +180,7 @@ class Stream:
         return commands
 
     def doubt(self, reason: str) -> None:
-        """What was applied did not fit what we know: from now on we know that we do not know all."""
+        """Go BLIND: an event did not fit the known blocks, so some events are missing."""
         self.blind_reason = self.blind_reason or reason
 
     def replayed(self, batch: EventBatch) -> list[Command]:
@@ -208,7 +208,7 @@ class Stream:
         return [self._ask()] if self._replay_start is not None and self._has_progressed else []
 
     def cut(self, reason: str) -> list[Command]:
-        """Its events are read no more until it is `connected` again: what it stored is forgotten."""
+        """Forget the worker's blocks and go BLIND; its events are not read until it is `connected` again."""
         self.counts.num_cuts += 1
         self._is_holding, self._replay_start, self._held, self._num_held_blocks = False, None, {}, 0
         self.blind_reason, self._is_verified = reason, True

@@ -17,11 +17,11 @@ from gateway.core.worker import Reported, Role, Served, Worker, WorkerId
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A worker in the fleet and what changes about it. `stream` is None where it has no events, `confidence`
-    the share of its overlaps that is counted (`observability/verification/accuracy.py`), `stays_s` how long
-    a block stays in its
-    cache that nobody asks for. `is_draining`, `ejected` (why) and `ramp` keep it from what it could have: the
-    fleet sets them."""
+    """A worker in the fleet, with its changing state.
+
+    `stream` is None where it has no events, `confidence` the share of its overlaps that counts
+    (`observability/verification/accuracy.py`), `stays_s` the lifetime of an unused block in its cache.
+    `is_draining`, `ejected` (the reason) and `ramp` (slow start) limit its requests; the fleet sets them."""
 
     worker: Worker
     is_up: bool = True
@@ -37,12 +37,12 @@ class Member:
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes new requests, or would if no other one did."""
+        """True if the worker is up and not draining."""
         return self.is_up and not self.is_draining
 
     @property
     def state(self) -> str:
-        """In one word; see docs/concepts/workers.md."""
+        """The lifecycle state in one word; see docs/concepts/workers.md."""
         if self.is_draining:
             return "draining"
         if not self.is_up:
@@ -51,13 +51,13 @@ class Member:
 
 
 STATES = ("warm_up", "active", "draining", "ejected", "down")
-"""Of a worker that has joined. Before that it is joining, and when it was dropped it is gone."""
+"""States of a worker that has joined; before that it is joining, after its removal gone."""
 
 
 class Group(NamedTuple):
     """Workers of one group see the same block hashes for a prompt; 0 means an unknown block size.
 
-    A fleet has one object for each, so that `is` tells them apart.
+    A fleet has one object for each, so that `is` compares them.
     """
 
     root: str
@@ -96,7 +96,7 @@ class Fleet:
         self._bound: set[str] = set()
         self._num_batches = 0
         self._aside: set[WorkerId] = set()
-        """Who is draining, ejected or warming up: mostly nobody, and nobody is looked at for that."""
+        """Workers that are draining, ejected or warming up; usually empty, and decisions skip the check."""
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -131,13 +131,13 @@ class Fleet:
         return member
 
     def drain(self, worker: WorkerId, is_draining: bool) -> None:
-        """It gets nothing new; or, again, what it did."""
+        """Start a drain (the worker gets no new requests), or undo it."""
         if member := self.get(worker):
             member.is_draining = is_draining
             self._set_aside(member)
 
     def eject(self, worker: WorkerId, reason: str | None) -> None:
-        """It gets nothing while another one can; None: no longer."""
+        """Eject a worker for a reason, or readmit it (None). It gets requests only if no other worker can."""
         if member := self.get(worker):
             member.ejected = reason
             self._set_aside(member)
@@ -148,7 +148,7 @@ class Fleet:
             self._set_aside(member)
 
     def is_last(self, worker: WorkerId) -> str | None:
-        """A model that nobody else answers for (or prefills) who is up, and neither draining nor ejected."""
+        """A model of the worker that no other open, not ejected worker serves (or prefills); else None."""
         for table in (self._by_model, self._prefills):
             for model, known in table.items():
                 others = [e.member for e in known if e.member.worker.id != worker]
@@ -157,7 +157,7 @@ class Fleet:
         return None
 
     def serve(self, worker: WorkerId, served: tuple[Served, ...]) -> Worker | None:
-        """It answers to other names than it did, and is the same all the same: as it is now."""
+        """Replace the names that a worker serves, and keep its state; returns it as it is now."""
         member = self._members.get(worker)
         if member is None:
             return None
@@ -177,7 +177,7 @@ class Fleet:
             self._index_models()
 
     def name_at(self, worker: Worker, model: str) -> str:
-        """What a worker calls a model that clients call so."""
+        """The name at `worker` of a model that clients call `model` (an alias, or the same name)."""
         target = self.aliases.get(model)
         if target is None or worker.find(model) is not None:
             return model
@@ -187,7 +187,7 @@ class Fleet:
         return meant[0] if meant else model
 
     def knows(self, model: str) -> bool:
-        """Whether some worker of the fleet serves this name, up or not."""
+        """True if some worker of the fleet, up or not, serves this name."""
         return model in self._by_model or model in self._prefills
 
     def served(self) -> dict[str, Served]:
@@ -230,11 +230,11 @@ class Fleet:
         return None
 
     def has_prefills(self, model: str) -> bool:
-        """Whether workers are known that compute prompts for others, up or not."""
+        """True if the model has prefill workers, up or not."""
         return model in self._prefills
 
     def is_bound(self, model: str) -> bool:
-        """Whether some of its workers answer only what another one has prefilled."""
+        """True if some of the model's workers answer only prompts that another one has prefilled."""
         return model in self._bound
 
     def prefills(self, model: str, exclude: Collection[WorkerId] = ()) -> Sequence[Eligible]:
@@ -246,7 +246,7 @@ class Fleet:
         return _taking(left) if self._aside else left
 
     def alone(self, eligible: Sequence[Eligible], model: str) -> list[Eligible]:
-        """Of them, those that answer by themselves. Raises NoWorker."""
+        """The eligible workers that answer without a prefill worker. Raises NoWorker."""
         left = [e for e in eligible if not e.member.worker.is_bound]
         if not left:
             why = f"no prefill worker of '{model}' is up, or the request cannot be split"
@@ -254,12 +254,12 @@ class Fleet:
         return left
 
     def has_another(self, model: str, exclude: Iterable[WorkerId]) -> bool:
-        """Whether a worker beside those excluded could answer for `model` now."""
+        """True if a worker beside the excluded ones could answer for `model` now."""
         known = self._by_model.get(model, ())
         return any(e.member.is_open and e.member.worker.id not in exclude for e in known)
 
     def is_ready(self, model: str | None) -> bool:
-        """Whether a worker for `model` (or any worker) is up."""
+        """True if a worker for `model` (None: any worker) is up."""
         if model is None:
             return any(member.is_open for member in self)
         return any(e.member.is_open for e in self._by_model.get(model, ()))
@@ -299,7 +299,7 @@ class Fleet:
 
     def _index_as(self, name: str, eligible: Eligible) -> None:
         worker = eligible.member.worker
-        there = self._by_model.setdefault(name, [])  # known, though nobody decodes for it
+        there = self._by_model.setdefault(name, [])  # known, though no worker decodes for it
         if worker.role is not Role.PREFILL:
             there.append(eligible)
             if worker.is_bound:
@@ -317,8 +317,8 @@ class Fleet:
 
 
 def _taking(up: list[Eligible]) -> list[Eligible]:
-    """Those that are not draining; of them those that are not ejected, if any; of them, while one is past its
-    warm-up, those that may have the next request."""
+    """The workers that may get a request: not draining; not ejected, unless all are; in slow start only when
+    due, while another one is past its warm-up."""
     left = [e for e in up if not e.member.is_draining]
     left = [e for e in left if e.member.ejected is None] or left
     if any(e.member.ramp is None for e in left):
@@ -327,7 +327,7 @@ def _taking(up: list[Eligible]) -> list[Eligible]:
 
 
 RETRY_AFTER_S = 2
-"""Told to clients when no worker is up: about the time of a health probe."""
+"""Sent to clients when no worker is up: about the time of a health probe."""
 
 
 def _unknown(model: str, known: list[str], num_workers: int) -> UnknownModel | NoWorker:

@@ -1,8 +1,8 @@
-"""How the KV cache of a prompt goes from a prefill worker to a decode worker, in one connector's words. Pure.
+"""The interface of KV connectors, which carry a prompt's KV cache from a prefill to a decode worker. Pure.
 
-    one after the other   prefill is asked, and its answer says where its blocks lie; decode is told that, and
+    one after the other   the prefill leg answers where its blocks lie; the decode leg carries that and
                           fetches them
-    together              both are asked at once, and meet under a number that is ours
+    together              both legs start at once, and meet under a number of kvgate's
 
 Each `engines/*` that can be disaggregated has one; it sees requests' bodies, no sockets.
 """
@@ -16,8 +16,9 @@ from gateway.core.worker import Worker
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """What the prefill worker said: `params` is JSON, to be given to one decode worker, once. Tokens as the
-    engine counted them, None where it does not tell; `refused_usage` is why its counts are not believed."""
+    """The prefill worker's answer: `params` is JSON for one decode worker, to be used once.
+
+    Token counts are the engine's, None where it reports none; `refused_usage`: why they are not believed."""
 
     params: bytes
     num_prompt_tokens: int | None = None
@@ -36,8 +37,9 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """Where prefill workers tell their engines' names: at `path` of `port`, unless they say where else.
-    `engine_ids` reads that answer: by DP rank, empty until the engine is ready; raises DecodeError."""
+    """The bootstrap server of a prefill worker, which reports engine ids at `path` of `port` by default.
+
+    `engine_ids` decodes its answer: ids by DP rank, empty until the engine is ready; raises DecodeError."""
 
     port: int
     engine_ids: Callable[[bytes], Mapping[int, str]]

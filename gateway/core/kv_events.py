@@ -46,10 +46,10 @@ class BlocksStored:
 
 @dataclass(frozen=True, slots=True)
 class RunStored:
-    """As BlocksStored, from one who has hashed the blocks already (an agent): no tokens.
+    """Blocks stored in a run, hashed by an agent: BlocksStored without tokens.
 
-    `before` is our hash of `parent`, or the root: where the two do not belong together, nothing can be
-    placed. Runs of other groups than those that prefixes are made of are not told.
+    `before` is the block hash of `parent`, or the root: where the two do not belong together, nothing can
+    be placed. Only runs of groups that prefixes are made of are published.
     """
 
     blocks: Sequence[BlockHash]
@@ -85,16 +85,16 @@ KvEvent: TypeAlias = BlocksStored | RunStored | BlocksRemoved | BlocksCleared | 
 
 
 def num_blocks(event: KvEvent) -> int:
-    """What an event costs to apply: its blocks, and at least one."""
+    """The cost of applying an event: its blocks, and at least one."""
     return len(event.engine_hashes) or 1 if isinstance(event, BlocksStored | RunStored | BlocksRemoved) else 1
 
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """One published message of one worker's stream.
+    """A published message of one worker's stream.
 
     `seq` counts up by one per batch and starts at 0 with the engine process. `ts` is the engine's
-    wall clock in seconds. `digest` (xxh3_64 of the payload) tells a repeated batch from another
+    wall clock in seconds. `digest` (xxh3_64 of the payload) distinguishes a repeated batch from another
     engine's batch with the same number.
     """
 

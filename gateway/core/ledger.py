@@ -1,12 +1,12 @@
-"""The load ledger: what we have sent to each worker and not yet got back.
+"""The load ledger: requests sent to each worker and not finished.
 
 Exact at decision time, where scraped gauges are late. A booking goes through
 
     booked --first token--> decoding --release--> released
        \\------------------- release ----------------^
 
-and each transition counts once, whoever reports it again: finished, client gone, worker gone and
-deadline may race, the load is released exactly once.
+and each transition counts once: finished, client gone, worker gone and deadline may race, the load is
+released exactly once.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -30,7 +30,7 @@ class Phase(Enum):
 
 @mypyc_attr(acyclic=True)
 class Booking:
-    """One request's share of one worker's load. `uncached_tokens` counts until the first token."""
+    """A request's share of a worker's load. `uncached_tokens` counts until the first token."""
 
     __slots__ = ("worker", "uncached_tokens", "num_tokens", "phase")
 
@@ -82,11 +82,11 @@ class Ledger:
         return self._loads.get(worker, _IDLE)
 
     def here(self, worker: WorkerId) -> Load:
-        """What this host has in flight there, where others tell of theirs."""
+        """The load that this host has booked there, without other gateways' bookings."""
         return self.load(worker)
 
     def remote(self, worker: WorkerId) -> Load:
-        """What others tell of."""
+        """The load that other gateways have booked there."""
         return _IDLE
 
     def book(self, worker: WorkerId, uncached_tokens: int, num_tokens: int) -> Booking:

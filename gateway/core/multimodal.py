@@ -1,4 +1,4 @@
-"""Chats with images, sounds and films: what is known of them without looking at one.
+"""Prompts with images, sounds and films: exact tokens up to the first one, links after it.
 
     messages    text ─ text ─ text + image ─ text ─ …
                 exact tokens ──┘     links ───────►
@@ -6,8 +6,8 @@
 Before the first medium, a prompt is what it would be in any other chat (`Prompts.before_media`). From there
 on its tokens are not known: how many an image takes is the model's secret. So each part is a link: a hash of
 all before it and of itself, an image as the client names it (`uuid`, which the engine takes for its identity
-too), else as its data or its URL. No URL is ever fetched. Links are matched with what we sent before, so that
-an image's next question goes where the image was; they are assumed, never told as a fact.
+too), else as its data or its URL. No URL is ever fetched. Links are matched with earlier requests, so that
+an image's next question goes where the image was; they are assumed, never counted as cached.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,11 +31,11 @@ TEXT_BYTES = 4
 
 
 BEFORE_MEDIA = "before media"
-"""By whom such a prompt was tokenized: what the engine tells of it is more than was predicted."""
+"""The source of such a prompt's tokens: the engine reports more cached tokens than were predicted."""
 
 
 class Links(NamedTuple):
-    """What follows the exact tokens: a hash of each part and all before it, and about how long it is."""
+    """The parts after the exact tokens: a hash of each part and all before it, and its approximate length."""
 
     hashes: Sequence[BlockHash] = ()
     num_tokens: Sequence[int] = ()

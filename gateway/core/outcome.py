@@ -1,4 +1,4 @@
-"""What became of a request that was sent to a worker."""
+"""Outcomes of requests that were sent to a worker."""
 
 from mypy_extensions import mypyc_attr
 
@@ -10,7 +10,7 @@ UNAVAILABLE = 503
 UNLOADED = "answered 404, as if it had unloaded the adapter"
 """The reason reported for a worker's 404 to a LoRA adapter: the adapter is gone, the worker is well."""
 CLIENT_GONE = 499
-"""The status under which a request is counted whose client left (nginx's number for it)."""
+"""The status of a request with a disconnected client (nginx's number for it)."""
 
 
 @mypyc_attr(acyclic=True)

@@ -1,7 +1,7 @@
 """Which prefill worker can hand a prompt to which decode worker, and how near they are.
 
-What both tell must agree: KV is copied as bytes, and what does not fit is refused by the engine in the middle
-of a request, or is silently wrong. What one of them does not tell is not held against them.
+Reported properties must agree: KV is copied as bytes, and a misfit is refused by the engine in the middle of
+a request, or is silently wrong. Properties that one of the two does not report are ignored.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from gateway.core.worker import Role, Worker, WorkerId
 
 
 class Kind(NamedTuple):
-    """What two workers must agree on. Those of one kind have the same partners."""
+    """Properties in which a prefill and a decode worker must agree; one kind has one set of partners."""
 
     model: str
     engine: str
@@ -24,7 +24,7 @@ class Kind(NamedTuple):
 
 
 def kind_of(worker: Worker) -> Kind | None:
-    """None for one whose cache goes nowhere."""
+    """The kind of a worker; None if its cache is never transferred."""
     transfer = worker.transfer
     if transfer is None or not worker.served:
         return None
@@ -56,7 +56,7 @@ _NAMES = ("models", "engines", "engine versions", "connectors", "block sizes", "
 
 
 def are_pair(prefill: Worker, decode: Worker) -> bool:
-    """Whether the one may compute prompts for the other, by what they tell."""
+    """True if `prefill` may compute prompts for `decode`, by the properties that they report."""
     if prefill.role is Role.DECODE or decode.role is Role.PREFILL or prefill.url == decode.url:
         return False
     one, other = kind_of(prefill), kind_of(decode)

@@ -6,7 +6,7 @@
     0.1 ┤────────╯          of what each worker of its model gets on average
         └──────────────── seconds since it joined
 
-Whoever chooses knows nothing of it: a worker that has had its share is not among the candidates. Each
+Policies do not see it: a worker that has had its share is not among the candidates. Each
 decision that it could have had earns it `share / number of workers`, and each that it gets costs 1.
 """
 
@@ -31,7 +31,7 @@ class Ramp:
 
     @property
     def is_due(self) -> bool:
-        """Whether it may have the next request."""
+        """True if the worker may get the next request."""
         return self.credit >= 1.0
 
     def share(self, now: float) -> float:

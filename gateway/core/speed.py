@@ -1,5 +1,4 @@
-"""How fast one worker works, as it is believed now; `routing/speed_model.py` learns it from what requests
-told.
+"""The speed of a worker, as `routing/speed_model.py` learns it from finished requests.
 
 An engine that batches continuously computes prompts in pieces, between the tokens of the answers that run
 there. Until the first token of a request it takes

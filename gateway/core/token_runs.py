@@ -1,4 +1,4 @@
-"""What is known of prompts, as a tree: each run holds its own tokens and its parent.
+"""The tree of known prompts: each run has its own tokens and its parent.
 
 A run is named by everything that its tokens depend on, so equal names mean equal tokens; copies of
 whole prompts would grow quadratically with a conversation's turns. Bounded in bytes, the least used

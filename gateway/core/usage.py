@@ -138,7 +138,7 @@ def judged(raw: msgspec.Raw, limit: UsageLimit = WIDEST) -> Usage | RefusedUsage
 
 
 def limit_of(request: InferenceRequest, decision: Decision | None) -> UsageLimit:
-    """What the chosen worker's answer to this request can be about."""
+    """The largest usage that the chosen worker can report for this request."""
     if decision is None:
         return WIDEST
     longest, kind = _longest(decision.worker), request.kind

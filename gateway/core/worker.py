@@ -10,9 +10,9 @@ WorkerId = NewType("WorkerId", str)
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One name under which a worker answers.
+    """A model name that a worker serves.
 
-    `root` is the model whose weights answer; all names with one root share an index. `adapter` is
+    `root` is the model with the weights that answer; all names with one root share an index. `adapter` is
     the LoRA's name where this name is one, and `parent` then a name of its base at this worker.
     """
 
@@ -24,8 +24,8 @@ class Served:
 
 
 class Role(Enum):
-    """What a worker is there for: prompts of others, answers from prompts of others, or whole requests. One
-    that decodes computes a prompt itself where that is cheaper."""
+    """The role of a worker: prefill, decode, or both. A decode worker computes a prompt itself where that is
+    cheaper."""
 
     PREFILL = "prefill"
     DECODE = "decode"
@@ -53,11 +53,11 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """What a worker said of itself when it joined.
+    """The properties that a worker reported when it joined.
 
     `url` is the endpoint's base URL without a trailing slash. `block_size` is None where the engine
-    does not tell: such a worker is routed by load. `num_blocks` is its cache size in blocks. `transfer` is
-    None where its cache goes nowhere. `topology` is where it stands, the widest first, as in "rack2/host7".
+    does not report it: such a worker is routed by load. `num_blocks` is its cache size in blocks. `transfer`
+    is None where its cache goes nowhere. `topology` is its location, the widest first, as in "rack2/host7".
     """
 
     id: WorkerId

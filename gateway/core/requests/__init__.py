@@ -1,4 +1,4 @@
-"""One inference request as routing sees it, and the body that goes on to the worker.
+"""Inference requests as routing sees them, and the body that goes on to the worker.
 
 routes           the table of routes                       request          what routing reads of a body
 chat_messages    a chat's messages, not yet decoded        field_types      types of fields, rejected by name

@@ -9,7 +9,7 @@
 The same judgement holds whichever engine a request reaches. tests/core/requests/test_field_judgement.py
 holds it against the
 field lists of engines' request classes (tests/data/request_fields), tests/vllm/test_fields.py against the
-installed vLLM: a field that nobody has judged fails there. A field that is not listed passes.
+installed vLLM: an unjudged field fails there. A field that is not listed passes.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class Judgement(Enum):
 _GROUPS: tuple[tuple[Judgement, str, str], ...] = (
     (
         Judgement.READ,
-        "the gateway decides by them: who may, where to, for whom, how long",
+        "the gateway decides by them: access, placement, tenant, duration",
         """
         model messages prompt stream cache_salt user priority vllm_xargs
         previous_response_id conversation store background
@@ -209,7 +209,7 @@ _GROUPS: tuple[tuple[Judgement, str, str], ...] = (
     (Judgement.PASSED, "LMDeploy's dialogues, of routes that are closed", "interactive_mode cancel"),
     (Judgement.PASSED, "LMDeploy: an answer's length", "request_output_len"),
 )
-"""Judgement, whose field it is and why, names."""
+"""Judgement, the engines that have the fields and the reason, names."""
 
 JUDGED: Mapping[str, Judgement] = {
     name: judgement for judgement, _, names in _GROUPS for name in names.split()

@@ -49,7 +49,7 @@ def check_lists(top: Mapping[str, Any], messages: object) -> None:
 
 
 def _items_of(raw: msgspec.Raw) -> list[msgspec.Raw]:
-    """Those of a list that may be too long; nothing of all others."""
+    """The items of a JSON list that may be too long; empty for all others."""
     view = bytes(raw)
     if view[:1] != b"[" or view.count(b",") < MAX_ITEMS:
         return []

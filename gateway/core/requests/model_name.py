@@ -2,7 +2,7 @@
 
     body, form     their own `model`, once; where it is absent, null or empty the query's, which is written in
     query          `model`, once; another one than the body's is refused
-    neither        a route whose bodies name none may do without, where there is one model
+    neither        a route without a model in its bodies may do without, where there is one model
 
 For a key that is limited to some models a second `model` is looked for, however it is written; for others a
 repeated name means the last one, to us as to the engines' parsers.
@@ -65,10 +65,11 @@ def _query(target: bytes) -> list[tuple[str, str]]:
 def decide(
     fields: dict[str, Any], asked: str | None, default: str | None = None, *, is_limited: bool = False
 ) -> bool:
-    """Put the model into `fields`, a body's top level; whether it has to be written into the body too.
-    `asked` is the query's, `default` that of a route whose bodies name none; a body that has no place for a
-    model gets none, unless the key is limited to some. Raises InvalidRequest, or ModelMissing where nothing
-    names one."""
+    """Put the model into `fields`, a body's top level; returns True if it must be written into the body too.
+
+    `asked` is the query's model, `default` that of a route without one in its bodies; a body without a place
+    for a model gets none, unless the key is limited to some. Raises InvalidRequest, or ModelMissing where
+    nothing names one."""
     own = fields.get(MODEL)
     if own is not None and type(own) is not str:
         raise InvalidRequest(f"'{MODEL}' must be a string", param=MODEL)
@@ -93,7 +94,7 @@ def check_plain(path: str, model: str, served: Mapping[str, Served]) -> None:
     if one is not None and one.adapter is not None:
         raise InvalidRequest(
             f"the adapter '{model}' cannot be reached by {path}, which engines answer from their base model; "
-            "use a route whose body names the model",
+            "use a route with the model in its body",
             param=MODEL,
         )
 

@@ -1,4 +1,4 @@
-"""What routing needs of a request's body, and the body as it goes on to the worker.
+"""The fields of a request's body that routing needs, and the body as it goes on to the worker.
 
 The body is passed on as it came, unknown fields too, but for the fields by which a client could
 steer an engine (`field_judgement.py`, `steering.py`) and for its model, where something else names that
@@ -55,7 +55,7 @@ PROMPT_FIELDS = (
 
 
 class InferenceRequest:
-    """One request as routing sees it. `body` is what the worker gets; `fields` is it, decoded on demand."""
+    """An inference request as routing sees it. `body` goes to the worker, `fields` is it decoded."""
 
     __slots__ = (
         "kind",
@@ -96,7 +96,7 @@ class InferenceRequest:
 
         `reads_cache`: engines compute the whole prompt where log probabilities of the prompt are wanted.
         `may_split`: another worker may compute the prompt; not where several answers would fetch the same
-        blocks, or the answer tells of the prompt itself.
+        blocks, or the answer is about the prompt itself.
         `may_repeat`: where one worker dies with it, another one may do it; not where something is kept of it.
         `priority`: lower goes first, as in vLLM; None where the body says none; `given_priority` is
         as it came. Who asks is filled in by flow control, where there is some (`tenancy/admission/gate.py`).
@@ -134,7 +134,7 @@ class InferenceRequest:
         return sum(memoryview(raw).nbytes for raw in self.messages.raws[self.messages.num_known :])
 
     def let_go(self) -> None:
-        """It has been answered: no other worker will be asked, and its text is not kept."""
+        """Drop the body and its text once the answer has begun: no other worker will be asked."""
         self.body, self.messages, self._fields = b"", None, {}
 
     @property
@@ -159,7 +159,7 @@ def parse_request(
     nor `model` (the query's) nor `default` names one. `keeps_transfer`: clients may split requests
     themselves. `salt` goes to the worker in place of the client's; a limited key may use `models`.
 
-    `known` has the names (see Messages) of conversations whose messages passed these checks before:
+    `known` has the names (see Messages) of conversations with messages that passed these checks before:
     they are not decoded again. Everything else is.
     """
     kind = route_of(path).kind
@@ -199,7 +199,7 @@ def completed(
     models: Container[str] | None,
     writes_model: bool,
 ) -> InferenceRequest:
-    """The request of a body whose fields are read and checked; `writes_model` as `decide` says."""
+    """The request of a body with checked fields; `writes_model` as `decide` returns it."""
     if len(body) > 2 * MAX_ITEMS:
         check_lists(top, messages.new if messages is not None else top.get(MESSAGES))
     if models is not None and body:
@@ -256,8 +256,9 @@ def num_known_of(names: Sequence[bytes], known: Container[bytes]) -> int:
 def names_of(
     model: str, top: Mapping[str, Any], raws: Sequence[msgspec.Raw], salt: str | None
 ) -> tuple[bytes, Sequence[bytes]]:
-    """JSON values end where they end, so that one after the other is told from any other sequence. What is
-    known of one tenant's conversations makes no other's faster."""
+    """A name of the settings, and one of each prefix of the messages; chained hashes of their JSON values.
+
+    The salt is part of them, so that a known conversation of one tenant makes no other's faster."""
     given = {name: top[name] for name in PROMPT_FIELDS if name in top}
     chain = xxh3_128(msgspec.json.encode((model, given)))
     setting, names = chain.digest(), []
@@ -313,7 +314,7 @@ def _is_plain(kind: Kind) -> bool:
 
 
 def _asks_for_one(top: Mapping[str, Any]) -> bool:
-    """One answer to one prompt, and no word about its usage: what was added for us can be taken out again."""
+    """True for one answer to one prompt without `stream_options`: injected usage can be stripped again."""
     return "stream_options" not in top and top.get("n") in (None, 1) and _has_one_prompt(top)
 
 

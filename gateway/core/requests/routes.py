@@ -38,7 +38,7 @@ class ErrorFormat(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One inference path; its method is POST.
+    """An inference path; its method is POST.
 
     to_chat        the translator in `apis/to_chat.py` that makes a chat of an AGENT's body
     operation      the span's `gen_ai.operation.name`; empty for the path's last segment

@@ -84,7 +84,7 @@ def is_adapter(name: str) -> bool:
 
 
 def has_transfer(names: Iterable[str]) -> bool:
-    """Whether its client splits a request itself, by the names of its fields."""
+    """True if a field shows that the client splits the request itself."""
     return any([judgement_of(name) is Judgement.TRANSFER for name in names])
 
 
@@ -102,7 +102,7 @@ def check_letters(names: Iterable[str]) -> None:
 
 
 def check_adapter(name: str, value: object, models: Container[str]) -> None:
-    """One name or several, each of a model that the key may use. Raises Forbidden."""
+    """Check that the key may use all of `value`, a name or a list of names. Raises Forbidden."""
     for each in value if isinstance(value, list) and value else [value]:
         if value is not None and (not isinstance(each, str) or each not in models):
             raise Forbidden(
@@ -113,8 +113,9 @@ def check_adapter(name: str, value: object, models: Container[str]) -> None:
 
 
 def behind(body: bytes, given: object, priority: int) -> bytes:
-    """A body whose own priority (`given`) does not go before what its client was admitted with; lower goes
-    first. An engine takes a number for one in whatever type it is written."""
+    """The body with a priority that is not ahead of the admitted one; lower goes first.
+
+    `given` is the body's own. Engines accept numbers of any type."""
     is_behind = False
     if type(given) is int:
         is_behind = given >= priority
