@@ -1,10 +1,10 @@
-"""What each token of a prompt would be lost to, should it be computed: known when the request is sent.
+"""Attribution of recomputed tokens: the cause of each token's loss, determined when the request is sent.
 
-    prompt   ├── held here ──┤─ another holds it ─┤─ was cached once ─┤─ text known elsewhere ─┤─ new ─┤
+    prompt   ├── cached here ┤─ cached elsewhere ─┤─ was cached once ─┤─ text known elsewhere ─┤─ new ─┤
     engine   ├── cached ──┤────────────────────── computed ──────────────────────────────────────────┤
 
-The engine then tells how many it had cached; the causes of the others are counted. A prompt's parts lie
-end to end, so that causes and new text always add up to what was computed.
+The engine then reports how many tokens were cached; the causes of the other tokens are counted. A prompt's
+parts are contiguous, so that causes and new text always add up to the computed tokens.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,7 +41,7 @@ class Span:
 
 
 def lay_out(num_tokens: int, layers: Iterable[tuple[Span, Cause]]) -> list[Part]:
-    """Parts that cover all tokens. Where spans overlap the first has it; what is left is new."""
+    """Parts that cover all tokens. Where spans overlap, the first one counts; tokens in no span are new."""
     causes = [(span, cause) for span, cause in layers if span.start < span.end]
     if not causes:
         return [Part(num_tokens, None)] if num_tokens else []
@@ -68,15 +68,15 @@ def lay_out(num_tokens: int, layers: Iterable[tuple[Span, Cause]]) -> list[Part]
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The tokens of one prompt that were computed: lost by cause, and those that were new."""
+    """Computed tokens of one prompt: recomputed ones by cause, and new ones."""
 
     lost: dict[Cause, int]
     num_new: int
 
 
 def settle(parts: Sequence[Part], cached: int, num_prompt: int, evicted_end: int = 0) -> Account:
-    """`cached` and `num_prompt` as the engine told; tokens that it has beyond ours are new. Up to
-    `evicted_end`, what it computed had been evicted since."""
+    """The account of a prompt with `cached` of `num_prompt` tokens, as the engine reported. Tokens beyond our
+    own count are new; computed tokens before `evicted_end` had been evicted after the decision."""
     lost: dict[Cause, int] = {}
     end = max(num_prompt, 0)
     at = first = min(max(cached, 0), end)

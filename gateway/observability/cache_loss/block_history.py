@@ -1,8 +1,8 @@
-"""Block hashes that some worker once had cached, by whom last, and how it lost them if that is known.
+"""Block history: hashes of blocks that were once cached, with the last holder and how it lost them.
 
-A table of fixed size with two places for each hash: what is neither young nor lucky is overwritten. A
-hash names its block and all before it, so a block that is found tells that those before it were cached too,
-found or not.
+The table has a fixed size and two slots for each hash, so older entries may be overwritten. A hash
+identifies its block and all blocks before it: if it is found, the blocks before it were cached too, found or
+not.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,22 +12,22 @@ from mmap import mmap
 from gateway.core.worker import WorkerId
 
 SLOTS = 1 << 20
-"""12 bytes each, taken from the system as they are used: a fleet of a million blocks."""
+"""Slots of 12 bytes, allocated by the system on first use: enough for a fleet of a million blocks."""
 
 FEW_BLOCKS = 64
-"""Are looked at one by one; of more, SAMPLE on the way tell on which side the border is."""
+"""Limit up to which blocks are looked up one by one; beyond it, a binary search looks up SAMPLE per step."""
 SAMPLE = 4
 PORTION_BLOCKS = 1000
-"""Half a millisecond."""
+"""Blocks written per portion, in half a millisecond."""
 
 WAY_BITS = 2
 
 MAX_LIVES = 10_000
-"""Workers by name, those that are gone too."""
+"""Limit on remembered lives of workers, past ones included."""
 
 
 class Way(IntEnum):
-    """How a block was last heard of."""
+    """The last known state of a block."""
 
     HELD = 1
     EVICTED = 2
@@ -35,7 +35,7 @@ class Way(IntEnum):
 
 
 class Lives:
-    """A worker's caches one after the other, numbered: each begins empty, where the one before was lost."""
+    """Numbered lives of the workers' caches: each begins empty, after the previous one was lost."""
 
     def __init__(self) -> None:
         self._life_of: dict[WorkerId, int] = {}
@@ -43,7 +43,7 @@ class Lives:
         self._next = 1
 
     def of(self, worker: WorkerId) -> int:
-        """The number of the one that it has now."""
+        """The number of the worker's current life."""
         life = self._life_of.get(worker)
         if life is None:
             life = self._life_of[worker] = self._next
@@ -53,7 +53,7 @@ class Lives:
         return life
 
     def worker(self, life: int) -> WorkerId | None:
-        """Whose it is or was; None where that is long ago, or nobody's."""
+        """The worker that has or had this life; None if it is unknown or too long ago."""
         return self._worker_of.get(life)
 
     def is_over(self, life: int) -> bool:
@@ -61,12 +61,12 @@ class Lives:
         return worker is None or self._life_of.get(worker) != life
 
     def end(self, worker: WorkerId) -> None:
-        """What it held is lost."""
+        """End the worker's life: all cached blocks are lost."""
         self._life_of.pop(worker, None)
 
 
 class Past:
-    """`num_slots` is a power of two."""
+    """Table of block hashes with the last holder and state; `num_slots` is a power of two."""
 
     def __init__(self, num_slots: int = SLOTS) -> None:
         self._hashes = memoryview(mmap(-1, 8 * num_slots)).cast("Q")
@@ -74,7 +74,7 @@ class Past:
         self._mask = num_slots - 1
 
     def find(self, block: int) -> int:
-        """What was heard of it, for `way_of` and `life_of`; 0 where it is not known."""
+        """The entry of a block, for `way_of` and `life_of`; 0 if it is unknown."""
         at = block & self._mask
         if self._hashes[at] == block:
             return self._heard[at]
@@ -82,7 +82,7 @@ class Past:
         return self._heard[at] if self._hashes[at] == block else 0
 
     def depth(self, blocks: Sequence[int], first: int) -> int:
-        """How many of a prompt's blocks were cached; at least `first` are taken for known."""
+        """The number of a prompt's leading blocks that were once cached; `first` of them are known to be."""
         low, high = first, len(blocks)
         while high - low > FEW_BLOCKS:
             middle = (low + high) // 2
@@ -95,8 +95,8 @@ class Past:
         return high
 
     def hold(self, blocks: Sequence[int], life: int) -> Iterator[None]:
-        """A prompt's blocks are held in this life of a worker: put those behind the last known as such, a
-        portion at a time."""
+        """Record that a worker's life holds a prompt's blocks, from the last one back to one that is recorded
+        already, a portion at a time."""
         heard = (life << WAY_BITS | Way.HELD) & 0xFFFFFFFF
         for number, block in enumerate(reversed(blocks), 1):
             if self.find(block) == heard:
@@ -106,7 +106,7 @@ class Past:
                 yield
 
     def lose(self, blocks: Iterable[int], way: Way) -> None:
-        """Who held them is kept, where it is known."""
+        """Record how blocks were lost; the last holder is kept if it is known."""
         for block in blocks:
             at = self._place(block)
             self._heard[at] = self._heard[at] >> WAY_BITS << WAY_BITS | way

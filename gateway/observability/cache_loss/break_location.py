@@ -1,6 +1,6 @@
-"""Where a prompt left what was cached, in the words of whoever wrote it: which message, what kind of text.
+"""Break location: the message and the kind of text at which a prompt diverges from a cached one.
 
-The text itself is shown only where that is allowed: prompts are private.
+The text itself is shown only if the configuration allows it: prompts are private.
 """
 
 import re
@@ -17,19 +17,19 @@ _KINDS = (
 _WORD_END = re.compile(r"[\w:./+-]*$")
 _WORD_START = re.compile(r"^[\w:./+-]*")
 CONTEXT_TOKENS = 12
-"""On each side: the digits of a date may differ in one token of several."""
+"""Tokens of context on each side: the digits of a date may differ in one token of several."""
 MAX_SHOWN_TOKENS = 32
-"""More than this is no stamp in a text, but another text."""
+"""Limit up to which differing tokens count as a stamp within a text; more are another text."""
 MAX_WORD = 256
-"""Characters that are looked at, on each side and in all: clients write words of any length, and some of the
-patterns above take its square."""
+"""Limit on the characters matched, on each side and in total: clients choose the length of words, and some of
+the patterns above take quadratic time."""
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
-"""Another word in their place is a client's, and is not shown."""
+"""Roles that are shown; any other string in a message's `role` is the client's own text."""
 
 
 class Break(msgspec.Struct, frozen=True):
-    """`token` is the first that differs, in the message with that index and role, where they are known.
-    `num_tokens` differ before both are alike again."""
+    """A break of a cached prefix. `token` is the first difference, in the message with that index and role if
+    known. `num_tokens` differ until both prompts are equal again."""
 
     token: int
     num_tokens: int
@@ -47,7 +47,8 @@ def describe_break(
     *,
     shows_text: bool,
 ) -> Break:
-    """`texts`: all text before the token, what differs, and what comes next; empty where nobody can tell."""
+    """Describe a break. `texts` are the text before the token, the differing text and the text after it, or
+    empty if the text is unknown."""
     before, differing, after = texts if len(texts) == 3 else ("", "", "")
     begin, end = _WORD_END.findall(before[-MAX_WORD:])[0], _WORD_START.findall(after[:MAX_WORD])[0]
     word = begin + differing + end
@@ -64,7 +65,7 @@ def describe_break(
 
 
 def kind_of(text: str) -> str:
-    """What kind of text it is, which tells nothing of what it says."""
+    """The kind of a text, which reveals nothing of its content."""
     text = text.strip()[:MAX_WORD]
     if not text:
         return "unknown"
@@ -72,7 +73,7 @@ def kind_of(text: str) -> str:
 
 
 def message_at(messages: Sequence[Mapping[str, Any]], before: str) -> int | None:
-    """The first message that does not lie wholly in the text `before` a place; None behind all of them."""
+    """Index of the first message that is not wholly within the text `before` a position; None if all are."""
     at = 0
     for index, message in enumerate(messages):
         content = _text_of(message.get("content"))

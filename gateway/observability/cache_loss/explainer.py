@@ -1,8 +1,8 @@
-"""Looks at a request when it is sent: what each of its prompt's tokens would be lost to, if it is computed.
+"""Explainer: attributes each token of a prompt to a cause of loss, when the request is sent.
 
-another worker holds it      candidates of the decision
-it was cached once           `Past`, by the hashes of its blocks; how it was lost
-its text is known            `Alike`: in another space (adapter, salt), or behind another beginning
+cached at another worker     candidates of the decision
+cached once                  `Past`, by block hashes; how the blocks were lost
+known text                   `Alike`: in another space (adapter, salt), or after another prefix
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -28,20 +28,20 @@ from gateway.observability.cache_loss.prompt_similarity import (
 from gateway.policies.prefix_overlap import work_ahead
 
 MAX_PLACED_TOKENS = 1 << 13
-"""Text of so many tokens is looked through for the message where a prompt broke, once for each place."""
+"""Limit on the tokens of text that is searched for the message of a break, once per break."""
 
 MAX_BLOCKS_ASKED = 500
-"""How each of them was lost; of more, one in two and so on is asked, and stands for those before it."""
+"""Limit on blocks looked up for how they were lost; of more, every n-th one stands for those before it."""
 
 Decode = Callable[[str, Tokens], str | None]
-"""A model's text of tokens; None where there is no tokenizer here."""
+"""The text of a model's tokens; None if kvgate does not have the tokenizer."""
 
 KnownBreak = Callable[[str, int], Break | None]
-"""Of a model and a family, where it was found before."""
+"""The break that was found before for a model and a family of prompts."""
 
 
 class DecidedPrompt(NamedTuple):
-    """A request that was sent, before its text is let go."""
+    """A request that was sent, queued with its text until it is explained."""
 
     decision: Decision
     prompt: Prompt
@@ -53,10 +53,10 @@ class DecidedPrompt(NamedTuple):
 
     @property
     def unexplained(self) -> str | None:
-        """Why nothing can be said of what will be computed of it, if so."""
+        """The reason why the request's computed tokens cannot be attributed, if there is one."""
         if not self.reads_cache:
-            return "prompt_logprobs"  # all of it, whatever is cached
-        return "several_prompts" if len(self.blocks) > 1 else None  # the engine tells of one of them
+            return "prompt_logprobs"  # the engine computes all tokens, cached or not
+        return "several_prompts" if len(self.blocks) > 1 else None  # the engine reports one of them
 
     @property
     def block_size(self) -> int:
@@ -73,10 +73,10 @@ class DecidedPrompt(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Outlook:
-    """What is kept until the answer tells how much was computed. `evicted_end`: up to there the chosen
-    worker did hold it, so what it has not is evicted. `others`: blocks of all prompts but the last.
-    `family` is the last block before a break: prompts that break behind it are alike. `unexplained`: why the
-    causes do not count."""
+    """Attribution of a request's tokens, kept until the answer reports how many were computed. `evicted_end`:
+    the chosen worker held the tokens up to there, so missing ones were evicted. `others`: blocks of all
+    prompts but the last. `family`: the last block before a break, common to prompts that break after it.
+    `unexplained`: why the causes do not count."""
 
     unexplained: str | None = None
     parts: Sequence[Part] = ()
@@ -100,7 +100,7 @@ class Explainer:
         self._shows_text = shows_text
 
     def look(self, item: DecidedPrompt, outlook: Outlook) -> Iterator[None]:
-        """Fills the outlook, a portion at a time. A batch of prompts is taken as one, end to end."""
+        """Fill in the attribution, a portion at a time. A batch of prompts counts as one, concatenated."""
         decision, size = item.decision, item.block_size
         outlook.unexplained = item.unexplained
         outlook.evicted_end = self._own_end(item)
@@ -126,7 +126,7 @@ class Explainer:
         outlook.layers = []
 
     def evicted_since(self, decision: Decision, blocks: Sequence[BlockHash], outlook: Outlook) -> int:
-        """Up to where a prompt's tokens were there when it was sent, and gone when it ran."""
+        """End of the prompt's tokens that were cached when it was sent and evicted before it ran."""
         size, end = decision.worker.block_size or 1, outlook.evicted_end
         sent = blocks[end // size : decision.overlap_tokens // size]
         gone = [n for n, b in enumerate(sent, 1) if way_of(self.past.find(b)) == Way.EVICTED]
@@ -143,7 +143,7 @@ class Explainer:
     def _known(
         self, decision: Decision, blocks: Sequence[BlockHash], size: int, at: int, outlook: Outlook
     ) -> int:
-        """Tokens of a prompt that were cached once, and how those that nobody holds now were lost."""
+        """Count a prompt's tokens that were once cached, and attribute the ones lost since."""
         first = min(max(decision.overlap_tokens // size - 1, 0), len(blocks)) if not outlook.others else 0
         last = self.past.depth(blocks, first)
         if last == first:
@@ -152,7 +152,7 @@ class Explainer:
         cause, end = None, last
         for number in range(last, first, -max((last - first) // MAX_BLOCKS_ASKED, 1)):
             if not (heard := self.past.find(blocks[number - 1])):
-                continue  # overwritten: as the one behind it
+                continue  # overwritten: counts like the block after it
             if cause is None:
                 outlook.lost_by = self.lives.worker(life_of(heard))
             now = self._cause(heard, up)
@@ -165,7 +165,7 @@ class Explainer:
         return last * size
 
     def _cause(self, heard: int, up: Collection[WorkerId]) -> Cause:
-        """Of a block that was cached and that nobody holds now."""
+        """Cause of loss of a block that was once cached and is cached nowhere now."""
         life = life_of(heard)
         is_there = not self.lives.is_over(life) and self.lives.worker(life) in up
         if way_of(heard) == Way.EVICTED or (way_of(heard) == Way.HELD and is_there):
@@ -173,7 +173,7 @@ class Explainer:
         return Cause.WORKER_RESTARTED
 
     def _elsewhere(self, item: DecidedPrompt, it: "Stretch", marks: dict[int, int], outlook: Outlook) -> None:
-        """Text that is known, but in another space or not at this place."""
+        """Add tokens of known text, in another space or at another position."""
         space, size = item.space, item.block_size
         found = self.alike.find(it.tokens, it.known, marks)
         self.alike.add(space, it.tokens[: it.known + MAX_TOKENS], it.known, it.blocks, marks, found)
@@ -208,8 +208,8 @@ class Explainer:
 
 
 class Stretch(NamedTuple):
-    """One prompt of a request, which begins at token `at` of all: its first `known` tokens were cached as
-    they stand, and an engine can reuse `most` of them."""
+    """A prompt of a request, beginning at token `at` of the concatenated prompts. The first `known` tokens
+    were once cached; an engine can reuse at most `most` tokens."""
 
     tokens: Tokens
     blocks: Sequence[BlockHash]
@@ -219,13 +219,13 @@ class Stretch(NamedTuple):
 
 
 def best_other(decision: Decision) -> Candidate | None:
-    """Who beside the chosen one holds the most of the prompt; of those who hold as much, the least busy."""
+    """The other candidate with the longest cached prefix; among equals, the least busy."""
     others = [c for c in decision.candidates if c.id != decision.worker.id and c.overlap_tokens]
     return max(others, key=lambda c: (c.overlap_tokens, -work_ahead(c)), default=None)
 
 
 def avoided(decision: Decision, holder: Candidate) -> int:
-    """By how many tokens of work the chosen worker was to begin before the holder."""
+    """Tokens of work ahead that the chosen worker saves compared with the holder."""
     chosen = next(candidate for candidate in decision.candidates if candidate.id == decision.worker.id)
     work = [each.uncached_tokens + work_ahead(each) for each in (holder, chosen)]
     return round(work[0] - work[1])

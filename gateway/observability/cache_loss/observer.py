@@ -1,11 +1,11 @@
-"""Sees each decision and what the engine told of it, and counts why tokens were computed again.
+"""Observer of cache losses: counts recomputed tokens by cause, from decisions and reported usage.
 
-    decided   ─► queue ─► outlook (explainer.py) ─► kept until the answer
-    answered  ─► queue ─► settled: causes and new text counted, what was cached is remembered
+    decided   ─► queue ─► attribution (explainer.py) ─► kept until the answer
+    answered  ─► queue ─► settled: causes and new text counted, cached blocks recorded
 
-On the data path things are only put into the queue; `step` does the rest, a portion at a time, when
-nothing else waits (`keep_explained`). A request that the queue has no room for when it is decided is counted
-as unexplained when it is answered, and costs nothing more.
+The data path only appends to the queue; `step` does the work between requests, a portion at a time
+(`keep_explained`). A request that finds the queue full when it is decided is counted as unexplained when it
+is answered.
 """
 
 import asyncio
@@ -29,17 +29,18 @@ from gateway.observability.cache_loss.top_losses import Offenders
 
 PORTION_S = 0.001
 PAUSE_S = 0.05
-"""A fiftieth of a core at most, enough for 800 requests/s: of what comes faster a part is dropped."""
+"""Pause between portions: a fiftieth of a core at most, enough for 800 requests/s; beyond that, some requests
+are not explained."""
 MAX_QUEUED = 1_000
-"""A second's work. What waits is kept from being freed, which makes requests dearer."""
+"""Limit on queued items, a second's work: queued requests stay in memory."""
 MAX_QUEUED_TOKENS = 1 << 20
-"""4 bytes each, and the text that they were made of."""
+"""Limit on queued tokens, of 4 bytes each and their text."""
 MAX_QUEUED_BYTES = 8 << 20
-"""Bodies of chats that wait are kept whole, and one with an image is all image."""
+"""Limit on queued bodies: a chat's body stays in memory whole, with its images."""
 MAX_OPEN = 1 << 14
-"""Requests on their way, some 500 bytes each; those whose answers tell no usage stay until others come."""
+"""Limit on requests in flight, some 500 bytes each; requests without reported usage stay until displaced."""
 MAX_NOTED_BLOCKS = 1 << 20
-"""8 bytes each: a fleet's whole cache, or what it evicts in a minute."""
+"""Limit on queued lost blocks, 8 bytes each: a fleet's whole cache, or a minute's evictions."""
 BLOCKS_AT_ONCE = 2_000
 
 
@@ -50,14 +51,14 @@ class _Answered(NamedTuple):
 
 
 class _Gone(NamedTuple):
-    """Blocks that some worker no longer holds."""
+    """Blocks that a worker has lost."""
 
     way: Way
     blocks: "array[int]"
 
 
 class _Ended(NamedTuple):
-    """A worker that holds nothing of what it held."""
+    """A worker that has lost its whole cache."""
 
     worker: WorkerId
 
@@ -86,7 +87,7 @@ class CacheLoss:
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is something left to explain."""
+        """Whether queued work is left."""
         return bool(self._queue) or self._is_under_way
 
     # the data path -----------------------------------------------------------------------------
@@ -129,7 +130,7 @@ class CacheLoss:
         self._queue.append(_Ended(worker))
 
     def _note(self, way: Way, num: int) -> "array[int]":
-        """Where to write them: beside the latest, if these were lost in the same way."""
+        """The array to add lost blocks to: the newest queued one, if its blocks were lost in the same way."""
         queue = self._queue
         if self._num_noted_blocks > MAX_NOTED_BLOCKS:
             self.num_missed_blocks += num
@@ -144,15 +145,15 @@ class CacheLoss:
     # what others know --------------------------------------------------------------------------
 
     def set_drifting(self, worker: WorkerId, is_drifting: bool) -> None:
-        """Whether our tokens of its prompts are not those that the engine makes: then what it computes again
-        could not have been found."""
+        """Set whether the worker's engine makes other prompt tokens than kvgate; then lookups of cached
+        prefixes for it fail, which explains its recomputed tokens."""
         if is_drifting:
             self._explainer.drifting.add(worker)
         else:
             self._explainer.drifting.discard(worker)
 
     def describe(self) -> dict[str, Any]:
-        """For `/admin/cache-loss`. The numbers of several processes are added up
+        """The answer of `/admin/cache-loss`. The numbers of several processes are added up
         (`processes/json_merge.py`)."""
         causes = [{"id": cause.value, "recomputed_tokens": n} for cause, n in self.recomputed.most_common()]
         return {
@@ -192,7 +193,7 @@ class CacheLoss:
         return True
 
     def _settle(self, item: _Answered) -> Iterator[None]:
-        """Counts at once, and then remembers what is cached now."""
+        """Count the answered request's losses at once, then record its cached blocks in portions."""
         decision, usage, explainer = item.decision, item.usage, self._explainer
         outlook = self._open.pop(decision.id, None)
         life = explainer.lives.of(decision.worker.id)
@@ -249,7 +250,7 @@ class CacheLoss:
 
 
 async def keep_explained(losses: CacheLoss) -> None:
-    """A portion, a pause: whatever comes, requests come first."""
+    """Work through the queue in portions with pauses between them, so that requests have priority."""
     while True:
         await asyncio.sleep(PAUSE_S)
         end = time.perf_counter() + PORTION_S

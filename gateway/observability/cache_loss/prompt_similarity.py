@@ -1,11 +1,11 @@
-"""Earlier prompts by what is in them: finds text that is known, wherever in a prompt it stands.
+"""Prompt similarity: finds text of earlier prompts at any position of a new prompt.
 
-A prompt is marked at places that its content chooses (SPARSE of 256 pairs of tokens), so that equal text
-is marked alike whatever stands before it. A mark is the hash of the GRAM tokens that begin there. The prompt
-that shares the most marks is compared token by token: how far both begin alike, and what of the rest is
-its text too.
+Prompts are marked at positions chosen by their content (SPARSE of 256 pairs of tokens), so that equal text
+has equal marks whatever precedes it. A mark is the hash of the GRAM tokens that begin there. The prompt with
+the most common marks is compared token by token: the length of the common prefix, and the shared text after
+it.
 
-Prompts are kept in memory, bounded in bytes, the least used go first; they are shown to nobody.
+Prompts are kept in memory, bounded in bytes, least recently used first out; they are never shown.
 """
 
 import re
@@ -19,30 +19,30 @@ from gateway.core.blocks import Tokens
 from gateway.observability.cache_loss.attribution import Span
 
 GRAM = 16
-"""Tokens in a mark: equal ones are no chance."""
+"""Tokens in a mark: enough that equal marks are no coincidence."""
 SPARSE = 16
-"""So many of 256 places are marked, one in 16: text of a few dozen tokens is found."""
+"""Marked positions of 256, one in 16: text of a few dozen tokens is found."""
 MIN_TOKENS = 64
-"""Less new text than this is not looked at: a question, not a beginning that broke."""
+"""Minimum of new text to examine: less is a question, not a broken prefix."""
 MIN_SPAN = 32
-"""Shorter text that is equal is a template's end and the same short question, which nobody wants cached."""
+"""Minimum of equal text: less is a template's end with a short question, not worth caching."""
 MAX_TOKENS = 1 << 16
-"""Of a prompt, from its first unknown token on; as much is looked at and kept."""
+"""Limit on the tokens of a prompt that are examined and kept, from the first unknown one on."""
 PORTION = 4096
 """Tokens marked at once, in a millisecond."""
 MAX_SOURCES = 3
-"""Earlier prompts that are compared: one prompt may be made of several."""
+"""Earlier prompts to compare: a prompt may contain text of several."""
 MAX_RUNS = 64
-"""Of one earlier prompt: text that is cut smaller is no text that was cached."""
+"""Limit on equal runs per earlier prompt: more fragmented text was not cached as such."""
 MAX_BYTES = 16 << 20
-"""Some 1.5 million tokens."""
+"""Limit on memory for earlier prompts: some 1.5 million tokens."""
 MARK_BYTES = 130
 PROMPT_BYTES = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What engines keep apart: text of one space is no use in another. `salt` is a hash of it."""
+    """Cache namespace of an engine: a block of one space is never reused in another. `salt` is hashed."""
 
     root: int
     adapter: str | None
@@ -51,7 +51,7 @@ class Space:
 
 @dataclass(slots=True, eq=False)
 class Earlier:
-    """A prompt that was sent, and the marks by which it is found."""
+    """An earlier prompt, and the marks by which it is found."""
 
     number: int
     space: Space
@@ -66,8 +66,8 @@ class Earlier:
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """An earlier prompt that is like another: their first `num_common` tokens are equal, then what is
-    in `spans` of the other. `num_differing`: how many tokens further they are alike again."""
+    """Similarity of a prompt to an earlier one: the first `num_common` tokens are equal, and after
+    `num_differing` others the tokens in `spans` of the new prompt."""
 
     space: Space
     num_common: int
@@ -91,7 +91,7 @@ class Alike:
         return {"entries": len(self._earlier), "bytes": self.num_bytes, "max_bytes": self._max_bytes}
 
     def find(self, tokens: Tokens, known: int, marks: Mapping[int, int]) -> Likeness | None:
-        """The earlier prompt most like `tokens`, whose first `known` were cached as they stand."""
+        """The earlier prompt most similar to `tokens`, of which the first `known` were once cached."""
         votes = Counter(map(self._by_mark.get, marks))
         votes.pop(None, None)
         found = [number for number, _ in votes.most_common(MAX_SOURCES) if number is not None]
@@ -115,7 +115,7 @@ class Alike:
         marks: Mapping[int, int],
         found: Likeness | None,
     ) -> None:
-        """A prompt is sent. It takes the place of one that it goes on from; known text adds nothing."""
+        """Add a prompt that is sent. It replaces the prompt that it continues; known text is not added."""
         covered = found.spans if found else ()
         num_covered = sum(span.end - span.start for span in covered)
         if len(tokens) - known - num_covered < MIN_TOKENS:
@@ -153,7 +153,7 @@ class Alike:
             del self._by_block[entry.last_block]
 
     def _shared(self, tokens: Tokens, first: int, marks: Mapping[int, int], number: int) -> Iterator[Span]:
-        """Runs of `tokens` behind `first` that are in an earlier prompt too, and none of them twice."""
+        """Disjoint runs of `tokens` after `first` that an earlier prompt contains too."""
         earlier, done, left = self._earlier[number].tokens, first, MAX_RUNS
         data = earlier.tobytes()
         for mark, at in marks.items():
@@ -176,7 +176,7 @@ class Alike:
 
 
 def mark(tokens: Tokens, first: int, root: int, marks: dict[int, int]) -> Iterator[None]:
-    """Put the marks of the tokens from `first` on into `marks`, and where each stands; in portions."""
+    """Add the marks of the tokens from `first` on, with their positions, to `marks`; in portions."""
     end = min(len(tokens), first + MAX_TOKENS)
     digest = xxh3_64_intdigest
     for start in range(first, end, PORTION):
@@ -194,14 +194,14 @@ _CHOSEN = re.compile(
 
 
 def _pairs(data: bytes) -> bytes:
-    """A byte for each token and the next, of 256 values equally often (0: they are equal); without a loop."""
+    """A byte per pair of neighbouring tokens, uniform over 256 values (0: equal tokens); without a loop."""
     low = data[::4]
     one, other = int.from_bytes(low, "little"), int.from_bytes(low[1:], "little")
     return (one ^ other).to_bytes(len(low), "little")
 
 
 def common_prefix(one: Tokens, other: Tokens) -> int:
-    """How many leading tokens are equal."""
+    """The number of equal leading tokens."""
     low, high = 0, min(len(one), len(other))
     a, b = memoryview(one), memoryview(other)
     while low < high:
@@ -214,7 +214,7 @@ def common_prefix(one: Tokens, other: Tokens) -> int:
 
 
 def _find(data: bytes, part: bytes) -> int:
-    """In tokens; -1 where it is not."""
+    """Position of `part` in `data`, in tokens; -1 if it is absent."""
     at = data.find(part)
     while at >= 0 and at % 4:
         at = data.find(part, at + 1)

@@ -1,6 +1,6 @@
-"""The worst of what was lost: tokens by cause and by what they have in common, the most first.
+"""Top losses: recomputed tokens grouped by cause and common key, the largest groups first.
 
-Bounded: where there is no more room the least goes, so what loses much stays, whatever else comes.
+The number of groups is bounded; a full table drops the smallest, so that large losses stay.
 """
 
 from collections.abc import Hashable
@@ -19,8 +19,8 @@ MAX_SHOWN = 20
 
 
 class Offender(msgspec.Struct, omit_defaults=True):
-    """`worker` computed what `holder` has or had. `avoided_tokens`: of what was routed away, by how much
-    less work was ahead there than at the holder."""
+    """A group of losses: `worker` computed tokens that `holder` has or had cached. `avoided_tokens`: for
+    requests routed away, the difference in work ahead between the holder and the worker."""
 
     id: str
     cause: str
@@ -35,7 +35,7 @@ class Offender(msgspec.Struct, omit_defaults=True):
 
 
 class Offenders:
-    """`max_kept` bounds their number."""
+    """The largest groups of losses, `max_kept` at most."""
 
     def __init__(self, max_kept: int = MAX_KEPT) -> None:
         self._max_kept = max_kept
@@ -50,7 +50,7 @@ class Offenders:
     def add(
         self, cause: Cause, model: str, num_tokens: int, decision: str, *key: Hashable, **about: Any
     ) -> Offender:
-        """Tokens of one request. Those of one cause, model and `key` are one; `about` are its fields."""
+        """Add a request's tokens to the group of a cause, a model and `key`; `about` are its other fields."""
         name = _name(cause, model, key)
         offender = self._kept.get(name)
         if offender is None:
@@ -68,12 +68,12 @@ class Offenders:
         return told
 
     def _drop(self) -> None:
-        """A tenth at a time: looking for the least costs as much for one as for many."""
+        """Drop the smallest tenth: finding one group costs as much as finding many."""
         least = sorted(self._kept.values(), key=lambda offender: offender.recomputed_tokens)
         for offender in least[: max(self._max_kept // 10, 1)]:
             del self._kept[offender.id]
 
 
 def _name(cause: Cause, model: str, key: tuple[Hashable, ...]) -> str:
-    """The same in every process."""
+    """The id of a group, equal in every process."""
     return xxh3_64_hexdigest(repr((cause.value, model, key)).encode("utf-8", "surrogatepass"))

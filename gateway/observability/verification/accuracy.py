@@ -1,17 +1,18 @@
-"""How right the predictions about one worker were lately; figures are tokens, recent ones weigh most."""
+"""Accuracy of recent predictions about one worker, in tokens; recent answers weigh most."""
 
 WINDOW = 32
-"""About how many answers the running figures remember."""
+"""Answers that the running means cover, approximately."""
 MIN_CREDITED = 16
-"""Fewer answers than this prove nothing: a burst of evictions is over before so many more have come."""
+"""Fewer answers prove nothing: a burst of evictions ends before that many more arrive."""
 GOOD = 0.95
-"""A worker that keeps this share of what was predicted is believed: blocks go while requests wait."""
+"""Share of the predicted tokens that is enough for full confidence: some blocks are evicted while requests
+wait."""
 LEAST = 0.1
-"""What stays of an overlap at worst: something, so that among workers that are equal it is tried again."""
+"""Lowest confidence: above 0, so that the worker still wins among otherwise equal ones and is tried again."""
 
 
 class Exactness:
-    """`mean_error` is what the engine told less what was predicted: below 0, too much was promised."""
+    """Running accuracy. `mean_error` is reported minus predicted tokens; below 0, predictions are high."""
 
     __slots__ = (
         "num_compared",
@@ -35,7 +36,7 @@ class Exactness:
         return f"Exactness({self.share_right:.2f} of {self.num_compared} right, worth {self.confidence:.2f})"
 
     def compare(self, predicted: int, told: int) -> None:
-        """Cached tokens of one answer."""
+        """Compare the predicted with the reported cached tokens of one answer."""
         error = told - predicted
         self.num_compared += 1
         self.num_since_wrong = 0 if error else self.num_since_wrong + 1
@@ -50,7 +51,7 @@ class Exactness:
             self._kept += (min(told, predicted) - self._kept) * weight
 
     def rest(self) -> None:
-        """Nothing was compared for a while: its word comes back little by little, or nobody would try it."""
+        """Restore some confidence after an interval without answers, so that the worker is tried again."""
         self._kept += (self._predicted - self._kept) / WINDOW
 
     @property

@@ -1,17 +1,17 @@
-"""Why a prediction was wrong, from what can be seen when the answer has ended.
+"""Cause of a wrong prediction, from the evidence at the end of the answer.
 
-    cause          | predicted | seen
+    cause          | predicted | evidence
     ---------------|-----------|---------------------------------------------------------------------------
-    tokens_differ  | any       | the engine counts another number of prompt tokens, or was seen to store
-                   |           | other tokens than ours for such prompts
-    never_stored   | too much  | events told of no more than what was there: the rest was booked by requests
-                   |           | under way, or assumed of earlier ones
-    evicted        | too much  | events had told of it, and of removals since
-    reported_later     | too little| events tell of it now: it was stored while the request was on its way
-    not_told       | too little| events do not tell of it: the engine holds more than it says
-    unknown        | too much  | events had told of it, of no removal since, and still it was not there
+    tokens_differ  | any       | the engine counts another number of prompt tokens, or stored other tokens
+                   |           | than ours for such prompts
+    never_stored   | too high  | events reported no more than was cached: the rest was booked by requests
+                   |           | in flight, or assumed from finished ones
+    evicted        | too high  | events had reported the blocks, and removals since
+    reported_later | too low   | events report the blocks now: stored while the request was in flight
+    not_reported   | too low   | events do not report the blocks: the engine caches more than it reports
+    unknown        | too high  | events had reported the blocks and no removal since, but they were not cached
 
-Too little with a worker that has no events is `not_reported`, which is no fault of anybody.
+`not_reported` is normal for a worker without KV events.
 """
 
 from dataclasses import dataclass
@@ -29,9 +29,9 @@ class Cause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Of one answer whose prediction was wrong. Tokens: `predicted` as cached, of them `from_events` known by
-    events, `cached` as the engine told. `num_removed`: blocks that events took away since the decision.
-    `is_told_now`: events tell by now of all that was cached. `tokens_differ`: see above."""
+    """Evidence about an answer with a wrong prediction, in tokens: `predicted` as cached, `from_events` of
+    them reported by events, `cached` as the engine reported. `num_removed` counts blocks that events removed
+    since the decision. `is_told_now`: events report by now all that was cached."""
 
     predicted: int
     cached: int

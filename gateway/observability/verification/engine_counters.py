@@ -1,5 +1,4 @@
-"""An engine's own counters of prompt tokens and of those that it had cached: all traffic, also what does not
-come through us."""
+"""The engine's own counters of prompt tokens and cached prompt tokens, from all of the engine's clients."""
 
 from dataclasses import dataclass
 
@@ -8,8 +7,8 @@ from gateway.core.engine import EngineMetrics
 
 @dataclass(slots=True, eq=False)
 class EngineCounters:
-    """Tokens since the worker joined; None before an engine told. A lower count than before is of a new
-    process, which began at 0."""
+    """Tokens since the worker joined; None before the first scrape with counters. A count lower than before
+    means a new engine process, which began at 0."""
 
     prompt_tokens: int | None = None
     cached_tokens: int | None = None

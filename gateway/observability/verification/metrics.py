@@ -15,7 +15,7 @@ from gateway.observability.verification.token_check import Difference
 from gateway.observability.verification.verifier import Verifier, Watched
 
 TextOf = Callable[[str, Sequence[int]], str | None]
-"""The text of some tokens of a model; None where its tokenizer is not here."""
+"""The text of some tokens of a model; None if kvgate does not have the model's tokenizer."""
 
 
 MISPREDICTIONS = counter(
@@ -124,7 +124,7 @@ def summary(verifier: Verifier, worker: WorkerId) -> dict[str, Any]:
 
 
 def describe(verifier: Verifier, metrics: Metrics, text_of: TextOf) -> dict[str, Any]:
-    """As `/admin/verify` shows it. Of prompts no more than a few tokens around the first that differs."""
+    """The answer of `/admin/verify`. It shows only the few tokens of a prompt around the first difference."""
     counters = dict(verifier.counters())
     workers = [
         {

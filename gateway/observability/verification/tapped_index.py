@@ -1,4 +1,4 @@
-"""An index, or what events go into, that tells of each event after it was applied."""
+"""An index that reports each event to a listener, after the event was applied."""
 
 from collections.abc import Callable
 

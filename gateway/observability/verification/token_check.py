@@ -1,13 +1,13 @@
-"""Do our prompt tokens agree with the engine's? Two witnesses, for one worker:
+"""Token parity of one worker: compares our prompt tokens with the engine's, from two sources.
 
-    its count     `usage.prompt_tokens` of an answer beside the number of our tokens: in each answer
-    its events    what it stored for a sampled prompt: our blocks, or others. Where its stream is EXACT,
-                  nothing was evicted and the answer has ended some time ago, a block of ours that is not
-                  there was never computed under our tokens; the runs that were stored meanwhile tell which
-                  tokens were instead. Where our own loop may have stood still before, it is looked at twice:
-                  events that came long ago are read after the first look
+    count     `usage.prompt_tokens` of each answer, compared with the number of our tokens
+    events    blocks that the engine stored for a sampled prompt: ours or others. If the event stream is
+              EXACT, nothing was evicted and the answer ended some time ago, then a missing block of ours was
+              never computed from our tokens; the runs that were stored meanwhile show the engine's tokens.
+              If our event loop may have stalled, the sample is checked twice, because events that arrived
+              long ago are read after the first check
 
-A worker that disagrees now and then is told of like one that always does: see RAISED.
+A worker with occasional differences is reported like one with constant differences: see RAISED.
 """
 
 from bisect import bisect_left
@@ -24,37 +24,37 @@ from gateway.core.worker import WorkerId
 from gateway.index.base import Index
 
 MEMORY = 100
-"""About how many checks count."""
+"""Checks that the running sum covers, approximately."""
 RAISED, CLEARED = 2.5, 0.5
-"""Disagreements among them: three close together raise it, some 150 agreements end it."""
+"""Differences in the running sum: three close together raise the alarm, some 150 equal checks clear it."""
 FORGOTTEN = 0.01
-"""What is left of a disagreement some 500 checks later; then it was never."""
+"""Remainder of a difference some 500 checks later, below which the sum becomes 0."""
 NEW_CHECKS = 16
-"""Of a worker's events, before every prompt need no longer be looked for."""
+"""Checks of a worker's events until only a sample of its prompts is checked."""
 MAX_SAMPLES = 4
 MAX_TOKENS, MAX_RUNS, MAX_RUN_TOKENS = 8192, 32, 4096
-"""Kept of a sampled prompt, and of what is stored while it is open: a megabyte for a worker at most."""
+"""Limits on a sampled prompt and on runs stored while it is open: a megabyte per worker at most."""
 MAX_SAMPLE_DECISIONS = 512
-"""A sample whose answer has not come after so many decisions told no usage."""
+"""Decisions after which a sample without an answer is discarded: the answer reported no usage."""
 SETTLE_S = 0.25
-"""Events come in milliseconds, and all of a prompt's before the next prompt's."""
+"""Time for events to arrive, which takes milliseconds; a prompt's events precede those of the next prompt."""
 AGAIN_S = 0.05
-"""Where nobody looked for as long, our loop may have stood still; and until the second look then: some turns
-of a loop that goes again, which reads events in each."""
+"""An interval between checks after which the event loop may have stalled, and the delay of the second check:
+several iterations of the running loop, each of which reads events."""
 NUM_BEFORE, NUM_BEHIND = 3, 5
-"""Tokens that are shown around a difference: enough to know the place, too few to be a prompt."""
+"""Tokens shown around a difference: enough to find the place, too few to reveal the prompt."""
 
 
 class Run(NamedTuple):
-    """The begin of a run that the engine stored; `is_first`: it begins a prompt."""
+    """Leading tokens of a run that the engine stored; `is_first`: the run begins a prompt."""
 
     is_first: bool
     tokens: Tokens
 
 
 class Difference(NamedTuple):
-    """Our tokens and the engine's for the prompt of one decision. `position` is the first that differs, None
-    where only the counts are known; `ours` and `engines` are those from `start` on."""
+    """Our tokens and the engine's for the prompt of one decision. `position` is the first difference, None
+    if only the counts are known; `ours` and `engines` are the tokens from `start` on."""
 
     decision: str
     model: str
@@ -68,8 +68,8 @@ class Difference(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Sample:
-    """A prompt that the engine is to store; `ended_s` is when its answer had ended, `num_decided` its number
-    among the worker's decisions."""
+    """A sampled prompt that the engine is to store; `ended_s` is the end of its answer, `num_decided` its
+    number among the worker's decisions."""
 
     decision: str
     model: str
@@ -87,12 +87,12 @@ class Sample:
 
     @property
     def is_plain(self) -> bool:
-        """Its hashes are made of its tokens alone: no adapter, no salt."""
+        """Whether the prompt's hashes depend on its tokens alone: no adapter, no salt."""
         return hash_blocks(self.tokens[: self.block_size], self.block_size, self.root) == [self.blocks[0]]
 
 
 class Checks:
-    """What one witness said lately."""
+    """Recent results of one source of checks."""
 
     __slots__ = ("num", "num_differing", "recent", "is_raised")
 
@@ -113,7 +113,7 @@ class Checks:
 
 
 class TokenCheck:
-    """One worker's. `samples` are those that are open, by decision; nothing is due before `due_s`."""
+    """Token parity of one worker. `samples` are the open ones, by decision; none is due before `due_s`."""
 
     def __init__(self) -> None:
         self.counts, self.stored = Checks(), Checks()
@@ -135,11 +135,11 @@ class TokenCheck:
 
     @property
     def wants_samples(self) -> bool:
-        """It is new, or disagreed lately: every prompt may be looked for."""
+        """Whether every prompt may be sampled: the worker is new, or differed lately."""
         return self.stored.num < NEW_CHECKS or self.differed_lately
 
     def has_room(self, num_decided: int) -> bool:
-        """Whether one more may be sampled; the oldest is given up where its answer will not come."""
+        """Whether another prompt may be sampled; discards the oldest sample if its answer will not arrive."""
         samples = self.samples
         if len(samples) < MAX_SAMPLES:
             return True
@@ -150,12 +150,12 @@ class TokenCheck:
         return True
 
     def differed(self, difference: Difference) -> None:
-        """The latest difference is kept, but a place is worth more than a count."""
+        """Keep the latest difference; a difference with a position is not replaced by one of counts."""
         if difference.position is not None or self.difference is None or self.difference.position is None:
             self.difference = difference
 
     def heard(self, event: BlocksStored) -> None:
-        """Stored while samples are open."""
+        """Add a run that was stored while samples are open."""
         run = Run(event.parent is None, event.tokens[:MAX_RUN_TOKENS])
         for sample in self.samples.values():
             sample.runs.append(run)
@@ -167,21 +167,21 @@ class TokenCheck:
             self.due_s = min(self.due_s, now + SETTLE_S)
 
     def looks(self, now: float) -> bool:
-        """Told of each look; whether our loop may have stood still before it."""
+        """Record the time of a check; true if the event loop may have stalled before it."""
         before, self._looked_s = self._looked_s, now
         return now - before > AGAIN_S
 
     def due(self, now: float) -> list[Sample]:
-        """The samples whose events must be in by now; they are given once."""
+        """Remove and return the samples with all events received by now."""
         ended = {s.decision: s.ended_s + SETTLE_S for s in self.samples.values() if s.ended_s is not None}
         due = [self.samples.pop(decision) for decision, due_s in ended.items() if due_s <= now]
         self.due_s = min((due_s for due_s in ended.values() if due_s > now), default=inf)
         return due
 
     def confirmed(self, sample: Sample, difference: Difference, now: float) -> Difference | None:
-        """What both looks at it found; None after the first one, the second is due then."""
+        """The difference that both checks of a sample found; None after the first check."""
         first = sample.suspected
-        if first is not None:  # the runs that told the place may be forgotten by now
+        if first is not None:  # the runs that showed the position may be discarded by now
             return first if difference.position is None else difference
         sample.suspected, sample.ended_s = difference, now + AGAIN_S - SETTLE_S
         self.samples[sample.decision] = sample
@@ -190,7 +190,7 @@ class TokenCheck:
 
 
 def compare(sample: Sample, worker: WorkerId, index: Index) -> tuple[bool, Difference | None]:
-    """Whether a sample tells anything, and the difference if there is one."""
+    """Compare a sample with the index: whether the result is conclusive, and the difference if any."""
     depth = _depth(sample.blocks, worker, index)
     if depth == len(sample.blocks):
         return True, None
@@ -200,23 +200,23 @@ def compare(sample: Sample, worker: WorkerId, index: Index) -> tuple[bool, Diffe
     found = [(_common(sample.tokens, run, at), run, at) for run, at in filter(None, begins)]
     if not found:
         return True, _difference(sample)
-    # Of prompts that begin alike, the one that is about as long.
+    # Among runs with equally long common prefixes, the one closest in length.
     position, run, at = max(found, key=lambda one: (one[0], -abs(one[2] + len(one[1]) - len(sample.tokens))))
     if position >= (depth + 1) * sample.block_size:
-        return False, None  # the same tokens under another hash: it is not they that differ
+        return False, None  # equal tokens under another hash: the tokens do not differ
     return True, _difference(sample, position, run, at)
 
 
 def _depth(blocks: Sequence[BlockHash], worker: WorkerId, index: Index) -> int:
-    """Leading blocks that were stored; an engine with several groups of layers may begin with fewer
-    (`Index.overlap`)."""
+    """Number of leading blocks that were stored; an engine with several groups of layers may store fewer at
+    first (`Index.overlap`)."""
     return bisect_left(range(1, len(blocks) + 1), True, key=lambda n: not index.holds(worker, blocks[:n]))
 
 
 def _begin(
     sample: Sample, depth: int, run: Run, worker: WorkerId, index: Index
 ) -> "tuple[Tokens, int] | None":
-    """A run's tokens and where in the prompt they begin, if it reaches to the first block that is missing."""
+    """A run's tokens and their position in the prompt, if the run reaches the first missing block."""
     size, tokens = sample.block_size, run.tokens
     if run.is_first:
         begins = [0]
@@ -242,7 +242,7 @@ def _is_child(before: Sequence[BlockHash], first: Tokens, worker: WorkerId, inde
 
 
 def _common(ours: Tokens, run: Tokens, at: int) -> int:
-    """The first position, in ours, at which a run that begins at `at` differs."""
+    """The first position in our tokens at which a run that begins at `at` differs."""
     pairs = zip(islice(ours, at, None), run, strict=False)
     num = next((i for i, (one, other) in enumerate(pairs) if one != other), None)
     return at + (min(len(ours) - at, len(run)) if num is None else num)

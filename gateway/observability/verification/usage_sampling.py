@@ -1,4 +1,4 @@
-"""Which streams are asked for their usage where the client does not want it (`--verify`)."""
+"""Usage sampling (`--verify`): requests usage on some streams for which the client did not request it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ from gateway.core.worker import Worker, WorkerId
 from gateway.http.usage_injection import UnaskedScanner
 
 NEW_STREAMS = 32
-"""A worker's first ones are all asked: what is wrong from the start is seen at once."""
+"""First streams of a worker, all sampled: a worker that is wrong from the start is noticed at once."""
 SAMPLE = 16
-"""Later one in so many: what it costs a stream is two searches in each chunk."""
+"""Later, one in so many streams is sampled; a sampled stream costs two searches in each chunk."""
 
 
 MAX_DOUBTED = 512
-"""Streams that are all asked while their worker is in doubt. What so many did not settle is told of by then;
-one in SAMPLE will show that it is over."""
+"""Limit on streams that are all sampled while their worker is in doubt. A lasting error has been reported by
+then; one in SAMPLE streams is enough to notice its end."""
 
 
 @dataclass(slots=True, eq=False)
 class _Asked:
-    """How many of a worker's streams could be asked, and how many since it is in doubt. Another process
-    behind the address is another `worker`."""
+    """Number of a worker's streams that could be sampled, and the number since it has been in doubt. A
+    restarted process at the same address is another `worker`."""
 
     worker: Worker
     num_streams: int = 0
@@ -29,8 +29,8 @@ class _Asked:
 
 
 class Asking:
-    """`mode` is "off", "auto" or "all"; `usage` tells of each engine, by name, how it can be asked;
-    `in_doubt` says whether predictions for a worker were wrong lately."""
+    """Chooses the streams to sample. `mode` is "off", "auto" or "all"; `usage` describes usage reports by
+    engine name; `in_doubt` is true for a worker with wrong predictions lately."""
 
     def __init__(
         self, mode: str, usage: Mapping[str, StreamUsage], in_doubt: Callable[[WorkerId], bool]
@@ -41,8 +41,8 @@ class Asking:
         self._asked: dict[WorkerId, _Asked] = {}
 
     def ask(self, worker: Worker, is_needed: bool = False) -> UnaskedScanner | None:
-        """What takes the usage out of the stream again, if the worker is to be asked for it. `is_needed`: a
-        tenant's tokens are counted."""
+        """A scanner that removes the usage from the stream, if the worker is to report it; else None.
+        `is_needed`: a tenant's tokens are counted."""
         usage = self._usage.get(worker.engine, _UNKNOWN)
         if is_needed and usage.can_be_asked:
             return UnaskedScanner(keeps_null=usage.writes_null)

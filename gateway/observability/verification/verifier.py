@@ -1,8 +1,8 @@
-"""Predictions beside what the engines then tell: how right they are, why not, and what that costs a worker.
+"""Verifier: compares predictions with what engines report, finds causes, and sets each worker's confidence.
 
     decided ─► answered ─► exactness ─► confidence of the fleet's member ─► the next decision
-                  │            └─► cause, where it was wrong
-                  └─► tokens: the engine's count, and what its events stored, beside ours
+                  │            └─► cause of a wrong prediction
+                  └─► tokens: the engine's count, and the blocks that its events stored, compared with ours
 
 The verifier observes each decision, each answer with reported usage (`observability.observers`), each event
 applied to the index (`tapped_index`), and each scrape of a worker.
@@ -40,15 +40,15 @@ from gateway.runtime.rate_limited_log import RateLimitedLog
 log = logging.getLogger("kvgate.verify")
 
 MAX_OPEN = 8192
-"""Decisions whose answers are waited for; most streams end without telling their usage."""
+"""Limit on decisions with an awaited answer; most streams end without reporting usage."""
 MAX_WRONG = 8
 SAMPLE = 16
-"""Of a worker's prompts one in so many is looked for among its events, once it is no longer new."""
+"""One in so many prompts is looked for in the worker's events, once the worker is no longer new."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """A prediction that was not right, in tokens."""
+    """A wrong prediction, in tokens."""
 
     decision: str
     predicted: int
@@ -57,8 +57,8 @@ class Wrong:
 
 
 class Watched:
-    """What is known of one worker; another process behind its address is another `worker`.
-    `num_compared_before` is as it was at the scrape before."""
+    """Verification state of one worker; a restarted process at the same address is another `worker`.
+    `num_compared_before` is the number of compared answers at the previous scrape."""
 
     __slots__ = (
         "worker",
@@ -81,8 +81,8 @@ class Watched:
 
 
 class Verifier:
-    """`clock` is monotonic seconds; `on_mismatch` is told when a worker's prompt tokens begin, or cease, to
-    differ from ours."""
+    """Observer that verifies predictions. `clock` is monotonic seconds; `on_mismatch` is called when a
+    worker's prompt tokens begin or cease to differ from ours."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Verifier:
     def decided(self, decided: Decided) -> None:
         decision, prompt, blocks = decided.decision, decided.prompt, decided.blocks
         if len(prompt.tokens) != 1 or decision.prompt_from == BEFORE_MEDIA:
-            return  # unknown; or several, of which an engine tells of one; or not all of it is known
+            return  # unknown tokens; several prompts, of which engines report one; or tokens known in part
         worker = decision.worker
         watched = self._watched.get(worker.id)
         if watched is None or watched.worker is not worker:
@@ -131,7 +131,7 @@ class Verifier:
             or watched is None
             or not (member.worker is watched.worker is decision.worker)
         ):
-            return  # told by none of our concern, or of a process that is no more
+            return  # not a decision that we keep, or the worker's process is gone
         tokens = watched.tokens
         if usage.prompt_tokens == decision.num_tokens and not tokens.counts.recent:
             tokens.counts.num += 1  # as nearly always
@@ -149,14 +149,14 @@ class Verifier:
             member.confidence = watched.exactness.confidence
 
     def in_doubt(self, worker: WorkerId) -> bool:
-        """Its predictions or tokens were wrong lately: its streams are to tell their usage."""
+        """Whether a worker's predictions or tokens were wrong lately, so that its streams are sampled."""
         watched = self._watched.get(worker)
         return watched is not None and (watched.exactness.was_wrong_lately or watched.tokens.differed_lately)
 
     # beside it ---------------------------------------------------------------------------------
 
     def heard(self, worker: WorkerId, event: KvEvent) -> None:
-        """An event that was applied to the index."""
+        """Handle an event that was applied to the index."""
         watched = self._watched.get(worker)
         if watched is None or not watched.tokens.samples or type(event) is not BlocksStored:
             return
@@ -164,7 +164,7 @@ class Verifier:
             watched.tokens.heard(event)
 
     def scraped(self, worker: WorkerId, metrics: EngineMetrics | None) -> None:
-        """A look at a worker, every few seconds; None where its metrics did not answer."""
+        """Handle the scrape of a worker, every few seconds; `metrics` is None if the scrape failed."""
         if metrics is not None:
             self._counters.setdefault(worker, EngineCounters()).scraped(metrics)
         watched = self._watched.get(worker)
@@ -178,7 +178,7 @@ class Verifier:
         self._settle(watched, self._clock())
 
     def watched(self) -> Iterator[tuple[WorkerId, Watched]]:
-        """Of the fleet's workers, those that requests were sent to."""
+        """The fleet's workers to which requests were sent."""
         for member in self._fleet:
             watched = self._watched.get(member.worker.id)
             if watched is not None:
@@ -188,7 +188,7 @@ class Verifier:
         return self._watched.get(worker)
 
     def counters(self) -> Iterator[tuple[WorkerId, EngineCounters]]:
-        """Of the fleet's workers whose engines count."""
+        """Counters of the fleet's workers with engines that expose them."""
         for member in self._fleet:
             counters = self._counters.get(member.worker.id)
             if counters is not None and counters.prompt_tokens is not None:
@@ -197,7 +197,7 @@ class Verifier:
     # steps -------------------------------------------------------------------------------------
 
     def _watch(self, worker: Worker) -> Watched:
-        """A worker that is new here, or again; those that have left are forgotten."""
+        """Begin to watch a new or restarted worker; workers that have left the fleet are dropped."""
         for gone in [name for name in self._watched if self._fleet.get(name) is None or name == worker.id]:
             if self._watched.pop(gone).tokens.is_raised:
                 self._on_mismatch(gone, False)
@@ -232,7 +232,7 @@ class Verifier:
     # tokens ------------------------------------------------------------------------------------
 
     def _count(self, watched: Watched, decision: Decision, num_engines: int) -> None:
-        """The engine's count of the prompt's tokens beside ours."""
+        """Compare the engine's count of the prompt's tokens with ours."""
         ours, difference = decision.num_tokens, None
         if num_engines != ours:
             difference = Difference(decision.id, decision.model, ours, num_engines)
