@@ -1,8 +1,8 @@
-"""Whom a request that takes two workers has tried in vain, and who is left out of its next decision for that.
+"""Workers that failed a disaggregated request, and those that its next decision excludes.
 
-prefill failed     that worker is to blame
-transfer failed    one of the two is, and nobody says which: the prefill worker is left out; a decode worker
-                   that had nothing of two of them, or of all that are left, is left out in their place
+prefill failed     the prefill worker is excluded
+transfer failed    one of the two is at fault, unknown which: the prefill worker is excluded; a decode worker
+                   that got nothing from two of them, or from all that are left, is excluded instead
 """
 
 from collections.abc import Collection
@@ -18,7 +18,7 @@ class Tried:
         self._prefills: set[WorkerId] = set()
         self._decodes: set[WorkerId] = set()
         self._unfetched: dict[WorkerId, WorkerId] = {}
-        """Prefill workers whose blocks did not arrive, and who did not get them."""
+        """Prefill workers with blocks that did not arrive, and the decode worker that did not get them."""
 
     def __repr__(self) -> str:
         return f"Tried({self.num}, {sorted(self.left_out)})"
@@ -32,18 +32,18 @@ class Tried:
         self._prefills.add(prefill)
 
     def transfer_failed(self, prefill: WorkerId, decode: WorkerId) -> bool:
-        """Whether that decode worker is to be blamed, if there is another one."""
+        """True where the decode worker is at fault, if another one is left."""
         self.num += 1
         self._unfetched[prefill] = decode
         return list(self._unfetched.values()).count(decode) > 1
 
     def blame(self, decode: WorkerId) -> None:
-        """What did not arrive there may arrive elsewhere."""
+        """Exclude a decode worker; blocks that did not arrive there may arrive elsewhere."""
         self._decodes.add(decode)
         self._unfetched = {prefill: other for prefill, other in self._unfetched.items() if other != decode}
 
     def turn(self) -> bool:
-        """Nobody is left: the decode workers are to blame then, the last one first. False if none is."""
+        """Exclude decode workers instead of prefill workers, the last one first. False if none failed."""
         if not self._unfetched:
             return False
         self.blame(list(self._unfetched.values())[-1])

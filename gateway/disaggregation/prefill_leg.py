@@ -1,9 +1,9 @@
-"""The prefill leg of a split request: another worker computes its prompt, and says where it is.
+"""The prefill leg of a disaggregated request: another worker computes the prompt, and reports where it lies.
 
     connect ─ send ─► its whole answer ─► `on_handed`
-       └─ whatever else happens, or its time is over ─► `on_failed`
+       └─ any failure, or the timeout ─► `on_failed`
 
-One of the two is called, once; neither behind `cancel`, by which the worker sees a disconnect and stops
+One of the two is called, once; neither after `cancel`, which the worker sees as a disconnect: it stops
 computing.
 """
 
@@ -15,12 +15,12 @@ from gateway.http.messages import ResponseHead
 from gateway.upstream.connection import OUR_ERRNOS, Pool, UpstreamConnection
 
 MAX_ANSWER_BYTES = 8 << 20
-"""It names each block: a prompt of a million tokens has some 60,000 of them."""
+"""The answer names each block: a prompt of a million tokens has some 60,000 of them."""
 
 
 class Failure(Enum):
-    """Why a prefill leg came to nothing. REFUSED: the worker has something against the request, or its answer
-    cannot be used; it is not down."""
+    """Causes of a failed prefill leg. REFUSED: the worker rejects the request, or its answer cannot be used;
+    it is not down."""
 
     UNREACHABLE = "unreachable"
     DIED = "died"
@@ -33,7 +33,7 @@ Start = Callable[[str, Coroutine[None, None, None]], "asyncio.Task[None]"]
 
 
 class Prefill:
-    """`head` and `body` are what is sent. Bytes of the answer, or why there is none, go to whoever asked."""
+    """One prefill leg, which sends `head` and `body`. `on_handed` gets the answer, `on_failed` the cause."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Prefill:
         self._end()
 
     def fail(self, failure: Failure, reason: str) -> None:
-        """Somebody else knows that nothing will come of it."""
+        """End the leg with this cause, unless it is over."""
         if not self._is_over:
             self._end()
             self._on_failed(failure, reason)
@@ -126,7 +126,9 @@ class Prefill:
         self._upstream = None
         if self._is_fresh or self._status:
             return self.fail(Failure.DIED, reason)
-        self._task = self._start("connect for prefill", self._connect())  # it had closed a resting connection
+        self._task = self._start(
+            "connect for prefill", self._connect()
+        )  # the worker had closed a resting connection
         return None
 
     # the end -----------------------------------------------------------------------------------

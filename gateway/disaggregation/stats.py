@@ -1,4 +1,5 @@
-"""What became of requests that may be split: counted, learnt from, and pairs that do not agree taken out."""
+"""Outcomes of requests that may be disaggregated: counters, transfer speed, and pairs that make different
+prompts, which are banned."""
 
 import logging
 from collections import Counter
@@ -28,8 +29,9 @@ class Pinned(NamedTuple):
 
 
 class Splits:
-    """Of one gateway. `pinned` is what was handed on and not yet fetched, by decision. `ttft_s` by plan;
-    `prefill_s` and `transfer_s` (until the first token behind it) of what was split."""
+    """Counters of one gateway. `pinned` has prompts that were handed on and not yet fetched, by decision.
+    `ttft_s` is by plan; `prefill_s` and `transfer_s` (until the first token behind it) are of disaggregated
+    requests."""
 
     def __init__(self, policy: Disaggregation) -> None:
         self.policy = policy
@@ -59,14 +61,14 @@ class Splits:
         self.prefill_s.observe(seconds)
 
     def handed(self, decision: Decision, prefilled_tokens: int | None) -> None:
-        """Its decode worker is told where the prompt is; ends with `let_go`, whatever becomes of it."""
+        """The decode worker gets the transfer parameters; `let_go` follows, however the request ends."""
         prefill, num_tokens = decision.prefill, prefilled_tokens or decision.num_tokens
         if prefill is not None:
             num_blocks = -(-num_tokens // prefill.block_size) if prefill.block_size else 0
             self.pinned[decision.id] = Pinned(prefill.id, num_tokens, num_blocks)
 
     def let_go(self, decision: Decision) -> None:
-        """It was fetched, or nobody will come for it; again is as once."""
+        """The prompt was fetched, or will not be; a second call does nothing."""
         self.pinned.pop(decision.id, None)
 
     def transferred(self, decision: Decision, seconds: float, ahead_s: float) -> None:
@@ -90,16 +92,16 @@ class Splits:
         return False
 
     def compare(self, decision: Decision, prefilled_tokens: int | None, decoded_tokens: int) -> None:
-        """What both legs took the prompt for. Where that differs the answer was made from another prompt's
-        cache: nobody else would notice."""
+        """Compare the prompt tokens of both legs. Where they differ, the answer was made from the cache of
+        another prompt, which nothing else would notice."""
         prefill = decision.prefill
         if prefill is None or prefilled_tokens is None or prefilled_tokens == decoded_tokens:
             return
         self._differ(prefill.id, decision.worker.id, prefilled_tokens, decoded_tokens)
 
     def acquit(self, prefill: WorkerId, decision: Decision, num_tokens: int) -> None:
-        """The decode worker, asked alone, took the prompt for as many tokens as that prefill worker: ours are
-        others."""
+        """Allow a pair again: the decode worker alone counted as many tokens as the prefill worker, so that
+        the gateway's own count is the different one."""
         if self.policy.acquit(prefill, decision.worker.id):
             self._log.warning(
                 "workers %s and %s make the same prompts after all (%d tokens), and others than this gateway "
@@ -108,7 +110,7 @@ class Splits:
             )  # fmt: skip
 
     def answered(self, decision: Decision, usage: Usage) -> None:
-        """Whether the worker counts a prompt's tokens as we do, by its latest."""
+        """Note whether the worker counts prompt tokens as the gateway does, by its latest answer."""
         ours = _tokens_made(decision)
         if ours and usage.prompt_tokens:
             if usage.prompt_tokens == ours:
@@ -126,7 +128,7 @@ class Splits:
             )  # fmt: skip
 
     def drop_worker(self, worker: WorkerId) -> None:
-        """It is another process when it comes back."""
+        """Forget a worker: it will be another process when it comes back."""
         self.policy.allow(worker)
         self._counts_otherwise.discard(worker)
 
@@ -138,7 +140,7 @@ def splits_of(config: Config) -> Splits:
 
 
 def _tokens_made(decision: Decision) -> int:
-    """All tokens of its prompt, 0 where we do not know them."""
+    """All tokens of the prompt; 0 where the gateway does not know them."""
     return decision.num_tokens if decision.prompt_from != BEFORE_MEDIA else 0
 
 

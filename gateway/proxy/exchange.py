@@ -287,7 +287,7 @@ class InferenceExchange(Execution):
             self.plan.observer.worker_down(worker)
         is_waiting = self.decision and self.decision.worker.id == worker and self._upstream
         if is_waiting and not self._answer and self.may_try_another():
-            self._abandon("it does nothing any more")
+            self._abandon("worker is down")
 
     def _abandon(self, reason: str) -> None:
         upstream, self._upstream = self._upstream, None
@@ -430,7 +430,9 @@ class InferenceExchange(Execution):
             return self.responder.abort()
         if self._answer:
             is_over = self.context.options.deadlines.is_total_over(self._loop.time(), self.arrived_s)
-            return self._cut("its time is over" if is_over else "it stalled", is_workers_fault=not is_over)
+            return self._cut(
+                f"{'total' if is_over else 'idle'} timeout exceeded", is_workers_fault=not is_over
+            )
         return self.fail(self.tries.was_late())
 
     # the end -----------------------------------------------------------------------------------

@@ -458,7 +458,7 @@ def test_a_total_time_that_is_over_is_no_workers_fault(monkeypatch: pytest.Monke
     world.transport().feed(HEAD, chunk(EVENT))
     world.loop.advance(8)
     assert answered.events[-1] == "end"
-    assert b"its time is over" in answered.events[-2]  # type: ignore[operator]
+    assert b"total timeout exceeded" in answered.events[-2]  # type: ignore[operator]
     assert not world.suspected
     assert world.metrics.worker(WorkerId("w:1")).num_failed == 0
 
