@@ -116,7 +116,8 @@ class TrtLlm:
     flags = EngineFlags(
         # Rank r publishes on port + r, so the two ports lie far apart.
         events="--config FILE, with  kv_cache_config: {kv_events_config: {enable_kv_cache_events: true, "
-        'endpoint: "tcp://*:5557", replay_endpoint: "tcp://*:6557"}}, and kvgate with --replay-port 6557',
+        'endpoint: "tcp://*:5557", replay_endpoint: "tcp://*:6557"}}, and '
+        "kvgate with --events-replay-port 6557",
         cached_tokens="",
     )
     reports_from: tuple[int, ...] | None = None

@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from platform import python_implementation, python_version
@@ -17,16 +17,33 @@ from gateway.agent.config import AgentConfig
 from gateway.agent.config import load as load_agent
 from gateway.commands import key as key_command
 from gateway.commands import lora as adapter_command
-from gateway.config import Config, load
-from gateway.config.live import LIVE
-from gateway.config.options import Parser, add_flags, options
+from gateway.config import Config, by_key, old_config_name, read
+from gateway.config.flags import Parser, ShortHelp, add_flags
+from gateway.config.options import options
+from gateway.config.reading import Mistakes, Reader
+from gateway.config.reference import reference_page
 from gateway.core.errors import ConfigError
 from gateway.observability.log_setup import set_up
+
+FIRST_STEPS = f"""\
+kvgate {__version__}: a KV-aware gateway in front of LLM inference fleets
+
+  kvgate demo                                  try it: a small simulated fleet and its gateway
+  kvgate serve --worker http://10.0.0.1:8000   run the gateway in front of your workers (one --worker each)
+  kvgate check --worker http://10.0.0.1:8000   validate a configuration and reach every worker once
+  kvgate explain --prompt-file body.json       show a running gateway's decision for a request
+  kvgate key new --tenant NAME                 make an API key
+
+`kvgate --help` lists all commands, `kvgate COMMAND --help` the options of one."""
+"""The page of `kvgate` without a command."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the process's exit code: 0, or 2 for a configuration that cannot be used."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments:
+        print(FIRST_STEPS)
+        return 0 if sys.stdout.isatty() else 2
     if arguments[:1] == ["sim"]:  # the engine has a command line of its own
         return _sim(arguments[1:])
     if arguments[:1] == ["replay"]:  # its options come with the simulated fleet, which others do not load
@@ -37,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code: int = args.run(args)
     except ConfigError as exc:
-        print(f"kvgate: {exc}", file=sys.stderr)
+        for mistake in exc.mistakes if isinstance(exc, Mistakes) else [str(exc)]:
+            print(f"kvgate: {mistake}", file=sys.stderr)
         return 2
     return code
 
@@ -46,11 +64,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="kvgate", description="A KV-aware gateway for LLM inference fleets.")
     parser.add_argument("--version", action="version", version=f"kvgate {__version__} ({_build()})")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    serve = commands.add_parser("serve", help="run the gateway in front of your workers")
-    _add_options(serve)
+    serve = _with_all_options(commands, "serve", "run the gateway in front of your workers")
     serve.set_defaults(run=_serve)
-    check = commands.add_parser("check", help="validate a configuration and reach every worker once")
-    _add_options(check)
+    check = _with_all_options(commands, "check", "validate a configuration and reach every worker once")
+    check.keeps_mistakes = True
     check.set_defaults(run=_check)
     agent = commands.add_parser("agent", help="keep what an engine holds, beside it, for gateways that come")
     add_flags(agent, AgentConfig)
@@ -84,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_index(parser: argparse.ArgumentParser) -> None:
+def _add_index(parser: Parser) -> None:
     """What to do with it, as `index_command.py` does it."""
     doing = parser.add_subparsers(required=True, metavar="show|top|drop|verify", dest="action")
     show = doing.add_parser("show", help="each worker: blocks, edges, bytes, epoch, and who reads its events")
@@ -97,7 +114,7 @@ def _add_index(parser: argparse.ArgumentParser) -> None:
     verify.add_argument("name", nargs="?", metavar="WORKER", help="one only, as `show` names it")
     verify.add_argument("--gateway", metavar="URL", help="a gateway's admin address, http://127.0.0.1:9400")
     for each in (show, top, drop, verify):
-        _add_options(each, "redis")
+        _add_options(each, ["redis"])
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
@@ -115,7 +132,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="all that the gateway tells, as JSON")
 
 
-def _add_policy(parser: argparse.ArgumentParser) -> None:
+def _add_policy(parser: Parser) -> None:
     """What to do with it, as `policy_command.py` does it."""
     doing = parser.add_subparsers(required=True, metavar="list|test", dest="action")
     listed = doing.add_parser("list", help="policies and parts that can be named")
@@ -124,7 +141,7 @@ def _add_policy(parser: argparse.ArgumentParser) -> None:
     )
     test.add_argument("file", nargs="?", metavar="FILE", help="Python file; without it, --policy is tested")
     for each in (listed, test):
-        _add_options(each, "policy")
+        _add_options(each, ["policy"])
 
 
 def _build() -> str:
@@ -132,21 +149,36 @@ def _build() -> str:
     return f"{form}, {python_implementation()} {python_version()}"
 
 
-def _add_options(parser: argparse.ArgumentParser, prefix: str = "") -> None:
-    """All, or those that begin so; a file may have the others too."""
-    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with any of the options below")
-    add_flags(parser, Config, has_variables=True, prefix=prefix)
+def _with_all_options(commands: Any, name: str, words: str) -> Parser:
+    usage = f"kvgate {name} [OPTION ...]"
+    parser: Parser = commands.add_parser(
+        name, help=words, description=f"{words[0].upper()}{words[1:]}.", usage=usage, add_help=False
+    )
+    parser.add_argument("-h", "--help", action=ShortHelp, struct=Config)
+    parser.add_argument("--help-all", action="help", help="every option, in groups")
+    _add_options(parser)
+    return parser
+
+
+def _add_options(parser: Parser, tables: Collection[str] = ()) -> None:
+    """Those of some tables, or all; a file may have the others too."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with any of the options")
+    parser.old_name = old_config_name
+    add_flags(parser, Config, has_variables=True, tables=tables)
 
 
 def _config(args: argparse.Namespace) -> Config:
     config = _load(args)
-    set_up(config.log_level, config.log_format)
+    set_up(config.log.level, config.log.format)
     return config
 
 
 def _load(args: argparse.Namespace) -> Config:
-    flags = {option.name: getattr(args, option.name, None) for option in options(Config)}
-    return load(flags, path=args.config)
+    return _read(args).checked()
+
+
+def _read(args: argparse.Namespace) -> Reader[Config]:
+    return read({key: getattr(args, key, None) for key in by_key()}, path=args.config)
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -154,12 +186,12 @@ def _serve(args: argparse.Namespace) -> int:
     from gateway.config.worker_specs import specs_of
 
     config = _load(args)
-    sink = set_up(config.log_level, config.log_format)
+    sink = set_up(config.log.level, config.log.format)
     if not specs_of(config):
         logging.getLogger("kvgate").warning("no --worker given: waiting for POST /admin/workers")
     logging.getLogger("kvgate").info("kvgate %s (%s)", __version__, _build())
     # From a terminal, with nothing to read anew, a hang-up ends us as it ends any program.
-    has_files = args.config or config.policy_file or not sys.stderr.isatty()
+    has_files = args.config or config.policy.file or not sys.stderr.isatty()
     return run(lambda: serve(config, sink, partial(_load, args) if has_files else None))
 
 
@@ -170,12 +202,16 @@ def _process(file: int) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
+    from gateway.app.validation import mistakes_of
     from gateway.commands.check_run import check
     from gateway.redis.embedded import embedded
 
-    config = _load(args)
+    reader = _read(args)
+    config = reader.made()
     # What is logged of each model and worker as it joins is in the findings too.
-    set_up("warning" if config.log_level == "info" else config.log_level, config.log_format)
+    set_up("warning" if config.log.level == "info" else config.log.level, config.log.format)
+    if mistakes := [*args.mistakes, *reader.mistakes]:
+        raise Mistakes([*mistakes, *mistakes_of(config)])
     with embedded(config) as config:
         return run(lambda: check(config))
 
@@ -200,7 +236,7 @@ def _policy(args: argparse.Namespace) -> int:
 
 
 def _agent(args: argparse.Namespace) -> int:
-    config = load_agent({option.name: getattr(args, option.name) for option in options(AgentConfig)})
+    config = load_agent({option.key: getattr(args, option.key) for option in options(AgentConfig)})
     set_up(config.log_level, "text")
     from gateway.agent.sidecar import run as run_agent
 
@@ -226,7 +262,7 @@ def _demo(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace) -> int:
-    print(reference_page(), end="")
+    print(reference_page(AgentConfig), end="")
     return 0
 
 
@@ -235,43 +271,6 @@ def _metrics(args: argparse.Namespace) -> int:
 
     print(page(), end="")
     return 0
-
-
-def reference_page() -> str:
-    """The options reference, generated from Config."""
-    lines = [
-        "# Options",
-        "",
-        "Generated from `gateway/config/` by `make docs`. Flags win over the environment, the",
-        "environment over the file given with `--config`, the file over the defaults. Lists are separated",
-        "by commas in the environment and repeated as flags. What is live is changed by SIGHUP or",
-        "`POST /admin/config/reload` ([operating](../operations/operating.md)); the rest by a restart.",
-        "",
-        "| flag | file | environment | unit | default | reload | what and why |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for option in options(Config):
-        default = (
-            ""
-            if option.default in ([], {})
-            else str(option.default).lower()
-            if option.is_bool
-            else option.default
-        )
-        unit = " or ".join(f"`{choice}`" for choice in option.choices) or option.unit
-        names = f"`{option.flag}` | `{option.name}` | `{option.variable}`"
-        names = f" | `[{option.name}.NAME]` | " if option.is_table else names
-        change = f"live: {LIVE[option.name]}" if option.name in LIVE else "restart"
-        lines.append(f"| {names} | {unit} | {default} | {change} | {option.reason} |")
-    return "\n".join([*lines, *_agent_page()]) + "\n"
-
-
-def _agent_page() -> Iterator[str]:
-    yield from ("", "## `kvgate agent`", "", "Flags only.", "")
-    yield from ("| flag | unit | default | what and why |", "|---|---|---|---|")
-    for option in options(AgentConfig):
-        unit = " or ".join(f"`{choice}`" for choice in option.choices) or option.unit
-        yield f"| `{option.flag}` | {unit} | {option.default} | {option.reason} |"
 
 
 def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:

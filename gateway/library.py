@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from gateway.app import Gateway
-from gateway.config import load
+from gateway.config import config_of
 from gateway.routing.router import Router
 
 
@@ -13,9 +13,10 @@ async def connect(workers: Sequence[str], **options: object) -> AsyncIterator[Ro
     """A live router for programs: knows the fleet as the gateway does, listens to nothing.
 
     Every worker has been asked once when the block begins; one that did not answer joins when it does.
-    `options` are fields of Config. Leaves the block when the fleet is no longer needed. Raises ConfigError.
+    `options` are named as flags are, as in `redis_timeout_s=2.0`. Leaves the block when the fleet is no
+    longer needed. Raises ConfigError.
     """
-    gateway = Gateway(load({"worker": list(workers), **options}, environ={}))
+    gateway = Gateway(config_of(worker=list(workers), **options))
     await gateway.start(serve=False)
     try:
         await gateway.roster.first_look()

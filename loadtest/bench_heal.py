@@ -18,7 +18,7 @@ import uvloop
 
 from engines.sim import Sim, SimConfig
 from gateway.app import Gateway, bundled_tokenizer
-from gateway.config import Config
+from gateway.config import config_of
 from gateway.core.event_stream import StreamState
 from gateway.core.worker import WorkerId
 from loadtest.extent import extent
@@ -88,7 +88,7 @@ def bodies(seed: int) -> Iterator[dict[str, Any]]:
 
 @asynccontextmanager
 async def blind_gateway(sim: Sim) -> AsyncIterator[Gateway]:
-    config = Config(
+    config = config_of(
         worker=[sim.url],
         tokenizer=[str(bundled_tokenizer())],
         port=0,

@@ -84,7 +84,7 @@ def run(directory: Path, num_rounds: int = ROUNDS, slice_s: float = SLICE_S) -> 
     flags: Mapping[str, list[str]] = {
         PLAIN: [],
         KEYED: keyed,
-        SALTED: [*keyed, "--tenant-salt", "--tenant-salt-file", secret],
+        SALTED: [*keyed, "--tenant-salt-file", secret],
     }
     load = Load(CHAT, CONNECTIONS, slice_s, warm_up_s=0.2, key=key)
     with ExitStack() as stack:

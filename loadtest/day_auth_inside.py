@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from gateway.app import Gateway, bundled_tokenizer
-from gateway.config import Config
+from gateway.config import Config, config_of
 from gateway.http.messages import HttpRequest
 from gateway.server.responder import Responder
 from loadtest.day_auth import KEYED, PLAIN, SALTED, made_in
@@ -101,9 +101,9 @@ async def measured(
 def configs_of(file: str, secret: str) -> dict[str, Config]:
     tokenizer = [str(bundled_tokenizer())]
     return {
-        PLAIN: Config(tokenizer=tokenizer),
-        KEYED: Config(tokenizer=tokenizer, key_file=file),
-        SALTED: Config(tokenizer=tokenizer, key_file=file, tenant_salt=True, tenant_salt_file=secret),
+        PLAIN: config_of(tokenizer=tokenizer),
+        KEYED: config_of(tokenizer=tokenizer, key_file=file),
+        SALTED: config_of(tokenizer=tokenizer, key_file=file, tenant_salt_file=secret),
     }
 
 

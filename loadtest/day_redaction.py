@@ -362,7 +362,7 @@ def measure() -> list[Figure]:
         collector = opened.enter_context(echo_worker(Collector))
         found = leaks(workers, "--otlp-endpoint", f"{collector}/v1/traces")
         found += leaks(workers, "--log-format", "text", "--processes", "2")
-        found += leaks(workers, "--log-format", "json", "--max-in-flight-per-worker", "4")
+        found += leaks(workers, "--log-format", "json", "--queue-above-in-flight", "4")
         for each in found:
             print(f"leaked: {each}")
         chatty = Path(directory) / "chatty.py"

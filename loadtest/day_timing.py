@@ -91,7 +91,7 @@ def attack(*, is_salted: bool, seed: int = 1) -> Iterator[Attack]:
         secret.write_text(os.urandom(32).hex())
         flags = ["--tokenizer", str(bundled_tokenizer()), "--key-file", str(file)]
         if is_salted:
-            flags += ["--tenant-salt", "--tenant-salt-file", str(secret), "--mask-cached-tokens"]
+            flags += ["--tenant-salt-file", str(secret), "--mask-cached-tokens"]
         with simulated_fleet(NUM_WORKERS, WORKER, flags) as fleet:
             _until_ready(fleet.gateway_url)
             victim, attacker = (key.decode() for key in keys)

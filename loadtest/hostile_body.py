@@ -155,7 +155,7 @@ def _settled_mb(pid: int, start_mb: float) -> float:
 @contextmanager
 def before_one(tokenizer: Path) -> Iterator[RunningFleet]:
     """Gateway with one worker, after some requests."""
-    flags = (*FLAGS, "--tokenizer", str(tokenizer), "--no-probe-tokens")
+    flags = (*FLAGS, "--tokenizer", str(tokenizer), "--no-tokenizer-probe")
     sim = ("sim", "--port", "0", *WORKER)
     with ExitStack() as stack:
         sims = [stack.enter_context(running(*sim, "--model", model)) for model in ("sim", OTHER)]

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from gateway.admin.explain import Preview
 from gateway.admin.routes import bound
 from gateway.admin.workers import FleetAdmin, as_error, as_json
-from gateway.config import MAX_BODY_BYTES
+from gateway.config.server import MAX_BODY_BYTES
 from gateway.core.errors import ConfigError, GatewayError
 from gateway.core.fleet import Fleet, Member
 from gateway.observability.cache_loss.observer import CacheLoss

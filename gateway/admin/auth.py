@@ -22,7 +22,7 @@ ADAPTERS = "/admin/adapters"
 
 
 def guarding(authenticators: Sequence[Authenticator], scope: str) -> Middleware:
-    """Asks for a key with admin scope, which one of `guards` knows, for what `--admin-key` says, and for
+    """Asks for a key with admin scope, which one of `guards` knows, for what `--admin-auth` says, and for
     changes of adapters."""
 
     @web.middleware
@@ -67,7 +67,7 @@ async def probes_only(request: web.Request, handler: Handler) -> web.StreamRespo
     if request.path in OPEN or (request.path == METRICS and request.method in READS):
         return await handler(request)
     message = (
-        "the admin API is closed here, since no keys are configured (--admin-api-keys); /health, /ready and "
+        "the admin API is closed here, since no keys are configured (--admin-key-file); /health, /ready and "
         "/metrics are open"
     )
     return _refusal(Forbidden(message, code="admin_closed"))
@@ -87,7 +87,7 @@ def add_guard(app: web.Application, credentials: Credentials, config: Config) ->
     scope, authenticators = scope_of(config), credentials.admin_authenticators
     if scope == PROBES:
         app.middlewares.append(probes_only)
-    elif authenticators and (scope != "off" or config.load_adapters):
+    elif authenticators and (scope != "off" or config.admin.load_adapters):
         app.middlewares.append(guarding(authenticators, scope))
 
 

@@ -10,7 +10,7 @@ from gateway.admin.workers import as_error, as_json
 from gateway.core.decoding import UNREADABLE
 from gateway.discovery.lora_loading import Asked, Loading, Refused
 
-OFF = "the gateway loads and unloads adapters only where it was started with --load-adapters"
+OFF = "the gateway loads and unloads adapters only where it was started with --admin-load-adapters"
 
 
 class _Wish(msgspec.Struct, forbid_unknown_fields=True):

@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from gateway.config.options import convert, from_flags, option
+from gateway.config.options import option
+from gateway.config.reading import Reader
 from gateway.core.errors import ConfigError
 
 
@@ -95,7 +96,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 def load(flags: Mapping[str, Any]) -> AgentConfig:
     """Configuration from the parsed flags. Raises ConfigError that names the flag."""
-    config = convert(from_flags(flags, AgentConfig), AgentConfig, "configuration")
+    reader = Reader(AgentConfig)
+    reader.flags(flags)
+    config = reader.checked()
     address_of(config.listen, "--listen")
     for name in ("tls_key_file", "client_ca_file"):
         if getattr(config, name) and not config.tls_cert_file:

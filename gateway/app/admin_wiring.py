@@ -90,7 +90,7 @@ def admin_of(gateway: "Gateway") -> web.Application:
         policies=gateway.choosing,
         preview=Preview(gateway.dispatch, gateway.choosing.parts_of, gateway.credentials.authenticator),
     ).app({**key_handlers(gateway.credentials), **_adapters_of(gateway).handlers()})
-    if gateway.config.processes == 1:  # else the supervisor asks who it is
+    if gateway.config.server.processes == 1:  # else the supervisor asks who it is
         add_guard(app, gateway.credentials, gateway.config)
     return app
 
@@ -109,9 +109,9 @@ def _adapters_of(gateway: "Gateway") -> AdapterAdmin:
         gateway.engines.named,
         gateway.session,
         gateway.worker_headers,
-        gateway.config.adapter_timeout_s,
+        gateway.config.admin.adapter_timeout_s,
     )
-    return AdapterAdmin(loading, is_on=gateway.config.load_adapters)
+    return AdapterAdmin(loading, is_on=gateway.config.admin.load_adapters)
 
 
 def _workers_of(gateway: "Gateway") -> FleetAdmin:

@@ -20,20 +20,20 @@ def surface_of(config: Config) -> Surface:
     """Raises ConfigError."""
     check_bodies(config)
     return Surface(
-        response_ids=response_ids(config.response_key_file),
-        bodies=Bodies(config.max_bodies_bytes),
+        response_ids=response_ids(config.proxy.response_key_file),
+        bodies=Bodies(config.server.body_memory_bytes),
     )
 
 
 def routes_of(config: Config) -> Routes:
     """The configuration has looked at them."""
-    return Routes(config.route, config.refuse_route)
+    return Routes(config.proxy.route, config.proxy.refuse_route)
 
 
 def check_bodies(config: Config) -> None:
     """Raises ConfigError."""
-    if config.max_bodies_bytes < config.max_body_bytes:
+    if config.server.body_memory_bytes < config.server.max_body_bytes:
         raise ConfigError(
-            f"max_bodies_bytes: {config.max_bodies_bytes} is no room for one of max_body_bytes "
-            f"({config.max_body_bytes})"
+            f"body_memory_bytes: {config.server.body_memory_bytes} is no room for one of max_body_bytes "
+            f"({config.server.max_body_bytes})"
         )

@@ -100,7 +100,7 @@ log = logging.getLogger("kvgate")
 
 def shown_to_workers(config: Config) -> tuple[str, str, str]:
     """The files by which workers are verified, and we by them."""
-    return config.worker_ca_file, config.worker_cert_file, config.worker_cert_key_file
+    return config.worker.ca_file, config.worker.cert_file, config.worker.cert_key_file
 
 
 class Gateway:
@@ -122,16 +122,16 @@ class Gateway:
         self.config = config
         self.choosing = Choosing(config, policy_source)
         self._place = place = place or view_alone(config)
-        eligibility = Eligibility(ENGINES, needs_salt=config.tenant_salt)
+        eligibility = Eligibility(ENGINES, needs_salt=bool(config.auth.tenant_salt_file))
         self.fleet = Fleet(aliases_of(config.models), eligibility)
         self.metrics = Metrics(self.fleet.knows)
         self.assumed = place.assumed if place else AssumedIndex()
         self.prompts = PromptSource({}, self.metrics)
         self.catalog = catalog_of(config, self.prompts, self.fleet)
-        self.losses = CacheLoss(self.prompts.decode, shows_text=config.show_broken_text)
+        self.losses = CacheLoss(self.prompts.decode, shows_text=config.admin.show_prompt_text)
         self.backend = backend_of(config, self.losses)
         self.index: Index = self.backend.index
-        self.recovery_observer = RecoveryObserver(self.index, keep_s=config.assumed_keep_s)
+        self.recovery_observer = RecoveryObserver(self.index, keep_s=config.events.assumed_keep_s)
         self.verifier = Verifier(self.fleet, self.index, time.monotonic, self.losses.set_drifting)
         self.splits = splits_of(config)
         self.observers = Observers()
@@ -144,7 +144,7 @@ class Gateway:
         self.connections: set[ClientConnection] = set() if connections is None else connections
         self._sockets: Sockets | None = None
         trusted_of(config)
-        self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
+        self._tls = listening_tls(config.tls.cert_file, config.tls.key_file)
         self.credentials = Credentials(config)
         self.surface = surface_of(config)
         self._read_workers()
@@ -164,12 +164,12 @@ class Gateway:
         """What the configuration says of them. Raises ConfigError."""
         config = with_tables(self.config)
         self.said = said_of(config, HANDOFFS, CONNECTORS)
-        self.worker_urls = worker_urls([*config.worker, *self.said.roles])
+        self.worker_urls = worker_urls([*config.fleet.worker, *self.said.roles])
         self.ways = ways_of(config)
         self.check_workers(self.worker_urls)
         self.worker_tls = worker_tls(*shown_to_workers(config))
-        self.worker_headers = worker_headers(config.worker_key_file)
-        self.engines = Engines(ENGINES, config.engine)
+        self.worker_headers = worker_headers(config.worker.key_file)
+        self.engines = Engines(ENGINES, config.fleet.engine)
         self.agents = agents_of(config)
 
     def check_workers(self, urls: Sequence[str]) -> None:
@@ -182,8 +182,8 @@ class Gateway:
         """Begin to wait for the workers; with `serve`, listen for clients and admins too."""
         config = self.config
         tls, ways = self.worker_tls, self.ways
-        self.session = ControlSession(tls, timeout_s=config.probe_timeout_s, ways=ways)
-        self.worker_tokenizer = WorkerTokenizer(timeout_s=config.tokenize_timeout_s, tls=tls, ways=ways)
+        self.session = ControlSession(tls, timeout_s=config.lifecycle.probe_timeout_s, ways=ways)
+        self.worker_tokenizer = WorkerTokenizer(timeout_s=config.tokenizer.timeout_s, tls=tls, ways=ways)
         self.dispatch = self._make_dispatch()
         self.lag = Lag(self.metrics.loop_lag_s.observe, self.metrics.loop_lag_cpu_s.observe)
         self.lag.start()
@@ -233,7 +233,7 @@ class Gateway:
         and asks it at once is not told that there are no workers. For so many seconds until replays of their
         events are in too."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(seconds, self.config.probe_timeout_s)):
+            async with asyncio.timeout(max(seconds, self.config.lifecycle.probe_timeout_s)):
                 await self.resolver.has_looked.wait()
                 await self.roster.first_look()
                 if seconds:
@@ -249,7 +249,7 @@ class Gateway:
         self.api.is_stopping = True
         if self._sockets:
             self._sockets.remove_files()
-        drain_s = self.config.drain_timeout_s if drain_s is None else drain_s
+        drain_s = self.config.server.drain_timeout_s if drain_s is None else drain_s
         self.dispatch.stop(drain_s)
         await self.front.drain(drain_s, self.dispatch.cut)
         await self.front.close()
@@ -314,9 +314,9 @@ class Gateway:
             policy=self.choosing.policy,
             tokenize=self.prompts.tokenize,
             ledger=ledger,
-            keep_sent_s=self.config.assumed_keep_s,
+            keep_sent_s=self.config.events.assumed_keep_s,
             disaggregation=self.splits.policy,
-            paces=Paces.of(self.config.prefill_tokens_per_s),
+            paces=Paces.of(),
             observers=self.observers,
         )
         self.choosing.drive(router)
@@ -336,7 +336,7 @@ class Gateway:
     def asking(self) -> AskUsage:
         """Of which streams the usage is asked."""
         usages = {engine.name: engine.usage for engine in ENGINES.values()}
-        mode = "all" if self.config.record else self.config.verify
+        mode = "all" if self.config.record.file else self.config.proxy.usage_injection
         return Asking(mode, usages, self.verifier.in_doubt).ask
 
     @property
@@ -349,7 +349,7 @@ class Gateway:
             return None
         from gateway.bookings.sync import SharedBookings  # and its library
 
-        return SharedBookings(options, place, is_atomic=self.config.booking == "atomic")
+        return SharedBookings(options, place, is_atomic=self.config.redis.booking == "atomic")
 
     def _make_feeds(self) -> Feeds:
         return Feeds(
@@ -412,7 +412,7 @@ class Gateway:
 
     async def reach_events(self, worker: Worker, source: EventSource) -> str | None:
         """Whether its events and their replay can be had from here: None, or what is in the way."""
-        return await self._feeds.reach(worker, source, self.config.probe_timeout_s)
+        return await self._feeds.reach(worker, source, self.config.lifecycle.probe_timeout_s)
 
     def close_context(self) -> None:
         self.catalog.close()

@@ -65,7 +65,7 @@ def _tree(config: Config, losses: Losses) -> Backend:
     from gateway.replication.tree_metrics import TreeCollector
 
     options = _redis(config)
-    service = RadixService(options, lookup_s=config.redis_lookup_timeout_s, losses=losses)
+    service = RadixService(options, lookup_s=config.redis.lookup_timeout_s, losses=losses)
 
     def share(assumed: AssumedIndex) -> "ReplicationSession":
         from gateway.replication.session import ReplicationSession
@@ -87,7 +87,7 @@ BACKENDS: Mapping[str, Callable[[Config, Losses], Backend]] = {
 
 def backend_of(config: Config, losses: Losses) -> Backend:
     """Raises ConfigError."""
-    options, name = redis_of(config), config.index
+    options, name = redis_of(config), config.index.backend
     if name == "auto":
         name = "memory" if options is None else "replicated"
     return BACKENDS[name](config, losses)
@@ -96,5 +96,5 @@ def backend_of(config: Config, losses: Losses) -> Backend:
 def _redis(config: Config) -> RedisOptions:
     options = redis_of(config)
     if options is None:
-        raise ConfigError(f"index: {config.index} needs --redis, the URL of a server")
+        raise ConfigError(f"index: {config.index.backend} needs --redis, the URL of a server")
     return options

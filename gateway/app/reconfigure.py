@@ -62,14 +62,14 @@ def _swap(
     elif (gate := gate_of(config, gateway.router, gateway.quota_usage)) is not None:
         dispatch.open_gate(gate)
     gateway.api.routes = routes_of(config)
-    gateway.surface.bodies.max_bytes = config.max_bodies_bytes
+    gateway.surface.bodies.max_bytes = config.server.body_memory_bytes
     gateway.credentials.reconfigure(config)
     gateway.front.take(config)
-    gateway.roster.look_every(config.probe_interval_s)
+    gateway.roster.look_every(config.lifecycle.probe_interval_s)
     gateway.telling.take(config)
     if gateway.telling.traces is not None:
         gateway.telling.traces.trusts = trusted.trusts
-    logging.getLogger().setLevel(config.log_level.upper())
+    logging.getLogger().setLevel(config.log.level.upper())
     for spec in dropped:
         gateway.drop_worker(parse_spec(spec)[0])
     for spec in added:

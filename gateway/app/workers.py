@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def limits_of(config: Config) -> Callable[[Worker], BlockLimits]:
-    most, offloaded = config.max_worker_blocks, config.offload_blocks
+    most, offloaded = config.index.max_worker_blocks, config.index.offload_blocks
     return lambda worker: block_limits(worker.num_blocks, most=most, offloaded=offloaded)
 
 
@@ -39,8 +39,10 @@ def standings_of(gateway: "Gateway") -> Standings:
         num_answered=lambda worker: gateway.metrics.worker(worker).num_answered,
         observers=gateway.observers,
         on_ejected=lambda worker: gateway.dispatch.worker_down(worker),
-        rules=Rules(config.eject_after_failures, config.eject_s, config.stalled_after_s),
-        warm_up_s=config.warm_up_s,
+        rules=Rules(
+            config.lifecycle.eject_after_failures, config.lifecycle.eject_s, config.lifecycle.stalled_after_s
+        ),
+        warm_up_s=config.lifecycle.slow_start_s,
     )
 
 
@@ -49,14 +51,14 @@ def roster_of(gateway: "Gateway") -> Roster:
 
     def probe(url: str) -> Probe:
         session = gateway.session
-        return Probe(url, gateway.engines, session, gateway.worker_headers, config.events_port)
+        return Probe(url, gateway.engines, session, gateway.worker_headers, config.events.port)
 
     options = RosterOptions(
-        probe_interval_s=config.probe_interval_s,
-        assumed_keep_s=config.assumed_keep_s,
-        use_events=config.events == "auto",
-        events_port=config.events_port,
-        replay_port=config.replay_port,
+        probe_interval_s=config.lifecycle.probe_interval_s,
+        assumed_keep_s=config.events.assumed_keep_s,
+        use_events=config.events.mode == "auto",
+        events_port=config.events.port,
+        replay_port=config.events.replay_port,
     )
     return _roster(gateway, probe, options)
 
@@ -113,7 +115,7 @@ def resolver_of(gateway: "Gateway") -> Resolver:
         gateway.standings,
         inherit=inherit,
         reachable=gateway.ways.reachable,
-        interval_s=gateway.config.dns_interval_s,
+        interval_s=gateway.config.lifecycle.dns_interval_s,
     )
 
 

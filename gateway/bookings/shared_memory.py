@@ -53,14 +53,14 @@ class ProcessView:
 
 def shares_bookings(config: Config) -> bool:
     """Return True if hosts share their bookings. Raises ConfigError."""
-    if config.booking in ("shared", "atomic") and not config.redis:
-        raise ConfigError(f"booking: {config.booking} needs --redis, the URL of a server")
-    return bool(config.redis) and config.booking != "own"
+    if config.redis.booking in ("shared", "atomic") and not config.redis.url:
+        raise ConfigError(f"booking: {config.redis.booking} needs --redis, the URL of a server")
+    return bool(config.redis.url) and config.redis.booking != "own"
 
 
 def num_rows(config: Config) -> int:
     """Return the rows of the table: one per process, and one for all other hosts."""
-    return config.processes + shares_bookings(config)
+    return config.server.processes + shares_bookings(config)
 
 
 def view_alone(config: Config) -> ProcessView | None:

@@ -246,7 +246,7 @@ def _on_ports_of_their_own(findings: Sequence[Finding]) -> Iterator[Finding]:
 
 
 def _moved(flags: str, further: int) -> str:
-    if "--replay-port" in flags:  # the gateway has one such port for all workers
+    if "--events-replay-port" in flags:  # the gateway has one such port for all workers
         return flags
     return _PUBLISHED.sub(lambda port: f"{port[1]}{int(port[2]) + further}", flags)
 

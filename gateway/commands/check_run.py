@@ -3,29 +3,42 @@
 from functools import partial
 
 from gateway.app.gateway import Gateway
+from gateway.app.validation import mistakes_of
 from gateway.commands.check import Checker, check_all, pair_lines
 from gateway.config import Config
+from gateway.config.reading import Mistakes
+from gateway.core.errors import ConfigError
 from gateway.discovery.probed import event_source
 from gateway.replication.agent_targets import reach_agent
 from gateway.tenancy.auth.admin_access import check_open
 from gateway.upstream.control_client import ControlSession
 
 
+def _gateway_of(config: Config) -> Gateway:
+    """Raises ConfigError with every mistake, where the gateway itself would name its first."""
+    try:
+        check_open(config, config.admin.host)
+        return Gateway(config)
+    except ConfigError as exc:
+        raise Mistakes(mistakes_of(config) or [str(exc)]) from exc
+
+
 async def check(config: Config) -> int:
     """Print each worker's mode. Returns 1 if a worker is not reached, or makes other tokens than the local
     tokenizer."""
-    check_open(config, config.admin_host)
-    gateway = Gateway(config)
-    timeout_s, headers = config.probe_timeout_s, gateway.worker_headers
+    gateway = _gateway_of(config)
+    timeout_s, headers = config.lifecycle.probe_timeout_s, gateway.worker_headers
     ways = gateway.ways
     async with ControlSession(gateway.worker_tls, timeout_s=timeout_s, headers=headers, ways=ways) as session:
         checker = Checker(
             session=session,
             engines=gateway.engines,
-            source_of=lambda facts, rank: event_source(facts, rank, config.events_port, config.replay_port),
+            source_of=lambda facts, rank: event_source(
+                facts, rank, config.events.port, config.events.replay_port
+            ),
             reach_events=gateway.reach_events,
             has_tokenizer=gateway.catalog.has_tokenizer,
-            events_port=config.events_port,
+            events_port=config.events.port,
             reach_agent=partial(reach_agent, gateway.agents, timeout_s=timeout_s),
             tokens=gateway.catalog,
             said=gateway.said,

@@ -13,7 +13,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 
 from gateway.app import Gateway, bundled_tokenizer
-from gateway.config import Config
+from gateway.config import config_of
 from gateway.core.errors import ConfigError
 from gateway.core.event_stream import StreamState
 from gateway.runtime.tasks import stop_event
@@ -32,7 +32,7 @@ async def demo(port: int) -> int:
     logging.getLogger("kvgate.requests").setLevel("INFO")
     stop = stop_event()
     gateway = Gateway(
-        Config(
+        config_of(
             port=port,
             admin_port=0,
             expose_headers=True,

@@ -53,7 +53,7 @@ def add(parser: argparse.ArgumentParser) -> None:
             metavar="WHEN",
             help="a date or time, UTC by default, or 90d",
         )
-        each.add_argument("--admin", action="store_true", help="give it admin scope too, see --admin-key")
+        each.add_argument("--admin", action="store_true", help="give it admin scope too, see --admin-auth")
 
 
 def run(args: argparse.Namespace) -> int:

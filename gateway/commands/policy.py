@@ -23,7 +23,7 @@ def run(args: argparse.Namespace, config: Config) -> int:
     for (kind, name), make in _tested(args.file, config).items():
         print(f"{kind} {name}")
         before = None
-        for result in contract.run(kind, make, config.policy_budget_ms / 1000):
+        for result in contract.run(kind, make, config.policy.budget_ms / 1000):
             num_checks += 1
             num_kept += result.fault is None
             fault = "the same" if result.fault == before else result.fault
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace, config: Config) -> int:
 
 
 def _listed(config: Config) -> Iterator[str]:
-    path = config.policy_file
+    path = config.policy.file
     library = library_of(config, read_file(Path(path)) if path else None)
     for kind in KINDS:
         yield f"{kind}: {', '.join(library.names(kind))}"
@@ -42,10 +42,10 @@ def _listed(config: Config) -> Iterator[str]:
 
 def _tested(path: str | None, config: Config) -> Mapping[tuple[Kind, str], Callable[[], Any]]:
     """Policies to check: all of a file, or those of --policy."""
-    path = path or config.policy_file
+    path = path or config.policy.file
     file = read_file(Path(path)) if path else None
     library = library_of(config, file)
-    if file is None or config.policy != AUTO:
-        name = library.resolved(config.policy)
+    if file is None or config.policy.name != AUTO:
+        name = library.resolved(config.policy.name)
         return {("policy", name): lambda: library.bare(name)}
     return {(plugin.kind, plugin.name): plugin.make for plugin in file.plugins.values()}

@@ -105,7 +105,7 @@ async def serve(config: Config, sink: Sink | None = None, reread: Reread | None 
     """Serve until a signal, or until the last request has ended after another gateway took over. `reread`
     reads the configuration again, at each SIGHUP. Raises ConfigError."""
     given = config
-    stop, path = stop_event(), config.takeover_socket
+    stop, path = stop_event(), config.server.takeover_socket
     process_limits.raise_open_files()  # child processes inherit the limit
     with contextlib.ExitStack() as opened:
         config = opened.enter_context(embedded(config))
@@ -116,7 +116,7 @@ async def serve(config: Config, sink: Sink | None = None, reread: Reread | None 
         sockets = Sockets(config, predecessor.sockets if predecessor else passed)
         opened.callback(sockets.close)
         config = settle(config, sockets.admin)
-        service: Service = Supervisor(config) if config.processes > 1 else SingleProcess(config, sink)
+        service: Service = Supervisor(config) if config.server.processes > 1 else SingleProcess(config, sink)
         drain_s: float | None = 0.0
         hangups = Tasks()
         if reread is not None:
@@ -174,23 +174,23 @@ async def _serve(
         _say_stopping(config)
         return None
     log.info("process %d has taken over: finishing what is open here", point.successor)
-    await service.leave(config.takeover_drain_s, stop)
+    await service.leave(config.server.takeover_drain_s, stop)
     return None if stop.is_set() else 0.0
 
 
 def _say_stopping(config: Config) -> None:
-    log.info("stopping: requests in flight have up to %g s to end", config.drain_timeout_s)
+    log.info("stopping: requests in flight have up to %g s to end", config.server.drain_timeout_s)
 
 
 def _announce(config: Config, sockets: Sockets) -> None:
-    if config.unix_socket:
-        log.info("listening on unix:%s", config.unix_socket)
+    if config.server.unix_socket:
+        log.info("listening on unix:%s", config.server.unix_socket)
     log.info(
         "listening on %s://%s:%d, admin on http://%s:%d",
-        "https" if config.tls_cert_file else "http",
-        config.host,
+        "https" if config.tls.cert_file else "http",
+        config.server.host,
         sockets.traffic[0].getsockname()[1],
-        config.admin_host,
+        config.admin.host,
         sockets.admin.getsockname()[1],
     )
 

@@ -1,177 +1,147 @@
-"""The configuration: one frozen struct, from flags, environment, file and defaults, in that order.
+"""The configuration: one frozen struct of tables, from flags, environment, file and defaults, in that order.
 
-Each field carries its unit and its reason; `--help` and `docs/reference/options.md` are generated from them.
-Unknown fields and wrong types are refused at start with the file and the field. Who the workers are and how
-they work together is in `fleet.py`, how they are reached in `upstream.py`, what they serve in `models.py`,
-how they come and go in `workers.py`, how one is chosen in `policy.py`, who may ask in `auth.py`, who is
-let in in `admission.py`, what several gateways share in `redis.py`, what clients may ask for in `apis.py`,
-what is told in `observability.py`, what is loaded on workers in `lora.py`, who may use the admin port in
-`admin.py`.
+    config.redis.timeout_s  ◄─  --redis-timeout-s  ◄─  KVGATE_REDIS_TIMEOUT_S  ◄─  [redis] timeout_s  ◄─  1.0
+
+`Config` lists the tables; a table's struct declares its options (`options.py`), each once, with its type,
+default, unit, help, and whether a reload changes it. `--help`, `docs/reference/options.md`, the reload and
+the refusals are made of these declarations. `reading.py` collects the mistakes of each source, `renamed.py`
+has the names of before, `flags.py` is the command line, `reference.py` the reference page.
 """
 
 import os
-import tomllib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from gateway.config.admin import Administration
-from gateway.config.options import convert, from_environment, from_flags, option
-from gateway.core.errors import ConfigError
+import msgspec
 
-MAX_BODY_BYTES = 64 << 20
-"""Default limit on a client's body, and the limit on a body that the admin API explains."""
+from gateway.config.admin import Admin
+from gateway.config.admission import Headers, Queue
+from gateway.config.auth import Auth, Jwt
+from gateway.config.events import Agent, Events
+from gateway.config.fleet import Disaggregation, Fleet, Lifecycle
+from gateway.config.models import ModelTable, Tokenizer, aliases_of
+from gateway.config.observability import Log, Otlp, Record
+from gateway.config.options import REQUESTS, Option, Section, option, options, table
+from gateway.config.policy import Policy
+from gateway.config.proxy import Proxy
+from gateway.config.reading import Reader
+from gateway.config.redis import Index, Redis
+from gateway.config.renamed import old_name
+from gateway.config.server import Server, Tls
+from gateway.config.tenant_limits import Limits
+from gateway.config.workers import WorkerAccess, WorkerTable, check_urls
+from gateway.policies.composition import Composition
 
 
-class Config(Administration, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    host: Annotated[
-        str,
-        option("Address to listen on; loopback, so that nothing is open to a network unasked.", "address"),
-    ] = "127.0.0.1"
-    port: Annotated[int, option("Port for clients; 0 takes a free one.", "port", ge=0, le=65535)] = 8000
-    unix_socket: Annotated[
-        str,
+class Config(Section, frozen=True, kw_only=True):
+    fleet: Annotated[Fleet, table("Workers", is_plain=True)] = Fleet()
+    worker: Annotated[WorkerAccess, table("Access to workers: credentials, TLS, networks")] = WorkerAccess()
+    workers: Annotated[
+        dict[str, WorkerTable],
         option(
-            "Listen on this Unix socket too, for a proxy or clients on the same host. One that a dead "
-            "process left is replaced.",
-            "path",
+            'Tables [workers."URL"], settings of one worker: key_file or key_env (its API key), server_name, '
+            "engine, connector, topology, agent; docs/concepts/workers.md."
         ),
-    ] = ""
-    unix_socket_mode: Annotated[
-        str,
+    ] = msgspec.field(default_factory=dict)
+    lifecycle: Annotated[
+        Lifecycle, table("Probes, slow start and outlier ejection of workers", is_plain=True)
+    ] = Lifecycle()
+    tokenizer: Annotated[Tokenizer, table("Tokenizers")] = Tokenizer()
+    models: Annotated[
+        dict[str, ModelTable],
         option(
-            "Who may connect there, as its file's permissions; the gateway's own user only, unless said.",
-            "octal",
-            pattern="^0?[0-7]{3}$",
+            'Tables [models."org/name"], by a name that workers serve or by their root: tokenizer, template, '
+            "renderer, aliases; docs/guides/models.md. kvgate looks for the root of a model without one."
         ),
-    ] = "600"
-    tls_cert_file: Annotated[
-        str,
+    ] = msgspec.field(default_factory=dict)
+    policy: Annotated[Policy, table("The choice of a worker")] = Policy()
+    policies: Annotated[
+        dict[str, Composition],
         option(
-            "Certificate chain (PEM) for clients; with it, the port speaks TLS (1.2 or newer) only. Read "
-            "anew when it changes.",
-            "path",
+            "Tables [policies.NAME]: policies composed of filters, weighted scorers and a picker, or of "
+            "filters and another policy; see docs/guides/policies.md.",
+            live=REQUESTS,
         ),
-    ] = ""
-    tls_key_file: Annotated[
-        str, option("Its private key, unencrypted PEM, where it is not in the same file.", "path")
-    ] = ""
-    tls_handshake_timeout_s: Annotated[
-        float, option("For a client to finish the TLS handshake once connected.", "seconds", gt=0)
-    ] = 10.0
-    admin_host: Annotated[
-        str,
-        option(
-            "Address of the admin API and /metrics; apart from traffic and on loopback. Elsewhere it needs "
-            "keys, see --admin-key.",
-            "address",
-        ),
-    ] = "127.0.0.1"
-    admin_port: Annotated[
-        int, option("Port of the admin API and /metrics; 0 takes a free one.", "port", ge=0, le=65535)
-    ] = 9400
-    expose_headers: Annotated[
-        bool,
-        option(
-            "Answer with x-kvgate-worker, -overlap-tokens and -decision. Off: they tell a tenant what "
-            "others have cached."
-        ),
-    ] = False
-    record: Annotated[
-        str,
-        option(
-            "Append a line of JSON per finished request, for `kvgate replay`: when, worker, tokens, TTFT, "
-            "and the prompt as hashes of its blocks. All streams are then asked for their usage.",
-            "path",
-        ),
-    ] = ""
-    record_tokens: Annotated[
-        bool, option("Record prompts' token ids too, from which anybody can read the text again.")
-    ] = False
-    record_max_bytes: Annotated[
-        int, option("Size at which the recording ends; the rest is counted, not written.", "bytes", ge=1)
-    ] = 1 << 30
-    max_body_bytes: Annotated[
-        int, option("Largest request body; bodies are kept until answered, for retries.", "bytes", ge=1)
-    ] = MAX_BODY_BYTES
-    max_head_bytes: Annotated[
-        int, option("Largest request head (request line and headers).", "bytes", ge=1024)
-    ] = 64 << 10
-    head_timeout_s: Annotated[
-        float, option("For a request's head to arrive, from its first byte.", "seconds", gt=0)
-    ] = 30.0
-    body_timeout_s: Annotated[
-        float,
-        option("Between two pieces of a request's body; for all of it see the next.", "seconds", gt=0),
-    ] = 60.0
-    min_body_rate: Annotated[
-        float,
-        option(
-            "A request's body may take --body-timeout-s plus its bytes at this rate, as in Apache: a byte "
-            "now and then holds no connection for long, and 64 MiB over any real link pass.",
-            "bytes/s",
-            gt=0,
-        ),
-    ] = 500.0
-    keep_alive_s: Annotated[float, option("How long an idle client connection is kept.", "seconds", gt=0)] = (
-        75.0
+    ] = msgspec.field(default_factory=dict)
+    disaggregation: Annotated[Disaggregation, table("Prefill and decode on two workers")] = Disaggregation()
+    server: Annotated[Server, table("The port for clients, and the processes behind it", is_plain=True)] = (
+        Server()
     )
-    show_broken_text: Annotated[
-        bool,
-        option("Show in /admin/cache-loss the words by which prompts left what was cached, not only where."),
-    ] = False
-    drain_timeout_s: Annotated[
-        float, option("For requests under way when stopping; then they are cut and named.", "seconds", ge=0)
-    ] = 30.0
-    processes: Annotated[
-        int,
+    tls: Annotated[Tls, table("TLS of the port for clients")] = Tls()
+    proxy: Annotated[Proxy, table("Timeouts, retries and routes of requests", is_plain=True)] = Proxy()
+    headers: Annotated[Headers, table("Headers of requests and answers", is_plain=True)] = Headers()
+    auth: Annotated[Auth, table("API keys, and isolation of tenants", is_plain=True)] = Auth()
+    jwt: Annotated[Jwt, table("JSON Web Tokens in place of API keys")] = Jwt()
+    queue: Annotated[Queue, table("Admission control: queues in front of saturated workers")] = Queue()
+    tenants: Annotated[
+        dict[str, Limits],
         option(
-            "How many share the port, the load and the admin API; each needs a core and its own memory. "
-            "1 serves about 10,000 small requests/s.",
-            "processes",
-            ge=1,
-            le=64,
+            'Tables [tenants.NAME], and [tenants."*"] for every other tenant: requests_per_s, '
+            "requests_at_once, tokens_per_min, max_concurrent, weight, priority, slo_ttft_s; "
+            "docs/guides/admission-control.md.",
+            live=REQUESTS,
         ),
-    ] = 1
-    takeover_socket: Annotated[
-        str,
-        option(
-            "Where a newly started gateway takes the listening sockets over from the running one, which "
-            "then finishes what it has begun; the same path for both. Empty: no upgrade in place.",
-            "path",
-        ),
-    ] = ""
-    takeover_drain_s: Annotated[
-        float,
-        option(
-            "For requests under way when another gateway has taken over; long, since nobody waits for it.",
-            "seconds",
-            ge=0,
-        ),
-    ] = 3600.0
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], option("What is logged to stderr.")
-    ] = "info"
+    ] = msgspec.field(default_factory=dict)
+    events: Annotated[Events, table("KV events of workers")] = Events()
+    agent: Annotated[Agent, table("Agents beside engines")] = Agent()
+    index: Annotated[Index, table("The index of cached blocks")] = Index()
+    redis: Annotated[Redis, table("State that gateways share")] = Redis()
+    admin: Annotated[Admin, table("The admin API and metrics")] = Admin()
+    log: Annotated[Log, table("Logs")] = Log()
+    otlp: Annotated[Otlp, table("Traces")] = Otlp()
+    record: Annotated[Record, table("Recordings of requests")] = Record()
+
+    def __post_init__(self) -> None:
+        aliases_of(self.models)
+        check_urls(self.workers)
+
+
+@cache
+def by_key() -> Mapping[str, Option]:
+    """Every option of `Config`, in order."""
+    return {each.key: each for each in options(Config)}
+
+
+def old_config_name(key: str, form: str) -> str:
+    """A sentence about a key that was an option before; see `renamed.py`."""
+    return old_name(key, form, by_key())
+
+
+def read(
+    flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, path: Path | None = None
+) -> Reader[Config]:
+    """Flags over environment over file over defaults, with all mistakes. `flags` are by key."""
+    reader = Reader(Config, old_config_name)
+    if path is not None:
+        reader.file(path)
+    reader.environment(environ)
+    reader.flags(flags)
+    return reader
 
 
 def load(
     flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, path: Path | None = None
 ) -> Config:
-    """Flags over environment over file over defaults. Raises ConfigError."""
-    values: dict[str, Any] = {}
-    if path is not None:
-        values |= _from_file(path)
-    values |= from_environment(environ, Config)
-    values |= from_flags(flags, Config)
-    return convert(values, Config, "configuration")
+    """Raises ConfigError with every mistake."""
+    return read(flags, environ, path).checked()
 
 
-def _from_file(path: Path) -> dict[str, Any]:
-    try:
-        values = tomllib.loads(path.read_text())
-    except OSError as exc:
-        raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from exc
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"{path}: is not TOML: {exc}") from exc
-    convert(values, Config, str(path), strict=True)  # the file by itself must be right, whatever overrides it
-    return values
+def config_of(**options: Any) -> Config:
+    """A configuration of options by key, as in `config_of(port=0, redis_timeout_s=2.0)`, and defaults. Raises
+    ConfigError."""
+    return load(options, environ={})
+
+
+def replaced(config: Config, **values: Any) -> Config:
+    """The same configuration with other values of some options, by key."""
+    tables: dict[str, Any] = {}
+    for key, value in values.items():
+        each = by_key()[key]
+        if each.table:
+            old = tables.get(each.table, getattr(config, each.table))
+            tables[each.table] = msgspec.structs.replace(old, **{each.name: value})
+        else:
+            tables[each.name] = value
+    return msgspec.structs.replace(config, **tables)

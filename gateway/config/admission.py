@@ -1,97 +1,132 @@
-"""The options of who is let in, and what waits before saturated workers; all are fields of `Config`."""
+"""Tables `[queue]` and `[headers]`: admission control, and the request headers that kvgate reads and adds."""
 
 from typing import Annotated
 
 import msgspec
 
-from gateway.config.options import option
-from gateway.config.policy import Choosing
-from gateway.config.tenant_limits import Limits
+from gateway.config.options import REQUESTS, Section, option
 from gateway.http.networks import check_peers
 
 HEADER = "^[A-Za-z0-9_-]{1,64}$"
+TOKEN = "^[A-Za-z0-9!#$%&'*+.^_`|~-]*$"
 
 
-class Flow(Choosing, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    queue_above_ttft_s: Annotated[
+class Queue(Section, frozen=True):
+    above_ttft_s: Annotated[
         float,
         option(
-            "Requests wait here, by priority and fair between tenants, while every worker for their model "
-            "has so much prompt work ahead that a first token would come later than this, as predicted. 0: "
-            "never, as with a plain proxy: engines queue by themselves, first come, first served.",
+            "Predicted TTFT above which requests queue in the gateway, by priority and fairly between "
+            "tenants, while every worker of their model exceeds it. 0: never; engines then queue by "
+            "themselves, first come, first served.",
             "seconds",
             ge=0,
+            live=REQUESTS,
         ),
     ] = 0.0
-    max_in_flight_per_worker: Annotated[
+    above_in_flight: Annotated[
         int,
         option(
-            "Requests wait here while every worker for their model has this many in flight, of all gateways "
-            "that tell each other; about the engine's own bound (vLLM: --max-num-seqs). 0: no bound.",
+            "Requests in flight per worker above which requests queue in the gateway, counting those of all "
+            "gateways that share their load; about the engine's own limit (vLLM: --max-num-seqs). 0: no "
+            "limit.",
             "requests",
             ge=0,
+            live=REQUESTS,
         ),
     ] = 0
-    max_queued: Annotated[
+    max_requests: Annotated[
         int,
         option(
-            "Requests that may wait for one model; then the longest line of the last priority gives way, or "
-            "who comes is refused with 429. Each keeps its connection, body and tokens.",
+            "Length limit of a model's queue; beyond it the newest request of the longest queue of the last "
+            "priority is rejected with 429. Each queued request keeps its connection, body and tokens.",
             "requests",
             ge=1,
+            live=REQUESTS,
         ),
     ] = 1000
-    queue_timeout_s: Annotated[
+    timeout_s: Annotated[
         float,
         option(
-            "The longest wait; then 429. Less than clients wait for a first byte: those of OpenAI give 10 "
-            "minutes, load balancers 60 s.",
+            "Longest wait in the queue; then 429. Choose less than clients wait for a first byte: OpenAI's "
+            "clients wait 10 minutes, load balancers 60 s.",
             "seconds",
             gt=0,
+            live=REQUESTS,
         ),
     ] = 50.0
+
+
+class Headers(Section, frozen=True):
+    session_header: Annotated[
+        str,
+        option(
+            "Request header that names the session, for policies that keep sessions together and for A/B "
+            "tests; goes before the cookie and the field `user`. Empty: none.",
+            "name",
+            pattern=TOKEN,
+            live=REQUESTS,
+        ),
+    ] = "x-session-id"
+    session_cookie: Annotated[
+        str,
+        option(
+            "Cookie that names the session, as the application sets it. Empty: none.",
+            "name",
+            pattern=TOKEN,
+            live=REQUESTS,
+            is_rare=True,
+        ),
+    ] = ""
     trust_headers_from: Annotated[
         list[str],
         option(
-            "Network or address of peers whose headers about tenant, priority and SLO are believed, as in "
-            "10.0.0.0/8, or 'unix' for our Unix socket. Without it nobody's are, loopback's neither: behind "
-            "a proxy on this host every client comes from there.",
+            "Network or address of peers that may set tenant, priority and SLO headers, as in 10.0.0.0/8, or "
+            "'unix' for the gateway's Unix socket. By default no peer may, not even loopback: behind a proxy "
+            "on this host every client connects from there.",
             "network",
+            live=REQUESTS,
         ),
     ] = msgspec.field(default_factory=list)
     tenant_header: Annotated[
         str,
         option(
-            "Header that names the tenant; without one, requests with the same API key are one.",
+            "Request header that names the tenant; without it, requests with the same API key are one "
+            "tenant's.",
             "name",
             pattern=HEADER,
+            live=REQUESTS,
+            is_rare=True,
         ),
     ] = "x-kvgate-tenant"
     priority_header: Annotated[
         str,
         option(
-            "Header with the priority, lower goes first, as in vLLM; goes before the body's.",
+            "Request header with the priority, lower goes first, as in vLLM; overrides the body's.",
             "name",
             pattern=HEADER,
+            live=REQUESTS,
+            is_rare=True,
         ),
     ] = "x-kvgate-priority"
     slo_header: Annotated[
         str,
         option(
-            "Header with the milliseconds within which the first token is wanted: what cannot have it is "
-            "refused with 429, as early as that is predicted.",
+            "Request header with the TTFT objective in milliseconds: a request that is predicted to miss it "
+            "is rejected with 429 at once.",
             "name",
             pattern=HEADER,
+            live=REQUESTS,
+            is_rare=True,
         ),
     ] = "x-kvgate-slo-ttft-ms"
-    tenants: Annotated[
-        dict[str, Limits],
+    expose_headers: Annotated[
+        bool,
         option(
-            'Tables [tenants.NAME], and [tenants."*"] for each that is not named: requests_per_s, '
-            "requests_at_once, tokens_per_min, max_concurrent, weight, priority, slo_ttft_s; "
-            "docs/guides/admission-control.md."
+            "Add x-kvgate-worker, -overlap-tokens and -decision to answers. Off by default: they reveal to a "
+            "tenant what others have cached.",
+            live=REQUESTS,
         ),
-    ] = msgspec.field(default_factory=dict)
+    ] = False
 
     def __post_init__(self) -> None:
         check_peers("trust_headers_from", self.trust_headers_from)

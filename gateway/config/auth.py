@@ -1,104 +1,95 @@
-"""The options of who may ask, and how tenants' caches are kept apart; all are fields of `Config`."""
+"""Tables `[auth]` and `[jwt]`: clients' credentials, and what they keep from one another."""
 
 from typing import Annotated
 
 import msgspec
 
-from gateway.config.apis import Surface
-from gateway.config.options import option
+from gateway.config.options import Section, option
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""With public keys only: who can verify a token with HS256 can make one, and "none" anybody can."""
 
 
-class Keyed(Surface, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Auth(Section, frozen=True):
     key_file: Annotated[
         str,
         option(
-            "File of API keys, a line of JSON each, as `kvgate key new` prints it: whoever has none is "
-            "refused with 401. Read anew when it changes and on SIGHUP; see docs/guides/authentication.md.",
+            "File of API keys, a line of JSON each, as `kvgate key new` prints it; clients without a key get "
+            "401. Reloaded when it changes and on SIGHUP; see docs/guides/authentication.md.",
             "path",
+            is_common=True,
         ),
     ] = ""
     pass_client_key: Annotated[
         bool,
         option(
-            "Send the client's Authorization and x-api-key on to the worker, although the gateway has read "
-            "them. Off: a key that opens the gateway is nothing that every worker should see."
-        ),
-    ] = False
-    tenant_salt: Annotated[
-        bool,
-        option(
-            "Each request goes to its worker with a cache_salt of its tenant's, in place of the client's: "
-            "nobody can tell by timing what another tenant has asked. It costs the hits between tenants, see "
-            "kvgate_tenant_salt_lost_tokens_total."
+            "Pass the client's Authorization and x-api-key on to the worker after the gateway has verified "
+            "them. Off by default: a key that opens the gateway is no worker's business."
         ),
     ] = False
     tenant_salt_file: Annotated[
         str,
         option(
-            "File with the secret that salts are made with, of 32 characters or more; the same for all "
-            "gateways of a fleet. Another one makes all that is cached unknown.",
+            "File with a secret of 32 characters or more, the same for all gateways of a fleet, from which "
+            "each tenant gets a cache_salt in place of its clients': nobody can learn by timing what another "
+            "tenant has asked. Costs the hits between tenants, see kvgate_tenant_salt_lost_tokens_total. "
+            "Another secret makes every cached block unknown.",
             "path",
         ),
     ] = ""
     mask_cached_tokens: Annotated[
         bool,
         option(
-            "Tell clients 0 in place of how many of their prompt's tokens were cached, in answers and "
-            "streams. The gateway's own metrics still have it."
+            "Report 0 cached tokens to clients, in answers and streams. The gateway's own metrics keep the "
+            "number."
         ),
     ] = False
-    jwt_keys: Annotated[
+
+
+class Jwt(Section, frozen=True):
+    keys: Annotated[
         str,
         option(
-            "JWKS file or URL with the public keys of whoever issues JWTs: a token signed with one is "
-            "taken in place of an API key. Fetched beside the traffic, never for a request.",
+            "JWKS file or URL with the public keys of the JWT issuer: kvgate accepts a token signed with one "
+            "in place of an API key. Fetched in the background, never during a request.",
             "path or URL",
         ),
     ] = ""
-    jwt_algorithms: Annotated[
+    algorithms: Annotated[
         list[str],
         option(
-            f"By which tokens may be signed, of {', '.join(ALGORITHMS)}; without it RS256 and ES256. Those "
-            'with a shared secret and "none" are no choice.',
+            f"Signature algorithms, of {', '.join(ALGORITHMS)}; by default RS256 and ES256. Shared secrets "
+            'and "none" are not supported.',
             "name",
+            is_rare=True,
         ),
     ] = msgspec.field(default_factory=list)
-    jwt_issuer: Annotated[str, option("The `iss` that a token must have; needed with --jwt-keys.", "URL")] = (
-        ""
-    )
-    jwt_audience: Annotated[
+    issuer: Annotated[str, option("Required `iss` of a token; needed with --jwt-keys.", "URL")] = ""
+    audience: Annotated[
         str,
         option(
-            "The `aud` that a token must have; needed with --jwt-keys: a token for another service is none "
-            "for this one.",
+            "Required `aud` of a token; needed with --jwt-keys: a token for another service is rejected.",
             "name",
         ),
     ] = ""
-    jwt_tenant_claim: Annotated[str, option("Claim with the tenant; a token must have it.", "name")] = (
-        "tenant"
-    )
-    jwt_models_claim: Annotated[
+    tenant_claim: Annotated[
+        str, option("Claim with the tenant, required in each token.", "name", is_rare=True)
+    ] = "tenant"
+    models_claim: Annotated[
         str,
-        option("Claim with the list of models that a token is good for; one without it is for all.", "name"),
+        option("Claim with the list of models that a token permits; without it, all.", "name", is_rare=True),
     ] = "models"
-    jwt_leeway_s: Annotated[
-        float, option("How far the issuer's clock may be from ours.", "seconds", ge=0)
-    ] = 30.0
-    jwt_refresh_s: Annotated[
+    refresh_s: Annotated[
         float,
         option(
-            "Between two fetches of the keys; one that is signed with an unknown key has them fetched "
-            "sooner, and is refused until then.",
+            "Interval of fetching the keys; a token signed with an unknown key triggers an earlier fetch, "
+            "and is rejected until then.",
             "seconds",
             gt=0,
+            is_rare=True,
         ),
     ] = 300.0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in self.jwt_algorithms:
+        for name in self.algorithms:
             if name not in ALGORITHMS:
                 raise ValueError(f"jwt_algorithms: '{name}' is none of {', '.join(ALGORITHMS)}")

@@ -1,13 +1,12 @@
-"""What another configuration changes, and what of it can be taken now. Pure."""
+"""The difference of two configurations: what a reload changes, and what waits for a restart. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
-from gateway.config import Config
-from gateway.config.live import LIVE, SECRET
+from gateway.config import Config, by_key, replaced
+from gateway.config.options import Option
 from gateway.config.worker_specs import parse_spec, spec_of, specs_of
 from gateway.core.errors import ConfigError
 
@@ -16,8 +15,8 @@ MAX_SHOWN_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of two configurations: fields that can be taken now (`live`), and those that need a restart. Workers
-    are named as `parse_spec` reads them."""
+    """The difference of two configurations: keys of options that are live, and of those that need a restart.
+    Workers are written as `parse_spec` reads them."""
 
     old: Config
     new: Config
@@ -28,23 +27,23 @@ class Difference:
 
     def applied_to(self, config: Config) -> Config:
         """One in use, with what can be taken."""
-        return msgspec.structs.replace(config, **{name: getattr(self.new, name) for name in self.live})
+        return replaced(config, **{key: by_key()[key].of(self.new) for key in self.live})
 
     def lines(self) -> Iterator[str]:
         """What changes, for the log: no secrets."""
-        for name in (*self.live, *self.restart):
-            yield f"{name}: {_shown(name, self.old)} -> {_shown(name, self.new)}"
+        for key in (*self.live, *self.restart):
+            yield f"{key}: {_shown(by_key()[key], self.old)} -> {_shown(by_key()[key], self.new)}"
 
 
 def compare(old: Config, new: Config) -> Difference:
     """Raises ConfigError for workers that cannot be."""
-    names = [each for each in Config.__struct_fields__ if getattr(old, each) != getattr(new, each)]
+    changed = [each for each in by_key().values() if each.of(old) != each.of(new)]
     before, after = _specs(old), _specs(new)
     return Difference(
         old,
         new,
-        live=[name for name in names if name in LIVE],
-        restart=[name for name in names if name not in LIVE],
+        live=[each.key for each in changed if each.live],
+        restart=[each.key for each in changed if not each.live],
         added=[spec for spec in after if spec not in before],
         dropped=[spec for spec in before if spec not in after],
     )
@@ -57,9 +56,8 @@ def _specs(config: Config) -> list[str]:
         raise ConfigError(f"worker: {exc}") from exc
 
 
-def _shown(name: str, config: Config) -> str:
-    if name in SECRET:
+def _shown(option: Option, config: Config) -> str:
+    if option.is_secret:
         return "(not shown)"
-    value: Any = getattr(config, name)
-    text = msgspec.json.encode(value).decode()
+    text = msgspec.json.encode(option.of(config)).decode()
     return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"

@@ -1,20 +1,19 @@
-"""The options of models: where their tokenizers are, their other names; all are fields of `Config`."""
+"""Tables `[tokenizer]` and `[models."org/name"]`: tokenizers and renderers of the served models."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
 
-from gateway.config.options import option
-from gateway.config.workers import Workers
+from gateway.config.options import Section, option
 
 
 class ModelTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[models."org/name"]`, by a name under which workers serve it, or by what they call its root.
+    """Settings of one model, by a name that workers serve or by their root.
 
-    tokenizer   directory, or a name on the hub or in its cache; without it: what the workers call its root
+    tokenizer   directory, or a name on the hub or in its cache; without it: the root that workers report
     template    file with the chat template that the workers were started with, in place of the model's own
-    renderer    who makes its prompts; auto: what its files say; worker: always the worker
+    renderer    maker of its prompts; auto: by its files; worker: always the worker
     aliases     other names that clients may use for it
     """
 
@@ -24,32 +23,44 @@ class ModelTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     aliases: list[str] = msgspec.field(default_factory=list)
 
 
-class Models(Workers, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    models: Annotated[
-        dict[str, ModelTable],
+class Tokenizer(Section, frozen=True):
+    path: Annotated[
+        list[str],
         option(
-            'Tables [models."org/name"], by a name that workers serve or by their root: tokenizer, template, '
-            "renderer, aliases; docs/guides/models.md. A model without one is looked for by its root."
+            "Directory with tokenizer.json and chat template, for all models, or MODEL=DIR for one. By "
+            "default kvgate looks for the root that workers report: as a directory here, in the Hugging Face "
+            "cache, on the hub. Without a tokenizer a worker tokenizes each new prompt: a round trip.",
+            "path",
+            flag="tokenizer",
+            is_common=True,
         ),
-    ] = msgspec.field(default_factory=dict)
+    ] = msgspec.field(default_factory=list)
+    timeout_s: Annotated[
+        float,
+        option(
+            "Timeout of a worker's /tokenize for a prompt without a tokenizer here; beyond it the request is "
+            "routed by load. An idle worker answers within milliseconds, and a longer wait costs more than "
+            "good routing saves.",
+            "seconds",
+            gt=0,
+            is_rare=True,
+        ),
+    ] = 0.05
     hub: Annotated[
         bool,
         option(
-            "Fetch tokenizers (never weights) from the Hugging Face hub where they are on no disk here; "
-            "HF_HUB_OFFLINE says no too."
+            "Download tokenizers (never weights) that no local disk has from the Hugging Face hub. "
+            "HF_HUB_OFFLINE turns it off too.",
+            is_rare=True,
         ),
     ] = True
-    probe_tokens: Annotated[
+    probe: Annotated[
         bool,
         option(
-            "Ask each worker that joins for its tokens of 20 prompts: one that makes others than our "
-            "tokenizer is asked for those of requests too, or routed on load. Off: ours are believed."
+            "Compare each joining worker's tokens of 20 prompts with the gateway's. A worker that differs "
+            "tokenizes its own requests, or is routed by load. Off: the gateway's tokens count.",
         ),
     ] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        aliases_of(self.models)
 
 
 def aliases_of(models: Mapping[str, ModelTable]) -> dict[str, str]:

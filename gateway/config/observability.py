@@ -1,52 +1,81 @@
-"""The options of what is told of requests; all are fields of `Config`."""
+"""Tables `[log]`, `[otlp]` and `[record]`: logs, traces and recordings of requests."""
 
 from typing import Annotated, Literal
 
-from gateway.config.auth import Keyed
-from gateway.config.options import option
+from gateway.config.options import AT_ONCE, Section, option
 from gateway.http.url import Url
 
 
-class Telling(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    log_format: Annotated[
+class Log(Section, frozen=True):
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        option("Least severe level logged to stderr.", live=AT_ONCE),
+    ] = "info"
+    format: Annotated[
         Literal["auto", "json", "text"],
         option(
-            "How the log looks. json: each line is an object, for machines. text: all of it for people. "
-            "auto: the lines of --log-requests are JSON, the program's own messages text."
+            "Format of the log. json: each line is an object. text: all of it for people. auto: JSON for the "
+            "lines of --log-requests, text for the rest."
         ),
     ] = "auto"
-    log_requests: Annotated[
+    requests: Annotated[
         bool,
         option(
-            "Log a line per request, refused ones too: ids, tenant, model, worker, tokens, times, status, "
-            "who made the error (docs/operations/operating.md). Never the prompt."
+            "Log a line per request, rejected ones included: ids, tenant, model, worker, tokens, times, "
+            "status, origin of an error (docs/operations/operating.md). Never the prompt.",
+            live=AT_ONCE,
         ),
     ] = False
-    otlp_endpoint: Annotated[
+
+
+class Otlp(Section, frozen=True):
+    endpoint: Annotated[
         str,
         option(
-            "Where traces are sent, by OTLP over HTTP, as in http://127.0.0.1:4318/v1/traces; needs "
-            "kvgate[otel]. Names and numbers, never content. Further settings of the exporter (headers, "
-            "certificates) are OTEL_EXPORTER_OTLP_... in the environment. Empty: none are made.",
+            "URL for traces, by OTLP over HTTP, as in http://127.0.0.1:4318/v1/traces; needs kvgate[otel]. "
+            "Spans have names and numbers, never content. OTEL_EXPORTER_OTLP_... variables hold further "
+            "settings (headers, certificates). Empty: no traces.",
             "URL",
             pattern="^(https?://.+)?$",
         ),
     ] = ""
-    trace_sample_ratio: Annotated[
+    sample_ratio: Annotated[
         float,
         option(
-            "Share of the traces that begin here that are sent. Traces of clients that are trusted "
-            "(--trust-headers-from) are followed, and sampled as they say; others' are linked to.",
+            "Share of the traces beginning here that are sent. Traces of trusted clients "
+            "(--trust-headers-from) are continued and sampled as they decide; others' are linked.",
             "share",
             ge=0,
             le=1,
+            is_rare=True,
         ),
     ] = 1.0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.otlp_endpoint:
+        if self.endpoint:
             try:
-                Url.of(self.otlp_endpoint)
+                Url.of(self.endpoint)
             except ValueError as exc:
                 raise ValueError(f"otlp_endpoint: {exc}") from exc
+
+
+class Record(Section, frozen=True):
+    file: Annotated[
+        str,
+        option(
+            "Append a line of JSON per finished request, for `kvgate replay`: time, worker, tokens, TTFT, "
+            "and the prompt as hashes of its blocks. Requests usage on all streams.",
+            "path",
+            flag="record",
+        ),
+    ] = ""
+    tokens: Annotated[
+        bool,
+        option("Record prompts' token ids too, from which anybody can restore the text.", is_rare=True),
+    ] = False
+    max_bytes: Annotated[
+        int,
+        option(
+            "Size limit of the recording; further requests are counted only.", "bytes", ge=1, is_rare=True
+        ),
+    ] = 1 << 30

@@ -1,73 +1,109 @@
-"""The options of what several gateways share; all are fields of `Config`."""
+"""Tables `[redis]` and `[index]`: state that gateways share, and the index of cached blocks."""
 
 from typing import Annotated, Literal
 
-from gateway.config.admission import Flow
-from gateway.config.options import option
+from gateway.config.options import Section, option
+from gateway.core.block_limits import MAX_BLOCKS
 
 
-class Sharing(Flow, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    index: Annotated[
+class Index(Section, frozen=True):
+    backend: Annotated[
         Literal["auto", "memory", "replicated", "redis"],
         option(
-            "Where it is known what workers hold. memory: in each gateway for itself. replicated: there too, "
-            "and one gateway per worker reads its events and tells the others through Redis, so that one "
-            "that starts late knows as much. redis: one gateway per worker tells Redis, and all ask there, "
-            "one round trip per request: for what is too much for the memory of each. auto: replicated "
-            "where --redis is given, else memory."
+            "Index of the blocks that workers hold. memory: each gateway has its own. replicated: also in "
+            "memory, while one gateway per worker reads its events and publishes them through Redis, so that "
+            "a late starter is exact at once. redis: one gateway per worker writes to Redis, and all look up "
+            "there, one round trip per request, for indexes too large for each gateway's memory. auto: "
+            "replicated with --redis, else memory.",
+            flag="index",
         ),
     ] = "auto"
-    booking: Annotated[
-        Literal["auto", "own", "shared", "atomic"],
+    max_worker_blocks: Annotated[
+        int,
         option(
-            "Whether gateways know what others have in flight, through Redis. shared: each tells. atomic: "
-            "and one decides at a time. auto: shared where --redis is given, else own."
+            "Limit on indexed blocks of one worker, for its GPU and for its offload tiers each, whatever it "
+            "declares. Beyond it the gateway pauses the worker's events, and its stream is BLIND.",
+            "blocks",
+            ge=1024,
+            is_rare=True,
         ),
-    ] = "auto"
-    redis: Annotated[
+    ] = MAX_BLOCKS
+    offload_blocks: Annotated[
+        int,
+        option(
+            "Limit on indexed blocks of one worker in all its offload tiers (CPU, disk, remote), which no "
+            "engine declares. 0: 16 times what it declares for its GPU.",
+            "blocks",
+            ge=0,
+            is_rare=True,
+        ),
+    ] = 0
+
+
+class Redis(Section, frozen=True):
+    url: Annotated[
         str,
         option(
             "Redis 7 or Valkey 7.2 (or newer) that gateways share: redis://, rediss:// (TLS) or unix://, "
             "with user, password and database as usual; redis+sentinel://HOST:PORT,HOST:PORT/MASTER or "
-            "redis+cluster://HOST:PORT,HOST:PORT (rediss+...: TLS), followed when they fail over; or "
-            "'embedded', a server that this gateway starts for its own processes.",
+            "redis+cluster://HOST:PORT,HOST:PORT (rediss+...: TLS), with fail-over; or 'embedded', a "
+            "server that this gateway starts for its own processes.",
             "URL",
+            flag="redis",
+            is_secret=True,
+            is_common=True,
         ),
     ] = ""
-    redis_password_file: Annotated[
+    booking: Annotated[
+        Literal["auto", "own", "shared", "atomic"],
+        option(
+            "Sharing of in-flight load between gateways through Redis. shared: each publishes its bookings. "
+            "atomic: additionally one gateway decides at a time. auto: shared with --redis, else own.",
+            flag="booking",
+        ),
+    ] = "auto"
+    password_file: Annotated[
         str,
         option("File with the password for Redis, in place of one in its URL, which `ps` shows.", "path"),
     ] = ""
-    redis_ca_file: Annotated[
+    ca_file: Annotated[
         str,
-        option("Certificates (PEM) by which Redis is verified, in place of the system's.", "path"),
+        option("CA certificates (PEM) that verify Redis, in place of the system's.", "path"),
     ] = ""
-    redis_cert_file: Annotated[
-        str, option("Certificate chain (PEM) shown to a Redis that asks for one.", "path")
+    cert_file: Annotated[
+        str, option("Client certificate chain (PEM) for a Redis that requires one.", "path", is_rare=True)
     ] = ""
-    redis_cert_key_file: Annotated[
-        str, option("Its private key, unencrypted PEM, where it is not in the same file.", "path")
-    ] = ""
-    redis_prefix: Annotated[
+    cert_key_file: Annotated[
         str,
         option(
-            "Before each key in Redis. Gateways of one fleet have the same, fleets that share a Redis have "
-            "others; models are kept apart by themselves.",
+            "Private key of that certificate, unencrypted PEM; default: in the same file.",
+            "path",
+            is_rare=True,
+        ),
+    ] = ""
+    prefix: Annotated[
+        str,
+        option(
+            "Prefix of each key in Redis. Gateways of one fleet share it, and fleets that share a Redis "
+            "have different ones; models are kept apart without it.",
             pattern="^[A-Za-z0-9_.:-]{1,64}$",
         ),
     ] = "kvgate"
-    redis_timeout_s: Annotated[
+    timeout_s: Annotated[
         float,
         option(
-            "For a connection to Redis, and for each of its answers; then it counts as lost.", "seconds", gt=0
-        ),
-    ] = 1.0
-    redis_lookup_timeout_s: Annotated[
-        float,
-        option(
-            "With --index redis: how long a request waits for what Redis knows of its prompt. Then it is "
-            "routed by what this gateway knows itself. Some hundred times what a lookup takes.",
+            "Timeout of a connection to Redis and of each answer; beyond it Redis counts as lost.",
             "seconds",
             gt=0,
+        ),
+    ] = 1.0
+    lookup_timeout_s: Annotated[
+        float,
+        option(
+            "Timeout of a request's lookup with --index redis; beyond it the gateway routes by its own "
+            "knowledge. Some hundred times what a lookup takes.",
+            "seconds",
+            gt=0,
+            is_rare=True,
         ),
     ] = 0.02

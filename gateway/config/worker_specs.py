@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 
-import msgspec
-
-from gateway.config import Config
+from gateway.config import Config, replaced
 from gateway.core.worker import Role
 from gateway.http.address import worker_url
 
@@ -12,9 +10,9 @@ from gateway.http.address import worker_url
 def specs_of(config: Config) -> list[str]:
     """All workers as they are given, each "URL" or "ROLE=URL", as `parse_spec` reads them."""
     return [
-        *config.worker,
-        *[f"{Role.PREFILL.value}={url}" for url in config.prefill],
-        *[f"{Role.DECODE.value}={url}" for url in config.decode],
+        *config.fleet.worker,
+        *[f"{Role.PREFILL.value}={url}" for url in config.fleet.prefill],
+        *[f"{Role.DECODE.value}={url}" for url in config.fleet.decode],
     ]
 
 
@@ -63,6 +61,4 @@ def with_specs(config: Config, specs: Sequence[str]) -> Config:
     given: dict[Role | None, list[str]] = {None: [], Role.PREFILL: [], Role.DECODE: []}
     for url, role in map(_parts, without_drains(specs)):
         given[role].append(url)
-    return msgspec.structs.replace(
-        config, worker=given[None], prefill=given[Role.PREFILL], decode=given[Role.DECODE]
-    )
+    return replaced(config, worker=given[None], prefill=given[Role.PREFILL], decode=given[Role.DECODE])

@@ -36,7 +36,7 @@ class BlockLimits:
         if on_gpu > self.on_gpu:
             return f"it stores {on_gpu:,} blocks without removing them, beyond {self.on_gpu:,}{self._why}"
         if offloaded > self.offloaded:
-            raised = " (--offload-blocks raises that)"
+            raised = " (offload_blocks raises that)"
             return f"it offloads {offloaded:,} blocks, beyond {self.offloaded:,}{self._why}{raised}"
         return None
 

@@ -106,7 +106,7 @@ def summary(unusable: Sequence[Unusable], max_named: int = 8) -> str:
 
 def _of_salts(worker: Worker, first: tuple[int, ...] | None) -> str:
     if first is None:
-        return f"{worker.engine} has no cache_salt, which --tenant-salt needs"
+        return f"{worker.engine} has no cache_salt, which --tenant-salt-file needs"
     wanted = ".".join(map(str, first))
     which = f"{worker.engine} ignores cache_salt before version {wanted}"
-    return f"{which}, which --tenant-salt needs; this is version {(worker.version or 'unknown')[:64]}"
+    return f"{which}, which --tenant-salt-file needs; this is version {(worker.version or 'unknown')[:64]}"

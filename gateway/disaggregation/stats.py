@@ -135,8 +135,7 @@ class Splits:
 
 def splits_of(config: Config) -> Splits:
     """Raises ConfigError."""
-    transfer = TransferSpeed(tokens_per_s=config.transfer_tokens_per_s, latency_s=config.transfer_latency_s)
-    return Splits(Disaggregation(transfer, modes_of(config.disaggregation)))
+    return Splits(Disaggregation(TransferSpeed(), modes_of(config.disaggregation.mode)))
 
 
 def _tokens_made(decision: Decision) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from gateway.config import Config
 from gateway.core.errors import ConfigError
+from gateway.core.spelling import meant
 from gateway.core.worker import Role, Transfer, Worker
 from gateway.discovery.probe import ProbeError
 from gateway.discovery.probed import Facts, worker_urls, workers_of
@@ -57,16 +58,17 @@ class Said:
 def said_of(config: Config, known: Collection[str] = (), defaults: Mapping[str, str] | None = None) -> Said:
     """Return the declared settings. `known` are connectors, `defaults` those of engines. Raises
     ConfigError."""
-    roles = dict.fromkeys(worker_urls(config.prefill), Role.PREFILL)
-    for url in worker_urls(config.decode):
+    roles = dict.fromkeys(worker_urls(config.fleet.prefill), Role.PREFILL)
+    for url in worker_urls(config.fleet.decode):
         if url in roles:
             raise ConfigError(f"decode: {url} is a --prefill worker too; for both roles use --worker")
         roles[url] = Role.DECODE
-    named = dict(_by_url("connector", spec) for spec in config.connector)
+    named = dict(_by_url("connector", spec) for spec in config.fleet.connector)
     for name in named.values():
         if name not in known:
-            raise ConfigError(f"connector: unknown connector '{name}'; known: {', '.join(known)}")
-    places = dict(_by_url("topology", spec) for spec in config.topology)
+            words = meant(name, known) or f"; known: {', '.join(known)}"
+            raise ConfigError(f"connector: unknown connector '{name}'{words}")
+    places = dict(_by_url("topology", spec) for spec in config.fleet.topology)
     if "" in places:
         raise ConfigError(f"topology: '{places['']}' names no worker; give URL=LABEL")
     return Said(roles, named, named.get(""), defaults or {}, places)

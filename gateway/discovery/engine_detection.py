@@ -11,6 +11,7 @@ import msgspec
 from gateway.core.decoding import UNREADABLE
 from gateway.core.engine import Engine
 from gateway.core.errors import ConfigError
+from gateway.core.spelling import meant
 from gateway.discovery.probed import endpoint_url
 
 MODELS, METRICS, HEALTH = "/v1/models", ("/metrics", "/prometheus/metrics"), "/health"
@@ -41,7 +42,8 @@ class Engines:
         for spec in said:
             url, _, name = spec.rpartition("=")
             if name not in self._table:
-                raise ConfigError(f"engine: unknown engine '{name}'; known: {', '.join(self._table)}")
+                words = meant(name, self._table) or f"; known: {', '.join(self._table)}"
+                raise ConfigError(f"engine: unknown engine '{name}'{words}")
             if url:
                 self._by_url[_endpoint(url)] = self._table[name]
             else:

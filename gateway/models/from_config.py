@@ -12,7 +12,7 @@ def catalog_of(config: Config, prompts: PromptSource, fleet: Fleet) -> Catalog:
     """Catalog of a configuration. `--tokenizer MODEL=DIR` is the table of one model and overrides the
     configuration file. Raises ConfigError."""
     tables, any_model = dict(config.models), ""
-    for spec in config.tokenizer:
+    for spec in config.tokenizer.path:
         model, _, name = spec.rpartition("=")
         if model:
             table = tables.get(model, ModelTable())
@@ -26,6 +26,6 @@ def catalog_of(config: Config, prompts: PromptSource, fleet: Fleet) -> Catalog:
         fleet,
         tables=tables,
         any_model=any_model,
-        hub=Hub(config.hub),
-        probes=config.probe_tokens,
+        hub=Hub(config.tokenizer.hub),
+        probes=config.tokenizer.probe,
     )

@@ -101,7 +101,7 @@ class Hub:
         if "/" not in name:
             raise NotFound(f"{name} is neither a directory nor an ORG/NAME on the hub, and not in {where}")
         if not self.uses_hub or constants.HF_HUB_OFFLINE:
-            why = "the environment is set to offline" if self.uses_hub else "--no-hub is given"
+            why = "the environment is set to offline" if self.uses_hub else "hub = false in [tokenizer]"
             raise NotFound(f"{name} is not in {where}, and the hub is not used: {why}")
         disable_progress_bars()  # they write to stderr, where the log is
         cache = constants.HF_HUB_CACHE if _is_writable(Path(constants.HF_HUB_CACHE)) else self._room()

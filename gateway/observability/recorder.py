@@ -162,7 +162,7 @@ class Recorder:
         else:
             self._metrics.num_recorded += num
             if num < len(lines):
-                self._lost(len(lines) - num, f"it has --record-max-bytes ({self._max_bytes})")
+                self._lost(len(lines) - num, f"it has reached its size limit of {self._max_bytes} bytes")
 
     def _lost(self, num: int, why: str) -> None:
         self._metrics.num_unwritten += num
@@ -213,8 +213,8 @@ def hashed(session: str) -> str:
 
 def recorder_of(config: Config, metrics: Metrics, observers: Observers) -> Recorder:
     """A recorder, which observes decisions and ends if `--record` is given. Raises ConfigError."""
-    path = Path(config.record) if config.record else None
-    recorder = Recorder(path, metrics, max_bytes=config.record_max_bytes, keeps_tokens=config.record_tokens)
+    path = Path(config.record.file) if config.record.file else None
+    recorder = Recorder(path, metrics, max_bytes=config.record.max_bytes, keeps_tokens=config.record.tokens)
     if path is not None:
         observers.decided.append(recorder.decided)
         observers.finished.append(recorder.finished)

@@ -23,12 +23,12 @@ class Telling:
         self.tellers: list[Teller] = []
         self.collectors: list[Collector] = [LogCollector(sink)] if sink else []
         self.traces: Traces | None = None
-        if config.otlp_endpoint:
-            exporter = otlp_exporter(config.otlp_endpoint)
-            self.traces = Traces(exporter, trusts, config.trace_sample_ratio)
+        if config.otlp.endpoint:
+            exporter = otlp_exporter(config.otlp.endpoint)
+            self.traces = Traces(exporter, trusts, config.otlp.sample_ratio)
             self.tellers.append(self.traces.ended)
             self.collectors.append(self.traces)
-        self._lines = request_teller(config.log_format, sink)
+        self._lines = request_teller(config.log.format, sink)
         self.take(config)
 
     def close(self) -> None:
@@ -37,7 +37,7 @@ class Telling:
 
     def take(self, config: Config) -> None:
         """Turn the access log on or off, as a reloaded configuration says."""
-        if config.log_requests and self._lines not in self.tellers:
+        if config.log.requests and self._lines not in self.tellers:
             self.tellers.append(self._lines)
-        elif not config.log_requests and self._lines in self.tellers:
+        elif not config.log.requests and self._lines in self.tellers:
             self.tellers.remove(self._lines)

@@ -1,6 +1,7 @@
 """Topology: the nearest workers with room, since another zone costs money, and each hop time.
 
-`--topology URL=zone1/rack2` sets a worker's place, and `--place zone1/rack2` the gateway's.
+The location of a worker is `[fleet] topology = ["URL=zone1/rack2"]`, the gateway's `[fleet] location =
+"zone1/rack2"`.
 """
 
 from collections.abc import Sequence

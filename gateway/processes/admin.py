@@ -23,7 +23,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from gateway.admin.routes import ENDPOINTS, Processes, bound
-from gateway.config import MAX_BODY_BYTES
+from gateway.config.server import MAX_BODY_BYTES
 from gateway.core.errors import ConfigError
 from gateway.observability.metric_spec import MetricSpec
 from gateway.processes import metrics_merge

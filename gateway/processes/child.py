@@ -84,7 +84,7 @@ class Child:
         if begun is None:
             return 0  # the supervisor is gone already
         begin, memory = begun
-        sink = set_up(begin.config.log_level, begin.config.log_format, begin.row)
+        sink = set_up(begin.config.log.level, begin.config.log.format, begin.row)
         place = shared_memory.view_beside(begin.config, memory, begin.row, begin.num_rows)
         connections = Connections(place.table, begin.row)
         try:
@@ -137,7 +137,7 @@ class Child:
         if self._leave_s is not None and not self._stop.is_set():
             await gateway.leave(self._leave_s, self._stop)
         if self._stop.is_set() and self._stop_s is None:
-            self._stop_s = begin.config.drain_timeout_s
+            self._stop_s = begin.config.server.drain_timeout_s
 
     def _on_message(self, message: bytes, files: list[int]) -> None:
         match decode_to_process(message):

@@ -98,7 +98,7 @@ class Supervisor:
         self._memory = shared_memory.create(self._num_rows)
         self._table = shared_memory.table(self._memory, self._num_rows)
         self._used = shared_memory.quota_table(self._memory, self._num_rows)
-        self._processes = [Process(row) for row in range(config.processes)]
+        self._processes = [Process(row) for row in range(config.server.processes)]
         self._configured = [_normal(spec) for spec in specs_of(config)]
         self._workers: list[str] = []
         self._policy_source: str | None = None
@@ -113,7 +113,7 @@ class Supervisor:
             self._note_workers,
             self.reload_policies,
             self.reload,
-            config.adapter_timeout_s,
+            config.admin.adapter_timeout_s,
         )
         self._admin_site: web.SockSite | None = None
 
@@ -130,7 +130,7 @@ class Supervisor:
         """Start all processes and wait until they are ready. Raises ConfigError if they reject the
         configuration."""
         self._workers = [*self._configured, *workers]
-        self._policy_source = _source_of(self.config.policy_file)
+        self._policy_source = _source_of(self.config.policy.file)
         for process in self._processes:
             await self._spawn(process, warm_up_s)
         for process in self._processes:
@@ -143,7 +143,9 @@ class Supervisor:
         app = self._aggregate.app()
         app.middlewares.append(closing(lambda: self._is_leaving))
         self._keeper = keeper_before(app, self.config, self._tasks)
-        self._admin_runner = AdminRunner(app, self.config.head_timeout_s, self.config.body_timeout_s)
+        self._admin_runner = AdminRunner(
+            app, self.config.server.head_timeout_s, self.config.server.body_timeout_s
+        )
         await self._admin_runner.setup()
 
     async def listen(self, traffic: Sequence[socket.socket], admin: socket.socket) -> None:
@@ -169,7 +171,7 @@ class Supervisor:
     async def reload_policies(self) -> Reply:
         """Reload the policy file in all processes, and in those that start later. The first rejection is the
         reply: if one rejects it, all would."""
-        source = _source_of(self.config.policy_file)
+        source = _source_of(self.config.policy.file)
         question = Question("POST", "/admin/policies/reload", b"{}", {"Content-Type": "application/json"})
         reply = Reply(503, "application/json", b'{"error":{"message":"no process is ready"}}')
         for process in self._alive():
@@ -191,7 +193,7 @@ class Supervisor:
 
     async def _change(self, difference: Difference) -> None:
         new, added, dropped = difference.applied_to(self.config), difference.added, difference.dropped
-        source = _source_of(new.policy_file)
+        source = _source_of(new.policy.file)
         for process in self._processes:
             if process.pid:
                 await process.began.wait()
@@ -226,7 +228,7 @@ class Supervisor:
         """Stop accepting, let requests finish until the deadline, end every process."""
         self._is_ending = True
         await self._stop_listening()
-        seconds = self.config.drain_timeout_s if drain_s is None else drain_s
+        seconds = self.config.server.drain_timeout_s if drain_s is None else drain_s
         self._drain(Drain(seconds, is_leaving=False))
         if not await self._all_ended(seconds + KILL_AFTER_S, asyncio.Event()):
             for process in self._processes:
@@ -311,7 +313,7 @@ class Supervisor:
             case DrainNotice():
                 process.is_ready, process.is_leaving = False, True
                 if process.channel:
-                    drain = Drain(self.config.drain_timeout_s, is_leaving=True)
+                    drain = Drain(self.config.server.drain_timeout_s, is_leaving=True)
                     process.channel.send(encode(drain))
 
     async def _watch(self, process: Process, started: asyncio.subprocess.Process) -> None:

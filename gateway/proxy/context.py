@@ -52,17 +52,19 @@ class ProxyOptions:
 
 def proxy_options(config: Config) -> ProxyOptions:
     return ProxyOptions(
-        connect_timeout_s=config.connect_timeout_s,
-        deadlines=Deadlines(config.first_byte_timeout_s, config.idle_timeout_s, config.total_timeout_s),
-        pool_idle_s=config.pool_idle_s,
-        max_attempts=config.max_attempts,
-        retry_share=config.retry_share,
-        expose_headers=config.expose_headers,
-        prefill_timeout_s=config.prefill_timeout_s,
-        allow_transfer_fields=config.allow_transfer_fields,
-        session_header=config.session_header.lower().encode(),
-        session_cookie=config.session_cookie.encode(),
-        mask_cached_tokens=config.mask_cached_tokens,
+        connect_timeout_s=config.proxy.connect_timeout_s,
+        deadlines=Deadlines(
+            config.proxy.first_byte_timeout_s, config.proxy.idle_timeout_s, config.proxy.total_timeout_s
+        ),
+        pool_idle_s=config.proxy.pool_idle_s,
+        max_attempts=config.proxy.max_attempts,
+        retry_share=config.proxy.retry_share,
+        expose_headers=config.headers.expose_headers,
+        prefill_timeout_s=config.disaggregation.prefill_timeout_s,
+        allow_transfer_fields=config.proxy.allow_transfer_fields,
+        session_header=config.headers.session_header.lower().encode(),
+        session_cookie=config.headers.session_cookie.encode(),
+        mask_cached_tokens=config.auth.mask_cached_tokens,
     )
 
 

@@ -18,7 +18,7 @@ BODY_BYTES = gauge(
 )
 BODY_LIMIT = gauge(
     "kvgate_buffered_body_limit_bytes",
-    "Limit on bytes of buffered request bodies (--max-bodies-bytes).",
+    "Limit on bytes of buffered request bodies (--body-memory-bytes).",
     merge=Merge.SUM,
 )
 BODY_REJECTIONS = counter(

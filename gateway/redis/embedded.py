@@ -16,9 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
-
-from gateway.config import Config
+from gateway.config import Config, replaced
 from gateway.core.errors import ConfigError
 from gateway.redis.options import EMBEDDED
 
@@ -105,14 +103,14 @@ class EmbeddedServer:
 @contextmanager
 def embedded(config: Config) -> Iterator[Config]:
     """Yield the configuration with the URL of an embedded server, where `redis` asks for one."""
-    if config.redis != EMBEDDED:
+    if config.redis.url != EMBEDDED:
         yield config
         return
     server = EmbeddedServer()
     try:
         server.start()
-        booking = "own" if config.booking == "auto" else config.booking  # there are no other gateways
-        yield msgspec.structs.replace(config, redis=server.url, booking=booking)
+        booking = "own" if config.redis.booking == "auto" else config.redis.booking
+        yield replaced(config, redis=server.url, booking=booking)
     finally:
         server.stop()
 

@@ -41,25 +41,25 @@ class RedisOptions:
 
 def redis_of(config: Config) -> RedisOptions | None:
     """Return the Redis settings, None where none are given. Raises ConfigError."""
-    if not config.redis:
-        if config.index in ("replicated", "redis"):
-            raise ConfigError(f"index: {config.index} needs --redis, the URL of a server")
+    if not config.redis.url:
+        if config.index.backend in ("replicated", "redis"):
+            raise ConfigError(f"index: {config.index.backend} needs --redis, the URL of a server")
         return None
-    if config.redis == EMBEDDED:
+    if config.redis.url == EMBEDDED:
         raise ConfigError("redis: 'embedded' is for `kvgate serve`; give the URL of a server here")
-    where = shown(config.redis)
-    _check(config.redis, where)
-    scheme = urlsplit(config.redis).scheme
+    where = shown(config.redis.url)
+    _check(config.redis.url, where)
+    scheme = urlsplit(config.redis.url).scheme
     files = _tls(config)
     if files and not scheme.startswith("rediss"):
         raise ConfigError("redis_ca_file, redis_cert_file: are for rediss:// only")
-    multi = _parse_multi(config.redis, where) if scheme in PORTS else None
-    url = multi.url if multi else config.redis
+    multi = _parse_multi(config.redis.url, where) if scheme in PORTS else None
+    url = multi.url if multi else config.redis.url
     connection = _parse(url, where) | files
-    if config.redis_password_file:
-        connection["password"] = read_key(config.redis_password_file, "redis_password_file")
+    if config.redis.password_file:
+        connection["password"] = read_key(config.redis.password_file, "redis_password_file")
     if multi is None:
-        return RedisOptions(where, config.redis_prefix, config.redis_timeout_s, connection)
+        return RedisOptions(where, config.redis.prefix, config.redis.timeout_s, connection)
     del connection["host"], connection["port"]
     locator_options = {
         name: value for name, value in connection.items() if name not in ("db", "username", "password")
@@ -68,11 +68,11 @@ def redis_of(config: Config) -> RedisOptions | None:
         if connection.pop("db", 0):
             raise ConfigError(f"redis: '{where}' names a database, and a Cluster has only 0")
         locator_options = dict(connection)
-    prefix = f"{{{config.redis_prefix}}}" if scheme in CLUSTER else config.redis_prefix
+    prefix = f"{{{config.redis.prefix}}}" if scheme in CLUSTER else config.redis.prefix
     locator_options |= multi.locator_options
     addresses, service = multi.addresses, multi.service
     return RedisOptions(
-        where, prefix, config.redis_timeout_s, connection, addresses, service, locator_options
+        where, prefix, config.redis.timeout_s, connection, addresses, service, locator_options
     )
 
 
@@ -158,9 +158,9 @@ def _parse(url: str, where: str) -> dict[str, Any]:
 
 def _tls(config: Config) -> dict[str, Any]:
     named = {
-        "ssl_ca_certs": (config.redis_ca_file, "redis_ca_file"),
-        "ssl_certfile": (config.redis_cert_file, "redis_cert_file"),
-        "ssl_keyfile": (config.redis_cert_key_file or config.redis_cert_file, "redis_cert_key_file"),
+        "ssl_ca_certs": (config.redis.ca_file, "redis_ca_file"),
+        "ssl_certfile": (config.redis.cert_file, "redis_cert_file"),
+        "ssl_keyfile": (config.redis.cert_key_file or config.redis.cert_file, "redis_cert_key_file"),
     }
     files: dict[str, Any] = {}
     for name, (file, option) in named.items():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.config.options import Parser
+from gateway.config.flags import Parser
 from gateway.core.errors import ConfigError
 from gateway.policies.framework.registry import AUTO
 from gateway.replay.charts import page

@@ -55,9 +55,10 @@ class Agents:
 NO_AGENTS = Agents()
 
 
-def agents_of(options: Config) -> Agents:
+def agents_of(config: Config) -> Agents:
     """Return the agents of the configuration. Raises ConfigError."""
-    ca, cert, key = options.agent_ca_file, options.agent_cert_file, options.agent_cert_key_file
+    agent = config.agent
+    ca, cert, key = agent.ca_file, agent.cert_file, agent.cert_key_file
     if cert and not ca:
         raise ConfigError("agent_cert_file: needs agent_ca_file")
     if key and not cert:
@@ -66,8 +67,8 @@ def agents_of(options: Config) -> Agents:
     if tls and cert:
         key_option = "agent_cert_key_file" if key else "agent_cert_file"
         tls = AgentTls(tls.ca, _read(key or cert, key_option), _read(cert, "agent_cert_file"))
-    token = read_key(options.agent_token_file, "agent_token_file") if options.agent_token_file else None
-    return Agents(options.agent_port, dict(map(_named, options.agent)), tls, token)
+    token = read_key(agent.token_file, "agent_token_file") if agent.token_file else None
+    return Agents(agent.port, dict(map(_named, agent.address)), tls, token)
 
 
 class AgentFeeds:

@@ -57,7 +57,7 @@ class Choosing:
         self.trials = Trials(self._shares(), self._made.shadows)
 
     def __repr__(self) -> str:
-        return f"Choosing({self.policy!r}, file={self._config.policy_file!r})"
+        return f"Choosing({self.policy!r}, file={self._config.policy.file!r})"
 
     @property
     def policy(self) -> Policy:
@@ -111,7 +111,7 @@ class Choosing:
         """As plain JSON values."""
         used = [self._used(name) for name in self._shares()]
         faults = [f"{each.name}: {each.fault}" for each in used if isinstance(each, Guard) and each.fault]
-        file = {"path": self._config.policy_file, "refused": self.refusal}
+        file = {"path": self._config.policy.file, "refused": self.refusal}
         return {
             "policy": self.policy.name,
             "fault": "; ".join(faults) or None,
@@ -151,10 +151,10 @@ class Choosing:
 
     def _make(self, config: Config, source: str | None) -> Made:
         """Raises ConfigError."""
-        file = read_file(Path(config.policy_file), source) if config.policy_file else None
+        file = read_file(Path(config.policy.file), source) if config.policy.file else None
         library = library_of(config, file, self.faults)
         policy, shadows = policy_of(config, library), dict(shadows_of(config, library))
-        for name in map(library.resolved, [*(config.ab or [config.policy]), *shadows]):
+        for name in map(library.resolved, [*(config.policy.ab or [config.policy.name]), *shadows]):
             if not is_shipped(name):
                 try_out(library, name)
         return Made(file, library, policy, shadows)
@@ -163,25 +163,25 @@ class Choosing:
 def library_of(config: Config, file: PolicyFile | None = None, faults: Faults | None = None) -> Library:
     """Raises ConfigError."""
     return Library(
-        worth=worth_of(config.medium_worth),
-        place=config.place,
+        worth=worth_of(config.policy.medium_worth),
+        place=config.fleet.location,
         compositions=config.policies,
         file=file,
-        budget_s=config.policy_budget_ms / 1000,
+        budget_s=config.policy.budget_ms / 1000,
         faults=faults,
     )
 
 
 def policy_of(config: Config, library: Library) -> Policy:
     """The one in use, or several side by side. Raises ConfigError."""
-    if not config.ab:
-        return library.policy(config.policy)
-    if config.policy != AUTO:
-        raise ConfigError(f"ab: names the policies in use; leave policy = {config.policy} out")
-    for name, share in config.ab.items():
+    if not config.policy.ab:
+        return library.policy(config.policy.name)
+    if config.policy.name != AUTO:
+        raise ConfigError(f"ab: names the policies in use; leave policy = {config.policy.name} out")
+    for name, share in config.policy.ab.items():
         if not 0 < share < inf:
             raise ConfigError(f"ab: the share of {name} is {share:g}; give one above 0")
-    shares = {library.resolved(name): share for name, share in config.ab.items()}
+    shares = {library.resolved(name): share for name, share in config.policy.ab.items()}
     if len(shares) < 2:
         raise ConfigError("ab: give two policies or more")
     return Arms({name: library.policy(name) for name in shares}, shares)
@@ -189,7 +189,7 @@ def policy_of(config: Config, library: Library) -> Policy:
 
 def shadows_of(config: Config, library: Library) -> Iterator[tuple[str, Shadow]]:
     """Raises ConfigError."""
-    for name in map(library.resolved, config.shadow):
+    for name in map(library.resolved, config.policy.shadow):
         faults = Faults()
         yield name, Shadow(library.policy(name, faults), faults)
 

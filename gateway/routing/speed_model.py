@@ -21,6 +21,8 @@ from gateway.core.worker import Reported, WorkerId
 from gateway.routing.concurrency import Seats
 from gateway.routing.least_squares import Fit
 
+PREFILL_TOKENS_PER_S = 20_000.0
+"""The first estimate of a worker's speed: about an 8B model's on an H100."""
 MIN_SEEN = 3.0
 """Observations from which a worker counts for what the others are taken for."""
 UNKNOWN, LIKE_OTHERS = 2.0, 0.5
@@ -57,7 +59,7 @@ class Paces:
         self._refreshed_s = -REFRESH_S
 
     @staticmethod
-    def of(prefill_tokens_per_s: float) -> "Paces":
+    def of(prefill_tokens_per_s: float = PREFILL_TOKENS_PER_S) -> "Paces":
         """With such a speed believed before anything is seen, and all else in proportion."""
         share = 1 / prefill_tokens_per_s / TYPICAL.token_s
         scaled = [share * field for field in (*_rest(TYPICAL), *_first(TYPICAL))]

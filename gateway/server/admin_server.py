@@ -16,8 +16,8 @@ log = logging.getLogger("kvgate.admin")
 
 def allowed_hosts(config: Config) -> AllowedHosts:
     """Return the allowed hosts, including the name that the port is bound to, if it is one."""
-    bound = [] if is_literal(config.admin_host) else [config.admin_host]
-    return AllowedHosts([*bound, *config.admin_allowed_hosts])
+    bound = [] if is_literal(config.admin.host) else [config.admin.host]
+    return AllowedHosts([*bound, *config.admin.allowed_hosts])
 
 
 def add_judge(app: web.Application, config: Config) -> None:

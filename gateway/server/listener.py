@@ -35,16 +35,17 @@ from gateway.server.sockets import adopt
 log = logging.getLogger("kvgate")
 
 LOOK_EVERY_S = 0.02
+MAX_HANDSHAKE_S = 10.0
+"""A client that shakes hands takes some round trips; the head of its request may come later."""
 
 
 def limits_of(config: Config) -> Limits:
     return Limits(
-        max_body_bytes=config.max_body_bytes,
-        max_head_bytes=config.max_head_bytes,
-        head_timeout_s=config.head_timeout_s,
-        body_timeout_s=config.body_timeout_s,
-        min_body_rate=config.min_body_rate,
-        keep_alive_s=config.keep_alive_s,
+        max_body_bytes=config.server.max_body_bytes,
+        head_timeout_s=config.server.head_timeout_s,
+        body_timeout_s=config.server.body_timeout_s,
+        min_body_rate=config.server.min_body_rate,
+        keep_alive_s=config.server.keep_alive_s,
     )
 
 
@@ -66,22 +67,23 @@ class Front:
         self._handle, self._on_refused, self._bodies = handle, on_refused, bodies
         self._limits = limits_of(config)
         self._tls = listening_context(tls) if tls else None
-        self._head_timeout_s = config.head_timeout_s
-        self._proxied = trusted_of(config) if config.proxy_protocol else None
-        self._handshake_timeout_s = config.tls_handshake_timeout_s
+        self._head_timeout_s = config.server.head_timeout_s
+        self._proxied = trusted_of(config) if config.server.proxy_protocol else None
+        self._handshake_timeout_s = min(config.server.head_timeout_s, MAX_HANDSHAKE_S)
         self._is_leaving = False
         self._opening = Tasks()
         self._acceptors: list[Acceptor] = []
         self._admin_site: web.SockSite | None = None
         admin.middlewares.append(closing(lambda: self._is_leaving))
-        self._admin_runner = AdminRunner(admin, config.head_timeout_s, config.body_timeout_s)
+        self._admin_runner = AdminRunner(admin, config.server.head_timeout_s, config.server.body_timeout_s)
 
     def __repr__(self) -> str:
         return f"Front(open={len(self._connections)}, opening={len(self._opening)})"
 
     def take(self, config: Config) -> None:
         """Apply new limits to connections from now on."""
-        self._limits, self._handshake_timeout_s = limits_of(config), config.tls_handshake_timeout_s
+        self._limits = limits_of(config)
+        self._handshake_timeout_s = min(config.server.head_timeout_s, MAX_HANDSHAKE_S)
 
     async def open(self) -> None:
         await self._admin_runner.setup()

@@ -24,11 +24,11 @@ class Behind:
         """Create the wrapper. Raises ConfigError."""
         self._handle = handle
         self._refuse = refuse
-        self._base = config.base_path
+        self._base = config.server.base_path
         self._trusted = trusted_of(config)
-        self._scheme = "https" if config.tls_cert_file else "http"
-        self._prefers = config.forwarded_header
-        self._has_proxies = bool(config.trusted_proxies) or config.proxy_protocol
+        self._scheme = "https" if config.tls.cert_file else "http"
+        self._prefers = config.server.forwarded_header
+        self._has_proxies = bool(config.server.trusted_proxies) or config.server.proxy_protocol
 
     def handle(self, http: HttpRequest, responder: Responder) -> Exchange | None:
         if self._base and not self._strip(http):
@@ -56,13 +56,13 @@ class Behind:
 
 def trusted_of(config: Config) -> Trusted:
     """Return the trusted proxies. Raises ConfigError."""
-    if config.proxy_protocol and not config.trusted_proxies:
+    if config.server.proxy_protocol and not config.server.trusted_proxies:
         raise ConfigError("proxy_protocol: needs trusted_proxies")
-    return Trusted(config.trusted_proxies, "--trusted-proxies")
+    return Trusted(config.server.trusted_proxies, "--trusted-proxies")
 
 
 def behind(config: Config, handle: Handle, refuse: Refuse) -> Handle:
     """Wrap `handle` where a base path or proxies are configured; else return it."""
-    if config.base_path or config.trusted_proxies or config.proxy_protocol:
+    if config.server.base_path or config.server.trusted_proxies or config.server.proxy_protocol:
         return Behind(config, handle, refuse).handle
     return handle

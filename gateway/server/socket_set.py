@@ -32,13 +32,13 @@ class Asked(msgspec.Struct, frozen=True):
 def asked(config: Config) -> dict[Asked, int]:
     """Return all sockets of a configuration, each with the permissions of its file, 0 where it has none."""
     wanted = {
-        Asked("port", config.host, config.port): 0,
-        Asked("admin_port", config.admin_host, config.admin_port): 0,
+        Asked("port", config.server.host, config.server.port): 0,
+        Asked("admin_port", config.admin.host, config.admin.port): 0,
     }
-    if config.unix_socket:
-        wanted[Asked(UNIX, config.unix_socket)] = int(config.unix_socket_mode, 8)
-    if config.takeover_socket:
-        wanted[Asked(TAKEOVER, config.takeover_socket)] = OWN_USER_ONLY
+    if config.server.unix_socket:
+        wanted[Asked(UNIX, config.server.unix_socket)] = int(config.server.unix_socket_mode, 8)
+    if config.server.takeover_socket:
+        wanted[Asked(TAKEOVER, config.server.takeover_socket)] = OWN_USER_ONLY
     return wanted
 
 

@@ -7,9 +7,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-import msgspec
-
-from gateway.config import Config
+from gateway.config import Config, by_key, replaced
 from gateway.config.secrets import read_key
 from gateway.config.workers import WorkerTable
 from gateway.core.errors import ConfigError
@@ -87,20 +85,20 @@ def with_tables(config: Config) -> Config:
         name: [f"{url}={value}" for url, table in config.workers.items() if (value := getattr(table, name))]
         for name in ("engine", "connector", "topology", "agent")
     }
-    more = {name: [*specs, *getattr(config, name)] for name, specs in specs_of.items() if specs}
-    return msgspec.structs.replace(config, **more) if more else config
+    more = {name: [*specs, *by_key()[name].of(config)] for name, specs in specs_of.items() if specs}
+    return replaced(config, **more) if more else config
 
 
 def ways_of(config: Config, environ: Mapping[str, str] = os.environ) -> Ways:
     """Return the access of all workers. Raises ConfigError."""
     by_url = {url: _way(url, table, environ) for url, table in config.workers.items()}
     try:
-        reachable = Reachable(config.worker_networks)
+        reachable = Reachable(config.worker.networks)
     except ValueError as exc:
         raise ConfigError(f"worker_networks: {exc}") from exc
-    named = [*config.worker, *config.prefill, *config.decode, *config.workers]
+    named = [*config.fleet.worker, *config.fleet.prefill, *config.fleet.decode, *config.workers]
     sockets = [Address.of(url).unix_path or "" for url in named if url[: len(UNIX)].lower() == UNIX]
-    return Ways(by_url, reachable, sockets=sockets, socket_dirs=config.worker_socket_dirs)
+    return Ways(by_url, reachable, sockets=sockets, socket_dirs=config.worker.socket_dirs)
 
 
 def _way(url: str, table: WorkerTable, environ: Mapping[str, str]) -> Way:

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.admin.app import MAX_RECENT, Admin
 from gateway.admin.explain import Preview
 from gateway.admin.workers import FleetAdmin
-from gateway.config import Config, load
+from gateway.config import config_of, load
 from gateway.core.decision import Prompt
 from gateway.core.errors import ConfigError
 from gateway.core.event_stream import StreamState
@@ -82,7 +82,7 @@ class Admined:
                 ("0", False),
             )
         )
-        self.choosing = Choosing(Config(policy="least_load"))
+        self.choosing = Choosing(config_of(policy="least_load"))
         admin = Admin(
             api=self.api,
             router=self.router,

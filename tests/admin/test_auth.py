@@ -10,7 +10,7 @@ from yarl import URL
 
 from gateway.admin.auth import add_guard, keeper_before, key_handlers
 from gateway.admin.routes import bound
-from gateway.config import Config
+from gateway.config import Config, config_of
 from gateway.runtime.tasks import Tasks
 from gateway.tenancy.auth.api_keys import make_key
 from gateway.tenancy.auth.credentials import Credentials
@@ -29,7 +29,7 @@ LINES = [
 def config(tmp_path: Path, scope: Any = "off") -> Config:
     path = tmp_path / "keys"
     path.write_text("\n".join(LINES))
-    return Config(key_file=str(path), admin_key=scope)
+    return config_of(key_file=str(path), admin_auth=scope)
 
 
 async def hello(request: web.Request) -> web.Response:
@@ -47,7 +47,7 @@ def client(
         ]
     )
     app.add_routes(bound(key_handlers(credentials)))
-    add_guard(app, credentials, Config(admin_key=scope, load_adapters=loads))
+    add_guard(app, credentials, config_of(admin_auth=scope, admin_load_adapters=loads))
     return TestClient(TestServer(app))
 
 
@@ -124,18 +124,18 @@ async def test_keys_are_told_without_what_they_are(tmp_path: Path) -> None:
 
 
 async def test_where_there_are_none(tmp_path: Path) -> None:
-    async with client(Credentials(Config()), "all") as asking:
+    async with client(Credentials(config_of()), "all") as asking:
         assert await (await asking.get("/admin/keys")).json() == {"keys": [], "groups": {}, "file": None}
 
 
 async def test_they_are_read_anew_when_asked(tmp_path: Path) -> None:
     made = config(tmp_path)
     async with client(Credentials(made)) as asking:
-        Path(made.key_file).write_text(LINES[0])
+        Path(made.auth.key_file).write_text(LINES[0])
         assert (await asking.post("/admin/keys/reload")).status == 415
         answer = await asking.post("/admin/keys/reload", json={})
         assert len((await answer.json())["keys"]) == 1
-        Path(made.key_file).write_text("{}")
+        Path(made.auth.key_file).write_text("{}")
         answer = await asking.post("/admin/keys/reload", json={})
         assert answer.status == 400
         assert ":1: missing required field `id`" in (await answer.json())["error"]["message"]

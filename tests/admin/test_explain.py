@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from gateway.admin.explain import Preview
-from gateway.config import Config
+from gateway.config import config_of
 from gateway.config.tenant_limits import Limits
 from gateway.core.errors import Forbidden, InvalidRequest, Unauthorized, UnknownModel
 from gateway.http.networks import Trusted
@@ -73,7 +73,7 @@ async def test_what_is_no_request_is_refused(
 
 
 async def test_it_is_told_who_asks_and_whether_it_would_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    flow = Config(max_in_flight_per_worker=1, tenants={"acme": Limits(priority=3)})
+    flow = config_of(queue_above_in_flight=1, tenants={"acme": Limits(priority=3)})
     world = World(monkeypatch, "w:1", flow=flow)
     world.context.prompts.worker_tokenizer = Asked()  # type: ignore[assignment]
     body: dict[str, Any] = {"model": "m", "prompt": "x"}

@@ -35,9 +35,9 @@ async def test_a_gateway_answers_with_these_fields(tmp_path: Path) -> None:
     flags = (
         "--config",
         str(tmp_path / "kvgate.toml"),
-        "--shadow",
+        "--policy-shadow",
         "random",
-        "--max-in-flight-per-worker",
+        "--queue-above-in-flight",
         "4",
     )
     flags += ("--trust-headers-from", "127.0.0.1", "--policy", "prefix_overlap")

@@ -17,7 +17,7 @@ async def test_it_is_off_unless_asked_for_and_says_how_to_turn_it_on() -> None:
         sim = await f.join("m", runtime_lora=True)
         for method, path in (("POST", ""), ("DELETE", "/a")):
             status, told = await ask(f, method, path, json=GOOD)
-            assert status == 403 and "--load-adapters" in told["error"]["message"]
+            assert status == 403 and "--admin-load-adapters" in told["error"]["message"]
         assert sim.engine and sim.engine.adapters == {}
         assert await ask(f, "GET") == (200, {"adapters": []})
 

@@ -3,7 +3,7 @@ import argparse
 import pytest
 
 from gateway.agent.config import AgentConfig, address_of, load
-from gateway.config.options import add_flags
+from gateway.config.flags import add_flags
 from gateway.core.errors import ConfigError
 
 

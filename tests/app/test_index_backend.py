@@ -1,11 +1,9 @@
 """Each value of `index` makes its backend."""
 
-from typing import get_args, get_type_hints
-
 import pytest
 
 from gateway.app.index_backend import BACKENDS, backend_of
-from gateway.config import Config
+from gateway.config import by_key, config_of
 from gateway.core.errors import ConfigError
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
@@ -17,18 +15,17 @@ REDIS = "redis://127.0.0.1:1"
 
 
 def test_each_value_of_the_option_has_a_backend() -> None:
-    values = get_args(get_type_hints(Config)["index"])
-    assert {*BACKENDS, "auto"} == set(values)
+    assert {*BACKENDS, "auto"} == set(by_key()["index"].choices)
 
 
 def test_a_gateway_alone_keeps_its_index_in_memory_and_shares_nothing() -> None:
-    backend = backend_of(Config(), LOSSES)
+    backend = backend_of(config_of(), LOSSES)
     assert isinstance(backend.index, MemoryIndex)
     assert (backend.fetch, backend.run, backend.share(AssumedIndex())) == (None, None, None)
 
 
 async def test_events_are_shared_through_redis_where_there_is_one() -> None:
-    backend = backend_of(Config(redis=REDIS), LOSSES)
+    backend = backend_of(config_of(redis=REDIS), LOSSES)
     assert isinstance(backend.index, MemoryIndex) and backend.fetch is None
     shared = backend.share(AssumedIndex())
     assert shared is not None and shared.can_recover
@@ -36,7 +33,7 @@ async def test_events_are_shared_through_redis_where_there_is_one() -> None:
 
 
 async def test_the_tree_in_redis_is_looked_up_before_each_decision() -> None:
-    backend = backend_of(Config(redis=REDIS, index="redis"), LOSSES)
+    backend = backend_of(config_of(redis=REDIS, index="redis"), LOSSES)
     assert isinstance(backend.index, RadixIndex) and backend.fetch and backend.run
     assert len(backend.collectors) == 1
     shared = backend.share(AssumedIndex())
@@ -47,4 +44,4 @@ async def test_the_tree_in_redis_is_looked_up_before_each_decision() -> None:
 @pytest.mark.parametrize("index", ["replicated", "redis"])
 def test_redis_is_needed(index: str) -> None:
     with pytest.raises(ConfigError, match="needs --redis"):
-        backend_of(Config(index=index), LOSSES)  # type: ignore[arg-type]
+        backend_of(config_of(index=index), LOSSES)

@@ -7,13 +7,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from gateway.app import Gateway
 from gateway.app.reconfigure import prepare
-from gateway.config import Config, load
-from gateway.config.live import LIVE
+from gateway.config import by_key, config_of, load, replaced
 from gateway.config.worker_specs import specs_of
 from gateway.core.errors import ConfigError
 
@@ -62,6 +60,8 @@ def most_at_once(gateway: Gateway) -> Any:
     return gate(gateway).tenants.of("t", 0.0).limits.max_concurrent
 
 
+LIVE = [each.key for each in by_key().values() if each.live]
+
 SEEN: dict[str, tuple[Any, Callable[[Gateway], object], object]] = {
     "worker": (["http://127.0.0.1:1"], urls, ["http://127.0.0.1:1"]),
     "prefill": (["http://127.0.0.1:1"], lambda g: [r.value for r in g.said.roles.values()], ["prefill"]),
@@ -74,23 +74,23 @@ SEEN: dict[str, tuple[Any, Callable[[Gateway], object], object]] = {
     ),
     "policy_file": ("FILE", policy, "file"),
     "policy_budget_ms": (7.0, lambda g: g.choosing._made.library._budget_s, 0.007),
-    "ab": (
+    "policy_ab": (
         {"round_robin": 1, "least_load": 1},
         lambda g: g.choosing.trials.finished in g.observers.finished,
         True,
     ),
-    "shadow": (["round_robin"], lambda g: [*g.choosing.trials.comparisons], ["round_robin"]),
-    "medium_worth": (["CPU=0.3"], lambda g: g.choosing._made.library._worth["CPU"], 0.3),
-    "place": ("rack1", lambda g: g.choosing._made.library._place, "rack1"),
+    "policy_shadow": (["round_robin"], lambda g: [*g.choosing.trials.comparisons], ["round_robin"]),
+    "policy_medium_worth": (["CPU=0.3"], lambda g: g.choosing._made.library._worth["CPU"], 0.3),
+    "location": ("rack1", lambda g: g.choosing._made.library._place, "rack1"),
     "session_header": ("x-talk", lambda g: options(g).session_header, b"x-talk"),
     "session_cookie": ("talk", lambda g: options(g).session_cookie, b"talk"),
     "queue_above_ttft_s": (2.0, lambda g: gate(g).queues.rule.above_ttft_s, 2.0),
-    "max_in_flight_per_worker": (
+    "queue_above_in_flight": (
         3,
         lambda g: (gate(g).queues.rule.max_in_flight, bounded(g)),
         (3, True),
     ),
-    "max_queued": (5, lambda g: gate(g).queues._max_queued, 5),
+    "queue_max_requests": (5, lambda g: gate(g).queues._max_queued, 5),
     "queue_timeout_s": (6.0, lambda g: gate(g).queues._timeout_s, 6.0),
     "tenants": (
         {"t": {"max_concurrent": 4}},
@@ -110,30 +110,29 @@ SEEN: dict[str, tuple[Any, Callable[[Gateway], object], object]] = {
     "retry_share": (0.5, lambda g: g.dispatch.context.retries.share, 0.5),
     "route": (["/sleep"], lambda g: "/sleep" in g.api.routes, True),
     "refuse_route": (["/generate"], lambda g: "/generate" in g.api.routes, False),
-    "max_bodies_bytes": (1 << 31, lambda g: g.surface.bodies.max_bytes, 1 << 31),
-    "prefill_timeout_s": (1.5, lambda g: options(g).prefill_timeout_s, 1.5),
+    "body_memory_bytes": (1 << 31, lambda g: g.surface.bodies.max_bytes, 1 << 31),
+    "disaggregation_prefill_timeout_s": (1.5, lambda g: options(g).prefill_timeout_s, 1.5),
     "allow_transfer_fields": (True, lambda g: options(g).allow_transfer_fields, True),
     "expose_headers": (True, lambda g: options(g).expose_headers, True),
     "probe_interval_s": (1.5, lambda g: g.roster._options.probe_interval_s, 1.5),
-    "verify": ("off", lambda g: g.dispatch.context.ask_usage.__self__._mode, "off"),  # type: ignore[attr-defined]
+    "usage_injection": ("off", lambda g: g.dispatch.context.ask_usage.__self__._mode, "off"),  # type: ignore[attr-defined]
     "max_body_bytes": (2048, lambda g: limits(g).max_body_bytes, 2048),
-    "max_head_bytes": (2048, lambda g: limits(g).max_head_bytes, 2048),
-    "head_timeout_s": (1.5, lambda g: limits(g).head_timeout_s, 1.5),
+    "head_timeout_s": (1.5, lambda g: (limits(g).head_timeout_s, g.front._handshake_timeout_s), (1.5, 1.5)),
     "body_timeout_s": (1.5, lambda g: limits(g).body_timeout_s, 1.5),
     "min_body_rate": (1.5, lambda g: limits(g).min_body_rate, 1.5),
     "keep_alive_s": (1.5, lambda g: limits(g).keep_alive_s, 1.5),
-    "tls_handshake_timeout_s": (1.5, lambda g: g.front._handshake_timeout_s, 1.5),
     "log_level": ("error", lambda g: logging.getLogger().level, logging.ERROR),
     "log_requests": (True, lambda g: len(g.telling.tellers), 1),
-    "drain_timeout_s": (1.5, lambda g: g.config.drain_timeout_s, 1.5),
+    "drain_timeout_s": (1.5, lambda g: g.config.server.drain_timeout_s, 1.5),
 }
 """Of each: another value, what it changes, and what that is then."""
 
-WITH_A_GATE = {"max_in_flight_per_worker": 1, "tenants": {"t": {"max_concurrent": 9}}}
+HEADERS = ("tenant_header", "priority_header", "slo_header")
+WITH_A_GATE = {"queue_above_in_flight": 1, "tenants": {"t": {"max_concurrent": 9}}}
 
 
 def test_all_that_is_live_is_looked_at() -> None:
-    assert SEEN.keys() == LIVE.keys()
+    assert SEEN.keys() == set(LIVE)
 
 
 @pytest.mark.parametrize("before", [{}, WITH_A_GATE], ids=["plain", "with flow control"])
@@ -146,7 +145,7 @@ async def test_an_option_that_is_live(name: str, before: dict[str, Any], tmp_pat
     async with running(**before) as gateway:
         gateway.pools.of("http://127.0.0.1:9")
         given = {**before, name: value}
-        if name in ("max_queued", "queue_timeout_s", "tenant_header", "priority_header", "slo_header"):
+        if name in ("queue_max_requests", "queue_timeout_s") or name in HEADERS:
             given = {**WITH_A_GATE, **given}  # without flow control they are about nothing
         config = load(given, {})
         added = specs_of(config)
@@ -169,7 +168,7 @@ def _is_new(seen: Callable[[Gateway], object], gateway: Gateway, expected: objec
     ("change", "words"),
     [
         ({"policy": "best"}, "no policy"),
-        ({"max_bodies_bytes": 1000}, "no room for one"),
+        ({"body_memory_bytes": 1000}, "no room for one"),
         ({"policy_file": "/none/such.py"}, "cannot be read"),
         ({"mask_cached_tokens": True, "expose_headers": True}, "discloses the hidden counts"),
         ({"prefill": ["http://a:1"], "decode": ["http://a:1"]}, "is a --prefill worker too"),
@@ -178,7 +177,7 @@ def _is_new(seen: Callable[[Gateway], object], gateway: Gateway, expected: objec
 async def test_what_is_refused_changes_nothing(change: dict[str, Any], words: str) -> None:
     async with running(**WITH_A_GATE) as gateway:
         before = (gateway.config, options(gateway), policy(gateway), gate(gateway).queues.rule)
-        config = msgspec.structs.replace(gateway.config, max_attempts=9, max_in_flight_per_worker=7, **change)
+        config = replaced(gateway.config, max_attempts=9, queue_above_in_flight=7, **change)
         with pytest.raises(ConfigError, match=words):
             await prepare(gateway, config)
         assert before == (gateway.config, options(gateway), policy(gateway), gate(gateway).queues.rule)
@@ -196,6 +195,6 @@ async def test_workers_that_go_and_stay() -> None:
 
 async def test_turning_flow_control_off_lets_all_in() -> None:
     async with running(**WITH_A_GATE) as gateway:
-        (await prepare(gateway, Config()))()
+        (await prepare(gateway, config_of()))()
         await asyncio.sleep(0)
         assert not gate(gateway).queues.rule.is_on and most_at_once(gateway) == 0

@@ -6,14 +6,14 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.app.reloads import Reloads
-from gateway.config import Config
+from gateway.config import Config, config_of
 from gateway.config.diff import Difference
 from gateway.core.errors import ConfigError
 
 
 class World:
     def __init__(self) -> None:
-        self.now = Config(max_attempts=3, port=1)
+        self.now = config_of(max_attempts=3, port=1)
         self.applied: list[Difference] = []
         self.refusal: str | None = None
         self.reloads = Reloads(self.now, self.read)
@@ -36,7 +36,7 @@ async def test_what_changed_is_told_and_what_needs_a_restart(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World()
-    world.now = Config(max_attempts=4, port=2)
+    world.now = config_of(max_attempts=4, port=2)
     with caplog.at_level(logging.INFO):
         told = await world.reloads.reload(world.apply)
     assert told == {
@@ -60,17 +60,17 @@ async def test_what_changed_is_told_and_what_needs_a_restart(
 
 async def test_what_waits_for_a_restart_is_named_each_time_and_the_rest_once() -> None:
     world = World()
-    world.now = Config(max_attempts=4, port=2)
+    world.now = config_of(max_attempts=4, port=2)
     await world.reloads.reload(world.apply)
     told = await world.reloads.reload(world.apply)
     assert (told["changed"], told["needs_restart"], told["generation"]) == ([], ["port"], 3)
-    world.now = Config(max_attempts=4, port=1)  # it was put back
+    world.now = config_of(max_attempts=4, port=1)  # it was put back
     assert (await world.reloads.reload(world.apply))["needs_restart"] == []
 
 
 async def test_a_refusal_changes_nothing_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
-    world.now, world.refusal = Config(max_attempts=4), "policy: no"
+    world.now, world.refusal = config_of(max_attempts=4), "policy: no"
     with pytest.raises(ConfigError):
         await world.reloads.reload(world.apply)
     assert (world.reloads.generation, world.reloads.num_refused) == (1, 1)

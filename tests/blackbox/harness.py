@@ -22,6 +22,7 @@ from typing import Any, cast
 
 from loadtest.fleet import GATEWAY
 from loadtest.ports import free_port
+from tests.support.gateway_process import split
 
 Header = tuple[bytes, bytes]
 
@@ -582,13 +583,13 @@ class Gateway:
 
     @classmethod
     async def start(cls, *flags: str) -> "Gateway":
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("KVGATE_")}
+        given, environment = split(flags)
         arguments = ["serve", "--port", "0", "--admin-port", "0", "--events", "off"]
         process = await asyncio.create_subprocess_exec(
             *GATEWAY,
             *arguments,
-            *flags,
-            env=environ,
+            *given,
+            env=environment,
             stdin=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             limit=1 << 20,

@@ -198,7 +198,7 @@ def loud_tokenizer(directory: Path) -> Path:
 
 async def test_no_prompt_and_no_key_is_ever_shown(tmp_path: Path) -> None:
     """Whatever becomes of a request: answered, refused, failed, cut, explained."""
-    flags = ("--log-level", "debug", "--log-requests", "--no-probe-tokens")
+    flags = ("--log-level", "debug", "--log-requests", "--no-tokenizer-probe")
     flags += ("--tokenizer", f"local={loud_tokenizer(tmp_path)}")
     async with running(*flags, "--probe-interval-s", "0.1") as bench:
         answers = [answer_ok, says(wire(400, CANARY.encode())), says(CANARY.encode())]

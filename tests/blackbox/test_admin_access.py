@@ -76,7 +76,7 @@ async def test_a_rebound_name_or_another_site_neither_reads_nor_writes(processes
         assert await ask(bench, "POST", "/admin/workers", own, (b"Sec-Fetch-Site", b"none")) == 201
 
 
-@pytest.mark.parametrize("flags", [(), ("--processes", "2"), ("--admin-key", "off")])
+@pytest.mark.parametrize("flags", [(), ("--processes", "2"), ("--admin-auth", "off")])
 async def test_an_admin_port_for_everybody_is_refused_with_what_to_do(flags: tuple[str, ...]) -> None:
     command = [*GATEWAY, "serve", "--port", "0", "--admin-port", "0", "--admin-host", "0.0.0.0", *flags]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("KVGATE_")}
@@ -91,7 +91,7 @@ async def test_an_admin_port_for_everybody_is_refused_with_what_to_do(flags: tup
     for way in (
         "--admin-host 127.0.0.1",
         "kvgate key new",
-        "--admin-api-keys",
+        "--admin-key-file",
         "--admin-without-keys probes",
     ):
         assert way in words
@@ -125,7 +125,7 @@ async def test_elsewhere_a_key_opens_what_changes_or_reveals(tmp_path: Path, pro
     keys = tmp_path / "keys"
     line, key = made_key()
     keys.write_text(line)
-    async with elsewhere("--admin-api-keys", os.fspath(keys), "--processes", str(processes)) as bench:
+    async with elsewhere("--admin-key-file", os.fspath(keys), "--processes", str(processes)) as bench:
         shown = (b"Authorization", b"Bearer " + key.encode())
         assert await statuses(bench) == {
             **dict.fromkeys(("/health", "/metrics"), 200),

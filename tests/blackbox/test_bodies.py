@@ -14,7 +14,7 @@ async def test_what_there_is_no_room_for_is_refused_until_there_is() -> None:
         await release.wait()
         await call.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 
-    flags = ("--max-body-bytes", str(60 * KB), "--max-bodies-bytes", str(100 * KB))
+    flags = ("--max-body-bytes", str(60 * KB), "--body-memory-bytes", str(100 * KB))
     async with lasting("--probe-interval-s", "0.2", *flags) as gateway, visiting(gateway) as bench:
         worker = await bench.worker(script=script)
         body = completion("x" * 40 * KB)

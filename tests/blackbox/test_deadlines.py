@@ -180,7 +180,7 @@ async def test_a_connect_limit() -> None:
 
 
 async def test_connections_to_workers_rest_for_a_limited_time() -> None:
-    async with running("--pool-idle-s", "0.2") as bench:
+    async with running("KVGATE_POOL_IDLE_S=0.2") as bench:
         worker = await bench.worker()
         client = await bench.client()
         for n in range(2):
@@ -191,7 +191,7 @@ async def test_connections_to_workers_rest_for_a_limited_time() -> None:
 
 
 async def test_a_connection_in_use_is_not_resting(bench: Bench) -> None:
-    async with running("--pool-idle-s", "0.1") as own:
+    async with running("KVGATE_POOL_IDLE_S=0.1") as own:
         moving = Moving()
         worker = await own.worker(script=says(wire(200, b"{}")))
         client = await own.client()

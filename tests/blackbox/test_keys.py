@@ -163,7 +163,7 @@ async def test_admins_show_a_key_where_that_is_configured(tmp_path: Path, proces
     file = tmp_path / "keys.jsonl"
     (plain, plain_line), (root, root_line) = made("--tenant", "a"), made("--tenant", "ops", "--admin")
     file.write_text(plain_line + root_line)
-    flags = ["--key-file", str(file), "--admin-key", "all", "--processes", str(processes)]
+    flags = ["--key-file", str(file), "--admin-auth", "all", "--processes", str(processes)]
     gateway = await Gateway.start(*flags)
     try:
         admin = gateway.admin
@@ -198,7 +198,7 @@ async def test_workers_get_their_tenants_salt_and_media_of_their_own(tmp_path: P
     (three, three_line) = made("--tenant", "c")
     file.write_text(one_line + two_line + three_line + '{"group":"g","tenants":["b","c"]}\n')
     secret.write_text("s" * 32)
-    flags = ["--key-file", str(file), "--tenant-salt", "--tenant-salt-file", str(secret)]
+    flags = ["--key-file", str(file), "--tenant-salt-file", str(secret)]
     async with running(*flags) as bench:
         worker = await bench.worker()
         for key in (one, one, two, three):

@@ -29,7 +29,7 @@ ROOM = 50 * MB
 MAX_MODEL_LEN = 8192
 MODEL = {"id": "m", "root": "m", "owned_by": "vllm", "max_model_len": MAX_MODEL_LEN}
 FLAGS = (
-    *("--tokenizer", str(bundled_tokenizer()), "--no-probe-tokens"),
+    *("--tokenizer", str(bundled_tokenizer()), "--no-tokenizer-probe"),
     *("--probe-interval-s", "0.2", "--max-body-bytes", str(64 * MB)),
 )
 

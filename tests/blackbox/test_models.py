@@ -52,7 +52,7 @@ async def test_what_agents_say_is_routed_by_its_prompt_and_arrives_as_it_was_sen
     async def script(call: Call) -> None:
         await call.send(wire(200, b'{"usage":{"input_tokens":30,"output_tokens":1}}'))
 
-    flags = ("--tokenizer", str(bundled_tokenizer()), "--no-probe-tokens", "--expose-headers")
+    flags = ("--tokenizer", str(bundled_tokenizer()), "--no-tokenizer-probe", "--expose-headers")
     async with running(*flags) as bench:
         worker = await bench.worker("m", script=script)
         sent = json.dumps({"model": "m", **AGENT_BODIES[path]}).encode()

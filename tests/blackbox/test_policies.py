@@ -158,7 +158,15 @@ ERROR_BODY = (
 
 @pytest.mark.parametrize("processes", [1, 2])
 async def test_sessions_are_split_between_policies_and_results_told(processes: int) -> None:
-    flags = ("--ab", "least_load=80", "--ab", "random=20", "--expose-headers", "--processes", str(processes))
+    flags = (
+        "--policy-ab",
+        "least_load=80",
+        "--policy-ab",
+        "random=20",
+        "--expose-headers",
+        "--processes",
+        str(processes),
+    )
     async with running(*flags) as bench:
         for worker in await two_workers(bench):
             worker.script = says(wire(200, ERROR_BODY, (b"Content-Type", b"application/json")))
@@ -183,7 +191,7 @@ async def test_sessions_are_split_between_policies_and_results_told(processes: i
 
 
 async def test_shadows_tell_what_they_would_have_done() -> None:
-    shadows = ("--shadow", "expected_ttft", "--shadow", "least_load")
+    shadows = ("--policy-shadow", "expected_ttft", "--policy-shadow", "least_load")
     async with running("--policy", "round_robin", *shadows) as bench:
         for worker in await two_workers(bench):
             worker.script = says(SSE_HEAD + chunked(event("a"), DONE))

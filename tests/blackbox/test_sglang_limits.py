@@ -103,7 +103,7 @@ async def test_an_adapter_that_comes_later(bench: Bench) -> None:
 
 
 async def test_no_adapter_is_loaded_there() -> None:
-    async with running("--load-adapters") as bench:
+    async with running("--admin-load-adapters") as bench:
         worker = await sglang(bench)
         wish = json.dumps({"adapter": "ad2", "path": "/adapters/ad2"}).encode()
         answer = await bench.gateway.admin("POST", "/admin/adapters", wish)
@@ -116,7 +116,7 @@ async def test_no_adapter_is_loaded_there() -> None:
 def salted(tmp_path: Path) -> tuple[str, ...]:
     secret = tmp_path / "secret"
     secret.write_text(SALTS)
-    return "--tenant-salt", "--tenant-salt-file", str(secret)
+    return "--tenant-salt-file", str(secret)
 
 
 @pytest.mark.parametrize("version", ["0.5.10", "0.5.10.post1", None, "0.0.0.dev1+g123"])
@@ -131,7 +131,7 @@ async def test_tenants_go_to_no_sglang_that_drops_salts(salted: tuple[str, ...],
         shown = re.escape(version or "unknown")
         await bench.gateway.logged(
             rf"worker {worker.url}: not used for m \(sglang ignores cache_salt before version 0\.5\.11, "
-            rf"which --tenant-salt needs; this is version {shown}\)"
+            rf"which --tenant-salt-file needs; this is version {shown}\)"
         )
         shown = f'kvgate_worker_unusable_models{{reason="salt",worker="{worker.id}"}}'
         assert (await bench.gateway.metrics())[shown] == 1
@@ -172,7 +172,7 @@ async def test_engines_without_the_field(salted: tuple[str, ...]) -> None:
     async with running(*salted, "--engine", "openai") as bench:
         worker = await bench.worker("m")
         assert (await bench.ask(post(completion()))).status == 501
-        await bench.gateway.logged(r"not used for m \(openai has no cache_salt, which --tenant-salt needs\)")
+        await bench.gateway.logged(r"not used for m \(openai has no cache_salt, which --tenant-salt-file ")
         assert not worker.calls
 
 

@@ -25,7 +25,7 @@ from tests.blackbox.harness import (
 )
 from tests.blackbox.test_deadlines import IDS, BlackHole
 
-LIMITS = ("--head-timeout-s", "0.6", "--body-timeout-s", "0.6", "--min-body-rate", "100000")
+LIMITS = ("--head-timeout-s", "0.6", "--body-timeout-s", "0.6", "KVGATE_MIN_BODY_RATE=100000")
 CHUNKED = (b"Transfer-Encoding", b"chunked")
 
 DRIPS = {
@@ -157,7 +157,7 @@ class SlowToTokenize(FakeWorker):
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def patient() -> AsyncIterator[Gateway]:
     """Worker that would wait for ever."""
-    waits = ("--tokenize-timeout-s", "600", "--connect-timeout-s", "600", "--no-probe-tokens")
+    waits = ("KVGATE_TOKENIZER_TIMEOUT_S=600", "--connect-timeout-s", "600", "--no-tokenizer-probe")
     async with lasting(*waits, "--probe-interval-s", "60", "--probe-timeout-s", "30") as gateway:
         yield gateway
 

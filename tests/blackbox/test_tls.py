@@ -160,7 +160,7 @@ Say = Callable[[bytes], Awaitable[bytes]]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def hasty(authority: Authority) -> AsyncIterator[Gateway]:
-    async with lasting(*flags(authority.issue()), "--tls-handshake-timeout-s", "2") as gateway:
+    async with lasting(*flags(authority.issue()), "--head-timeout-s", "2") as gateway:
         yield gateway
 
 

@@ -262,7 +262,7 @@ async def test_one_that_does_not_start_leaves_the_running_one_as_it_was(
 @pytest.mark.parametrize("flags", [(), ("--processes", "2")])
 async def test_what_is_not_finished_in_time_is_cut_and_named(tmp_path: Path, flags: tuple[str, ...]) -> None:
     async with generations(tmp_path / "takeover") as upgrades:
-        bench = await upgrades.begin(*flags, "--takeover-drain-s", "0.3")
+        bench = await upgrades.begin(*flags, "KVGATE_TAKEOVER_DRAIN_S=0.3")
         worker = await bench.worker(script=hang)
         client = await bench.client()
         await client.send(post(completion(), (b"X-Request-Id", b"too-long")))

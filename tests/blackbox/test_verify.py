@@ -1,4 +1,4 @@
-"""`--verify`: streams are asked for usage, and their clients see nothing of it."""
+"""`--usage-injection`: streams are asked for usage, and their clients see nothing of it."""
 
 import asyncio
 import json
@@ -111,7 +111,7 @@ async def test_who_is_not_new_is_asked_for_a_sample(bench: Bench) -> None:
 
 @pytest.mark.parametrize(("mode", "num_asked"), [("all", 40), ("off", 0)])
 async def test_all_and_off(mode: str, num_asked: int) -> None:
-    async with running("--verify", mode) as bench:
+    async with running("--usage-injection", mode) as bench:
         vllm = Vllm()
         worker = await bench.worker(script=vllm)
         client = await bench.client()

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.bookings import shared_memory
 from gateway.bookings.shared_ledger import SharedLedger
-from gateway.config import Config, load
+from gateway.config import config_of, load
 from gateway.core.errors import ConfigError
 from gateway.core.worker import WorkerId
 
@@ -54,10 +54,10 @@ def test_one_process_of_a_host_hears_the_others() -> None:
 
 
 def test_other_hosts_have_a_row_where_bookings_are_shared() -> None:
-    alone, sharing = Config(processes=3), Config(processes=3, redis="redis://h:1")
+    alone, sharing = config_of(processes=3), config_of(processes=3, redis="redis://h:1")
     assert [shared_memory.num_rows(config) for config in (alone, sharing)] == [3, 4]
     assert shared_memory.view_alone(alone) is None
-    assert shared_memory.view_alone(Config(redis="redis://h:1", booking="own")) is None
+    assert shared_memory.view_alone(config_of(redis="redis://h:1", booking="own")) is None
     place = shared_memory.view_alone(sharing)
     assert place and (place.far_row, place.table.num_rows, place.become_subscriber()) == (1, 2, True)
     file = shared_memory.create(4)
@@ -108,7 +108,7 @@ def test_a_turn_excludes_other_processes_for_a_bounded_time() -> None:
 
 def test_what_tenants_use_lies_beside_what_is_booked() -> None:
     file = shared_memory.create(2)
-    place, other = (shared_memory.view_beside(Config(processes=2), file, row, 2) for row in (0, 1))
+    place, other = (shared_memory.view_beside(config_of(processes=2), file, row, 2) for row in (0, 1))
     used, seen = place.quota_usage("t"), other.quota_usage("t")
     assert used and seen
     used.set_active(3)

@@ -202,13 +202,13 @@ async def test_engines_on_one_host_are_told_ports_of_their_own(
     silent[0].metrics = {"0": {"block_size": 16}, "1": {"block_size": 16}}
     servers = [await each.serve() for each in silent]
     findings = await checked.findings(*map(url_of, servers), url_of(checked.server))
-    monkeypatch.setattr(FakeEngine, "flags", EngineFlags(f"{events}, and kvgate with --replay-port 6557", ""))
+    monkeypatch.setattr(FakeEngine, "flags", EngineFlags(f"{events}, and --events-replay-port 6557", ""))
     one_for_all = await checked.findings(*map(url_of, servers))
     for server in servers:
         await server.close()
     first = events.replace("557", "558")
     assert [each.flags for each in findings] == [first, first, events.replace("557", "560"), None]
-    assert {each.flags for each in one_for_all} == {f"{events}, and kvgate with --replay-port 6557"}
+    assert {each.flags for each in one_for_all} == {f"{events}, and --events-replay-port 6557"}
 
 
 async def test_without_tokens_it_is_routed_by_load(checked: Checked) -> None:

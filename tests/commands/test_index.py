@@ -6,6 +6,7 @@ from aiohttp import web
 
 from gateway import cli
 from gateway.commands.index import run
+from gateway.config import replaced
 from gateway.core.blocks import BlockHash
 from gateway.core.errors import ConfigError
 from loadtest.ports import free_port
@@ -90,7 +91,7 @@ async def test_what_cannot_be_looked_at_is_one_line(server: Server) -> None:
     arguments = cli._parser().parse_args(["index", "show"])
     config = server.config()
     for redis, words in (("", "give --redis"), ("redis://127.0.0.1:1", "Connection refused|127.0.0.1:1")):
-        changed = type(config)(redis=redis)
+        changed = replaced(config, redis=redis)
         with pytest.raises(ConfigError, match=words):
             await run(arguments, changed)
     server.ask("SET", "kvgate:schema", "kvgate:9")

@@ -76,7 +76,9 @@ def test_shipped_and_composed_ones_can_be_tested_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "kvgate.toml"
-    config.write_text('policy = "mine"\n[policies.mine]\nscorers = { prefix_overlap = 3, least_load = 1 }\n')
+    config.write_text(
+        '[policy]\nname = "mine"\n[policies.mine]\nscorers = { prefix_overlap = 3, least_load = 1 }\n'
+    )
     budget = ("--policy-budget-ms", "60000")
     assert ran(capsys, "test", "--config", str(config), *budget)[0] == 0
     code, text = ran(capsys, "test", "--policy", "power_of_two", *budget)

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.commands import serve as serving
 from gateway.commands.serve import _is_done, serve
-from gateway.config import Config
+from gateway.config import Config, config_of
 from gateway.core.errors import ConfigError
 
 pytestmark = pytest.mark.process
@@ -31,7 +31,7 @@ class Fake:
 async def test_what_was_started_is_stopped_also_when_starting_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "SingleProcess", Fake)
     with pytest.raises(ConfigError, match="refused"):
-        await serve(Config(port=0, admin_port=0))
+        await serve(config_of(port=0, admin_port=0))
     assert Fake.calls == ["start", "stop 0.0"]
 
 
@@ -45,7 +45,7 @@ async def test_a_stop_ends_a_start_that_hangs(monkeypatch: pytest.MonkeyPatch) -
     stop = asyncio.Event()
     monkeypatch.setattr(serving, "SingleProcess", Hanging)
     monkeypatch.setattr(serving, "stop_event", lambda: stop)
-    assert await serve(Config(port=0, admin_port=0)) == 0
+    assert await serve(config_of(port=0, admin_port=0)) == 0
     assert Hanging.calls == ["start", "stop 0.0"]
 
 

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import Config, load
+from gateway.config import config_of, load
 from gateway.config.tenant_limits import Limits
 from gateway.core.errors import ConfigError
 
 
 def test_nothing_waits_and_nobody_is_limited_or_believed_unless_it_is_said() -> None:
-    config = Config()
-    assert (config.queue_above_ttft_s, config.max_in_flight_per_worker) == (0.0, 0)
-    assert config.tenants == {} and config.trust_headers_from == []
+    config = config_of()
+    assert (config.queue.above_ttft_s, config.queue.above_in_flight) == (0.0, 0)
+    assert config.tenants == {} and config.headers.trust_headers_from == []
 
 
 def test_tenants_are_tables(tmp_path: Path) -> None:
@@ -31,9 +31,12 @@ def test_tenants_are_tables(tmp_path: Path) -> None:
         ("[tenants.a]\nweight = 0", ["weight", "0.001"]),
         ("[tenants.a]\ntokens_per_min = 1.5", ["tokens_per_min", "`int`"]),
         ("tenants = 5", ["tenants", "`object`"]),
-        ("tenant_header = 'a b'", ["tenant_header"]),
-        ("trust_headers_from = ['10.0.0.1/8']", ["trust_headers_from", "10.0.0.1/8 has host bits set"]),
-        ("trust_headers_from = ['unix', 'here']", ["trust_headers_from", "'here'"]),
+        ("[headers]\ntenant_header = 'a b'", ["tenant_header"]),
+        (
+            "[headers]\ntrust_headers_from = ['10.0.0.1/8']",
+            ["trust_headers_from", "10.0.0.1/8 has host bits set"],
+        ),
+        ("[headers]\ntrust_headers_from = ['unix', 'here']", ["trust_headers_from", "'here'"]),
     ],
 )
 def test_what_is_wrong_is_refused_with_its_place(tmp_path: Path, text: str, words: list[str]) -> None:

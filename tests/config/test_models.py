@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import Config, load
+from gateway.config import config_of, load
 from gateway.config.models import ModelTable, aliases_of
 from gateway.core.errors import ConfigError
 
 
 def test_without_tables_models_are_looked_for_and_workers_are_asked() -> None:
-    config = Config()
-    assert (config.models, config.hub, config.probe_tokens) == ({}, True, True)
+    config = config_of()
+    assert (config.models, config.tokenizer.hub, config.tokenizer.probe) == ({}, True, True)
 
 
 def test_models_are_tables(tmp_path: Path) -> None:
@@ -40,7 +40,6 @@ def test_models_are_tables(tmp_path: Path) -> None:
             "[models.a]\naliases = ['x']\n[models.b]\naliases = ['x']",
             ["models.b.aliases", "'x' stands for a already"],
         ),
-        ("trust_headers_from = ['here']", ["'here'"]),
     ],
 )
 def test_what_is_wrong_is_refused_with_its_place(tmp_path: Path, text: str, words: list[str]) -> None:

@@ -1,15 +1,21 @@
-"""What the log looks like."""
+"""The options of logs, traces and recordings."""
 
 import pytest
 
-from gateway.config import load
+from gateway.config import config_of
 from gateway.core.errors import ConfigError
 
 
-def test_requests_are_not_logged_unasked() -> None:
-    assert load({}, {}).log_requests is False
+def test_requests_are_not_logged_by_default() -> None:
+    config = config_of()
+    assert (config.log.requests, config.otlp.endpoint, config.record.file) == (False, "", "")
 
 
-def test_a_format_that_is_not_known_is_refused() -> None:
-    with pytest.raises(ConfigError, match="log_format.*auto, json or text"):
-        load({"log_format": "xml"}, {})
+def test_an_unknown_format_is_rejected() -> None:
+    with pytest.raises(ConfigError, match="log-format.*auto, json or text"):
+        config_of(log_format="xml")
+
+
+def test_an_endpoint_is_a_url() -> None:
+    with pytest.raises(ConfigError, match="otlp"):
+        config_of(otlp_endpoint="collector:4318")

@@ -1,21 +1,26 @@
-"""Options of any struct: flags, help and refusals."""
+"""Declarations of options: names by rule, traits, and what flags, variables and files make of their types."""
 
 import argparse
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
 
+from gateway.config import by_key
+from gateway.config.flags import add_flags
 from gateway.config.options import (
+    AT_ONCE,
+    CONNECTIONS,
     MAX_SECONDS,
+    REQUESTS,
     Option,
-    add_flags,
-    convert,
-    from_environment,
-    from_flags,
+    Section,
     option,
     options,
+    table,
 )
+from gateway.config.reading import Mistakes, Reader
 from gateway.core.errors import ConfigError
 
 
@@ -23,111 +28,170 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     size: int = 1
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    pace: Annotated[Literal["slow", "quick", "late"], option("How it goes, 100 %.")] = "slow"
-    wait_s: Annotated[float, option("Between two.", "seconds", gt=0)] = 1.5
-    name: Annotated[list[str], option("Whose.", "path")] = msgspec.field(default_factory=list)
-    is_loud: Annotated[bool, option("Says it.")] = False
-    key: Annotated[str, option("Its key.")] = ""
-    share: Annotated[dict[str, float], option("Whose part.", "share")] = msgspec.field(default_factory=dict)
+class Trip(Section, frozen=True):
+    pace: Annotated[Literal["slow", "quick", "late"], option("Pace of it, 100 %.")] = "slow"
+    wait_s: Annotated[float, option("Wait between two.", "seconds", gt=0, live=AT_ONCE)] = 1.5
+    name: Annotated[list[str], option("Names.", "path", flag="trip")] = msgspec.field(default_factory=list)
+    is_loud: Annotated[bool, option("Noise.")] = False
+    key: Annotated[str, option("Key of it.", is_rare=True, is_secret=True)] = ""
+    share: Annotated[dict[str, float], option("Shares.", "share")] = msgspec.field(default_factory=dict)
+
+
+class Home(Section, frozen=True):
+    door: Annotated[int, option("Door.", is_common=True)] = 1
+
+
+class Told(Section, frozen=True):
+    trip: Annotated[Trip, table("A trip")] = Trip()
+    home: Annotated[Home, table("At home", is_plain=True)] = Home()
     parts: Annotated[dict[str, Part], option("Nested.")] = msgspec.field(default_factory=dict)
 
 
-def parsed(*arguments: str, has_variables: bool = False) -> Told:
+TRIP: dict[str, Any] = {"pace": "late", "wait_s": 2.0, "name": ["a", "b"], "is_loud": True}
+
+
+def parsed(*arguments: str) -> Told:
     parser = argparse.ArgumentParser()
-    add_flags(parser, Told, has_variables=has_variables)
-    return convert(from_flags(vars(parser.parse_args(arguments)), Told), Told, "flags")
+    add_flags(parser, Told, has_variables=True)
+    reader = Reader(Told)
+    reader.flags(vars(parser.parse_args(arguments)))
+    return reader.checked()
+
+
+def of_environment(environ: dict[str, str]) -> Told:
+    reader = Reader(Told)
+    reader.environment(environ)
+    return reader.checked()
+
+
+def test_names_follow_from_table_and_key() -> None:
+    shown = {each.path: each for each in options(Told)}
+    assert [each.flag for each in shown.values()] == [
+        *("--trip-pace", "--trip-wait-s", "--trip", "--trip-is-loud", "--trip-key", "--trip-share"),
+        *("--door", "--parts"),
+    ]
+    wait = shown["trip.wait_s"]
+    assert wait == Option(
+        name="wait_s",
+        table="trip",
+        title="A trip",
+        key="trip_wait_s",
+        default=1.5,
+        unit="seconds",
+        help="Wait between two.",
+        live=AT_ONCE,
+    )
+    assert (wait.variable, wait.place) == ("KVGATE_TRIP_WAIT_S", "wait_s in [trip]")
+    assert (shown["trip.pace"].choices, shown["trip.pace"].metavar) == (
+        ("late", "quick", "slow"),
+        "late|quick|slow",
+    )
+    assert [path for path, each in shown.items() if not each.has_flag] == ["trip.key", "parts"]
+    assert shown["home.door"].is_common and shown["trip.key"].is_secret and shown["parts"].is_table
+
+
+def test_help_has_the_default_with_its_unit() -> None:
+    shown = {each.path: each for each in options(Told)}
+    assert [shown[f"trip.{name}"].help_with_default for name in ("wait_s", "name", "is_loud")] == [
+        "Wait between two. Default: 1.5 seconds.",
+        "Names. Default: none.",
+        "Noise. Default: false.",
+    ]
 
 
 def test_flags_are_read_as_their_fields_types() -> None:
     assert parsed() == Told()
-    given = parsed("--pace", "late", "--wait-s", "2", "--name", "a", "--name", "b", "--is-loud")
-    assert given == Told(pace="late", wait_s=2.0, name=["a", "b"], is_loud=True)
-    assert parsed("--no-is-loud").is_loud is False
+    flags = ("--trip-pace", "late", "--trip-wait-s", "2", "--trip", "a", "--trip", "b", "--trip-is-loud")
+    assert parsed(*flags).trip == Trip(**TRIP)
+    assert parsed("--no-trip-is-loud", "--door", "3") == Told(home=Home(door=3))
 
 
-def test_pairs_are_given_one_by_one_and_what_is_nested_only_in_a_file() -> None:
-    assert parsed("--share", "a=1", "--share", "b=0.5").share == {"a": 1.0, "b": 0.5}
-    assert from_environment({"KVGATE_SHARE": "a=1, b=0.5"}, Told) == {"share": {"a": "1", "b": "0.5"}}
-    assert from_flags({"share": {"a": 1.0}}, Told) == {"share": {"a": 1.0}}
+def test_pairs_are_given_one_by_one_and_tables_only_in_a_file() -> None:
+    assert parsed("--trip-share", "a=1", "--trip-share", "b=0.5").trip.share == {"a": 1.0, "b": 0.5}
+    assert of_environment({"KVGATE_TRIP_SHARE": "a=1, b=0.5"}).trip.share == {"a": 1.0, "b": 0.5}
     with pytest.raises(SystemExit):
         parsed("--parts", "a")
     with pytest.raises(ConfigError, match="^environment: KVGATE_PARTS: parts goes into a file"):
-        from_environment({"KVGATE_PARTS": "a"}, Told)
+        of_environment({"KVGATE_PARTS": "a"})
+
+
+def test_a_rare_option_has_a_variable_and_no_flag() -> None:
+    assert of_environment({"KVGATE_TRIP_KEY": "k"}).trip.key == "k"
+    with pytest.raises(SystemExit):
+        parsed("--trip-key", "k")
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--pace", "fast"], "--pace: Invalid enum value 'fast' - at `pace`; it is late, quick or slow"),
-        (["--wait-s", "0"], "--wait-s: Expected `float` > 0.0 - at `wait_s`"),
-        (["--share", "a"], "--share: 'a' is not NAME=VALUE"),
-        (["--share", "a=x"], '--share: Expected `float`, got `str` - at `share."a"`'),
-        (["--wait-s", "inf"], f"--wait-s: Expected `float` <= {MAX_SECONDS}.0 - at `wait_s`"),
+        (["--trip-pace", "fast"], "--trip-pace: Invalid enum value 'fast'; it is late, quick or slow"),
+        (["--trip-wait-s", "0"], "--trip-wait-s: Expected `float` > 0.0"),
+        (["--trip-share", "a"], "--trip-share: 'a' is not NAME=VALUE"),
+        (["--trip-share", "a=x"], '--trip-share: Expected `float`, got `str` - at `trip.share."a"`'),
+        (["--trip-wait-s", "inf"], f"--trip-wait-s: Expected `float` <= {MAX_SECONDS}.0"),
     ],
 )
 def test_a_refusal_names_the_flag_and_what_would_be_right(arguments: list[str], words: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(Mistakes) as caught:
         parsed(*arguments)
     assert str(caught.value) == words
 
 
-def test_what_is_no_option_is_said() -> None:
-    with pytest.raises(ConfigError, match="^file: unknown option `colour`$"):
-        convert({"colour": 1}, Told, "file")
-
-
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("text", "words"),
     [
-        ({"wait-s": 1}, "file: unknown option `wait-s`; did you mean wait_s?"),
-        ({"names": 1}, "file: unknown option `names`; did you mean name?"),
+        ("colours = 1", "unknown option `colours`"),
+        ("[trip]\nwait-s = 1", "unknown option `wait-s` - at `trip`; did you mean wait_s?"),
+        ("[tripp]\nname = 1", "unknown option `tripp`; did you mean trip?"),
+        ("[trip]\ndoor = 1", "unknown option `door` - at `trip`; did you mean door in [home]?"),
         (
-            {"parts": {"a": {"size": 1}, "b.c": {"sizes": 1}}},
-            'file: unknown option `sizes` - at `parts."b.c"`',
+            '[parts.a]\nsize = 1\n[parts."b.c"]\nsizes = 1',
+            'unknown option `sizes` - at `parts."b.c"`',
         ),
+        ("[parts.b]\nsize = 'much'", 'Expected `int`, got `str` - at `parts."b".size`'),
         (
-            {"parts": {"a": {"size": 1}, "b": {"size": "much"}}},
-            'file: Expected `int`, got `str` - at `parts."b".size`',
+            "[trip]\nname = 'a'",
+            'Expected `array`, got `str` - at `trip.name`; it is a list, as in name = ["…"]',
         ),
-        ({"name": "a"}, 'file: Expected `array`, got `str` - at `name`; it is a list, as in name = ["…"]'),
+        ("[trip]\nwait_s = '1'", "Expected `float`, got `str` - at `trip.wait_s`"),
     ],
 )
-def test_what_was_meant_is_named(values: dict[str, object], words: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        convert(values, Told, "file", strict=True)
-    assert str(caught.value) == words
+def test_what_was_meant_in_a_file_is_named(text: str, words: str, tmp_path: Path) -> None:
+    (file := tmp_path / "file").write_text(text)
+    reader = Reader(Told)
+    reader.file(file)
+    assert reader.mistakes == [f"{file}: {words}"]
 
 
 @pytest.mark.parametrize(
     ("variable", "words"),
-    [("KVGATE_NAMES", "; did you mean KVGATE_NAME?"), ("KVGATE_ZZ", "; see kvgate serve --help")],
+    [
+        ("KVGATE_TRIP_PACES", "; did you mean KVGATE_TRIP_PACE?"),
+        ("KVGATE_ZZ", "; see kvgate serve --help-all"),
+    ],
 )
 def test_a_variable_that_is_no_option_is_refused(variable: str, words: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        from_environment({variable: "1"}, Told)
+    with pytest.raises(Mistakes) as caught:
+        of_environment({variable: "1"})
     assert str(caught.value) == f"environment: {variable} is no option{words}"
 
 
-def test_fields_are_shown_with_their_names_defaults_and_units() -> None:
-    shown = {each.name: each for each in options(Told)}
-    assert shown["wait_s"] == Option("wait_s", 1.5, "seconds", "Between two.", False, False, ())
-    assert (shown["wait_s"].flag, shown["wait_s"].variable) == ("--wait-s", "KVGATE_WAIT_S")
-    assert (shown["pace"].choices, shown["pace"].metavar) == (("late", "quick", "slow"), "late|quick|slow")
-    assert [shown[name].metavar for name in ("wait_s", "name", "key")] == ["SECONDS", "PATH", "TEXT"]
-    assert [shown[name].help for name in ("wait_s", "name", "key")] == [
-        "Between two. Default: 1.5 seconds.",
-        "Whose. Default: none.",
-        "Its key. Default: none.",
-    ]
-
-
 @pytest.mark.parametrize("has_variables", [False, True])
-def test_help_names_variables_where_they_are_read(
-    has_variables: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        parsed("--help", has_variables=has_variables)
-    text = " ".join(capsys.readouterr().out.split())
-    assert "How it goes, 100 %. Default: slow." in text
-    assert ("KVGATE_PACE" in text) is has_variables
+def test_help_names_variables_where_they_are_read(has_variables: bool) -> None:
+    parser = argparse.ArgumentParser()
+    add_flags(parser, Told, has_variables=has_variables)
+    text = " ".join(parser.format_help().split())
+    assert "Pace of it, 100 %. Default: slow." in text and "[trip] A trip:" in text
+    assert ("KVGATE_TRIP_PACE" in text) is has_variables
+
+
+def test_no_secret_is_live() -> None:
+    assert {each.live for each in by_key().values()} == {"", AT_ONCE, REQUESTS, CONNECTIONS}
+    assert [each.key for each in by_key().values() if each.is_secret] == ["redis"]
+    assert not by_key()["redis"].live
+
+
+def test_flags_are_some_ninety_and_ten_are_common() -> None:
+    """Ten with --config. A further flag is a page that everybody has to read: is it a constant, or rare?"""
+    assert sum(each.has_flag for each in by_key().values()) <= 90
+    assert sum(each.is_common for each in by_key().values()) == 9

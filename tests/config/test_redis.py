@@ -7,9 +7,9 @@ from gateway.core.errors import ConfigError
 
 
 def test_keys_in_redis_have_a_prefix_that_separates_nothing_by_accident() -> None:
-    assert load({"redis_prefix": "prod-eu:kv_1.a"}, {}).redis_prefix == "prod-eu:kv_1.a"
+    assert load({"redis_prefix": "prod-eu:kv_1.a"}, {}).redis.prefix == "prod-eu:kv_1.a"
     for wrong in ("", "a b", "a*", "x" * 65):
-        with pytest.raises(ConfigError, match="redis_prefix"):
+        with pytest.raises(ConfigError, match="redis-prefix"):
             load({"redis_prefix": wrong}, {})
 
 

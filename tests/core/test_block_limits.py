@@ -45,6 +45,5 @@ def test_the_reason_names_what_is_too_much_and_what_was_declared() -> None:
         "it stores 12,193 blocks without removing them, beyond 12,192; it declares 1,000 on its GPU"
     )
     assert limits.exceeded(0, limits.offloaded + 1) == (
-        "it offloads 32,385 blocks, beyond 32,384; it declares 1,000 on its GPU "
-        "(--offload-blocks raises that)"
+        "it offloads 32,385 blocks, beyond 32,384; it declares 1,000 on its GPU (offload_blocks raises that)"
     )

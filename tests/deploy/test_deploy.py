@@ -38,7 +38,7 @@ def test_an_alert_is_fired_by_a_test_and_has_its_line_in_the_runbook(rule: dict[
 def test_all_that_is_watched_is_told_by_a_running_gateway() -> None:
     with running("sim", "--port", "0") as sim:
         worker = first_match(sim, SIM_READY)[0]
-        with GatewayProcess("--worker", worker, "--max-in-flight-per-worker", "64") as gateway:
+        with GatewayProcess("--worker", worker, "--queue-above-in-flight", "64") as gateway:
             told = scrape(gateway)
     wanted = asked_for([*QUERIES, *(rule["expr"] for rule in RULES)])
     assert len(wanted) > 25 and wanted - told == set()

@@ -40,7 +40,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with ExitStack() as opened:
         sim = opened.enter_context(running("sim", "--port", "0", "--decode-tokens-per-s", "200"))
         worker = first_match(sim, SIM_READY)[0]
-        more = ("--max-in-flight-per-worker", "1")
+        more = ("--queue-above-in-flight", "1")
         gateway = opened.enter_context(GatewayProcess("--worker", worker, *more))
         write_config(directory / "prometheus.yml", gateway)
         command = [

@@ -65,7 +65,7 @@ def test_as_it_is_configured() -> None:
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ("vlm", "engine: unknown engine 'vlm'; known: vllm, sglang, trtllm, openai"),
+        ("vlm", "engine: unknown engine 'vlm'; did you mean vllm?"),
         ("http://a:1=", "engine: unknown engine ''"),
         ("ftp://a=vllm", "engine: .*ftp"),
     ],

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.process
 @asynccontextmanager
 async def loading(**options: Any) -> AsyncIterator[Fleet]:
     """Names are looked for when somebody asks for that, and else hardly ever."""
-    async with fleet(load_adapters=True, **options) as f:
+    async with fleet(admin_load_adapters=True, **options) as f:
         yield f
 
 
@@ -92,7 +92,7 @@ async def test_one_that_has_it_already_is_no_failure_unless_it_is_another() -> N
 
 
 async def test_each_says_what_is_in_the_way() -> None:
-    async with loading(adapter_timeout_s=0.3) as f:
+    async with loading(admin_adapter_timeout_s=0.3) as f:
         good, plain = await f.join("m", runtime_lora=True), await f.join("m")
         status, told = await load(f, "a")
         assert (status, said(told)) == (502, {good.url: (True, True), plain.url: (False, False)})
@@ -205,7 +205,9 @@ async def test_a_worker_is_asked_with_its_own_key_under_its_own_path(tmp_path: P
     async with worker.server:
         url = f"http://127.0.0.1:{worker.server.port}/under"
         tables = {url: WorkerTable(key_file=str(key))}
-        async with loading(worker=[url], workers=tables, probe_tokens=False, adapter_timeout_s=0.5) as f:
+        async with loading(
+            worker=[url], workers=tables, tokenizer_probe=False, admin_adapter_timeout_s=0.5
+        ) as f:
             await f.until(lambda: _has_joined(f))
             status, told = await load(f, "a")
             assert (status, told["workers"][0]["message"]) == (

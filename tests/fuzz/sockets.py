@@ -21,7 +21,7 @@ LANES = "abcdefghijklnopqrstuvwxyz0123456"
 
 FLAGS = (
     *("--head-timeout-s", "1", "--body-timeout-s", "0.5", "--keep-alive-s", "0.5"),
-    *("--first-byte-timeout-s", "1", "--idle-timeout-s", "1", "--tokenize-timeout-s", "1"),
+    *("--first-byte-timeout-s", "1", "--idle-timeout-s", "1", "KVGATE_TOKENIZER_TIMEOUT_S=1"),
     *("--max-body-bytes", "1000000", "--max-attempts", "2", "--probe-interval-s", "10"),
 )
 ENDS_S = 30.0

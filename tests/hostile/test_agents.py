@@ -172,8 +172,7 @@ async def test_whatever_an_agent_says_requests_are_answered() -> None:
         liar = Liar(url)
         async with listening(liar) as target:
             flags = (
-                "--agent",
-                f"{url}={target}",
+                f"KVGATE_AGENT={url}={target}",
                 "--events",
                 "auto",
                 "--tokenizer",

@@ -106,8 +106,8 @@ async def test_key_files_and_issuers_of_any_kind_leave_the_keys_in_use(tmp_path:
     path.write_text(line)
     issuer.answer = web.Response(body=jwks(public("rsa")))
     async with listening(issuer) as url:
-        claims = ("--jwt-issuer", ISSUER, "--jwt-audience", AUDIENCE, "--jwt-tenant-claim", "tenant")
-        flags = ("--key-file", str(path), "--jwt-keys", url, *claims, "--jwt-refresh-s", "0.1")
+        claims = ("--jwt-issuer", ISSUER, "--jwt-audience", AUDIENCE)
+        flags = ("--key-file", str(path), "--jwt-keys", url, *claims, "KVGATE_JWT_REFRESH_S=0.1")
         key = (b"Authorization", b"Bearer " + found[0].encode())
         async with siege(*flags, headers=(key,), expected="keeping the previous keys") as under:
             await under.keep_good(files(under, path, line))

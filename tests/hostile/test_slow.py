@@ -11,8 +11,8 @@ from tests.hostile.harness import Siege, count, siege
 
 NUM = count(25, 200)
 QUICK = (
-    *("--head-timeout-s", "1", "--body-timeout-s", "1", "--min-body-rate", "100000"),
-    *("--keep-alive-s", "1", "--tls-handshake-timeout-s", "1", "--idle-timeout-s", "2"),
+    *("--head-timeout-s", "1", "--body-timeout-s", "1", "KVGATE_MIN_BODY_RATE=100000"),
+    *("--keep-alive-s", "1", "--head-timeout-s", "1", "--idle-timeout-s", "2"),
 )
 ENDS_S = 20.0
 HEAD = b"POST " + CHAT.encode() + b" HTTP/1.1\r\nHost: g\r\nContent-Type: application/json\r\n"

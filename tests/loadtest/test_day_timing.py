@@ -1,4 +1,5 @@
-"""The figure `day.timing_auc`, which is the promise of `--tenant-salt`: tenants cannot time each other."""
+"""The figure `day.timing_auc`, which is the promise of `--tenant-salt-file`: tenants cannot time each
+other."""
 
 import pytest
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.app import bundled_tokenizer
-from gateway.config import Config
+from gateway.config import config_of
 from gateway.config.models import ModelTable
 from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
@@ -16,7 +16,7 @@ BUNDLED = str(bundled_tokenizer())
 
 
 def catalog(**options: object) -> Catalog:
-    return catalog_of(Config(**options), PromptSource({}, Metrics()), Fleet())  # type: ignore[arg-type]
+    return catalog_of(config_of(**options), PromptSource({}, Metrics()), Fleet())
 
 
 def test_a_flag_for_one_model_is_its_table() -> None:
@@ -38,4 +38,4 @@ def test_one_that_is_wrong_for_one_model_is_no_reason_not_to_start() -> None:
 
 def test_without_any_nothing_is_loaded() -> None:
     assert catalog().describe() == []
-    assert repr(catalog(hub=False, probe_tokens=False)) == "Catalog(0 roots, 0 tokenizers)"
+    assert repr(catalog(tokenizer_hub=False, tokenizer_probe=False)) == "Catalog(0 roots, 0 tokenizers)"

@@ -76,7 +76,7 @@ def test_offline_and_without_the_hub_it_is_said_why(
     use(monkeypatch, tmp_path)
     where = f"org/name is not in the cache in {tmp_path}, and the hub is not used"
     assert reason(model_files, "org/name") == f"{where}: the environment is set to offline"
-    assert reason(Hub(uses_hub=False), "org/name") == f"{where}: --no-hub is given"
+    assert reason(Hub(uses_hub=False), "org/name") == f"{where}: hub = false in [tokenizer]"
 
 
 @pytest.mark.process

@@ -9,7 +9,7 @@ import pytest
 
 import gateway.observability.recorder
 from gateway import request
-from gateway.config import Config
+from gateway.config import config_of
 from gateway.core.blocks import tokens_of
 from gateway.core.decision import Decided, Decision, Prompt
 from gateway.core.errors import ConfigError
@@ -98,7 +98,7 @@ def test_the_file_is_bounded_and_what_is_lost_is_counted(
     num = len(lines(tmp_path / "r.jsonl"))
     assert 0 < num < 20 and (tmp_path / "r.jsonl").stat().st_size <= 1000
     assert (metrics.num_recorded, metrics.num_unwritten) == (num, 20 - num)
-    assert caplog.text.count("--record-max-bytes") == 1
+    assert caplog.text.count("its size limit") == 1
 
 
 def test_several_append_to_one_file_within_one_bound(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_place_that_cannot_be_written_is_refused_at_start(tmp_path: Path) -> N
 @pytest.mark.parametrize("is_on", [True, False])
 def test_it_costs_nothing_where_it_is_off(tmp_path: Path, is_on: bool) -> None:
     observers, path = Observers(), tmp_path / "r.jsonl"
-    one = recorder_of(Config(record=str(path) if is_on else ""), Metrics(), observers)
+    one = recorder_of(config_of(record=str(path) if is_on else ""), Metrics(), observers)
     told = (one.decided in observers.decided, one.finished in observers.finished, path.exists())
     assert told == (is_on,) * 3
     one.close()

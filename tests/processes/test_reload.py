@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gateway.config import Config
+from gateway.config import config_of
 from gateway.core.errors import ConfigError
 from gateway.processes.messages import Change, Prepare, decode_to_process
 from gateway.processes.reload import Answer, answered, change, prepare
@@ -26,7 +26,7 @@ class Peer:
             asyncio.get_running_loop().call_soon(answered, self, self.says)
 
 
-ASKED = Prepare(7, Config(max_attempts=9), ["http://a:1"], [])
+ASKED = Prepare(7, config_of(max_attempts=9), ["http://a:1"], [])
 
 
 async def test_all_agree() -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.config import Config
+from gateway.config import Config, config_of
 from gateway.core.decision import Prompt
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.worker import WorkerId
@@ -52,7 +52,7 @@ def test_an_answer(world: World) -> None:
     assert len(world.pools["w:1"].transports) == 1  # the connection is used again
 
 
-@pytest.mark.parametrize("flow", [None, Config(max_in_flight_per_worker=1)], ids=["plain", "flow"])
+@pytest.mark.parametrize("flow", [None, config_of(queue_above_in_flight=1)], ids=["plain", "flow"])
 def test_a_bug_on_the_way_to_a_decision_is_answered_and_keeps_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, flow: Config | None
 ) -> None:

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config import Config
+from gateway.config import config_of
 from gateway.core.errors import ConfigError
 from gateway.replication.agent_targets import Agents, agents_of
 
@@ -26,7 +26,7 @@ PEM = b"-----BEGIN CERTIFICATE-----\n"
 def test_where_a_workers_agent_is(
     port: int, named: list[str], url: str, found: tuple[str, bool] | None
 ) -> None:
-    assert agents_of(Config(agent_port=port, agent=named)).of(url) == found
+    assert agents_of(config_of(agent_port=port, agent=named)).of(url) == found
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_where_a_workers_agent_is(
 )
 def test_what_names_no_agent_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="^agent: '.*' is not WORKER=HOST:PORT"):
-        agents_of(Config(agent=[text]))
+        agents_of(config_of(agent=[text]))
 
 
 def test_tls_and_token(tmp_path: Path) -> None:
@@ -42,15 +42,15 @@ def test_tls_and_token(tmp_path: Path) -> None:
     for file in (ca, cert, key):
         file.write_bytes(PEM + file.name.encode())
     token.write_text("secret\n")
-    found = agents_of(Config(agent_ca_file=str(ca), agent_token_file=str(token)))
+    found = agents_of(config_of(agent_ca_file=str(ca), agent_token_file=str(token)))
     assert found.tls is not None and (found.tls.ca, found.tls.cert) == (PEM + b"ca", None)
     assert found.token == "secret" and "secret" not in repr(found)
     both: dict[str, Any] = {"agent_ca_file": str(ca), "agent_cert_file": str(cert)}
-    tls = agents_of(Config(**both, agent_cert_key_file=str(key))).tls
+    tls = agents_of(config_of(**both, agent_cert_key_file=str(key))).tls
     assert tls is not None and (tls.cert, tls.key) == (PEM + b"cert", PEM + b"key")
-    one = agents_of(Config(**both)).tls
+    one = agents_of(config_of(**both)).tls
     assert one is not None and one.key == PEM + b"cert"
-    assert agents_of(Config()) == Agents()
+    assert agents_of(config_of()) == Agents()
 
 
 @pytest.mark.parametrize(
@@ -65,4 +65,4 @@ def test_tls_and_token(tmp_path: Path) -> None:
 )
 def test_files_that_cannot_be_used(options: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        agents_of(Config(**options))  # type: ignore[arg-type]
+        agents_of(config_of(**options))

@@ -64,9 +64,9 @@ def sample(metrics: list[Metric], name: str, **labels: str) -> float:
 
 
 def test_options_reach_the_library() -> None:
-    config = load({"medium_worth": ["CPU=0.1"], "policies": {"mine": {"policy": "random"}}}, {})
+    config = load({"policy_medium_worth": ["CPU=0.1"], "policies": {"mine": {"policy": "random"}}}, {})
     library = library_of(config)
-    policy = library.policy(config.policy)
+    policy = library.policy(config.policy.name)
     assert isinstance(policy, ExpectedTtft) and policy.worth["CPU"] == 0.1
     assert library.policy("mine").name == "mine"
 
@@ -157,7 +157,7 @@ def test_a_policy_that_cannot_explain_itself_is_no_trouble(
 
 
 def test_several_policies_share_the_sessions() -> None:
-    own = choosing(ab={"prefix_overlap": 90.0, "latency_slo": 10.0})
+    own = choosing(policy_ab={"prefix_overlap": 90.0, "latency_slo": 10.0})
     assert [(arm["name"], arm["share"]) for arm in own.describe()["arms"]] == [
         ("prefix_overlap", 0.9),
         ("latency_slo", 0.1),
@@ -171,11 +171,17 @@ def test_several_policies_share_the_sessions() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"ab": {"random": 1.0, "best": 1.0}}, "policy: there is no policy 'best'"),
-        ({"ab": {"random": 1.0, "least_load": 0.0}}, "ab: the share of least_load is 0; give one above 0"),
-        ({"ab": {"random": 1.0}}, "ab: give two policies or more"),
-        ({"ab": {"random": 1.0, "least_load": 1.0}, "policy": "random"}, "ab: names the policies in use"),
-        ({"shadow": ["best"]}, "policy: there is no policy 'best'"),
+        ({"policy_ab": {"random": 1.0, "best": 1.0}}, "policy: there is no policy 'best'"),
+        (
+            {"policy_ab": {"random": 1.0, "least_load": 0.0}},
+            "the share of least_load is 0; give one above 0",
+        ),
+        ({"policy_ab": {"random": 1.0}}, "ab: give two policies or more"),
+        (
+            {"policy_ab": {"random": 1.0, "least_load": 1.0}, "policy": "random"},
+            "ab: names the policies in use",
+        ),
+        ({"policy_shadow": ["best"]}, "policy: there is no policy 'best'"),
     ],
 )
 def test_trials_that_cannot_be_are_refused(options: dict[str, Any], words: str) -> None:
@@ -184,7 +190,7 @@ def test_trials_that_cannot_be_are_refused(options: dict[str, Any], words: str) 
 
 
 async def test_shadows_are_read_anew_too(tmp_path: Path) -> None:
-    own = with_file(tmp_path, MOODY, policy="random", shadow=["own", "least_load"])
+    own = with_file(tmp_path, MOODY, policy="random", policy_shadow=["own", "least_load"])
     comparison = own.trials.comparisons["own"]
     before = comparison.policy
     await own.reload()
@@ -196,12 +202,14 @@ async def test_shadows_are_read_anew_too(tmp_path: Path) -> None:
 
 def test_the_beginning_is_looked_up_where_somebody_asks_for_it(tmp_path: Path) -> None:
     assert not choosing().reads_prefix
-    assert not choosing(ab={"prefix_overlap": 1.0, "topology": 1.0}, shadow=["random"]).reads_prefix
-    assert choosing(shadow=["consistent_hash"]).reads_prefix
+    assert not choosing(
+        policy_ab={"prefix_overlap": 1.0, "topology": 1.0}, policy_shadow=["random"]
+    ).reads_prefix
+    assert choosing(policy_shadow=["consistent_hash"]).reads_prefix
     assert choosing(policy="mine", policies={"mine": {"scorers": {"consistent_hash": 1.0}}}).reads_prefix
     assert not with_file(tmp_path, LAST).reads_prefix
     assert with_file(tmp_path, BY_PREFIX).reads_prefix
-    assert with_file(tmp_path, BY_PREFIX, policy="random", ab={}, shadow=["own"]).reads_prefix
+    assert with_file(tmp_path, BY_PREFIX, policy="random", policy_ab={}, policy_shadow=["own"]).reads_prefix
 
 
 def test_a_policy_that_reads_an_undeclared_prefix_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from gateway.config import Config
+from gateway.config import config_of
 from gateway.server.admin_server import add_judge, allowed_hosts
 
 pytestmark = pytest.mark.process
@@ -19,7 +19,7 @@ async def hello(request: web.Request) -> web.Response:
 async def test_a_request_is_judged_before_all_else(caplog: pytest.LogCaptureFixture) -> None:
     app = web.Application()
     app.add_routes([web.get("/health", hello), web.get("/admin/x", hello)])
-    add_judge(app, Config(admin_host="gw.example"))
+    add_judge(app, config_of(admin_host="gw.example"))
     async with TestClient(TestServer(app)) as client:
         for host, status in (("gw.example:1", 200), ("localhost", 200), ("evil.example", 403)):
             answer = await client.get("/admin/x", headers={"Host": host})
@@ -35,5 +35,5 @@ async def test_a_request_is_judged_before_all_else(caplog: pytest.LogCaptureFixt
 
 
 def test_the_bound_name_is_allowed_and_an_address_is_anyway() -> None:
-    assert "'gw'" in repr(allowed_hosts(Config(admin_host="gw", admin_allowed_hosts=["a.example"])))
-    assert "0.0.0.0" not in repr(allowed_hosts(Config(admin_host="0.0.0.0")))
+    assert "'gw'" in repr(allowed_hosts(config_of(admin_host="gw", admin_allowed_hosts=["a.example"])))
+    assert "0.0.0.0" not in repr(allowed_hosts(config_of(admin_host="0.0.0.0")))

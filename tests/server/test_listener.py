@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from gateway.config import Config
+from gateway.config import config_of
 from gateway.http.messages import HttpRequest
 from gateway.runtime.tls import listening_tls
 from gateway.server.body_budget import Bodies
@@ -54,7 +54,7 @@ class World:
         tls = listening_tls((pair := authority.issue()).cert, pair.key) if authority else None
         app = web.Application()
         app.router.add_get("/", _hello)
-        front = Front(Config(), connections, handle, lambda status: None, app, tls, Bodies())
+        front = Front(config_of(), connections, handle, lambda status: None, app, tls, Bodies())
         await front.open()
         return cls(front, connections, held)
 

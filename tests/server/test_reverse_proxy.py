@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from gateway.config import Config
+from gateway.config import config_of
 from gateway.core.errors import ConfigError, GatewayError
 from gateway.http.messages import HttpRequest
 from gateway.server.responder import Responder
@@ -16,7 +16,7 @@ class World:
         self.peer = "127.0.0.1"
         self.handled: list[HttpRequest] = []
         self.refused: list[GatewayError] = []
-        config = Config(**options)  # type: ignore[arg-type]
+        config = config_of(**options)
         self.handle = behind(config, self._handle, lambda http, responder, error: self.refused.append(error))
 
     def _handle(self, http: HttpRequest, responder: Responder) -> None:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import Config
+from gateway.config import config_of
 from gateway.core.errors import ConfigError
 from gateway.server.socket_set import Asked, Sockets, asked
 from gateway.server.sockets import bind_tcp, bind_unix
 
 pytestmark = pytest.mark.process
 
-FREE = Config(port=0, admin_port=0)
+FREE = config_of(port=0, admin_port=0)
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +30,8 @@ def mode(path: str) -> int:
 
 
 def test_what_a_configuration_asks_for() -> None:
-    assert [(one.role, one.port) for one in asked(Config())] == [("port", 8000), ("admin_port", 9400)]
-    config = Config(unix_socket="u", unix_socket_mode="660", takeover_socket="t")
+    assert [(one.role, one.port) for one in asked(config_of())] == [("port", 8000), ("admin_port", 9400)]
+    config = config_of(unix_socket="u", unix_socket_mode="660", takeover_socket="t")
     assert {one: mode for one, mode in asked(config).items() if mode} == {
         Asked("unix_socket", "u"): 0o660,
         Asked("takeover_socket", "t"): 0o600,
@@ -39,7 +39,7 @@ def test_what_a_configuration_asks_for() -> None:
 
 
 def test_each_is_found_by_what_it_is_for() -> None:
-    sockets = Sockets(Config(port=0, admin_port=0, unix_socket="u", takeover_socket="t"))
+    sockets = Sockets(config_of(port=0, admin_port=0, unix_socket="u", takeover_socket="t"))
     port, admin, unix, takeover = sockets.all.values()
     assert (sockets.traffic, sockets.admin, sockets.takeover) == ([port, unix], admin, takeover)
     assert (unix.getsockname(), takeover.getsockname()) == ("u", "t")
@@ -64,7 +64,7 @@ def test_what_is_asked_for_alike_is_taken_over_and_the_rest_is_new() -> None:
 def test_a_taken_address_is_named_and_nothing_stays_open() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        config = Config(port=0, admin_port=port)
+        config = config_of(port=0, admin_port=port)
         inherited = {
             next(iter(asked(config))): bind_tcp("127.0.0.1", 0, "port"),
             Asked("unix_socket", "u"): bind_unix("u", 0o600),
@@ -76,21 +76,21 @@ def test_a_taken_address_is_named_and_nothing_stays_open() -> None:
 
 
 def test_files_go_with_the_sockets_that_were_bound_here() -> None:
-    first = Sockets(Config(port=0, admin_port=0, unix_socket="u", takeover_socket="t"))
+    first = Sockets(config_of(port=0, admin_port=0, unix_socket="u", takeover_socket="t"))
     assert (mode("u"), mode("t")) == (0o600, 0o600)
     first.close()
     assert not os.path.exists("u") and not os.path.exists("t")
 
 
 def test_files_that_are_taken_over_change_hands_with_their_sockets() -> None:
-    old = Sockets(Config(port=0, admin_port=0, unix_socket="u", takeover_socket="t"))
+    old = Sockets(config_of(port=0, admin_port=0, unix_socket="u", takeover_socket="t"))
     heirs = {one: sock.dup() for one, sock in old.all.items()}
-    given_up = Sockets(Config(port=0, admin_port=0, unix_socket="u"), heirs)
+    given_up = Sockets(config_of(port=0, admin_port=0, unix_socket="u"), heirs)
     given_up.close()
     assert os.path.exists("u"), "who never accepted removes nothing"
 
     heirs = {one: sock.dup() for one, sock in old.all.items()}
-    new = Sockets(Config(port=0, admin_port=0, unix_socket="u", unix_socket_mode="666"), heirs)
+    new = Sockets(config_of(port=0, admin_port=0, unix_socket="u", unix_socket_mode="666"), heirs)
     assert mode("u") == 0o600
     new.own_files()
     assert mode("u") == 0o666
@@ -108,4 +108,4 @@ def test_a_path_that_cannot_be_a_socket_is_told_by_its_option(option: str) -> No
     Path("file").write_text("mine")
     for path, why in (("file", "exists and is not a socket"), ("no/where", "No such file")):
         with pytest.raises(ConfigError, match=f"^{option}: .*{why}"):
-            Sockets(Config(port=0, admin_port=0, **{option: path}))
+            Sockets(config_of(port=0, admin_port=0, **{option: path}))

@@ -36,7 +36,7 @@ def test_an_operator_loads_and_unloads(tmp_path: Path, processes: str) -> None:
         key, line = made("--tenant", "ops", "--admin")
         file = tmp_path / "keys"
         file.write_text(line)
-        flags = ("--key-file", str(file), "--load-adapters", "--processes", processes)
+        flags = ("--key-file", str(file), "--admin-load-adapters", "--processes", processes)
         workers = [flag for url in urls for flag in ("--worker", url)]
         gateway = opened.enter_context(GatewayProcess(*workers, *flags))
         until(lambda: [w["is_up"] for w in gateway.workers()] == [True, True], "all workers are up")

@@ -204,7 +204,7 @@ async def test_check_tells_of_agents_and_a_process_follows_them() -> None:
         await first.talk(44)
         await first.settled()
         sim, agent = first.sims[0], running[0]
-        flags = ("--worker", sim.url, "--agent", f"{sim.url}=127.0.0.1:{agent.port}")
+        flags = ("--worker", sim.url, f"KVGATE_AGENT={sim.url}=127.0.0.1:{agent.port}")
         blocks = len(await first.held(sim))
         told = await asyncio.to_thread(GatewayProcess.check, *flags)
         assert f"its agent at 127.0.0.1:{agent.port} is exact: {blocks} blocks" in told

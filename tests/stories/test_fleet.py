@@ -14,7 +14,7 @@ import pytest
 
 from engines.sim import Sim, SimConfig
 from gateway.app import Gateway, bundled_tokenizer
-from gateway.config import Config
+from gateway.config import config_of
 from gateway.core.event_stream import StreamState
 from gateway.core.worker import WorkerId
 from gateway.discovery import feeds
@@ -147,7 +147,7 @@ async def story(options: dict[str, Any] | None = None, **sim: Any) -> AsyncItera
         "probe_interval_s": 0.2,
         "replay_port": 0,
     }
-    gateway = Gateway(Config(**(given | (options or {}))))
+    gateway = Gateway(config_of(**(given | (options or {}))))
     await gateway.start()
     try:
         async with aiohttp.ClientSession() as session:

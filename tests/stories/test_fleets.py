@@ -12,7 +12,7 @@ from aiohttp import web
 
 from engines.sim import Sim, SimConfig
 from gateway.app import Gateway
-from gateway.config import Config
+from gateway.config import config_of
 from gateway.core.event_stream import StreamState
 from gateway.core.worker import WorkerId
 from tests.support.fakes import serve, url_of
@@ -50,7 +50,9 @@ class Story:
 @asynccontextmanager
 async def story(*urls: str, **options: Any) -> AsyncIterator[Story]:
     gateway = Gateway(
-        Config(worker=list(urls), port=0, admin_port=0, expose_headers=True, probe_interval_s=0.2, **options)
+        config_of(
+            worker=list(urls), port=0, admin_port=0, expose_headers=True, probe_interval_s=0.2, **options
+        )
     )
     await gateway.start()
     try:

@@ -18,7 +18,7 @@ import pytest
 
 from engines.sim import Sim, SimConfig
 from gateway.app import Gateway
-from gateway.config import Config
+from gateway.config import config_of
 from gateway.config.tenant_limits import Limits
 from gateway.core.decision import Prompt
 from gateway.core.requests.request import InferenceRequest
@@ -141,8 +141,8 @@ class Story:
 
 @asynccontextmanager
 async def before(urls: list[str], **options: Any) -> AsyncIterator[Story]:
-    flow = {"max_in_flight_per_worker": 2, "trust_headers_from": ["127.0.0.1"]}
-    config = Config(worker=urls, port=0, admin_port=0, probe_interval_s=0.2, **(flow | options))
+    flow = {"queue_above_in_flight": 2, "trust_headers_from": ["127.0.0.1"]}
+    config = config_of(worker=urls, port=0, admin_port=0, probe_interval_s=0.2, **(flow | options))
     gateway = Gateway(config)
     await gateway.start()
     try:
@@ -246,7 +246,7 @@ async def test_a_client_that_leaves_gives_its_place_away() -> None:
 
 
 async def test_a_full_queue_says_when_to_come_again() -> None:
-    async with story(max_queued=3) as s:
+    async with story(queue_max_requests=3) as s:
         let_go = s.hold()
         for _ in range(3):
             s.ask("waits")
@@ -268,7 +268,7 @@ async def test_the_openai_client_sees_rate_limits() -> None:
         KEY: Limits(requests_per_s=0.5),
         "*": Limits(requests_per_s=50, tokens_per_min=1000),
     }
-    async with story(tenants=limits, max_in_flight_per_worker=0) as s:
+    async with story(tenants=limits, queue_above_in_flight=0) as s:
 
         def client(key: str, **more: Any) -> openai.AsyncOpenAI:
             return openai.AsyncOpenAI(api_key=key, base_url=f"{s.url}/v1", **({"max_retries": 0} | more))
@@ -362,7 +362,7 @@ async def test_saturation_by_predicted_work() -> None:
         for seed in range(2)
     ]
     try:
-        async with before([sim.url for sim in sims], queue_above_ttft_s=0.5, max_in_flight_per_worker=0) as s:
+        async with before([sim.url for sim in sims], queue_above_ttft_s=0.5, queue_above_in_flight=0) as s:
             body = {"model": "m", "max_tokens": 1, "stream": True}
 
             async def stream(first: int) -> int:

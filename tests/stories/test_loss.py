@@ -16,7 +16,7 @@ import pytest
 
 from engines.sim import Sim, SimConfig
 from gateway.app import Gateway, bundled_tokenizer
-from gateway.config import Config
+from gateway.config import config_of
 from gateway.core.event_stream import StreamState
 from loadtest.ports import sim_ports
 from loadtest.workloads.conversations import Conversations
@@ -95,7 +95,7 @@ async def story(
     sims = [await Sim(SimConfig(seed=seed, **sim_ports(), **flags)).start() for seed in range(num_workers)]
     options: dict[str, Any] = {"tokenizer": [str(bundled_tokenizer())]} | (config or {})
     gateway = Gateway(
-        Config(worker=[sim.url for sim in sims], port=0, admin_port=0, probe_interval_s=0.2, **options)
+        config_of(worker=[sim.url for sim in sims], port=0, admin_port=0, probe_interval_s=0.2, **options)
     )
     await gateway.start()
     try:
@@ -203,7 +203,7 @@ async def test_what_engines_keep_apart_is_named(more: dict[str, Any], cause: str
 
 @pytest.mark.parametrize("shows", [False, True])
 async def test_a_time_in_a_system_prompt_breaks_it(shows: bool) -> None:
-    async with story(config={"show_broken_text": shows}) as s:
+    async with story(config={"admin_show_prompt_text": shows}) as s:
         head, rest = s.texts.piece(600), s.texts.piece(2000)
         for minute in (10, 27, 38):
             await s.ask(f"{head}\nNow it is 2026-11-21 09:{minute}:00.\n{rest}", s.texts.piece(100))
@@ -222,7 +222,7 @@ async def test_a_worker_whose_prompts_are_made_otherwise(tmp_path: Path) -> None
     settings = json.loads((own / "tokenizer_config.json").read_text())
     settings["chat_template"] = "Hello. " + settings["chat_template"]
     (own / "tokenizer_config.json").write_text(json.dumps(settings))
-    async with story(kv_blocks=120, config={"tokenizer": [str(own)], "probe_tokens": False}) as s:
+    async with story(kv_blocks=120, config={"tokenizer": [str(own)], "tokenizer_probe": False}) as s:
         systems = [s.texts.piece(2000) for _ in range(6)]
         for system in systems:
             await s.ask(system)

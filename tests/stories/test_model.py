@@ -14,7 +14,7 @@ import pytest
 from engines.sim import Sim, SimConfig
 from gateway.app import Gateway, bundled_tokenizer
 from gateway.commands.check_run import check
-from gateway.config import Config
+from gateway.config import config_of
 from gateway.config.models import ModelTable
 from tests.models.hub import COMMIT, FakeHub, running, use
 
@@ -85,7 +85,7 @@ class Fleet:
 async def fleet(**options: Any) -> AsyncIterator[Fleet]:
     # A busy machine answers later than an idle one.
     given = {"port": 0, "admin_port": 0, "expose_headers": True, "probe_interval_s": 0.2}
-    gateway = Gateway(Config(**{"tokenize_timeout_s": 10.0, **given, **options}))
+    gateway = Gateway(config_of(**{"tokenizer_timeout_s": 10.0, **given, **options}))
     await gateway.start()
     try:
         async with aiohttp.ClientSession() as session:
@@ -135,7 +135,7 @@ async def test_one_broken_tokenizer_of_ten(
         assert 'kvgate_tokenizer_broken{model="m9"} 1.0' in page
         assert 'kvgate_tokenizer_broken{model="m0"} 0.0' in page
         assert 'kvgate_prompt_tokenization_failures_total{model="m9"} 1.0' in page
-        config = Config(worker=[sim.url for sim in f.sims], models=f.gateway.config.models)
+        config = config_of(worker=[sim.url for sim in f.sims], models=f.gateway.config.models)
         assert await check(config) == 1
         printed = capsys.readouterr().out
         assert printed.count("WRONG") == 1

@@ -77,7 +77,7 @@ def operated(tmp_path: Path) -> Iterator[Operated]:
     path = tmp_path / "own.py"
     path.write_text(BY_NAME.format(place=-1))
     flags = ("--policy-file", str(path), "--tokenizer", str(bundled_tokenizer()), "--expose-headers")
-    with simulated_fleet(3, (), (*flags, "--shadow", "expected_ttft")) as fleet:
+    with simulated_fleet(3, (), (*flags, "--policy-shadow", "expected_ttft")) as fleet:
         operated = Operated(fleet, path)
 
         def is_heard() -> bool:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from gateway.config import by_key
 from loadtest.fleet import SIM_READY, first_match, running
 from tests.support.gateway_process import GatewayProcess
 
@@ -49,7 +50,8 @@ def fleet(tmp_path: Path, *flags: str, expect_errors: bool = False) -> Iterator[
 def write(file: Path, workers: list[str], **more: object) -> None:
     values = {"worker": workers, "log_requests": True, "max_attempts": 3} | more
     new = file.with_suffix(".new")
-    new.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
+    lines = ((by_key()[key], value) for key, value in values.items())
+    new.write_text("".join(f"{option.path} = {json.dumps(value)}\n" for option, value in lines))
     os.replace(new, file)
 
 

@@ -9,10 +9,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import pytest
 
 from gateway.app import Gateway
+from gateway.config import replaced
 from gateway.replication.replica_feed import ReplicaFeed
 from gateway.replication.session import ReplicaTimes
 from tests.redis.serving import Server, Several, redis_server, server
@@ -43,7 +43,7 @@ async def beside(
 ) -> AsyncIterator[Any]:
     """A gateway that shares Redis, before the same engines. `first` shares nothing and judges nothing."""
     changes = {"redis": server.url, "redis_timeout_s": pace.timeout_s} | options
-    gateway = Gateway(msgspec.structs.replace(first.gateway.config, **changes))
+    gateway = Gateway(replaced(first.gateway.config, **changes))
     assert gateway.shared
     gateway.shared.times = pace.times
     await gateway.start()
@@ -225,7 +225,7 @@ async def test_who_reads_is_stopped_past_its_lease_and_then_writes_nothing(serve
 
 async def test_fleets_with_other_prefixes_do_not_meet(server: Server) -> None:
     async with several(server, 1) as (first, (one,)):
-        config = msgspec.structs.replace(one.gateway.config, redis_prefix="other")
+        config = replaced(one.gateway.config, redis_prefix="other")
         gateway = Gateway(config)
         await gateway.start()
         try:

@@ -33,7 +33,7 @@ def test_states_are_told_and_the_port_is_theirs(tmp_path: Path, processes: str) 
         told.bind(str(tmp_path / "notify"))
         told.settimeout(60)
         config = tmp_path / "kvgate.toml"
-        config.write_text("max_attempts = 2\n")
+        config.write_text("[proxy]\nmax_attempts = 2\n")
         flags = ("--port", "0", "--admin-port", "0", "--config", str(config), "--processes", processes)
         process = subprocess.Popen(
             [sys.executable, "-c", AS_SYSTEMD, str(port.fileno()), *GATEWAY, "serve", *flags],

@@ -107,7 +107,7 @@ async def test_what_is_cached_through_one_gateway_the_other_finds(server: Server
 async def verified(told: TreeStory) -> int:
     """By `kvgate index verify`, beside the gateway's own index."""
     gateway = told.gateway
-    flags = ("--redis", gateway.config.redis, "--gateway", f"http://127.0.0.1:{gateway.admin_port}")
+    flags = ("--redis", gateway.config.redis.url, "--gateway", f"http://127.0.0.1:{gateway.admin_port}")
     return await run(cli._parser().parse_args(["index", "verify", *flags]), gateway.config)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from gateway.app import bundled_tokenizer
 from gateway.commands.check_run import check
+from gateway.config import replaced
 from loadtest.workloads.conversations import Conversations
 from tests.stories.test_fleet import DEADLINE_S, Story, story, worker_id
 
@@ -122,7 +122,7 @@ async def test_a_template_that_is_not_the_engines_is_seen_and_its_place_named(
 ) -> None:
     """Within a hundred requests, by the metric; the first position that differs is on the admin page."""
     other_one = tokenizer_with(tmp_path / "other", *OTHERS[other])
-    async with story(tokenizer=other_one, options={"probe_tokens": False}) as s:
+    async with story(tokenizer=other_one, options={"tokenizer_probe": False}) as s:
         num_requests = 0
 
         async def placed() -> list[dict[str, Any]]:
@@ -150,7 +150,7 @@ async def test_a_template_that_is_not_the_engines_is_seen_and_its_place_named(
         async with s.session.get(f"http://127.0.0.1:{s.gateway.admin_port}/metrics") as answer:
             page = await answer.text()
         assert f'kvgate_prompt_token_mismatch{{worker="{worker["worker"]}"}} 1.0' in page
-        assert await check(structs.replace(s.gateway.config, probe_tokens=True)) == 1
+        assert await check(replaced(s.gateway.config, tokenizer_probe=True)) == 1
         assert "in a chat with a system message from token" in capsys.readouterr().out
 
 

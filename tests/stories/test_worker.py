@@ -14,7 +14,7 @@ import pytest
 
 from engines.sim import Sim, SimConfig
 from gateway.app import Gateway
-from gateway.config import Config
+from gateway.config import config_of
 from gateway.core.worker import WorkerId
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -89,7 +89,7 @@ async def story(num: int, *each: SimConfig, **options: Any) -> AsyncIterator[Sto
             sims.append(await Sim(msgspec.structs.replace(sim, seed=seed)).start())
             stack.push_async_callback(sims[-1].stop)
         told = {"probe_interval_s": 0.2, "expose_headers": True, "policy": "least_load", **options}
-        gateway = Gateway(Config(worker=[sim.url for sim in sims], port=0, admin_port=0, **told))
+        gateway = Gateway(config_of(worker=[sim.url for sim in sims], port=0, admin_port=0, **told))
         await gateway.start()
         stack.push_async_callback(gateway.stop, 0.0)
         session = await stack.enter_async_context(aiohttp.ClientSession())
@@ -101,7 +101,7 @@ async def story(num: int, *each: SimConfig, **options: Any) -> AsyncIterator[Sto
 @pytest.mark.parametrize("shutdown", ["refuse", "503"])
 async def test_workers_that_are_told_to_stop_lose_no_request(shutdown: Any) -> None:
     """Each ends under requests, with its resting connections, and comes back as a new process."""
-    async with story(2, msgspec.structs.replace(SIM, shutdown=shutdown), warm_up_s=0.0) as told:
+    async with story(2, msgspec.structs.replace(SIM, shutdown=shutdown), slow_start_s=0.0) as told:
         stop = asyncio.Event()
         asking = [told.start(told.keep_asking(seed, stop)) for seed in range(8)]
         for number, sim in enumerate(told.sims):
@@ -137,7 +137,7 @@ async def test_the_last_worker_finishes_what_it_has_though_it_says_no(stream: bo
 
 
 async def test_a_worker_drains_under_requests() -> None:
-    async with story(2, warm_up_s=0.0) as told:
+    async with story(2, slow_start_s=0.0) as told:
         first, second = (sim.url.removeprefix("http://") for sim in told.sims)
         slow = [told.start(told.ask(100, seed=seed)) for seed in range(6)]
         await told.until(lambda: told.gateway.router.ledger.load(first).num_in_flight == 3)  # type: ignore[arg-type]
@@ -171,7 +171,7 @@ async def test_one_that_is_to_be_dropped_is_when_it_has_answered() -> None:
 
 async def test_a_wedged_engine_is_left_out_and_comes_back_when_its_steps_move() -> None:
     """Its probes are well all the time; what waits there is answered by the other one."""
-    async with story(2, stalled_after_s=1.0, eject_s=0.5, warm_up_s=0.5) as told:
+    async with story(2, stalled_after_s=1.0, eject_s=0.5, slow_start_s=0.5) as told:
         wedged = told.sims[0]
         await told.fault(wedged, hang=True)
         asking = [told.start(told.ask(stream=False, seed=seed)) for seed in range(4)]
@@ -187,7 +187,7 @@ async def test_a_wedged_engine_is_left_out_and_comes_back_when_its_steps_move() 
 
 
 async def test_one_that_answers_probes_and_fails_requests_is_left_out_for_a_while() -> None:
-    async with story(2, eject_after_failures=3, warm_up_s=0.0) as told:
+    async with story(2, eject_after_failures=3, slow_start_s=0.0) as told:
         await told.fault(told.sims[0], cut={"probability": 1.0, "after_chunks": 1})
         for seed in range(40):
             await told.ask(seed=seed)

@@ -9,6 +9,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from types import TracebackType
 from typing import IO, Any
 
@@ -22,6 +23,13 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 def clean_environment() -> dict[str, str]:
     """Ours without what configures a gateway."""
     return {name: value for name, value in os.environ.items() if not name.startswith("KVGATE_")}
+
+
+def split(flags: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Flags, and the environment with those written as KVGATE_NAME=VALUE: rare options have no flag."""
+    variables = [flag for flag in flags if flag.startswith("KVGATE_")]
+    set_here = dict((name, value) for name, _, value in (each.partition("=") for each in variables))
+    return [flag for flag in flags if flag not in variables], clean_environment() | set_here
 
 
 def written(log: IO[str]) -> str:
@@ -40,9 +48,10 @@ class GatewayProcess:
         self.url = self.admin_url = ""
 
     def __enter__(self) -> "GatewayProcess":
-        command = [*GATEWAY, "serve", "--port", "0", "--admin-port", "0", *self._flags]
+        flags, environment = split(self._flags)
+        command = [*GATEWAY, "serve", "--port", "0", "--admin-port", "0", *flags]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, env=clean_environment()
+            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, env=environment
         )
         try:
             self._until(lambda: LISTENING.search(self.log()))

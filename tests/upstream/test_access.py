@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import Config, load
+from gateway.config import Config, config_of, load
 from gateway.config.workers import WorkerTable
 from gateway.core.errors import ConfigError
 from gateway.http.address import Address
@@ -15,7 +15,7 @@ URL = "https://10.0.0.1:8000"
 
 
 def configured(url: str = URL, **table: str) -> Config:
-    return Config(workers={url: WorkerTable(**table)})
+    return config_of(workers={url: WorkerTable(**table)})
 
 
 def test_a_key_comes_from_a_file(tmp_path: Path) -> None:
@@ -94,18 +94,18 @@ def test_where_no_worker_may_be(url: str, is_refused: bool) -> None:
 def test_tables_say_what_options_say_and_options_go_first() -> None:
     told = configured(engine="sglang", connector="nixl", topology="rack1", agent="h:1")
     config = with_tables(told)
-    assert config.engine == [f"{URL}=sglang"]
-    assert (config.connector, config.topology, config.agent) == (
+    assert config.fleet.engine == [f"{URL}=sglang"]
+    assert (config.fleet.connector, config.fleet.topology, config.agent.address) == (
         [f"{URL}=nixl"],
         [f"{URL}=rack1"],
         [f"{URL}=h:1"],
     )
-    both = Config(workers=told.workers, engine=[f"{URL}=vllm"])
-    assert dict(spec.rsplit("=", 1) for spec in with_tables(both).engine) == {URL: "vllm"}
-    assert with_tables(Config()) == Config()
+    both = config_of(workers=told.workers, engine=[f"{URL}=vllm"])
+    assert dict(spec.rsplit("=", 1) for spec in with_tables(both).fleet.engine) == {URL: "vllm"}
+    assert with_tables(config_of()) == config_of()
 
 
 def test_a_table_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "kvgate.toml"
-    file.write_text(f'worker_networks = ["10.0.0.0/8"]\n[workers."{URL}"]\nserver_name = "engine"\n')
+    file.write_text(f'[worker]\nnetworks = ["10.0.0.0/8"]\n[workers."{URL}"]\nserver_name = "engine"\n')
     assert ways_of(load({}, {}, file), {}).of(URL).server_name == "engine"

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 
 from gateway.app import Gateway
-from gateway.config import Config
+from gateway.config import config_of
 from gateway.core.blocks import BlockHash, hash_blocks, prompt_extra_keys, root_hash, tokens_of
 from gateway.core.event_stream import StreamState
 from gateway.core.fleet import Member
@@ -77,7 +77,7 @@ class Late:
 
 @asynccontextmanager
 async def late(worker: VllmWorker, state: StreamState = StreamState.BLIND) -> AsyncIterator[Late]:
-    config = Config(
+    config = config_of(
         worker=[worker.url],
         port=0,
         admin_port=0,

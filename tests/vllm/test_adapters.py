@@ -33,7 +33,9 @@ def test_an_adapter_is_loaded_asked_and_unloaded(
     flags = ("--enable-lora", "--max-lora-rank", "8")
     allowed = (("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "True"),)
     worker = start_vllm(served_model_name=("m", "other"), extra_args=flags, extra_env=allowed).wait_ready()
-    with GatewayProcess("--worker", worker.url, "--tokenizer", str(vllm_model), "--load-adapters") as gateway:
+    with GatewayProcess(
+        "--worker", worker.url, "--tokenizer", str(vllm_model), "--admin-load-adapters"
+    ) as gateway:
         at = f"{gateway.admin_url}/admin/adapters"
         status, told = ask(at, "POST", {"adapter": "missing", "path": str(tmp_path / "missing")})
         assert (status, told["workers"][0]["is_listed"]) == (502, False)
@@ -65,7 +67,7 @@ def test_an_adapter_is_loaded_asked_and_unloaded(
 
 
 def test_one_that_was_not_started_for_it_has_no_such_route(vllm_worker: VllmWorker, vllm_model: Path) -> None:
-    flags = ("--tokenizer", str(vllm_model), "--load-adapters")
+    flags = ("--tokenizer", str(vllm_model), "--admin-load-adapters")
     with GatewayProcess("--worker", vllm_worker.url, *flags) as gateway:
         status, told = ask(f"{gateway.admin_url}/admin/adapters", "POST", {"adapter": "b", "path": "/x"})
         assert status == 502

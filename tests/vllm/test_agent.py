@@ -8,7 +8,7 @@ import pytest
 from gateway.agent.config import AgentConfig
 from gateway.agent.sidecar import Sidecar
 from gateway.app import Gateway
-from gateway.config import Config
+from gateway.config import config_of
 from gateway.core.event_stream import StreamState
 from tests.vllm.engine import VllmWorker
 
@@ -36,7 +36,7 @@ async def test_a_gateway_that_starts_late_knows_what_the_agent_knows(
         (rank,) = agent.store.ranks.values()
         await until(lambda: rank.inventory.applied.num_removed > 0)
         named = [f"{worker.url}=127.0.0.1:{agent.port}"]
-        config = Config(worker=[worker.url], agent=named, port=0, admin_port=0)
+        config = config_of(worker=[worker.url], agent=named, port=0, admin_port=0)
         gateway = Gateway(config)
         await gateway.start()
         try:

@@ -157,7 +157,7 @@ def streamed(url: str, path: str, body: dict[str, Any]) -> bytes:
 def test_a_stream_that_was_asked_for_usage_looks_as_one_that_was_not(
     vllm_pair: Pair, vllm_model: Path, path: str, body: dict[str, Any]
 ) -> None:
-    with started(vllm_pair[:1] * 2, vllm_model, "--verify", "all") as process:
+    with started(vllm_pair[:1] * 2, vllm_model, "--usage-injection", "all") as process:
         for _ in range(NUM_TRIES):  # an engine whose server is late puts two tokens into one event
             plain = streamed(vllm_pair[0].url, path, body)
             asked = streamed(process.url, path, body)
@@ -246,7 +246,7 @@ def test_after_kill_9_the_blocks_are_forgotten_and_no_request_is_lost(
 def test_without_a_tokenizer_the_worker_is_asked(vllm_pair: Pair, tmp_path: Path) -> None:
     (file := tmp_path / "kvgate.toml").write_text('[models.m]\nrenderer = "worker"\n')
     workers = [flag for worker in vllm_pair for flag in ("--worker", worker.url)]
-    flags = ("--config", str(file), "--expose-headers", "--tokenize-timeout-s", "5")
+    flags = ("--config", str(file), "--expose-headers", "KVGATE_TOKENIZER_TIMEOUT_S=5")
     with GatewayProcess(*workers, *flags) as asking:
         wait_until(lambda: asking.streams() == ["exact", "exact"], 20)
         messages = [{"role": "user", "content": text("asked", 150)}]

@@ -1,4 +1,4 @@
-"""Usage sampling (`--verify`): requests usage on some streams for which the client did not request it."""
+"""Usage sampling (`--usage-injection`): requests usage on some streams for which the client did not request it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -10,6 +10,7 @@ from math import isfinite
 from typing import Any
 
 from gateway.core.errors import ConfigError
+from gateway.core.spelling import meant
 from gateway.policies import COMPOSITIONS, DEFAULT, FILTERS, PICKERS, POLICIES, SCORERS
 from gateway.policies.base import Policy
 from gateway.policies.composition import Composition
@@ -155,9 +156,9 @@ class Library:
             return make()
         plugin = self._plugin(kind, name)
         if plugin is None:
-            raise ConfigError(
-                f"{where}: there is no {kind} '{name}'; there are {', '.join(self.names(kind))}"
-            )
+            known = self.names(kind)
+            words = meant(name, known) or f"; there are {', '.join(known)}"
+            raise ConfigError(f"{where}: there is no {kind} '{name}'{words}")
         try:
             return plugin.make()
         except Exception as exc:  # noqa: BLE001  others' code, at the start
@@ -176,7 +177,7 @@ def is_shipped(name: str) -> bool:
 
 
 def worth_of(texts: Iterable[str]) -> dict[str, float]:
-    """By medium, what a block there saves, of `--medium-worth`. Raises ConfigError."""
+    """By medium, what a block there saves, of `[policy] medium_worth`. Raises ConfigError."""
     return {**WORTH, **dict(map(_worth, texts))}
 
 
@@ -187,5 +188,5 @@ def _worth(text: str) -> tuple[str, float]:
     except ValueError:
         value = -1.0
     if not medium or not 0.0 <= value <= 1.0:
-        raise ConfigError(f"--medium-worth {text}: give MEDIUM=SHARE, the share from 0 to 1, as in CPU=0.8")
+        raise ConfigError(f"medium_worth: {text} is not MEDIUM=SHARE, the share from 0 to 1, as in CPU=0.8")
     return medium, value

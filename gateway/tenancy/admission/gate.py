@@ -248,7 +248,7 @@ def gate_of(
 ) -> Gate | None:
     """Admission gate of a configuration, or None where nothing that it does is configured. `used_of` returns
     a tenant's usage in the other processes of this host. Raises ConfigError."""
-    rule = Saturation(config.queue_above_ttft_s, config.max_in_flight_per_worker)
+    rule = Saturation(config.queue.above_ttft_s, config.queue.above_in_flight)
     trusted = trusted_peers(config)
     if not (rule.is_on or trusted or config.tenants):
         return None
@@ -257,8 +257,8 @@ def gate_of(
         router.fleet,
         router.ledger,
         rule,
-        max_queued=config.max_queued,
-        timeout_s=config.queue_timeout_s,
+        max_queued=config.queue.max_requests,
+        timeout_s=config.queue.timeout_s,
         loop=loop,
     )
     follow(router, queues)

@@ -127,10 +127,10 @@ class ModelQueues:
 
     def reconfigure(self, config: Config) -> None:
         """Apply changed bounds, also to requests that already wait."""
-        self.rule = Saturation(config.queue_above_ttft_s, config.max_in_flight_per_worker)
-        self._max_queued, self._timeout_s = config.max_queued, config.queue_timeout_s
+        self.rule = Saturation(config.queue.above_ttft_s, config.queue.above_in_flight)
+        self._max_queued, self._timeout_s = config.queue.max_requests, config.queue.timeout_s
         for known in self.models.values():
-            known.queue.max_waiting = config.max_queued
+            known.queue.max_waiting = config.queue.max_requests
 
     # loads -------------------------------------------------------------------------------------
 

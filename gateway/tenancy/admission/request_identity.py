@@ -44,11 +44,11 @@ class HeaderNames(NamedTuple):
 
 def trusted_peers(config: Config) -> Trusted:
     """Networks with clients that may declare an identity. Raises ConfigError."""
-    return Trusted(config.trust_headers_from, "--trust-headers-from")
+    return Trusted(config.headers.trust_headers_from, "--trust-headers-from")
 
 
 def header_names(config: Config) -> HeaderNames:
-    names = [config.tenant_header, config.priority_header, config.slo_header]
+    names = [config.headers.tenant_header, config.headers.priority_header, config.headers.slo_header]
     return HeaderNames(*[name.lower().encode() for name in names])
 
 

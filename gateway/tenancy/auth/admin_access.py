@@ -1,6 +1,6 @@
 """Access to the admin port, decided once at the start by the address on which it listens.
 
-loopback, Unix socket         any client of this host, unless --admin-key overrides it
+loopback, Unix socket         any client of this host, unless --admin-auth overrides it
 other addresses, with keys    a key with admin scope, except for /health, /ready, /metrics
 other addresses, without      startup fails, unless --admin-without-keys overrides it
 """
@@ -8,9 +8,7 @@ other addresses, without      startup fails, unless --admin-without-keys overrid
 import logging
 import socket
 
-import msgspec
-
-from gateway.config import Config
+from gateway.config import Config, replaced
 from gateway.core.errors import ConfigError
 from gateway.http.networks import address
 
@@ -21,22 +19,22 @@ PROBES = "probes"
 
 _ADVICE = (
     "bind it to loopback (--admin-host 127.0.0.1), or make a key (`kvgate key new --tenant ops --admin "
-    ">> FILE`) and give the file with --admin-api-keys, or have only /health, /ready and /metrics answered "
+    ">> FILE`) and give the file with --admin-key-file, or have only /health, /ready and /metrics answered "
     "there (--admin-without-keys probes)"
 )
 
 
 def settle(config: Config, listening: socket.socket) -> Config:
-    """Configuration with `--admin-key auto` resolved to a scope, by the socket: systemd may have bound it,
+    """Configuration with `--admin-auth auto` resolved to a scope, by the socket: systemd may have bound it,
     and
     --admin-host then does not apply. Raises ConfigError where any client would have access.
     """
     where = "" if listening.family == socket.AF_UNIX else str(listening.getsockname()[0])
     check_open(config, where)
-    if config.admin_key == "auto":
-        is_open = is_local(where) or (config.admin_without_keys == "open" and not has_keys(config))
-        config = msgspec.structs.replace(config, admin_key="off" if is_open else "api")
-    if not is_local(where) and config.admin_key in ("off", "changes"):
+    if config.admin.auth == "auto":
+        is_open = is_local(where) or (config.admin.without_keys == "open" and not has_keys(config))
+        config = replaced(config, admin_auth="off" if is_open else "api")
+    if not is_local(where) and config.admin.auth in ("off", "changes"):
         log.warning(
             "admin API at %s: no key required; any client that reaches it can change the fleet", where
         )
@@ -45,14 +43,14 @@ def settle(config: Config, listening: socket.socket) -> Config:
 
 def check_open(config: Config, where: str) -> None:
     """Reject a configuration that leaves the admin port at `where` open to any client. Raises ConfigError."""
-    if is_local(where) or config.admin_without_keys == "open":
+    if is_local(where) or config.admin.without_keys == "open":
         return
-    if config.admin_key in ("off", "changes"):
+    if config.admin.auth in ("off", "changes"):
         raise ConfigError(
-            f"admin_key: {config.admin_key} opens the admin API to any client that reaches {where}; leave it "
-            f"out, or {_ADVICE}"
+            f"admin_auth: {config.admin.auth} opens the admin API to any client that reaches {where}; leave "
+            f"it out, or {_ADVICE}"
         )
-    if config.admin_key == "auto" and not has_keys(config) and config.admin_without_keys == "refuse":
+    if config.admin.auth == "auto" and not has_keys(config) and config.admin.without_keys == "refuse":
         raise ConfigError(
             f"admin_host: the admin API would listen on {where}, which other hosts can reach, without "
             f"an API key: {_ADVICE}"
@@ -61,15 +59,15 @@ def check_open(config: Config, where: str) -> None:
 
 def scope_of(config: Config, where: str | None = None) -> str:
     """Scope of the admin requests that need a key: off, changes, api, all, or PROBES."""
-    where = config.admin_host if where is None else where
-    scope = config.admin_key
+    where = config.admin.host if where is None else where
+    scope = config.admin.auth
     if scope == "auto":
         scope = "off" if is_local(where) else "api"
     return PROBES if scope == "api" and not has_keys(config) else scope
 
 
 def has_keys(config: Config) -> bool:
-    return bool(config.key_file or config.admin_api_keys)
+    return bool(config.auth.key_file or config.admin.key_file)
 
 
 def is_local(host: str) -> bool:

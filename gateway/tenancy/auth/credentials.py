@@ -45,24 +45,24 @@ class Credentials:
         check(config)
         self._salts = _salts(config)
         self._clock = clock
-        self.file = KeyFile(config.key_file, self._salt_in) if config.key_file else None
-        self.admin_file = KeyFile(config.admin_api_keys, _no_salt) if config.admin_api_keys else None
+        self.file = KeyFile(config.auth.key_file, self._salt_in) if config.auth.key_file else None
+        self.admin_file = KeyFile(config.admin.key_file, _no_salt) if config.admin.key_file else None
         self._warn_if_inaccessible(config)
         self.salt_observer: SaltCostObserver | None = None
         self.authenticator: Authenticator | None = None
         self.admin_authenticator: Authenticator | None = None
         self.jwt: Jwt | None = None
         self.jwks: Jwks | None = None
-        if self.file or config.jwt_keys or self._salts:
+        if self.file or config.jwt.keys or self._salts:
             self.authenticator = authenticator = Authenticator(
                 clock=clock,
                 names=header_names(config),
                 trusted=trusted_peers(config),
                 salt_of=self._salt_of,
-                passes_key=config.pass_client_key,
+                passes_key=config.auth.pass_client_key,
             )
             authenticator.set_ring(self.file.ring if self.file else None)
-            if config.jwt_keys:
+            if config.jwt.keys:
                 self._take_tokens(config, authenticator)
         if self.admin_file:
             self.admin_authenticator = Authenticator(
@@ -100,10 +100,10 @@ class Credentials:
 
     def _warn_if_inaccessible(self, config: Config) -> None:
         files = [file for file in (self.file, self.admin_file) if file]
-        if files and config.admin_key not in ("auto", "off") and not any(file.has_admin for file in files):
+        if files and config.admin.auth not in ("auto", "off") and not any(file.has_admin for file in files):
             log.warning(
-                "admin_key is %s but no key in %s has admin scope: %s",
-                config.admin_key,
+                "admin_auth is %s but no key in %s has admin scope: %s",
+                config.admin.auth,
                 " or ".join(file.path for file in files),
                 "make one with `kvgate key new --tenant NAME --admin`",
             )
@@ -137,22 +137,21 @@ class Credentials:
         from gateway.tenancy.auth.jwks import Jwks  # with their libraries
         from gateway.tenancy.auth.jwt import DEFAULT_ALGORITHMS, Jwt
 
-        for name, value in (("jwt_issuer", config.jwt_issuer), ("jwt_audience", config.jwt_audience)):
+        for name, value in (("jwt_issuer", config.jwt.issuer), ("jwt_audience", config.jwt.audience)):
             if not value:
                 raise ConfigError(
                     f"jwt_keys: needs {name}; without it, tokens issued for other services would be accepted"
                 )
         self.jwt = Jwt(
-            algorithms=config.jwt_algorithms or DEFAULT_ALGORITHMS,
-            issuer=config.jwt_issuer,
-            audience=config.jwt_audience,
-            leeway_s=config.jwt_leeway_s,
-            tenant_claim=config.jwt_tenant_claim,
-            models_claim=config.jwt_models_claim,
+            algorithms=config.jwt.algorithms or DEFAULT_ALGORITHMS,
+            issuer=config.jwt.issuer,
+            audience=config.jwt.audience,
+            tenant_claim=config.jwt.tenant_claim,
+            models_claim=config.jwt.models_claim,
             salt_of=self._salt_of,
             clock=self._clock,
         )
-        self.jwks = Jwks(config.jwt_keys, self.jwt.use, refresh_s=config.jwt_refresh_s)
+        self.jwks = Jwks(config.jwt.keys, self.jwt.use, refresh_s=config.jwt.refresh_s)
         self.jwt.want_keys = self.jwks.want
         authenticator.jwt = self.jwt.who
 
@@ -165,9 +164,9 @@ class Credentials:
 
 def check(config: Config) -> None:
     """Check options that need or exclude each other. Raises ConfigError."""
-    if config.admin_key in ("changes", "all") and not has_keys(config):
-        raise ConfigError("admin_key: needs admin_api_keys or key_file, with a key that has admin scope")
-    if config.mask_cached_tokens and config.expose_headers:
+    if config.admin.auth in ("changes", "all") and not has_keys(config):
+        raise ConfigError("admin_auth: needs admin_key_file or key_file, with a key that has admin scope")
+    if config.auth.mask_cached_tokens and config.headers.expose_headers:
         raise ConfigError("mask_cached_tokens: expose_headers discloses the hidden counts; choose one")
 
 
@@ -176,14 +175,12 @@ def _no_salt(tenant: str, groups: Mapping[str, str] | None = None) -> None:
 
 
 def _salts(config: Config) -> Salts | None:
-    if not config.tenant_salt:
+    if not config.auth.tenant_salt_file:
         return None
-    if not config.tenant_salt_file:
-        raise ConfigError("tenant_salt: needs tenant_salt_file; make one with `openssl rand -hex 32`")
-    secret = read_key(config.tenant_salt_file, "tenant_salt_file")
+    secret = read_key(config.auth.tenant_salt_file, "tenant_salt_file")
     if len(secret) < MIN_SECRET_CHARS:
         raise ConfigError(
-            f"tenant_salt_file: {config.tenant_salt_file} holds {len(secret)} characters, and a secret has "
-            f"{MIN_SECRET_CHARS} or more; make one with `openssl rand -hex 32`"
+            f"tenant_salt_file: {config.auth.tenant_salt_file} holds {len(secret)} characters, and a secret "
+            f"has {MIN_SECRET_CHARS} or more; make one with `openssl rand -hex 32`"
         )
     return Salts(secret.encode())

@@ -27,6 +27,8 @@ from gateway.tenancy.auth.key_format import check_tenant
 
 MAX_TOKEN_BYTES = 16 << 10
 MAX_KNOWN = 4096
+LEEWAY_S = 30.0
+"""Permitted difference between the issuer's clock and this one."""
 """Verified tokens to remember, some 600 bytes each."""
 MAX_KEYS = 100
 """Keys of one issuer; usual ones have a few: each costs some 0.1 ms of the event loop per algorithm."""
@@ -58,7 +60,7 @@ class Jwt:
         algorithms: Collection[str],
         issuer: str,
         audience: str,
-        leeway_s: float,
+        leeway_s: float = LEEWAY_S,
         tenant_claim: str,
         models_claim: str,
         salt_of: SaltOf,

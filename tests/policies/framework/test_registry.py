@@ -162,5 +162,5 @@ def test_what_media_are_worth_is_an_option() -> None:
 
 @pytest.mark.parametrize("text", ["CPU", "=0.5", "CPU=", "CPU=1.5", "CPU=-0.1", "CPU=nan", "CPU=fast"])
 def test_a_worth_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="--medium-worth"):
+    with pytest.raises(ConfigError, match="medium_worth: "):
         worth_of([text])

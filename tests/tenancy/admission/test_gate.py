@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config import Config
+from gateway.config import config_of
 from gateway.config.tenant_limits import Limits
 from gateway.core.errors import TooManyRequests
 from gateway.core.usage import Usage
@@ -201,10 +201,10 @@ async def test_where_nothing_is_configured_there_is_no_gate() -> None:
     world: Any = World(NO_QUEUE)
     world.spare = world.on_freed = world.tokenize = None
     assert asyncio.get_running_loop()
-    assert gate_of(Config(), world) is None
+    assert gate_of(config_of(), world) is None
     assert world.spare is None
-    gate = gate_of(Config(tenants={"a": Limits()}), world)
+    gate = gate_of(config_of(tenants={"a": Limits()}), world)
     assert gate is not None and world.spare is None and not gate.queues.rule.is_on
-    gate = gate_of(Config(max_in_flight_per_worker=3), world)
+    gate = gate_of(config_of(queue_above_in_flight=3), world)
     assert gate is not None and world.spare == gate.queues.spare and world.on_freed == gate.queues.freed
-    assert gate_of(Config(trust_headers_from=["10.0.0.0/8"]), world) is not None
+    assert gate_of(config_of(trust_headers_from=["10.0.0.0/8"]), world) is not None

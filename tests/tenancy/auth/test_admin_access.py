@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from gateway.config import Config
+from gateway.config import config_of
 from gateway.core.errors import ConfigError
 from gateway.server.sockets import bind_tcp, bind_unix
 from gateway.tenancy.auth.admin_access import PROBES, check_open, is_local, scope_of, settle
 
-KEYS: dict[str, Any] = {"admin_api_keys": "keys"}
+KEYS: dict[str, Any] = {"admin_key_file": "keys"}
 PROBING: dict[str, Any] = {"admin_without_keys": "probes"}
 OPEN: dict[str, Any] = {"admin_without_keys": "open"}
 
@@ -46,51 +46,51 @@ def test_what_only_this_host_reaches(host: str, local: bool) -> None:
         (PROBING, "off", PROBES),
         (OPEN, "off", "off"),
         (KEYS | OPEN, "off", "api"),
-        (KEYS | {"admin_key": "off"}, "off", None),
-        (KEYS | {"admin_key": "changes"}, "changes", None),
-        (KEYS | {"admin_key": "api"}, "api", "api"),
-        (KEYS | {"admin_key": "all"}, "all", "all"),
-        (KEYS | OPEN | {"admin_key": "off"}, "off", "off"),
-        (KEYS | OPEN | {"admin_key": "changes"}, "changes", "changes"),
-        (PROBING | {"admin_key": "off"}, "off", None),
-        ({"admin_key": "api"}, PROBES, PROBES),
+        (KEYS | {"admin_auth": "off"}, "off", None),
+        (KEYS | {"admin_auth": "changes"}, "changes", None),
+        (KEYS | {"admin_auth": "api"}, "api", "api"),
+        (KEYS | {"admin_auth": "all"}, "all", "all"),
+        (KEYS | OPEN | {"admin_auth": "off"}, "off", "off"),
+        (KEYS | OPEN | {"admin_auth": "changes"}, "changes", "changes"),
+        (PROBING | {"admin_auth": "off"}, "off", None),
+        ({"admin_auth": "api"}, PROBES, PROBES),
     ],
 )
 def test_what_needs_a_key(options: dict[str, Any], local: str, elsewhere: str | None) -> None:
-    config = Config(**options)
+    config = config_of(**options)
     for host, wanted in (("127.0.0.1", local), ("0.0.0.0", elsewhere)):
         with bind_tcp(host, 0, "admin_port") as listening:
             if wanted is None:
                 with pytest.raises(
-                    ConfigError, match=r"admin_(host|key): .*--admin-host 127.0.0.1.*--admin-api-keys"
+                    ConfigError, match=r"admin_(host|auth): .*--admin-host 127.0.0.1.*--admin-key-file"
                 ):
                     settle(config, listening)
             else:
                 settled = settle(config, listening)
                 assert scope_of(settled, host) == scope_of(settled, "127.0.0.1") == wanted
-                assert settled.admin_key != "auto"
+                assert settled.admin.auth != "auto"
 
 
 def test_the_socket_decides_and_not_the_option(tmp_path: Path) -> None:
     """systemd may have bound another address, or a Unix socket."""
     with bind_tcp("0.0.0.0", 0, "x") as listening, pytest.raises(ConfigError, match="0.0.0.0"):
-        settle(Config(admin_host="127.0.0.1"), listening)
+        settle(config_of(admin_host="127.0.0.1"), listening)
     with bind_unix(os.fspath(tmp_path / "s"), 0o600, "x") as listening:
-        assert settle(Config(admin_host="0.0.0.0"), listening).admin_key == "off"
+        assert settle(config_of(admin_host="0.0.0.0"), listening).admin.auth == "off"
 
 
 def test_an_open_port_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("0.0.0.0", 0)) as listening, caplog.at_level(logging.WARNING, "kvgate.admin"):
-        settle(Config(**OPEN), listening)
+        settle(config_of(**OPEN), listening)
     assert "admin API at 0.0.0.0: no key required" in caplog.text
 
 
 def test_a_check_knows_the_option_only() -> None:
-    check_open(Config(), "127.0.0.1")
+    check_open(config_of(), "127.0.0.1")
     with pytest.raises(ConfigError, match="admin_host"):
-        check_open(Config(), "gw.example")
+        check_open(config_of(), "gw.example")
 
 
 def test_before_it_is_settled_nothing_is_open_by_mistake() -> None:
-    assert scope_of(Config(admin_host="0.0.0.0")) == PROBES
-    assert scope_of(Config()) == "off"
+    assert scope_of(config_of(admin_host="0.0.0.0")) == PROBES
+    assert scope_of(config_of()) == "off"

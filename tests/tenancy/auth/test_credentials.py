@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import Config
+from gateway.config import config_of
 from gateway.core.errors import ConfigError
 from gateway.http.messages import HttpRequest
 from gateway.runtime.tasks import Tasks
@@ -39,23 +39,23 @@ def secret(tmp_path: Path) -> Path:
 
 
 def test_no_authentication_unless_configured() -> None:
-    assert Credentials(Config()).authenticator is None
-    assert repr(Credentials(Config())) == "Credentials(None)"
+    assert Credentials(config_of()).authenticator is None
+    assert repr(Credentials(config_of())) == "Credentials(None)"
 
 
 def test_keys_and_salts(keys: Path, secret: Path) -> None:
-    assert ask(Credentials(Config(key_file=str(keys)))) == ("acme", None)
-    salted = Config(key_file=str(keys), tenant_salt=True, tenant_salt_file=str(secret))
+    assert ask(Credentials(config_of(key_file=str(keys)))) == ("acme", None)
+    salted = config_of(key_file=str(keys), tenant_salt_file=str(secret))
     tenant, salt = ask(Credentials(salted))
     assert tenant == "acme" and salt and len(salt) == 43
-    alone = Credentials(Config(tenant_salt=True, tenant_salt_file=str(secret)))
+    alone = Credentials(config_of(tenant_salt_file=str(secret)))
     assert alone.authenticator and not alone.authenticator.wants_key
     assert ask(alone)[1] not in (salt, None)
 
 
 def test_tenants_of_a_group_share_a_salt(keys: Path, secret: Path) -> None:
     lines = [format_key_record(KEY, bytes(16), "a"), format_key_record(OTHER, bytes(16), "b")]
-    config = Config(key_file=str(keys), tenant_salt=True, tenant_salt_file=str(secret))
+    config = config_of(key_file=str(keys), tenant_salt_file=str(secret))
     keys.write_text("\n".join(lines))
     credentials = Credentials(config)
     assert ask(credentials)[1] != ask(credentials, OTHER)[1]
@@ -67,23 +67,21 @@ def test_tenants_of_a_group_share_a_salt(keys: Path, secret: Path) -> None:
 def test_a_short_secret_is_refused(secret: Path) -> None:
     secret.write_text("hunter2")
     with pytest.raises(ConfigError, match=r"holds 7 characters.*openssl rand -hex 32") as caught:
-        Credentials(Config(tenant_salt=True, tenant_salt_file=str(secret)))
+        Credentials(config_of(tenant_salt_file=str(secret)))
     assert "hunter2" not in str(caught.value)
 
 
 def test_what_needs_something_else() -> None:
-    with pytest.raises(ConfigError, match="tenant_salt: needs tenant_salt_file.*openssl rand"):
-        Credentials(Config(tenant_salt=True))
-    with pytest.raises(ConfigError, match="admin_key: needs admin_api_keys or key_file"):
-        Credentials(Config(admin_key="all"))
+    with pytest.raises(ConfigError, match="admin_auth: needs admin_key_file or key_file"):
+        Credentials(config_of(admin_auth="all"))
     with pytest.raises(ConfigError, match="mask_cached_tokens: expose_headers"):
-        Credentials(Config(mask_cached_tokens=True, expose_headers=True))
+        Credentials(config_of(mask_cached_tokens=True, expose_headers=True))
 
 
 def test_an_admin_api_that_no_key_opens_is_logged(keys: Path, caplog: pytest.LogCaptureFixture) -> None:
-    config = Config(key_file=str(keys), admin_key="changes")
+    config = config_of(key_file=str(keys), admin_auth="changes")
     Credentials(config)
-    assert f"admin_key is changes but no key in {keys} has admin scope" in caplog.text
+    assert f"admin_auth is changes but no key in {keys} has admin scope" in caplog.text
     caplog.clear()
     keys.write_text(format_key_record(KEY, bytes(16), "acme", admin=True))
     Credentials(config)
@@ -96,8 +94,8 @@ async def test_tokens_are_taken_beside_keys(keys: Path, tmp_path: Path) -> None:
     declared_identity = {"jwt_keys": str(file), "jwt_issuer": ISSUER, "jwt_audience": AUDIENCE}
     for needed in ("jwt_issuer", "jwt_audience"):
         with pytest.raises(ConfigError, match=f"jwt_keys: needs {needed}"):
-            Credentials(Config(**(declared_identity | {needed: ""})))  # type: ignore[arg-type]
-    for config in (Config(**declared_identity), Config(key_file=str(keys), **declared_identity)):  # type: ignore[arg-type]
+            Credentials(config_of(**(declared_identity | {needed: ""})))
+    for config in (config_of(**declared_identity), config_of(key_file=str(keys), **declared_identity)):
         credentials = Credentials(config)
         assert credentials.authenticator and credentials.authenticator.wants_key
         assert ask(credentials, token("ec"))[0] == "acme"
@@ -109,7 +107,7 @@ async def test_tokens_are_taken_beside_keys(keys: Path, tmp_path: Path) -> None:
 
 async def test_the_file_is_followed(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_INTERVAL_S", 0.0)
-    credentials, tasks = Credentials(Config(key_file=str(keys))), Tasks()
+    credentials, tasks = Credentials(config_of(key_file=str(keys))), Tasks()
     credentials.start(tasks)
     try:
         other = keys.with_suffix(".new")
@@ -127,7 +125,7 @@ async def test_the_file_is_followed(keys: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_reload_on_request(keys: Path) -> None:
-    credentials = Credentials(Config(key_file=str(keys)))
+    credentials = Credentials(config_of(key_file=str(keys)))
     keys.write_text(format_key_record(OTHER, bytes(16), "b"))
     await credentials.reload()
     assert ask(credentials, OTHER)[0] == "b"
@@ -135,4 +133,4 @@ async def test_reload_on_request(keys: Path) -> None:
     with pytest.raises(ConfigError):
         await credentials.reload()
     assert ask(credentials, OTHER)[0] == "b"
-    await Credentials(Config()).reload()  # nothing to read
+    await Credentials(config_of()).reload()  # nothing to read

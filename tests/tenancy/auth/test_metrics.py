@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
-from gateway.config import Config
+from gateway.config import config_of
 from gateway.core.decision import Prompt
 from gateway.core.errors import Unauthorized
 from gateway.core.fleet import Fleet
@@ -28,13 +28,13 @@ def page(credentials: Credentials) -> str:
 
 
 def test_no_metrics_without_authentication() -> None:
-    assert page(Credentials(Config())) == ""
+    assert page(Credentials(config_of())) == ""
 
 
 def test_keys_for_tokens(tmp_path: Path) -> None:
     path = tmp_path / "jwks"
     path.write_bytes(jwks(public("ec")))
-    credentials = Credentials(Config(jwt_keys=str(path), jwt_issuer=ISSUER, jwt_audience=AUDIENCE))
+    credentials = Credentials(config_of(jwt_keys=str(path), jwt_issuer=ISSUER, jwt_audience=AUDIENCE))
     assert credentials.jwks
     credentials.jwks.fetches["failed"] = 2
     page_text = page(credentials)
@@ -45,7 +45,7 @@ def test_keys_for_tokens(tmp_path: Path) -> None:
 async def test_what_salts_cost(tmp_path: Path) -> None:
     secret, tasks = tmp_path / "secret", Tasks()
     secret.write_text("s" * 32)
-    credentials = Credentials(Config(tenant_salt=True, tenant_salt_file=str(secret)))
+    credentials = Credentials(config_of(tenant_salt_file=str(secret)))
     assert "kvgate_tenant_salt" not in page(credentials)
     router = Router(
         fleet=Fleet(),
@@ -68,7 +68,7 @@ async def test_what_salts_cost(tmp_path: Path) -> None:
 def test_refusals_keys_and_loads(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text(format_key_record(make_key(bytes(6), bytes(32)), bytes(16), "acme"))
-    credentials = Credentials(Config(key_file=str(path)))
+    credentials = Credentials(config_of(key_file=str(path)))
     assert credentials.authenticator and credentials.file
     with pytest.raises(Unauthorized):
         credentials.authenticator.ask(HttpRequest("POST", b"/", []), None)

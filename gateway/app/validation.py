@@ -1,0 +1,64 @@
+"""The checks of a configuration that need no worker: every part reads its options, and may reject them."""
+
+from collections.abc import Callable
+
+from engines import CONNECTORS, ENGINES, HANDOFFS
+from gateway.app.front_end import surface_of
+from gateway.bookings.shared_memory import shares_bookings
+from gateway.config import Config, replaced
+from gateway.config.secrets import worker_headers
+from gateway.core.errors import ConfigError
+from gateway.core.fleet import Fleet
+from gateway.disaggregation.stats import splits_of
+from gateway.discovery.declared import said_of
+from gateway.discovery.engine_detection import Engines
+from gateway.discovery.probed import worker_urls
+from gateway.models.from_config import catalog_of
+from gateway.models.prompt_source import PromptSource
+from gateway.observability.metrics import Metrics
+from gateway.redis.options import EMBEDDED, redis_of
+from gateway.replication.agent_targets import agents_of
+from gateway.routing.active_policy import Choosing
+from gateway.runtime.tls import listening_tls, worker_tls
+from gateway.server.reverse_proxy import trusted_of
+from gateway.tenancy.auth.admin_access import check_open
+from gateway.tenancy.auth.credentials import Credentials
+from gateway.upstream.access import ways_of, with_tables
+
+Check = Callable[[Config], object]
+
+CHECKS: tuple[Check, ...] = (
+    lambda config: worker_urls([*config.fleet.worker, *config.fleet.prefill, *config.fleet.decode]),
+    lambda config: said_of(with_tables(config), HANDOFFS, CONNECTORS),
+    lambda config: Engines(ENGINES, with_tables(config).fleet.engine),
+    lambda config: worker_tls(config.worker.ca_file, config.worker.cert_file, config.worker.cert_key_file),
+    lambda config: worker_headers(config.worker.key_file),
+    ways_of,
+    lambda config: catalog_of(config, PromptSource({}, Metrics()), Fleet()).close(),
+    Choosing,
+    splits_of,
+    trusted_of,
+    lambda config: listening_tls(config.tls.cert_file, config.tls.key_file),
+    surface_of,
+    Credentials,
+    lambda config: agents_of(with_tables(config)),
+    redis_of,
+    shares_bookings,
+    lambda config: check_open(config, config.admin.host),
+)
+
+
+def mistakes_of(config: Config) -> list[str]:
+    """What the parts of a gateway reject."""
+    if config.redis.url == EMBEDDED:  # which serves its own processes, and is started for a check too
+        config = replaced(config, redis="", index="auto", booking="own")
+    found = (_mistake(check, config) for check in CHECKS)
+    return list(dict.fromkeys(mistake for mistake in found if mistake))
+
+
+def _mistake(check: Check, config: Config) -> str | None:
+    try:
+        check(config)
+    except ConfigError as exc:
+        return str(exc)
+    return None

@@ -1,0 +1,98 @@
+"""Flags of the command line and their help, from the declarations of options."""
+
+import argparse
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.config.options import Option, options
+from gateway.config.reading import FLAG, OldName
+from gateway.core.spelling import meant
+
+
+class Parser(argparse.ArgumentParser):
+    """The parser of a command: an unknown flag is answered with its new name, or with the nearest one.
+
+    Flags are never abbreviated: what an old name abbreviates may be another option today.
+    """
+
+    old_name: OldName = staticmethod(lambda key, form: "")
+    keeps_mistakes = False
+    """Whether unknown flags go to `mistakes` of the namespace, beside those of the configuration."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **options})
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        known, unknown = super().parse_known_args(args, namespace)
+        mistakes = list(self._mistakes(unknown))
+        if self.keeps_mistakes:
+            known.mistakes = mistakes
+            return known, []
+        if mistakes:
+            self.exit(2, "".join(f"{self.prog}: {mistake}\n" for mistake in mistakes))
+        return known, unknown
+
+    def _mistakes(self, unknown: Sequence[str]) -> Iterable[str]:
+        given = [each.partition("=")[0] for each in unknown if each.startswith("-")] or unknown[:1]
+        for each in given:
+            key = each.removeprefix("--").replace("-", "_").lower()
+            if words := self.old_name(key, FLAG):
+                yield words
+            else:
+                near = meant(each, self._option_string_actions, "--") or f"; see {self.prog} --help"
+                yield f"there is no {each}{near}"
+
+
+def add_flags(
+    parser: argparse.ArgumentParser,
+    struct: type[msgspec.Struct],
+    *,
+    has_variables: bool = False,
+    tables: Collection[str] = (),
+) -> None:
+    """None for each that is not given; those of some tables, or all. `has_variables`: the environment is read
+    too, and `--help` names the variables."""
+    groups: dict[str, Callable[..., Any]] = {"": parser.add_argument}
+    for each in options(struct):
+        if not each.has_flag or (tables and each.table not in tables):
+            continue
+        if each.table not in groups:
+            group = parser.add_argument_group(f"[{each.table}] {each.title}")
+            groups[each.table] = group.add_argument
+        _add(groups[each.table], each, has_variables=has_variables)
+
+
+def _add(add: Callable[..., Any], option: Option, *, has_variables: bool) -> None:
+    text = f"{option.help_with_default} {option.variable}" if has_variables else option.help_with_default
+    text = text.replace("%", "%%")
+    given: dict[str, Any] = {"dest": option.key, "default": None, "help": text}
+    if option.is_bool:
+        add(option.flag, action=argparse.BooleanOptionalAction, **given)
+    else:
+        action = "append" if option.is_list or option.is_map else "store"
+        add(option.flag, action=action, metavar=option.metavar, **given)
+
+
+class ShortHelp(argparse.Action):
+    """`--help` of a command with many options: the most used ones, and where the rest is listed."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, struct: type[msgspec.Struct]) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="the most used options")
+        self._struct = struct
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        short = Parser(prog=parser.prog, usage=parser.usage, description=parser.description, add_help=False)
+        group = short.add_argument_group("most used options")
+        group.add_argument("--config", metavar="FILE", help="TOML file with any of the options")
+        common = [each for each in options(self._struct) if each.is_common]
+        for each in common:
+            _add(group.add_argument, each, has_variables=False)
+        num = sum(each.has_flag for each in options(self._struct)) + 1
+        short.epilog = (
+            f"`{parser.prog} --help-all` lists all {num} options in groups; docs/reference/options.md also "
+            "has the keys of the file, the environment variables and the rare options without a flag."
+        )
+        short.print_help()
+        parser.exit()

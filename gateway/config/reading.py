@@ -1,0 +1,194 @@
+"""From flags, environment and file to a configuration; every mistake is collected, with its source.
+
+file ─► environment ─► flags ─► `Reader.values` ─► `made`
+           └─► `mistakes`, each with its source: the file, the variable, the flag
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from gateway.config.options import ENV_PREFIX, Option, options
+from gateway.core.errors import ConfigError
+from gateway.core.spelling import meant
+
+Struct = TypeVar("Struct", bound=msgspec.Struct)
+OldName = Callable[[str, str], str]
+"""A sentence about a key that is no option, by where it was given (`FLAG`, `VARIABLE`, `FILE`): its new name
+or the reason of its removal, or nothing."""
+FLAG, VARIABLE, FILE = "flag", "variable", "file"
+_IN_TABLE = re.compile(r"\$\.([\w.]+)\[\.\.\.\]")
+
+
+class Mistakes(ConfigError):
+    """All mistakes of a configuration."""
+
+    def __init__(self, mistakes: Sequence[str]) -> None:
+        super().__init__("; ".join(mistakes))
+        self.mistakes = mistakes
+
+
+class Reader(Generic[Struct]):
+    """Later sources override earlier ones; a value that is wrong is a mistake, and left out."""
+
+    def __init__(self, struct: type[Struct], old_name: OldName = lambda key, form: "") -> None:
+        self.mistakes: list[str] = []
+        self.values: dict[str, Any] = {}
+        self._struct = struct
+        self._old_name = old_name
+        self._options = list(options(struct))
+        self._by_key = {each.key: each for each in self._options}
+
+    def file(self, path: Path) -> None:
+        try:
+            tables = tomllib.loads(path.read_text())
+        except OSError as exc:
+            self.mistakes.append(f"{path}: cannot be read: {exc.strerror}")
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+            self.mistakes.append(f"{path}: is not TOML: {exc}")
+        else:
+            self.tables(tables, str(path))
+
+    def tables(self, tables: Mapping[str, Any], source: str) -> None:
+        """What a file has: it must be right by itself, whatever overrides it."""
+        names = {each.table for each in self._options}
+        by_path = {each.path: each for each in self._options}
+        for name, value in tables.items():
+            if name in by_path:
+                self._put(by_path[name], value, source, is_strict=True)
+            elif name in names and isinstance(value, dict):
+                for inner, inner_value in value.items():
+                    if (found := by_path.get(f"{name}.{inner}")) is not None:
+                        self._put(found, inner_value, source, is_strict=True)
+                    else:
+                        self.mistakes.append(f"{source}: {self._unknown_in(name, inner)}")
+            else:
+                self.mistakes.append(f"{source}: {self._unknown_table(name, names | by_path.keys())}")
+
+    def environment(self, environ: Mapping[str, str]) -> None:
+        known = {each.variable: each for each in self._options}
+        for variable, text in environ.items():
+            if not variable.startswith(ENV_PREFIX) or _is_service_link(variable, text):
+                continue
+            source = f"environment: {variable}"
+            if variable not in known:
+                words = self._old_name(variable.removeprefix(ENV_PREFIX).lower(), VARIABLE)
+                near = meant(variable, known, ENV_PREFIX) or "; see kvgate serve --help-all"
+                self.mistakes.append(f"environment: {words}" if words else f"{source} is no option{near}")
+            elif known[variable].is_table:
+                self.mistakes.append(f"{source}: {known[variable].name} goes into a file (--config)")
+            else:
+                option = known[variable]
+                is_several = option.is_list or option.is_map
+                items = [item.strip() for item in text.split(",") if item.strip()]
+                self._put(option, items if is_several else text, source)
+
+    def flags(self, flags: Mapping[str, Any]) -> None:
+        """Those that were given, by key; None is one that was not."""
+        for key, value in flags.items():
+            if value is None:
+                continue
+            if key in self._by_key:
+                self._put(self._by_key[key], value, self._by_key[key].flag)
+            else:
+                words = self._old_name(key, FLAG) or f"there is no option {key}{meant(key, self._by_key)}"
+                self.mistakes.append(words)
+
+    def made(self) -> Struct:
+        """The configuration without what is wrong. Raises Mistakes for options that contradict each other."""
+        try:
+            return msgspec.convert(self.values, self._struct, strict=False)
+        except msgspec.ValidationError as exc:
+            raise Mistakes([*self.mistakes, f"configuration: {_plain(str(exc))}"]) from exc
+
+    def checked(self) -> Struct:
+        """Raises Mistakes."""
+        if self.mistakes:
+            raise Mistakes(self.mistakes)
+        return self.made()
+
+    def _put(self, option: Option, value: Any, source: str, *, is_strict: bool = False) -> None:
+        if option.is_map and isinstance(value, list):
+            wrong = [item for item in value if not all(item.partition("="))]
+            if wrong:
+                self.mistakes.append(f"{source}: '{wrong[0]}' is not NAME=VALUE")
+                return
+            value = {name: text for name, _, text in (item.partition("=") for item in value)}
+        try:
+            msgspec.convert(option.nested(value), self._struct, strict=is_strict)
+        except msgspec.ValidationError as exc:
+            message = self._placed(str(exc), option, value, is_strict=is_strict)
+            if not is_strict:  # the source names the option already
+                message = message.replace(f" - at `$.{option.path}`", "")
+            self.mistakes.append(f"{source}: {_plain(message)}{_right(message, option)}")
+            return
+        inner = self.values.setdefault(option.table, {}) if option.table else self.values
+        inner[option.name] = value
+
+    def _placed(self, message: str, option: Option, value: Any, *, is_strict: bool) -> str:
+        """With the name of the table that is wrong, which msgspec writes as "[...]"."""
+        if not _IN_TABLE.search(message) or not isinstance(value, dict):
+            return message
+        return self._named(message, option, value, f"{option.name}[...]", is_strict=is_strict)
+
+    def _named(self, message: str, option: Option, value: Any, mark: str, *, is_strict: bool) -> str:
+        for name, one in value.items():
+            try:
+                msgspec.convert(option.nested({name: one}), self._struct, strict=is_strict)
+            except msgspec.ValidationError as exc:
+                if str(exc) == message:
+                    return message.replace(mark, f'{mark.removesuffix("[...]")}."{name}"', 1)
+        return message
+
+    def _unknown_in(self, table: str, name: str) -> str:
+        plain = name.replace("-", "_").lower()
+        names = [each.name for each in self._options if each.table == table]
+        elsewhere = next((each for each in self._options if plain in (each.name, each.key)), None)
+        near = meant(plain, names) or (f"; did you mean {elsewhere.place}?" if elsewhere else "")
+        return f"unknown option `{name}` - at `{table}`{near}"
+
+    def _unknown_table(self, name: str, known: Collection[str]) -> str:
+        plain = name.replace("-", "_").lower()
+        if words := self._old_name(plain, FILE):
+            return words
+        found = self._by_key.get(plain)
+        if found is not None and found.table:
+            return f"`{name}` is now {found.place}"
+        near = meant(plain, known)
+        if not near and (keys := difflib.get_close_matches(plain, self._by_key, n=1)):
+            near = f"; did you mean {self._by_key[keys[0]].place}?"
+        return f"unknown option `{name}`{near}"
+
+
+def _plain(message: str) -> str:
+    return message.replace("Object contains unknown field", "unknown option").replace("$.", "")
+
+
+def _right(message: str, option: Option) -> str:
+    """The end of a refusal: the permitted words, or the form of a list."""
+    if option.choices:
+        return f"; it is {', '.join(option.choices[:-1])} or {option.choices[-1]}"
+    if option.is_list and "Expected `array`" in message:
+        return f'; it is a list, as in {option.name} = ["…"]'
+    return ""
+
+
+def convert(values: Mapping[str, Any], struct: type[Struct], source: str) -> Struct:
+    """The tables of a file as a configuration. Raises Mistakes."""
+    reader = Reader(struct)
+    reader.tables(values, source)
+    return reader.checked()
+
+
+_SERVICE_LINK = re.compile(r"(.*_)?(SERVICE_(HOST|PORT.*)|PORT_[0-9]+_(TCP|UDP|SCTP).*)")
+
+
+def _is_service_link(variable: str, text: str) -> bool:
+    """Kubernetes gives each pod such variables for Services named kvgate or kvgate-something."""
+    rest = variable.removeprefix(ENV_PREFIX)
+    return bool(_SERVICE_LINK.fullmatch(rest)) or (rest.endswith("PORT") and "://" in text)

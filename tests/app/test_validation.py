@@ -1,0 +1,33 @@
+"""Every part's mistakes are found, without a worker."""
+
+from gateway.app.validation import mistakes_of
+from gateway.config import config_of
+
+
+def test_a_good_configuration_has_none() -> None:
+    assert mistakes_of(config_of(worker=["http://127.0.0.1:1"], redis="embedded")) == []
+
+
+def test_all_mistakes_are_found_at_once() -> None:
+    config = config_of(
+        worker=["10.0.0.1:8000"],
+        engine=["vlm"],
+        connector=["nxl"],
+        policy="expectd_ttft",
+        index="redis",
+        key_file="/none/such",
+        admin_host="0.0.0.0",
+        admin_auth="off",
+    )
+    found = mistakes_of(config)
+    for words in (
+        "worker: '10.0.0.1:8000' is not an http(s) URL",
+        "engine: unknown engine 'vlm'; did you mean vllm?",
+        "connector: unknown connector 'nxl'; did you mean nixl?",
+        "policy: there is no policy 'expectd_ttft'; did you mean expected_ttft?",
+        "index: redis needs --redis",
+        "/none/such",
+        "admin_auth: off opens the admin API",
+    ):
+        assert [mistake for mistake in found if words in mistake], (words, found)
+    assert len(found) == len(set(found))

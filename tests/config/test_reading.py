@@ -1,0 +1,63 @@
+"""Every mistake of every source is collected, and what is right counts."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.config import config_of, read, replaced
+from gateway.config.reading import Mistakes
+from gateway.config.tenant_limits import Limits
+
+FILE = """
+max_attempts = 3
+[serer]
+port = 1
+[proxy]
+max_atempts = 3
+retry_share = 2.0
+pool_idle_s = 1.0
+[redis]
+port = 1
+"""
+
+
+def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
+    (path := tmp_path / "c.toml").write_text(FILE)
+    reader = read({"port": "x", "prot": "1"}, {"KVGATE_PROT": "1", "KVGATE_VERIFY": "off"}, path)
+    assert reader.mistakes == [
+        f"{path}: `max_attempts` is now max_attempts in [proxy]",
+        f"{path}: unknown option `serer`; did you mean server?",
+        f"{path}: unknown option `max_atempts` - at `proxy`; did you mean max_attempts?",
+        f"{path}: Expected `float` <= 1.0 - at `proxy.retry_share`",
+        f"{path}: unknown option `port` - at `redis`; did you mean port in [server]?",
+        "environment: KVGATE_PROT is no option; did you mean KVGATE_PORT?",
+        "environment: KVGATE_VERIFY is now KVGATE_USAGE_INJECTION",
+        "--port: Expected `int`, got `str`",
+        "there is no option prot; did you mean port?",
+    ]
+    with pytest.raises(Mistakes) as caught:
+        reader.checked()
+    assert caught.value.mistakes == reader.mistakes
+    assert str(caught.value) == "; ".join(reader.mistakes)
+
+
+def test_what_is_right_counts_beside_mistakes(tmp_path: Path) -> None:
+    (path := tmp_path / "c.toml").write_text(FILE)
+    assert read({}, {}, path).made() == config_of(pool_idle_s=1.0)
+
+
+@pytest.mark.parametrize("text", ['redis = "redis://h"', "worker = ['http://a:1']", 'policy = "random"'])
+def test_the_flat_file_of_before_is_answered_with_its_tables(tmp_path: Path, text: str) -> None:
+    (path := tmp_path / "c.toml").write_text(text)
+    (mistake,) = read({}, {}, path).mistakes
+    assert " is now " in mistake and " in [" in mistake
+
+
+def test_values_may_be_structs() -> None:
+    assert config_of(tenants={"a": Limits(weight=2.0)}).tenants["a"].weight == 2.0
+
+
+def test_some_options_are_replaced() -> None:
+    config = replaced(config_of(port=1), redis="redis://h", redis_timeout_s=3.0, tenants={"a": Limits()})
+    assert (config.redis.url, config.redis.timeout_s, config.server.port) == ("redis://h", 3.0, 1)
+    assert config.tenants == {"a": Limits()}
