@@ -1,4 +1,4 @@
-"""Who chooses, as configured, and again when the policy file has changed."""
+"""The active policy, as configured, and its reload when the policy file has changed."""
 
 import asyncio
 import logging
@@ -36,17 +36,18 @@ class Made(NamedTuple):
 
 
 class Driven(Protocol):
-    """Who decides by a policy; `tells_prefix` where it is to say how a prompt begins."""
+    """A router: decides by `policy`, and sets `Query.prefix` where `tells_prefix` is True."""
 
     policy: Policy
     tells_prefix: bool
 
 
 class Choosing:
-    """`policy` is the one in use; `changed` is told of another one when the file was read anew."""
+    """The policies in use; `changed` is called with the active one after each reload."""
 
     def __init__(self, config: Config, source: str | None = None) -> None:
-        """`source` is the policy file's text where it was read before. Raises ConfigError."""
+        """Load the policies; `source` is the policy file's text where it was read before. Raises
+        ConfigError."""
         self._config = config
         self.faults = Faults()
         self.num_loaded = self.num_refused = 0
@@ -64,7 +65,7 @@ class Choosing:
         return self._made.policy
 
     def drive(self, router: Driven) -> None:
-        """By the policy in use, and by each one that comes behind it."""
+        """Give a router the active policy, and each later one."""
 
         def use(policy: Policy) -> None:
             router.policy, router.tells_prefix = policy, self.reads_prefix
@@ -79,7 +80,7 @@ class Choosing:
         return any(map(reads_prefix, [self.policy, *shadows]))
 
     async def reload(self) -> None:
-        """Take the policy file as it is now. Where it is broken, what is in use stays; raises ConfigError."""
+        """Reload the policy file. Where it is broken, the current policies stay; raises ConfigError."""
         async with self._reading:
             await self._reload()
 
@@ -91,8 +92,8 @@ class Choosing:
             raise
 
     async def prepare(self, config: Config, source: str | None = None) -> tuple[Config, Made]:
-        """What another configuration makes of the file as it is now (or as `source` has it), for `use`.
-        Raises ConfigError, and what is in use stays."""
+        """Load the policies of another configuration, from the file or from `source`, for `use`. Raises
+        ConfigError; the current policies stay."""
         try:
             return config, await asyncio.to_thread(self._make, config, source)
         except ConfigError as exc:
@@ -108,7 +109,7 @@ class Choosing:
         log.info("policies reloaded; active policy: %s", made.policy.name)
 
     def describe(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return the policies, their faults and the file's state as plain JSON values."""
         used = [self._used(name) for name in self._shares()]
         faults = [f"{each.name}: {each.fault}" for each in used if isinstance(each, Guard) and each.fault]
         file = {"path": self._config.policy.file, "refused": self.refusal}
@@ -122,20 +123,20 @@ class Choosing:
         }
 
     def parts_of(self, decision: Decision) -> Sequence[Mapping[str, float]]:
-        """What its policy says that each candidate's cost is made of, in seconds; nothing for one that says
-        nothing, or is not in use any more."""
+        """Return the parts of each candidate's cost in seconds, explained by the decision's policy; empty
+        where that policy explains nothing or is no longer in use."""
         policy = self._used(decision.policy)
         if decision.query is None or policy is None:
             return ()
         try:
             parts = explained(policy, decision.query, decision.candidates)
-        except Exception as exc:  # noqa: BLE001  others' code, and only asked by people
+        except Exception as exc:  # noqa: BLE001  third-party code, called only on an operator's request
             log.warning("policy %s failed to explain its costs: %s", decision.policy, where(exc))
             return ()
         return parts if len(parts) == len(decision.candidates) and any(parts) else ()
 
     def _shares(self) -> Mapping[str, float]:
-        """Of the policies in use."""
+        """Return the traffic shares of the policies in use."""
         return self.policy.shares if isinstance(self.policy, Arms) else {self.policy.name: 1.0}
 
     def _used(self, name: str) -> Policy | None:
@@ -150,7 +151,7 @@ class Choosing:
         return list(by_name.values())
 
     def _make(self, config: Config, source: str | None) -> Made:
-        """Raises ConfigError."""
+        """Load and try out the policies of a configuration. Raises ConfigError."""
         file = read_file(Path(config.policy.file), source) if config.policy.file else None
         library = library_of(config, file, self.faults)
         policy, shadows = policy_of(config, library), dict(shadows_of(config, library))
@@ -161,7 +162,7 @@ class Choosing:
 
 
 def library_of(config: Config, file: PolicyFile | None = None, faults: Faults | None = None) -> Library:
-    """Raises ConfigError."""
+    """Return the library of policies of a configuration. Raises ConfigError."""
     return Library(
         worth=worth_of(config.policy.medium_worth),
         place=config.fleet.location,
@@ -173,7 +174,7 @@ def library_of(config: Config, file: PolicyFile | None = None, faults: Faults | 
 
 
 def policy_of(config: Config, library: Library) -> Policy:
-    """The one in use, or several side by side. Raises ConfigError."""
+    """Return the active policy, or the A/B test of several. Raises ConfigError."""
     if not config.policy.ab:
         return library.policy(config.policy.name)
     if config.policy.name != AUTO:
@@ -188,7 +189,7 @@ def policy_of(config: Config, library: Library) -> Policy:
 
 
 def shadows_of(config: Config, library: Library) -> Iterator[tuple[str, Shadow]]:
-    """Raises ConfigError."""
+    """Yield the shadow policies by name. Raises ConfigError."""
     for name in map(library.resolved, config.policy.shadow):
         faults = Faults()
         yield name, Shadow(library.policy(name, faults), faults)
@@ -202,7 +203,7 @@ def try_out(library: Library, name: str) -> None:
             check(lambda: policy, inf)
         except Broken as exc:
             raise ConfigError(f"policy {name}: {exc}") from exc
-        except Exception as exc:  # noqa: BLE001  others' code: whatever it raises, it is no policy
+        except Exception as exc:  # noqa: BLE001  third-party code: whatever it raises, it is no policy
             raise ConfigError(f"policy {name}: {where(exc)}") from exc
 
 

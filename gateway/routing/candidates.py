@@ -1,7 +1,7 @@
-"""What each worker holds of a prompt, and what it has ahead: the candidates of a decision.
+"""Candidates of a decision: each worker's overlap with a prompt, and its load.
 
-tokens ─ hashes per (model root, block size) ─ index: what events tell ─┐
-                         assumed: what was sent and is not told of ─────┴─► tokens held, per worker
+tokens ─ hashes per (model root, block size) ─ index: blocks that events reported ─┐
+                         assumed: blocks that were sent, not reported yet ─────────┴─► overlap per worker
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,8 @@ from gateway.index.sent_media import SentLinks
 
 @mypyc_attr(acyclic=True)
 class Lookup:
-    """One group's block hashes per prompt; by worker, the blocks that its events tell of each prompt
-    and the leading tokens that it holds or will hold of all of them."""
+    """Lookup for a group of workers: block hashes per prompt; by worker, the blocks of each prompt that its
+    events reported, and the leading tokens of all prompts that are cached there or will be."""
 
     __slots__ = ("hashes", "told", "held_tokens", "offloaded")
 
@@ -36,7 +36,7 @@ class Lookup:
 
 
 class Lookups:
-    """`sent` knows images by where they were sent."""
+    """Looks prompts up in the index; `sent` finds images by the workers that they were sent to."""
 
     def __init__(self, index: Index, assumed: AssumedIndex, ledger: Ledger, sent: SentLinks) -> None:
         self.index = index
@@ -51,7 +51,7 @@ class Lookups:
     def hash_all(
         self, request: InferenceRequest, prompt: Prompt, eligible: Sequence[Eligible]
     ) -> dict[Group, list[list[BlockHash]]]:
-        """The prompts' block hashes, once for each group of workers that share them."""
+        """Return the prompts' block hashes, once for each group of workers that share them."""
         hashed: dict[Group, list[list[BlockHash]]] = {}
         last = None
         for e in eligible if prompt.tokens else ():
@@ -80,7 +80,7 @@ class Lookups:
         *,
         reads_cache: bool,
     ) -> dict[Group, Lookup]:
-        """Nothing is held for a request that reads no cache."""
+        """Look the prompts up for each group; a request that reads no cache has no overlap."""
         lookups = {group: self.hold(prompt, group, hashes, now) for group, hashes in hashed.items()}
         if not reads_cache:
             for lookup in lookups.values():
@@ -88,7 +88,7 @@ class Lookups:
         return lookups
 
     def hold(self, prompt: Prompt, group: Group, hashes: list[list[BlockHash]], now: float) -> Lookup:
-        """Leading prompt tokens per holder: what its events say, and behind it what we have sent."""
+        """Look the prompts up for one group: leading blocks that events reported, then those sent."""
         size = group.block_size
         lookup = Lookup(hashes)
         held_tokens = lookup.held_tokens
@@ -166,5 +166,5 @@ _ON_GPU: Mapping[tuple[str, ...], int] = {}
 
 
 def max_hit_blocks(num_tokens: int, block_size: int) -> int:
-    """The most blocks an engine can reuse of a prompt: its last token is always computed."""
+    """Return the most blocks of a prompt that an engine can reuse: the last token is always computed."""
     return max(num_tokens - 1, 0) // block_size

@@ -1,9 +1,10 @@
-"""How many answers an engine runs at once, which it does not tell: vLLM's `--max-num-seqs`.
+"""Concurrency limit: the number of requests that an engine runs at once (vLLM's `--max-num-seqs`), inferred,
+since engines do not report it.
 
-A request beyond that waits for an answer to end, whatever its prompt takes and however much of the cache is
-free. It is seen from what engines do tell: while requests wait and exactly as many run as before, again and
-again, the seats are taken. Where more run than were believed to fit, or where nobody waited for long, nothing
-is believed.
+A request beyond the limit waits for an answer to end, however short its prompt and however much cache is
+free. The limit is inferred from reported load: while requests wait and the number of running ones stays the
+same, report after report, the limit is reached. It is unknown again once more requests run, or after a long
+time without waiting requests.
 """
 
 import math
@@ -13,15 +14,15 @@ from mypy_extensions import mypyc_attr
 from gateway.core.worker import Reported
 
 LEAST = 8
-"""A few long prompts, one behind the other, look the same; no engine is run with so few seats."""
+"""A few long prompts, one after the other, look the same; no engine runs with so low a limit."""
 IN_A_ROW = 4
 KEPT_S = 300.0
-"""Engines do not change it while they run. What was believed for a wrong reason must go."""
+"""Engines do not change the limit while they run, but a wrong inference must expire."""
 
 
 @mypyc_attr(acyclic=True)
 class Seats:
-    """Of one worker; `num` is infinite where nothing is known."""
+    """The concurrency limit of one worker; `num` is infinite where it is unknown."""
 
     __slots__ = ("num", "_last", "_num_alike", "_seen_s")
 
@@ -35,7 +36,7 @@ class Seats:
         return f"Seats({self.num:g})"
 
     def look(self, reported: Reported, now: float) -> None:
-        """At what it last said; the same word again tells nothing new."""
+        """Learn from the worker's latest report; the same report again adds nothing."""
         last, self._last = self._last, reported
         if last is reported:
             return

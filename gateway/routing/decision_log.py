@@ -1,4 +1,4 @@
-"""The last decisions and what became of them, for `/admin/decisions/{id}`: no prompt, only numbers."""
+"""The latest decisions and their outcomes, for `/admin/decisions/{id}`: no prompt, only numbers."""
 
 import logging
 from collections import OrderedDict
@@ -16,14 +16,14 @@ from gateway.observability.observers import Observers
 log = logging.getLogger("kvgate.requests")
 
 PartsOf = Callable[[Decision], Sequence[Mapping[str, float]]]
-"""What the cost of each candidate of a decision is made of, or nothing where nobody says."""
+"""Returns the parts of each candidate's cost, or an empty sequence where the policy explains none."""
 
 CANDIDATE_BYTES = 400
-"""About what one candidate of a record takes in memory."""
+"""Approximate memory of one candidate of a record."""
 
 
 class Records:
-    """A ring of decisions bounded by count and bytes, found by id. `observers` are told how each ended."""
+    """A ring of decisions, bounded by count and bytes; `observers` are notified of each outcome."""
 
     def __init__(
         self,
@@ -57,26 +57,26 @@ class Records:
         usage: Usage | None,
         lasted_s: float | None = None,
     ) -> None:
-        """As in `Outcome`."""
+        """Record the outcome of a decision, and notify observers; the parameters are those of `Outcome`."""
         outcome = Outcome(how, status, ttft_s, usage, lasted_s)
         if decision.id in self._ring:
             self._ring[decision.id] = (decision, outcome)
         self._observers.notify_finished(decision, outcome)
 
     def explain(self, decision_id: str, parts_of: PartsOf | None = None) -> dict[str, Any] | None:
-        """The record as plain JSON values, or None if it is unknown or has been dropped."""
+        """Return the record as plain JSON values, or None if it is unknown or has been dropped."""
         known = self._ring.get(decision_id)
         return describe(known[0], known[1], parts_of(known[0]) if parts_of else ()) if known else None
 
     def recent(self, limit: int) -> list[str]:
-        """The newest decision ids, newest first."""
+        """Return the newest decision ids, newest first."""
         return list(islice(reversed(self._ring), limit))
 
 
 def describe(
     decision: Decision, outcome: Outcome | None, parts: Sequence[Mapping[str, float]] = ()
 ) -> dict[str, Any]:
-    """As plain JSON values; `parts` are what each candidate's cost is made of, if that is known."""
+    """Return a decision as plain JSON values; `parts` are the parts of each candidate's cost, if known."""
     return {
         "id": decision.id,
         "model": decision.model,

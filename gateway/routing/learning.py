@@ -1,9 +1,9 @@
-"""What requests teach of the workers that answered them: their pace, and how long their blocks stay.
+"""Learning from answered requests: each worker's speed model, and the lifetime of its blocks.
 
-    booked: what is before it there ─► first token: how long that took ─► last one: how long the rest did
-    once a second: what all of that means, and what events removed
+    booked: work ahead there ─► first token: its duration ─► last token: the duration of the rest
+    once a second: the models are updated, and the blocks that events removed are counted
 
-Written to the fleet's members, where the next decision finds it.
+The results are written to the fleet's members, where the next decision reads them.
 """
 
 import math
@@ -17,13 +17,13 @@ from gateway.index.base import Index
 from gateway.routing.speed_model import Paces
 
 STAYS_STEP = 0.1
-"""How much of what is believed of a worker's evictions each second renews."""
+"""Weight of one second in the moving average of a worker's evictions."""
 
 
 @mypyc_attr(acyclic=True)
 class Lesson:
-    """One request at one worker: what there was to do when it was sent there. One that `waits` for others to
-    end tells how long they took, not how fast the worker computes."""
+    """A request at a worker, with the worker's load when it was sent. The TTFT of a request that `waits` for
+    others to end measures their duration, not the worker's speed."""
 
     __slots__ = ("worker", "num_ahead", "num_tokens", "num_running", "num_computed", "waits")
 
@@ -37,7 +37,7 @@ class Lesson:
 
 
 class Learning:
-    """Of one gateway. `num_tokens` of a lesson are those that the worker computes of its prompt."""
+    """Learning of one gateway. A lesson's `num_tokens` are the prompt tokens that the worker computes."""
 
     def __init__(self, fleet: Fleet, index: Index, paces: Paces | None = None) -> None:
         self.paces = paces or Paces()
@@ -53,10 +53,10 @@ class Learning:
         return Lesson(chosen, num_tokens, self.paces.num_computed(chosen.worker.id))
 
     def began(self, lesson: Lesson, seconds: float | None, now: float) -> None:
-        """Its first token came, `seconds` after it was sent where that is known."""
+        """Learn from a first token, which came `seconds` after the request was sent, where that is known."""
         paces, worker = self.paces, lesson.worker
         if self._fleet.get(worker) is None:
-            return  # it left meanwhile, and nobody would drop what is learnt of it now
+            return  # the worker was dropped: its model would never be dropped again
         if seconds is None or lesson.waits:
             paces.computed(worker, lesson.num_tokens)
         else:
@@ -65,7 +65,8 @@ class Learning:
         self._tell(worker)
 
     def ended(self, lesson: Lesson, num_tokens: int, num_now: int, seconds: float, now: float) -> None:
-        """So many tokens came behind the first one, in that time; other answers that run there now."""
+        """Learn from a complete answer: tokens after the first one, and their time; `num_now` counts the
+        other answers that run there now."""
         if self._fleet.get(lesson.worker) is None:
             return
         computed = self.paces.num_computed(lesson.worker) - lesson.num_computed
@@ -74,7 +75,7 @@ class Learning:
         self._tell(lesson.worker)
 
     def look(self, now: float) -> None:
-        """Cheap but once a second."""
+        """Update all members, once a second; other calls are cheap."""
         if not self.paces.refresh(now):
             return
         passed_s, self._looked_s = now - self._looked_s, now
@@ -84,7 +85,7 @@ class Learning:
             member.stays_s = self._stays_s(member.worker.id, member.worker.num_blocks, passed_s)
 
     def drop(self, worker: WorkerId) -> None:
-        """It is another process when it comes back."""
+        """Forget a worker: it is another process when it comes back."""
         self.paces.drop(worker)
         self._removed.pop(worker, None)
 
@@ -93,7 +94,7 @@ class Learning:
             member.pace = self.paces.pace(worker)
 
     def _stays_s(self, worker: WorkerId, num_blocks: int | None, passed_s: float) -> float:
-        """A cache is turned over once in as long as it takes to evict as many blocks as it has."""
+        """Return the block lifetime: the time in which the worker evicts as many blocks as its cache has."""
         num_removed = self._index.applied(worker).num_removed
         before, rate = self._removed.get(worker, (num_removed, 0.0))
         if passed_s > 0.0:

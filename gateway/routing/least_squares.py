@@ -1,33 +1,33 @@
-"""Least squares that forget: a few features of something, and the weights by which it takes seconds.
+"""Online least squares with forgetting: the weights of a few features that predict a duration.
 
     seconds  ≈  w[0] · x[0] + w[1] · x[1] + …,  no weight below 0
 
-What was seen longest ago counts least, by its number and by its age; where little is left of it, the weights
-go back to what was believed before. An observation that is far off counts less the farther it is: a request
-that waited for something unseen must not change what is believed. Some of them in a row are a change, and
-what was seen before it is let go.
+Old observations count less, by their number and their age; where little weight is left, the solution returns
+to the prior. An outlier counts less the farther off it is: a request that waited for something unseen must
+not change the weights. Several outliers in a row are a change, and earlier observations are discounted.
 """
 
 import math
 from collections.abc import Sequence
 
 KEPT = 0.97
-"""Of what was seen before, with each new observation: some thirty count."""
+"""Discount of earlier observations with each new one: some thirty count."""
 FORGET_S = 120.0
-"""And with time. A worker that is not asked because it was slow looks like the others after some minutes."""
+"""Discount with time. A worker that gets no requests because it was slow looks like the others after some
+minutes."""
 NOISE, FLOOR_S = 0.15, 0.005
-"""What an observation is off by: a part of what was expected, and what clocks and steps add."""
+"""Noise of an observation: a share of the expected duration, plus clocks and engine steps."""
 FAR = 2.0
-"""From so many times that on it counts less."""
+"""Observations farther off than this multiple of the noise count less."""
 IN_A_ROW, KEPT_OVER_CHANGE = 5, 0.5
 LEAST = 1e-12
-"""A spread: what is believed for certain could not be learnt."""
+"""The smallest spread: a certain prior could not be learnt from."""
 SWEEPS = 3
-"""Of the solution, one coordinate at a time, from the one before on: that is near."""
+"""Sweeps of coordinate descent per solution; the previous solution, where they begin, is near."""
 
 
 class Fit:
-    """`prior` is believed before anything is seen, give or take `spread` (one standard deviation)."""
+    """An online fit; `prior` holds before any observation, with `spread` as one standard deviation."""
 
     def __init__(self, prior: Sequence[float], spread: Sequence[float]) -> None:
         self.weights = list(prior)
@@ -71,7 +71,7 @@ class Fit:
         self._solve(SWEEPS)
 
     def forget(self, now: float, kept: float = 1.0) -> None:
-        """What time has done; with `kept`, a part of the rest too."""
+        """Discount observations by their age, and by the factor `kept`."""
         if self._at_s >= 0.0:
             kept *= math.exp((self._at_s - now) / FORGET_S)
         self._at_s = now
@@ -80,7 +80,7 @@ class Fit:
         self.num_seen *= kept
 
     def believe(self, prior: Sequence[float], spread: Sequence[float]) -> None:
-        """What is believed of it where it was not seen."""
+        """Replace the prior, which holds where there are no observations."""
         self._prior, self._spread = list(prior), list(spread)
         self._solve(SWEEPS)
 

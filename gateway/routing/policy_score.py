@@ -1,4 +1,4 @@
-"""What came of the decisions of one policy."""
+"""The score of one policy: outcomes of its decisions."""
 
 from collections import deque
 from typing import Any
@@ -8,11 +8,11 @@ from gateway.core.outcome import Outcome
 from gateway.observability.metrics import TTFT_BOUNDS_S, Histogram
 
 LATEST = 4096
-"""Of which the quantiles are: some minutes of a busy fleet, 32 KB."""
+"""Latest TTFTs that quantiles are taken of: some minutes of a busy fleet, 32 KB."""
 
 
 class Score:
-    """Of each attempt. A hit rate is that of answers that told their cached tokens."""
+    """The outcomes of a policy's attempts. The hit rate covers answers that report their cached tokens."""
 
     def __init__(self) -> None:
         self.num_requests = self.num_errors = 0
@@ -49,8 +49,8 @@ class Score:
 
 
 class Promises:
-    """Times to first token that were predicted, and those that came. Only where the request went to the same
-    worker is one the truth about the other."""
+    """Predicted and measured times to first token. A prediction's error is known only where the request went
+    to the predicted worker."""
 
     def __init__(self) -> None:
         self.num = 0
@@ -66,7 +66,7 @@ class Promises:
             self.same_error_s += abs(predicted_s - happened_s)
 
     def describe(self) -> dict[str, Any]:
-        """Means, and the error as part of what came."""
+        """Return the means, and the error as a share of the measured time."""
         return {
             "predicted_ttft_s": round(self.predicted_s / self.num, 6) if self.num else None,
             "happened_ttft_s": round(self.happened_s / self.num, 6) if self.num else None,

@@ -1,16 +1,16 @@
-"""How long a prompt may be: one that none of a model's workers takes is refused here, as they would."""
+"""Prompt limit: a prompt too long for all workers of a model is rejected here, as the workers would."""
 
 from collections.abc import Sequence
 
 from gateway.core.fleet import Eligible
 
 REFUSING = frozenset({"vllm"})
-"""Engines that refuse a prompt over their context, whatever they were started with. Others may cut it."""
+"""Engines that always reject a prompt over their context; others may truncate it."""
 
 
 def longest_prompt(eligible: Sequence[Eligible]) -> int:
-    """Tokens of the longest prompt that one of these workers takes. 0 where that is not known of each, or it
-    counts other tokens than we."""
+    """Return the tokens of the longest prompt that a worker accepts; 0 where a worker's limit is unknown, or
+    its tokens differ from the gateway's."""
     longest = 0
     for each in eligible:
         most = each.served.max_model_len

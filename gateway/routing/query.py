@@ -1,4 +1,4 @@
-"""What a policy may know of a request."""
+"""The query: a request as policies see it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,15 +8,15 @@ from gateway.core.fleet import Group
 from gateway.core.requests.request import InferenceRequest
 
 PREFIX_TOKENS = 256
-"""Of a prompt's beginning, by which it is told from others (`Query.prefix`); or all of a short one."""
+"""Leading prompt tokens that `Query.prefix` identifies; all of a shorter prompt."""
 
 Hashed = Mapping[Group, Sequence[Sequence[BlockHash]]]
 """The block hashes of each prompt, as workers of each group see them."""
 
 
 def query_of(request: InferenceRequest, prompt: Prompt, group: Group, hashed: Hashed | None) -> Query:
-    """`group` is that of some worker that serves the model: all serve it by the same adapter. `hashed` is
-    None where no policy asks for the beginning."""
+    """Return the query of a request. `group` is that of any worker of the model: all serve it by the same
+    adapter. `hashed` is None where no policy reads the prefix."""
     return Query(
         request.model,
         prompt.num_tokens,
@@ -31,8 +31,8 @@ def query_of(request: InferenceRequest, prompt: Prompt, group: Group, hashed: Ha
 
 
 def prefix_of(hashed: Hashed) -> BlockHash | None:
-    """What the beginning of the prompt hashes to: what is shared by turns of a conversation, and more than a
-    word of greeting."""
+    """Return the hash of the prompt's prefix: shared by the turns of a conversation, and longer than a
+    greeting."""
     for group, prompts in hashed.items():
         for blocks in prompts:
             if blocks:

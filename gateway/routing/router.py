@@ -1,10 +1,10 @@
 """The decision: which worker a request goes to, and why. One call, without I/O.
 
     tokens ─ hashes per (model root, block size) ─ index ─► overlap ─┐
-                     fleet: who is up      ledger: work booked ──────┴─► policy ─► decision, booked
+                     fleet: workers up     ledger: work booked ──────┴─► policy ─► decision, booked
 
 The server calls `decide` as any program can. A decision books its work at once, so that the next
-one sees it; whoever asked must call `finish` exactly once (further calls do nothing), and
+one sees it; the caller must call `finish` exactly once (further calls do nothing), and
 `first_token` when the prefill is over.
 """
 
@@ -39,10 +39,10 @@ from gateway.routing.speed_model import Paces
 from gateway.runtime.ids import new_id
 
 MAX_LOOKED_AT = 256
-"""Open requests whose prefill is looked after at once; each costs a fraction of a microsecond."""
+"""Open requests checked for a finished prefill at once; each costs a fraction of a microsecond."""
 
 LOOK_EVERY_S = 0.005
-"""How often: a prefill takes longer, and under load decisions come faster."""
+"""The interval of those checks: a prefill takes longer, and under load decisions come faster."""
 
 
 Tokenize = Callable[[InferenceRequest], Prompt]
@@ -73,7 +73,7 @@ class _Open:
 
 @mypyc_attr(acyclic=True)
 class _Weighed:
-    """What was chosen of what, and whether another worker computes the prompt."""
+    """A choice among candidates, with the prefill worker where there is one."""
 
     __slots__ = ("candidates", "choice", "index", "split")
 
@@ -87,9 +87,9 @@ class _Weighed:
 
 
 class Router:
-    """`clock` is monotonic seconds; `rng` breaks ties. Images count as cached for `keep_sent_s` where they
-    were sent. `spare` leaves out workers that take no more for now, and `on_freed` is told of each that has
-    less ahead (`tenancy/admission/`)."""
+    """Routes the requests of one gateway. `clock` is monotonic seconds; `rng` breaks ties. Images count as
+    cached for `keep_sent_s` where they were sent. `spare` excludes workers that take no more for now, and
+    `on_freed` is called with each worker that has less work ahead (`tenancy/admission/`)."""
 
     def __init__(
         self,
@@ -165,7 +165,8 @@ class Router:
             return self._choose(request, prompt, eligible, prefills, hashed, attempt, now, marks, twin)
 
     def preview(self, request: InferenceRequest, prompt: Prompt | None = None) -> Decision:
-        """What `decide` would say now. Nothing is booked, nobody sees it, and no policy remembers it."""
+        """Return the decision that `decide` would make now, without booking it, notifying observers or
+        changing a policy's state."""
         return self.decide(request, prompt=prompt, may_split=True, twin=twin_of(self.policy))
 
     def _choose(
@@ -180,7 +181,7 @@ class Router:
         marks: tuple[float, float, float],
         twin: Policy | None,
     ) -> Decision:
-        """Look at what is held and booked, choose, and book; `marks` are the times of the stages before."""
+        """Look up overlap and load, choose, and book; `marks` are the times of the stages before."""
         lookups = self._lookups.hold_all(prompt, hashed, now, reads_cache=request.reads_cache)
         has_overlap = time.perf_counter()
         query = query_of(request, prompt, eligible[0].group, hashed if self.tells_prefix else None)
@@ -227,7 +228,7 @@ class Router:
         return _Weighed(candidates, choice, index, split)
 
     def hasher(self, request: InferenceRequest) -> Callable[[Prompt], None]:
-        """Makes the hashes of a long prompt, in a thread: `decide` finds them there already."""
+        """Return a function that hashes a long prompt in a thread; `decide` then finds the hashes cached."""
         groups = {e.group for e in self.fleet.eligible(request.model) if e.group.block_size}
 
         def hash_ahead(prompt: Prompt) -> None:
@@ -237,7 +238,7 @@ class Router:
         return hash_ahead
 
     def asked_of(self, request: InferenceRequest, prompt: Prompt) -> list[tuple[BlockHash, list[BlockHash]]]:
-        """The hashes by which a decision will look for a prompt's blocks, each behind its model's root."""
+        """Return the hashes that a decision will look up for a prompt, each with its model's root."""
         hashed = self._lookups.hash_all(request, prompt, self.fleet.eligible(request.model))
         return [
             (root_hash(group.root), blocks) for group, each in hashed.items() for blocks in each if blocks
@@ -252,8 +253,8 @@ class Router:
             self.learning.began(opened.lesson, told_s, self._clock())
 
     def prefilled(self, decision: Decision, took_s: float | None = None, *, was_run: bool = True) -> bool:
-        """Its prefill worker has answered after that time, or will not (`was_run`): nothing is booked there
-        any more. False if that was so before."""
+        """Release the booking at a decision's prefill worker, which answered after `took_s`, or will not
+        (`was_run`). False if it was released before."""
         opened = self._prefilling.pop(decision.id, None)
         if opened is None:
             return False
@@ -267,15 +268,15 @@ class Router:
         return True
 
     def ahead_s(self, worker: WorkerId) -> float:
-        """What is booked there, at its pace."""
+        """Return the predicted seconds of the work booked at a worker."""
         return self.ledger.load(worker).booked_tokens * self.learning.paces.pace(worker).token_s
 
     def prefilling(self) -> Sequence[Booking]:
-        """What is booked at prefill workers for others to answer."""
+        """Return the bookings of open prefill legs."""
         return [opened.booking for opened in self._prefilling.values()]
 
     def finish(self, decision: Decision, usage: Usage | None = None, answer_s: float = 0.0) -> bool:
-        """Release what the decision booked; False if that was done before. `usage` is what the engine told
+        """Release the bookings of a decision; False if that was done before. `usage` is the engine's report
         of a complete answer, `answer_s` the time from its first token to its last where it was streamed."""
         opened = self._open.pop(decision.id, None)
         if opened is None:
@@ -297,8 +298,8 @@ class Router:
         return True
 
     def _see_prefilled(self, now: float) -> None:
-        """An unstreamed answer tells nothing until its end, but the events of its blocks do: where all of a
-        prompt's blocks are stored, its prefill is no longer work ahead. The oldest are looked at."""
+        """Detect finished prefills by KV events, since an unstreamed answer shows nothing until its end:
+        where all of a prompt's blocks are stored, its prefill is no longer work ahead. Checks the oldest."""
         if now - self._looked_s < LOOK_EVERY_S:
             return
         self._looked_s = now
@@ -327,7 +328,7 @@ class Router:
         *,
         is_real: bool,
     ) -> tuple[int, Split | None]:
-        """Which candidate answers, and who computes its prompt. Raises NoWorker."""
+        """Return the candidate that answers, and the plan for computing its prompt. Raises NoWorker."""
         if not there or self.disaggregation is None:
             return direct, None
         plan = self.disaggregation.choose(
@@ -348,7 +349,7 @@ class Router:
         group: Group,
         links: Links | None,
     ) -> None:
-        """The work, and the blocks that it will add to what the workers' events tell."""
+        """Book the work, and pin the blocks that it will add to those that events reported."""
         uncached, split, lookup = chosen.uncached_tokens, decision.split, lookups.get(group)
         if split is not None and (prefill := split.prefill) is not None:
             self._prefilling[decision.id] = self._pin(

@@ -1,4 +1,4 @@
-"""What another policy would have chosen among the same candidates, and what it promised."""
+"""Shadow comparison: another policy's choice among the same candidates, and its prediction."""
 
 import random
 from collections import OrderedDict
@@ -10,11 +10,11 @@ from gateway.policies.framework.guard import Faults
 from gateway.routing.policy_score import Promises
 
 MAX_OPEN = 1 << 14
-"""Requests on their way, some 200 bytes each; those that never tell stay until others come."""
+"""Requests in flight, some 200 bytes each; those without a reported end stay until others replace them."""
 
 
 class Comparison:
-    """`policy` may be replaced by another one of its name; `faults` are its own."""
+    """A shadow policy compared with the active one; `policy` may be replaced by another one of its name."""
 
     def __init__(self, policy: Policy, faults: Faults) -> None:
         self.policy = policy
@@ -25,7 +25,7 @@ class Comparison:
         self._open: OrderedDict[str, tuple[float, bool]] = OrderedDict()
 
     def decided(self, decision: Decision, rng: random.Random) -> None:
-        """Ask it too; where it fails, nothing is compared."""
+        """Repeat the decision with the shadow policy; a failure is not compared."""
         assert decision.query is not None, "what the router decides has one"
         num_faults = self.faults.total()
         choice = self.policy.choose(decision.query, decision.candidates, rng)

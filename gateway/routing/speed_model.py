@@ -1,14 +1,13 @@
-"""What is learnt of each worker's pace from the requests that it answered.
+"""Speed model of each worker, learnt from the requests that it answered.
 
     first token   start_s + answers that run there · start_seq_s
                   + tokens ahead and its own · (token_s + answers that run there · seq_s)
     the answer    its tokens · (step_s + answers that run there · step_seq_s) + prompt tokens that were
                   computed there meanwhile · harm_s
 
-Each line is a least-squares fit per worker (`least_squares.py`). A worker of which nothing was seen, or
-nothing lately,
-is taken for one like the others: only those that are chosen are observed, and one that looked slow once must
-be tried again.
+Each line is a least-squares fit per worker (`least_squares.py`). A worker without observations, or without
+recent ones, is assumed to be like the others: only chosen workers are observed, and one that looked slow once
+must be tried again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,21 +23,20 @@ from gateway.routing.least_squares import Fit
 PREFILL_TOKENS_PER_S = 20_000.0
 """The first estimate of a worker's speed: about an 8B model's on an H100."""
 MIN_SEEN = 3.0
-"""Observations from which a worker counts for what the others are taken for."""
+"""Observations from which a worker counts for the typical speed."""
 UNKNOWN, LIKE_OTHERS = 2.0, 0.5
-"""How far a worker may be from what is believed before anything was seen, and from what others are: as part
-of it."""
+"""Relative spread of a worker's speed around the configured prior, and around the typical worker."""
 REFRESH_S = 1.0
 MOST_RUNNING = 100.0
-"""That many answers that run slow a prompt token down by about itself: how uncertain that is."""
+"""Spread of the slowdown by running answers: this many of them about double the time of a prompt token."""
 LEAST_TOKEN_S = 1e-7
 ANSWER_STEP = 0.05
-"""How much of what is believed of a worker's answers each new one renews."""
+"""Weight of one answer in the moving average of answer lengths."""
 
 
 @mypyc_attr(acyclic=True)
 class _Learnt:
-    """Of one worker; `num_computed` counts the prompt tokens that it computed for us."""
+    """The fits of one worker; `num_computed` counts the prompt tokens that it computed for this gateway."""
 
     __slots__ = ("first", "rest", "num_computed", "answer_tokens", "seats", "pace")
 
@@ -60,7 +58,7 @@ class Paces:
 
     @staticmethod
     def of(prefill_tokens_per_s: float = PREFILL_TOKENS_PER_S) -> "Paces":
-        """With such a speed believed before anything is seen, and all else in proportion."""
+        """Return models with this prefill speed as the prior, and all else in proportion."""
         share = 1 / prefill_tokens_per_s / TYPICAL.token_s
         scaled = [share * field for field in (*_rest(TYPICAL), *_first(TYPICAL))]
         return Paces(_pace(scaled[3:], scaled[:3], TYPICAL.answer_tokens, TYPICAL.seats))
@@ -79,8 +77,8 @@ class Paces:
     def began(
         self, worker: WorkerId, num_ahead: int, num_tokens: int, num_running: int, seconds: float, now: float
     ) -> None:
-        """A first token came so long after its request was sent, with that many tokens to compute before its
-        own prompt's, and that many answers running there."""
+        """Learn from a first token, `seconds` after its request was sent, with `num_ahead` tokens to compute
+        before its prompt and `num_running` answers running there."""
         known = self._learnt(worker)
         known.num_computed += num_tokens
         if seconds > 0.0:
@@ -89,7 +87,7 @@ class Paces:
             _read(known)
 
     def computed(self, worker: WorkerId, num_tokens: int) -> None:
-        """A prompt was computed, nobody knows how long it took."""
+        """Count a prompt that was computed in an unknown time."""
         self._learnt(worker).num_computed += num_tokens
 
     def ended(
@@ -101,8 +99,8 @@ class Paces:
         seconds: float,
         now: float,
     ) -> None:
-        """An answer's tokens behind the first took so long, with so many others beside it on average;
-        meanwhile others' prompts were computed."""
+        """Learn from an answer: its tokens after the first took `seconds`, with `num_running` other answers
+        on average, while `num_computed` tokens of other prompts were computed."""
         if num_tokens > 0 and seconds > 0.0:
             known = self._learnt(worker)
             known.rest.observe((num_tokens, num_tokens * num_running, num_computed), seconds, now)
@@ -110,7 +108,7 @@ class Paces:
             _read(known)
 
     def reported(self, worker: WorkerId, said: Reported, now: float) -> None:
-        """The engine's own word, once a second."""
+        """Learn from the engine's own report, once a second."""
         if known := self._known.get(worker):
             known.seats.look(said, now)
             _read(known)
@@ -119,7 +117,7 @@ class Paces:
         self._known.pop(worker, None)
 
     def refresh(self, now: float) -> bool:
-        """Once a second: what is typical of them, and what is too long ago. True if it was done."""
+        """Update the typical worker and discount old observations, once a second. True if it was done."""
         if now - self._refreshed_s < REFRESH_S:
             return False
         self._refreshed_s = now
@@ -170,6 +168,6 @@ def _rest_spread(pace: Pace, doubt: float) -> tuple[float, float, float]:
 
 
 def _middle(paces: Iterable[Pace]) -> Pace:
-    """Field by field the median: one that is broken does not count for the others."""
+    """Return the median of each field, so that a broken worker does not count for the others."""
     columns = zip(*map(astuple, paces), strict=True)
     return Pace(*[sorted(column)[len(column) // 2] for column in columns])

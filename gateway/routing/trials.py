@@ -1,11 +1,11 @@
-"""Scores of the policies in use and comparisons with others: told on the way of requests, worked out between.
+"""A/B tests and shadow policies: decisions are queued on the request path and compared between requests.
 
-    decided ─► queue ─► each shadow chooses too ─► its promise is kept
-    ended   ─► score of who chose
-          └─► queue ─► promises are held beside what came
+    decided ─► queue ─► each shadow chooses too ─► its prediction is kept
+    ended   ─► score of the policy that chose
+          └─► queue ─► predictions are compared with measured times
 
-What waits is bounded, and so is the time: of more than a twentieth of a core's worth a part is dropped and
-counted. Without shadows nothing is queued, and without either nobody is told.
+The queue is bounded, and so is the time: work above a twentieth of a core is dropped and counted. Without
+shadows nothing is queued, and without either there is no observer.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ PAUSE_S = 0.02
 
 
 class Shadow(NamedTuple):
-    """A policy that only looks on; `faults` are counted apart from those of policies in use."""
+    """A shadow policy; `faults` are counted apart from those of policies in use."""
 
     policy: Policy
     faults: Faults
 
 
 class Trials:
-    """Observer of decisions and of their ends. `shares` are those of the policies in use."""
+    """Observer of decisions and their outcomes. `shares` are those of the policies in use."""
 
     def __init__(
         self, shares: Mapping[str, float], shadows: Mapping[str, Shadow], rng: random.Random | None = None
@@ -52,11 +52,11 @@ class Trials:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is something to compare; one policy alone is in the other metrics."""
+        """True where there is something to compare; a single policy is in the other metrics."""
         return len(self.scores) > 1 or bool(self.comparisons)
 
     def replace(self, shares: Mapping[str, float], shadows: Mapping[str, Shadow]) -> None:
-        """Read anew: what was counted of the same names stays, and metrics do not go down."""
+        """Replace the policies; counts of the same names stay, so that metrics do not go down."""
         self.shares = shares
         self.scores = {name: self.scores.get(name) or Score() for name in shares}
         for name, (policy, faults) in shadows.items():
@@ -66,10 +66,10 @@ class Trials:
             else:
                 self.comparisons[name] = Comparison(policy, faults)
 
-    # on the way of requests --------------------------------------------------------------------
+    # on the request path -----------------------------------------------------------------------
 
     def decided(self, decided: Decided) -> None:
-        """First attempts only: others have fewer candidates."""
+        """Queue a first attempt for the shadows; later attempts have fewer candidates."""
         decision = decided.decision
         if decision.attempt == 1 and self.comparisons:
             self._put(decision)
@@ -89,7 +89,7 @@ class Trials:
     # between requests --------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Work off one; False if there was none."""
+        """Process one queued item; False if there was none."""
         if not self._queue:
             return False
         told = self._queue.popleft()
@@ -101,7 +101,7 @@ class Trials:
         return True
 
     def describe(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return scores and comparisons as plain JSON values."""
         if not self.is_on:
             return {}
         return {
@@ -115,7 +115,7 @@ class Trials:
 
 
 async def keep_compared(trials: Trials) -> None:
-    """A portion, a pause: whatever comes, requests come first. Ends where nothing is compared."""
+    """Process the queue in short portions with pauses, since requests come first. Ends without shadows."""
     while trials.comparisons:
         await asyncio.sleep(PAUSE_S)
         end = time.perf_counter() + PORTION_S
