@@ -1,4 +1,4 @@
-"""Usage sampling (`--usage-injection`): requests usage on some streams for which the client did not request it."""
+"""Usage sampling (`--usage-injection`): requests usage on some streams of clients that did not."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
