@@ -81,7 +81,7 @@ async def test_a_worker_that_is_not_there_yet_is_no_reason_to_fail() -> None:
     [
         (["10.0.0.1:8000"], {}, "worker: '10.0.0.1:8000' is not an http"),
         ([], {"policy": "best"}, "policy: there is no policy 'best'; there are expected_ttft, "),
-        ([], {"prot": 1}, "unknown option `prot`"),
+        ([], {"prot": 1}, "there is no option prot; did you mean port?"),
     ],
 )
 async def test_options_that_cannot_be_are_refused(
