@@ -1,13 +1,13 @@
 """A request on two workers: a prefill leg that computes its prompt, and a decode leg that answers it.
 
-    decide ─ prefill leg ─► handed ─► decode leg ─► as any answer
+    decide ─ prefill leg ─► transfer parameters ─► decode leg ─► as any answer
       ▲         │ failed                 │ it could not get the blocks, or died before its first event
       └─────────┴────────────────────────┘ another prefill worker; then the decode worker computes the prompt
 
-Where the prefill worker counted other tokens than the gateway, its blocks are not handed on. Where decode
+Where the prefill worker counted other tokens than the gateway, its blocks are not transferred. Where decode
 workers answer nothing alone (`Worker.is_bound`), other pairs are tried instead. One decode worker gets the
 parameters of a transfer, once. The head of a stream is held back until its first event: engines begin to
-stream before they know whether the blocks came.
+stream before they know whether the blocks arrived.
 """
 
 import asyncio
@@ -45,8 +45,8 @@ REFUSAL_S = 2.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LegServices:
-    """Services that all requests on two workers share. `fetching` has those whose prefill leg is over and
-    whose decode leg has not begun to answer."""
+    """Services that all requests on two workers share. `fetching` has the requests between the end of the
+    prefill leg and the answer of the decode leg."""
 
     splits: Splits
     handoffs: Mapping[str, Handoff]

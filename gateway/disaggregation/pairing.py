@@ -1,11 +1,11 @@
-"""Are two workers a pair? What they tell must fit (`core/pd_pairs.py`), and they must make the same tokens of
-the same prompt: nothing else would notice, and an answer would be made from another prompt's cache.
+"""Token parity of pairs: two workers must fit (`core/pd_pairs.py`), and make the same tokens of one prompt.
 
-    joined ─ asked for its tokens ─ as all its partners' ─► nothing
-                                  └ others ─► both asked again, at once ─ still others ─► no pair, in the log
+    joined ─ tokenizes ─ like all its partners ─► nothing
+                       └ differs ─► both tokenize again, at once ─ still differ ─► banned pair, in the log
 
-Beside all requests: a worker is asked once, and again where it differs, since some templates tell the date.
-One that has no `/tokenize` is not held to it.
+Without parity an answer would be made from another prompt's cache, and nothing else would notice. The check
+runs beside all requests: once per worker, and again where it differs, since some templates contain the date.
+A worker without `/tokenize` is not checked.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from gateway.runtime.rate_limited_log import RateLimitedLog
 log = logging.getLogger("kvgate.roster")
 
 MAX_AT_ONCE = 8
-"""Workers that are asked at the same time: hundreds may join at once."""
+"""Workers compared at the same time: hundreds may join at once."""
 
 Post = Callable[[str, str, object], Awaitable[bytes | None]]
 """Posts a body to a path of an endpoint; None where that is not answered with 200."""
@@ -31,13 +31,13 @@ Start = Callable[[str, Coroutine[None, None, None]], object]
 
 
 class Bans(Protocol):
-    """Keeps pairs that are none."""
+    """Keeps banned pairs."""
 
     def ban(self, prefill: WorkerId, decode: WorkerId, why: str) -> bool: ...
 
 
 class Pairing:
-    """`start` runs a task in the background."""
+    """Checks the token parity of pairs; `start` runs a task in the background."""
 
     def __init__(self, fleet: Fleet, bans: Bans, post: Post, start: Start) -> None:
         self._fleet = fleet
@@ -46,14 +46,14 @@ class Pairing:
         self._start = start
         self._log = RateLimitedLog(log)
         self._made: dict[WorkerId, tuple[Worker, Made]] = {}
-        """Of the first rank of each endpoint: all ranks are one server."""
+        """The prompts of the first rank of each endpoint: all ranks are one server."""
         self._turn = asyncio.Semaphore(MAX_AT_ONCE)
 
     def __repr__(self) -> str:
         return f"Pairing({len(self._made)} asked)"
 
     def joined(self, workers: Sequence[Worker]) -> None:
-        """Those of one endpoint."""
+        """Compare the workers of an endpoint that has joined with their partners."""
         ours = {worker.id for worker in workers}
         for prefill, decode, why in misfits(member.worker for member in self._fleet):
             if not ours.isdisjoint((prefill, decode)):
@@ -88,7 +88,7 @@ class Pairing:
                     self._bans.ban(prefill.id, decode.id, why)
 
     def _differ(self, one: Worker, other: Worker) -> str | None:
-        """Of two that are a pair, and are still there."""
+        """Return how the prompts of a pair differ, or None; also None where either worker has left."""
         if not are_pair(one, other) and not are_pair(other, one):
             return None
         return parity_difference(self._made_by(one), self._made_by(other))
@@ -104,6 +104,6 @@ class Pairing:
             self._made[worker.id] = worker, made
 
     def _is_here(self, worker: Worker) -> bool:
-        """And the same process as when it joined."""
+        """True if the worker is in the fleet, as the same process as when it joined."""
         member = self._fleet.get(worker.id)
         return member is not None and member.worker is worker

@@ -33,7 +33,7 @@ Start = Callable[[str, Coroutine[None, None, None]], "asyncio.Task[None]"]
 
 
 class Prefill:
-    """One prefill leg, which sends `head` and `body`. `on_handed` gets the answer, `on_failed` the cause."""
+    """A prefill leg, which sends `head` and `body`. `on_handed` gets the answer, `on_failed` the cause."""
 
     def __init__(
         self,

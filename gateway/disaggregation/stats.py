@@ -21,7 +21,7 @@ DIRECT, SPLIT = "direct", "prefill_decode"
 
 
 class Pinned(NamedTuple):
-    """A prompt that lies at its prefill worker to be fetched; no blocks where it tells no block size."""
+    """A prompt kept at its prefill worker for a transfer; 0 blocks where the block size is unknown."""
 
     worker: WorkerId
     num_tokens: int
@@ -45,7 +45,7 @@ class Splits:
         self.num_mismatches = 0
         self._log = RateLimitedLog(log)
         self._counts_otherwise: set[WorkerId] = set()
-        """Decode workers whose last prompt had another number of tokens than we had made of it."""
+        """Decode workers that counted other tokens of their last prompt than the gateway."""
 
     def __repr__(self) -> str:
         return f"Splits({dict(self.plans)}, failures={dict(self.failures)})"
@@ -80,8 +80,8 @@ class Splits:
         self.ttft_s[_plan(decision)].observe(ttft_s)
 
     def agree(self, decision: Decision, prefilled_tokens: int | None) -> bool:
-        """Whether the decode worker may be told of what was computed: it will take the prompt for as many
-        tokens, if ours are its own. False raises the alarm: some engines do not survive a difference."""
+        """True if the decode worker may fetch the prompt: the prefill worker counted as many tokens as the
+        gateway. False is logged, and bans the pair: some engines do not survive a difference."""
         prefill, ours = decision.prefill, _tokens_made(decision)
         if prefill is None or prefilled_tokens is None or not ours or prefilled_tokens == ours:
             return True
@@ -134,7 +134,7 @@ class Splits:
 
 
 def splits_of(config: Config) -> Splits:
-    """Raises ConfigError."""
+    """Return the statistics for a configuration. Raises ConfigError."""
     return Splits(Disaggregation(TransferSpeed(), modes_of(config.disaggregation.mode)))
 
 

@@ -1,7 +1,7 @@
-"""The beginning of a stream, held back until it tells whether there will be an answer.
+"""The beginning of a stream, held back until it is an answer or an error.
 
-Engines begin a stream before they know whether they can have what another worker computed: its head is a 200,
-then comes an event with the role (chats), and then the first token, or an error in place of it.
+Engines begin a stream before they know whether they can fetch the blocks of the prefill worker: the head is a
+200, then comes an event with the role (chats), and then the first token, or an error in its place.
 """
 
 from enum import Enum
@@ -10,7 +10,7 @@ from gateway.http.messages import ResponseHead
 from gateway.http.sse import SseScanner
 
 MAX_BYTES = 64 << 10
-"""What says nothing for so long is passed on."""
+"""A longer beginning is passed on, whatever it is."""
 _ERRORS = (b'data: {"error"', b'data:{"error"', b'data: {"object":"error"', b'data:{"object":"error"')
 
 
@@ -21,7 +21,7 @@ class Beginning(Enum):
 
 
 class HeldStream:
-    """`data` is what came so far, for whoever passes it on behind `head`."""
+    """A stream's head and its first bytes, which are passed on together."""
 
     __slots__ = ("head", "data", "_scanner")
 

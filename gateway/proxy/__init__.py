@@ -1,4 +1,4 @@
-"""One client request, there and back.
+"""The proxy: a client's request to a worker, and the answer back.
 
 api        routes a parsed request             intake      a body as a request
 dispatch   makes the exchange of a request     large_intake  the same in a thread, for a large body

@@ -1,4 +1,4 @@
-"""The OpenAI surface: which route is answered how. Everything that is not here is refused."""
+"""The OpenAI API: the handler of each route. All other routes are rejected."""
 
 import logging
 import time
@@ -37,8 +37,8 @@ _STORED = RESPONSES + "/"
 
 
 class Api:
-    """Takes each parsed request of the listening side. `is_stopping` makes /ready say no. `guard` is there
-    where it matters who asks."""
+    """Handles each parsed request of the server. `is_stopping` makes /ready answer 503. `authenticator` is
+    None where no API keys are configured."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Api:
         tellers: list[Teller] | None = None,
         authenticator: Authenticator | None = None,
     ) -> None:
-        """`tellers` are told of what is refused here; of the rest the proxy tells its own."""
+        """`tellers` are notified of requests that are rejected here; exchanges notify theirs of the rest."""
         self.routes = Routes() if routes is None else routes
         self._dispatch = dispatch
         self._tellers = [] if tellers is None else tellers
@@ -69,7 +69,7 @@ class Api:
         return None
 
     def refused(self, status: int) -> None:
-        """The listening side answered a request that it could not hand on."""
+        """Count a request that the server itself rejected."""
         self._metrics.responses[status] += 1
         self._tell(None, None, status)
 
@@ -127,7 +127,7 @@ class Api:
             tell(self._tellers, refusal(http, error, status, time.monotonic(), named))
 
     def _models(self, http: HttpRequest) -> tuple[int, Any]:
-        """The union over the fleet, whether their workers are up or not; of what whoever asks may use."""
+        """Return the models of all workers, up or not, that the caller may use."""
         data = [_as_model(name, served) for name, served in usable(http.who, self._fleet.served()).items()]
         return 200, {"object": "list", "data": data}
 
@@ -149,7 +149,7 @@ class Api:
 
 
 def ready(fleet: Fleet, model: str | None, *, is_stopping: bool) -> tuple[int, Any]:
-    """The answer of /ready, here and on the admin port."""
+    """Return the answer of /ready, here and on the admin port."""
     if is_stopping:
         raise NoWorker("the gateway is stopping", retry_after_s=RETRY_AFTER_S)
     if not fleet.is_ready(model):

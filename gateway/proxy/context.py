@@ -35,7 +35,8 @@ log = logging.getLogger("kvgate.proxy")
 
 @dataclass(frozen=True, slots=True)
 class ProxyOptions:
-    """Seconds, counts and bytes; `gateway/config/` has their reasons. 0 seconds means no limit."""
+    """Options of the proxy in seconds, counts and bytes; `gateway/config/` has their reasons. 0 seconds means
+    no limit."""
 
     connect_timeout_s: float = 5.0
     deadlines: Deadlines = Deadlines()
@@ -75,7 +76,8 @@ None. The flag is True where the usage is needed."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:
-    """An exchange keeps the context that it began with; a reload makes another one (`proxy/dispatch.py`)."""
+    """The services of exchanges. Each exchange keeps the context that it began with; a reload makes another
+    one (`proxy/dispatch.py`)."""
 
     router: Router
     prompts: Prompts
@@ -93,16 +95,16 @@ class Context:
     gate: Gate | None = None
     ask_usage: AskUsage = lambda worker, is_needed: None
     time_slice: TimeSlice | None = None
-    """There with `--booking atomic`."""
+    """Set with `--booking atomic`."""
     to_report: Collection[str] = ()
-    """Decisions whose requests ask the engine to announce its hit (`ingest/blind_recovery.py`)."""
+    """Ids of decisions for which the engine is to report its cache hit (`ingest/blind_recovery.py`)."""
     retries: Retries = field(default_factory=Retries)
     response_ids: ResponseIds = field(default_factory=ResponseIds)
     bodies: Bodies = field(default_factory=Bodies)
     tellers: list[Teller] = field(default_factory=list)
-    """Get each request that has ended."""
+    """Notified of each request that has ended."""
     log: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(log))
-    """Lines that requests cause, alike by their first value."""
+    """Log lines that requests cause, rate-limited by their first value."""
     loop: asyncio.AbstractEventLoop = field(default_factory=lambda: asyncio.get_running_loop())
 
     def let_go(self, http: HttpRequest) -> None:
@@ -113,8 +115,8 @@ class Context:
     def body_for(
         self, request: InferenceRequest, decision: Decision, ticket: Ticket | None
     ) -> tuple[bytes, UnaskedScanner | None]:
-        """The client's body, with the model by the worker's name and requests for what the gateway wants to
-        know of the answer; the scanner strips that from a stream."""
+        """Return the body for a worker: the client's, with the worker's model name and the gateway's own
+        requests for usage and cache hits; the scanner strips injected usage from a stream."""
         body, unasked = self.outgoing.body(request, decision.worker), None
         if request.may_ask_usage:
             is_needed = self.gate is not None and self.gate.needs_usage(ticket)

@@ -1,4 +1,4 @@
-"""How long one exchange may go on, in seconds; 0 is no limit."""
+"""Timeouts of an exchange, in seconds; 0 is no limit."""
 
 from dataclasses import dataclass
 
@@ -13,9 +13,9 @@ class Deadlines:
     total_s: float = 0.0
 
     def left(self, now: float, *, started: float, last_activity: float, has_answer: bool) -> float | None:
-        """Seconds until it is worth to look again; 0 or less: time is over; None: never.
+        """Return the seconds until the next check; 0 or less: a timeout is exceeded; None: no check is due.
 
-        Before the head without a limit a look is due after `idle_s`, for by then there may be a head.
+        Before the head, without a limit, the next check is after `idle_s`, since the head may come by then.
         """
         ends: list[float] = []
         quiet_s = self.idle_s if has_answer else self.first_byte_s

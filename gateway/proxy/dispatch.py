@@ -1,4 +1,4 @@
-"""Makes the exchange of each request: which plan it has, and whether it is admitted.
+"""Dispatch: makes the exchange of each request, with its plan and its admission.
 
     parsed ─ intake ─► InferenceRequest ─ plan ─► InferenceExchange ─ admit ─► begin
 
@@ -28,7 +28,7 @@ from gateway.tenancy.admission.gate import Gate
 
 
 class Dispatch:
-    """`legs` is there where prefill and decode may run on different workers."""
+    """Makes exchanges; `legs` is set where prefill and decode may run on different workers."""
 
     def __init__(
         self, context: Context, legs: LegServices | None = None, traces: Traces | None = None
@@ -62,8 +62,8 @@ class Dispatch:
     # requests ----------------------------------------------------------------------------------
 
     def handle(self, http: HttpRequest, responder: Responder, refuse: Refuse) -> Exchange:
-        """Take a request to an inference route. Raises what `handle_parsed` does, and InvalidRequest for a
-        body that cannot be read; a large one is read later, and `refuse` answers its errors."""
+        """Take a request to an inference route. Raises the errors of `handle_parsed`, and InvalidRequest for
+        an invalid body; a large one is parsed later, and `refuse` answers its errors."""
         if self._traces is not None:
             self._traces.begin(http, responder.peer)
         if len(http.body) >= LARGE:
@@ -146,12 +146,12 @@ class Dispatch:
     # the fleet, and the end --------------------------------------------------------------------
 
     def worker_down(self, worker: WorkerId) -> None:
-        """Send elsewhere what a worker that is down has not begun to answer."""
+        """Retry elsewhere the requests that a worker that is down has not begun to answer."""
         for exchange in list(self.exchanges):
             exchange.worker_down(worker)
 
     def stop(self, drain_s: float) -> None:
-        """Give the requests that are under way so many seconds to end."""
+        """Give the requests in flight `drain_s` seconds to end."""
         if self.context.gate is not None:
             self.context.gate.stop(drain_s)
 

@@ -1,4 +1,4 @@
-"""One request from a client to a worker and back, as its plan says (`upstream/plan.py`).
+"""The exchange: a client's request to a worker and the answer back, executed by a plan (`upstream/plan.py`).
 
     parse ─ tokens ─ decide ─ send ─► head ─ splice ─► end
                        ▲        │ lost before the first byte: another worker
@@ -40,7 +40,7 @@ log = logging.getLogger("kvgate.proxy")
 
 
 class InferenceExchange(Execution):
-    """One client request, its attempts, and the answer on its way back."""
+    """A client's request, its attempts, and the answer on its way back."""
 
     # fmt: off
     __slots__ = (
@@ -71,7 +71,7 @@ class InferenceExchange(Execution):
         self.decision = None
         self._loop = context.loop
         self.scanner: SseScanner | None = None
-        """Edits a streamed answer; a reader may set it before it hands the head on."""
+        """Edits a streamed answer; a reader may set it before it passes the head on."""
         self.tries = Tries(context.retries, may_repeat=request.may_repeat)
         self.is_closed = False
         self._exchanges = exchanges
@@ -105,7 +105,7 @@ class InferenceExchange(Execution):
             self._proceed(None)
 
     async def _tokenize(self) -> None:
-        """Wait for the tokens, or for what Redis has of them, then proceed."""
+        """Wait for the tokens and for a remote lookup, then proceed."""
         authorization = self.http.header(b"authorization")
         try:
             prompt = await self.context.prompts.known_of(self.request, authorization, self.log_id)
@@ -160,7 +160,7 @@ class InferenceExchange(Execution):
         self._route(self._prompt)
 
     def send(self) -> None:
-        """Take a resting connection, or open one."""
+        """Send on an idle connection of the pool, or open one."""
         assert self.decision is not None
         self._is_fresh = self.tries.was_sent = False
         # A resting connection that closes meanwhile may have delivered the request: not for what is kept.
@@ -257,7 +257,7 @@ class InferenceExchange(Execution):
         self._attempt_failed(reason)
 
     def switched(self, status: int) -> UpstreamConnection:
-        """Give the connection away, which leaves HTTP: the exchange's own timeouts end with that."""
+        """Return the connection, which leaves HTTP; the exchange's own timeouts end here."""
         upstream, self._upstream = self._upstream, None
         assert upstream is not None, "a head comes from a connection"
         if self._timer:
@@ -266,7 +266,7 @@ class InferenceExchange(Execution):
         return upstream
 
     def _watched(self, data: bytes) -> bytes:
-        """The bytes that may be passed on now; the rest is kept until its event is whole."""
+        """Return the bytes that may be passed on now; the rest is kept until its event is complete."""
         metrics, decision, now = self._worker_metrics, self.decision, self._last_activity
         assert self._answer is not None and metrics is not None and decision is not None
         data, piece, since_s = self._answer.feed(data, now)
@@ -282,7 +282,8 @@ class InferenceExchange(Execution):
     # failures ----------------------------------------------------------------------------------
 
     def worker_down(self, worker: WorkerId) -> None:
-        """A worker is down: what it has not begun to answer goes to another one, if one is left."""
+        """Retry on another worker, if one is left, a request that a worker that is down has not begun to
+        answer."""
         if self.plan.observer is not None:
             self.plan.observer.worker_down(worker)
         is_waiting = self.decision and self.decision.worker.id == worker and self._upstream
@@ -316,7 +317,7 @@ class InferenceExchange(Execution):
         self.context.records.finish(decision, "failed", 0, None, None)
 
     def _attempt_failed(self, reason: str, *, is_refused: bool = False) -> None:
-        """Send the request to the next worker, if one is left: nothing of an answer has come."""
+        """Retry the request on another worker, if one is left, since no part of an answer has come."""
         context, decision = self.context, self.decision
         assert decision is not None and self._worker_metrics is not None
         if self.is_closed:

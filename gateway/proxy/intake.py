@@ -1,5 +1,4 @@
-"""A client's request in the form that routing sees: parsed, with one model wherever it may be named, and
-checked against the API key."""
+"""Intake: a client's request as routing sees it, parsed, with one model name, checked against the API key."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +22,7 @@ NAMELESS = paths(route for route in TABLE if not route.names_model)
 
 
 def request_of(context: Context, http: HttpRequest) -> InferenceRequest:
-    """Raises InvalidRequest or Forbidden."""
+    """Return the parsed and checked request. Raises InvalidRequest or Forbidden."""
     who, fleet = http.who, context.router.fleet
     asked = asked_in_query(http.target) if b"?" in http.target else None
     try:
@@ -37,7 +36,7 @@ def request_of(context: Context, http: HttpRequest) -> InferenceRequest:
 async def large_request_of(
     context: Context, http: HttpRequest, is_over: Callable[[], bool]
 ) -> InferenceRequest | None:
-    """A large request, parsed in a thread; None if it `is_over` when its turn comes. Raises InvalidRequest or
+    """Return a large request, parsed in a thread; None if it `is_over` by then. Raises InvalidRequest or
     Forbidden."""
     asked = asked_in_query(http.target) if b"?" in http.target else None
     read = context.prompts.long_prompts.read

@@ -1,8 +1,8 @@
-"""A large body on its way to its exchange: parsed in a thread, so that other requests do not wait for it.
+"""Large intake: a large body is parsed in a thread, so that other requests do not wait for it.
 
 body complete ─► thread: outline, fields ─► admitted, as any request: the exchange
-                    │ client gone            │ refused: answered
-                    └► let go                └► let go
+                    │ disconnected           │ rejected: answered
+                    └► body released         └► body released
 """
 
 import logging
@@ -21,15 +21,15 @@ from gateway.server.responder import Exchange, Responder, request_id
 log = logging.getLogger("kvgate.proxy")
 
 HandOn: TypeAlias = Callable[[HttpRequest, Responder, InferenceRequest], Exchange]
-"""Makes the exchange of a parsed request. Raises what the request is refused with."""
+"""Makes the exchange of a parsed request. Raises the error that rejects the request."""
 
 Refuse: TypeAlias = Callable[[HttpRequest, Responder, GatewayError], None]
 """Answers a request that has no exchange (`api.py`)."""
 
 
 class LargeIntake:
-    """Stands in for the exchange until there is one, which `hand_on` makes of the parsed request. `intakes`
-    has this one meanwhile."""
+    """Placeholder of an exchange until `hand_on` makes it of the parsed request. `intakes` contains this one
+    until then."""
 
     def __init__(
         self,
@@ -71,13 +71,13 @@ class LargeIntake:
             self._exchange.client_free()
 
     def cancel(self) -> None:
-        """The gateway stops and its drain time is over."""
+        """Abort the request: the gateway stops, and the drain time is over."""
         if not self._is_over:
             self._close("cut", STOPPED)
             self._responder.abort()
 
     def _close(self, how: str, fault: str) -> None:
-        """Its thread may still read the body, which is let go afterwards."""
+        """Count and log the end; the body is released later, since the thread may still read it."""
         self._is_over = True
         context, now = self._context, self._context.loop.time()
         context.metrics.responses[CLIENT_GONE] += 1
@@ -103,7 +103,7 @@ class LargeIntake:
                 self._context.let_go(http)
 
     async def _hand_on(self) -> None:
-        """Raises what the request is refused with."""
+        """Parse the request and make its exchange. Raises the error that rejects the request."""
         request = await large_request_of(self._context, self._http, lambda: self._is_over)
         if not self._is_over and request is not None:
             self._exchange = self._hand_on_parsed(self._http, self._responder, request)

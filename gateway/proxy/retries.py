@@ -1,24 +1,24 @@
-"""Whether a request that its worker lost goes to another one: once or so, and not when many do.
+"""Retries: a request that failed at one worker goes to another one, within a retry budget.
 
-    the connection was refused      always: it reached nobody
-    something of it is kept         never, once its body was sent (`InferenceRequest.may_repeat`)
+    the connection was refused      always: no worker got the request
+    the worker keeps state of it    never, once its body was sent (`InferenceRequest.may_repeat`)
     else                            up to `max_attempts`, as long as the budget has room
 
-The budget bounds what a dying fleet gets on top: of the requests in flight at most `share` are retries, and
-each request earns `share` of one. So workers get no more than 1 + `share` times what clients ask, but for a
-few retries each second where clients ask little.
+The budget bounds the extra load on a failing fleet: at most `share` of the requests in flight are retries,
+and each request earns `share` of one. So workers get no more than 1 + `share` times the clients' requests,
+except for a few retries each second where clients send little.
 """
 
 from gateway.core.errors import WorkerFailed, WorkerTimeout
 from gateway.core.worker import WorkerId
 
 FLOOR = 10
-"""Retries that may be in flight, and that a second may have, where a share of the requests is less: a quiet
-gateway loses some requests at once, or none."""
+"""Retries in flight, and retries per second, that are always allowed: a share of a quiet gateway's few
+requests would be less than one."""
 
 
 class Retries:
-    """The budget of a process."""
+    """The retry budget of a process."""
 
     def __init__(self, *, max_attempts: int = 2, share: float = 0.2) -> None:
         self.limit(max_attempts=max_attempts, share=share)
@@ -37,7 +37,7 @@ class Retries:
         self.share = share
 
     def began(self, now: float) -> None:
-        """A request has come; `ended` is told of it once."""
+        """Count a request that has begun; `ended` is called for it once."""
         self.num_in_flight += 1
         self._left = min(self._left + self.share, FLOOR + self.share * self.num_in_flight)
         second = int(now)
@@ -51,7 +51,7 @@ class Retries:
         self.num_retrying -= tries.is_retry
 
     def has_room(self, *, is_retry: bool = False) -> bool:
-        """For one more try, of a request that is a retry already or not."""
+        """True if the budget allows one more try; `is_retry` marks a request that was retried before."""
         if not self.share or (self._left < 1.0 and not self._has_extra()):
             return False
         return is_retry or self.num_retrying < max(FLOOR, self.share * self.num_in_flight)
@@ -64,12 +64,12 @@ class Retries:
         self.num_retrying += not is_retry
 
     def _has_extra(self) -> bool:
-        """What requests earn in a second is less than the floor."""
+        """True where requests earn less than the floor in this second, and some of it is left."""
         return self._num_extra < FLOOR - self.share * max(self._num_before, self._num_now)
 
 
 class Tries:
-    """What became of one request so far. `was_sent`: to the worker that has it now."""
+    """Attempts of a request so far. `was_sent` is True once its current worker got it."""
 
     __slots__ = ("failed", "num_asked", "was_sent", "is_retry", "may_repeat", "_budget")
 
@@ -85,13 +85,13 @@ class Tries:
         return "; ".join([f"{worker}: {reason}" for worker, reason in self.failed.items()])
 
     def may_ask_another(self) -> bool:
-        """Instead of passing on that this one is not available."""
+        """True if another worker may be tried in place of passing on a retryable status."""
         if not self.may_repeat or self.num_asked + 1 >= self._budget.max_attempts:
             return False
         return self._budget.has_room(is_retry=self.is_retry)
 
     def lost(self, worker: WorkerId, reason: str, *, is_refused: bool) -> str:
-        """Why no other worker may have it now; "" if one may, and the budget has paid."""
+        """Record a failed attempt. Return the reason against a retry; "" if the budget has paid for one."""
         budget = self._budget
         self.failed[worker] = reason
         self.num_asked += not is_refused
@@ -104,7 +104,7 @@ class Tries:
         return "" if self.pays() else "too many requests are tried again now"
 
     def pays(self) -> bool:
-        """Whether the budget pays for one more try, as of a part of the work; it has, then."""
+        """Take one retry from the budget. False if it has no room."""
         budget = self._budget
         if not budget.has_room(is_retry=self.is_retry):
             budget.num_denied += 1
@@ -114,7 +114,7 @@ class Tries:
         return True
 
     def gave_up(self, why: str) -> WorkerFailed:
-        """The answer, in which SDKs read whether to try again."""
+        """Return the error of a request without a worker left; SDKs read from it if they should retry."""
         error = WorkerFailed(f"no worker answered, {len(self.failed)} tried; {why}", retry_after_s=1)
         error.should_retry = self.may_repeat or not self.was_sent
         return error

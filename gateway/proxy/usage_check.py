@@ -1,4 +1,4 @@
-"""Reads the usage of answers that have ended, and counts and logs those that workers got wrong."""
+"""Usage check: reads the usage of complete answers, and counts and logs impossible figures of workers."""
 
 import logging
 import time
@@ -15,7 +15,7 @@ log = logging.getLogger("kvgate.proxy")
 
 
 class Usages:
-    """`clock` is monotonic seconds."""
+    """Checks reported usage; `clock` is monotonic seconds."""
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
@@ -25,13 +25,14 @@ class Usages:
         return f"Usages({self._log})"
 
     def of(self, answer: Answer, decision: Decision | None) -> Usage | None:
-        """None where the worker reported none, or one that cannot be. Called once for each answer."""
+        """Return the usage of an answer, or None where the worker reported none or an impossible one. Called
+        once for each answer."""
         usage = answer.usage()
         if answer.refused and decision is not None:
             self.refuse(decision.worker.id, answer.refused)
         return usage
 
     def refuse(self, worker: WorkerId, why: str) -> None:
-        """Token counts of this worker are not believed."""
+        """Count and log a usage that is ignored as impossible."""
         self._metrics.worker(worker).num_refused_usages += 1
         self._log.warning("worker %s: usage ignored (%s); nothing is counted with it", worker, why)

@@ -56,8 +56,8 @@ def parse_tunnel(http: HttpRequest, served: Mapping[str, Served]) -> InferenceRe
 
 
 class Tunnel(Observer):
-    """One WebSocket, from the offer to its end: what its client and its worker report goes to the exchange
-    until the worker agrees, and is handled here from then on."""
+    """A WebSocket tunnel, from the upgrade request to its end: events of client and worker go to the exchange
+    until the worker agrees, and are handled here from then on."""
 
     # fmt: off
     __slots__ = (
