@@ -16,7 +16,9 @@ from tests.blackbox.harness import CHAT, post, until
 from tests.hostile.harness import ESCAPES, Siege, chat, count, siege
 from tests.tenancy.auth.issuers import AUDIENCE, ISSUER, jwks, public, token
 
-NUM_KEYS = count(20_000, 1_000_000)
+NUM_KEYS = count(20_000, 50_000)
+TOO_MANY_KEYS = count(120_000, 1_000_000)
+MAX_JWKS_BYTES = 1 << 20
 DEEP = b"[" * 200_000 + b"]" * 200_000
 
 REDIRECT = web.Response(status=302)
@@ -72,6 +74,21 @@ class Issuer:
         )
 
 
+class Growing(Issuer):
+    """Serves the issuer's key first, and twice as many others as before behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_bytes = 0
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.num_asked += 1
+        key = public("rsa")
+        body = jwks(key, *({**key, "kid": f"k{number}"} for number in range(2 ** min(self.num_asked, 12))))
+        self.num_bytes = len(body)
+        return web.Response(body=body)
+
+
 @asynccontextmanager
 async def listening(issuer: Issuer) -> AsyncIterator[str]:
     app = web.Application()
@@ -117,7 +134,12 @@ async def test_key_files_and_issuers_of_any_kind_leave_the_keys_in_use(tmp_path:
 
 async def files(under: Siege, path: Path, line: str) -> None:
     """The good key is in all of them that can be used, and stays in use where one cannot."""
-    for content in (key_lines(NUM_KEYS) + line, line + ESCAPES + "{" * 100_000):
+    for content in (
+        key_lines(NUM_KEYS) + line,
+        key_lines(TOO_MANY_KEYS),
+        line + ESCAPES + "{" * 100_000,
+        line,
+    ):
         loads = await under.gateway.total("kvgate_key_file_reloads_total")
         path.write_text(content)
 
@@ -134,6 +156,17 @@ async def issuers(under: Siege, issuer: Issuer) -> None:
     for shown in TOKENS:
         asked = await under.ask(post(chat(), (b"Authorization", b"Bearer " + shown), target=CHAT))
         assert asked.status == 401, asked.body
+
+
+async def test_a_jwks_that_grows_with_each_fetch_leaves_the_keys_in_use() -> None:
+    issuer, good = Growing(), (b"Authorization", b"Bearer " + token())
+    async with listening(issuer) as url:
+        claims = ("--jwt-issuer", ISSUER, "--jwt-audience", AUDIENCE, "--jwt-tenant-claim", "tenant")
+        flags = ("--jwt-keys", url, *claims, "--jwt-refresh-s", "0.1")
+        async with siege(*flags, headers=(good,), expected="keeping the previous keys") as under:
+            await under.keep_good(until(lambda: issuer.num_bytes > MAX_JWKS_BYTES, "the JWKS is too large"))
+            asked = issuer.num_asked
+            await under.keep_good(until(lambda: issuer.num_asked > asked + 2, "it is fetched again"))
 
 
 async def test_a_recording_of_nonsense_is_refused_in_words(tmp_path: Path) -> None:

@@ -15,6 +15,9 @@ from gateway.tenancy.auth.key_format import SaltOf, parse_key_file
 
 log = logging.getLogger("kvgate.keys")
 
+MAX_BYTES = 16 << 20
+"""Some 100,000 keys, which take about 100 MB of memory. No more of a file is ever read."""
+
 _Fingerprint = tuple[int, int, int] | None
 
 
@@ -63,7 +66,14 @@ class KeyFile:
 
     def _read(self) -> KeyRing:
         try:
-            text = Path(self.path).expanduser().read_text()
+            with Path(self.path).expanduser().open("rb") as file:
+                content = file.read(MAX_BYTES + 1)
+            if len(content) > MAX_BYTES:
+                raise ConfigError(
+                    f"key_file: {self.path} is larger than {MAX_BYTES >> 20} MiB, the most that is read; "
+                    "remove expired keys, or use tokens of an issuer (--jwt-keys)"
+                )
+            text = content.decode()
         except OSError as exc:
             raise ConfigError(f"key_file: {self.path} cannot be read: {exc.strerror}") from exc
         except UnicodeDecodeError as exc:

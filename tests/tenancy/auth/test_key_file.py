@@ -8,7 +8,7 @@ import pytest
 
 from gateway.core.errors import ConfigError
 from gateway.tenancy.auth.api_keys import make_key
-from gateway.tenancy.auth.key_file import KeyFile
+from gateway.tenancy.auth.key_file import MAX_BYTES, KeyFile
 from gateway.tenancy.auth.key_format import format_key_record
 
 KEYS = [make_key(bytes([n] * 6), bytes(32)) for n in range(3)]
@@ -42,6 +42,18 @@ def test_a_file_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path, path
     path.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="is not text"):
         made(path)
+
+
+def test_a_file_beyond_its_bound_is_refused_by_name(path: Path) -> None:
+    file = made(path)
+    path.write_bytes(b"#\n" * (MAX_BYTES // 2))
+    assert not file.reload().entries
+    with path.open("ab") as more:
+        more.write(b"#")
+    with pytest.raises(ConfigError, match=r"^key_file: .*/keys.jsonl is larger than 16 MiB"):
+        file.reload()
+    with pytest.raises(ConfigError, match="larger"):
+        made(Path("/dev/zero"))
 
 
 def test_one_without_keys_is_used_and_complained_of(path: Path, caplog: pytest.LogCaptureFixture) -> None:
