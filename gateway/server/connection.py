@@ -341,6 +341,7 @@ class ClientConnection(asyncio.Protocol):
             self._transport.close()
             self._set_deadline(self._limits.keep_alive_s)
         self._is_closing = True
+        self.resume_reading()  # else the client's own end would not be seen
 
     # state -------------------------------------------------------------------------------------
 

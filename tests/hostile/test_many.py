@@ -6,6 +6,7 @@ import random
 from gateway.app import bundled_tokenizer
 from loadtest.hostile_leaks import abort_a_stream, come_and_go, many
 from tests.blackbox.harness import CHAT, Header, post
+from tests.blackbox.test_processes import is_running, pids
 from tests.hostile.harness import chat, count, siege
 
 NUM_CONNECTIONS = count(3000, 50_000)
@@ -54,3 +55,19 @@ async def test_distinct_prompts_and_names_leave_little() -> None:
         assert len(page) < MAX_PAGE_BYTES, f"{len(page)} bytes of metrics"
         flow = (await under.gateway.admin("GET", "/admin/flow")).body
         assert len(json.loads(flow)) and len(flow) < 8 << 20
+
+
+async def test_floods_before_several_processes_leave_both_alive() -> None:
+    flags = ("--processes", "2", "--tokenizer", str(bundled_tokenizer()))
+    async with siege(*flags) as under:
+        port, rng = under.gateway.port, random.Random(2)
+        before = pids(under.gateway)
+
+        async def attack() -> None:
+            await many(NUM_CONNECTIONS // 2, lambda number: come_and_go(port, number))
+            assert (await under.gateway.admin("GET", "/admin/workers")).status == 200
+            await many(NUM_ABORTS // 2, lambda number: abort_a_stream(port, number, rng))
+
+        await under.keep_good(attack())
+        assert len(before) == 2 and pids(under.gateway) == before
+        assert all(is_running(pid) for pid in before.values())

@@ -1,0 +1,35 @@
+"""A tenant that fills the admission queue: each request of another tenant is still admitted and answered."""
+
+import asyncio
+from collections import Counter
+
+from tests.blackbox.harness import CHAT, post
+from tests.hostile.harness import Siege, chat, count, siege
+
+NUM_CLIENTS = count(100, 600)
+NUM_REQUESTS = count(4, 20)
+MAX_QUEUED = 20
+FLAGS = (
+    *("--max-in-flight-per-worker", "2", "--max-queued", str(MAX_QUEUED)),
+    *("--trust-headers-from", "127.0.0.1"),
+)
+GREEDY = (b"x-kvgate-tenant", b"greedy")
+
+
+async def flood(under: Siege, statuses: Counter[int]) -> None:
+    """Far more requests at once than the queue has places, each of them claiming to go first."""
+
+    async def ask_repeatedly(number: int) -> None:
+        for _ in range(NUM_REQUESTS):
+            body = chat(f"greedy {number}", max_tokens=100, ignore_eos=True, priority=-1000)
+            statuses[(await under.ask(post(body, GREEDY, target=CHAT))).status] += 1
+
+    await asyncio.gather(*(ask_repeatedly(number) for number in range(NUM_CLIENTS)))
+
+
+async def test_a_tenant_that_fills_the_queue_displaces_no_other() -> None:
+    async with siege(*FLAGS) as under:
+        statuses: Counter[int] = Counter()
+        assert await under.keep_good(flood(under, statuses)) > 1
+        assert statuses[429] and statuses[200], statuses
+        assert not set(statuses) - {200, 429}, statuses
