@@ -161,8 +161,8 @@ async def issuers(under: Siege, issuer: Issuer) -> None:
 async def test_a_jwks_that_grows_with_each_fetch_leaves_the_keys_in_use() -> None:
     issuer, good = Growing(), (b"Authorization", b"Bearer " + token())
     async with listening(issuer) as url:
-        claims = ("--jwt-issuer", ISSUER, "--jwt-audience", AUDIENCE, "--jwt-tenant-claim", "tenant")
-        flags = ("--jwt-keys", url, *claims, "--jwt-refresh-s", "0.1")
+        claims = ("--jwt-issuer", ISSUER, "--jwt-audience", AUDIENCE)
+        flags = ("--jwt-keys", url, *claims, "KVGATE_JWT_REFRESH_S=0.1")
         async with siege(*flags, headers=(good,), expected="keeping the previous keys") as under:
             await under.keep_good(until(lambda: issuer.num_bytes > MAX_JWKS_BYTES, "the JWKS is too large"))
             asked = issuer.num_asked

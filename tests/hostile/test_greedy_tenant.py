@@ -10,7 +10,7 @@ NUM_CLIENTS = count(100, 600)
 NUM_REQUESTS = count(4, 20)
 MAX_QUEUED = 20
 FLAGS = (
-    *("--max-in-flight-per-worker", "2", "--max-queued", str(MAX_QUEUED)),
+    *("--queue-above-in-flight", "2", "--queue-max-requests", str(MAX_QUEUED)),
     *("--trust-headers-from", "127.0.0.1"),
 )
 GREEDY = (b"x-kvgate-tenant", b"greedy")
