@@ -58,9 +58,9 @@ from gateway.observability.log_sink import Sink
 from gateway.observability.metrics import Metrics
 from gateway.observability.observers import Observers
 from gateway.observability.recorder import recorder_of
-from gateway.observability.telemetry import Telling
-from gateway.observability.verification.tapped_index import Overheard
-from gateway.observability.verification.usage_sampling import Asking
+from gateway.observability.telemetry import Telemetry
+from gateway.observability.verification.tapped_index import TappedIndex
+from gateway.observability.verification.usage_sampling import UsageSampling
 from gateway.observability.verification.verifier import Verifier
 from gateway.proxy.api import Api
 from gateway.proxy.context import AskUsage, Context, proxy_options
@@ -140,7 +140,7 @@ class Gateway:
         self.standings = standings_of(self)
         self.recorder = recorder_of(config, self.metrics, self.observers)
         self._tasks = Tasks()
-        self.telling = Telling(config, sink, trusted_peers(config).trusts)
+        self.telemetry = Telemetry(config, sink, trusted_peers(config).trusts)
         self.connections: set[ClientConnection] = set() if connections is None else connections
         self._sockets: Sockets | None = None
         trusted_of(config)
@@ -192,8 +192,10 @@ class Gateway:
         self.catalog.open(self._tasks.start, ask, self.worker_tokenizer)
         self.roster = roster_of(self)
         self.resolver = resolver_of(self)
-        tellers, authenticator = self.telling.tellers, self.credentials.authenticator
-        self.api = Api(self.dispatch, self.fleet, self.metrics, routes_of(config), tellers, authenticator)
+        end_observers, authenticator = self.telemetry.end_observers, self.credentials.authenticator
+        self.api = Api(
+            self.dispatch, self.fleet, self.metrics, routes_of(config), end_observers, authenticator
+        )
         self.front = self._make_front()
         await self.front.open()
         for sharing in self.sharing:
@@ -293,7 +295,7 @@ class Gateway:
     @property
     def collectors(self) -> Sequence[Collector]:
         """Of what is told, and of what is read anew."""
-        return [*self.telling.collectors, *([self.reloads] if self.reloads else [])]
+        return [*self.telemetry.collectors, *([self.reloads] if self.reloads else [])]
 
     def _make_front(self) -> Front:
         return Front(
@@ -337,7 +339,7 @@ class Gateway:
         """Of which streams the usage is asked."""
         usages = {engine.name: engine.usage for engine in ENGINES.values()}
         mode = "all" if self.config.record.file else self.config.proxy.usage_injection
-        return Asking(mode, usages, self.verifier.in_doubt).ask
+        return UsageSampling(mode, usages, self.verifier.in_doubt).ask
 
     @property
     def quota_usage(self) -> Callable[[str], QuotaUsage | None] | None:
@@ -355,7 +357,7 @@ class Gateway:
         return Feeds(
             limits_of=limits_of(self.config),
             engine_of=self.engines.named,
-            index=Overheard(self.index, self.verifier.heard),
+            index=TappedIndex(self.index, self.verifier.heard),
             assumed=self.assumed,
             headers=self.worker_headers,
             tasks=self._tasks,
@@ -390,7 +392,7 @@ class Gateway:
             to_report=self.recovery_observer.asking,
             response_ids=self.surface.response_ids,
             bodies=self.surface.bodies,
-            tellers=self.telling.tellers,
+            end_observers=self.telemetry.end_observers,
         )
         self.legs = LegServices(
             splits=self.splits,
@@ -404,7 +406,7 @@ class Gateway:
             suspect=context.suspect,
             refuse_usage=usages.refuse,
         )
-        return Dispatch(context, self.legs, self.telling.traces)
+        return Dispatch(context, self.legs, self.telemetry.traces)
 
     def open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, Subscribed]:
         start_time_s, on_state = self.roster.start_time_s(worker.url), self.roster.stream_changed
@@ -418,4 +420,4 @@ class Gateway:
         self.catalog.close()
         self._feeds.close()
         self.recorder.close()
-        self.telling.close()
+        self.telemetry.close()

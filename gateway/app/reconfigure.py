@@ -66,9 +66,9 @@ def _swap(
     gateway.credentials.reconfigure(config)
     gateway.front.take(config)
     gateway.roster.look_every(config.lifecycle.probe_interval_s)
-    gateway.telling.take(config)
-    if gateway.telling.traces is not None:
-        gateway.telling.traces.trusts = trusted.trusts
+    gateway.telemetry.take(config)
+    if gateway.telemetry.traces is not None:
+        gateway.telemetry.traces.trusts = trusted.trusts
     logging.getLogger().setLevel(config.log.level.upper())
     for spec in dropped:
         gateway.drop_worker(parse_spec(spec)[0])

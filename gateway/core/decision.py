@@ -127,10 +127,10 @@ class Timings(msgspec.Struct, frozen=True, gc=False):
 class Decision(msgspec.Struct, frozen=True):
     """The worker chosen for one request, and why.
 
-    `candidates` are the numbers at that moment; `terms[i]` is the cost or score of candidate i. `told_tokens`
-    are leading tokens that events reported: the rest of `overlap_tokens` is booked or assumed. `split` is
-    None where no worker computes prompts for others. `query` is the policy's input, `ttft_s` its prediction,
-    if it makes one.
+    `candidates` are the numbers at that moment; `terms[i]` is the cost or score of candidate i.
+    `confirmed_tokens` are leading tokens that events reported: the rest of `overlap_tokens` is booked or
+    assumed. `split` is None where no worker computes prompts for others. `query` is the policy's input,
+    `ttft_s` its prediction, if it makes one.
     """
 
     id: str
@@ -145,7 +145,7 @@ class Decision(msgspec.Struct, frozen=True):
     attempt: int = 1
     prompt_from: str = "none"
     timings_s: Timings = Timings()
-    told_tokens: int = 0
+    confirmed_tokens: int = 0
     split: Split | None = None
     query: Query | None = None
     ttft_s: float | None = None

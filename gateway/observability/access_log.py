@@ -79,15 +79,15 @@ class TextLines:
         cached = line.reported_cached_tokens
         reason = end.decision.reason if end.decision else ""
         log.info(
-            "%s -> %s  status %s  %s of %s prompt tokens held (engine: %s cached)  TTFT %s, in all %s  %s  "
-            "[%s]%s",
+            "%s -> %s  status %s  %s of %s prompt tokens predicted cached (engine: %s cached)  TTFT %s, "
+            "total %s  %s  [%s]%s",
             line.model,
             f"{line.prefill_worker} -> {line.worker}" if line.prefill_worker else line.worker,
             line.status or "-",
             line.predicted_cached_tokens,
             line.prompt_tokens,
             "?" if cached is None else cached,
-            _ms(line.ttft_s) if line.ttft_s is not None else "unstreamed",
+            _ms(line.ttft_s) if line.ttft_s is not None else "not streamed",
             _ms(line.total_s),
             ", ".join(filter(None, [end.how if end.how != "ended" else reason, error])),
             line.decision_id,
@@ -139,8 +139,8 @@ def client_of(end: End) -> str | None:
 
 def trace_of(end: End) -> str | None:
     """The trace id: kvgate's own, or the client's where tracing is off (W3C Trace Context)."""
-    told = read(end.http.header(PARENT)) if end.http else None
-    return told.trace_id if told else None
+    span = read(end.http.header(PARENT)) if end.http else None
+    return span.trace_id if span else None
 
 
 def _ms(seconds: float) -> str:

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from gateway.observability.access_log import JsonLines, TextLines, log
 from gateway.observability.log_sink import Sink, plain_notice
 from gateway.observability.metric_spec import counter
-from gateway.observability.request_end import Teller
+from gateway.observability.request_end import OnEnd
 
 STDERR = 2
 
@@ -26,7 +26,7 @@ class JsonFormatter(logging.Formatter):
         self._process = {} if process is None else {"process": process}
 
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -34,8 +34,8 @@ class JsonFormatter(logging.Formatter):
             "message": _encodable(record.getMessage()),
         }
         if record.exc_info:
-            told["exception"] = _encodable(self.formatException(record.exc_info))
-        return msgspec.json.encode(told).decode()
+            fields["exception"] = _encodable(self.formatException(record.exc_info))
+        return msgspec.json.encode(fields).decode()
 
 
 def _encodable(text: str) -> str:
@@ -111,7 +111,7 @@ def _standard_error() -> int:
         return STDERR
 
 
-def request_teller(form: str, sink: Sink | None) -> Teller:
+def access_log_of(form: str, sink: Sink | None) -> OnEnd:
     """The access log in the given form, which is text only if configured so. Without a sink, each line is
     logged as a message."""
     if form == "text":

@@ -24,7 +24,7 @@ Notice = Callable[[int], bytes]
 
 
 def plain_notice(num: int) -> bytes:
-    return b"%d lines of the log were dropped here: nobody took them in time\n" % num
+    return b"%d log lines dropped here: the reader was too slow\n" % num
 
 
 class Direct:

@@ -68,7 +68,7 @@ class Pauses(Histogram):
 @dataclass(slots=True, eq=False)
 class WorkerMetrics:
     """One worker's traffic. Token sums of `reported_*` and `compared_*` cover the same requests:
-    those whose answer reported its cached tokens."""
+    those with an answer that reported cached tokens."""
 
     num_requests: int = 0
     num_failed: int = 0

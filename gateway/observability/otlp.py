@@ -152,7 +152,7 @@ class Traces(Collector):
         spans = [span for end, found, since in items for span in spans_of(end, found, since)]
         is_sent = self._exporter.export(spans) is SpanExportResult.SUCCESS
         if not is_sent:
-            self._say("it does not answer, or not as it should")
+            self._say("the endpoint failed or returned an error")
         return is_sent
 
     def _say(self, why: str) -> None:

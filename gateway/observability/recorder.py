@@ -36,7 +36,7 @@ MAX_QUEUED_BYTES = 64 << 20
 LINE_BYTES = 400
 """Approximate size of a line without hashes and tokens."""
 MAX_OPEN = 100_000
-"""Limit on decisions whose end is awaited: a program that only asks for decisions never reports an end."""
+"""Limit on decisions with an awaited end: a program that only asks for decisions never reports an end."""
 MAX_BATCH = 256
 CLOSE_S = 5.0
 

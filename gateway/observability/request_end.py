@@ -62,16 +62,16 @@ class End(msgspec.Struct, frozen=True):
         return self.http.path if self.http and (self.http.path in ROUTES or self.request) else None
 
 
-Teller = Callable[[End], None]
+OnEnd = Callable[[End], None]
 """Called for each request that has ended, on the data path: microseconds, no I/O."""
 
 
-def tell(tellers: list[Teller], end: End) -> None:
-    for teller in tuple(tellers):
+def notify_ended(end_observers: list[OnEnd], end: End) -> None:
+    for observer in tuple(end_observers):
         try:
-            teller(end)
+            observer(end)
         except Exception:  # noqa: BLE001  see dismiss
-            dismiss(tellers, teller)
+            dismiss(end_observers, observer)
 
 
 def refusal(

@@ -46,7 +46,7 @@ def operation_of(end: End) -> str:
 def attributes_of(end: End) -> dict[str, Value]:
     """Attributes of the request's root span."""
     request, decision, usage = end.request, end.decision, end.usage
-    told: dict[str, Value | None] = {
+    attributes: dict[str, Value | None] = {
         "gen_ai.operation.name": operation_of(end),
         "gen_ai.request.model": request.model[:MAX_NAME_CHARS] if request else None,
         "gen_ai.request.stream": request.stream if request else None,
@@ -67,7 +67,7 @@ def attributes_of(end: End) -> dict[str, Value]:
         "kvgate.worker": decision.worker.id if decision else None,
         "kvgate.retries": end.retries,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
 def parts_of(end: End) -> Sequence[Part]:

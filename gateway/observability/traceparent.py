@@ -54,16 +54,16 @@ def begin(http: HttpRequest, own: Span, client: Span | None, *, is_child: bool) 
     dropped = {PARENT, OURS} if is_child else {PARENT, OURS, b"tracestate"}
     headers: list[Header] = [header for header in http.headers if header[0] not in dropped]
     headers.append((PARENT, write(own)))
-    told = write(client) if client else b""
-    headers.append((OURS, (b"child " if is_child else b"link ") + told))
+    parent = write(client) if client else b""
+    headers.append((OURS, (b"child " if is_child else b"link ") + parent))
     http.headers = headers
 
 
 def traced(http: HttpRequest | None) -> Traced | None:
     """The trace of a request; None if `begin` was not called for it."""
-    told = http.header(OURS) if http else None
-    own = read(http.header(PARENT)) if http and told else None
-    if told is None or own is None:
+    ours = http.header(OURS) if http else None
+    own = read(http.header(PARENT)) if http and ours else None
+    if ours is None or own is None:
         return None
-    how, _, client = told.partition(b" ")
+    how, _, client = ours.partition(b" ")
     return Traced(own, read(client), how == b"child")

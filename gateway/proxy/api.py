@@ -25,7 +25,7 @@ from gateway.core.worker import Served
 from gateway.http.caller import usable
 from gateway.http.messages import Header, HttpRequest
 from gateway.observability.metrics import Metrics
-from gateway.observability.request_end import Teller, refusal, tell
+from gateway.observability.request_end import OnEnd, notify_ended, refusal
 from gateway.proxy.dispatch import Dispatch
 from gateway.server.responder import Exchange, Responder, request_id
 from gateway.tenancy.auth.authenticator import Authenticator
@@ -46,13 +46,13 @@ class Api:
         fleet: Fleet,
         metrics: Metrics,
         routes: Routes | None = None,
-        tellers: list[Teller] | None = None,
+        end_observers: list[OnEnd] | None = None,
         authenticator: Authenticator | None = None,
     ) -> None:
-        """`tellers` are notified of requests that are rejected here; exchanges notify theirs of the rest."""
+        """`end_observers` are notified of requests rejected here; exchanges notify theirs of the rest."""
         self.routes = Routes() if routes is None else routes
         self._dispatch = dispatch
-        self._tellers = [] if tellers is None else tellers
+        self._end_observers = [] if end_observers is None else end_observers
         self._fleet = fleet
         self._metrics = metrics
         self._authenticator = authenticator
@@ -123,8 +123,8 @@ class Api:
     def _tell(
         self, http: HttpRequest | None, error: GatewayError | None, status: int, named: bytes = b""
     ) -> None:
-        if self._tellers:
-            tell(self._tellers, refusal(http, error, status, time.monotonic(), named))
+        if self._end_observers:
+            notify_ended(self._end_observers, refusal(http, error, status, time.monotonic(), named))
 
     def _models(self, http: HttpRequest) -> tuple[int, Any]:
         """Return the models of all workers, up or not, that the caller may use."""

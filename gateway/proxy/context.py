@@ -14,7 +14,7 @@ from gateway.http import cache_report
 from gateway.http.messages import HttpRequest
 from gateway.http.usage_injection import UnaskedScanner, with_usage
 from gateway.observability.metrics import Metrics
-from gateway.observability.request_end import Teller
+from gateway.observability.request_end import OnEnd
 from gateway.proxy.deadlines import Deadlines
 from gateway.proxy.prompts import Prompts
 from gateway.proxy.retries import Retries
@@ -101,7 +101,7 @@ class Context:
     retries: Retries = field(default_factory=Retries)
     response_ids: ResponseIds = field(default_factory=ResponseIds)
     bodies: Bodies = field(default_factory=Bodies)
-    tellers: list[Teller] = field(default_factory=list)
+    end_observers: list[OnEnd] = field(default_factory=list)
     """Notified of each request that has ended."""
     log: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(log))
     """Log lines that requests cause, rate-limited by their first value."""

@@ -25,7 +25,7 @@ from gateway.http.messages import HttpRequest, ResponseHead
 from gateway.http.response_observer import Answer, Piece
 from gateway.http.sse import SseScanner
 from gateway.observability.metrics import WorkerMetrics
-from gateway.observability.request_end import CUT, OUT_OF_TIME, STOPPED, End, tell
+from gateway.observability.request_end import CUT, OUT_OF_TIME, STOPPED, End, notify_ended
 from gateway.proxy.context import Context
 from gateway.proxy.retries import Tries
 from gateway.proxy.retryable import refusal_of
@@ -461,9 +461,10 @@ class InferenceExchange(Execution):
         self._leave(usage)
         now = self._loop.time()
         ttft_s = answer.ttft_s(self.arrived_s) if answer else None
-        if context.tellers:
-            tell(context.tellers, End(self.http, self.request, decision, how, self._status, fault,
-                self.request_id, self.arrived_s, self._sent_s, now, ttft_s, usage))  # fmt: skip
+        if context.end_observers:
+            end = End(self.http, self.request, decision, how, self._status, fault, self.request_id,
+                      self.arrived_s, self._sent_s, now, ttft_s, usage)  # fmt: skip
+            notify_ended(context.end_observers, end)
         if decision is None:
             return
         context.router.finish(decision, usage, answer.lasted_s if answer else 0.0)

@@ -86,7 +86,7 @@ def describe(
         "attempt": decision.attempt,
         "prompt_tokens": decision.num_tokens,
         "overlap_tokens": decision.overlap_tokens,
-        "told_tokens": decision.told_tokens,
+        "confirmed_tokens": decision.confirmed_tokens,
         "tokenized_by": decision.prompt_from,
         "queued_s": round(decision.query.queued_s, 6) if decision.query else 0.0,
         "timings_us": {stage: round(s * 1e6, 1) for stage, s in asdict(decision.timings_s).items()},

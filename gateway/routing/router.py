@@ -200,7 +200,7 @@ class Router:
             attempt=attempt,
             prompt_from=prompt.source,
             timings_s=_timings(*marks, has_overlap, time.perf_counter()),
-            told_tokens=_told_tokens(lookups.get(group), chosen, group),
+            confirmed_tokens=_confirmed_tokens(lookups.get(group), chosen, group),
             split=made.split,
             query=query,
             ttft_s=choice.ttft_s,
@@ -379,7 +379,7 @@ class Router:
         return _Open(booking, added, lookup.hashes[-1] if lookup else (), behind, lesson)
 
 
-def _told_tokens(used: Lookup | None, chosen: Candidate, group: Group) -> int:
+def _confirmed_tokens(used: Lookup | None, chosen: Candidate, group: Group) -> int:
     return used.told[-1].get(chosen.id, 0) * group.block_size if used else 0
 
 

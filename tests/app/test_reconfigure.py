@@ -122,7 +122,7 @@ SEEN: dict[str, tuple[Any, Callable[[Gateway], object], object]] = {
     "min_body_rate": (1.5, lambda g: limits(g).min_body_rate, 1.5),
     "keep_alive_s": (1.5, lambda g: limits(g).keep_alive_s, 1.5),
     "log_level": ("error", lambda g: logging.getLogger().level, logging.ERROR),
-    "log_requests": (True, lambda g: len(g.telling.tellers), 1),
+    "log_requests": (True, lambda g: len(g.telemetry.end_observers), 1),
     "drain_timeout_s": (1.5, lambda g: g.config.server.drain_timeout_s, 1.5),
 }
 """Of each: another value, what it changes, and what that is then."""

@@ -30,8 +30,8 @@ def ended(*headers: tuple[bytes, bytes], **changes: Any) -> End:
     request.tenant, request.queued_s = "acme", 0.25
     chosen = replace(decision("d1", "a:1", "b:1"), query=Query("m", 100, adapter="lora"), attempt=2)
     http = HttpRequest("POST", b"/v1/chat/completions?key=secret", list(headers))
-    told = End(http, request, chosen, "ended", 200, "", b"r1", 10.0, 10.3, 12.0, 0.5, usage)
-    return replace(told, **changes)
+    request_end = End(http, request, chosen, "ended", 200, "", b"r1", 10.0, 10.3, 12.0, 0.5, usage)
+    return replace(request_end, **changes)
 
 
 def line(end: End) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def line(end: End) -> dict[str, Any]:
     return found
 
 
-def test_all_that_is_told_of_a_request() -> None:
+def test_all_fields_of_a_line() -> None:
     assert line(ended(TRACEPARENT)) == {
         "time": "2027-01-15T08:00:00.250000Z",
         "level": "info",
@@ -76,9 +76,9 @@ def test_all_that_is_told_of_a_request() -> None:
 
 
 def test_a_refused_request_has_the_same_fields() -> None:
-    told = line(refusal(None, None, 400, 3.0))
-    assert told.keys() == line(ended()).keys()
-    assert (told["error"], told["error_by"], told["worker"], told["status"]) == (
+    shown = line(refusal(None, None, 400, 3.0))
+    assert shown.keys() == line(ended()).keys()
+    assert (shown["error"], shown["error_by"], shown["worker"], shown["status"]) == (
         "malformed",
         "client",
         None,
@@ -86,27 +86,27 @@ def test_a_refused_request_has_the_same_fields() -> None:
     )
 
 
-def test_who_computed_the_prompt() -> None:
+def test_the_prefill_worker_is_named() -> None:
     split = Split("cold", decision("d1", "b:1", "b:1").candidates[0])
-    told = ended()
-    assert told.decision is not None
-    told = replace(told, decision=replace(told.decision, split=split))
-    assert line(told)["prefill_worker"] == split.prefill.id  # type: ignore[union-attr]
+    request_end = ended()
+    assert request_end.decision is not None
+    request_end = replace(request_end, decision=replace(request_end.decision, split=split))
+    assert line(request_end)["prefill_worker"] == split.prefill.id  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
     "value",
     [b"", b"00-short-00f067aa0ba902b7-01", b"00-" + TRACE.upper() + b"-00f067aa0ba902b7-01", b"x" * 500],
 )
-def test_what_is_no_trace_is_none(value: bytes) -> None:
+def test_an_invalid_trace_is_null(value: bytes) -> None:
     assert line(ended((b"traceparent", value)))["trace_id"] is None
 
 
 def test_names_that_clients_choose_are_cut_and_stay_on_their_line() -> None:
-    told = ended(request_id=b'"\n' + b"x" * 500)
-    assert told.request is not None
-    told.request.model = "y" * 500
-    written = line(told)
+    request_end = ended(request_id=b'"\n' + b"x" * 500)
+    assert request_end.request is not None
+    request_end.request.model = "y" * 500
+    written = line(request_end)
     assert len(written["request_id"]) == len(written["model"]) == 128
 
 
@@ -115,7 +115,7 @@ def test_in_words(caplog: pytest.LogCaptureFixture) -> None:
         TextLines()(ended())
         TextLines()(ended(how="cut", fault=CUT))
         TextLines()(refusal(None, None, 400, 3.0))
-    numbers = "64 of 100 prompt tokens held (engine: 48 cached)  TTFT 500 ms, in all 2000 ms"
+    numbers = "64 of 100 prompt tokens predicted cached (engine: 48 cached)  TTFT 500 ms, total 2000 ms"
     assert [record.getMessage() for record in caplog.records] == [
         f"m -> a:1  status 200  {numbers}  because  [d1]",
         f"m -> a:1  status 200  {numbers}  cut, answer_cut by the worker  [d1]",
@@ -123,7 +123,7 @@ def test_in_words(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_whose_it_was_is_told_where_proxies_are_believed(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_client_is_named_behind_trusted_proxies(caplog: pytest.LogCaptureFixture) -> None:
     end = ended()
     assert end.http is not None
     end.http.client = "203.0.113.7"

@@ -22,7 +22,7 @@ A = WorkerId("a:1")
 
 
 class World:
-    """One worker with a stream, as the gateway holds it, and its page as Prometheus reads it."""
+    """A gateway with one worker and its event stream, and the page that Prometheus reads."""
 
     def __init__(self, *workers: str) -> None:
         self.metrics, self.fleet, self.ledger, self.known = Metrics(), Fleet(), Ledger(), Known(*workers)
@@ -132,7 +132,7 @@ def test_a_workers_traffic() -> None:
     m.num_requests, m.num_failed, m.prompt_tokens, m.predicted_cached_tokens = 3, 1, 300, 200
     m.report(usage(100, 64, 7), predicted_tokens=80)
     m.report(usage(100, 96, 7), predicted_tokens=80)
-    m.report(usage(50, None, 9), predicted_tokens=48)  # tells no cached tokens: not compared
+    m.report(usage(50, None, 9), predicted_tokens=48)  # reports no cached tokens: not compared
     m.ttft_s.observe(0.3)
     values = {
         "worker_requests_total": 3,
@@ -151,7 +151,7 @@ def test_a_workers_traffic() -> None:
     assert {name: world.value(name, worker="a:1") for name in values} == values
 
 
-def test_what_is_known_of_a_worker() -> None:
+def test_metrics_of_a_worker() -> None:
     world = World("a:1")
     member = world.fleet.get(A)
     assert member is not None

@@ -13,7 +13,7 @@ from gateway.observability.log_setup import (
     JsonFormatter,
     LogCollector,
     SinkHandler,
-    request_teller,
+    access_log_of,
     text_formatter,
 )
 from gateway.observability.log_sink import Sink
@@ -43,8 +43,8 @@ def test_an_error_brings_its_traceback() -> None:
     try:
         raise ValueError("a bug")
     except ValueError:
-        told = json.loads(JsonFormatter().format(record("failed", is_error=True)))
-    assert "process" not in told and told["exception"].endswith("ValueError: a bug")
+        fields = json.loads(JsonFormatter().format(record("failed", is_error=True)))
+    assert "process" not in fields and fields["exception"].endswith("ValueError: a bug")
 
 
 def test_text_names_the_process_where_there_are_several() -> None:
@@ -57,8 +57,8 @@ def test_messages_and_lines_of_requests_share_a_sink() -> None:
     sink = Sink(writing)
     handler = SinkHandler(sink)
     handler.setFormatter(JsonFormatter())
-    handler.emit(record("up \ud800"))  # what cannot be encoded is told all the same
-    request_teller("auto", sink)(ended())
+    handler.emit(record("up \ud800"))  # a message that cannot be encoded is still logged
+    access_log_of("auto", sink)(ended())
     handler.close()
     os.close(writing)
     with open(reading, "rb") as file:
@@ -75,9 +75,9 @@ def test_a_message_that_cannot_be_made_is_reported_as_every_handler_does(
 
 
 def test_without_a_sink_lines_are_messages(caplog: pytest.LogCaptureFixture) -> None:
-    assert isinstance(request_teller("text", None), TextLines)
+    assert isinstance(access_log_of("text", None), TextLines)
     with caplog.at_level(logging.INFO):
-        request_teller("json", None)(ended())
+        access_log_of("json", None)(ended())
     assert json.loads(caplog.messages[0])["request_id"] == "r1"
 
 

@@ -1,4 +1,4 @@
-"""Lines go out whole and in order; who does not read costs lines, which are counted, and nobody's time."""
+"""Log sink: lines are written whole and in order; a slow reader loses lines, which are counted."""
 
 import os
 import re
@@ -36,7 +36,7 @@ def test_lines_go_out_in_order(pipe: tuple[int, int]) -> None:
 
 def test_a_full_pipe_costs_lines_and_says_how_many(pipe: tuple[int, int]) -> None:
     sink, line = Sink(pipe[1], max_queued_bytes=1 << 20), b"x" * 1023 + b"\n"
-    for _ in range(3000):  # the pipe takes 64 of them, the queue 1024; nobody reads, and nothing waits
+    for _ in range(3000):  # the pipe takes 64 of them, the queue 1024; there is no reader, and nothing waits
         sink.write(line)
     assert 3000 - 1024 - 192 <= sink.num_dropped <= 3000 - 1024
     data = b""
@@ -44,8 +44,8 @@ def test_a_full_pipe_costs_lines_and_says_how_many(pipe: tuple[int, int]) -> Non
         data += os.read(pipe[0], 1 << 16)
     sink.write(b"last\n")
     data += read_to(pipe[0], b"last\n")
-    told = re.findall(rb"^(\d+) lines of the log were dropped here: nobody took them in time$", data, re.M)
-    assert sum(map(int, told)) == sink.num_dropped
+    reported = re.findall(rb"^(\d+) log lines dropped here: the reader was too slow$", data, re.M)
+    assert sum(map(int, reported)) == sink.num_dropped
 
 
 def test_a_file_that_takes_nothing_is_counted() -> None:
@@ -68,7 +68,7 @@ def test_a_pipe_that_does_not_block_is_waited_for(pipe: tuple[int, int]) -> None
     sink.close()
 
 
-def test_what_comes_behind_the_end_is_counted_and_closing_waits_for_nobody(pipe: tuple[int, int]) -> None:
+def test_lines_after_close_are_counted_and_close_does_not_wait_for_a_reader(pipe: tuple[int, int]) -> None:
     sink = Sink(pipe[1])
     sink.write(b"y" * 200_000)  # more than the pipe takes: the thread is held
     sink.close(timeout_s=0.01)
@@ -79,14 +79,14 @@ def test_what_comes_behind_the_end_is_counted_and_closing_waits_for_nobody(pipe:
         os.read(pipe[0], 1 << 16)
 
 
-def test_a_line_is_out_when_it_is_written_where_nothing_is_in_its_way(pipe: tuple[int, int]) -> None:
+def test_a_line_is_written_at_once_while_the_pipe_has_room(pipe: tuple[int, int]) -> None:
     sink = Sink(pipe[1])
     sink.write(b"one\n")
     os.set_blocking(pipe[0], False)
     assert os.read(pipe[0], 100) == b"one\n" and os.get_blocking(pipe[1])
 
 
-def test_lines_go_behind_what_is_in_a_file(tmp_path: Path) -> None:
+def test_lines_are_appended_to_a_file(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("wb", buffering=0) as file:
         sink = Sink(file.fileno())

@@ -18,13 +18,13 @@ class Seen:
         self.is_broken = is_broken
         self.seen: list[str] = []
 
-    def decided(self, *told: object) -> None:
+    def decided(self, *args: object) -> None:
         self._see("decided")
 
-    def answered(self, *told: object) -> None:
+    def answered(self, *args: object) -> None:
         self._see("answered")
 
-    def finished(self, *told: object) -> None:
+    def finished(self, *args: object) -> None:
         self._see("finished")
 
     def _see(self, what: str) -> None:
@@ -33,7 +33,7 @@ class Seen:
         self.seen.append(what)
 
 
-def told_to(*seen: Seen) -> Observers:
+def observers_of(*seen: Seen) -> Observers:
     observers = Observers()
     for each in seen:
         observers.decided.append(each.decided)
@@ -42,27 +42,27 @@ def told_to(*seen: Seen) -> Observers:
     return observers
 
 
-def tell_all(observers: Observers) -> None:
+def notify_all(observers: Observers) -> None:
     observers.notify_decided(Decided(DECISION, Prompt(), (), ASKED))
     observers.notify_answered(DECISION, (), Usage(1))
     observers.notify_finished(DECISION, Outcome("ended", 200, None, None))
 
 
-def test_all_see_what_was_decided_answered_and_finished() -> None:
+def test_all_observers_see_decisions_answers_and_ends() -> None:
     one, other = Seen(), Seen()
-    tell_all(told_to(one, other))
+    notify_all(observers_of(one, other))
     assert one.seen == other.seen == ["decided", "answered", "finished"]
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_one_that_fails_is_told_no_more_and_the_others_see_all(
+def test_an_observer_that_raises_is_disabled_and_the_others_see_all(
     place: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     good = [Seen(), Seen()]
-    observers = told_to(*good[:place], Seen(is_broken=True), *good[place:])
+    observers = observers_of(*good[:place], Seen(is_broken=True), *good[place:])
     with caplog.at_level(logging.ERROR):
-        tell_all(observers)
-        tell_all(observers)
+        notify_all(observers)
+        notify_all(observers)
     assert repr(observers) == "Observers(2, 2, 2)"
     assert [each.seen for each in good] == [["decided", "answered", "finished"] * 2] * 2
     assert len(caplog.records) == 3

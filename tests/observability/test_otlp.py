@@ -1,4 +1,4 @@
-"""Traces are exported aside: bounded, counted, and nobody waits for them."""
+"""Trace export: bounded and counted, without delaying requests."""
 
 import logging
 import threading
@@ -17,7 +17,7 @@ from tests.observability.test_access_log import TRACEPARENT, ended
 
 
 class Exporter:
-    """Says what it is told to say, when it is let."""
+    """Exporter with a given result, which waits until released."""
 
     def __init__(self, says: object = SpanExportResult.SUCCESS) -> None:
         self.says = says
@@ -38,21 +38,21 @@ class Exporter:
 
 
 def one(traces: Traces, *headers: tuple[bytes, bytes], peer: str = "10.0.0.1", **changes: Any) -> End:
-    told = ended(*headers, **changes)
-    assert told.http is not None
-    traces.begin(told.http, peer)
-    traces.ended(told)
-    return told
+    request_end = ended(*headers, **changes)
+    assert request_end.http is not None
+    traces.begin(request_end.http, peer)
+    traces.ended(request_end)
+    return request_end
 
 
 @pytest.mark.parametrize("is_trusted", [True, False])
 def test_a_trusted_clients_trace_is_followed_and_another_linked_to(is_trusted: bool) -> None:
     exporter = Exporter()
     traces = Traces(exporter, lambda peer: is_trusted)
-    told = one(traces, TRACEPARENT, how="cut", fault="answer_cut")
+    request_end = one(traces, TRACEPARENT, how="cut", fault="answer_cut")
     traces.close()
     root, *parts = exporter.spans
-    client, worker = read(TRACEPARENT[1]), read(told.http.header(PARENT)) if told.http else None
+    client, worker = read(TRACEPARENT[1]), read(request_end.http.header(PARENT)) if request_end.http else None
     assert client is not None and worker is not None and exporter.was_shut
     assert (
         f"{root.context.trace_id:032x}" == worker.trace_id
@@ -70,7 +70,7 @@ def test_a_trusted_clients_trace_is_followed_and_another_linked_to(is_trusted: b
     assert traces.num_exported == 1
 
 
-def test_a_client_that_is_trusted_says_whether_it_is_sampled() -> None:
+def test_a_trusted_client_decides_on_sampling() -> None:
     exporter = Exporter()
     traces = Traces(exporter, lambda peer: True)
     one(traces, (PARENT, TRACEPARENT[1][:-2] + b"00"))

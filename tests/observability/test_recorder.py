@@ -1,4 +1,4 @@
-"""One line for each request that ended, and never a wait for the disk."""
+"""Recorder: a line per request that ended, without waiting for the disk."""
 
 import json
 import stat
@@ -44,7 +44,7 @@ def lines(path: Path) -> list[Recorded]:
     return list(Lines(path).decoded(Recorded))
 
 
-def test_a_line_tells_what_a_replay_needs_and_no_prompt(tmp_path: Path) -> None:
+def test_a_line_has_the_fields_of_a_replay_and_no_prompt(tmp_path: Path) -> None:
     one, path = recorder(tmp_path / "r.jsonl"), tmp_path / "r.jsonl"
     made = decision("d1", "a:1", "b:1")
     see(one, made)
@@ -85,7 +85,7 @@ def test_an_attempt_that_failed_is_no_end(tmp_path: Path) -> None:
     ]
 
 
-def test_the_file_is_bounded_and_what_is_lost_is_counted(
+def test_the_file_is_bounded_and_lost_lines_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     metrics = Metrics()
@@ -112,7 +112,7 @@ def test_several_append_to_one_file_within_one_bound(tmp_path: Path) -> None:
     assert 0 < len(lines(tmp_path / "r.jsonl")) < 12
 
 
-def test_what_the_queue_cannot_hold_is_counted_and_nobody_waits(
+def test_requests_beyond_the_queue_are_counted_without_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway.observability.recorder, "MAX_QUEUED_BYTES", 1000)
@@ -142,7 +142,7 @@ def test_a_file_that_goes_away_costs_lines_and_no_request(
     assert (metrics.num_unwritten, metrics.num_recorded) == (1, 0) and "No such file" in caplog.text
 
 
-def test_decisions_that_nobody_ends_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decisions_without_an_end_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway.observability.recorder, "MAX_OPEN", 3)
     one = recorder(tmp_path / "r.jsonl")
     for i in range(10):
@@ -156,9 +156,9 @@ def test_a_place_that_cannot_be_written_is_refused_at_start(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-def test_it_costs_nothing_where_it_is_off(tmp_path: Path, is_on: bool) -> None:
+def test_a_recorder_observes_only_where_it_is_on(tmp_path: Path, is_on: bool) -> None:
     observers, path = Observers(), tmp_path / "r.jsonl"
     one = recorder_of(config_of(record=str(path) if is_on else ""), Metrics(), observers)
-    told = (one.decided in observers.decided, one.finished in observers.finished, path.exists())
-    assert told == (is_on,) * 3
+    observes = (one.decided in observers.decided, one.finished in observers.finished, path.exists())
+    assert observes == (is_on,) * 3
     one.close()

@@ -1,4 +1,4 @@
-"""Who made the error, and what is told of a request that nobody was asked about."""
+"""The end of a request: the side that failed, and the fields of a rejected request."""
 
 import pytest
 
@@ -7,7 +7,15 @@ from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import Kind
 from gateway.http.caller import Who
 from gateway.http.messages import HttpRequest
-from gateway.observability.request_end import CUT, OUT_OF_TIME, STOPPED, End, refusal, tell, who_failed
+from gateway.observability.request_end import (
+    CUT,
+    OUT_OF_TIME,
+    STOPPED,
+    End,
+    notify_ended,
+    refusal,
+    who_failed,
+)
 
 
 def end(how: str, status: int, fault: str = "") -> End:
@@ -37,16 +45,21 @@ def end(how: str, status: int, fault: str = "") -> End:
         ("client gone", 499, "", "client"),
     ],
 )
-def test_who_made_the_error(how: str, status: int, fault: str, who: str | None) -> None:
+def test_the_side_that_failed(how: str, status: int, fault: str, who: str | None) -> None:
     assert who_failed(end(how, status, fault)) == who
 
 
-def test_a_refusal_knows_the_request_if_it_was_read() -> None:
+def test_a_rejection_has_the_request_if_it_was_read() -> None:
     error = InvalidRequest("no")
     http = HttpRequest("POST", b"/v1/completions?key=secret", [])
-    told = refusal(http, error, 400, 5.0, b"7")
-    assert (told.request, told.route, told.request_id) == (None, "/v1/completions", b"7")
-    assert (told.how, told.status, told.fault, told.lasted_s) == ("refused", 400, "invalid_request", 0.0)
+    rejected = refusal(http, error, 400, 5.0, b"7")
+    assert (rejected.request, rejected.route, rejected.request_id) == (None, "/v1/completions", b"7")
+    assert (rejected.how, rejected.status, rejected.fault, rejected.lasted_s) == (
+        "refused",
+        400,
+        "invalid_request",
+        0.0,
+    )
     error.request = request = InferenceRequest(Kind.CHAT, "/v1/chat/completions", b"", {"model": "m"})
     assert refusal(http, error, 400, 5.0).request is request
 
@@ -62,24 +75,26 @@ def test_a_tenant_is_known_by_its_key_where_nothing_else_was_read() -> None:
     assert refusal(http, error, 429, 0.0).tenant == "as flow control has it"
 
 
-def test_a_path_that_is_no_route_is_not_told() -> None:
+def test_an_unknown_path_is_not_shown() -> None:
     http = HttpRequest("GET", b"/v1/whatever-was-guessed", [])
     assert refusal(http, UnknownRoute("no"), 404, 0.0).route is None
 
 
-def test_what_was_not_even_http() -> None:
-    told = refusal(None, None, 400, 0.0)
-    assert (told.fault, told.route, who_failed(told)) == ("malformed", None, "client")
+def test_invalid_http() -> None:
+    rejected = refusal(None, None, 400, 0.0)
+    assert (rejected.fault, rejected.route, who_failed(rejected)) == ("malformed", None, "client")
 
 
-def test_one_who_fails_is_asked_no_more_and_the_others_are(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_observer_that_raises_is_disabled_and_the_others_are_called(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     heard: list[End] = []
 
     def broken(end: End) -> None:
         raise KeyError("a bug")
 
-    tellers = [broken, heard.append]
+    end_observers = [broken, heard.append]
     for _ in range(2):
-        tell(tellers, end("ended", 200))
-    assert len(heard) == 2 and tellers == [heard.append]
+        notify_ended(end_observers, end("ended", 200))
+    assert len(heard) == 2 and end_observers == [heard.append]
     assert caplog.text.count("disabled until restart") == 1

@@ -11,10 +11,10 @@ TIMINGS = Timings(prompt=0.01, hash=0.001, index=0.002, policy=0.003)
 
 
 def parts(**changes: object) -> list[tuple[str, float, float]]:
-    told = ended(**changes)
-    assert told.decision is not None
-    told = replace(told, decision=replace(told.decision, timings_s=TIMINGS))
-    return [(part.name, round(part.begin_s, 3), round(part.end_s, 3)) for part in parts_of(told)]
+    request_end = ended(**changes)
+    assert request_end.decision is not None
+    request_end = replace(request_end, decision=replace(request_end.decision, timings_s=TIMINGS))
+    return [(part.name, round(part.begin_s, 3), round(part.end_s, 3)) for part in parts_of(request_end)]
 
 
 def test_the_parts_of_a_stream_follow_each_other() -> None:
@@ -37,15 +37,17 @@ def test_no_part_ends_before_it_begins() -> None:
         assert part[1] <= part[2]
 
 
-def test_who_waited_in_vain() -> None:
-    told = replace(ended(), decision=None, how="failed", status=429)
-    assert [(part.name, part.begin_s, part.end_s) for part in parts_of(told)] == [("queue", 11.75, 12.0)]
+def test_a_request_that_failed_in_the_queue() -> None:
+    request_end = replace(ended(), decision=None, how="failed", status=429)
+    assert [(part.name, part.begin_s, part.end_s) for part in parts_of(request_end)] == [
+        ("queue", 11.75, 12.0)
+    ]
     assert parts_of(refusal(None, None, 400, 1.0)) == []
 
 
 def test_attributes_are_those_of_the_conventions() -> None:
-    told = attributes_of(ended(how="cut", fault=CUT))
-    assert told == {
+    request_end = attributes_of(ended(how="cut", fault=CUT))
+    assert request_end == {
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": "m",
         "gen_ai.request.stream": True,

@@ -1,21 +1,21 @@
-"""What is told where, by the configuration."""
+"""Telemetry by configuration: the access log, the traces and their collectors."""
 
 from gateway.config import load
 from gateway.observability.access_log import JsonLines, TextLines
 from gateway.observability.log_sink import Sink
-from gateway.observability.telemetry import Telling
+from gateway.observability.telemetry import Telemetry
 
 
-def test_nothing_is_told_unasked() -> None:
-    telling = Telling(load({}, {}), None)
-    assert (telling.tellers, telling.collectors) == ([], [])
+def test_nothing_is_logged_by_default() -> None:
+    telemetry = Telemetry(load({}, {}), None)
+    assert (telemetry.end_observers, telemetry.collectors) == ([], [])
 
 
 def test_lines_of_requests_are_json_unless_text_is_asked_for() -> None:
     sink = Sink(2)
     kinds = []
     for form in ("auto", "json", "text"):
-        telling = Telling(load({"log_requests": True, "log_format": form}, {}), sink)
-        kinds.append(type(telling.tellers[0]))
-        assert len(telling.collectors) == 1
+        telemetry = Telemetry(load({"log_requests": True, "log_format": form}, {}), sink)
+        kinds.append(type(telemetry.end_observers[0]))
+        assert len(telemetry.collectors) == 1
     assert kinds == [JsonLines, JsonLines, TextLines]

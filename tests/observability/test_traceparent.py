@@ -1,4 +1,4 @@
-"""Whose trace a request belongs to."""
+"""Trace of a request: a child of the client's, or a new one."""
 
 import pytest
 
@@ -24,18 +24,18 @@ OWN = Span("a" * 32, "b" * 16, True)
         (None, False),
     ],
 )
-def test_what_is_a_traceparent(value: bytes | None, is_one: bool) -> None:
+def test_valid_traceparents(value: bytes | None, is_one: bool) -> None:
     assert (read(value) is not None) is is_one
 
 
-def test_what_is_written_is_read() -> None:
+def test_a_written_traceparent_can_be_read() -> None:
     for is_sampled in (True, False):
         span = OWN._replace(is_sampled=is_sampled)
         assert read(write(span)) == span
 
 
 @pytest.mark.parametrize("is_child", [True, False])
-def test_a_worker_is_told_of_our_span_and_no_more(is_child: bool) -> None:
+def test_a_worker_receives_only_our_span(is_child: bool) -> None:
     http = HttpRequest(
         "POST", b"/", [(PARENT, CLIENT), (b"tracestate", b"a=b"), (OURS, b"forged"), (b"x", b"y")]
     )

@@ -12,7 +12,7 @@ from gateway.core.worker import Served
 from gateway.http.messages import Header, HttpRequest
 from gateway.http.networks import Trusted
 from gateway.observability.metrics import Metrics
-from gateway.observability.request_end import End, Teller
+from gateway.observability.request_end import End, OnEnd
 from gateway.proxy.api import Api
 from gateway.proxy.dispatch import Dispatch
 from gateway.proxy.large_intake import Refuse
@@ -67,12 +67,12 @@ class World:
         )
         self.member = self.fleet.add(worker("w:1", *served))
         self.told: list[End] = []
-        tellers: list[Teller] = [self.told.append]
+        end_observers: list[OnEnd] = [self.told.append]
         self.api = Api(
             cast(Dispatch, self.dispatch),
             self.fleet,
             self.metrics,
-            tellers=tellers,
+            end_observers=end_observers,
             authenticator=authenticator,
         )
 

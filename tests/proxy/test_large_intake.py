@@ -43,7 +43,7 @@ class World:
         self.loop, self.tasks, self.metrics = asyncio.get_running_loop(), Tasks(), Metrics()
         self.intakes: set[LargeIntake] = set()
         self.ends: list[End] = []
-        self.tellers = [self.ends.append]
+        self.end_observers = [self.ends.append]
         self.refused: list[GatewayError] = []
         self.let_go_of: list[HttpRequest] = []
         self.may_read = asyncio.Event()

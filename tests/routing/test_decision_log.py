@@ -30,7 +30,7 @@ def test_a_record_explains_itself_with_every_candidates_numbers() -> None:
         "attempt": 1,
         "prompt_tokens": 100,
         "overlap_tokens": 64,
-        "told_tokens": 0,
+        "confirmed_tokens": 0,
         "tokenized_by": "ids",
         "queued_s": 0.0,
         "timings_us": {"prompt": 250.0, "hash": 0.0, "index": 0.0, "policy": 0.0},

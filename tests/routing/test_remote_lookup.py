@@ -48,7 +48,7 @@ async def test_a_prompt_is_fetched_once_and_decided_with_it() -> None:
     remote = Remote(worker("a"), worker("b"))
     request = completion(list(range(256)))
     decision = remote.router.decide(request, prompt=await remote.fetched(request))
-    assert (decision.worker.id, decision.overlap_tokens, decision.told_tokens) == ("b", 192, 192)
+    assert (decision.worker.id, decision.overlap_tokens, decision.confirmed_tokens) == ("b", 192, 192)
     assert remote.calls == [(root_hash("root"), 16)]
     again = remote.router.decide(request, prompt=await remote.fetched(request))
     assert again.overlap_tokens == 240  # what was sent there is assumed behind what was found

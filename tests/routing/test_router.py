@@ -359,8 +359,8 @@ def test_what_events_tell_is_told_apart_from_what_is_assumed() -> None:
     world.store("a", range(32))
     first = world.decide(range(100))
     second = world.decide(range(100))
-    assert (first.overlap_tokens, first.told_tokens) == (32, 32)
-    assert (second.overlap_tokens, second.told_tokens) == (96, 32)
+    assert (first.overlap_tokens, first.confirmed_tokens) == (32, 32)
+    assert (second.overlap_tokens, second.confirmed_tokens) == (96, 32)
 
 
 def test_no_hit_is_predicted_where_the_engine_reads_no_cache() -> None:

@@ -98,7 +98,7 @@ async def test_what_is_cached_through_one_gateway_the_other_finds(server: Server
         asks.gateway.records.add = lambda decision: (decisions.append(decision), choose(decision))[1]  # type: ignore[method-assign]
         found = await asks.chat(body | {"max_tokens": 2})
         assert found["worker"] == sent["worker"]
-        assert decisions[0].told_tokens > 100
+        assert decisions[0].confirmed_tokens > 100
         assert asks.num_lookups == before + 1
         assert await verified(reads) == await verified(asks) == 0
         assert sum(asks.failed.values()) == 0

@@ -20,13 +20,13 @@ SAMPLE = 4
 PORTION_BLOCKS = 1000
 """Blocks written per portion, in half a millisecond."""
 
-WAY_BITS = 2
+STATE_BITS = 2
 
 MAX_LIVES = 10_000
 """Limit on remembered lives of workers, past ones included."""
 
 
-class Way(IntEnum):
+class BlockState(IntEnum):
     """The last known state of a block."""
 
     HELD = 1
@@ -65,21 +65,21 @@ class Lives:
         self._life_of.pop(worker, None)
 
 
-class Past:
+class BlockHistory:
     """Table of block hashes with the last holder and state; `num_slots` is a power of two."""
 
     def __init__(self, num_slots: int = SLOTS) -> None:
         self._hashes = memoryview(mmap(-1, 8 * num_slots)).cast("Q")
-        self._heard = memoryview(mmap(-1, 4 * num_slots)).cast("I")
+        self._entries = memoryview(mmap(-1, 4 * num_slots)).cast("I")
         self._mask = num_slots - 1
 
     def find(self, block: int) -> int:
-        """The entry of a block, for `way_of` and `life_of`; 0 if it is unknown."""
+        """The entry of a block, for `state_of` and `life_of`; 0 if it is unknown."""
         at = block & self._mask
         if self._hashes[at] == block:
-            return self._heard[at]
+            return self._entries[at]
         at ^= 1
-        return self._heard[at] if self._hashes[at] == block else 0
+        return self._entries[at] if self._hashes[at] == block else 0
 
     def depth(self, blocks: Sequence[int], first: int) -> int:
         """The number of a prompt's leading blocks that were once cached; `first` of them are known to be."""
@@ -97,19 +97,19 @@ class Past:
     def hold(self, blocks: Sequence[int], life: int) -> Iterator[None]:
         """Record that a worker's life holds a prompt's blocks, from the last one back to one that is recorded
         already, a portion at a time."""
-        heard = (life << WAY_BITS | Way.HELD) & 0xFFFFFFFF
+        entry = (life << STATE_BITS | BlockState.HELD) & 0xFFFFFFFF
         for number, block in enumerate(reversed(blocks), 1):
-            if self.find(block) == heard:
+            if self.find(block) == entry:
                 break
-            self._heard[self._place(block)] = heard
+            self._entries[self._place(block)] = entry
             if number % PORTION_BLOCKS == 0:
                 yield
 
-    def lose(self, blocks: Iterable[int], way: Way) -> None:
+    def lose(self, blocks: Iterable[int], state: BlockState) -> None:
         """Record how blocks were lost; the last holder is kept if it is known."""
         for block in blocks:
             at = self._place(block)
-            self._heard[at] = self._heard[at] >> WAY_BITS << WAY_BITS | way
+            self._entries[at] = self._entries[at] >> STATE_BITS << STATE_BITS | state
 
     def _place(self, block: int) -> int:
         hashes, at = self._hashes, block & self._mask
@@ -119,13 +119,13 @@ class Past:
         if hashes[other] == block or (hashes[at] and not hashes[other]):
             at = other
         if hashes[at] != block:
-            hashes[at], self._heard[at] = block, 0
+            hashes[at], self._entries[at] = block, 0
         return at
 
 
-def way_of(heard: int) -> int:
-    return heard & (1 << WAY_BITS) - 1
+def state_of(entry: int) -> int:
+    return entry & (1 << STATE_BITS) - 1
 
 
-def life_of(heard: int) -> int:
-    return heard >> WAY_BITS
+def life_of(entry: int) -> int:
+    return entry >> STATE_BITS

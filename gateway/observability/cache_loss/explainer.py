@@ -1,8 +1,8 @@
 """Explainer: attributes each token of a prompt to a cause of loss, when the request is sent.
 
 cached at another worker     candidates of the decision
-cached once                  `Past`, by block hashes; how the blocks were lost
-known text                   `Alike`: in another space (adapter, salt), or after another prefix
+cached once                  `BlockHistory`, by block hashes; how the blocks were lost
+known text                   `EarlierPrompts`: in another space (adapter, salt), or after another prefix
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -15,13 +15,13 @@ from gateway.core.decoding import UNREADABLE
 from gateway.core.requests.chat_messages import Messages
 from gateway.core.worker import WorkerId
 from gateway.observability.cache_loss.attribution import Cause, Part, Span, lay_out
-from gateway.observability.cache_loss.block_history import Lives, Past, Way, life_of, way_of
+from gateway.observability.cache_loss.block_history import BlockHistory, BlockState, Lives, life_of, state_of
 from gateway.observability.cache_loss.break_location import MAX_SHOWN_TOKENS, Break, describe_break
 from gateway.observability.cache_loss.prompt_similarity import (
     MAX_TOKENS,
     MIN_TOKENS,
-    Alike,
-    Likeness,
+    EarlierPrompts,
+    Similarity,
     Space,
     mark,
 )
@@ -72,7 +72,7 @@ class DecidedPrompt(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Outlook:
+class Attribution:
     """Attribution of a request's tokens, kept until the answer reports how many were computed. `evicted_end`:
     the chosen worker held the tokens up to there, so missing ones were evicted. `others`: blocks of all
     prompts but the last. `family`: the last block before a break, common to prompts that break after it.
@@ -91,108 +91,110 @@ class Outlook:
 
 class Explainer:
     def __init__(self, decode: Decode, known_break: KnownBreak, *, shows_text: bool) -> None:
-        self.past = Past()
+        self.history = BlockHistory()
         self.lives = Lives()
-        self.alike = Alike()
+        self.earlier = EarlierPrompts()
         self.drifting: set[WorkerId] = set()
         self._decode = decode
         self._known_break = known_break
         self._shows_text = shows_text
 
-    def look(self, item: DecidedPrompt, outlook: Outlook) -> Iterator[None]:
+    def look(self, item: DecidedPrompt, attribution: Attribution) -> Iterator[None]:
         """Fill in the attribution, a portion at a time. A batch of prompts counts as one, concatenated."""
         decision, size = item.decision, item.block_size
-        outlook.unexplained = item.unexplained
-        outlook.evicted_end = self._own_end(item)
-        outlook.others = item.blocks[:-1]
-        outlook.holder = holder = best_other(decision)
+        attribution.unexplained = item.unexplained
+        attribution.evicted_end = self._own_end(item)
+        attribution.others = item.blocks[:-1]
+        attribution.holder = holder = best_other(decision)
         at, held_elsewhere = 0, holder.overlap_tokens if holder else 0
         if held_elsewhere:
-            outlook.layers.append((Span(0, held_elsewhere), Cause.ROUTED_AWAY))
+            attribution.layers.append((Span(0, held_elsewhere), Cause.ROUTED_AWAY))
         for tokens, blocks in zip(item.prompt.tokens, item.blocks, strict=True):
             most = max(len(tokens) - 1, 0) // size
-            known = self._known(decision, blocks[:most], size, at, outlook)
-            if not outlook.others:
+            known = self._known(decision, blocks[:most], size, at, attribution)
+            if not attribution.others:
                 known = max(known, decision.overlap_tokens, held_elsewhere)
             if blocks and len(tokens) - known >= MIN_TOKENS:
                 marks: dict[int, int] = {}
                 yield from mark(tokens, known, item.space.root, marks)
-                self._elsewhere(item, Stretch(tokens, blocks, known, most * size, at), marks, outlook)
+                self._elsewhere(item, Stretch(tokens, blocks, known, most * size, at), marks, attribution)
             at += len(tokens)
-        layers = outlook.layers
+        layers = attribution.layers
         if decision.worker.id in self.drifting:
             layers = [(span, Cause.TOKENIZER_DRIFT) for span, _ in layers]
-        outlook.parts = lay_out(at, layers)
-        outlook.layers = []
+        attribution.parts = lay_out(at, layers)
+        attribution.layers = []
 
-    def evicted_since(self, decision: Decision, blocks: Sequence[BlockHash], outlook: Outlook) -> int:
+    def evicted_since(self, decision: Decision, blocks: Sequence[BlockHash], attribution: Attribution) -> int:
         """End of the prompt's tokens that were cached when it was sent and evicted before it ran."""
-        size, end = decision.worker.block_size or 1, outlook.evicted_end
+        size, end = decision.worker.block_size or 1, attribution.evicted_end
         sent = blocks[end // size : decision.overlap_tokens // size]
-        gone = [n for n, b in enumerate(sent, 1) if way_of(self.past.find(b)) == Way.EVICTED]
+        gone = [n for n, b in enumerate(sent, 1) if state_of(self.history.find(b)) == BlockState.EVICTED]
         return end + size * gone[-1] if gone else end
 
     def _own_end(self, item: DecidedPrompt) -> int:
         overlap = item.decision.overlap_tokens
         if len(item.blocks) > 1 or overlap < item.block_size:
             return 0
-        heard = self.past.find(item.blocks[0][overlap // item.block_size - 1])
-        is_own = life_of(heard) == self.lives.of(item.decision.worker.id)
-        return overlap if is_own or way_of(heard) == Way.EVICTED else 0
+        entry = self.history.find(item.blocks[0][overlap // item.block_size - 1])
+        is_own = life_of(entry) == self.lives.of(item.decision.worker.id)
+        return overlap if is_own or state_of(entry) == BlockState.EVICTED else 0
 
     def _known(
-        self, decision: Decision, blocks: Sequence[BlockHash], size: int, at: int, outlook: Outlook
+        self, decision: Decision, blocks: Sequence[BlockHash], size: int, at: int, attribution: Attribution
     ) -> int:
         """Count a prompt's tokens that were once cached, and attribute the ones lost since."""
-        first = min(max(decision.overlap_tokens // size - 1, 0), len(blocks)) if not outlook.others else 0
-        last = self.past.depth(blocks, first)
+        first = min(max(decision.overlap_tokens // size - 1, 0), len(blocks)) if not attribution.others else 0
+        last = self.history.depth(blocks, first)
         if last == first:
             return 0
         up = {candidate.id for candidate in decision.candidates}
         cause, end = None, last
         for number in range(last, first, -max((last - first) // MAX_BLOCKS_ASKED, 1)):
-            if not (heard := self.past.find(blocks[number - 1])):
+            if not (entry := self.history.find(blocks[number - 1])):
                 continue  # overwritten: counts like the block after it
             if cause is None:
-                outlook.lost_by = self.lives.worker(life_of(heard))
-            now = self._cause(heard, up)
+                attribution.lost_by = self.lives.worker(life_of(entry))
+            now = self._cause(entry, up)
             if cause and now is not cause:
-                outlook.layers.append((Span(at + number * size, at + end * size), cause))
+                attribution.layers.append((Span(at + number * size, at + end * size), cause))
                 end = number
             cause = now
         assert cause, "the last one is known"
-        outlook.layers.append((Span(at, at + end * size), cause))
+        attribution.layers.append((Span(at, at + end * size), cause))
         return last * size
 
-    def _cause(self, heard: int, up: Collection[WorkerId]) -> Cause:
+    def _cause(self, entry: int, up: Collection[WorkerId]) -> Cause:
         """Cause of loss of a block that was once cached and is cached nowhere now."""
-        life = life_of(heard)
+        life = life_of(entry)
         is_there = not self.lives.is_over(life) and self.lives.worker(life) in up
-        if way_of(heard) == Way.EVICTED or (way_of(heard) == Way.HELD and is_there):
+        if state_of(entry) == BlockState.EVICTED or (state_of(entry) == BlockState.HELD and is_there):
             return Cause.EVICTED
         return Cause.WORKER_RESTARTED
 
-    def _elsewhere(self, item: DecidedPrompt, it: "Stretch", marks: dict[int, int], outlook: Outlook) -> None:
+    def _elsewhere(
+        self, item: DecidedPrompt, it: "Stretch", marks: dict[int, int], attribution: Attribution
+    ) -> None:
         """Add tokens of known text, in another space or at another position."""
         space, size = item.space, item.block_size
-        found = self.alike.find(it.tokens, it.known, marks)
-        self.alike.add(space, it.tokens[: it.known + MAX_TOKENS], it.known, it.blocks, marks, found)
+        found = self.earlier.find(it.tokens, it.known, marks)
+        self.earlier.add(space, it.tokens[: it.known + MAX_TOKENS], it.known, it.blocks, marks, found)
         if found is None:
             return
         if found.space != space:
             cause = Cause.OTHER_ADAPTER if found.space.adapter != space.adapter else Cause.OTHER_SALT
             end = min(found.num_common // size * size, it.most)
-            outlook.layers.append((Span(it.at + it.known, it.at + end), cause))
+            attribution.layers.append((Span(it.at + it.known, it.at + end), cause))
         broken = [span for span in found.spans if span.start < it.most]
         for span in broken:
             moved = Span(it.at + span.start, it.at + min(span.end, it.most))
-            outlook.layers.append((moved, Cause.BROKEN_PREFIX))
+            attribution.layers.append((moved, Cause.BROKEN_PREFIX))
         if broken:
-            outlook.family = it.blocks[it.known // size - 1] if it.known >= size else 0
-            outlook.broken = self._known_break(item.decision.model, outlook.family)
-            outlook.broken = outlook.broken or self._break(item, it.tokens, found)
+            attribution.family = it.blocks[it.known // size - 1] if it.known >= size else 0
+            attribution.broken = self._known_break(item.decision.model, attribution.family)
+            attribution.broken = attribution.broken or self._break(item, it.tokens, found)
 
-    def _break(self, item: DecidedPrompt, tokens: Tokens, found: Likeness) -> Break:
+    def _break(self, item: DecidedPrompt, tokens: Tokens, found: Similarity) -> Break:
         start, num = found.num_common, found.num_differing
         texts: list[str] = []
         if start <= MAX_PLACED_TOKENS:

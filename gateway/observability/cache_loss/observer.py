@@ -22,9 +22,9 @@ from gateway.core.multimodal import BEFORE_MEDIA
 from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
 from gateway.observability.cache_loss.attribution import Cause, settle
-from gateway.observability.cache_loss.block_history import Way
+from gateway.observability.cache_loss.block_history import BlockState
 from gateway.observability.cache_loss.break_location import Break
-from gateway.observability.cache_loss.explainer import DecidedPrompt, Decode, Explainer, Outlook, avoided
+from gateway.observability.cache_loss.explainer import Attribution, DecidedPrompt, Decode, Explainer, avoided
 from gateway.observability.cache_loss.top_losses import Offenders
 
 PORTION_S = 0.001
@@ -53,7 +53,7 @@ class _Answered(NamedTuple):
 class _Gone(NamedTuple):
     """Blocks that a worker has lost."""
 
-    way: Way
+    state: BlockState
     blocks: "array[int]"
 
 
@@ -73,7 +73,7 @@ class CacheLoss:
         self._num_queued_tokens = self._num_queued_bytes = 0
         self._under_way: Iterator[None] = iter(())
         self._is_under_way = False
-        self._open: OrderedDict[str, Outlook | None] = OrderedDict()  # None: not looked at yet
+        self._open: OrderedDict[str, Attribution | None] = OrderedDict()  # None: not looked at yet
         self._offenders = Offenders()
         self._explainer = Explainer(decode, self._known_break, shows_text=shows_text)
         self.recomputed: Counter[Cause] = Counter()
@@ -83,7 +83,7 @@ class CacheLoss:
         self.num_avoided_tokens = 0
 
     def __repr__(self) -> str:
-        return f"CacheLoss({len(self._queue)} queued, {len(self._open)} open, {self._explainer.alike!r})"
+        return f"CacheLoss({len(self._queue)} queued, {len(self._open)} open, {self._explainer.earlier!r})"
 
     @property
     def is_busy(self) -> bool:
@@ -121,25 +121,25 @@ class CacheLoss:
     # what an index notes -----------------------------------------------------------------------
 
     def evict(self, block: BlockHash) -> None:
-        self._note(Way.EVICTED, 1).append(block)
+        self._note(BlockState.EVICTED, 1).append(block)
 
     def forget(self, blocks: bytes) -> None:
-        self._note(Way.RESET, len(blocks) // 8).frombytes(blocks)
+        self._note(BlockState.RESET, len(blocks) // 8).frombytes(blocks)
 
     def end(self, worker: WorkerId) -> None:
         self._queue.append(_Ended(worker))
 
-    def _note(self, way: Way, num: int) -> "array[int]":
-        """The array to add lost blocks to: the newest queued one, if its blocks were lost in the same way."""
+    def _note(self, state: BlockState, num: int) -> "array[int]":
+        """The array to add lost blocks to: the newest queued one, if its blocks are in the same state."""
         queue = self._queue
         if self._num_noted_blocks > MAX_NOTED_BLOCKS:
             self.num_missed_blocks += num
             return array("Q")
         self._num_noted_blocks += num
         last = queue[-1] if queue else None
-        if isinstance(last, _Gone) and last.way is way and len(last.blocks) < BLOCKS_AT_ONCE:
+        if isinstance(last, _Gone) and last.state is state and len(last.blocks) < BLOCKS_AT_ONCE:
             return last.blocks
-        queue.append(gone := _Gone(way, array("Q")))
+        queue.append(gone := _Gone(state, array("Q")))
         return gone.blocks
 
     # what others know --------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class CacheLoss:
             "causes": causes,
             "missed_blocks": self.num_missed_blocks,
             "worst": self._offenders.worst(),
-            "memory": self._explainer.alike.describe(),
+            "memory": self._explainer.earlier.describe(),
         }
 
     # between requests --------------------------------------------------------------------------
@@ -181,13 +181,13 @@ class CacheLoss:
                 self._num_queued_tokens -= item.decision.num_tokens
                 self._num_queued_bytes -= item.num_bytes
                 if item.decision.id in self._open:
-                    self._open[item.decision.id] = outlook = Outlook()
-                    self._under_way, self._is_under_way = self._explainer.look(item, outlook), True
+                    self._open[item.decision.id] = attribution = Attribution()
+                    self._under_way, self._is_under_way = self._explainer.look(item, attribution), True
             case _Answered() as item:
                 self._under_way, self._is_under_way = self._settle(item), True
-            case _Gone(way, blocks):
+            case _Gone(state, blocks):
                 self._num_noted_blocks -= len(blocks)
-                self._explainer.past.lose(blocks, way)
+                self._explainer.history.lose(blocks, state)
             case _Ended(worker):
                 self._explainer.lives.end(worker)
         return True
@@ -195,29 +195,31 @@ class CacheLoss:
     def _settle(self, item: _Answered) -> Iterator[None]:
         """Count the answered request's losses at once, then record its cached blocks in portions."""
         decision, usage, explainer = item.decision, item.usage, self._explainer
-        outlook = self._open.pop(decision.id, None)
+        attribution = self._open.pop(decision.id, None)
         life = explainer.lives.of(decision.worker.id)
-        if outlook is None:
+        if attribution is None:
             self._unexplain(usage, "dropped")
-            return explainer.past.hold(item.blocks, life)
-        held = chain.from_iterable(explainer.past.hold(b, life) for b in (*outlook.others, item.blocks))
-        if outlook.unexplained:
-            self._unexplain(usage, outlook.unexplained)
+            return explainer.history.hold(item.blocks, life)
+        held = chain.from_iterable(
+            explainer.history.hold(b, life) for b in (*attribution.others, item.blocks)
+        )
+        if attribution.unexplained:
+            self._unexplain(usage, attribution.unexplained)
             return held
-        cached, evicted_end = usage.cached_tokens or 0, outlook.evicted_end
+        cached, evicted_end = usage.cached_tokens or 0, attribution.evicted_end
         if cached < decision.overlap_tokens:
-            evicted_end = explainer.evicted_since(decision, item.blocks, outlook)
+            evicted_end = explainer.evicted_since(decision, item.blocks, attribution)
         num_prompt, num_known = usage.prompt_tokens, max(decision.num_tokens, cached)
         if decision.prompt_from == BEFORE_MEDIA and num_prompt > num_known:
             self.unexplained["behind_media"] += (
                 num_prompt - num_known
             )  # which tokens an image has is not known
             num_prompt = num_known
-        account = settle(outlook.parts, cached, num_prompt, evicted_end)
+        account = settle(attribution.parts, cached, num_prompt, evicted_end)
         self.num_computed_tokens += max(usage.prompt_tokens - cached, 0)
         self.num_new_tokens += account.num_new
         for cause, num in account.lost.items():
-            self._count(cause, num, decision, outlook)
+            self._count(cause, num, decision, attribution)
         return held
 
     def _unexplain(self, usage: Usage, reason: str) -> None:
@@ -225,22 +227,22 @@ class CacheLoss:
         self.num_computed_tokens += num
         self.unexplained[reason] += num
 
-    def _count(self, cause: Cause, num: int, decision: Decision, outlook: Outlook) -> None:
+    def _count(self, cause: Cause, num: int, decision: Decision, attribution: Attribution) -> None:
         self.recomputed[cause] += num
         model, worker, id = decision.model, decision.worker.id, decision.id
         match cause:
-            case Cause.ROUTED_AWAY if outlook.holder:
-                holder, bought = outlook.holder.id, avoided(decision, outlook.holder)
+            case Cause.ROUTED_AWAY if attribution.holder:
+                holder, bought = attribution.holder.id, avoided(decision, attribution.holder)
                 self.num_avoided_tokens += max(bought, 0)
                 offender = self._offenders.add(
                     cause, model, num, id, holder, worker, worker=worker, holder=holder
                 )
                 offender.avoided_tokens += bought
             case Cause.EVICTED | Cause.WORKER_RESTARTED:
-                by = outlook.lost_by or (worker if outlook.evicted_end else None)
+                by = attribution.lost_by or (worker if attribution.evicted_end else None)
                 self._offenders.add(cause, model, num, id, by, holder=by)
             case Cause.BROKEN_PREFIX:
-                self._offenders.add(cause, model, num, id, outlook.family, broken=outlook.broken)
+                self._offenders.add(cause, model, num, id, attribution.family, broken=attribution.broken)
             case _:
                 self._offenders.add(cause, model, num, id, worker, worker=worker)
 

@@ -65,7 +65,7 @@ class Earlier:
 
 
 @dataclass(frozen=True, slots=True)
-class Likeness:
+class Similarity:
     """Similarity of a prompt to an earlier one: the first `num_common` tokens are equal, and after
     `num_differing` others the tokens in `spans` of the new prompt."""
 
@@ -75,7 +75,7 @@ class Likeness:
     spans: Sequence[Span]
 
 
-class Alike:
+class EarlierPrompts:
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._earlier: OrderedDict[int, Earlier] = OrderedDict()
@@ -85,12 +85,12 @@ class Alike:
         self.num_bytes = 0
 
     def __repr__(self) -> str:
-        return f"Alike({len(self._earlier)} prompts, {self.num_bytes} of {self._max_bytes} bytes)"
+        return f"EarlierPrompts({len(self._earlier)} prompts, {self.num_bytes} of {self._max_bytes} bytes)"
 
     def describe(self) -> dict[str, int]:
         return {"entries": len(self._earlier), "bytes": self.num_bytes, "max_bytes": self._max_bytes}
 
-    def find(self, tokens: Tokens, known: int, marks: Mapping[int, int]) -> Likeness | None:
+    def find(self, tokens: Tokens, known: int, marks: Mapping[int, int]) -> Similarity | None:
         """The earlier prompt most similar to `tokens`, of which the first `known` were once cached."""
         votes = Counter(map(self._by_mark.get, marks))
         votes.pop(None, None)
@@ -104,7 +104,7 @@ class Alike:
         spans = [span for number in found for span in self._shared(tokens, common, marks, number)]
         spans.sort(key=lambda span: span.start)
         differing = spans[0].start - common if spans else 0
-        return Likeness(first.space, common, differing, spans)
+        return Similarity(first.space, common, differing, spans)
 
     def add(
         self,
@@ -113,7 +113,7 @@ class Alike:
         known: int,
         blocks: Sequence[int],
         marks: Mapping[int, int],
-        found: Likeness | None,
+        found: Similarity | None,
     ) -> None:
         """Add a prompt that is sent. It replaces the prompt that it continues; known text is not added."""
         covered = found.spans if found else ()

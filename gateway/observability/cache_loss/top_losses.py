@@ -64,8 +64,8 @@ class Offenders:
 
     def worst(self, num: int = MAX_SHOWN) -> list[dict[str, Any]]:
         found = nlargest(num, self._kept.values(), key=lambda offender: offender.recomputed_tokens)
-        told: list[dict[str, Any]] = msgspec.to_builtins(found)
-        return told
+        shown: list[dict[str, Any]] = msgspec.to_builtins(found)
+        return shown
 
     def _drop(self) -> None:
         """Drop the smallest tenth: finding one group costs as much as finding many."""

@@ -35,9 +35,9 @@ class Exactness:
     def __repr__(self) -> str:
         return f"Exactness({self.share_right:.2f} of {self.num_compared} right, worth {self.confidence:.2f})"
 
-    def compare(self, predicted: int, told: int) -> None:
+    def compare(self, predicted: int, reported: int) -> None:
         """Compare the predicted with the reported cached tokens of one answer."""
-        error = told - predicted
+        error = reported - predicted
         self.num_compared += 1
         self.num_since_wrong = 0 if error else self.num_since_wrong + 1
         weight = 1 / min(self.num_compared, WINDOW)
@@ -48,7 +48,7 @@ class Exactness:
             self._num_credited += 1
             weight = 1 / min(self._num_credited, WINDOW)
             self._predicted += (predicted - self._predicted) * weight
-            self._kept += (min(told, predicted) - self._kept) * weight
+            self._kept += (min(reported, predicted) - self._kept) * weight
 
     def rest(self) -> None:
         """Restore some confidence after an interval without answers, so that the worker is tried again."""

@@ -31,21 +31,21 @@ class Cause(Enum):
 class Evidence:
     """Evidence about an answer with a wrong prediction, in tokens: `predicted` as cached, `from_events` of
     them reported by events, `cached` as the engine reported. `num_removed` counts blocks that events removed
-    since the decision. `is_told_now`: events report by now all that was cached."""
+    since the decision. `is_reported_now`: events report by now all that was cached."""
 
     predicted: int
     cached: int
     from_events: int
     num_removed: int
-    is_told_now: bool
+    is_reported_now: bool
     tokens_differ: bool
 
 
-def why(seen: Evidence) -> Cause:
+def cause_of(seen: Evidence) -> Cause:
     if seen.tokens_differ:
         return Cause.TOKENS_DIFFER
     if seen.cached > seen.predicted:
-        return Cause.REPORTED_LATER if seen.is_told_now else Cause.NOT_REPORTED
+        return Cause.REPORTED_LATER if seen.is_reported_now else Cause.NOT_REPORTED
     if seen.from_events <= seen.cached:
         return Cause.NEVER_STORED
     return Cause.EVICTED if seen.num_removed else Cause.UNKNOWN

@@ -8,13 +8,13 @@ from gateway.core.worker import WorkerId
 from gateway.index.base import Applied, BlockSets
 
 
-class Overheard(BlockSets):
+class TappedIndex(BlockSets):
     def __init__(self, blocks: BlockSets, heard: Callable[[WorkerId, KvEvent], None]) -> None:
         self._blocks = blocks
         self._heard = heard
 
     def __repr__(self) -> str:
-        return f"Overheard({self._blocks!r})"
+        return f"TappedIndex({self._blocks!r})"
 
     def add_worker(self, worker: WorkerId, root: BlockHash, block_size: int | None) -> None:
         self._blocks.add_worker(worker, root, block_size)

@@ -19,7 +19,7 @@ then; one in SAMPLE streams is enough to notice its end."""
 
 
 @dataclass(slots=True, eq=False)
-class _Asked:
+class _Sampled:
     """Number of a worker's streams that could be sampled, and the number since it has been in doubt. A
     restarted process at the same address is another `worker`."""
 
@@ -28,7 +28,7 @@ class _Asked:
     num_doubted: int = 0
 
 
-class Asking:
+class UsageSampling:
     """Chooses the streams to sample. `mode` is "off", "auto" or "all"; `usage` describes usage reports by
     engine name; `in_doubt` is true for a worker with wrong predictions lately."""
 
@@ -38,7 +38,7 @@ class Asking:
         self._mode = mode
         self._usage = usage
         self._in_doubt = in_doubt
-        self._asked: dict[WorkerId, _Asked] = {}
+        self._asked: dict[WorkerId, _Sampled] = {}
 
     def ask(self, worker: Worker, is_needed: bool = False) -> UnaskedScanner | None:
         """A scanner that removes the usage from the stream, if the worker is to report it; else None.
@@ -55,7 +55,7 @@ class Asking:
             return False
         asked = self._asked.get(worker.id)
         if asked is None or asked.worker is not worker:
-            asked = self._asked[worker.id] = _Asked(worker)
+            asked = self._asked[worker.id] = _Sampled(worker)
         asked.num_streams += 1
         num = asked.num_streams
         asked.num_doubted = asked.num_doubted + 1 if self._in_doubt(worker.id) else 0

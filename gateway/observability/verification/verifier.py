@@ -25,7 +25,7 @@ from gateway.core.usage import Usage
 from gateway.core.worker import Worker, WorkerId
 from gateway.index.base import Index, is_prefix_group
 from gateway.observability.verification.accuracy import Exactness
-from gateway.observability.verification.causes import Cause, Evidence, why
+from gateway.observability.verification.causes import Cause, Evidence, cause_of
 from gateway.observability.verification.engine_counters import EngineCounters
 from gateway.observability.verification.token_check import (
     MAX_TOKENS,
@@ -216,13 +216,13 @@ class Verifier:
         num_removed: int,
     ) -> None:
         worker, size = decision.worker, decision.worker.block_size or 1
-        cause = why(
+        cause = cause_of(
             Evidence(
                 predicted=decision.overlap_tokens,
                 cached=cached,
-                from_events=decision.told_tokens,
+                from_events=decision.confirmed_tokens,
                 num_removed=self._index.applied(worker.id).num_removed - num_removed,
-                is_told_now=self._index.holds(worker.id, blocks[: -(-cached // size)]),
+                is_reported_now=self._index.holds(worker.id, blocks[: -(-cached // size)]),
                 tokens_differ=usage.prompt_tokens not in (0, decision.num_tokens) or watched.tokens.is_raised,
             )
         )
@@ -248,7 +248,7 @@ class Verifier:
     ) -> None:
         """Look for this prompt's blocks among what the worker will store, if some are not there yet."""
         size = decision.worker.block_size
-        if not size or decision.told_tokens >= size * len(blocks):
+        if not size or decision.confirmed_tokens >= size * len(blocks):
             return
         watched.tokens.samples[decision.id] = Sample(
             decision=decision.id,

@@ -41,7 +41,7 @@ def test_the_first_layer_has_a_token(layers: list[tuple[Span, Cause]], parts: li
         (-5, 100, 0, {AWAY: 40, GONE: 24}, 36),
     ],
 )
-def test_what_was_not_cached_is_counted(
+def test_uncached_tokens_are_counted(
     cached: int, num_prompt: int, evicted_end: int, lost: dict[Cause, int], num_new: int
 ) -> None:
     parts = [Part(40, AWAY), Part(64, GONE), Part(100, None)]
@@ -50,7 +50,7 @@ def test_what_was_not_cached_is_counted(
 
 
 @given(layers, st.integers(0, 100), st.integers(-10, 150), st.integers(-10, 150), st.integers(0, 150))
-def test_causes_and_new_text_are_what_was_computed(
+def test_causes_and_new_text_add_up_to_the_computed_tokens(
     layers: list[tuple[Span, Cause]], num_tokens: int, cached: int, num_prompt: int, evicted_end: int
 ) -> None:
     parts = lay_out(num_tokens, layers)

@@ -55,15 +55,21 @@ def test_the_message_is_the_first_that_is_not_whole(before: str, index: int | No
 
 def test_a_break_is_described_without_its_text_unless_that_is_allowed() -> None:
     texts = ["<s>Be brief. It is 09:", "27", ".<u>"]
-    told = describe_break(9, 1, texts, CHAT, shows_text=False)
-    assert (told.token, told.message, told.role, told.kind) == (9, 0, "system", "date or time")
-    assert told.text is None
+    found = describe_break(9, 1, texts, CHAT, shows_text=False)
+    assert (found.token, found.message, found.role, found.kind) == (9, 0, "system", "date or time")
+    assert found.text is None
     assert describe_break(9, 1, texts, CHAT, shows_text=True).text == "09:27."
 
 
 def test_without_text_the_token_is_all_there_is() -> None:
-    told = describe_break(9, 1, [], CHAT, shows_text=True)
-    assert (told.token, told.message, told.role, told.kind, told.text) == (9, None, None, "unknown", None)
+    found = describe_break(9, 1, [], CHAT, shows_text=True)
+    assert (found.token, found.message, found.role, found.kind, found.text) == (
+        9,
+        None,
+        None,
+        "unknown",
+        None,
+    )
 
 
 def test_much_text_is_another_text() -> None:
@@ -80,10 +86,10 @@ def test_no_word_takes_long(text: str) -> None:
 
 
 def test_a_role_of_a_clients_own_is_not_shown() -> None:
-    told = describe_break(0, 1, ["", "x", ""], [{"role": "a secret", "content": "x"}], shows_text=False)
-    assert (told.message, told.role) == (0, None)
+    found = describe_break(0, 1, ["", "x", ""], [{"role": "a secret", "content": "x"}], shows_text=False)
+    assert (found.message, found.role) == (0, None)
 
 
 def test_a_role_that_is_none_is_not_shown() -> None:
-    told = describe_break(0, 1, ["", "x", ""], [{"role": 7, "content": "x"}], shows_text=False)
-    assert (told.message, told.role) == (0, None)
+    found = describe_break(0, 1, ["", "x", ""], [{"role": 7, "content": "x"}], shows_text=False)
+    assert (found.message, found.role) == (0, None)

@@ -56,7 +56,7 @@ def drift(world: World) -> None:
     ("befell", "overlaps", "cached", "causes"),
     [
         (nothing_else, {"a": 192}, 192, {}),
-        (nothing_else, {"a": 0}, 0, {"evicted": 192}),  # nobody told, but it is not there
+        (nothing_else, {"a": 0}, 0, {"evicted": 192}),  # no event reported it, but it is not cached
         (nothing_else, {"a": 192}, 0, {"evicted": 192}),  # a worker without events: thought to hold it
         (nothing_else, {"b": 0}, 0, {"worker_restarted": 192}),  # a is gone
         (evict_all, {"a": 0}, 0, {"evicted": 192}),
@@ -86,10 +86,10 @@ def test_a_prompt_that_comes_again(
     assert world.causes() == causes
 
 
-def test_what_is_evicted_between_the_decision_and_the_run() -> None:
+def test_blocks_evicted_between_the_decision_and_the_run() -> None:
     world = World()
     world.ask(PROMPT, b=0)
-    decision = world.send(PROMPT, a=192, b=0)  # a's events told of it
+    decision = world.send(PROMPT, a=192, b=0)  # reported by a's events
     world.work()
     world.evict(PROMPT)
     world.answer(decision, PROMPT, 0)
@@ -97,7 +97,7 @@ def test_what_is_evicted_between_the_decision_and_the_run() -> None:
 
 
 def test_prompts_that_are_computed_at_the_same_time_are_no_loss() -> None:
-    """Nobody had them yet when the second was sent."""
+    """No worker had cached the tokens yet when the second prompt was sent."""
     world = World()
     one, two = world.send(PROMPT, a=0), world.send(PROMPT, a=192)
     world.answer(one, PROMPT, 0)
@@ -117,7 +117,7 @@ def test_a_worker_that_restarts_twice_and_one_that_evicts() -> None:
     assert world.causes() == {"worker_restarted": 192 + 192, "evicted": 96}
 
 
-def test_the_holder_of_what_was_lost_is_named() -> None:
+def test_the_holder_of_lost_tokens_is_named() -> None:
     world = World()
     world.ask(PROMPT, b=0)
     world.evict(PROMPT)
@@ -126,8 +126,8 @@ def test_the_holder_of_what_was_lost_is_named() -> None:
     assert (worst["cause"], worst["holder"]) == ("evicted", "b")
 
 
-def test_of_a_batch_of_prompts_the_engine_tells_too_little_to_name_a_cause() -> None:
-    """vLLM tells the cached tokens of its last prompt only."""
+def test_a_batch_of_prompts_is_not_attributed() -> None:
+    """vLLM reports the cached tokens of its last prompt only."""
     world = World()
     other = text(2, 200)
     world.answer(world.send(PROMPT, other, a=0), other, 0)
@@ -139,7 +139,7 @@ def test_of_a_batch_of_prompts_the_engine_tells_too_little_to_name_a_cause() -> 
     assert world.causes() == {"evicted": 192}
 
 
-def test_what_is_computed_for_its_log_probabilities_was_not_lost() -> None:
+def test_tokens_computed_for_log_probabilities_were_not_lost() -> None:
     world = World()
     world.ask(PROMPT, a=0)
     world.answer(world.send(PROMPT, a=0, prompt_logprobs=1), PROMPT, 0)
@@ -159,9 +159,7 @@ def test_what_is_computed_for_its_log_probabilities_was_not_lost() -> None:
         ({"model": "tuned"}, {"salt": "s"}, "other_adapter"),
     ],
 )
-def test_the_same_text_where_it_is_kept_apart(
-    first: dict[str, Any], then: dict[str, Any], cause: str
-) -> None:
+def test_equal_text_in_another_space(first: dict[str, Any], then: dict[str, Any], cause: str) -> None:
     world = World()
     world.ask(PROMPT, **first)
     world.ask(PROMPT, **then)

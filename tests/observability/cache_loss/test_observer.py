@@ -1,4 +1,4 @@
-"""What is counted; how it comes about is in test_explainer.py."""
+"""Counts of the cache loss observer; test_explainer.py has the attribution itself."""
 
 import asyncio
 import contextlib
@@ -17,20 +17,25 @@ from tests.observability.cache_loss.world import World
 PROMPT = list(range(200))
 
 
-def test_what_was_never_seen_is_new() -> None:
+def test_unseen_tokens_are_new() -> None:
     world = World()
     world.ask(PROMPT)
-    told = world.losses.describe()
-    assert (told["computed_tokens"], told["new_tokens"], told["causes"], told["worst"]) == (200, 200, [], [])
+    shown = world.losses.describe()
+    assert (shown["computed_tokens"], shown["new_tokens"], shown["causes"], shown["worst"]) == (
+        200,
+        200,
+        [],
+        [],
+    )
 
 
-def test_an_answer_that_tells_no_cached_tokens_is_not_counted() -> None:
+def test_an_answer_without_cached_tokens_is_not_counted() -> None:
     world = World()
     world.answer(world.send(PROMPT), PROMPT, None)
     assert world.losses.num_computed_tokens == 0
 
 
-def test_a_prompt_that_nobody_here_can_read_is_said_to_be_unexplained() -> None:
+def test_a_prompt_without_a_tokenizer_is_unexplained() -> None:
     world = World()
     world.answer(world.send(PROMPT, size=None), [], 50)
     assert world.losses.unexplained == {"unknown_prompt": 150}
@@ -38,8 +43,8 @@ def test_a_prompt_that_nobody_here_can_read_is_said_to_be_unexplained() -> None:
 
 
 @pytest.mark.parametrize(("cached", "num_new"), [(0, 200), (150, 50), (500, 0)])
-def test_what_an_image_costs_is_neither_new_nor_lost(cached: int, num_new: int) -> None:
-    """Its tokens are the engine's: whether they were cached before cannot be told."""
+def test_image_tokens_are_neither_new_nor_lost(cached: int, num_new: int) -> None:
+    """The engine makes an image's tokens: kvgate cannot know whether they were cached before."""
     world = World()
     decision = world.send(PROMPT, source=BEFORE_MEDIA)
     world.answer(decision, PROMPT, cached, num=1200)
@@ -48,7 +53,7 @@ def test_what_an_image_costs_is_neither_new_nor_lost(cached: int, num_new: int) 
     assert losses.unexplained == {"behind_media": 1200 - max(cached, 200)}
 
 
-def test_what_the_queue_has_no_room_for_is_said_to_be_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_beyond_the_queue_are_counted_as_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer, "MAX_QUEUED", 2)
     world = World()
     decisions = [world.send(PROMPT) for _ in range(4)]
@@ -97,7 +102,7 @@ def test_requests_that_never_end_are_forgotten(monkeypatch: pytest.MonkeyPatch) 
     assert world.losses.unexplained == {"dropped": 200}
 
 
-def test_what_an_index_notes_is_bounded_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_blocks_are_bounded_and_missed_ones_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer, "MAX_NOTED_BLOCKS", 10)
     world = World()
     world.losses.forget(bytes(8 * 20))
@@ -118,22 +123,22 @@ def test_notes_are_kept_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(world.losses._queue) == 7
 
 
-def test_routing_away_tells_what_it_bought() -> None:
+def test_routing_away_shows_the_avoided_tokens() -> None:
     world = World()
     world.ask(PROMPT, a=0)
     world.ask(PROMPT, b=0, a=192, booked=5000)
     assert world.causes() == {"routed_away": 192}
-    told = world.losses.describe()
-    assert told["avoided_tokens"] == 5000 + 8 - 200
-    (worst,) = told["worst"]
+    shown = world.losses.describe()
+    assert shown["avoided_tokens"] == 5000 + 8 - 200
+    (worst,) = shown["worst"]
     assert (worst["worker"], worst["holder"], worst["avoided_tokens"]) == ("b", "a", 4808)
 
 
 def test_routing_away_for_nothing_buys_less_than_nothing() -> None:
     world = World()
     world.ask(PROMPT, b=0, a=192)
-    told = world.losses.describe()
-    assert (told["avoided_tokens"], told["worst"][0]["avoided_tokens"]) == (0, 8 - 200)
+    shown = world.losses.describe()
+    assert (shown["avoided_tokens"], shown["worst"][0]["avoided_tokens"]) == (0, 8 - 200)
 
 
 ACTS = st.sampled_from(("ask", "evict", "end", "forget", "drift"))
@@ -142,7 +147,7 @@ ACTS = st.sampled_from(("ask", "evict", "end", "forget", "drift"))
 @given(st.integers(0, 1 << 30), st.lists(ACTS, min_size=1, max_size=30))
 @settings(max_examples=150)
 def test_causes_and_new_text_always_add_up(seed: int, acts: list[str]) -> None:
-    """Whatever is sent, lost and told, in any order, also where the engine's figures make no sense."""
+    """Any order of requests, losses and reports adds up, with nonsensical engine figures too."""
     world, rng = World(), random.Random(seed)
     pieces = [[rng.randrange(500) for _ in range(rng.randrange(0, 120))] for _ in range(5)]
     computed = 0
@@ -163,9 +168,9 @@ def test_causes_and_new_text_always_add_up(seed: int, acts: list[str]) -> None:
                 overlaps = {name: rng.randrange(num // 16 + 1) * 16 for name in rng.choice(("ab", "ba"))}
                 salt, model = rng.choice((None, None, "s")), rng.choice(("m", "m", "tuned"))
                 decision = world.send(*prompts, salt=salt, model=model, **overlaps)
-                told, cached = rng.choice((num, num, num + 7)), rng.randrange(num + 9)
-                world.answer(decision, prompt, cached, num=told, salt=salt)
-                computed += max(told - cached, 0)
+                num_reported, cached = rng.choice((num, num, num + 7)), rng.randrange(num + 9)
+                world.answer(decision, prompt, cached, num=num_reported, salt=salt)
+                computed += max(num_reported - cached, 0)
     losses = world.losses
     assert losses.num_computed_tokens == computed
     explained = losses.num_new_tokens + losses.recomputed.total()
@@ -174,7 +179,7 @@ def test_causes_and_new_text_always_add_up(seed: int, acts: list[str]) -> None:
     assert all(num > 0 for num in losses.recomputed.values()) and losses.num_new_tokens >= 0
 
 
-async def test_it_is_explained_between_requests() -> None:
+async def test_losses_are_explained_between_requests() -> None:
     world = World()
     task = asyncio.get_running_loop().create_task(keep_explained(world.losses))
     try:
@@ -191,7 +196,7 @@ async def test_it_is_explained_between_requests() -> None:
             await task
 
 
-def test_its_observer_is_what_a_router_and_an_index_want() -> None:
+def test_the_observer_fits_the_router_and_the_index() -> None:
     from gateway.index.base import Losses
     from gateway.observability.observers import Observers
 

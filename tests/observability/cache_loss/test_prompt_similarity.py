@@ -9,8 +9,8 @@ from gateway.observability.cache_loss.prompt_similarity import (
     GRAM,
     MIN_SPAN,
     PORTION,
-    Alike,
-    Likeness,
+    EarlierPrompts,
+    Similarity,
     Space,
     common_prefix,
     mark,
@@ -31,19 +31,19 @@ def marks_of(tokens: Tokens, known: int = 0) -> dict[int, int]:
     return marks
 
 
-def see(alike: Alike, ids: list[int], known: int = 0, space: Space = HERE) -> Likeness | None:
-    """As a request does: looked for, then kept."""
+def see(earlier: EarlierPrompts, ids: list[int], known: int = 0, space: Space = HERE) -> Similarity | None:
+    """Find a prompt, then add it, as a request does."""
     tokens = tokens_of(ids)
     marks = marks_of(tokens, known)
-    found = alike.find(tokens, known, marks)
-    alike.add(space, tokens, known, hash_blocks(tokens, 16, BlockHash(1)), marks, found)
+    found = earlier.find(tokens, known, marks)
+    earlier.add(space, tokens, known, hash_blocks(tokens, 16, BlockHash(1)), marks, found)
     return found
 
 
 def test_text_behind_another_beginning_is_found_to_the_token() -> None:
-    alike, head, rest = Alike(), text(1, 100), text(2, 500)
-    assert see(alike, [*head, 1, 2, 3, *rest, *text(3, 50)]) is None
-    found = see(alike, [*head, 1, 9, 9, *rest, *text(4, 50)])
+    earlier, head, rest = EarlierPrompts(), text(1, 100), text(2, 500)
+    assert see(earlier, [*head, 1, 2, 3, *rest, *text(3, 50)]) is None
+    found = see(earlier, [*head, 1, 9, 9, *rest, *text(4, 50)])
     assert found and (found.num_common, found.num_differing) == (101, 2)
     assert [(span.start, span.end) for span in found.spans] == [(103, 603)]
 
@@ -51,73 +51,73 @@ def test_text_behind_another_beginning_is_found_to_the_token() -> None:
 @given(st.integers(0, 1 << 30), st.integers(1, 40), st.integers(0, 40), st.integers(200, 400))
 @settings(max_examples=50)
 def test_whatever_stands_before_it(seed: int, one: int, other: int, num: int) -> None:
-    alike, rest = Alike(), text(seed, num)
-    see(alike, [*text(seed + 1, one), *rest])
-    found = see(alike, [*text(seed + 2, other), *rest])
+    earlier, rest = EarlierPrompts(), text(seed, num)
+    see(earlier, [*text(seed + 1, one), *rest])
+    found = see(earlier, [*text(seed + 2, other), *rest])
     assert found and sum(span.end - span.start for span in found.spans) >= num - 1
     assert all(span.end <= other + num for span in found.spans)
 
 
 def test_a_prompt_of_several_earlier_ones() -> None:
-    alike, one, two = Alike(), text(1, 300), text(2, 300)
-    see(alike, [7, *one])
-    see(alike, [8, *two])
-    found = see(alike, [9, *two, 9, 9, *one])
+    earlier, one, two = EarlierPrompts(), text(1, 300), text(2, 300)
+    see(earlier, [7, *one])
+    see(earlier, [8, *two])
+    found = see(earlier, [9, *two, 9, 9, *one])
     assert found and [(s.start, s.end) for s in found.spans] == [(1, 301), (303, 603)]
 
 
 def test_equal_text_in_another_space_is_common() -> None:
-    alike, ids = Alike(), text(1, 300)
-    see(alike, ids)
-    found = see(alike, ids, space=Space(1, "lora", 0))
+    earlier, ids = EarlierPrompts(), text(1, 300)
+    see(earlier, ids)
+    found = see(earlier, ids, space=Space(1, "lora", 0))
     assert found and (found.space, found.num_common, list(found.spans)) == (HERE, 300, [])
 
 
-def test_short_text_that_is_equal_is_not_told() -> None:
-    alike, tail = Alike(), text(9, MIN_SPAN - 1)
-    see(alike, [*text(1, 300), *tail])
-    found = see(alike, [*text(2, 300), *tail])
+def test_short_equal_text_is_not_reported() -> None:
+    earlier, tail = EarlierPrompts(), text(9, MIN_SPAN - 1)
+    see(earlier, [*text(1, 300), *tail])
+    found = see(earlier, [*text(2, 300), *tail])
     assert found is None or list(found.spans) == []
 
 
 def test_new_text_is_like_nothing() -> None:
-    alike = Alike()
-    assert see(alike, text(1, 1000)) is None
-    assert see(alike, text(2, 1000)) is None
+    earlier = EarlierPrompts()
+    assert see(earlier, text(1, 1000)) is None
+    assert see(earlier, text(2, 1000)) is None
 
 
 def test_a_conversation_that_goes_on_takes_its_own_place() -> None:
-    alike, ids = Alike(), text(1, 320)
-    see(alike, ids)
+    earlier, ids = EarlierPrompts(), text(1, 320)
+    see(earlier, ids)
     for turn in range(2, 6):
         known = len(ids)
         ids = [*ids, *text(turn, 320)]
-        see(alike, ids, known)
-    assert alike.describe()["entries"] == 1
-    found = alike.find(tokens_of([5, *ids]), 0, marks_of(tokens_of([5, *ids])))
+        see(earlier, ids, known)
+    assert earlier.describe()["entries"] == 1
+    found = earlier.find(tokens_of([5, *ids]), 0, marks_of(tokens_of([5, *ids])))
     assert found and [(s.start, s.end) for s in found.spans] == [(1, 1 + len(ids))]
 
 
 def test_known_text_takes_no_more_memory() -> None:
-    alike, rest = Alike(), text(1, 500)
-    see(alike, [1, *rest])
-    before = alike.describe()
+    earlier, rest = EarlierPrompts(), text(1, 500)
+    see(earlier, [1, *rest])
+    before = earlier.describe()
     for stamp in range(2, 100):
-        see(alike, [stamp, *rest])
-    assert alike.describe() == before
+        see(earlier, [stamp, *rest])
+    assert earlier.describe() == before
 
 
 def test_memory_is_bounded_and_the_least_used_goes() -> None:
-    alike = Alike(max_bytes=100_000)
-    see(alike, text(0, 500))
+    earlier = EarlierPrompts(max_bytes=100_000)
+    see(earlier, text(0, 500))
     for seed in range(1, 200):
-        see(alike, text(seed, 500))
-        see(alike, [3, *text(0, 500)])
-        assert alike.num_bytes <= 100_000
-    kept = alike.describe()
-    assert 5 < kept["entries"] < 100 and kept["bytes"] == sum(e.num_bytes for e in alike._earlier.values())
-    assert len(alike._by_mark) == sum(len(e.marks) for e in alike._earlier.values())
-    assert see(alike, [4, *text(0, 500)]) and not see(alike, [4, *text(1, 500)])
+        see(earlier, text(seed, 500))
+        see(earlier, [3, *text(0, 500)])
+        assert earlier.num_bytes <= 100_000
+    kept = earlier.describe()
+    assert 5 < kept["entries"] < 100 and kept["bytes"] == sum(e.num_bytes for e in earlier._earlier.values())
+    assert len(earlier._by_mark) == sum(len(e.marks) for e in earlier._earlier.values())
+    assert see(earlier, [4, *text(0, 500)]) and not see(earlier, [4, *text(1, 500)])
 
 
 def test_long_prompts_are_marked_in_portions_as_in_one() -> None:

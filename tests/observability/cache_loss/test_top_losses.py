@@ -27,7 +27,7 @@ def test_an_offender_has_the_same_id_in_every_process() -> None:
     assert ids[0] == ids[1]
 
 
-def test_what_is_known_is_found() -> None:
+def test_known_groups_are_found() -> None:
     offenders = Offenders()
     added = offenders.add(Cause.BROKEN_PREFIX, "m", 1, "d", 7)
     assert offenders.find(Cause.BROKEN_PREFIX, "m", 7) is added

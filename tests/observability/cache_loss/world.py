@@ -1,4 +1,4 @@
-"""A fleet in words: who held what when a request was sent, and what the engine then said."""
+"""A scripted fleet: cached prefixes per worker when a request is sent, and the usage the engine reports."""
 
 from collections.abc import Sequence
 from itertools import count
@@ -72,12 +72,12 @@ class World:
         salt: str | None = None,
     ) -> None:
         """`prompt` is the request's last; the engine says that there are `num` tokens in all."""
-        told = {
+        reported = {
             "prompt_tokens": decision.num_tokens if num is None else num,
             "prompt_tokens_details": {"cached_tokens": cached},
         }
         blocks = self.blocks(prompt, decision.model, salt)
-        self.losses.answered(decision, blocks, msgspec.convert(told, Usage))
+        self.losses.answered(decision, blocks, msgspec.convert(reported, Usage))
         self.work()
 
     def ask(self, prompt: Sequence[int], cached: int = 0, salt: str | None = None, **more: Any) -> None:
@@ -92,7 +92,7 @@ class World:
         return {cause.value: num for cause, num in self.losses.recomputed.items() if num}
 
     def evict(self, prompt: Sequence[int], first: int = 0) -> None:
-        """Its blocks from token `first` on, the tail first."""
+        """Evict the prompt's blocks from token `first` on, the tail first."""
         for block in reversed(self.blocks(prompt)[first // SIZE :]):
             self.losses.evict(block)
 

@@ -7,8 +7,8 @@ from gateway.observability.verification.accuracy import LEAST, MIN_CREDITED, WIN
 
 def after(*compared: tuple[int, int]) -> Exactness:
     exactness = Exactness()
-    for predicted, told in compared:
-        exactness.compare(predicted, told)
+    for predicted, reported in compared:
+        exactness.compare(predicted, reported)
     return exactness
 
 
@@ -42,7 +42,7 @@ def test_cold_prompts_earn_and_lose_nothing() -> None:
     assert after(*[(64, 0)] * MIN_CREDITED, *[(0, 0)] * 100).confidence == LEAST
 
 
-def test_it_is_worth_what_it_kept() -> None:
+def test_confidence_is_the_share_of_predicted_tokens_that_were_cached() -> None:
     assert after(*[(64, 32)] * 40).confidence == pytest.approx(0.5)
     assert after(*[(64, 128)] * 40).confidence == 1.0  # more than promised
     assert after(*[(1000, 980)] * 40).confidence == 1.0  # nearly all

@@ -1,16 +1,16 @@
 import pytest
 
-from gateway.observability.verification.causes import Cause, Evidence, why
+from gateway.observability.verification.causes import Cause, Evidence, cause_of
 
 
 @pytest.mark.parametrize(
-    ("predicted", "cached", "from_events", "num_removed", "is_told_now", "cause"),
+    ("predicted", "cached", "from_events", "num_removed", "is_reported_now", "cause"),
     [
         (64, 0, 64, 3, True, Cause.EVICTED),
         (64, 48, 64, 1, True, Cause.EVICTED),
         (64, 0, 64, 0, True, Cause.UNKNOWN),
         (64, 0, 0, 0, False, Cause.NEVER_STORED),
-        (64, 32, 32, 9, False, Cause.NEVER_STORED),  # what was told of was there
+        (64, 32, 32, 9, False, Cause.NEVER_STORED),  # reported blocks were cached
         (64, 16, 32, 9, False, Cause.EVICTED),
         (0, 64, 0, 0, True, Cause.REPORTED_LATER),
         (32, 64, 32, 5, True, Cause.REPORTED_LATER),
@@ -18,11 +18,11 @@ from gateway.observability.verification.causes import Cause, Evidence, why
     ],
 )
 def test_the_table(
-    predicted: int, cached: int, from_events: int, num_removed: int, is_told_now: bool, cause: Cause
+    predicted: int, cached: int, from_events: int, num_removed: int, is_reported_now: bool, cause: Cause
 ) -> None:
-    assert why(Evidence(predicted, cached, from_events, num_removed, is_told_now, False)) is cause
+    assert cause_of(Evidence(predicted, cached, from_events, num_removed, is_reported_now, False)) is cause
 
 
 @pytest.mark.parametrize("cached", [0, 128])
 def test_other_tokens_explain_any_error(cached: int) -> None:
-    assert why(Evidence(64, cached, 64, 3, True, True)) is Cause.TOKENS_DIFFER
+    assert cause_of(Evidence(64, cached, 64, 3, True, True)) is Cause.TOKENS_DIFFER

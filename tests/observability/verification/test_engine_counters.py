@@ -9,7 +9,7 @@ def after(*scrapes: tuple[int | None, int | None]) -> tuple[int | None, int | No
     return counters.prompt_tokens, counters.cached_tokens
 
 
-def test_what_was_before_we_came_does_not_count() -> None:
+def test_counts_from_before_the_worker_joined_are_not_included() -> None:
     assert after((1000, 900)) == (0, 0)
     assert after((1000, 900), (1100, 950), (1100, 950)) == (100, 50)
 
@@ -18,7 +18,7 @@ def test_an_engine_that_does_not_count_is_not_taken_for_idle() -> None:
     assert after() == after((None, None)) == after((5, None)) == (None, None)
 
 
-def test_a_scrape_that_did_not_tell_is_passed_over() -> None:
+def test_a_scrape_without_counters_is_skipped() -> None:
     assert after((10, 5), (None, None), (30, 10)) == (20, 5)
 
 

@@ -38,17 +38,17 @@ def test_metrics() -> None:
     world = wrong_world()
     for total in (10, 50):
         world.verifier.scraped(W, EngineMetrics(prefix_cache_queries_total=total, prefix_cache_hits_total=5))
-    told = page(world)
-    assert round(told['kvgate_prediction_exact_ratio{worker="w:1"}'], 3) == 0.333
-    assert told['kvgate_prediction_mean_error_tokens{worker="w:1"}'] == 0
-    assert round(told['kvgate_prediction_mean_absolute_error_tokens{worker="w:1"}'], 2) == 10.67
-    assert told['kvgate_prediction_confidence_ratio{worker="w:1"}'] == 1
-    assert told['kvgate_prompt_token_mismatch{worker="w:1"}'] == 0
-    assert told['kvgate_mispredictions_total{reason="unknown",worker="w:1"}'] == 1
-    assert told['kvgate_mispredictions_total{reason="not_reported",worker="w:1"}'] == 1
-    assert told['kvgate_mispredictions_total{reason="evicted",worker="w:1"}'] == 0
-    assert told['kvgate_engine_prompt_tokens{worker="w:1"}'] == 40
-    assert told['kvgate_engine_cached_tokens{worker="w:1"}'] == 0
+    shown = page(world)
+    assert round(shown['kvgate_prediction_exact_ratio{worker="w:1"}'], 3) == 0.333
+    assert shown['kvgate_prediction_mean_error_tokens{worker="w:1"}'] == 0
+    assert round(shown['kvgate_prediction_mean_absolute_error_tokens{worker="w:1"}'], 2) == 10.67
+    assert shown['kvgate_prediction_confidence_ratio{worker="w:1"}'] == 1
+    assert shown['kvgate_prompt_token_mismatch{worker="w:1"}'] == 0
+    assert shown['kvgate_mispredictions_total{reason="unknown",worker="w:1"}'] == 1
+    assert shown['kvgate_mispredictions_total{reason="not_reported",worker="w:1"}'] == 1
+    assert shown['kvgate_mispredictions_total{reason="evicted",worker="w:1"}'] == 0
+    assert shown['kvgate_engine_prompt_tokens{worker="w:1"}'] == 40
+    assert shown['kvgate_engine_cached_tokens{worker="w:1"}'] == 0
 
 
 def test_a_worker_that_nothing_was_sent_to_is_trusted() -> None:
@@ -65,7 +65,7 @@ def test_a_worker_that_nothing_was_sent_to_is_trusted() -> None:
     assert page(world) == {}
 
 
-def test_the_admin_page_names_what_was_wrong_and_where_tokens_differ() -> None:
+def test_the_admin_page_shows_wrong_predictions_and_the_first_token_difference() -> None:
     world = World()
     world.store(ids())
     world.ask(ids(), 0)
@@ -76,9 +76,9 @@ def test_the_admin_page_names_what_was_wrong_and_where_tokens_differ() -> None:
         world.answer(decision, 0)
         world.now += 1.0
     world.settle()
-    told = describe(world.verifier, Metrics(), text_of)
-    assert json.loads(json.dumps(told)) is not None
-    (w,) = told["workers"]
+    shown = describe(world.verifier, Metrics(), text_of)
+    assert json.loads(json.dumps(shown)) is not None
+    (w,) = shown["workers"]
     assert (w["worker"], w["compared"], w["prompt_tokens"]) == (W, 5, "differ")
     assert [wrong["cause"] for wrong in w["latest_wrong"]] == ["reported_later", "unknown"]
     assert w["mispredictions"]["reported_later"] == 1

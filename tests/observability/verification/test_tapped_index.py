@@ -2,16 +2,16 @@ from gateway.core.blocks import hash_blocks, root_hash, tokens_of
 from gateway.core.kv_events import BlocksStored, KvEvent
 from gateway.core.worker import WorkerId
 from gateway.index.memory import MemoryIndex
-from gateway.observability.verification.tapped_index import Overheard
+from gateway.observability.verification.tapped_index import TappedIndex
 
 W, ROOT = WorkerId("w:1"), root_hash("root")
 EVENT = BlocksStored([1], None, tokens_of([5] * 4), 4)
 
 
-def test_it_is_the_index_and_tells_what_went_in_when_it_is_in() -> None:
+def test_events_are_reported_after_they_are_applied() -> None:
     index = MemoryIndex()
     heard: list[tuple[WorkerId, KvEvent, int]] = []
-    overheard = Overheard(
+    overheard = TappedIndex(
         index, lambda worker, event: heard.append((worker, event, index.num_blocks(worker)))
     )
     overheard.add_worker(W, ROOT, 4)

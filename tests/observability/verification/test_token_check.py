@@ -1,4 +1,4 @@
-"""What an engine stored for a prompt beside our tokens of it."""
+"""Token parity: blocks that an engine stored for a prompt, compared with our tokens."""
 
 from array import array
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ OURS = list(range(100, 130))
 
 
 class Engine:
-    """Stores prompts as an engine does, and tells of it."""
+    """Stores prompts as an engine does, and publishes the events."""
 
     def __init__(self) -> None:
         self.index = MemoryIndex()
@@ -65,7 +65,7 @@ def test_a_prompt_that_is_stored_as_ours_agrees() -> None:
     assert compare(sample, W, engine.index) == (True, None)
 
 
-def test_what_other_layers_keep_less_of_is_stored_all_the_same() -> None:
+def test_blocks_that_other_layers_keep_fewer_of_count_as_stored() -> None:
     """A hybrid model begins with less than full attention has: its tokens are ours."""
     engine = Engine()
     engine.store(OURS[:16])
@@ -112,7 +112,7 @@ def test_also_behind_blocks_that_were_held_before(position: int) -> None:
 
 
 def test_a_difference_without_its_place_is_one_all_the_same() -> None:
-    """What the engine made of the prompt's begin is there already, under tokens that we have not seen."""
+    """The blocks of the prompt's prefix are stored already, from tokens that we have not seen."""
     engine = Engine()
     engine.store(changed(0, 7)[:8])
     sample = engine.sample()
@@ -132,7 +132,7 @@ def test_nothing_is_concluded_where_blocks_were_evicted() -> None:
 
 
 def test_nothing_is_concluded_of_prompts_with_other_keys() -> None:
-    """An old engine tells of no salt: the tokens are the same, the hashes are not."""
+    """Old engines publish no salt: the tokens are equal, the hashes are not."""
     engine = Engine()
     sample = engine.sample(salt="tenant")
     engine.store(OURS)
@@ -179,7 +179,7 @@ def test_the_next_sample_that_is_due_says_when() -> None:
     assert list(check.samples) == ["d0"]
 
 
-def test_some_disagreements_raise_it_and_many_agreements_end_it() -> None:
+def test_some_differences_raise_the_alarm_and_many_equal_checks_clear_it() -> None:
     checks = Checks()
     for _ in range(2):
         checks.add(differs=True)
@@ -201,7 +201,7 @@ def test_one_in_a_hundred_raises_nothing() -> None:
         assert not checks.is_raised
 
 
-def test_a_worker_is_looked_at_closely_while_it_is_new_or_differed() -> None:
+def test_new_and_differing_workers_are_sampled_more() -> None:
     check = TokenCheck()
     assert check.wants_samples
     for _ in range(16):

@@ -28,7 +28,7 @@ W = WorkerId("w:1")
 
 
 class World:
-    """One worker; prompts are token ids, and so is what it stores."""
+    """A fleet of one worker; prompts and stored blocks are given as token ids."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -124,7 +124,7 @@ def test_evicted_between_decision_and_run() -> None:
     assert world.verifier.in_doubt(W)
 
 
-def test_told_of_never_removed_and_not_there() -> None:
+def test_reported_blocks_that_were_not_removed_and_are_not_cached() -> None:
     world = World()
     world.store(ids())
     world.ask(ids(), 0)
@@ -149,7 +149,7 @@ def test_stored_while_the_request_was_on_its_way() -> None:
     assert world.causes() == {Cause.REPORTED_LATER: 1}
 
 
-def test_held_but_not_told() -> None:
+def test_cached_but_not_reported() -> None:
     world = World()
     world.ask(ids(), 16)
     assert world.causes() == {Cause.NOT_REPORTED: 1}
@@ -161,10 +161,10 @@ def test_another_number_of_tokens_explains_it() -> None:
     assert world.causes() == {Cause.TOKENS_DIFFER: 1}
 
 
-def test_answers_that_tell_nothing_of_the_cache_are_not_compared() -> None:
+def test_answers_without_cached_tokens_are_not_compared() -> None:
     world = World()
     world.ask(ids(), None)
-    world.ask([ids(), ids(1)], 0)  # it tells of the last prompt only
+    world.ask([ids(), ids(1)], 0)  # engines report the last prompt only
     assert world.watched.exactness.num_compared == 0
     assert world.watched.tokens.counts.num == 1
 
@@ -192,7 +192,7 @@ def test_a_process_that_is_no_more_is_not_judged() -> None:
     assert list(world.verifier.watched()) == []
 
 
-def test_decisions_that_never_tell_are_forgotten() -> None:
+def test_decisions_without_reported_usage_are_dropped() -> None:
     world = World()
     first = world.decide(ids())
     for _ in range(MAX_OPEN):
@@ -222,7 +222,7 @@ def test_a_worker_that_is_often_wrong_is_believed_less_and_then_more_again() -> 
     assert member.confidence == 1.0
 
 
-def test_a_worker_that_nobody_asks_any_more_gets_its_word_back_with_time() -> None:
+def test_an_idle_worker_regains_confidence_with_time() -> None:
     world = World()
     world.store(ids())
     for _ in range(MIN_CREDITED):
@@ -256,7 +256,7 @@ def test_another_count_is_seen_in_three_answers(caplog: pytest.LogCaptureFixture
     assert (difference.num_ours, difference.num_engines, difference.position) == (18, 19, None)
 
 
-def test_another_process_is_not_taken_for_the_one_whose_tokens_differed() -> None:
+def test_a_restarted_worker_does_not_inherit_a_token_difference() -> None:
     world = World()
     for i in range(3):
         world.ask(ids(i), 0, num_tokens=19)
@@ -300,7 +300,7 @@ def test_events_that_were_not_read_yet_are_no_other_tokens() -> None:
 
 
 def test_where_looks_are_frequent_the_first_one_decides() -> None:
-    """What a full cache evicts meanwhile would take the second one its word."""
+    """Evictions from a full cache meanwhile would make the second check inconclusive."""
     world = World()
     decision = world.decide(ids())
     world.store([*ids(0, 9), 7, *ids()[10:]])
@@ -312,7 +312,7 @@ def test_where_looks_are_frequent_the_first_one_decides() -> None:
     assert difference is not None and difference.position == 9
 
 
-def test_a_place_that_the_first_look_found_is_told_though_its_runs_are_forgotten() -> None:
+def test_a_position_found_by_the_first_check_is_reported_after_the_runs_are_dropped() -> None:
     world = World()
     decision = world.decide(ids())
     world.store([*ids(0, 9), 7, *ids()[10:]])
@@ -366,7 +366,7 @@ def test_samples_whose_answers_never_come_make_room() -> None:
 # the engine's counters -------------------------------------------------------------------------
 
 
-def test_the_engines_counters_are_told_of_the_fleets_workers() -> None:
+def test_engine_counters_are_shown_for_the_fleets_workers() -> None:
     world = World()
     assert list(world.verifier.counters()) == []
     for total in (100, 130):
