@@ -29,6 +29,10 @@ log = logging.getLogger("kvgate.agent")
 MAX_READERS = 256
 """Readers at most: processes of gateways times ranks. Each may hold a snapshot, 16 bytes a block, and a
 socket's buffers."""
+MAX_CALLS = 4096
+"""Readers, and calls that have not yet shown a token or sent their request."""
+REQUEST_TIMEOUT_S = 5.0
+"""For a call to send its request, which is a few bytes."""
 _OPTIONS = [
     ("grpc.so_reuseport", 0),  # a port that is taken is an error
     ("grpc.keepalive_time_ms", 20_000),  # a gateway on a vanished host sends no FIN
@@ -58,17 +62,20 @@ class KvEvents:
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
-                "Describe": grpc.unary_unary_rpc_method_handler(self._describe),
-                "Subscribe": grpc.unary_stream_rpc_method_handler(self._subscribe),
+                # streams on this side only: a unary call's request is awaited before its token is looked at
+                "Describe": grpc.stream_unary_rpc_method_handler(self._describe),
+                "Subscribe": grpc.stream_stream_rpc_method_handler(self._subscribe),
             },
         )
 
-    async def _describe(self, request: bytes, context: Any) -> bytes:
-        hello, _, _ = await self._begin(request, context)
+    async def _describe(self, requests: Any, context: Any) -> bytes:
+        hello, _, _ = await self._begin(context)
         return encode_hello(hello)
 
-    async def _subscribe(self, request: bytes, context: Any) -> None:
-        hello, rank, asked = await self._begin(request, context)
+    async def _subscribe(self, requests: Any, context: Any) -> None:
+        hello, rank, asked = await self._begin(context)
+        if self.num_readers >= MAX_READERS:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_READERS} streams are open already")
         wake = asyncio.Event()
         reader = rank.journal.read(asked.epoch, asked.next_seq)
         rank.changed.add(wake.set)
@@ -101,12 +108,12 @@ class KvEvents:
                 async with asyncio.timeout(sample_every_s or None):
                     await wake.wait()
 
-    async def _begin(self, request: bytes, context: Any) -> tuple[Hello, Rank, LogRequest]:
+    async def _begin(self, context: Any) -> tuple[Hello, Rank, LogRequest]:
         """Handshake of a reader. Aborts, which raises, where nothing can be streamed to it."""
         if self._token and not hmac.compare_digest(_shown(context), self._token):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is missing or wrong")
         try:
-            asked = decode_request(request)
+            asked = decode_request(await _request(context))
         except DecodeError as exc:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(exc))
         if asked.version != VERSION:
@@ -121,6 +128,18 @@ class KvEvents:
         return *found, asked
 
 
+async def _request(context: Any) -> bytes:
+    """The call's request. Aborts, which raises, a call that sends none in time."""
+    message: object = None
+    with suppress(TimeoutError):
+        async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            message = await context.read()
+    if not isinstance(message, bytes):
+        await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no request within {REQUEST_TIMEOUT_S:g} s")
+        raise AssertionError("abort raises")
+    return message
+
+
 def _shown(context: Any) -> bytes:
     for key, value in context.invocation_metadata() or ():
         if key == "authorization":
@@ -133,7 +152,7 @@ async def serve(
 ) -> tuple[grpc.aio.Server, int]:
     """Start a server. Returns it and its port. Raises ConfigError for an address that cannot be listened
     on."""
-    server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=MAX_READERS)
+    server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
     server.add_generic_rpc_handlers((service.handlers(),))
     try:
         port = (
