@@ -336,7 +336,7 @@ class Gateway:
             told.finished.append(trials.finished)
 
     def asking(self) -> AskUsage:
-        """Of which streams the usage is asked."""
+        """Usage sampling: the streams for which the worker is to report usage."""
         usages = {engine.name: engine.usage for engine in ENGINES.values()}
         mode = "all" if self.config.record.file else self.config.proxy.usage_injection
         return UsageSampling(mode, usages, self.verifier.in_doubt).ask

@@ -19,7 +19,7 @@ Write = Callable[[bytes], None]
 
 
 class RequestLine(msgspec.Struct):
-    """One access log line. Every field is always present, null where unknown or absent; see
+    """A line of the access log. Every field is always present, null where unknown or absent; see
     docs/operations/operating.md."""
 
     time: datetime

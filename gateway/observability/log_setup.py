@@ -62,8 +62,9 @@ class SinkHandler(logging.Handler):
 
 
 class TextFormatter(logging.Formatter):
-    """One line for each message, whatever clients, workers and files put into it: a line break there would
-    forge a line, an escape sequence would reach the reader's terminal. Lines of a traceback are indented."""
+    """Formats each message as one line, with control characters escaped: a line break from a client, worker
+    or file would forge a log line, an escape sequence would reach the reader's terminal. Lines of a traceback
+    are indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = _printable(record.message)

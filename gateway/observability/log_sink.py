@@ -15,7 +15,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 MAX_QUEUED_BYTES = 8 << 20
-"""Some ten thousand lines: a reader may lag by seconds."""
+"""Limit on queued bytes, some ten thousand lines: a reader may lag by seconds."""
 MAX_WRITE_BYTES = 64 << 10
 """Bytes per write call: the capacity of a pipe."""
 CLOSE_S = 2.0

@@ -67,7 +67,7 @@ class Pauses(Histogram):
 
 @dataclass(slots=True, eq=False)
 class WorkerMetrics:
-    """One worker's traffic. Token sums of `reported_*` and `compared_*` cover the same requests:
+    """Traffic of one worker. Token sums of `reported_*` and `compared_*` cover the same requests:
     those with an answer that reported cached tokens."""
 
     num_requests: int = 0

@@ -87,7 +87,7 @@ class CacheLoss:
 
     @property
     def is_busy(self) -> bool:
-        """Whether queued work is left."""
+        """True while queued work is left."""
         return bool(self._queue) or self._is_under_way
 
     # the data path -----------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class CacheLoss:
         else:
             self._unexplain(usage, "dropped" if blocks else "unknown_prompt")
 
-    # what an index notes -----------------------------------------------------------------------
+    # lost blocks of an index -------------------------------------------------------------------
 
     def evict(self, block: BlockHash) -> None:
         self._note(BlockState.EVICTED, 1).append(block)
@@ -142,7 +142,7 @@ class CacheLoss:
         queue.append(gone := _Gone(state, array("Q")))
         return gone.blocks
 
-    # what others know --------------------------------------------------------------------------
+    # state for other components ----------------------------------------------------------------
 
     def set_drifting(self, worker: WorkerId, is_drifting: bool) -> None:
         """Set whether the worker's engine makes other prompt tokens than kvgate; then lookups of cached

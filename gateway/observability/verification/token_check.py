@@ -87,7 +87,7 @@ class Sample:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the prompt's hashes depend on its tokens alone: no adapter, no salt."""
+        """True if the prompt's hashes depend on its tokens alone: no adapter, no salt."""
         return hash_blocks(self.tokens[: self.block_size], self.block_size, self.root) == [self.blocks[0]]
 
 
@@ -135,11 +135,11 @@ class TokenCheck:
 
     @property
     def wants_samples(self) -> bool:
-        """Whether every prompt may be sampled: the worker is new, or differed lately."""
+        """True if every prompt may be sampled: the worker is new, or differed lately."""
         return self.stored.num < NEW_CHECKS or self.differed_lately
 
     def has_room(self, num_decided: int) -> bool:
-        """Whether another prompt may be sampled; discards the oldest sample if its answer will not arrive."""
+        """True if another prompt may be sampled; discards the oldest sample if its answer will not arrive."""
         samples = self.samples
         if len(samples) < MAX_SAMPLES:
             return True
@@ -232,12 +232,12 @@ def _begin(
 
 
 def _follows(sample: Sample, at: int, tokens: Tokens) -> bool:
-    """Whether the first block of a run is the prompt's own at that place."""
+    """True if the first block of a run equals the prompt's tokens at that position."""
     return sample.tokens[at : at + sample.block_size] == tokens[: sample.block_size]
 
 
 def _is_child(before: Sequence[BlockHash], first: Tokens, worker: WorkerId, index: Index) -> bool:
-    """Whether the worker holds a block of these tokens behind the blocks `before`."""
+    """True if the worker holds a block of these tokens after the blocks `before`."""
     return index.holds(worker, [*before, *hash_blocks(first, len(first), before[-1])])
 
 

@@ -43,7 +43,7 @@ MAX_OPEN = 8192
 """Limit on decisions with an awaited answer; most streams end without reporting usage."""
 MAX_WRONG = 8
 SAMPLE = 16
-"""One in so many prompts is looked for in the worker's events, once the worker is no longer new."""
+"""Sampling interval: one in so many prompts is looked for in the events of a worker that is no longer new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Verifier:
             member.confidence = watched.exactness.confidence
 
     def in_doubt(self, worker: WorkerId) -> bool:
-        """Whether a worker's predictions or tokens were wrong lately, so that its streams are sampled."""
+        """True if a worker's predictions or tokens were wrong lately, so that its streams are sampled."""
         watched = self._watched.get(worker)
         return watched is not None and (watched.exactness.was_wrong_lately or watched.tokens.differed_lately)
 
