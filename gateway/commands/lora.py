@@ -9,12 +9,12 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
+from gateway.config.reading import ADMIN_KEY_VARIABLE
 from gateway.config.secrets import read_key
 from gateway.core.decoding import UNREADABLE
 from gateway.core.errors import ConfigError
 
 ADMIN = "http://127.0.0.1:9400"
-KEY_VARIABLE = "KVGATE_ADMIN_KEY"
 NOT_ALL = 1
 """Exit code where a worker failed, or the gateway rejected the request."""
 
@@ -38,14 +38,14 @@ def add(parser: argparse.ArgumentParser) -> None:
             "--admin-key-file",
             default="",
             metavar="FILE",
-            help=f"a key with admin scope, if the gateway requires one; or {KEY_VARIABLE}",
+            help=f"a key with admin scope, if the gateway requires one; or {ADMIN_KEY_VARIABLE}",
         )
 
 
 async def run(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> int:
     """Run the command. Returns the exit code. Raises ConfigError for an unreachable gateway."""
     key = read_key(args.admin_key_file, "--admin-key-file") if args.admin_key_file else ""
-    key = key or environ.get(KEY_VARIABLE, "")
+    key = key or environ.get(ADMIN_KEY_VARIABLE, "")
     status, answer = await _ask(args, {"authorization": f"Bearer {key}"} if key else {})
     for line in _lines(answer):
         print(line)

@@ -22,6 +22,8 @@ OldName = Callable[[str, str], str]
 """A sentence about a key that is no option, by where it was given (`FLAG`, `VARIABLE`, `FILE`): its new name
 or the reason of its removal, or nothing."""
 FLAG, VARIABLE, FILE = "flag", "variable", "file"
+ADMIN_KEY_VARIABLE = "KVGATE_ADMIN_KEY"
+"""The key that `kvgate adapter` sends to an admin API, often set beside the options of a gateway."""
 _IN_TABLE = re.compile(r"\$\.([\w.]+)\[\.\.\.\]")
 
 
@@ -73,7 +75,8 @@ class Reader(Generic[Struct]):
     def environment(self, environ: Mapping[str, str]) -> None:
         known = {each.variable: each for each in self._options}
         for variable, text in environ.items():
-            if not variable.startswith(ENV_PREFIX) or _is_service_link(variable, text):
+            is_ours = variable.startswith(ENV_PREFIX) and variable != ADMIN_KEY_VARIABLE
+            if not is_ours or _is_service_link(variable, text):
                 continue
             source = f"environment: {variable}"
             if variable not in known:

@@ -61,3 +61,7 @@ def test_some_options_are_replaced() -> None:
     config = replaced(config_of(port=1), redis="redis://h", redis_timeout_s=3.0, tenants={"a": Limits()})
     assert (config.redis.url, config.redis.timeout_s, config.server.port) == ("redis://h", 3.0, 1)
     assert config.tenants == {"a": Limits()}
+
+
+def test_the_key_of_admin_commands_is_no_option() -> None:
+    assert read({}, {"KVGATE_ADMIN_KEY": "secret"}, None).mistakes == []
