@@ -22,7 +22,7 @@ from gateway.core.errors import ConfigError, GatewayError
 from gateway.core.fleet import Fleet, Member
 from gateway.observability.cache_loss.observer import CacheLoss
 from gateway.proxy.api import Api, ready
-from gateway.routing.active_policy import Choosing
+from gateway.routing.active_policy import ActivePolicy
 from gateway.routing.decision_log import Records
 from gateway.routing.router import Router
 
@@ -56,7 +56,7 @@ class Admin:
         describe_tokenizer: Callable[[], Mapping[str, Any]],
         describe_verify: Callable[[], Mapping[str, Any]],
         describe_admission: Callable[[], Mapping[str, Any]],
-        policies: Choosing,
+        policies: ActivePolicy,
         preview: Preview,
         reload: Callable[[], Awaitable[Mapping[str, Any]]],
     ) -> None:

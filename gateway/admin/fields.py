@@ -355,7 +355,7 @@ class PolicyFileView(Answer):
     refused: A[str | None, "why its latest version is not in use"]
 
 
-class Arm(Answer):
+class PolicyScore(Answer):
     name: A[str, "policy"]
     share: A[float, MAX, "share of the sessions"]
     requests: A[int, SUM, "requests"]
@@ -366,7 +366,7 @@ class Arm(Answer):
     reported_prompt_tokens: A[int, SUM, "prompt tokens, as engines report"]
     reported_cached_tokens: A[int, SUM, "cached tokens, as engines report"]
     predicted_ttft_s: A[float | None, MEAN, "mean predicted TTFT"]
-    happened_ttft_s: A[float | None, MEAN, "mean TTFT"]
+    measured_ttft_s: A[float | None, MEAN, "mean TTFT"]
     prediction_error: A[float | None, MEAN, "mean absolute error over mean TTFT"]
 
 
@@ -377,9 +377,9 @@ class ShadowView(Answer):
     share_agreed: A[float | None, MEAN, "share of these"]
     compared_prompt_tokens: A[int, SUM, "their prompt tokens"]
     shadow_overlap_tokens: A[int, SUM, "overlap at the worker that it would choose"]
-    live_overlap_tokens: A[int, SUM, "overlap at the chosen worker"]
+    active_overlap_tokens: A[int, SUM, "overlap at the chosen worker"]
     predicted_ttft_s: A[float | None, MEAN, "mean predicted TTFT"]
-    happened_ttft_s: A[float | None, MEAN, "mean TTFT of the chosen worker"]
+    measured_ttft_s: A[float | None, MEAN, "mean TTFT of the chosen worker"]
     prediction_error: A[float | None, MEAN, "error where both chose the same worker"]
     raised: A[int, SUM, "decisions by least load since it raised"] = 0
     nonsense: A[int, SUM, "since its answer was none"] = 0
@@ -393,7 +393,7 @@ class Policies(Answer):
     fallbacks: A[list[Fallbacks], "decisions by least load, by policy and cause"]
     file: A[PolicyFileView | None, "the policy file"]
     known: A[list[str], "names of policies"]
-    arms: A[list[Arm], "each active policy of an A/B test, or with a shadow"] = []
+    scores: A[list[PolicyScore], "each active policy of an A/B test, or with a shadow"] = []
     shadow: A[list[ShadowView], "shadow policies"] = []
     dropped: A[int, SUM, "decisions that were not compared"] = 0
 

@@ -62,9 +62,9 @@ def collectors_of(gateway: "Gateway") -> Sequence[RegistryCollector]:
         *[sharing.collector() for sharing in gateway.sharing],
         *gateway.backend.collectors,
         RetriesCollector(gateway.dispatch.context.retries, gateway.surface.bodies),
-        PolicyCollector(gateway.choosing),
+        PolicyCollector(gateway.active_policy),
         ModelsCollector(gateway.catalog, gateway.worker_tokenizer.counts),
-        TrialsCollector(gateway.choosing.trials),
+        TrialsCollector(gateway.active_policy.trials),
         _Flow(gateway),
         KeysCollector(gateway.credentials),
         *gateway.collectors,
@@ -87,8 +87,8 @@ def admin_of(gateway: "Gateway") -> web.Application:
         describe_verify=lambda: describe(gateway.verifier, gateway.metrics, gateway.prompts.decode),
         describe_admission=lambda: describe_admission(gateway.dispatch.context.gate),
         reload=gateway.reload,
-        policies=gateway.choosing,
-        preview=Preview(gateway.dispatch, gateway.choosing.parts_of, gateway.credentials.authenticator),
+        policies=gateway.active_policy,
+        preview=Preview(gateway.dispatch, gateway.active_policy.parts_of, gateway.credentials.authenticator),
     ).app({**key_handlers(gateway.credentials), **_adapters_of(gateway).handlers()})
     if gateway.config.server.processes == 1:  # else the supervisor asks who it is
         add_guard(app, gateway.credentials, gateway.config)

@@ -70,7 +70,7 @@ from gateway.proxy.time_slice import TimeSlice
 from gateway.proxy.usage_check import Usages
 from gateway.redis.options import redis_of
 from gateway.replication.agent_targets import AgentFeeds, agents_of
-from gateway.routing.active_policy import Choosing
+from gateway.routing.active_policy import ActivePolicy
 from gateway.routing.decision_log import Records
 from gateway.routing.remote_lookup import RemoteLookup
 from gateway.routing.router import Router
@@ -120,7 +120,7 @@ class Gateway:
     ) -> None:
         """`sink` takes lines of the log; the rest is for one of several processes. Raises ConfigError."""
         self.config = config
-        self.choosing = Choosing(config, policy_source)
+        self.active_policy = ActivePolicy(config, policy_source)
         self._place = place = place or view_alone(config)
         eligibility = Eligibility(ENGINES, needs_salt=bool(config.auth.tenant_salt_file))
         self.fleet = Fleet(aliases_of(config.models), eligibility)
@@ -212,7 +212,7 @@ class Gateway:
         self._tasks.start("explain cache losses", keep_explained(self.losses))
         self._tasks.start("heal streams", keep_recovering(self.recovery_observer))
         self._tasks.start("let go of workers", keep_leaving(self.standings, self.roster))
-        self._tasks.start("compare policies", keep_compared(self.choosing.trials))
+        self._tasks.start("compare policies", keep_compared(self.active_policy.trials))
         for url in self.worker_urls:
             self.add_worker(url, self.said.roles.get(url))
         self._tasks.start("resolve names", self.resolver.run())
@@ -313,7 +313,7 @@ class Gateway:
             fleet=self.fleet,
             index=self.index,
             assumed=self.assumed,
-            policy=self.choosing.policy,
+            policy=self.active_policy.policy,
             tokenize=self.prompts.tokenize,
             ledger=ledger,
             keep_sent_s=self.config.events.assumed_keep_s,
@@ -321,7 +321,7 @@ class Gateway:
             paces=Paces.of(),
             observers=self.observers,
         )
-        self.choosing.drive(router)
+        self.active_policy.drive(router)
         for observer in (self.losses, self.verifier, self.recovery_observer):
             self.observers.decided.append(observer.decided)
             self.observers.answered.append(observer.answered)
@@ -330,7 +330,7 @@ class Gateway:
 
     def watch_trials(self) -> None:
         """Where there is something to compare; nobody is told otherwise."""
-        trials, told = self.choosing.trials, self.observers
+        trials, told = self.active_policy.trials, self.observers
         if trials.is_on and trials.decided not in told.decided:
             told.decided.append(trials.decided)
             told.finished.append(trials.finished)

@@ -39,8 +39,10 @@ async def prepare(
     said_of(config, HANDOFFS, CONNECTORS)
     check_bodies(config)
     credentials.check(config)
-    chosen = await gateway.choosing.prepare(config, policy_source)
-    return partial(_swap, gateway, config, trusted, added, dropped, partial(gateway.choosing.use, *chosen))
+    chosen = await gateway.active_policy.prepare(config, policy_source)
+    return partial(
+        _swap, gateway, config, trusted, added, dropped, partial(gateway.active_policy.use, *chosen)
+    )
 
 
 def _swap(

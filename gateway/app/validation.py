@@ -18,7 +18,7 @@ from gateway.models.prompt_source import PromptSource
 from gateway.observability.metrics import Metrics
 from gateway.redis.options import EMBEDDED, redis_of
 from gateway.replication.agent_targets import agents_of
-from gateway.routing.active_policy import Choosing
+from gateway.routing.active_policy import ActivePolicy
 from gateway.runtime.tls import listening_tls, worker_tls
 from gateway.server.reverse_proxy import trusted_of
 from gateway.tenancy.auth.admin_access import check_open
@@ -35,7 +35,7 @@ CHECKS: tuple[Check, ...] = (
     lambda config: worker_headers(config.worker.key_file),
     ways_of,
     lambda config: catalog_of(config, PromptSource({}, Metrics()), Fleet()).close(),
-    Choosing,
+    ActivePolicy,
     splits_of,
     trusted_of,
     lambda config: listening_tls(config.tls.cert_file, config.tls.key_file),

@@ -15,7 +15,7 @@ from gateway.core.decision import Decision
 from gateway.core.errors import ConfigError
 from gateway.observability.metric_spec import counter
 from gateway.policies.base import Policy, reads_prefix
-from gateway.policies.framework.ab_test import Arms
+from gateway.policies.framework.ab_test import ABTest
 from gateway.policies.framework.composed_policy import explained
 from gateway.policies.framework.contract import Broken, declares_what_it_reads, many_candidates, one_candidate
 from gateway.policies.framework.guard import Faults, Guard, where
@@ -42,7 +42,7 @@ class Driven(Protocol):
     tells_prefix: bool
 
 
-class Choosing:
+class ActivePolicy:
     """The policies in use; `changed` is called with the active one after each reload."""
 
     def __init__(self, config: Config, source: str | None = None) -> None:
@@ -58,7 +58,7 @@ class Choosing:
         self.trials = Trials(self._shares(), self._made.shadows)
 
     def __repr__(self) -> str:
-        return f"Choosing({self.policy!r}, file={self._config.policy.file!r})"
+        return f"ActivePolicy({self.policy!r}, file={self._config.policy.file!r})"
 
     @property
     def policy(self) -> Policy:
@@ -137,11 +137,11 @@ class Choosing:
 
     def _shares(self) -> Mapping[str, float]:
         """Return the traffic shares of the policies in use."""
-        return self.policy.shares if isinstance(self.policy, Arms) else {self.policy.name: 1.0}
+        return self.policy.shares if isinstance(self.policy, ABTest) else {self.policy.name: 1.0}
 
     def _used(self, name: str) -> Policy | None:
-        if isinstance(self.policy, Arms):
-            return self.policy.arm(name)
+        if isinstance(self.policy, ABTest):
+            return self.policy.policy_of(name)
         return self.policy if name == self.policy.name else None
 
     def _fallbacks(self) -> list[dict[str, Any]]:
@@ -185,7 +185,7 @@ def policy_of(config: Config, library: Library) -> Policy:
     shares = {library.resolved(name): share for name, share in config.policy.ab.items()}
     if len(shares) < 2:
         raise ConfigError("ab: give two policies or more")
-    return Arms({name: library.policy(name) for name in shares}, shares)
+    return ABTest({name: library.policy(name) for name in shares}, shares)
 
 
 def shadows_of(config: Config, library: Library) -> Iterator[tuple[str, Shadow]]:
@@ -217,10 +217,12 @@ METRICS = (FALLBACKS, FILE_RELOADS)
 
 
 class PolicyCollector(Collector):
-    def __init__(self, choosing: Choosing) -> None:
-        self._choosing = choosing
+    def __init__(self, active_policy: ActivePolicy) -> None:
+        self._active_policy = active_policy
 
     def collect(self) -> Iterator[Metric]:
-        choosing = self._choosing
-        yield FALLBACKS.family(choosing.faults.items())
-        yield FILE_RELOADS.family([("loaded", choosing.num_loaded), ("refused", choosing.num_refused)])
+        active_policy = self._active_policy
+        yield FALLBACKS.family(active_policy.faults.items())
+        yield FILE_RELOADS.family(
+            [("loaded", active_policy.num_loaded), ("refused", active_policy.num_refused)]
+        )

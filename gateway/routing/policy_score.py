@@ -54,24 +54,24 @@ class Promises:
 
     def __init__(self) -> None:
         self.num = 0
-        self.predicted_s = self.happened_s = 0.0
-        self.same_happened_s = self.same_error_s = 0.0
+        self.predicted_s = self.measured_s = 0.0
+        self.same_measured_s = self.same_error_s = 0.0
 
-    def add(self, predicted_s: float, happened_s: float, *, is_same: bool) -> None:
+    def add(self, predicted_s: float, measured_s: float, *, is_same: bool) -> None:
         self.num += 1
         self.predicted_s += predicted_s
-        self.happened_s += happened_s
+        self.measured_s += measured_s
         if is_same:
-            self.same_happened_s += happened_s
-            self.same_error_s += abs(predicted_s - happened_s)
+            self.same_measured_s += measured_s
+            self.same_error_s += abs(predicted_s - measured_s)
 
     def describe(self) -> dict[str, Any]:
         """Return the means, and the error as a share of the measured time."""
         return {
             "predicted_ttft_s": round(self.predicted_s / self.num, 6) if self.num else None,
-            "happened_ttft_s": round(self.happened_s / self.num, 6) if self.num else None,
+            "measured_ttft_s": round(self.measured_s / self.num, 6) if self.num else None,
             "prediction_error": (
-                round(self.same_error_s / self.same_happened_s, 4) if self.same_happened_s else None
+                round(self.same_error_s / self.same_measured_s, 4) if self.same_measured_s else None
             ),
         }
 

@@ -20,7 +20,7 @@ class Comparison:
         self.policy = policy
         self.faults = faults
         self.num_compared = self.num_agreed = 0
-        self.overlap_tokens = self.live_overlap_tokens = self.prompt_tokens = 0
+        self.overlap_tokens = self.active_overlap_tokens = self.prompt_tokens = 0
         self.promises = Promises()
         self._open: OrderedDict[str, tuple[float, bool]] = OrderedDict()
 
@@ -37,7 +37,7 @@ class Comparison:
         self.num_agreed += is_same
         self.prompt_tokens += decision.num_tokens
         self.overlap_tokens += chosen.overlap_tokens
-        self.live_overlap_tokens += decision.overlap_tokens
+        self.active_overlap_tokens += decision.overlap_tokens
         if choice.ttft_s is not None:
             self._open[decision.id] = choice.ttft_s, is_same
             if len(self._open) > MAX_OPEN:
@@ -56,7 +56,7 @@ class Comparison:
             "share_agreed": round(self.num_agreed / num, 4) if num else None,
             "compared_prompt_tokens": self.prompt_tokens,
             "shadow_overlap_tokens": self.overlap_tokens,
-            "live_overlap_tokens": self.live_overlap_tokens,
+            "active_overlap_tokens": self.active_overlap_tokens,
             **self.promises.describe(),
             **{cause: num for (_, cause), num in self.faults.items()},
         }

@@ -102,7 +102,7 @@ _COMPARISONS: tuple[tuple[MetricSpec, Callable[[Comparison], float]], ...] = (
             "Prompt tokens cached on the worker that the active policy chose.",
             "policy",
         ),
-        lambda c: c.live_overlap_tokens,
+        lambda c: c.active_overlap_tokens,
     ),
     (
         counter(
@@ -119,7 +119,7 @@ _COMPARISONS: tuple[tuple[MetricSpec, Callable[[Comparison], float]], ...] = (
             "added up.",
             "policy",
         ),
-        lambda c: c.promises.happened_s,
+        lambda c: c.promises.measured_s,
     ),
     (
         counter("kvgate_shadow_errors_total", "Decisions at which the shadow policy failed.", "policy"),

@@ -105,7 +105,7 @@ class Trials:
         if not self.is_on:
             return {}
         return {
-            "arms": [
+            "scores": [
                 {"name": name, "share": round(self.shares[name], 4), **score.describe()}
                 for name, score in self.scores.items()
             ],

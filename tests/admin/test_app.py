@@ -28,7 +28,7 @@ from gateway.observability.collector import Collector
 from gateway.policies.least_load import LeastLoad
 from gateway.proxy.api import Api
 from gateway.proxy.dispatch import Dispatch
-from gateway.routing.active_policy import Choosing
+from gateway.routing.active_policy import ActivePolicy
 from gateway.routing.decision_log import Records
 from gateway.routing.router import Router
 from gateway.upstream.access import Ways
@@ -82,7 +82,7 @@ class Admined:
                 ("0", False),
             )
         )
-        self.choosing = Choosing(config_of(policy="least_load"))
+        self.active_policy = ActivePolicy(config_of(policy="least_load"))
         admin = Admin(
             api=self.api,
             router=self.router,
@@ -101,7 +101,7 @@ class Admined:
             describe_tokenizer=lambda: {"models": [{"model": "m", "encoder": "fake"}]},
             describe_verify=lambda: {"workers": [{"worker": W, "compared": 7}]},
             describe_admission=lambda: {"is_on": True, "queues": [{"model": "m", "waiting": 3}]},
-            policies=self.choosing,
+            policies=self.active_policy,
             preview=Preview(cast(Dispatch, None), lambda decision: ()),
             reload=self._reload,
         )

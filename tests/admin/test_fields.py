@@ -49,7 +49,7 @@ async def test_a_gateway_answers_with_these_fields(tmp_path: Path) -> None:
             got = (await bench.gateway.admin("GET", path)).json
             msgspec.convert(got, answer)
         policies = (await bench.gateway.admin("GET", "/admin/policies")).json
-        assert policies["arms"] and policies["shadow"]
+        assert policies["scores"] and policies["shadow"]
         admission = (await bench.gateway.admin("GET", "/admin/flow")).json
         assert admission["tenants"] and admission["refusals"]
         body = json.dumps({}).encode()

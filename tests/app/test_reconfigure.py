@@ -49,7 +49,7 @@ def policy(gateway: Gateway) -> str:
 
 
 def known(gateway: Gateway) -> Any:
-    return gateway.choosing.describe()["known"]
+    return gateway.active_policy.describe()["known"]
 
 
 def bounded(gateway: Gateway) -> bool:
@@ -73,15 +73,15 @@ SEEN: dict[str, tuple[Any, Callable[[Gateway], object], object]] = {
         True,
     ),
     "policy_file": ("FILE", policy, "file"),
-    "policy_budget_ms": (7.0, lambda g: g.choosing._made.library._budget_s, 0.007),
+    "policy_budget_ms": (7.0, lambda g: g.active_policy._made.library._budget_s, 0.007),
     "policy_ab": (
         {"round_robin": 1, "least_load": 1},
-        lambda g: g.choosing.trials.finished in g.observers.finished,
+        lambda g: g.active_policy.trials.finished in g.observers.finished,
         True,
     ),
-    "policy_shadow": (["round_robin"], lambda g: [*g.choosing.trials.comparisons], ["round_robin"]),
-    "policy_medium_worth": (["CPU=0.3"], lambda g: g.choosing._made.library._worth["CPU"], 0.3),
-    "location": ("rack1", lambda g: g.choosing._made.library._place, "rack1"),
+    "policy_shadow": (["round_robin"], lambda g: [*g.active_policy.trials.comparisons], ["round_robin"]),
+    "policy_medium_worth": (["CPU=0.3"], lambda g: g.active_policy._made.library._worth["CPU"], 0.3),
+    "location": ("rack1", lambda g: g.active_policy._made.library._place, "rack1"),
     "session_header": ("x-talk", lambda g: options(g).session_header, b"x-talk"),
     "session_cookie": ("talk", lambda g: options(g).session_cookie, b"talk"),
     "queue_above_ttft_s": (2.0, lambda g: gate(g).queues.rule.above_ttft_s, 2.0),

@@ -179,7 +179,7 @@ async def test_sessions_are_split_between_policies_and_results_told(processes: i
         assert {len(policies) for policies in by_session.values()} == {1}
         assert set.union(*by_session.values()) == {"least_load", "random"}
         shown = (await bench.gateway.admin("GET", "/admin/policies")).json
-        arms = {arm["name"]: arm for arm in shown["arms"]}
+        arms = {arm["name"]: arm for arm in shown["scores"]}
         expected = {name: sum(3 for each in by_session.values() if name in each) for name in arms}
         assert {name: arm["requests"] for name, arm in arms.items()} == expected
         assert [(arm["share"], arm["errors"], arm["hit_rate"]) for arm in arms.values()] == [
@@ -201,12 +201,12 @@ async def test_shadows_tell_what_they_would_have_done() -> None:
 
         async def is_worked_off() -> bool:
             shown.update((await bench.gateway.admin("GET", "/admin/policies")).json)
-            has_ended = shown["shadow"][0]["happened_ttft_s"] is not None
+            has_ended = shown["shadow"][0]["measured_ttft_s"] is not None
             return has_ended and [each["compared"] for each in shown["shadow"]] == [10, 10]
 
         await until(is_worked_off, "all are compared")
-        assert [(arm["name"], arm["requests"]) for arm in shown["arms"]] == [("round_robin", 10)]
-        assert shown["arms"][0]["ttft_p90_s"] >= shown["arms"][0]["ttft_p50_s"] >= 0  # in ms: may be 0
+        assert [(arm["name"], arm["requests"]) for arm in shown["scores"]] == [("round_robin", 10)]
+        assert shown["scores"][0]["ttft_p90_s"] >= shown["scores"][0]["ttft_p50_s"] >= 0  # in ms: may be 0
         predicts, plain = shown["shadow"]
         assert (predicts["name"], predicts["compared_prompt_tokens"]) == ("expected_ttft", 30)
         assert predicts["predicted_ttft_s"] > 0 and 0 <= predicts["share_agreed"] <= 1

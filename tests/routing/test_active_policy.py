@@ -14,7 +14,7 @@ from gateway.policies.base import Policy
 from gateway.policies.expected_ttft import ExpectedTtft
 from gateway.policies.framework.guard import Guard
 from gateway.policies.least_load import LeastLoad
-from gateway.routing.active_policy import Choosing, PolicyCollector, library_of
+from gateway.routing.active_policy import ActivePolicy, PolicyCollector, library_of
 from tests.policies.contract import candidate
 from tests.support.fakes import decision
 
@@ -45,13 +45,13 @@ class Own:
 """
 
 
-def choosing(**options: Any) -> Choosing:
-    return Choosing(load(options, {}))
+def active_policy(**options: Any) -> ActivePolicy:
+    return ActivePolicy(load(options, {}))
 
 
-def with_file(tmp_path: Path, text: str, **options: Any) -> Choosing:
+def with_file(tmp_path: Path, text: str, **options: Any) -> ActivePolicy:
     (tmp_path / "own.py").write_text(text)
-    return choosing(policy_file=str(tmp_path / "own.py"), **options)
+    return active_policy(policy_file=str(tmp_path / "own.py"), **options)
 
 
 def chosen(policy: Policy) -> int:
@@ -74,7 +74,7 @@ def test_options_reach_the_library() -> None:
 def test_a_text_that_is_given_goes_before_the_file(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(BROKEN)
     config = load({"policy_file": str(tmp_path / "own.py")}, {})
-    assert chosen(Choosing(config, LAST).policy) == 2
+    assert chosen(ActivePolicy(config, LAST).policy) == 2
 
 
 def test_a_files_policy_is_used_where_none_is_named(tmp_path: Path) -> None:
@@ -137,12 +137,12 @@ async def test_what_failed_is_counted_over_all_that_were_read(tmp_path: Path) ->
 
 
 def test_costs_are_explained_by_the_policy_that_made_them() -> None:
-    own, some = choosing(policy="latency_slo"), (candidate("a"), candidate("b", booked=100))
+    own, some = active_policy(policy="latency_slo"), (candidate("a"), candidate("b", booked=100))
     made = replace(decision("d"), policy="latency_slo", candidates=some, query=Query("m", 1000))
     parts = own.parts_of(made)
     assert [list(part) for part in parts] == [["start_s", "ahead_s", "own_s", "fetch_s", "full_s"]] * 2
     assert own.parts_of(replace(made, policy="gone")) == own.parts_of(replace(made, query=None)) == ()
-    plain = choosing(policy="random")
+    plain = active_policy(policy="random")
     assert plain.parts_of(replace(made, policy="random")) == ()
 
 
@@ -157,8 +157,8 @@ def test_a_policy_that_cannot_explain_itself_is_no_trouble(
 
 
 def test_several_policies_share_the_sessions() -> None:
-    own = choosing(policy_ab={"prefix_overlap": 90.0, "latency_slo": 10.0})
-    assert [(arm["name"], arm["share"]) for arm in own.describe()["arms"]] == [
+    own = active_policy(policy_ab={"prefix_overlap": 90.0, "latency_slo": 10.0})
+    assert [(arm["name"], arm["share"]) for arm in own.describe()["scores"]] == [
         ("prefix_overlap", 0.9),
         ("latency_slo", 0.1),
     ]
@@ -186,7 +186,7 @@ def test_several_policies_share_the_sessions() -> None:
 )
 def test_trials_that_cannot_be_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        choosing(**options)
+        active_policy(**options)
 
 
 async def test_shadows_are_read_anew_too(tmp_path: Path) -> None:
@@ -201,12 +201,12 @@ async def test_shadows_are_read_anew_too(tmp_path: Path) -> None:
 
 
 def test_the_beginning_is_looked_up_where_somebody_asks_for_it(tmp_path: Path) -> None:
-    assert not choosing().reads_prefix
-    assert not choosing(
+    assert not active_policy().reads_prefix
+    assert not active_policy(
         policy_ab={"prefix_overlap": 1.0, "topology": 1.0}, policy_shadow=["random"]
     ).reads_prefix
-    assert choosing(policy_shadow=["consistent_hash"]).reads_prefix
-    assert choosing(policy="mine", policies={"mine": {"scorers": {"consistent_hash": 1.0}}}).reads_prefix
+    assert active_policy(policy_shadow=["consistent_hash"]).reads_prefix
+    assert active_policy(policy="mine", policies={"mine": {"scorers": {"consistent_hash": 1.0}}}).reads_prefix
     assert not with_file(tmp_path, LAST).reads_prefix
     assert with_file(tmp_path, BY_PREFIX).reads_prefix
     assert with_file(tmp_path, BY_PREFIX, policy="random", policy_ab={}, policy_shadow=["own"]).reads_prefix
@@ -222,7 +222,7 @@ def test_who_decides_gets_each_policy_and_says_what_it_asks_for(tmp_path: Path) 
         policy: Policy = LeastLoad()
         tells_prefix = True
 
-    router, plain = Decides(), choosing()
+    router, plain = Decides(), active_policy()
     plain.drive(router)
     assert (router.policy, router.tells_prefix) == (plain.policy, False)
     own, router = with_file(tmp_path, BY_PREFIX), Decides()

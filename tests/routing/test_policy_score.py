@@ -23,7 +23,7 @@ def test_what_came_of_a_policys_decisions() -> None:
         2500,
         0.5,
     )
-    assert told["predicted_ttft_s"] == 0.2 and told["happened_ttft_s"] == pytest.approx(0.495)
+    assert told["predicted_ttft_s"] == 0.2 and told["measured_ttft_s"] == pytest.approx(0.495)
 
 
 def test_quantiles_are_of_the_latest() -> None:
@@ -40,7 +40,7 @@ def test_nothing_is_said_of_nothing() -> None:
         "ttft_p90_s",
         "hit_rate",
         "predicted_ttft_s",
-        "happened_ttft_s",
+        "measured_ttft_s",
         "prediction_error",
     ]
 
@@ -50,4 +50,4 @@ def test_only_what_went_to_the_same_worker_shows_an_error() -> None:
     promises.add(1.0, 2.0, is_same=True)
     promises.add(3.0, 2.0, is_same=True)
     promises.add(5.0, 2.0, is_same=False)
-    assert promises.describe() == {"predicted_ttft_s": 3.0, "happened_ttft_s": 2.0, "prediction_error": 0.5}
+    assert promises.describe() == {"predicted_ttft_s": 3.0, "measured_ttft_s": 2.0, "prediction_error": 0.5}

@@ -37,7 +37,7 @@ def test_what_it_would_have_chosen_and_held() -> None:
     compared.decided(made("d2"), RNG)
     told = compared.describe()
     assert (told["compared"], told["agreed"], told["share_agreed"]) == (2, 1, 0.5)
-    assert (told["compared_prompt_tokens"], told["shadow_overlap_tokens"], told["live_overlap_tokens"]) == (
+    assert (told["compared_prompt_tokens"], told["shadow_overlap_tokens"], told["active_overlap_tokens"]) == (
         200,
         1,
         0,
@@ -46,15 +46,15 @@ def test_what_it_would_have_chosen_and_held() -> None:
 
 def test_promises_are_held_beside_what_came() -> None:
     compared = Comparison(Says(0, 1.0), Faults())
-    for id, happened_s in (("d1", 2.0), ("d2", None)):
+    for id, measured_s in (("d1", 2.0), ("d2", None)):
         compared.decided(made(id), RNG)
-        compared.ended(made(id), happened_s)
-        compared.ended(made(id), happened_s)  # once
+        compared.ended(made(id), measured_s)
+        compared.ended(made(id), measured_s)  # once
     compared.policy = Says(1, 7.0)
     compared.decided(made("d3"), RNG)
     compared.ended(made("d3"), 2.0)
     told = compared.describe()
-    assert (told["predicted_ttft_s"], told["happened_ttft_s"], told["prediction_error"]) == (4.0, 2.0, 0.5)
+    assert (told["predicted_ttft_s"], told["measured_ttft_s"], told["prediction_error"]) == (4.0, 2.0, 0.5)
 
 
 def test_where_it_fails_nothing_is_compared() -> None:

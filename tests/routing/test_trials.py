@@ -42,7 +42,7 @@ def test_each_arm_has_what_came_of_its_own() -> None:
         for _ in range(num):
             end(trials, made(policy=name))
     assert trials.is_on and not trials.step()
-    told = trials.describe()["arms"]
+    told = trials.describe()["scores"]
     assert [(arm["name"], arm["share"], arm["requests"]) for arm in told] == [("p", 0.9, 3), ("q", 0.1, 2)]
 
 
@@ -87,7 +87,7 @@ def test_read_anew_what_was_counted_stays() -> None:
         pass
     says, new = trials.describe()["shadow"]
     assert (says["compared"], says["agreed"], says["raised"], new["compared"]) == (2, 1, 1, 1)
-    assert [arm["requests"] for arm in trials.describe()["arms"]] == [1, 0]
+    assert [arm["requests"] for arm in trials.describe()["scores"]] == [1, 0]
 
 
 async def test_it_is_worked_off_between_requests() -> None:

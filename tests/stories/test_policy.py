@@ -117,4 +117,4 @@ def test_what_is_held_is_explained_and_seen_by_a_shadow(operated: Operated) -> N
     )
     (shadow,) = operated.admin("/admin/policies")["shadow"]
     assert shadow["name"] == "expected_ttft" and shadow["agreed"] >= 5
-    assert shadow["shadow_overlap_tokens"] >= shadow["live_overlap_tokens"] > 500
+    assert shadow["shadow_overlap_tokens"] >= shadow["active_overlap_tokens"] > 500

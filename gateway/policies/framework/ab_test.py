@@ -1,7 +1,7 @@
-"""Several policies side by side, each for its share of the sessions: an A/B test.
+"""A/B test: several active policies, each for its share of the sessions.
 
-A session stays with its policy, in every gateway and over restarts, so that what one policy does to a
-conversation is not undone by another. A request without a session is a session of its own.
+A session stays with its policy, in every gateway and over restarts, so that one policy does not undo the
+placement of another. A request without a session is a session of its own.
 """
 
 import random
@@ -16,11 +16,11 @@ from gateway.policies.base import Policy, reads_prefix
 from gateway.policies.framework.composed_policy import twin_of
 
 SEED = 1
-"""Another hash than the one by which sessions find their workers: or each arm had workers of its own."""
+"""Seed of a hash other than that of preferred workers; else each policy would get workers of its own."""
 
 
-class Arms:
-    """`shares` are relative: 90 and 10, or .9 and .1."""
+class ABTest:
+    """Several policies in use; `shares` are relative: 90 and 10, or .9 and .1."""
 
     name = "ab"
 
@@ -33,12 +33,12 @@ class Arms:
         self._bounds = list(accumulate(self.shares.values()))[:-1]
 
     def __repr__(self) -> str:
-        return f"Arms({self.shares})"
+        return f"ABTest({self.shares})"
 
-    def twin(self) -> "Arms":
-        return Arms({name: twin_of(policy) for name, policy in self._policies.items()}, self.shares)
+    def twin(self) -> "ABTest":
+        return ABTest({name: twin_of(policy) for name, policy in self._policies.items()}, self.shares)
 
-    def arm(self, name: str) -> Policy | None:
+    def policy_of(self, name: str) -> Policy | None:
         return self._policies.get(name)
 
     def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
@@ -48,7 +48,7 @@ class Arms:
 
 
 def _place(session: str | None, rng: random.Random) -> float:
-    """From 0 to 1."""
+    """Return a session's position among the shares, from 0 to 1."""
     if session is None:
         return rng.random()
     return xxh3_64_intdigest(session.encode("utf-8", "surrogatepass"), SEED) / (1 << 64)

@@ -4,7 +4,7 @@ from collections import Counter
 from gateway.core.decision import Query
 from gateway.policies.base import Policy
 from gateway.policies.baselines import Random, RoundRobin
-from gateway.policies.framework.ab_test import Arms
+from gateway.policies.framework.ab_test import ABTest
 from gateway.policies.least_load import LeastLoad
 from gateway.policies.rendezvous import home_of
 from tests.policies.contract import PolicyContract, candidate
@@ -12,12 +12,12 @@ from tests.policies.contract import PolicyContract, candidate
 SOME = [candidate(name) for name in "abcd"]
 
 
-def arms(*shares: float) -> Arms:
+def arms(*shares: float) -> ABTest:
     names = ("least_load", "random")
-    return Arms({"least_load": LeastLoad(), "random": Random()}, dict(zip(names, shares, strict=True)))
+    return ABTest({"least_load": LeastLoad(), "random": Random()}, dict(zip(names, shares, strict=True)))
 
 
-def who(policy: Arms, session: str | None, rng: random.Random) -> str:
+def who(policy: ABTest, session: str | None, rng: random.Random) -> str:
     return policy.choose(Query("m", 1, session), SOME, rng).policy
 
 
@@ -55,12 +55,12 @@ def test_an_arm_has_no_workers_of_its_own() -> None:
 
 
 def test_a_twin_leaves_what_each_remembers() -> None:
-    policy = Arms({"one": RoundRobin(), "two": LeastLoad()}, {"one": 1, "two": 1e-9})
+    policy = ABTest({"one": RoundRobin(), "two": LeastLoad()}, {"one": 1, "two": 1e-9})
     query, rng = Query("m", 1), random.Random(1)
     assert [policy.twin().choose(query, SOME, rng).index for _ in range(3)] == [0] * 3
     assert [policy.choose(query, SOME, rng).index for _ in range(3)] == [0, 1, 2]
 
 
 def test_an_arm_is_found_by_its_name() -> None:
-    assert isinstance(arms(1, 1).arm("random"), Random)
-    assert arms(1, 1).arm("other") is None
+    assert isinstance(arms(1, 1).policy_of("random"), Random)
+    assert arms(1, 1).policy_of("other") is None
