@@ -98,7 +98,7 @@ async def test_a_policy_that_fails_costs_no_request_and_is_counted(tmp_path: Pat
     async with running("--policy-file", str(path)) as bench:
         await two_workers(bench)
         assert [(await bench.ask(post(completion()))).status for _ in range(5)] == [200] * 5
-        await bench.gateway.expect_fault(r"policy own failed, .*own\.py:2: AttributeError")
+        await bench.gateway.expect_fault(r"policy own failed; .*own\.py:2: AttributeError")
         metrics = await bench.gateway.metrics()
         assert metrics['kvgate_policy_fallbacks_total{policy="own",reason="raised"}'] == 5
 

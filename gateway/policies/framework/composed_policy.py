@@ -19,11 +19,11 @@ Part = TypeVar("Part", Policy, Filter)
 
 
 class PartError(Exception):
-    """A part that answered what it must not."""
+    """A policy or part that returned an invalid result."""
 
 
 class Scored:
-    """The picker's choice by the weighted mean of all scores."""
+    """A composition of scorers: the picker's choice by the weighted mean of all scores."""
 
     def __init__(self, name: str, scorers: Mapping[str, tuple[Scorer, float]], picker: Picker) -> None:
         self.name = name
@@ -78,7 +78,7 @@ class Checked:
 
 
 class Filtered:
-    """A policy's choice among those that all filters keep. What they do not keep has no term (nan)."""
+    """A policy's choice among the candidates that all filters keep; the others have no term (nan)."""
 
     def __init__(self, name: str, filters: Mapping[str, Filter], policy: Policy) -> None:
         self.name = name
@@ -114,17 +114,17 @@ class Filtered:
         return Choice(there[choice.index], reason or choice.reason, tuple(terms), choice.ttft_s)
 
     def explain(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[Mapping[str, float]]:
-        """As the policy behind the filters does, if it does."""
+        """Return the explanation of the policy behind the filters, if it has one."""
         return explained(self._policy, query, candidates)
 
 
 def explained(policy: Policy, query: Query, candidates: Sequence[Candidate]) -> Sequence[Mapping[str, float]]:
-    """What each candidate's term is made of; nothing for policies that do not say."""
+    """Return the parts of each candidate's cost; empty for policies that do not explain them."""
     return policy.explain(query, candidates) if isinstance(policy, Explains) else [{} for _ in candidates]
 
 
 def as_choice(answer: Any, num_candidates: int) -> Choice:
-    """What a policy answered: a Choice, or only its index. Raises PartError where it is neither."""
+    """Return a policy's result as a Choice, also where it is only an index. Raises PartError otherwise."""
     choice = Choice(answer, "chosen by the policy") if type(answer) is int else answer
     if not isinstance(choice, Choice):
         if isinstance(answer, Candidate):
@@ -142,5 +142,5 @@ def as_choice(answer: Any, num_candidates: int) -> Choice:
 
 
 def twin_of(part: Part) -> Part:
-    """One that may be asked in its place, and leaves it as it is."""
+    """Return a copy of a part for trial choices, which leaves the part's state unchanged."""
     return cast(Part, part.twin()) if isinstance(part, Remembers) else part

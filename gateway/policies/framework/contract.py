@@ -1,4 +1,4 @@
-"""What every policy must do, whatever it prefers, as checks that anybody's can be put to.
+"""The contract of policies: checks that every policy must pass, whatever it prefers.
 
 A check gets a maker of policies, so that each begins with one that has seen nothing, and raises Broken with
 what is wrong. Chance has fixed seeds: the same policy always passes, or always fails.
@@ -28,7 +28,7 @@ DECLARED = "what it reads of the prompt is declared"
 
 
 class Broken(Exception):
-    """What a policy did that it must not."""
+    """A violation of the contract."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Result:
 
 
 def candidate(name: str, rng: random.Random | None = None, num_tokens: int = 1000) -> Candidate:
-    """An idle worker, or one in any state."""
+    """Return a candidate, idle or in a random state."""
     worker = Worker(
         WorkerId(name),
         f"http://{name}",
@@ -73,7 +73,7 @@ def fleet(num: int, seed: int, num_tokens: int = 1000) -> list[Candidate]:
 
 
 def queries(seed: int, num_tokens: int = 1000) -> Iterator[Query]:
-    """All that a query may tell, and nothing."""
+    """Yield queries with no optional field, and with random ones."""
     rng = random.Random(seed)
     yield Query("m", num_tokens)
     while True:
@@ -157,7 +157,7 @@ def _seen(policy: Policy) -> list[WorkerId]:
 
 
 def order_means_nothing(make: Make, budget_s: float) -> None:
-    """Where its terms tell all candidates apart. A policy without terms may draw lots."""
+    """Check that the order of candidates is ignored where all terms differ; else chance may decide."""
     asked = queries(7)
     for seed in range(ROUNDS):
         some, query = fleet(8, seed), next(asked)

@@ -63,7 +63,7 @@ class Guard:
         return f"Guard({self._policy!r}, {self.fault or 'well'})"
 
     def twin(self) -> "Guard":
-        """Its faults are its own."""
+        """Return a guarded copy, with faults of its own."""
         return Guard(self.name, twin_of(self._policy), self._budget_s, Faults(), self._clock)
 
     def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
@@ -119,7 +119,7 @@ class Guard:
 
 
 def where(exc: BaseException, within: str | None = None) -> str:
-    """What was raised and by which line: the last one of the file `within`, or the last of all."""
+    """Return an exception with the line that raised it: the last one in the file `within`, or of all."""
     if isinstance(exc, SyntaxError) and exc.filename:
         return f"{Path(exc.filename).name}:{exc.lineno}: {exc.msg}"
     frames = extract_tb(exc.__traceback__)

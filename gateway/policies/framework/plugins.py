@@ -1,6 +1,6 @@
 """Policies and their parts from elsewhere: a Python file, or packages that are installed beside the gateway.
 
-What something is, its one method tells: `choose` a policy, `keep` a filter, `score` a scorer, `pick` a
+The method of a part decides its kind: `choose` a policy, `keep` a filter, `score` a scorer, `pick` a
 picker.
 A file may have it as functions, which then make one thing with the file's name, or as classes, each with a
 `name`. A package names the class, or any function that makes one, in the entry points of `kvgate.policies`.
@@ -59,7 +59,7 @@ def kind_of(thing: object) -> Kind | None:
 
 
 def read_file(path: Path, source: str | None = None) -> PolicyFile:
-    """What a policy file has; `source` where its text is known. Raises ConfigError with the line at fault."""
+    """Load a policy file; `source` is its text where known. Raises ConfigError with the line at fault."""
     try:
         text = path.read_text() if source is None else source
     except (OSError, UnicodeDecodeError) as exc:
@@ -97,7 +97,8 @@ def _plugins_of(module: ModuleType, path: Path) -> list[Plugin]:
 
 
 def installed() -> Mapping[str, Callable[[], Plugin]]:
-    """By name what packages offer; it is imported when it is called, and raises ConfigError then."""
+    """Return the plugins of installed packages by name; each is imported when called, and may raise
+    ConfigError then."""
     return {point.name: _loader(point) for point in entry_points(group=GROUP)}
 
 

@@ -82,7 +82,7 @@ class Library:
         return list(dict.fromkeys([*SHIPPED[kind], *composed, *own, *self._installed]))
 
     def resolved(self, name: str) -> str:
-        """Of "auto" the file's policy, or the default. Raises ConfigError for a file with several."""
+        """Resolve "auto" to the file's policy, or the default. Raises ConfigError for a file with several."""
         if name != AUTO:
             return name
         if self._file is None or not any(p.kind == "policy" for p in self._file.plugins.values()):
@@ -177,7 +177,7 @@ def is_shipped(name: str) -> bool:
 
 
 def worth_of(texts: Iterable[str]) -> dict[str, float]:
-    """By medium, what a block there saves, of `[policy] medium_worth`. Raises ConfigError."""
+    """Return the worth of a block by medium, from `[policy] medium_worth`. Raises ConfigError."""
     return {**WORTH, **dict(map(_worth, texts))}
 
 
