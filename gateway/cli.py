@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_index(parser: Parser) -> None:
-    """What to do with it, as `index_command.py` does it."""
+    """Actions of `kvgate index` (`gateway/commands/index.py`)."""
     doing = parser.add_subparsers(required=True, metavar="show|top|drop|verify", dest="action")
     show = doing.add_parser("show", help="each worker: blocks, edges, bytes, epoch, and who reads its events")
     top = doing.add_parser("top", help="the largest workers, and the runs of blocks that most workers share")
@@ -129,11 +129,11 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--header", action="append", default=[], metavar="NAME: VALUE", help="as a client would send it"
     )
-    parser.add_argument("--json", action="store_true", help="all that the gateway tells, as JSON")
+    parser.add_argument("--json", action="store_true", help="the gateway's whole answer, as JSON")
 
 
 def _add_policy(parser: Parser) -> None:
-    """What to do with it, as `policy_command.py` does it."""
+    """Actions of `kvgate policy` (`gateway/commands/policy.py`)."""
     doing = parser.add_subparsers(required=True, metavar="list|test", dest="action")
     listed = doing.add_parser("list", help="policies and parts that can be named")
     test = doing.add_parser(
@@ -161,7 +161,7 @@ def _with_all_options(commands: Any, name: str, words: str) -> Parser:
 
 
 def _add_options(parser: Parser, tables: Collection[str] = ()) -> None:
-    """Those of some tables, or all; a file may have the others too."""
+    """Add the options of some tables, or all; a file may have the others too."""
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with any of the options")
     parser.old_name = old_config_name
     add_flags(parser, Config, has_variables=True, tables=tables)
@@ -190,7 +190,7 @@ def _serve(args: argparse.Namespace) -> int:
     if not specs_of(config):
         logging.getLogger("kvgate").warning("no --worker given: waiting for POST /admin/workers")
     logging.getLogger("kvgate").info("kvgate %s (%s)", __version__, _build())
-    # From a terminal, with nothing to read anew, a hang-up ends us as it ends any program.
+    # From a terminal, without anything to reload, a hang-up ends the gateway as it ends any program.
     has_files = args.config or config.policy.file or not sys.stderr.isatty()
     return run(lambda: serve(config, sink, partial(_load, args) if has_files else None))
 

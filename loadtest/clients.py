@@ -175,7 +175,7 @@ OPENAI: Mapping[str, Call] = {
     "a wrong field": _chat(temperature=-1),
     "a prompt that is too long": _completion(prompt="river " * 9000),
     "messages that are none": _chat(messages=[]),
-    "a wrong role": _chat(messages=[{"role": "nobody", "content": "x"}]),
+    "a wrong role": _chat(messages=[{"role": "unknown_role", "content": "x"}]),
 }
 
 ANTHROPIC: Mapping[str, Call] = {

@@ -8,21 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-CLEAN = (
-    "gateway/bookings",
-    "gateway/discovery",
-    "gateway/http",
-    "gateway/index",
-    "gateway/ingest",
-    "gateway/models",
-    "gateway/redis",
-    "gateway/replication",
-    "gateway/runtime",
-    "gateway/server",
-    "gateway/tenancy",
-    "gateway/upstream",
-)
-"""Folders that follow both rules; a list that only grows."""
+CLEAN = ("gateway", "engines", "loadtest")
+"""Folders that follow both rules. Those of the tests follow later."""
 AVOIDED = re.compile(r"(?<![a-z])(told|tells?|whose|whoever|whom|nobody|anew)(?![a-z])", re.IGNORECASE)
 FIRST_WORDS = {"Of", "It", "Its", "One", "Those", "As", "By", "Some", "But", "What", "Who", "Whether"}
 TOPS = ("gateway", "engines", "tests", "loadtest", "docs", "deploy", "proto")

@@ -262,10 +262,10 @@ class Server:
         usage = job.usage(self._engine.config.prompt_tokens_details)
         data = dialect.whole(job, usage)
         if leg is not None and leg.pins:
-            self._tell_prefill(data, job)
+            self._notify_prefill(data, job)
         return web.Response(body=msgspec.json.encode(data), content_type="application/json")
 
-    def _tell_prefill(self, data: dict[str, Any], job: HttpJob) -> None:
+    def _notify_prefill(self, data: dict[str, Any], job: HttpJob) -> None:
         engine = self._engine
         if engine.transfers is not None and not engine.omit_params.roll():
             add_transfer_params(data, job, engine.transfers, engine.config)

@@ -35,7 +35,7 @@ MAX_LISTED_BLOCKS = 200_000
 
 @dataclass(frozen=True, slots=True)
 class _Families(Collector):
-    """What was collected, as the exposition wants to collect it."""
+    """Collected families, in the form that prometheus-client exposes."""
 
     families: Iterable[Metric]
 
@@ -75,7 +75,7 @@ class Admin:
         self._reload = reload
 
     def handlers(self) -> dict[str, Handler]:
-        """By name in the table (`admin/routes.py`)."""
+        """Handlers by their name in the table (`admin/routes.py`)."""
         return {
             "health": self._health,
             "ready": self._ready,
@@ -121,7 +121,7 @@ class Admin:
         return as_json({"index": repr(router.index), "assumed": repr(router.assumed), "workers": workers})
 
     async def _blocks(self, request: web.Request) -> web.Response:
-        """A line for each block that a worker's events tell of: our hash, in decimal and in no order."""
+        """A line for each block that a worker's events reported: its hash in decimal, in no order."""
         name, index = request.match_info["worker"], self._router.index
         worker = next((member.worker.id for member in self._fleet if member.worker.id == name), None)
         if worker is None:
@@ -146,7 +146,7 @@ class Admin:
         return as_json(self._policies.describe())
 
     async def _reload_policies(self, request: web.Request) -> web.Response:
-        """JSON only, as above. What is read is the file, never what is sent: nobody brings code in here."""
+        """JSON only, as above. The file is reloaded; a request's body never contains code."""
         if request.content_type != "application/json":
             return as_error(415, "send application/json, as in {}")
         try:
@@ -156,17 +156,17 @@ class Admin:
         return as_json(self._policies.describe())
 
     async def _reload_config(self, request: web.Request) -> web.Response:
-        """As for policies: what is read is what the gateway was started with, never what is sent."""
+        """Reload the configuration from the sources of the start, never from the request."""
         return await reloaded(request, self._reload)
 
     async def _explain(self, request: web.Request) -> web.Response:
-        """What would be done with the request in the body, which is neither sent nor booked."""
+        """Explain the decision for the request in the body, which is neither sent nor booked."""
         body = await request.clone(client_max_size=MAX_BODY_BYTES).read()
         try:
-            told = await self._preview.explain(body, request.query.get("path"), request.headers)
+            explained = await self._preview.explain(body, request.query.get("path"), request.headers)
         except GatewayError as exc:
             return web.Response(status=exc.status, body=exc.body(), content_type="application/json")
-        return as_json(told)
+        return as_json(explained)
 
     async def _recent(self, request: web.Request) -> web.Response:
         return as_json({"decisions": self._records.recent(MAX_RECENT)})
@@ -201,7 +201,7 @@ async def reloaded(request: web.Request, reload: Callable[[], Awaitable[Mapping[
 
 @web.middleware
 async def _in_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """What the server itself refuses is told as our own errors are."""
+    """Errors of the server itself, in the form of the gateway's errors."""
     try:
         return await handler(request)
     except web.HTTPMethodNotAllowed as exc:

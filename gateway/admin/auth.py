@@ -1,4 +1,4 @@
-"""The admin API where keys are configured: who may ask it, and what it tells of them."""
+"""Authentication of the admin API, and its endpoints for keys."""
 
 from collections.abc import Sequence
 
@@ -74,7 +74,7 @@ async def probes_only(request: web.Request, handler: Handler) -> web.StreamRespo
 
 
 def keeper_before(app: web.Application, config: Config, tasks: Tasks) -> Credentials:
-    """Of a process that answers for others, which ask nobody who they are: it alone has a port."""
+    """Credentials of the supervisor, which alone has an admin port and authenticates for its processes."""
     credentials = Credentials(config)
     add_guard(app, credentials, config)
     credentials.start(tasks)
@@ -92,7 +92,7 @@ def add_guard(app: web.Application, credentials: Credentials, config: Config) ->
 
 
 def key_handlers(credentials: Credentials) -> dict[str, Handler]:
-    """By name in the table (`admin/routes.py`)."""
+    """Handlers by their name in the table (`admin/routes.py`)."""
 
     async def show(request: web.Request) -> web.Response:
         return web.json_response(describe(credentials))

@@ -1,4 +1,4 @@
-"""What would be done with a request now: asked by people, at the admin port. Nothing is sent or booked.
+"""Explanations of what the gateway would do with a request now. Nothing is sent or booked.
 
 A prompt that is not tokenized here is tokenized by a worker, as that of a request would be. Who may ask here
 is believed what it says of tenant, priority and SLO.
@@ -30,7 +30,7 @@ class Preview:
     def __init__(
         self, dispatch: Dispatch, parts_of: PartsOf, authenticator: Authenticator | None = None
     ) -> None:
-        """Where there is a `guard`, whoever shows a key is told what would be done for its tenant."""
+        """With an `authenticator`, a key in the headers selects its tenant."""
         self._authenticator = authenticator
         self._dispatch = dispatch
         self._parts_of = parts_of
@@ -55,13 +55,13 @@ class Preview:
         except PromptError as exc:
             prompt, note = Prompt(), str(exc)
         decision = context.router.preview(request, prompt)
-        told = describe(decision, None, self._parts_of(decision))
-        del told["id"], told["outcome"]
-        return {**told, "flow": flow, "not_tokenized": note}
+        record = describe(decision, None, self._parts_of(decision))
+        del record["id"], record["outcome"]
+        return {**record, "flow": flow, "not_tokenized": note}
 
 
 def _bytes(text: str) -> bytes:
-    """As it came."""
+    """The header's bytes as they came."""
     return text.encode("utf-8", "surrogateescape")
 
 

@@ -38,7 +38,7 @@ class Cache(Answer):
 
 
 class Verified(Answer):
-    compared: A[int, SUM, "answers whose prediction was compared"]
+    compared: A[int, SUM, "answers with a compared prediction"]
     share_right: A[float | None, MIN, "share of predictions that were exactly right lately"]
     mean_error_tokens: A[float | None, MAX, "mean error, predicted minus cached tokens"]
     mean_abs_error_tokens: A[float | None, MAX, "mean absolute error"]
@@ -132,7 +132,7 @@ class AppliedEvents(Answer):
     num_removed: A[int, MAX, "blocks removed"]
     num_orphans: A[int, MAX, "blocks with an unknown parent"]
     num_unknown_removals: A[int, MAX, "removals of unknown blocks"]
-    num_mismatched: A[int, MAX, "stores whose tokens do not fit their blocks"]
+    num_mismatched: A[int, MAX, "stores with tokens that do not fit their blocks"]
     num_unknown_events: A[int, MAX, "events of an unknown kind"]
 
 
@@ -263,9 +263,9 @@ class FirstDifference(Answer):
 
 
 class PromptCheck(Answer):
-    counted: A[int, SUM, "prompts whose length was compared"]
+    counted: A[int, SUM, "prompts with compared lengths"]
     counted_differing: A[int, SUM, "of these, differing"]
-    sampled: A[int, SUM, "prompts whose tokens were compared"]
+    sampled: A[int, SUM, "prompts with compared tokens"]
     sampled_differing: A[int, SUM, "of these, differing"]
     first_difference: A[FirstDifference | None, FIRST, "the latest difference"]
 

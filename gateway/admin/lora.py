@@ -52,7 +52,7 @@ class AdapterAdmin:
             asked = await self._loading.load(wish.adapter, wish.path, wish.model, wish.workers)
         except Refused as exc:
             return as_error(exc.status, str(exc))
-        return _told(wish.adapter, asked)
+        return _result(wish.adapter, asked)
 
     async def _unload(self, request: web.Request) -> web.Response:
         """`?worker=` as often as needed, `?model=`."""
@@ -65,21 +65,21 @@ class AdapterAdmin:
             asked = await self._loading.unload(name, query.get("model"), query.getall("worker", []))
         except Refused as exc:
             return as_error(exc.status, str(exc))
-        return _told(name, asked)
+        return _result(name, asked)
 
     async def _refresh(self, request: web.Request) -> web.Response:
-        """Whoever changed something at a worker by other means can have it known at once, too."""
+        """Refresh the workers' names at once, after a change at a worker by other means."""
         if request.content_type != "application/json":
             return as_error(415, "send application/json, as in {}")
         await self._loading.refresh()
         return await self._show(request)
 
 
-def _told(name: str, asked: Sequence[Asked]) -> web.Response:
-    """502 where not all have done it: which have is told either way."""
+def _result(name: str, asked: Sequence[Asked]) -> web.Response:
+    """The result of each worker; 502 unless all succeeded."""
     failed = [each for each in asked if not each.is_done]
-    told: dict[str, object] = {"adapter": name, "workers": asked}
+    result: dict[str, object] = {"adapter": name, "workers": asked}
     if failed:
-        whom = "; ".join(f"{each.url}: {each.message}" for each in failed)
-        told["error"] = {"message": f"{len(failed)} of {len(asked)} workers did not: {whom}"}
-    return as_json(told, 502 if failed else 200)
+        failures = "; ".join(f"{each.url}: {each.message}" for each in failed)
+        result["error"] = {"message": f"{len(failed)} of {len(asked)} workers did not: {failures}"}
+    return as_json(result, 502 if failed else 200)

@@ -1,4 +1,4 @@
-"""What the admin API tells of workers, and does with them: add, drain, drop."""
+"""The admin API of workers: their status, and add, drain, drop."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -32,8 +32,8 @@ class _Drain(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class FleetAdmin:
-    """`verified` sums up how right the predictions about a worker are, `tokens_at` tells by whom prompts for
-    an endpoint are tokenized."""
+    """Handlers of the endpoints for workers. `verified` summarizes the accuracy of a worker's predictions,
+    `tokens_at` returns the token source of an endpoint."""
 
     def __init__(
         self,
@@ -183,7 +183,9 @@ class FleetAdmin:
             "no_pair_with": pairs.banned_with(worker.id) if pairs else {},
             "verified": self._verified(worker.id),
             "events": feed[0].endpoint if feed else None,
-            "agent": getattr(feed[0], "agent", None) if feed else None,  # told, or where one is looked for
+            "agent": getattr(feed[0], "agent", None)
+            if feed
+            else None,  # followed, or where one is looked for
             "replay": feed[0].replay_endpoint if feed else None,
             "events_connected": feed[0].is_connected if feed else False,
         }
@@ -201,7 +203,7 @@ def _blind(subscribed: Subscribed) -> dict[str, Any] | None:
     """Why not all is known of what the worker holds, and what has come to be known since."""
     if (reason := subscribed.stream.blind_reason) is None:
         return None
-    recovery = getattr(subscribed, "healing", None)  # none where an agent tells
+    recovery = getattr(subscribed, "healing", None)  # none where an agent is followed
     return {"reason": reason} | (recovery.describe() if recovery else {})
 
 

@@ -41,7 +41,7 @@ def abridged(body: bytes, keep: int) -> bytes:
 
 
 def _has_odd_quotes(part: bytes) -> bool:
-    """Whether a text begins or ends in `part`, which begins behind a whole escape."""
+    """True if a text begins or ends in `part`, which begins behind a whole escape."""
     if b"\\" in part:
         part = part.replace(b"\\\\", b"").replace(b'\\"', b"")
     return part.count(_QUOTE) % 2 == 1

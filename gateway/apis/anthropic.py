@@ -16,8 +16,8 @@ _CHANGES = ("tool_addition", "tool_removal")
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What the engine reads off a model's template. `merges_system`: it takes system messages at the start
-    only; `disabled_effort` is the `reasoning_effort` by which it does not think. None: not known here.
+    """Properties that the engine derives from a model's template. `merges_system`: it takes system messages
+    at the start only; `disabled_effort` is the `reasoning_effort` by which it does not think. None: unknown.
     `has_chats`: it makes responses as it makes chats."""
 
     merges_system: bool | None = None
@@ -26,7 +26,7 @@ class Dialect:
 
 
 def chat_of(body: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
-    """The chat's fields that make its prompt. Raises PromptError for what cannot be told."""
+    """The chat's fields that make its prompt. Raises PromptError where only the worker can render it."""
     given = body.get("messages")
     if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
         raise PromptError("messages is not a list of messages")
@@ -54,7 +54,7 @@ def chat_of(body: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
 
 
 def _texts(system: object) -> Iterator[str]:
-    """Of the field beside the messages."""
+    """Texts of the field `system`."""
     if isinstance(system, str):
         yield system  # as it is: only blocks lose their billing header
         return
@@ -93,8 +93,8 @@ def _converted(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         if kind == "tool_result" and role == "user":
             yield from _results(block)
         elif kind == "tool_result":
-            told = block.get("content")
-            parts.append({"type": "text", "text": f"Tool result: {str(told) if told else ''}"})
+            result = block.get("content")
+            parts.append({"type": "text", "text": f"Tool result: {str(result) if result else ''}"})
         elif kind == "text":
             parts += [{"type": "text", "text": block["text"]}] if block.get("text") else []
         elif kind == "image":
@@ -138,12 +138,12 @@ def _results(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             elif kind == "tool_reference" and (name := item.get("tool_name") or item.get("name")):
                 references.append({"type": "tool_reference", "name": name})
         text = "\n".join(texts)
-    told = {"role": "tool", "tool_call_id": block.get("tool_use_id") or ""}
-    yield {**told, "content": text}
+    message = {"role": "tool", "tool_call_id": block.get("tool_use_id") or ""}
+    yield {**message, "content": text}
     if images:
         yield {"role": "user", "content": images}
     if references:
-        yield {**told, "content": references}
+        yield {**message, "content": references}
 
 
 def _image(source: object) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def _effort(body: Mapping[str, Any], dialect: Dialect) -> str | None:
 
 
 def _tools(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] | None:
-    """Those that are in effect at the end of the conversation."""
+    """The tools that are in effect at the end of the conversation."""
     given = body.get("tools")
     if given is not None and not (isinstance(given, list) and all(isinstance(each, dict) for each in given)):
         raise PromptError("tools is not a list of tools")

@@ -49,9 +49,9 @@ def kind_of(status: int, is_clients: bool) -> str:
 
 def _anthropic(error: GatewayError, request_id: str) -> bytes:
     is_clients = error.kind in ("invalid_request_error", "permission_error")
-    told: dict[str, Any] = {
+    error_object: dict[str, Any] = {
         "type": kind_of(error.status, is_clients),
         "message": error.message,
         "details": {"error_code": error.code},
     }
-    return msgspec.json.encode({"type": "error", "error": told, "request_id": request_id})
+    return msgspec.json.encode({"type": "error", "error": error_object, "request_id": request_id})

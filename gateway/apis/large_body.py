@@ -42,7 +42,7 @@ MAX_DECODED_VALUES, MAX_DECODED_IDS = 1 << 17, 1 << 21
 LONG_BYTES = 64 << 10
 """A field that is longer is stood in for."""
 MAX_OTHER_BYTES = 2 << 20
-"""Of all short fields together; and of a long one that is decoded here."""
+"""Bytes of all short fields together; and of a long one that is decoded here."""
 PIECE_BYTES = 1 << 20
 PROMPT = "prompt"
 
@@ -94,7 +94,7 @@ def parse_large(
 
 
 def is_crowded(outline: Outline, num_bytes: int) -> bool:
-    """Whether the values of a body would take more memory than its size allows, or too long to decode."""
+    """True if the values of a body would take more memory than its size allows, or too long to decode."""
     room = ROOM_BYTES + 2 * num_bytes
     takes = outline.num_values * VALUE_BYTES + outline.num_ids * ID_BYTES
     is_slow = outline.num_values > MAX_DECODED_VALUES or outline.num_ids > MAX_DECODED_IDS
@@ -233,7 +233,7 @@ def whole(sent: bytes, core: bytes, fields: Mapping[str, Field], body: bytes) ->
 
 
 def joined(parts: Iterable[bytes | memoryview]) -> bytes:
-    """One after the other, copied by short calls."""
+    """The parts joined, copied by short calls."""
     made = BytesIO()
     for part in parts:
         for at in range(0, len(part), PIECE_BYTES):

@@ -21,10 +21,10 @@ from gateway.http.messages import HttpRequest
 MARK = b"--"
 """Each such body begins so, and no JSON does."""
 MAX_PARTS = 1000
-"""As in Starlette, which vLLM and SGLang stand on."""
+"""Starlette's bound, which vLLM and SGLang have."""
 MAX_HEAD_BYTES = 8 << 10
 MAX_VALUE_BYTES = 1 << 20
-"""Of a field that is no file, Starlette's too."""
+"""Bound of a field that is no file; Starlette's too."""
 
 _FORM = re.compile(
     rb'multipart/form-data((?:\s*;\s*[A-Za-z0-9_-]+=(?:"[^"\\]{1,200}"|[^\s;"]{1,200}))*)\s*;?', re.I
@@ -43,7 +43,7 @@ _FORM_KINDS = (b"multipart/", b"application/x-www-form-urlencoded")
 
 
 class Part(NamedTuple):
-    """One part; its value lies in the body from `value_at` to `end`, its delimiter begins at `begin`."""
+    """A part of a form: its value is the body from `value_at` to `end`, its delimiter begins at `begin`."""
 
     name: str
     is_file: bool
@@ -61,7 +61,7 @@ def form_kind(http: HttpRequest) -> bytes | None:
 
 
 def check_no_form(http: HttpRequest) -> None:
-    """Of a body in JSON on a route that may take forms: an engine must not read it as one. Raises
+    """Check that an engine cannot read a JSON body as a form, on a route that takes both. Raises
     InvalidRequest."""
     for name, value in http.headers:
         if name == b"content-type" and value.strip().lower().startswith(_FORM_KINDS):
@@ -78,8 +78,7 @@ def parse_form(
     default: str | None = None,
     models: Container[str] | None = None,
 ) -> InferenceRequest:
-    """As `parse_request` of a form, which goes on as it is: what steers an engine is not taken out but
-    refused."""
+    """Parse a form, which goes on unchanged: fields that steer an engine are refused, not removed."""
     fields: dict[str, Any] = {**form_fields(body, content_type)}
     xargs = _xargs(fields.get(XARGS, "{}"))
     for name in (*fields, *xargs):

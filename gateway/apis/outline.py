@@ -23,7 +23,7 @@ from gateway.core.requests.field_types import LISTS, MAX_ITEMS, MESSAGES, too_ma
 
 WINDOW = 64 << 10
 PIECE = 256 << 10
-"""Of a text, which is only searched for its end."""
+"""Window of a text, which is only searched for its end."""
 MAX_VALUES = 1 << 20
 """Texts, names, objects and lists within one field, or within all."""
 MAX_NUMBERS = 1 << 24
@@ -250,7 +250,7 @@ class _Walk:
 
 
 def _is_escaped(body: bytes, start: int, end: int) -> bool:
-    """Whether an odd number of backslashes stands before `end`; at `start` no escape is open."""
+    """True if an odd number of backslashes stands before `end`; at `start` no escape is open."""
     tail = body[max(start, end - _SOME_BACKSLASHES) : end]
     if len(tail) == _SOME_BACKSLASHES and not tail.rstrip(b"\\"):
         tail = body[start:end]

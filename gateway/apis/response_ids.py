@@ -41,20 +41,23 @@ class ResponseIds:
         self._names: dict[tuple[WorkerId, str], str] = {}
 
     def name(self, worker: WorkerId, tenant: str = "") -> str:
-        """`tenant` is "" where nobody has to show a key."""
+        """The hash of a worker and a tenant; `tenant` is "" without authentication."""
         known = self._names.get((worker, tenant))
         if known is None:
             if len(self._names) > 10_000:
                 self._names.clear()  # workers come and go
-            told = f"{worker}\0{tenant}" if tenant else worker
+            named = f"{worker}\0{tenant}" if tenant else worker
             digest = blake2b(
-                told.encode("utf-8", "surrogatepass"), digest_size=8, key=self._key, person=b"kvgate response"
+                named.encode("utf-8", "surrogatepass"),
+                digest_size=8,
+                key=self._key,
+                person=b"kvgate response",
             ).digest()
             known = self._names[worker, tenant] = urlsafe_b64encode(digest).decode().rstrip("=")
         return known
 
     def given(self, own: str, worker: WorkerId, tenant: str = "") -> str:
-        """What the client gets for a worker's own id."""
+        """The client's id of a worker's response id."""
         rest = own.removeprefix("resp_")
         return f"resp_k{'w' if rest is own else 'v'}_{self.name(worker, tenant)}_{rest}"
 
@@ -134,7 +137,7 @@ class Renaming:
 
 
 class RenamingScanner(SseScanner):
-    """As an SseScanner; what it passes on has the client's ids. The first event tells the response's."""
+    """An SseScanner that replaces the worker's ids by the client's. The first event has the response's id."""
 
     __slots__ = ("_renaming",)
 

@@ -1,7 +1,7 @@
 """A body of /v1/responses as the chat that vLLM makes of it. Pure; checked against the engine by tests/vllm.
 
 Items become messages: what an assistant thought, said and called in one turn are several items, one message.
-What only the worker knows (a response before it) cannot be told.
+Prompts that only the worker knows (an earlier response) raise PromptError.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ TEXTS = ("input_text", "output_text", "text")
 
 
 def chat_of(body: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
-    """The chat's fields that make its prompt. Raises PromptError for what cannot be told."""
+    """The chat's fields that make its prompt. Raises PromptError where only the worker can render it."""
     if not dialect.has_chats:
         raise PromptError("responses of this model are not made as its chats are")
     for field in BEFORE:
@@ -61,7 +61,7 @@ def _is_open(item: Mapping[str, Any]) -> bool:
 
 
 def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], *, may_join: bool) -> None:
-    """As a message of its own, or to the assistant's before it where that has none of this yet."""
+    """Add an item as a message, or to the assistant's previous one where that has none of its kind yet."""
     kind, role = item.get("type"), item.get("role")
     last = messages[-1] if may_join and messages[-1]["role"] == "assistant" else None
     if kind == "function_call":

@@ -5,7 +5,7 @@ from gateway.http.messages import HttpRequest
 
 
 def session_of(http: HttpRequest, header: bytes, cookie: bytes) -> str | None:
-    """By the names of a header (in lower case) and a cookie; empty ones are not looked for."""
+    """The session id in a header (lower-case name) or a cookie; empty names are not looked up."""
     if header and (value := http.header(header)):
         return short(value.decode("latin-1"))
     if cookie and (line := http.header(b"cookie")):

@@ -58,7 +58,7 @@ def dialect_of(renderer: Renderer, now: datetime) -> Dialect:
 
 
 def _wants_system_first(template: str) -> bool:
-    """As vLLM asks a template: in a bare environment, without what other templates may use. None is a yes."""
+    """True if a template takes system messages at the start only; it is tested as vLLM tests it."""
     if not template:
         return True
     try:

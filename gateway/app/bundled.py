@@ -1,4 +1,4 @@
-"""What comes with the simulated engine."""
+"""Files that come with the simulated engine."""
 
 from collections.abc import Sequence
 from pathlib import Path

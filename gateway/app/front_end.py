@@ -1,4 +1,4 @@
-"""What stands between clients and workers beside the choice of one: routes, ids, room for bodies."""
+"""The parts between clients and the decision: routes, response ids, memory for bodies."""
 
 from dataclasses import dataclass
 

@@ -107,7 +107,7 @@ class Gateway:
     """Everything of one process, put together; `start` opens it, `stop` closes it."""
 
     reloads: Reloads | None = None
-    """Where the configuration is read anew; of several processes their supervisor does."""
+    """Reloads of the configuration; None in one of several processes, where the supervisor reloads."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Gateway:
         self._join(place)
 
     def _join(self, place: ProcessView | None) -> None:
-        """What other processes and gateways share with this one."""
+        """Join the state shared with other processes and gateways."""
         self.shared = self.backend.share(self.assumed)
         self.bookings = self._make_bookings(place)
         self._feeds = self._make_feeds()
@@ -161,7 +161,7 @@ class Gateway:
         return [each for each in (self.shared, self.bookings) if each]
 
     def _read_workers(self) -> None:
-        """What the configuration says of them. Raises ConfigError."""
+        """Add the configured workers. Raises ConfigError."""
         config = with_tables(self.config)
         self.said = said_of(config, HANDOFFS, CONNECTORS)
         self.worker_urls = worker_urls([*config.fleet.worker, *self.said.roles])
@@ -231,9 +231,8 @@ class Gateway:
         await self.front.listen(traffic, admin)
 
     async def warm_up(self, seconds: float) -> None:
-        """Until every worker has been asked once, or for as long as one answer may take: who starts a gateway
-        and asks it at once is not told that there are no workers. For so many seconds until replays of their
-        events are in too."""
+        """Wait until every worker has been probed once, for at most `seconds` or the timeout of one probe, so
+        that the first requests find workers; within `seconds`, for the replays of their events too."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(seconds, self.config.lifecycle.probe_timeout_s)):
                 await self.resolver.has_looked.wait()
@@ -294,7 +293,7 @@ class Gateway:
 
     @property
     def collectors(self) -> Sequence[Collector]:
-        """Of what is told, and of what is read anew."""
+        """All collectors of metrics."""
         return [*self.telemetry.collectors, *([self.reloads] if self.reloads else [])]
 
     def _make_front(self) -> Front:
@@ -329,11 +328,11 @@ class Gateway:
         return router
 
     def watch_trials(self) -> None:
-        """Where there is something to compare; nobody is told otherwise."""
-        trials, told = self.active_policy.trials, self.observers
-        if trials.is_on and trials.decided not in told.decided:
-            told.decided.append(trials.decided)
-            told.finished.append(trials.finished)
+        """Observe decisions for A/B tests and shadows, while there are some."""
+        trials, observers = self.active_policy.trials, self.observers
+        if trials.is_on and trials.decided not in observers.decided:
+            observers.decided.append(trials.decided)
+            observers.finished.append(trials.finished)
 
     def asking(self) -> AskUsage:
         """Usage sampling: the streams for which the worker is to report usage."""
@@ -343,7 +342,7 @@ class Gateway:
 
     @property
     def quota_usage(self) -> Callable[[str], QuotaUsage | None] | None:
-        """What other processes of this host let a tenant use."""
+        """Quota usage of tenants that this host's processes share; None for a single process."""
         return self._place.quota_usage if self._place else None
 
     def _make_bookings(self, place: ProcessView | None) -> "SharedBookings | None":
@@ -413,7 +412,7 @@ class Gateway:
         return self._feeds.open(worker, source, self.session, on_state, start_time_s)
 
     async def reach_events(self, worker: Worker, source: EventSource) -> str | None:
-        """Whether its events and their replay can be had from here: None, or what is in the way."""
+        """Try to reach a worker's events and replay endpoint: None, or the obstacle."""
         return await self._feeds.reach(worker, source, self.config.lifecycle.probe_timeout_s)
 
     def close_context(self) -> None:

@@ -29,7 +29,7 @@ def _alone(assumed: AssumedIndex) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One index backend.
+    """An index backend.
 
     fetch        awaited before each decision, so that the index can answer for this prompt; None where it
                  answers from memory

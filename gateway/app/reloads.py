@@ -1,4 +1,4 @@
-"""SIGHUP and `POST /admin/config/reload`: read, compare, apply, tell.
+"""SIGHUP and `POST /admin/config/reload`: read, compare, apply, report.
 
 file, environment, flags ─► Config ─► Difference ─► apply: all of it, or ConfigError and nothing
 """
@@ -38,7 +38,7 @@ class Reloads(Collector):
         self.generation = 1
         self.num_refused = 0
         self.pending: list[str] = []
-        """Fields whose new values wait for a restart."""
+        """Fields with new values that wait for a restart."""
         self._given = given
         self._reread = reread
         self._reading = asyncio.Lock()
@@ -47,7 +47,7 @@ class Reloads(Collector):
         return f"Reloads(generation={self.generation}, refused={self.num_refused}, pending={self.pending})"
 
     async def reload(self, apply: Apply) -> dict[str, Any]:
-        """What came of it, as plain JSON values. Raises ConfigError, which is logged: nothing has changed."""
+        """Reload; returns the result as JSON values. Raises ConfigError, logged, with nothing changed."""
         async with self._reading:
             try:
                 new = await asyncio.to_thread(self._reread)
@@ -60,9 +60,9 @@ class Reloads(Collector):
             self._given = difference.applied_to(self._given)
             self.generation += 1
             self.pending = list(difference.restart)
-        return self._tell(difference)
+        return self._report(difference)
 
-    def _tell(self, difference: Difference) -> dict[str, Any]:
+    def _report(self, difference: Difference) -> dict[str, Any]:
         for line in difference.lines():
             log.info("%s", line)
         if difference.restart:

@@ -49,7 +49,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def mistakes_of(config: Config) -> list[str]:
-    """What the parts of a gateway reject."""
+    """All mistakes that the parts of a gateway find in a configuration."""
     if config.redis.url == EMBEDDED:  # which serves its own processes, and is started for a check too
         config = replaced(config, redis="", index="auto", booking="own")
     found = (_mistake(check, config) for check in CHECKS)

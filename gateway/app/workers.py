@@ -1,4 +1,4 @@
-"""The parts of a gateway that know its workers, and what they are told of and tell."""
+"""The parts of a gateway that know its workers, and the observers of their changes."""
 
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
@@ -64,7 +64,7 @@ def roster_of(gateway: "Gateway") -> Roster:
 
 
 def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOptions) -> Roster:
-    """With all who are told by it."""
+    """The roster, with its observers."""
 
     def gone(url: str, workers: Collection[WorkerId]) -> None:
         gateway.pools.drop(url)

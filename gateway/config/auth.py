@@ -30,8 +30,8 @@ class Auth(Section, frozen=True):
         str,
         option(
             "File with a secret of 32 characters or more, the same for all gateways of a fleet, from which "
-            "each tenant gets a cache_salt in place of its clients': nobody can learn by timing what another "
-            "tenant has asked. Costs the hits between tenants, see kvgate_tenant_salt_lost_tokens_total. "
+            "each tenant gets a cache_salt in place of its clients': no tenant can learn by timing what "
+            "another one asked. Costs the hits between tenants, see kvgate_tenant_salt_lost_tokens_total. "
             "Another secret makes every cached block unknown.",
             "path",
         ),

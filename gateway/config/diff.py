@@ -26,11 +26,11 @@ class Difference:
     dropped: Sequence[str]
 
     def applied_to(self, config: Config) -> Config:
-        """One in use, with what can be taken."""
+        """The configuration in use with the live changes applied."""
         return replaced(config, **{key: by_key()[key].of(self.new) for key in self.live})
 
     def lines(self) -> Iterator[str]:
-        """What changes, for the log: no secrets."""
+        """The changes as log lines, without secrets."""
         for key in (*self.live, *self.restart):
             yield f"{key}: {_shown(by_key()[key], self.old)} -> {_shown(by_key()[key], self.new)}"
 

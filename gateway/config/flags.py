@@ -19,7 +19,7 @@ class Parser(argparse.ArgumentParser):
 
     old_name: OldName = staticmethod(lambda key, form: "")
     keeps_mistakes = False
-    """Whether unknown flags go to `mistakes` of the namespace, beside those of the configuration."""
+    """True if unknown flags go to `mistakes` of the namespace, beside those of the configuration."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False, **options})

@@ -64,7 +64,7 @@ class Tokenizer(Section, frozen=True):
 
 
 def aliases_of(models: Mapping[str, ModelTable]) -> dict[str, str]:
-    """What each alias stands for. Raises ValueError for one that stands for two, or is a model itself."""
+    """Models by alias. Raises ValueError for an alias of two models, or one that is a model itself."""
     found: dict[str, str] = {}
     for model, table in models.items():
         for alias in table.aliases:

@@ -57,14 +57,14 @@ def option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One field as `--help` and the reference page show it. `table` is empty in a struct without tables."""
+    """An option as `--help` and the reference page show it. `table` is empty in a struct without tables."""
 
     name: str
     table: str = ""
     title: str = ""
     """The table's heading."""
     is_plain: bool = False
-    """Whether the table adds no prefix to flags."""
+    """True if the table adds no prefix to flags."""
     key: str = ""
     default: Any = ""
     unit: str = ""
@@ -82,7 +82,7 @@ class Option:
 
     @property
     def path(self) -> str:
-        """As in a file and in Python: redis.timeout_s."""
+        """The dotted name, as in a file and in Python: redis.timeout_s."""
         return f"{self.table}.{self.name}" if self.table else self.name
 
     @property
@@ -120,7 +120,7 @@ class Option:
         return {self.table: {self.name: value}} if self.table else {self.name: value}
 
     def of(self, config: object) -> Any:
-        """Its value in a configuration."""
+        """The option's value in a configuration."""
         return getattr(getattr(config, self.table) if self.table else config, self.name)
 
 

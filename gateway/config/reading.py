@@ -57,7 +57,7 @@ class Reader(Generic[Struct]):
             self.tables(tables, str(path))
 
     def tables(self, tables: Mapping[str, Any], source: str) -> None:
-        """What a file has: it must be right by itself, whatever overrides it."""
+        """Read a file's tables, which must be valid by themselves, whatever overrides them."""
         names = {each.table for each in self._options}
         by_path = {each.path: each for each in self._options}
         for name, value in tables.items():
@@ -92,7 +92,7 @@ class Reader(Generic[Struct]):
                 self._put(option, items if is_several else text, source)
 
     def flags(self, flags: Mapping[str, Any]) -> None:
-        """Those that were given, by key; None is one that was not."""
+        """Read the flags, by key; None stands for one that was not given."""
         for key, value in flags.items():
             if value is None:
                 continue

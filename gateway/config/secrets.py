@@ -19,7 +19,7 @@ def read_key(file: str, option: str) -> str:
 
 
 def worker_headers(key_file: str) -> dict[str, str]:
-    """What goes with each probe. Raises ConfigError."""
+    """Headers of each probe. Raises ConfigError."""
     return {"authorization": f"Bearer {read_key(key_file, 'worker_key_file')}"} if key_file else {}
 
 

@@ -58,8 +58,8 @@ class Server(Section, frozen=True):
     trusted_proxies: Annotated[
         list[str],
         option(
-            "Network or address of reverse proxies whose X-Forwarded-For, -Proto, -Host, Forwarded and PROXY "
-            "protocol count, as in 10.0.0.0/8, or 'unix' for the gateway's Unix socket. The log and the "
+            "Network or address of reverse proxies with trusted X-Forwarded-For, -Proto, -Host, Forwarded "
+            "and PROXY protocol, as in 10.0.0.0/8, or 'unix' for the gateway's Unix socket. The log and the "
             "workers then get the client's address. Other peers' headers are dropped.",
             "network",
         ),

@@ -1,4 +1,4 @@
-"""What a tenant may do, as it is configured in `[tenants.NAME]`; 0 means no limit."""
+"""Limits of a tenant, as `[tenants.NAME]` configures them; 0 means no limit."""
 
 from typing import Annotated
 
@@ -9,8 +9,8 @@ from msgspec import Meta
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """requests_per_s   let in per second, on average
     requests_at_once    and as many at once after a pause; without it, those of a second
-    tokens_per_min      prompt tokens as counted here, and generated ones as the engine tells
-    max_concurrent      requests under way, those that wait here too
+    tokens_per_min      prompt tokens as counted here, and generated ones as the engine reports
+    max_concurrent      requests in flight, queued ones included
     weight              share of the fleet while others wait too
     priority            of its requests, where they say none; lower goes first, as in vLLM
     slo_ttft_s          within what they want their first token, where they do not say

@@ -25,7 +25,7 @@ DRAINING, LEAVING = "draining=", "leaving="
 
 
 def drains_of(specs: Sequence[str]) -> list[tuple[str, bool]]:
-    """Of all that is told from one gateway to another: URLs of those that drain, and whether they leave."""
+    """Draining workers among the specs that one gateway hands to another: URL, and whether it leaves then."""
     marks = ((spec, mark) for spec in specs for mark in (DRAINING, LEAVING) if spec.startswith(mark))
     return [(spec.removeprefix(mark), mark is LEAVING) for spec, mark in marks]
 

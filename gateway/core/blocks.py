@@ -68,7 +68,7 @@ SMALL_BLOCK = 8
 """Tokens; hashes of smaller ones take more than the tokens that they are made of."""
 
 FEW_BLOCKS = 8
-"""Of a short prompt; for these it costs more to begin to unpack than to slice."""
+"""Length of a short prompt, for which slicing is cheaper than unpacking."""
 
 
 class Space(NamedTuple):
@@ -97,7 +97,7 @@ class HashCache:
 
     RUN_BLOCKS = 32
     SMALL_RUN_BLOCKS = 256
-    """Of small blocks (SGLang's have one token): finding a run takes as long as hashing three of them."""
+    """Length of a run of small blocks (SGLang's have one token): finding one costs as much as hashing three."""
 
     def __init__(self, max_runs: int = 20_000) -> None:
         self._max_runs = max_runs

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 MAX_REQUESTS = 1 << 24
 MAX_TOKENS = 1 << 40
-"""Of a cache. As blocks of one token each it has as many blocks."""
+"""Capacity of a cache; in blocks of one token it has as many blocks."""
 MAX_BLOCKS = 1 << 31
 MAX_BLOCK_SIZE = 1 << 20
 """Tokens; hybrid models have blocks of some thousands."""
@@ -32,7 +32,7 @@ FIGURES: Mapping[str, tuple[float, float]] = {
     "transfer_seconds_total": (0.0, MAX_SECONDS),
     "step_tokens_total": (0.0, MAX_COUNT),
 }
-"""Of a rank (`engine.EngineMetrics`)."""
+"""Bounds of a rank's figures (`engine.EngineMetrics`)."""
 
 
 def is_within(name: str, value: float) -> bool:

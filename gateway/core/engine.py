@@ -169,7 +169,7 @@ class Engine(Protocol):
     adapters: AdapterCalls | None
     """None where it takes none while it runs."""
     names_adapters: bool
-    """Whether a request's `model` chooses among its adapters; else it answers from the base model."""
+    """True if a request's `model` chooses among its adapters; else it answers from the base model."""
     salts_from: tuple[int, ...] | None
     """The version from which `cache_salt` keeps caches apart, or is refused; () for all, None for none."""
 

@@ -9,10 +9,10 @@ import math
 import msgspec
 
 MAX_MESSAGE_CHARS = 4096
-"""Of what a client is shown. Messages quote requests and list models, and either may be megabytes."""
+"""Length of a message to a client. Messages quote requests and list models, and either may be megabytes."""
 
 FAILED = "the gateway failed on this request; see its log"
-"""What a client is shown of a bug."""
+"""The message to a client about a bug."""
 
 
 class GatewayError(Exception):

@@ -91,7 +91,7 @@ class StreamCounts:
 
 
 MAX_HELD_BLOCKS = 1 << 18
-"""Some 30 MB. An engine that computes 20,000 tokens/s in blocks of one token stores as many in 13 s."""
+"""About 30 MB. An engine that computes 20,000 tokens/s in blocks of one token stores as many in 13 s."""
 
 
 class Stream:

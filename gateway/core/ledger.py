@@ -17,7 +17,7 @@ from mypy_extensions import mypyc_attr
 from gateway.core.worker import WorkerId
 
 REQUEST_TOKENS = 64
-"""What one more request costs a worker beside its prompt, as prefill tokens: a decode step of one sequence
+"""The cost of one more request beside its prompt, in prefill tokens: a decode step of one sequence
 takes about as long as prefilling some tens of tokens, and a request does many. It breaks the tie between an
 idle worker and one that only decodes."""
 

@@ -27,7 +27,7 @@ MEDIA = frozenset(
 MEDIUM_TOKENS = 576
 """A guess at one's length, for the work ahead: an image of 336 pixels in patches of 14."""
 TEXT_BYTES = 4
-"""Of text for a token, about."""
+"""Bytes of text per token, approximately."""
 
 
 BEFORE_MEDIA = "before media"

@@ -23,7 +23,7 @@ TOKEN_BYTES = 4 + 4
 """A token, and its share of the block hashes that a run remembers."""
 
 MAX_SPACES = 2
-"""Of each run: a conversation is one tenant's, and goes on with one adapter."""
+"""Spaces of each run: a conversation is one tenant's, and goes on with one adapter."""
 
 
 class Run(msgspec.Struct, frozen=True, eq=False):

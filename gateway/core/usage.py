@@ -25,7 +25,7 @@ MAX_LEN = 1 << 24
 MAX_ANSWERS = 1 << 14
 """Answers of one request: as many as vLLM gives at most (VLLM_MAX_N_SEQUENCES)."""
 MAX_TURNS = 128
-"""Of a response: with tools of the engine's own, each turn's prompt is counted again."""
+"""Turns of a response: with tools of the engine's own, each turn's prompt is counted again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ class Pairing:
 
     async def _compare(self, worker: Worker) -> None:
         await self._ask(worker)
-        self._made = {name: told for name, told in self._made.items() if self._is_here(told[0])}
+        self._made = {name: made for name, made in self._made.items() if self._is_here(made[0])}
         for other, _ in list(self._made.values()):
             if self._differ(worker, other):
                 await self._doubt(worker, other)

@@ -167,7 +167,7 @@ class Aggregate:
         for process in self._processes():
             if process.has_begun and (reply := await self._ask(process, question)):
                 return _answer(reply)
-        return _nobody()
+        return _unavailable()
 
     async def _adapter(self, request: web.Request) -> web.Response:
         """Change adapters by one process, for all; the others are notified of the workers' new names."""
@@ -176,10 +176,10 @@ class Aggregate:
         async with self._change:
             begun = [process for process in self._processes() if process.has_begun]
             if not begun:
-                return _nobody()
+                return _unavailable()
             reply = await self._ask(begun[0], question, self._adapter_timeout_s)
             await asyncio.gather(*(self._ask(process, refresh) for process in begun[1:]))
-        return _answer(reply) if reply else _nobody("a process did not answer; ask again")
+        return _answer(reply) if reply else _unavailable("a process did not answer; ask again")
 
     async def _reload(self, request: web.Request) -> web.Response:
         """Reload the policies of all processes, and of those that start later."""
@@ -227,20 +227,20 @@ class Aggregate:
             return await self._change_all(question)
         replies = [reply for _, reply in await self._ask_all(question)]
         found = [reply for reply in replies if reply.status == 200] or replies
-        return _answer(found[0]) if found else _nobody()
+        return _answer(found[0]) if found else _unavailable()
 
     async def _merged(self, one: Merge, request: web.Request) -> web.Response:
         replies = [reply for _, reply in await self._ask_all(await Question.of(request))]
         good = [reply for reply in replies if reply.status == 200]
         if not good:
-            return _answer(replies[0]) if replies else _nobody()
+            return _answer(replies[0]) if replies else _unavailable()
         body = _shorten(merge([msgspec.json.decode(reply.body) for reply in good], one))
         return web.Response(body=msgspec.json.encode(body), content_type="application/json")
 
     async def _ready(self, request: web.Request) -> web.Response:
         replies = [reply for _, reply in await self._ask_all(await Question.of(request))]
         if not replies or self._is_stopping():
-            return _nobody("the gateway is stopping" if self._is_stopping() else None)
+            return _unavailable("the gateway is stopping" if self._is_stopping() else None)
         return _answer(min(replies, key=lambda reply: reply.status))
 
     async def _change_all(self, question: Question) -> web.Response:
@@ -250,7 +250,9 @@ class Aggregate:
             replies = [reply for _, reply in await self._ask_all(question)]
             await self._changed()
         if len(replies) < len(asked) or not replies:
-            return _nobody(f"{len(asked) - len(replies)} of {len(asked)} processes did not answer; ask again")
+            return _unavailable(
+                f"{len(asked) - len(replies)} of {len(asked)} processes did not answer; ask again"
+            )
         return _answer(max(replies, key=lambda reply: reply.status))
 
     async def _ask_all(self, question: Question) -> list[tuple[Asked, Reply]]:
@@ -296,7 +298,7 @@ def _answer(reply: Reply) -> web.Response:
     return web.Response(status=reply.status, body=reply.body, content_type=reply.content_type)
 
 
-def _nobody(why: str | None = None) -> web.Response:
+def _unavailable(why: str | None = None) -> web.Response:
     error = {
         "message": why or "no process is ready",
         "type": "server_error",

@@ -71,7 +71,7 @@ class Api:
     def refused(self, status: int) -> None:
         """Count a request that the server itself rejected."""
         self._metrics.responses[status] += 1
-        self._tell(None, None, status)
+        self._notify_refused(None, None, status)
 
     def _route(self, http: HttpRequest, responder: Responder) -> Exchange | None:
         if self._authenticator is not None and http.path not in PROBES:
@@ -110,7 +110,7 @@ class Api:
         self._metrics.responses[error.status] += 1
         self._metrics.errors[error.code] += 1
         named = request_id(http)
-        self._tell(http, error, error.status, named[1])
+        self._notify_refused(http, error, error.status, named[1])
         headers = [named]
         if isinstance(error, MethodNotAllowed) and error.param:
             headers.append((b"allow", error.param.encode()))
@@ -120,7 +120,7 @@ class Api:
             headers.append((b"www-authenticate", b"Bearer"))
         responder.fail(error, headers)
 
-    def _tell(
+    def _notify_refused(
         self, http: HttpRequest | None, error: GatewayError | None, status: int, named: bytes = b""
     ) -> None:
         if self._end_observers:

@@ -81,8 +81,8 @@ def _nexts(rows: Sequence[Recorded], chains: Sequence[Sequence[BlockHash]]) -> M
                 continue
             earlier = rows[before]
             is_later = earlier.at + earlier.e2e_s <= row.at
-            is_told = (row.cached_tokens or 0) > depth * row.block_size
-            if is_later and (row.session == earlier.session if row.session else is_told):
+            is_reported = (row.cached_tokens or 0) > depth * row.block_size
+            if is_later and (row.session == earlier.session if row.session else is_reported):
                 nexts.setdefault(before, i)
                 break
         if chain:

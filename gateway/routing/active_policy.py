@@ -36,10 +36,10 @@ class Made(NamedTuple):
 
 
 class Driven(Protocol):
-    """A router: decides by `policy`, and sets `Query.prefix` where `tells_prefix` is True."""
+    """A router: decides by `policy`, and sets `Query.prefix` where `reads_prefix` is True."""
 
     policy: Policy
-    tells_prefix: bool
+    reads_prefix: bool
 
 
 class ActivePolicy:
@@ -68,7 +68,7 @@ class ActivePolicy:
         """Give a router the active policy, and each later one."""
 
         def use(policy: Policy) -> None:
-            router.policy, router.tells_prefix = policy, self.reads_prefix
+            router.policy, router.reads_prefix = policy, self.reads_prefix
 
         self.changed = use
         use(self.policy)

@@ -26,11 +26,11 @@ class Lookup:
     """Lookup for a group of workers: block hashes per prompt; by worker, the blocks of each prompt that its
     events reported, and the leading tokens of all prompts that are cached there or will be."""
 
-    __slots__ = ("hashes", "told", "held_tokens", "offloaded")
+    __slots__ = ("hashes", "overlaps", "held_tokens", "offloaded")
 
     def __init__(self, hashes: list[list[BlockHash]]) -> None:
         self.hashes = hashes
-        self.told: list[Mapping[WorkerId, int]] = []
+        self.overlaps: list[Mapping[WorkerId, int]] = []
         self.held_tokens: dict[WorkerId, int] = {}
         self.offloaded: dict[WorkerId, dict[tuple[str, ...], int]] = {}
 
@@ -94,13 +94,13 @@ class Lookups:
         held_tokens = lookup.held_tokens
         for tokens, blocks in zip(prompt.tokens, hashes, strict=True):
             most = max_hit_blocks(len(tokens), size)
-            told = self.index.overlap(blocks, most)
-            for worker, media in self.index.offloaded(blocks, told).items():
+            overlap = self.index.overlap(blocks, most)
+            for worker, media in self.index.offloaded(blocks, overlap).items():
                 there = lookup.offloaded.setdefault(worker, {})
                 for names, num in media.items():
                     there[names] = there.get(names, 0) + size * num
-            lookup.told.append(told)
-            held = dict(told)
+            lookup.overlaps.append(overlap)
+            held = dict(overlap)
             self.assumed.extend(blocks, held, now)
             for worker, depth in held.items():
                 held_tokens[worker] = held_tokens.get(worker, 0) + size * min(depth, most)

@@ -62,7 +62,7 @@ class Learning:
         else:
             paces.began(worker, lesson.num_ahead, lesson.num_tokens, lesson.num_running, seconds, now)
         lesson.num_computed = paces.num_computed(worker)
-        self._tell(worker)
+        self._publish(worker)
 
     def ended(self, lesson: Lesson, num_tokens: int, num_now: int, seconds: float, now: float) -> None:
         """Learn from a complete answer: tokens after the first one, and their time; `num_now` counts the
@@ -72,7 +72,7 @@ class Learning:
         computed = self.paces.num_computed(lesson.worker) - lesson.num_computed
         num_running = (lesson.num_running + num_now) / 2
         self.paces.ended(lesson.worker, num_tokens, num_running, computed, seconds, now)
-        self._tell(lesson.worker)
+        self._publish(lesson.worker)
 
     def look(self, now: float) -> None:
         """Update all members, once a second; other calls are cheap."""
@@ -89,7 +89,7 @@ class Learning:
         self.paces.drop(worker)
         self._removed.pop(worker, None)
 
-    def _tell(self, worker: WorkerId) -> None:
+    def _publish(self, worker: WorkerId) -> None:
         if member := self._fleet.get(worker):
             member.pace = self.paces.pace(worker)
 

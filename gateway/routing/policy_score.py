@@ -34,15 +34,15 @@ class Score:
                 self.promises.add(decision.ttft_s, outcome.ttft_s, is_same=True)
 
     def describe(self) -> dict[str, Any]:
-        told = self.reported_prompt_tokens
+        reported = self.reported_prompt_tokens
         in_order = sorted(self._latest_s)
         return {
             "requests": self.num_requests,
             "errors": self.num_errors,
             "ttft_p50_s": _quantile(in_order, 0.5),
             "ttft_p90_s": _quantile(in_order, 0.9),
-            "hit_rate": round(self.reported_cached_tokens / told, 4) if told else None,
-            "reported_prompt_tokens": told,
+            "hit_rate": round(self.reported_cached_tokens / reported, 4) if reported else None,
+            "reported_prompt_tokens": reported,
             "reported_cached_tokens": self.reported_cached_tokens,
             **self.promises.describe(),
         }

@@ -123,7 +123,7 @@ class Router:
         self.learning = Learning(fleet, index, paces)
         self._lookups = Lookups(index, assumed, self.ledger, self._sent)
         self.observers = observers or Observers()
-        self.tells_prefix = True
+        self.reads_prefix = True
         self.spare: Callable[[list[Eligible]], list[Eligible]] | None = None
         self.on_freed: Callable[[WorkerId], None] | None = None
 
@@ -184,7 +184,7 @@ class Router:
         """Look up overlap and load, choose, and book; `marks` are the times of the stages before."""
         lookups = self._lookups.hold_all(prompt, hashed, now, reads_cache=request.reads_cache)
         has_overlap = time.perf_counter()
-        query = query_of(request, prompt, eligible[0].group, hashed if self.tells_prefix else None)
+        query = query_of(request, prompt, eligible[0].group, hashed if self.reads_prefix else None)
         made = self._weigh(twin, query, prompt, eligible, prefills, lookups, now)
         choice, chosen, group = made.choice, made.candidates[made.index], eligible[made.index].group
         decision = Decision(
@@ -249,8 +249,8 @@ class Router:
         since the request was sent, where its answer is streamed."""
         if opened := self._open.get(decision.id):
             self._prefilled(opened)
-            told_s = None if decision.prefill else ttft_s
-            self.learning.began(opened.lesson, told_s, self._clock())
+            predicted_s = None if decision.prefill else ttft_s
+            self.learning.began(opened.lesson, predicted_s, self._clock())
 
     def prefilled(self, decision: Decision, took_s: float | None = None, *, was_run: bool = True) -> bool:
         """Release the booking at a decision's prefill worker, which answered after `took_s`, or will not
@@ -369,8 +369,8 @@ class Router:
         booking = self.ledger.book(chosen.id, uncached_tokens, decision.num_tokens)
         added: list[BlockHash] = []
         if lookup:
-            for blocks, told in zip(lookup.hashes, lookup.told, strict=True):
-                added += blocks[told.get(chosen.id, 0) :]
+            for blocks, overlap in zip(lookup.hashes, lookup.overlaps, strict=True):
+                added += blocks[overlap.get(chosen.id, 0) :]
         self.assumed.pin(chosen.id, added)
         behind = links.hashes if links else ()
         if behind:
@@ -380,7 +380,7 @@ class Router:
 
 
 def _confirmed_tokens(used: Lookup | None, chosen: Candidate, group: Group) -> int:
-    return used.told[-1].get(chosen.id, 0) * group.block_size if used else 0
+    return used.overlaps[-1].get(chosen.id, 0) * group.block_size if used else 0
 
 
 def _timings(*marks: float) -> Timings:

@@ -92,12 +92,12 @@ class Trials:
         """Process one queued item; False if there was none."""
         if not self._queue:
             return False
-        told = self._queue.popleft()
+        item = self._queue.popleft()
         for comparison in self.comparisons.values():
-            if isinstance(told, Decision):
-                comparison.decided(told, self._rng)
+            if isinstance(item, Decision):
+                comparison.decided(item, self._rng)
             else:
-                comparison.ended(*told)
+                comparison.ended(*item)
         return True
 
     def describe(self) -> dict[str, Any]:

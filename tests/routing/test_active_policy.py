@@ -220,14 +220,14 @@ def test_a_policy_that_reads_an_undeclared_prefix_is_refused_at_the_start(tmp_pa
 def test_who_decides_gets_each_policy_and_says_what_it_asks_for(tmp_path: Path) -> None:
     class Decides:
         policy: Policy = LeastLoad()
-        tells_prefix = True
+        reads_prefix = True
 
     router, plain = Decides(), active_policy()
     plain.drive(router)
-    assert (router.policy, router.tells_prefix) == (plain.policy, False)
+    assert (router.policy, router.reads_prefix) == (plain.policy, False)
     own, router = with_file(tmp_path, BY_PREFIX), Decides()
-    router.tells_prefix = False
+    router.reads_prefix = False
     own.drive(router)
-    assert router.tells_prefix
+    assert router.reads_prefix
     own.changed(plain.policy)
-    assert (router.policy, router.tells_prefix) == (plain.policy, True)
+    assert (router.policy, router.reads_prefix) == (plain.policy, True)

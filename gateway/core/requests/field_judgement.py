@@ -229,7 +229,7 @@ UNREMARKABLE = frozenset(
 GUARDED: Mapping[str, str] = {
     name.casefold(): name for name, judgement in JUDGED.items() if judgement is not Judgement.PASSED
 }
-"""By their folded letters, which some parsers take for the same name."""
+"""Names by their case-folded form, which some parsers take for the same name."""
 
 
 def judgement_of(name: str) -> Judgement | None:

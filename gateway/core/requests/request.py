@@ -33,7 +33,7 @@ from gateway.core.requests.steering import has_transfer, unsteered
 SCALARS = ("model", "stream", "cache_salt", "user", "priority", XARGS)
 PREVIOUS = "previous_response_id"
 STATE_FIELDS = ("store", "background", PREVIOUS, "conversation")
-"""Of /v1/responses: by which something of it is kept in a worker, or was."""
+"""Fields of /v1/responses by which a worker keeps something of it, or has kept."""
 
 _Value = list[msgspec.Raw] | dict[str, msgspec.Raw] | str | int | float | bool | None
 
@@ -51,7 +51,7 @@ PROMPT_FIELDS = (
     "add_generation_prompt",
     "continue_final_message",
 )
-"""What a chat prompt's text depends on beside its messages."""
+"""The fields that a chat prompt's text depends on beside its messages."""
 
 
 class InferenceRequest:

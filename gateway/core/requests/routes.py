@@ -106,7 +106,7 @@ ROUTES: Mapping[str, Route] = {route.path: route for route in TABLE}
 """Inference routes by path."""
 
 ADDED = Route("", names_model=False, takes_forms=True)
-"""What holds for a path that --route added."""
+"""The route of a path that --route added."""
 
 HEALTH, READY, METRICS, MODELS, REALTIME = "/health", "/ready", "/metrics", "/v1/models", "/v1/realtime"
 PROBES = frozenset({HEALTH, READY})

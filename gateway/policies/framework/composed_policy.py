@@ -1,7 +1,7 @@
 """Policies that are put together of parts, as the configuration says:
 
 [policies.mine]
-filters = ["topology"]                               who may have it; one that leaves nobody is passed over
+filters = ["topology"]                               eligible candidates; one that leaves none is skipped
 scorers = { prefix_overlap = 3, least_load = 1 }     how good is each, by weight
 picker = "max"                                       one of the scores
 policy = "prefix_overlap"                            in place of scorers and picker: who chooses
@@ -130,12 +130,12 @@ def as_choice(answer: Any, num_candidates: int) -> Choice:
         if isinstance(answer, Candidate):
             raise PartError("it answered a candidate; its index among them is wanted, or a Choice")
         raise PartError(f"it answered {answer!r:.80}, neither an index nor a Choice")
-    index: object = choice.index  # what is said of its type, nobody has checked
+    index: object = choice.index  # its declared type is unchecked
     if not isinstance(index, int) or not 0 <= index < num_candidates:
         raise PartError(f"it chose {index!r:.80} of {num_candidates} candidates")
-    told: tuple[object, object] = choice.ttft_s, choice.reason
-    if not isinstance(told[0], int | float | None) or not isinstance(told[1], str):
-        raise PartError(f"its choice has the ttft_s {told[0]!r:.80} and the reason {told[1]!r:.80}")
+    fields: tuple[object, object] = choice.ttft_s, choice.reason
+    if not isinstance(fields[0], int | float | None) or not isinstance(fields[1], str):
+        raise PartError(f"its choice has the ttft_s {fields[0]!r:.80} and the reason {fields[1]!r:.80}")
     if choice.terms and len(choice.terms) != num_candidates:
         raise PartError(f"it gave {len(choice.terms)} terms for {num_candidates} candidates")
     return choice

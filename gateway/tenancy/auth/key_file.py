@@ -16,7 +16,7 @@ from gateway.tenancy.auth.key_format import SaltOf, parse_key_file
 log = logging.getLogger("kvgate.keys")
 
 MAX_BYTES = 16 << 20
-"""Some 100,000 keys, which take about 100 MB of memory. No more of a file is ever read."""
+"""About 100,000 keys, which take about 100 MB of memory. No more of a file is ever read."""
 
 _Fingerprint = tuple[int, int, int] | None
 
