@@ -97,7 +97,7 @@ class HashCache:
 
     RUN_BLOCKS = 32
     SMALL_RUN_BLOCKS = 256
-    """Length of a run of small blocks (SGLang's have one token): finding one costs as much as hashing three."""
+    """Length of a run of small blocks (SGLang's have one token): finding one costs like hashing three."""
 
     def __init__(self, max_runs: int = 20_000) -> None:
         self._max_runs = max_runs
