@@ -55,7 +55,7 @@ class Reloads(Collector):
                 await apply(difference)
             except ConfigError as exc:
                 self.num_refused += 1
-                log.error("the configuration in use stays: %s", exc)
+                log.error("reload rejected, keeping the current configuration: %s", exc)
                 raise
             self._given = difference.applied_to(self._given)
             self.generation += 1
@@ -66,7 +66,9 @@ class Reloads(Collector):
         for line in difference.lines():
             log.info("%s", line)
         if difference.restart:
-            log.warning("these need a restart, and stay as they were: %s", ", ".join(difference.restart))
+            log.warning(
+                "changed options that need a restart keep their values: %s", ", ".join(difference.restart)
+            )
         log.info("configuration %d is in use, %d options changed", self.generation, len(difference.live))
         return {
             "generation": self.generation,

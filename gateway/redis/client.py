@@ -149,7 +149,7 @@ async def check_schema(client: Redis, options: RedisOptions) -> None:
             raise UnusableRedis(f"redis: {options.where}: {exc}") from exc
         if is_unauthorized(exc):
             raise UnusableRedis(
-                f"redis: {options.where} refuses the password or user ({exc}); see --redis-password-file"
+                f"redis: {options.where} rejects the password or user ({exc}); see --redis-password-file"
             ) from exc
         if "syntax" in str(exc).lower():
             raise UnusableRedis(

@@ -63,4 +63,4 @@ def _advice(exc: BaseException) -> str:
         return "; it is out of memory: raise maxmemory, or remove other data"
     if isinstance(exc, ReadOnlyError):
         return "; it is a replica: configure its master"
-    return "; it refuses the password or user: see --redis-password-file" if is_unauthorized(exc) else ""
+    return "; it rejects the password or user: see --redis-password-file" if is_unauthorized(exc) else ""

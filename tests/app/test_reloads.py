@@ -48,7 +48,7 @@ async def test_what_changed_is_told_and_what_needs_a_restart(
     }
     assert (
         "max_attempts: 3 -> 4" in caplog.text
-        and "these need a restart, and stay as they were: port" in caplog.text
+        and "changed options that need a restart keep their values: port" in caplog.text
     )
     assert world.metrics() == [
         "kvgate_config_generation 2.0",
@@ -74,7 +74,7 @@ async def test_a_refusal_changes_nothing_and_is_logged_once(caplog: pytest.LogCa
     with pytest.raises(ConfigError):
         await world.reloads.reload(world.apply)
     assert (world.reloads.generation, world.reloads.num_refused) == (1, 1)
-    assert caplog.text.count("the configuration in use stays: policy: no") == 1
+    assert caplog.text.count("reload rejected, keeping the current configuration: policy: no") == 1
     world.refusal = None
     assert (await world.reloads.reload(world.apply))["changed"] == ["max_attempts", "port"][:1]
     assert repr(world.reloads) == "Reloads(generation=2, refused=1, pending=['port'])"

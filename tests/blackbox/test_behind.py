@@ -69,7 +69,10 @@ async def test_all_is_under_a_base_path() -> None:
         assert (await worker.called()).target == COMPLETIONS.encode() + b"?a=1"
         assert (await bench.ask(request("GET", "/llm/v1/models"))).status == 200
         refused = await bench.ask(post(completion()))
-        assert (refused.status, "all are under /llm" in refused.json["error"]["message"]) == (404, True)
+        assert (refused.status, "all routes are under /llm" in refused.json["error"]["message"]) == (
+            404,
+            True,
+        )
         for path in ("/health", "/ready", "/llm/ready"):
             assert (await bench.ask(request("GET", path))).status == 200
 

@@ -32,7 +32,7 @@ BY_NAME = """
 def choose(query, candidates, rng):
     return sorted(range(len(candidates)), key=lambda i: candidates[i].id)[{place}]
 """
-STAY = " in use stay"
+STAY = "keeping the current"
 
 
 async def two_workers(bench: Bench) -> list[FakeWorker]:
@@ -62,12 +62,12 @@ async def test_a_file_is_read_anew_on_sighup_and_a_broken_one_keeps_the_old(
 
         path.write_text(BY_NAME.format(place=-1))
         gateway.process.send_signal(signal.SIGHUP)
-        await until(lambda: _num_told(gateway.log, "are read anew") == processes, "all reloaded it")
+        await until(lambda: _num_told(gateway.log, "policies reloaded") == processes, "all reloaded it")
         assert await served_by(bench, workers) == [1] * 4
 
         path.write_text("def choose(:\n")
         gateway.process.send_signal(signal.SIGHUP)
-        await gateway.logged(rf"{STAY}s: .*own\.py:1: invalid syntax")
+        await gateway.logged(rf"{STAY} configuration: .*own\.py:1: invalid syntax")
         assert await served_by(bench, workers) == [1] * 4
         shown = (await gateway.admin("GET", "/admin/policies")).json
         assert shown["policy"] == "own" and shown["file"]["refused"].endswith("own.py:1: invalid syntax")
@@ -84,7 +84,7 @@ async def test_a_process_that_is_replaced_has_what_the_others_have(tmp_path: Pat
         path.write_text("def choose(:\n")
         line = await gateway.logged(r"process 0 \(pid (\d+)\) is ready")
         os.kill(int(line[1]), signal.SIGKILL)
-        await gateway.expect_fault(r"process 0 \(pid \d+\) died")
+        await gateway.expect_fault(r"process 0 \(pid \d+\): died")
         await until(lambda: _num_told(gateway.log, "process 0 (pid") >= 3, "process 0 is there again")
         assert await served_by(bench, workers) == [0] * 4
 
@@ -233,7 +233,7 @@ async def test_a_policy_is_tested_as_it_would_run(tmp_path: Path) -> None:
 async def test_unknown_names_are_refused_with_those_that_there_are(tmp_path: Path) -> None:
     assert "there is no policy 'best'; there are expected_ttft, " in await refusal("--policy", "best")
     config = tmp_path / "kvgate.toml"
-    config.write_text('policy = "mine"\n[policies.mine]\nscorers = { best = 1 }\n')
+    config.write_text('[policy]\nname = "mine"\n[policies.mine]\nscorers = { best = 1 }\n')
     reported = await refusal("--config", str(config))
     assert "policies.mine.scorers: there is no scorer 'best'; there are prefix_overlap, " in reported
     assert "own.py: cannot be read" in await refusal("--policy-file", str(tmp_path / "own.py"))

@@ -144,7 +144,7 @@ async def test_a_process_that_is_killed_takes_its_own_requests_only_and_is_repla
         for client in clients:
             await begin_stream(client)
         os.kill(before[0], signal.SIGKILL)
-        await gateway.logged(rf"process 0 \(pid {before[0]}\) died.*SIGKILL")
+        await gateway.logged(rf"process 0 \(pid {before[0]}\): died .*SIGKILL")
         await until(lambda: sum(call.gone.is_set() for call in worker.calls) == 3, "its requests are gone")
         assert await gateway.total("kvgate_worker_requests_in_flight") == 3
         for client in await on_each(bench, 4):  # while it is replaced
@@ -204,7 +204,7 @@ async def test_a_process_that_is_asked_to_stop_finishes_and_is_replaced() -> Non
             lambda: all(pids(bench.gateway)[number] != pid for number, pid in before.items()), "replaced"
         )
         assert (await bench.ask(post(completion()))).status == 200
-        await bench.gateway.logged(rf"process 0 \(pid {before[0]}\) was asked to stop")
+        await bench.gateway.logged(rf"process 0 \(pid {before[0]}\): stopped by a signal")
 
 
 async def test_workers_come_and_go_in_all_processes() -> None:

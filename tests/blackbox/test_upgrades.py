@@ -308,7 +308,7 @@ async def test_the_socket_of_one_that_was_killed_is_in_nobodys_way(tmp_path: Pat
 async def test_what_is_at_the_path_and_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "takeover"
     path.write_text("mine")
-    with pytest.raises(AssertionError, match="is no socket"):
+    with pytest.raises(AssertionError, match="is not a socket"):
         await Gateway.start("--takeover-socket", str(path))
     assert path.read_text() == "mine"
 

@@ -233,7 +233,7 @@ async def test_a_worker_that_we_show_no_certificate(bench: Bench, authority: Aut
             context.wrap_socket(connection, server_side=True).close()
 
     async with greeting(bench, greet) as url:
-        reported = "TLS: it wants a client certificate, see --worker-cert-file"
+        reported = "TLS: it requires a client certificate, see --worker-cert-file"
         await bench.gateway.logged(rf"waiting for worker {url}: {url}/health: .*{reported}$")
 
 
@@ -304,7 +304,7 @@ async def test_a_worker_is_verified_by_the_name_that_is_said_of_it(
     (tmp_path / "key").write_text("sk-engine\n")
     file = tmp_path / "kvgate.toml"
     table = f'server_name = "engine.internal"\nkey_file = "{tmp_path / "key"}"\nengine = "vllm"\n'
-    file.write_text(f'worker = ["{worker.url}"]\n[workers."{worker.url}"]\n{table}')
+    file.write_text(f'[fleet]\nworker = ["{worker.url}"]\n[workers."{worker.url}"]\n{table}')
     async with running("--config", str(file), "--worker-ca-file", authority.file, *QUICK) as bench:
         bench.workers.append(worker)
         await until(lambda: bench.gateway.is_up(worker), "joined")

@@ -92,7 +92,7 @@ async def test_a_server_that_is_not_there_or_refuses_is_told(
     assert not await print_check(server, redis=f"redis://127.0.0.1:{free_port()}")
     assert "is not reached: " in capsys.readouterr().out
     assert not await print_check(server, redis=f"redis://nobody:wr0ng@127.0.0.1:{server.port}")
-    assert "refuses the password or user" in capsys.readouterr().out
+    assert "rejects the password or user" in capsys.readouterr().out
 
 
 def test_check_names_the_rule(server: Server, narrow: Url) -> None:

@@ -66,9 +66,9 @@ def test_only_who_asks_for_one_has_one() -> None:
     with embedded(config) as same:
         assert same is config
     with embedded(load({"redis": "embedded"}, environ={})) as changed:
-        path = Path(changed.redis.removeprefix("unix://"))
+        path = Path(changed.redis.url.removeprefix("unix://"))
         assert path.is_socket()
-        assert changed.booking == "own", "there are no other hosts"
+        assert changed.redis.booking == "own", "there are no other hosts"
     assert not path.exists()
 
 
@@ -110,7 +110,7 @@ def test_a_gateway_does_not_start_with_a_redis_that_it_cannot_use(processes: str
         url = f"redis://:wr0ng@127.0.0.1:{server.port}"
         done = start("--redis", url, "--processes", processes)
     assert done.returncode == 2
-    assert "refuses the password or user" in done.stderr
+    assert "rejects the password or user" in done.stderr
     assert "wr0ng" not in done.stderr and "Traceback" not in done.stderr
 
 

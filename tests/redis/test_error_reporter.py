@@ -18,7 +18,7 @@ def failed(error_reporter: ErrorReporter, exc: Exception, *names: str) -> None:
     [
         (OutOfMemoryError("OOM used memory"), "OOM used memory; it is out of memory: raise maxmemory"),
         (ReadOnlyError("READONLY"), "READONLY; it is a replica: configure its master"),
-        (AuthenticationError("WRONGPASS"), "WRONGPASS; it refuses the password or user: see"),
+        (AuthenticationError("WRONGPASS"), "WRONGPASS; it rejects the password or user: see"),
         (ResponseError("BUSY"), "without it: BUSY"),
         (TimeoutError(), "without it: TimeoutError"),
     ],

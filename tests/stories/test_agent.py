@@ -19,6 +19,7 @@ from gateway.agent.config import AgentConfig
 from gateway.agent.service import serve
 from gateway.agent.sidecar import Sidecar
 from gateway.app import Gateway
+from gateway.config import replaced
 from gateway.core.event_stream import StreamState
 from gateway.replication.agent_feed import reach
 from gateway.replication.agent_targets import Agents
@@ -63,7 +64,7 @@ def is_exact(agent: Sidecar) -> bool:
 async def gateway_beside(first: Story, running: list[Sidecar]) -> AsyncIterator[Story]:
     """Another gateway, which starts now."""
     named = [f"{sim.url}=127.0.0.1:{agent.port}" for sim, agent in zip(first.sims, running, strict=True)]
-    gateway = Gateway(_with(first.gateway.config, agent=named))
+    gateway = Gateway(replaced(first.gateway.config, agent=named))
     await gateway.start()
     try:
         beside = Story(gateway, first.sims, first.session)
@@ -71,10 +72,6 @@ async def gateway_beside(first: Story, running: list[Sidecar]) -> AsyncIterator[
         yield beside
     finally:
         await gateway.stop()
-
-
-def _with(config: Any, **changes: Any) -> Any:
-    return type(config)(**{name: getattr(config, name) for name in config.__struct_fields__} | changes)
 
 
 def sources(told: Story) -> list[str]:
@@ -161,7 +158,7 @@ async def test_an_agent_that_was_killed() -> None:
             process = _agent_process(first.sims[0].url, log)
             try:
                 port = await _port_of(process, log)
-                config = _with(first.gateway.config, agent=[f"{first.sims[0].url}=127.0.0.1:{port}"])
+                config = replaced(first.gateway.config, agent=[f"{first.sims[0].url}=127.0.0.1:{port}"])
                 second = Gateway(config)
                 await second.start()
                 try:

@@ -145,7 +145,7 @@ async def story(options: dict[str, Any] | None = None, **sim: Any) -> AsyncItera
         "admin_port": 0,
         "expose_headers": True,
         "probe_interval_s": 0.2,
-        "replay_port": 0,
+        "events_replay_port": 0,
     }
     gateway = Gateway(config_of(**(given | (options or {}))))
     await gateway.start()

@@ -151,7 +151,7 @@ async def test_the_password_becomes_another(server: Server, caplog: Any) -> None
                 await reads_for_itself(follows)
                 await follows.talk(137)
                 await settled(reads, follows)
-                assert caplog.text.count("refuses the password or user") == 2  # each, once
+                assert caplog.text.count("rejects the password or user") == 2  # each, once
             finally:
                 client.config_set("requirepass", "")
         await are_one_again(reads, follows)

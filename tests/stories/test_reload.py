@@ -133,7 +133,7 @@ def test_all_or_nothing_with_the_reason_and_no_secret(tmp_path: Path, flags: tup
         assert "kvgate_config_generation 2.0" in metrics and "kvgate_config_pending_options 1.0" in metrics
         assert 'kvgate_config_reloads_total{result="refused"} 3.0' in metrics
         log = gateway.log()
-        assert "these need a restart, and stay as they were: redis" in log and SECRET not in log
+        assert "changed options that need a restart keep their values: redis" in log and SECRET not in log
         assert gateway.process.poll() is None
 
 

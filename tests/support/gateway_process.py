@@ -120,8 +120,9 @@ class GatewayProcess:
     @staticmethod
     def check(*flags: str) -> str:
         """Output of `kvgate check`; it must have succeeded."""
-        command = [*GATEWAY, "check", *flags]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=clean_environment())
+        given, environment = split(flags)
+        command = [*GATEWAY, "check", *given]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
