@@ -163,7 +163,7 @@ async def test_an_engine_that_restarts_is_forgotten_by_all(server: Server) -> No
 async def process(first: Story, server: Server, index: str = "replicated") -> AsyncIterator[GatewayProcess]:
     """That reads both workers' events for all. The engines run in this loop: it is waited for in a thread."""
     workers = [flag for sim in first.sims for flag in ("--worker", sim.url)]
-    tokenizer = first.gateway.config.tokenizer[0]
+    tokenizer = first.gateway.config.tokenizer.path[0]
     flags = ("--tokenizer", tokenizer, "--redis", server.url, "--probe-interval-s", "0.2")
     reads = GatewayProcess(*workers, *flags, "--index", index)
     await asyncio.to_thread(reads.__enter__)
