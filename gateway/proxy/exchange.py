@@ -4,9 +4,8 @@
                        ▲        │ lost before the first byte: another worker
                        └────────┘ lost after it: error event (stream) or a cut connection
 
-Every request ends in `close`, once: the booking is released, metrics are counted, the client's answer is
-complete or visibly cut. Nothing here awaits on the hot path; a task exists only while a connection is opened
-or a prompt is tokenized elsewhere.
+Every request ends in `close`, once: the booking is released, and the client's answer is complete or cut.
+A task exists only while a connection is opened or a prompt is tokenized elsewhere.
 """
 
 import asyncio
