@@ -68,7 +68,9 @@ def test_the_printed_request_finds_its_prefix_the_second_time(demo: "subprocess.
     assert reported[0][1] == 0
     assert reported[1][0] == reported[0][0]
     assert reported[1][1] > 0
-    line, _ = read_until(demo, re.compile(r"demo -> (\S+) .* (\d+) of \d+ prompt tokens held .* TTFT \d+ ms"))
+    line, _ = read_until(
+        demo, re.compile(r"demo -> (\S+) .* (\d+) of \d+ prompt tokens predicted cached .* TTFT \d+ ms")
+    )
     assert line.group(1) == reported[0][0]
 
 

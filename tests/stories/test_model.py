@@ -139,7 +139,7 @@ async def test_one_broken_tokenizer_of_ten(
         assert await check(config) == 1
         printed = capsys.readouterr().out
         assert printed.count("WRONG") == 1
-        assert re.search(r"WRONG: the tokenizer of m9 is broken: .*tokenizer.json.*; put it right", printed)
+        assert re.search(r"WRONG: the tokenizer of m9 is broken: .*tokenizer.json.*; repair it", printed)
 
 
 async def test_a_worker_with_another_template_is_routed_on_load_beside_those_that_agree(

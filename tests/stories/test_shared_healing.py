@@ -47,10 +47,10 @@ async def warm(
             await ask(first.session, sim.url, HOT)
         await first.talk(30)
         await first.settled()
-        async with beside(first, server, pace, assumed_keep_s=keep_s) as reads:
+        async with beside(first, server, pace, events_assumed_keep_s=keep_s) as reads:
             await holds(reads)
             await blind(reads)
-            async with beside(first, server, pace, assumed_keep_s=keep_s) as follows:
+            async with beside(first, server, pace, events_assumed_keep_s=keep_s) as follows:
                 await blind(follows)
                 yield first, reads, follows
 

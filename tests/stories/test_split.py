@@ -258,7 +258,7 @@ PREFILL_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("fault", PREFILL_FAULTS)
 async def test_a_prefill_that_fails_is_not_seen(fault: str, stream: bool) -> None:
     faults, cause = PREFILL_FAULTS[fault]
-    async with split(config={"prefill_timeout_s": 0.5}) as told:
+    async with split(config={"disaggregation_prefill_timeout_s": 0.5}) as told:
         await told.sim(told.prefills[0], **faults)
         await told.same(stream=stream)
         await told.same("/v1/chat/completions", **CHAT, stream=stream)
