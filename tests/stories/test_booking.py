@@ -231,10 +231,12 @@ async def test_a_gateway_that_is_killed_has_nothing_booked(server: Server) -> No
 
 async def test_one_that_stops_says_so(server: Server) -> None:
     async with several(server) as told:
-        await told.gateways[1].stop(0)
         bookings = told.gateways[0].bookings
-        await until(lambda: bookings and bookings.remote_hosts.num_gateways == 0)
-        assert bookings and bookings.remote_hosts.num_dropped == 0
+        assert bookings
+        before = bookings.remote_hosts.num_dropped  # on a busy machine either may have been silent for long
+        await told.gateways[1].stop(0)
+        await until(lambda: bookings.remote_hosts.num_gateways == 0)
+        assert bookings.remote_hosts.num_dropped == before
 
 
 @pytest.mark.parametrize("booking", ["shared", "atomic"])
