@@ -203,7 +203,7 @@ def _blind(subscribed: Subscribed) -> dict[str, Any] | None:
     """Why not all is known of what the worker holds, and what has come to be known since."""
     if (reason := subscribed.stream.blind_reason) is None:
         return None
-    recovery = getattr(subscribed, "healing", None)  # none where an agent is followed
+    recovery = getattr(subscribed, "recovery", None)  # none where an agent is followed
     return {"reason": reason} | (recovery.describe() if recovery else {})
 
 

@@ -124,7 +124,7 @@ class SharedBookings:
         """Publish the end and close the connections; tasks have ended by now."""
         if self.lock:
             await self.lock.close()
-        if hasattr(self, "teller"):
+        if hasattr(self, "publisher"):
             self.publish_connection.publish(self.publisher.last())
         await self.publish_connection.end()
         await self._listener.end()
