@@ -73,7 +73,7 @@ async def test_metric_names_carry_units_and_help() -> None:
         for name, kind in families.items():
             assert (kind == "counter") == name.endswith("_total"), name
             is_duration = name.endswith("_seconds") and "_max_" not in name
-            assert (kind == "histogram") <= is_duration, name
+            assert (kind == "histogram") == is_duration, name
         usage = f'kvgate_engine_kv_cache_usage_ratio{{worker="{worker.id}"}}'
 
         async def has_usage() -> bool:
