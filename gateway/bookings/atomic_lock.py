@@ -72,7 +72,9 @@ class DistributedLock:
         self._is_off = False
 
     def __repr__(self) -> str:
-        return f"Turns({self.num_acquired} taken, {len(self._waiting)} waiting, off={self._is_off})"
+        return (
+            f"DistributedLock({self.num_acquired} acquired, {len(self._waiting)} waiting, off={self._is_off})"
+        )
 
     def start(self, tasks: Tasks, publisher: Publisher) -> None:
         self._loop = asyncio.get_running_loop()
@@ -93,6 +95,7 @@ class DistributedLock:
 
     async def _run(self) -> None:
         try:
+            await self._skip_earlier_acquisitions()
             while True:
                 await self._woken.wait()
                 self._woken.clear()
@@ -106,6 +109,13 @@ class DistributedLock:
         finally:  # no request waits for a task that has ended
             self._is_off = True
             self._act()
+
+    async def _skip_earlier_acquisitions(self) -> None:
+        """Read the number of the last acquisition before this gateway's start: its bookings were published
+        before this gateway subscribed, and are in the others' snapshots if they still count."""
+        with contextlib.suppress(*LOST):
+            async with asyncio.timeout(ANSWER_S):
+                self._last = int(await self._client.get(self._keys[1]) or 0)
 
     async def _decide_without_lock(self, exc: BaseException) -> None:
         """Decide without the lock until Redis grants it again."""

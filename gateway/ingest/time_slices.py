@@ -29,7 +29,7 @@ class TimeSlices:
         self._asked_at: float | None = None
 
     def __repr__(self) -> str:
-        return f"Turns({len(self._waiting)} waiting)"
+        return f"TimeSlices({len(self._waiting)} waiting)"
 
     def add(self, call: Callable[[], None]) -> None:
         self._waiting.append(call)

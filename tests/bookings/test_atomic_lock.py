@@ -97,6 +97,20 @@ async def test_a_turn_of_one_who_died_ends_by_itself(server: Server) -> None:
         assert (turns.num_acquired, turns.num_late, turns.num_without) == (1, 1, 0)  # it never told
 
 
+async def test_bookings_of_acquisitions_before_a_gateways_start_are_not_waited_for(
+    server: Server, patient: None
+) -> None:
+    server.ask("SET", NUMBER, "7")
+    async with deciding(server, 2) as (locks, _):
+        done: list[int] = []
+        for lock in locks:
+            await until(lambda lock=lock: lock._last == 7)  # type: ignore[misc]
+        for lock in locks:
+            lock.enter(lambda: done.append(1))
+        await until(lambda: len(done) == 2)
+        assert [each.num_late for each in locks] == [0, 0]
+
+
 async def test_without_an_answer_all_decide_at_once_until_there_is_one(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:

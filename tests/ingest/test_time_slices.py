@@ -20,7 +20,7 @@ async def test_together_they_hold_the_loop_for_one_turn() -> None:
     time_slices, called = TimeSlices(clock=count(0, SLICE_S / 2).__next__), list[int]()
     for i in range(5):
         time_slices.add(lambda i=i: called.append(i))  # type: ignore[misc]
-    assert repr(time_slices) == "Turns(5 waiting)"
+    assert repr(time_slices) == "TimeSlices(5 waiting)"
     seen = []
     while len(called) < 5:
         await asyncio.sleep(0)
