@@ -63,7 +63,7 @@ from gateway.observability.verification.tapped_index import TappedIndex
 from gateway.observability.verification.usage_sampling import UsageSampling
 from gateway.observability.verification.verifier import Verifier
 from gateway.proxy.api import Api
-from gateway.proxy.context import AskUsage, Context, proxy_options
+from gateway.proxy.context import AskUsage, Context
 from gateway.proxy.dispatch import Dispatch
 from gateway.proxy.prompts import Prompts
 from gateway.proxy.time_slice import TimeSlice
@@ -374,6 +374,7 @@ class Gateway:
         remote_lookup = RemoteLookup(router, fetch) if fetch else None
         under_lock = self.bookings.under_lock if self.bookings else None
         context = Context(
+            config=config,
             router=router,
             prompts=Prompts(self.prompts, router, self.worker_tokenizer, remote_lookup),
             metrics=self.metrics,
@@ -384,7 +385,6 @@ class Gateway:
             usages=usages,
             suspect=partial(suspect, self),
             blame=self.standings.failed,
-            options=proxy_options(config),
             gate=gate_of(config, router, self.quota_usage),
             ask_usage=self.asking(),
             time_slice=TimeSlice(under_lock, router.tokenize) if under_lock else None,

@@ -1,6 +1,6 @@
 """A running gateway takes another configuration: first all that can fail, then all at once.
 
-`config/live.py` says which options; each of them has its place here.
+`live=` in an option's declaration lists what may change; each such option has its place here.
 """
 
 import logging
@@ -14,7 +14,6 @@ from gateway.config import Config
 from gateway.config.worker_specs import parse_spec
 from gateway.discovery.declared import said_of
 from gateway.http.networks import Trusted
-from gateway.proxy.context import proxy_options
 from gateway.tenancy.admission.gate import follow, gate_of
 from gateway.tenancy.admission.request_identity import trusted_peers
 from gateway.tenancy.auth import credentials
@@ -57,7 +56,7 @@ def _swap(
     gateway.config = config
     choose()
     gateway.watch_trials()
-    dispatch.reconfigure(proxy_options(config), gateway.asking())
+    dispatch.reconfigure(config, gateway.asking())
     if (gate := dispatch.context.gate) is not None:
         gate.reconfigure(config)
         follow(gateway.router, gate.queues)

@@ -1,4 +1,4 @@
-"""Services and options that the exchanges of a gateway share."""
+"""Services and configuration that the exchanges of a gateway share."""
 
 import asyncio
 import logging
@@ -15,7 +15,6 @@ from gateway.http.messages import HttpRequest
 from gateway.http.usage_injection import UnaskedScanner, with_usage
 from gateway.observability.metrics import Metrics
 from gateway.observability.request_end import OnEnd
-from gateway.proxy.deadlines import Deadlines
 from gateway.proxy.prompts import Prompts
 from gateway.proxy.retries import Retries
 from gateway.proxy.time_slice import TimeSlice
@@ -33,42 +32,6 @@ from gateway.upstream.pools import Pools
 log = logging.getLogger("kvgate.proxy")
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyOptions:
-    """Options of the proxy in seconds, counts and bytes; `gateway/config/` has their reasons. 0 seconds means
-    no limit."""
-
-    connect_timeout_s: float = 5.0
-    deadlines: Deadlines = Deadlines()
-    pool_idle_s: float = 4.0
-    max_attempts: int = 2
-    retry_share: float = 0.2
-    expose_headers: bool = False
-    prefill_timeout_s: float = 60.0
-    allow_transfer_fields: bool = False
-    session_header: bytes = b""
-    session_cookie: bytes = b""
-    mask_cached_tokens: bool = False
-
-
-def proxy_options(config: Config) -> ProxyOptions:
-    return ProxyOptions(
-        connect_timeout_s=config.proxy.connect_timeout_s,
-        deadlines=Deadlines(
-            config.proxy.first_byte_timeout_s, config.proxy.idle_timeout_s, config.proxy.total_timeout_s
-        ),
-        pool_idle_s=config.proxy.pool_idle_s,
-        max_attempts=config.proxy.max_attempts,
-        retry_share=config.proxy.retry_share,
-        expose_headers=config.headers.expose_headers,
-        prefill_timeout_s=config.disaggregation.prefill_timeout_s,
-        allow_transfer_fields=config.proxy.allow_transfer_fields,
-        session_header=config.headers.session_header.lower().encode(),
-        session_cookie=config.headers.session_cookie.encode(),
-        mask_cached_tokens=config.auth.mask_cached_tokens,
-    )
-
-
 AskUsage = Callable[[Worker, bool], UnaskedScanner | None]
 """Decides whether a stream's usage is requested where its client does not: the scanner that strips it, or
 None. The flag is True where the usage is needed."""
@@ -79,6 +42,7 @@ class Context:
     """The services of exchanges. Each exchange keeps the context that it began with; a reload makes another
     one (`proxy/dispatch.py`)."""
 
+    config: Config
     router: Router
     prompts: Prompts
     metrics: Metrics
@@ -91,7 +55,6 @@ class Context:
     """Reports a failure of a worker that may be down: why, and whether it refused the connection."""
     blame: Callable[[WorkerId, str], None] = lambda worker, reason: None
     """Reports a failure of a worker that is up."""
-    options: ProxyOptions = ProxyOptions()
     gate: Gate | None = None
     ask_usage: AskUsage = lambda worker, is_needed: None
     time_slice: TimeSlice | None = None

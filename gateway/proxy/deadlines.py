@@ -1,31 +1,27 @@
-"""Timeouts of an exchange, in seconds; 0 is no limit."""
+"""Timeouts of an exchange, from table `[proxy]`; 0 is no limit."""
 
-from dataclasses import dataclass
+from gateway.config.proxy import Proxy
 
 
-@dataclass(frozen=True, slots=True)
-class Deadlines:
-    """`first_byte_s` and `idle_s` run from the last activity, before and after the answer's head;
-    `total_s` from the request's arrival."""
+def time_left(
+    timeouts: Proxy, now: float, *, started: float, last_activity: float, has_answer: bool
+) -> float | None:
+    """Return the seconds until the next check; 0 or less: a timeout is exceeded; None: no check is due.
 
-    first_byte_s: float = 0.0
-    idle_s: float = 600.0
-    total_s: float = 0.0
+    The first-byte and idle timeouts run from the last activity, before and after the answer's head; the total
+    timeout from the request's arrival. Before the head, without a limit, the next check is after the idle
+    timeout, since the head may come by then.
+    """
+    ends: list[float] = []
+    quiet_s = timeouts.idle_timeout_s if has_answer else timeouts.first_byte_timeout_s
+    if quiet_s:
+        ends.append(last_activity + quiet_s)
+    elif not has_answer and timeouts.idle_timeout_s:
+        ends.append(now + timeouts.idle_timeout_s)
+    if timeouts.total_timeout_s:
+        ends.append(started + timeouts.total_timeout_s)
+    return min(ends) - now if ends else None
 
-    def left(self, now: float, *, started: float, last_activity: float, has_answer: bool) -> float | None:
-        """Return the seconds until the next check; 0 or less: a timeout is exceeded; None: no check is due.
 
-        Before the head, without a limit, the next check is after `idle_s`, since the head may come by then.
-        """
-        ends: list[float] = []
-        quiet_s = self.idle_s if has_answer else self.first_byte_s
-        if quiet_s:
-            ends.append(last_activity + quiet_s)
-        elif not has_answer and self.idle_s:
-            ends.append(now + self.idle_s)
-        if self.total_s:
-            ends.append(started + self.total_s)
-        return min(ends) - now if ends else None
-
-    def is_total_over(self, now: float, started: float) -> bool:
-        return bool(self.total_s) and now >= started + self.total_s
+def is_total_over(timeouts: Proxy, now: float, started: float) -> bool:
+    return bool(timeouts.total_timeout_s) and now >= started + timeouts.total_timeout_s

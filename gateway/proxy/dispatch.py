@@ -7,6 +7,7 @@ An exchange lives until its answer has ended; `Dispatch.exchanges` has those tha
 
 from dataclasses import replace
 
+from gateway.config import Config
 from gateway.core.decision import Prompt
 from gateway.core.decoding import LARGE
 from gateway.core.requests.request import InferenceRequest
@@ -17,7 +18,7 @@ from gateway.disaggregation.legs import Legs, LegServices
 from gateway.http.messages import HttpRequest
 from gateway.observability.otlp import Traces
 from gateway.proxy import responses
-from gateway.proxy.context import AskUsage, Context, ProxyOptions
+from gateway.proxy.context import AskUsage, Context
 from gateway.proxy.exchange import InferenceExchange
 from gateway.proxy.intake import request_of
 from gateway.proxy.large_intake import LargeIntake, Refuse
@@ -38,19 +39,19 @@ class Dispatch:
         self.intakes: set[LargeIntake] = set()
         self._legs = legs
         self._traces = traces
-        self.reconfigure(context.options, context.ask_usage)
+        self.reconfigure(context.config, context.ask_usage)
         if context.gate is not None:
             self.open_gate(context.gate)
 
     def __repr__(self) -> str:
         return f"Dispatch({len(self.exchanges)} exchanges)"
 
-    def reconfigure(self, options: ProxyOptions, ask_usage: AskUsage) -> None:
-        """Options for requests that begin from now on."""
-        context = self.context
-        self.context = replace(context, options=options, ask_usage=ask_usage)
-        context.retries.limit(max_attempts=options.max_attempts, share=options.retry_share)
-        context.pools.limit(connect_timeout_s=options.connect_timeout_s, idle_s=options.pool_idle_s)
+    def reconfigure(self, config: Config, ask_usage: AskUsage) -> None:
+        """Take a configuration for requests that begin from now on."""
+        context, proxy = self.context, config.proxy
+        self.context = replace(context, config=config, ask_usage=ask_usage)
+        context.retries.limit(max_attempts=proxy.max_attempts, share=proxy.retry_share)
+        context.pools.limit(connect_timeout_s=proxy.connect_timeout_s, idle_s=proxy.pool_idle_s)
 
     def open_gate(self, gate: Gate) -> None:
         """Admission control for requests that begin from now on."""
@@ -77,19 +78,19 @@ class Dispatch:
         """Make the exchange of a request and begin it. Raises UnknownResponse and TooManyRequests; the
         exchange answers all later errors."""
         context = self.context
-        if context.options.mask_cached_tokens:  # in a compressed answer they could not be masked
+        if context.config.auth.mask_cached_tokens:  # in a compressed answer they could not be masked
             http.headers = [header for header in http.headers if header[0] != b"accept-encoding"]
         http.body = b""  # the request has it now, and forgets it when no attempt needs it any more
         exchange = InferenceExchange(context, http, responder, request, self.exchanges)
         if route_of(request.path).keeps_state:
             exchange.plan = responses.plan_of(exchange, responses.continued(context, http, request))
         elif self._legs is not None and self._may_split(request):
-            options = context.options
+            config = context.config
             exchange.plan = Legs(
                 self._legs,
                 exchange,
-                max_attempts=options.max_attempts,
-                timeout_s=options.prefill_timeout_s,
+                max_attempts=config.proxy.max_attempts,
+                timeout_s=config.disaggregation.prefill_timeout_s,
             ).plan()
         return self._admit(exchange)
 

@@ -26,6 +26,7 @@ from gateway.http.sse import SseScanner
 from gateway.observability.metrics import WorkerMetrics
 from gateway.observability.request_end import CUT, OUT_OF_TIME, STOPPED, End, notify_ended
 from gateway.proxy.context import Context
+from gateway.proxy.deadlines import is_total_over, time_left
 from gateway.proxy.retries import Tries
 from gateway.proxy.retryable import refusal_of
 from gateway.proxy.time_slice import failed
@@ -218,14 +219,14 @@ class InferenceExchange(Execution):
             refused = refusal_of(head.status, self.decision, self.tries.failed.values())
             if refused and self.may_try_another():
                 return self._abandon(refused)
-        masks, limit = self.context.options.mask_cached_tokens, limit_of(self.request, self.decision)
+        masks, limit = self.context.config.auth.mask_cached_tokens, limit_of(self.request, self.decision)
         self._status, self._answer = head.status, Answer(head, self.scanner, masks=masks, limit=limit)
         self._prompt = None  # no other attempt follows, and a stream may last for an hour
         self.request.let_go()
         self.context.let_go(self.http)
         if self._answer.is_plain and self.decision:
             self.context.router.first_token(self.decision)  # an unstreamed answer comes all at once
-        exposed = self.decision if self.context.options.expose_headers else None
+        exposed = self.decision if self.context.config.headers.expose_headers else None
         is_reframed = self._answer.is_reframed
         self.responder.head(head_to_client(head, self.request_id, exposed, is_stream=is_reframed))
         return None
@@ -411,11 +412,9 @@ class InferenceExchange(Execution):
             self._timer = self._loop.call_later(max(left, 0.001), self._on_timer)
 
     def _time_left(self) -> float | None:
-        return self.context.options.deadlines.left(
-            self._loop.time(),
-            started=self.arrived_s,
-            last_activity=self._last_activity,
-            has_answer=self._answer is not None,
+        timeouts, now, since = self.context.config.proxy, self._loop.time(), self._last_activity
+        return time_left(
+            timeouts, now, started=self.arrived_s, last_activity=since, has_answer=self.has_answer
         )
 
     def _on_timer(self) -> None:
@@ -429,7 +428,7 @@ class InferenceExchange(Execution):
             self.client_gone()
             return self.responder.abort()
         if self._answer:
-            is_over = self.context.options.deadlines.is_total_over(self._loop.time(), self.arrived_s)
+            is_over = is_total_over(self.context.config.proxy, self._loop.time(), self.arrived_s)
             return self._cut(
                 f"{'total' if is_over else 'idle'} timeout exceeded", is_workers_fault=not is_over
             )

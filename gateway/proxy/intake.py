@@ -7,6 +7,7 @@ from gateway.apis.large_body import parse_large
 from gateway.apis.multipart import MARK, check_no_form, form_kind, parse_form
 from gateway.apis.routes import default_model
 from gateway.apis.session import session_of
+from gateway.config.admission import Headers
 from gateway.core.decoding import LARGE
 from gateway.core.errors import ModelMissing
 from gateway.core.requests.cache_salt import refused
@@ -55,7 +56,7 @@ async def large_request_of(
 def _checked(
     context: Context, http: HttpRequest, asked: str | None, request: InferenceRequest
 ) -> InferenceRequest:
-    options, who, fleet = context.options, http.who, context.router.fleet
+    who, fleet = http.who, context.router.fleet
     if who is not None:
         who.check(request.model)
         request.tenant = who.tenant
@@ -63,13 +64,18 @@ def _checked(
         check_plain(http.path, request.model, fleet.served())
     if asked is None and b"?" in http.target:
         http.target = renamed_query(http.target, request.model)  # the query may name an empty one
-    if session := session_of(http, options.session_header, options.session_cookie):
+    if session := session_of(http, *session_names(context.config.headers)):
         request.session = session
     return request
 
 
+def session_names(headers: Headers) -> tuple[bytes, bytes]:
+    """Return the header, in lower case, and the cookie that name a session."""
+    return headers.session_header.lower().encode(), headers.session_cookie.encode()
+
+
 def _parse(context: Context, http: HttpRequest, asked: str | None, default: str | None) -> InferenceRequest:
-    keeps, path, body, who = context.options.allow_transfer_fields, http.path, http.body, http.who
+    keeps, path, body, who = context.config.proxy.allow_transfer_fields, http.path, http.body, http.who
     salt, models = (who.salt, who.models) if who is not None else (None, None)
     if body[:2] == MARK:
         if salt is not None:

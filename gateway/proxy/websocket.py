@@ -113,10 +113,10 @@ class Tunnel(Observer):
         self._worker = WorkerEnd(self, exchange.switched(head.status))
         self._frames = self._limited_frames()
         self._metrics.num_tunnels_open += 1
-        self._arm(context.options.deadlines.idle_s)
+        self._arm(context.config.proxy.idle_timeout_s)
         if responder.client_is_full:
             self._worker.hold(True)
-        exposed = exchange.decision if context.options.expose_headers else None
+        exposed = exchange.decision if context.config.headers.expose_headers else None
         responder.switch(upgrade_to_client(head, exchange.request_id, exposed), self._from_client)
         if data:
             self.from_worker(data)
@@ -220,7 +220,7 @@ class Tunnel(Observer):
 
     def _on_timer(self) -> None:
         """An open tunnel has an idle timeout only: there is no answer that could take too long."""
-        idle_s = self._exchange.context.options.deadlines.idle_s
+        idle_s = self._exchange.context.config.proxy.idle_timeout_s
         left = self._last_activity + idle_s - self._loop.time()
         if left > 0:
             self._arm(left)

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.app.reconfigure import prepare
-from gateway.config import by_key, config_of, load, replaced
+from gateway.config import Config, by_key, config_of, load, replaced
 from gateway.config.worker_specs import specs_of
 from gateway.core.errors import ConfigError
 
@@ -28,8 +28,8 @@ async def running(**options: Any) -> AsyncIterator[Gateway]:
         await gateway.stop(0)
 
 
-def options(gateway: Gateway) -> Any:
-    return gateway.dispatch.context.options
+def in_use(gateway: Gateway) -> Config:
+    return gateway.dispatch.context.config
 
 
 def gate(gateway: Gateway) -> Any:
@@ -82,8 +82,8 @@ SEEN: dict[str, tuple[Any, Callable[[Gateway], object], object]] = {
     "policy_shadow": (["round_robin"], lambda g: [*g.active_policy.trials.comparisons], ["round_robin"]),
     "policy_medium_worth": (["CPU=0.3"], lambda g: g.active_policy._made.library._worth["CPU"], 0.3),
     "location": ("rack1", lambda g: g.active_policy._made.library._place, "rack1"),
-    "session_header": ("x-talk", lambda g: options(g).session_header, b"x-talk"),
-    "session_cookie": ("talk", lambda g: options(g).session_cookie, b"talk"),
+    "session_header": ("x-talk", lambda g: in_use(g).headers.session_header, "x-talk"),
+    "session_cookie": ("talk", lambda g: in_use(g).headers.session_cookie, "talk"),
     "queue_above_ttft_s": (2.0, lambda g: gate(g).queues.rule.above_ttft_s, 2.0),
     "queue_above_in_flight": (
         3,
@@ -102,18 +102,22 @@ SEEN: dict[str, tuple[Any, Callable[[Gateway], object], object]] = {
     "priority_header": ("x-p", lambda g: gate(g)._names.priority, b"x-p"),
     "slo_header": ("x-s", lambda g: gate(g)._names.slo_ttft_ms, b"x-s"),
     "connect_timeout_s": (1.5, lambda g: g.pools.of("http://127.0.0.1:9").connect_timeout_s, 1.5),
-    "first_byte_timeout_s": (1.5, lambda g: options(g).deadlines.first_byte_s, 1.5),
-    "idle_timeout_s": (1.5, lambda g: options(g).deadlines.idle_s, 1.5),
-    "total_timeout_s": (1.5, lambda g: options(g).deadlines.total_s, 1.5),
+    "first_byte_timeout_s": (1.5, lambda g: in_use(g).proxy.first_byte_timeout_s, 1.5),
+    "idle_timeout_s": (1.5, lambda g: in_use(g).proxy.idle_timeout_s, 1.5),
+    "total_timeout_s": (1.5, lambda g: in_use(g).proxy.total_timeout_s, 1.5),
     "pool_idle_s": (1.5, lambda g: g.pools.of("http://127.0.0.1:9").idle_s, 1.5),
-    "max_attempts": (5, lambda g: (options(g).max_attempts, g.dispatch.context.retries.max_attempts), (5, 5)),
+    "max_attempts": (
+        5,
+        lambda g: (in_use(g).proxy.max_attempts, g.dispatch.context.retries.max_attempts),
+        (5, 5),
+    ),
     "retry_share": (0.5, lambda g: g.dispatch.context.retries.share, 0.5),
     "route": (["/sleep"], lambda g: "/sleep" in g.api.routes, True),
     "refuse_route": (["/generate"], lambda g: "/generate" in g.api.routes, False),
     "body_memory_bytes": (1 << 31, lambda g: g.surface.bodies.max_bytes, 1 << 31),
-    "disaggregation_prefill_timeout_s": (1.5, lambda g: options(g).prefill_timeout_s, 1.5),
-    "allow_transfer_fields": (True, lambda g: options(g).allow_transfer_fields, True),
-    "expose_headers": (True, lambda g: options(g).expose_headers, True),
+    "disaggregation_prefill_timeout_s": (1.5, lambda g: in_use(g).disaggregation.prefill_timeout_s, 1.5),
+    "allow_transfer_fields": (True, lambda g: in_use(g).proxy.allow_transfer_fields, True),
+    "expose_headers": (True, lambda g: in_use(g).headers.expose_headers, True),
     "probe_interval_s": (1.5, lambda g: g.roster._options.probe_interval_s, 1.5),
     "usage_injection": ("off", lambda g: g.dispatch.context.ask_usage.__self__._mode, "off"),  # type: ignore[attr-defined]
     "max_body_bytes": (2048, lambda g: limits(g).max_body_bytes, 2048),
@@ -176,11 +180,11 @@ def _is_new(seen: Callable[[Gateway], object], gateway: Gateway, expected: objec
 )
 async def test_what_is_refused_changes_nothing(change: dict[str, Any], words: str) -> None:
     async with running(**WITH_A_GATE) as gateway:
-        before = (gateway.config, options(gateway), policy(gateway), gate(gateway).queues.rule)
+        before = (gateway.config, in_use(gateway), policy(gateway), gate(gateway).queues.rule)
         config = replaced(gateway.config, max_attempts=9, queue_above_in_flight=7, **change)
         with pytest.raises(ConfigError, match=words):
             await prepare(gateway, config)
-        assert before == (gateway.config, options(gateway), policy(gateway), gate(gateway).queues.rule)
+        assert before == (gateway.config, in_use(gateway), policy(gateway), gate(gateway).queues.rule)
 
 
 async def test_workers_that_go_and_stay() -> None:

@@ -169,7 +169,7 @@ FAILURES: dict[str, Any] = {
 
 @pytest.mark.parametrize("cause", FAILURES)
 def test_another_prefill_worker_is_tried(monkeypatch: pytest.MonkeyPatch, cause: str) -> None:
-    world = World(monkeypatch, "p:1", "p:2", "d:1", prefill_timeout_s=5.0)
+    world = World(monkeypatch, "p:1", "p:2", "d:1", disaggregation_prefill_timeout_s=5.0)
     _, answered = world.ask()
     first, second = ("p:1", "p:2") if world.was_asked("p:1") else ("p:2", "p:1")
     if FAILURES[cause]:

@@ -1,26 +1,31 @@
 import pytest
 
-from gateway.proxy.deadlines import Deadlines
+from gateway.config.proxy import Proxy
+from gateway.proxy.deadlines import is_total_over, time_left
+
+
+def timeouts(first_byte_s: float = 0, idle_s: float = 600, total_s: float = 0) -> Proxy:
+    return Proxy(first_byte_timeout_s=first_byte_s, idle_timeout_s=idle_s, total_timeout_s=total_s)
 
 
 @pytest.mark.parametrize(
-    ("deadlines", "has_answer", "left"),
+    ("limits", "has_answer", "left"),
     [
-        (Deadlines(0, 600, 0), True, 590),
-        (Deadlines(0, 600, 0), False, 600),
-        (Deadlines(5, 600, 0), False, -5),
-        (Deadlines(5, 600, 0), True, 590),
-        (Deadlines(0, 0, 0), True, None),
-        (Deadlines(0, 0, 0), False, None),
-        (Deadlines(0, 600, 100), True, 60),
-        (Deadlines(0, 0, 40), False, 0),
+        (timeouts(0, 600, 0), True, 590),
+        (timeouts(0, 600, 0), False, 600),
+        (timeouts(5, 600, 0), False, -5),
+        (timeouts(5, 600, 0), True, 590),
+        (timeouts(0, 0, 0), True, None),
+        (timeouts(0, 0, 0), False, None),
+        (timeouts(0, 600, 100), True, 60),
+        (timeouts(0, 0, 40), False, 0),
     ],
 )
-def test_the_nearest_end_counts(deadlines: Deadlines, has_answer: bool, left: float | None) -> None:
-    assert deadlines.left(1040, started=1000, last_activity=1030, has_answer=has_answer) == left
+def test_the_nearest_timeout_counts(limits: Proxy, has_answer: bool, left: float | None) -> None:
+    assert time_left(limits, 1040, started=1000, last_activity=1030, has_answer=has_answer) == left
 
 
-def test_the_total_is_over_or_not_there() -> None:
-    assert Deadlines(total_s=10).is_total_over(1010, 1000)
-    assert not Deadlines(total_s=10).is_total_over(1009, 1000)
-    assert not Deadlines().is_total_over(1e9, 0)
+def test_the_total_timeout_is_exceeded_or_not_set() -> None:
+    assert is_total_over(timeouts(total_s=10), 1010, 1000)
+    assert not is_total_over(timeouts(total_s=10), 1009, 1000)
+    assert not is_total_over(timeouts(), 1e9, 0)

@@ -2,7 +2,6 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.config import config_of
 from gateway.config.tenant_limits import Limits
 from gateway.core.blocks import tokens_of
 from gateway.core.decision import Prompt
@@ -56,7 +55,7 @@ def test_a_pool_is_dropped_with_its_endpoint(world: World) -> None:
 
 
 def test_a_session_is_what_a_header_says_or_else_the_field_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", session_header=b"x-session-id", session_cookie=b"sid")
+    world = World(monkeypatch, "w:1", session_header="X-Session-Id", session_cookie="sid")
     body = b'{"model":"m","prompt":"x","user":"u"}'
     for headers, session in (([], "u"), ([(b"cookie", b"sid=c")], "c"), ([(b"x-session-id", b"h")], "h")):
         assert (
@@ -83,7 +82,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 
 
 
 def test_a_request_waits_until_the_one_before_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", flow=config_of(queue_above_in_flight=1))
+    world = World(monkeypatch, "w:1", queue_above_in_flight=1)
     world.ask()
     _, second = world.ask()
     assert len(world.pools["w:1"].transports) == 1 and second.events == []
@@ -96,7 +95,7 @@ def test_a_request_waits_until_the_one_before_it_has_ended(monkeypatch: pytest.M
 
 
 def test_a_client_that_leaves_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", flow=config_of(queue_above_in_flight=1))
+    world = World(monkeypatch, "w:1", queue_above_in_flight=1)
     first, _ = world.ask()
     second, answered = world.ask()
     second.client_gone()
@@ -109,7 +108,7 @@ def test_a_client_that_leaves_while_it_waits(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_waits_too_long_is_answered_and_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", flow=config_of(queue_above_in_flight=1, queue_timeout_s=2.0))
+    world = World(monkeypatch, "w:1", queue_above_in_flight=1, queue_timeout_s=2.0)
     first, _ = world.ask()
     _, second = world.ask()
     world.loop.advance(2.1)
@@ -119,8 +118,7 @@ def test_what_waits_too_long_is_answered_and_released(monkeypatch: pytest.Monkey
 
 
 def test_a_limit_is_told_before_there_is_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    flow = config_of(tenants={"*": Limits(max_concurrent=1)})
-    world = World(monkeypatch, "w:1", flow=flow)
+    world = World(monkeypatch, "w:1", tenants={"*": Limits(max_concurrent=1)})
     exchange, _ = world.ask()
     with pytest.raises(TooManyRequests):
         world.ask()
@@ -136,7 +134,7 @@ def test_a_limit_is_told_before_there_is_an_exchange(monkeypatch: pytest.MonkeyP
 
 def test_where_each_gateway_decides_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is let go books when its turn comes; until then no other one is let go."""
-    world = World(monkeypatch, "w:1", "w:2", flow=config_of(queue_above_in_flight=1))
+    world = World(monkeypatch, "w:1", "w:2", queue_above_in_flight=1)
     turns: list[Callable[[], None]] = []
     world.use(time_slice=TimeSlice(turns.append, world.router.tokenize))
     assert world.context.gate
@@ -175,7 +173,7 @@ def test_nobody_steps_ahead_where_nobody_says_who_may(world: World) -> None:
 def test_a_stream_is_asked_for_its_usage_where_tokens_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
     for limits in (Limits(), Limits(tokens_per_min=1000)):
-        world = World(monkeypatch, "w:1", flow=config_of(tenants={"*": limits}))
+        world = World(monkeypatch, "w:1", tenants={"*": limits})
         world.use(ask_usage=lambda worker, is_needed: asked.append(is_needed))
         world.ask()
     assert asked == [False, True]
@@ -190,8 +188,7 @@ def test_what_a_full_queue_refuses_is_never_tokenized(monkeypatch: pytest.Monkey
         return tokenize(source, request)
 
     monkeypatch.setattr(PromptSource, "tokenize", counted)
-    flow = config_of(queue_above_in_flight=1, queue_max_requests=2)
-    world = World(monkeypatch, "w:1", flow=flow)
+    world = World(monkeypatch, "w:1", queue_above_in_flight=1, queue_max_requests=2)
     waiting = [world.ask()[1] for _ in range(3)]
     assert all(not answered.events for answered in waiting)
     before = len(tokenized)

@@ -8,13 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.config import Config, config_of
 from gateway.core.decision import Prompt
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.worker import WorkerId
 from gateway.models.offload import LongPrompts
 from gateway.models.prompt_source import PromptSource
-from gateway.proxy.deadlines import Deadlines
 from gateway.proxy.exchange import CLIENT_GONE, InferenceExchange
 from gateway.runtime.tasks import Tasks
 from tests.support.exchanges import BODY, Answered, InlineTasks, World
@@ -52,11 +50,11 @@ def test_an_answer(world: World) -> None:
     assert len(world.pools["w:1"].transports) == 1  # the connection is used again
 
 
-@pytest.mark.parametrize("flow", [None, config_of(queue_above_in_flight=1)], ids=["plain", "flow"])
+@pytest.mark.parametrize("options", [{}, {"queue_above_in_flight": 1}], ids=["plain", "queue"])
 def test_a_bug_on_the_way_to_a_decision_is_answered_and_keeps_nothing(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, flow: Config | None
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, options: dict[str, int]
 ) -> None:
-    world = World(monkeypatch, "w:1", flow=flow)
+    world = World(monkeypatch, "w:1", **options)
     policy = world.router.policy
     world.router.policy = cast(Any, SimpleNamespace(name="broken"))
     _, answered = world.ask()
@@ -175,7 +173,7 @@ def test_a_client_that_stalls_is_not_the_workers_fault(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("options", "seconds"),
-    [({"deadlines": Deadlines(first_byte_s=5.0)}, 5.0), ({"deadlines": Deadlines(total_s=7.0)}, 7.0)],
+    [({"first_byte_timeout_s": 5.0}, 5.0), ({"total_timeout_s": 7.0}, 7.0)],
 )
 def test_limits_that_are_set(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, float], seconds: float
@@ -453,7 +451,7 @@ def test_running_out_of_connections_is_no_workers_fault(world: World, number: in
 
 
 def test_a_total_time_that_is_over_is_no_workers_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", deadlines=Deadlines(total_s=7.0))
+    world = World(monkeypatch, "w:1", total_timeout_s=7.0)
     _, answered = world.ask()
     world.transport().feed(HEAD, chunk(EVENT))
     world.loop.advance(8)
@@ -504,7 +502,7 @@ def test_a_body_is_let_go_when_its_answer_begins(world: World) -> None:
 
 @pytest.mark.parametrize("end", ["failed", "client gone", "cut", "too late"])
 def test_a_body_is_let_go_at_each_other_end(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
-    world = World(monkeypatch, "w:1", deadlines=Deadlines(first_byte_s=5.0))
+    world = World(monkeypatch, "w:1", first_byte_timeout_s=5.0)
     exchange, answered = world.ask()
     held(world, exchange)
     if end == "failed":

@@ -8,7 +8,6 @@ from gateway.core.errors import Forbidden, InvalidRequest, NotSupported
 from gateway.core.worker import Served
 from gateway.http.caller import Who
 from gateway.http.messages import HttpRequest
-from gateway.proxy.deadlines import Deadlines
 from gateway.proxy.websocket import FLUSH_S, Tunnel, parse_tunnel
 from tests.support.exchanges import Answered, World
 from tests.support.transports import FakeTransport
@@ -188,7 +187,7 @@ def test_what_comes_after_the_end_does_nothing(
 
 
 def test_silence_ends_it_and_either_side_keeps_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", deadlines=Deadlines(first_byte_s=5, idle_s=60, total_s=100))
+    world = World(monkeypatch, "w:1", first_byte_timeout_s=5, idle_timeout_s=60, total_timeout_s=100)
     _, answered, transport = opened(world)
     for _ in range(5):
         world.loop.advance(59)
@@ -206,14 +205,14 @@ def test_silence_ends_it_and_either_side_keeps_it_open(monkeypatch: pytest.Monke
 
 
 def test_without_a_limit_it_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", deadlines=Deadlines(first_byte_s=5, idle_s=0))
+    world = World(monkeypatch, "w:1", first_byte_timeout_s=5, idle_timeout_s=0)
     _, answered, _ = opened(world)
     world.loop.advance(100_000)
     assert answered.events == []
 
 
 def test_a_worker_that_does_not_agree_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", deadlines=Deadlines(first_byte_s=5))
+    world = World(monkeypatch, "w:1", first_byte_timeout_s=5)
     _, answered = world.offer()
     world.loop.advance(5.1)
     assert answered.events == [504, "worker_timeout"]

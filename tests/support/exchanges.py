@@ -7,14 +7,14 @@ from typing import Any, cast
 import pytest
 
 from gateway.apis.error_format import event_of
-from gateway.config import Config
+from gateway.config import config_of
 from gateway.core.errors import GatewayError
 from gateway.core.fleet import Fleet
 from gateway.http.messages import Header, HttpRequest, ResponseHead
 from gateway.models.prompt_source import PromptSource, WorkerTokenizer
 from gateway.observability.metrics import Metrics
 from gateway.policies.baselines import RoundRobin
-from gateway.proxy.context import Context, ProxyOptions
+from gateway.proxy.context import Context
 from gateway.proxy.dispatch import Dispatch
 from gateway.proxy.exchange import InferenceExchange
 from gateway.proxy.intake import request_of
@@ -104,9 +104,8 @@ class Answered:
 class World:
     """Workers are named in order; each request is sent to the next one."""
 
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, *names: str, flow: Config | None = None, **options: Any
-    ) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str, **options: Any) -> None:
+        """Options are those of `gateway.config`, by key."""
         self.loop = FakeLoop.install(monkeypatch)
         self.metrics, self.records, known = Metrics(), Records(), Known(*names)
         prompts, fleet = PromptSource({}, self.metrics), Fleet()
@@ -122,7 +121,9 @@ class World:
         )
         self.suspected: list[tuple[str, str, bool]] = []
         pools = Pools()
+        config = config_of(**options)
         context = Context(
+            config=config,
             router=self.router,
             prompts=Prompts(prompts, self.router, cast(WorkerTokenizer, None)),
             metrics=self.metrics,
@@ -131,9 +132,8 @@ class World:
             pools=pools,
             outgoing=Outgoing(fleet, pools),
             usages=Usages(self.metrics),
-            options=ProxyOptions(**options),
             suspect=lambda *what: self.suspected.append(what),
-            gate=gate_of(flow, self.router) if flow else None,
+            gate=gate_of(config, self.router),
         )
         self.dispatch = self.make_dispatch(context)
         self.pools = {name: FakePool(f"http://{name}") for name in names}

@@ -5,8 +5,8 @@ from typing import cast
 
 import pytest
 
+from gateway.config.proxy import Proxy
 from gateway.http.messages import ResponseHead
-from gateway.proxy.context import ProxyOptions
 from gateway.upstream.connection import MAX_HEAD_BYTES, Pool, UpstreamConnection
 from tests.support.transports import FakeLoop, FakeTransport
 
@@ -211,7 +211,7 @@ def test_a_head_that_is_large_is_not_copied_to_its_body(world: World) -> None:
 
 
 def test_engines_close_at_five_seconds_and_we_before() -> None:
-    assert ProxyOptions().pool_idle_s == 4.0
+    assert Proxy().pool_idle_s == 4.0
 
 
 def test_connections_rest_for_a_limited_time(world: World) -> None:
