@@ -1,4 +1,4 @@
-"""The admin API over HTTP, before a fleet that the test writes."""
+"""Admin API over HTTP, before a fleet that the test writes."""
 
 from collections.abc import AsyncIterator
 from io import BytesIO
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.process
 
 
 class Admined:
-    """A roster with one joined worker, and a client of the admin API before it."""
+    """Roster with one joined worker, and a client of its admin API."""
 
     def __init__(self, world: World) -> None:
         self.world, self.records = world, Records()
@@ -129,15 +129,15 @@ async def admined() -> AsyncIterator[Admined]:
     await world.roster.stop()
 
 
-# is it well ------------------------------------------------------------------------------------
+# health ----------------------------------------------------------------------------------------
 
 
-async def test_alive_whatever_the_fleet_is(admined: Admined) -> None:
+async def test_health_is_200_while_the_gateway_is_stopping(admined: Admined) -> None:
     admined.api.is_stopping = True
     assert await admined.get("/health") == {"status": "alive"}
 
 
-async def test_ready_as_long_as_a_worker_is_up_and_nobody_stops(admined: Admined) -> None:
+async def test_ready_is_200_while_a_worker_is_up_and_the_gateway_is_not_stopping(admined: Admined) -> None:
     assert await admined.get("/ready") == {"status": "ready"}
     assert await admined.get("/ready?model=m") == {"status": "ready"}
     error = (await admined.get("/ready?model=x", 503))["error"]
@@ -148,7 +148,7 @@ async def test_ready_as_long_as_a_worker_is_up_and_nobody_stops(admined: Admined
     assert (await admined.get("/ready", 503))["error"]["message"] == "the gateway is stopping"
 
 
-async def test_metrics_are_what_prometheus_reads(admined: Admined) -> None:
+async def test_metrics_have_the_content_type_of_prometheus(admined: Admined) -> None:
     answer = await admined.client.get("/metrics")
     assert answer.content_type == "text/plain"
     families = {family.name: family for family in text_string_to_metric_families(await answer.text())}
@@ -158,7 +158,7 @@ async def test_metrics_are_what_prometheus_reads(admined: Admined) -> None:
 # workers ---------------------------------------------------------------------------------------
 
 
-async def test_workers_are_shown_with_all_that_is_known(admined: Admined) -> None:
+async def test_workers_are_shown_with_every_field(admined: Admined) -> None:
     world = admined.world
     world.member().reported = Reported(1, 2, 0.5)
     world.member().num_failures = 4
@@ -230,9 +230,9 @@ async def test_workers_are_shown_with_all_that_is_known(admined: Admined) -> Non
     }
 
 
-async def test_a_worker_can_be_added_for_a_role(admined: Admined) -> None:
-    told = {"url": "http://p:1", "role": "prefill"}
-    answer = await admined.client.post("/admin/workers", json=told)
+async def test_a_worker_can_be_added_with_a_role(admined: Admined) -> None:
+    body = {"url": "http://p:1", "role": "prefill"}
+    answer = await admined.client.post("/admin/workers", json=body)
     assert answer.status == 201
     shown = (await admined.get("/admin/workers"))["endpoints"][1]
     assert (shown["url"], shown["given_as"]) == ("http://p:1", "prefill=http://p:1")
@@ -240,7 +240,7 @@ async def test_a_worker_can_be_added_for_a_role(admined: Admined) -> None:
     assert answer.status == 400
 
 
-async def test_a_worker_without_events_is_shown_too(admined: Admined) -> None:
+async def test_a_worker_without_events_is_shown(admined: Admined) -> None:
     admined.world.probe("http://n:1").sources = ()
     await admined.world.add("http://n:1")
     shown = (await admined.get("/admin/workers"))["endpoints"][1]["workers"][0]
@@ -252,7 +252,7 @@ async def test_a_worker_without_events_is_shown_too(admined: Admined) -> None:
     }
 
 
-async def test_a_worker_joins_and_leaves(admined: Admined) -> None:
+async def test_a_worker_is_added_and_dropped(admined: Admined) -> None:
     for status, added in [(201, True), (200, False)]:
         answer = await admined.client.post("/admin/workers", json={"url": "http://New:1/"})
         assert (answer.status, await answer.json()) == (status, {"url": "http://new:1", "added": added})
@@ -276,10 +276,10 @@ async def test_a_worker_is_dropped_by_url_or_id(name: str) -> None:
     await world.roster.stop()
 
 
-async def test_dropping_who_is_not_there(admined: Admined) -> None:
-    answer = await admined.client.delete("/admin/workers/nobody")
+async def test_dropping_an_unknown_worker_is_404(admined: Admined) -> None:
+    answer = await admined.client.delete("/admin/workers/missing")
     assert answer.status == 404
-    assert (await answer.json())["error"]["message"].startswith("no worker 'nobody'")
+    assert (await answer.json())["error"]["message"].startswith("no worker 'missing'")
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ async def test_dropping_who_is_not_there(admined: Admined) -> None:
         (b"\xff", ""),
     ],
 )
-async def test_a_new_worker_that_cannot_be(admined: Admined, body: bytes, words: str) -> None:
+async def test_an_invalid_worker_is_rejected(admined: Admined, body: bytes, words: str) -> None:
     answer = await admined.client.post(
         "/admin/workers", data=body, headers={"content-type": "application/json"}
     )
@@ -300,7 +300,7 @@ async def test_a_new_worker_that_cannot_be(admined: Admined, body: bytes, words:
     assert words in (await answer.json())["error"]["message"]
 
 
-async def test_a_browser_cannot_add_a_worker_unasked(admined: Admined) -> None:
+async def test_a_browser_cannot_add_a_worker_from_another_origin(admined: Admined) -> None:
     """A page may send text/plain or a form across origins without a preflight, JSON not."""
     for kind in ("text/plain", "application/x-www-form-urlencoded"):
         answer = await admined.client.post(
@@ -313,7 +313,7 @@ async def test_a_browser_cannot_add_a_worker_unasked(admined: Admined) -> None:
 # index and decisions ---------------------------------------------------------------------------
 
 
-async def test_a_workers_blocks_are_listed(admined: Admined, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_blocks_of_a_worker_are_listed(admined: Admined, monkeypatch: pytest.MonkeyPatch) -> None:
     admined.world.store(1, 2, 3)
     listed = await (await admined.client.get("/admin/index/w:1/blocks")).text()
     assert sorted(map(int, listed.split())) == sorted(admined.world.known.index.blocks(W))
@@ -342,7 +342,7 @@ async def test_the_latest_decisions_newest_first(admined: Admined) -> None:
     assert (len(decisions), decisions[0]) == (MAX_RECENT, f"d{MAX_RECENT + 4}")
 
 
-async def test_a_decision_explains_itself(admined: Admined) -> None:
+async def test_a_decision_is_shown_with_its_candidates(admined: Admined) -> None:
     admined.records.add(msgspec.structs.replace(decision("d1", "a:1", "b:1"), terms=(1.0, float("inf"))))
     record = await admined.get("/admin/decisions/d1")
     assert [candidate["cost"] for candidate in record["candidates"]] == [1.0, None]
@@ -351,7 +351,7 @@ async def test_a_decision_explains_itself(admined: Admined) -> None:
     )
 
 
-async def test_the_state_of_a_stream_is_a_word(admined: Admined) -> None:
+async def test_a_stream_state_is_shown_as_a_word(admined: Admined) -> None:
     admined.world.roster.stream_changed(WorkerId("w:1"), StreamState.BLIND)
     (worker,) = (await admined.get("/admin/index"))["workers"]
     assert worker["stream"] == "blind"
@@ -360,16 +360,16 @@ async def test_the_state_of_a_stream_is_a_word(admined: Admined) -> None:
 # tokenizer --------------------------------------------------------------------------------------
 
 
-async def test_what_makes_tokens_is_told(admined: Admined) -> None:
+async def test_the_encoder_of_each_model_is_shown(admined: Admined) -> None:
     assert await admined.get("/admin/tokenizer") == {"models": [{"model": "m", "encoder": "fake"}]}
 
 
-async def test_why_tokens_were_computed_again_is_told(admined: Admined) -> None:
-    told = await admined.get("/admin/cache-loss")
-    assert (told["computed_tokens"], told["causes"], told["worst"]) == (0, [], [])
+async def test_causes_of_cache_loss_are_shown(admined: Admined) -> None:
+    loss = await admined.get("/admin/cache-loss")
+    assert (loss["computed_tokens"], loss["causes"], loss["worst"]) == (0, [], [])
 
 
-async def test_verification_is_told_whole_and_summed_up(admined: Admined) -> None:
+async def test_verification_is_shown_in_full_and_summed_up_per_worker(admined: Admined) -> None:
     assert await admined.get("/admin/verify") == {"workers": [{"worker": W, "compared": 7}]}
     assert await admined.get("/admin/flow") == {"is_on": True, "queues": [{"model": "m", "waiting": 3}]}
     (endpoint,) = (await admined.get("/admin/workers"))["endpoints"]
@@ -384,7 +384,7 @@ async def test_verification_is_told_whole_and_summed_up(admined: Admined) -> Non
         ("POST", "/admin/workers", 413, "Maximum request body size"),
     ],
 )
-async def test_what_the_server_refuses_is_told_in_json(
+async def test_errors_of_the_server_are_json(
     admined: Admined, method: str, path: str, status: int, words: str
 ) -> None:
     body = BytesIO(b'"' + b"x" * (1 << 21) + b'"')
@@ -396,12 +396,12 @@ async def test_what_the_server_refuses_is_told_in_json(
     assert answer.headers.get("Allow") == ("GET, HEAD" if status == 405 else None)
 
 
-async def test_what_is_explained_may_be_as_long_as_what_clients_send(admined: Admined) -> None:
+async def test_an_explained_body_may_be_as_long_as_an_inference_body(admined: Admined) -> None:
     answer = await admined.client.post("/admin/explain", data=BytesIO(b"{" + b" " * (2 << 20)))
     assert answer.status == 400 and "not a JSON object" in (await answer.json())["error"]["message"]
 
 
-async def test_policies_are_shown_and_read_anew(admined: Admined) -> None:
+async def test_policies_are_shown_and_reloaded(admined: Admined) -> None:
     shown = await admined.get("/admin/policies")
     assert (shown["policy"], shown["fallbacks"], shown["file"]) == ("least_load", [], None)
     assert {"prefix_overlap", "topology", "random"} <= set(shown["known"])
@@ -410,7 +410,7 @@ async def test_policies_are_shown_and_read_anew(admined: Admined) -> None:
     assert (await admined.client.post("/admin/policies/reload", data=b"{}")).status == 415
 
 
-async def test_the_configuration_is_read_anew_or_it_says_why_not(admined: Admined) -> None:
+async def test_a_configuration_reload_is_answered_with_its_generation_or_the_reason(admined: Admined) -> None:
     answer = await admined.client.post("/admin/config/reload", json={})
     assert (answer.status, await answer.json()) == (200, {"generation": 2})
     assert (await admined.client.post("/admin/config/reload", data=b"{}")).status == 415

@@ -1,4 +1,4 @@
-"""The admin API where keys are configured."""
+"""Admin API with configured keys."""
 
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ def client(
         ("all", "GET", "/admin/adapters/a", None, 401),
     ],
 )
-async def test_where_adapters_are_loaded_that_wants_an_admin_whatever_else_does(
+async def test_loading_adapters_requires_an_admin_key_in_every_scope(
     tmp_path: Path, scope: str, method: str, path: str, key: bytes | None, status: int
 ) -> None:
     credentials = Credentials(config(tmp_path, scope))
@@ -89,7 +89,7 @@ async def test_where_adapters_are_loaded_that_wants_an_admin_whatever_else_does(
         ("all", "GET", "/metrics", ROOT, 200),
     ],
 )
-async def test_what_wants_an_admins_key(
+async def test_admin_endpoints_require_an_admin_key_by_scope(
     tmp_path: Path, scope: str, method: str, path: str, key: bytes | None, status: int
 ) -> None:
     headers = {"Authorization": f"Bearer {key.decode()}"} if key else {}
@@ -101,34 +101,34 @@ async def test_what_wants_an_admins_key(
             assert (await answer.json())["error"]["code"] in ("missing_api_key", "expired_api_key")
 
 
-async def test_another_key_has_no_business_here(tmp_path: Path) -> None:
+async def test_a_key_without_admin_scope_is_rejected(tmp_path: Path) -> None:
     credentials = Credentials(config(tmp_path), clock=lambda: 0.0)
     async with client(credentials, "all") as asking:
         answer = await asking.get("/admin/x", headers={"x-api-key": PLAIN.decode()})
         assert (answer.status, (await answer.json())["error"]["code"]) == (403, "admin_scope_required")
 
 
-async def test_keys_are_told_without_what_they_are(tmp_path: Path) -> None:
+async def test_keys_are_listed_without_their_digests(tmp_path: Path) -> None:
     credentials = Credentials(config(tmp_path))
     async with client(credentials) as asking:
         text = await (answer := await asking.get("/admin/keys")).text()
-        told = await answer.json()
-    assert told["keys"] == [
+        listed = await answer.json()
+    assert listed["keys"] == [
         {"id": "000000000000", "tenant": "ops", "models": None, "expires_s": None, "is_admin": True},
         {"id": "010101010101", "tenant": "acme", "models": ["m"], "expires_s": 86400.0, "is_admin": False},
     ]
-    assert told["groups"] == {"acme": "g"}
+    assert listed["groups"] == {"acme": "g"}
     assert credentials.file
     for entry in credentials.file.ring.entries.values():
         assert entry.digest.hex() not in text
 
 
-async def test_where_there_are_none(tmp_path: Path) -> None:
+async def test_without_keys_the_list_is_empty(tmp_path: Path) -> None:
     async with client(Credentials(config_of()), "all") as asking:
         assert await (await asking.get("/admin/keys")).json() == {"keys": [], "groups": {}, "file": None}
 
 
-async def test_they_are_read_anew_when_asked(tmp_path: Path) -> None:
+async def test_keys_are_reloaded_by_a_post_of_json(tmp_path: Path) -> None:
     made = config(tmp_path)
     async with client(Credentials(made)) as asking:
         Path(made.auth.key_file).write_text(LINES[0])
@@ -141,7 +141,7 @@ async def test_they_are_read_anew_when_asked(tmp_path: Path) -> None:
         assert ":1: missing required field `id`" in (await answer.json())["error"]["message"]
 
 
-async def test_one_that_answers_for_others_asks_for_a_key_itself(tmp_path: Path) -> None:
+async def test_a_supervisor_requires_a_key_itself(tmp_path: Path) -> None:
     app, tasks = web.Application(), Tasks()
     app.add_routes([web.get("/admin/x", hello)])
     credentials = keeper_before(app, config(tmp_path, "all"), tasks)

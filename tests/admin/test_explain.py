@@ -16,8 +16,8 @@ from gateway.tokenization.prompt_encoder import PromptError
 from tests.support.exchanges import World
 
 
-class Asked:
-    """A worker that is asked for tokens, and does not know."""
+class UnknowingTokenizer:
+    """Worker tokenizer that fails for each prompt and keeps the keys it was asked with."""
 
     def __init__(self) -> None:
         self.keys: list[str | None] = []
@@ -33,18 +33,20 @@ class Asked:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(monkeypatch, "w:1", "w:2", session_header=b"x-session-id")
-    world.context.prompts.worker_tokenizer = Asked()  # type: ignore[assignment]
+    world.context.prompts.worker_tokenizer = UnknowingTokenizer()  # type: ignore[assignment]
     return world
 
 
-async def told(world: World, body: dict[str, Any], path: str | None = None, **headers: str) -> dict[str, Any]:
+async def explained(
+    world: World, body: dict[str, Any], path: str | None = None, **headers: str
+) -> dict[str, Any]:
     preview = Preview(world.dispatch, lambda decision: [{"own_s": 0.5}] * len(decision.candidates))
     return await preview.explain(json.dumps(body).encode(), path, headers)
 
 
-async def test_what_would_be_done_is_told_and_nothing_is_done(world: World) -> None:
+async def test_a_preview_explains_the_decision_and_changes_nothing(world: World) -> None:
     for _ in range(2):
-        record = await told(world, {"model": "m", "prompt": "x"}, Authorization="Bearer k")
+        record = await explained(world, {"model": "m", "prompt": "x"}, Authorization="Bearer k")
         assert (record["worker"], record["policy"], record["reason"]) == ("w:1", "round_robin", "round robin")
         assert record["not_tokenized"] == "it has no /tokenize"
         assert [each["terms"] for each in record["candidates"]] == [{"own_s": 0.5}] * 2
@@ -62,39 +64,41 @@ async def test_what_would_be_done_is_told_and_nothing_is_done(world: World) -> N
         ({"model": "m", "messages": 7}, None, "'messages' must be a list of messages"),
     ],
 )
-async def test_what_is_no_request_is_refused(
+async def test_an_invalid_request_is_rejected_by_explain(
     world: World, body: dict[str, Any], path: str | None, words: str
 ) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        await told(world, body, path)
+        await explained(world, body, path)
     assert caught.value.message.startswith(words)
     with pytest.raises(InvalidRequest, match="not a JSON object"):
         await Preview(world.dispatch, lambda decision: ()).explain(b"[1]", None, {})
 
 
-async def test_it_is_told_who_asks_and_whether_it_would_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_preview_shows_the_tenant_and_whether_the_request_would_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     flow = config_of(queue_above_in_flight=1, tenants={"acme": Limits(priority=3)})
     world = World(monkeypatch, "w:1", flow=flow)
-    world.context.prompts.worker_tokenizer = Asked()  # type: ignore[assignment]
+    world.context.prompts.worker_tokenizer = UnknowingTokenizer()  # type: ignore[assignment]
     body: dict[str, Any] = {"model": "m", "prompt": "x"}
-    record = await told(world, body, **{"x-kvgate-tenant": "acme"})
+    record = await explained(world, body, **{"x-kvgate-tenant": "acme"})
     expected = {"tenant": "acme", "priority": 3, "slo_ttft_s": None, "fate": "admitted", "why": None}
     assert record["flow"] == expected
     exchange, _ = world.ask()
-    assert (await told(world, body))["flow"]["fate"] == "queued"
-    late = await told(world, body, **{"x-kvgate-slo-ttft-ms": "1"})
+    assert (await explained(world, body))["flow"]["fate"] == "queued"
+    late = await explained(world, body, **{"x-kvgate-slo-ttft-ms": "1"})
     assert late["flow"]["slo_ttft_s"] == 0.001
     exchange.cancel("the end of the test")
     assert world.is_clean() and not world.context.gate.stats.requests["acme"]  # type: ignore[union-attr]
 
 
-async def test_a_path_may_be_given_and_a_model_must_be_known(world: World) -> None:
-    assert (await told(world, {"model": "m", "input": "x"}, "/v1/embeddings"))["worker"] == "w:1"
+async def test_a_preview_takes_a_path_and_rejects_an_unknown_model(world: World) -> None:
+    assert (await explained(world, {"model": "m", "input": "x"}, "/v1/embeddings"))["worker"] == "w:1"
     with pytest.raises(UnknownModel):
-        await told(world, {"model": "other", "prompt": "x"})
+        await explained(world, {"model": "other", "prompt": "x"})
 
 
-async def test_whoever_shows_a_key_is_told_what_would_be_done_for_its_tenant(world: World) -> None:
+async def test_a_preview_with_a_key_is_made_for_its_tenant(world: World) -> None:
     names = HeaderNames(b"x-tenant", b"x-priority", b"x-slo")
     authenticator = Authenticator(
         clock=lambda: 0.0,
@@ -105,7 +109,7 @@ async def test_whoever_shows_a_key_is_told_what_would_be_done_for_its_tenant(wor
     key = make_key(bytes(6), bytes(32))
     authenticator.set_ring(parse_key_file(format_key_record(key, bytes(16), "acme", ["other"]), "keys"))
     preview, body = Preview(world.dispatch, lambda decision: (), authenticator), b'{"model":"m","prompt":"x"}'
-    assert (await preview.explain(body, None, {}))["worker"] == "w:1"  # an operator's question
+    assert (await preview.explain(body, None, {}))["worker"] == "w:1"  # asked by an operator, without a key
     with pytest.raises(Forbidden):
         await preview.explain(body, None, {"X-Api-Key": key.decode()})
     with pytest.raises(Unauthorized):

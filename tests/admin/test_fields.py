@@ -30,7 +30,7 @@ def test_a_number_without_a_rule_is_rejected() -> None:
 
 @pytest.mark.process
 @pytest.mark.interpreted
-async def test_a_gateway_answers_with_these_fields(tmp_path: Path) -> None:
+async def test_responses_have_the_declared_fields(tmp_path: Path) -> None:
     (tmp_path / "kvgate.toml").write_text("[tenants.t]\nrequests_per_s = 0.001\n")
     flags = (
         "--config",
@@ -57,5 +57,5 @@ async def test_a_gateway_answers_with_these_fields(tmp_path: Path) -> None:
         msgspec.convert(reloaded.json, Reloaded)
 
 
-def test_endpoints_that_several_processes_merge_have_fields() -> None:
+def test_endpoints_merged_across_processes_have_declared_fields() -> None:
     assert [each.path for each in ENDPOINTS if each.processes is Processes.MERGED and not each.answer] == []

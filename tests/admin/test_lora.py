@@ -1,4 +1,4 @@
-"""What /admin/adapters takes; what comes of it is in test_loading.py."""
+"""Requests that /admin/adapters accepts and rejects; test_lora_loading.py has their effect."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ pytestmark = pytest.mark.process
 GOOD = {"adapter": "a", "path": "/x"}
 
 
-async def test_it_is_off_unless_asked_for_and_says_how_to_turn_it_on() -> None:
+async def test_adapter_loading_is_off_by_default_and_the_error_names_the_flag() -> None:
     async with fleet() as f:
         sim = await f.join("m", runtime_lora=True)
         for method, path in (("POST", ""), ("DELETE", "/a")):
-            status, told = await ask(f, method, path, json=GOOD)
-            assert status == 403 and "--admin-load-adapters" in told["error"]["message"]
+            status, body = await ask(f, method, path, json=GOOD)
+            assert status == 403 and "--admin-load-adapters" in body["error"]["message"]
         assert sim.engine and sim.engine.adapters == {}
         assert await ask(f, "GET") == (200, {"adapters": []})
 
@@ -33,14 +33,16 @@ async def test_it_is_off_unless_asked_for_and_says_how_to_turn_it_on() -> None:
         ({"json": GOOD}, 404, "no worker has joined"),
     ],
 )
-async def test_what_it_takes(how: dict[str, Any], status: int, message: str) -> None:
+async def test_a_malformed_load_is_rejected_with_the_reason(
+    how: dict[str, Any], status: int, message: str
+) -> None:
     async with loading() as f:
-        found, told = await ask(f, "POST", **how)
-        assert (found, message in told["error"]["message"]) == (status, True), told
+        found, body = await ask(f, "POST", **how)
+        assert (found, message in body["error"]["message"]) == (status, True), body
 
 
-async def test_others_are_told_what_there_is() -> None:
+async def test_an_unknown_query_parameter_is_rejected_with_the_known_ones() -> None:
     async with loading() as f:
-        status, told = await ask(f, "DELETE", "/a?workers=x")
-        assert (status, told["error"]["message"]) == (400, "?workers= is none of ?worker= and ?model=")
+        status, body = await ask(f, "DELETE", "/a?workers=x")
+        assert (status, body["error"]["message"]) == (400, "?workers= is none of ?worker= and ?model=")
         assert (await ask(f, "POST", "/names", data=b"{}"))[0] == 415

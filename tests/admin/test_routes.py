@@ -11,7 +11,7 @@ async def _answer(request: web.Request) -> web.Response:
     return web.Response()
 
 
-def test_names_and_places_are_unique() -> None:
+def test_paths_and_names_of_rows_are_unique() -> None:
     assert len({each.name for each in ENDPOINTS}) == len(ENDPOINTS)
     assert len({(each.method, each.path) for each in ENDPOINTS}) == len(ENDPOINTS)
 
@@ -21,12 +21,12 @@ def test_a_handler_without_a_row_is_rejected() -> None:
         list(bound({"other": _answer, "health": _answer}))
 
 
-def test_rows_are_bound_by_name() -> None:
+def test_rows_are_bound_to_handlers_by_name() -> None:
     (route,) = bound({"drop_worker": _answer})
     assert (route.method, route.path) == ("DELETE", "/admin/workers/{name:.+}")
 
 
-def test_a_supervisor_handles_what_one_answers_for_all() -> None:
+def test_a_supervisor_handles_the_endpoints_that_one_process_answers_for_all() -> None:
     handled = Aggregate.__new__(Aggregate)._handlers().keys()
     wanted = {each.name for each in ENDPOINTS if each.processes in (Processes.ONE, Processes.SUPERVISOR)}
     assert wanted <= handled

@@ -1,4 +1,4 @@
-"""Draining by the admin API, over HTTP; what else it does with workers is in test_admin.py."""
+"""Draining by the admin API, over HTTP; test_app.py has the other requests about workers."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ __all__ = ["admined"]
 
 
 async def state(admined: Admined) -> tuple[Any, ...]:
-    told = (await admined.get("/admin/workers"))["endpoints"][0]
-    worker = told["workers"][0]
-    return told["is_draining"], worker["state"], worker["why"], worker["left"]
+    endpoint = (await admined.get("/admin/workers"))["endpoints"][0]
+    worker = endpoint["workers"][0]
+    return endpoint["is_draining"], worker["state"], worker["why"], worker["left"]
 
 
 @pytest.mark.parametrize("name", [URL, "w:1"])
-async def test_a_worker_drains_and_is_taken_back(admined: Admined, name: str) -> None:
+async def test_a_worker_drains_and_its_drain_is_undone(admined: Admined, name: str) -> None:
     admined.router.ledger.book(W, 0, 0)
     for changed in (True, False):
         answer = await admined.client.post(f"/admin/workers/{name}/drain")
@@ -32,23 +32,23 @@ async def test_a_worker_drains_and_is_taken_back(admined: Admined, name: str) ->
     assert await state(admined) == (False, "active", None, 1)
 
 
-async def test_a_worker_can_be_dropped_when_it_has_drained(admined: Admined) -> None:
+async def test_a_worker_can_be_dropped_once_drained(admined: Admined) -> None:
     await admined.client.post(f"/admin/workers/{URL}/drain", json={"drop": True})
     assert (await admined.get("/admin/workers"))["drains"] == [f"leaving={URL}"]
     assert admined.standings.to_drop(lambda url: ()) == [URL]
 
 
-async def test_who_is_gone_is_told_for_a_while(admined: Admined) -> None:
+async def test_a_dropped_worker_is_listed_as_gone_for_a_while(admined: Admined) -> None:
     admined.standings.dropped(URL, [W])
     (gone,) = (await admined.get("/admin/workers"))["gone"]
     assert (gone["url"], gone["state"], gone["why"]) == (URL, "gone", "dropped")
 
 
 @pytest.mark.parametrize("method", ["POST", "DELETE"])
-async def test_one_that_nobody_knows_is_named(admined: Admined, method: str) -> None:
-    answer = await admined.client.request(method, "/admin/workers/nobody/drain")
+async def test_draining_an_unknown_worker_is_404(admined: Admined, method: str) -> None:
+    answer = await admined.client.request(method, "/admin/workers/missing/drain")
     assert answer.status == 404
-    assert (await answer.json())["error"]["message"].startswith("no worker 'nobody'")
+    assert (await answer.json())["error"]["message"].startswith("no worker 'missing'")
 
 
 @pytest.mark.parametrize(
@@ -60,13 +60,15 @@ async def test_one_that_nobody_knows_is_named(admined: Admined, method: str) -> 
         ({"json": {"drop": "yes"}}, 400),
     ],
 )
-async def test_nobody_drains_by_accident(admined: Admined, how: dict[str, Any], status: int) -> None:
+async def test_a_malformed_drain_is_rejected_and_drains_no_worker(
+    admined: Admined, how: dict[str, Any], status: int
+) -> None:
     answer = await admined.client.post(f"/admin/workers/{URL}/drain", **how)
     assert answer.status == status
     assert await state(admined) == (False, "active", None, 0)
 
 
-# where workers may be ------------------------------------------------------------------------------
+# networks of workers -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ async def test_nobody_drains_by_accident(admined: Admined, how: dict[str, Any], 
         "dns+http://169.254.169.254",
     ],
 )
-async def test_nobody_sends_us_where_no_worker_is(admined: Admined, url: str) -> None:
+async def test_a_worker_at_a_forbidden_address_is_rejected(admined: Admined, url: str) -> None:
     answer = await admined.client.post("/admin/workers", json={"url": url})
     assert answer.status == 403
     message = (await answer.json())["error"]["message"]
@@ -92,7 +94,9 @@ async def test_nobody_sends_us_where_no_worker_is(admined: Admined, url: str) ->
     assert len(list(admined.world.roster)) == 1
 
 
-async def test_a_name_is_looked_at_first(admined: Admined, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_is_resolved_before_its_worker_is_added(
+    admined: Admined, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def resolve(host: str, port: int) -> list[str]:
         return ["10.0.0.1", "169.254.169.254"]
 
@@ -101,7 +105,7 @@ async def test_a_name_is_looked_at_first(admined: Admined, monkeypatch: pytest.M
     assert answer.status == 403
 
 
-async def test_a_name_with_several_addresses_comes_and_goes(admined: Admined) -> None:
+async def test_a_name_with_several_addresses_can_be_added_and_removed(admined: Admined) -> None:
     url = "dns+http://localhost:1"
     for status in (201, 200):
         assert (await admined.client.post("/admin/workers", json={"url": url})).status == status

@@ -1,4 +1,4 @@
-"""An agent's service before an inventory that the test changes."""
+"""Service of an agent, before an inventory that the test changes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -47,7 +47,7 @@ class Served:
         self.rank.wake()
 
     def churn(self, num: int, blocks: int) -> None:
-        """The same blocks leave and come: bytes for the log, and nothing more to hold."""
+        """Remove and store the same blocks again: bytes for the log, and no more blocks to keep."""
         ids, names = range(10**6, 10**6 + blocks * 4), list(range(10**6, 10**6 + blocks))
         for _ in range(num):
             changes = self.inventory.apply(BlocksRemoved(names)) + self.inventory.apply(stored(ids, names))

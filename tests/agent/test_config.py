@@ -19,7 +19,7 @@ def test_defaults_are_on_loopback() -> None:
     assert (config.engine_url, config.listen) == ("http://127.0.0.1:8000", "127.0.0.1:7070")
 
 
-def test_flags_are_read_as_their_types() -> None:
+def test_flags_are_read_as_the_types_of_their_fields() -> None:
     config = parsed("--engine-url", "http://e:1", "--replay-port", "6557", "--probe-interval-s", "0.5")
     assert (config.engine_url, config.replay_port, config.probe_interval_s) == ("http://e:1", 6557, 0.5)
 
@@ -35,7 +35,7 @@ def test_flags_are_read_as_their_types() -> None:
         (["--client-ca-file", "x"], "--client-ca-file: is given without --tls-cert-file"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_flag(arguments: list[str], words: str) -> None:
+def test_a_wrong_value_is_rejected_with_its_flag(arguments: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=f"^{words}"):
         parsed(*arguments)
 
@@ -48,11 +48,11 @@ def test_what_cannot_be_is_refused_with_its_flag(arguments: list[str], words: st
         ("host.example:65535", ("host.example", 65535)),
     ],
 )
-def test_addresses(text: str, address: tuple[str, int]) -> None:
+def test_an_address_is_read(text: str, address: tuple[str, int]) -> None:
     assert address_of(text, "--listen") == address
 
 
 @pytest.mark.parametrize("text", ["", ":1", "h", "h:", "h:x", "h:65536", "::1:7070", "[]:1"])
-def test_what_is_no_address(text: str) -> None:
+def test_an_invalid_address_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="is not HOST:PORT"):
         address_of(text, "--listen")

@@ -30,7 +30,7 @@ async def code_of(served: Served, agents: Agents, dp_rank: int = 0) -> grpc.Stat
         return None
 
 
-async def test_hello_then_a_snapshot_then_what_happens() -> None:
+async def test_a_stream_is_hello_then_a_snapshot_then_changes() -> None:
     async with served() as s:
         s.store(3)
         async with s.read() as read:
@@ -44,7 +44,7 @@ async def test_hello_then_a_snapshot_then_what_happens() -> None:
             assert [type(await read()) for _ in range(3)] == [Hello, LogBatch, Status]
 
 
-async def test_samples_are_told_to_those_who_ask() -> None:
+async def test_metrics_samples_are_streamed_on_request() -> None:
     async with served() as s, s.read(sample_every_s=1) as read:
         s.store(3)
         reported = [await read() for _ in range(4)]
@@ -52,10 +52,10 @@ async def test_samples_are_told_to_those_who_ask() -> None:
         blocks = list(s.inventory.blocks())
         assert (reported[-1].next_seq, reported[-1].num_blocks) == (3, 3)
         assert reported[-1].path == blocks[: len(reported[-1].path)] != []
-        assert (await read()).num_blocks == 3  # the next, without that anything happened
+        assert (await read()).num_blocks == 3  # the next one, although no event came
 
 
-async def test_a_slow_reader_is_given_a_snapshot_and_no_queue() -> None:
+async def test_a_slow_reader_gets_a_snapshot_and_no_queue() -> None:
     async with served(Served(max_bytes=200_000)) as s, s.read() as read:
         assert [type(await read()) for _ in range(3)] == [Hello, SnapshotPart, Status]
         before = s.rank.journal.num_snapshots
@@ -70,7 +70,7 @@ async def test_a_slow_reader_is_given_a_snapshot_and_no_queue() -> None:
         assert s.rank.journal.num_snapshots > before
 
 
-async def test_a_rank_that_is_gone_ends_its_streams() -> None:
+async def test_a_dropped_rank_ends_its_streams() -> None:
     async with served() as s, s.read() as read:
         assert [type(await read()) for _ in range(3)] == [Hello, SnapshotPart, Status]
         s.rank.is_gone = True
@@ -89,12 +89,12 @@ async def test_readers_that_leave_are_forgotten() -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_what_is_not_known_is_unavailable() -> None:
+async def test_an_unknown_rank_is_unavailable() -> None:
     async with served() as s:
         assert await code_of(s, Agents(), dp_rank=3) is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_requests_that_cannot_be_read() -> None:
+async def test_a_malformed_request_is_rejected() -> None:
     async with served() as s, open_channel(f"127.0.0.1:{s.port}", Agents()) as channel:
         for request, words in (
             (encode_request(LogRequest(9, 0)), "speaks version 1, not 9"),
@@ -105,7 +105,7 @@ async def test_requests_that_cannot_be_read() -> None:
 
 
 @pytest.mark.parametrize(("shown", "is_let_in"), [("s3cret", True), ("other", False), (None, False)])
-async def test_a_token_is_asked_for(shown: str | None, is_let_in: bool) -> None:
+async def test_a_token_is_required(shown: str | None, is_let_in: bool) -> None:
     async with served(token="s3cret") as s:
         code = await code_of(s, Agents(token=shown))
         assert code is (None if is_let_in else grpc.StatusCode.UNAUTHENTICATED)
@@ -130,20 +130,20 @@ async def test_tls_and_certificates_of_readers(tmp_path: Path) -> None:
         assert await code_of(s, Agents(tls=AgentTls(ca))) is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_certificate_that_changes_is_taken_up(tmp_path: Path) -> None:
+async def test_a_changed_certificate_is_loaded(tmp_path: Path) -> None:
     first, second = Authority(tmp_path / "a"), Authority(tmp_path / "b")
     pair, renewed = first.issue(), second.issue()
     trusting = [Agents(tls=AgentTls(Path(each.file).read_bytes())) for each in (first, second)]
     async with served(credentials=server_credentials(pair.cert, pair.key, "")) as s:
         assert [await code_of(s, each) is None for each in trusting] == [True, False]
         Path(pair.key).unlink()
-        assert await code_of(s, trusting[0]) is None  # what was loaded stays
+        assert await code_of(s, trusting[0]) is None  # the certificate loaded before stays
         Path(pair.cert).write_bytes(Path(renewed.cert).read_bytes())
         Path(pair.key).write_bytes(Path(renewed.key).read_bytes())
         assert [await code_of(s, each) is None for each in trusting] == [False, True]
 
 
-async def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:
+async def test_an_option_that_cannot_be_served_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere cannot be read"):
         server_credentials(str(tmp_path / "nowhere"), "", "")
     async with served() as s:

@@ -1,4 +1,4 @@
-"""The agent put together; tests/stories/test_agent.py has it before engines and gateways."""
+"""The agent assembled; tests/stories/test_agent.py has it between engines and gateways."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from gateway.core.errors import ConfigError
         ({"engine_ca_file": "/nowhere"}, "/nowhere cannot be read: No such file"),
     ],
 )
-def test_what_cannot_be_is_told_before_anything_is_opened(options: dict[str, str], words: str) -> None:
+def test_a_wrong_option_is_rejected_before_anything_is_opened(options: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         Sidecar(AgentConfig(**options), "test")
 
@@ -35,14 +35,14 @@ def test_what_cannot_be_is_told_before_anything_is_opened(options: dict[str, str
         ("0.0.0.0:7070", {"token_file": "t"}, False),
     ],
 )
-def test_a_port_that_is_open_to_all_is_known_as_such(
+def test_an_address_open_to_all_hosts_is_recognized(
     listen: str, options: dict[str, str], is_open: bool
 ) -> None:
     assert is_open_to_all(AgentConfig(listen=listen, **options)) is is_open  # type: ignore[arg-type]
 
 
 @pytest.mark.process
-async def test_of_an_engine_that_does_not_answer_nothing_is_known() -> None:
+async def test_an_engine_that_does_not_answer_has_no_ranks() -> None:
     sidecar = Sidecar(AgentConfig(engine_url="http://127.0.0.1:9", listen="127.0.0.1:0"), "test")
     await sidecar.start()
     try:

@@ -15,7 +15,7 @@ LONG = 3 * WINDOW
 
 
 def same(given: Any, short: Any) -> None:
-    """Equal but for texts that lost a part of their middle."""
+    """True if the two are equal but for texts that lost a part of their middle."""
     if isinstance(given, str):
         assert isinstance(short, str)
         if given != short:
@@ -37,7 +37,7 @@ UNITS = ["a", " ", "é", "漢", "😀", "[1],", "a\\n", "\\", "\n", '"', '\\"', 
 
 
 def spelt(value: Any) -> Any:
-    """Texts are drawn as what they are made of: (unit, how often, end)."""
+    """Spell a text that was drawn as its parts: (unit, how often, end)."""
     if isinstance(value, tuple):
         unit, num, end = value
         return unit * num + end
@@ -60,7 +60,7 @@ values = st.recursive(
     st.booleans(),
     st.sampled_from((200, KEEP, WINDOW)),
 )
-def test_what_is_left_is_the_same_json(fields: dict[str, Any], is_ascii: bool, keep: int) -> None:
+def test_the_abridged_body_is_the_same_json(fields: dict[str, Any], is_ascii: bool, keep: int) -> None:
     body = json.dumps(spelt(fields), ensure_ascii=is_ascii, separators=(",", ":")).encode()
     short = abridged(body, keep)
     assert len(short) <= len(body)
@@ -78,7 +78,7 @@ def test_a_long_text_is_shortened_at_both_sides_of_its_middle(text: str, is_asci
     same(text, fields["prompt"])
 
 
-def test_what_is_no_text_is_left_as_it_is() -> None:
+def test_values_without_long_text_are_unchanged() -> None:
     body = json.dumps({"prompt": [1] * LONG}).encode()
     assert abridged(body, KEEP) is body
     assert abridged(b'{"prompt": "short"}', KEEP) == b'{"prompt": "short"}'
@@ -86,7 +86,7 @@ def test_what_is_no_text_is_left_as_it_is() -> None:
     assert abridged(quoted, KEEP) is quoted
 
 
-def test_a_quote_behind_backslashes_is_none() -> None:
+def test_an_escaped_quote_does_not_end_a_text() -> None:
     for num in (1, 2, 3, 4):
         text = "\\" * num + '"' + "a" * LONG
         body = json.dumps({"a": text, "b": [1] * LONG, "c": text}).encode()

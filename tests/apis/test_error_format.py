@@ -1,4 +1,4 @@
-"""The form of our errors on each route."""
+"""Format of errors on each route."""
 
 import json
 
@@ -37,7 +37,7 @@ MESSAGES = "/v1/messages"
         ("", False),
     ],
 )
-def test_which_routes_are_anthropics(path: str, is_one: bool) -> None:
+def test_anthropic_routes_are_recognized(path: str, is_one: bool) -> None:
     assert is_anthropic(path) is is_one
 
 
@@ -60,7 +60,7 @@ def test_which_routes_are_anthropics(path: str, is_one: bool) -> None:
         (WorkerTimeout("x"), "timeout_error"),
     ],
 )
-def test_each_error_has_its_kind(error: GatewayError, kind: str) -> None:
+def test_each_error_has_its_type(error: GatewayError, kind: str) -> None:
     assert json.loads(body_of(error, MESSAGES, "req-1")) == {
         "type": "error",
         "error": {"type": kind, "message": "x", "details": {"error_code": error.code}},
@@ -69,7 +69,7 @@ def test_each_error_has_its_kind(error: GatewayError, kind: str) -> None:
     assert body_of(error, "/v1/completions", "req-1") == error.body()
 
 
-def test_a_stream_ends_in_the_words_of_its_route() -> None:
+def test_a_stream_ends_with_an_error_in_the_format_of_its_route() -> None:
     error = WorkerFailed("gone")
     head, data, end = event_of(error, MESSAGES, "r").partition(b"data: ")
     assert (head, json.loads(end)["error"]["message"]) == (b"event: error\n", "gone")

@@ -1,4 +1,4 @@
-"""Large bodies: the same request as the parser of all others makes, without objects for what they hold."""
+"""Large bodies: the same request as the usual parser makes, without objects for their content."""
 
 import json
 from typing import Any
@@ -44,14 +44,14 @@ READ = (
 @pytest.mark.parametrize(
     "options", [{}, {"salt": "t"}, {"keeps_transfer": True}, {"models": {"m"}}, {"model": "m"}]
 )
-def test_a_large_body_is_the_same_request(name: str, options: dict[str, Any]) -> None:
+def test_a_large_body_makes_the_same_request(name: str, options: dict[str, Any]) -> None:
     path, given = BODIES[name]
     if options.get("salt") and path == "/v1/embeddings":
         return
     found, expected = parse_large(path, given, **options), parse_request(path, given, **options)
     for attribute in READ:
         assert getattr(found, attribute) == getattr(expected, attribute), attribute
-    if name != "steering":  # there `fields` may still have what is not sent
+    if name != "steering":  # there `fields` may still have fields that are not sent
         assert found.fields == expected.fields
     assert not found.is_crowded
     if found.messages is not None and expected.messages is not None:
@@ -82,12 +82,12 @@ def test_known_messages_are_found_in_a_large_body() -> None:
         (COMPLETIONS, body(prompt="hi", stream=1, x="a" * MB), "'stream' must be a boolean"),
     ],
 )
-def test_what_is_wrong_is_named(path: str, given: bytes, fault: str) -> None:
+def test_a_wrong_field_is_named(path: str, given: bytes, fault: str) -> None:
     with pytest.raises(InvalidRequest, match=fault):
         parse_large(path, given)
 
 
-def test_the_model_is_the_one_that_the_worker_gets() -> None:
+def test_the_model_of_a_large_body_is_required_bounded_and_checked_against_the_key() -> None:
     with pytest.raises(ModelMissing):
         parse_large(COMPLETIONS, json.dumps({"prompt": "a" * MB}).encode())
     sent = parse_large(COMPLETIONS, json.dumps({"model": "", "prompt": "a" * MB}).encode(), model="q")
@@ -98,20 +98,20 @@ def test_the_model_is_the_one_that_the_worker_gets() -> None:
         parse_large(COMPLETIONS, body(prompt="a" * MB, lora_path="x"), models={"m"})
 
 
-def test_a_field_of_too_many_values_is_crowded() -> None:
+def test_a_field_of_too_many_values_is_rejected() -> None:
     given = body(messages=[TURN], tools=[{"a": [{}] * 100}] * 3_000)
     request = parse_large(CHAT, given)
     assert (request.is_crowded, request.messages, request.body) == (True, None, given)
 
 
-def test_marks_within_texts_are_no_values() -> None:
+def test_json_syntax_within_texts_is_ignored() -> None:
     prose = body(prompt='{"a", \\ [' * (MB // 2))
     assert not is_crowded(Outline(prose), len(prose))
     commas = body(messages=[{"role": "user", "content": "a," * 3 * MB}])
     assert not parse_large(CHAT, commas).is_crowded
 
 
-def test_many_fields_beside_the_prompt_are_refused() -> None:
+def test_many_fields_beside_the_prompt_are_rejected() -> None:
     given = b'{"model":"m","prompt":"hi",' + b",".join(b'"%d":"%b"' % (n, b"a" * 60_000) for n in range(40))
     with pytest.raises(InvalidRequest, match="too many values outside of its prompt"):
         parse_large(COMPLETIONS, given + b"}")
@@ -135,7 +135,7 @@ def test_token_ids_are_counted_without_decoding_them() -> None:
         ([[1] * MB, [2]], False),
     ],
 )
-def test_several_prompts_are_known_as_such(prompt: object, is_one: bool) -> None:
+def test_a_list_of_several_prompts_is_recognized(prompt: object, is_one: bool) -> None:
     given = body(prompt=prompt, stream=True)
     found, expected = parse_large(COMPLETIONS, given), parse_request(COMPLETIONS, given)
     assert found.may_split == expected.may_split == is_one
@@ -158,8 +158,8 @@ def test_a_second_model_is_found_in_a_large_body() -> None:
     assert parse_large(COMPLETIONS, given).model == "n"
 
 
-def test_a_conversation_goes_on_when_it_has_become_large() -> None:
-    """The names of its messages are those that its shorter beginning had."""
+def test_a_conversation_keeps_its_message_names_when_it_becomes_large() -> None:
+    """Names of its messages are those that its shorter beginning had."""
     tools = [{"function": {"name": "f", "parameters": {"a": [1, 2]}}}] * 2_000
     messages = [{"role": "user", "content": "a" * 300_000}, TURN]
     short = parse_request(CHAT, body(messages=messages, tools=tools)).messages
@@ -170,6 +170,6 @@ def test_a_conversation_goes_on_when_it_has_become_large() -> None:
 
 
 @pytest.mark.parametrize("message", [1, "a", {"content": "a" * MB}, {"role": 1, "content": "a" * MB}])
-def test_a_message_without_a_role_is_refused(message: object) -> None:
+def test_a_message_without_a_role_is_rejected(message: object) -> None:
     with pytest.raises(InvalidRequest, match="role"):
         parse_large(CHAT, body(messages=[TURN, message], x="a" * MB))

@@ -1,4 +1,4 @@
-"""Forms are read as the engines' own parser reads them, or refused."""
+"""Forms are read as the engines' own parser reads them, or rejected."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_the_model_is_found(body: bytes, kind: bytes) -> None:
     assert form_fields(body, kind) == {"model": "m"}
 
 
-def test_a_request_of_a_form() -> None:
+def test_a_form_makes_a_request() -> None:
     body = form(AUDIO, part("model", b"whisper"), part("stream", b"True"), part("priority", b"7"))
     request = parse_form(PATH, body, KIND)
     assert (request.kind, request.model, request.stream, request.priority) == (
@@ -57,7 +57,7 @@ def test_a_request_of_a_form() -> None:
     assert request.fields["priority"] == "7"
 
 
-def test_an_empty_value_is_empty() -> None:
+def test_an_empty_value_stays_empty() -> None:
     assert form_fields(form(part("language", b""), part("model", b"m")), KIND) == {
         "language": "",
         "model": "m",
@@ -95,7 +95,7 @@ def test_an_empty_value_is_empty() -> None:
         "two dispositions", "two models", "not UTF-8", "too long", "too many",
     ],
 )  # fmt: skip
-def test_what_could_be_read_in_two_ways_is_refused(body: bytes, kind: bytes | None) -> None:
+def test_an_ambiguous_form_is_rejected(body: bytes, kind: bytes | None) -> None:
     with pytest.raises(InvalidRequest):
         form_fields(body, kind)
 
@@ -109,19 +109,19 @@ def test_what_could_be_read_in_two_ways_is_refused(body: bytes, kind: bytes | No
         part("vllm_xargs", b"[1]"),
     ],
 )
-def test_what_steers_an_engine_is_refused(steering: bytes) -> None:
+def test_a_field_that_steers_an_engine_is_rejected(steering: bytes) -> None:
     with pytest.raises(InvalidRequest):
         parse_form(PATH, form(part("model", b"m"), steering), KIND)
 
 
-def test_clients_that_split_requests_themselves_may_steer_but_for_events() -> None:
+def test_clients_that_split_requests_themselves_may_steer_except_for_events() -> None:
     body = form(part("model", b"m"), part("vllm_xargs", b'{"kv_transfer_params":"x"}'))
     assert parse_form(PATH, body, KIND, keeps_transfer=True).body == body
     with pytest.raises(InvalidRequest, match="steers"):
         parse_form(PATH, form(part("kv_cache_report_mode", b"")), KIND, keeps_transfer=True)
 
 
-def test_a_model_is_needed_but_may_be_named_elsewhere() -> None:
+def test_a_form_without_a_model_is_rejected_unless_the_query_names_one() -> None:
     body = form(AUDIO)
     with pytest.raises(ModelMissing):
         parse_form(PATH, body, KIND)
@@ -132,7 +132,7 @@ def test_a_model_is_needed_but_may_be_named_elsewhere() -> None:
 
 @pytest.mark.parametrize("own", [b"", b"m"])
 @pytest.mark.parametrize("at", [0, 1, 2])
-def test_a_model_is_put_in_place_of_the_forms_own(own: bytes, at: int) -> None:
+def test_an_aliased_model_is_replaced_in_the_form(own: bytes, at: int) -> None:
     parts = [AUDIO, part("language", b"en")]
     parts.insert(at, part("model", own))
     renamed = renamed_form(form(*parts), "other")
@@ -155,7 +155,7 @@ def test_a_model_is_put_in_place_of_the_forms_own(own: bytes, at: int) -> None:
         (form(part("model", b"m"), part("lora_path", b"a"), part("lora_path", b"b")), KIND),
     ],
 )
-def test_a_second_model_is_refused_however_it_is_hidden(body: bytes, kind: bytes) -> None:
+def test_a_second_model_is_rejected_however_it_is_hidden(body: bytes, kind: bytes) -> None:
     with pytest.raises(InvalidRequest):
         parse_form(PATH, body, kind)
 
@@ -168,7 +168,7 @@ def test_adapters_are_checked_against_the_key() -> None:
         parse_form(PATH, body, KIND, models={"m"})
 
 
-def test_a_body_in_json_is_not_sent_as_a_form() -> None:
+def test_a_json_body_is_not_forwarded_as_a_form() -> None:
     def http(*kinds: bytes) -> HttpRequest:
         return HttpRequest("POST", PATH.encode(), [(b"content-type", kind) for kind in kinds])
 

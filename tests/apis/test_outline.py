@@ -1,4 +1,4 @@
-"""Outlines of large bodies: the places that a parser would find, in bounded steps, and the limits."""
+"""Outlines of large bodies: the values that a parser would find, in bounded steps, and the limits."""
 
 import json
 from typing import Any
@@ -22,7 +22,7 @@ BODIES = st.dictionaries(TEXTS, VALUES, max_size=6)
 
 @given(fields=BODIES, window=st.integers(2, 9), is_ascii=st.booleans(), indent=st.sampled_from([None, 1]))
 @settings(deadline=None)
-def test_the_places_are_those_of_a_parser(
+def test_positions_are_those_that_a_parser_finds(
     fields: dict[str, Any], window: int, is_ascii: bool, indent: int | None
 ) -> None:
     body = json.dumps(fields, ensure_ascii=is_ascii, indent=indent).encode()
@@ -54,7 +54,7 @@ def test_messages_are_found_one_by_one(messages: list[dict[str, Any]], window: i
         ([], 0, 0, False),
     ],
 )
-def test_what_a_list_holds_is_counted(value: object, num_items: int, num_ids: int, is_bare: bool) -> None:
+def test_items_of_a_list_are_counted(value: object, num_items: int, num_ids: int, is_bare: bool) -> None:
     (found,) = Outline(json.dumps({"prompt": value}).encode()).fields
     assert (found.num_items, found.num_ids, found.has_bare_items) == (num_items, num_ids, is_bare)
 
@@ -81,13 +81,13 @@ def test_what_a_list_holds_is_counted(value: object, num_items: int, num_ids: in
         b'{"\\ud800":1}',
     ],
 )
-def test_what_is_no_object_is_refused(body: bytes) -> None:
+def test_a_body_that_is_no_object_is_rejected(body: bytes) -> None:
     with pytest.raises(InvalidRequest, match="not valid JSON"):
         Outline(body)
 
 
 @pytest.mark.parametrize("name", ["messages", "prompt", "input", "tools", "documents"])
-def test_a_list_of_too_many_items_is_refused_by_its_name(name: str) -> None:
+def test_a_list_of_too_many_items_is_rejected_by_name(name: str) -> None:
     Outline(b'{"%b":[%b]}' % (name.encode(), b",".join([b"{}"] * MAX_ITEMS)))
     Outline(b'{"%b":[%b]}' % (name.encode(), b",".join([b"1"] * (MAX_ITEMS + 1))))
     for item in (b"{}", b'"a"', b"[1]", b"null"):
@@ -116,7 +116,7 @@ def test_values_numbers_and_fields_are_limited(monkeypatch: pytest.MonkeyPatch) 
         Outline(b'{"a":1,"b":1,"c":1,"d":1}')
 
 
-def test_a_repeated_name_counts_by_its_last_value() -> None:
+def test_the_last_value_of_a_repeated_name_counts() -> None:
     found = Outline(b'{"model":"a","mod\\u0065l":"bc"}')
     assert [each.name for each in found.fields] == ["model", "model"]
     assert found.last["model"].size == 4

@@ -1,4 +1,4 @@
-"""Ids that lead back to the worker that made them, and to nobody else."""
+"""Response ids that lead back to the worker that made them, and to no other."""
 
 import pytest
 from hypothesis import given
@@ -20,7 +20,7 @@ IDS = ResponseIds()
 
 
 @given(st.one_of(st.text(max_size=100), st.from_regex(r"resp_[0-9a-f]{32}", fullmatch=True)))
-def test_an_id_comes_back_from_any_gateway(own: str) -> None:
+def test_an_id_is_read_back_by_any_gateway(own: str) -> None:
     given_id = IDS.given(own, B)
     if own in ("", "resp_"):
         return
@@ -29,14 +29,14 @@ def test_an_id_comes_back_from_any_gateway(own: str) -> None:
     assert parse_stored(method, path) == (given_id, "")
 
 
-def test_an_id_is_short_and_tells_no_address() -> None:
+def test_an_id_is_short_and_reveals_no_address() -> None:
     given_id = IDS.given("resp_" + "a" * 32, A)
     assert len(given_id) == 37 + 15
     assert given_id.startswith("resp_kv_")
     assert "10.0.0.1" not in given_id
 
 
-def test_with_a_key_other_names_are_given_and_theirs_are_unknown() -> None:
+def test_ids_with_different_keys_do_not_read_each_other() -> None:
     keyed = ResponseIds(b"secret")
     own = IDS.given("resp_1", A)
     assert keyed.given("resp_1", A) != own
@@ -67,13 +67,13 @@ def test_an_id_is_unknown_to_another_tenant() -> None:
         (IDS.given("resp_1", WorkerId("10.0.0.9:80")), "is gone"),
     ],
 )
-def test_nobody_is_led_elsewhere(forged: str, why: str) -> None:
-    with pytest.raises(UnknownResponse, match=why) as told:
+def test_a_forged_id_is_not_found(forged: str, why: str) -> None:
+    with pytest.raises(UnknownResponse, match=why) as caught:
         IDS.find(forged, [A, B])
-    assert (told.value.status, told.value.code) == (404, "response_not_found")
+    assert (caught.value.status, caught.value.code) == (404, "response_not_found")
 
 
-def test_names_are_kept_within_bounds() -> None:
+def test_cached_names_of_workers_are_bounded() -> None:
     ids = ResponseIds()
     names = {ids.name(WorkerId(f"w:{i}")) for i in range(10_050)}
     assert len(names) == 10_050
@@ -82,7 +82,7 @@ def test_names_are_kept_within_bounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "told"),
+    ("method", "path", "expected"),
     [
         ("GET", "/v1/responses/a", ("a", "")),
         ("DELETE", "/v1/responses/a%2Fb", ("a/b", "")),
@@ -90,8 +90,8 @@ def test_names_are_kept_within_bounds() -> None:
         ("GET", "/v1/responses/a/input_items", ("a", "/input_items")),
     ],
 )
-def test_paths_about_a_response(method: str, path: str, told: tuple[str, str]) -> None:
-    assert parse_stored(method, path) == told
+def test_a_path_of_a_stored_response_is_parsed(method: str, path: str, expected: tuple[str, str]) -> None:
+    assert parse_stored(method, path) == expected
 
 
 @pytest.mark.parametrize(
@@ -105,12 +105,12 @@ def test_paths_about_a_response(method: str, path: str, told: tuple[str, str]) -
         ("GET", "/v1/responses/a/cancel", MethodNotAllowed),
     ],
 )
-def test_paths_about_nothing(method: str, path: str, error: type[Exception]) -> None:
+def test_other_paths_are_no_stored_responses(method: str, path: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         parse_stored(method, path)
 
 
-def test_an_own_id_cannot_leave_its_place_in_a_path() -> None:
+def test_an_id_of_the_worker_cannot_change_the_path() -> None:
     assert stored_path("../../sleep?x", "/cancel") == b"/v1/responses/..%2F..%2Fsleep%3Fx/cancel"
 
 
@@ -122,14 +122,14 @@ GIVEN = IDS.given("resp_1", A).encode()
 
 
 @pytest.mark.parametrize("sep", [b":", b": "])
-def test_a_plain_answer(sep: bytes) -> None:
+def test_the_id_of_a_plain_answer_is_renamed(sep: bytes) -> None:
     names = renaming()
     body = b'{"id"%b"resp_1","object"%b"response","text"%b"\\"resp_1\\" resp_1"}' % (sep, sep, sep)
     names.read(body)
     assert names.renamed(body) == body.replace(b'"resp_1"', b'"%b"' % GIVEN, 1)
 
 
-def test_an_id_of_any_characters() -> None:
+def test_an_id_of_any_characters_is_renamed() -> None:
     names = Renaming(lambda own: own + r"\1")
     names.read(rb'{"id":"a\\g<1>\"b","object":"response"}')
     assert names.renamed(rb'{"id":"a\\g<1>\"b"}') == rb'{"id":"a\\g<1>\"b\\1"}'
@@ -138,7 +138,7 @@ def test_an_id_of_any_characters() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"no JSON", b"[]", b'{"id":"resp_1"}', b'{"id":7,"object":"response"}']
 )
-def test_what_is_no_response_is_left_alone(body: bytes) -> None:
+def test_an_answer_that_is_no_response_is_unchanged(body: bytes) -> None:
     names = renaming()
     names.read(body)
     assert names.renamed(body) == body
@@ -152,7 +152,7 @@ STREAM = (
 
 
 @pytest.mark.parametrize("size", [1, 7, 60, 4096])
-def test_a_stream_in_all_splits(size: int) -> None:
+def test_a_stream_is_renamed_however_it_is_split(size: int) -> None:
     names = renaming()
     names.add("resp_0")
     scanner = RenamingScanner(names)
@@ -163,7 +163,7 @@ def test_a_stream_in_all_splits(size: int) -> None:
     )
 
 
-def test_an_error_speaks_of_the_id_that_its_client_knows() -> None:
+def test_an_error_names_the_id_that_its_client_sent() -> None:
     names = renaming()
     names.add("resp_1")
     assert names.renamed_words(b"Response with id 'resp_1' not found.") == (

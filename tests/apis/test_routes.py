@@ -1,4 +1,4 @@
-"""Which routes are open, and what is said of the others."""
+"""Open routes, and the errors of all others."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from gateway.core.requests.routes import ROUTES
 from gateway.core.worker import Served
 
 
-def test_inference_is_open_and_control_is_not() -> None:
+def test_inference_is_open_and_engine_control_is_closed() -> None:
     routes = Routes()
     assert set(routes) == set(ROUTES)
     assert not CONTROL & set(ROUTES)
@@ -20,17 +20,17 @@ def test_inference_is_open_and_control_is_not() -> None:
         assert f"--route {path}" in error.message
 
 
-def test_what_nobody_knows_is_not_found() -> None:
+def test_an_unknown_path_is_not_found() -> None:
     error = Routes().why_not("/v2/else")
     assert (error.status, error.code) == (404, "unknown_route")
 
 
-def test_a_method_that_is_not_open_is_refused_with_those_that_are() -> None:
+def test_a_closed_method_is_rejected_with_the_open_ones() -> None:
     with pytest.raises(MethodNotAllowed, match="takes POST, not GET"):
         Routes().find("GET", "/v1/embeddings")
 
 
-def test_routes_are_added_with_their_methods() -> None:
+def test_configured_routes_are_added_with_their_methods() -> None:
     routes = Routes(["/sleep", "GET /load", "POST /load", "GET /load"])
     assert "/sleep" in routes
     assert routes.find("POST", "/sleep") and routes.find("GET", "/load") and routes.find("POST", "/load")
@@ -38,7 +38,7 @@ def test_routes_are_added_with_their_methods() -> None:
         routes.find("DELETE", "/load")
 
 
-def test_routes_are_closed() -> None:
+def test_configured_routes_are_closed() -> None:
     routes = Routes(["/sleep"], ["/generate", "/sleep"])
     assert not routes.find("POST", "/generate")
     assert "closed here" in routes.why_not("/generate").message
@@ -48,7 +48,7 @@ def test_routes_are_closed() -> None:
 @pytest.mark.parametrize(
     "entry", ["sleep", "", "FETCH /x", "/x?y=1", "GET  /x", "/a b", "/health", "GET /v1/models"]
 )
-def test_what_is_no_route_is_refused(entry: str) -> None:
+def test_an_invalid_route_is_rejected(entry: str) -> None:
     with pytest.raises(ValueError, match="neither|own"):
         Routes([entry])
     with pytest.raises(ValueError, match="neither|own"):
@@ -71,7 +71,9 @@ TWO = ONE | {"other": Served("other", "else")}
         ("/v1/load_lora_adapter", ONE, "m"),
     ],
 )
-def test_a_model_that_nothing_names(path: str, served: dict[str, Served], model: str | None) -> None:
+def test_a_route_without_a_model_field_takes_the_only_model_served(
+    path: str, served: dict[str, Served], model: str | None
+) -> None:
     if model is None:
         with pytest.raises(ModelMissing):
             default_model(path, served)

@@ -24,5 +24,5 @@ def test_a_header_goes_before_a_cookie(headers: list[tuple[bytes, bytes]], sessi
     assert session_of(asked(*headers), b"x-session-id", b"sid") == session
 
 
-def test_what_is_not_asked_for_is_not_looked_at() -> None:
+def test_unconfigured_names_are_not_looked_at() -> None:
     assert session_of(asked((b"x-session-id", b"h"), (b"cookie", b"sid=c")), b"", b"") is None

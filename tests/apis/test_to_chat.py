@@ -1,4 +1,4 @@
-"""What agents send, as the chat that the engine makes of it: golden answers of its own code."""
+"""Requests of agents translated to the chat that the engine makes of them: its own code's golden answers."""
 
 import json
 from datetime import datetime
@@ -28,7 +28,7 @@ def golden(name: str) -> list[dict[str, Any]]:
 
 
 def normal(chat: dict[str, Any]) -> dict[str, Any]:
-    """Arguments as objects, as templates get them, and fields that are not there as None."""
+    """Message with arguments as objects, as templates get them, and missing fields as None."""
     for message in chat["messages"]:
         for call in message.get("tool_calls") or ():
             arguments = call["function"]["arguments"]
@@ -56,19 +56,19 @@ def made(route: str, body: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
 @pytest.mark.parametrize("merges", [False, True])
 @pytest.mark.parametrize("number", range(len(MESSAGES)))
 def test_messages_become_the_chat_that_the_engine_makes(number: int, merges: bool) -> None:
-    told = normal(golden("messages_merged" if merges else "messages")[number])
-    told["tools"] = dump_tools(told["tools"])
-    assert made("/v1/messages", MESSAGES[number], Dialect(merges, "none")) == told
+    expected = normal(golden("messages_merged" if merges else "messages")[number])
+    expected["tools"] = dump_tools(expected["tools"])
+    assert made("/v1/messages", MESSAGES[number], Dialect(merges, "none")) == expected
 
 
 @pytest.mark.parametrize("number", range(len(RESPONSES)))
 def test_responses_become_the_chat_that_the_engine_makes(number: int) -> None:
-    told = normal(golden("responses")[number])
-    told["tools"] = dump_tools(told["tools"])
-    assert made("/v1/responses", RESPONSES[number], Dialect()) == told
+    expected = normal(golden("responses")[number])
+    expected["tools"] = dump_tools(expected["tools"])
+    assert made("/v1/responses", RESPONSES[number], Dialect()) == expected
 
 
-# what cannot be told ---------------------------------------------------------------------------
+# requests without a translation ----------------------------------------------------------------
 
 
 def user(content: Any, **more: Any) -> dict[str, Any]:
@@ -99,7 +99,7 @@ KNOWN = Dialect(False, "none")
         ({"model": "m", "messages": [{"role": "system", "content": [{"type": "tool_addition"}]}]}, KNOWN),
     ],
 )
-def test_messages_that_cannot_be_told(body: dict[str, Any], dialect: Dialect) -> None:
+def test_messages_without_a_translation_are_rejected(body: dict[str, Any], dialect: Dialect) -> None:
     with pytest.raises(PromptError):
         as_chat(request("/v1/messages", body), dialect)
 
@@ -125,23 +125,23 @@ def test_messages_that_cannot_be_told(body: dict[str, Any], dialect: Dialect) ->
         },
     ],
 )
-def test_responses_that_cannot_be_told(body: dict[str, Any]) -> None:
+def test_responses_without_a_translation_are_rejected(body: dict[str, Any]) -> None:
     with pytest.raises(PromptError):
         as_chat(request("/v1/responses", {"model": "m", **body}), KNOWN)
 
 
-def test_a_late_system_message_that_says_nothing_is_no_question() -> None:
+def test_an_empty_late_system_message_is_ignored() -> None:
     messages = [*LATE["messages"][:1], {"role": "system", "content": ""}]
     chat = as_chat(request("/v1/messages", {"model": "m", "messages": messages}))
     assert chat.fields["messages"] == LATE["messages"][:1]
 
 
-def test_salt_and_session_are_the_requests() -> None:
+def test_salt_and_session_are_kept_in_the_chat() -> None:
     chat = as_chat(request("/v1/responses", {"model": "m", "input": "a", "cache_salt": "s", "user": "u"}))
     assert (chat.cache_salt, chat.session, chat.model) == ("s", "u", "m")
 
 
-def test_a_model_that_the_route_names_is_the_chats() -> None:
+def test_a_model_named_by_the_route_is_the_model_of_the_chat() -> None:
     asked = parse_request("/v1/responses", b'{"input": "a"}', model="m")
     assert (as_chat(asked).model, as_chat(asked).fields["messages"]) == (
         "m",
@@ -171,12 +171,12 @@ REFUSES = PLAIN + "{% if reasoning_effort == 'none' %}{{ raise_exception('no') }
         (PLAIN + "{{ strftime_now('%Y') }}", Dialect(True, "low")),
     ],
 )
-def test_what_the_engine_reads_off_a_template(template: str, dialect: Dialect) -> None:
+def test_a_dialect_is_read_off_the_template(template: str, dialect: Dialect) -> None:
     assert dialect_of(PromptEncoder.load(bundled_tokenizer(), template), NOON) == dialect
 
 
-def test_a_conversation_costs_what_is_new_in_it() -> None:
-    """As chats do: its run goes on from the one that is known."""
+def test_a_conversation_costs_its_new_messages_only() -> None:
+    """Translated conversations continue the run of tokens that is known, as chats do."""
     prompts = PromptSource({"m": PromptEncoder.load(bundled_tokenizer())}, Metrics(), clock=lambda: NOON)
     turns = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"turn {n} " * 50} for n in range(7)]
     runs = []

@@ -1,4 +1,4 @@
-"""What the composition root reads before anything is opened."""
+"""Reads of the composition root, before anything is opened."""
 
 import logging
 import subprocess
@@ -14,7 +14,7 @@ from gateway.models.prompt_source import PromptSource
 from gateway.observability.metrics import Metrics
 
 
-def test_the_log_tells_which_encoder_and_rendering_is_in_use_and_why(
+def test_the_log_names_the_encoder_and_rendering_in_use_and_why(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.INFO, "kvgate"):
@@ -29,7 +29,7 @@ def test_the_log_tells_which_encoder_and_rendering_is_in_use_and_why(
 
 
 @pytest.mark.process
-def test_what_is_loaded_where_it_is_asked_for_is_not_loaded_before() -> None:
+def test_optional_libraries_are_loaded_on_demand() -> None:
     """A gateway without Redis and agents starts without their libraries."""
     late = {"redis", "hiredis", "grpc", "huggingface_hub", "zmq"}
     code = f"import sys, gateway.app; print(sorted({late} & sys.modules.keys()))"

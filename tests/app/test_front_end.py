@@ -1,4 +1,4 @@
-"""What is configured is what is built."""
+"""Parts of the front end are built from the configuration."""
 
 from pathlib import Path
 
@@ -9,13 +9,13 @@ from gateway.config import load
 from gateway.core.errors import ConfigError
 
 
-def test_what_is_configured_is_built() -> None:
+def test_the_front_end_has_the_configured_parts() -> None:
     routes = routes_of(load({"route": ["/sleep"], "refuse_route": ["/generate"]}, {}))
     assert "/sleep" in routes
     assert "/generate" not in routes
 
 
-def test_a_key_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_an_unreadable_key_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="response_key_file"):
         surface_of(load({"response_key_file": str(tmp_path / "none")}, {}))
 

@@ -18,13 +18,13 @@ def test_each_value_of_the_option_has_a_backend() -> None:
     assert {*BACKENDS, "auto"} == set(by_key()["index"].choices)
 
 
-def test_a_gateway_alone_keeps_its_index_in_memory_and_shares_nothing() -> None:
+def test_a_single_gateway_keeps_its_index_in_memory_and_shares_nothing() -> None:
     backend = backend_of(config_of(), LOSSES)
     assert isinstance(backend.index, MemoryIndex)
     assert (backend.fetch, backend.run, backend.share(AssumedIndex())) == (None, None, None)
 
 
-async def test_events_are_shared_through_redis_where_there_is_one() -> None:
+async def test_events_are_shared_through_redis_where_it_is_configured() -> None:
     backend = backend_of(config_of(redis=REDIS), LOSSES)
     assert isinstance(backend.index, MemoryIndex) and backend.fetch is None
     shared = backend.share(AssumedIndex())
@@ -42,6 +42,6 @@ async def test_the_tree_in_redis_is_looked_up_before_each_decision() -> None:
 
 
 @pytest.mark.parametrize("index", ["replicated", "redis"])
-def test_redis_is_needed(index: str) -> None:
+def test_an_index_in_redis_requires_redis(index: str) -> None:
     with pytest.raises(ConfigError, match="needs --redis"):
         backend_of(config_of(index=index), LOSSES)

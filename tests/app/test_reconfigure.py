@@ -1,4 +1,4 @@
-"""Each option that is live does change a running gateway, and what is refused changes nothing."""
+"""Each live option changes a running gateway, and a rejected reload changes nothing."""
 
 import asyncio
 import logging
@@ -56,7 +56,7 @@ def bounded(gateway: Gateway) -> bool:
     return gateway.router.spare is not None
 
 
-def most_at_once(gateway: Gateway) -> Any:
+def max_in_flight(gateway: Gateway) -> Any:
     return gate(gateway).tenants.of("t", 0.0).limits.max_concurrent
 
 
@@ -94,7 +94,7 @@ SEEN: dict[str, tuple[Any, Callable[[Gateway], object], object]] = {
     "queue_timeout_s": (6.0, lambda g: gate(g).queues._timeout_s, 6.0),
     "tenants": (
         {"t": {"max_concurrent": 4}},
-        most_at_once,
+        max_in_flight,
         4,
     ),
     "trust_headers_from": (["10.0.0.0/8"], lambda g: gate(g)._trusted.trusts("10.1.1.1"), True),
@@ -129,19 +129,21 @@ SEEN: dict[str, tuple[Any, Callable[[Gateway], object], object]] = {
     "log_requests": (True, lambda g: len(g.telemetry.end_observers), 1),
     "drain_timeout_s": (1.5, lambda g: g.config.server.drain_timeout_s, 1.5),
 }
-"""Of each: another value, what it changes, and what that is then."""
+"""For each option: another value, the part that it changes, and that part's value then."""
 
 HEADERS = ("tenant_header", "priority_header", "slo_header")
 WITH_A_GATE = {"queue_above_in_flight": 1, "tenants": {"t": {"max_concurrent": 9}}}
 
 
-def test_all_that_is_live_is_looked_at() -> None:
+def test_every_live_option_is_covered() -> None:
     assert SEEN.keys() == set(LIVE)
 
 
 @pytest.mark.parametrize("before", [{}, WITH_A_GATE], ids=["plain", "with flow control"])
 @pytest.mark.parametrize("name", LIVE)
-async def test_an_option_that_is_live(name: str, before: dict[str, Any], tmp_path: Path) -> None:
+async def test_a_live_option_changes_the_running_gateway(
+    name: str, before: dict[str, Any], tmp_path: Path
+) -> None:
     (tmp_path / "file.py").write_text(POLICY)
     value, seen, expected = SEEN[name]
     value = str(tmp_path / "file.py") if value == "FILE" else value
@@ -150,7 +152,7 @@ async def test_an_option_that_is_live(name: str, before: dict[str, Any], tmp_pat
         gateway.pools.of("http://127.0.0.1:9")
         given = {**before, name: value}
         if name in ("queue_max_requests", "queue_timeout_s") or name in HEADERS:
-            given = {**WITH_A_GATE, **given}  # without flow control they are about nothing
+            given = {**WITH_A_GATE, **given}  # without flow control these options have no effect
         config = load(given, {})
         added = specs_of(config)
         try:
@@ -164,7 +166,7 @@ async def test_an_option_that_is_live(name: str, before: dict[str, Any], tmp_pat
 def _is_new(seen: Callable[[Gateway], object], gateway: Gateway, expected: object) -> bool:
     try:
         return seen(gateway) != expected
-    except (AttributeError, KeyError):  # what it is about is not there yet
+    except (AttributeError, KeyError):  # its part does not exist yet
         return True
 
 
@@ -178,7 +180,7 @@ def _is_new(seen: Callable[[Gateway], object], gateway: Gateway, expected: objec
         ({"prefill": ["http://a:1"], "decode": ["http://a:1"]}, "is a --prefill worker too"),
     ],
 )
-async def test_what_is_refused_changes_nothing(change: dict[str, Any], words: str) -> None:
+async def test_a_rejected_reload_changes_nothing(change: dict[str, Any], words: str) -> None:
     async with running(**WITH_A_GATE) as gateway:
         before = (gateway.config, in_use(gateway), policy(gateway), gate(gateway).queues.rule)
         config = replaced(gateway.config, max_attempts=9, queue_above_in_flight=7, **change)
@@ -187,7 +189,7 @@ async def test_what_is_refused_changes_nothing(change: dict[str, Any], words: st
         assert before == (gateway.config, in_use(gateway), policy(gateway), gate(gateway).queues.rule)
 
 
-async def test_workers_that_go_and_stay() -> None:
+async def test_workers_are_added_dropped_and_kept() -> None:
     async with running(worker=["http://127.0.0.1:1", "http://127.0.0.1:2"]) as gateway:
         swap = await prepare(
             gateway, gateway.config, added=["http://127.0.0.1:3"], dropped=["http://127.0.0.1:1"]
@@ -197,8 +199,8 @@ async def test_workers_that_go_and_stay() -> None:
         assert urls(gateway) == ["http://127.0.0.1:2", "http://127.0.0.1:3"]
 
 
-async def test_turning_flow_control_off_lets_all_in() -> None:
+async def test_turning_flow_control_off_admits_all_waiting_requests() -> None:
     async with running(**WITH_A_GATE) as gateway:
         (await prepare(gateway, config_of()))()
         await asyncio.sleep(0)
-        assert not gate(gateway).queues.rule.is_on and most_at_once(gateway) == 0
+        assert not gate(gateway).queues.rule.is_on and max_in_flight(gateway) == 0

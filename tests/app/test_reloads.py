@@ -1,4 +1,4 @@
-"""Read, compare, apply, tell: what of it is counted, and what a refusal leaves."""
+"""Reloads: read, compare, apply and report; and the state after a rejected one."""
 
 import logging
 
@@ -32,14 +32,14 @@ class World:
         return [line for line in generate_latest(registry).decode().splitlines() if line[0] != "#"]
 
 
-async def test_what_changed_is_told_and_what_needs_a_restart(
+async def test_changes_are_reported_beside_options_that_need_a_restart(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World()
     world.now = config_of(max_attempts=4, port=2)
     with caplog.at_level(logging.INFO):
-        told = await world.reloads.reload(world.apply)
-    assert told == {
+        report = await world.reloads.reload(world.apply)
+    assert report == {
         "generation": 2,
         "changed": ["max_attempts"],
         "needs_restart": ["port"],
@@ -58,17 +58,17 @@ async def test_what_changed_is_told_and_what_needs_a_restart(
     ]
 
 
-async def test_what_waits_for_a_restart_is_named_each_time_and_the_rest_once() -> None:
+async def test_options_that_need_a_restart_are_reported_each_time_and_changes_once() -> None:
     world = World()
     world.now = config_of(max_attempts=4, port=2)
     await world.reloads.reload(world.apply)
-    told = await world.reloads.reload(world.apply)
-    assert (told["changed"], told["needs_restart"], told["generation"]) == ([], ["port"], 3)
-    world.now = config_of(max_attempts=4, port=1)  # it was put back
+    report = await world.reloads.reload(world.apply)
+    assert (report["changed"], report["needs_restart"], report["generation"]) == ([], ["port"], 3)
+    world.now = config_of(max_attempts=4, port=1)  # the option was put back
     assert (await world.reloads.reload(world.apply))["needs_restart"] == []
 
 
-async def test_a_refusal_changes_nothing_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_rejected_reload_changes_nothing_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.now, world.refusal = config_of(max_attempts=4), "policy: no"
     with pytest.raises(ConfigError):

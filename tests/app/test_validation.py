@@ -1,10 +1,10 @@
-"""Every part's mistakes are found, without a worker."""
+"""Mistakes of every part are found without a worker."""
 
 from gateway.app.validation import mistakes_of
 from gateway.config import config_of
 
 
-def test_a_good_configuration_has_none() -> None:
+def test_a_valid_configuration_has_no_mistakes() -> None:
     assert mistakes_of(config_of(worker=["http://127.0.0.1:1"], redis="embedded")) == []
 
 

@@ -1,4 +1,4 @@
-"""With a real server and users of it who may do more or less."""
+"""Permission check on a real Redis server, with users of more and fewer rights."""
 
 from collections.abc import Callable, Iterator
 
@@ -21,7 +21,7 @@ Url = Callable[..., str]
 
 @pytest.fixture
 def narrow(server: Server) -> Iterator[Url]:
-    """The URL for a user who has all that the documentation names, and then the rules that a test gives."""
+    """URL of a user with the rights that the documentation names, and then the rules that a test gives."""
 
     def url(*rules: str) -> str:
         server.ask("ACL", "SETUSER", "narrow", "reset", "on", ">secret", "resetchannels", *ALL, *rules)
@@ -36,7 +36,7 @@ def options(server: Server, url: str) -> RedisOptions:
 
 
 @pytest.mark.parametrize("is_atomic", [False, True])
-async def test_what_the_documentation_names_is_enough_and_nothing_is_done(
+async def test_documented_rights_suffice_and_the_check_writes_nothing(
     server: Server, narrow: Url, is_atomic: bool
 ) -> None:
     assert await refusals(options(server, narrow()), is_atomic=is_atomic) == {}
@@ -53,7 +53,7 @@ async def test_what_the_documentation_names_is_enough_and_nothing_is_done(
         (["-@scripting", "-incr"], [], ["+script|load", "+evalsha", "+eval", "+incr"]),
     ],
 )
-async def test_what_is_missing_is_what_gives_it(
+async def test_a_missing_right_is_named_as_the_rule_that_grants_it(
     server: Server, narrow: Url, rules: list[str], shared: list[str], atomic: list[str]
 ) -> None:
     url = narrow(*rules)
@@ -63,11 +63,11 @@ async def test_what_is_missing_is_what_gives_it(
     assert await refusals(options(server, url), is_atomic=True) == {}
 
 
-async def test_the_advice_is_a_line_to_copy(server: Server, narrow: Url) -> None:
+async def test_the_advice_is_a_command_to_copy(server: Server, narrow: Url) -> None:
     found = options(server, narrow("resetchannels"))
-    told = advice(found, await refusals(found, is_atomic=False))
-    assert "user 'narrow' lacks permissions for bookings (" in told and "channel" in told
-    assert "ACL SETUSER narrow &kvgate:*; or " in told and "secret" not in told
+    line = advice(found, await refusals(found, is_atomic=False))
+    assert "user 'narrow' lacks permissions for bookings (" in line and "channel" in line
+    assert "ACL SETUSER narrow &kvgate:*; or " in line and "secret" not in line
 
 
 async def print_check(server: Server, **changes: str) -> bool:
@@ -79,23 +79,23 @@ async def print_check(server: Server, **changes: str) -> bool:
         gateway.close_context()
 
 
-async def test_what_cannot_be_tried_is_said_and_is_no_fault(
+async def test_a_right_that_cannot_be_checked_is_printed_and_no_fault(
     server: Server, narrow: Url, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await print_check(server, redis=narrow("-multi"))
     assert "not checked: " in capsys.readouterr().out
 
 
-async def test_a_server_that_is_not_there_or_refuses_is_told(
+async def test_an_unreachable_or_rejecting_server_is_reported(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert not await print_check(server, redis=f"redis://127.0.0.1:{free_port()}")
     assert "is not reached: " in capsys.readouterr().out
-    assert not await print_check(server, redis=f"redis://nobody:wr0ng@127.0.0.1:{server.port}")
+    assert not await print_check(server, redis=f"redis://unknown:wr0ng@127.0.0.1:{server.port}")
     assert "rejects the password or user" in capsys.readouterr().out
 
 
-def test_check_names_the_rule(server: Server, narrow: Url) -> None:
+def test_check_prints_the_missing_rule(server: Server, narrow: Url) -> None:
     url = narrow("resetkeys", "~kvgate:schema")
     assert "usable, with prefix kvgate:" in GatewayProcess.check("--redis", url)
     with pytest.raises(AssertionError, match=r"ACL SETUSER narrow ~kvgate:\*;"):

@@ -1,4 +1,4 @@
-"""Who decides, with a real server: one at a time, and nobody waits for one who died."""
+"""Distributed lock on a real Redis server: one gateway decides at a time, and a dead holder delays none."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -28,7 +28,7 @@ async def until(is_true: Callable[[], object]) -> None:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow this machine is now."""
+    """Limits that no slow machine reaches."""
     for name, value in {"ANSWER_S": 10.0, "WAIT_S": 10.0, "HEAR_S": 10.0, "LEASE_MS": 10_000}.items():
         monkeypatch.setattr(f"gateway.bookings.atomic_lock.{name}", value)
 
@@ -37,64 +37,68 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def deciding(
     server: Server, num: int = 1
 ) -> AsyncIterator[tuple[list[DistributedLock], list[ProcessView]]]:
-    tasks, all_of_them, places = Tasks(), [], []
+    tasks, gateways, views = Tasks(), [], []
     for _ in range(num):
-        place = view_alone(server.config(booking="atomic"))
-        assert place
-        all_of_them.append(SharedBookings(server.options(redis_timeout_s=0.3), place, is_atomic=True))
-        places.append(place)
-        await all_of_them[-1].start(tasks)
-    for each in all_of_them:
+        view = view_alone(server.config(booking="atomic"))
+        assert view
+        gateways.append(SharedBookings(server.options(redis_timeout_s=0.3), view, is_atomic=True))
+        views.append(view)
+        await gateways[-1].start(tasks)
+    for each in gateways:
         await until(
             lambda each=each: each.remote_hosts.num_gateways == num - 1 and each.publish_connection.is_open
         )  # type: ignore[misc]
     try:
-        yield [each.lock for each in all_of_them if each.lock], places
+        yield [each.lock for each in gateways if each.lock], views
     finally:
         await tasks.stop()
-        for each in all_of_them:
+        for each in gateways:
             await each.close()
 
 
-async def test_each_decides_knowing_of_all_decisions_before(server: Server, patient: None) -> None:
-    """A place for each of a hundred decisions, and none is taken twice."""
-    async with deciding(server, 4) as (turns, places):
+async def test_each_decision_knows_all_decisions_before_it(server: Server, patient: None) -> None:
+    """A free worker for each of a hundred decisions, and none is taken twice."""
+    async with deciding(server, 4) as (locks, views):
         taken: list[str] = []
 
-        def decide(place: ProcessView) -> None:
-            first = next(
-                name for number in range(100) if not place.ledger.load(name := _name(number)).num_in_flight
+        def decide(view: ProcessView) -> None:
+            free = next(
+                name for number in range(100) if not view.ledger.load(name := _name(number)).num_in_flight
             )
-            place.ledger.book(first, 1, 1)
-            taken.append(first)
+            view.ledger.book(free, 1, 1)
+            taken.append(free)
 
         for number in range(100):
-            turns[number % 4].enter(lambda place=places[number % 4]: decide(place))  # type: ignore[misc]
+            locks[number % 4].enter(lambda view=views[number % 4]: decide(view))  # type: ignore[misc]
             if number % 10 == 9:
                 await asyncio.sleep(0.002)
         await until(lambda: len(taken) == 100)
-        assert sum(each.num_late + each.num_without for each in turns) == 0
+        assert sum(each.num_late + each.num_without for each in locks) == 0
         assert sorted(taken) == sorted(map(_name, range(100)))
 
 
-async def test_those_who_wait_are_decided_in_one_turn_in_their_order(server: Server, patient: None) -> None:
-    async with deciding(server) as ((turns,), _):
+async def test_waiting_decisions_are_made_in_one_acquisition_in_order(server: Server, patient: None) -> None:
+    async with deciding(server) as ((lock,), _):
         done: list[int] = []
         for number in range(20):
-            turns.enter(lambda number=number: done.append(number))  # type: ignore[misc]
+            lock.enter(lambda number=number: done.append(number))  # type: ignore[misc]
         await until(lambda: len(done) == 20)
-        assert (done, turns.num_acquired) == (list(range(20)), 1)
+        assert (done, lock.num_acquired) == (list(range(20)), 1)
         await until(lambda: HOLDER not in server.names())
 
 
-async def test_a_turn_of_one_who_died_ends_by_itself(server: Server) -> None:
-    async with deciding(server) as ((turns,), _):
+async def test_the_lock_of_a_dead_holder_expires(server: Server) -> None:
+    async with deciding(server) as ((lock,), _):
         server.ask("SET", HOLDER, "dead:1", "PX", "100")
         server.ask("SET", NUMBER, "1")
         done: list[int] = []
-        turns.enter(lambda: done.append(1))
+        lock.enter(lambda: done.append(1))
         await until(lambda: done)
-        assert (turns.num_acquired, turns.num_late, turns.num_without) == (1, 1, 0)  # it never told
+        assert (lock.num_acquired, lock.num_late, lock.num_without) == (
+            1,
+            1,
+            0,
+        )  # the dead holder published no booking
 
 
 async def test_bookings_of_acquisitions_before_a_gateways_start_are_not_waited_for(
@@ -111,49 +115,49 @@ async def test_bookings_of_acquisitions_before_a_gateways_start_are_not_waited_f
         assert [each.num_late for each in locks] == [0, 0]
 
 
-async def test_without_an_answer_all_decide_at_once_until_there_is_one(
+async def test_without_redis_all_decide_at_once_until_it_answers(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with deciding(server) as ((turns,), _):
+    async with deciding(server) as ((lock,), _):
         done: list[int] = []
         with server.paused():
-            turns.enter(lambda: done.append(1))
+            lock.enter(lambda: done.append(1))
             await until(lambda: done)
             for number in range(5):
-                turns.enter(lambda: done.append(1))
+                lock.enter(lambda: done.append(1))
                 assert len(done) == number + 2
-        assert (turns.num_acquired, turns.num_without) == (0, 6)
-        await until(lambda: "off=False" in repr(turns) and turns._publish_connection.is_open)
-        turns.enter(lambda: done.append(1))
-        await until(lambda: turns.num_acquired)
-        told = [record.message for record in caplog.records if "distributed lock" in record.message]
-        assert len(told) == 1 and told[0].startswith("distributed lock unavailable"), told
+        assert (lock.num_acquired, lock.num_without) == (0, 6)
+        await until(lambda: "off=False" in repr(lock) and lock._publish_connection.is_open)
+        lock.enter(lambda: done.append(1))
+        await until(lambda: lock.num_acquired)
+        warnings = [record.message for record in caplog.records if "distributed lock" in record.message]
+        assert len(warnings) == 1 and warnings[0].startswith("distributed lock unavailable"), warnings
 
 
-async def test_one_that_is_held_for_long_is_not_waited_for(server: Server) -> None:
-    async with deciding(server) as ((turns,), _):
+async def test_a_lock_held_for_long_is_not_waited_for(server: Server) -> None:
+    async with deciding(server) as ((lock,), _):
         server.ask("SET", HOLDER, "slow:1", "PX", "60000")
         done: list[int] = []
-        turns.enter(lambda: done.append(1))
+        lock.enter(lambda: done.append(1))
         await until(lambda: done)
-        assert (turns.num_acquired, turns.num_without) == (0, 1)
+        assert (lock.num_acquired, lock.num_without) == (0, 1)
 
 
-async def test_redis_is_emptied(server: Server, patient: None) -> None:
-    async with deciding(server, 2) as (turns, _):
+async def test_acquisitions_go_on_after_redis_was_emptied(server: Server, patient: None) -> None:
+    async with deciding(server, 2) as (locks, _):
         done: list[int] = []
         for number in range(8):
-            turns[number % 2].enter(lambda: done.append(1))
+            locks[number % 2].enter(lambda: done.append(1))
             await until(lambda number=number: len(done) == number + 1)  # type: ignore[misc]
             if number == 3:
                 server.ask("FLUSHALL")
-        assert [each.num_acquired for each in turns] == [4, 4]
+        assert [each.num_acquired for each in locks] == [4, 4]
 
 
-async def test_those_who_wait_when_it_ends_are_decided(server: Server) -> None:
+async def test_waiting_decisions_are_made_when_the_gateway_closes(server: Server) -> None:
     done: list[int] = []
-    async with deciding(server) as ((turns,), _):
-        turns.enter(lambda: done.append(1))
+    async with deciding(server) as ((lock,), _):
+        lock.enter(lambda: done.append(1))
     assert done == [1]
 
 

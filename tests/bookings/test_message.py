@@ -4,7 +4,7 @@ import pytest
 from gateway.bookings.message import MAX_BYTES, Booked, BookingsMessage, Promise, decode, encode
 from gateway.core.blocks import BlockHash
 
-TOLD = BookingsMessage(
+MESSAGE = BookingsMessage(
     1,
     2,
     3,
@@ -15,8 +15,8 @@ TOLD = BookingsMessage(
 )
 
 
-def test_a_message_comes_as_it_went() -> None:
-    assert decode(encode(TOLD)) == TOLD
+def test_a_message_survives_encoding() -> None:
+    assert decode(encode(MESSAGE)) == MESSAGE
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_a_message_comes_as_it_went() -> None:
     [
         b"",
         b"hello",
-        encode(TOLD)[:-1],
+        encode(MESSAGE)[:-1],
         msgspec.msgpack.encode({"host": 1}),
         msgspec.msgpack.encode([1, 2]),
         msgspec.msgpack.encode([1, 2, 3, [["w:1", -1, 0]]]),
@@ -35,15 +35,15 @@ def test_a_message_comes_as_it_went() -> None:
         msgspec.msgpack.encode([1, 2, 3, [], [["w:1", [1], -5]]]),
     ],
 )
-def test_what_is_no_message_is_none(data: bytes) -> None:
+def test_a_malformed_message_is_none(data: bytes) -> None:
     assert decode(data) is None
 
 
-def test_what_a_later_version_says_more_is_passed_over() -> None:
-    fields = msgspec.msgpack.decode(encode(TOLD))
-    assert decode(msgspec.msgpack.encode([*fields, "more"])) == TOLD
+def test_unknown_fields_of_a_later_version_are_ignored() -> None:
+    fields = msgspec.msgpack.decode(encode(MESSAGE))
+    assert decode(msgspec.msgpack.encode([*fields, "more"])) == MESSAGE
 
 
 def test_a_message_is_bounded() -> None:
-    told = BookingsMessage(1, 2, 3, [Booked("w" * 300, 1, 1)] * 4000)
-    assert len(encode(told)) > MAX_BYTES and decode(encode(told)) is None
+    message = BookingsMessage(1, 2, 3, [Booked("w" * 300, 1, 1)] * 4000)
+    assert len(encode(message)) > MAX_BYTES and decode(encode(message)) is None

@@ -7,7 +7,7 @@ from gateway.core.worker import WorkerId
 from gateway.redis.options import redis_of
 
 
-async def test_what_others_have_booked_is_told() -> None:
+async def test_remote_bookings_are_exposed() -> None:
     config = load({"redis": "redis://127.0.0.1:1", "booking": "atomic"}, environ={})
     place, options = view_alone(config), redis_of(config)
     assert place and options
@@ -22,8 +22,10 @@ async def test_what_others_have_booked_is_told() -> None:
         for metric in BookingsCollector(bookings).collect()
         for sample in metric.samples
     }
-    told = {name: value for name, value in samples.items() if not name[0].startswith("kvgate_bookings_delay")}
-    assert told == {
+    exposed = {
+        name: value for name, value in samples.items() if not name[0].startswith("kvgate_bookings_delay")
+    }
+    assert exposed == {
         ("kvgate_remote_requests_in_flight", "a:1"): 2,
         ("kvgate_remote_booked_prompt_tokens", "a:1"): 300,
         ("kvgate_remote_gateways",): 2,

@@ -1,4 +1,4 @@
-"""With a real server."""
+"""Publish and subscribe connections, on a real Redis server."""
 
 import asyncio
 
@@ -12,24 +12,24 @@ __all__ = ["redis_server", "server"]
 pytestmark = pytest.mark.process
 
 
-async def test_what_is_said_is_heard_in_order(server: Server) -> None:
+async def test_published_messages_arrive_in_order(server: Server) -> None:
     publish_connection, listener = (
         PublishConnection(server.options(), "ch"),
         SubscribeConnection(server.options(), "ch", 1.0),
     )
     await listener.open()
-    publish_connection.publish(b"to nobody: it is not open")
+    publish_connection.publish(b"dropped: not open yet")
     await publish_connection.open()
     for number in range(50):
         publish_connection.publish(b"%d" % number)
     await publish_connection.publish_confirmed(b"50")
     assert [await listener.next() for _ in range(51)] == [b"%d" % number for number in range(51)]
-    for line in (publish_connection, listener):
-        await line.end()
-        assert not line.is_open
+    for connection in (publish_connection, listener):
+        await connection.end()
+        assert not connection.is_open
 
 
-async def test_a_lost_line_is_known_by_the_answer_and_opened_again(server: Server) -> None:
+async def test_a_lost_connection_is_noticed_by_its_answer_and_opened_again(server: Server) -> None:
     publish_connection = PublishConnection(server.options(), "ch")
     await publish_connection.open()
     server.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
@@ -41,7 +41,7 @@ async def test_a_lost_line_is_known_by_the_answer_and_opened_again(server: Serve
     await publish_connection.end()
 
 
-async def test_silence_is_a_loss(server: Server) -> None:
+async def test_a_silent_subscription_is_lost(server: Server) -> None:
     listener = SubscribeConnection(server.options(redis_timeout_s=0.05), "ch", 0.05)
     await listener.open()
     with pytest.raises(LOST):
@@ -49,7 +49,7 @@ async def test_silence_is_a_loss(server: Server) -> None:
     await listener.end()
 
 
-async def test_what_redis_does_not_take_is_not_kept(server: Server) -> None:
+async def test_messages_that_redis_does_not_read_are_dropped(server: Server) -> None:
     publish_connection = PublishConnection(server.options(), "ch")
     await publish_connection.open()
     with server.paused():
@@ -60,7 +60,7 @@ async def test_what_redis_does_not_take_is_not_kept(server: Server) -> None:
     await publish_connection.end()
 
 
-async def test_one_who_may_not_is_told_what_is_needed(server: Server) -> None:
+async def test_a_user_without_the_channel_gets_the_missing_right(server: Server) -> None:
     rights = ("~kvgate:*", "+@all", "-@dangerous", "+info")
     server.ask("ACL", "SETUSER", "narrow", "reset", "on", ">secret", "resetchannels", *rights)
     options = server.options(redis=server.url.replace("unix://", "unix://narrow:secret@"))
@@ -75,5 +75,5 @@ async def test_one_who_may_not_is_told_what_is_needed(server: Server) -> None:
     await publish_connection.open()
     publish_connection.publish(b"said")
     assert await listener.next() == b"said"
-    for line in (publish_connection, listener):
-        await line.end()
+    for connection in (publish_connection, listener):
+        await connection.end()

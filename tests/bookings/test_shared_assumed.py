@@ -25,11 +25,11 @@ def table(num_rows: int = 2) -> Table:
 
 def pair(keep_s: float = 10.0) -> tuple[SharedAssumedIndex, SharedAssumedIndex]:
     shared = table()
-    one, two = SharedAssumedIndex(shared, 0), SharedAssumedIndex(shared, 1)
-    for index, workers in ((one, (A, B)), (two, (B, A))):
+    here, there = SharedAssumedIndex(shared, 0), SharedAssumedIndex(shared, 1)
+    for index, workers in ((here, (A, B)), (there, (B, A))):
         for worker in workers:
             index.add_worker(worker, keep_s=keep_s, max_blocks=100)
-    return one, two
+    return here, there
 
 
 def overlap(
@@ -40,129 +40,129 @@ def overlap(
     return held
 
 
-def test_what_one_process_has_in_flight_the_other_sees() -> None:
-    one, two = pair()
-    overlap(one, 0)
-    one.pin(A, RUN)
-    assert (overlap(one, 0), overlap(two, 0)) == ({A: 70}, {A: 70})
-    assert overlap(two, 0, a=70, b=3) == {A: 70, B: 3}
+def test_blocks_in_flight_at_one_process_are_assumed_by_the_other() -> None:
+    here, there = pair()
+    overlap(here, 0)
+    here.pin(A, RUN)
+    assert (overlap(here, 0), overlap(there, 0)) == ({A: 70}, {A: 70})
+    assert overlap(there, 0, a=70, b=3) == {A: 70, B: 3}
 
 
-def test_prompts_that_part_are_seen_to_the_thirty_second_block() -> None:
-    one, two = pair()
-    overlap(one, 0)
-    one.pin(A, RUN)
+def test_branching_prompts_overlap_up_to_a_thirty_second_block() -> None:
+    here, there = pair()
+    overlap(here, 0)
+    here.pin(A, RUN)
     other = [*RUN[:50], *(BlockHash(i) for i in range(20))]
-    assert overlap(two, 0, other) == {A: 32}
+    assert overlap(there, 0, other) == {A: 32}
 
 
-def test_it_is_there_behind_what_events_tell() -> None:
-    one, two = pair()
-    overlap(one, 0, a=20)
-    one.pin(A, RUN[20:])
-    assert overlap(two, 0, a=20) == {A: 70}
+def test_assumed_blocks_follow_those_known_by_events() -> None:
+    here, there = pair()
+    overlap(here, 0, a=20)
+    here.pin(A, RUN[20:])
+    assert overlap(there, 0, a=20) == {A: 70}
 
 
-def test_of_a_prompt_that_was_not_looked_up_the_last_block_is_told() -> None:
-    one, two = pair()
-    overlap(one, 0, [BlockHash(i) for i in range(9)])
-    one.pin(A, RUN)
-    assert overlap(two, 0) == {A: 70}
-    assert overlap(two, 0, RUN[:64]) == {}
+def test_a_prompt_without_a_lookup_shares_its_last_block_only() -> None:
+    here, there = pair()
+    overlap(here, 0, [BlockHash(i) for i in range(9)])
+    here.pin(A, RUN)
+    assert overlap(there, 0) == {A: 70}
+    assert overlap(there, 0, RUN[:64]) == {}
 
 
-def test_small_prompts_are_not_told() -> None:
-    one, two = pair()
+def test_small_prompts_are_not_shared() -> None:
+    here, there = pair()
     small = RUN[: MIN_BLOCKS - 1]
-    overlap(one, 0, small)
-    one.pin(A, small)
-    assert (overlap(one, 0, small), overlap(two, 0, small)) == ({A: MIN_BLOCKS - 1}, {})
+    overlap(here, 0, small)
+    here.pin(A, small)
+    assert (overlap(here, 0, small), overlap(there, 0, small)) == ({A: MIN_BLOCKS - 1}, {})
 
 
-def test_after_its_end_it_counts_as_long_as_at_home() -> None:
-    one, two = pair(keep_s=10)
-    overlap(one, 90)
-    one.pin(A, RUN)
-    one.unpin(A, RUN, 100, was_run=True)
-    assert overlap(two, 109.9) == {A: 70}
-    assert overlap(two, 110) == {}
+def test_blocks_of_an_ended_request_are_assumed_as_long_as_at_its_own_process() -> None:
+    here, there = pair(keep_s=10)
+    overlap(here, 90)
+    here.pin(A, RUN)
+    here.unpin(A, RUN, 100, was_run=True)
+    assert overlap(there, 109.9) == {A: 70}
+    assert overlap(there, 110) == {}
 
 
-def test_a_request_that_never_ran_leaves_nothing() -> None:
-    one, two = pair()
-    overlap(one, 0)
+def test_a_request_that_never_ran_leaves_no_blocks() -> None:
+    here, there = pair()
+    overlap(here, 0)
     first, second = list(RUN), list(RUN)
-    one.pin(A, first)
-    one.pin(A, second)
-    one.unpin(A, first, 0, was_run=False)
-    assert overlap(two, 0) == {A: 70}
-    one.unpin(A, second, 0, was_run=False)
-    assert overlap(two, 0) == {}
+    here.pin(A, first)
+    here.pin(A, second)
+    here.unpin(A, first, 0, was_run=False)
+    assert overlap(there, 0) == {A: 70}
+    here.unpin(A, second, 0, was_run=False)
+    assert overlap(there, 0) == {}
 
 
-def test_one_that_ran_before_keeps_what_a_failed_one_promised() -> None:
-    one, two = pair(keep_s=10)
-    overlap(one, 0)
+def test_a_failed_request_keeps_the_blocks_of_one_that_ran() -> None:
+    here, there = pair(keep_s=10)
+    overlap(here, 0)
     first, second = list(RUN), list(RUN)
     for run, was_run in ((first, True), (second, False)):
-        one.pin(A, run)
-        one.unpin(A, run, 0, was_run=was_run)
-    assert (overlap(two, 9.9), overlap(two, 10)) == ({A: 70}, {})
+        here.pin(A, run)
+        here.unpin(A, run, 0, was_run=was_run)
+    assert (overlap(there, 9.9), overlap(there, 10)) == ({A: 70}, {})
 
 
-def test_a_reset_and_a_drop_forget_what_was_promised() -> None:
-    one, two = pair()
-    overlap(one, 0)
+def test_a_reset_and_a_drop_forget_assumed_blocks() -> None:
+    here, there = pair()
+    overlap(here, 0)
     for worker in (A, B):
-        one.pin(worker, run := list(RUN))
-        one.unpin(worker, run, 0, was_run=True)
-    assert overlap(two, 1) == {A: 70, B: 70}
-    one.reset_worker(A)
-    assert overlap(two, 1) == {B: 70}
-    one.drop_worker(B)
-    assert overlap(two, 1) == {}
+        here.pin(worker, run := list(RUN))
+        here.unpin(worker, run, 0, was_run=True)
+    assert overlap(there, 1) == {A: 70, B: 70}
+    here.reset_worker(A)
+    assert overlap(there, 1) == {B: 70}
+    here.drop_worker(B)
+    assert overlap(there, 1) == {}
 
 
-def test_of_a_worker_that_is_unknown_here_nothing_is_told() -> None:
-    one, two = pair()
-    two.drop_worker(A)
-    overlap(one, 0)
-    one.pin(A, RUN)
-    assert overlap(two, 0) == {}
+def test_blocks_of_a_worker_unknown_here_are_ignored() -> None:
+    here, there = pair()
+    there.drop_worker(A)
+    overlap(here, 0)
+    here.pin(A, RUN)
+    assert overlap(there, 0) == {}
 
 
-def test_what_is_promised_is_told_and_how_long_it_holds() -> None:
-    one, _ = pair(keep_s=10)
-    told: list[tuple[WorkerId, list[BlockHash], int]] = []
-    one.on_promise = lambda *each: told.append(each)
-    overlap(one, 0)
+def test_promises_are_reported_with_their_lifetime() -> None:
+    here, _ = pair(keep_s=10)
+    promises: list[tuple[WorkerId, list[BlockHash], int]] = []
+    here.on_promise = lambda *each: promises.append(each)
+    overlap(here, 0)
     first, second, third = list(RUN), list(RUN), list(RUN)
-    one.pin(A, first)
+    here.pin(A, first)
     blocks = [RUN[69], RUN[63], RUN[31]]
-    assert told == [(A, blocks, IN_FLIGHT)]
-    assert list(one.in_flight()) == [(A, blocks)]
-    one.pin(A, second)
-    one.unpin(A, first, 1, was_run=True)
-    assert told[2:] == []  # another one has them in flight
-    one.unpin(A, second, 3, was_run=True)
-    assert told[2:] == [(A, blocks, 10_000)]
-    one.pin(B, third)
-    one.unpin(B, third, 3, was_run=False)
-    assert told[4:] == [(B, blocks, 0)]
-    assert list(one.in_flight()) == []
+    assert promises == [(A, blocks, IN_FLIGHT)]
+    assert list(here.in_flight()) == [(A, blocks)]
+    here.pin(A, second)
+    here.unpin(A, first, 1, was_run=True)
+    assert promises[2:] == []  # the second request has them in flight
+    here.unpin(A, second, 3, was_run=True)
+    assert promises[2:] == [(A, blocks, 10_000)]
+    here.pin(B, third)
+    here.unpin(B, third, 3, was_run=False)
+    assert promises[4:] == [(B, blocks, 0)]
+    assert list(here.in_flight()) == []
 
 
-def test_what_is_forgotten_is_told() -> None:
-    one, _ = pair()
+def test_forgotten_workers_are_reported() -> None:
+    here, _ = pair()
     forgotten: list[WorkerId] = []
-    one.on_forget = forgotten.append
-    one.reset_worker(A)
-    one.drop_worker(B)
+    here.on_forget = forgotten.append
+    here.reset_worker(A)
+    here.drop_worker(B)
     assert forgotten == [A, B]
 
 
 class Host:
-    """Routers over one fleet, each with its own view, as the processes of a host have them."""
+    """Routers over one fleet, each with its own view, like the processes of a host."""
 
     def __init__(self, num_processes: int, num_workers: int) -> None:
         shared = table(num_processes)

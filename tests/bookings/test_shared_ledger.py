@@ -30,7 +30,7 @@ class TestWithIdleNeighbours(LedgerContract):
 def test_each_process_sees_the_load_of_all() -> None:
     shared = table()
     one, two, three = (SharedLedger(shared, row) for row in range(3))
-    two.load(B)  # they meet the workers in different order
+    two.load(B)  # the processes meet the workers in different order
     first = one.book(A, 100, 100)
     second = two.book(A, 30, 30)
     three.book(B, 7, 7)
@@ -43,24 +43,24 @@ def test_each_process_sees_the_load_of_all() -> None:
     assert repr(shared) == "Table(rows=3, columns=2 of 4)"
 
 
-def test_only_a_prompt_that_is_work_waits_for_its_turn() -> None:
-    turns: list[str] = []
+def test_a_long_prompt_is_decided_under_the_host_lock_and_a_short_one_is_not() -> None:
+    calls: list[str] = []
 
     @contextlib.contextmanager
     def acquire_host_lock() -> Iterator[None]:
-        turns.append("taken")
+        calls.append("taken")
         yield
-        turns.append("given back")
+        calls.append("given back")
 
     ledger = SharedLedger(table(), 0, acquire_host_lock)
     with ledger.lock(LOCK_TOKENS - 1):
-        assert turns == []
+        assert calls == []
     with ledger.lock(LOCK_TOKENS):
-        assert turns == ["taken"]
-    assert turns == ["taken", "given back"]
+        assert calls == ["taken"]
+    assert calls == ["taken", "given back"]
 
 
-def test_each_change_is_heard_of() -> None:
+def test_each_change_is_reported() -> None:
     changed: list[WorkerId] = []
     ledger = SharedLedger(table(), 0)
     ledger.on_change = changed.append
@@ -74,7 +74,7 @@ def test_each_change_is_heard_of() -> None:
     assert (changed, ledger.own(), ledger.own_at(B)) == ([A, A, A], {}, Load())
 
 
-def test_what_is_here_is_all_where_nobody_tells_of_elsewhere() -> None:
+def test_without_a_remote_row_load_here_is_all_load() -> None:
     shared = table()
     one, two = SharedLedger(shared, 0), SharedLedger(shared, 1)
     one.book(A, 5, 5)
@@ -104,7 +104,7 @@ def test_the_row_of_a_dead_process_is_released_and_no_other() -> None:
     assert loads(alive, A) == (2, 101)
 
 
-def test_columns_of_workers_without_load_are_given_anew() -> None:
+def test_columns_of_workers_without_load_are_reused() -> None:
     shared = table(num_rows=2, max_columns=3)
     one, two = SharedLedger(shared, 0), SharedLedger(shared, 1)
     staying = one.book(A, 10, 10)
@@ -121,7 +121,7 @@ def test_columns_of_workers_without_load_are_given_anew() -> None:
     assert shared.generation > 0
 
 
-def test_where_all_columns_are_busy_a_process_counts_for_itself() -> None:
+def test_without_a_free_column_a_process_counts_for_itself() -> None:
     shared = table(num_rows=2, max_columns=2)
     one, two = SharedLedger(shared, 0), SharedLedger(shared, 1)
     bookings = [one.book(WorkerId(f"w{number}"), 5, 5) for number in range(3)]
@@ -140,7 +140,7 @@ def test_a_worker_is_found_by_its_column() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_loads_are_the_sum_of_what_each_ledger_counts(seed: int) -> None:
-    """Against ledgers of their own, whatever happens in which order; columns are scarce on purpose."""
+    """Compared with separate ledgers, in any order of events; columns are scarce on purpose."""
     rng = random.Random(seed)
     shared = table(num_rows=3, max_columns=6)
     ledgers, alone = [SharedLedger(shared, row) for row in range(3)], [Ledger() for _ in range(3)]
@@ -161,7 +161,7 @@ def test_the_loads_are_the_sum_of_what_each_ledger_counts(seed: int) -> None:
                 getattr(ledger, end)(booking)
             if end == "first_token":
                 open_bookings.append((row, pair))
-        for ledger in ledgers:  # each looks at a worker, as it does in every decision
+        for ledger in ledgers:  # each process reads a worker's load, as every decision does
             ledger.load(worker)
     for worker in workers:
         expected = [loads(ledger, worker) for ledger in alone]

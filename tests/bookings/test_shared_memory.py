@@ -44,7 +44,7 @@ print(shared_memory.become_subscriber(int(sys.argv[1])))
 """
 
 
-def test_one_process_of_a_host_hears_the_others() -> None:
+def test_one_process_of_a_host_is_its_subscriber() -> None:
     file = shared_memory.create(2)
     assert shared_memory.become_subscriber(file) and shared_memory.become_subscriber(file)
     command = [sys.executable, "-c", HEARING, str(file)]
@@ -53,7 +53,7 @@ def test_one_process_of_a_host_hears_the_others() -> None:
     os.close(file)
 
 
-def test_other_hosts_have_a_row_where_bookings_are_shared() -> None:
+def test_remote_hosts_have_a_row_where_bookings_are_shared() -> None:
     alone, sharing = config_of(processes=3), config_of(processes=3, redis="redis://h:1")
     assert [shared_memory.num_rows(config) for config in (alone, sharing)] == [3, 4]
     assert shared_memory.view_alone(alone) is None
@@ -78,7 +78,7 @@ def test_a_table_begins_empty() -> None:
     os.close(file)
 
 
-HOLDS_THE_TURN = """
+HOLDS_THE_LOCK = """
 import sys
 from gateway.bookings import shared_memory
 with shared_memory.host_lock(int(sys.argv[1])):
@@ -87,10 +87,10 @@ with shared_memory.host_lock(int(sys.argv[1])):
 """
 
 
-def test_a_turn_excludes_other_processes_for_a_bounded_time() -> None:
+def test_a_host_lock_excludes_other_processes_for_a_bounded_time() -> None:
     file = shared_memory.create(2)
     with subprocess.Popen(
-        [sys.executable, "-c", HOLDS_THE_TURN, str(file)],
+        [sys.executable, "-c", HOLDS_THE_LOCK, str(file)],
         pass_fds=[file],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -98,15 +98,17 @@ def test_a_turn_excludes_other_processes_for_a_bounded_time() -> None:
     ) as other:
         assert other.stdout and other.stdout.readline() == "mine\n"
         assert not shared_memory.acquire_host_lock(file)
-        with shared_memory.host_lock(file):  # who is stopped in a decision does not stop the others
+        with shared_memory.host_lock(
+            file
+        ):  # a process that was stopped while it decides does not stop the others
             pass
-        assert not shared_memory.acquire_host_lock(file), "a turn that was not had is not given back"
+        assert not shared_memory.acquire_host_lock(file), "a lock that was not acquired is not released"
         other.communicate(timeout=60)
     assert shared_memory.acquire_host_lock(file), "gone with its holder"
     os.close(file)
 
 
-def test_what_tenants_use_lies_beside_what_is_booked() -> None:
+def test_quota_usage_and_bookings_are_in_one_file() -> None:
     file = shared_memory.create(2)
     place, other = (shared_memory.view_beside(config_of(processes=2), file, row, 2) for row in (0, 1))
     used, seen = place.quota_usage("t"), other.quota_usage("t")

@@ -1,4 +1,4 @@
-"""Cells of tenants: each row is one process's, and each sees what the others' have grown by."""
+"""Quota usage of tenants: each process writes its own row, and reads how much the others' rows have grown."""
 
 from contextlib import nullcontext
 
@@ -21,7 +21,7 @@ def of(table: QuotaTable, tenant: str, row: int) -> QuotaUsage:
     return used
 
 
-def test_a_tenant_has_one_column_whoever_asks_first() -> None:
+def test_a_tenant_has_one_column_for_all_processes() -> None:
     shared = table()
     of(shared, "a", 0).set_active(3)
     of(shared, "b", 0).set_active(100)
@@ -31,12 +31,12 @@ def test_a_tenant_has_one_column_whoever_asks_first() -> None:
     assert repr(shared) == "QuotaTable(rows=3, columns=2 of 8)"
 
 
-def test_where_no_column_is_left_each_counts_for_itself() -> None:
+def test_without_a_free_column_a_process_counts_for_itself() -> None:
     shared = table(2)
     assert [shared.of(tenant, 0) is not None for tenant in ("a", "b", "c", "a")] == [True, True, False, True]
 
 
-def test_growth_is_told_once_and_what_was_before_is_not() -> None:
+def test_growth_is_reported_once_and_earlier_usage_is_not() -> None:
     shared = table()
     one = of(shared, "t", 0)
     one.add(REQUESTS, 5)
@@ -48,7 +48,7 @@ def test_growth_is_told_once_and_what_was_before_is_not() -> None:
     assert (other.grown_elsewhere(REQUESTS), one.grown_elsewhere(REQUESTS)) == (0, 0)
 
 
-def test_a_process_that_died_has_nothing_under_way_and_gives_nothing_back() -> None:
+def test_a_dead_process_has_no_active_requests_and_its_usage_stays() -> None:
     shared = table()
     one, other = of(shared, "t", 0), of(shared, "t", 1)
     one.set_active(7)
@@ -64,13 +64,13 @@ def test_a_process_that_died_has_nothing_under_way_and_gives_nothing_back() -> N
 
 
 @given(st.lists(st.tuples(st.integers(0, ROWS - 1), st.integers(0, 100)), max_size=60))
-def test_each_hears_of_all_that_the_others_took(taken: list[tuple[int, int]]) -> None:
+def test_each_process_reads_all_usage_of_the_others(taken: list[tuple[int, int]]) -> None:
     shared = table()
     rows = [of(shared, "t", row) for row in range(ROWS)]
-    heard = [0] * ROWS
+    read = [0] * ROWS
     for row, num in taken:
         rows[row].add(TOKENS, num)
-        heard[row] += rows[row].grown_elsewhere(TOKENS)
+        read[row] += rows[row].grown_elsewhere(TOKENS)
     for row in range(ROWS):
-        heard[row] += rows[row].grown_elsewhere(TOKENS)
-        assert heard[row] == sum(num for who, num in taken if who != row)
+        read[row] += rows[row].grown_elsewhere(TOKENS)
+        assert read[row] == sum(num for user, num in taken if user != row)

@@ -1,4 +1,4 @@
-"""Bookings that others cannot have heard: counted for them too until they can."""
+"""Unconfirmed bookings: counted for remote gateways too until their message has come back."""
 
 import random
 from collections import Counter
@@ -21,7 +21,7 @@ PROMPT = 1500
 QUERY = Query("m", PROMPT)
 
 
-def test_what_is_booked_is_unheard_until_its_message_has_come_back() -> None:
+def test_a_booking_is_unconfirmed_until_its_message_has_come_back() -> None:
     unconfirmed = Unconfirmed()
     unconfirmed.booked(A)
     unconfirmed.booked(A)
@@ -51,16 +51,16 @@ def test_a_message_that_does_not_come_back_is_lost() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("btTh"), st.sampled_from([A, B]), st.floats(0, 0.1))))
-def test_nothing_is_counted_twice_or_for_ever(steps: list[tuple[str, WorkerId, float]]) -> None:
+def test_a_booking_is_counted_once_until_confirmed_or_lost(steps: list[tuple[str, WorkerId, float]]) -> None:
     unconfirmed, now, seq = Unconfirmed(), 0.0, 0
-    booked: list[tuple[int, float, WorkerId]] = []  # message, when it was told
+    booked: list[tuple[int, float, WorkerId]] = []  # message, its time, worker
     new: list[WorkerId] = []
-    for what, worker, seconds in steps:
+    for step, worker, seconds in steps:
         now += seconds
-        if what == "b":
+        if step == "b":
             unconfirmed.booked(worker)
             new.append(worker)
-        elif what == "h":
+        elif step == "h":
             confirm = random.Random(seq).randint(0, seq)
             unconfirmed.confirm(confirm)
             booked = [each for each in booked if each[0] > confirm]
@@ -74,24 +74,24 @@ def test_nothing_is_counted_twice_or_for_ever(steps: list[tuple[str, WorkerId, f
         assert (unconfirmed.at(A), unconfirmed.at(B)) == (counts[A], counts[B])
 
 
-def told_by(host: int, gateway: int, seq: int, *booked: Booked) -> BookingsMessage:
+def message_from(host: int, gateway: int, seq: int, *booked: Booked) -> BookingsMessage:
     return BookingsMessage(host, gateway, seq, list(booked))
 
 
-def test_each_of_the_others_is_taken_to_do_as_we_do_until_it_is_heard() -> None:
+def test_each_remote_gateway_is_assumed_to_book_the_same_until_confirmed() -> None:
     shared = table(2)
     ledger, remote = SharedLedger(shared, 0, far_row=1), RemoteHosts(shared, 1, HERE)
     ledger.unconfirmed = Unconfirmed()
     shared.publishes_as(0, 99)
     ledger.book(A, 100, 100)
-    assert loads(ledger, A) == (1, 100)  # there is nobody else
+    assert loads(ledger, A) == (1, 100)  # there is no other gateway
     ledger.unconfirmed.published(1, 0.0)
     for gateway in (5, 6):
-        remote.receive(told_by(THERE, gateway, 1), 0.0)
+        remote.receive(message_from(THERE, gateway, 1), 0.0)
     assert loads(ledger, A) == (3, 100)
     assert (ledger.here(A).num_in_flight, ledger.remote(A).num_in_flight) == (1, 0)
-    remote.receive(told_by(THERE, 5, 2, Booked(A, 1, 30)), 0.0)
-    remote.receive(told_by(HERE, 99, 1), 0.0)
+    remote.receive(message_from(THERE, 5, 2, Booked(A, 1, 30)), 0.0)
+    remote.receive(message_from(HERE, 99, 1), 0.0)
     assert loads(ledger, A) == (2, 130)
     ledger.book(A, 10, 10)
     assert loads(ledger, A) == (5, 140)
@@ -99,35 +99,35 @@ def test_each_of_the_others_is_taken_to_do_as_we_do_until_it_is_heard() -> None:
     assert loads(ledger, A) == (2, 110)
 
 
-def test_another_process_of_the_host_hears_for_all() -> None:
+def test_the_subscriber_of_a_host_confirms_for_all_its_processes() -> None:
     shared = table(3)
     ledgers = [SharedLedger(shared, row, far_row=2) for row in range(2)]
-    is_subscriber = RemoteHosts(shared, 2, HERE)
+    subscriber = RemoteHosts(shared, 2, HERE)
     for row, ledger in enumerate(ledgers):
         ledger.unconfirmed = Unconfirmed()
         shared.publishes_as(row, 100 + row)
         ledger.book(A, 10, 10)
         ledger.unconfirmed.published(4, 0.0)
-    is_subscriber.receive(told_by(THERE, 5, 1), 0.0)
+    subscriber.receive(message_from(THERE, 5, 1), 0.0)
     assert [loads(ledger, A)[0] for ledger in ledgers] == [3, 3]
-    is_subscriber.receive(told_by(HERE, 101, 4), 0.0)
+    subscriber.receive(message_from(HERE, 101, 4), 0.0)
     assert [loads(ledger, A)[0] for ledger in ledgers] == [3, 2]
-    is_subscriber.receive(told_by(HERE, 101, 3), 0.0)  # from a connection that was left
-    is_subscriber.receive(told_by(HERE, 77, 9), 0.0)  # of a process that is gone
+    subscriber.receive(message_from(HERE, 101, 3), 0.0)  # of a connection that was closed
+    subscriber.receive(message_from(HERE, 77, 9), 0.0)  # of a process that has ended
     assert [loads(ledger, A)[0] for ledger in ledgers] == [3, 2]
     shared.release(0)
     assert loads(ledgers[1], A)[0] == 1
 
 
 def spread(num_gateways: int, *, guesses: bool) -> list[int]:
-    """Of 64 equal prompts of which none is heard before the last is sent; one of four workers holds it."""
+    """Requests per worker when 64 equal prompts are sent unheard; one of four workers holds the prompt."""
     rng, workers, sent = random.Random(3), [WorkerId(str(i)) for i in range(4)], Counter[WorkerId]()
     for _ in range(num_gateways):
         shared = table(2)
         ledger, remote = SharedLedger(shared, 0, far_row=1), RemoteHosts(shared, 1, HERE)
         ledger.unconfirmed = Unconfirmed() if guesses else None
         for gateway in range(1, num_gateways):
-            remote.receive(told_by(THERE, gateway, 1), 0.0)
+            remote.receive(message_from(THERE, gateway, 1), 0.0)
         held = {workers[0]}
         for _ in range(64 // num_gateways):
             candidates = [candidate(ledger, worker, worker in held) for worker in workers]
@@ -145,7 +145,7 @@ def candidate(ledger: SharedLedger, worker: WorkerId, holds: bool) -> Candidate:
     return Candidate(there, overlap, PROMPT - overlap, load.booked_tokens, load.num_in_flight)
 
 
-def test_a_burst_that_comes_to_several_at_once_spreads_as_one_would_spread_it() -> None:
+def test_a_burst_over_several_gateways_spreads_as_over_one() -> None:
     alone = spread(1, guesses=False)
     assert spread(4, guesses=False)[0] == 64
     for num in (2, 4, 8):

@@ -1,4 +1,4 @@
-"""`kvgate check`: each mode, what is in the way of the next, and the flag that helps."""
+"""`kvgate check`: each mode, the obstacles to the next one, and the flag that helps."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -82,7 +82,7 @@ class Answers:
 
 @dataclass
 class Checked:
-    """A check of one worker; `obstacle` is what its publisher has against us."""
+    """Check of one worker; `obstacle` is the reason why its publisher is not reached."""
 
     answers: Answers
     server: TestServer
@@ -132,7 +132,7 @@ async def checked() -> AsyncIterator[Checked]:
 pytestmark = pytest.mark.process
 
 
-async def test_the_best_mode_has_nothing_in_its_way(checked: Checked) -> None:
+async def test_the_best_mode_has_no_obstacle(checked: Checked) -> None:
     finding = await checked.finding()
     name = url_of(checked.server).removeprefix("http://")
     assert replace(finding, worker=None) == Finding(
@@ -149,7 +149,7 @@ async def test_the_same_prompt_is_sent_twice_to_see_it_cached(checked: Checked) 
     assert sent == [{"model": "m", "prompt": [1] * 33, "max_tokens": 1}] * 2
 
 
-async def test_a_worker_that_tells_no_cached_tokens_is_exact_but_not_verified(checked: Checked) -> None:
+async def test_a_worker_that_reports_no_cached_tokens_is_exact_but_not_verified(checked: Checked) -> None:
     checked.answers.cached_tokens = None
     finding = await checked.finding()
     assert (finding.mode, finding.flags) == (Mode.EXACT, "--report-cached")
@@ -173,7 +173,7 @@ async def test_a_worker_that_tells_no_cached_tokens_is_exact_but_not_verified(ch
     ],
     ids=["no events", "no replay", "not reachable", "polled"],
 )
-async def test_without_events_that_can_be_had_it_is_approximate(
+async def test_without_reachable_events_a_worker_is_approximate(
     checked: Checked, sources: list[dict[str, Any]], obstacle: str | None, words: str
 ) -> None:
     checked.answers.sources, checked.obstacle = sources, obstacle
@@ -183,7 +183,7 @@ async def test_without_events_that_can_be_had_it_is_approximate(
     assert finding.lines()[-1].endswith("start it with:  --publish")
 
 
-async def test_an_engine_is_restarted_once_for_all_that_it_needs(checked: Checked) -> None:
+async def test_the_advice_is_one_restart_for_all_missing_settings(checked: Checked) -> None:
     checked.answers.sources, checked.answers.cached_tokens = [], None
     finding = await checked.finding()
     assert (finding.mode, finding.flags) == (Mode.APPROXIMATE, "--report-cached --publish")
@@ -192,10 +192,10 @@ async def test_an_engine_is_restarted_once_for_all_that_it_needs(checked: Checke
     )
 
 
-async def test_engines_on_one_host_are_told_ports_of_their_own(
+async def test_engines_on_one_host_are_advised_different_ports(
     checked: Checked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind those of who publishes there already; each rank has one."""
+    """Advised ports follow those of engines that publish there already; each rank has one."""
     events = 'tcp://*:5557","replay_endpoint":"tcp://*:6557'
     monkeypatch.setattr(FakeEngine, "flags", EngineFlags(events, ""))
     silent = [Answers(sources=[]), Answers(sources=[])]
@@ -211,7 +211,7 @@ async def test_engines_on_one_host_are_told_ports_of_their_own(
     assert {each.flags for each in one_for_all} == {f"{events}, and --events-replay-port 6557"}
 
 
-async def test_without_tokens_it_is_routed_by_load(checked: Checked) -> None:
+async def test_without_tokens_a_worker_is_routed_by_load(checked: Checked) -> None:
     checked.answers.tokenize = 404
     finding = await checked.finding()
     assert (finding.mode, finding.flags) == (Mode.LOAD_ONLY, "kvgate serve --tokenizer DIR")
@@ -219,12 +219,12 @@ async def test_without_tokens_it_is_routed_by_load(checked: Checked) -> None:
     assert (await checked.finding()).mode is Mode.VERIFIED
 
 
-async def test_a_tokenize_that_is_another_engines_is_none(checked: Checked) -> None:
+async def test_a_tokenize_of_another_engine_is_not_used(checked: Checked) -> None:
     checked.answers.tokens = []
     assert (await checked.finding()).mode is Mode.LOAD_ONLY
 
 
-async def test_without_a_block_size_it_is_routed_by_load(checked: Checked) -> None:
+async def test_without_a_block_size_a_worker_is_routed_by_load(checked: Checked) -> None:
     checked.answers.metrics = {}
     finding = await checked.finding()
     assert (finding.mode, finding.flags, finding.facts) == (Mode.LOAD_ONLY, None, "fake 1.2; models m")
@@ -232,7 +232,7 @@ async def test_without_a_block_size_it_is_routed_by_load(checked: Checked) -> No
     assert checked.answers.asked == []
 
 
-async def test_each_rank_is_a_worker_and_asked_by_its_number(checked: Checked) -> None:
+async def test_each_rank_is_a_worker_and_is_addressed_by_its_number(checked: Checked) -> None:
     checked.answers.metrics = {"0": {"block_size": 16}, "1": {"block_size": 16}}
     checked.answers.sources = [SOURCE, SOURCE | {"dp_rank": 1}]
     findings = await checked.findings()
@@ -240,7 +240,7 @@ async def test_each_rank_is_a_worker_and_asked_by_its_number(checked: Checked) -
     assert {rank for _, rank, _ in checked.answers.asked} == {"0", "1"}
 
 
-async def test_what_is_not_reached_says_why(checked: Checked) -> None:
+async def test_an_unreached_worker_has_its_reason(checked: Checked) -> None:
     checked.answers.health = 503
     finding = await checked.finding()
     assert finding.mode is None
@@ -258,7 +258,7 @@ async def test_an_endpoint_without_models_is_not_reached(checked: Checked) -> No
 
 
 @pytest.mark.parametrize("tokens", [[1, 2], [1, 3], []])
-async def test_a_pair_makes_the_same_tokens(checked: Checked, tokens: list[int]) -> None:
+async def test_tokens_of_a_pair_are_compared(checked: Checked, tokens: list[int]) -> None:
     """Workers without /tokenize are not compared."""
     checked.answers.tokens = [1, 2]
     other = Answers(tokens=tokens)
@@ -277,7 +277,7 @@ async def test_a_pair_makes_the_same_tokens(checked: Checked, tokens: list[int])
         assert second.fault is None
 
 
-async def test_no_workers_are_no_findings(checked: Checked) -> None:
+async def test_without_workers_there_are_no_findings(checked: Checked) -> None:
     async with session() as open_session:
         checker = Checker(
             open_session, only(FakeEngine()), lambda f, r: None, checked._reach, lambda m: False
@@ -288,9 +288,7 @@ async def test_no_workers_are_no_findings(checked: Checked) -> None:
 @pytest.mark.parametrize(
     ("owner", "engine", "flags"), [("sglang", "sglang", "--kv-events-config"), ("library", "openai", None)]
 )
-async def test_each_worker_is_checked_as_the_engine_that_it_is(
-    owner: str, engine: str, flags: str | None
-) -> None:
+async def test_each_worker_is_checked_as_its_own_engine(owner: str, engine: str, flags: str | None) -> None:
     async def models(request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "m", "owned_by": owner}]})
 
@@ -328,7 +326,7 @@ async def test_each_worker_is_checked_as_the_engine_that_it_is(
         ("no answer", Mode.APPROXIMATE, "is not followed: no answer"),
     ],
 )
-async def test_an_agent_that_knows_all_makes_a_worker_exact(
+async def test_an_agent_that_knows_all_blocks_makes_a_worker_exact(
     checked: Checked, reported: Status | str, mode: Mode, words: str
 ) -> None:
     """Worker without events of its own."""
@@ -348,7 +346,7 @@ class Seen:
 
 @dataclass
 class Looked:
-    """A catalog that says what the test says, and asks something first."""
+    """Catalog with a scripted verdict, which asks for tokens first."""
 
     sights: list[Seen]
     asked: list[str] = field(default_factory=list)
@@ -360,7 +358,7 @@ class Looked:
 
 
 @pytest.mark.parametrize("fault", [None, "its tokens are others"])
-async def test_a_worker_whose_tokens_are_not_ours_is_a_fault(checked: Checked, fault: str | None) -> None:
+async def test_a_worker_with_other_tokens_than_ours_is_a_fault(checked: Checked, fault: str | None) -> None:
     checked.has_tokenizer, checked.tokens = (
         True,
         Looked([Seen("tokens of m: local"), Seen("of n: none", fault)]),
@@ -372,7 +370,7 @@ async def test_a_worker_whose_tokens_are_not_ours_is_a_fault(checked: Checked, f
     assert finding.lines()[1:] == ["    tokens of m: local", "    of n: none", *wrong]
 
 
-async def test_no_tokens_are_asked_of_a_worker_that_is_not_reached(checked: Checked) -> None:
+async def test_an_unreached_worker_is_asked_for_no_tokens(checked: Checked) -> None:
     checked.tokens = Looked([])
     checked.answers.health = 503
     assert not (await checked.finding()).is_good

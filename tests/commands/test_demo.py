@@ -1,4 +1,4 @@
-"""`make run` as a newcomer meets it."""
+"""`make run`, as a new user runs it."""
 
 import re
 import signal
@@ -51,7 +51,7 @@ def sims_of(pid: int) -> list[int]:
     return [int(child) for child in children.split()]
 
 
-def test_the_printed_request_finds_its_prefix_the_second_time(demo: "subprocess.Popen[str]") -> None:
+def test_the_printed_request_hits_the_cache_the_second_time(demo: "subprocess.Popen[str]") -> None:
     found, banner = read_until(demo, CURL)
     assert "3 simulated vLLM workers" in banner
     url, body = found.groups()
@@ -74,7 +74,7 @@ def test_the_printed_request_finds_its_prefix_the_second_time(demo: "subprocess.
     assert line.group(1) == reported[0][0]
 
 
-def test_ctrl_c_stops_everything(demo: "subprocess.Popen[str]") -> None:
+def test_ctrl_c_stops_every_process(demo: "subprocess.Popen[str]") -> None:
     read_until(demo, CURL)
     sims = sims_of(demo.pid)
     assert len(sims) == 3

@@ -1,4 +1,4 @@
-"""Output of `kvgate explain`; a running gateway's answers are tested in tests/blackbox/test_policies.py."""
+"""Output of `kvgate explain`; tests/blackbox/test_policies.py has a running gateway's answers."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ EXPLAINED: dict[str, Any] = {
 }
 
 
-def test_the_chosen_is_first_and_marked() -> None:
+def test_the_chosen_worker_is_first_and_marked() -> None:
     assert list(lines(EXPLAINED)) == [
         "m, 100 prompt tokens (fastokens): b:1, by latency_slo",
         "in time; first token in 0.250 s",
@@ -47,7 +47,7 @@ def test_the_chosen_is_first_and_marked() -> None:
     ]
 
 
-def test_without_terms_tokens_or_a_prediction_the_rest_is_told() -> None:
+def test_a_decision_without_terms_tokens_or_prediction_is_printed() -> None:
     plain = [{**each, "cost": None, "terms": {}} for each in EXPLAINED["candidates"]]
     split = {"prefill_worker": "p:1", "reason": "sooner"}
     reported = {
@@ -76,7 +76,7 @@ def test_without_terms_tokens_or_a_prediction_the_rest_is_told() -> None:
         ),
     ],
 )
-def test_what_cannot_be_asked_is_said(
+def test_a_question_that_cannot_be_asked_is_an_error(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["explain", *arguments]) == 2

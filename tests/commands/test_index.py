@@ -24,7 +24,7 @@ async def index(server: Server, *arguments: str) -> int:
 
 @asynccontextmanager
 async def gateway(blocks: list[BlockHash]) -> AsyncIterator[str]:
-    """Fake admin API with one worker's blocks."""
+    """Admin API with one worker's blocks."""
 
     async def blocks_of(request: web.Request) -> web.Response:
         if request.match_info["worker"] != A:
@@ -43,7 +43,9 @@ async def gateway(blocks: list[BlockHash]) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-async def test_show_and_top(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_show_and_top_print_workers_and_blocks(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert await index(server, "show") == 0
     assert capsys.readouterr().out == "no workers in Redis\n"
     async with reported(server):
@@ -76,7 +78,7 @@ async def test_verify_counts_again_and_compares(server: Server, capsys: pytest.C
             await index(server, "verify", "z:1")
 
 
-async def test_drop(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_drop_forgets_a_worker(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     async with reported(server):
         assert await index(server, "drop", "a:1") == 0
         assert "dropped a:1, in 1 edges" in capsys.readouterr().out
@@ -87,7 +89,7 @@ async def test_drop(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert server.names() == set()
 
 
-async def test_what_cannot_be_looked_at_is_one_line(server: Server) -> None:
+async def test_an_unreachable_index_is_a_one_line_error(server: Server) -> None:
     arguments = cli._parser().parse_args(["index", "show"])
     config = server.config()
     for redis, words in (("", "give --redis"), ("redis://127.0.0.1:1", "Connection refused|127.0.0.1:1")):
@@ -102,7 +104,7 @@ async def test_what_cannot_be_looked_at_is_one_line(server: Server) -> None:
 def test_the_command_has_the_options_of_redis_only(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["index", "show", "--help"])
-    told_ = capsys.readouterr().out
-    assert "--redis-prefix" in told_ and "--worker" not in told_
+    printed = capsys.readouterr().out
+    assert "--redis-prefix" in printed and "--worker" not in printed
     assert cli.main(["index", "show"]) == 2
     assert "kvgate: index: give --redis" in capsys.readouterr().err

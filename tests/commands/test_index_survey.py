@@ -32,7 +32,7 @@ async def surveying(server: Server) -> AsyncIterator[tuple[Survey, "Redis"]]:
 
 @asynccontextmanager
 async def reported(server: Server) -> AsyncIterator[RadixService]:
-    """A and B share a run; C has a lease holder and no published blocks."""
+    """Index where A and B share a run; C has a lease holder and no published blocks."""
     async with running(server, A, B, prefix="kvgate") as service, surveying(server) as (_, client):
         service.watch(ROOT, A, "model-m", lambda state: None)
         service.index.apply(A, stored(PATH, 0))
@@ -43,21 +43,21 @@ async def reported(server: Server) -> AsyncIterator[RadixService]:
             assert await WorkerLog(client, keys, "host:1:ab", lease_s=60).acquire(if_known=False)
             server.ask("SADD", "kvgate:workers", keys.base)
 
-        async def is_told() -> bool:
+        async def is_published() -> bool:
             return bool(server.ask("HGET", "kvgate:trees", f"{ROOT:016x}")) and not service.index.num_queued
 
-        await until(is_told)
+        await until(is_published)
         yield service
 
 
-async def test_each_worker_is_shown_with_what_it_takes(server: Server) -> None:
+async def test_each_worker_is_shown_with_its_memory(server: Server) -> None:
     async with reported(server), surveying(server) as (survey, _):
         await survey.check()
         first, second, third = await survey.rows()
         assert (first.worker, first.blocks, first.num_edges) == (A, set(path_hashes(PATH)), 1)
         assert (first.holder, first.epoch > 1_700_000_000_000, first.model) == ("host:1:ab", True, "model-m")
         assert (second.worker, second.stream, len(second.blocks or ())) == (B, StreamState.BLIND, 30)
-        assert first.num_bytes == second.num_bytes > 160  # half of what they share
+        assert first.num_bytes == second.num_bytes > 160  # half of the run that they share
         assert (third.worker, third.blocks, third.published) == (C, None, None)
         assert survey.shared == {(path_hashes(PATH)[0], 40): 2}
         head, *lines = table([first, second, third])
@@ -70,22 +70,22 @@ async def test_each_worker_is_shown_with_what_it_takes(server: Server) -> None:
         assert repr(survey).endswith("kvgate:)")
 
 
-async def test_a_worker_is_dropped_and_told_again_by_who_reads_it(server: Server) -> None:
+async def test_a_dropped_worker_is_published_again_by_its_leader(server: Server) -> None:
     async with reported(server) as service, surveying(server) as (survey, _):
         assert await survey.drop_worker(A) == 1
         assert [row.worker for row in await survey.rows()] == [B, C]
         service.index.apply(A, stored([8], 0))  # is refused
 
-        async def is_told() -> bool:
+        async def is_published() -> bool:
             return [len(row.blocks or ()) for row in await survey.rows()] == [41, 30, 0]
 
-        await until(is_told)
+        await until(is_published)
         with pytest.raises(ConfigError, match="no worker in Redis is named 'z:1'"):
             await survey.drop_worker("z:1")
 
 
 @pytest.mark.parametrize("schema", ["kvgate:1", "kvgate:0", "somebody's"])
-async def test_all_is_dropped_of_whatever_version(server: Server, schema: str) -> None:
+async def test_drop_all_removes_keys_of_any_version(server: Server, schema: str) -> None:
     async with reported(server):
         pass
     server.ask("SET", "kvgate:schema", schema)
@@ -99,7 +99,7 @@ async def test_all_is_dropped_of_whatever_version(server: Server, schema: str) -
         assert list(client.scan_iter()) == [b"other:key"]
 
 
-async def test_what_does_not_fit_together_is_a_fault(server: Server) -> None:
+async def test_inconsistent_keys_are_a_fault(server: Server) -> None:
     async with reported(server), surveying(server) as (survey, _):
         head = path_hashes(PATH)[0].to_bytes(8, "little")
         server.ask("SET", f"kvgate:{{{ROOT:016x}}}:e".encode() + head, b"\1\0\0\0\0\0" + head)
@@ -111,11 +111,11 @@ async def test_what_does_not_fit_together_is_a_fault(server: Server) -> None:
         assert "is not there" in (await survey.rows())[0].faults[0]
 
 
-async def test_nobody_walks_the_keyspace(server: Server) -> None:
+async def test_no_command_scans_the_keyspace(server: Server) -> None:
     async with reported(server), surveying(server) as (survey, client):
         server.ask("CONFIG", "RESETSTAT")
         await survey.rows()
         await survey.drop_worker(A)
         await survey.drop_all()
-        told_ = await client.info("commandstats")
-        assert not {"cmdstat_keys", "cmdstat_scan"} & set(told_)
+        stats = await client.info("commandstats")
+        assert not {"cmdstat_keys", "cmdstat_scan"} & set(stats)

@@ -1,4 +1,4 @@
-"""`kvgate key new` and `kvgate key import`: what they print is what a gateway takes."""
+"""`kvgate key new` and `kvgate key import`: a gateway accepts the lines that they print."""
 
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -17,14 +17,18 @@ def made(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]
     return printed.out, printed.err.split()[-1]
 
 
-def test_the_line_knows_the_key(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_printed_line_authenticates_its_key(capsys: pytest.CaptureFixture[str]) -> None:
     line, key = made(capsys, "--tenant", "acme", "--models", "m, org/n", "--expires", "2027-01-01", "--admin")
-    who = parse_key_file(line, "line").find(key.encode())
-    assert who and (who.tenant, who.models, who.expires_s) == ("acme", {"m", "org/n"}, 1798761600.0)
-    assert who.is_admin and key not in line and line.count("\n") == 1
+    caller = parse_key_file(line, "line").find(key.encode())
+    assert caller and (caller.tenant, caller.models, caller.expires_s) == (
+        "acme",
+        {"m", "org/n"},
+        1798761600.0,
+    )
+    assert caller.is_admin and key not in line and line.count("\n") == 1
 
 
-def test_no_two_are_alike(capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_new_keys_differ(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [made(capsys, "--tenant", "a")[0] for _ in range(20)]
     assert len(parse_key_file("".join(lines), "lines").entries) == 20
 
@@ -38,15 +42,17 @@ def test_no_two_are_alike(capsys: pytest.CaptureFixture[str]) -> None:
         (["--tenant", "a", "--models", " , "], "--models: name one or more"),
     ],
 )
-def test_what_cannot_be_made(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+def test_an_invalid_key_is_not_made(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
     assert cli.main(["key", "new", *arguments]) == 2
     printed = capsys.readouterr()
     assert words in printed.err and not printed.out
 
 
-def test_days_from_now() -> None:
+def test_an_expiry_is_read_as_days_or_a_date() -> None:
     assert expiry("90d", 0.0) == "1970-04-01T00:00:00Z"
-    assert expiry("99999d", 0.0).startswith("2243-")  # far, and a date
+    assert expiry("99999d", 0.0).startswith("2243-")  # long from now, and a date
     assert (expiry("", 0.0), expiry("2027-01-01", 0.0)) == ("", "2027-01-01")
     with pytest.raises(ConfigError, match="beyond the calendar"):
         expiry("99999d", 253402300000.0)
@@ -61,31 +67,31 @@ def imported(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
     return code, printed.out, printed.err
 
 
-def test_keys_that_clients_have_are_imported_from_a_file(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_keys_are_imported_from_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     _, ours = made(capsys, "--tenant", "elsewhere")
     file = tmp_path / "keys"
     file.write_text(f"{OLD}\n\n  {OTHER}\r\n{ours}")
     flags = ("--tenant", "acme", "--models", "m", "--expires", "2027-01-01", "--admin")
-    code, lines, said = imported(capsys, *flags, str(file))
-    assert (code, lines.count("\n"), said) == (0, 3, "")
+    code, lines, errors = imported(capsys, *flags, str(file))
+    assert (code, lines.count("\n"), errors) == (0, 3, "")
     ring = parse_key_file(lines, "lines")
     for key in (OLD, OTHER, ours):
-        who = ring.find(key.encode())
-        assert who and (who.tenant, who.models, who.is_admin) == ("acme", {"m"}, True)
-        assert key not in lines and key[-12:] not in lines and who.name not in (OLD + OTHER)
-    assert len({who.name for who in map(ring.find, (OLD.encode(), OTHER.encode())) if who}) == 2
-    assert (who := ring.find(ours.encode())) and who.name == ours[4:16], "its id is in it"
+        caller = ring.find(key.encode())
+        assert caller and (caller.tenant, caller.models, caller.is_admin) == ("acme", {"m"}, True)
+        assert key not in lines and key[-12:] not in lines and caller.name not in (OLD + OTHER)
+    assert len({caller.name for caller in map(ring.find, (OLD.encode(), OTHER.encode())) if caller}) == 2
+    assert (caller := ring.find(ours.encode())) and caller.name == ours[4:16], "its id is in it"
 
 
-def test_or_from_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_imported_from_standard_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(OLD.encode() + b"\n")))
     code, lines, _ = imported(capsys, "--tenant", "acme")
     assert code == 0 and parse_key_file(lines, "lines").find(OLD.encode())
 
 
-def test_or_typed_without_being_shown(
+def test_keys_are_imported_from_a_terminal_without_echo(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Terminal(BytesIO):
@@ -94,8 +100,8 @@ def test_or_typed_without_being_shown(
 
     monkeypatch.setattr("sys.stdin", Terminal())
     monkeypatch.setattr("gateway.commands.key.getpass", lambda prompt: OLD)
-    code, lines, said = imported(capsys, "--tenant", "acme", "-")
-    assert code == 0 and parse_key_file(lines, "lines").find(OLD.encode()) and OLD not in said
+    code, lines, errors = imported(capsys, "--tenant", "acme", "-")
+    assert code == 0 and parse_key_file(lines, "lines").find(OLD.encode()) and OLD not in errors
 
 
 @pytest.mark.parametrize(
@@ -107,16 +113,16 @@ def test_or_typed_without_being_shown(
         (OLD, ("--expires", "soon"), "--expires: 'soon' is not a date"),
     ],
 )
-def test_what_cannot_be_imported_is_said_without_the_key_and_nothing_is_printed(
+def test_an_invalid_import_is_reported_without_the_key_and_prints_nothing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, flags: tuple[str, ...], words: str
 ) -> None:
     file = tmp_path / "keys"
     file.write_text(text)
-    code, lines, said = imported(capsys, "--tenant", "acme", *flags, str(file))
-    assert (code, lines) == (2, "") and words in said
-    assert OLD not in said and "hunter2" not in said
+    code, lines, errors = imported(capsys, "--tenant", "acme", *flags, str(file))
+    assert (code, lines) == (2, "") and words in errors
+    assert OLD not in errors and "hunter2" not in errors
 
 
-def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, _, said = imported(capsys, "--tenant", "acme", str(tmp_path / "none"))
-    assert (code, "cannot be read" in said) == (2, True)
+def test_a_missing_file_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, _, errors = imported(capsys, "--tenant", "acme", str(tmp_path / "none"))
+    assert (code, "cannot be read" in errors) == (2, True)

@@ -1,4 +1,4 @@
-"""Requests and output of `kvgate adapter`; a real gateway is tested in tests/stories/test_adapter.py."""
+"""Requests and output of `kvgate adapter`; tests/stories/test_adapter.py has a real gateway."""
 
 import argparse
 from typing import Any
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.process
 ONE = {"url": "http://w:1", "is_done": True, "is_listed": True, "message": "Success"}
 
 
-class Played:
+class PlayedGateway:
     def __init__(self, status: int, reported: dict[str, Any]) -> None:
         self.status, self.reported = status, reported
         self.asked: list[tuple[str, str, str, str]] = []
@@ -25,7 +25,7 @@ class Played:
         return web.json_response(self.reported, status=self.status)
 
 
-async def run(played: Played, *arguments: str, key: str = "") -> int:
+async def run(played: PlayedGateway, *arguments: str, key: str = "") -> int:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", played.answer)
     parser = argparse.ArgumentParser()
@@ -36,7 +36,7 @@ async def run(played: Played, *arguments: str, key: str = "") -> int:
 
 
 async def test_each_action_is_one_request(capsys: pytest.CaptureFixture[str]) -> None:
-    played = Played(200, {"workers": [ONE]})
+    played = PlayedGateway(200, {"workers": [ONE]})
     await run(played, "load", "org/a", "/p", "--model", "m", "--worker", "x", "--worker", "y", key="k")
     await run(played, "unload", "org/a b", "--worker", "http://w:1", "--model", "m")
     body = '{"adapter": "org/a", "path": "/p", "model": "m", "workers": ["x", "y"]}'
@@ -47,13 +47,13 @@ async def test_each_action_is_one_request(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out == "http://w:1: done: Success\n" * 2
 
 
-async def test_a_refusal_and_a_failure_are_printed_and_are_the_exit_code(
+async def test_errors_are_printed_and_set_the_exit_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     failed = {**ONE, "is_done": False, "message": "no room"}
     reported = {"workers": [ONE, failed], "error": {"message": "1 of 2"}}
-    assert await run(Played(502, reported), "load", "a", "/p") == 1
-    assert await run(Played(403, {"error": {"message": "off"}}), "load", "a", "/p") == 1
+    assert await run(PlayedGateway(502, reported), "load", "a", "/p") == 1
+    assert await run(PlayedGateway(403, {"error": {"message": "off"}}), "load", "a", "/p") == 1
     assert capsys.readouterr().out == (
         "http://w:1: done: Success\nhttp://w:1: FAILED: no room\nthe gateway answers 403: off\n"
     )

@@ -30,7 +30,7 @@ def written(tmp_path: Path, text: str) -> str:
     return str(tmp_path / "my_policy.py")
 
 
-def test_all_that_a_file_has_is_tested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_policy_of_a_file_is_tested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = ran(capsys, "test", written(tmp_path, GOOD), "--policy-budget-ms", "60000")
     assert code == 0
     assert text.startswith("policy mine\n  ok    one candidate is chosen\n")
@@ -38,7 +38,9 @@ def test_all_that_a_file_has_is_tested(tmp_path: Path, capsys: pytest.CaptureFix
     assert text.endswith(f"filter Near\n  ok    {checks[0]}\n  ok    {checks[1]}\n11 of 11 checks passed\n")
 
 
-def test_what_fails_is_told_with_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_policy_is_listed_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, text = ran(capsys, "test", written(tmp_path, BAD), "--policy-budget-ms", "60000")
     assert code == 1
     assert (
@@ -48,7 +50,7 @@ def test_what_fails_is_told_with_the_reason(tmp_path: Path, capsys: pytest.Captu
     assert text.endswith("8 of 9 checks passed\n")
 
 
-def test_a_reason_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_repeated_reason_is_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = ran(capsys, "test", written(tmp_path, BAD.replace("0", "candidates[0]")))
     assert code == 1
     words = "it answered a candidate; its index among them is wanted, or a Choice"
@@ -59,7 +61,7 @@ def test_a_reason_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert (text.count(words), text.count(": the same")) == (1, 8)
 
 
-def test_one_that_takes_too_long_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_policy_that_takes_too_long_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = ran(
         capsys, "test", written(tmp_path, GOOD), "--policy", "mine", "--policy-budget-ms", "0.000001"
     )
@@ -67,12 +69,12 @@ def test_one_that_takes_too_long_fails(tmp_path: Path, capsys: pytest.CaptureFix
     assert "  FAIL  1000 candidates are within the budget: 1000 candidates took " in text
 
 
-def test_a_file_that_cannot_be_read_is_no_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_file_has_no_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = ran(capsys, "test", written(tmp_path, "def choose(:"))
     assert code == 2 and text.endswith("my_policy.py:1: invalid syntax\n")
 
 
-def test_shipped_and_composed_ones_can_be_tested_too(
+def test_shipped_and_composed_policies_can_be_tested(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "kvgate.toml"
@@ -85,7 +87,7 @@ def test_shipped_and_composed_ones_can_be_tested_too(
     assert code == 0 and text.startswith("policy power_of_two\n")
 
 
-def test_installed_packages_are_found(
+def test_policies_of_installed_packages_are_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "their_package.py").write_text(GOOD)
@@ -99,7 +101,7 @@ def test_installed_packages_are_found(
     assert "theirs" in ran(capsys, "list")[1]
 
 
-def test_what_there_is_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_known_policies_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = ran(capsys, "list", "--policy-file", written(tmp_path, GOOD))
     policies, filters, scorers, pickers = text.splitlines()
     assert code == 0

@@ -1,4 +1,4 @@
-"""Serving stops all that it started, however it ends; running gateways are tested in tests/blackbox."""
+"""Serving stops all services that it started, however it ends; tests/blackbox has running gateways."""
 
 import asyncio
 
@@ -12,8 +12,8 @@ from gateway.core.errors import ConfigError
 pytestmark = pytest.mark.process
 
 
-class Fake:
-    """A service by what is done with it."""
+class FakeService:
+    """Service that notes its calls."""
 
     calls: list[str]
 
@@ -28,15 +28,15 @@ class Fake:
         self.calls.append(f"stop {drain_s}")
 
 
-async def test_what_was_started_is_stopped_also_when_starting_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "SingleProcess", Fake)
+async def test_started_services_are_stopped_when_a_later_start_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "SingleProcess", FakeService)
     with pytest.raises(ConfigError, match="refused"):
         await serve(config_of(port=0, admin_port=0))
-    assert Fake.calls == ["start", "stop 0.0"]
+    assert FakeService.calls == ["start", "stop 0.0"]
 
 
 async def test_a_stop_ends_a_start_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Hanging(Fake):
+    class Hanging(FakeService):
         async def start(self, workers: object, warm_up_s: float) -> None:
             self.calls.append("start")
             stop.set()
@@ -49,7 +49,7 @@ async def test_a_stop_ends_a_start_that_hangs(monkeypatch: pytest.MonkeyPatch) -
     assert Hanging.calls == ["start", "stop 0.0"]
 
 
-async def test_waiting_for_one_of_two() -> None:
+async def test_the_first_of_two_events_ends_the_wait() -> None:
     event = asyncio.Event()
     assert await _is_done(asyncio.sleep(0), unless=event)
     event.set()

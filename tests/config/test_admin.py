@@ -1,4 +1,4 @@
-"""The options of the admin port."""
+"""Options of the admin port."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from gateway.config import config_of, load
 from gateway.core.errors import ConfigError
 
 
-def test_defaults_let_nobody_in_from_elsewhere() -> None:
+def test_defaults_admit_only_the_own_host() -> None:
     admin = config_of().admin
     assert (admin.host, admin.auth, admin.without_keys) == ("127.0.0.1", "auto", "refuse")
     assert admin.allowed_hosts == [] and not admin.load_adapters
@@ -24,7 +24,7 @@ def test_defaults_let_nobody_in_from_elsewhere() -> None:
         ("admin_adapter_timeout_s = 0", "adapter_timeout_s"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, text: str, words: str) -> None:
+def test_a_wrong_value_is_named(tmp_path: Path, text: str, words: str) -> None:
     (file := tmp_path / "c.toml").write_text(f"[admin]\n{text}")
     with pytest.raises(ConfigError, match="admin") as caught:
         load({}, {}, file)

@@ -1,4 +1,4 @@
-"""Options of flow control, as they are written in a file."""
+"""Options of admission control, as they are written in a file."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from gateway.config.tenant_limits import Limits
 from gateway.core.errors import ConfigError
 
 
-def test_nothing_waits_and_nobody_is_limited_or_believed_unless_it_is_said() -> None:
+def test_by_default_no_request_queues_no_tenant_is_limited_and_no_header_is_trusted() -> None:
     config = config_of()
     assert (config.queue.above_ttft_s, config.queue.above_in_flight) == (0.0, 0)
     assert config.tenants == {} and config.headers.trust_headers_from == []
@@ -39,7 +39,7 @@ def test_tenants_are_tables(tmp_path: Path) -> None:
         ("[headers]\ntrust_headers_from = ['unix', 'here']", ["trust_headers_from", "'here'"]),
     ],
 )
-def test_what_is_wrong_is_refused_with_its_place(tmp_path: Path, text: str, words: list[str]) -> None:
+def test_a_wrong_value_is_rejected_with_its_position(tmp_path: Path, text: str, words: list[str]) -> None:
     path = tmp_path / "kvgate.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:

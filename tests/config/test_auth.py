@@ -1,4 +1,4 @@
-"""The options of clients' credentials, as they are written in a file."""
+"""Options of clients' credentials, as they are written in a file."""
 
 from pathlib import Path
 
@@ -30,6 +30,6 @@ def test_a_mistake_is_rejected_with_its_place(tmp_path: Path, text: str, words: 
         assert word in str(caught.value)
 
 
-def test_flags_and_variables() -> None:
+def test_options_come_from_flags_and_variables() -> None:
     auth = load({"key_file": "k"}, {"KVGATE_TENANT_SALT_FILE": "s"}).auth
     assert (auth.key_file, auth.tenant_salt_file) == ("k", "s")

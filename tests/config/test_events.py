@@ -10,7 +10,7 @@ from gateway.core.errors import ConfigError
     ("key", "wrong"),
     [("events_port", "65536"), ("events_replay_port", "-1"), ("agent_port", "65536"), ("events", "on")],
 )
-def test_a_port_that_cannot_be_is_rejected(key: str, wrong: str) -> None:
+def test_an_invalid_port_is_rejected(key: str, wrong: str) -> None:
     with pytest.raises(ConfigError, match=f"^--{key.replace('_', '-')}: "):
         config_of(**{key: wrong})
 

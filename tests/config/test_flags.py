@@ -49,7 +49,7 @@ def test_values_are_by_key() -> None:
         ),
     ],
 )
-def test_an_unknown_flag_is_answered_with_the_one_that_was_meant(
+def test_an_unknown_flag_is_answered_with_a_similar_one(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert refused(capsys, *arguments) == [f"kvgate serve: {words}"]
@@ -59,7 +59,7 @@ def test_every_unknown_flag_is_named(capsys: pytest.CaptureFixture[str]) -> None
     assert len(refused(capsys, "--prot", "1", "--verify", "off")) == 2
 
 
-def test_mistakes_are_kept_where_more_are_looked_for() -> None:
+def test_mistakes_are_collected_where_all_are_reported() -> None:
     kept = parser()
     kept.keeps_mistakes = True
     assert kept.parse_args(["--ab", "a=1", "--port", "1"]).mistakes == ["--ab is now --policy-ab"]

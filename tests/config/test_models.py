@@ -9,7 +9,7 @@ from gateway.config.models import ModelTable, aliases_of
 from gateway.core.errors import ConfigError
 
 
-def test_without_tables_models_are_looked_for_and_workers_are_asked() -> None:
+def test_by_default_models_are_found_by_the_hub_and_workers_are_probed() -> None:
     config = config_of()
     assert (config.models, config.tokenizer.hub, config.tokenizer.probe) == ({}, True, True)
 
@@ -42,7 +42,7 @@ def test_models_are_tables(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_refused_with_its_place(tmp_path: Path, text: str, words: list[str]) -> None:
+def test_a_wrong_value_is_rejected_with_its_position(tmp_path: Path, text: str, words: list[str]) -> None:
     path = tmp_path / "kvgate.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:

@@ -1,4 +1,4 @@
-"""The options of logs, traces and recordings."""
+"""Options of logs, traces and recordings."""
 
 import pytest
 

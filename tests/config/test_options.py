@@ -41,7 +41,7 @@ class Home(Section, frozen=True):
     door: Annotated[int, option("Door.", is_common=True)] = 1
 
 
-class Told(Section, frozen=True):
+class Options(Section, frozen=True):
     trip: Annotated[Trip, table("A trip")] = Trip()
     home: Annotated[Home, table("At home", is_plain=True)] = Home()
     parts: Annotated[dict[str, Part], option("Nested.")] = msgspec.field(default_factory=dict)
@@ -50,22 +50,22 @@ class Told(Section, frozen=True):
 TRIP: dict[str, Any] = {"pace": "late", "wait_s": 2.0, "name": ["a", "b"], "is_loud": True}
 
 
-def parsed(*arguments: str) -> Told:
+def parsed(*arguments: str) -> Options:
     parser = argparse.ArgumentParser()
-    add_flags(parser, Told, has_variables=True)
-    reader = Reader(Told)
+    add_flags(parser, Options, has_variables=True)
+    reader = Reader(Options)
     reader.flags(vars(parser.parse_args(arguments)))
     return reader.checked()
 
 
-def of_environment(environ: dict[str, str]) -> Told:
-    reader = Reader(Told)
+def of_environment(environ: dict[str, str]) -> Options:
+    reader = Reader(Options)
     reader.environment(environ)
     return reader.checked()
 
 
 def test_names_follow_from_table_and_key() -> None:
-    shown = {each.path: each for each in options(Told)}
+    shown = {each.path: each for each in options(Options)}
     assert [each.flag for each in shown.values()] == [
         *("--trip-pace", "--trip-wait-s", "--trip", "--trip-is-loud", "--trip-key", "--trip-share"),
         *("--door", "--parts"),
@@ -91,7 +91,7 @@ def test_names_follow_from_table_and_key() -> None:
 
 
 def test_help_has_the_default_with_its_unit() -> None:
-    shown = {each.path: each for each in options(Told)}
+    shown = {each.path: each for each in options(Options)}
     assert [shown[f"trip.{name}"].help_with_default for name in ("wait_s", "name", "is_loud")] == [
         "Wait between two. Default: 1.5 seconds.",
         "Names. Default: none.",
@@ -100,10 +100,10 @@ def test_help_has_the_default_with_its_unit() -> None:
 
 
 def test_flags_are_read_as_their_fields_types() -> None:
-    assert parsed() == Told()
+    assert parsed() == Options()
     flags = ("--trip-pace", "late", "--trip-wait-s", "2", "--trip", "a", "--trip", "b", "--trip-is-loud")
     assert parsed(*flags).trip == Trip(**TRIP)
-    assert parsed("--no-trip-is-loud", "--door", "3") == Told(home=Home(door=3))
+    assert parsed("--no-trip-is-loud", "--door", "3") == Options(home=Home(door=3))
 
 
 def test_pairs_are_given_one_by_one_and_tables_only_in_a_file() -> None:
@@ -131,7 +131,7 @@ def test_a_rare_option_has_a_variable_and_no_flag() -> None:
         (["--trip-wait-s", "inf"], f"--trip-wait-s: Expected `float` <= {MAX_SECONDS}.0"),
     ],
 )
-def test_a_refusal_names_the_flag_and_what_would_be_right(arguments: list[str], words: str) -> None:
+def test_a_mistake_names_the_flag_and_the_valid_values(arguments: list[str], words: str) -> None:
     with pytest.raises(Mistakes) as caught:
         parsed(*arguments)
     assert str(caught.value) == words
@@ -156,9 +156,9 @@ def test_a_refusal_names_the_flag_and_what_would_be_right(arguments: list[str], 
         ("[trip]\nwait_s = '1'", "Expected `float`, got `str` - at `trip.wait_s`"),
     ],
 )
-def test_what_was_meant_in_a_file_is_named(text: str, words: str, tmp_path: Path) -> None:
+def test_a_mistake_in_a_file_names_the_similar_option(text: str, words: str, tmp_path: Path) -> None:
     (file := tmp_path / "file").write_text(text)
-    reader = Reader(Told)
+    reader = Reader(Options)
     reader.file(file)
     assert reader.mistakes == [f"{file}: {words}"]
 
@@ -170,7 +170,7 @@ def test_what_was_meant_in_a_file_is_named(text: str, words: str, tmp_path: Path
         ("KVGATE_ZZ", "; see kvgate serve --help-all"),
     ],
 )
-def test_a_variable_that_is_no_option_is_refused(variable: str, words: str) -> None:
+def test_an_unknown_variable_is_rejected(variable: str, words: str) -> None:
     with pytest.raises(Mistakes) as caught:
         of_environment({variable: "1"})
     assert str(caught.value) == f"environment: {variable} is no option{words}"
@@ -179,7 +179,7 @@ def test_a_variable_that_is_no_option_is_refused(variable: str, words: str) -> N
 @pytest.mark.parametrize("has_variables", [False, True])
 def test_help_names_variables_where_they_are_read(has_variables: bool) -> None:
     parser = argparse.ArgumentParser()
-    add_flags(parser, Told, has_variables=has_variables)
+    add_flags(parser, Options, has_variables=has_variables)
     text = " ".join(parser.format_help().split())
     assert "Pace of it, 100 %. Default: slow." in text and "[trip] A trip:" in text
     assert ("KVGATE_TRIP_PACE" in text) is has_variables
@@ -192,6 +192,9 @@ def test_no_secret_is_live() -> None:
 
 
 def test_flags_are_some_ninety_and_ten_are_common() -> None:
-    """Ten with --config. A further flag is a page that everybody has to read: is it a constant, or rare?"""
+    """Ten of the flags are common, with --config.
+
+    A further flag is a page that every user reads: is it a constant, or rare?
+    """
     assert sum(each.has_flag for each in by_key().values()) <= 90
     assert sum(each.is_common for each in by_key().values()) == 9

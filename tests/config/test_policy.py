@@ -1,4 +1,4 @@
-"""Tables of the file and pairs of flags."""
+"""Policy options: tables of the file, and pairs of flags."""
 
 from pathlib import Path
 
@@ -27,13 +27,13 @@ def test_policies_are_composed_in_the_file(tmp_path: Path) -> None:
     assert config.policies == {"mine": Composition(filters=["topology"], scorers=scorers, picker="max")}
 
 
-def test_there_they_are_only() -> None:
+def test_compositions_are_rejected_outside_a_file() -> None:
     with pytest.raises(ConfigError, match="environment: KVGATE_POLICIES: policies goes into a file"):
         load({}, {"KVGATE_POLICIES": "mine"})
 
 
 @pytest.mark.parametrize("name", ["session_header", "session_cookie"])
-def test_a_name_of_a_header_or_cookie_is_one(name: str) -> None:
+def test_an_invalid_header_or_cookie_name_is_rejected(name: str) -> None:
     assert getattr(load({name: "X-Chat_1"}, {}).headers, name) == "X-Chat_1"
     with pytest.raises(ConfigError, match=name.replace("_", "-")):
         load({name: "a b"}, {})

@@ -12,14 +12,14 @@ def test_a_value_that_would_reach_no_worker_is_rejected(key: str, wrong: str) ->
         config_of(**{key: wrong})
 
 
-def test_the_length_of_an_answer_is_unlimited_by_default() -> None:
+def test_timeouts_of_a_whole_answer_are_off_by_default() -> None:
     proxy = config_of().proxy
     assert (proxy.first_byte_timeout_s, proxy.total_timeout_s) == (0.0, 0.0)
     assert proxy.idle_timeout_s > 0
 
 
 @pytest.mark.parametrize("key", ["route", "refuse_route"])
-def test_what_is_no_route_is_rejected(key: str) -> None:
+def test_an_invalid_route_is_rejected(key: str) -> None:
     with pytest.raises(ConfigError, match=r"route: .*neither a path"):
         config_of(**{key: ["sleep"]})
 

@@ -1,4 +1,4 @@
-"""Every mistake of every source is collected, and what is right counts."""
+"""Every mistake of every source is collected, and valid values count."""
 
 from pathlib import Path
 
@@ -41,13 +41,13 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     assert str(caught.value) == "; ".join(reader.mistakes)
 
 
-def test_what_is_right_counts_beside_mistakes(tmp_path: Path) -> None:
+def test_valid_values_count_beside_mistakes(tmp_path: Path) -> None:
     (path := tmp_path / "c.toml").write_text(FILE)
     assert read({}, {}, path).made() == config_of(pool_idle_s=1.0)
 
 
 @pytest.mark.parametrize("text", ['redis = "redis://h"', "worker = ['http://a:1']", 'policy = "random"'])
-def test_the_flat_file_of_before_is_answered_with_its_tables(tmp_path: Path, text: str) -> None:
+def test_a_flat_file_of_an_older_version_is_answered_with_the_new_tables(tmp_path: Path, text: str) -> None:
     (path := tmp_path / "c.toml").write_text(text)
     (mistake,) = read({}, {}, path).mistakes
     assert " is now " in mistake and " in [" in mistake
@@ -57,7 +57,7 @@ def test_values_may_be_structs() -> None:
     assert config_of(tenants={"a": Limits(weight=2.0)}).tenants["a"].weight == 2.0
 
 
-def test_some_options_are_replaced() -> None:
+def test_options_can_be_replaced_one_by_one() -> None:
     config = replaced(config_of(port=1), redis="redis://h", redis_timeout_s=3.0, tenants={"a": Limits()})
     assert (config.redis.url, config.redis.timeout_s, config.server.port) == ("redis://h", 3.0, 1)
     assert config.tenants == {"a": Limits()}

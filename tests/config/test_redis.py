@@ -1,4 +1,4 @@
-"""What several gateways share is named so that nobody shares by mistake."""
+"""Options of Redis: gateways share state only under a name that they were given."""
 
 import pytest
 
@@ -6,13 +6,13 @@ from gateway.config import load
 from gateway.core.errors import ConfigError
 
 
-def test_keys_in_redis_have_a_prefix_that_separates_nothing_by_accident() -> None:
+def test_a_redis_prefix_is_validated() -> None:
     assert load({"redis_prefix": "prod-eu:kv_1.a"}, {}).redis.prefix == "prod-eu:kv_1.a"
     for wrong in ("", "a b", "a*", "x" * 65):
         with pytest.raises(ConfigError, match="redis-prefix"):
             load({"redis_prefix": wrong}, {})
 
 
-def test_how_knowledge_is_kept_is_one_of_four() -> None:
+def test_an_unknown_index_is_rejected() -> None:
     with pytest.raises(ConfigError, match="index"):
         load({"index": "disk"}, {})

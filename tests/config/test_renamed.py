@@ -27,5 +27,5 @@ def test_new_names_are_options_and_old_ones_are_not() -> None:
         ("never_was", FLAG, ""),
     ],
 )
-def test_the_sentence_about_an_old_name(key: str, form: str, words: str) -> None:
+def test_an_old_name_is_answered_with_the_new_one(key: str, form: str, words: str) -> None:
     assert old_name(key, form, by_key()) == words

@@ -13,7 +13,9 @@ def test_a_key_is_read_without_the_line_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b" \n", b"two\nlines", "schlüssel".encode(), b"\xff"])
-def test_what_is_no_key_is_refused_without_being_shown(tmp_path: Path, content: bytes | None) -> None:
+def test_an_invalid_key_file_is_rejected_without_showing_its_content(
+    tmp_path: Path, content: bytes | None
+) -> None:
     path = tmp_path / "key"
     if content is not None:
         path.write_bytes(content)
@@ -22,7 +24,7 @@ def test_what_is_no_key_is_refused_without_being_shown(tmp_path: Path, content: 
     assert "lines" not in str(caught.value)
 
 
-def test_the_workers_key_is_read_from_its_file(tmp_path: Path) -> None:
+def test_the_key_of_workers_is_read_from_its_file(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("sk-1\n")
     assert worker_headers(str(key)) == {"authorization": "Bearer sk-1"}
@@ -30,7 +32,7 @@ def test_the_workers_key_is_read_from_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\n", b"a\nb", b"\xff"])
-def test_a_key_that_cannot_be_used_is_refused_without_showing_it(
+def test_an_invalid_worker_key_file_is_rejected_without_showing_its_content(
     tmp_path: Path, content: bytes | None
 ) -> None:
     key = tmp_path / "key"
@@ -40,7 +42,7 @@ def test_a_key_that_cannot_be_used_is_refused_without_showing_it(
         worker_headers(str(key))
 
 
-def test_ids_of_responses_are_keyed_by_a_file(tmp_path: Path) -> None:
+def test_response_ids_are_keyed_by_a_file(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("long secret " * 20)
     worker = WorkerId("w:1")

@@ -1,4 +1,4 @@
-"""Standing behind proxies: who is believed must be a network, and a path a path."""
+"""Options behind reverse proxies: a trusted proxy must be a network, and a base path a path."""
 
 import pytest
 
@@ -16,12 +16,12 @@ from gateway.core.errors import ConfigError
         ("base_path", "/a b"),
     ],
 )
-def test_what_would_believe_nobody_or_be_nowhere_is_refused(field: str, wrong: object) -> None:
+def test_an_invalid_trusted_proxy_or_base_path_is_rejected(field: str, wrong: object) -> None:
     with pytest.raises(ConfigError, match=field.replace("_", "[-_]")):
         load({field: wrong}, {})
 
 
-def test_nobody_is_believed_unless_said() -> None:
+def test_no_proxy_is_trusted_by_default() -> None:
     config = load({}, {}).server
     assert (config.trusted_proxies, config.proxy_protocol, config.base_path) == ([], False, "")
     config = load(

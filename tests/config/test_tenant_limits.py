@@ -1,9 +1,9 @@
-"""Limits by default: none."""
+"""Limits of tenants, off by default."""
 
 from gateway.config.tenant_limits import NO_LIMITS, Limits, is_limited
 
 
-def test_who_is_not_configured_has_no_limits_and_an_equal_share() -> None:
+def test_a_tenant_without_a_table_has_no_limits_and_an_equal_share() -> None:
     assert Limits(requests_per_s=0, tokens_per_min=0, max_concurrent=0, weight=1, priority=0) == NO_LIMITS
 
 

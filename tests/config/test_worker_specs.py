@@ -6,7 +6,7 @@ from gateway.config.worker_specs import parse_spec, spec_of, specs_of, with_spec
 P, D, W = "http://10.0.0.1:8000", "http://10.0.0.2:8000", "http://10.0.0.3:8000"
 
 
-def test_all_workers_can_be_listed_and_read_again() -> None:
+def test_workers_survive_listing_and_parsing() -> None:
     config = load({"worker": [W], "prefill": [P], "decode": [D]}, environ={})
     specs = specs_of(config)
     assert specs == [W, f"prefill={P}", f"decode={D}"]

@@ -1,4 +1,4 @@
-"""How workers come and go: what would leave all of them out is refused."""
+"""Options of workers: a value that would exclude all of them is rejected."""
 
 from pathlib import Path
 
@@ -19,13 +19,13 @@ from gateway.core.errors import ConfigError
         ('[workers."dns+unix:/x"]', "has no DNS name"),
     ],
 )
-def test_what_is_said_of_no_worker_is_refused(tmp_path: Path, text: str, words: str) -> None:
+def test_a_wrong_option_of_workers_is_rejected(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "kvgate.toml"
     file.write_text(text)
     with pytest.raises(ConfigError, match=words):
         load({}, {}, file)
 
 
-def test_a_key_does_not_go_into_a_flag() -> None:
-    """A table is of a file only: what is in `argv` is in `ps`."""
+def test_keys_of_workers_are_set_in_a_file_only() -> None:
+    """Keys belong to a table of the file: `ps` shows `argv`."""
     assert next(each for each in options(Config) if each.name == "workers").is_table

@@ -1,4 +1,4 @@
-"""What workers answer, well or badly, and what the client gets of it. Also the fuzzer's seeds."""
+"""Answers of workers, well-formed or not, and the client's view of each. Also the fuzzer's seeds."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,12 @@ INJECTED = b"HTTP/1.1 200 OK\r\nX-Injected: 1\r\nContent-Length: 8\r\n\r\nINJECT
 
 @dataclass(frozen=True, slots=True)
 class AnswerCase:
-    """One answer's bytes; `closes`: the worker closes behind them. The client gets `status` and `body`;
+    """Bytes of one answer, and the client's view of it.
+
+    With `closes`, the worker closes the connection behind them. The client gets `status` and `body`;
     `is_whole` is False where it must see that the body is cut, `has_error` where an error event ends the
-    stream. `rests`: the worker's connection is kept for the next request."""
+    stream. With `rests`, the worker's connection is kept for the next request.
+    """
 
     name: str
     data: bytes
@@ -41,7 +44,7 @@ def good(name: str, data: bytes, body: bytes = b"hello", status: int = 200, **mo
 
 
 def bad(name: str, data: bytes, *, closes: bool = False) -> AnswerCase:
-    """Before the head is whole: 502, and nothing of it is shown."""
+    """Answer that is malformed before its head is whole: 502, and none of its bytes reach the client."""
     return AnswerCase(name, data, 502, closes=closes)
 
 

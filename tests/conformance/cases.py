@@ -1,7 +1,7 @@
-"""What clients send, hostile or odd: each case with what RFC 9110 and 9112 ask and what kvgate answers.
+"""Requests of clients, hostile or odd: each with the rule of RFC 9110 and 9112 and kvgate's answer.
 
 One table for four readers: kvgate in any splits (`test_requests.py`), uvicorn and nginx beside it
-(`test_others.py`), and the fuzzer, whose seeds they are.
+(`test_others.py`), and the fuzzer: these cases are its seeds.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ CONTINUE = b"Expect: 100-continue"
 @dataclass(frozen=True, slots=True)
 class Case:
     """`answers` are the statuses in order; then the connection is open or closed. `worker` are the
-    bodies that reach a worker, each in a request of its own. `rfc` says what is asked of a server."""
+    bodies that reach a worker, each in a request of its own. `rfc` is the rule for a server."""
 
     name: str
     data: bytes
@@ -47,13 +47,13 @@ def taken(name: str, data: bytes, rfc: str, *worker: bytes, answers: str = "200"
 
 
 def refused(name: str, data: bytes, rfc: str, status: int = 400, *, after: str = "") -> Case:
-    """Answered and closed; `after` are the statuses of what came before, one of them to a worker."""
+    """Case that is answered and closed; `after` are the statuses of earlier answers, one of them a worker's."""
     before = tuple(map(int, after.split()))
     return Case(name, data, (*before, status), False, (P,) if before else (), rfc)
 
 
 def own(name: str, data: bytes, rfc: str, *answers: int, is_open: bool = True, head_of: int = -1) -> Case:
-    """Answered by the gateway itself."""
+    """Case that the gateway answers itself."""
     methods = tuple(b"HEAD" if i == head_of else b"GET" for i in range(len(answers)))
     return Case(name, data, answers, is_open, (), rfc, methods)
 
@@ -253,7 +253,7 @@ FIRST_LINES = [
     taken("a bare LF before a request", b"\n" + OK, "2.2"),
     taken("a whole URL", head(LENGTH, first=b"POST http://gateway/v1/completions HTTP/1.1") + P, "3.2.2: MUST accept"),
     taken("a whole URL with another host", head(LENGTH, first=b"POST http://evil/v1/completions HTTP/1.1") + P, "3.2.2: MUST ignore Host"),
-    own("a whole URL whose query is a path", head(LENGTH, first=b"POST http://a?/v1/completions HTTP/1.1") + P, "3.2.1: the path is /", 404),
+    own("a whole URL with a path as its query", head(LENGTH, first=b"POST http://a?/v1/completions HTTP/1.1") + P, "3.2.1: the path is /", 404),
     refused("a URL without a host", head(LENGTH, first=b"POST http:///v1/completions HTTP/1.1") + P, "9110 4.2.1: MUST reject"),
     refused("a URL with a user", head(LENGTH, first=b"POST http://gateway@evil/v1/completions HTTP/1.1") + P, "9110 4.2.4: SHOULD be an error"),
     refused("a URL of FTP", head(LENGTH, first=b"POST ftp://gateway/v1/completions HTTP/1.1") + P, "3.2.2"),
@@ -283,7 +283,7 @@ FIRST_LINES = [
     refused("HTTP/1,1", head(LENGTH, first=b"POST /v1/completions HTTP/1,1") + P, "2.3"),
     refused("http/1.1", head(LENGTH, first=b"POST /v1/completions http/1.1") + P, "2.3: case matters"),
     taken("RTSP/1.0", head(LENGTH, first=b"POST /v1/completions RTSP/1.0") + P, "2.3: another protocol", end="closed"),
-    refused("HTTP/2 preface", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "9113 3.4: told in HTTP/2 (GOAWAY)", 505),
+    refused("HTTP/2 preface", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "9113 3.4: answered in HTTP/2 (GOAWAY)", 505),
     refused("TLS", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 32, "3"),
     refused("garbage", b"hello\r\n\r\n", "3"),
     refused("garbage behind a request", OK + b"garbage\r\n\r\n" + OK2, "3", after="200"),

@@ -1,6 +1,6 @@
-"""How uvicorn and nginx read the same bytes: uvicorn here and now, nginx as it was recorded.
+"""The same bytes as uvicorn and nginx read them: uvicorn here and now, nginx as it was recorded.
 
-`python -m tests.conformance.others` asks the nginx that is installed and writes `nginx.json` anew.
+`python -m tests.conformance.others` asks the installed nginx and rewrites `nginx.json`.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from tests.conformance.cases import CASES, Case
 
 RECORD = Path(__file__).with_name("nginx.json")
 QUIET_S = 0.4
-"""Without a byte for so long, nginx has said what it has to say; it runs on this machine."""
+"""Silence after which nginx's answer is complete; it runs on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def handed(target: bytes, body: bytes) -> str:
 
 
 def statuses(out: bytes) -> tuple[int, ...]:
-    """Of answers whose bodies hold no status line."""
+    """Statuses of answers; bodies hold no status line."""
     return tuple(int(found) for found in re.findall(rb"^HTTP/1\.[01] (\d{3}) ", out, re.MULTILINE))
 
 
@@ -76,7 +76,7 @@ class _Transport:
 
 
 async def ask_uvicorn(data: bytes) -> Reading:
-    """Its own protocol class on a transport of ours, and an application that answers 200 to all."""
+    """Run uvicorn's protocol class on a fake transport, before an application that answers 200 to all."""
     seen: list[str] = []
 
     async def app(scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Any]) -> None:
@@ -111,7 +111,7 @@ async def ask_uvicorn(data: bytes) -> Reading:
 
 
 def recorded() -> tuple[str, dict[str, tuple[str, Reading]]]:
-    """nginx's version, and by name of the case its bytes' digest and the reading."""
+    """Version of nginx; and by name of the case, its bytes' digest and the reading."""
     record = json.loads(RECORD.read_text())
     readings = {
         name: (
@@ -140,7 +140,7 @@ http {{
 
 
 class _Worker(asyncio.Protocol):
-    """Answers 200 to what nginx sends, which it always frames by a length."""
+    """Worker that answers 200 to nginx, which always frames its requests by a length."""
 
     seen: list[str]
 

@@ -1,5 +1,8 @@
-"""Every answer of the table, whole, byte by byte and in random parts: the client gets the same, no byte
-of a second answer, and a connection that said too much or too little is not used again."""
+"""Every answer of the table, whole, byte by byte and in random parts.
+
+The client gets the same and no byte of a second answer; a connection with surplus or missing bytes is
+not used again.
+"""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,8 +22,8 @@ ASKED = {
 }
 
 
-class Told:
-    """What came of one answer."""
+class Outcome:
+    """Outcome of one answer, for the client and for both connections."""
 
     def __init__(self, case: AnswerCase, parts: list[bytes], version: str) -> None:
         with pytest.MonkeyPatch.context() as patch:
@@ -39,7 +42,7 @@ class Told:
             self.next_body, self.rests = self._ask_again(pool) if self.is_open else (b"ok", False)
 
     def _ask_again(self, pool: FakePool) -> tuple[bytes, bool]:
-        """On the same connection of the client: the answer's body, and whether the worker's was the same."""
+        """Body of the next answer on this client connection, and whether the worker's connection was kept."""
         first = pool.transports[0]
         is_reused = pool.take() is first.protocol
         if is_reused:
@@ -60,38 +63,42 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def whole() -> dict[tuple[str, str], Told]:
-    return {(case.name, version): Told(case, [case.data], version) for case in ANSWERS for version in ASKED}
+def whole() -> dict[tuple[str, str], Outcome]:
+    return {
+        (case.name, version): Outcome(case, [case.data], version) for case in ANSWERS for version in ASKED
+    }
 
 
-def test_each_answer_has_a_name_of_its_own() -> None:
+def test_names_of_answers_are_unique() -> None:
     assert len(set(NAMES)) == len(ANSWERS)
 
 
 @pytest.mark.parametrize("version", ASKED)
 @pytest.mark.parametrize("case", ANSWERS, ids=NAMES)
-def test_whole(case: AnswerCase, version: str, whole: dict[tuple[str, str], Told]) -> None:
-    told = whole[case.name, version]
-    answer = told.answer
+def test_each_answer_reaches_the_client_as_the_table_says(
+    case: AnswerCase, version: str, whole: dict[tuple[str, str], Outcome]
+) -> None:
+    outcome = whole[case.name, version]
+    answer = outcome.answer
     assert answer.status == case.status
-    assert told.rests == (case.rests and told.is_open)
-    assert told.next_body == b"ok"
+    assert outcome.rests == (case.rests and outcome.is_open)
+    assert outcome.next_body == b"ok"
     is_bad = case.status == 502 or not case.is_whole or case.has_error
-    assert told.suspected == is_bad
+    assert outcome.suspected == is_bad
     ends = (
         {""} if case.rests else {"aborted", "closed"} if case.closes else {"aborted" if is_bad else "closed"}
     )
-    assert told.end in ends
+    assert outcome.end in ends
     assert b"INJECTED" not in answer.body
     assert not [name for name, _ in answer.headers if name == b"x-injected"]
-    assert not told.wire.world.in_flight() and told.num_connections == 1
+    assert not outcome.wire.world.in_flight() and outcome.num_connections == 1
     if case.status == 502:
         assert b'"code":"worker_failed"' in answer.body
     else:
-        check_body(case, answer, version, told)
+        check_body(case, answer, version, outcome)
 
 
-def check_body(case: AnswerCase, answer: Answered, version: str, told: Told) -> None:
+def check_body(case: AnswerCase, answer: Answered, version: str, outcome: Outcome) -> None:
     if case.has_error:
         assert answer.body.startswith(case.body + b'data: {"error":')
         assert answer.body.endswith(ERROR)
@@ -99,22 +106,28 @@ def check_body(case: AnswerCase, answer: Answered, version: str, told: Told) -> 
         assert answer.body == case.body
     if version == "1.1":
         assert answer.is_whole == case.is_whole
-        assert told.left_by_client == ("" if case.is_whole else "aborted")
+        assert outcome.left_by_client == ("" if case.is_whole else "aborted")
     elif not case.is_whole:
-        assert told.left_by_client == "aborted"  # until it closes: only a reset tells
+        assert (
+            outcome.left_by_client == "aborted"
+        )  # read until the connection closes: only a reset shows the cut
 
 
 @pytest.mark.parametrize("version", ASKED)
 @pytest.mark.parametrize("case", ANSWERS, ids=NAMES)
-def test_byte_by_byte(case: AnswerCase, version: str, whole: dict[tuple[str, str], Told]) -> None:
+def test_each_answer_in_single_bytes_has_the_same_outcome(
+    case: AnswerCase, version: str, whole: dict[tuple[str, str], Outcome]
+) -> None:
     parts = pieces(case.data, range(len(case.data)))
-    assert Told(case, parts, version).seen() == whole[case.name, version].seen()
+    assert Outcome(case, parts, version).seen() == whole[case.name, version].seen()
 
 
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_in_random_parts(data: st.DataObject, whole: dict[tuple[str, str], Told]) -> None:
+def test_each_answer_in_random_parts_has_the_same_outcome(
+    data: st.DataObject, whole: dict[tuple[str, str], Outcome]
+) -> None:
     case, version = data.draw(st.sampled_from(ANSWERS)), data.draw(st.sampled_from([*ASKED]))
     cuts = data.draw(st.lists(st.integers(1, max(len(case.data) - 1, 1)), max_size=8))
-    told = Told(case, pieces(case.data, cuts), version)
-    assert told.seen() == whole[case.name, version].seen()
+    outcome = Outcome(case, pieces(case.data, cuts), version)
+    assert outcome.seen() == whole[case.name, version].seen()

@@ -23,12 +23,12 @@ def whole() -> dict[str, Wire]:
     return {case.name: run(case, [case.data]) for case in CASES}
 
 
-def test_each_case_has_a_name_of_its_own() -> None:
+def test_names_of_cases_are_unique() -> None:
     assert len(set(NAMES)) == len(CASES)
 
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
-def test_whole(case: Case, whole: dict[str, Wire]) -> None:
+def test_each_case_is_answered_as_the_table_says(case: Case, whole: dict[str, Wire]) -> None:
     wire = whole[case.name]
     answers = wire.answers(case.methods)
     assert tuple(answer.status for answer in answers) == case.answers
@@ -44,18 +44,20 @@ def test_whole(case: Case, whole: dict[str, Wire]) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
-def test_byte_by_byte(case: Case, whole: dict[str, Wire]) -> None:
+def test_each_case_in_single_bytes_is_answered_the_same(case: Case, whole: dict[str, Wire]) -> None:
     same(run(case, pieces(case.data, range(len(case.data)))), whole[case.name])
 
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
-def test_a_worker_that_answers_between_the_bytes(case: Case, whole: dict[str, Wire]) -> None:
+def test_a_worker_that_answers_between_the_bytes_changes_no_answer(
+    case: Case, whole: dict[str, Wire]
+) -> None:
     same(run(case, pieces(case.data, range(len(case.data))), eager=True), whole[case.name])
 
 
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_in_random_parts(data: st.DataObject, whole: dict[str, Wire]) -> None:
+def test_each_case_in_random_parts_is_answered_the_same(data: st.DataObject, whole: dict[str, Wire]) -> None:
     case = data.draw(st.sampled_from(SHORT))
     cuts = data.draw(st.lists(st.integers(1, max(len(case.data) - 1, 1)), max_size=8))
     same(run(case, pieces(case.data, cuts), eager=data.draw(st.booleans())), whole[case.name])

@@ -1,6 +1,6 @@
 """A gateway between one client and one worker, without sockets: bytes in, bytes out, both sides.
 
-What leaves it is read by h11, a parser by other people, so that we are not our own judge.
+The bytes that leave it are read by h11, an independent parser.
 """
 
 import re
@@ -36,7 +36,7 @@ def pieces(data: bytes, cuts: Iterable[int]) -> list[bytes]:
 
 @dataclass
 class Received:
-    """A request as h11 read it at the worker."""
+    """Request as h11 read it at the worker."""
 
     head: h11.Request
     body: bytes
@@ -47,7 +47,7 @@ class Received:
 
 @dataclass
 class Answered:
-    """An answer as h11 read it at the client; 1xx are answers too. `is_whole` is False for a cut one."""
+    """Answer as h11 read it at the client; 1xx are answers too. `is_whole` is False for a cut one."""
 
     status: int
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Answered:
 
 
 class NoTokenizer:
-    """A worker without /tokenize."""
+    """Worker without /tokenize."""
 
     def is_resting(self, url: str) -> bool:
         return False
@@ -66,7 +66,7 @@ class NoTokenizer:
 
 
 class Wire:
-    """`workers_answer` is what the worker says to each request, in one piece."""
+    """Both wires of a gateway; `workers_answer` is the worker's answer to each request, in one piece."""
 
     def __init__(self, patch: pytest.MonkeyPatch, workers_answer: bytes = WORKER_OK) -> None:
         self.world = World(patch, "w:1")
@@ -85,7 +85,7 @@ class Wire:
         return self._api.handle(http, responder)
 
     def send(self, parts: Iterable[bytes], *, eager: bool = False) -> None:
-        """From the client; the worker answers what has come at the end, or eagerly."""
+        """Send from the client; the worker answers at the end, or eagerly after each part."""
         for part in parts:
             self._waiting.append(part)
             self._feed()
@@ -94,7 +94,7 @@ class Wire:
         self.settle()
 
     def settle(self) -> None:
-        """Until the worker owes no answer and all is read that will be."""
+        """Run until the worker owes no answer and all parts are read that will be."""
         while True:
             self._feed()
             asked = [t for t in self.world.pools["w:1"].transports if self._takes(t)]
@@ -108,7 +108,7 @@ class Wire:
         return not self.client.end
 
     def out(self) -> bytes:
-        """All that the client was sent; ids that we made are not told apart."""
+        """All bytes that the client was sent, with `*` in place of generated request ids."""
         return _OUR_ID.sub(b"x-request-id: *\r\n", self.client.out)
 
     def answers(self, methods: Sequence[bytes] = ()) -> list[Answered]:
@@ -121,7 +121,7 @@ class Wire:
             self.client.feed(self._waiting.popleft())
 
     def _takes(self, transport: FakeTransport) -> bool:
-        """Whether a request came, which must be one and whole: we never pipeline."""
+        """True if a request came, which must be one and whole: the gateway never pipelines."""
         if not (sent := transport.taken()):
             return False
         self.to_worker += _OUR_ID.sub(b"x-request-id: *\r\n", sent)
@@ -130,7 +130,7 @@ class Wire:
 
 
 def read_request(data: bytes) -> Received:
-    """Exactly one request, framed by one Content-Length and nothing else."""
+    """Read exactly one request, framed by one Content-Length and nothing else."""
     parser = h11.Connection(h11.SERVER)
     parser.receive_data(data)
     head, body = parser.next_event(), b""
