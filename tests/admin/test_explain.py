@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 
 from gateway.admin.explain import Preview
-from gateway.config import config_of
 from gateway.config.tenant_limits import Limits
 from gateway.core.errors import Forbidden, InvalidRequest, Unauthorized, UnknownModel
 from gateway.http.networks import Trusted
@@ -32,7 +31,7 @@ class UnknowingTokenizer:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    world = World(monkeypatch, "w:1", "w:2", session_header=b"x-session-id")
+    world = World(monkeypatch, "w:1", "w:2", session_header="x-session-id")
     world.context.prompts.worker_tokenizer = UnknowingTokenizer()  # type: ignore[assignment]
     return world
 
@@ -77,8 +76,8 @@ async def test_an_invalid_request_is_rejected_by_explain(
 async def test_a_preview_shows_the_tenant_and_whether_the_request_would_queue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    flow = config_of(queue_above_in_flight=1, tenants={"acme": Limits(priority=3)})
-    world = World(monkeypatch, "w:1", flow=flow)
+    tenants = {"acme": Limits(priority=3)}
+    world = World(monkeypatch, "w:1", queue_above_in_flight=1, tenants=tenants)
     world.context.prompts.worker_tokenizer = UnknowingTokenizer()  # type: ignore[assignment]
     body: dict[str, Any] = {"model": "m", "prompt": "x"}
     record = await explained(world, body, **{"x-kvgate-tenant": "acme"})
