@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import httptools
 
+from gateway.core.decoding import LARGE
 from gateway.core.errors import (
     GatewayError,
     HeadTooLarge,
@@ -72,7 +73,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_refusing = False  # a broken request was queued: nothing behind it is read
         self._beyond: Beyond | None = None  # set where an upgrade request was queued
         self._is_closing = False
-        self._is_reading_paused = False
+        self._is_reading_paused = self._has_yielded = False
         self._has_spoken = False  # HTTP/1.1, so that no HTTP/2 preface follows
         self._has_body_in_read = False
         self._is_stopping = self._is_leaving = False
@@ -216,6 +217,8 @@ class ClientConnection(asyncio.Protocol):
         self._fed_between = 0
         left_s = self._limits.body_left_s(self._loop.time(), self._body_began, self._intake.num_bytes)
         self._set_deadline(left_s or 0.001)
+        if self._intake.num_bytes >= LARGE:
+            self._yield_to_others()
         return None
 
     def on_message_complete(self) -> None:
@@ -378,14 +381,29 @@ class ClientConnection(asyncio.Protocol):
     def pause_reading(self) -> None:
         if self._transport and not self._is_reading_paused:
             self._is_reading_paused = True
-            self._transport.pause_reading()
+            if not self._has_yielded:
+                self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         if self._transport and self._is_reading_paused:
             self._is_reading_paused = False
-            self._transport.resume_reading()
+            if not self._has_yielded:
+                self._transport.resume_reading()
             if self._is_receiving:
                 self._restart_body_clock()
+
+    def _yield_to_others(self) -> None:
+        """Read on in the next loop iteration: libuv reads up to 32 times from a socket (8 MiB) before it polls
+        others again."""
+        if self._transport and not self._is_reading_paused and not self._has_yielded:
+            self._has_yielded = True
+            self._transport.pause_reading()
+            self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        self._has_yielded = False
+        if self._transport and not self._is_reading_paused:
+            self._transport.resume_reading()
 
     def _restart_body_clock(self) -> None:
         self._body_began = self._loop.time()

@@ -114,6 +114,28 @@ def test_reading_stops_while_too_many_are_queued(server: Server) -> None:
     assert server.transport.taken() == OK * 6
 
 
+def test_a_large_body_is_read_one_piece_per_loop_iteration(server: Server) -> None:
+    """So that one client's body does not keep other connections from the loop."""
+    piece = b"x" * (1 << 20)
+    server.transport.feed(b"POST /now HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (3 << 20))
+    for _ in range(2):
+        assert server.transport.is_reading
+        server.transport.feed(piece)
+        assert not server.transport.is_reading
+        server.loop.advance(0)
+    server.transport.feed(piece)
+    assert (server.transport.taken(), len(server.requests[0].body)) == (OK, 3 << 20)
+
+
+def test_a_queue_that_is_full_stays_unread_behind_a_large_body(server: Server) -> None:
+    large = b"POST /now HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (2 << 20) + b"x" * (2 << 20)
+    server.transport.feed(SLOW + GET + large)
+    server.loop.advance(0)
+    assert not server.transport.is_reading
+    server.slow[0][0].send(200, [], b"ok")
+    assert server.transport.is_reading
+
+
 def test_a_head_is_not_charged_for_the_body_before_it(server: Server) -> None:
     large = b"POST /now HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n" + b"x" * 100_000
     server.transport.feed(large + GET[:5], GET[5:6], GET[6:])
