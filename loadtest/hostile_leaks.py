@@ -97,8 +97,7 @@ async def abort_a_stream(port: int, number: int, rng: random.Random) -> None:
 
 
 async def _leave(writer: asyncio.StreamWriter, *, with_reset: bool) -> None:
-    if with_reset:
-        sock = writer.get_extra_info("socket")
+    if with_reset and (sock := writer.get_extra_info("socket")):  # None where it is closed already
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort()
     writer.close()
