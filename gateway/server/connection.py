@@ -393,8 +393,8 @@ class ClientConnection(asyncio.Protocol):
                 self._restart_body_clock()
 
     def _yield_to_others(self) -> None:
-        """Read on in the next loop iteration: libuv reads up to 32 times from a socket (8 MiB) before it polls
-        others again."""
+        """Read on in the next loop iteration: libuv reads up to 32 times from a socket (8 MiB) before it
+        polls others again."""
         if self._transport and not self._is_reading_paused and not self._has_yielded:
             self._has_yielded = True
             self._transport.pause_reading()
