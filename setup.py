@@ -110,7 +110,8 @@ COMPILED = [
     "gateway/upstream/connection.py",
     "gateway/observability/verification/usage_sampling.py",
     "gateway/observability/verification/accuracy.py",
-    "gateway/observability/verification/token_check.py",
+    "gateway/parity/live.py",
+    "gateway/parity/live_check.py",
     "gateway/observability/verification/verifier.py",
     "gateway/observability/observers.py",
 ]

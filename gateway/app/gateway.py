@@ -37,7 +37,6 @@ from gateway.core.fleet import Fleet
 from gateway.core.ledger import Ledger
 from gateway.core.worker import Role, Worker
 from gateway.disaggregation.legs import LegServices
-from gateway.disaggregation.pairing import Pairing
 from gateway.disaggregation.stats import splits_of
 from gateway.discovery.declared import said_of
 from gateway.discovery.endpoint import Subscribed
@@ -62,6 +61,8 @@ from gateway.observability.telemetry import Telemetry
 from gateway.observability.verification.tapped_index import TappedIndex
 from gateway.observability.verification.usage_sampling import UsageSampling
 from gateway.observability.verification.verifier import Verifier
+from gateway.parity.pairs import PairParity
+from gateway.parity.prober import Prober
 from gateway.proxy.api import Api
 from gateway.proxy.context import AskUsage, Context
 from gateway.proxy.dispatch import Dispatch
@@ -187,9 +188,9 @@ class Gateway:
         self.dispatch = self._make_dispatch()
         self.lag = Lag(self.metrics.loop_lag_s.observe, self.metrics.loop_lag_cpu_s.observe)
         self.lag.start()
-        ask = partial(self.session.post, headers=self.worker_headers)
-        self.pairing = Pairing(self.fleet, self.splits.policy, ask, self._tasks.start)
-        self.catalog.open(self._tasks.start, ask, self.worker_tokenizer)
+        prober = Prober(partial(self.session.post, headers=self.worker_headers))
+        self.pair_parity = PairParity(self.fleet, self.splits.policy, prober, self._tasks.start)
+        self.catalog.open(self._tasks.start, prober, self.worker_tokenizer)
         self.roster = roster_of(self)
         self.resolver = resolver_of(self)
         end_observers, authenticator = self.telemetry.end_observers, self.credentials.authenticator

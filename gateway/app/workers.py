@@ -89,7 +89,7 @@ def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOp
         on_down=gateway.dispatch.worker_down,
         said=gateway.said,
         names=Names(gateway.fleet, gateway.catalog.renamed),
-        on_joined=[gateway.standings.joined, gateway.catalog.joined, gateway.pairing.joined],
+        on_joined=[gateway.standings.joined, gateway.catalog.joined, gateway.pair_parity.joined],
         on_left=[
             gateway.splits.drop_worker,
             gateway.router.learning.drop,

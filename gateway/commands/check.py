@@ -21,9 +21,10 @@ from gateway.discovery.engine_detection import Engines
 from gateway.discovery.probe import Probe, ProbeError
 from gateway.discovery.probed import Facts, Mode
 from gateway.http.address import Address
-from gateway.models.token_parity import Ask, Made, made_by, parity_difference
-from gateway.models.worker_tokens import read_tokens
+from gateway.parity.comparison import Made, parity_difference
+from gateway.parity.prober import Ask, made_by
 from gateway.replication.messages import Hello
+from gateway.tokenization.worker_tokens import read_tokens
 from gateway.upstream.control_client import ControlSession
 
 ReachEvents = Callable[[Worker, EventSource], Awaitable[str | None]]

@@ -3,6 +3,5 @@
 legs             the plan of such a request: its legs, and its attempts at them
 prefill_leg      one prefill leg               stream_holdback  the beginning of a decode leg's stream
 failed_pairs     workers excluded after failures
-pairing          token parity of the workers of a pair
 stats, metrics   plans, failures and times
 """

@@ -25,8 +25,9 @@ from gateway.core.worker import Worker, WorkerId
 from gateway.models.hub import Hub
 from gateway.models.loader import RETRY_S, Loader, LoadState, TokenizerEntry, TokenizerSource
 from gateway.models.prompt_source import ANY_MODEL, PromptSource
-from gateway.models.token_parity import Ask, ParityCheck
-from gateway.models.token_source import SourceChoice, TokenSource, WorkerParity, choose_sources
+from gateway.parity.comparison import Comparison, ParityResult
+from gateway.parity.prober import Ask, Prober, compare
+from gateway.parity.token_source import SourceChoice, TokenSource, WorkerParity, choose_sources
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.prompt_encoder import PromptError
 from gateway.tokenization.unavailable import Unavailable
@@ -36,13 +37,11 @@ log = logging.getLogger("kvgate.models")
 MAX_RETRY_S = 3600.0
 """Seconds between two checks of a worker that does not tokenize, or makes other tokens: some templates print
 the day, and a worker's day may begin at another time."""
-MAX_AT_ONCE = 8
-"""Workers that are checked at the same time: hundreds may join at once."""
 
 REPAIR = 'repair it, or set renderer = "worker" in its table to use its workers\' /tokenize'
 
-Post = Callable[[str, str, object], Awaitable[bytes | None]]
-"""Posts a body to a path of an endpoint; returns None unless the status is 200."""
+Compare = Callable[[Comparison], Awaitable[ParityResult]]
+"""Compares a worker's tokens with the local ones."""
 Start = Callable[[str, Coroutine[None, None, None]], object]
 
 
@@ -97,9 +96,8 @@ class Catalog:
         self._probes = probes
         self._loader = Loader(self._hub, prompts.prepare)
         self._entries: dict[str, ModelEntry] = {}
-        self._turn = asyncio.Semaphore(MAX_AT_ONCE)
         self._start: Start | None = None
-        self._post: Post | None = None
+        self._prober: Prober | None = None
         self._answers: Answers | None = None
         self._load_given()
 
@@ -109,9 +107,9 @@ class Catalog:
     def __repr__(self) -> str:
         return f"Catalog({len(self._entries)} roots, {len(self._loader)} tokenizers)"
 
-    def open(self, start: Start, post: Post, answers: Answers) -> None:
+    def open(self, start: Start, prober: Prober, answers: Answers) -> None:
         """Let workers join from now on; `start` runs a task in the background."""
-        self._start, self._post, self._answers = start, post, answers
+        self._start, self._prober, self._answers = start, prober, answers
 
     def close(self) -> None:
         self._loader.close()
@@ -154,17 +152,17 @@ class Catalog:
         entries = [self._entry(root, worker) for root in _roots(worker)]
         for entry in entries:
             await self._loader.have(entry.tokenizer)
-            await self._compare(entry, worker, ask)
+            await self._compare(entry, worker, partial(compare, ask))
         return [_report(entry, worker.url) for entry in entries]
 
     async def _learn(self, entry: ModelEntry, worker: Worker) -> None:
         """Load the tokenizer and compare the worker's tokens; retry until neither can change by itself."""
-        assert self._post is not None
+        assert self._prober is not None
         retry_s = RETRY_S
         while self._is_here(worker):
             await self._loader.have(entry.tokenizer)
             self._settle(entry)
-            await self._compare(entry, worker, partial(self._post, worker.url))
+            await self._compare(entry, worker, partial(self._prober.compare, worker.url))
             checked = entry.checked.get(worker.url)
             is_settled = checked is None or (checked.parity.made and not checked.parity.difference)
             if is_settled and not entry.tokenizer.is_passing:
@@ -172,17 +170,17 @@ class Catalog:
             await asyncio.sleep(retry_s)
             retry_s = min(2 * retry_s, MAX_RETRY_S)
 
-    async def _compare(self, entry: ModelEntry, worker: Worker, ask: Ask) -> None:
+    async def _compare(self, entry: ModelEntry, worker: Worker, compare: Compare) -> None:
         if self._probes:
             renderer, name = entry.tokenizer.renderer, _name_of(entry.root, worker)
-            parity_check = ParityCheck(
+            comparison = Comparison(
+                name,
                 partial(self._ours, renderer),
                 lambda model, ids: renderer.decode(ids) if renderer else None,
                 with_chats=renderer is None or renderer.renders_chats_as_engine,
             )
-            async with self._turn:
-                parity = await parity_check.compare(name, ask)
-            if self._post is not None and not self._is_here(worker):
+            parity = await compare(comparison)
+            if self._prober is not None and not self._is_here(worker):
                 return
             entry.checked[worker.url] = WorkerParity(parity, int(time.time() // 86400))
         self._settle(entry)

@@ -8,8 +8,8 @@ from prometheus_client.registry import Collector
 
 from gateway.models.catalog import Catalog
 from gateway.models.loader import LoadState
-from gateway.models.token_source import TokenSource
 from gateway.observability.metric_spec import counter, gauge
+from gateway.parity.token_source import TokenSource
 
 BROKEN = gauge(
     "kvgate_tokenizer_broken",

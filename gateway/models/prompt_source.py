@@ -29,13 +29,13 @@ from gateway.core.requests.request import PROMPT_FIELDS, InferenceRequest
 from gateway.core.requests.routes import Kind
 from gateway.core.token_runs import Runs
 from gateway.models.breaker import Breaker
-from gateway.models.worker_tokens import read_tokens
 from gateway.observability.metrics import Metrics
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tls import Tls
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.chat_template import MediaError, TooLong
 from gateway.tokenization.prompt_encoder import PromptError
+from gateway.tokenization.worker_tokens import read_tokens, tokenize_bodies
 from gateway.upstream.access import Ways
 from gateway.upstream.control_client import ControlSession, read_all
 
@@ -59,20 +59,6 @@ ANY_MODEL = "*"
 
 CACHE_ENTRY_BYTES = 300
 """Bytes of memory that a cached answer takes beside its tokens, about."""
-
-_CHAT_FIELDS = (
-    "messages",
-    "tools",
-    "tool_choice",
-    "documents",
-    "add_generation_prompt",
-    "continue_final_message",
-    "add_special_tokens",
-    "chat_template",
-    "chat_template_kwargs",
-    "reasoning_effort",
-    "mm_processor_kwargs",
-)
 
 
 class PromptSource:
@@ -379,15 +365,3 @@ def _id_lists(request: InferenceRequest) -> list[list[int]]:
         return []
     lists = prompt if isinstance(prompt[0], list) else [prompt]
     return lists if all(ids and isinstance(ids[0], int) for ids in lists) else []
-
-
-def tokenize_bodies(request: InferenceRequest, model: str | None = None) -> list[dict[str, Any]]:
-    """Bodies for a worker's `/tokenize`, one for each prompt of a request."""
-    fields, model = request.fields, model or request.model
-    if request.kind is Kind.CHAT:
-        kept = {name: fields[name] for name in _CHAT_FIELDS if name in fields}
-        return [{"model": model, **kept}]
-    prompt = fields.get("prompt")
-    texts = prompt if isinstance(prompt, list) else [prompt]
-    special = fields.get("add_special_tokens", True)
-    return [{"model": model, "prompt": text, "add_special_tokens": special} for text in texts]

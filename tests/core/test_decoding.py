@@ -24,7 +24,7 @@ from gateway.http import usage_redaction
 from gateway.http.messages import ResponseHead
 from gateway.http.response_observer import Answer
 from gateway.http.usage_injection import UnaskedScanner
-from gateway.models.token_parity import _read
+from gateway.parity.prober import _read
 from gateway.tenancy.auth.key_format import parse_key_file
 from gateway.tokenization.chat_template import arguments_of
 
@@ -185,7 +185,7 @@ OURS = {
     "engines/slices.py:raw_events": "its callers catch it",
     "engines/slices.py:portions": "its callers catch it, as portions are taken",
     "gateway/tokenization/tokenizer.py:_added_tokens": "its caller catches it",
-    "gateway/models/worker_tokens.py:read_tokens": "its callers catch it",
+    "gateway/tokenization/worker_tokens.py:read_tokens": "its callers catch it",
     "gateway/processes/admin.py": "answers of the gateway's own processes",
     "gateway/processes/supervisor.py": "answers of the gateway's own processes",
     "gateway/processes/child.py": "messages between the gateway's own processes",

@@ -21,8 +21,9 @@ from gateway.core.worker import Served, Worker, WorkerId
 from gateway.models.catalog import Catalog
 from gateway.models.metrics import ModelsCollector
 from gateway.models.prompt_source import PromptSource, tokenize_bodies
-from gateway.models.token_parity import PROBES
 from gateway.observability.metrics import Metrics
+from gateway.parity.prober import Prober
+from gateway.parity.probes import PROBES
 from gateway.runtime.tasks import Tasks
 from gateway.tokenization.prompt_encoder import PromptEncoder
 
@@ -61,7 +62,7 @@ class World:
         self.engines: dict[str, Engine] = {}
         self.forgotten: list[str | None] = []
         self.catalog = Catalog(self.prompts, self.fleet, tables=tables, **options)
-        self.catalog.open(self.tasks.start, self._post, self)
+        self.catalog.open(self.tasks.start, Prober(self._post), self)
 
     def forget(self, url: str | None = None) -> None:
         self.forgotten.append(url)

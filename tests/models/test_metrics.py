@@ -7,8 +7,8 @@ from gateway.models.catalog import Catalog, ModelEntry
 from gateway.models.loader import LoadState, TokenizerEntry, TokenizerSource
 from gateway.models.metrics import ModelsCollector
 from gateway.models.prompt_source import PromptSource
-from gateway.models.token_source import SourceChoice, TokenSource
 from gateway.observability.metrics import Metrics
+from gateway.parity.token_source import SourceChoice, TokenSource
 
 
 def test_broken_ones_workers_by_way_and_calls() -> None:

@@ -14,8 +14,10 @@ import pytest
 from gateway import request
 from gateway.apis.to_chat import as_chat, dialect_of
 from gateway.models.prompt_source import PromptSource
-from gateway.models.token_parity import PROBES, ParityCheck
 from gateway.observability.metrics import Metrics
+from gateway.parity.comparison import Comparison
+from gateway.parity.prober import compare
+from gateway.parity.probes import PROBES
 from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
 from tests.apis.test_to_chat import GOLDEN
 from tests.support.agents import CHATS, MESSAGES, RESPONSES
@@ -65,7 +67,7 @@ async def test_a_worker_with_its_own_tokenizer_agrees_in_all_probes(vllm_worker:
         told = ask(vllm_worker.url, path, dict(body))  # type: ignore[call-overload]
         return None if told is None else json.dumps(told).encode()
 
-    parity = await ParityCheck(prompts.tokenize, prompts.decode).compare("m", post)
+    parity = await compare(post, Comparison("m", prompts.tokenize, prompts.decode))
     assert parity.difference is None
     assert parity.num_compared == len(PROBES)
 

@@ -2,6 +2,6 @@
 
 usage_sampling  streams sampled for their usage     verifier     observes decisions, answers, events, scrapes
 accuracy        accuracy of recent predictions      causes       reasons for a wrong prediction
-token_check     our prompt tokens and the engine's  engine_counters  the engine's own counts
-tapped_index    an index that reports its events    metrics      /metrics and /admin/verify
+tapped_index    an index that reports its events    engine_counters  the engine's own counts
+metrics         /metrics and /admin/verify          (tokens: `gateway/parity`)
 """

@@ -11,8 +11,8 @@ from gateway.observability.metric_spec import Merge, MetricSpec, counter, gauge
 from gateway.observability.metrics import Metrics
 from gateway.observability.verification.causes import Cause
 from gateway.observability.verification.engine_counters import EngineCounters
-from gateway.observability.verification.token_check import Difference
 from gateway.observability.verification.verifier import Verifier, Watched
+from gateway.parity.live_check import Difference
 
 TextOf = Callable[[str, Sequence[int]], str | None]
 """The text of some tokens of a model; None if kvgate does not have the model's tokenizer."""

@@ -2,48 +2,34 @@
 
     decided ─► answered ─► exactness ─► confidence of the fleet's member ─► the next decision
                   │            └─► cause of a wrong prediction
-                  └─► tokens: the engine's count, and the blocks that its events stored, compared with ours
+                  └─► token parity (`parity/live.py`): the engine's count and stored blocks beside ours
 
 The verifier observes each decision, each answer with reported usage (`observability.observers`), each event
 applied to the index (`tapped_index`), and each scrape of a worker.
 """
 
-import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
 
-from gateway.core.blocks import BlockHash, root_hash
-from gateway.core.decision import Decided, Decision, Prompt
+from gateway.core.blocks import BlockHash
+from gateway.core.decision import Decided, Decision
 from gateway.core.engine import EngineMetrics
-from gateway.core.event_stream import StreamState
 from gateway.core.fleet import Fleet
-from gateway.core.kv_events import BlocksStored, KvEvent
+from gateway.core.kv_events import KvEvent
 from gateway.core.multimodal import BEFORE_MEDIA
 from gateway.core.usage import Usage
 from gateway.core.worker import Worker, WorkerId
-from gateway.index.base import Index, is_prefix_group
+from gateway.index.base import Index
 from gateway.observability.verification.accuracy import Exactness
 from gateway.observability.verification.causes import Cause, Evidence, cause_of
 from gateway.observability.verification.engine_counters import EngineCounters
-from gateway.observability.verification.token_check import (
-    MAX_TOKENS,
-    Checks,
-    Difference,
-    Sample,
-    TokenCheck,
-    compare,
-)
-from gateway.runtime.rate_limited_log import RateLimitedLog
-
-log = logging.getLogger("kvgate.verify")
+from gateway.parity.live import LiveParity
+from gateway.parity.live_check import TokenCheck
 
 MAX_OPEN = 8192
 """Limit on decisions with an awaited answer; most streams end without reporting usage."""
 MAX_WRONG = 8
-SAMPLE = 16
-"""Sampling interval: one in so many prompts is looked for in the events of a worker that is no longer new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +48,19 @@ class Watched:
 
     __slots__ = (
         "worker",
-        "root",
         "exactness",
         "tokens",
         "causes",
         "wrong",
-        "num_decided",
         "num_compared_before",
     )
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        self.root = root_hash(worker.served[0].root)
-        self.exactness, self.tokens = Exactness(), TokenCheck()
+        self.exactness, self.tokens = Exactness(), TokenCheck(worker)
         self.causes: Counter[Cause] = Counter()
         self.wrong: deque[Wrong] = deque(maxlen=MAX_WRONG)
-        self.num_decided = self.num_compared_before = 0
+        self.num_compared_before = 0
 
 
 class Verifier:
@@ -93,9 +76,7 @@ class Verifier:
     ) -> None:
         self._fleet = fleet
         self._index = index
-        self._clock = clock
-        self._log = RateLimitedLog(log, clock=clock)
-        self._on_mismatch = on_mismatch
+        self._parity = LiveParity(fleet, index, clock, on_mismatch)
         self._watched: dict[WorkerId, Watched] = {}
         self._counters: dict[WorkerId, EngineCounters] = {}
         self._open: dict[str, int] = {}  # blocks removed at the worker before the decision
@@ -106,7 +87,7 @@ class Verifier:
     # the data path -----------------------------------------------------------------------------
 
     def decided(self, decided: Decided) -> None:
-        decision, prompt, blocks = decided.decision, decided.prompt, decided.blocks
+        decision, prompt = decided.decision, decided.prompt
         if len(prompt.tokens) != 1 or decision.prompt_from == BEFORE_MEDIA:
             return  # unknown tokens; several prompts, of which engines report one; or tokens known in part
         worker = decision.worker
@@ -117,10 +98,7 @@ class Verifier:
         self._open[decision.id] = num_removed
         if len(self._open) > MAX_OPEN:
             del self._open[next(iter(self._open))]
-        num = watched.num_decided = watched.num_decided + 1
-        tokens = watched.tokens
-        if tokens.has_room(num) and (not num % SAMPLE or tokens.wants_samples) and blocks and blocks[0]:
-            self._sample(watched, decision, prompt, blocks[0], num_removed)
+        self._parity.decided(watched.tokens, decided, num_removed)
 
     def answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:
         num_removed = self._open.pop(decision.id, None)
@@ -132,15 +110,7 @@ class Verifier:
             or not (member.worker is watched.worker is decision.worker)
         ):
             return  # not a decision that we keep, or the worker's process is gone
-        tokens = watched.tokens
-        if usage.prompt_tokens == decision.num_tokens and not tokens.counts.recent:
-            tokens.counts.num += 1  # as nearly always
-        elif usage.prompt_tokens:
-            self._count(watched, decision, usage.prompt_tokens)
-        if decision.id in tokens.samples:
-            tokens.ended(decision.id, usage.prompt_tokens, self._clock())
-        if tokens.due_s < inf:
-            self._settle(watched, self._clock())
+        self._parity.answered(watched.tokens, decision, usage.prompt_tokens)
         cached = usage.cached_tokens
         if blocks and cached is not None:
             watched.exactness.compare(decision.overlap_tokens, cached)
@@ -158,9 +128,7 @@ class Verifier:
     def heard(self, worker: WorkerId, event: KvEvent) -> None:
         """Handle an event that was applied to the index."""
         watched = self._watched.get(worker)
-        if watched is None or not watched.tokens.samples or type(event) is not BlocksStored:
-            return
-        if is_prefix_group(event.group_idx, event.spec_kind) and event.tokens:
+        if watched is not None and watched.tokens.samples:
             watched.tokens.heard(event)
 
     def scraped(self, worker: WorkerId, metrics: EngineMetrics | None) -> None:
@@ -175,7 +143,7 @@ class Verifier:
             if member := self._fleet.get(worker):
                 member.confidence = watched.exactness.confidence
         watched.num_compared_before = watched.exactness.num_compared
-        self._settle(watched, self._clock())
+        self._parity.settle(watched.tokens)
 
     def watched(self) -> Iterator[tuple[WorkerId, Watched]]:
         """The fleet's workers to which requests were sent."""
@@ -199,8 +167,7 @@ class Verifier:
     def _watch(self, worker: Worker) -> Watched:
         """Begin to watch a new or restarted worker; workers that have left the fleet are dropped."""
         for gone in [name for name in self._watched if self._fleet.get(name) is None or name == worker.id]:
-            if self._watched.pop(gone).tokens.is_raised:
-                self._on_mismatch(gone, False)
+            self._parity.dropped(self._watched.pop(gone).tokens)
             if gone != worker.id:
                 self._counters.pop(gone, None)
         watched = self._watched[worker.id] = Watched(worker)
@@ -228,66 +195,3 @@ class Verifier:
         )
         watched.causes[cause] += 1
         watched.wrong.append(Wrong(decision.id, decision.overlap_tokens, cached, cause))
-
-    # tokens ------------------------------------------------------------------------------------
-
-    def _count(self, watched: Watched, decision: Decision, num_engines: int) -> None:
-        """Compare the engine's count of the prompt's tokens with ours."""
-        ours, difference = decision.num_tokens, None
-        if num_engines != ours:
-            difference = Difference(decision.id, decision.model, ours, num_engines)
-        self._checked(watched, watched.tokens.counts, difference)
-
-    def _sample(
-        self,
-        watched: Watched,
-        decision: Decision,
-        prompt: Prompt,
-        blocks: Sequence[BlockHash],
-        num_removed: int,
-    ) -> None:
-        """Look for this prompt's blocks among what the worker will store, if some are not there yet."""
-        size = decision.worker.block_size
-        if not size or decision.confirmed_tokens >= size * len(blocks):
-            return
-        watched.tokens.samples[decision.id] = Sample(
-            decision=decision.id,
-            model=decision.model,
-            tokens=prompt.tokens[0][:MAX_TOKENS],
-            blocks=blocks[: MAX_TOKENS // size],
-            block_size=size,
-            root=watched.root,
-            num_removed=num_removed,
-            num_ours=decision.num_tokens,
-            num_decided=watched.num_decided,
-        )
-
-    def _settle(self, watched: Watched, now: float) -> None:
-        may_be_late = watched.tokens.looks(now)
-        if now < watched.tokens.due_s:
-            return
-        member = self._fleet.get(watched.worker.id)
-        for sample in watched.tokens.due(now):
-            if member is not None and member.stream is StreamState.EXACT:
-                is_sure, difference = compare(sample, watched.worker.id, self._index)
-                if difference is not None and (may_be_late or sample.suspected is not None):
-                    difference = watched.tokens.confirmed(sample, difference, now)
-                    is_sure = difference is not None
-                if is_sure:
-                    self._checked(watched, watched.tokens.stored, difference)
-
-    def _checked(self, watched: Watched, checks: Checks, difference: Difference | None) -> None:
-        was_raised = watched.tokens.is_raised
-        checks.add(differs=difference is not None)
-        if difference is not None:
-            watched.tokens.differed(difference)
-        if watched.tokens.is_raised is not was_raised:
-            self._on_mismatch(watched.worker.id, not was_raised)
-        if watched.tokens.is_raised and not was_raised:
-            self._log.warning(
-                "worker %s: prompt tokens differ from kvgate's (tokenizer or chat template is not the "
-                "engine's); cached prefixes there are missed; see `kvgate check` and /admin/verify",
-                watched.worker.id,
-            )
-        elif was_raised and not watched.tokens.is_raised:
-            self._log.info("worker %s: prompt tokens match kvgate's again", watched.worker.id)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from gateway.models.token_parity import ParityResult, parity_difference
+from gateway.parity.comparison import ParityResult, parity_difference
 
 BROKEN = "the tokenizer is broken, see /admin/tokenizer"
 

@@ -1,7 +1,7 @@
 import pytest
 
 from gateway.core.decoding import UNREADABLE
-from gateway.models.worker_tokens import read_tokens
+from gateway.tokenization.worker_tokens import read_tokens
 
 
 @pytest.mark.parametrize(

@@ -10,23 +10,18 @@ A worker without `/tokenize` is not checked.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from functools import partial
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Protocol
 
 from gateway.core.fleet import Fleet
 from gateway.core.pd_pairs import are_pair, kind_of, misfits
 from gateway.core.worker import Worker, WorkerId
-from gateway.models.token_parity import Made, made_by, parity_difference
+from gateway.parity.comparison import Made, parity_difference
+from gateway.parity.prober import Prober
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.roster")
 
-MAX_AT_ONCE = 8
-"""Workers compared at the same time: hundreds may join at once."""
-
-Post = Callable[[str, str, object], Awaitable[bytes | None]]
-"""Posts a body to a path of an endpoint; None where that is not answered with 200."""
 Start = Callable[[str, Coroutine[None, None, None]], object]
 
 
@@ -36,21 +31,20 @@ class Bans(Protocol):
     def ban(self, prefill: WorkerId, decode: WorkerId, why: str) -> bool: ...
 
 
-class Pairing:
+class PairParity:
     """Checks the token parity of pairs; `start` runs a task in the background."""
 
-    def __init__(self, fleet: Fleet, bans: Bans, post: Post, start: Start) -> None:
+    def __init__(self, fleet: Fleet, bans: Bans, prober: Prober, start: Start) -> None:
         self._fleet = fleet
         self._bans = bans
-        self._post = post
+        self._prober = prober
         self._start = start
         self._log = RateLimitedLog(log)
         self._made: dict[WorkerId, tuple[Worker, Made]] = {}
         """The prompts of the first rank of each endpoint: all ranks are one server."""
-        self._turn = asyncio.Semaphore(MAX_AT_ONCE)
 
     def __repr__(self) -> str:
-        return f"Pairing({len(self._made)} asked)"
+        return f"PairParity({len(self._made)} asked)"
 
     def joined(self, workers: Sequence[Worker]) -> None:
         """Compare the workers of an endpoint that has joined with their partners."""
@@ -98,8 +92,7 @@ class Pairing:
         return made if known is worker and self._is_here(worker) else {}
 
     async def _ask(self, worker: Worker) -> None:
-        async with self._turn:
-            made = await made_by(worker.served[0].name, partial(self._post, worker.url))
+        made = await self._prober.made_by(worker.url, worker.served[0].name)
         if self._is_here(worker):
             self._made[worker.id] = worker, made
 

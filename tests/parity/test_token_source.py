@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.models.token_parity import ParityResult
-from gateway.models.token_source import TokenSource, WorkerParity, choose_sources
+from gateway.parity.comparison import ParityResult
+from gateway.parity.token_source import TokenSource, WorkerParity, choose_sources
 
 TEXTS = {"a text": [1, 2, 3], "a chat": [4, 5]}
 OURS = ParityResult(TEXTS, 2)

@@ -10,8 +10,9 @@ import pytest
 
 from gateway.core.fleet import Fleet
 from gateway.core.worker import Role, Transfer, Worker, WorkerId
-from gateway.disaggregation.pairing import MAX_AT_ONCE, Pairing
-from gateway.models.token_parity import PAIR_PROBES
+from gateway.parity.pairs import PairParity
+from gateway.parity.prober import MAX_AT_ONCE, Prober
+from gateway.parity.probes import PAIR_PROBES
 from gateway.runtime.tasks import Tasks
 from tests.support.fakes import worker
 
@@ -22,7 +23,7 @@ class World:
     def __init__(self) -> None:
         self.fleet, self.tasks = Fleet(), Tasks()
         self.banned: dict[tuple[WorkerId, WorkerId], str] = {}
-        self.pairing = Pairing(self.fleet, self, self._post, self.tasks.start)
+        self.parity = PairParity(self.fleet, self, Prober(self._post), self.tasks.start)
         self.tokens: dict[str, list[int]] = {}
         self.asked: Counter[str] = Counter()
         self.num_open = self.most_open = 0
@@ -51,7 +52,7 @@ class World:
 
     async def join(self, *names: str, ranks: int = 1, connector: str = "nixl") -> None:
         for name in names:
-            self.pairing.joined(self.add(name, ranks=ranks, connector=connector))
+            self.parity.joined(self.add(name, ranks=ranks, connector=connector))
         await self.settle()
 
     async def settle(self) -> None:
@@ -69,7 +70,7 @@ async def test_those_that_agree_are_asked_once(world: World) -> None:
     await world.join("d3")
     assert world.banned == {}
     assert set(world.asked.values()) == {len(PAIR_PROBES)}
-    assert repr(world.pairing) == "Pairing(4 asked)"
+    assert repr(world.parity) == "PairParity(4 asked)"
 
 
 @pytest.mark.parametrize("names", [("p1", "d1", "d2"), ("d1", "p1", "d2"), ("d2", "d1", "p1")])
@@ -126,7 +127,7 @@ async def test_what_fits_nowhere_is_told_and_not_compared(
 
 
 async def test_one_whose_cache_goes_nowhere_is_not_asked(world: World) -> None:
-    world.pairing.joined([worker("w")])
+    world.parity.joined([worker("w")])
     assert not len(world.tasks)
 
 
@@ -143,12 +144,12 @@ async def test_who_leaves_while_it_is_asked_is_compared_with_nobody(world: World
     world.tokens["d1"] = [1]
     await world.join("p1")
     (d,) = world.add("d1")
-    world.pairing.joined([d])
+    world.parity.joined([d])
     await asyncio.sleep(0)
     world.fleet.drop(d.id)
     await world.settle()
     assert world.banned == {}
-    assert repr(world.pairing) == "Pairing(1 asked)"
+    assert repr(world.parity) == "PairParity(1 asked)"
 
 
 async def test_many_that_join_at_once_are_asked_in_turn(world: World) -> None:

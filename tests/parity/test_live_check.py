@@ -11,7 +11,7 @@ from gateway.core.blocks import Tokens, hash_blocks, root_hash, tokens_of
 from gateway.core.kv_events import BlocksRemoved, BlocksStored
 from gateway.core.worker import WorkerId
 from gateway.index.memory import MemoryIndex
-from gateway.observability.verification.token_check import (
+from gateway.parity.live_check import (
     CLEARED,
     MEMORY,
     RAISED,
@@ -21,6 +21,7 @@ from gateway.observability.verification.token_check import (
     TokenCheck,
     compare,
 )
+from tests.support.fakes import worker
 
 W, SIZE, ROOT = WorkerId("w:1"), 4, root_hash("root")
 OURS = list(range(100, 130))
@@ -32,7 +33,7 @@ class Engine:
     def __init__(self) -> None:
         self.index = MemoryIndex()
         self.index.add_worker(W, ROOT, SIZE)
-        self.check = TokenCheck()
+        self.check = TokenCheck(worker())
         self.names: dict[tuple[int, ...], int] = {}
 
     def store(self, tokens: Sequence[int], *, known_blocks: int = 0) -> None:
@@ -168,7 +169,7 @@ def test_a_sample_is_due_some_time_after_its_answer_and_once() -> None:
 
 
 def test_the_next_sample_that_is_due_says_when() -> None:
-    check, engine = TokenCheck(), Engine()
+    check, engine = TokenCheck(worker()), Engine()
     for i, end in enumerate((5.0, 3.0, 4.0)):
         name = f"d{i}"
         check.samples[name] = replace(engine.sample(), decision=name)
@@ -202,7 +203,7 @@ def test_one_in_a_hundred_raises_nothing() -> None:
 
 
 def test_new_and_differing_workers_are_sampled_more() -> None:
-    check = TokenCheck()
+    check = TokenCheck(worker())
     assert check.wants_samples
     for _ in range(16):
         check.stored.add(differs=False)

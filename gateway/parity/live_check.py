@@ -1,4 +1,4 @@
-"""Token parity of one worker: compares our prompt tokens with the engine's, from two sources.
+"""Live token parity of one worker: compares our prompt tokens with the engine's, from two sources. Pure.
 
     count     `usage.prompt_tokens` of each answer, compared with the number of our tokens
     events    blocks that the engine stored for a sampled prompt: ours or others. If the event stream is
@@ -18,10 +18,10 @@ from itertools import islice
 from math import inf
 from typing import NamedTuple
 
-from gateway.core.blocks import BlockHash, Tokens, hash_blocks
-from gateway.core.kv_events import BlocksStored
-from gateway.core.worker import WorkerId
-from gateway.index.base import Index
+from gateway.core.blocks import BlockHash, Tokens, hash_blocks, root_hash
+from gateway.core.kv_events import BlocksStored, KvEvent
+from gateway.core.worker import Worker, WorkerId
+from gateway.index.base import Index, is_prefix_group
 
 MEMORY = 100
 """Checks that the running sum covers, approximately."""
@@ -113,9 +113,12 @@ class Checks:
 
 
 class TokenCheck:
-    """Token parity of one worker. `samples` are the open ones, by decision; none is due before `due_s`."""
+    """Live token parity of one worker. `samples` are open ones, by decision; none is due before `due_s`."""
 
-    def __init__(self) -> None:
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.root = root_hash(worker.served[0].root)
+        self.num_decided = 0
         self.counts, self.stored = Checks(), Checks()
         self.difference: Difference | None = None
         self.samples: dict[str, Sample] = {}
@@ -154,8 +157,12 @@ class TokenCheck:
         if difference.position is not None or self.difference is None or self.difference.position is None:
             self.difference = difference
 
-    def heard(self, event: BlocksStored) -> None:
-        """Add a run that was stored while samples are open."""
+    def heard(self, event: KvEvent) -> None:
+        """Add a run of a prefix that was stored while samples are open."""
+        if type(event) is not BlocksStored or not is_prefix_group(event.group_idx, event.spec_kind):
+            return
+        if not event.tokens:
+            return
         run = Run(event.parent is None, event.tokens[:MAX_RUN_TOKENS])
         for sample in self.samples.values():
             sample.runs.append(run)

@@ -1,0 +1,71 @@
+"""Prober: asks workers for their tokens of the probes, and has them compared.
+
+catalog (a worker joins), `kvgate check` ─ compare ─► 20 probes ─► Comparison ─► ParityResult
+pairs (prefill and decode workers)       ─ made_by ─►  2 probes ─► Made
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
+
+from gateway.core.decoding import UNREADABLE
+from gateway.parity.comparison import Comparison, Made, ParityResult
+from gateway.parity.probes import MUST_ANSWER, PAIR_PROBES, PROBES, Probe
+from gateway.tokenization.worker_tokens import read_tokens, tokenize_bodies
+
+Ask = Callable[[str, object], Awaitable[bytes | None]]
+"""Posts a body to a path of the worker; returns None unless the status is 200."""
+Post = Callable[[str, str, object], Awaitable[bytes | None]]
+"""Posts a body to a path of an endpoint; returns None unless the status is 200."""
+
+MAX_AT_ONCE = 8
+"""Workers that are asked at the same time: hundreds may join at once."""
+
+
+class Prober:
+    """Asks the workers of a fleet, a few at a time; `post` reaches them."""
+
+    def __init__(self, post: Post) -> None:
+        self._post = post
+        self._turn = asyncio.Semaphore(MAX_AT_ONCE)
+
+    async def compare(self, url: str, comparison: Comparison) -> ParityResult:
+        async with self._turn:
+            return await compare(partial(self._post, url), comparison)
+
+    async def made_by(self, url: str, model: str) -> Made:
+        async with self._turn:
+            return await made_by(model, partial(self._post, url))
+
+
+async def compare(ask: Ask, comparison: Comparison) -> ParityResult:
+    """Compare a worker's tokens of all probes. A worker that answers neither a text nor a chat gets no more
+    of them."""
+    async for probe, tokens in _answered(comparison.model, ask, PROBES):
+        comparison.add(probe, tokens)
+    return comparison.result()
+
+
+async def made_by(model: str, ask: Ask) -> Made:
+    """Worker's tokens of a text and of a chat; without those that it does not answer."""
+    return {probe.name: tokens async for probe, tokens in _answered(model, ask, PAIR_PROBES)}
+
+
+async def _answered(
+    model: str, ask: Ask, probes: Sequence[Probe]
+) -> AsyncIterator[tuple[Probe, Sequence[int]]]:
+    has_answered = False
+    for number, probe in enumerate(probes):
+        if number == MUST_ANSWER and not has_answered:
+            return
+        (body,) = tokenize_bodies(probe.request(model))
+        if tokens := _read(await ask("/tokenize", body)):
+            has_answered = True
+            yield probe, tokens
+
+
+def _read(answer: bytes | None) -> list[int]:
+    try:
+        return list(read_tokens(answer or b""))
+    except UNREADABLE:
+        return []

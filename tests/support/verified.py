@@ -1,0 +1,92 @@
+"""A router, an engine that the test plays, and a verifier that observes both."""
+
+from collections.abc import Sequence
+
+from gateway import request as make_request
+from gateway.core.blocks import tokens_of
+from gateway.core.decision import Decision, Prompt
+from gateway.core.event_stream import StreamState
+from gateway.core.fleet import Fleet
+from gateway.core.kv_events import BlocksStored
+from gateway.core.usage import Usage, _Details
+from gateway.core.worker import WorkerId
+from gateway.index.memory import MemoryIndex
+from gateway.observability.verification.causes import Cause
+from gateway.observability.verification.verifier import Verifier, Watched
+from gateway.parity.live_check import SETTLE_S
+from gateway.policies.prefix_overlap import PrefixOverlap
+from gateway.routing.router import Router
+from tests.support.fakes import BLOCK_SIZE, Known, worker
+
+W = WorkerId("w:1")
+
+
+class World:
+    """A fleet of one worker; prompts and stored blocks are given as token ids."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.fleet, self.known = Fleet(), Known("w:1")
+        self.index: MemoryIndex = self.known.index
+        self.fleet.add(worker(block_size=BLOCK_SIZE)).stream = StreamState.EXACT
+        self.router = Router(
+            fleet=self.fleet,
+            index=self.index,
+            assumed=self.known.assumed,
+            policy=PrefixOverlap(),
+            tokenize=lambda r: Prompt(tuple(tokens_of(ids) for ids in _lists(r.fields["prompt"])), "ids"),
+            clock=lambda: self.now,
+        )
+        self.differing: dict[WorkerId, bool] = {}
+        self.verifier = Verifier(self.fleet, self.index, lambda: self.now, self.differing.__setitem__)
+        self.router.observers.decided.append(self.verifier.decided)
+        self.router.observers.answered.append(self.verifier.answered)
+        self.num_names = 0
+
+    def decide(self, ids: object) -> Decision:
+        return self.router.decide(make_request("/v1/completions", {"model": "m", "prompt": ids}))
+
+    def answer(self, decision: Decision, cached: int | None, num_tokens: int | None = None) -> None:
+        num_tokens = decision.num_tokens if num_tokens is None else num_tokens
+        details = None if cached is None else _Details(cached)
+        self.router.finish(decision, Usage(num_tokens, 1, details))
+
+    def ask(self, ids: object, cached: int | None, num_tokens: int | None = None) -> Decision:
+        decision = self.decide(ids)
+        self.answer(decision, cached, num_tokens)
+        return decision
+
+    def store(self, ids: Sequence[int]) -> list[int]:
+        """A prompt's blocks as one run; their engine hashes."""
+        num = len(ids) // BLOCK_SIZE
+        names = list(range(self.num_names, self.num_names + num))
+        self.num_names += num
+        event = BlocksStored(names, None, tokens_of(ids[: num * BLOCK_SIZE]), BLOCK_SIZE)
+        self.index.apply(W, event)
+        self.verifier.heard(W, event)
+        return names
+
+    def settle(self) -> None:
+        """Both looks at all samples."""
+        for _ in range(2):
+            self.verifier.scraped(W, None)
+            self.now += SETTLE_S
+        self.verifier.scraped(W, None)
+
+    @property
+    def watched(self) -> Watched:
+        found = self.verifier.find(W)
+        assert found is not None
+        return found
+
+    def causes(self) -> dict[Cause, int]:
+        return dict(self.watched.causes)
+
+
+def _lists(prompt: object) -> list[list[int]]:
+    assert isinstance(prompt, list)
+    return prompt if isinstance(prompt[0], list) else [prompt]
+
+
+def ids(seed: int = 0, num: int = 18) -> list[int]:
+    return list(range(seed * 1000, seed * 1000 + num))
