@@ -12,13 +12,13 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 SOURCES := setup.py pyproject.toml $(shell find gateway engines -name '*.py')
 
-.PHONY: run test lint check wheel test-wheel test-proxies test-vllm test-deploy bench bench-bookings bench-day-one bench-heal bench-hostile bench-index bench-pd bench-policies bench-proxy bench-redis bench-replay bench-smoke soak fuzz lock docs docs-site proto clean
+.PHONY: run test lint check wheel test-wheel test-proxies test-vllm test-engines test-deploy bench bench-bookings bench-day-one bench-heal bench-hostile bench-index bench-pd bench-policies bench-proxy bench-redis bench-replay bench-smoke soak fuzz lock docs docs-site proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m gateway demo --port $(PORT)
 
 test: $(VENV)/.installed-dev
-	$(PYTEST) -m "not vllm and not prometheus and not proxies"
+	$(PYTEST) -m "not vllm and not engines and not prometheus and not proxies"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
@@ -27,13 +27,16 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/lint-imports --no-logo
 
 check: lint
-	$(PYTEST) -q -m "not vllm and not process and not prometheus and not proxies"
+	$(PYTEST) -q -m "not vllm and not engines and not process and not prometheus and not proxies"
 
 test-proxies: $(VENV)/.installed-dev .cache/proxies/.installed
 	PROXIES=.cache/proxies $(BIN)/python -m pytest -m proxies
 
 test-vllm: $(VENV)/.installed-dev .venv-vllm/.installed
 	$(BIN)/python -m pytest -m vllm
+
+test-engines: $(VENV)/.installed-dev .venv-sglang/.installed
+	$(BIN)/python -m pytest -m engines
 
 test-deploy: $(VENV)/.installed-dev # PROMETHEUS and PROMTOOL where they are not in the PATH
 	$(BIN)/python -m pytest -m prometheus tests/deploy
@@ -109,7 +112,7 @@ lock: $(VENV)/.installed-dev
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11 --group docs -o requirements-docs.lock
 
 clean:
-	rm -rf $(VENV) $(WHEEL_VENV) .venv-docs .venv-vllm .cache build dist
+	rm -rf $(VENV) $(WHEEL_VENV) .venv-docs .venv-vllm .venv-sglang .cache build dist
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kvgate needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": make PYTHON=/path/to/python3.11")'
@@ -147,4 +150,8 @@ $(WHEEL_VENV)/.installed: dist/.built requirements.lock
 
 .venv-vllm/.installed: tests/vllm/install.sh
 	PYTHON=$(PYTHON) bash tests/vllm/install.sh .venv-vllm
+	@touch $@
+
+.venv-sglang/.installed: tests/sglang/install.sh tests/sglang/requirements.txt
+	PYTHON=$(PYTHON) bash tests/sglang/install.sh .venv-sglang
 	@touch $@

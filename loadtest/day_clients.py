@@ -7,13 +7,14 @@ from pathlib import Path
 from loadtest.clients import CALLS, difference
 from loadtest.fleet import gateway_before
 from loadtest.report import Figure, publish
-from tests.vllm.engine import VllmOptions, VllmWorker, ensure_model
+from tests.support.engine_model import ensure_model
+from tests.vllm.engine import ENGINE, VllmOptions, VllmWorker
 
 TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 
 
 def measure() -> list[Figure]:
-    model = ensure_model()
+    model = ensure_model(ENGINE.parent / "python")
     with tempfile.TemporaryDirectory() as folder:
         worker = VllmWorker(model, Path(folder) / "engine.log", VllmOptions(extra_args=TOOLS))
         try:

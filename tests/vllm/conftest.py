@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.vllm.engine import ENGINE, VllmOptions, VllmWorker, ensure_model, make_adapter
+from tests.support.engine_model import ensure_model, make_adapter
+from tests.vllm.engine import ENGINE, VllmOptions, VllmWorker
 from tests.vllm.pd import PdFleet, start_pd
 
 HERE = Path(__file__).parent
@@ -31,7 +32,7 @@ def vllm_model() -> Path:
     """The model's directory, which is also the tokenizer's."""
     if not ENGINE.exists():
         pytest.fail("no engine: `make test-vllm` installs one, VLLM_BIN names another")
-    return ensure_model()
+    return ensure_model(ENGINE.parent / "python")
 
 
 @pytest.fixture(scope="session")

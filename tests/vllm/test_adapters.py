@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.support.engine_model import make_adapter
+from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
-from tests.vllm.engine import VllmWorker, make_adapter, wait_until
+from tests.vllm.engine import VllmWorker
 
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 

@@ -21,7 +21,8 @@ from gateway.parity.probes import PROBES
 from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
 from tests.apis.test_to_chat import GOLDEN
 from tests.support.agents import CHATS, MESSAGES, RESPONSES
-from tests.vllm.engine import ENGINE, ROOT, VllmWorker
+from tests.support.engine_process import ROOT
+from tests.vllm.engine import ENGINE, VllmWorker
 from tests.vllm.test_tokenize import ask
 
 INSIDE = ROOT / "tests" / "vllm" / "inside_agents.py"

@@ -5,8 +5,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
-from tests.vllm.engine import VllmWorker, wait_until
+from tests.vllm.engine import VllmWorker
 from tests.vllm.test_gateway import chat, settle, text
 
 COMPUTED = re.compile(r'vllm:prompt_tokens_by_source_total{[^}]*source="local_compute"} (\S+)')

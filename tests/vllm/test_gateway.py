@@ -15,8 +15,9 @@ from typing import Any
 import openai
 import pytest
 
+from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
-from tests.vllm.engine import VllmWorker, wait_until
+from tests.vllm.engine import VllmWorker
 
 WORDS = ["river", "stone", "cloud", "winter", "garden", "copper", "signal", "harbor", "meadow", "orbit"]
 BLOCK = 32

@@ -14,7 +14,8 @@ import pytest
 from engines.vllm import Vllm
 from gateway.core.event_stream import StreamState
 from gateway.index.blind_recovery import SETTLE_S
-from tests.vllm.engine import VllmWorker, make_adapter
+from tests.support.engine_model import make_adapter
+from tests.vllm.engine import VllmWorker
 from tests.vllm.inside import index_is_true, late, new_ids, warm
 
 pytestmark = pytest.mark.vllm

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.agents import MESSAGES
+from tests.support.engine_process import ROOT
 from tests.support.mistral import CHATS, GOLDEN, TEXTS, VERSIONS, write_model
-from tests.vllm.engine import ENGINE, ROOT
+from tests.vllm.engine import ENGINE
 
 INSIDE = ROOT / "tests" / "vllm" / "inside_mistral.py"
 

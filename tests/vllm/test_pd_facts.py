@@ -19,7 +19,8 @@ from engines import ENGINES
 from engines.prometheus import series
 from gateway.core.kv_events import BlocksStored, KvEvent
 from tests import DATA
-from tests.vllm.engine import VllmWorker, wait_until
+from tests.support.engine_process import wait_until
+from tests.vllm.engine import VllmWorker
 from tests.vllm.inside import BLOCK, new_ids
 from tests.vllm.pd import TIMEOUT_S, Body, PdFleet, completion, post, prefill_leg, side_channel
 

@@ -14,8 +14,9 @@ from typing import Any
 import openai
 import pytest
 
+from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
-from tests.vllm.engine import VllmWorker, wait_until
+from tests.vllm.engine import VllmWorker
 from tests.vllm.inside import new_ids
 from tests.vllm.pd import TIMEOUT_S, PdFleet
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from gateway.replay.command import notes_of
 from loadtest.bench_replay import calibrated
 from loadtest.workloads.talkers import Talkers
+from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
-from tests.vllm.engine import VllmWorker, wait_until
+from tests.vllm.engine import VllmWorker
 
 SECONDS = 100.0
 MAX_POINTS = 3.0

@@ -18,7 +18,8 @@ import pytest
 import zmq
 
 from engines.sim import Sim, SimConfig
-from tests.vllm.engine import VllmWorker, wait_until
+from tests.support.engine_process import wait_until
+from tests.vllm.engine import VllmWorker
 
 pytestmark = pytest.mark.vllm
 
