@@ -20,6 +20,14 @@ CLEAN = (
     "tests/commands",
     "tests/config",
     "tests/conformance",
+    "tests/core",
+    "tests/deploy",
+    "tests/disaggregation",
+    "tests/discovery",
+    "tests/http",
+    "tests/proxies",
+    "tests/proxy",
+    "tests/upstream",
 )
 """Folders that follow both rules. The others in tests follow later."""
 AVOIDED = re.compile(r"(?<![a-z])(told|tells?|whose|whoever|whom|nobody|anew)(?![a-z])", re.IGNORECASE)

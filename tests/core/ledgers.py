@@ -1,4 +1,4 @@
-"""What every ledger promises, alone or one of several."""
+"""Contract of every ledger, alone or one of several."""
 
 from gateway.core.ledger import Ledger, Phase
 from gateway.core.worker import WorkerId
@@ -43,4 +43,4 @@ class LedgerContract:
         assert "{}" in repr(ledger)
 
     def test_a_worker_without_bookings_is_idle(self) -> None:
-        assert loads(self.make(), WorkerId("nobody")) == (0, 0)
+        assert loads(self.make(), WorkerId("unknown")) == (0, 0)

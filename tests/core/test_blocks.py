@@ -88,13 +88,13 @@ def test_empty_extra_keys_are_none() -> None:
 
 
 @pytest.mark.parametrize("ids", [[-1], [2**32]])
-def test_ids_out_of_range_are_refused(ids: list[int]) -> None:
+def test_ids_out_of_range_are_rejected(ids: list[int]) -> None:
     with pytest.raises(OverflowError):
         tokens_of(ids)
 
 
-def test_a_run_that_another_thread_has_just_dropped_is_no_error() -> None:
-    """Between looking it up and making it the youngest."""
+def test_a_run_dropped_by_another_thread_is_no_error() -> None:
+    """Another thread drops it between the lookup and the update of its age."""
 
     class Emptied(OrderedDict[int, list[BlockHash]]):
         def move_to_end(self, key: int, last: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Figures that a worker reports of itself, over all engines: what cannot be is not believed."""
+"""Figures that a worker reports, over all engines: impossible ones are discarded."""
 
 import math
 from dataclasses import fields
@@ -18,7 +18,7 @@ def test_every_figure_has_bounds() -> None:
 
 
 @pytest.mark.parametrize("name", bounds.FIGURES)
-def test_what_is_beyond_counts_as_not_reported(name: str) -> None:
+def test_a_figure_out_of_bounds_counts_as_not_reported(name: str) -> None:
     lowest, highest = bounds.FIGURES[name]
     for value in (lowest, highest, (lowest + highest) / 2):
         good: dict[str, Any] = {name: value}
@@ -36,13 +36,13 @@ def test_a_cache_that_is_more_than_full_is_full() -> None:
 
 
 @pytest.mark.parametrize("length", [0, -1, 1 << 28, 10**400])
-def test_lengths_of_models(length: int) -> None:
+def test_lengths_of_models_are_bounded(length: int) -> None:
     assert ModelInfo("m", max_model_len=length).max_model_len is None
     assert ModelInfo("m", max_model_len=8192).max_model_len == 8192
 
 
 @pytest.mark.parametrize("version", ["", "x" * 65, "1.0\nworker evil: joined", "9" * 5000])
-def test_versions(version: str) -> None:
+def test_versions_are_bounded(version: str) -> None:
     assert EngineInfo(version=version).version is None
     assert EngineInfo(version="0.5.23+cu128").version == "0.5.23+cu128"
 
@@ -63,7 +63,7 @@ GAUGES = {
 
 @pytest.mark.parametrize("value", ["-1", "-1e300", "1e300", "1e308", "NaN", "+Inf", "-Inf", "1e400", "x"])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_pages_of_metrics(engine: str, value: str) -> None:
+def test_metrics_pages_are_bounded(engine: str, value: str) -> None:
     page = "".join(PAGES[engine].format(name, value) * 3 for name in GAUGES[engine])
     for metrics in ENGINES[engine].parse_metrics(page).values():
         for name, (lowest, highest) in bounds.FIGURES.items():
@@ -72,7 +72,7 @@ def test_pages_of_metrics(engine: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("label", ["0", "-16", "16.5", "1e9", "9" * 18, "x", ""])
-def test_labels_of_vllm(label: str) -> None:
+def test_labels_of_vllm_are_bounded(label: str) -> None:
     page = f'vllm:cache_config_info{{block_size="{label}",engine="0",num_gpu_blocks="{label}"}} 1\n'
     for metrics in ENGINES["vllm"].parse_metrics(page).values():
         assert metrics.block_size is None
@@ -89,14 +89,14 @@ def test_labels_of_vllm(label: str) -> None:
         ),
     ],
 )
-def test_sizes_of_sglang(info: bytes) -> None:
+def test_sizes_of_sglang_are_bounded(info: bytes) -> None:
     (rank,) = ENGINES["sglang"].parse_info(info).ranks.values()
     assert rank.block_size in (None, 16)
     assert rank.num_gpu_blocks is None and rank.kv_cache_size_tokens is None
 
 
 @pytest.mark.parametrize("num", [b"1025", b"1000000000", b"1" + b"0" * 400])
-def test_ranks_of_sglang(num: bytes) -> None:
+def test_ranks_of_sglang_are_bounded(num: bytes) -> None:
     for info in (b'{"dp_size":%b}', b'{"kv_events":{"dp_size":%b}}'):
         with pytest.raises(DecodeError, match="data-parallel ranks"):
             ENGINES["sglang"].parse_info(info % num)
@@ -104,7 +104,7 @@ def test_ranks_of_sglang(num: bytes) -> None:
 
 
 @pytest.mark.parametrize("port", [b"0", b"-1", b"65536", b"1" + b"0" * 400])
-def test_ports_of_sglang(port: bytes) -> None:
+def test_ports_of_sglang_are_bounded(port: bytes) -> None:
     info = ENGINES["sglang"].parse_info(
         b'{"disaggregation_mode":"prefill","disaggregation_bootstrap_port":%b}' % port
     )
@@ -112,7 +112,7 @@ def test_ports_of_sglang(port: bytes) -> None:
 
 
 @pytest.mark.parametrize("value", [b"-1", b"99999999999", b"1" + b"0" * 400])
-def test_sizes_of_trtllm(value: bytes) -> None:
+def test_sizes_of_trtllm_are_bounded(value: bytes) -> None:
     steps = b'[{"kvCacheStats":{"tokensPerBlock":%b,"maxNumBlocks":%b}}]' % (value, value)
     (rank,) = ENGINES["trtllm"].parse_info(steps).ranks.values()
     assert (rank.block_size, rank.num_gpu_blocks) == (None, None)

@@ -1,7 +1,7 @@
 from tests.support.fakes import decision
 
 
-def test_what_is_not_held_must_be_computed() -> None:
+def test_uncached_tokens_are_those_without_overlap() -> None:
     made = decision("d1", "a:1", "b:1")
     assert (made.num_tokens, made.overlap_tokens, made.uncached_tokens) == (100, 64, 36)
 

@@ -1,5 +1,6 @@
-"""Bytes that somebody else has written: no reader of them raises what its callers do not expect, and no
-reader is written that does not know."""
+"""Readers of foreign bytes: no reader raises an error that its callers do not expect, or is written without
+knowing them.
+"""
 
 import ast
 import contextlib
@@ -142,11 +143,11 @@ def test_an_engine_adapter_reading_events(name: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", PACKED.values(), ids=PACKED)
-def test_what_another_gateway_says_of_its_bookings(data: bytes) -> None:
+def test_a_reader_of_remote_bookings(data: bytes) -> None:
     assert message.decode(data) is None
 
 
-def test_a_jwks() -> None:
+def test_a_reader_of_a_jwks() -> None:
     from gateway.tenancy.auth.jwt import Jwt
 
     jwt = Jwt(
@@ -163,7 +164,7 @@ def test_a_jwks() -> None:
             jwt.use(b'{"keys":' + data + b"}")
 
 
-# no reader is forgotten --------------------------------------------------------------------------
+# every reader is listed --------------------------------------------------------------------------
 
 OURS = {
     "gateway/core/requests/model_alias.py": "bodies that were parsed before",
@@ -191,15 +192,15 @@ OURS = {
     "gateway/processes/child.py": "messages between the gateway's own processes",
     "gateway/server/handover.py": "messages between gateways of one user, who owns the socket",
 }
-"""Files and functions that decode without a word about UNREADABLE, and why they may."""
+"""Files and functions that decode without a mention of UNREADABLE, and the reason."""
 
 
-def test_every_place_that_decodes_knows_what_that_raises() -> None:
+def test_every_decoding_function_handles_unreadable_bytes() -> None:
     forgotten = [place for place in _decoding() if not _is_excused(place)]
     assert forgotten == [], "catch gateway.core.decoding.UNREADABLE there"
 
 
-def test_excuses_are_of_places_that_are_there() -> None:
+def test_excuses_are_of_functions_that_exist() -> None:
     places = list(_decoding())
     assert [name for name in OURS if not any(place.startswith(name) for place in places)] == []
 
@@ -246,7 +247,7 @@ def _decodes(node: ast.AST, decoders: set[str]) -> bool:
 
 
 def _bare(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes of a function but those in the body of a `try` which knows of nesting."""
+    """All nodes of a function except those in the body of a `try` that handles nesting."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Try) and any(
             handler.type is not None and _catches(ast.unparse(handler.type)) for handler in child.handlers

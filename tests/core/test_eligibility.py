@@ -35,7 +35,7 @@ def names(one: Worker, *, needs_salt: bool = False) -> dict[str, Cause]:
         ((0, 5, 11), "0.6.0", True),
         ((0, 5, 11), "1.0.0", True),
         ((0, 5, 11), "0.4.99", False),
-        # What says nothing that could be read.
+        # No readable version.
         ((0, 5, 11), None, False),
         ((0, 5, 11), "", False),
         ((0, 5, 11), "main", False),
@@ -47,7 +47,9 @@ def names(one: Worker, *, needs_salt: bool = False) -> dict[str, Cause]:
         (None, "99.0.0", False),
     ],
 )
-def test_versions(first: tuple[int, ...] | None, version: str | None, expected: bool) -> None:
+def test_engine_versions_are_compared(
+    first: tuple[int, ...] | None, version: str | None, expected: bool
+) -> None:
     assert is_from(first, version) is expected
 
 
@@ -74,7 +76,7 @@ def test_salted_requests_go_only_where_salts_are_obeyed(
 ) -> None:
     found = names(worker(engine, version), needs_salt=True)
     assert ("m" not in found) is is_used
-    assert names(worker(engine, version)).keys() <= {"ad1"}, "without salts nobody minds"
+    assert names(worker(engine, version)).keys() <= {"ad1"}, "without salts it does not matter"
 
 
 def test_the_summary_is_short() -> None:
@@ -95,7 +97,7 @@ def fleet(*workers: Worker, needs_salt: bool = False, **aliases: str) -> Fleet:
     return made
 
 
-def test_a_fleet_does_not_offer_what_is_not_used() -> None:
+def test_a_fleet_does_not_list_ineligible_adapters() -> None:
     some = fleet(worker())
     assert list(some.served()) == ["m"]
     assert [each.served.name for each in some.unusable(WorkerId("s:1"))] == ["ad1"]
@@ -109,7 +111,7 @@ def test_a_fleet_does_not_offer_what_is_not_used() -> None:
     assert (caught.value.param, caught.value.should_retry) == ("model", False)
 
 
-def test_another_worker_serves_it_alone() -> None:
+def test_an_adapter_is_served_by_an_eligible_worker_alone() -> None:
     some = fleet(worker(), worker("vllm", name="v:1"))
     assert [each.member.worker.id for each in some.eligible("ad1")] == ["v:1"]
     assert not some.has_another("ad1", {WorkerId("v:1")})
@@ -120,7 +122,7 @@ def test_another_worker_serves_it_alone() -> None:
         some.eligible("ad1")
 
 
-def test_an_alias_of_it_is_none_either() -> None:
+def test_an_alias_of_an_ineligible_adapter_is_not_listed() -> None:
     some = fleet(worker(), fast="ad1")
     assert list(some.served()) == ["m"]
     with pytest.raises(NotSupported, match="'fast' is an adapter"):
@@ -130,7 +132,7 @@ def test_an_alias_of_it_is_none_either() -> None:
         salted.eligible("fast")
 
 
-def test_names_that_come_later_are_judged_too() -> None:
+def test_adapters_loaded_later_are_judged_too() -> None:
     some = fleet(replace(worker(), served=(BASE,)))
     some.serve(WorkerId("s:1"), (BASE, ADAPTER))
     assert list(some.served()) == ["m"]
@@ -141,7 +143,7 @@ def test_names_that_come_later_are_judged_too() -> None:
     assert some.unusable(WorkerId("s:1")) == ()
 
 
-def test_pairs_are_left_out_with_both_of_their_workers() -> None:
+def test_a_pair_with_an_ineligible_worker_is_excluded() -> None:
     bound = Transfer("bootstrap", "s:8998", is_bound=True)
     two = [
         replace(worker(name=name), role=role, transfer=bound)

@@ -49,7 +49,7 @@ def exact(num: int) -> Stream:
     return stream
 
 
-def test_a_fresh_start_replays_from_zero_and_holds_what_comes_meanwhile() -> None:
+def test_a_fresh_start_replays_from_zero_and_holds_live_batches() -> None:
     stream = Stream(can_replay=True)
     assert stream.state is StreamState.CATCHING_UP
     assert seqs(stream.connected()) == [("ask", 0)]
@@ -62,7 +62,7 @@ def test_a_fresh_start_replays_from_zero_and_holds_what_comes_meanwhile() -> Non
     assert stream.counts.num_repeats == 1
 
 
-def test_an_engine_that_has_published_nothing_is_known_exactly() -> None:
+def test_an_engine_without_published_batches_is_exact() -> None:
     stream = Stream(can_replay=True)
     stream.connected()
     assert seqs(stream.replay_ended()) == []
@@ -103,7 +103,7 @@ def test_a_gap_is_filled_from_the_last_known_batch_on() -> None:
     assert stream.counts.num_gaps == 1
 
 
-def test_a_gap_that_the_buffer_has_lost_forgets_and_goes_on_blind() -> None:
+def test_a_gap_that_the_buffer_has_lost_resets_and_leaves_the_stream_blind() -> None:
     stream = exact(3)
     stream.live(batch(9))
     assert seqs(stream.replayed(batch(8))) == ["reset", 8]
@@ -122,8 +122,8 @@ def test_a_hole_inside_a_replay_is_asked_for_again_then_given_up() -> None:
     assert stream.state is StreamState.BLIND
 
 
-def test_what_a_replay_drops_on_its_way_is_asked_for_again() -> None:
-    """An engine's ROUTER keeps 1,000 messages for a reader and drops the rest, from the middle too."""
+def test_a_batch_dropped_during_a_replay_is_asked_for_again() -> None:
+    """An engine's ROUTER keeps 1,000 messages for a reader and drops further ones, from the middle too."""
     stream = Stream(can_replay=True)
     stream.connected()
     assert seqs(stream.replayed(batch(0))) == [0]
@@ -142,7 +142,7 @@ def test_what_a_replay_drops_on_its_way_is_asked_for_again() -> None:
     assert stream.state is StreamState.EXACT
 
 
-def test_a_replay_without_its_end_goes_on_from_where_it_got_to() -> None:
+def test_a_replay_without_its_end_is_continued() -> None:
     stream = exact(3)
     stream.live(batch(6))
     assert stream.replay_stalled() == []
@@ -152,7 +152,7 @@ def test_a_replay_without_its_end_goes_on_from_where_it_got_to() -> None:
     assert seqs(stream.replay_stalled()) == [("ask", 3)]
 
 
-def test_what_was_held_before_a_disconnection_is_not_used_after_it() -> None:
+def test_batches_held_before_a_disconnection_are_dropped_after_it() -> None:
     stream = exact(3)
     stream.live(batch(5))
     stream.disconnected()
@@ -206,7 +206,7 @@ def test_after_a_reconnection_another_batch_under_the_known_number_is_another_en
     assert (stream.state, stream.next_seq) == (StreamState.EXACT, 4)
 
 
-def test_after_a_reconnection_an_engine_that_never_got_so_far_is_another_one() -> None:
+def test_after_a_reconnection_a_lower_last_number_is_another_engine() -> None:
     stream = exact(3)
     stream.disconnected()
     stream.connected()
@@ -215,7 +215,7 @@ def test_after_a_reconnection_an_engine_that_never_got_so_far_is_another_one() -
     assert (stream.state, stream.next_seq) == (StreamState.EXACT, 0)
 
 
-def test_a_replay_that_fails_forgets_and_goes_on_blind_until_resync() -> None:
+def test_a_failed_replay_resets_and_leaves_the_stream_blind_until_resync() -> None:
     stream = exact(3)
     stream.live(batch(5))
     assert seqs(stream.replay_failed()) == ["reset", 5]
@@ -246,12 +246,12 @@ def test_more_held_blocks_than_the_limit_end_the_replay() -> None:
     assert seqs(stream.live(EventBatch(12, 1.0, None, large, 12))) == [10, 11, 12]
     assert stream.state is StreamState.BLIND
     stream.resync()
-    for seq in (20, 21):  # what was held before counts no more
+    for seq in (20, 21):  # batches held before no longer count
         assert stream.live(EventBatch(seq, 1.0, None, large, seq)) == []
 
 
 @pytest.mark.parametrize("can_replay", [True, False])
-def test_a_cut_forgets_and_stays_blind_under_its_reason(can_replay: bool) -> None:
+def test_a_cut_resets_and_stays_blind_under_its_reason(can_replay: bool) -> None:
     stream = exact(3) if can_replay else Stream(can_replay=False)
     assert seqs(stream.cut("too much")) == ["reset"]
     assert (stream.state, stream.blind_reason) == (StreamState.BLIND, "too much")
@@ -316,7 +316,7 @@ def test_an_undecodable_batch_resets_and_blinds() -> None:
     assert stream.counts.num_undecodable == 1
 
 
-def test_an_undecodable_batch_during_a_replay_waits_for_its_turn() -> None:
+def test_an_undecodable_batch_during_a_replay_waits_for_its_order() -> None:
     stream = exact(3)
     stream.live(batch(5))
     assert stream.undecodable(6, is_replay=False) == []
@@ -333,7 +333,7 @@ def test_doubt_blinds_an_exact_stream() -> None:
 @pytest.mark.parametrize("can_replay", [True, False])
 @given(data=st.data())
 def test_exact_means_every_batch_once_and_in_order(can_replay: bool, data: st.DataObject) -> None:
-    """Any mix of lost, repeated, reordered batches and restarts, with a replay that tells the truth."""
+    """Any mix of lost, repeated, reordered batches and restarts, with a truthful replay."""
     stream = Stream(can_replay=can_replay)
     applied: list[tuple[int, int]] = []
     run, published = 0, 0
@@ -375,17 +375,17 @@ def test_exact_means_every_batch_once_and_in_order(can_replay: bool, data: st.Da
         assert stream.state is StreamState.EXACT
 
 
-# handed over -----------------------------------------------------------------------------------
+# taken over ------------------------------------------------------------------------------------
 
 
 def adopted(num: int, *, can_replay: bool = True, blind_reason: str | None = None) -> Stream:
-    """A stream that goes on where another one has got to."""
+    """Stream that resumes at the position of another reader."""
     stream = Stream(can_replay=can_replay)
     stream.adopt(exact(num).position, blind_reason)
     return stream
 
 
-def test_another_readers_place_is_gone_on_from_once_it_is_proved() -> None:
+def test_a_position_taken_over_is_used_once_it_is_proved() -> None:
     stream = adopted(5)
     assert stream.state is StreamState.CATCHING_UP
     assert seqs(stream.connected()) == [("ask", 4)]
@@ -396,13 +396,13 @@ def test_another_readers_place_is_gone_on_from_once_it_is_proved() -> None:
     assert stream.state is StreamState.EXACT
 
 
-def test_another_readers_place_in_another_engine_is_worth_nothing() -> None:
+def test_a_position_of_another_engine_is_discarded() -> None:
     stream = adopted(5)
     stream.connected()
     assert seqs(stream.replayed(batch(4, run=1))) == ["reset", ("ask", 0)]
 
 
-def test_a_place_that_the_buffer_has_left_behind_is_lost() -> None:
+def test_a_position_that_the_buffer_has_lost_is_discarded() -> None:
     stream = adopted(5)
     stream.connected()
     assert seqs(stream.replayed(batch(9))) == ["reset", 9]
@@ -410,7 +410,7 @@ def test_a_place_that_the_buffer_has_left_behind_is_lost() -> None:
     assert stream.state is StreamState.BLIND
 
 
-def test_the_place_before_the_first_batch_needs_no_proof() -> None:
+def test_the_position_before_the_first_batch_needs_no_proof() -> None:
     stream = Stream(can_replay=True)
     stream.adopt(Position())
     assert seqs(stream.connected()) == [("ask", 0)]
@@ -418,7 +418,7 @@ def test_the_place_before_the_first_batch_needs_no_proof() -> None:
     assert stream.state is StreamState.EXACT
 
 
-def test_one_that_was_blind_stays_so() -> None:
+def test_a_blind_stream_taken_over_stays_blind() -> None:
     stream = adopted(5, blind_reason="a gap")
     stream.connected()
     stream.replayed(batch(4))
@@ -426,6 +426,6 @@ def test_one_that_was_blind_stays_so() -> None:
     assert (stream.state, stream.blind_reason) == (StreamState.BLIND, "a gap")
 
 
-def test_without_replays_there_is_no_proof() -> None:
+def test_without_replays_a_position_cannot_be_proved() -> None:
     stream = adopted(0, can_replay=False)
     assert (stream.state, stream.blind_reason) == (StreamState.BLIND, NO_REPLAY)

@@ -16,7 +16,7 @@ def ids(fleet: Fleet, model: str, **kw: object) -> list[str]:
     return sorted(e.member.worker.id for e in fleet.eligible(model, **kw))  # type: ignore[arg-type]
 
 
-def test_eligible_are_those_that_are_up_and_serve_the_model() -> None:
+def test_workers_that_are_up_and_serve_the_model_are_eligible() -> None:
     fleet = Fleet()
     fleet.add(worker("a:1", "m", "org/n"))
     fleet.add(worker("b:1", "m"))
@@ -33,7 +33,7 @@ def test_an_unknown_model_lists_the_known_ones() -> None:
         fleet.eligible("x")
 
 
-def test_no_worker_up_is_worth_a_retry() -> None:
+def test_without_a_worker_up_the_error_is_retryable() -> None:
     fleet = Fleet()
     with pytest.raises(NoWorker):
         fleet.eligible("m")
@@ -67,7 +67,7 @@ def test_a_dropped_worker_takes_its_models_along() -> None:
     assert "1 of 1 up" in repr(fleet)
 
 
-# kept from what they could have ----------------------------------------------------------------------
+# excluded workers ------------------------------------------------------------------------------------
 
 
 def three() -> Fleet:
@@ -86,7 +86,7 @@ def state(fleet: Fleet, name: WorkerId) -> str:
     return member.state
 
 
-def test_one_that_drains_gets_nothing_until_it_does_no_longer() -> None:
+def test_a_draining_worker_is_excluded_until_its_drain_ends() -> None:
     fleet = three()
     fleet.drain(A, True)
     assert (ids(fleet, "m"), state(fleet, A)) == (["b:1", "c:1"], "draining")
@@ -94,7 +94,7 @@ def test_one_that_drains_gets_nothing_until_it_does_no_longer() -> None:
     assert (ids(fleet, "m"), state(fleet, A)) == (["a:1", "b:1", "c:1"], "active")
 
 
-def test_where_all_drain_there_is_nobody_and_that_is_said() -> None:
+def test_where_all_workers_drain_none_is_eligible_and_the_error_says_so() -> None:
     fleet = three()
     for name in (A, B, C):
         fleet.drain(name, True)
@@ -103,7 +103,7 @@ def test_where_all_drain_there_is_nobody_and_that_is_said() -> None:
     assert (fleet.is_ready(None), fleet.is_ready("m"), fleet.has_another("m", ())) == (False, False, False)
 
 
-def test_one_that_is_ejected_gets_nothing_while_another_can() -> None:
+def test_an_ejected_worker_is_excluded_while_another_is_eligible() -> None:
     fleet = three()
     fleet.eject(A, "it failed")
     assert (ids(fleet, "m"), state(fleet, A)) == (["b:1", "c:1"], "ejected")
@@ -115,7 +115,7 @@ def test_one_that_is_ejected_gets_nothing_while_another_can() -> None:
     assert (ids(fleet, "m"), state(fleet, B)) == (["a:1"], "down")
 
 
-def test_who_is_the_last_one_of_a_model_is_known() -> None:
+def test_the_last_worker_of_a_model_is_recognized() -> None:
     fleet = three()
     assert fleet.is_last(A) is None
     fleet.drain(B, True)
@@ -123,17 +123,17 @@ def test_who_is_the_last_one_of_a_model_is_known() -> None:
     assert fleet.is_last(A) == "m"
 
 
-def test_the_last_that_prefills_is_a_last_one_too() -> None:
+def test_the_last_prefill_worker_is_recognized() -> None:
     fleet = Fleet()
     for name, role in (("p:1", Role.PREFILL), ("d:1", Role.DECODE), ("d:2", Role.DECODE)):
-        told = worker(name, "m")
-        fleet.add(replace(told, role=role, transfer=Transfer("nixl")))
+        either = worker(name, "m")
+        fleet.add(replace(either, role=role, transfer=Transfer("nixl")))
     assert (fleet.is_last(WorkerId("p:1")), fleet.is_last(WorkerId("d:1"))) == ("m", None)
     fleet.drain(WorkerId("p:1"), True)
     assert fleet.prefills("m") == []
 
 
-def test_one_that_warms_up_is_there_when_it_is_due() -> None:
+def test_a_warming_worker_is_eligible_when_it_is_due() -> None:
     fleet, ramp = three(), Ramp(0.0, 10.0)
     fleet.warm_up(A, ramp)
     assert (ids(fleet, "m"), state(fleet, A)) == (["a:1", "b:1", "c:1"], "warm_up")
@@ -144,7 +144,7 @@ def test_one_that_warms_up_is_there_when_it_is_due() -> None:
     assert (ids(fleet, "m"), state(fleet, A)) == (["a:1", "b:1", "c:1"], "active")
 
 
-def test_where_all_warm_up_nobody_has_less_than_the_others() -> None:
+def test_where_all_workers_warm_up_they_share_equally() -> None:
     fleet = three()
     for name in (A, B, C):
         fleet.warm_up(name, Ramp(0.0, 10.0))
@@ -154,21 +154,21 @@ def test_where_all_warm_up_nobody_has_less_than_the_others() -> None:
     assert ids(fleet, "m") == ["a:1", "b:1", "c:1"]
 
 
-def test_one_that_joins_anew_begins_anew() -> None:
+def test_a_worker_that_joins_again_begins_a_new_lifecycle() -> None:
     fleet = three()
     fleet.eject(A, "it failed")
     fleet.add(worker("a:1", "m"))
     assert ids(fleet, "m") == ["a:1", "b:1", "c:1"]
 
 
-# other names -----------------------------------------------------------------------------------
+# aliases ---------------------------------------------------------------------------------------
 
 
 def of_root(name: str, *served: Served) -> Worker:
     return Worker(WorkerId(name), f"http://{name}", served, block_size=16)
 
 
-def test_an_alias_goes_to_all_workers_of_the_root_whatever_they_call_it() -> None:
+def test_an_alias_leads_to_all_workers_of_the_root_under_their_own_names() -> None:
     fleet = Fleet({"gpt-4": "org/name"})
     one, other = of_root("a:1", Served("m", "org/name")), of_root("b:1", Served("n", "org/name"))
     for each in (one, other, of_root("c:1", Served("x", "other"))):
@@ -190,13 +190,13 @@ def test_an_alias_may_stand_for_a_served_name_or_an_adapter() -> None:
         fleet.eligible("a3")
 
 
-def test_a_worker_that_serves_the_root_by_several_names_is_one_candidate() -> None:
+def test_a_worker_with_several_names_of_the_root_is_one_candidate() -> None:
     fleet = Fleet({"alias": "r"})
     fleet.add(of_root("a:1", Served("m", "r"), Served("m2", "r")))
     assert len(fleet.eligible("alias")) == 1
 
 
-def test_a_name_that_a_worker_serves_itself_is_no_alias() -> None:
+def test_a_served_name_overrides_an_alias() -> None:
     fleet = Fleet({"n": "m"})
     fleet.add(of_root("a:1", Served("m", "r")))
     fleet.add(other := of_root("b:1", Served("n", "s")))
@@ -206,7 +206,7 @@ def test_a_name_that_a_worker_serves_itself_is_no_alias() -> None:
     assert ids(fleet, "n") == ["a:1"]
 
 
-def test_nothing_is_looked_up_for_a_worker_that_is_apart() -> None:
+def test_a_worker_set_apart_has_no_block_size() -> None:
     fleet = Fleet()
     for name in ("a:1", "b:1"):
         fleet.add(of_root(name, Served("m", "r"), Served("lora", "r", "lora")))
@@ -217,7 +217,7 @@ def test_nothing_is_looked_up_for_a_worker_that_is_apart() -> None:
     assert [e.group.block_size for e in fleet.eligible("m")] == [16, 16]
 
 
-def test_models_are_indexed_once_for_a_batch() -> None:
+def test_models_are_indexed_once_per_batch() -> None:
     fleet = Fleet()
     with fleet.batch():
         with fleet.batch():
@@ -230,7 +230,7 @@ def test_models_are_indexed_once_for_a_batch() -> None:
     assert list(fleet.served()) == ["o"]
 
 
-def test_a_batch_that_fails_leaves_what_was_done() -> None:
+def test_a_batch_that_fails_keeps_its_changes() -> None:
     fleet = Fleet()
     with pytest.raises(ZeroDivisionError), fleet.batch():
         fleet.add(worker("a:1", "m"))

@@ -21,7 +21,7 @@ def test_the_first_medium_is_found_in_any_message() -> None:
     assert first_medium([{"role": "user"}, {"role": "user", "content": "image_url"}]) is None
 
 
-def test_links_begin_at_the_first_medium_and_go_on_with_the_conversation() -> None:
+def test_links_begin_at_the_first_medium_and_continue_with_the_conversation() -> None:
     turn = [SYSTEM, user("Look:", IMAGE, "What is it?")]
     found = links(turn, b"")
     assert (len(found.hashes), found.num_tokens) == (2, [MEDIUM_TOKENS, len('"What is it?"') // 4])
@@ -40,18 +40,18 @@ def test_links_begin_at_the_first_medium_and_go_on_with_the_conversation() -> No
         [SYSTEM, user("Look:", IMAGE | {"uuid": "cat"})],
     ],
 )
-def test_what_differs_before_or_in_a_medium_is_another_link(other: list[dict[str, Any]]) -> None:
+def test_a_difference_before_or_in_a_medium_makes_another_link(other: list[dict[str, Any]]) -> None:
     assert not set(hashes(SYSTEM, user("Look:", IMAGE))) & set(hashes(*other))
 
 
-def test_a_uuid_is_what_the_engine_knows_a_medium_by() -> None:
+def test_a_uuid_identifies_a_medium_as_in_the_engine() -> None:
     by_url = user(IMAGE | {"uuid": "cat"})
     by_data = user({"type": "image_url", "image_url": None, "uuid": "cat"})
     assert hashes(by_url) == hashes(by_data)
     assert hashes(by_url, root=b"salt") != hashes(by_url)
 
 
-def test_endings_are_with_the_medium_and_without() -> None:
+def test_endings_exist_with_the_medium_and_without() -> None:
     text = {"type": "text", "text": "Look:"}
     shown = [ending[0]["content"] for ending in media_endings("user", [text], {"type": "input_audio"})]
     assert [[part["type"] for part in content] for content in shown[::2]] == [

@@ -21,10 +21,10 @@ def usage_of(prompt: int, cached: int) -> Usage | None:
         ("failed", 0, True),
     ],
 )
-def test_what_is_an_error(how: str, status: int, is_error: bool) -> None:
+def test_outcomes_are_errors_by_their_end_and_status(how: str, status: int, is_error: bool) -> None:
     assert Outcome(how, status, None, None).is_error is is_error
 
 
-def test_what_the_engine_told_is_kept() -> None:
+def test_usage_reported_by_the_engine_is_kept() -> None:
     outcome = Outcome("ended", 200, 0.5, usage_of(10, 4))
     assert (outcome.reported_prompt_tokens, outcome.reported_cached_tokens, outcome.ttft_s) == (10, 4, 0.5)

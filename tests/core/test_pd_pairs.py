@@ -39,11 +39,11 @@ def kind(worker: Worker, **changes: object) -> Kind:
         ({"cache_dtype": "fp8"}, "cache types differ: auto, fp8"),
     ],
 )
-def test_what_both_tell_must_agree(changes: dict[str, object], why: str) -> None:
+def test_facts_that_both_workers_report_must_agree(changes: dict[str, object], why: str) -> None:
     assert misfit(kind(PREFILL), kind(DECODE, **changes)) == why
 
 
-def test_one_whose_cache_goes_nowhere_is_of_no_kind() -> None:
+def test_a_worker_without_a_transfer_has_no_kind() -> None:
     assert kind_of(replace(PREFILL, transfer=None)) is None
     assert kind_of(replace(PREFILL, served=())) is None
 
@@ -53,7 +53,7 @@ class Has:
         self.kind = kind
 
 
-def test_those_of_one_kind_have_the_same_partners() -> None:
+def test_prefill_workers_of_one_kind_have_the_same_partners() -> None:
     one, other = kind(PREFILL), kind(PREFILL, version="0.31.0")
     decodes = [Has(one), Has(None), Has(other), Has(one), Has(kind(PREFILL, model="x"))]
     partners = partners_of(decodes, [Has(one), Has(other), Has(one), Has(None)])
@@ -72,11 +72,11 @@ def test_those_of_one_kind_have_the_same_partners() -> None:
         ("r2/h1", "r1/h1", 0),
     ],
 )
-def test_near_are_those_that_share_the_beginning_of_their_labels(one: str, other: str, shared: int) -> None:
+def test_nearness_is_the_common_prefix_of_topology_labels(one: str, other: str, shared: int) -> None:
     assert nearness(one, other) == nearness(other, one) == shared
 
 
-def test_who_could_be_a_pair_and_is_not() -> None:
+def test_misfits_are_pairs_of_one_model_that_differ() -> None:
     old = replace(DECODE, id=WorkerId("d:2"), version="0.31.0")
     other = replace(old, id=WorkerId("d:3"), served=(Served("x", "x"),))
     both = replace(old, id=WorkerId("b:1"), role=Role.BOTH)

@@ -8,7 +8,7 @@ def test_the_first_token_waits_for_all_tokens_ahead() -> None:
     assert pace.ttft_s(1000, 10) == 2.5
 
 
-def test_answers_that_run_make_a_start_slower_without_any_token_ahead() -> None:
+def test_running_answers_delay_a_first_token_without_tokens_ahead() -> None:
     assert Pace(start_s=0.5, start_seq_s=0.001).ttft_s(0, 100) == 0.6
 
 

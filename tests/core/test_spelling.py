@@ -12,5 +12,5 @@ from gateway.core.spelling import meant
         ("--zz", ["--port"], "--", ""),
     ],
 )
-def test_the_nearest_name(given: str, known: list[str], prefix: str, words: str) -> None:
+def test_the_nearest_name_is_suggested(given: str, known: list[str], prefix: str, words: str) -> None:
     assert meant(given, known, prefix) == words

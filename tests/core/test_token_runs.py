@@ -21,7 +21,7 @@ def test_tokens_of_a_chain_are_in_order() -> None:
     assert last.all_tokens() is not last.tokens
 
 
-def test_what_is_used_is_kept_with_its_parents() -> None:
+def test_used_runs_are_kept_with_their_parents() -> None:
     runs = Runs(4 * (RUN_BYTES + 2 * TOKEN_BYTES))
     root = run(b"root")
     one, other = run(b"one", root), run(b"other", root)
@@ -35,7 +35,7 @@ def test_what_is_used_is_kept_with_its_parents() -> None:
     assert repr(runs) == f"Runs(4 runs, {runs.num_bytes} of {runs.num_bytes} bytes)"
 
 
-def test_the_same_name_again_takes_the_place() -> None:
+def test_a_run_of_the_same_name_replaces_the_earlier_one() -> None:
     runs = Runs()
     runs.use(run(b"a", num_tokens=100))
     runs.use(newer := run(b"a", num_tokens=1))
@@ -43,13 +43,13 @@ def test_the_same_name_again_takes_the_place() -> None:
     assert runs.num_bytes == newer.num_bytes
 
 
-def test_a_run_larger_than_all_is_not_kept() -> None:
+def test_a_run_larger_than_the_limit_is_not_kept() -> None:
     runs = Runs(1000)
     runs.use(run(b"a", num_tokens=1000))
     assert (len(runs), runs.num_bytes) == (0, 0)
 
 
-def test_bytes_are_counted_right_under_threads() -> None:
+def test_bytes_are_counted_under_threads() -> None:
     runs = Runs(50_000)
 
     def work(seed: int) -> None:
@@ -69,7 +69,7 @@ def test_bytes_are_counted_right_under_threads() -> None:
     st.sampled_from([1, 8, 16]),
     st.sampled_from([(None, None), ("lora", None), (None, "salt"), ("lora", "salt")]),
 )
-def test_hashes_that_runs_remember_are_those_of_the_whole(
+def test_hashes_remembered_by_runs_equal_those_of_the_whole(
     parts: list[int], num_new: int, size: int, extra: tuple[str | None, str | None]
 ) -> None:
     tokens = tokens_of(range(sum(parts) + num_new))
@@ -79,11 +79,11 @@ def test_hashes_that_runs_remember_are_those_of_the_whole(
         at += num
     space = Space(root_hash("m"), size, *extra)
     expected = hash_blocks(tokens, size, space.root, prompt_extra_keys(*extra, len(tokens) // size))
-    for known in (node, node and node.parent, node):  # a parent first hashed, then its child, and again
+    for known in (node, node and node.parent, node):  # a parent first, then its child, and again
         assert hash_continued(tokens, known, space) == expected
 
 
-def test_a_run_remembers_the_hashes_of_few_spaces() -> None:
+def test_a_run_remembers_the_hashes_of_a_few_spaces() -> None:
     known = run(b"a", num_tokens=64)
     for i in range(MAX_SPACES + 1):
         hash_continued(known.tokens, known, Space(root_hash("m"), 16, None, f"tenant {i}"))

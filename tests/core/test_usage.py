@@ -1,4 +1,4 @@
-"""What a worker may say of its tokens, and what is not believed."""
+"""Token counts that a worker reports: accepted, rejected, and their limits."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ def counts(usage: bytes, limit: UsageLimit = LIMIT) -> tuple[int, int | None, in
         (b'{"type":"duration","seconds":3.5}', (0, None, None)),
     ],
 )
-def test_what_is_believed(usage: bytes, expected: tuple[int, int | None, int | None]) -> None:
+def test_valid_usage_is_accepted(usage: bytes, expected: tuple[int, int | None, int | None]) -> None:
     assert counts(usage) == expected
 
 
@@ -74,7 +74,7 @@ FIELDS = [
 
 @pytest.mark.parametrize("value", [*NO_COUNTS, *TOO_MANY], ids=lambda value: value[:12].decode())
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.decode())
-def test_what_is_refused(field: bytes, value: bytes) -> None:
+def test_an_impossible_count_is_rejected(field: bytes, value: bytes) -> None:
     found = read(field % value)
     assert isinstance(found, RefusedUsage)
     assert found.why and len(found.why) < 200
@@ -101,7 +101,7 @@ def test_what_is_refused(field: bytes, value: bytes) -> None:
         ),
     ],
 )
-def test_why(usage: bytes, why: str) -> None:
+def test_a_rejection_has_its_reason(usage: bytes, why: str) -> None:
     assert read(usage) == RefusedUsage(why)
 
 
@@ -109,7 +109,7 @@ def test_why(usage: bytes, why: str) -> None:
     "body",
     [b'{"usage":null}', b"{}", b'{"response":null}', b'{"response":{}}', b'"usage"', b'{"response":"a"}'],
 )
-def test_nothing_is_said(body: bytes) -> None:
+def test_missing_usage_is_none(body: bytes) -> None:
     assert read_usage(body) is None
 
 
@@ -171,16 +171,16 @@ def test_limits_follow_from_the_request(request_: InferenceRequest, expected: Us
         ((Served("ad", "m", "ad", 10**9, "m"),), MAX_LEN),
     ],
 )
-def test_and_from_what_the_worker_serves(served: tuple[Served, ...], longest: int) -> None:
+def test_limits_follow_from_the_models_of_the_worker(served: tuple[Served, ...], longest: int) -> None:
     assert limit_of(asked(), chosen(*served)).prompt == longest
 
 
-def test_inputs_of_other_routes_have_a_byte_each() -> None:
+def test_limits_of_other_routes_follow_from_the_bytes_of_the_body() -> None:
     request = asked("/v1/embeddings", input=["a"] * 500)
     assert limit_of(request, chosen(BASE)).prompt == len(request.body) * 8192
 
 
-def test_nothing_is_known_of_a_request_without_a_decision() -> None:
+def test_a_request_without_a_decision_has_the_widest_limit() -> None:
     assert limit_of(asked(), None) is WIDEST
 
 

@@ -1,4 +1,4 @@
-"""What a gateway's page of metrics has, and what queries ask of one."""
+"""Names of metrics: on a gateway's page, and in queries."""
 
 import http.client
 import json
@@ -22,14 +22,14 @@ def ask(gateway: GatewayProcess, *, stream: bool, model: str = "m") -> None:
 
 
 def scrape(gateway: GatewayProcess) -> set[str]:
-    """The names of all series, behind a little traffic."""
+    """Names of all series, after a little traffic."""
     for stream in (True, False):
         ask(gateway, stream=stream)
     ask(gateway, stream=False, model="none")
     page = gateway.metrics()
-    told = set(_NAME.findall("\n".join(line for line in page.splitlines() if line[:1] != "#")))
-    # Of what has happened to nobody there is a kind, and no sample yet.
-    return told | {f"{line.split()[2]}" for line in page.splitlines() if line.startswith("# TYPE")}
+    names = set(_NAME.findall("\n".join(line for line in page.splitlines() if line[:1] != "#")))
+    # A counter of events that have not happened has a type, and no sample yet.
+    return names | {f"{line.split()[2]}" for line in page.splitlines() if line.startswith("# TYPE")}
 
 
 def asked_for(queries: Iterable[str]) -> set[str]:

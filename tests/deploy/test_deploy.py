@@ -1,6 +1,6 @@
-"""What `deploy/` watches: it is there to be watched, and each alarm says what to do.
+"""Files of `deploy/`: their metrics exist, and each alert has its runbook.
 
-That alerts fire and queries answer is asked of a real Prometheus: `make test-deploy` (test_prometheus.py).
+For real Prometheus: `make test-deploy` (test_prometheus.py) checks that alerts fire and queries answer.
 """
 
 import json
@@ -35,32 +35,32 @@ def test_an_alert_is_fired_by_a_test_and_has_its_line_in_the_runbook(rule: dict[
 
 
 @pytest.mark.process
-def test_all_that_is_watched_is_told_by_a_running_gateway() -> None:
+def test_a_running_gateway_exposes_all_metrics_of_alerts_and_board() -> None:
     with running("sim", "--port", "0") as sim:
         worker = first_match(sim, SIM_READY)[0]
         with GatewayProcess("--worker", worker, "--queue-above-in-flight", "64") as gateway:
-            told = scrape(gateway)
+            exposed = scrape(gateway)
     wanted = asked_for([*QUERIES, *(rule["expr"] for rule in RULES)])
-    assert len(wanted) > 25 and wanted - told == set()
+    assert len(wanted) > 25 and wanted - exposed == set()
 
 
-def test_the_board_has_one_of_each_id_and_a_title_for_each_panel() -> None:
+def test_the_board_has_unique_ids_and_a_title_for_each_panel() -> None:
     panels = BOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert len({panel["title"] for panel in panels}) == len(panels)
 
 
-def test_the_container_runs_as_nobody_in_particular() -> None:
+def test_the_container_runs_as_an_unprivileged_user() -> None:
     text = (DEPLOY / "Containerfile").read_text()
     last = text.rpartition("FROM ")[2]
     assert re.search(r"^USER [1-9]\d+:[1-9]\d+$", last, re.M) and "apt-get" not in last
 
 
 @pytest.mark.process
-def test_the_container_answers_probes_and_scrapers_and_nobody_else(
+def test_the_container_answers_probes_and_scrapers_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With the variables that the image sets."""
+    """The gateway runs with the variables that the image sets."""
     text = (DEPLOY / "Containerfile").read_text().rpartition("FROM ")[2]
     found = dict(
         re.findall(r"\b(KVGATE_[A-Z_]+)=(\S+)", "\n".join(re.findall(r"^ENV (?:.*\\\n)*.*", text, re.M)))

@@ -35,7 +35,7 @@ def test_each_alert_fires_when_it_should_and_not_before() -> None:
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """It scrapes a gateway that has something to do."""
+    """Prometheus that scrapes a gateway with traffic."""
     directory, port = tmp_path_factory.mktemp("prometheus"), free_port()
     with ExitStack() as opened:
         sim = opened.enter_context(running("sim", "--port", "0", "--decode-tokens-per-s", "200"))
@@ -49,8 +49,8 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         ]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            for _ in range(20):  # before and behind the first scrapes: what does not change has no rate
-                with ThreadPoolExecutor() as pool:  # and one waits for the other
+            for _ in range(20):  # before and after the first scrapes: a constant series has no rate
+                with ThreadPoolExecutor() as pool:  # so one request waits for the other
                     for stream in (True, True, False):
                         pool.submit(ask, gateway, stream=stream)
                 ask(gateway, stream=False, model="none")

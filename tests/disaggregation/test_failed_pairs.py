@@ -1,4 +1,4 @@
-"""Who is left out behind each failure: the one at fault soon, and nobody else for long."""
+"""Workers excluded after each failure: the one at fault soon, and no other for long."""
 
 from itertools import product
 
@@ -17,13 +17,13 @@ def test_a_prefill_worker_that_failed_is_to_blame() -> None:
     assert (tried.num, set(tried.left_out)) == (1, {P1})
 
 
-def test_what_did_not_arrive_is_first_its_senders_fault() -> None:
+def test_a_failed_transfer_excludes_the_prefill_worker_first() -> None:
     tried = Tried()
     assert not tried.transfer_failed(P1, D1)
     assert set(tried.left_out) == {P1}
 
 
-def test_who_got_nothing_of_two_is_to_blame_and_they_are_not() -> None:
+def test_a_decode_worker_that_fails_with_two_senders_is_excluded_instead_of_them() -> None:
     tried = Tried()
     tried.transfer_failed(P1, D1)
     tried.transfer_failed(P2, D2)
@@ -34,8 +34,8 @@ def test_who_got_nothing_of_two_is_to_blame_and_they_are_not() -> None:
 
 
 @pytest.mark.parametrize("good", [*product((P1, P2), (D1, D2))])
-def test_the_one_pair_that_can_is_found(good: tuple[WorkerId, WorkerId]) -> None:
-    """Of two by two, whichever order they are tried in."""
+def test_the_only_working_pair_is_found(good: tuple[WorkerId, WorkerId]) -> None:
+    """Two by two workers, in any order of attempts."""
     for order in (1, -1):
         tried, pairs = Tried(), [*product((P1, P2), (D1, D2))][::order]
         while True:

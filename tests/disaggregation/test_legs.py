@@ -1,5 +1,6 @@
-"""A split request's life, with workers and clock moved by hand: both legs, every failure, bookings of both
-given back once."""
+"""Disaggregated requests with workers and clock moved by hand: both legs, every failure, bookings of both
+released once.
+"""
 
 import json
 from dataclasses import replace
@@ -31,7 +32,7 @@ def plain(body: Any, status: str = "200 OK") -> bytes:
 
 
 class World(exchanges.World):
-    """Prefill workers begin with p, decode workers with d; all requests are split."""
+    """Prefill workers begin with p, decode workers with d; all requests are disaggregated."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class World(exchanges.World):
         self.context.pools.by_url[worker.url] = self.pools[name]
 
     def asked(self, name: str) -> dict[str, Any]:
-        """The body that a worker got last."""
+        """The latest body that a worker got."""
         fields = json.loads(self.transport(name).out.rpartition(b"\r\n\r\n")[2])
         assert isinstance(fields, dict)
         return fields
@@ -129,7 +130,7 @@ def test_prefill_then_decode(world: World) -> None:
     assert record and record["split"]["prefill_worker"] == "p:1"
 
 
-def test_an_unstreamed_answer_passes_as_it_is(world: World) -> None:
+def test_an_unstreamed_answer_is_passed_on(world: World) -> None:
     _, answered = world.ask(b'{"model":"m","prompt":[1,2,3]}')
     prefilled(world)
     world.transport("d:1").feed(PLAIN)
@@ -148,7 +149,7 @@ def test_an_unstreamed_answer_passes_as_it_is(world: World) -> None:
         '"prompt":[[1],[2]]',
     ],
 )
-def test_what_cannot_be_split_is_not(world: World, field: str) -> None:
+def test_a_request_of_several_answers_or_prompts_is_not_disaggregated(world: World, field: str) -> None:
     _, answered = world.ask(b'{"model":"m","prompt":[1,2,3],%b}' % field.encode())
     assert not world.was_asked("p:1")
     assert "kv_transfer_params" not in world.asked("d:1")
@@ -168,7 +169,9 @@ FAILURES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("cause", FAILURES)
-def test_another_prefill_worker_is_tried(monkeypatch: pytest.MonkeyPatch, cause: str) -> None:
+def test_a_failed_prefill_leg_is_retried_at_another_prefill_worker(
+    monkeypatch: pytest.MonkeyPatch, cause: str
+) -> None:
     world = World(monkeypatch, "p:1", "p:2", "d:1", disaggregation_prefill_timeout_s=5.0)
     _, answered = world.ask()
     first, second = ("p:1", "p:2") if world.was_asked("p:1") else ("p:2", "p:1")
@@ -177,7 +180,7 @@ def test_another_prefill_worker_is_tried(monkeypatch: pytest.MonkeyPatch, cause:
     else:
         world.loop.advance(5.0)
         assert world.transport(first).end == "aborted"
-    assert [who for who, _, _ in world.suspected] == [first]
+    assert [worker for worker, _, _ in world.suspected] == [first]
     assert (world.load(first), world.load(second), world.load("d:1")) == (0, 1, 1)
     prefilled(world, second)
     world.transport("d:1").feed(HEAD, chunk(EVENT), END)
@@ -186,10 +189,10 @@ def test_another_prefill_worker_is_tried(monkeypatch: pytest.MonkeyPatch, cause:
     assert world.is_clean()
 
 
-def test_where_the_budget_has_no_room_the_decode_worker_computes_the_prompt(
+def test_without_retry_budget_the_decode_worker_computes_the_prompt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Others would compute it once more each time: a fleet that dies must not get more work for that."""
+    """Another prefill worker would compute it once more: a dying fleet must not get more work for that."""
     world = World(monkeypatch, "p:1", "p:2", "d:1", retry_share=0.0)
     _, answered = world.ask()
     first, second = ("p:1", "p:2") if world.was_asked("p:1") else ("p:2", "p:1")
@@ -201,7 +204,7 @@ def test_where_the_budget_has_no_room_the_decode_worker_computes_the_prompt(
     assert world.is_clean()
 
 
-def test_who_was_not_reached_costs_the_budget_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreached_prefill_worker_costs_no_retry_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "p:1", "p:2", "d:1", retry_share=0.0)
     for name in ("p:1", "p:2"):
         world.pools[name].error = ConnectionRefusedError(111, "Connection refused")
@@ -213,7 +216,7 @@ def test_who_was_not_reached_costs_the_budget_nothing(monkeypatch: pytest.Monkey
     assert world.is_clean()
 
 
-def test_without_another_one_the_decode_worker_computes_the_prompt(world: World) -> None:
+def test_without_another_prefill_worker_the_decode_worker_computes_the_prompt(world: World) -> None:
     _, answered = world.ask()
     world.transport("p:1").lose()
     assert "kv_transfer_params" not in world.asked("d:1")
@@ -222,7 +225,7 @@ def test_without_another_one_the_decode_worker_computes_the_prompt(world: World)
     assert world.is_clean()
 
 
-def test_one_that_cannot_be_reached_is_down_at_once(world: World) -> None:
+def test_an_unreachable_prefill_worker_is_down_at_once(world: World) -> None:
     world.pools["p:1"].error = ConnectionRefusedError(111, "Connection refused")
     _, answered = world.ask()
     assert world.suspected == [("p:1", "cannot connect: Connection refused", True)]
@@ -242,8 +245,8 @@ def test_one_that_cannot_be_reached_is_down_at_once(world: World) -> None:
     ],
     ids=["no parameters", "half of them", "refused", "no JSON"],
 )
-def test_an_answer_that_cannot_be_used_blames_nobody(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
-    """The decode worker says what it has to say of the request."""
+def test_an_unusable_prefill_answer_blames_no_worker(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
+    """The decode worker answers the request itself."""
     world = World(monkeypatch, "p:1", "p:2", "d:1")
     _, answered = world.ask()
     world.transport("p:1" if world.was_asked("p:1") else "p:2").feed(answer)
@@ -255,14 +258,14 @@ def test_an_answer_that_cannot_be_used_blames_nobody(monkeypatch: pytest.MonkeyP
     assert world.is_clean()
 
 
-def test_a_prefill_worker_whose_probes_fail_is_waited_for_no_longer(world: World) -> None:
+def test_a_prefill_worker_down_by_its_probes_is_waited_for_no_longer(world: World) -> None:
     world.ask()
     world.dispatch.worker_down(WorkerId("p:1"))
     assert world.transport("p:1").end == "aborted"
     assert world.was_asked("d:1")
 
 
-def test_a_resting_connection_that_was_closed_is_no_failure(world: World) -> None:
+def test_a_closed_resting_connection_is_no_failure(world: World) -> None:
     world.ask()
     prefilled(world)
     world.transport("d:1").feed(HEAD, chunk(EVENT), END)
@@ -278,7 +281,7 @@ def test_a_resting_connection_that_was_closed_is_no_failure(world: World) -> Non
 # decode fails ----------------------------------------------------------------------------------
 
 
-def test_a_transfer_that_fails_is_computed_by_the_decode_worker(world: World) -> None:
+def test_after_a_failed_transfer_the_decode_worker_computes_the_prompt(world: World) -> None:
     _, answered = world.ask(b'{"model":"m","prompt":[1,2,3]}')
     prefilled(world)
     world.transport("d:1").feed(plain({"error": {}}, "500 Internal Server Error"))
@@ -293,7 +296,7 @@ ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n'
 
 
 @pytest.mark.parametrize("before", [b"", ROLE])
-def test_a_stream_that_begins_with_an_error_is_never_seen(world: World, before: bytes) -> None:
+def test_a_stream_that_begins_with_an_error_is_not_forwarded(world: World, before: bytes) -> None:
     _, answered = world.ask()
     prefilled(world)
     first = world.transport("d:1")
@@ -307,8 +310,8 @@ def test_a_stream_that_begins_with_an_error_is_never_seen(world: World, before: 
     assert world.is_clean()
 
 
-def test_a_held_stream_that_is_lost_on_an_old_connection_is_not_asked_for_again(world: World) -> None:
-    """Its connection was open, so what was handed is used up."""
+def test_a_held_stream_lost_on_an_old_connection_is_not_repeated(world: World) -> None:
+    """The connection was open, so the transferred blocks are used up."""
     world.ask()
     prefilled(world)
     world.transport("d:1").feed(HEAD, chunk(EVENT), END)
@@ -325,7 +328,7 @@ def test_a_held_stream_that_is_lost_on_an_old_connection_is_not_asked_for_again(
 def test_a_decode_worker_that_dies_before_its_first_token_costs_a_fresh_prefill(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was handed is never told twice."""
+    """Transferred blocks are never used twice."""
     world = World(monkeypatch, "p:1", "d:1", "d:2")
     _, answered = world.ask()
     prefilled(world)
@@ -341,7 +344,7 @@ def test_a_decode_worker_that_dies_before_its_first_token_costs_a_fresh_prefill(
     assert world.is_clean()
 
 
-def test_without_a_decode_worker_nobody_answers(world: World) -> None:
+def test_without_another_decode_worker_the_client_gets_502(world: World) -> None:
     _, answered = world.ask()
     prefilled(world)
     world.transport("d:1").lose()
@@ -353,7 +356,7 @@ def test_without_a_decode_worker_nobody_answers(world: World) -> None:
 
 
 @pytest.mark.parametrize("is_prefilled", [False, True])
-def test_a_client_that_leaves_is_told_to_whoever_computes(world: World, is_prefilled: bool) -> None:
+def test_a_disconnected_client_aborts_the_computing_leg(world: World, is_prefilled: bool) -> None:
     exchange, _ = world.ask()
     if is_prefilled:
         prefilled(world)
@@ -362,7 +365,7 @@ def test_a_client_that_leaves_is_told_to_whoever_computes(world: World, is_prefi
     assert world.is_clean()
 
 
-def test_a_client_that_leaves_while_the_stream_is_held(world: World) -> None:
+def test_a_client_that_disconnects_while_the_stream_is_held_aborts_the_leg(world: World) -> None:
     exchange, answered = world.ask()
     prefilled(world)
     world.transport("d:1").feed(HEAD, chunk(ROLE))
@@ -371,7 +374,7 @@ def test_a_client_that_leaves_while_the_stream_is_held(world: World) -> None:
     assert world.is_clean()
 
 
-def told(num_tokens: int) -> bytes:
+def answer_of(num_tokens: int) -> bytes:
     return plain({"usage": {"prompt_tokens": num_tokens, "completion_tokens": 1}, "choices": [{}]})
 
 
@@ -379,61 +382,61 @@ UNSTREAMED = b'{"model":"m","prompt":[1,2,3]}'
 
 
 def is_no_pair(world: World) -> bool:
-    """By what becomes of another request."""
+    """True if another request is not disaggregated over the pair."""
     before = world.splits.plans[("direct", "no compatible prefill worker")]
     world.ask()
     return world.splits.plans[("direct", "no compatible prefill worker")] > before
 
 
-def test_legs_that_made_different_prompts_are_no_pair_any_more(world: World) -> None:
+def test_legs_that_made_different_prompts_are_no_longer_a_pair(world: World) -> None:
     world.ask(UNSTREAMED)
     prefilled(world)
-    world.transport("d:1").feed(told(4))
+    world.transport("d:1").feed(answer_of(4))
     assert world.splits.num_mismatches == 1
     assert is_no_pair(world)
 
 
-def test_another_prompt_than_ours_is_not_handed_on(world: World) -> None:
-    """An engine may die of it."""
+def test_a_prefill_of_another_prompt_than_ours_is_not_transferred(world: World) -> None:
+    """An engine may crash from it."""
     _, answered = world.ask(UNSTREAMED)
     prefilled(world, body={**PREFILLED, "usage": {"prompt_tokens": 4}})
     assert world.asked("d:1") == {"model": "m", "prompt": [1, 2, 3]}
     assert (world.splits.failures, world.splits.num_mismatches) == ({"mismatch": 1}, 1)
-    world.transport("d:1").feed(told(3))
+    world.transport("d:1").feed(answer_of(3))
     assert (answered.events[0], answered.events[-1]) == (200, "end")
     assert world.is_clean()
     assert is_no_pair(world)
 
 
-def test_where_it_is_ours_that_differs_the_two_are_a_pair_again(world: World) -> None:
-    """The decode worker's own count tells so; from then on ours is no longer held against anybody."""
+def test_the_pair_is_allowed_again_if_our_tokens_are_the_ones_that_differ(world: World) -> None:
+    """The decode worker's own count proves it; from then on our tokens count against no pair."""
     four = {**PREFILLED, "usage": {"prompt_tokens": 4}}
     world.ask(UNSTREAMED)
     prefilled(world, body=four)
-    world.transport("d:1").feed(told(4))
+    world.transport("d:1").feed(answer_of(4))
     _, answered = world.ask(UNSTREAMED)
     prefilled(world, body=four)
     assert "kv_transfer_params" in world.asked("d:1")
-    world.transport("d:1").feed(told(4))
+    world.transport("d:1").feed(answer_of(4))
     assert (answered.events[0], answered.events[-1]) == (200, "end")
     assert (world.splits.failures, world.splits.num_mismatches) == ({"mismatch": 1}, 1)
     world.ask(UNSTREAMED)
     prefilled(world)
-    world.transport("d:1").feed(told(3))
+    world.transport("d:1").feed(answer_of(3))
     assert world.is_clean()
     world.ask(UNSTREAMED)
     prefilled(world, body=four)
     assert world.splits.failures == {"mismatch": 2}, "it counts as we do again"
 
 
-def test_of_a_prompt_that_the_engine_cuts_we_do_not_know_the_length(world: World) -> None:
+def test_a_prompt_truncated_by_the_engine_has_an_unknown_length(world: World) -> None:
     world.ask(b'{"model":"m","prompt":[1,2,3],"truncate_prompt_tokens":2}')
     prefilled(world, body={**PREFILLED, "usage": {"prompt_tokens": 2}})
     assert "kv_transfer_params" in world.asked("d:1")
     assert world.splits.failures == {}
 
 
-# both at once ----------------------------------------------------------------------------------
+# both legs at once -----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -441,7 +444,7 @@ def together(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch, "p:1", "d:1", connector="bootstrap")
 
 
-def test_both_are_asked_at_once(together: World) -> None:
+def test_both_legs_are_sent_at_once(together: World) -> None:
     _, answered = together.ask()
     room = together.asked("p:1")
     assert room == together.asked("d:1")
@@ -456,7 +459,7 @@ def test_both_are_asked_at_once(together: World) -> None:
     assert together.is_clean()
 
 
-def test_one_that_fails_ends_the_other(together: World) -> None:
+def test_a_failed_leg_ends_the_other(together: World) -> None:
     together.join("p:2", "bootstrap")
     _, answered = together.ask()
     first, second = ("p:1", "p:2") if together.was_asked("p:1") else ("p:2", "p:1")
@@ -469,26 +472,28 @@ def test_one_that_fails_ends_the_other(together: World) -> None:
     assert together.is_clean()
 
 
-@pytest.mark.parametrize("says_so", [True, False])
-def test_what_both_refuse_is_refused_in_the_engines_words(together: World, says_so: bool) -> None:
+@pytest.mark.parametrize("decode_rejects", [True, False])
+def test_a_request_rejected_by_both_legs_gets_the_error_of_the_engine(
+    together: World, decode_rejects: bool
+) -> None:
     _, answered = together.ask()
     together.transport("p:1").feed(plain({"error": {"message": "too long"}}, "400 Bad Request"))
     assert together.load("p:1") == 0 and answered.events == []
-    if says_so:
+    if decode_rejects:
         together.transport("d:1").feed(plain({"error": 1}, "400 Bad Request"))
     together.loop.advance(REFUSAL_S)
-    assert answered.events[:2] == ([400, b'{"error": 1}'] if says_so else [400, "invalid_request"])
+    assert answered.events[:2] == ([400, b'{"error": 1}'] if decode_rejects else [400, "invalid_request"])
     assert together.is_clean()
 
 
-def test_one_that_answers_nothing_alone_has_nobody_to_go_to(together: World) -> None:
+def test_a_decode_worker_that_cannot_answer_alone_has_no_fallback(together: World) -> None:
     _, answered = together.ask()
     together.transport("p:1").lose()
     assert answered.events == [503, "no_worker"]
     assert together.is_clean()
 
 
-def test_a_transfer_that_fails_goes_to_another_prefill_worker(together: World) -> None:
+def test_a_failed_transfer_goes_to_another_prefill_worker(together: World) -> None:
     together.join("p:2", "bootstrap")
     _, answered = together.ask()
     first, second = ("p:1", "p:2") if together.was_asked("p:1") else ("p:2", "p:1")
@@ -501,10 +506,10 @@ def test_a_transfer_that_fails_goes_to_another_prefill_worker(together: World) -
 
 
 @pytest.mark.parametrize("by", ["p:1", "d:1"])
-def test_where_there_is_no_other_prefill_worker_another_decode_worker_may_get_it(
+def test_without_another_prefill_worker_another_decode_worker_gets_the_transfer(
     together: World, by: str
 ) -> None:
-    """Whichever of the two tells that the blocks did not arrive."""
+    """Either leg may report that the blocks did not arrive."""
     _, answered = together.ask()
     together.join("d:2", "bootstrap")
     together.transport(by).feed(plain({"error": {}}, "500 Internal Server Error"))
@@ -514,7 +519,7 @@ def test_where_there_is_no_other_prefill_worker_another_decode_worker_may_get_it
     assert together.is_clean()
 
 
-def test_pairs_are_tried_as_often_as_workers_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_are_tried_as_often_as_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "p:1", "p:2", "p:3", "d:1", connector="bootstrap", max_attempts=2)
     _, answered = world.ask()
     for _ in range(2):
@@ -524,12 +529,12 @@ def test_pairs_are_tried_as_often_as_workers_are(monkeypatch: pytest.MonkeyPatch
     assert world.is_clean()
 
 
-def test_several_answers_come_from_both_where_neither_answers_alone(together: World) -> None:
+def test_several_answers_are_disaggregated_where_no_worker_answers_alone(together: World) -> None:
     together.ask(b'{"model":"m","prompt":[1,2,3],"n":2}')
     assert together.asked("p:1")["n"] == together.asked("d:1")["n"] == 2
 
 
-def test_numbers_are_of_63_bits_and_of_their_decision() -> None:
+def test_room_numbers_have_63_bits_and_derive_from_the_decision() -> None:
     numbers = {number_of(f"d{i}") for i in range(1000)}
     assert len(numbers) == 1000 and all(0 <= number < 2**63 for number in numbers)
     assert number_of("d1") == number_of("d1")

@@ -20,11 +20,11 @@ def page_of(counted: Splits, router: Router) -> str:
     return generate_latest(registry).decode()
 
 
-def test_what_is_counted_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_are_exposed(monkeypatch: pytest.MonkeyPatch) -> None:
     counted, split = splits(), decision(is_split=True)
     counted.decided(split)
     counted.decided(decision(is_split=False))
-    counted.decided(fakes.decision())  # of a fleet without prefill workers
+    counted.decided(fakes.decision())  # in a fleet without prefill workers
     counted.prefilled(0.3)
     counted.began(split, 0.5)
     counted.transferred(split, 0.2, 0.0)
@@ -47,7 +47,7 @@ def test_what_is_counted_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def waiting(world: World) -> dict[str, dict[str, float]]:
-    """By prefill worker: legs and tokens that wait there, blocks and tokens that lie there."""
+    """Figures by prefill worker: waiting legs and tokens, pinned blocks and tokens."""
     found: dict[str, dict[str, float]] = {}
     for line in page_of(world.splits, world.router).splitlines():
         if line.startswith(("kvgate_prefill_legs_", "kvgate_prefill_pinned_")):
@@ -57,22 +57,24 @@ def waiting(world: World) -> dict[str, dict[str, float]]:
     return found
 
 
-def test_what_waits_at_prefill_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_legs_and_pinned_blocks_of_prefill_workers_are_exposed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     names = ("legs_in_flight", "legs_in_flight_tokens", "pinned_blocks", "pinned_tokens")
-    nothing = dict.fromkeys(names, 0.0)
+    none = dict.fromkeys(names, 0.0)
     world = World(monkeypatch, "p:1", "d:1")
-    assert waiting(world) == {"p:1": nothing}
+    assert waiting(world) == {"p:1": none}
     world.ask()
-    assert waiting(world) == {"p:1": nothing | {"legs_in_flight": 1, "legs_in_flight_tokens": 3}}
+    assert waiting(world) == {"p:1": none | {"legs_in_flight": 1, "legs_in_flight_tokens": 3}}
     prefilled(world)
-    assert waiting(world) == {"p:1": nothing | {"pinned_blocks": 1, "pinned_tokens": 3}}
+    assert waiting(world) == {"p:1": none | {"pinned_blocks": 1, "pinned_tokens": 3}}
     world.transport("d:1").feed(HEAD, chunk(EVENT))
-    assert waiting(world) == {"p:1": nothing}
+    assert waiting(world) == {"p:1": none}
     world.transport("d:1").feed(END)
     assert world.is_clean()
 
 
-def test_what_engines_count_of_what_they_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transfers_counted_by_engines_are_exposed(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "p:1", "d:1")
     member = world.router.fleet.get(WorkerId("d:1"))
     assert member is not None
@@ -81,7 +83,7 @@ def test_what_engines_count_of_what_they_fetched(monkeypatch: pytest.MonkeyPatch
     member.reported = reported(metrics)
     page = page_of(world.splits, world.router)
     assert 'kvgate_engine_kv_transfer_seconds_total{worker="d:1"} 0.68447' in page
-    (told,) = [
+    (sample,) = [
         line for line in page.splitlines() if line.startswith("kvgate_engine_kv_transfer_bytes_total{")
     ]
-    assert float(told.rpartition(" ")[2]) == metrics.transfer_bytes_total > 0
+    assert float(sample.rpartition(" ")[2]) == metrics.transfer_bytes_total > 0

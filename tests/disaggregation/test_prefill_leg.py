@@ -1,4 +1,4 @@
-"""One leg by itself; with the request that it belongs to in test_legs.py."""
+"""Prefill leg by itself; test_legs.py has it with its request."""
 
 import asyncio
 import errno
@@ -30,7 +30,7 @@ class World:
         self.leg.begin()
 
 
-def test_a_whole_answer_is_handed_on_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_answer_is_handed_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     transport = world.pool.transports[0]
     assert transport.out.endswith(b"\r\n\r\n{}")
@@ -41,7 +41,7 @@ def test_a_whole_answer_is_handed_on_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert "over=True" in repr(world.leg)
 
 
-def test_it_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prefill_leg_has_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     world.pool.transports[0].feed(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab")
     world.loop.advance(5.0)
@@ -49,7 +49,7 @@ def test_it_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     assert world.pool.transports[0].end == "aborted"
 
 
-def test_nothing_is_said_behind_a_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_leg_reports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     world.leg.cancel()
     assert world.pool.transports[0].end == "aborted"
@@ -65,7 +65,9 @@ def test_nothing_is_said_behind_a_cancellation(monkeypatch: pytest.MonkeyPatch) 
         (OSError(errno.EMFILE, "too many open files"), Failure.REFUSED),
     ],
 )
-def test_why_it_cannot_be_reached(monkeypatch: pytest.MonkeyPatch, error: OSError, failure: Failure) -> None:
+def test_a_connection_error_has_its_failure(
+    monkeypatch: pytest.MonkeyPatch, error: OSError, failure: Failure
+) -> None:
     ((why, _),) = World(monkeypatch, error).ends
     assert why is failure
 
@@ -73,7 +75,7 @@ def test_why_it_cannot_be_reached(monkeypatch: pytest.MonkeyPatch, error: OSErro
 @pytest.mark.parametrize(
     ("status", "failure"), [(400, Failure.REFUSED), (404, Failure.REFUSED), (503, Failure.ERROR)]
 )
-def test_what_it_has_against_the_request_is_not_its_fault(
+def test_a_rejected_request_is_no_fault_of_the_worker(
     monkeypatch: pytest.MonkeyPatch, status: int, failure: Failure
 ) -> None:
     world = World(monkeypatch)
@@ -81,7 +83,7 @@ def test_what_it_has_against_the_request_is_not_its_fault(
     assert world.ends == [(failure, f"answered {status}: why")]
 
 
-def test_an_answer_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prefill_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     size = MAX_ANSWER_BYTES + 1
     world.pool.transports[0].feed(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size, b"x" * size)

@@ -23,13 +23,13 @@ def splits() -> Splits:
     return splits_of(load({"disaggregation": ["m=never"]}, environ={}))
 
 
-def test_options_make_the_policy() -> None:
+def test_modes_make_the_policy() -> None:
     assert splits().policy.modes == {"": "auto", "m": "never"}
     with pytest.raises(ConfigError, match="disaggregation"):
         splits_of(load({"disaggregation": ["sometimes"]}, environ={}))
 
 
-def test_what_is_handed_on_is_pinned_until_it_is_let_go() -> None:
+def test_transferred_blocks_are_pinned_until_released() -> None:
     counted, split = splits(), decision(is_split=True)
     counted.handed(split, 33)
     assert list(counted.pinned.values()) == [Pinned(WorkerId("p:1"), 33, 3)]
@@ -42,7 +42,7 @@ def test_what_is_handed_on_is_pinned_until_it_is_let_go() -> None:
     assert counted.pinned == {}
 
 
-def test_different_prompts_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_different_prompts_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     counted, split = splits(), decision(is_split=True)
     for prefilled, decoded in ((None, 4), (4, 4)):
         counted.compare(split, prefilled, decoded)
@@ -58,8 +58,8 @@ def test_different_prompts_are_said_once(caplog: pytest.LogCaptureFixture) -> No
     assert counted.policy.banned_with(WorkerId("d:1")) == {}
 
 
-def test_our_count_stands_for_the_decode_workers(caplog: pytest.LogCaptureFixture) -> None:
-    """Until its own tells otherwise; where the prompt is not known, or only its begin, it says nothing."""
+def test_our_count_is_used_until_the_decode_worker_reports_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    """An unknown prompt, or one of which only the beginning is known, is not compared."""
     counted, split = splits(), decision(is_split=True)
     ours = split.num_tokens
     assert counted.agree(split, None) and counted.agree(split, ours)
@@ -76,7 +76,7 @@ def test_our_count_stands_for_the_decode_workers(caplog: pytest.LogCaptureFixtur
     assert not counted.agree(split, 7)
 
 
-def test_who_is_acquitted_is_a_pair_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_acquitted_worker_is_a_pair_again(caplog: pytest.LogCaptureFixture) -> None:
     counted, split = splits(), decision(is_split=True)
     p = WorkerId("p:1")
     counted.acquit(p, split, 7)
@@ -87,7 +87,7 @@ def test_who_is_acquitted_is_a_pair_again(caplog: pytest.LogCaptureFixture) -> N
     assert counted.policy.banned_with(p) == {}
 
 
-def test_another_process_may_count_as_we_do() -> None:
+def test_a_restarted_decode_worker_is_compared_with_our_count_again() -> None:
     counted, split = splits(), decision(is_split=True)
     counted.answered(split, Usage(7))
     counted.drop_worker(WorkerId("d:1"))

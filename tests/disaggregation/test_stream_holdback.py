@@ -25,19 +25,19 @@ OTHER_ERROR = b'data: {"object":"error","message":"Decode transfer failed","code
         ([b": ping\n\n" * (MAX_BYTES // 8 + 1)], Beginning.ANSWER),
     ],
 )
-def test_a_stream_is_held_until_it_tells_what_it_is(events: list[bytes], beginning: Beginning) -> None:
+def test_a_stream_is_held_until_its_beginning_is_known(events: list[bytes], beginning: Beginning) -> None:
     held = HeldStream(ResponseHead(200, []))
-    told = Beginning.OPEN
+    seen = Beginning.OPEN
     for event in events:
-        told = held.feed(event)
-        if told is not Beginning.OPEN:
+        seen = held.feed(event)
+        if seen is not Beginning.OPEN:
             break
-    assert told is beginning
+    assert seen is beginning
     assert b"".join(events).startswith(held.data)
     assert repr(held) == f"HeldStream({len(held.data)} bytes)"
 
 
-def test_an_error_in_a_text_is_no_error() -> None:
+def test_an_error_within_a_text_is_no_error() -> None:
     held = HeldStream(ResponseHead(200, []))
     text = b'data: {"choices":[{"index":0,"text":"data: {\\"error\\": 1}"}]}\n\n'
     assert held.feed(text) is Beginning.ANSWER

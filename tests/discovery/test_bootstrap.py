@@ -15,8 +15,8 @@ P = "http://10.0.0.1:8000"
 MOONCAKE = Transfer("mooncake", "*:9000")
 
 
-class Asked:
-    """A probe that answers with `body`."""
+class FakeProbe:
+    """Probe that answers with `body`."""
 
     def __init__(self, body: bytes = b"") -> None:
         self.body = body
@@ -35,27 +35,27 @@ def said(**options: list[str]) -> Said:
     return said_of(load(options, environ={}), HANDOFFS, CONNECTORS)
 
 
-async def asked_for(facts: Facts, said: Said, probe: Asked) -> Facts:
+async def asked_for(facts: Facts, said: Said, probe: FakeProbe) -> Facts:
     return await with_engine_ids(facts, said, HANDOFFS, cast(Probe, probe))
 
 
-async def test_a_prefill_worker_is_known_by_the_name_that_it_told_there() -> None:
-    probe = Asked(b'{"0": {"engine_id": "e0", "worker_addr": {}}, "1": {"engine_id": "e1"}}')
-    told = await asked_for(facts(), said(prefill=[P], connector=["mooncake"]), probe)
+async def test_the_engine_id_is_read_from_the_bootstrap_server() -> None:
+    probe = FakeProbe(b'{"0": {"engine_id": "e0", "worker_addr": {}}, "1": {"engine_id": "e1"}}')
+    found = await asked_for(facts(), said(prefill=[P], connector=["mooncake"]), probe)
     assert probe.urls == ["http://10.0.0.1:8998/query"]
-    assert (told.transfer, told.engine_ids) == (Transfer("mooncake", "10.0.0.1:8998"), {0: "e0", 1: "e1"})
-    (worker,) = said(prefill=[P], connector=["mooncake"]).workers_of(told)
+    assert (found.transfer, found.engine_ids) == (Transfer("mooncake", "10.0.0.1:8998"), {0: "e0", 1: "e1"})
+    (worker,) = said(prefill=[P], connector=["mooncake"]).workers_of(found)
     assert worker.transfer == Transfer("mooncake", "10.0.0.1:8998", "e0")
 
 
-async def test_it_says_itself_where_that_is() -> None:
-    probe = Asked(b'{"0": {"engine_id": "e0"}}')
+async def test_a_reported_bootstrap_address_is_used() -> None:
+    probe = FakeProbe(b'{"0": {"engine_id": "e0"}}')
     await asked_for(facts(MOONCAKE, "prefill"), said(), probe)
     assert probe.urls == ["http://10.0.0.1:9000/query"]
 
 
 @pytest.mark.parametrize(
-    ("told", "what"),
+    ("known", "spec"),
     [
         (facts(), said()),
         (facts(MOONCAKE, "decode"), said()),
@@ -64,9 +64,9 @@ async def test_it_says_itself_where_that_is() -> None:
     ],
     ids=["alone", "decode", "nixl", "said to decode"],
 )
-async def test_nobody_else_is_asked(told: Facts, what: Said) -> None:
-    probe = Asked()
-    assert await asked_for(told, what, probe) is told
+async def test_other_workers_are_not_asked_for_an_engine_id(known: Facts, spec: Said) -> None:
+    probe = FakeProbe()
+    assert await asked_for(known, spec, probe) is known
     assert probe.urls == []
 
 
@@ -77,6 +77,6 @@ async def test_nobody_else_is_asked(told: Facts, what: Said) -> None:
         (b"<html>", "http://10.0.0.1:9000/query: mooncake's bootstrap"),
     ],
 )
-async def test_until_it_tells_it_is_waited_for(body: bytes, why: str) -> None:
+async def test_a_worker_without_an_engine_id_is_waited_for(body: bytes, why: str) -> None:
     with pytest.raises(ProbeError, match=why):
-        await asked_for(facts(MOONCAKE, "prefill"), said(), Asked(body))
+        await asked_for(facts(MOONCAKE, "prefill"), said(), FakeProbe(body))

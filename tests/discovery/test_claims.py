@@ -1,4 +1,4 @@
-"""Foreign names in what an engine reports of its events."""
+"""Foreign names in the event endpoints that an engine reports."""
 
 import asyncio
 
@@ -37,20 +37,20 @@ def settled(endpoint: str, replay: str | None = None) -> EventSource:
         ("tcp://10.0.0.1:1", "tcp://10.0.0.1:1"),
         ("tcp://other:1", "tcp://10.0.0.7:1"),
         ("tcp://six:1", "tcp://[fd00::7]:1"),
-        ("tcp://rebound:1", "tcp://169.254.169.254:1"),  # which is then refused, with the reason
+        ("tcp://rebound:1", "tcp://169.254.169.254:1"),  # rejected later, with the reason
         ("tcp://unknown:1", "tcp://unknown:1"),
         ("ipc:///x", "ipc:///x"),
         ("/poll", "/poll"),
     ],
 )
-def test_a_foreign_name_becomes_the_address_that_is_judged(endpoint: str, kept: str) -> None:
+def test_a_foreign_name_is_replaced_by_its_checked_address(endpoint: str, kept: str) -> None:
     assert settled(endpoint).endpoint == kept
 
 
-def test_a_replay_endpoint_too() -> None:
+def test_a_foreign_name_of_a_replay_endpoint_is_replaced() -> None:
     assert settled("tcp://*:1", "tcp://other:2").replay_endpoint == "tcp://10.0.0.7:2"
 
 
-def test_facts_without_sources_stay() -> None:
+def test_facts_without_sources_are_unchanged() -> None:
     facts = Facts("http://w:8000", "vllm", ())
     assert asyncio.run(with_addresses(facts, Reachable(), resolve)) is facts

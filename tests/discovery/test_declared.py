@@ -22,44 +22,44 @@ def facts(url: str, **more: Any) -> Facts:
     return Facts(url, more.pop("engine", "vllm"), (ModelInfo("m"),), ranks, **more)
 
 
-def test_a_worker_is_what_it_is_given_as() -> None:
-    what = said(worker=[W], prefill=[P + "/"], decode=[D])
-    roles = [(w.role, w.transfer) for url in (P, D, W) for w in what.workers_of(facts(url))]
+def test_a_worker_has_the_declared_role() -> None:
+    declared = said(worker=[W], prefill=[P + "/"], decode=[D])
+    roles = [(w.role, w.transfer) for url in (P, D, W) for w in declared.workers_of(facts(url))]
     assert roles == [(Role.PREFILL, Transfer("nixl")), (Role.DECODE, Transfer("nixl")), (Role.BOTH, None)]
 
 
-def test_what_it_tells_itself_goes_before_that_but_for_the_connector_that_was_said() -> None:
-    told = Transfer("nixl", cache_dtype="fp8")
-    (worker,) = said(worker=[W]).workers_of(facts(W, role="decode", transfer=told))
-    assert (worker.role, worker.transfer) == (Role.DECODE, told)
-    (worker,) = said(worker=[W], connector=[f"{W}=mooncake"]).workers_of(facts(W, transfer=told))
+def test_reported_facts_override_declared_ones_except_the_connector() -> None:
+    reported = Transfer("nixl", cache_dtype="fp8")
+    (worker,) = said(worker=[W]).workers_of(facts(W, role="decode", transfer=reported))
+    assert (worker.role, worker.transfer) == (Role.DECODE, reported)
+    (worker,) = said(worker=[W], connector=[f"{W}=mooncake"]).workers_of(facts(W, transfer=reported))
     assert worker.transfer == Transfer("mooncake", cache_dtype="fp8")
 
 
-def test_a_connector_for_all_makes_pairs_of_those_that_do_both() -> None:
+def test_a_connector_for_all_workers_applies_to_workers_of_both_roles() -> None:
     (worker,) = said(worker=[W], connector=["mooncake"]).workers_of(facts(W))
     assert (worker.role, worker.transfer) == (Role.BOTH, Transfer("mooncake"))
 
 
-@pytest.mark.parametrize(("option", "told"), [("prefill", "decode"), ("decode", "prefill")])
-def test_one_that_says_that_it_is_another_does_not_join(option: str, told: str) -> None:
-    with pytest.raises(WrongRole, match=f"{W} is a {told} worker, but was declared as --{option}"):
-        said(**{option: [W]}).workers_of(facts(W, role=told))
+@pytest.mark.parametrize(("option", "reported"), [("prefill", "decode"), ("decode", "prefill")])
+def test_a_worker_that_reports_another_role_does_not_join(option: str, reported: str) -> None:
+    with pytest.raises(WrongRole, match=f"{W} is a {reported} worker, but was declared as --{option}"):
+        said(**{option: [W]}).workers_of(facts(W, role=reported))
 
 
-def test_an_engine_without_a_connector_has_none() -> None:
+def test_a_connector_is_ignored_for_an_engine_without_one() -> None:
     (worker,) = said(decode=[W]).workers_of(facts(W, engine="openai"))
     assert worker.transfer is None
 
 
-def test_addresses_are_those_by_which_we_reach_it() -> None:
+def test_a_wildcard_transfer_address_becomes_the_address_of_the_worker() -> None:
     (worker,) = said().workers_of(
         facts(W, engine="sglang", role="prefill", transfer=Transfer("bootstrap", "*:8998"))
     )
     assert worker.transfer and worker.transfer.address == "10.0.0.3:8998"
 
 
-def test_places_are_said_of_workers() -> None:
+def test_topology_is_declared_by_worker() -> None:
     (worker,) = said(worker=[W], topology=[f"{W}=r1/h1"]).workers_of(facts(W))
     assert worker.topology == "r1/h1"
 
@@ -75,6 +75,6 @@ def test_places_are_said_of_workers() -> None:
         ({"prefill": ["x"]}, "worker: "),
     ],
 )
-def test_what_cannot_be_meant_is_refused(options: dict[str, list[str]], why: str) -> None:
+def test_a_wrong_declaration_is_rejected(options: dict[str, list[str]], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         said(**options)

@@ -1,4 +1,4 @@
-"""Names whose addresses are workers: looked up by the test's own resolver."""
+"""DNS names with workers as their addresses, looked up by the test's own resolver."""
 
 import socket
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ class World:
         return endpoint.workers if endpoint else ()
 
 
-async def test_each_address_is_a_worker_of_which_is_said_what_is_said_of_the_name() -> None:
+async def test_each_address_is_a_worker_with_the_options_of_its_name() -> None:
     world = World()
     assert world.resolver.add(NAME, Role.PREFILL)
     assert not world.resolver.add(NAME)
@@ -68,7 +68,7 @@ async def test_each_address_is_a_worker_of_which_is_said_what_is_said_of_the_nam
     await world.world.roster.stop()
 
 
-async def test_one_that_is_named_no_longer_drains_and_goes() -> None:
+async def test_an_address_no_longer_listed_drains_and_is_dropped() -> None:
     world = World()
     world.resolver.add(NAME)
     await world.look()
@@ -83,7 +83,7 @@ async def test_one_that_is_named_no_longer_drains_and_goes() -> None:
     await world.world.roster.stop()
 
 
-async def test_one_that_is_named_again_drains_no_longer() -> None:
+async def test_an_address_listed_again_stops_draining() -> None:
     world = World()
     world.resolver.add(NAME)
     await world.look()
@@ -93,7 +93,7 @@ async def test_one_that_is_named_again_drains_no_longer() -> None:
     await world.world.roster.stop()
 
 
-async def test_one_that_somebody_else_drains_goes_on_doing_so() -> None:
+async def test_a_drain_by_an_operator_survives_a_lookup() -> None:
     world = World()
     world.resolver.add(NAME)
     await world.look()
@@ -119,7 +119,7 @@ async def test_a_name_that_cannot_be_resolved_changes_nothing(caplog: pytest.Log
     await world.world.roster.stop()
 
 
-async def test_a_name_that_is_none_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_invalid_name_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.resolver.add(NAME)
     await world.look()
@@ -130,7 +130,7 @@ async def test_a_name_that_is_none_changes_nothing(caplog: pytest.LogCaptureFixt
     await world.world.roster.stop()
 
 
-async def test_more_addresses_than_any_fleet_are_not_used(
+async def test_addresses_beyond_the_bound_are_not_used(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_ADDRESSES", 2)
@@ -143,7 +143,7 @@ async def test_more_addresses_than_any_fleet_are_not_used(
     await world.world.roster.stop()
 
 
-async def test_an_address_that_is_nobodys_is_left_out_and_named() -> None:
+async def test_a_forbidden_address_is_left_out_and_named() -> None:
     world = World()
     world.resolver.add(NAME)
     await world.look("10.0.0.1", "169.254.169.254")
@@ -154,7 +154,7 @@ async def test_an_address_that_is_nobodys_is_left_out_and_named() -> None:
     await world.world.roster.stop()
 
 
-async def test_a_name_that_is_dropped_takes_its_workers_with_it() -> None:
+async def test_a_dropped_name_takes_its_workers_with_it() -> None:
     world = World()
     world.resolver.add(NAME)
     await world.look()
@@ -163,12 +163,12 @@ async def test_a_name_that_is_dropped_takes_its_workers_with_it() -> None:
     assert (world.urls, repr(world.resolver)) == ([], "Resolver([])")
 
 
-def test_addresses_as_urls() -> None:
+def test_addresses_become_urls() -> None:
     assert member_url("dns+http://w:1", "fd00::1") == "http://[fd00::1]:1"
     assert member_url("dns+https://w/base", "10.0.0.1") == "https://10.0.0.1:443/base"
 
 
-async def test_the_systems_own_answers() -> None:
+async def test_the_system_resolver_answers() -> None:
     assert "127.0.0.1" in await resolve("localhost", 80)
     with pytest.raises(OSError, match=r"\[Errno -?\d+\]"):
         await resolve("no-such-host.invalid", 80)

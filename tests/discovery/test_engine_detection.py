@@ -1,4 +1,4 @@
-"""Which engine an endpoint is."""
+"""Detection of the engine behind an endpoint."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def models(*owners: str) -> bytes:
         (b'{"data":[{"owned_by":"\xff"}]}', None),
     ],
 )
-def test_by_who_owns_its_models(body: bytes, engine: str | None) -> None:
+def test_an_engine_is_detected_by_the_owner_of_its_models(body: bytes, engine: str | None) -> None:
     assert name(Engines(ENGINES).by_models(body)) == engine
 
 
@@ -45,15 +45,15 @@ def test_by_who_owns_its_models(body: bytes, engine: str | None) -> None:
         (b"", None),
     ],
 )
-def test_by_how_its_metrics_are_called(page: bytes, engine: str | None) -> None:
+def test_an_engine_is_detected_by_the_names_of_its_metrics(page: bytes, engine: str | None) -> None:
     assert name(Engines(ENGINES).by_metrics(page)) == engine
 
 
-def test_whatever_else_speaks_openai() -> None:
+def test_any_other_server_is_a_plain_openai_server() -> None:
     assert Engines(ENGINES).other.name == "openai"
 
 
-def test_as_it_is_configured() -> None:
+def test_a_configured_engine_is_not_detected() -> None:
     engines = Engines(ENGINES, ["sglang", "http://a:1/=trtllm"])
     assert name(engines.configured("http://a:1")) == "trtllm"
     assert name(engines.configured("http://b:1")) == "sglang"
@@ -63,13 +63,13 @@ def test_as_it_is_configured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("option", "words"),
     [
         ("vlm", "engine: unknown engine 'vlm'; did you mean vllm?"),
         ("http://a:1=", "engine: unknown engine ''"),
         ("ftp://a=vllm", "engine: .*ftp"),
     ],
 )
-def test_a_bad_configuration_is_told(said: str, words: str) -> None:
+def test_a_wrong_engine_option_is_rejected(option: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        Engines(ENGINES, [said])
+        Engines(ENGINES, [option])

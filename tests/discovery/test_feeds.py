@@ -1,4 +1,4 @@
-"""Which transport an event source gets."""
+"""Transports of event sources."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ RUN = hash_blocks(tokens_of(range(2 * BLOCK_SIZE)), BLOCK_SIZE, ROOT)
 
 
 class Opened:
-    """Feeds into an index that knows W; `recovery_observer` heals it for those that have one."""
+    """Feeds into an index that knows W; `recovery_observer` is for its BLIND streams."""
 
     def __init__(self) -> None:
         self.tasks, self.known = Tasks(), Known(W.id)
@@ -69,7 +69,7 @@ def feeds(opened: Opened) -> Feeds:
 def ignore(worker: WorkerId, state: StreamState) -> None: ...
 
 
-async def test_an_address_is_subscribed_to_and_replays_if_it_can(feeds: Feeds) -> None:
+async def test_an_address_is_subscribed_to_with_replay_if_it_has_one(feeds: Feeds) -> None:
     async with session() as open_session:
         for replay in ("tcp://*:8", None):
             feed, subscription = feeds.open(W, EventSource(0, "tcp://*:7", replay), open_session, ignore)
@@ -80,7 +80,7 @@ async def test_an_address_is_subscribed_to_and_replays_if_it_can(feeds: Feeds) -
             feed.stop()
 
 
-async def test_a_path_is_polled_at_the_workers_own_address(feeds: Feeds) -> None:
+async def test_a_path_is_polled_at_the_address_of_the_worker(feeds: Feeds) -> None:
     async with session() as open_session:
         feed, subscription = feeds.open(W, EventSource(0, "/events"), open_session, ignore)
         assert isinstance(feed, PollFeed)
@@ -89,7 +89,7 @@ async def test_a_path_is_polled_at_the_workers_own_address(feeds: Feeds) -> None
         feed.stop()
 
 
-async def test_who_heals_is_told_of_each_subscription_and_of_its_end(opened: Opened) -> None:
+async def test_each_subscription_is_recovered_until_it_ends(opened: Opened) -> None:
     recovery_observer = opened.recovery_observer
     made = opened.feeds(recovery_observer=recovery_observer)
     async with session() as open_session:
@@ -102,8 +102,10 @@ async def test_who_heals_is_told_of_each_subscription_and_of_its_end(opened: Ope
 
 
 @pytest.mark.parametrize("can_recover", [True, False])
-async def test_a_shelf_is_healed_in_place_of_our_own_index(opened: Opened, can_recover: bool) -> None:
-    """But with the tree in Redis nothing is."""
+async def test_a_published_worker_is_recovered_in_its_rank_store_instead_of_our_index(
+    opened: Opened, can_recover: bool
+) -> None:
+    """With the tree in Redis there is no recovery."""
     known, recovery_observer, store = opened.known, opened.recovery_observer, RankStore(lambda: 1000)
     store.add_worker(W.id, ROOT, BLOCK_SIZE)
     shared = []
@@ -128,8 +130,8 @@ async def test_a_shelf_is_healed_in_place_of_our_own_index(opened: Opened, can_r
         assert recovery_observer.get(W.id) is None
 
 
-async def test_an_address_that_is_no_workers_is_refused(opened: Opened) -> None:
-    """Nothing is opened before that is known."""
+async def test_a_forbidden_event_address_is_rejected(opened: Opened) -> None:
+    """Nothing is opened before the address is checked."""
     feeds = opened.feeds(ways=Ways(), recovery_observer=opened.recovery_observer)
     async with session() as open_session:
         for source in (
@@ -144,13 +146,13 @@ async def test_an_address_that_is_no_workers_is_refused(opened: Opened) -> None:
         assert refusal and "metadata service" in refusal
 
 
-async def test_a_bad_address_is_refused(feeds: Feeds) -> None:
+async def test_a_malformed_address_is_rejected(feeds: Feeds) -> None:
     async with session() as open_session:
         with pytest.raises(ValueError, match="KV events at "):
             feeds.open(W, EventSource(0, "nonsense"), open_session, ignore)
 
 
-async def test_whether_events_can_be_had(feeds: Feeds) -> None:
+async def test_an_unreachable_publisher_has_a_reason(feeds: Feeds) -> None:
     source = EventSource(0, "tcp://*:9", "tcp://*:9")
     async with asyncio.timeout(5):
         assert await feeds.reach(W, source, 0.05) == (
@@ -160,10 +162,10 @@ async def test_whether_events_can_be_had(feeds: Feeds) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("endpoint", ["tcp://*:7", "/events"])
-async def test_a_worker_with_an_agent_is_told_of_by_it_and_what_is_polled_is_its_agents_alone(
+async def test_a_worker_with_an_agent_is_fed_by_it_and_its_polled_events_are_left_to_the_agent(
     opened: Opened, endpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody is there: a publisher is tried, and nothing that the agent would miss is taken from it."""
+    """No server listens: a publisher is tried, and no polled event is consumed that the agent would miss."""
     known, recovery_observer = opened.known, opened.recovery_observer
     agents = AgentFeeds(Agents(port=9), index=known.index, assumed=known.assumed, tasks=opened.tasks)
     made = opened.feeds(agents=agents, recovery_observer=recovery_observer)
@@ -180,5 +182,5 @@ async def test_a_worker_with_an_agent_is_told_of_by_it_and_what_is_polled_is_its
         assert feed.endpoint == ("grpc://127.0.0.1:9" if refused else "tcp://127.0.0.1:7")
         assert not list(
             recovery_observer.items()
-        )  # an agent does not know what its engine is asked to announce
+        )  # an agent does not know the announcements that its engine is asked for
         feed.stop()

@@ -1,4 +1,4 @@
-"""How workers stand with the fleet, by a clock that the test holds; decisions are the router's."""
+"""Lifecycle of workers, by a clock that the test moves; the router makes the decisions."""
 
 import asyncio
 import logging
@@ -28,13 +28,13 @@ A, B = WorkerId("a:1"), WorkerId("b:1")
 REQUEST = parse_request("/v1/completions", b'{"model":"m","prompt":"x"}')
 
 
-def told(name: str, role: Role = Role.BOTH) -> Worker:
+def worker_of(name: str, role: Role = Role.BOTH) -> Worker:
     transfer = None if role is Role.BOTH else Transfer("nixl")
     return Worker(WorkerId(name), f"http://{name}", (Served("m", "m"),), role=role, transfer=transfer)
 
 
 class World:
-    """A fleet and a router by least load, and what the standings ask for."""
+    """Fleet, a router by least load, and the lifecycle's view of them."""
 
     def __init__(self, warm_up_s: float = 10.0) -> None:
         self.now = 0.0
@@ -69,10 +69,10 @@ class World:
 
     def join(self, *names: str, role: Role = Role.BOTH) -> None:
         for name in names:
-            self.fleet.add(told(name, role))
+            self.fleet.add(worker_of(name, role))
             self.known.index.add_worker(WorkerId(name), root_hash("m"), None)
             self.known.assumed.add_worker(WorkerId(name), keep_s=600.0, max_blocks=100)
-            self.standings.joined([told(name, role)])
+            self.standings.joined([worker_of(name, role)])
 
     def decide(self, times: int = 1, *, ends: bool = True) -> Counter[WorkerId]:
         got: Counter[WorkerId] = Counter()
@@ -95,14 +95,17 @@ def metrics(tokens: float, running: int = 1) -> EngineMetrics:
     return EngineMetrics(running, 0, 0.5, step_tokens_total=tokens)
 
 
-def test_those_of_our_first_moments_may_have_been_there_for_long() -> None:
+def test_workers_found_at_the_start_do_not_warm_up() -> None:
     world = World()
     world.join(A, B)
     assert (world.state(A), world.router.observers.decided) == ("active", [])
 
 
-def test_one_that_joins_later_warms_up_whatever_the_policy() -> None:
-    """The policy would give all to the idle one. It gets, at first, a tenth of its half; in the end all."""
+def test_a_worker_that_joins_later_warms_up_under_any_policy() -> None:
+    """The policy would give all requests to the idle worker.
+
+    It gets a tenth of its half at first; in the end all.
+    """
     world = World()
     world.join(A)
     world.decide(1000, ends=False)
@@ -119,7 +122,7 @@ def test_one_that_joins_later_warms_up_whatever_the_policy() -> None:
     assert world.decide(200, ends=False)[B] == 200
 
 
-def test_a_preview_is_no_decision() -> None:
+def test_a_preview_uses_no_warm_up_share() -> None:
     world = World()
     world.join(A)
     world.now = 100.0
@@ -130,7 +133,7 @@ def test_a_preview_is_no_decision() -> None:
     assert world.decide(10)[B] == 1
 
 
-def test_without_a_warm_up_all_is_as_it_was() -> None:
+def test_without_a_warm_up_a_worker_is_active_at_once() -> None:
     world = World(warm_up_s=0.0)
     world.join(A)
     world.now = 100.0
@@ -138,7 +141,7 @@ def test_without_a_warm_up_all_is_as_it_was() -> None:
     assert (world.state(B), world.router.observers.decided) == ("active", [])
 
 
-def test_a_look_ends_a_warm_up_where_nobody_asks() -> None:
+def test_a_probe_ends_a_warm_up_without_requests() -> None:
     world = World()
     world.now = 100.0
     world.join(A)
@@ -148,7 +151,7 @@ def test_a_look_ends_a_warm_up_where_nobody_asks() -> None:
     assert world.state(A) == "active"
 
 
-def test_one_that_leaves_warms_up_no_more() -> None:
+def test_a_worker_that_leaves_ends_its_warm_up() -> None:
     world = World()
     world.now = 100.0
     world.join(A)
@@ -164,14 +167,14 @@ def test_a_prefill_worker_warms_up_by_the_prompts_that_it_could_have_had() -> No
     world.join("d:1", role=Role.DECODE)
     world.now = 100.0
     world.join("p:2", role=Role.PREFILL)
-    assert world.decide(20) == {WorkerId("d:1"): 20}  # none was split: it could have had none
+    assert world.decide(20) == {WorkerId("d:1"): 20}  # no request was split: the new one could have had none
     assert "credit 1.00" in repr(world.fleet.get(WorkerId("p:2")))
 
 
-# ejected -----------------------------------------------------------------------------------------
+# ejection ----------------------------------------------------------------------------------------
 
 
-def test_one_that_fails_again_and_again_gets_nothing_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_that_fails_repeatedly_is_ejected_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.join(A, B)
     for _ in range(2):
@@ -189,10 +192,10 @@ def test_one_that_fails_again_and_again_gets_nothing_for_a_while(caplog: pytest.
     assert world.elsewhere == []
 
 
-def test_the_last_one_of_a_model_stays_and_says_what_it_does(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_last_worker_of_a_model_is_not_ejected_and_has_a_reason(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.join(A, B)
-    world.standings.drain("http://b:1", [told(B)], "asked for")
+    world.standings.drain("http://b:1", [worker_of(B)], "asked for")
     with caplog.at_level(logging.WARNING):
         for _ in range(4):
             world.standings.failed(A, "it refused")
@@ -203,7 +206,7 @@ def test_the_last_one_of_a_model_stays_and_says_what_it_does(caplog: pytest.LogC
     assert world.decide(3) == {A: 3}
 
 
-def test_a_worker_without_an_adapter_any_more_is_not_ejected_for_that() -> None:
+def test_requests_for_an_unloaded_adapter_do_not_eject_a_worker() -> None:
     world = World()
     world.join(A, B)
     for _ in range(20):
@@ -214,7 +217,7 @@ def test_a_worker_without_an_adapter_any_more_is_not_ejected_for_that() -> None:
     assert world.state(A) == "ejected"
 
 
-def test_an_engine_without_steps_is_ejected_and_its_requests_go_elsewhere() -> None:
+def test_a_stalled_engine_is_ejected_and_its_requests_go_elsewhere() -> None:
     world = World()
     world.join(A, B)
     for world.now in (0.0, 30.0, 61.0):
@@ -227,7 +230,7 @@ def test_an_engine_without_steps_is_ejected_and_its_requests_go_elsewhere() -> N
     assert world.state(A) == "warm_up"
 
 
-def test_what_we_sent_counts_though_the_engine_does_not_tell_of_it() -> None:
+def test_requests_in_flight_here_count_even_if_the_engine_reports_none() -> None:
     world = World()
     world.join(A, B)
     world.standings.looked(A, metrics(100.0, running=0))
@@ -237,37 +240,37 @@ def test_what_we_sent_counts_though_the_engine_does_not_tell_of_it() -> None:
     assert world.state(A) == "ejected"
 
 
-def test_who_is_not_known_is_not_judged() -> None:
+def test_an_unknown_worker_is_not_judged() -> None:
     world = World()
     world.standings.failed(A, "late")
     world.standings.looked(A, metrics(1.0))
     assert world.standings.ejections == {}
 
 
-# drained -----------------------------------------------------------------------------------------
+# draining ----------------------------------------------------------------------------------------
 
 
-def test_an_endpoint_drains_and_drains_no_longer() -> None:
+def test_an_endpoint_drains_until_the_drain_is_undone() -> None:
     world = World()
     world.join(A, B)
-    assert world.standings.drain("http://a:1", [told(A)], "asked for")
-    assert not world.standings.drain("http://a:1", [told(A)], "asked for")
+    assert world.standings.drain("http://a:1", [worker_of(A)], "asked for")
+    assert not world.standings.drain("http://a:1", [worker_of(A)], "asked for")
     assert (world.standings.describe(A)["why"], world.decide(3)) == ("asked for", {B: 3})
-    assert world.standings.undo("http://a:1", [told(A)])
-    assert not world.standings.undo("http://a:1", [told(A)])
+    assert world.standings.undo("http://a:1", [worker_of(A)])
+    assert not world.standings.undo("http://a:1", [worker_of(A)])
     assert world.decide(20)[A] > 0
 
 
-def test_one_that_drains_does_so_as_another_process_too() -> None:
+def test_a_restarted_worker_goes_on_draining() -> None:
     world = World()
     world.join(A, B)
-    world.standings.drain("http://a:1", [told(A)], "asked for")
+    world.standings.drain("http://a:1", [worker_of(A)], "asked for")
     world.standings.left(A)
     world.join(A)
     assert world.state(A) == "draining"
 
 
-def test_what_is_left_are_requests_and_those_that_have_yet_to_fetch() -> None:
+def test_requests_in_flight_and_blocks_not_yet_fetched_are_left_while_draining() -> None:
     world = World()
     world.join(A, B)
     world.router.decide(REQUEST, exclude=[B])
@@ -275,14 +278,14 @@ def test_what_is_left_are_requests_and_those_that_have_yet_to_fetch() -> None:
     assert world.standings.num_left(A) == 3
 
 
-def test_one_that_is_to_go_does_when_nothing_is_left() -> None:
+def test_a_leaving_worker_is_dropped_when_no_request_is_left() -> None:
     world = World()
     world.join(A)
     decision = world.router.decide(REQUEST)
-    world.standings.drain("http://a:1", [told(A)], "its name is gone", is_last=True)
-    assert world.standings.to_drop(lambda url: [told(A)]) == []
+    world.standings.drain("http://a:1", [worker_of(A)], "its name is gone", is_last=True)
+    assert world.standings.to_drop(lambda url: [worker_of(A)]) == []
     world.router.finish(decision)
-    assert world.standings.to_drop(lambda url: [told(A)]) == ["http://a:1"]
+    assert world.standings.to_drop(lambda url: [worker_of(A)]) == ["http://a:1"]
     world.standings.dropped("http://a:1", [A])
     assert ([(each.url, each.why) for each in world.standings.gone], world.standings.num_gone) == (
         [("http://a:1", "its name is gone")],
@@ -290,15 +293,15 @@ def test_one_that_is_to_go_does_when_nothing_is_left() -> None:
     )
 
 
-def test_another_gateway_is_told_who_drains() -> None:
+def test_draining_workers_are_listed_for_other_gateways() -> None:
     world = World()
     world.join(A, B)
-    world.standings.drain("http://a:1", [told(A)], "asked for")
-    world.standings.drain("http://b:1", [told(B)], "asked for", is_last=True)
+    world.standings.drain("http://a:1", [worker_of(A)], "asked for")
+    world.standings.drain("http://b:1", [worker_of(B)], "asked for", is_last=True)
     assert world.standings.specs == ["draining=http://a:1", "leaving=http://b:1"]
 
 
-async def test_what_was_told_by_another_gateway_is_gone_on_with() -> None:
+async def test_drains_of_another_gateway_are_resumed() -> None:
     world, fleet = RosterWorld(), World()
     await world.add()
     fleet.standings.resume([(URL, True), ("http://late:1", False)], world.roster)
@@ -306,7 +309,7 @@ async def test_what_was_told_by_another_gateway_is_gone_on_with() -> None:
     await world.roster.stop()
 
 
-async def test_the_roster_lets_go_of_them() -> None:
+async def test_a_leaving_worker_is_dropped_from_the_roster() -> None:
     world, fleet = RosterWorld(), World()
     await world.add()
     fleet.standings.drain(URL, (), "asked for", is_last=True)

@@ -1,7 +1,7 @@
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.discovery.lifecycle_metrics import StandingsCollector
-from tests.discovery.test_lifecycle import A, B, World, told
+from tests.discovery.test_lifecycle import A, B, World, worker_of
 
 
 def page(world: World, *joining: str) -> set[str]:
@@ -13,16 +13,16 @@ def page(world: World, *joining: str) -> set[str]:
 def test_each_worker_has_one_state() -> None:
     world = World()
     world.join(A, B)
-    world.standings.drain("http://a:1", [told(A)], "asked for")
-    told_of = {line for line in page(world, "http://late:1") if line.startswith("kvgate_worker_state")}
-    assert told_of == {
+    world.standings.drain("http://a:1", [worker_of(A)], "asked for")
+    states = {line for line in page(world, "http://late:1") if line.startswith("kvgate_worker_state")}
+    assert states == {
         'kvgate_worker_state{state="draining",worker="a:1"} 1.0',
         'kvgate_worker_state{state="active",worker="b:1"} 1.0',
         'kvgate_worker_state{state="joining",worker="http://late:1"} 1.0',
     }
 
 
-def test_who_was_left_out_and_who_is_gone_is_counted() -> None:
+def test_ejections_and_removed_endpoints_are_counted() -> None:
     world = World()
     world.join(A, B)
     for _ in range(2):

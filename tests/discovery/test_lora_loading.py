@@ -1,4 +1,4 @@
-"""A gateway that has workers load adapters: real sockets, simulated engines."""
+"""Adapters loaded by workers on a gateway's request: real sockets, simulated engines."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.process
 
 @asynccontextmanager
 async def loading(**options: Any) -> AsyncIterator[Fleet]:
-    """Names are looked for when somebody asks for that, and else hardly ever."""
+    """Fleet with a gateway that looks for adapter names on request only, or nearly."""
     async with fleet(admin_load_adapters=True, **options) as f:
         yield f
 
@@ -34,8 +34,8 @@ async def load(f: Fleet, name: str, path: str = "/adapters/x", **more: Any) -> t
     return await ask(f, "POST", json={"adapter": name, "path": path, **more})
 
 
-def said(told: dict[str, Any]) -> dict[str, tuple[bool, bool]]:
-    return {each["url"]: (each["is_done"], each["is_listed"]) for each in told["workers"]}
+def outcomes(body: dict[str, Any]) -> dict[str, tuple[bool, bool]]:
+    return {each["url"]: (each["is_done"], each["is_listed"]) for each in body["workers"]}
 
 
 async def complete(f: Fleet, model: str) -> tuple[int, str | None]:
@@ -46,74 +46,74 @@ async def complete(f: Fleet, model: str) -> tuple[int, str | None]:
         return answer.status, answer.headers.get("x-kvgate-worker")
 
 
-async def test_all_workers_of_the_model_have_it_and_the_next_request_goes_there() -> None:
+async def test_an_adapter_is_loaded_by_all_workers_of_its_model_and_serves_the_next_request() -> None:
     async with loading() as f:
-        one, two = [await f.join("m", runtime_lora=True) for _ in range(2)]
+        first, second = [await f.join("m", runtime_lora=True) for _ in range(2)]
         other = await f.join("n", runtime_lora=True)
         assert (await complete(f, "a"))[0] == 404
-        status, told = await load(f, "a", model="m")
-        assert (status, said(told)) == (200, {one.url: (True, True), two.url: (True, True)})
-        assert told["adapter"] == "a" and "error" not in told
+        status, body = await load(f, "a", model="m")
+        assert (status, outcomes(body)) == (200, {first.url: (True, True), second.url: (True, True)})
+        assert body["adapter"] == "a" and "error" not in body
         assert (await complete(f, "a"))[0] == 200
-        assert one.engine and other.engine
-        assert (one.engine.adapters, other.engine.adapters) == ({"a": "/adapters/x"}, {})
+        assert first.engine and other.engine
+        assert (first.engine.adapters, other.engine.adapters) == ({"a": "/adapters/x"}, {})
         assert await ask(f, "GET") == (
             200,
-            {"adapters": [{"name": "a", "root": "m", "workers": [one.url, two.url], "not_used_at": []}]},
+            {"adapters": [{"name": "a", "root": "m", "workers": [first.url, second.url], "not_used_at": []}]},
         )
-        status, told = await ask(f, "DELETE", "/a")
-        assert (status, said(told)) == (200, {one.url: (True, False), two.url: (True, False)})
+        status, body = await ask(f, "DELETE", "/a")
+        assert (status, outcomes(body)) == (200, {first.url: (True, False), second.url: (True, False)})
         assert (await complete(f, "a"))[0] == 404
 
 
-async def test_chosen_workers_only() -> None:
+async def test_an_adapter_is_loaded_by_chosen_workers_only() -> None:
     async with loading() as f:
-        one, two = [await f.join("m", runtime_lora=True) for _ in range(2)]
-        status, told = await load(f, "org/a", workers=[two.url.removeprefix("http://")])
-        assert (status, said(told)) == (200, {two.url: (True, True)})
+        first, second = [await f.join("m", runtime_lora=True) for _ in range(2)]
+        status, body = await load(f, "org/a", workers=[second.url.removeprefix("http://")])
+        assert (status, outcomes(body)) == (200, {second.url: (True, True)})
         for _ in range(4):
-            assert await complete(f, "org/a") == (200, two.url.removeprefix("http://"))
-        assert (await load(f, "org/a", workers=[one.url, one.url]))[0] == 200
-        status, told = await ask(f, "DELETE", f"/org/a?worker={two.url}")
-        assert (status, said(told)) == (200, {two.url: (True, False)})
-        assert await complete(f, "org/a") == (200, one.url.removeprefix("http://"))
+            assert await complete(f, "org/a") == (200, second.url.removeprefix("http://"))
+        assert (await load(f, "org/a", workers=[first.url, first.url]))[0] == 200
+        status, body = await ask(f, "DELETE", f"/org/a?worker={second.url}")
+        assert (status, outcomes(body)) == (200, {second.url: (True, False)})
+        assert await complete(f, "org/a") == (200, first.url.removeprefix("http://"))
 
 
-async def test_one_that_has_it_already_is_no_failure_unless_it_is_another() -> None:
+async def test_loading_a_loaded_adapter_succeeds_unless_its_path_differs() -> None:
     async with loading() as f:
-        one, two = [await f.join("m", runtime_lora=True) for _ in range(2)]
-        assert (await load(f, "a", workers=[one.url]))[0] == 200
-        status, told = await load(f, "a")
-        assert (status, said(told)) == (200, {one.url: (True, True), two.url: (True, True)})
-        assert told["workers"][0]["message"] == "already loaded"
-        status, told = await load(f, "a", "/adapters/y")
-        assert (status, said(told)) == (502, {one.url: (False, True), two.url: (False, True)})
-        assert "another adapter has this name (from /adapters/x); unload it first" in told["error"]["message"]
+        first, second = [await f.join("m", runtime_lora=True) for _ in range(2)]
+        assert (await load(f, "a", workers=[first.url]))[0] == 200
+        status, body = await load(f, "a")
+        assert (status, outcomes(body)) == (200, {first.url: (True, True), second.url: (True, True)})
+        assert body["workers"][0]["message"] == "already loaded"
+        status, body = await load(f, "a", "/adapters/y")
+        assert (status, outcomes(body)) == (502, {first.url: (False, True), second.url: (False, True)})
+        assert "another adapter has this name (from /adapters/x); unload it first" in body["error"]["message"]
 
 
-async def test_each_says_what_is_in_the_way() -> None:
+async def test_each_failed_worker_has_its_reason() -> None:
     async with loading(admin_adapter_timeout_s=0.3) as f:
         good, plain = await f.join("m", runtime_lora=True), await f.join("m")
-        status, told = await load(f, "a")
-        assert (status, said(told)) == (502, {good.url: (True, True), plain.url: (False, False)})
-        assert told["error"]["message"] == (
+        status, body = await load(f, "a")
+        assert (status, outcomes(body)) == (502, {good.url: (True, True), plain.url: (False, False)})
+        assert body["error"]["message"] == (
             f"1 of 2 workers did not: {plain.url}: no /v1/load_lora_adapter: start the engine with "
             "--enable-lora, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True to load adapters"
         )
-        _, told = await load(f, "b", "/missing", workers=[good.url])
-        assert "answered 404: Loading lora b failed: No adapter found" in told["error"]["message"]
+        _, body = await load(f, "b", "/missing", workers=[good.url])
+        assert "answered 404: Loading lora b failed: No adapter found" in body["error"]["message"]
         await plain.stop()
-        _, told = await load(f, "b", workers=[plain.url])
-        assert "/v1/load_lora_adapter: " in told["error"]["message"]
+        _, body = await load(f, "b", workers=[plain.url])
+        assert "/v1/load_lora_adapter: " in body["error"]["message"]
 
 
-async def test_sglang_is_asked_to_unload_in_its_own_way_and_to_load_not_at_all() -> None:
-    """It would answer requests for the adapter from its base."""
+async def test_sglang_unloads_an_adapter_in_its_own_way_and_loads_none() -> None:
+    """SGLang would answer requests for the adapter from its base."""
     async with loading() as f:
         sim = await f.join("m", runtime_lora=True, pd_protocol="sglang", lora=("old",))
-        status, told = await load(f, "a")
-        assert (status, said(told)) == (502, {sim.url: (False, False)})
-        assert "not loaded" in told["error"]["message"]
+        status, body = await load(f, "a")
+        assert (status, outcomes(body)) == (502, {sim.url: (False, False)})
+        assert "not loaded" in body["error"]["message"]
         (listed,) = (await ask(f, "GET"))[1]["adapters"]
         assert (listed["name"], listed["not_used_at"]) == ("old", [sim.url])
         assert (await ask(f, "DELETE", "/old?model=m"))[0] == 200
@@ -123,7 +123,7 @@ async def test_sglang_is_asked_to_unload_in_its_own_way_and_to_load_not_at_all()
 @pytest.mark.parametrize(
     ("wish", "status", "message"),
     [
-        ({"workers": ["http://nobody:1", "x"]}, 404, "no worker 'http://nobody:1', 'x'"),
+        ({"workers": ["http://unknown:1", "x"]}, 404, "no worker 'http://unknown:1', 'x'"),
         ({"workers": ["{m}"], "model": "n"}, 400, "model: 'n' is not served by {m}"),
         ({"model": "gone"}, 404, "model: no worker serves 'gone'; known: m, n"),
         ({}, 400, "model: required, one of: m, n"),
@@ -134,7 +134,7 @@ async def test_sglang_is_asked_to_unload_in_its_own_way_and_to_load_not_at_all()
         ({"path": " "}, 400, "path: give 1 to 256 printable characters"),
     ],
 )
-async def test_what_cannot_be_reaches_no_worker(wish: dict[str, Any], status: int, message: str) -> None:
+async def test_an_invalid_load_reaches_no_worker(wish: dict[str, Any], status: int, message: str) -> None:
     async with loading(models={"m": ModelTable(aliases=["fast"])}) as f:
         m = await f.join("m", runtime_lora=True)
         n = await f.join("n", runtime_lora=True, lora=("taken",))
@@ -151,31 +151,31 @@ def _rest(wish: dict[str, Any], workers: list[str]) -> dict[str, Any]:
     return {name: wish[name] for name in ("path", "model") if name in wish} | {"workers": workers}
 
 
-async def test_an_alias_names_its_model_and_one_that_has_not_joined_is_said() -> None:
+async def test_an_alias_names_its_model_and_a_worker_that_has_not_joined_is_rejected() -> None:
     async with loading(models={"m": ModelTable(aliases=["fast"])}) as f:
         m = await f.join("m", runtime_lora=True)
         await f.join("n", runtime_lora=True)
-        assert said((await load(f, "a", model="fast"))[1]) == {m.url: (True, True)}
+        assert outcomes((await load(f, "a", model="fast"))[1]) == {m.url: (True, True)}
         f.gateway.roster.add("http://127.0.0.1:9")
-        status, told = await load(f, "b", workers=["http://127.0.0.1:9"])
-        assert (status, told["error"]["message"]) == (
+        status, body = await load(f, "b", workers=["http://127.0.0.1:9"])
+        assert (status, body["error"]["message"]) == (
             409,
             "http://127.0.0.1:9 has not joined yet. No worker was asked",
         )
 
 
-async def test_what_is_nowhere_is_unloaded_nowhere() -> None:
+async def test_unloading_an_unknown_adapter_is_404() -> None:
     async with loading() as f:
         m = await f.join("m", runtime_lora=True, lora=("mine",))
         assert (await ask(f, "DELETE", "/a"))[0] == 404
-        status, told = await ask(f, "DELETE", f"/a?worker={m.url}")
-        assert (status, told["error"]["message"]) == (404, f"no adapter 'a' at {m.url}")
+        status, body = await ask(f, "DELETE", f"/a?worker={m.url}")
+        assert (status, body["error"]["message"]) == (404, f"no adapter 'a' at {m.url}")
         assert (await ask(f, "DELETE", "/m"))[0] == 404, "a model is no adapter"
         assert (await ask(f, "DELETE", "/mine?model=gone"))[0] == 404
 
 
 class Keyed:
-    """A worker under a path, with a key of its own, that loads slowly or says nothing."""
+    """Worker under a path, with its own key, that loads slowly or never answers."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, str, Any]] = []
@@ -209,31 +209,31 @@ async def test_a_worker_is_asked_with_its_own_key_under_its_own_path(tmp_path: P
             worker=[url], workers=tables, tokenizer_probe=False, admin_adapter_timeout_s=0.5
         ) as f:
             await f.until(lambda: _has_joined(f))
-            status, told = await load(f, "a")
-            assert (status, told["workers"][0]["message"]) == (
+            status, body = await load(f, "a")
+            assert (status, body["workers"][0]["message"]) == (
                 502,
                 "no answer to /v1/load_lora_adapter within 0.5 s",
             )
             worker.answers.set()
-            status, told = await load(f, "a")
+            status, body = await load(f, "a")
             assert status == 200
-            assert told["workers"][0]["message"] == (
+            assert body["workers"][0]["message"] == (
                 "Success; but it does not list it: is there more than one API server behind this address?"
             )
-            body = {"lora_name": "a", "lora_path": "/adapters/x"}
-            assert worker.seen == [("/under/v1/load_lora_adapter", "Bearer its-own", body)] * 2
+            request = {"lora_name": "a", "lora_path": "/adapters/x"}
+            assert worker.seen == [("/under/v1/load_lora_adapter", "Bearer its-own", request)] * 2
 
 
 async def _has_joined(f: Fleet) -> bool:
     return len(f.gateway.fleet) == 1
 
 
-async def test_names_that_changed_behind_our_back_are_asked_for() -> None:
+async def test_names_that_changed_at_an_engine_are_found_on_request() -> None:
     async with loading() as f:
         sim = await f.join("m", runtime_lora=True)
-        body = {"lora_name": "a", "lora_path": "/x"}
-        async with f.session.post(f"{sim.url}/v1/load_lora_adapter", json=body) as answer:
+        request = {"lora_name": "a", "lora_path": "/x"}
+        async with f.session.post(f"{sim.url}/v1/load_lora_adapter", json=request) as answer:
             assert answer.status == 200
-        status, told = await ask(f, "POST", "/names", json={})
-        assert (status, [each["name"] for each in told["adapters"]]) == (200, ["a"])
+        status, body = await ask(f, "POST", "/names", json={})
+        assert (status, [each["name"] for each in body["adapters"]]) == (200, ["a"])
         assert (await complete(f, "a"))[0] == 200

@@ -1,4 +1,4 @@
-"""What engines answer, as they do: vLLM 0.32 and SGLang, and what stands before them."""
+"""Answers of vLLM 0.32 and SGLang to the loading of adapters, and of servers in front of them."""
 
 import pytest
 
@@ -9,7 +9,7 @@ NO_ROUTE = "no /load: start the engine with --enable-lora to load adapters"
 CALLS = AdapterCalls("/load", "/unload", "--enable-lora")
 
 
-def test_the_bodies_are_those_of_both_engines() -> None:
+def test_request_bodies_are_those_of_both_engines() -> None:
     assert load_body("a", "/p") == {"lora_name": "a", "lora_path": "/p"}
     assert unload_body("a") == {"lora_name": "a"}
 
@@ -33,7 +33,7 @@ def test_the_bodies_are_those_of_both_engines() -> None:
         (500, b'{"error":{}}', False, "answered 500"),
     ],
 )  # fmt: skip
-def test_what_an_answer_means(status: int, body: bytes, is_done: bool, message: str) -> None:
+def test_an_answer_is_read_as_its_outcome(status: int, body: bytes, is_done: bool, message: str) -> None:
     assert outcome(status, body, "/load", CALLS) == Outcome(is_done, message)
 
 
@@ -42,7 +42,7 @@ def test_a_long_answer_is_cut() -> None:
 
 
 @pytest.mark.parametrize("name", ["", " a", "a\n", "a" * 257, "\x1b[2J"])
-def test_a_name_is_one_that_can_be_shown(name: str) -> None:
+def test_a_name_that_cannot_be_printed_is_rejected(name: str) -> None:
     with pytest.raises(ValueError, match="adapter: give 1 to 256 printable characters"):
         check_name(name)
     assert check_name("org/a b") == "org/a b"

@@ -1,4 +1,4 @@
-"""A worker's conduct as a table of what happens to it, by a clock that the test holds."""
+"""Outlier detection of one worker as a table of events, by a clock that the test moves."""
 
 import pytest
 
@@ -17,23 +17,23 @@ def working(tokens: float, num_here: int = 1, usage: float = 0.5) -> Progress:
     return Progress(tokens, usage, num_here)
 
 
-def test_failures_in_a_row_eject_it() -> None:
+def test_failures_in_a_row_eject_a_worker() -> None:
     ejection = fail(Conduct(RULES), 3)
     assert ejection == Ejection("failures", "failed requests (3 in a row): it refused")
 
 
-def test_an_answer_in_between_begins_the_row_anew() -> None:
+def test_an_answer_between_failures_resets_the_count() -> None:
     conduct = Conduct(RULES)
     assert fail(conduct, 2) is None
     assert fail(conduct, 2, answered=1) is None
     assert fail(conduct, 1, answered=1) is not None
 
 
-def test_never_where_that_is_said() -> None:
+def test_no_failure_ejects_where_it_is_turned_off() -> None:
     assert fail(Conduct(Rules(num_failures=0)), 100) is None
 
 
-def test_it_is_let_in_after_a_while_that_doubles() -> None:
+def test_each_ejection_lasts_twice_the_one_before() -> None:
     conduct, now = Conduct(RULES), 0.0
     seconds = []
     for _ in range(7):
@@ -48,7 +48,7 @@ def test_it_is_let_in_after_a_while_that_doubles() -> None:
     assert seconds == [10.0, 20.0, 40.0, 80.0, 160.0, LONGEST_S, LONGEST_S]
 
 
-def test_let_in_again_one_failure_is_enough_until_it_has_answered_well() -> None:
+def test_after_readmission_one_failure_ejects_until_answers_went_well() -> None:
     conduct = Conduct(RULES)
     conduct.eject(Ejection("failures", "x"), 0.0)
     conduct.returned(10.0)
@@ -60,13 +60,13 @@ def test_let_in_again_one_failure_is_enough_until_it_has_answered_well() -> None
     assert fail(conduct, 1, answered=WELL_AFTER) is not None
 
 
-def test_what_fails_while_it_is_ejected_is_of_before() -> None:
+def test_failures_during_an_ejection_do_not_count() -> None:
     conduct = Conduct(RULES)
     conduct.eject(Ejection("failures", "x"), 0.0)
     assert conduct.failed("cut", 0) is None
 
 
-def test_no_step_while_requests_wait_ejects_it() -> None:
+def test_no_step_while_requests_wait_ejects_a_worker() -> None:
     conduct = Conduct(RULES)
     assert conduct.looked(working(100.0), 0.0) is None
     assert conduct.looked(working(100.0), 59.0) is None
@@ -79,17 +79,17 @@ def test_no_step_while_requests_wait_ejects_it() -> None:
     [
         pytest.param(working(101.0), id="tokens move"),
         pytest.param(working(100.0, usage=0.6), id="a long prompt fills the cache"),
-        pytest.param(working(100.0, num_here=0), id="nobody waits"),
+        pytest.param(working(100.0, num_here=0), id="no request waits"),
     ],
 )
-def test_it_is_not_stalled(then: Progress) -> None:
+def test_a_worker_with_progress_or_without_requests_is_not_stalled(then: Progress) -> None:
     conduct = Conduct(RULES)
     conduct.looked(working(100.0), 0.0)
     conduct.looked(then, 50.0)
     assert conduct.looked(then, 109.0) is None
 
 
-def test_an_engine_that_does_not_tell_is_not_judged() -> None:
+def test_an_engine_that_reports_no_progress_is_not_judged() -> None:
     conduct = Conduct(RULES)
     assert [conduct.looked(None, now) for now in (0.0, 1000.0)] == [None, None]
 
@@ -103,19 +103,19 @@ def stalled() -> Conduct:
     return conduct
 
 
-def test_a_stalled_one_stays_out_while_requests_are_stuck_there() -> None:
+def test_a_stalled_worker_stays_ejected_while_requests_are_stuck() -> None:
     conduct = stalled()
     conduct.looked(working(100.0), 100.0)
     assert not conduct.may_return(100.0)
 
 
-def test_a_stalled_one_comes_back_when_steps_move() -> None:
+def test_a_stalled_worker_returns_when_its_steps_move() -> None:
     conduct = stalled()
     conduct.looked(working(101.0), 62.0)
     assert conduct.may_return(62.0)
 
 
-def test_a_stalled_one_that_has_nothing_left_is_tried_after_a_while() -> None:
+def test_a_stalled_worker_without_requests_returns_after_a_while() -> None:
     conduct = stalled()
     conduct.looked(working(100.0, num_here=0), 62.0)
     assert not conduct.may_return(62.0)
@@ -123,5 +123,5 @@ def test_a_stalled_one_that_has_nothing_left_is_tried_after_a_while() -> None:
     assert conduct.may_return(70.0)
 
 
-def test_its_state_is_visible() -> None:
+def test_its_repr_shows_the_state() -> None:
     assert (repr(Conduct(RULES)), "no step" in repr(stalled())) == ("Conduct(well)", True)

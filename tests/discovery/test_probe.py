@@ -1,4 +1,4 @@
-"""What is asked of an endpoint, and what each bad answer is called."""
+"""Requests of a probe, and the name of each bad answer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -58,7 +58,7 @@ async def probe(endpoint: Endpoint) -> AsyncIterator[Probe]:
         yield Probe(endpoint.url, only(FakeEngine()), open_session, {"authorization": "Bearer k"})
 
 
-async def test_everything_the_endpoint_tells(endpoint: Endpoint, probe: Probe) -> None:
+async def test_facts_have_every_answer_of_the_endpoint(endpoint: Endpoint, probe: Probe) -> None:
     facts = await probe.facts()
     assert (facts.url, facts.engine, facts.version, facts.start_time_s) == (endpoint.url, "fake", "1.2", 5.0)
     assert [model.id for model in facts.models] == ["m"]
@@ -67,7 +67,7 @@ async def test_everything_the_endpoint_tells(endpoint: Endpoint, probe: Probe) -
     assert {authorization for _, authorization in endpoint.seen} == {"Bearer k"}
 
 
-async def test_an_older_engine_tells_less(endpoint: Endpoint, probe: Probe) -> None:
+async def test_facts_of_an_older_engine_are_fewer(endpoint: Endpoint, probe: Probe) -> None:
     for path in ("/metrics", "/kv_event_sources", "/version"):
         del endpoint.answers[path]
     facts = await probe.facts()
@@ -103,7 +103,7 @@ async def test_a_bad_answer_is_named_by_its_path(
     assert words in str(caught.value)
 
 
-async def test_an_address_as_clients_are_given_it_is_told_to_be_too_long(endpoint: Endpoint) -> None:
+async def test_an_address_that_ends_in_v1_is_rejected_with_the_shorter_one(endpoint: Endpoint) -> None:
     async with session() as open_session:
         probe = Probe(f"{endpoint.url}/v1", only(FakeEngine()), open_session, {})
         with pytest.raises(ProbeError, match="/v1/v1/models answered 404; give the .* without /v1$"):
@@ -118,7 +118,7 @@ async def test_health_is_200_and_nothing_else(endpoint: Endpoint, probe: Probe) 
             await probe.check_health()
 
 
-async def test_metrics_may_hold_bytes_that_are_no_text(endpoint: Endpoint, probe: Probe) -> None:
+async def test_metrics_may_hold_invalid_utf8(endpoint: Endpoint, probe: Probe) -> None:
     endpoint.answers["/metrics"] = (200, b'{"0": {"block_size": 16}}')
     assert (await probe.metrics())[0].block_size == 16
     endpoint.answers["/metrics"] = (503, b"")
@@ -141,20 +141,20 @@ async def test_a_list_of_more_objects_than_are_used_is_refused_by_name(
         await probe.facts()
 
 
-async def test_a_silent_endpoint_is_given_up(endpoint: Endpoint) -> None:
+async def test_a_silent_endpoint_times_out(endpoint: Endpoint) -> None:
     endpoint.gate.clear()
     async with session(timeout_s=0.05) as open_session:
         with pytest.raises(ProbeError, match="/health did not answer in time"):
             await Probe(endpoint.url, only(FakeEngine()), open_session, {}).check_health()
 
 
-async def test_an_endpoint_that_is_not_there() -> None:
+async def test_an_endpoint_without_a_listener_is_refused() -> None:
     async with session() as open_session:
         with pytest.raises(ProbeError, match="http://127.0.0.1:9/health: Cannot connect"):
             await Probe("http://127.0.0.1:9", only(FakeEngine()), open_session, {}).check_health()
 
 
-async def test_an_error_without_words_is_called_by_its_name(probe: Probe) -> None:
+async def test_an_error_without_a_message_is_called_by_its_name(probe: Probe) -> None:
     class Mute:
         def call(self, *args: object, **kwargs: object) -> None:
             raise aiohttp.ClientError
@@ -164,14 +164,14 @@ async def test_an_error_without_words_is_called_by_its_name(probe: Probe) -> Non
         await probe.check_health()
 
 
-async def told(endpoint: Endpoint) -> str:
+async def engine_of(endpoint: Endpoint) -> str:
     async with session() as open_session:
         return (await Probe(endpoint.url, Engines(ENGINES), open_session, {}).facts()).engine
 
 
 async def test_the_engine_is_found_by_its_models(endpoint: Endpoint) -> None:
     endpoint.answers = {"/v1/models": (200, b'{"data":[{"id":"m","owned_by":"sglang"}]}')}
-    assert await told(endpoint) == "sglang"
+    assert await engine_of(endpoint) == "sglang"
     assert [path for path, _ in endpoint.seen] == ["/v1/models", "/metrics", "/server_info"]
 
 
@@ -187,21 +187,21 @@ async def test_the_engine_is_found_by_its_metrics(
     endpoint: Endpoint, path: str, page: bytes, engine: str
 ) -> None:
     endpoint.answers = {"/v1/models": (200, b'{"data":[{"id":"m","owned_by":"us"}]}'), path: (200, page)}
-    assert await told(endpoint) == engine
+    assert await engine_of(endpoint) == engine
 
 
-async def test_an_engine_without_a_health_path_is_well_if_it_lists_its_models(endpoint: Endpoint) -> None:
+async def test_an_engine_without_a_health_path_is_healthy_if_it_lists_its_models(endpoint: Endpoint) -> None:
     endpoint.answers = {"/v1/models": (200, b'{"data":[{"id":"m","owned_by":"library"}]}')}
     async with session() as open_session:
         probe = Probe(endpoint.url, Engines(ENGINES), open_session, {})
-        assert await probe.metrics() == {}  # not asked before it is known whose they are
+        assert await probe.metrics() == {}  # not asked before the engine is known
         await probe.check_health()
         endpoint.answers = {}
         with pytest.raises(ProbeError, match="/v1/models answered 404"):
             await probe.check_health()
 
 
-async def test_one_answer_about_everything(endpoint: Endpoint) -> None:
+async def test_one_info_path_supplies_all_facts(endpoint: Endpoint) -> None:
     engine = FakeEngine()
     engine.paths = EnginePaths("/health", "/metrics", "/v1/models", info="/info")
     endpoint.answers["/info"] = (
@@ -214,7 +214,7 @@ async def test_one_answer_about_everything(endpoint: Endpoint) -> None:
 
 
 @pytest.mark.parametrize("is_published", [True, False])
-async def test_events_are_polled_where_nobody_publishes_them(endpoint: Endpoint, is_published: bool) -> None:
+async def test_events_are_polled_where_none_are_published(endpoint: Endpoint, is_published: bool) -> None:
     publisher = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
     port = publisher.sockets[0].getsockname()[1]
     if not is_published:
@@ -228,7 +228,7 @@ async def test_events_are_polled_where_nobody_publishes_them(endpoint: Endpoint,
     publisher.close()
 
 
-async def test_nothing_is_published_beside_a_unix_socket() -> None:
+async def test_a_worker_on_a_unix_socket_has_no_publisher() -> None:
     async with session() as open_session:
         probe = Probe("unix:/run/x.sock", Engines(ENGINES), open_session, {})
         assert not await probe._publishes()
@@ -249,7 +249,7 @@ async def test_a_number_of_thousands_of_digits_is_no_number(endpoint: Endpoint, 
     assert facts.ranks[0].block_size is None
 
 
-async def test_what_cannot_be_read_for_whatever_reason_is_the_endpoints_failure(
+async def test_an_answer_that_cannot_be_parsed_is_a_probe_error(
     endpoint: Endpoint, probe: Probe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await probe.facts()
@@ -275,7 +275,7 @@ async def test_more_ranks_than_any_engine_has_are_refused(endpoint: Endpoint) ->
             await Probe(endpoint.url, Engines(ENGINES), open_session, {}).facts()
 
 
-async def test_names_that_cannot_be_used_are_ignored_and_the_log_has_it_once(
+async def test_unusable_model_names_are_ignored_and_logged_once(
     endpoint: Endpoint, probe: Probe, caplog: pytest.LogCaptureFixture
 ) -> None:
     endpoint.answers["/v1/models"] = 200, b'[{"id": "m", "root": "root"}, {"id": "a\\nERROR"}, {"id": ""}]'

@@ -1,4 +1,4 @@
-"""From what an endpoint tells of itself to workers, names and event sources."""
+"""Workers, names and event sources, made from an endpoint's facts."""
 
 from dataclasses import replace
 from typing import Any
@@ -43,7 +43,7 @@ def facts(url: str = URL, **fields: object) -> Facts:
         ("http://host/Team/a/", "http://host/Team/a"),
     ],
 )
-def test_a_base_url_is_kept_in_one_form(given_url: str, kept: str) -> None:
+def test_a_base_url_is_normalized(given_url: str, kept: str) -> None:
     assert endpoint_url(given_url) == kept
     assert endpoint_url(kept) == kept
 
@@ -63,7 +63,7 @@ def test_a_base_url_is_kept_in_one_form(given_url: str, kept: str) -> None:
         ("http://[::1", "in brackets"),
     ],
 )
-def test_what_is_no_base_url_is_refused_by_name(url: str, words: str) -> None:
+def test_an_invalid_base_url_is_rejected_with_the_reason(url: str, words: str) -> None:
     with pytest.raises(ValueError) as caught:
         endpoint_url(url)
     assert f"'{url}'" in str(caught.value)
@@ -91,7 +91,7 @@ def test_one_rank_is_one_worker_named_by_its_address() -> None:
     assert worker.served == (Served("m", "root", None, 4096),)
 
 
-def test_each_rank_is_a_worker_of_its_own() -> None:
+def test_each_rank_is_a_worker() -> None:
     ranks = {2: EngineMetrics(num_gpu_blocks=7), 0: EngineMetrics(num_gpu_blocks=5)}
     workers = workers_of(facts(ranks=ranks))
     assert [(w.id, w.dp_rank, w.dp_size, w.num_blocks) for w in workers] == [
@@ -105,7 +105,7 @@ def test_an_endpoint_without_metrics_is_one_worker_without_a_block_size() -> Non
     assert (worker.dp_rank, worker.block_size, worker.num_blocks) == (0, None, None)
 
 
-def test_endpoints_that_share_a_host_by_path_are_told_apart() -> None:
+def test_endpoints_that_share_a_host_have_different_names_by_path() -> None:
     ids = [workers_of(facts(f"http://host/{team}"))[0].id for team in "ab"]
     assert ids == ["host/a", "host/b"]
 
@@ -125,29 +125,33 @@ def test_a_model_without_a_root_is_its_own() -> None:
     assert [(s.root, s.adapter) for s in served_models(models)] == [
         ("m", None),
         ("m", "lora"),
-        ("m", "stray"),  # whatever it calls what it was trained on: there is nothing else here
+        ("m", "stray"),  # whatever it calls the model that it was trained on: no other is served here
     ]
     others = (ModelInfo("m"), ModelInfo("n", "/n"), ModelInfo("a", parent="/n"), ModelInfo("b", parent="x"))
     assert [s.root for s in served_models(others)] == ["m", "/n", "/n", "x"]
 
 
 @pytest.mark.parametrize(
-    ("told", "parent"),
+    ("reported_parent", "parent"),
     [("m", "m"), ("alias", "alias"), ("/weights", "m"), ("what-it-was-trained-on", "m")],
 )
-def test_an_adapters_parent_is_a_name_that_its_base_is_served_by(told: str, parent: str) -> None:
-    """vLLM tells the base that the adapter was given with, else the first name; never a root."""
-    models = (ModelInfo("m", "/weights"), ModelInfo("alias", "/weights"), ModelInfo("a", "/a", told))
+def test_the_parent_of_an_adapter_is_a_served_name_of_its_base(reported_parent: str, parent: str) -> None:
+    """vLLM reports the base that the adapter was given with, else the first name; never a root."""
+    models = (
+        ModelInfo("m", "/weights"),
+        ModelInfo("alias", "/weights"),
+        ModelInfo("a", "/a", reported_parent),
+    )
     assert served_models(models)[2].parent == parent
 
 
-def test_adapters_that_came_or_went_make_no_other_engine() -> None:
+def test_added_or_removed_adapters_do_not_make_another_engine() -> None:
     adapter = ModelInfo("lora", "/adapters/x", "m")
     assert facts().is_like(replace(facts(), models=(*MODELS, adapter)))
     assert not facts().is_like(replace(facts(), models=(ModelInfo("n"),)))
 
 
-def test_load_that_is_not_told_is_none_at_all() -> None:
+def test_unreported_load_is_zero() -> None:
     assert reported(EngineMetrics()) == Reported(0, 0, 0.0)
     assert reported(EngineMetrics(2, 3, 0.5)) == Reported(2, 3, 0.5)
 
@@ -155,7 +159,7 @@ def test_load_that_is_not_told_is_none_at_all() -> None:
 # events ----------------------------------------------------------------------------------------
 
 
-def test_a_worker_that_tells_where_it_publishes_is_believed() -> None:
+def test_reported_event_sources_are_used() -> None:
     sources = (EventSource(0, "tcp://*:1"), EventSource(1, "tcp://*:2", "tcp://*:3", "kv"))
     known = facts(sources=sources)
     assert event_source(known, 1, 5557, 0) == sources[1]
@@ -163,32 +167,32 @@ def test_a_worker_that_tells_where_it_publishes_is_believed() -> None:
     assert event_source(facts(sources=()), 0, 5557, 6557) is None
 
 
-def test_one_that_cannot_tell_is_looked_for_at_the_given_ports() -> None:
+def test_events_without_a_reported_source_are_expected_at_the_configured_ports() -> None:
     assert event_source(facts(), 0, 5557, 0) == EventSource(0, "tcp://*:5557", None)
     assert event_source(facts(), 3, 5557, 6557) == EventSource(3, "tcp://*:5560", "tcp://*:6560")
 
 
-def test_the_start_time_is_the_first_that_is_told() -> None:
+def test_the_start_time_is_the_first_one_reported() -> None:
     assert facts().start_time_s is None
     ranks = {0: EngineMetrics(), 1: EngineMetrics(start_time_s=7.0)}
     assert facts(ranks=ranks).start_time_s == 7.0
 
 
-def test_modes_stand_on_each_other_and_have_labels() -> None:
+def test_modes_are_ordered_and_have_labels() -> None:
     assert sorted(Mode) == [Mode.LOAD_ONLY, Mode.APPROXIMATE, Mode.EXACT, Mode.VERIFIED]
     assert [mode.label for mode in Mode] == ["load only", "approximate", "exact", "exact and verified"]
 
 
-def test_ranks_are_known_by_their_metrics_and_by_what_else_was_told() -> None:
-    told = {0: EngineMetrics(block_size=1, num_gpu_blocks=100)}
+def test_ranks_are_merged_from_metrics_and_other_facts() -> None:
+    reported = {0: EngineMetrics(block_size=1, num_gpu_blocks=100)}
     metrics = {0: EngineMetrics(num_requests_running=3, block_size=2), 1: EngineMetrics(4)}
     both = EngineMetrics(num_requests_running=3, block_size=2, num_gpu_blocks=100)
-    assert known_ranks(told, metrics) == {0: both}  # of a rank that cannot be chosen metrics tell too
+    assert known_ranks(reported, metrics) == {0: both}  # metrics cover ranks that cannot be chosen too
     assert known_ranks({}, metrics) == metrics
-    assert known_ranks(told, {}) == told
+    assert known_ranks(reported, {}) == reported
 
 
-def test_facts_are_alike_whatever_the_load() -> None:
+def test_facts_are_compared_without_load() -> None:
     known = Facts("http://w:1", "e", (ModelInfo("m"),), {0: EngineMetrics(1, block_size=16)})
     assert known.is_like(replace(known, ranks={0: EngineMetrics(2, block_size=16)}))
     others: list[dict[str, Any]] = [
@@ -202,7 +206,7 @@ def test_facts_are_alike_whatever_the_load() -> None:
         assert not known.is_like(replace(known, **other))
 
 
-def test_urls_are_checked_and_counted_once() -> None:
+def test_worker_urls_are_checked_and_deduplicated() -> None:
     assert worker_urls(["http://a:1/", "http://a:1"]) == ["http://a:1"]
     with pytest.raises(ConfigError, match=r"^worker: 'a:1' is not an http"):
         worker_urls(["a:1"])

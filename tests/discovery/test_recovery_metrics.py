@@ -5,7 +5,7 @@ from gateway.ingest.blind_recovery import RecoveryObserver
 from tests.support.fakes import Known, worker
 
 
-def test_each_worker_has_its_figures() -> None:
+def test_each_worker_has_its_recovery_figures() -> None:
     known = Known("a", "b")
     recovery_observer = RecoveryObserver(known.index, keep_s=60)
     healings = [recovery_observer.open(worker(name, block_size=4), can_report=True) for name in "ab"]

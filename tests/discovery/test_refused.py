@@ -29,7 +29,7 @@ BASE, ADAPTER = Served("m", "m"), Served("ad1", "m", "ad1", parent="m")
         ("vllm", (BASE, ADAPTER), []),
     ],
 )
-def test_a_line_where_a_name_is_not_used(
+def test_an_unusable_name_is_logged(
     engine: str, served: tuple[Served, ...], lines: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet = Fleet(eligibility=Eligibility(ENGINES))
@@ -40,7 +40,7 @@ def test_a_line_where_a_name_is_not_used(
     assert [record.message for record in caplog.records] == lines
 
 
-def test_figures_that_cannot_be_are_logged_seldom(caplog: pytest.LogCaptureFixture) -> None:
+def test_impossible_figures_are_logged_seldom(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     log = RateLimitedLog(LOG, clock=lambda: now[0])
     bad = {0: EngineMetrics(num_requests_running=-1), 1: EngineMetrics(block_size=1 << 40)}

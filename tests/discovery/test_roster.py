@@ -28,12 +28,12 @@ RANK = EngineMetrics(1, 2, 0.5, block_size=BLOCK_SIZE, num_gpu_blocks=100, start
 
 @dataclass
 class FakeProbe:
-    """Answers what the test says; a str is the reason of a ProbeError."""
+    """Probe with scripted answers; a str is the reason of a ProbeError."""
 
     url: str
     health: str | None = None
     ranks: dict[int, EngineMetrics] | str = field(default_factory=lambda: {0: RANK})
-    models_told: tuple[ModelInfo, ...] = (ModelInfo("m", "root"),)
+    served: tuple[ModelInfo, ...] = (ModelInfo("m", "root"),)
     sources: tuple[EventSource, ...] | None = (EventSource(0, "tcp://*:1", "tcp://*:2"),)
     num_facts: int = 0
     before_health: Callable[[], None] = lambda: None
@@ -49,11 +49,11 @@ class FakeProbe:
         return dict(self.ranks)
 
     async def models(self) -> tuple[ModelInfo, ...]:
-        return self.models_told
+        return self.served
 
     async def facts(self) -> Facts:
         self.num_facts += 1
-        return Facts(self.url, "fake", self.models_told, await self.metrics(), self.sources, "1")
+        return Facts(self.url, "fake", self.served, await self.metrics(), self.sources, "1")
 
 
 @dataclass
@@ -68,7 +68,7 @@ class FakeFeed:
 
 
 class World:
-    """A roster whose probes and feeds are the test's; nothing is asked but when the test says so."""
+    """Roster with the test's probes and feeds; it probes only when the test does."""
 
     def __init__(self, **options: object) -> None:
         self.fleet, self.known, self.metrics = Fleet(), Known(), Metrics()
@@ -135,7 +135,7 @@ class World:
         return self.endpoint(url).feeds[name][1]
 
     def sent(self, *blocks: int) -> None:
-        """A request with these blocks ran at the worker and ended at time 0."""
+        """Send a request with these blocks, which ran at the worker and ended at time 0."""
         hashes = list(map(BlockHash, blocks))
         self.known.assumed.pin(W, hashes)
         self.known.assumed.unpin(W, hashes, now=0.0, was_run=True)
@@ -146,7 +146,7 @@ class World:
         return held.get(W, 0)
 
     def store(self, *blocks: int) -> None:
-        """The worker's engine published from its start: these blocks."""
+        """Publish these blocks from the worker's engine, from its start."""
         subscription = self.subscription()
         subscription.connected()
         subscription.replayed([b"", b"", seq_frame(0), payload(*blocks)])
@@ -180,7 +180,7 @@ async def test_an_endpoint_that_does_not_answer_is_waited_for(
     assert len(caplog.records) == 2
 
 
-async def test_when_it_answers_it_joins(world: World) -> None:
+async def test_an_endpoint_that_answers_joins(world: World) -> None:
     world.probe().health = "loading"
     await world.add()
     world.probe().health = None
@@ -194,13 +194,13 @@ async def test_when_it_answers_it_joins(world: World) -> None:
 
 
 async def test_an_endpoint_without_models_does_not_join(world: World) -> None:
-    world.probe().models_told = ()
+    world.probe().served = ()
     await world.add()
     assert len(world.fleet) == 0
     assert world.endpoint().last_error == "http://w:1 serves no model"
 
 
-async def test_adding_twice_is_adding_once(world: World) -> None:
+async def test_an_endpoint_added_twice_is_one(world: World) -> None:
     await world.add()
     assert not world.roster.add(URL)
     assert world.probe().num_facts == 1
@@ -218,7 +218,7 @@ async def test_ranks_are_workers_with_feeds_of_their_own(world: World) -> None:
 
 
 async def test_a_lora_is_served_under_the_root_of_its_parent(world: World) -> None:
-    world.probe().models_told = (ModelInfo("m", "root"), ModelInfo("lora", "/x", parent="m"))
+    world.probe().served = (ModelInfo("m", "root"), ModelInfo("lora", "/x", parent="m"))
     await world.add()
     assert [(s.name, s.root, s.adapter) for s in world.member().worker.served] == [
         ("m", "root", None),
@@ -250,7 +250,7 @@ async def test_a_worker_without_events(
     await world.roster.stop()
 
 
-async def test_a_worker_that_cannot_tell_is_looked_for_at_the_given_ports() -> None:
+async def test_events_without_a_reported_source_are_read_at_the_configured_ports() -> None:
     world = World(events_port=7000, replay_port=8000)
     world.probe().sources = None
     await world.add()
@@ -258,7 +258,7 @@ async def test_a_worker_that_cannot_tell_is_looked_for_at_the_given_ports() -> N
     await world.roster.stop()
 
 
-async def test_an_event_source_that_cannot_be_used_costs_the_events_only(
+async def test_an_unusable_event_source_costs_the_events_only(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.feed_error = "tcp://nonsense: Invalid argument"
@@ -269,8 +269,8 @@ async def test_an_event_source_that_cannot_be_used_costs_the_events_only(
     assert world.member().is_up
 
 
-async def test_decisions_stand_in_until_events_are_exact(world: World) -> None:
-    """Also while a publisher cannot be reached: its events may never come."""
+async def test_assumed_blocks_stand_in_until_events_are_exact(world: World) -> None:
+    """Assumed blocks last while a publisher cannot be reached: its events may never come."""
     await world.add()
     world.sent(1, 2, 3)
     assert world.assumed_overlap(1, 2, 3, now=500.0) == 3
@@ -292,7 +292,9 @@ async def test_the_state_of_a_stream_is_seen_in_the_fleet(world: World) -> None:
 # health ----------------------------------------------------------------------------------------
 
 
-async def test_health_must_fail_twice(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_worker_is_down_after_two_failed_health_probes(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     await world.add()
     world.store(1, 2)
     world.probe().health = "answered 503"
@@ -301,10 +303,10 @@ async def test_health_must_fail_twice(world: World, caplog: pytest.LogCaptureFix
     await world.look()
     assert not world.member().is_up
     assert "worker w:1 is down: answered 503" in caplog.text
-    assert world.known.num_blocks("w:1") == 2  # it may well come back with all it holds
+    assert world.known.num_blocks("w:1") == 2  # it may well come back with all its blocks
 
 
-async def test_one_failure_between_two_answers_is_forgotten(world: World) -> None:
+async def test_one_failed_probe_between_two_answers_is_forgotten(world: World) -> None:
     await world.add()
     for health in ("slow", None, "slow", None):
         world.probe().health = health
@@ -312,7 +314,7 @@ async def test_one_failure_between_two_answers_is_forgotten(world: World) -> Non
         assert world.member().is_up
 
 
-async def test_when_it_answers_again_it_is_up(world: World) -> None:
+async def test_a_worker_that_answers_again_is_up(world: World) -> None:
     await world.add()
     world.probe().health = "refused"
     await world.look(times=2)
@@ -323,7 +325,7 @@ async def test_when_it_answers_again_it_is_up(world: World) -> None:
     assert world.probe().num_facts == 1
 
 
-async def test_metrics_that_are_late_are_no_reason_to_be_down(world: World) -> None:
+async def test_late_metrics_do_not_take_a_worker_down(world: World) -> None:
     await world.add()
     await world.look()
     world.probe().ranks = "did not answer in time"
@@ -332,7 +334,7 @@ async def test_metrics_that_are_late_are_no_reason_to_be_down(world: World) -> N
     assert (member.is_up, member.reported.num_waiting, member.reported.kv_usage) == (True, 2, 0.5)
 
 
-async def test_what_is_assumed_has_the_room_of_the_worker_s_own_cache(world: World) -> None:
+async def test_assumed_blocks_are_bounded_by_the_cache_of_the_worker(world: World) -> None:
     world.probe().ranks = {0: replace(RANK, num_gpu_blocks=50)}
     await world.add()
     assumed, blocks = world.known.assumed, list(map(BlockHash, range(80)))
@@ -344,7 +346,7 @@ async def test_what_is_assumed_has_the_room_of_the_worker_s_own_cache(world: Wor
 # another process -------------------------------------------------------------------------------
 
 
-async def test_who_asks_is_told_of_each_process(world: World) -> None:
+async def test_observers_are_notified_of_each_process(world: World) -> None:
     await world.add()
     await world.look()
     assert (world.joined, world.left) == ([[W]], [])
@@ -360,7 +362,7 @@ async def test_another_start_time_is_another_process_with_an_empty_cache(world: 
     world.store(1, 2)
     old = world.feeds[0]
     world.probe().ranks = {0: replace(RANK, start_time_s=2000.0, num_gpu_blocks=50)}
-    world.probe().models_told = (ModelInfo("other", "root2"),)
+    world.probe().served = (ModelInfo("other", "root2"),)
     await world.look()
     assert world.probe().num_facts == 2
     assert world.known.num_blocks("w:1") == 0
@@ -369,7 +371,7 @@ async def test_another_start_time_is_another_process_with_an_empty_cache(world: 
     assert list(world.fleet.served()) == ["other"]
 
 
-async def test_a_start_time_that_is_the_same_or_not_told_changes_nothing(world: World) -> None:
+async def test_an_equal_or_missing_start_time_changes_nothing(world: World) -> None:
     await world.add()
     world.store(1)
     for start in (1000.0, 1000.2, None):
@@ -378,8 +380,8 @@ async def test_a_start_time_that_is_the_same_or_not_told_changes_nothing(world: 
     assert (world.probe().num_facts, world.known.num_blocks("w:1")) == (1, 1)
 
 
-async def test_a_block_size_that_is_told_late_is_taken_up(world: World) -> None:
-    """A worker whose metrics were not ready when it joined is not routed by load for ever."""
+async def test_a_block_size_reported_late_is_used(world: World) -> None:
+    """Metrics may not be ready when a worker joins; it is not routed by load for ever."""
     world.probe().ranks = {}
     await world.add()
     assert world.member().worker.block_size is None
@@ -391,10 +393,10 @@ async def test_a_block_size_that_is_told_late_is_taken_up(world: World) -> None:
 
 async def test_a_new_process_without_models_is_waited_for(world: World) -> None:
     await world.add()
-    world.probe().ranks, world.probe().models_told = {0: replace(RANK, start_time_s=2000.0)}, ()
+    world.probe().ranks, world.probe().served = {0: replace(RANK, start_time_s=2000.0)}, ()
     await world.look()
     assert (len(world.fleet), world.endpoint().facts) == (0, None)
-    world.probe().models_told = (ModelInfo("m"),)
+    world.probe().served = (ModelInfo("m"),)
     await world.look()
     assert world.member().is_up
 
@@ -411,7 +413,7 @@ async def test_a_refused_connection_takes_a_worker_down_until_it_answers(world: 
     assert world.member().is_up
 
 
-async def test_any_other_failure_is_a_reason_to_look_at_once(world: World) -> None:
+async def test_any_other_failure_triggers_a_probe_at_once(world: World) -> None:
     await world.add()
     world.probe().health = "answered 500"
     world.endpoint().has_looked.clear()
@@ -421,7 +423,7 @@ async def test_any_other_failure_is_a_reason_to_look_at_once(world: World) -> No
     assert world.endpoint().num_failures == 1
 
 
-async def test_suspicion_during_a_look_is_a_reason_for_another(world: World) -> None:
+async def test_a_failure_during_a_probe_triggers_another(world: World) -> None:
     await world.add()
     probe, looks = world.probe(), 0
     done = asyncio.Event()
@@ -440,14 +442,14 @@ async def test_suspicion_during_a_look_is_a_reason_for_another(world: World) -> 
         await done.wait()
 
 
-async def test_one_rank_that_refuses_means_the_whole_endpoint(world: World) -> None:
+async def test_a_rank_that_refuses_takes_the_whole_endpoint_down(world: World) -> None:
     world.probe().ranks = {0: RANK, 1: RANK}
     await world.add()
     world.roster.suspect(WorkerId("w:1#1"), "refused", is_refused=True)
     assert [m.is_up for m in world.fleet] == [False, False]
 
 
-async def test_suspecting_who_is_gone_is_no_error(world: World) -> None:
+async def test_a_failure_of_a_dropped_worker_is_ignored(world: World) -> None:
     await world.add()
     world.roster.suspect(WorkerId("gone"), "refused", is_refused=True)
     assert [member.is_up for member in world.fleet] == [True]
@@ -478,7 +480,7 @@ async def test_a_dropped_endpoint_is_forgotten_everywhere(world: World, name: st
     assert task.cancelled()
 
 
-async def test_dropping_an_unknown_name_is_told(world: World) -> None:
+async def test_dropping_an_unknown_name_fails(world: World) -> None:
     await world.add()
     assert not world.roster.drop("http://x:1")
     assert world.roster.drop(URL)
@@ -492,7 +494,7 @@ async def test_a_dropped_endpoint_can_come_back(world: World) -> None:
     assert (world.member().is_up, world.probe().num_facts) == (True, 2)
 
 
-async def test_one_that_is_dropped_while_it_is_waited_for(world: World) -> None:
+async def test_an_endpoint_can_be_dropped_while_it_is_waited_for(world: World) -> None:
     world.probe().health = "loading"
     world.roster.add(URL)
     looked = Tasks().start("first look", world.roster.first_look())
@@ -503,7 +505,7 @@ async def test_one_that_is_dropped_while_it_is_waited_for(world: World) -> None:
     assert list(world.roster) == []
 
 
-async def test_stopping_closes_feeds_and_watches(world: World) -> None:
+async def test_stopping_closes_feeds_and_probes(world: World) -> None:
     await world.add()
     task = world.endpoint().task
     await world.roster.stop()
@@ -511,7 +513,7 @@ async def test_stopping_closes_feeds_and_watches(world: World) -> None:
     assert task is not None and task.done()
 
 
-async def test_without_a_start_time_one_that_was_down_is_asked_anew(world: World) -> None:
+async def test_an_endpoint_without_a_start_time_is_probed_again_after_it_was_down(world: World) -> None:
     probe = world.probe()
     probe.ranks = {0: replace(RANK, start_time_s=None)}
     await world.add()
@@ -523,12 +525,12 @@ async def test_without_a_start_time_one_that_was_down_is_asked_anew(world: World
         await world.look()
         assert len(world.feeds) == num_feeds
         assert world.member().is_up
-    # with events and as before it was kept: they tell of a restart; else it joined again
+    # with events, the earlier state stays: they report a restart; else it joined again
     assert [feed.is_stopped for feed in world.feeds] == [True]
     assert probe.num_facts == 4
 
 
-async def test_each_look_is_told_from_the_first_on(world: World) -> None:
+async def test_each_probe_is_reported_to_observers(world: World) -> None:
     await world.add()
     later = replace(RANK, prefix_cache_queries_total=7)
     world.probe().ranks = {0: later}
@@ -541,8 +543,8 @@ async def test_each_look_is_told_from_the_first_on(world: World) -> None:
 # identity ----------------------------------------------------------------------------------------
 
 
-async def test_a_restart_that_its_events_told_of_first_costs_nothing_twice(world: World) -> None:
-    """A new subscription without replays would not know what the new process has stored by now."""
+async def test_a_restart_reported_by_events_first_keeps_the_new_blocks(world: World) -> None:
+    """A new subscription without replays would not know the blocks that the new process has stored by now."""
     world.probe().sources = (EventSource(0, "tcp://*:1"),)
     await world.add()
     subscription = world.subscription()
@@ -555,12 +557,12 @@ async def test_a_restart_that_its_events_told_of_first_costs_nothing_twice(world
     assert world.member().stream is StreamState.EXACT
     await world.look()
     assert world.probe().num_facts == 2
-    world.probe().ranks = {0: replace(RANK, start_time_s=3000.0)}  # and this one they did not tell of
+    world.probe().ranks = {0: replace(RANK, start_time_s=3000.0)}  # a restart that events did not report
     await world.look()
     assert (len(world.feeds), world.known.num_blocks("w:1")) == (2, 0)
 
 
-async def test_a_stream_that_lives_on_while_the_process_changed_is_not_believed(world: World) -> None:
+async def test_a_stream_that_outlives_a_restart_is_opened_again(world: World) -> None:
     await world.add()
     world.store(1, 2)
     world.probe().ranks = {0: replace(RANK, start_time_s=2000.0)}
@@ -569,23 +571,23 @@ async def test_a_stream_that_lives_on_while_the_process_changed_is_not_believed(
 
 
 @pytest.mark.parametrize(("counted", "num_feeds"), [((500, 20), 2), ((500, 500), 1), ((500, None), 1)])
-async def test_without_a_start_time_counters_that_went_back_are_another_process(
+async def test_without_a_start_time_counters_that_fall_are_another_process(
     world: World, counted: tuple[int | None, int | None], num_feeds: int
 ) -> None:
-    def told(num: int | None, start: float | None) -> dict[int, EngineMetrics]:
+    def ranks_of(num: int | None, start: float | None) -> dict[int, EngineMetrics]:
         return {0: replace(RANK, start_time_s=start, prefix_cache_queries_total=num)}
 
-    world.probe().ranks = told(0, None)
+    world.probe().ranks = ranks_of(0, None)
     await world.add()
     world.store(1, 2)
     for num in counted:
-        world.probe().ranks = told(num, None)
+        world.probe().ranks = ranks_of(num, None)
         await world.look()
     assert len(world.feeds) == num_feeds
     assert world.known.num_blocks("w:1") == (2 if num_feeds == 1 else 0)
 
 
-async def test_a_start_time_says_more_than_counters(world: World) -> None:
+async def test_a_start_time_overrides_counters(world: World) -> None:
     await world.add()
     for num in (500, 20):
         world.probe().ranks = {0: replace(RANK, prefix_cache_queries_total=num)}
@@ -593,8 +595,8 @@ async def test_a_start_time_says_more_than_counters(world: World) -> None:
     assert len(world.feeds) == 1
 
 
-async def test_events_that_are_published_elsewhere_by_now_are_looked_for(world: World) -> None:
-    """Restarted between two looks, at free ports of its own, and without a start time."""
+async def test_a_changed_event_address_is_followed(world: World) -> None:
+    """Restarted between two probes, at other free ports, and without a start time."""
     world.probe().ranks = {0: replace(RANK, start_time_s=None)}
     await world.add()
     world.feeds[0].is_connected = False
@@ -612,7 +614,7 @@ def began(seconds: float) -> dict[int, EngineMetrics]:
     return {0: replace(RANK, start_time_s=seconds)}
 
 
-async def test_an_address_of_several_engines_is_refused_by_its_reason(
+async def test_an_address_of_several_engines_is_rejected_with_the_reason(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     await world.add()
@@ -625,17 +627,17 @@ async def test_an_address_of_several_engines_is_refused_by_its_reason(
     assert [record.levelname for record in caplog.records if "several engines" in record.message] == ["ERROR"]
 
 
-async def test_it_joins_when_one_has_answered_for_long(world: World) -> None:
+async def test_an_address_joins_when_one_engine_has_answered_for_long(world: World) -> None:
     await world.add()
     for seconds in (2000.0, 1000.0):
         world.probe().ranks = began(seconds)
         await world.look()
     assert len(world.fleet) == 0
-    await world.look(times=6)  # each over several connections
+    await world.look(times=6)  # each probe over several connections
     assert len(world.fleet) == 1
 
 
-async def test_an_engine_that_restarts_is_one(world: World) -> None:
+async def test_a_restarted_engine_is_one_engine(world: World) -> None:
     await world.add()
     for seconds in (2000.0, 3000.0, 4000.0):
         world.probe().ranks = began(seconds)

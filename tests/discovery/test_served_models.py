@@ -1,4 +1,4 @@
-"""Adapters that come and go."""
+"""Model names of adapters that are loaded and unloaded."""
 
 import asyncio
 import logging
@@ -65,7 +65,7 @@ class World:
         return sorted(self.fleet.served())
 
 
-async def test_what_is_loaded_and_unloaded_is_known_and_the_worker_stays_what_it_is(
+async def test_loaded_and_unloaded_adapters_are_known_without_a_restart_of_the_worker(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World()
@@ -84,7 +84,7 @@ async def test_what_is_loaded_and_unloaded_is_known_and_the_worker_stays_what_it
     ]
 
 
-async def test_it_is_asked_now_and_then_and_at_once_where_a_request_failed() -> None:
+async def test_names_are_asked_for_at_intervals_and_at_once_after_a_failed_request() -> None:
     world = World()
     await world.ask(BASE, ONE)
     for _ in range(3):
@@ -96,7 +96,7 @@ async def test_it_is_asked_now_and_then_and_at_once_where_a_request_failed() -> 
     assert world.endpoint.answers.num_asked == 2
 
 
-async def test_an_engine_that_begins_or_ends_has_not_unloaded_everything() -> None:
+async def test_an_engine_without_its_base_model_has_not_unloaded_all_adapters() -> None:
     world = World()
     assert await world.ask() == ["m", "one"]
     assert await world.ask(ModelInfo("n", "another")) == ["m", "one"]
@@ -106,14 +106,14 @@ async def test_an_engine_that_begins_or_ends_has_not_unloaded_everything() -> No
     assert (sorted(world.fleet.served()), world.num_renamed) == (["m", "one"], 0)
 
 
-async def test_one_that_waits_is_not_asked() -> None:
+async def test_an_endpoint_that_has_not_joined_is_not_asked() -> None:
     world = World()
     world.endpoint.facts = None
     await world.ask(BASE)
     assert world.endpoint.answers.num_asked == 0
 
 
-async def test_an_answer_that_another_has_overtaken_is_none() -> None:
+async def test_an_answer_overtaken_by_a_later_one_is_ignored() -> None:
     world, late = World(), asyncio.Event()
 
     class Slow(FakeProbe):

@@ -19,9 +19,9 @@ ASKED = {"kv_cache_report_mode": "full"}
         ('{"model":"m","prompt":"say \\"vllm_xargs\\" twice"}', ASKED),
     ],
 )
-def test_a_body_that_asks_says_all_else_as_before(body: str, xargs: Any) -> None:
-    told = json.loads(asking(body.encode()))
-    assert told == json.loads(body) | {"vllm_xargs": xargs}
+def test_only_the_request_for_a_report_is_added_to_a_body(body: str, xargs: Any) -> None:
+    asked = json.loads(asking(body.encode()))
+    assert asked == json.loads(body) | {"vllm_xargs": xargs}
 
 
 def test_numbers_keep_their_digits() -> None:
@@ -42,5 +42,7 @@ def test_numbers_keep_their_digits() -> None:
         (None, "0.32.0", False),
     ],
 )
-def test_versions(since: tuple[int, ...] | None, version: str | None, is_able: bool) -> None:
+def test_versions_with_reports_are_known(
+    since: tuple[int, ...] | None, version: str | None, is_able: bool
+) -> None:
     assert can_report(since, version) is is_able

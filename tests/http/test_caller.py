@@ -5,7 +5,7 @@ from gateway.core.worker import Served
 from gateway.http.caller import Who, usable
 
 
-def test_who_may_use_what() -> None:
+def test_a_caller_may_use_the_models_of_its_key() -> None:
     everything, some = Who("t"), Who("t", "id", ["m", "n"])
     assert everything.may_use("x") and some.may_use("m") and not some.may_use("x")
     everything.check("x")
@@ -15,7 +15,7 @@ def test_who_may_use_what() -> None:
     assert (caught.value.status, caught.value.code, caught.value.param) == (403, "model_not_allowed", "model")
 
 
-def test_what_somebody_may_use_of_what_is_served() -> None:
+def test_usable_models_are_those_of_the_key() -> None:
     served = {name: Served(name, "root") for name in ("m", "n", "o")}
     assert usable(None, served) is served and usable(Who("t"), served) is served
     assert list(usable(Who("t", "id", ["n", "x"]), served)) == ["n"]

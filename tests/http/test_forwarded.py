@@ -1,4 +1,4 @@
-"""Whose request it is: by what trusted proxies wrote, read from the right."""
+"""Client of a request behind trusted proxies, read from the right."""
 
 import pytest
 
@@ -11,8 +11,8 @@ ME, CLIENT, LIAR = "10.0.0.1", "203.0.113.7", "198.51.100.9"
 
 
 def of(*headers: Header, peer: str = ME, prefers: str = "auto") -> Origin:
-    told = [(b"host", b"gateway:8000"), *headers]
-    return origin(told, peer, TRUSTED, scheme="http", prefers=prefers)
+    received = [(b"host", b"gateway:8000"), *headers]
+    return origin(received, peer, TRUSTED, scheme="http", prefers=prefers)
 
 
 def xff(value: str) -> Header:
@@ -45,7 +45,7 @@ def forwarded(value: str) -> Header:
         pytest.param([], ME, (), id="none"),
     ],
 )
-def test_the_client_is_the_first_one_that_is_not_trusted(
+def test_the_client_is_the_last_untrusted_address(
     headers: list[Header], client: str, hops: tuple[str, ...]
 ) -> None:
     found = of(*headers)
@@ -53,19 +53,19 @@ def test_the_client_is_the_first_one_that_is_not_trusted(
 
 
 @pytest.mark.parametrize("header", [xff(CLIENT), forwarded(f"for={CLIENT};proto=https;host=other")])
-def test_who_is_not_trusted_is_the_client_itself(header: Header) -> None:
-    said = (b"x-forwarded-proto", b"https"), (b"x-forwarded-host", b"other")
-    assert of(header, *said, peer=LIAR) == Origin(LIAR, (), "http", b"gateway:8000")
+def test_an_untrusted_peer_is_the_client(header: Header) -> None:
+    headers = (b"x-forwarded-proto", b"https"), (b"x-forwarded-host", b"other")
+    assert of(header, *headers, peer=LIAR) == Origin(LIAR, (), "http", b"gateway:8000")
 
 
-def test_which_of_the_two_is_read_can_be_said() -> None:
+def test_the_preferred_header_can_be_configured() -> None:
     both = xff(LIAR), forwarded(f"for={CLIENT}")
     assert of(*both, prefers="forwarded").client == CLIENT
     assert of(*both, prefers="x-forwarded-for").client == LIAR
     assert of(forwarded(f"for={LIAR}"), prefers="x-forwarded-for").client == ME
 
 
-def test_scheme_and_host_as_the_client_wrote_them() -> None:
+def test_scheme_and_host_are_those_of_the_client() -> None:
     found = of(xff(CLIENT), (b"x-forwarded-proto", b"HTTPS"), (b"x-forwarded-host", b"api.example"))
     assert (found.scheme, found.host) == ("https", b"api.example")
     found = of(forwarded(f"for={CLIENT};proto=https;host=api.example"))
@@ -73,7 +73,7 @@ def test_scheme_and_host_as_the_client_wrote_them() -> None:
     assert of(xff(CLIENT), (b"x-forwarded-proto", b"gopher")).scheme == "http"
 
 
-def test_what_workers_are_told() -> None:
+def test_workers_get_the_forwarded_headers() -> None:
     assert of(xff(f"{LIAR}, {CLIENT}, 10.0.0.2"), (b"x-forwarded-proto", b"https")).headers() == [
         (b"x-forwarded-for", b"203.0.113.7, 10.0.0.2, 10.0.0.1"),
         (b"x-forwarded-proto", b"https"),
@@ -85,6 +85,6 @@ def test_what_workers_are_told() -> None:
     ]
 
 
-def test_a_header_without_end_is_read_from_its_end() -> None:
+def test_an_endless_header_is_read_from_its_end() -> None:
     found = of(xff(f"{LIAR}," * MAX_CHARS + CLIENT))
     assert (found.client, found.hops) == (CLIENT, (ME,))

@@ -26,7 +26,7 @@ EXPECT = (b"expect", b"100-Continue")
         ("1.1", b"http://[::1]:80?a", [HOST], False),
     ],
 )
-def test_requests_that_are_taken(version: str, target: bytes, headers: list[Header], expects: bool) -> None:
+def test_framing_of_valid_requests(version: str, target: bytes, headers: list[Header], expects: bool) -> None:
     assert check_request(version, target, headers, 100) == expects
 
 
@@ -51,13 +51,15 @@ def test_requests_that_are_taken(version: str, target: bytes, headers: list[Head
         ("1.1", b"ftp://h/a", [HOST], 400),
     ],
 )
-def test_requests_that_are_not(version: str, target: bytes, headers: list[Header], status: int) -> None:
+def test_invalid_framing_of_requests_is_rejected(
+    version: str, target: bytes, headers: list[Header], status: int
+) -> None:
     with pytest.raises(GatewayError) as caught:
         check_request(version, target, headers, 100)
     assert caught.value.status == status
 
 
-def test_answers() -> None:
+def test_framing_of_valid_answers() -> None:
     assert check_answer("1.1", 200, [(b"content-length", b"7")]) == (7, False)
     assert check_answer("1.0", 200, []) == (None, False)
     assert check_answer("1.1", 599, [CHUNKED]) == (None, True)
@@ -74,7 +76,7 @@ def test_answers() -> None:
         ("1.1", 200, [CHUNKED, CHUNKED]),
     ],
 )
-def test_answers_that_are_none(version: str, status: int, headers: list[Header]) -> None:
+def test_invalid_framing_of_answers_is_rejected(version: str, status: int, headers: list[Header]) -> None:
     with pytest.raises(BadAnswer):
         check_answer(version, status, headers)
 
@@ -86,5 +88,5 @@ LIMITS = Limits(body_timeout_s=60, min_body_rate=500)
     ("after_s", "num_bytes", "left_s"),
     [(0, 0, 60), (59, 0, 1), (60, 0, 0), (100, 0, 0), (60, 500, 1), (60, 30_000, 60), (3600, 10**7, 60)],
 )
-def test_the_time_of_a_body_grows_with_its_bytes(after_s: float, num_bytes: int, left_s: float) -> None:
+def test_the_timeout_of_a_body_grows_with_its_bytes(after_s: float, num_bytes: int, left_s: float) -> None:
     assert LIMITS.body_left_s(1000.0 + after_s, 1000.0, num_bytes) == left_s

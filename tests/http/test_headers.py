@@ -21,7 +21,7 @@ def to_worker(*headers: Header, rank: int = 0, size: int = 1) -> bytes:
 OURS = b"host: w:1\r\ncontent-length: 3\r\nx-request-id: 7\r\nvia: 1.1 kvgate\r\n\r\n"
 
 
-def test_the_head_to_a_worker() -> None:
+def test_the_head_to_a_worker_has_end_to_end_headers_only() -> None:
     sent = to_worker(
         (b"host", b"gateway"),
         (b"connection", b"x-mine"),
@@ -39,7 +39,7 @@ def test_the_head_to_a_worker() -> None:
     assert sent == b"POST /base/v1/completions?x=1 HTTP/1.1\r\nauthorization: Bearer k\r\n" + OURS
 
 
-def test_a_worker_with_a_key_of_its_own_gets_that_and_no_clients() -> None:
+def test_a_workers_own_key_replaces_the_key_of_the_client() -> None:
     headers = [(b"authorization", b"Bearer k"), (b"x-api-key", b"k"), (b"a", b"1")]
     http, worker = HttpRequest("POST", b"/p", headers), Worker(WorkerId("w:1"), "http://w:1", ())
     sent = head_to_worker(
@@ -48,13 +48,13 @@ def test_a_worker_with_a_key_of_its_own_gets_that_and_no_clients() -> None:
     assert sent == b"POST /p HTTP/1.1\r\na: 1\r\nauthorization: Bearer own\r\n" + OURS
 
 
-def test_the_rank_is_ours_to_say() -> None:
+def test_the_rank_header_of_a_client_is_replaced() -> None:
     sent = to_worker((b"x-data-parallel-rank", b"5"), rank=2, size=4)
     assert sent.count(b"x-data-parallel-rank") == 1
     assert b"\r\nx-data-parallel-rank: 2\r\n" in sent
 
 
-def test_the_head_to_a_client() -> None:
+def test_the_head_to_a_client_has_end_to_end_headers_only() -> None:
     head = ResponseHead(
         201,
         [(b"content-length", b"3"), (b"x-kvgate-worker", b"forged"), (b"connection", b"close"), (b"a", b"1")],
@@ -66,7 +66,7 @@ def test_the_head_to_a_client() -> None:
     assert theirs.headers == [(b"x-request-id", b"8")]
 
 
-def test_a_decision_that_may_be_shown() -> None:
+def test_a_decision_is_shown_in_headers_where_enabled() -> None:
     forged = ResponseHead(200, [(b"x-kvgate-worker", b"forged")])
     sent = head_to_client(forged, b"7", decision("d1", "w:1"), is_stream=False)
     assert sent.headers[1:] == [
@@ -87,14 +87,14 @@ def test_a_decision_that_may_be_shown() -> None:
         ([(b"content-encoding", b"gzip"), (b"content-type", b"text/event-stream")], False),
     ],
 )
-def test_event_streams_have_no_length(headers: list[Header], is_events: bool) -> None:
-    """One may end with an error event of ours, which no length told before would fit."""
+def test_event_streams_have_no_content_length(headers: list[Header], is_events: bool) -> None:
+    """A stream may end with an error event of the gateway, which no earlier length would fit."""
     head = ResponseHead(200, headers, 10)
     assert is_event_stream(head) == is_events
     assert head_to_client(head, b"7", None, is_stream=is_events).length == (None if is_events else 10)
 
 
-def test_an_offer_to_a_worker_and_its_consent() -> None:
+def test_an_upgrade_and_its_acceptance_cross_the_gateway() -> None:
     """The only hop-by-hop headers that cross are those of the WebSocket itself."""
     worker = Worker(WorkerId("w:1"), "http://w:1", ())
     offered = [

@@ -32,7 +32,7 @@ def body(
 @pytest.mark.parametrize("text", ["short", LONG])
 @pytest.mark.parametrize("separators", [COMPACT, (", ", ": ")])
 @pytest.mark.parametrize("is_first", [True, False])
-def test_usage_wherever_it_stands(text: str, separators: tuple[str, str], is_first: bool) -> None:
+def test_usage_is_found_anywhere_in_an_answer(text: str, separators: tuple[str, str], is_first: bool) -> None:
     whole = body(text, is_first=is_first, separators=separators)
     usage = fed(whole).usage()
     assert usage == read_usage(whole)
@@ -40,20 +40,20 @@ def test_usage_wherever_it_stands(text: str, separators: tuple[str, str], is_fir
 
 
 @given(st.lists(st.integers(0, 3 * MAX_KEPT_BYTES), max_size=8), st.booleans())
-def test_any_splits_come_to_the_same(cuts: list[int], is_first: bool) -> None:
+def test_usage_is_found_however_the_answer_is_split(cuts: list[int], is_first: bool) -> None:
     whole = body(LONG, is_first=is_first)
     ends = [0, *sorted(cuts), len(whole)]
     scanner = fed(*(whole[a:b] for a, b in zip(ends, ends[1:], strict=False)))
     assert scanner.usage() == read_usage(whole)
 
 
-def test_one_byte_at_a_time() -> None:
+def test_usage_is_found_byte_by_byte() -> None:
     whole = body(LONG)
     assert fed(*(whole[i : i + 1] for i in range(len(whole)))).usage() == read_usage(whole)
 
 
-def test_a_text_that_talks_of_usage_is_none() -> None:
-    """In a JSON string its quotes are escaped."""
+def test_usage_within_a_text_is_ignored() -> None:
+    """Quotes within a JSON string are escaped."""
     whole = body('"usage":{"prompt_tokens":99}' * 1000)
     usage = fed(whole).usage()
     assert usage is not None and usage.prompt_tokens == 12
@@ -70,11 +70,11 @@ def test_a_text_that_talks_of_usage_is_none() -> None:
         b'{"t":"' + LONG.encode() + b'","usage":{' + b" " * MAX_USAGE_BYTES + b"}}",
     ],
 )
-def test_none_where_it_cannot_be_read(whole: bytes) -> None:
+def test_unreadable_usage_is_none(whole: bytes) -> None:
     assert fed(whole).usage() is None
 
 
-def test_a_usage_that_cannot_be_is_refused_however_long_its_answer_is() -> None:
+def test_impossible_usage_is_rejected_in_an_answer_of_any_length() -> None:
     for text in ("", LONG):
         whole = b'{"t":"' + text.encode() + b'","usage":{"prompt_tokens":"many"}}'
         assert isinstance(fed(whole).usage(), RefusedUsage)
@@ -87,5 +87,5 @@ def test_a_long_answer_is_not_kept() -> None:
     assert fed(b"x" * MAX_KEPT_BYTES).num_kept_bytes == MAX_KEPT_BYTES
 
 
-def test_an_empty_object_is_usage_of_nothing() -> None:
+def test_an_empty_usage_has_no_tokens() -> None:
     assert fed(b'{"t":"' + LONG.encode() + b'","usage":{}}').usage() == Usage()

@@ -22,7 +22,7 @@ def test_hop_by_hop_headers_do_not_cross() -> None:
     ]
 
 
-def test_wire_forms() -> None:
+def test_heads_have_their_wire_form() -> None:
     assert encode_head(status_line(404), [(b"a", b"1")]) == b"HTTP/1.1 404 Not Found\r\na: 1\r\n\r\n"
     assert status_line(299) == b"HTTP/1.1 299 Unknown"
     assert chunk(b"x" * 17) == b"11\r\n" + b"x" * 17 + b"\r\n"
@@ -35,7 +35,7 @@ def test_the_path_is_the_target_without_its_query() -> None:
     assert request.header(b"x-b") is None
 
 
-def test_whole_urls_are_taken_for_their_path() -> None:
+def test_the_path_of_an_absolute_url_is_used() -> None:
     targets = [b"http://h:1/v1/models?x=1", b"HTTPS://h/", b"http://h", b"/http://h/", b"http://h?a=/b"]
     assert [HttpRequest("GET", target, []).path for target in targets] == [
         "/v1/models",

@@ -1,4 +1,4 @@
-"""Which Host and Origin an admin port answers."""
+"""Host and Origin headers that an admin port accepts."""
 
 import pytest
 
@@ -9,7 +9,7 @@ API, METRICS = "/admin/workers", "/metrics"
 
 
 def status(path: str = API, *, host: str | list[str] | None = "localhost", **more: str | list[str]) -> int:
-    """200 where it is answered; `origin` and `site` are headers."""
+    """Status of a request, 200 if it is accepted; `origin` and `site` are headers."""
     given = {"Host": host, "Origin": more.get("origin"), "Sec-Fetch-Site": more.get("site")}
     headers = {
         name: [] if (v := given[name]) is None else [v] if isinstance(v, str) else v for name in JUDGED
@@ -61,7 +61,7 @@ def status(path: str = API, *, host: str | list[str] | None = "localhost", **mor
         (["localhost", "evil.example"], 400, 400),
     ],
 )
-def test_by_which_host_it_is_addressed(host: str | list[str] | None, api: int, metrics: int) -> None:
+def test_the_host_must_be_a_name_of_the_port(host: str | list[str] | None, api: int, metrics: int) -> None:
     assert (status(API, host=host), status(METRICS, host=host)) == (api, metrics)
     probe = 400 if isinstance(host, list) else 200
     assert (status("/health", host=host), status("/ready", host=host)) == (probe, probe)
@@ -86,7 +86,7 @@ def test_by_which_host_it_is_addressed(host: str | list[str] | None, api: int, m
         ("localhost:9400", "http://localhost:9400, http://localhost:9400", 403),
     ],
 )
-def test_an_origin_is_the_ports_own(host: str, origin: str, wanted: int) -> None:
+def test_the_origin_must_be_the_ports_own(host: str, origin: str, wanted: int) -> None:
     for path in (API, METRICS):
         assert status(path, host=host, origin=origin) == wanted
 
@@ -95,21 +95,21 @@ def test_an_origin_is_the_ports_own(host: str, origin: str, wanted: int) -> None
     ("site", "wanted"),
     [("same-origin", 200), ("none", 200), ("same-site", 403), ("cross-site", 403), ("\x07?", 403), ("", 403)],
 )
-def test_the_site_that_a_browser_names(site: str, wanted: int) -> None:
+def test_a_cross_site_request_is_rejected(site: str, wanted: int) -> None:
     assert status(API, site=site) == wanted
 
 
-def test_headers_that_are_given_twice() -> None:
+def test_repeated_headers_are_rejected() -> None:
     same = "http://localhost"
     assert status(API, origin=[same, same]) == 400
     assert status(API, site=["none", "none"]) == 400
 
 
 @pytest.mark.parametrize("name", ["", "a b", "http://gw", "gw:9400", "*", "*.", "a/b", "[::1]"])
-def test_what_is_no_name(name: str) -> None:
+def test_an_invalid_name_is_rejected(name: str) -> None:
     with pytest.raises(ValueError):
         AllowedHosts([name])
 
 
-def test_an_allowed_address_is_no_harm() -> None:
+def test_an_allowed_address_is_accepted() -> None:
     assert repr(AllowedHosts(["10.0.0.1", "*.b"])) == "AllowedHosts(['10.0.0.1', 'localhost'], ['.b'])"

@@ -1,4 +1,4 @@
-"""What is seen of an answer on its way through."""
+"""First token and usage, observed in answers on their way."""
 
 import pytest
 
@@ -50,7 +50,7 @@ def test_a_plain_answer_has_no_first_token() -> None:
     assert (answer.can_be_ended, answer.flush()) == (False, b"")
 
 
-def test_a_stream_tells_its_usage() -> None:
+def test_usage_of_a_stream_is_read() -> None:
     answer = stream()
     for event in (TOKEN, USAGE, b"data: [DONE]\n\n"):
         answer.feed(event, 1.0)
@@ -74,7 +74,7 @@ def test_a_large_answer_is_passed_on_and_its_usage_read() -> None:
     assert usage is not None and usage.prompt_tokens == 7
 
 
-def test_a_first_token_that_waits_for_the_next_event_is_the_first_all_the_same() -> None:
+def test_a_first_token_that_waits_for_the_next_event_counts() -> None:
     last = b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}\n\n'
     answer = Answer(ResponseHead(200, EVENTS), UnaskedScanner())
     assert answer.feed(last, 1.0) == (b"", Piece.OTHER, 0.0)
@@ -85,7 +85,7 @@ def test_a_first_token_that_waits_for_the_next_event_is_the_first_all_the_same()
     assert usage.prompt_tokens == 7
 
 
-def test_what_waits_can_be_had_before_an_error_event() -> None:
+def test_held_bytes_can_be_flushed_before_an_error_event() -> None:
     last = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
     answer = Answer(ResponseHead(200, EVENTS), UnaskedScanner())
     answer.feed(last, 1.0)
@@ -94,7 +94,7 @@ def test_what_waits_can_be_had_before_an_error_event() -> None:
     assert stream().held() == Answer(ResponseHead(200, JSON)).held() == b""
 
 
-def test_a_stream_is_counted_in_pieces_and_nothing_else_is() -> None:
+def test_bytes_of_a_stream_are_scanned_in_pieces() -> None:
     answer = stream()
     for _ in range(3):
         answer.feed(TOKEN, 1.0)
@@ -104,18 +104,18 @@ def test_a_stream_is_counted_in_pieces_and_nothing_else_is() -> None:
     assert plain.num_pieces == 0
 
 
-def test_what_was_cached_is_hidden_from_the_client_and_known_here() -> None:
+def test_cached_tokens_are_hidden_from_the_client_and_known_here() -> None:
     usage = b'"usage":{"prompt_tokens":9,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":8}}'
     plain = Answer(ResponseHead(200, JSON), masks=True)
     body = b"".join([plain.feed(part, 1.0)[0] for part in (b"{" + usage[:30], usage[30:] + b"}")])
     assert body + plain.flush() == b"{" + usage.replace(b"8", b"0") + b"}"
-    told = plain.usage()
-    assert told and told.cached_tokens == 8 and plain.is_reframed
+    found = plain.usage()
+    assert found and found.cached_tokens == 8 and plain.is_reframed
     stream = Answer(ResponseHead(200, EVENTS), masks=True)
     event = b'data: {"choices":[],' + usage + b"}"
     assert stream.feed(event + b"\n\n", 1.0)[0] == event.replace(b"8", b"0") + b"\n\n"
-    told = stream.usage()
-    assert told and told.cached_tokens == 8
+    found = stream.usage()
+    assert found and found.cached_tokens == 8
     assert stream.feed(event, 2.0)[0] == b"" and stream.flush() == event.replace(b"8", b"0")
     assert not Answer(ResponseHead(200, JSON)).is_reframed
     assert not Answer(ResponseHead(500, JSON), masks=True).is_reframed

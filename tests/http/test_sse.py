@@ -28,7 +28,7 @@ def test_any_split_forwards_the_same_bytes_in_whole_events(cuts: list[int]) -> N
     assert (usage.prompt_tokens, usage.cached_tokens) == (7, 4)
 
 
-def test_the_role_alone_is_no_token() -> None:
+def test_a_role_without_content_is_no_token() -> None:
     scanner = SseScanner()
     scanner.feed(ROLE)
     assert not scanner.has_token
@@ -46,7 +46,7 @@ def test_the_role_alone_is_no_token() -> None:
         {"delta": {}, "finish_reason": "stop"},
     ],
 )
-def test_what_counts_as_a_token(choice: dict[str, object]) -> None:
+def test_tokens_are_recognized(choice: dict[str, object]) -> None:
     scanner = SseScanner()
     scanner.feed(b"data: " + msgspec.json.encode({"choices": [choice]}) + b"\n\n")
     assert scanner.has_token
@@ -59,7 +59,7 @@ def test_usage_in_generated_text_is_not_usage() -> None:
     assert scanner.usage() is None
 
 
-def test_half_an_event_is_held_back_until_it_is_whole() -> None:
+def test_half_an_event_is_held_until_it_is_whole() -> None:
     scanner = SseScanner()
     assert scanner.feed(TOKEN + TOKEN[:20]) == TOKEN
     assert scanner.feed(TOKEN[20:]) == TOKEN
@@ -78,30 +78,30 @@ def test_an_event_without_end_is_passed_on_in_parts() -> None:
     assert scanner.feed(long) == long
 
 
-def test_usage_can_be_asked_for_in_the_middle_and_again_at_the_end() -> None:
-    """Engines may tell it with each event, so far: the last one counts, however often it was asked for."""
-    scanner, told = SseScanner(), []
+def test_usage_is_the_latest_whenever_it_is_read() -> None:
+    """Engines may report usage so far with each event; reading it twice counts it once."""
+    scanner, read = SseScanner(), []
     for num in (1, 2):
         event = b'{"choices":[{"text":"a"}],"usage":{"prompt_tokens":7,"completion_tokens":%d}}' % num
         scanner.feed(b"data: " + event + b"\n\ndata: [DONE]\n\n")
-        told += [scanner.usage(), scanner.usage()]
-    assert [usage.completion_tokens for usage in told if isinstance(usage, Usage)] == [1, 1, 2, 2]
+        read += [scanner.usage(), scanner.usage()]
+    assert [usage.completion_tokens for usage in read if isinstance(usage, Usage)] == [1, 1, 2, 2]
     scanner.feed(b'data: {"choices":[],"usage":{"prompt_tokens":"x"}}\n\n')
     assert isinstance(scanner.usage(), RefusedUsage)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"usage":null}', b'{"response":"text"}', b"\xff"])
-def test_answers_without_usable_usage(body: bytes) -> None:
+def test_an_answer_without_usable_usage_has_none(body: bytes) -> None:
     assert read_usage(body) is None
 
 
-def test_usage_without_details_tells_no_cached_tokens() -> None:
+def test_usage_without_details_has_no_cached_tokens() -> None:
     usage = read_usage(b'{"usage":{"prompt_tokens":5,"prompt_tokens_details":null}}')
     assert isinstance(usage, Usage)
     assert usage.cached_tokens is None
 
 
-def test_it_tells_whether_a_whole_event_went_last() -> None:
+def test_the_scanner_knows_if_a_whole_event_was_passed_last() -> None:
     scanner = SseScanner()
     assert scanner.is_whole
     scanner.feed(b"data: a\n\ndata: b")
@@ -138,7 +138,7 @@ def event(kind: str, **fields: object) -> bytes:
         ),
     ],
 )
-def test_agents_streams_tell_first_token_and_usage_too(first: bytes, content: bytes, last: bytes) -> None:
+def test_first_token_and_usage_of_agents_streams_are_found(first: bytes, content: bytes, last: bytes) -> None:
     scanner = SseScanner()
     scanner.feed(first)
     assert not scanner.has_token
@@ -151,13 +151,13 @@ def test_agents_streams_tell_first_token_and_usage_too(first: bytes, content: by
 
 
 @pytest.mark.parametrize("usage", [MESSAGE_USAGE, RESPONSE_USAGE])
-def test_so_do_their_answers(usage: dict[str, object]) -> None:
-    told = read_usage(msgspec.json.encode({"type": "message", "usage": usage}))
-    assert isinstance(told, Usage)
-    assert (told.prompt_tokens, told.completion_tokens, told.cached_tokens) == (19, 2, 16)
+def test_usage_of_agents_answers_is_read(usage: dict[str, object]) -> None:
+    found = read_usage(msgspec.json.encode({"type": "message", "usage": usage}))
+    assert isinstance(found, Usage)
+    assert (found.prompt_tokens, found.completion_tokens, found.cached_tokens) == (19, 2, 16)
 
 
-def test_cached_tokens_that_are_not_told_are_not_none_at_all() -> None:
-    told = read_usage(b'{"usage":{"input_tokens":5,"output_tokens":1}}')
-    assert isinstance(told, Usage)
-    assert (told.prompt_tokens, told.cached_tokens) == (5, None)
+def test_cached_tokens_without_a_report_are_none_and_not_zero() -> None:
+    usage = read_usage(b'{"usage":{"input_tokens":5,"output_tokens":1}}')
+    assert isinstance(usage, Usage)
+    assert (usage.prompt_tokens, usage.cached_tokens) == (5, None)

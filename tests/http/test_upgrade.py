@@ -1,4 +1,4 @@
-"""Offers of other protocols, and the words for a client that begins in HTTP/2."""
+"""Upgrades to other protocols, and the answer to a client that begins in HTTP/2."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from gateway.http.upgrade import HTTP2_REFUSAL, has_body, offers_websocket, with
         (b"", False),
     ],
 )
-def test_what_is_offered(value: bytes, is_offered: bool) -> None:
+def test_offered_protocols_are_read(value: bytes, is_offered: bool) -> None:
     assert offers_websocket([(b"a", b"websocket"), (b"upgrade", value)]) is is_offered
 
 
@@ -30,7 +30,7 @@ def test_what_is_offered(value: bytes, is_offered: bool) -> None:
         ([(b"transfer-encoding", b"chunked")], True),
     ],
 )
-def test_bodies(headers: list[Header], has: bool) -> None:
+def test_requests_with_bodies_offer_nothing(headers: list[Header], has: bool) -> None:
     assert has_body(headers) is has
 
 
@@ -41,8 +41,8 @@ def test_the_head_without_the_offer() -> None:
     )
 
 
-def test_http_2_frames() -> None:
-    """Settings of nothing; then: no stream was looked at, HTTP/1.1 is required (RFC 9113, 6.8 and 7)."""
+def test_http_2_frames_of_a_refusal() -> None:
+    """Empty settings; then: no stream was processed, HTTP/1.1 is required (RFC 9113, 6.8 and 7)."""
     settings, goaway = HTTP2_REFUSAL[:9], HTTP2_REFUSAL[9:]
     assert settings == bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
     assert goaway[:9] == bytes((0, 0, len(goaway) - 9, 7, 0, 0, 0, 0, 0))

@@ -1,4 +1,4 @@
-"""URLs with one meaning only: a table of the odd ones, each refused with its reason."""
+"""URLs with a single meaning: a table of odd ones, each rejected with its reason."""
 
 import string
 
@@ -31,14 +31,14 @@ LABEL = "a" * 63
         ("http://0x.example", "0x.example", 80),
     ],
 )
-def test_what_has_one_meaning_is_taken(url: str, host: str, port: int) -> None:
+def test_an_unambiguous_url_is_accepted(url: str, host: str, port: int) -> None:
     address = Address.of(url)
     assert (address.host, address.port) == (host, port)
     assert Address.of(address.url) == address
 
 
 REFUSED = [
-    # control characters and what parsers strip
+    # control characters, and those that parsers strip
     ("http://w:8000\r\nX: y", r"U\+000D"),
     ("http://w\n", r"U\+000A"),
     ("http://w\t:8000", r"U\+0009"),
@@ -93,7 +93,7 @@ REFUSED = [
     ("http://b\u00fccher.example", r"is not ASCII; write an international name in its ASCII form \(xn--"),
     ("http://\uff57", "is not ASCII"),
     ("http://1\u30020.0.1", "is not ASCII"),
-    # IPv4 in other clothes
+    # IPv4 in other notations
     ("http://2852039166", "is no IPv4 address"),
     ("http://0xa9fea9fe", "is no IPv4 address"),
     ("http://0xa9.0xfe.0xa9.0xfe", "is no IPv4 address"),
@@ -155,7 +155,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("url", "words"), REFUSED)
-def test_what_could_be_read_in_two_ways_is_refused_with_the_reason(url: str, words: str) -> None:
+def test_an_ambiguous_url_is_rejected_with_the_reason(url: str, words: str) -> None:
     with pytest.raises(ValueError, match=words) as caught:
         worker_url(url)
     message = str(caught.value)
@@ -188,25 +188,25 @@ def test_a_url_of_another_kind_keeps_its_parts() -> None:
     ("text", "place"),
     [("w:1", ("w", 1)), ("[::1]:7070", ("::1", 7070)), ("10.0.0.1:65535", ("10.0.0.1", 65535))],
 )
-def test_a_host_with_its_port(text: str, place: tuple[str, int]) -> None:
+def test_a_host_with_its_port_is_split(text: str, place: tuple[str, int]) -> None:
     assert host_port(text) == place
 
 
 @pytest.mark.parametrize(
     "text", ["w", "w:", "w:0", ":1", "::1:7070", "w:1/x", "w:1\n", "u@w:1", "a b:1", "[::1]"]
 )
-def test_what_is_no_host_with_a_port(text: str) -> None:
+def test_an_invalid_host_with_a_port_is_rejected(text: str) -> None:
     with pytest.raises(ValueError):
         host_port(text)
 
 
-def test_what_a_message_shows() -> None:
+def test_credentials_are_not_shown_in_messages() -> None:
     assert shown("http://me:secret@w/x") == "http://...@w/x"
     assert shown("a\r\n\x1bb") == "a\\r\\n\\x1bb"
     assert len(shown("x" * 5000)) < 200
 
 
-def test_hosts_and_base_paths_by_themselves() -> None:
+def test_hosts_and_base_paths_are_checked_separately() -> None:
     assert check_host("A.Example") == "a.example"
     check_base_path("")
     check_base_path("/a/B~(1)")

@@ -1,4 +1,4 @@
-"""A stream that was asked for usage looks as one that was not: vLLM's own chunks, and others' ways."""
+"""A stream with injected usage looks to the client as one without: vLLM's chunks, and other engines'."""
 
 import json
 from typing import Any
@@ -22,8 +22,8 @@ def chunk(*choices: Any, **more: Any) -> bytes:
     return b"data: " + msgspec.json.encode(head | more) + b"\n\n"
 
 
-def text(said: str, finish: str | None = None) -> dict[str, Any]:
-    return {"index": 0, "delta": {"content": said}, "logprobs": None, "finish_reason": finish}
+def text(usage_: str, finish: str | None = None) -> dict[str, Any]:
+    return {"index": 0, "delta": {"content": usage_}, "logprobs": None, "finish_reason": finish}
 
 
 ROLE = chunk({"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None})
@@ -31,7 +31,7 @@ TRICK = 'he said "usage":null, "finish_reason":"stop" and "usage":{"prompt_token
 BEGUN = ROLE + chunk(text("a")) + chunk(text(TRICK))
 VLLM_PLAIN = BEGUN + chunk(text("b", "stop"), **STAMP) + DONE
 VLLM_ASKED = BEGUN + chunk(text("b", "stop")) + chunk(**USAGE, **STAMP) + DONE
-# As OpenAI describes it: null in each other chunk.
+# Null in each other chunk, in OpenAI's documentation.
 NULL_PLAIN = BEGUN + chunk(text("b", "length")) + DONE
 NULL_ASKED = (
     b"".join(event[:-1] + b',"usage":null}\n\n' for event in BEGUN.split(b"\n\n")[:-1])
@@ -41,7 +41,7 @@ NULL_ASKED = (
 )
 FINGERPRINTS_PLAIN = chunk(text("b", "stop"), **STAMP) + DONE
 FINGERPRINTS_ASKED = chunk(text("b", "stop"), **STAMP) + chunk(**USAGE, **STAMP) + DONE
-# Told beside choices, so unasked: it is what the client would get anyway.
+# Reported beside choices, so not injected: the client would get it anyway.
 FORCED = (
     chunk(text("a"), usage=COUNTS) + chunk(text("b", "stop"), usage=COUNTS) + chunk(**USAGE, **STAMP) + DONE
 )
@@ -72,7 +72,9 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 @given(data=st.data())
-def test_in_any_split_it_is_the_stream_of_a_client_that_did_not_ask(name: str, data: st.DataObject) -> None:
+def test_the_stream_is_that_of_a_client_without_injection_in_any_split(
+    name: str, data: st.DataObject
+) -> None:
     asked, plain = CASES[name]
     cuts = sorted(data.draw(st.lists(st.integers(0, len(asked)), max_size=10)))
     scanner = UnaskedScanner()
@@ -92,7 +94,7 @@ def test_an_engine_that_always_writes_null_keeps_it() -> None:
     assert usage.cached_tokens == 4
 
 
-def test_what_waits_can_be_had_where_nothing_follows() -> None:
+def test_held_bytes_can_be_flushed_at_the_end() -> None:
     scanner = UnaskedScanner()
     last = chunk(text("b", "stop"))
     assert scanner.feed(last) == b""
@@ -107,7 +109,7 @@ def test_an_event_without_end_passes_in_parts() -> None:
     assert scanner.feed(b'"}\n\n' + DONE) == b'"}\n\n' + DONE
 
 
-def test_what_is_no_json_passes() -> None:
+def test_invalid_json_passes_unchanged() -> None:
     for event in (b'data: {"usage":{\n\n', b'data: "usage":{\xff}\n\n', b'event: "usage":{\n\n'):
         assert UnaskedScanner().feed(event) == event
 
@@ -115,7 +117,7 @@ def test_what_is_no_json_passes() -> None:
 @pytest.mark.parametrize(
     "body", [b'{"model":"m"}', b' \n{ "model" : "m" , "x":[{}]}', b'{"model":"{","stream":true}']
 )
-def test_a_body_asks_and_is_the_same_otherwise(body: bytes) -> None:
+def test_only_the_request_for_usage_is_added_to_a_body(body: bytes) -> None:
     asked = json.loads(with_usage(body))
     assert asked.pop("stream_options") == {"include_usage": True}
     assert asked == json.loads(body)

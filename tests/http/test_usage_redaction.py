@@ -1,4 +1,4 @@
-"""Answers that tell nothing of what was cached, whatever API they are of and however they are cut."""
+"""Redacted answers show no cached tokens, for any API and in any split."""
 
 import json
 from typing import Any
@@ -47,18 +47,18 @@ def dumped(value: Any, is_spaced: bool) -> bytes:
 
 
 @pytest.mark.parametrize("is_spaced", [False, True])
-@pytest.mark.parametrize(("told", "hidden"), TELLING)
-def test_each_count_is_hidden(told: Any, hidden: Any, is_spaced: bool) -> None:
-    assert msgspec.json.decode(masked(dumped(told, is_spaced))) == hidden
+@pytest.mark.parametrize(("reported", "hidden"), TELLING)
+def test_each_count_is_redacted(reported: Any, hidden: Any, is_spaced: bool) -> None:
+    assert msgspec.json.decode(masked(dumped(reported, is_spaced))) == hidden
 
 
 @pytest.mark.parametrize("usage", SILENT)
-def test_what_tells_nothing_stays_byte_for_byte(usage: Any) -> None:
+def test_an_answer_without_counts_stays_byte_for_byte(usage: Any) -> None:
     assert masked(dumped(usage, True)) == dumped(usage, True)
     assert masked(b'{"cached_tokens":') == b'{"cached_tokens":'
 
 
-def test_a_masked_hit_looks_as_a_masked_miss_to_the_last_byte() -> None:
+def test_a_redacted_hit_equals_a_redacted_miss_to_the_last_byte() -> None:
     missed = CHAT | {"prompt_tokens_details": {**CHAT["prompt_tokens_details"], "cached_tokens": 0}}  # type: ignore[dict-item]
     assert masked(dumped(CHAT, True)) == masked(dumped(missed, True))
     missed = {"input_tokens": 512, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
@@ -67,8 +67,8 @@ def test_a_masked_hit_looks_as_a_masked_miss_to_the_last_byte() -> None:
 
 TEXT = 'it says "usage": {"cached_tokens": 7} and } {'
 PIECES = [
-    *[b'"usage":' + dumped(told, False) for told, _ in TELLING],
-    *[b'"usage" :\n ' + dumped(told, True) for told, _ in TELLING],
+    *[b'"usage":' + dumped(reported, False) for reported, _ in TELLING],
+    *[b'"usage" :\n ' + dumped(reported, True) for reported, _ in TELLING],
     *[b'"usage": ' + dumped(usage, True) for usage in SILENT],
     b'"text":' + dumped(TEXT, True),
     b'"usage":null',
@@ -92,20 +92,20 @@ def test_splits_make_no_difference(pieces: list[bytes], sizes: list[int]) -> Non
     assert b"496" not in expected and expected.count(b"cached_tokens") == data.count(b"cached_tokens")
 
 
-def test_what_a_model_wrote_is_not_changed() -> None:
+def test_generated_text_is_not_changed() -> None:
     data = dumped({"choices": [{"text": TEXT}]}, False)
     masker = Masker()
     assert masker.feed(data) + masker.flush() == data
 
 
-def test_a_body_that_is_cut_loses_nothing_but_its_count() -> None:
+def test_a_truncated_body_loses_only_its_count() -> None:
     masker = Masker()
     assert masker.feed(b'{"a":1,"usage":{"prompt_tokens":5,') == b'{"a":1,'
     assert masker.flush() == b'"usage":{"prompt_tokens":5,'
     assert masker.feed(b'"u') == b"" and masker.feed(b"p") == b'"up'
 
 
-def test_what_is_too_long_for_a_usage_is_not_held() -> None:
+def test_a_value_too_long_for_usage_is_not_held() -> None:
     masker = Masker()
     data = b'{"usage":{"description":"' + b"x" * MAX_USAGE_BYTES
     assert masker.feed(data) == data

@@ -60,7 +60,7 @@ SOUND = text(type="input_audio_buffer.append", audio="bW9kZWw" * 3000)
         frame(b""),
     ],
 )
-def test_a_message_that_names_no_other_model_goes_on_as_it_came(data: bytes) -> None:
+def test_a_message_without_another_model_passes_unchanged(data: bytes) -> None:
     assert ModelFrames({"m"}).feed(data) == data
 
 
@@ -80,7 +80,7 @@ def test_a_message_that_names_no_other_model_goes_on_as_it_came(data: bytes) -> 
         b'{"model":' + b"[" * 100_000,
     ],
 )
-def test_a_message_that_names_another_model_is_refused(message: bytes) -> None:
+def test_a_message_with_another_model_is_rejected(message: bytes) -> None:
     assert refused(frame(message)) == POLICY_VIOLATION
     half = len(message) // 2
     cut = frame(message[:half], is_last=False) + frame(b"", 9) + frame(message[half:], 0)
@@ -104,12 +104,12 @@ HALF = b"x" * (MAX_MESSAGE_BYTES // 2)
     ],
     ids=["compressed", "unmasked", "goes on with nothing", "two at once", "binary", "long", "longer", "many"],
 )  # fmt: skip
-def test_what_cannot_be_read_is_refused(data: bytes, code: int) -> None:
+def test_an_unreadable_message_is_rejected(data: bytes, code: int) -> None:
     assert refused(data) == code
 
 
 @given(st.lists(st.integers(0, 200), max_size=8), st.data())
-def test_reads_may_end_anywhere(sizes: list[int], data: st.DataObject) -> None:
+def test_frames_may_be_split_anywhere(sizes: list[int], data: st.DataObject) -> None:
     whole = b"".join(frame(b"x" * size) + frame(b"", 9) for size in sizes)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=10)))
     frames = ModelFrames({"m"})

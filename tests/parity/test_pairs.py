@@ -1,4 +1,4 @@
-"""Workers that join are asked for their tokens, and those that make others are no pair."""
+"""Pairing: workers that join are asked for tokens, and those with different tokens are no pair."""
 
 import asyncio
 from collections import Counter
@@ -18,7 +18,10 @@ from tests.support.fakes import worker
 
 
 class World:
-    """Workers by name: p… computes prompts, d… answers. `tokens` are what each makes of every prompt."""
+    """Workers by name: p… computes prompts, d… answers.
+
+    `tokens` are those that each makes of every prompt.
+    """
 
     def __init__(self) -> None:
         self.fleet, self.tasks = Fleet(), Tasks()
@@ -65,7 +68,7 @@ def world() -> World:
     return World()
 
 
-async def test_those_that_agree_are_asked_once(world: World) -> None:
+async def test_workers_that_agree_are_asked_once(world: World) -> None:
     await world.join("p1", "d1", "d2")
     await world.join("d3")
     assert world.banned == {}
@@ -74,7 +77,7 @@ async def test_those_that_agree_are_asked_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("names", [("p1", "d1", "d2"), ("d1", "p1", "d2"), ("d2", "d1", "p1")])
-async def test_one_that_makes_other_tokens_is_no_pair(
+async def test_a_worker_with_other_tokens_is_no_pair(
     world: World, names: Sequence[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     world.tokens["d1"] = [1, 2, 4]
@@ -87,20 +90,20 @@ async def test_one_that_makes_other_tokens_is_no_pair(
     assert "p1#0 and d1#0 make different prompts" in record.getMessage()
 
 
-async def test_ranks_share_their_server(world: World) -> None:
+async def test_ranks_of_one_server_are_compared_together(world: World) -> None:
     world.tokens["p1"] = [1]
     await world.join("d1", ranks=2)
     await world.join("p1", ranks=2)
     assert set(world.banned) == {(f"p1#{i}", f"d1#{j}") for i in range(2) for j in range(2)}
 
 
-async def test_of_two_that_do_both_neither_computes_for_the_other(world: World) -> None:
+async def test_workers_of_both_roles_that_differ_are_no_pair_in_either_direction(world: World) -> None:
     world.tokens["b1"] = [1]
     await world.join("b1", "b2")
     assert set(world.banned) == {("b1#0", "b2#0"), ("b2#0", "b1#0")}
 
 
-async def test_templates_that_tell_the_date_are_asked_again(world: World) -> None:
+async def test_differing_templates_with_a_date_are_asked_again(world: World) -> None:
     world.tokens["p1"] = [1, 19]
     await world.join("p1")
     world.tokens |= {"p1": [1, 20], "d1": [1, 20]}
@@ -109,13 +112,13 @@ async def test_templates_that_tell_the_date_are_asked_again(world: World) -> Non
     assert world.asked["http://p1"] == 2 * len(PAIR_PROBES)
 
 
-async def test_who_has_no_such_path_is_not_held_to_it(world: World) -> None:
+async def test_a_worker_without_tokenize_is_not_compared(world: World) -> None:
     world.tokens["d1"] = []
     await world.join("p1", "d1")
     assert world.banned == {}
 
 
-async def test_what_fits_nowhere_is_told_and_not_compared(
+async def test_an_incompatible_pair_is_logged_and_not_compared(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.tokens["d1"] = [1]
@@ -126,12 +129,12 @@ async def test_what_fits_nowhere_is_told_and_not_compared(
     assert record.getMessage() == "workers p1#0 and d1#0 are no pair: connectors differ: nixl, mooncake"
 
 
-async def test_one_whose_cache_goes_nowhere_is_not_asked(world: World) -> None:
+async def test_a_worker_without_a_transfer_is_not_asked(world: World) -> None:
     world.parity.joined([worker("w")])
     assert not len(world.tasks)
 
 
-async def test_another_process_is_asked_anew(world: World) -> None:
+async def test_a_restarted_worker_is_asked_again(world: World) -> None:
     world.tokens["d1"] = [1]
     await world.join("p1", "d1")
     world.banned.clear()
@@ -140,7 +143,7 @@ async def test_another_process_is_asked_anew(world: World) -> None:
     assert world.banned == {}
 
 
-async def test_who_leaves_while_it_is_asked_is_compared_with_nobody(world: World) -> None:
+async def test_a_worker_that_leaves_while_asked_is_not_compared(world: World) -> None:
     world.tokens["d1"] = [1]
     await world.join("p1")
     (d,) = world.add("d1")
@@ -152,6 +155,6 @@ async def test_who_leaves_while_it_is_asked_is_compared_with_nobody(world: World
     assert repr(world.parity) == "PairParity(1 asked)"
 
 
-async def test_many_that_join_at_once_are_asked_in_turn(world: World) -> None:
+async def test_workers_that_join_together_are_asked_a_few_at_a_time(world: World) -> None:
     await world.join("p1", *[f"d{number}" for number in range(5 * MAX_AT_ONCE)])
     assert world.most_open == MAX_AT_ONCE

@@ -40,7 +40,7 @@ TRUSTING = ("--trusted-proxies", "127.0.0.1", "--log-requests", "--log-format", 
 
 
 def block(language: str, mark: str) -> str:
-    """The one that has this line."""
+    """Block of the page that has this line."""
     found = [each for each in re.findall(rf"```{language}\n(.*?)```", BLOCKS, re.S) if mark in each]
     assert len(found) == 1
     return found[0]
@@ -48,7 +48,7 @@ def block(language: str, mark: str) -> str:
 
 @asynccontextmanager
 async def started(command: list[str], port: int) -> AsyncIterator[int]:
-    """A proxy that listens there, until the end."""
+    """Proxy that listens there, until the end."""
     environ = {**os.environ, "LD_LIBRARY_PATH": str(ROOT / "usr/lib/x86_64-linux-gnu")}
     process = await asyncio.create_subprocess_exec(*command, env=environ)
 
@@ -96,7 +96,7 @@ async def haproxy(directory: Path, gateway: int, mark: str, instead: str = "") -
 
 
 class Streams:
-    """A stream whose second event waits for the test."""
+    """Stream with a second event that waits for the test."""
 
     def __init__(self) -> None:
         self.may_go_on = asyncio.Event()
@@ -108,11 +108,11 @@ class Streams:
 
 
 CLIENT = "127.0.0.2"
-"""Where clients are; the proxies are at 127.0.0.1, and trusted."""
+"""Address of clients; the proxies are at 127.0.0.1, and trusted."""
 
 
 async def ask(port: int, data: bytes, tls: ssl.SSLContext | None = None) -> int:
-    """The status of the answer to a request that is the last one."""
+    """Status of a request that is the last one of its connection."""
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", port, local_addr=(CLIENT, 0), ssl=tls, server_hostname="127.0.0.1" if tls else None
     )
@@ -124,7 +124,7 @@ async def ask(port: int, data: bytes, tls: ssl.SSLContext | None = None) -> int:
 
 
 async def check_stream(bench: Bench, port: int, target: str) -> None:
-    """The first event is there before the second one is sent."""
+    """Check that the first event arrives before the second one is sent."""
     streams = Streams()
     worker = await bench.worker(script=streams)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -139,35 +139,35 @@ async def check_stream(bench: Bench, port: int, target: str) -> None:
     await bench.gateway.drop(worker)
 
 
-def check_told(call: Call, scheme: bytes) -> None:
-    """Of all that was written, what the proxy wrote."""
+def check_forwarded(call: Call, scheme: bytes) -> None:
+    """Check the headers that the proxy wrote."""
     assert call.value(b"x-forwarded-for") == b"127.0.0.2, 127.0.0.1"
     assert call.value(b"x-forwarded-proto") == scheme
     assert call.value(b"x-forwarded-host") == b"gateway"
     assert (call.values(b"forwarded"), call.values(b"x-real-ip")) == ([], [])
 
 
-async def test_nginx(tmp_path: Path) -> None:
+async def test_nginx_passes_streams_and_the_client(tmp_path: Path) -> None:
     async with (
         running("--base-path", "/llm", *TRUSTING) as bench,
         nginx(tmp_path, bench.gateway.port) as port,
     ):
         worker = await bench.worker()
         assert await ask(port, post(completion(), *LYING, target="/llm/v1/completions")) == 200
-        check_told(await worker.called(), b"http")
+        check_forwarded(await worker.called(), b"http")
         await bench.gateway.logged(r"from 127\.0\.0\.2$")
         assert await ask(port, request("GET", "/llm/v1/models")) == 200
         await bench.gateway.drop(worker)
         await check_stream(bench, port, "/llm/v1/completions")
 
 
-async def test_haproxy(tmp_path: Path) -> None:
+async def test_haproxy_passes_streams_and_the_client(tmp_path: Path) -> None:
     async with running(*TRUSTING) as bench:
         worker = await bench.worker()
         async with haproxy(tmp_path, bench.gateway.port, "option forwardfor") as port:
             await until(lambda: _is_ready(port), "its check found us ready")
             assert await ask(port, post(completion(), *LYING)) == 200
-            check_told(await worker.called(), b"http")
+            check_forwarded(await worker.called(), b"http")
             await bench.gateway.logged(r"from 127\.0\.0\.2$")
             await bench.gateway.drop(worker)
             await check_stream(bench, port, "/v1/completions")
@@ -180,7 +180,7 @@ async def _is_ready(port: int) -> bool:
 @pytest.mark.parametrize("version", ["send-proxy-v2", "send-proxy"])
 @pytest.mark.parametrize("processes", ["1", "2"])
 async def test_haproxy_passes_connections_on(tmp_path: Path, version: str, processes: str) -> None:
-    """TLS is ours, and whose the connection is comes before it."""
+    """The gateway ends TLS; the PROXY header comes before it."""
     authority = Authority(tmp_path / "ca")
     pair, tls = authority.issue(), authority.context()
     flags = ("--tls-cert-file", pair.cert, "--tls-key-file", pair.key, "--processes", processes)

@@ -1,4 +1,4 @@
-"""Which route is answered how; the wire is in tests/blackbox."""
+"""Routes and their answers; tests/blackbox has the wire."""
 
 import logging
 from typing import Any, cast
@@ -25,7 +25,7 @@ from tests.support.fakes import worker
 
 
 class Kept:
-    """A responder that keeps the answer."""
+    """Responder that keeps the answer."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -42,7 +42,7 @@ class Kept:
 
 
 class FakeDispatch:
-    """Takes every inference request, or raises `error`."""
+    """Dispatch that takes every inference request, or raises `error`."""
 
     def __init__(self) -> None:
         self.paths: list[str] = []
@@ -66,8 +66,8 @@ class World:
             Served("tuned", "root", "tuned", None, "org/name"),
         )
         self.member = self.fleet.add(worker("w:1", *served))
-        self.told: list[End] = []
-        end_observers: list[OnEnd] = [self.told.append]
+        self.ends: list[End] = []
+        end_observers: list[OnEnd] = [self.ends.append]
         self.api = Api(
             cast(Dispatch, self.dispatch),
             self.fleet,
@@ -109,7 +109,7 @@ def world() -> World:
         ("GET", "http://gateway/health", 200),
     ],
 )
-def test_routes(world: World, method: str, target: str, status: int) -> None:
+def test_each_route_has_its_status(world: World, method: str, target: str, status: int) -> None:
     kept = world.ask(method, target, (b"x-request-id", b"7"))
     assert kept.status == status
     assert kept.headers[b"x-request-id"] == b"7"
@@ -120,17 +120,19 @@ def test_routes(world: World, method: str, target: str, status: int) -> None:
 
 
 @pytest.mark.parametrize("headers", [[], [(b"x-request-id", b"7")]])
-def test_what_is_refused_is_told_by_the_id_that_is_in_its_answer(world: World, headers: list[Header]) -> None:
+def test_a_rejected_request_is_observed_with_the_id_in_its_answer(
+    world: World, headers: list[Header]
+) -> None:
     kept = world.ask("GET", "/none", *headers)
-    (end,) = world.told
+    (end,) = world.ends
     assert end.request_id == kept.headers[b"x-request-id"] != b""
 
 
-def test_inference_goes_to_dispatch(world: World) -> None:
+def test_inference_requests_go_to_dispatch(world: World) -> None:
     kept = world.ask("POST", "/v1/completions?x=1")
     assert world.dispatch.paths == ["/v1/completions"]
     assert kept.status == 0
-    assert world.metrics.responses == {}  # counted where it ends
+    assert world.metrics.responses == {}  # counted at its end
 
 
 def test_a_websocket_goes_to_dispatch(world: World) -> None:
@@ -138,13 +140,13 @@ def test_a_websocket_goes_to_dispatch(world: World) -> None:
     assert world.dispatch.paths == ["/v1/realtime"]
 
 
-def test_what_is_no_websocket(world: World) -> None:
+def test_a_plain_request_for_a_websocket_route_is_rejected(world: World) -> None:
     assert world.ask("GET", "/health", is_upgrade=True).status == 501
     assert world.ask("GET", "/v1/realtime").headers[b"upgrade"] == b"websocket"
     assert world.dispatch.paths == []
 
 
-def test_models(world: World) -> None:
+def test_models_are_listed(world: World) -> None:
     cards = {card["id"]: card for card in world.ask("GET", "/v1/models").body["data"]}
     assert (cards["org/name"]["root"], cards["org/name"]["max_model_len"]) == ("root", 4096)
     assert (cards["tuned"]["root"], cards["tuned"]["parent"]) == ("tuned", "org/name")
@@ -152,7 +154,7 @@ def test_models(world: World) -> None:
     assert len(world.ask("GET", "/v1/models").body["data"]) == 2
 
 
-def test_readiness(world: World) -> None:
+def test_readiness_follows_the_fleet(world: World) -> None:
     world.member.is_up = False
     assert world.ask("GET", "/ready").status == 503
     assert world.ask("GET", "/health").status == 200
@@ -162,7 +164,7 @@ def test_readiness(world: World) -> None:
 
 
 @pytest.mark.parametrize(("path", "allowed"), [("/v1/completions", b"POST"), ("/health", b"GET, HEAD")])
-def test_allow(world: World, path: str, allowed: bytes) -> None:
+def test_a_wrong_method_is_answered_with_allow(world: World, path: str, allowed: bytes) -> None:
     assert world.ask("PATCH", path).headers[b"allow"] == allowed
 
 
@@ -177,7 +179,7 @@ def test_a_bug_is_answered_and_logged_without_the_body(
     assert "POST /v1/completions failed" in caplog.text
 
 
-# who asks ---------------------------------------------------------------------------------------------
+# authentication ---------------------------------------------------------------------------------------
 
 KEY = make_key(bytes(6), bytes(32))
 
@@ -206,7 +208,7 @@ def guarded() -> World:
         ("GET", "/nothing"),
     ],
 )
-def test_without_a_key_nothing_is_told(guarded: World, method: str, target: str) -> None:
+def test_without_a_key_the_answer_is_401_on_every_route(guarded: World, method: str, target: str) -> None:
     kept = guarded.ask(method, target, is_upgrade="realtime" in target)
     assert (kept.status, kept.headers[b"www-authenticate"]) == (401, b"Bearer")
     assert kept.body["error"]["code"] == "missing_api_key"
@@ -214,11 +216,11 @@ def test_without_a_key_nothing_is_told(guarded: World, method: str, target: str)
     assert guarded.metrics.responses == {401: 1} and not guarded.dispatch.paths
 
 
-def test_load_balancers_need_none(guarded: World) -> None:
+def test_health_and_readiness_need_no_key(guarded: World) -> None:
     assert guarded.ask("GET", "/health").status == guarded.ask("GET", "/ready").status == 200
 
 
-def test_with_a_key_one_sees_what_it_may_use(guarded: World) -> None:
+def test_a_key_lists_and_uses_its_models_only(guarded: World) -> None:
     shown = (b"x-api-key", KEY)
     assert [card["id"] for card in guarded.ask("GET", "/v1/models", shown).body["data"]] == ["tuned"]
     assert guarded.ask("GET", "/v1/models/tuned", shown).status == 200
@@ -229,12 +231,12 @@ def test_with_a_key_one_sees_what_it_may_use(guarded: World) -> None:
     assert guarded.dispatch.paths == ["/v1/completions", "/v1/realtime"]
 
 
-def test_the_peer_is_looked_at_only_where_it_says_something() -> None:
+def test_headers_of_an_untrusted_peer_are_ignored() -> None:
     names = HeaderNames(b"x-tenant", b"x-priority", b"x-slo")
-    told = []
+    ends = []
 
     def salt_of(tenant: str) -> str:
-        told.append(tenant)
+        ends.append(tenant)
         return "s"
 
     trusting = Authenticator(
@@ -244,8 +246,8 @@ def test_the_peer_is_looked_at_only_where_it_says_something() -> None:
         salt_of=salt_of,
     )
     World(trusting).ask("GET", "/v1/models", (b"x-tenant", b"acme"))
-    others = Authenticator(
+    distrusting = Authenticator(
         clock=lambda: 0.0, names=names, trusted=Trusted((), "--trust-headers-from"), salt_of=salt_of
     )
-    World(others).ask("GET", "/v1/models", (b"x-tenant", b"acme"))
-    assert told == ["acme", "anonymous"]
+    World(distrusting).ask("GET", "/v1/models", (b"x-tenant", b"acme"))
+    assert ends == ["acme", "anonymous"]

@@ -20,7 +20,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch, "w:1", pool_idle_s=2.0, connect_timeout_s=3.0)
 
 
-def test_a_body_that_cannot_be_read_leaves_nothing_behind(world: World) -> None:
+def test_an_unreadable_body_leaves_no_state(world: World) -> None:
     with pytest.raises(InvalidRequest) as caught:
         world.ask(b'{"model":"m"}')
     assert caught.value.param == "prompt"
@@ -28,7 +28,7 @@ def test_a_body_that_cannot_be_read_leaves_nothing_behind(world: World) -> None:
     assert not world.pools["w:1"].transports
 
 
-def test_an_exchange_is_known_while_it_lasts(world: World) -> None:
+def test_an_exchange_is_known_until_it_ends(world: World) -> None:
     exchange, _ = world.ask()
     assert world.dispatch.exchanges == {exchange}
     assert "w:1" in repr(exchange)
@@ -36,7 +36,7 @@ def test_an_exchange_is_known_while_it_lasts(world: World) -> None:
     assert world.dispatch.exchanges == set()
 
 
-def test_one_pool_for_each_endpoint_with_the_configured_times(world: World) -> None:
+def test_each_endpoint_has_one_pool_with_the_configured_timeouts(world: World) -> None:
     pool = world.context.pools.of("http://w:9")
     assert world.context.pools.of("http://w:9") is pool
     assert world.context.pools.of("http://w:8") is not pool
@@ -54,7 +54,9 @@ def test_a_pool_is_dropped_with_its_endpoint(world: World) -> None:
     world.context.pools.drop("http://w:1")  # a second time does nothing
 
 
-def test_a_session_is_what_a_header_says_or_else_the_field_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_is_read_from_a_header_then_a_cookie_then_the_user_field(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = World(monkeypatch, "w:1", session_header="X-Session-Id", session_cookie="sid")
     body = b'{"model":"m","prompt":"x","user":"u"}'
     for headers, session in (([], "u"), ([(b"cookie", b"sid=c")], "c"), ([(b"x-session-id", b"h")], "h")):
@@ -64,7 +66,7 @@ def test_a_session_is_what_a_header_says_or_else_the_field_user(monkeypatch: pyt
         )
 
 
-def test_a_request_is_its_keys_tenants_and_salted_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_has_the_tenant_and_salt_of_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "w:1")
     http = HttpRequest("POST", b"/v1/completions", [], b'{"model":"m","prompt":"x","cache_salt":"mine"}')
     http.who = Who("acme", "id", ["m"], salt="SALT")
@@ -81,7 +83,7 @@ def test_a_request_is_its_keys_tenants_and_salted_for_it(monkeypatch: pytest.Mon
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 
 
-def test_a_request_waits_until_the_one_before_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queued_request_is_sent_after_the_one_before_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "w:1", queue_above_in_flight=1)
     world.ask()
     _, second = world.ask()
@@ -94,7 +96,7 @@ def test_a_request_waits_until_the_one_before_it_has_ended(monkeypatch: pytest.M
     assert world.is_clean()
 
 
-def test_a_client_that_leaves_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_disconnects_leaves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "w:1", queue_above_in_flight=1)
     first, _ = world.ask()
     second, answered = world.ask()
@@ -107,7 +109,7 @@ def test_a_client_that_leaves_while_it_waits(monkeypatch: pytest.MonkeyPatch) ->
     assert world.is_clean() and not gate.tenants.of("anonymous", 0.0).num_active
 
 
-def test_what_waits_too_long_is_answered_and_released(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_waits_too_long_is_rejected_and_released(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "w:1", queue_above_in_flight=1, queue_timeout_s=2.0)
     first, _ = world.ask()
     _, second = world.ask()
@@ -117,7 +119,7 @@ def test_what_waits_too_long_is_answered_and_released(monkeypatch: pytest.Monkey
     assert world.is_clean()
 
 
-def test_a_limit_is_told_before_there_is_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_is_checked_before_there_is_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "w:1", tenants={"*": Limits(max_concurrent=1)})
     exchange, _ = world.ask()
     with pytest.raises(TooManyRequests):
@@ -132,8 +134,10 @@ def test_a_limit_is_told_before_there_is_an_exchange(monkeypatch: pytest.MonkeyP
     assert world.is_clean()
 
 
-def test_where_each_gateway_decides_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is let go books when its turn comes; until then no other one is let go."""
+def test_with_a_distributed_lock_requests_are_released_one_acquisition_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A released request books when it acquires the lock; until then no other request is released."""
     world = World(monkeypatch, "w:1", "w:2", queue_above_in_flight=1)
     turns: list[Callable[[], None]] = []
     world.use(time_slice=TimeSlice(turns.append, world.router.tokenize))
@@ -163,14 +167,14 @@ def test_where_each_gateway_decides_in_its_turn(monkeypatch: pytest.MonkeyPatch)
     assert world.is_clean()
 
 
-def test_nobody_steps_ahead_where_nobody_says_who_may(world: World) -> None:
+def test_priority_headers_are_ignored_where_no_peer_is_trusted(world: World) -> None:
     exchange, _ = world.ask(b'{"model":"m","prompt":[1],"priority":-9}')
     assert exchange.request.priority == 0
     exchange, _ = world.ask(b'{"model":"m","prompt":[1],"priority":9}')
     assert exchange.request.priority == 9
 
 
-def test_a_stream_is_asked_for_its_usage_where_tokens_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usage_is_injected_into_streams_where_tokens_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
     for limits in (Limits(), Limits(tokens_per_min=1000)):
         world = World(monkeypatch, "w:1", tenants={"*": limits})
@@ -179,7 +183,7 @@ def test_a_stream_is_asked_for_its_usage_where_tokens_are_counted(monkeypatch: p
     assert asked == [False, True]
 
 
-def test_what_a_full_queue_refuses_is_never_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_rejected_by_a_full_queue_is_not_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenized: list[InferenceRequest] = []
     tokenize = PromptSource.tokenize
 
@@ -193,7 +197,7 @@ def test_what_a_full_queue_refuses_is_never_tokenized(monkeypatch: pytest.Monkey
     assert all(not answered.events for answered in waiting)
     before = len(tokenized)
     for _ in range(5):
-        with pytest.raises(TooManyRequests) as told:
+        with pytest.raises(TooManyRequests) as caught:
             world.ask()
-        assert told.value.should_retry and told.value.retry_after_s
+        assert caught.value.should_retry and caught.value.retry_after_s
     assert len(tokenized) == before

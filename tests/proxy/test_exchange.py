@@ -1,4 +1,4 @@
-"""One request's life, with workers and clock moved by hand: every way out, once, and at what time."""
+"""Life of one request, with workers and clock moved by hand: every end, exactly once, and its time."""
 
 import errno
 import logging
@@ -35,7 +35,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch, "w:1")
 
 
-def test_an_answer(world: World) -> None:
+def test_an_answer_is_passed_on(world: World) -> None:
     _, answered = world.ask()
     transport = world.transport()
     assert transport.out.startswith(b"POST /v1/completions HTTP/1.1\r\n")
@@ -51,7 +51,7 @@ def test_an_answer(world: World) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"queue_above_in_flight": 1}], ids=["plain", "queue"])
-def test_a_bug_on_the_way_to_a_decision_is_answered_and_keeps_nothing(
+def test_a_bug_before_a_decision_is_answered_and_leaves_no_state(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, options: dict[str, int]
 ) -> None:
     world = World(monkeypatch, "w:1", **options)
@@ -61,14 +61,14 @@ def test_a_bug_on_the_way_to_a_decision_is_answered_and_keeps_nothing(
     assert answered.events[0] == 500 and world.is_clean() and "failed" in caplog.text
     world.router.policy = policy
     exchange, answered = world.ask()
-    assert world.in_flight() == 1  # nothing is in its way
+    assert world.in_flight() == 1  # no earlier request is in its way
     exchange.cancel("the end of the test")
 
 
-def test_a_request_asks_for_an_announcement_where_its_decision_does(
+def test_an_announcement_is_requested_from_the_chosen_worker_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And only there: to the worker that gets it next, it goes as it came."""
+    """A retry at another worker carries no request for it."""
 
     class First(set[str]):
         def __contains__(self, id: object) -> bool:
@@ -84,9 +84,9 @@ def test_a_request_asks_for_an_announcement_where_its_decision_does(
     assert world.pools["w:2"].transports[0].out.endswith(b"\r\n\r\n" + BODY)
 
 
-def test_an_answer_that_has_begun_holds_no_prompt(world: World) -> None:
+def test_the_prompt_is_dropped_when_the_answer_begins(world: World) -> None:
     exchange, answered = world.ask()
-    assert exchange.request.body == BODY  # another worker may have to be asked
+    assert exchange.request.body == BODY  # a retry at another worker may need it
     world.transport().feed(HEAD, chunk(EVENT))
     assert (exchange.request.body, exchange.request.fields, exchange.http.body) == (b"", {}, b"")
     world.transport().feed(END)
@@ -94,13 +94,13 @@ def test_an_answer_that_has_begun_holds_no_prompt(world: World) -> None:
     assert world.is_clean()
 
 
-def test_a_long_prompt_is_made_elsewhere_and_kept_until_the_first_byte(
+def test_a_long_prompt_is_tokenized_in_a_thread_and_kept_until_the_first_byte(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(monkeypatch, "w:1", "w:2")
     asked: list[Prompt] = []
 
-    class Elsewhere:
+    class Offloading:
         def is_long(self, request: InferenceRequest) -> bool:
             return request.num_new_bytes == len(BODY)
 
@@ -113,14 +113,14 @@ def test_a_long_prompt_is_made_elsewhere_and_kept_until_the_first_byte(
 
         def let_go(self, num_bytes: int) -> None: ...
 
-    world.context.prompts.long_prompts = cast(LongPrompts, Elsewhere())
+    world.context.prompts.long_prompts = cast(LongPrompts, Offloading())
     exchange, answered = world.ask()
     first = world.transport("w:1")
     first.lose(ConnectionResetError())
     assert exchange._prompt is asked[0]
     world.transport("w:2").feed(PLAIN)
     assert answered.events == [200, b"{}", "end"]
-    assert (len(asked), exchange._prompt) == (1, None)  # the next worker's decision had its tokens
+    assert (len(asked), exchange._prompt) == (1, None)  # the decision for the next worker had its tokens
     assert world.is_clean()
 
 
@@ -135,7 +135,7 @@ def test_a_first_byte_may_take_a_day(world: World) -> None:
 
 
 def test_a_stream_may_take_a_month(world: World) -> None:
-    """As long as it moves: 300 s in all, as HTTP client libraries have it, would be an outage."""
+    """A moving stream has no limit: 300 s in all, as in HTTP client libraries, would be an outage."""
     _, answered = world.ask()
     world.transport().feed(HEAD)
     for _ in range(int(30 * DAY / 599)):
@@ -146,7 +146,7 @@ def test_a_stream_may_take_a_month(world: World) -> None:
     assert not world.suspected
 
 
-def test_a_stream_that_stalls(world: World) -> None:
+def test_a_stalled_stream_is_ended_by_the_idle_timeout(world: World) -> None:
     _, answered = world.ask()
     world.transport().feed(HEAD, chunk(EVENT))
     world.loop.advance(599)
@@ -158,7 +158,7 @@ def test_a_stream_that_stalls(world: World) -> None:
     assert world.is_clean()
 
 
-def test_a_client_that_stalls_is_not_the_workers_fault(world: World) -> None:
+def test_a_stalled_client_is_no_fault_of_the_worker(world: World) -> None:
     exchange, answered = world.ask()
     world.transport().feed(HEAD, chunk(EVENT))
     answered.client_is_full = True
@@ -175,7 +175,7 @@ def test_a_client_that_stalls_is_not_the_workers_fault(world: World) -> None:
     ("options", "seconds"),
     [({"first_byte_timeout_s": 5.0}, 5.0), ({"total_timeout_s": 7.0}, 7.0)],
 )
-def test_limits_that_are_set(
+def test_configured_timeouts_apply(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, float], seconds: float
 ) -> None:
     world = World(monkeypatch, "w:1", **options)
@@ -188,7 +188,7 @@ def test_limits_that_are_set(
     assert world.is_clean()
 
 
-# every way out, once -----------------------------------------------------------------------------
+# every end, once ----------------------------------------------------------------------------------
 
 
 def _ended(world: World, exchange: InferenceExchange) -> None:
@@ -213,7 +213,7 @@ def _stopped(world: World, exchange: InferenceExchange) -> None:
 
 
 @pytest.mark.parametrize(
-    ("out", "told", "status"),
+    ("out", "expected", "status"),
     [
         (_ended, [200, b"{}", "end"], 200),
         (_died, [502, "worker_failed"], 502),
@@ -222,12 +222,12 @@ def _stopped(world: World, exchange: InferenceExchange) -> None:
         (_stopped, ["abort"], 0),
     ],
 )
-def test_every_way_out_is_taken_once(
-    world: World, out: Callable[[World, InferenceExchange], None], told: list[object], status: int
+def test_every_end_happens_once(
+    world: World, out: Callable[[World, InferenceExchange], None], expected: list[object], status: int
 ) -> None:
     exchange, answered = world.ask()
     out(world, exchange)
-    assert answered.events == told
+    assert answered.events == expected
     assert world.is_clean()
     assert world.metrics.responses == {status: 1}
     assert world.transport().is_closing() == (out is not _ended)
@@ -236,12 +236,12 @@ def test_every_way_out_is_taken_once(
     exchange.client_full()
     exchange.client_free()
     world.loop.advance(DAY)
-    assert answered.events == told
+    assert answered.events == expected
     assert world.metrics.responses == {status: 1}
     assert world.in_flight() == 0
 
 
-def test_a_request_that_is_cut_is_named(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_aborted_request_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
     exchange, _ = world.ask()
     with caplog.at_level(logging.WARNING):
         exchange.cancel("the gateway stopped")
@@ -275,7 +275,7 @@ def test_the_next_worker_gets_the_same_request(monkeypatch: pytest.MonkeyPatch) 
 RESPONSES = b"/v1/responses"
 
 
-def test_what_a_worker_may_keep_is_sent_to_one_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_stores_state_is_sent_to_one_worker_only(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "w:1", "w:2")
     body = b'{"model":"m","input":"x","store":true}'
     _, answered = world.ask(body, RESPONSES)
@@ -286,28 +286,28 @@ def test_what_a_worker_may_keep_is_sent_to_one_only(monkeypatch: pytest.MonkeyPa
     assert world.is_clean()
 
 
-def test_what_a_worker_may_keep_goes_on_where_a_connection_was_refused(world: World) -> None:
+def test_a_request_that_stores_state_is_retried_after_a_refused_connection(world: World) -> None:
     world.pools["w:1"].error = ConnectionRefusedError(111, "Connection refused")
     _, answered = world.ask(b'{"model":"m","input":"x","store":true}', RESPONSES)
-    assert answered.events == [502, "worker_failed"]  # there is no other
+    assert answered.events == [502, "worker_failed"]  # there is no other worker
     assert [error.should_retry for error in answered.errors] == [True]
 
 
-def test_what_a_worker_may_keep_takes_no_resting_connection(world: World) -> None:
+def test_a_request_that_stores_state_uses_no_resting_connection(world: World) -> None:
     world.ask()
     world.transport().feed(PLAIN)
     world.ask(b'{"model":"m","input":"x","store":true}', RESPONSES)
     assert len(world.pools["w:1"].transports) == 2
 
 
-def test_a_503_to_what_may_be_kept_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_503_to_a_request_that_stores_state_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "w:1", "w:2")
     _, answered = world.ask(b'{"model":"m","input":"x","store":true}', RESPONSES)
     world.transport("w:1").feed(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n")
     assert answered.events == [503, "end"]
 
 
-def test_a_budget_that_is_spent_ends_in_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spent_retry_budget_ends_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "w:1", "w:2", retry_share=0.0)
     _, answered = world.ask()
     world.transport("w:1").lose(ConnectionResetError())
@@ -318,7 +318,7 @@ def test_a_budget_that_is_spent_ends_in_an_answer(monkeypatch: pytest.MonkeyPatc
     assert world.is_clean()
 
 
-def test_no_more_than_the_allowed_number_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attempts_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "w:1", "w:2", "w:3", max_attempts=2)
     for pool in world.pools.values():
         pool.error = TimeoutError()
@@ -328,7 +328,7 @@ def test_no_more_than_the_allowed_number_is_tried(monkeypatch: pytest.MonkeyPatc
     assert world.metrics.retries == {"worker_failed": 1}
 
 
-def test_a_resting_connection_that_is_lost_is_no_failure(world: World) -> None:
+def test_a_lost_resting_connection_is_no_failure(world: World) -> None:
     world.ask()
     world.transport().feed(PLAIN)
     _, answered = world.ask()
@@ -340,7 +340,7 @@ def test_a_resting_connection_that_is_lost_is_no_failure(world: World) -> None:
     assert world.metrics.retries == {}
 
 
-def test_the_last_worker_of_a_model_is_dropped_and_dies(world: World) -> None:
+def test_the_last_worker_of_a_model_is_dropped_and_the_client_gets_an_error(world: World) -> None:
     _, answered = world.ask()
     world.router.fleet.drop(WorkerId("w:1"))
     world.transport().lose()
@@ -348,7 +348,7 @@ def test_the_last_worker_of_a_model_is_dropped_and_dies(world: World) -> None:
     assert world.metrics.retries == {}
 
 
-def test_an_answer_that_has_begun_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_has_begun_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "w:1", "w:2")
     _, answered = world.ask()
     world.transport("w:1").feed(PLAIN[:-1])
@@ -357,25 +357,25 @@ def test_an_answer_that_has_begun_is_not_tried_again(monkeypatch: pytest.MonkeyP
     assert not world.pools["w:2"].transports
 
 
-# before the worker -------------------------------------------------------------------------------
+# before a worker is chosen -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "expected"),
     [(BODY.replace(b'"m"', b'"none"'), [404, "model_not_found"]), (BODY, [503, "no_worker"])],
 )
-def test_nobody_to_send_to(world: World, body: bytes, told: list[object]) -> None:
+def test_without_a_worker_the_client_gets_an_error(world: World, body: bytes, expected: list[object]) -> None:
     for member in world.router.fleet:
-        member.is_up = told[0] == 404
+        member.is_up = expected[0] == 404
     _, answered = world.ask(body)
-    assert answered.events == told
+    assert answered.events == expected
     assert world.is_clean()
 
 
-def test_a_client_that_is_full_before_its_answer_begins(
+def test_a_client_full_before_its_answer_pauses_the_worker_from_the_first_byte(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With an earlier answer: the worker is held up from the first byte."""
+    """The client's buffer is full of an earlier answer."""
     monkeypatch.setattr(Answered, "client_is_full", True, raising=False)
     monkeypatch.setattr(Answered, "__init__", lambda self: vars(self).update(events=[], has_begun=False))
     exchange, _ = world.ask()
@@ -384,15 +384,15 @@ def test_a_client_that_is_full_before_its_answer_begins(
     assert world.transport().is_reading
 
 
-def test_a_client_that_leaves_while_its_prompt_is_tokenized(
+def test_a_client_that_disconnects_during_tokenization_ends_its_request(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer of the tokenizer comes to nobody: nothing is decided, booked or sent."""
+    """The tokenizer's answer is discarded: no decision, no booking, no request to a worker."""
     started: list[object] = []
     monkeypatch.setattr(PromptSource, "is_local", lambda self, request: False)
     monkeypatch.setattr(InferenceExchange, "_start", lambda self, name, coro: started.append(coro))
 
-    class Asked:
+    class SlowTokenizer:
         def is_resting(self, url: str) -> bool:
             return False
 
@@ -400,7 +400,7 @@ def test_a_client_that_leaves_while_its_prompt_is_tokenized(
             exchange.client_gone()
             return Prompt()
 
-    world.context.prompts.worker_tokenizer = Asked()  # type: ignore[assignment]
+    world.context.prompts.worker_tokenizer = SlowTokenizer()  # type: ignore[assignment]
     exchange, answered = world.ask()
     with pytest.raises(StopIteration):
         started[0].send(None)  # type: ignore[attr-defined]
@@ -414,7 +414,7 @@ def test_a_client_that_leaves_while_its_prompt_is_tokenized(
 UNAVAILABLE = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy"
 
 
-def test_what_a_silent_worker_has_not_begun_goes_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_to_a_silent_worker_is_moved_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "w:1", "w:2")
     _, waiting = world.ask()
     _, begun = world.ask()
@@ -431,18 +431,18 @@ def test_what_a_silent_worker_has_not_begun_goes_to_another(monkeypatch: pytest.
     assert world.metrics.retries == {"worker_failed": 1}
 
 
-def test_an_unavailable_worker_is_passed_over_while_another_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_worker_is_retried_while_another_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "w:1", "w:2")
     _, answered = world.ask()
     world.transport("w:1").feed(UNAVAILABLE)
     assert answered.events == []
     world.transport("w:2").feed(UNAVAILABLE)
-    assert answered.events == [503, b"busy", "end"]  # the last one's own words
+    assert answered.events == [503, b"busy", "end"]  # the last worker's own answer
     assert world.is_clean()
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EADDRNOTAVAIL])
-def test_running_out_of_connections_is_no_workers_fault(world: World, number: int) -> None:
+def test_running_out_of_connections_is_no_fault_of_a_worker(world: World, number: int) -> None:
     world.pools["w:1"].error = OSError(number, "too many")
     _, answered = world.ask()
     assert answered.events == [503, "no_worker"]
@@ -450,7 +450,7 @@ def test_running_out_of_connections_is_no_workers_fault(world: World, number: in
     assert world.is_clean()
 
 
-def test_a_total_time_that_is_over_is_no_workers_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_total_timeout_is_no_fault_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "w:1", total_timeout_s=7.0)
     _, answered = world.ask()
     world.transport().feed(HEAD, chunk(EVENT))
@@ -462,7 +462,7 @@ def test_a_total_time_that_is_over_is_no_workers_fault(monkeypatch: pytest.Monke
 
 
 class PendingTasks(InlineTasks):
-    """Tasks that are never done."""
+    """Tasks that never run."""
 
     def __init__(self) -> None:
         self.cancelled: list[str] = []
@@ -472,7 +472,7 @@ class PendingTasks(InlineTasks):
         return SimpleNamespace(cancel=lambda: self.cancelled.append(name))
 
 
-def test_a_client_that_leaves_ends_what_is_done_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_disconnects_cancels_its_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "w:1")
     tasks = PendingTasks()
     world.use(tasks=cast(Tasks, tasks))
@@ -482,16 +482,16 @@ def test_a_client_that_leaves_ends_what_is_done_for_it(monkeypatch: pytest.Monke
     assert world.is_clean()
 
 
-# the room for bodies -----------------------------------------------------------------------------
+# memory for bodies -------------------------------------------------------------------------------
 
 
 def held(world: World, exchange: InferenceExchange) -> int:
-    """As if its connection had counted it."""
+    """Hold the body as the connection does."""
     exchange.http.num_held = world.context.bodies.num_bytes = 1000
     return 1000
 
 
-def test_a_body_is_let_go_when_its_answer_begins(world: World) -> None:
+def test_a_body_is_released_when_its_answer_begins(world: World) -> None:
     exchange, _ = world.ask()
     held(world, exchange)
     world.transport().feed(PLAIN[:-1])
@@ -501,7 +501,7 @@ def test_a_body_is_let_go_when_its_answer_begins(world: World) -> None:
 
 
 @pytest.mark.parametrize("end", ["failed", "client gone", "cut", "too late"])
-def test_a_body_is_let_go_at_each_other_end(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+def test_a_body_is_released_at_each_other_end(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     world = World(monkeypatch, "w:1", first_byte_timeout_s=5.0)
     exchange, answered = world.ask()
     held(world, exchange)
@@ -519,7 +519,7 @@ def test_a_body_is_let_go_at_each_other_end(monkeypatch: pytest.MonkeyPatch, end
     assert world.is_clean()
 
 
-def test_a_body_is_held_while_another_worker_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_is_kept_while_another_worker_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "w:1", "w:2")
     exchange, _ = world.ask()
     held(world, exchange)

@@ -1,4 +1,4 @@
-"""Requests as routing sees them, with one model wherever it may be named."""
+"""Requests as routing sees them: each with one model, wherever it is named."""
 
 import pytest
 
@@ -10,9 +10,11 @@ from tests.apis.test_multipart import KIND, form, part
 from tests.support.exchanges import World
 
 
-def asked(target: str, body: bytes, who: Who | None = None, kind: bytes = b"application/json") -> HttpRequest:
+def asked(
+    target: str, body: bytes, caller: Who | None = None, kind: bytes = b"application/json"
+) -> HttpRequest:
     http = HttpRequest("POST", target.encode(), [(b"content-type", kind)], body)
-    http.who = who
+    http.who = caller
     return http
 
 
@@ -34,24 +36,24 @@ def test_an_empty_model_of_the_query_is_filled_in(world: World) -> None:
     assert http.target == b"/v1/completions?x=1&model=m"
 
 
-def test_what_names_no_model_or_two_is_refused(world: World) -> None:
+def test_a_request_without_a_model_or_with_two_is_rejected(world: World) -> None:
     with pytest.raises(ModelMissing):
         request_of(world.context, asked("/v1/completions", b'{"prompt":"x"}'))
     with pytest.raises(InvalidRequest, match="name one of them"):
         request_of(world.context, asked("/v1/completions?model=n", b'{"prompt":"x","model":"m"}'))
 
 
-def test_a_key_is_asked_for_the_model_that_goes_on(world: World) -> None:
-    who = Who("t", "k", ["m"])
-    request = request_of(world.context, asked("/v1/completions?model=m", b'{"prompt":"x"}', who))
+def test_a_key_is_checked_for_the_model_that_is_forwarded(world: World) -> None:
+    caller = Who("t", "k", ["m"])
+    request = request_of(world.context, asked("/v1/completions?model=m", b'{"prompt":"x"}', caller))
     assert (request.tenant, request.body) == ("t", b'{"prompt":"x","model":"m"}')
     with pytest.raises(Forbidden):
-        request_of(world.context, asked("/v1/completions?model=n", b'{"prompt":"x"}', who))
+        request_of(world.context, asked("/v1/completions?model=n", b'{"prompt":"x"}', caller))
     with pytest.raises(Forbidden, match="lora_path"):
-        request_of(world.context, asked("/v1/embeddings", b'{"model":"m","lora_path":"n"}', who))
+        request_of(world.context, asked("/v1/embeddings", b'{"model":"m","lora_path":"n"}', caller))
 
 
-def test_a_form_is_one_and_a_body_in_json_is_none(world: World) -> None:
+def test_a_form_is_recognized_by_its_content_type(world: World) -> None:
     path = "/v1/audio/transcriptions"
     body = form(part("model", b"m"))
     assert request_of(world.context, asked(path, body, kind=KIND)).body == body

@@ -1,4 +1,4 @@
-"""A large body on its way to its exchange: handed on once it is parsed, or let go."""
+"""Large bodies on their way to their exchange: handed over once parsed, or released."""
 
 import asyncio
 import threading
@@ -21,23 +21,23 @@ from gateway.server.responder import Responder
 
 
 class Begun:
-    """An exchange that notes what it is told of its client."""
+    """Exchange that notes the events of its client."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.events: list[str] = []
 
     def client_gone(self) -> None:
-        self.told.append("gone")
+        self.events.append("gone")
 
     def client_full(self) -> None:
-        self.told.append("full")
+        self.events.append("full")
 
     def client_free(self) -> None:
-        self.told.append("free")
+        self.events.append("free")
 
 
 class World:
-    """A context that reads when `may_read` is set, and a responder."""
+    """Context that reads when `may_read` is set, and a responder."""
 
     def __init__(self) -> None:
         self.loop, self.tasks, self.metrics = asyncio.get_running_loop(), Tasks(), Metrics()
@@ -92,7 +92,7 @@ def _reading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_intake, "large_request_of", read)
 
 
-async def test_the_exchange_hears_of_the_client() -> None:
+async def test_client_events_reach_the_exchange() -> None:
     world = World()
     world.intake.client_full()
     world.intake.client_free()
@@ -101,12 +101,12 @@ async def test_the_exchange_hears_of_the_client() -> None:
     world.intake.client_free()
     world.intake.client_gone()
     world.intake.cancel()
-    assert world.begun.told == ["full", "free", "gone"]
+    assert world.begun.events == ["full", "free", "gone"]
     assert (world.refused, world.let_go_of, world.num_aborted) == ([], [], 0)
 
 
 @pytest.mark.parametrize("error", [InvalidRequest("wrong"), NoWorker("none", retry_after_s=1)])
-async def test_what_is_wrong_is_answered(error: GatewayError) -> None:
+async def test_an_invalid_body_is_rejected(error: GatewayError) -> None:
     world = World()
     world.error = error
     await world.end()
@@ -121,7 +121,7 @@ async def test_a_bug_is_answered() -> None:
     assert (error.status, world.let_go_of) == (500, [world.http])
 
 
-async def test_a_client_that_goes_meanwhile_is_counted_and_its_body_let_go() -> None:
+async def test_a_client_that_disconnects_meanwhile_is_counted_and_its_body_released() -> None:
     world = World()
     world.intake.client_gone()
     world.intake.client_gone()
@@ -129,10 +129,10 @@ async def test_a_client_that_goes_meanwhile_is_counted_and_its_body_let_go() -> 
     await world.end()
     assert (world.metrics.num_client_disconnects, world.metrics.responses[CLIENT_GONE]) == (1, 1)
     assert ([end.how for end in world.ends], world.let_go_of) == (["client gone"], [world.http])
-    assert (world.begun.told, world.refused) == ([], [])
+    assert (world.begun.events, world.refused) == ([], [])
 
 
-async def test_a_client_that_has_gone_gets_no_refusal() -> None:
+async def test_a_disconnected_client_gets_no_error() -> None:
     world = World()
     world.error = InvalidRequest("wrong")
     world.intake.client_gone()
@@ -140,7 +140,7 @@ async def test_a_client_that_has_gone_gets_no_refusal() -> None:
     assert (world.refused, world.let_go_of) == ([], [world.http])
 
 
-async def test_a_gateway_that_stops_cuts_it() -> None:
+async def test_a_stopping_gateway_aborts_the_request() -> None:
     world = World()
     world.intake.cancel()
     world.intake.cancel()
@@ -149,8 +149,8 @@ async def test_a_gateway_that_stops_cuts_it() -> None:
     assert world.let_go_of == [world.http]
 
 
-async def test_parsing_does_not_hold_the_loop() -> None:
-    """It is the readers' thread that parses."""
+async def test_parsing_does_not_block_the_loop() -> None:
+    """A reader thread parses."""
     from gateway.models.offload import LongPrompts
     from gateway.models.prompt_source import PromptSource
 

@@ -1,4 +1,4 @@
-"""The tokens of a prompt: where they come from, and what becomes of a failure."""
+"""Tokens of a prompt: their source, and the result of a failure."""
 
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ from tests.support.exchanges import World
 
 
 class Failing:
-    """A worker's tokenizer that raises `error`; `resting` are the workers that failed lately."""
+    """Worker tokenizer that raises `error`; `resting` are the workers that failed lately."""
 
     def __init__(self, error: Exception, *resting: str) -> None:
         self.error = error
@@ -56,7 +56,7 @@ async def test_an_unknown_model_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
         await prompts(monkeypatch, Failing(PromptError("no"))).known_of(request("none"), None, "7")
 
 
-async def test_a_worker_that_failed_lately_is_passed_over_while_another_is_left(
+async def test_a_worker_that_failed_lately_is_skipped_while_another_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tokenizer = Failing(PromptError("no"), "http://w:1")

@@ -1,4 +1,4 @@
-"""Who may be tried again: a table of what was lost, and a budget that bounds it."""
+"""Retries: a table of failures, and a budget that bounds them."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def begun(budget: Retries, *, may_repeat: bool = True, now: float = 0.0) -> Trie
     return Tries(budget, may_repeat=may_repeat)
 
 
-def test_one_more_worker_is_asked() -> None:
+def test_a_failed_request_is_retried_at_another_worker() -> None:
     tries = begun(Retries())
     tries.was_sent = True
     assert tries.may_ask_another()
@@ -24,7 +24,7 @@ def test_one_more_worker_is_asked() -> None:
     assert str(tries) == "a: died; b: died too"
 
 
-def test_those_that_refuse_are_not_counted_and_cost_nothing() -> None:
+def test_refused_connections_are_no_attempts_and_cost_no_budget() -> None:
     budget = Retries()
     tries = begun(budget)
     for worker in (A, B):
@@ -35,7 +35,7 @@ def test_those_that_refuse_are_not_counted_and_cost_nothing() -> None:
     assert budget.num_retrying == 1
 
 
-def test_a_connection_that_is_not_made_is_an_attempt_but_no_load() -> None:
+def test_a_connection_that_times_out_is_an_attempt_but_no_load() -> None:
     budget = Retries(max_attempts=2)
     tries = begun(budget)
     assert tries.lost(A, "too slow", is_refused=False) == ""
@@ -52,7 +52,7 @@ def test_a_connection_that_is_not_made_is_an_attempt_but_no_load() -> None:
         (False, True, False, False),
     ],
 )
-def test_what_may_be_kept_is_not_sent_twice(
+def test_a_request_that_stores_state_is_not_sent_twice(
     may_repeat: bool, was_sent: bool, is_again: bool, should_retry: bool
 ) -> None:
     tries = begun(Retries(), may_repeat=may_repeat)
@@ -71,8 +71,8 @@ def lose(tries: Tries) -> bool:
 
 
 @pytest.mark.parametrize("num", [500, 5000])
-def test_workers_get_no_more_than_a_fifth_on_top(num: int) -> None:
-    """One request after the other, of which each is lost."""
+def test_retries_add_at_most_a_fifth_of_requests(num: int) -> None:
+    """Requests follow one another, each of them lost."""
     budget, num_again = Retries(), 0
     for i in range(num):
         tries = begun(budget, now=i * 0.001)
@@ -83,8 +83,8 @@ def test_workers_get_no_more_than_a_fifth_on_top(num: int) -> None:
     assert (budget.num_in_flight, budget.num_retrying) == (0, 0)
 
 
-def test_the_floor_is_no_way_around_the_share() -> None:
-    """At a steady hundred a second a second brings no more than twenty."""
+def test_the_floor_does_not_lift_the_share() -> None:
+    """At a steady hundred requests per second, a second adds no more than twenty."""
     budget, num_again = Retries(), []
     for i in range(1000):
         tries = begun(budget, now=i * 0.01)
@@ -94,8 +94,8 @@ def test_the_floor_is_no_way_around_the_share() -> None:
 
 
 @pytest.mark.parametrize(("num", "most"), [(5, 5), (30, FLOOR), (200, 40)])
-def test_no_more_than_a_fifth_in_flight_are_retries(num: int, most: int) -> None:
-    """All of them at work when their worker dies."""
+def test_at_most_a_fifth_in_flight_are_retries(num: int, most: int) -> None:
+    """All requests are at work when their worker dies."""
     budget = Retries()
     some = [begun(budget, now=i * 10.0) for i in range(num)]
     assert sum(map(lose, some)) == most
@@ -105,7 +105,7 @@ def test_no_more_than_a_fifth_in_flight_are_retries(num: int, most: int) -> None
     assert (budget.num_in_flight, budget.num_retrying) == (0, 0)
 
 
-def test_a_quiet_gateway_tries_each_again() -> None:
+def test_a_quiet_gateway_retries_every_request() -> None:
     budget = Retries()
     for i in range(100):
         tries = begun(budget, now=i * 0.1)
@@ -113,7 +113,7 @@ def test_a_quiet_gateway_tries_each_again() -> None:
         budget.ended(tries)
 
 
-def test_a_retry_that_is_lost_too_is_one_in_flight_but_paid_for() -> None:
+def test_a_lost_retry_is_one_in_flight_but_each_is_paid_for() -> None:
     budget = Retries(max_attempts=5)
     tries = begun(budget)
     assert lose(tries) and lose(tries) and lose(tries)
@@ -121,7 +121,7 @@ def test_a_retry_that_is_lost_too_is_one_in_flight_but_paid_for() -> None:
     assert "7.2 left" in repr(budget)
 
 
-def test_without_a_share_only_refused_connections_are_tried_again() -> None:
+def test_without_a_share_only_refused_connections_are_retried() -> None:
     budget = Retries(share=0.0)
     tries = begun(budget)
     assert tries.lost(A, "refused", is_refused=True) == ""

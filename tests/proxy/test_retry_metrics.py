@@ -1,4 +1,4 @@
-"""The budget of retries on the metrics page."""
+"""Metrics of the retry budget."""
 
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -7,7 +7,7 @@ from gateway.proxy.retry_metrics import RetriesCollector
 from gateway.server.body_budget import Bodies
 
 
-def test_what_is_told() -> None:
+def test_retries_and_budget_are_exposed() -> None:
     retries, registry = Retries(), CollectorRegistry()
     retries.num_retrying, retries.num_denied = 3, 5
     bodies = Bodies(100)

@@ -1,4 +1,4 @@
-"""Who has done nothing for a request, so that another worker may."""
+"""Answers that let another worker try: a table."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -20,13 +20,13 @@ def decided(adapter: str | None) -> Decision:
 
 
 @pytest.mark.parametrize(
-    ("status", "decision", "failed", "told"),
+    ("status", "decision", "failed", "expected"),
     [
         (503, decided(None), [], "answered 503"),
         (503, None, [], "answered 503"),
         (404, decided("lora"), [], UNLOADED),
         (404, decided("lora"), ["cannot connect"], UNLOADED),
-        (404, decided("lora"), [UNLOADED], None),  # a second one that says so is believed
+        (404, decided("lora"), [UNLOADED], None),  # the second worker with this answer is believed
         (404, decided(None), [], None),
         (404, cast(Decision, Decided(None)), [], None),
         (404, None, [], None),
@@ -34,5 +34,7 @@ def decided(adapter: str | None) -> Decision:
         (500, decided("lora"), [], None),
     ],
 )
-def test_refusals(status: int, decision: Decision | None, failed: list[str], told: Any) -> None:
-    assert refusal_of(status, decision, failed) == told
+def test_answers_are_retryable_or_final(
+    status: int, decision: Decision | None, failed: list[str], expected: Any
+) -> None:
+    assert refusal_of(status, decision, failed) == expected

@@ -19,7 +19,7 @@ LONG = Prompt((tokens_of([1] * LOCK_TOKENS),))
 
 
 class Waiting:
-    """Keeps what it was given; raises `bug` when it is routed."""
+    """Request that waits; raises `bug` when it is routed."""
 
     ticket: Ticket | None = None
 
@@ -56,7 +56,7 @@ def test_a_long_prompt_waits_for_its_slice(turns: list[Callable[[], None]]) -> N
     assert waiting.events == [LONG, "decided"]
 
 
-def test_a_bug_in_a_slice_is_answered_and_the_queue_goes_on(
+def test_a_bug_in_a_slice_is_answered_and_the_queue_continues(
     turns: list[Callable[[], None]], caplog: pytest.LogCaptureFixture
 ) -> None:
     waiting, time_slice = Waiting(ZeroDivisionError()), TimeSlice(turns.append, lambda request: Prompt())

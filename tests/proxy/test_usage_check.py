@@ -21,7 +21,7 @@ def answer_of(body: bytes) -> Answer:
     return answer
 
 
-def test_what_is_refused_is_counted_and_logged_seldom(caplog: pytest.LogCaptureFixture) -> None:
+def test_rejected_usage_is_counted_and_logged_seldom(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     metrics = Metrics()
     usages = Usages(metrics, clock=lambda: now[0])
@@ -39,7 +39,7 @@ def test_what_is_refused_is_counted_and_logged_seldom(caplog: pytest.LogCaptureF
     assert metrics.worker(WorkerId("w:1")).num_refused_usages == 1001
 
 
-def test_an_answer_without_usage_is_not_refused() -> None:
+def test_an_answer_without_usage_is_not_rejected() -> None:
     metrics = Metrics()
     assert Usages(metrics).of(answer_of(b"{}"), decision()) is None
     assert not list(metrics.items())

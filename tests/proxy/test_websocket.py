@@ -1,4 +1,4 @@
-"""WebSockets without sockets or time: who is told what, and that everything is given back once."""
+"""WebSockets without sockets or time: events of both sides, and every resource released once."""
 
 from collections.abc import Callable
 
@@ -36,7 +36,7 @@ def opened(world: World) -> tuple[Tunnel, Answered, FakeTransport]:
 
 def model(query: str, *served: Served) -> str:
     http = HttpRequest("GET", b"/v1/realtime" + query.encode(), [])
-    return parse_tunnel(http, {one.name: one for one in served}).model
+    return parse_tunnel(http, {model.name: model for model in served}).model
 
 
 M, ALIAS, LORA, OTHER = Served("m", "r"), Served("n", "r"), Served("l", "r", "l"), Served("o", "s")
@@ -45,19 +45,19 @@ M, ALIAS, LORA, OTHER = Served("m", "r"), Served("n", "r"), Served("l", "r", "l"
 def test_the_model_is_named_or_the_only_one() -> None:
     assert model("?model=a%2Fb&x=y", M, OTHER) == "a/b"
     assert model("", M) == model("?model=", M, ALIAS) == model("", LORA, M) == "m"
-    assert model("") == ""  # nobody has joined: the router says so
+    assert model("") == ""  # no worker has joined: the router reports it
 
 
-def test_one_of_several_has_to_be_named() -> None:
+def test_with_several_models_one_must_be_named() -> None:
     with pytest.raises(InvalidRequest, match=r"/v1/realtime\?model=NAME, of m, o$"):
         model("", M, OTHER)
 
 
-def test_a_key_opens_what_it_may_use() -> None:
-    served = {one.name: one for one in (M, OTHER)}
+def test_a_key_opens_its_models_only() -> None:
+    served = {model.name: model for model in (M, OTHER)}
     http = HttpRequest("GET", b"/v1/realtime", [])
     http.who = Who("acme", "id", ["m"])
-    request = parse_tunnel(http, served)  # the only one of these
+    request = parse_tunnel(http, served)  # the only one of the key's
     assert (request.model, request.tenant) == ("m", "acme")
     named = HttpRequest("GET", b"/v1/realtime?model=o", [])
     named.who = http.who
@@ -68,7 +68,7 @@ def test_a_key_opens_what_it_may_use() -> None:
         parse_tunnel(http, served)
 
 
-def test_where_caches_are_kept_apart_there_are_none() -> None:
+def test_with_salts_a_websocket_is_rejected() -> None:
     http = HttpRequest("GET", b"/v1/realtime?model=m", [])
     http.who = Who("acme", salt="s")
     with pytest.raises(NotSupported, match="cannot be salted"):
@@ -78,7 +78,7 @@ def test_where_caches_are_kept_apart_there_are_none() -> None:
 # bytes -----------------------------------------------------------------------------------------
 
 
-def test_bytes_go_both_ways_as_they_come(world: World) -> None:
+def test_bytes_are_passed_both_ways_unchanged(world: World) -> None:
     tunnel, answered = world.offer()
     transport = world.transport()
     assert transport.taken().startswith(b"GET /v1/realtime?model=m HTTP/1.1\r\n")
@@ -93,7 +93,7 @@ def test_bytes_go_both_ways_as_they_come(world: World) -> None:
     world.dispatch.cut()
 
 
-def test_each_side_is_held_up_by_the_other(world: World) -> None:
+def test_backpressure_crosses_the_tunnel(world: World) -> None:
     tunnel, answered, transport = opened(world)
     tunnel.client_full()
     assert not transport.is_reading
@@ -104,7 +104,7 @@ def test_each_side_is_held_up_by_the_other(world: World) -> None:
     assert answered.events == ["held", "let go"]
 
 
-def test_a_client_that_was_full_before(world: World) -> None:
+def test_a_client_that_was_full_before_pauses_the_worker(world: World) -> None:
     tunnel, answered = world.offer()
     tunnel.client_full()
     assert not world.transport().is_reading
@@ -120,20 +120,20 @@ def test_a_client_that_was_full_before(world: World) -> None:
 # ends ------------------------------------------------------------------------------------------
 
 
-def test_the_client_leaves(world: World) -> None:
+def test_a_client_that_disconnects_ends_the_tunnel(world: World) -> None:
     tunnel, answered, transport = opened(world)
     answered.from_client(b"bye")
     tunnel.client_gone()
     assert (transport.taken(), transport.end) == (b"bye", "closed")
     world.loop.advance(FLUSH_S + 0.1)
-    assert transport.end == "aborted"  # it never took the last bytes
+    assert transport.end == "aborted"  # the worker never took the last bytes
     transport.lose()
     assert answered.events == []
     assert world.metrics.num_client_disconnects == 0
     assert (world.is_clean(), world.metrics.num_tunnels_open, world.metrics.responses[101]) == (True, 0, 1)
 
 
-def test_a_worker_that_takes_the_last_bytes_in_time(world: World) -> None:
+def test_a_worker_that_takes_the_last_bytes_in_time_is_closed_normally(world: World) -> None:
     tunnel, _, transport = opened(world)
     tunnel.client_gone()
     transport.lose()
@@ -141,7 +141,7 @@ def test_a_worker_that_takes_the_last_bytes_in_time(world: World) -> None:
     assert transport.end == "closed"
 
 
-def test_the_worker_ends_it(world: World) -> None:
+def test_a_worker_that_closes_ends_the_tunnel(world: World) -> None:
     tunnel, answered, transport = opened(world)
     transport.feed(b"bye")
     transport.lose()
@@ -152,7 +152,7 @@ def test_the_worker_ends_it(world: World) -> None:
     assert (world.metrics.num_tunnels_open, world.metrics.responses) == (0, {101: 1})
 
 
-def test_the_worker_dies(world: World) -> None:
+def test_a_worker_that_dies_ends_the_tunnel(world: World) -> None:
     _, answered, transport = opened(world)
     transport.lose(ConnectionResetError("reset"))
     assert answered.events == ["end"]
@@ -171,9 +171,7 @@ def test_the_worker_dies(world: World) -> None:
         lambda tunnel, answered: tunnel.client_gone(),
     ],
 )
-def test_what_comes_after_the_end_does_nothing(
-    world: World, late: Callable[[Tunnel, Answered], None]
-) -> None:
+def test_events_after_the_end_are_ignored(world: World, late: Callable[[Tunnel, Answered], None]) -> None:
     tunnel, answered, transport = opened(world)
     world.dispatch.cut()
     assert answered.events == ["abort"]
@@ -186,7 +184,7 @@ def test_what_comes_after_the_end_does_nothing(
 # time ------------------------------------------------------------------------------------------
 
 
-def test_silence_ends_it_and_either_side_keeps_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silence_ends_a_tunnel_and_either_side_keeps_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "w:1", first_byte_timeout_s=5, idle_timeout_s=60, total_timeout_s=100)
     _, answered, transport = opened(world)
     for _ in range(5):
@@ -194,7 +192,7 @@ def test_silence_ends_it_and_either_side_keeps_it_open(monkeypatch: pytest.Monke
         transport.feed(b"x")
         world.loop.advance(59)
         answered.from_client(b"y")
-    assert answered.events == [b"x"] * 5  # hours, whatever an answer may take
+    assert answered.events == [b"x"] * 5  # hours, whatever the timeouts of answers
     world.loop.advance(59)
     assert world.in_flight() == 1
     world.loop.advance(2)
@@ -204,14 +202,14 @@ def test_silence_ends_it_and_either_side_keeps_it_open(monkeypatch: pytest.Monke
     assert world.is_clean()
 
 
-def test_without_a_limit_it_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_timeout_a_tunnel_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "w:1", first_byte_timeout_s=5, idle_timeout_s=0)
     _, answered, _ = opened(world)
     world.loop.advance(100_000)
     assert answered.events == []
 
 
-def test_a_worker_that_does_not_agree_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_does_not_accept_in_time_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "w:1", first_byte_timeout_s=5)
     _, answered = world.offer()
     world.loop.advance(5.1)
@@ -219,10 +217,10 @@ def test_a_worker_that_does_not_agree_in_time(monkeypatch: pytest.MonkeyPatch) -
     assert world.is_clean()
 
 
-# before it is agreed ---------------------------------------------------------------------------
+# before the upgrade is accepted ----------------------------------------------------------------
 
 
-def test_a_lost_worker_is_replaced(world: World) -> None:
+def test_a_lost_worker_is_replaced_before_the_upgrade(world: World) -> None:
     _, answered = world.offer()
     world.transport().lose()
     world.transport("w:2").feed(AGREED)
@@ -230,14 +228,14 @@ def test_a_lost_worker_is_replaced(world: World) -> None:
     assert world.in_flight() == 1
 
 
-def test_another_answer_is_the_clients(world: World) -> None:
+def test_an_answer_without_an_upgrade_is_passed_on(world: World) -> None:
     _, answered = world.offer()
     world.transport().feed(b"HTTP/1.1 403 No\r\nContent-Length: 2\r\n\r\nno")
     assert answered.events == [403, b"no", "end"]
     assert world.is_clean()
 
 
-def test_a_client_that_leaves_before(world: World) -> None:
+def test_a_client_that_disconnects_before_the_upgrade_aborts_it(world: World) -> None:
     tunnel, _ = world.offer()
     tunnel.client_gone()
     assert world.transport().end == "aborted"
@@ -245,8 +243,8 @@ def test_a_client_that_leaves_before(world: World) -> None:
     assert world.is_clean()
 
 
-def test_its_probes_fail(world: World) -> None:
-    """An open one goes on: it may well be alive."""
+def test_failed_probes_end_an_upgrade_that_is_not_accepted(world: World) -> None:
+    """An open tunnel continues: its worker may well be alive."""
     tunnel, answered, transport = opened(world)
     world.dispatch.worker_down(world.router.fleet.eligible("m")[0].member.worker.id)
     assert (answered.events, transport.end) == ([], "")

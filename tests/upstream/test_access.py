@@ -1,4 +1,4 @@
-"""What is said of one worker: its key, its name, where it may be."""
+"""Access to one worker: its key, its TLS name, and its networks."""
 
 from pathlib import Path
 
@@ -18,14 +18,14 @@ def configured(url: str = URL, **table: str) -> Config:
     return config_of(workers={url: WorkerTable(**table)})
 
 
-def test_a_key_comes_from_a_file(tmp_path: Path) -> None:
+def test_a_key_is_read_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("sk-1\n")
     ways = ways_of(configured(key_file=str(tmp_path / "key")), {})
     assert ways.of(URL) == Way("Bearer sk-1")
     assert ways.of("https://10.0.0.2:8000") is PLAIN
 
 
-def test_a_key_comes_from_the_environment() -> None:
+def test_a_key_is_read_from_the_environment() -> None:
     assert (
         ways_of(configured(key_env="ENGINE_KEY"), {"ENGINE_KEY": "sk-2"}).of(URL).authorization
         == "Bearer sk-2"
@@ -47,12 +47,12 @@ def test_keys_are_not_shown() -> None:
         ({"key_file": "a", "key_env": "b"}, "has key_file and key_env; give one of them"),
     ],
 )
-def test_a_key_that_is_not_there_is_refused_at_start(table: dict[str, str], words: str) -> None:
+def test_a_missing_key_is_rejected_at_the_start(table: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         ways_of(configured(**table), {})
 
 
-def test_a_name_is_of_https_only() -> None:
+def test_a_tls_name_requires_https() -> None:
     with pytest.raises(ConfigError, match="needs an https URL"):
         ways_of(configured("http://10.0.0.1:8000", server_name="engine"), {})
 
@@ -65,12 +65,12 @@ def test_a_name_is_of_https_only() -> None:
         ("https://w", "engine"),
     ],
 )
-def test_the_host_that_is_named_is_the_one_that_is_verified(url: str, host: str) -> None:
+def test_the_configured_name_is_verified(url: str, host: str) -> None:
     assert Way(server_name="engine").host(Address.of(url)) == host
     assert PLAIN.host(Address.of(url)) == Address.of(url).netloc
 
 
-def test_an_address_of_a_name_has_what_is_said_of_the_name() -> None:
+def test_an_address_of_a_dns_name_inherits_its_access() -> None:
     ways = Ways({"dns+https://engines:8000": Way("Bearer k")})
     ways.inherit("https://10.0.0.7:8000", "dns+https://engines:8000", "engines")
     assert ways.of("https://10.0.0.7:8000") == Way("Bearer k", "engines")
@@ -87,25 +87,25 @@ def test_an_address_of_a_name_has_what_is_said_of_the_name() -> None:
         ("unix:/run/w.sock", False),
     ],
 )
-def test_where_no_worker_may_be(url: str, is_refused: bool) -> None:
+def test_forbidden_addresses_are_rejected(url: str, is_refused: bool) -> None:
     assert (Ways(reachable=Reachable()).refusal(url) is not None) is is_refused
 
 
-def test_tables_say_what_options_say_and_options_go_first() -> None:
-    told = configured(engine="sglang", connector="nixl", topology="rack1", agent="h:1")
-    config = with_tables(told)
+def test_tables_are_read_like_options_and_options_override_them() -> None:
+    declared = configured(engine="sglang", connector="nixl", topology="rack1", agent="h:1")
+    config = with_tables(declared)
     assert config.fleet.engine == [f"{URL}=sglang"]
     assert (config.fleet.connector, config.fleet.topology, config.agent.address) == (
         [f"{URL}=nixl"],
         [f"{URL}=rack1"],
         [f"{URL}=h:1"],
     )
-    both = config_of(workers=told.workers, engine=[f"{URL}=vllm"])
+    both = config_of(workers=declared.workers, engine=[f"{URL}=vllm"])
     assert dict(spec.rsplit("=", 1) for spec in with_tables(both).fleet.engine) == {URL: "vllm"}
     assert with_tables(config_of()) == config_of()
 
 
-def test_a_table_in_a_file(tmp_path: Path) -> None:
+def test_a_table_is_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "kvgate.toml"
     file.write_text(f'[worker]\nnetworks = ["10.0.0.0/8"]\n[workers."{URL}"]\nserver_name = "engine"\n')
     assert ways_of(load({}, {}, file), {}).of(URL).server_name == "engine"

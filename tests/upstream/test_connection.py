@@ -1,4 +1,6 @@
-"""Connections to workers without sockets: what each run of bytes tells the sink, and who rests how long."""
+"""Connections to workers without sockets: events of the sink by bytes received, and how long connections
+rest.
+"""
 
 from collections.abc import Callable
 from typing import cast
@@ -13,8 +15,8 @@ from tests.support.transports import FakeLoop, FakeTransport
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
-class Told:
-    """A sink that writes a transcript; `on_head` runs in the middle of it."""
+class Transcript:
+    """Sink that writes a transcript; `on_head` runs in the middle of it."""
 
     def __init__(self, on_head: Callable[[], None] | None = None) -> None:
         self.events: list[object] = []
@@ -47,11 +49,11 @@ class World:
         connection = UpstreamConnection(self.pool)
         return connection, FakeTransport(connection)
 
-    def ask(self, *answer: bytes) -> tuple[Told, UpstreamConnection, FakeTransport]:
-        told, (connection, transport) = Told(), self.connect()
-        connection.send(b"head", b"body", told)
+    def ask(self, *answer: bytes) -> tuple[Transcript, UpstreamConnection, FakeTransport]:
+        sink, (connection, transport) = Transcript(), self.connect()
+        connection.send(b"head", b"body", sink)
         transport.feed(*answer)
-        return told, connection, transport
+        return sink, connection, transport
 
 
 @pytest.fixture
@@ -64,7 +66,7 @@ HEAD, LOST = (200, 2), "lost"
 
 
 @pytest.mark.parametrize(
-    ("answer", "told", "rests"),
+    ("answer", "expected", "rests"),
     [
         ([OK], [HEAD, b"ok", "ended"], True),
         ([OK[:-1], OK[-1:]], [HEAD, b"o", b"k", "ended"], True),
@@ -86,16 +88,18 @@ HEAD, LOST = (200, 2), "lost"
         ([CHUNKED + b"1\r\na\r\nzz\r\n"], [(200, None), b"a", LOST], False),
     ],
 )
-def test_answers(world: World, answer: list[bytes], told: list[object], rests: bool) -> None:
+def test_answers_are_passed_to_the_sink(
+    world: World, answer: list[bytes], expected: list[object], rests: bool
+) -> None:
     sink, connection, transport = world.ask(*answer)
     assert transport.out == b"headbody"
-    assert sink.events == told
+    assert sink.events == expected
     assert (world.pool.take() is connection) == rests
     assert transport.is_closing() != rests
 
 
 @pytest.mark.parametrize(
-    ("answer", "exc", "told"),
+    ("answer", "exc", "expected"),
     [
         (b"", None, [LOST]),
         (b"HTTP/1.1 200", None, [LOST]),
@@ -107,16 +111,16 @@ def test_answers(world: World, answer: list[bytes], told: list[object], rests: b
         (OK, None, [HEAD, b"ok", "ended"]),
     ],
 )
-def test_a_connection_that_ends(
-    world: World, answer: bytes, exc: Exception | None, told: list[object]
+def test_a_connection_that_ends_is_reported(
+    world: World, answer: bytes, exc: Exception | None, expected: list[object]
 ) -> None:
     sink, _, transport = world.ask(answer)
     transport.lose(exc)
-    assert sink.events == told
+    assert sink.events == expected
     assert repr(world.pool) == "Pool(w:8000/base, open=0, idle=0)"
 
 
-def test_bytes_that_nobody_asked_for_close_a_resting_connection(world: World) -> None:
+def test_surplus_bytes_close_a_resting_connection(world: World) -> None:
     sink, _, transport = world.ask(OK)
     transport.feed(OK)
     assert transport.end == "aborted"
@@ -128,7 +132,7 @@ MANY = b"A: " + b"x" * 4000 + b"\r\n"
 
 
 @pytest.mark.parametrize(
-    ("begun", "more", "told"),
+    ("begun", "more", "expected"),
     [
         (b"HTTP/1.1 200 OK\r\nA: ", b"x" * 4096, [LOST]),
         (b"HTTP/1.1 200 O", b"x" * 4096, [LOST]),
@@ -141,11 +145,13 @@ MANY = b"A: " + b"x" * 4000 + b"\r\n"
     ],
     ids=["header", "reason", "headers", "hints", "interim", "empty lines", "chunk extension", "trailers"],
 )
-def test_an_answer_without_measure(world: World, begun: bytes, more: bytes, told: list[object]) -> None:
+def test_an_answer_with_an_endless_head_is_aborted(
+    world: World, begun: bytes, more: bytes, expected: list[object]
+) -> None:
     sink, _, transport = world.ask(begun, *[more] * 60)
     assert LOST not in sink.events
     transport.feed(*[more] * 20)
-    assert sink.events == told
+    assert sink.events == expected
     assert transport.end == "aborted"
 
 
@@ -155,62 +161,62 @@ def test_a_long_body_is_not_taken_for_a_head(world: World) -> None:
         b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size, *[b"x" * 65536] * (size // 65536)
     )
     assert sink.events[-1] == "ended"
-    for _ in range(20):  # nor are all the heads of one connection taken for one
-        told = Told()
-        connection.send(b"head", b"", told)
+    for _ in range(20):  # nor are all heads of one connection counted as one
+        sink = Transcript()
+        connection.send(b"head", b"", sink)
         cast(FakeTransport, connection._transport).feed(OK.replace(b"\r\nC", b"\r\n" + MANY * 20 + b"C"))
-        assert told.events == [HEAD, b"ok", "ended"]
+        assert sink.events == [HEAD, b"ok", "ended"]
 
 
 def test_an_answer_before_the_request_was_sent_ends_the_connection(world: World) -> None:
     """The worker may take the rest of that request for another one: its answer would be the next client's."""
-    told, (connection, transport) = Told(), world.connect()
-    connection.send(b"head", b"body", told)
+    sink, (connection, transport) = Transcript(), world.connect()
+    connection.send(b"head", b"body", sink)
     transport.num_unsent = 1
     transport.feed(OK)
-    assert told.events == [HEAD, b"ok", "ended"]
+    assert sink.events == [HEAD, b"ok", "ended"]
     assert world.pool.take() is None
     assert transport.end == "closed"
 
 
 def test_the_reason_says_what_was_wrong(world: World) -> None:
     reasons: list[str] = []
-    told, (connection, transport) = Told(), world.connect()
-    told.upstream_lost = reasons.append  # type: ignore[method-assign]
-    connection.send(b"head", b"body", told)
+    sink, (connection, transport) = Transcript(), world.connect()
+    sink.upstream_lost = reasons.append  # type: ignore[method-assign]
+    connection.send(b"head", b"body", sink)
     transport.feed(OK.replace(b"200", b"099"))
     assert reasons == ["not HTTP: invalid status 99"]
 
 
-def test_an_aborted_exchange_hears_nothing_more(world: World) -> None:
+def test_an_aborted_exchange_gets_no_further_event(world: World) -> None:
     connection, transport = world.connect()
-    told = Told(on_head=connection.abort)
-    connection.send(b"head", b"", told)
+    sink = Transcript(on_head=connection.abort)
+    connection.send(b"head", b"", sink)
     transport.feed(OK)
     transport.lose()
-    assert told.events == [HEAD]
+    assert sink.events == [HEAD]
 
 
 def test_a_paused_connection_rests_reading(world: World) -> None:
-    """One that rests must see its worker close it."""
+    """A resting connection must notice that its worker closes it."""
     connection, transport = world.connect()
-    told = Told(on_head=connection.pause)
-    connection.send(b"head", b"", told)
+    sink = Transcript(on_head=connection.pause)
+    connection.send(b"head", b"", sink)
     transport.feed(OK)
     assert transport.is_reading
     assert world.pool.take() is connection
 
 
-def test_a_head_that_is_large_is_not_copied_to_its_body(world: World) -> None:
+def test_a_large_head_is_not_copied_to_its_body(world: World) -> None:
     connection, transport = world.connect()
-    connection.send(b"head", b"x" * (1 << 17), Told())
+    connection.send(b"head", b"x" * (1 << 17), Transcript())
     assert transport.out == b"head" + b"x" * (1 << 17)
 
 
 # the pool ----------------------------------------------------------------------------------------
 
 
-def test_engines_close_at_five_seconds_and_we_before() -> None:
+def test_connections_rest_shorter_than_engines_keep_them() -> None:
     assert Proxy().pool_idle_s == 4.0
 
 
@@ -224,7 +230,7 @@ def test_connections_rest_for_a_limited_time(world: World) -> None:
     assert world.pool.take() is None
 
 
-def test_a_rest_that_is_over_is_seen_before_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expired_rest_is_noticed_before_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(FakeLoop.install(monkeypatch))
     _, _, transport = world.ask(OK)
     world.loop.now += 4.1  # the loop was busy: no timer has fired
@@ -232,13 +238,13 @@ def test_a_rest_that_is_over_is_seen_before_the_sweep(monkeypatch: pytest.Monkey
     assert transport.end == "aborted"
 
 
-def test_the_last_used_is_taken_first(world: World) -> None:
+def test_the_last_used_connection_is_taken_first(world: World) -> None:
     _, first, _ = world.ask(OK)
     _, second, _ = world.ask(OK)
     assert [world.pool.take(), world.pool.take(), world.pool.take()] == [second, first, None]
 
 
-def test_a_connection_that_the_worker_closed_is_not_taken(world: World) -> None:
+def test_a_connection_closed_by_the_worker_is_not_taken(world: World) -> None:
     _, first, _ = world.ask(OK)
     _, _, transport = world.ask(OK)
     transport.lose()
@@ -247,12 +253,12 @@ def test_a_connection_that_the_worker_closed_is_not_taken(world: World) -> None:
 
 def test_closing_the_pool_lets_requests_finish(world: World) -> None:
     _, _, resting = world.ask(OK)
-    told, (connection, busy) = Told(), world.connect()
-    connection.send(b"head", b"", told)
+    sink, (connection, busy) = Transcript(), world.connect()
+    connection.send(b"head", b"", sink)
     world.pool.close()
     assert (resting.end, busy.end) == ("aborted", "")
     busy.feed(OK)
-    assert told.events == [HEAD, b"ok", "ended"]
+    assert sink.events == [HEAD, b"ok", "ended"]
     world.loop.advance(0.1)
     assert busy.end == "aborted"
 
@@ -261,13 +267,13 @@ def test_closing_the_pool_lets_requests_finish(world: World) -> None:
     ("url", "netloc", "prefix"),
     [("http://w:8000", "w:8000", ""), ("http://w/a/b/", "w", "/a/b"), ("http://[::1]:80", "[::1]:80", "")],
 )
-def test_urls(monkeypatch: pytest.MonkeyPatch, url: str, netloc: str, prefix: str) -> None:
+def test_urls_are_split(monkeypatch: pytest.MonkeyPatch, url: str, netloc: str, prefix: str) -> None:
     FakeLoop.install(monkeypatch)
     pool = Pool(url)
     assert (pool.netloc, pool.path_prefix) == (netloc.encode(), prefix.encode())
 
 
 @pytest.mark.parametrize("url", ["w:8000", "ftp://w", "http://", ""])
-def test_urls_that_are_none(url: str) -> None:
+def test_invalid_urls_are_rejected(url: str) -> None:
     with pytest.raises(ValueError, match="not an http|names no host"):
         Pool(url)

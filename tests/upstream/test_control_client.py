@@ -1,4 +1,4 @@
-"""Calls to endpoints of each kind, and why they fail."""
+"""Calls to endpoints of each kind, and the reasons of failures."""
 
 import asyncio
 from pathlib import Path
@@ -28,7 +28,7 @@ async def said(session: ControlSession, url: str, path: str = "/p") -> str:
         return await answer.text()
 
 
-async def test_tcp_with_a_base_path() -> None:
+async def test_a_call_over_tcp_has_the_base_path() -> None:
     server = await serve(web.get("/{path:.*}", echo))
     try:
         async with ControlSession(headers={"a": "b"}) as session:
@@ -39,7 +39,7 @@ async def test_tcp_with_a_base_path() -> None:
         await server.close()
 
 
-async def test_what_is_no_answer_to_a_body_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_redirect_or_invalid_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async def answer(request: web.Request) -> web.Response:
         assert request.content_type == "application/json"
         status = (await request.json())["status"]
@@ -56,7 +56,7 @@ async def test_what_is_no_answer_to_a_body_is_none(monkeypatch: pytest.MonkeyPat
         assert await session.post(url, "/p", {"status": 200}) is None
 
 
-async def test_unix_sockets(tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_a_call_over_a_unix_socket(tmp_path_factory: pytest.TempPathFactory) -> None:
     directory = tmp_path_factory.mktemp("s")
     app = web.Application()
     app.add_routes([web.get("/{path:.*}", echo)])
@@ -93,7 +93,7 @@ async def test_tls_is_verified(tmp_path: Path) -> None:
         await server.close()
 
 
-async def test_a_call_has_its_time() -> None:
+async def test_a_call_times_out() -> None:
     async def never(request: web.Request) -> web.Response:
         await asyncio.Event().wait()
         raise AssertionError
@@ -107,11 +107,11 @@ async def test_a_call_has_its_time() -> None:
         await server.close()
 
 
-def test_a_failure_without_words_is_called_by_its_name() -> None:
+def test_a_failure_without_a_message_is_called_by_its_name() -> None:
     assert failure(aiohttp.ClientError()) == "ClientError"
 
 
-async def test_a_worker_has_its_own_key_whatever_was_to_be_sent() -> None:
+async def test_a_worker_gets_its_own_key_in_place_of_any_other() -> None:
     async def keys(request: web.Request) -> web.Response:
         return web.Response(
             text=f"{request.headers.getall('authorization', [])} {'x-api-key' in request.headers}"
@@ -126,7 +126,7 @@ async def test_a_worker_has_its_own_key_whatever_was_to_be_sent() -> None:
     await server.close()
 
 
-async def test_where_no_worker_may_be_nobody_is_called() -> None:
+async def test_a_forbidden_address_is_not_called() -> None:
     server = await serve(web.get("/p", echo))
     async with ControlSession(ways=Ways(reachable=Reachable(["10.0.0.0/8"]))) as session:
         with pytest.raises(Refused, match=r"127\.0\.0\.1 is in none of --worker-networks"):

@@ -38,7 +38,7 @@ def test_a_worker_gets_its_own_name_of_the_model(outgoing: Outgoing) -> None:
         assert b"content-length: 7\r\n" in head.lower() and b"x-request-id: id\r\n" in head.lower()
 
 
-def test_an_offer_to_leave_http_has_no_body(outgoing: Outgoing) -> None:
+def test_an_upgrade_has_no_body(outgoing: Outgoing) -> None:
     http = HttpRequest("GET", b"/v1/realtime?model=fast", [], is_upgrade=True)
     head = outgoing.upgrade_head(http, "fast", worker("w:1"), b"id").lower()
     assert head.startswith(b"get /v1/realtime?model=m http/1.1\r\n")

@@ -12,14 +12,14 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> Pools:
     return Pools(idle_s=2.0, connect_timeout_s=3.0)
 
 
-def test_one_pool_for_each_endpoint_with_the_configured_times(pools: Pools) -> None:
+def test_each_endpoint_has_one_pool_with_the_configured_timeouts(pools: Pools) -> None:
     pool = pools.of("http://w:9")
     assert pools.of("http://w:9") is pool
     assert pools.of("http://w:8") is not pool
     assert (pool.idle_s, pool.connect_timeout_s) == (2.0, 3.0)
 
 
-def test_other_times_apply_to_open_pools_and_to_later_ones(pools: Pools) -> None:
+def test_other_timeouts_apply_to_open_pools_and_to_later_ones(pools: Pools) -> None:
     pools.of("http://w:9")
     pools.limit(connect_timeout_s=1.0, idle_s=4.0)
     for url in ("http://w:9", "http://w:8"):

@@ -16,17 +16,17 @@ def routes(how: Salt) -> list[str]:
 
 
 @pytest.mark.parametrize("path", routes(Salt.NO_CACHE))
-def test_a_route_that_reads_no_cache_is_not_salted(path: str) -> None:
+def test_a_route_without_a_cache_is_not_salted(path: str) -> None:
     assert parse_request(path, BODY, salt="OURS").body == BODY
 
 
 @pytest.mark.parametrize("path", [*routes(Salt.REFUSED), "/mine"])
-def test_a_route_that_takes_no_salt_is_refused_rather_than_shared(path: str) -> None:
+def test_a_route_that_takes_no_salt_is_rejected_rather_than_shared(path: str) -> None:
     with pytest.raises(NotSupported, match=f"requests to {path} cannot be salted") as caught:
         parse_request(path, BODY, salt="OURS")
     assert caught.value.status == 501
     assert parse_request(path, BODY).body == BODY
 
 
-def test_refused_routes_are_those_that_engines_take_no_salt_on() -> None:
+def test_rejected_routes_are_those_without_salts_in_engines() -> None:
     assert set(routes(Salt.REFUSED)) == UNKNOWN | SGLANG

@@ -3,7 +3,7 @@ import msgspec
 from gateway.core.requests.chat_messages import Messages
 
 
-def test_what_is_known_is_decoded_again_only_where_it_is_asked_for() -> None:
+def test_known_messages_are_decoded_again_on_demand_only() -> None:
     raws = [msgspec.Raw(b'{"role":"user","content":"%d"}' % i) for i in range(3)]
     new = [{"role": "user", "content": "2"}]
     chat = Messages(raws, [b"a", b"b", b"c"], b"s", 2, {"model": "m"}, new)

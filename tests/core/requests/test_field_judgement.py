@@ -38,9 +38,9 @@ def read(path: Path) -> Any:
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
 def test_every_field_of_an_engine_is_judged(path: Path) -> None:
-    told = read(path)
-    assert told["engine"] and told["version"] and told["source"]
-    fields = {field for names in told["classes"].values() for field in names}
+    record = read(path)
+    assert record["engine"] and record["version"] and record["source"]
+    fields = {field for names in record["classes"].values() for field in names}
     assert len(fields) > 15
     assert {field for field in fields if judgement_of(field) is None} == set()
 
@@ -55,14 +55,14 @@ def test_there_are_lists_of_all_kinds_of_engines() -> None:
     assert {read(path)["engine"] for path in LISTS} == {"sglang", "trtllm", "openai"}
 
 
-def test_each_name_is_judged_once_and_each_group_says_why() -> None:
+def test_each_name_is_judged_once_and_each_group_has_a_reason() -> None:
     counts = Counter(name for _, _, names in _GROUPS for name in names.split())
     assert [name for name, num in counts.items() if num > 1] == []
     assert all(reason.strip() and names.split() for _, reason, names in _GROUPS)
     assert all(name == name.casefold() for name in JUDGED)
 
 
-def test_what_steers_needs_a_second_look_and_is_guarded() -> None:
+def test_steering_fields_are_guarded() -> None:
     for name, judgement in JUDGED.items():
         is_free = judgement in (Judgement.READ, Judgement.PASSED) and name != XARGS
         assert (name in UNREMARKABLE) is is_free
@@ -78,8 +78,8 @@ def test_what_steers_needs_a_second_look_and_is_guarded() -> None:
         ("lora_path", Judgement.ADAPTER),
         ("custom_logit_processor", Judgement.REMOVED),
         ("temperature", Judgement.PASSED),
-        ("of_nobody", None),
+        ("unknown_field", None),
     ],
 )
-def test_a_judgement(name: str, judgement: Judgement | None) -> None:
+def test_a_field_has_its_judgement(name: str, judgement: Judgement | None) -> None:
     assert judgement_of(name) is judgement

@@ -56,17 +56,17 @@ def test_a_prompt_is_text_or_tokens(prompt: object) -> None:
 
 
 @pytest.mark.parametrize("prompt", [None, 1, [], ["a", 1], [1, "a"], [[1], 2], [-1], [1 << 32], [True], {}])
-def test_another_prompt_is_refused(prompt: object) -> None:
+def test_a_prompt_of_another_type_is_rejected(prompt: object) -> None:
     with pytest.raises(InvalidRequest, match="'prompt' must be"):
         check_prompt({"prompt": prompt})
 
 
-def test_embeddings_may_stand_in_for_a_prompt() -> None:
+def test_embeddings_may_replace_a_prompt() -> None:
     check_prompt({"prompt": None, "prompt_embeds": "AAAA"})
 
 
 @pytest.mark.parametrize("item", ["a", [1], {}, None])
-def test_a_list_of_too_many_items_is_refused(item: object) -> None:
+def test_a_list_of_too_many_items_is_rejected(item: object) -> None:
     for wrap in (lambda value: value, lambda value: msgspec.Raw(msgspec.json.encode(value))):
         check_lists({"input": wrap([item] * MAX_ITEMS), "other": wrap([item] * (MAX_ITEMS + 1))}, None)
         with pytest.raises(InvalidRequest, match="'input' holds more than 65,536 items") as caught:
@@ -77,7 +77,7 @@ def test_a_list_of_too_many_items_is_refused(item: object) -> None:
 def test_token_ids_are_one_prompt() -> None:
     ids = [1] * (MAX_ITEMS + 1)
     check_lists({"prompt": ids, "input": msgspec.Raw(msgspec.json.encode(ids))}, None)
-    check_lists({"input": msgspec.Raw(b"[" + b"," * MAX_ITEMS + b"]")}, None)  # left to the engine
+    check_lists({"input": msgspec.Raw(b"[" + b"," * MAX_ITEMS + b"]")}, None)  # the engine decides
 
 
 def test_the_parts_of_a_message_are_limited() -> None:

@@ -1,4 +1,4 @@
-"""Media ids of two tenants never meet, and nothing else of a body changes."""
+"""Media ids of two tenants never meet, and the rest of a body is unchanged."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def parts(body: bytes, salt: str = "A", *, large: bool = False) -> Any:
 @pytest.mark.parametrize(
     "part", [IMAGE, NAMELESS, {"image_url": "u", "uuid": "a"}, {"type": "input_audio", "uuid": "a"}]
 )
-def test_a_media_uuid_is_of_its_tenant(part: dict[str, Any], large: bool) -> None:
+def test_a_media_uuid_differs_by_tenant(part: dict[str, Any], large: bool) -> None:
     (one,), (again,), (other,) = (parts(chat(part), salt, large=large) for salt in "AAB")
     assert one == again and one["uuid"] != other["uuid"] and one["uuid"] != "a"
     assert len(one["uuid"]) == 43
@@ -103,7 +103,7 @@ def test_a_body_without_media_is_not_written_again() -> None:
     assert request.body is before
 
 
-def test_what_cannot_be_read_or_is_too_much_is_refused() -> None:
+def test_an_unreadable_or_oversized_medium_is_rejected() -> None:
     half = rb'{"model":"m","input":[{"image":"\ud800","uuid":"a"}]}'
     request = parse_request(CHAT, chat(IMAGE), salt="A")
     request.body = half

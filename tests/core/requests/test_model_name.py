@@ -1,4 +1,4 @@
-"""One model per request, wherever it may be named."""
+"""A request has one model, wherever it is named."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ from gateway.core.worker import Served
         (b"/x?model=%C3%A9", "\u00e9"),
     ],
 )
-def test_a_query_names_a_model_or_none(target: bytes, model: str | None) -> None:
+def test_a_query_names_one_model_or_none(target: bytes, model: str | None) -> None:
     assert asked_in_query(target) == model
 
 
@@ -39,13 +39,13 @@ def test_a_query_names_a_model_or_none(target: bytes, model: str | None) -> None
     ["model=a&model=b", "model=a&model=a", "model=&model=a", "model=a&%6Dodel=b", "Model=a",
      "model=a&MODEL=b", "model=a;model=b", "x=1;model=b", "model=a%0d%0ab"],
 )  # fmt: skip
-def test_a_query_that_names_it_in_two_ways_is_refused(query: str) -> None:
+def test_a_query_that_names_its_model_ambiguously_is_rejected(query: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         asked_in_query(b"/x?" + query.encode())
     assert (caught.value.param or "").casefold() == "model"
 
 
-def test_the_query_gets_the_model_that_was_decided() -> None:
+def test_the_query_gets_the_chosen_model() -> None:
     assert with_query(b"/x", "a/b&c") == b"/x?model=a%2Fb%26c"
     assert with_query(b"/x?%6dodel=&a=%20", "m") == b"/x?a=%20&model=m"
     assert renamed_query(b"/x?a=1", "m") == b"/x?a=1"
@@ -74,7 +74,7 @@ def test_the_model_of_a_body(
     assert fields["model"] == model
 
 
-def test_a_body_that_names_none_or_another_is_refused() -> None:
+def test_a_body_without_a_model_or_with_another_is_rejected() -> None:
     with pytest.raises(ModelMissing):
         decide({"model": None}, None)
     with pytest.raises(InvalidRequest, match="'m' and the query 'q'"):
@@ -92,7 +92,7 @@ def test_a_body_that_names_none_or_another_is_refused() -> None:
         b'{"model":null,"model":"a","model":{"x":[]}}',
     ],
 )
-def test_a_body_that_names_it_twice_is_refused(body: bytes) -> None:
+def test_a_body_that_names_its_model_twice_is_rejected(body: bytes) -> None:
     assert set(msgspec.json.decode(body)) <= {"model", "x"}
     with pytest.raises(InvalidRequest, match="times") as caught:
         check_once(body)
@@ -102,11 +102,11 @@ def test_a_body_that_names_it_twice_is_refused(body: bytes) -> None:
 @pytest.mark.parametrize(
     "body", [b'{"model":"a","x":{"model":1,"y":[{"model":2,"model":3}]}}', b"{}", b'{"a":"model"}']
 )
-def test_what_is_inside_counts_for_nothing(body: bytes) -> None:
+def test_a_nested_model_field_is_ignored(body: bytes) -> None:
     check_once(body)
 
 
-def test_an_adapter_cannot_be_asked_for_where_no_body_names_it() -> None:
+def test_an_adapter_is_rejected_on_a_route_without_a_model_in_its_body() -> None:
     served = {"m": Served("m", "root"), "ad": Served("ad", "root", "ad")}
     check_plain("/generate", "m", served)
     check_plain("/generate", "unknown", served)

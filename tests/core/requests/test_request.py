@@ -17,7 +17,7 @@ def test_a_body_passes_byte_for_byte() -> None:
     assert (request.kind, request.model, request.stream) == (Kind.CHAT, "org/m", False)
 
 
-def test_what_routing_reads() -> None:
+def test_fields_that_routing_reads() -> None:
     body = {"model": "m", "prompt": "x", "stream": True, "cache_salt": "s", "user": "u"}
     request = parse_request(COMPLETIONS, msgspec.json.encode(body))
     assert (request.stream, request.cache_salt, request.session) == (True, "s", "u")
@@ -50,7 +50,7 @@ def test_what_routing_reads() -> None:
         (CHAT, b'{"model":"m","messages":[],"x":"\xff"}', None),
     ],
 )
-def test_bad_bodies_name_the_field(path: str, body: bytes, param: str | None) -> None:
+def test_a_bad_body_is_rejected_with_the_field(path: str, body: bytes, param: str | None) -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse_request(path, body)
     assert caught.value.status == 400
@@ -58,7 +58,7 @@ def test_bad_bodies_name_the_field(path: str, body: bytes, param: str | None) ->
 
 
 @pytest.mark.parametrize("prompt", ['"a"', '["a","b"]', "[1,2]", "[[1],[2,3]]", '""'])
-def test_all_prompt_forms_are_taken(prompt: str) -> None:
+def test_all_prompt_forms_are_accepted(prompt: str) -> None:
     request = parse_request(COMPLETIONS, b'{"model":"m","prompt":%b}' % prompt.encode())
     assert request.fields["prompt"] == msgspec.json.decode(prompt)
 
@@ -85,7 +85,7 @@ def test_fields_that_steer_an_engine_are_removed_and_the_rest_stays(steering: st
     assert b"0.50" in sent
 
 
-def test_other_xargs_stay() -> None:
+def test_other_xargs_are_kept() -> None:
     body = b'{"model":"m","prompt":"x","vllm_xargs":{"kv_cache_report_mode":"full","mine":1e3}}'
     assert b'{"mine":1e3}' in parse_request(COMPLETIONS, body).body
 
@@ -99,13 +99,13 @@ def test_routes_without_a_known_prompt_need_a_model_only() -> None:
 
 
 @pytest.mark.parametrize("body", [b'{"model":"e","input":["\xff"]}', b'{"model":"e"', b'{"model":1}', b"[]"])
-def test_routes_without_a_known_prompt_refuse_what_is_no_request(body: bytes) -> None:
+def test_routes_without_a_known_prompt_reject_a_body_that_is_no_object(body: bytes) -> None:
     with pytest.raises(InvalidRequest):
         parse_request("/v1/embeddings", body)
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", CHAT, COMPLETIONS])
-def test_a_model_may_be_named_elsewhere(path: str) -> None:
+def test_a_model_may_be_named_outside_the_body(path: str) -> None:
     body = b'{"messages":[{"role":"user","content":"x"}],"prompt":"x","model":null}'
     with pytest.raises(ModelMissing):
         parse_request(path, body)
@@ -113,7 +113,7 @@ def test_a_model_may_be_named_elsewhere(path: str) -> None:
     assert request.model == "other" and b'"model":"other"' in request.body and b"null" not in request.body
 
 
-def test_a_route_that_was_added_may_have_no_body() -> None:
+def test_an_added_route_may_have_no_body() -> None:
     request = parse_request("/sleep", b"", model="m")
     assert (request.kind, request.model, request.body, request.may_repeat) == (Kind.PASS, "m", b"", False)
 
@@ -131,7 +131,7 @@ def test_a_route_that_was_added_may_have_no_body() -> None:
         ("/v1/load_lora_adapter", b"", False),
     ],
 )
-def test_what_keeps_something_is_not_repeated(path: str, more: bytes, may_repeat: bool) -> None:
+def test_a_request_that_stores_state_is_not_repeated(path: str, more: bytes, may_repeat: bool) -> None:
     assert parse_request(path, b'{"model":"m","input":"x"%b}' % more).may_repeat is may_repeat
 
 
@@ -153,7 +153,7 @@ def names(body: bytes) -> list[bytes]:
 def test_known_messages_are_not_decoded_again() -> None:
     body = chat(FIRST + b',{"role":"user","content":"c"}')
     request = parse_request(CHAT, body, set(names(body)))
-    assert request.messages and request.messages.num_known == 2  # the last is never before a cut
+    assert request.messages and request.messages.num_known == 2  # the last message is never before a cut
     assert request.messages.new == [{"role": "user", "content": "c"}]
     assert request.num_new_bytes == len(b'{"role":"user","content":"c"}')
     assert request.fields["messages"][0] == {"role": "user", "content": "a"}
@@ -172,7 +172,7 @@ def test_known_messages_are_not_decoded_again() -> None:
         (b'{"role":"user"}', b',"response_format":{"x":1e999}', None),
     ],
 )
-def test_what_is_new_behind_known_messages_is_checked(last: bytes, more: bytes, param: str | None) -> None:
+def test_new_messages_behind_known_ones_are_checked(last: bytes, more: bytes, param: str | None) -> None:
     known = set(names(chat(FIRST)))
     with pytest.raises(InvalidRequest) as caught:
         parse_request(CHAT, chat(FIRST + b"," + last, more), known)
@@ -187,8 +187,8 @@ def test_what_is_new_behind_known_messages_is_checked(last: bytes, more: bytes, 
         ('"kv_cache_report_mode":1', False),
     ],
 )
-def test_a_client_that_splits_by_itself_is_let(field: str, is_kept: bool) -> None:
-    """Where that is allowed; by what steers nothing else than events it does not."""
+def test_a_client_that_splits_requests_itself_may_send_transfer_fields(field: str, is_kept: bool) -> None:
+    """Transfer fields pass where that is allowed; fields that steer events never do."""
     for path, what in (
         ("/v1/completions", '"prompt":"x"'),
         ("/v1/chat/completions", '"messages":[{"role":"user"}]'),
@@ -217,11 +217,11 @@ def test_steering_fields_beside_known_messages_are_removed() -> None:
         chat(FIRST.replace(b"a", b"A", 1)),
     ],
 )
-def test_other_surroundings_are_another_conversation(other: bytes) -> None:
+def test_another_model_tool_or_setting_makes_another_conversation(other: bytes) -> None:
     assert not set(names(other)) & set(names(chat(FIRST)))
 
 
-def test_what_does_not_make_the_prompt_does_not_name_it() -> None:
+def test_sampling_fields_do_not_change_the_conversation() -> None:
     assert names(chat(FIRST, b',"temperature":1,"user":"u","stop":["x"]')) == names(chat(FIRST))
 
 
@@ -260,14 +260,16 @@ def test_any_messages_are_judged_as_by_the_full_check(messages: object) -> None:
         ({"stream": True, "prompt": [[1], [2]]}, False),
     ],
 )
-def test_which_streams_can_be_asked_for_usage(more: dict[str, object], may_ask: bool) -> None:
+def test_usage_can_be_injected_into_a_stream_of_one_answer(more: dict[str, object], may_ask: bool) -> None:
     body = msgspec.json.encode({"model": "m", "prompt": "x", **more}).replace(b"\\\\", b"\\")
     assert parse_request(COMPLETIONS, body).may_ask_usage is may_ask
 
 
 @pytest.mark.parametrize("more", [b"", b',"prompt":[]', b',"prompt":null'])
 @pytest.mark.parametrize(("path", "may_ask"), [(CHAT, True), ("/v1/responses", False)])
-def test_of_other_routes_chats_can(path: str, may_ask: bool, more: bytes) -> None:
+def test_usage_can_be_injected_into_chats_and_not_into_responses(
+    path: str, may_ask: bool, more: bytes
+) -> None:
     """A chat has no prompt, but may have a field of that name."""
     body = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true%b}' % more
     assert parse_request(path, body).may_ask_usage is may_ask
@@ -334,7 +336,7 @@ SALTED = [
         b',"y":"}\\"cache_salt\\":\\"text\\""',
     ],
 )
-def test_a_salt_takes_the_place_of_the_clients(path: str, body: bytes, given: bytes) -> None:
+def test_a_salt_replaces_the_salt_of_the_client(path: str, body: bytes, given: bytes) -> None:
     request = parse_request(path, body % given, salt="OURS")
     assert request.cache_salt == "OURS"
     sent = msgspec.json.decode(request.body)
@@ -345,12 +347,12 @@ def test_a_salt_takes_the_place_of_the_clients(path: str, body: bytes, given: by
 
 
 @pytest.mark.parametrize("space", [b"", b" ", b"\n\t\r "])
-def test_a_body_that_ends_in_space(space: bytes) -> None:
+def test_a_body_that_ends_in_white_space_is_salted(space: bytes) -> None:
     request = parse_request(COMPLETION, b'{"model":"m","prompt":"}" }' + space, salt="OURS")
     assert msgspec.json.decode(request.body) == {"model": "m", "prompt": "}", "cache_salt": "OURS"}
 
 
-def test_a_wrong_salt_of_the_clients_is_told_all_the_same() -> None:
+def test_a_salt_of_a_wrong_type_is_rejected_although_it_is_replaced() -> None:
     with pytest.raises(InvalidRequest, match="'cache_salt' must be a string"):
         parse_request(COMPLETION, b'{"model":"m","prompt":"x","cache_salt":5}', salt="OURS")
 
@@ -362,7 +364,7 @@ def test_conversations_are_known_under_their_salt_only() -> None:
     assert one == same and len({*map(tuple, (one, other, unsalted))}) == 3
 
 
-def test_steering_goes_and_the_salt_stays() -> None:
+def test_steering_fields_are_removed_and_the_salt_stays() -> None:
     body = b'{"model":"m","prompt":"x","kv_transfer_params":{},"cache_salt":"theirs"}'
     assert parse_request(COMPLETION, body, salt="OURS").body == (
         b'{"model":"m","prompt":"x","cache_salt":"OURS"}'

@@ -1,4 +1,4 @@
-"""The table of routes: each row whole, and read by all that need it."""
+"""The table of routes: each row complete, and used by all its readers."""
 
 import pytest
 
@@ -26,6 +26,6 @@ def test_each_translator_has_a_route() -> None:
     assert {route.to_chat for route in TABLE if route.to_chat} == set(TRANSLATORS)
 
 
-def test_a_path_that_is_not_in_the_table_has_the_row_of_added_ones() -> None:
+def test_a_path_outside_the_table_has_the_row_of_added_routes() -> None:
     assert route_of("/mine") is ADDED
     assert ADDED.kind is Kind.PASS and not ADDED.names_model

@@ -1,4 +1,4 @@
-"""What a client could steer an engine by is removed, checked against its key, or refused."""
+"""Fields with which a client could steer an engine are removed, checked against its key, or rejected."""
 
 import msgspec
 import pytest
@@ -14,7 +14,7 @@ def sent(body: bytes, *, keeps_transfer: bool = False, models: set[str] | None =
     return unsteered(top, body, keeps_transfer=keeps_transfer, models=models)
 
 
-def test_a_body_without_such_fields_is_the_same_object() -> None:
+def test_a_body_without_steering_fields_is_the_same_object() -> None:
     body = b'{"model":"m", "temperature":0.50, "new_field":1, "vllm_xargs":{"mine":1e3}}'
     assert sent(body) is body
     assert sent(body, models={"m"}) is body
@@ -23,7 +23,7 @@ def test_a_body_without_such_fields_is_the_same_object() -> None:
 @pytest.mark.parametrize("name", [*JUDGED, "bootstrap_new"])
 @pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("inside", [False, True])
-def test_each_field_as_it_is_judged(name: str, keeps: bool, inside: bool) -> None:
+def test_each_field_is_treated_as_it_is_judged(name: str, keeps: bool, inside: bool) -> None:
     if name == XARGS:
         return
     fields = {"vllm_xargs": {name: 1.5, "x": 1}} if inside else {name: 1.5, "x": 1}
@@ -39,14 +39,14 @@ def test_each_field_as_it_is_judged(name: str, keeps: bool, inside: bool) -> Non
     ["Model", "MODEL", "moDel", "Lora_Path", "EC_transfer_params", "Bootstrap_Host", "BOOTSTRAP_x",
      "Cache_Salt", "\u212av_transfer_params", "me\u017f\u017fages", "PRIORITY"],
 )  # fmt: skip
-def test_other_letters_of_a_guarded_name_are_refused(name: str) -> None:
+def test_other_capitalizations_of_a_guarded_name_are_rejected(name: str) -> None:
     for body in ({"model": "m", name: 1}, {"model": "m", "vllm_xargs": {name: 1}}):
         with pytest.raises(InvalidRequest) as caught:
             sent(msgspec.json.encode(body))
         assert caught.value.param == name
 
 
-def test_other_letters_of_other_names_pass() -> None:
+def test_other_capitalizations_of_other_names_pass() -> None:
     body = b'{"model":"m","Temperature":1,"userId":2,"modelx":3}'
     assert sent(body) is body
 
@@ -72,7 +72,7 @@ def test_a_key_reaches_no_other_adapter(field: str, value: str) -> None:
     assert sent(body) == body
 
 
-def test_an_adapter_that_is_named_twice_goes_on_once() -> None:
+def test_an_adapter_named_twice_is_forwarded_once() -> None:
     body = b'{"lora_path":"ad2","model":"m","lora_path":"ad1"}'
     assert sent(body, models={"m", "ad1"}) == b'{"lora_path":"ad1","model":"m"}'
 
@@ -84,16 +84,16 @@ def test_an_adapter_that_is_named_twice_goes_on_once() -> None:
         ("0.25", 0, "0.25"), ('"-1"', 0, "0"), ("true", 0, "0"),
     ],
 )  # fmt: skip
-def test_no_body_goes_before_what_its_client_was_admitted_with(
+def test_a_priority_in_a_body_is_no_higher_than_the_admitted_one(
     given: str, priority: int, goes_on: str
 ) -> None:
     body = b'{"priority":%b,"x":0.50}' % given.encode()
-    said = msgspec.json.decode(body)["priority"]
-    assert behind(body, said, priority) == b'{"priority":%b,"x":0.50}' % goes_on.encode()
+    priority_in_body = msgspec.json.decode(body)["priority"]
+    assert behind(body, priority_in_body, priority) == b'{"priority":%b,"x":0.50}' % goes_on.encode()
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_a_value_that_was_only_looked_over_and_cannot_be_read_is_refused(inside: bool) -> None:
+def test_an_unreadable_value_of_a_guarded_field_is_rejected(inside: bool) -> None:
     digits = b"9" * 5000
     field = b'"vllm_xargs":{"lora_path":%b}' % digits if inside else b'"lora_path":%b' % digits
     with pytest.raises(InvalidRequest, match="'lora_path' cannot be read"):
