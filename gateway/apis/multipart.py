@@ -1,7 +1,9 @@
 """Forms with files (RFC 7578), as far as routing reads them: the body itself is passed on unchanged, but for
 its model, which is that of the query where the form names none.
 
-Whatever two parsers could read differently is refused: a worker must not see another model than we did.
+Whatever two parsers could read differently is refused: a worker must not see another model than we did. The
+libraries `python-multipart` and `multipart` would replace `_parts` only: their readers of headers resolve
+repeated parameters and escapes silently, and they give no positions in the body.
 """
 
 import re

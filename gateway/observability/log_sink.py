@@ -4,7 +4,9 @@
                        └─► queue, bounded in bytes ─► thread: write  (a full pipe holds the thread only)
                              └─ full: dropped, counted, and reported before the next line written
 
-A slow reader of the pipe, or a stalled disk, must lose log lines and never delay requests.
+A slow reader of the pipe, or a stalled disk, must lose log lines and never delay requests. The standard
+library's `QueueHandler` and `QueueListener` bound records instead of bytes, take a thread for each line, and
+their `stop` waits for a blocked reader without a limit.
 """
 
 import os

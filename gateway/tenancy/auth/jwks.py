@@ -2,7 +2,9 @@
 
     now, then every `refresh_s`, and sooner where a token names an unknown key ─► `use(text)`
 
-On a failure the previous keys stay in use; it is logged once until a fetch succeeds again.
+On a failure the previous keys stay in use; it is logged once until a fetch succeeds again. PyJWT's
+`PyJWKClient` fetches within the request that needs a key, blocks, reads answers of any size, and knows an RSA
+key without `alg` for RS256 only.
 """
 
 import asyncio
