@@ -2,9 +2,9 @@
 
 They are asked one after another, next time starting with the one that answered: one that is down, or does not
 know, delays a lookup only until the next one is asked. redis-py's `Sentinel` makes one text of rejected
-credentials (fatal at the start) and unreachable servers (not fatal), ends at one that answers an error, and asks
-the same one again after a master that refuses connections; its `RedisCluster` connects to all nodes, where one
-slot's master is looked for.
+credentials (fatal at the start) and unreachable servers (not fatal), ends at one that answers an error, and
+asks the same one again after a master that refuses connections; its `RedisCluster` connects to all nodes,
+where one slot's master is looked for.
 """
 
 from abc import ABC, abstractmethod
