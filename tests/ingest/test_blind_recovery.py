@@ -1,4 +1,4 @@
-"""Decisions and answers on their way to the workers whose streams are BLIND."""
+"""Decisions and answers, as they reach the recovery of workers with BLIND streams."""
 
 import asyncio
 
@@ -35,11 +35,11 @@ class World:
         return self.recovery_observer.open(worker(name, block_size=BLOCK_SIZE), can_report=True)
 
     def ask(self, id: str = "d1", cached: int | None = 8, request: InferenceRequest = REQUEST) -> None:
-        told = decision(id, "a", "b")
-        assert told.worker.id == "a"
-        self.recovery_observer.decided(Decided(told, PROMPT, [BLOCKS], request))
+        chosen = decision(id, "a", "b")
+        assert chosen.worker.id == "a"
+        self.recovery_observer.decided(Decided(chosen, PROMPT, [BLOCKS], request))
         usage = Usage(10, 1, None if cached is None else _Details(cached))
-        self.recovery_observer.answered(told, BLOCKS, usage)
+        self.recovery_observer.answered(chosen, BLOCKS, usage)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def world() -> World:
     return World()
 
 
-def test_where_all_is_known_nothing_is_done(world: World) -> None:
+def test_a_worker_with_an_exact_stream_is_not_recovered(world: World) -> None:
     world.ask()
     assert world.known.num_blocks("a") == 0
     assert repr(world.recovery_observer) == "RecoveryObserver(2 workers, 0 blind)"
@@ -67,7 +67,7 @@ def test_a_blind_worker_learns_from_its_own_requests(world: World) -> None:
     )
 
 
-def test_a_request_that_computes_all_of_its_prompt_proves_nothing_gone(world: World) -> None:
+def test_a_request_computed_from_scratch_proves_no_block_gone(world: World) -> None:
     world.a.set_blind(is_blind=True)
     world.ask()
     body = {"model": "m", "prompt": [1], "prompt_logprobs": 1}
@@ -81,7 +81,7 @@ def test_a_request_that_computes_all_of_its_prompt_proves_nothing_gone(world: Wo
     assert (world.known.num_blocks("a"), world.a.counts.num_withdrawn) == (0, 2)
 
 
-def test_requests_that_ask_are_known_until_they_are_answered(world: World) -> None:
+def test_announcement_requests_are_known_until_answered(world: World) -> None:
     world.a.set_blind(is_blind=True)
     world.recovery_observer.decided(Decided(world.decided, PROMPT, [BLOCKS], REQUEST))
     assert "d1" in world.recovery_observer.asking
@@ -94,14 +94,14 @@ def test_requests_that_ask_are_known_until_they_are_answered(world: World) -> No
     assert not world.recovery_observer.asking
 
 
-def test_a_prompt_that_is_not_known_proves_nothing(world: World) -> None:
+def test_a_prompt_without_tokens_proves_nothing(world: World) -> None:
     world.a.set_blind(is_blind=True)
     world.recovery_observer.decided(Decided(world.decided, Prompt(), (), REQUEST))
     world.recovery_observer.answered(world.decided, (), Usage(10, 1, _Details(8)))
     assert world.known.num_blocks("a") == 0
 
 
-async def test_what_expires_is_gone_without_a_request(world: World) -> None:
+async def test_proven_blocks_expire_without_a_request(world: World) -> None:
     world.a.set_blind(is_blind=True)
     world.ask()
     world.now = 60.0 + SETTLE_S
@@ -113,7 +113,7 @@ async def test_what_expires_is_gone_without_a_request(world: World) -> None:
     await tasks.stop()
 
 
-def test_one_whose_events_are_read_no_more_is_left_alone(world: World) -> None:
+def test_a_closed_subscription_is_not_recovered(world: World) -> None:
     world.a.set_blind(is_blind=True)
     world.recovery_observer.close(world.a)
     world.recovery_observer.close(world.a)

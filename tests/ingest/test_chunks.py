@@ -1,4 +1,4 @@
-"""Large events in portions come to the same as the whole."""
+"""Large events applied in portions equal the whole."""
 
 from array import array
 
@@ -30,13 +30,13 @@ def index(*events: KvEvent) -> MemoryIndex:
 @pytest.mark.parametrize(
     "event", [stored(1), stored(PORTION_BLOCKS), BlocksRemoved([1, 2]), BlocksCleared(), UnknownEvent("x")]
 )
-def test_what_is_small_passes_as_it_is(event: KvEvent) -> None:
+def test_small_events_pass_unchanged(event: KvEvent) -> None:
     assert list(portions([event])) == [event]
     assert 1 <= num_blocks(event) <= PORTION_BLOCKS
 
 
 @pytest.mark.parametrize("extra", [None, [["salt"]] * LARGE, [["salt"]] + [None] * (LARGE - 1), [["first"]]])
-def test_a_large_prompt_is_stored_as_if_at_once(extra: list[list[str]] | None) -> None:
+def test_a_large_prompt_is_stored_as_the_whole(extra: list[list[str]] | None) -> None:
     event = stored(LARGE, extra_keys=extra)
     parts = list(portions([event]))
     assert [num_blocks(part) for part in parts] == [PORTION_BLOCKS, PORTION_BLOCKS, 7]
@@ -46,7 +46,7 @@ def test_a_large_prompt_is_stored_as_if_at_once(extra: list[list[str]] | None) -
         assert each.num_blocks(W) == LARGE
 
 
-def test_many_removals_are_made_as_if_at_once() -> None:
+def test_many_removals_equal_the_whole() -> None:
     removed = BlocksRemoved(range(7, LARGE))
     parts = list(portions([removed]))
     assert len(parts) == 2
@@ -55,20 +55,20 @@ def test_many_removals_are_made_as_if_at_once() -> None:
     assert rest.applied(W).num_removed == LARGE - 7
 
 
-def test_a_large_store_by_name_alone_stays_one_by_name() -> None:
+def test_a_large_store_by_hash_alone_stays_one_event() -> None:
     event = stored(LARGE, tokens=array("I"), medium="CPU")
     both = index(stored(LARGE), *portions([event]))
     assert both.applied(W).num_stored == 2 * LARGE
     assert both.applied(W).num_orphans == 0
 
 
-def test_one_that_does_not_fit_is_counted_as_a_whole() -> None:
+def test_an_event_that_does_not_fit_is_counted_once() -> None:
     event = stored(LARGE, tokens=array("I", range(5)))
     assert list(portions([event])) == [event]
     assert index(*portions([event])).applied(W).num_mismatched == 1
 
 
-def test_a_large_store_of_masked_blocks_is_made_as_if_at_once() -> None:
+def test_a_large_store_of_masked_blocks_equals_the_whole() -> None:
     masked = BlocksStored(
         range(7, LARGE), None, array("I", range(LARGE * SIZE)), SIZE, None, "GPU", 1, "sliding_window", 9
     )

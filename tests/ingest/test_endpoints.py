@@ -1,4 +1,4 @@
-"""Which of the endpoints that an engine reports are connected to."""
+"""Event endpoints that kvgate connects to, among those that an engine reports."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from gateway.upstream.access import Ways
         ("tcp://[fd00::1]:1", "tcp://[fd00::1]:1"),
     ],
 )
-def test_where_an_engine_may_publish(endpoint: str, where: str) -> None:
+def test_an_ordinary_endpoint_is_allowed(endpoint: str, where: str) -> None:
     assert reachable_endpoint(endpoint, "engine", Ways()) == where
 
 
@@ -38,12 +38,12 @@ def test_where_an_engine_may_publish(endpoint: str, where: str) -> None:
         ("ipc://@abstract", "none of --worker-socket-dirs"),
     ],
 )
-def test_where_it_may_not(endpoint: str, words: str) -> None:
+def test_a_forbidden_endpoint_is_rejected(endpoint: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         reachable_endpoint(endpoint, "engine", Ways())
 
 
-def test_networks_and_directories_of_the_operator(tmp_path: Path) -> None:
+def test_networks_and_directories_of_the_operator_apply(tmp_path: Path) -> None:
     ways = Ways(reachable=Reachable(["10.0.0.0/8"]), socket_dirs=[str(tmp_path)])
     assert reachable_endpoint("tcp://10.1.1.1:1", "w", ways) == "tcp://10.1.1.1:1"
     assert reachable_endpoint(f"ipc://{tmp_path}/kv", "w", ways) == f"ipc://{tmp_path}/kv"
@@ -53,11 +53,11 @@ def test_networks_and_directories_of_the_operator(tmp_path: Path) -> None:
         reachable_endpoint(f"ipc://{tmp_path}/../kv", "w", ways)
 
 
-def test_an_agent_believes_its_own_engine() -> None:
+def test_an_agent_trusts_its_own_engine() -> None:
     assert reachable_endpoint("ipc://kv", "w", None) == "ipc://kv"
 
 
-def test_the_place_of_an_endpoint() -> None:
+def test_an_endpoint_is_resolved_to_its_host() -> None:
     assert tcp_address("tcp://[::1]:5") == ("::1", 5)
     assert tcp_address("tcp://w:5") == ("w", 5)
     assert tcp_address("ipc://w") is None

@@ -1,4 +1,4 @@
-"""A worker that hands out its events when it is asked, and what the feed makes of them."""
+"""Worker with events to poll, and the feed that polls it."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ W = WorkerId("w:1")
 
 
 class World:
-    """`events` are handed out once; `status` and `bodies` are answered in their place."""
+    """Worker that hands out its `events` once; `status` and `bodies` replace its answers."""
 
     feed: PollFeed
 
@@ -97,7 +97,7 @@ async def feed(world: World) -> PollFeed:
     return world.feed
 
 
-async def test_what_happened_since_the_start_is_known_exactly(world: World, feed: PollFeed) -> None:
+async def test_events_since_the_start_make_the_worker_exact(world: World, feed: PollFeed) -> None:
     world.happen(1, 2)
     world.happen(3)
     feed.start()
@@ -109,7 +109,7 @@ async def test_what_happened_since_the_start_is_known_exactly(world: World, feed
     assert feed.endpoint.endswith("/events") and "connected=True" in repr(feed)
 
 
-async def test_what_another_has_taken_is_a_gap(world: World, feed: PollFeed) -> None:
+async def test_events_consumed_by_another_reader_are_a_gap(world: World, feed: PollFeed) -> None:
     world.happen(1, 2)
     feed.start()
     await world.until(lambda: world.num_blocks == 2)
@@ -118,7 +118,7 @@ async def test_what_another_has_taken_is_a_gap(world: World, feed: PollFeed) -> 
     assert world.states[-1] is StreamState.BLIND
 
 
-async def test_an_engine_that_begins_anew_is_forgotten_first(world: World, feed: PollFeed) -> None:
+async def test_a_restarted_engine_is_reset_first(world: World, feed: PollFeed) -> None:
     world.happen(1, 2)
     world.happen(3)
     feed.start()
@@ -128,7 +128,7 @@ async def test_an_engine_that_begins_anew_is_forgotten_first(world: World, feed:
     await world.until(lambda: world.states[-1] is StreamState.EXACT)
 
 
-async def test_a_failure_is_told_once_and_its_events_wait(
+async def test_a_failure_is_logged_once_and_its_events_wait(
     world: World, feed: PollFeed, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.happen(1)
@@ -144,7 +144,7 @@ async def test_a_failure_is_told_once_and_its_events_wait(
     assert world.states[-1] is StreamState.EXACT
 
 
-async def test_an_answer_that_cannot_be_read_leaves_a_doubt(world: World, feed: PollFeed) -> None:
+async def test_an_unreadable_answer_makes_the_stream_blind(world: World, feed: PollFeed) -> None:
     world.happen(1)
     feed.start()
     await world.until(lambda: world.num_blocks == 1)

@@ -1,4 +1,4 @@
-"""Endpoints as they are reached, and messages read in bounds; tests/ingest/test_zmq.py has whole feeds."""
+"""Endpoints resolved to addresses, and messages read within bounds; test_zmq.py has whole feeds."""
 
 import asyncio
 from collections.abc import Iterator
@@ -28,11 +28,11 @@ from gateway.ingest.time_slices import TimeSlices
         ("tcp://127.0.0.1:5700", "10.0.0.1", "tcp://10.0.0.1:5700"),
         ("tcp://localhost:5700", "10.0.0.1", "tcp://10.0.0.1:5700"),
         ("tcp://[::1]:5700", "10.0.0.1", "tcp://10.0.0.1:5700"),
-        # an address of its own is kept
+        # a specific address is kept
         ("tcp://10.0.0.9:5557", "10.0.0.1", "tcp://10.0.0.9:5557"),
         ("tcp://events.example:5557", "10.0.0.1", "tcp://events.example:5557"),
         ("tcp://[fd00::9]:5557", "10.0.0.1", "tcp://[fd00::9]:5557"),
-        # what cannot be read fails when it is used
+        # an unreadable endpoint fails when it is used
         ("ipc://kv", "10.0.0.1", "ipc://kv"),
         ("tcp://*:*", "10.0.0.1", "tcp://*:*"),
         ("tcp://*", "10.0.0.1", "tcp://*"),
@@ -40,12 +40,12 @@ from gateway.ingest.time_slices import TimeSlices
         ("", "10.0.0.1", ""),
     ],
 )
-def test_endpoints_as_they_are_reached_from_here(endpoint: str, host: str, reached: str) -> None:
+def test_endpoints_are_resolved_from_the_worker(endpoint: str, host: str, reached: str) -> None:
     assert resolve(endpoint, host) == reached
 
 
 class Pair:
-    """A reader's socket and the other end of it."""
+    """Socket of a reader, and its peer."""
 
     def __init__(self) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -63,7 +63,7 @@ def pair() -> Iterator[Pair]:
 
 
 @pytest.mark.process
-async def test_messages_wait_while_more_of_the_last_is_to_be_done(pair: Pair) -> None:
+async def test_messages_wait_while_the_last_one_is_processed(pair: Pair) -> None:
     read: list[list[bytes]] = []
     left = iter([False, True, True, True, False])
     reader = Reader(pair.socket, read.append, TimeSlices(), continue_work=lambda: next(left, False))
@@ -80,7 +80,7 @@ async def test_messages_wait_while_more_of_the_last_is_to_be_done(pair: Pair) ->
 
 @pytest.mark.process
 @pytest.mark.parametrize("frames", [[b"x" * 2_001], [b"x"] * (MAX_FRAMES + 1), [b"x" * 1_500, b"x" * 600]])
-async def test_a_message_beyond_the_bounds_is_refused(
+async def test_a_message_beyond_the_bounds_is_rejected(
     pair: Pair, frames: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sockets, "MAX_MESSAGE_BYTES", 2_000)
@@ -102,6 +102,6 @@ def _close(refused: list[int], size: int, reader: Reader) -> None:
 
 
 @pytest.mark.process
-def test_an_endpoint_that_cannot_be_used_leaves_no_socket(pair: Pair) -> None:
+def test_an_unusable_endpoint_leaves_no_socket(pair: Pair) -> None:
     with pytest.raises(zmq.ZMQError):
         connected(pair.context, zmq.DEALER, "nonsense")

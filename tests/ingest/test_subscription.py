@@ -1,4 +1,4 @@
-"""A worker's events from frames to the index, with the state told to who asked."""
+"""Events of a worker from frames to the index, and the states that are reported."""
 
 import pytest
 
@@ -15,7 +15,7 @@ W = WorkerId("w:1")
 
 
 class World:
-    """One subscription; `asked` are the replays that it asked for."""
+    """Subscription to one worker; `asked` are the replays that it asked for."""
 
     def __init__(
         self, *, can_replay: bool = True, heals: bool = False, limits: BlockLimits | None = None
@@ -48,7 +48,7 @@ class World:
         self.subscription.live([b"kv", seq_frame(seq), body])
 
     def replay(self, *batches: tuple[int, bytes]) -> None:
-        """Answers, old style and new in turn, and the end."""
+        """Replay these batches, old style and new in turn, and the end."""
         for seq, body in batches:
             head = [b"", b"kv"] if seq % 2 else [b""]
             assert not self.subscription.replayed([*head, seq_frame(seq), body])
@@ -67,10 +67,10 @@ def exact(*bodies: bytes) -> World:
     return world
 
 
-def test_a_start_is_replayed_then_followed() -> None:
+def test_a_start_is_replayed_and_then_followed() -> None:
     world = World()
     world.subscription.connected()
-    world.live(1, payload(2, parent=1, ts=2))  # held: it is the replay's turn
+    world.live(1, payload(2, parent=1, ts=2))  # held: the replay comes first
     assert (world.asked, world.num_blocks) == ([0], 0)
     world.replay((0, payload(1)), (1, payload(2, parent=1, ts=2)))
     world.live(2, payload(3, parent=2, ts=3))
@@ -88,7 +88,7 @@ def test_a_gap_is_asked_for() -> None:
     assert world.states[-2:] == [StreamState.CATCHING_UP, StreamState.EXACT]
 
 
-def test_without_replays_a_gap_forgets_and_goes_on_blind() -> None:
+def test_without_replays_a_gap_resets_and_leaves_the_stream_blind() -> None:
     world = World(can_replay=False)
     world.subscription.connected()
     world.live(0, payload(1, 2))
@@ -97,13 +97,13 @@ def test_without_replays_a_gap_forgets_and_goes_on_blind() -> None:
     assert (world.num_blocks, world.states[-1]) == (1, StreamState.BLIND)
 
 
-def test_another_engine_under_the_same_numbers_means_an_empty_cache() -> None:
+def test_another_engine_under_the_same_numbers_resets_the_worker() -> None:
     world = exact(payload(1, 2))
     world.known.assumed.pin(W, [8])  # type: ignore[list-item]
     world.known.assumed.unpin(W, [8], 0.0, was_run=True)  # type: ignore[list-item]
     world.subscription.disconnected()
     world.subscription.connected()
-    # The last batch that we know has another digest: asked again, from the start.
+    # The last known batch has another digest: a replay from the start is asked for.
     assert not world.subscription.replayed([b"", seq_frame(0), payload(5, ts=99)])
     assert (world.num_blocks, world.asked) == (0, [0, 0, 0])
     assert world.known.assumed.num_kept(W) == 0
@@ -111,7 +111,7 @@ def test_another_engine_under_the_same_numbers_means_an_empty_cache() -> None:
     assert (world.num_blocks, world.states[-1]) == (1, StreamState.EXACT)
 
 
-def test_a_failed_replay_is_told_and_tried_again_only_while_blind(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_replay_is_reported_and_repeated_only_while_blind(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.subscription.connected()
     world.live(4, payload(1))
@@ -125,10 +125,10 @@ def test_a_failed_replay_is_told_and_tried_again_only_while_blind(caplog: pytest
     assert (world.states[-1], world.num_blocks) == (StreamState.EXACT, 1)
 
 
-# what does not fit -----------------------------------------------------------------------------
+# misplaced blocks ------------------------------------------------------------------------------
 
 
-def test_blocks_without_a_known_parent_are_asked_for_once_then_make_it_blind(
+def test_blocks_without_a_known_parent_are_replayed_once_then_the_stream_is_blind(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("WARNING")
@@ -143,15 +143,15 @@ def test_blocks_without_a_known_parent_are_asked_for_once_then_make_it_blind(
     assert "batch 1 has blocks with an unknown parent" in record.getMessage()
 
 
-def test_a_replay_without_the_doubtful_blocks_heals_it() -> None:
-    """The parent had been lost on its way: the replay brings it."""
+def test_a_replay_that_brings_the_parent_ends_the_doubt() -> None:
+    """The parent was lost on its way."""
     world = exact(payload(1))
     world.live(1, payload(3, parent=2, ts=2))
     world.replay((0, payload(1, 2)), (1, payload(3, parent=2, ts=2)))
     assert (world.num_blocks, world.states[-1]) == (3, StreamState.EXACT)
 
 
-def test_a_cleared_cache_heals_doubt() -> None:
+def test_a_cleared_cache_ends_the_doubt() -> None:
     world = World(can_replay=False)
     world.live(0, payload(1))
     world.live(1, payload(9, parent=77, ts=2))
@@ -160,7 +160,7 @@ def test_a_cleared_cache_heals_doubt() -> None:
     assert (world.states[-1], world.num_blocks) == (StreamState.EXACT, 1)
 
 
-def test_a_batch_that_cannot_be_read_costs_what_was_known(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_undecodable_batch_resets_the_worker(caplog: pytest.LogCaptureFixture) -> None:
     world = exact(payload(1), payload(2, parent=1, ts=2))
     world.live(2, b"?")
     assert (world.states[-1], world.num_blocks) == (StreamState.BLIND, 0)
@@ -170,7 +170,7 @@ def test_a_batch_that_cannot_be_read_costs_what_was_known(caplog: pytest.LogCapt
     assert sum("do not decode" in record.getMessage() for record in caplog.records) == 1
 
 
-def test_a_replayed_batch_that_cannot_be_read_counts_too() -> None:
+def test_an_undecodable_batch_in_a_replay_resets_the_worker() -> None:
     world = World()
     world.subscription.connected()
     world.replay((0, payload(1)), (1, b"?"), (2, payload(3, ts=3)))
@@ -179,7 +179,7 @@ def test_a_replayed_batch_that_cannot_be_read_counts_too() -> None:
 
 
 @pytest.mark.parametrize("frames", [[], [b"one"], [b"kv", b"short", b"{}"]])
-def test_a_message_without_a_number_is_counted_and_makes_it_blind(frames: list[bytes]) -> None:
+def test_a_message_without_a_number_is_counted_and_leaves_the_stream_blind(frames: list[bytes]) -> None:
     world = exact(payload(1))
     world.subscription.live(frames)
     assert world.subscription.stream.counts.num_undecodable == 1
@@ -188,7 +188,7 @@ def test_a_message_without_a_number_is_counted_and_makes_it_blind(frames: list[b
     assert world.num_blocks == 2
 
 
-def test_states_are_told_when_they_change_and_only_then() -> None:
+def test_states_are_reported_exactly_when_they_change() -> None:
     world = exact(payload(1))
     for seq in range(1, 5):
         world.live(seq, payload(seq + 1, parent=seq, ts=seq + 1))
@@ -202,7 +202,7 @@ def many(num_portions: int) -> bytes:
     return payload(*range(1, num_portions * PORTION_BLOCKS + 1))
 
 
-def test_a_large_batch_is_applied_in_portions_and_the_state_told_behind_it() -> None:
+def test_a_large_batch_is_applied_in_portions_and_its_state_reported_at_the_end() -> None:
     world, asked = World(), list[int]()
     world.subscription.behind = lambda: asked.append(world.num_blocks)
     world.subscription.connected()
@@ -217,7 +217,7 @@ def test_a_large_batch_is_applied_in_portions_and_the_state_told_behind_it() -> 
     assert not world.subscription.continue_work()
 
 
-def test_what_comes_meanwhile_waits_behind_it() -> None:
+def test_batches_that_come_meanwhile_wait() -> None:
     world = exact(payload(1))
     world.live(1, many(2))
     world.live(2, payload(clear=True, ts=2))
@@ -227,27 +227,27 @@ def test_what_comes_meanwhile_waits_behind_it() -> None:
     assert world.num_blocks == 1
 
 
-def test_a_doubt_in_the_last_portion_is_one_of_its_batch() -> None:
+def test_a_doubt_in_the_last_portion_belongs_to_its_batch() -> None:
     world = exact(payload(1))
     world.live(1, many(2))
-    world.live(2, payload(99_999, parent=77_777, ts=2))  # nobody knows that parent
+    world.live(2, payload(99_999, parent=77_777, ts=2))  # an unknown parent
     assert world.asked == [0]
     while world.subscription.continue_work():
         pass
-    assert world.asked == [0, 0]  # everything, once more
+    assert world.asked == [0, 0]  # the whole again
     assert world.states[-1] is StreamState.CATCHING_UP
 
 
-# healing -----------------------------------------------------------------------------------------
+# recovery ----------------------------------------------------------------------------------------
 
 
-def test_a_blind_stream_keeps_what_it_cannot_place_and_takes_it_when_the_parent_is_told() -> None:
+def test_a_blind_stream_keeps_orphans_until_their_parent_is_stored() -> None:
     world = World(heals=True)
     world.subscription.connected()
     world.replay((4, payload(9, parent=8)), (5, payload(10, parent=9, ts=2)))
     assert (world.states[-1], world.num_blocks) == (StreamState.BLIND, 0)
     assert (world.recovery.is_blind, world.recovery.orphans.num_blocks) == (True, 2)
-    world.live(6, payload(7, 8, ts=3))  # from the root, as an announcement is
+    world.live(6, payload(7, 8, ts=3))  # from the root, as an announcement
     assert (world.num_blocks, len(world.recovery.orphans)) == (4, 0)
     assert world.recovery.describe()["placed_blocks"] == 2
     world.live(7, payload(7, 8, ts=4))  # again: no second copy
@@ -255,7 +255,7 @@ def test_a_blind_stream_keeps_what_it_cannot_place_and_takes_it_when_the_parent_
     assert (world.states[-1], world.num_blocks, world.recovery.is_blind) == (StreamState.EXACT, 0, False)
 
 
-def test_the_run_that_raised_the_doubt_is_kept_too() -> None:
+def test_the_run_that_raised_the_doubt_is_kept() -> None:
     world = World(can_replay=False, heals=True)
     world.live(0, payload(1))
     assert not world.recovery.was_blind
@@ -265,7 +265,7 @@ def test_the_run_that_raised_the_doubt_is_kept_too() -> None:
     assert world.num_blocks == 4
 
 
-def test_what_is_kept_aside_goes_with_a_reset_and_a_restart_begins_anew() -> None:
+def test_orphans_are_dropped_by_a_reset_and_a_restart() -> None:
     world = World(heals=True)
     world.subscription.connected()
     world.replay((4, payload(9, parent=8)))
@@ -276,7 +276,7 @@ def test_what_is_kept_aside_goes_with_a_reset_and_a_restart_begins_anew() -> Non
     assert (world.states[-1], world.num_blocks) == (StreamState.EXACT, 1)
 
 
-def test_who_closes_it_is_told() -> None:
+def test_closing_is_reported() -> None:
     world, closed = World(), list[int]()
     world.subscription.close()
     world.subscription.on_close = lambda: closed.append(1)
@@ -284,18 +284,18 @@ def test_who_closes_it_is_told() -> None:
     assert closed == [1]
 
 
-# more than may be taken of one worker ----------------------------------------------------------
+# beyond the limit of a worker ------------------------------------------------------------------
 
 LIMIT = 2_500
 
 
-def test_blocks_beyond_the_limit_are_forgotten_and_the_worker_named(
+def test_blocks_beyond_the_limit_reset_the_worker_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World(can_replay=False, limits=BlockLimits(on_gpu=LIMIT, offloaded=10, declared=7))
     pauses = iter([30.0])
     world.subscription.on_cut = lambda: next(pauses)
-    for number in range(4):  # roots of their own, and none removed
+    for number in range(4):  # roots, and none removed
         first = number * PORTION_BLOCKS + 1
         world.live(number, payload(*range(first, first + PORTION_BLOCKS), ts=number + 1))
         while world.subscription.continue_work():
@@ -314,7 +314,7 @@ def test_blocks_beyond_the_limit_are_forgotten_and_the_worker_named(
     assert world.subscription.stream.counts.num_cuts == 1
 
 
-def test_what_is_left_of_a_batch_that_was_too_much_is_dropped() -> None:
+def test_the_rest_of_a_batch_beyond_the_limit_is_dropped() -> None:
     world = World(can_replay=False, limits=BlockLimits(on_gpu=LIMIT, offloaded=10))
     world.live(0, many(10))
     while world.subscription.continue_work():
@@ -323,7 +323,7 @@ def test_what_is_left_of_a_batch_that_was_too_much_is_dropped() -> None:
     assert world.subscription.stream.counts.num_cuts == 1
 
 
-def test_a_worker_that_removes_what_it_stores_is_never_too_much() -> None:
+def test_a_worker_that_removes_blocks_stays_within_the_limit() -> None:
     world = World(can_replay=False, limits=BlockLimits(on_gpu=LIMIT, offloaded=10))
     for number in range(20):
         world.live(number, payload(*range(1, PORTION_BLOCKS + 1), ts=number + 1, clear=True))
@@ -333,7 +333,7 @@ def test_a_worker_that_removes_what_it_stores_is_never_too_much() -> None:
     assert world.subscription.stream.counts.num_cuts == 0
 
 
-def test_a_large_message_is_decoded_in_steps_before_what_comes_next() -> None:
+def test_a_large_message_is_decoded_in_steps_before_the_next_one() -> None:
     world = exact()
     behind: list[bool] = []
     world.subscription.behind = lambda: behind.append(True)
@@ -345,7 +345,7 @@ def test_a_large_message_is_decoded_in_steps_before_what_comes_next() -> None:
     assert (world.num_blocks, world.states[-1]) == (PORTION_BLOCKS, StreamState.EXACT)
 
 
-def test_a_large_message_that_cannot_be_read_costs_what_was_known() -> None:
+def test_a_large_undecodable_message_resets_the_worker() -> None:
     world = exact(payload(1))
     world.live(1, b"x" * (SMALL_BYTES + 1))
     while world.subscription.continue_work():
@@ -354,7 +354,7 @@ def test_a_large_message_that_cannot_be_read_costs_what_was_known() -> None:
     assert world.subscription.stream.counts.num_undecodable == 1
 
 
-def test_a_thousand_bad_batches_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_thousand_bad_batches_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     world = exact(payload(1))
     for number in range(1, 1_001):
         world.live(number, b"nonsense")

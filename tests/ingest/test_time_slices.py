@@ -1,4 +1,4 @@
-"""Turns of those who read events: short together, fair, and none lost."""
+"""Time slices of event readers: short together, fair, and none lost."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,8 +15,8 @@ async def until(claim: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_together_they_hold_the_loop_for_one_turn() -> None:
-    """The clock goes on by half a turn each time it is asked: two calls each."""
+async def test_calls_together_hold_the_loop_for_one_slice() -> None:
+    """The clock advances by half a slice per reading, so two calls fit each slice."""
     time_slices, called = TimeSlices(clock=count(0, SLICE_S / 2).__next__), list[int]()
     for i in range(5):
         time_slices.add(lambda i=i: called.append(i))  # type: ignore[misc]
@@ -29,7 +29,7 @@ async def test_together_they_hold_the_loop_for_one_turn() -> None:
     assert max(b - a for a, b in zip([0, *seen], seen, strict=False)) == 1
 
 
-async def test_one_that_asks_again_waits_behind_the_others() -> None:
+async def test_a_call_added_again_waits_behind_the_others() -> None:
     time_slices, called = TimeSlices(), list[str]()
 
     def greedy() -> None:
@@ -43,7 +43,7 @@ async def test_one_that_asks_again_waits_behind_the_others() -> None:
     assert called == ["greedy", "other", "greedy", "greedy", "greedy"]
 
 
-async def test_a_call_that_fails_does_not_cost_the_others_theirs() -> None:
+async def test_a_call_that_raises_does_not_cancel_the_others() -> None:
     time_slices, called, errors = TimeSlices(), list[str](), list[str]()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda loop, context: errors.append(str(context["exception"])))
@@ -57,7 +57,7 @@ async def test_a_call_that_fails_does_not_cost_the_others_theirs() -> None:
     assert errors == ["a bug"]
 
 
-async def test_what_is_added_later_has_its_turn_too() -> None:
+async def test_a_call_added_later_gets_a_slice() -> None:
     time_slices, called = TimeSlices(), list[int]()
     for i in range(3):
         time_slices.add(lambda i=i: called.append(i))  # type: ignore[misc]
@@ -65,14 +65,14 @@ async def test_what_is_added_later_has_its_turn_too() -> None:
     assert called == [0, 1, 2]
 
 
-async def test_whoever_takes_a_turn_waits_for_it() -> None:
+async def test_an_awaited_call_runs_in_its_order() -> None:
     time_slices, called = TimeSlices(), list[str]()
     time_slices.add(lambda: called.append("before"))
     await time_slices.run(lambda: called.append("taken"))
     assert called == ["before", "taken"]
 
 
-async def test_what_a_taken_turn_raises_is_raised_where_it_was_taken() -> None:
+async def test_an_awaited_call_raises_in_its_caller() -> None:
     time_slices, called = TimeSlices(), list[str]()
 
     def fail() -> None:
@@ -84,10 +84,10 @@ async def test_what_a_taken_turn_raises_is_raised_where_it_was_taken() -> None:
     assert called == ["other"]
 
 
-async def test_who_is_cancelled_takes_no_turn() -> None:
+async def test_a_cancelled_call_does_not_run() -> None:
     time_slices, called = TimeSlices(), list[str]()
     taking = asyncio.get_running_loop().create_task(time_slices.run(lambda: called.append("cancelled")))
-    await asyncio.sleep(0)  # it has asked
+    await asyncio.sleep(0)  # the task is waiting
     taking.cancel()
     time_slices.add(lambda: called.append("last"))
     with pytest.raises(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""Real sockets on loopback; peers whose messages do not end, or are more than is read."""
+"""Real sockets on loopback; peers with endless messages, or with more than is read."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ MOST = 64 << 20
 
 
 class Held(TimeSlices):
-    """Nobody has a turn: nothing is read."""
+    """Time slices that never come: nothing is read."""
 
     def add(self, call: Callable[[], None]) -> None:
         pass
@@ -31,7 +31,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Connection:
-    """A socket that is connected to a peer, and not read; `excess` is what was reported of it."""
+    """Socket that is connected to a peer and not read; `excess` is the reported excess."""
 
     def __init__(self, wires: Wires, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str) -> None:
         self.wires = wires
@@ -77,19 +77,19 @@ async def connected(wires: Wires, num: int) -> AsyncIterator[tuple[list[EndlessP
         context.destroy(linger=0)
 
 
-async def test_a_message_without_an_end_is_cut() -> None:
-    """One whole message at most waits at a high-water mark; its parts are not counted there."""
+async def test_an_endless_message_is_cut() -> None:
+    """At most one whole message waits at a high-water mark; its parts are not counted there."""
     wires = Wires(max_bytes=8 << 20)
     async with connected(wires, 1) as ((peer,), (connection,)):
         await until(lambda: bool(connection.excess))
         assert connection.excess[0] > 8 << 20
         assert connection.peers == ["127.0.0.1"]
-        await until(lambda: peer.num_connections > 1)  # it connects again, and is ended at once
+        await until(lambda: peer.num_connections > 1)  # it connects again, and is cut at once
         assert peer.num_sent < MOST
         assert not connection.reader.has_more
 
 
-async def test_all_together_are_bounded_and_the_largest_goes_first() -> None:
+async def test_all_connections_together_are_bounded_and_the_largest_is_cut_first() -> None:
     wires = Wires(max_bytes=1 << 40, max_all_bytes=16 << 20)
     async with connected(wires, 3) as (_, connections):
         await until(lambda: any(each.excess for each in connections))
@@ -99,7 +99,7 @@ async def test_all_together_are_bounded_and_the_largest_goes_first() -> None:
         assert repr(wires) == "Wires(3 connections)"
 
 
-async def test_bytes_that_are_read_wait_no_more() -> None:
+async def test_read_bytes_are_no_longer_counted() -> None:
     """Frames of 255 bytes and of 256 have heads of another size."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     router = context.socket(zmq.ROUTER)

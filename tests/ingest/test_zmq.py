@@ -1,4 +1,4 @@
-"""Real sockets on loopback: a publisher that the test drives, and what the feed makes of it."""
+"""Real sockets on loopback: a publisher that the test drives, and the feed that reads it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -24,7 +24,7 @@ QUICK = ZmqTimes(replay_s=0.1, quiet_s=0.05, knock_s=0.1, settle_s=0.02, unanswe
 
 
 class Publisher:
-    """As an engine's: numbers its batches, keeps them, replays them when asked."""
+    """Publisher like an engine's: it numbers its batches, keeps them, and replays them when asked."""
 
     def __init__(
         self, ports: tuple[int, int] = (0, 0), *, answers: bool = True, host: str = "127.0.0.1"
@@ -47,7 +47,7 @@ class Publisher:
 
     def _bind(self, socket: "zmq.Socket[bytes]", port: int, host: str) -> int:
         socket.setsockopt(zmq.IPV6, int(":" in host))
-        socket.setsockopt(zmq.SNDHWM, 0)  # or a burst is dropped that the other side is slow to read
+        socket.setsockopt(zmq.SNDHWM, 0)  # or a burst is dropped that the peer is slow to read
         socket.bind(f"tcp://{host}:{port or '*'}")
         return int(socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
 
@@ -77,7 +77,7 @@ class Publisher:
                     self.router.send_multipart([client, b"", b"kv", END, b""])
 
     def close(self) -> tuple[int, int]:
-        """As a process that dies; the ports, for the next one."""
+        """Close the sockets as a process that dies; returns the ports, for the next one."""
         if not self.context.closed:
             self._loop.remove_reader(int(self.router.getsockopt(zmq.FD)))
             self.context.destroy(linger=0)
@@ -128,7 +128,7 @@ class World:
         return self.states[-1] if self.states else None
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Real sockets have no event to wait for: looked at until it holds, or too late."""
+        """Poll until it is true; real sockets have no event to wait for."""
         async with asyncio.timeout(10):
             while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
@@ -151,13 +151,13 @@ async def world() -> AsyncIterator[World]:
 
 
 def follow(world: World, first: int, last: int) -> None:
-    """Batches of one block each, each the child of the one before."""
+    """Publish batches of one block each, each the child of the one before."""
     for block in range(first, last + 1):
         world.publisher.publish(payload(block, parent=block - 1 if block > 1 else None, ts=block))
 
 
 @pytest.mark.process
-async def test_what_was_published_before_and_what_comes_live(world: World) -> None:
+async def test_batches_published_before_and_after_the_start_are_read(world: World) -> None:
     follow(world, 1, 3)
     feed = world.open()
     assert (feed.is_connected, world.state) == (False, None)
@@ -193,7 +193,7 @@ async def test_a_lost_batch_is_replayed(world: World) -> None:
 
 
 @pytest.mark.process
-async def test_a_long_replay_is_read_in_turns_to_its_end(world: World) -> None:
+async def test_a_long_replay_is_read_in_slices_to_its_end(world: World) -> None:
     num = 5 * MAX_BATCHES_PER_TURN + 7
     follow(world, 1, num)
     world.open()
@@ -201,8 +201,8 @@ async def test_a_long_replay_is_read_in_turns_to_its_end(world: World) -> None:
 
 
 @pytest.mark.process
-async def test_a_replay_that_the_publisher_cuts_short_is_asked_for_until_it_is_whole(world: World) -> None:
-    """A ROUTER drops what a reader is slow to take, end mark included: vLLM's keeps 10,000 batches."""
+async def test_a_replay_cut_short_by_the_publisher_is_continued(world: World) -> None:
+    """A ROUTER drops messages for a slow reader, end mark included: vLLM's keeps 10,000 batches."""
     world.publisher.limit = 300
     follow(world, 1, 2000)
     world.open()
@@ -220,8 +220,8 @@ async def test_a_whole_buffer_is_replayed(world: World) -> None:
 
 
 @pytest.mark.process
-async def test_a_long_burst_leaves_the_loop_to_others(world: World) -> None:
-    world.time_slices = TimeSlices(clock=count(0, SLICE_S / 2).__next__)  # two reads each
+async def test_a_long_burst_does_not_block_the_loop(world: World) -> None:
+    world.time_slices = TimeSlices(clock=count(0, SLICE_S / 2).__next__)  # two reads per slice
     world.open()
     await world.exact(0)
     time_slices = 0
@@ -237,7 +237,7 @@ async def test_a_long_burst_leaves_the_loop_to_others(world: World) -> None:
 
 
 @pytest.mark.process
-async def test_another_topic_is_not_heard(world: World) -> None:
+async def test_another_topic_is_ignored(world: World) -> None:
     world.open(topic="other")
     await world.exact(0)
     follow(world, 1, 1)
@@ -248,13 +248,16 @@ async def test_another_topic_is_not_heard(world: World) -> None:
 
 
 @pytest.mark.process
-async def test_a_publisher_that_restarts_has_an_empty_cache(world: World) -> None:
+async def test_a_restarted_publisher_has_an_empty_cache(world: World) -> None:
     world.open()
     follow(world, 1, 4)
     await world.exact(4)
     ports = world.publisher.close()
     await world.until(lambda: not world.feed.is_connected)
-    assert (world.state, world.num_blocks) == (StreamState.CATCHING_UP, 4)  # it may be a network's blink
+    assert (world.state, world.num_blocks) == (
+        StreamState.CATCHING_UP,
+        4,
+    )  # it may be a short network failure
     world.publisher = Publisher(ports)
     await world.exact(0)
     world.publisher.publish(payload(7, 8, ts=100))
@@ -264,7 +267,7 @@ async def test_a_publisher_that_restarts_has_an_empty_cache(world: World) -> Non
 
 @pytest.mark.process
 async def test_batches_right_after_a_restart_are_not_lost(world: World) -> None:
-    """The subscription is sent anew only when the socket is used: the feed must see to it."""
+    """A ZMQ socket resubscribes only when it is used: the feed uses it in time."""
     world.open()
     follow(world, 1, 4)
     await world.exact(4)
@@ -277,7 +280,7 @@ async def test_batches_right_after_a_restart_are_not_lost(world: World) -> None:
 
 
 @pytest.mark.process
-async def test_every_change_of_the_connection_makes_the_socket_used(world: World) -> None:
+async def test_each_change_of_the_connection_wakes_the_feed(world: World) -> None:
     world.open()
     await world.exact(0)
     wakes: list[bool] = []
@@ -290,7 +293,7 @@ async def test_every_change_of_the_connection_makes_the_socket_used(world: World
 
 
 @pytest.mark.process
-async def test_the_same_publisher_after_a_cut_keeps_its_blocks(world: World) -> None:
+async def test_the_same_publisher_after_a_disconnection_keeps_its_blocks(world: World) -> None:
     world.open()
     follow(world, 1, 3)
     await world.exact(3)
@@ -305,11 +308,11 @@ async def test_the_same_publisher_after_a_cut_keeps_its_blocks(world: World) -> 
     await world.exact(4)
 
 
-# replays that do not come ----------------------------------------------------------------------
+# failed replays --------------------------------------------------------------------------------
 
 
 @pytest.mark.process
-async def test_a_silent_replay_leaves_it_blind_with_what_comes_live(
+async def test_a_silent_replay_leaves_the_stream_blind_with_live_blocks(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.publisher.answers = False
@@ -322,13 +325,13 @@ async def test_a_silent_replay_leaves_it_blind_with_what_comes_live(
     assert world.publisher.asked == [0, 0, 0]
     assert f"no answer from {world.publisher.replay_endpoint}" in caplog.text
     await world.until(lambda: world.num_blocks == 2)
-    await world.until(lambda: len(world.publisher.asked) > 5)  # knocks
-    assert (world.num_blocks, world.state) == (2, StreamState.BLIND)  # nothing is given up for them
+    await world.until(lambda: len(world.publisher.asked) > 5)  # replay requests
+    assert (world.num_blocks, world.state) == (2, StreamState.BLIND)  # no block is dropped for them
     assert set(world.publisher.asked[3:]) == {1 << 62}
 
 
 @pytest.mark.process
-async def test_when_replays_are_answered_again_all_is_known(world: World) -> None:
+async def test_the_stream_is_exact_when_replays_are_answered_again(world: World) -> None:
     world.publisher.answers = False
     follow(world, 1, 3)
     world.open()
@@ -338,11 +341,11 @@ async def test_when_replays_are_answered_again_all_is_known(world: World) -> Non
     assert world.publisher.asked[-1] == 0
     num_asked = len(world.publisher.asked)
     await asyncio.sleep(3 * QUICK.knock_s)
-    assert len(world.publisher.asked) == num_asked  # healed: nobody knocks any more
+    assert len(world.publisher.asked) == num_asked  # exact: no further replay is asked for
 
 
 @pytest.mark.process
-async def test_without_a_replay_endpoint_it_is_blind_until_a_known_start(world: World) -> None:
+async def test_without_a_replay_endpoint_the_stream_is_blind_until_a_known_start(world: World) -> None:
     world.open(can_replay=False)
     await world.until(lambda: world.state is StreamState.BLIND)
     await asyncio.sleep(2 * QUICK.settle_s)
@@ -354,7 +357,9 @@ async def test_without_a_replay_endpoint_it_is_blind_until_a_known_start(world: 
 
 
 @pytest.mark.process
-async def test_nobody_publishes(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_without_a_publisher_the_stream_catches_up_and_warns(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     world.publisher.close()
     world.open()
     await world.until(lambda: bool(caplog.records))
@@ -362,11 +367,11 @@ async def test_nobody_publishes(world: World, caplog: pytest.LogCaptureFixture) 
     assert not world.feed.is_connected
 
 
-# more than may be taken of one worker ----------------------------------------------------------
+# beyond the limit of a worker ------------------------------------------------------------------
 
 
 @pytest.mark.process
-async def test_a_message_that_is_too_large_is_not_read_and_all_is_read_again_after_a_pause(
+async def test_a_message_too_large_is_not_read_and_the_stream_restarts_after_a_pause(
     world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sockets, "MAX_MESSAGE_BYTES", 2_000)
@@ -384,7 +389,7 @@ async def test_a_message_that_is_too_large_is_not_read_and_all_is_read_again_aft
 
 
 @pytest.mark.process
-async def test_one_that_publishes_more_than_is_applied_is_not_read_for_a_while(world: World) -> None:
+async def test_a_worker_that_publishes_more_than_is_applied_is_paused(world: World) -> None:
     feed = world.open(times=ZmqTimes(replay_s=5.0, quiet_s=1.0, settle_s=0.02, behind_s=0.0))
     feed._pauses = Pauses(first_s=0.1)
     await world.exact(0)
@@ -399,10 +404,10 @@ async def test_one_that_publishes_more_than_is_applied_is_not_read_for_a_while(w
 
 
 @pytest.mark.process
-async def test_a_replay_of_more_than_may_wait_is_read_in_several(
+async def test_a_replay_larger_than_the_queue_is_read_in_several(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is lost: each goes on where the one before it got to."""
+    """No batch is lost: each replay continues at the end of the one before it."""
     monkeypatch.setattr("gateway.ingest.zmq.MAX_REPLAY_QUEUED", 50)  # all others wait at the publisher
     world.wires = wires = Wires(max_bytes=20_000)
     for number in range(1, 2000):
@@ -422,7 +427,7 @@ async def test_a_replay_of_more_than_may_wait_is_read_in_several(
 
 
 @pytest.mark.process
-async def test_a_message_without_an_end_cuts_the_stream(world: World) -> None:
+async def test_an_endless_message_cuts_the_stream(world: World) -> None:
     peer = EndlessPeer(b"PUB", 64 << 20)
     await peer.start()
     world.wires = Wires(max_bytes=1 << 20)
@@ -436,7 +441,7 @@ async def test_a_message_without_an_end_cuts_the_stream(world: World) -> None:
 
 
 @pytest.mark.process
-async def test_an_address_that_a_name_leads_to_later_is_judged_too(world: World) -> None:
+async def test_an_address_that_a_name_resolves_to_later_is_checked(world: World) -> None:
     feed = world.open()
     feed._pauses = Pauses(first_s=0.1)
     await world.exact(0)
@@ -456,7 +461,7 @@ async def test_an_address_that_a_name_leads_to_later_is_judged_too(world: World)
 
 @pytest.mark.process
 @pytest.mark.parametrize("bad", ["tcp://*:*", "tcp://w", "nonsense", "http://w:1"])
-async def test_an_endpoint_that_cannot_be_used_is_a_value_error(world: World, bad: str) -> None:
+async def test_an_unusable_endpoint_is_a_value_error(world: World, bad: str) -> None:
     for endpoint, replay in ((bad, None), (world.publisher.endpoint, bad)):
         subscription = Subscription(
             W,
@@ -475,7 +480,7 @@ async def test_an_endpoint_that_cannot_be_used_is_a_value_error(world: World, ba
 
 
 @pytest.mark.process
-async def test_stopping_in_mid_replay_leaves_nothing_behind(world: World) -> None:
+async def test_stopping_during_a_replay_leaves_no_task_or_socket(world: World) -> None:
     world.publisher.answers = False
     feed = world.open()
     await world.until(lambda: bool(world.publisher.asked))
@@ -496,13 +501,13 @@ async def reached(world: World, endpoint: str, replay_endpoint: str) -> str | No
 
 
 @pytest.mark.process
-async def test_both_are_reached(world: World) -> None:
+async def test_a_publisher_with_both_endpoints_is_reached(world: World) -> None:
     assert await reached(world, world.publisher.endpoint, world.publisher.replay_endpoint) is None
     assert world.publisher.asked == [1 << 62]
 
 
 @pytest.mark.process
-async def test_which_is_not_reached_is_told(world: World) -> None:
+async def test_an_unreached_endpoint_is_named(world: World) -> None:
     publisher = world.publisher
     assert await reached(world, "tcp://127.0.0.1:9", publisher.replay_endpoint) == (
         "no KV-event publisher answers at tcp://127.0.0.1:9; it must bind (an endpoint with '*')"
@@ -511,8 +516,12 @@ async def test_which_is_not_reached_is_told(world: World) -> None:
     assert await reached(world, publisher.endpoint, publisher.replay_endpoint) == (
         f"no replay answers at {publisher.replay_endpoint}"
     )
-    told = await reached(world, "tcp://*:*", publisher.replay_endpoint)
-    assert told is not None and told.startswith("unusable endpoints tcp://*:*") and "Invalid argument" in told
+    reason = await reached(world, "tcp://*:*", publisher.replay_endpoint)
+    assert (
+        reason is not None
+        and reason.startswith("unusable endpoints tcp://*:*")
+        and "Invalid argument" in reason
+    )
 
 
 @pytest.fixture

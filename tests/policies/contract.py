@@ -1,4 +1,4 @@
-"""What every policy must do, whatever it prefers."""
+"""Contract of every policy, whatever it prefers."""
 
 import random
 from math import inf
@@ -36,7 +36,7 @@ class PolicyContract:
     def make(self) -> Policy:
         raise NotImplementedError
 
-    def test_it_passes_what_others_policies_are_put_to(self) -> None:
+    def test_a_policy_passes_the_public_contract(self) -> None:
         assert [result for result in run("policy", self.make, inf) if result.fault] == []
 
     @settings(suppress_health_check=[HealthCheck.differing_executors])  # each subclass runs it
@@ -47,7 +47,7 @@ class PolicyContract:
         assert choice.reason
         assert len(choice.terms) in (0, len(candidates))
 
-    def test_equals_share_the_load(self) -> None:
+    def test_equal_candidates_share_the_load(self) -> None:
         policy, rng = self.make(), random.Random(1)
         equals = [candidate(name) for name in "abcd"]
         chosen = [policy.choose(Query("m", 1000), equals, rng).index for _ in range(400)]

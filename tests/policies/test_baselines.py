@@ -11,7 +11,7 @@ class TestRandom(PolicyContract):
         return Random()
 
 
-def test_load_is_not_looked_at() -> None:
+def test_random_ignores_load() -> None:
     some, rng = [candidate("a", booked=10**6), candidate("b")], random.Random(1)
     chosen = [Random().choose(Query("m", 1000), some, rng).index for _ in range(100)]
     assert 30 < chosen.count(0) < 70
@@ -22,7 +22,7 @@ class TestRoundRobin(PolicyContract):
         return RoundRobin()
 
 
-def test_turns_are_per_model_and_by_name() -> None:
+def test_round_robin_cycles_per_model_by_worker_name() -> None:
     policy, rng = RoundRobin(), random.Random(0)
     two = [candidate("b"), candidate("a")]
     order = [two[policy.choose(Query(m, 1), two, rng).index].id for m in ("m", "m", "n", "m")]

@@ -21,25 +21,25 @@ PACE = Pace(0.01, 1 / 10_000, 1e-7, 0.02, 1e-3, 1e-4)
 IDLE = replace(candidate("a", prompt=5000), pace=PACE)
 
 
-def test_what_is_ahead_counts_as_its_own_and_more_where_answers_run() -> None:
+def test_ttft_grows_with_work_ahead_and_running_answers() -> None:
     assert ttft_s(IDLE, WORTH) == pytest.approx(0.51)
     assert ttft_s(replace(IDLE, booked_tokens=5000), WORTH) == pytest.approx(1.01)
     assert ttft_s(replace(IDLE, num_in_flight=100), WORTH) == pytest.approx(0.56)
 
 
-def test_what_lies_on_slower_media_is_fetched() -> None:
+def test_offloaded_blocks_cost_a_transfer() -> None:
     offloaded = replace(IDLE, offloaded={("CPU",): 1000, ("DISK", "CPU"): 1000})
     assert ttft_s(offloaded, {"CPU": 0.8, "DISK": 0.5}) == pytest.approx(0.51 + 400 / 10_000)
 
 
-def test_a_full_worker_is_waited_for() -> None:
+def test_a_full_cache_delays_the_first_token() -> None:
     full = replace(IDLE, kv_usage=0.99, num_in_flight=10, num_waiting=1)
     assert until_free_s(IDLE) == 0
     assert until_free_s(full) == pytest.approx(200 * 0.03 * 2 / 10)
     assert ttft_s(full, WORTH) > ttft_s(replace(full, kv_usage=0.9), WORTH)
 
 
-def test_a_worker_without_a_free_seat_is_waited_for() -> None:
+def test_a_reached_concurrency_limit_delays_the_first_token() -> None:
     pace = replace(PACE, seats=64.0, answer_tokens=500.0)
     last, none = (replace(IDLE, pace=pace, num_in_flight=number) for number in (63, 64))
     between_s = 500 * (0.02 / 64 + 0.001)
@@ -48,8 +48,8 @@ def test_a_worker_without_a_free_seat_is_waited_for() -> None:
     assert ttft_s(none, WORTH) - ttft_s(last, WORTH) > between_s
 
 
-def test_long_answers_are_spread() -> None:
-    """Each that runs makes the steps of all others longer."""
+def test_long_answers_raise_the_cost_of_a_worker() -> None:
+    """Each running answer makes the steps of all others longer."""
     long, short = (replace(PACE, answer_tokens=number) for number in (1000.0, 10.0))
     few, many = replace(IDLE, num_in_flight=10), replace(IDLE, num_in_flight=20)
     more_s = [
@@ -58,7 +58,7 @@ def test_long_answers_are_spread() -> None:
     assert more_s[0] < 0.1 < 2 < more_s[1]
 
 
-def test_running_answers_are_harmed_but_not_by_who_has_none() -> None:
+def test_running_answers_are_delayed_by_a_prefill_except_at_prefill_workers() -> None:
     busy = replace(IDLE, num_in_flight=10)
     prefill = type(busy.worker)(busy.worker.id, busy.worker.url, busy.worker.served, role=Role.PREFILL)
     assert harm_s(busy) == pytest.approx(0.05 * 10 * 5000 * 1e-4)
@@ -66,7 +66,7 @@ def test_running_answers_are_harmed_but_not_by_who_has_none() -> None:
     assert others_s(busy, 0.0) > others_s(IDLE, 0.0) == 0
 
 
-def test_the_price_follows_the_load_and_is_one_for_fast_and_slow() -> None:
+def test_the_price_of_a_token_follows_the_load_and_is_one_for_the_fleet() -> None:
     price, busy = Price(), replace(IDLE, booked_tokens=1)
     fast = replace(IDLE, pace=Pace(token_s=1 / 30_000))
     assert price.per_token_s("m", [IDLE]) == pytest.approx(BASE / 10_000)
@@ -81,7 +81,7 @@ def test_the_price_follows_the_load_and_is_one_for_fast_and_slow() -> None:
     assert repr(price) == "Price({'m': 1.0})"
 
 
-def test_the_parts_add_up() -> None:
+def test_the_parts_of_a_cost_add_up() -> None:
     pace = replace(PACE, seats=3.0, start_seq_s=0.001)
     one = replace(IDLE, booked_tokens=300, num_in_flight=7, stays_s=100.0, kv_usage=0.98, pace=pace)
     one = replace(one, offloaded={("CPU",): 64})

@@ -45,32 +45,32 @@ def choose(
     )
 
 
-def test_cold_and_long_is_split_where_answers_are_under_way() -> None:
+def test_cold_and_long_prompts_are_disaggregated_while_answers_run() -> None:
     plan = choose([candidate("d1", in_flight=20)], [candidate("p1"), candidate("p2", booked=9000)])
     assert (plan.decode, plan.prefill, plan.reason) == (0, 0, "lower predicted TTFT with a transfer")
     assert plan.direct_s is not None and plan.split_s is not None
 
 
-def test_short_goes_direct() -> None:
+def test_short_prompts_go_direct() -> None:
     plan = choose(
         [candidate("d1", num_tokens=100, in_flight=20)], [candidate("p1", num_tokens=100)], num_tokens=100
     )
     assert (plan.prefill, plan.reason) == (None, "lower predicted TTFT without a transfer")
 
 
-def test_the_next_turn_goes_direct_to_who_decoded_the_one_before() -> None:
+def test_the_next_turn_goes_direct_to_its_decode_worker() -> None:
     decodes = [candidate("d1", in_flight=5), candidate("d2", 7800, in_flight=5)]
     plan = choose(decodes, [candidate("p1", 4000)])
     assert (plan.decode, plan.prefill, plan.reason) == (1, None, "prefix mostly cached on the decode worker")
 
 
-def test_saturated_prefill_workers_are_left_alone() -> None:
+def test_saturated_prefill_workers_are_not_used() -> None:
     plan = choose([candidate("d1", in_flight=2)], [candidate("p1", booked=100_000)])
     assert plan.prefill is None
 
 
 @pytest.mark.parametrize("mode", sorted(MODES))
-def test_a_mode_is_a_mode(mode: str) -> None:
+def test_each_mode_decides_as_documented(mode: str) -> None:
     cold = choose([candidate("d1", in_flight=20)], [candidate("p1")], mode)
     held = choose([candidate("d1", 7990)], [candidate("p1")], mode)
     assert (cold.prefill is not None, held.prefill is not None) == {
@@ -80,22 +80,22 @@ def test_a_mode_is_a_mode(mode: str) -> None:
     }[mode]
 
 
-def test_only_those_that_fit_are_partners() -> None:
+def test_compatible_workers_are_partners() -> None:
     decodes = [candidate("d1", in_flight=20), candidate("d2", in_flight=30)]
     plan = choose(decodes, [candidate("p1", booked=5000), candidate("p2")], partners=[[], [0]])
     assert (plan.decode, plan.prefill) == (1, 0)
-    nobody = choose(decodes, [candidate("p1")], partners=[[], []])
-    assert (nobody.prefill, nobody.reason) == (None, "no compatible prefill worker")
+    alone = choose(decodes, [candidate("p1")], partners=[[], []])
+    assert (alone.prefill, alone.reason) == (None, "no compatible prefill worker")
 
 
-def test_near_ones_go_first_until_they_are_busy() -> None:
+def test_near_prefill_workers_are_preferred_until_busy() -> None:
     decodes = [candidate("d1", topology="r1/h1", in_flight=20)]
     near, far = candidate("p1", topology="r1/h2"), candidate("p2", topology="r2/h1")
     assert choose(decodes, [far, near]).prefill == 1
     assert choose(decodes, [far, candidate("p1", topology="r1/h2", booked=50_000)]).prefill == 0
 
 
-def test_the_decode_worker_that_holds_most_and_is_free_is_chosen() -> None:
+def test_the_decode_worker_with_the_most_overlap_and_room_is_chosen() -> None:
     decodes = [
         candidate("d1", in_flight=10),
         candidate("d2", 4000, in_flight=10),
@@ -104,7 +104,7 @@ def test_the_decode_worker_that_holds_most_and_is_free_is_chosen() -> None:
     assert choose(decodes, [candidate("p1")], "always").decode == 1
 
 
-def test_a_pair_that_made_different_prompts_is_none_any_more() -> None:
+def test_a_banned_pair_is_not_used() -> None:
     of, decodes = policy(), [candidate("d1", in_flight=20)]
     prefills = [candidate("p1"), candidate("p2", booked=500)]
     assert choose(decodes, prefills, of=of).prefill == 0
@@ -122,22 +122,22 @@ def test_a_pair_that_made_different_prompts_is_none_any_more() -> None:
     assert choose(decodes, prefills, of=of).prefill == 0
 
 
-def test_one_that_answers_nothing_alone_is_always_split() -> None:
+def test_a_decode_worker_that_cannot_answer_alone_is_always_given_a_prefill_worker() -> None:
     decodes = [candidate("d1", 7990, is_bound=True)]
     for mode in MODES:
         plan = choose(decodes, [candidate("p1", booked=90_000)], mode)
         assert (plan.prefill, plan.direct_s) == (0, None)
 
 
-def test_one_that_has_answers_of_its_own_is_no_better_place_for_a_prompt() -> None:
-    """Where all do both, to compute it elsewhere only moves the harm, and costs a transfer."""
+def test_a_prefill_worker_with_running_answers_is_no_better() -> None:
+    """Where all workers have both roles, disaggregation only moves the delay, and costs a transfer."""
     decodes = [candidate(f"d{i}", in_flight=40) for i in range(3)]
     assert choose(decodes, decodes).prefill is None
     idle = candidate("d3")
     assert choose([*decodes], [*decodes, idle]).prefill == 3
 
 
-def test_a_worker_that_does_both_is_no_pair_with_itself() -> None:
+def test_a_worker_of_both_roles_is_no_pair_with_itself() -> None:
     both = candidate("d1", in_flight=20)
     plan = choose([both], [both], "always")
     assert (plan.decode, plan.prefill) == (0, None)
@@ -149,22 +149,24 @@ def test_a_worker_that_does_both_is_no_pair_with_itself() -> None:
     ),
     st.lists(st.tuples(st.integers(0, TOKENS), st.integers(0, 50_000)), max_size=5),
 )
-def test_auto_is_never_later_than_the_sooner_of_both(
+def test_auto_is_never_later_than_the_faster_plan(
     decodes: list[tuple[int, int, int]], prefills: list[tuple[int, int]]
 ) -> None:
     some = [candidate(f"d{i}", o, booked=b, in_flight=n) for i, (o, b, n) in enumerate(decodes)]
-    others = [candidate(f"p{i}", o, booked=b) for i, (o, b) in enumerate(prefills)]
-    plan = choose(some, others)
+    prefill_candidates = [candidate(f"p{i}", o, booked=b) for i, (o, b) in enumerate(prefills)]
+    plan = choose(some, prefill_candidates)
     if plan.split_s is None:
-        assert plan.prefill is None and not others
+        assert plan.prefill is None and not prefill_candidates
     elif plan.prefill is None:
-        assert plan.direct_s is not None and plan.direct_s <= plan.split_s + 0.02  # what the others pay
+        assert (
+            plan.direct_s is not None and plan.direct_s <= plan.split_s + 0.02
+        )  # the delay of other requests
     else:
-        always = choose(some, others, "always")
+        always = choose(some, prefill_candidates, "always")
         assert plan.split_s == always.split_s
 
 
-def test_modes_are_by_model_or_for_all() -> None:
+def test_modes_are_set_by_model_or_for_all() -> None:
     assert modes_of(["always", "org/m=never"]) == {"": "always", "org/m": "never"}
     assert policy("m=never").modes == {"": "auto", "m": "never"}
     with pytest.raises(ConfigError, match="disaggregation: 'some' is none of auto, always, never"):

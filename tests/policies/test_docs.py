@@ -1,4 +1,4 @@
-"""The page of policies names what there is, and what it shows works."""
+"""The page of policies names every policy and part, and its examples work."""
 
 import re
 import tomllib
@@ -20,19 +20,19 @@ from tests import ROOT
 PAGE = (ROOT / "docs" / "guides" / "policies.md").read_text()
 
 
-def told(title: str) -> Config:
-    """The TOML under a title."""
+def config_under(title: str) -> Config:
+    """Configuration in TOML under a title."""
     text = PAGE[PAGE.index(title) :].partition("```toml\n")[2].partition("```")[0]
     return convert(tomllib.loads(text), Config, "the page")
 
 
-def test_the_shares_that_are_shown_are_some() -> None:
-    config = told("## A/B tests")
+def test_the_example_of_an_ab_test_is_valid() -> None:
+    config = config_under("## A/B tests")
     assert policy_of(config, library_of(config)).name == "ab"
 
 
 @pytest.mark.parametrize("name", [*POLICIES, *COMPOSITIONS])
-def test_every_policy_has_its_line(name: str) -> None:
+def test_every_policy_has_a_row(name: str) -> None:
     assert f"\n| `{name}` | " in PAGE
 
 
@@ -41,20 +41,20 @@ def test_every_part_is_named(name: str) -> None:
     assert f"`{name}`" in PAGE[PAGE.index("## Compositions") :]
 
 
-def test_the_composition_that_is_shown_is_one() -> None:
-    config = told("## Compositions")
+def test_the_example_of_a_composition_is_valid() -> None:
+    config = config_under("## Compositions")
     library = Library(compositions=config.policies)
     assert [library.policy(name).name for name in (config.policy.name, "fair_slo")] == ["mine", "fair_slo"]
 
 
 @pytest.mark.parametrize("text", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
-def test_the_files_that_are_shown_are_policies_and_parts(tmp_path: Path, text: str) -> None:
+def test_the_example_files_are_policies_and_parts(tmp_path: Path, text: str) -> None:
     path = tmp_path / "my_policy.py"
     path.write_text(text)
     (plugin,) = read_file(path).plugins.values()
     assert [result for result in run(plugin.kind, plugin.make, inf) if result.fault] == []
 
 
-def test_all_that_a_policy_may_see_is_named() -> None:
+def test_all_fields_that_a_policy_sees_are_named() -> None:
     fields = {*Query.__struct_fields__, *Candidate.__struct_fields__}
     assert [field for field in fields if f"`{field}`" not in PAGE[PAGE.index("## Write a policy") :]] == []

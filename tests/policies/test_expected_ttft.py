@@ -35,30 +35,31 @@ def one(
     ("candidates", "chosen"),
     [
         ([one("held", overlap=8000), one("b")], "held"),
-        ([one("held", overlap=8000, booked=10_000), one("b")], "held"),  # computing it again costs the others
-        ([one("held", overlap=8000, booked=50_000), one("b")], "b"),  # as much as waiting does: replicated
+        (
+            [one("held", overlap=8000, booked=10_000), one("b")],
+            "held",
+        ),  # computing it again delays the others
+        ([one("held", overlap=8000, booked=50_000), one("b")], "b"),  # as long as waiting does: replicated
         ([one("fast"), one("slow", SLOW)], "fast"),
-        ([one("fast", booked=30_000), one("slow", SLOW)], "slow"),  # a slow one that is free is sooner
+        ([one("fast", booked=30_000), one("slow", SLOW)], "slow"),  # a slow but idle worker is sooner
         ([one("busy", in_flight=40), one("b")], "b"),
         ([one("waits", waiting=9), one("b")], "b"),
-        ([one("hot", stays_s=20.0), one("cold", stays_s=2000.0)], "cold"),  # what is evicted there is older
+        ([one("hot", stays_s=20.0), one("cold", stays_s=2000.0)], "cold"),  # blocks evicted there are older
         ([one("full", usage=0.99, in_flight=5), one("b", in_flight=8)], "b"),
     ],
 )
-def test_the_first_token_soonest_with_what_it_costs_the_others(
-    candidates: list[Candidate], chosen: str
-) -> None:
+def test_the_lowest_sum_of_ttft_and_cost_to_others_wins(candidates: list[Candidate], chosen: str) -> None:
     assert choose(*candidates) == chosen
     assert choose(*reversed(candidates)) == chosen
 
 
-def test_what_must_be_loaded_takes_its_time() -> None:
+def test_offloaded_blocks_cost_a_transfer() -> None:
     held, offloaded = one("held", overlap=8000), replace(one("b", overlap=8000), offloaded={("DISK",): 8000})
     assert choose(offloaded, held) == "held"
     assert choose(offloaded, one("c")) == "b"
 
 
-def test_a_busy_fleet_pays_more_for_what_is_computed_twice() -> None:
+def test_a_busy_fleet_raises_the_price_of_computing_twice() -> None:
     idle, busy = ExpectedTtft(), ExpectedTtft()
     working = [one("a", booked=5000), one("b", booked=5000)]
     for _ in range(2000):
@@ -69,14 +70,14 @@ def test_a_busy_fleet_pays_more_for_what_is_computed_twice() -> None:
     assert repr(busy) == "ExpectedTtft(Price({'m': 1.0}))"
 
 
-def test_models_have_a_load_of_their_own() -> None:
+def test_each_model_has_its_own_load() -> None:
     policy = ExpectedTtft()
     for _ in range(2000):
         policy.choose(Query("other", 10_000), [one("a", booked=5000)], random.Random(0))
     assert choose(one("held", overlap=8000, booked=45_000), one("b"), policy=policy) == "b"
 
 
-def test_the_prediction_is_of_the_first_token_alone() -> None:
+def test_the_prediction_is_the_ttft_alone() -> None:
     choice = ExpectedTtft().choose(Query("m", 10_000), [one("a", booked=10_000)], random.Random(0))
     assert choice.ttft_s == pytest.approx(0.01 + 20_000 / 20_000)
     assert choice.terms[0] > choice.ttft_s

@@ -15,7 +15,7 @@ PACE = Pace(start_s=0.1, token_s=0.001, seq_s=0.0001)
 
 
 def at(name: str, **more: int) -> Candidate:
-    """Computes a thousand tokens a second."""
+    """Candidate that computes a thousand tokens per second."""
     return replace(candidate(name, **more), pace=PACE)
 
 
@@ -30,7 +30,7 @@ class TestLatencySlo(PolicyContract):
         return LatencySlo()
 
 
-def test_in_time_is_enough_where_more_is_held() -> None:
+def test_in_time_the_largest_overlap_wins() -> None:
     holder, idle = at("holder", overlap=900, booked=1000), at("idle")
     assert chosen(Query("m", 1000, slo_ttft_s=3.0), holder, idle) == (
         "holder",
@@ -39,7 +39,7 @@ def test_in_time_is_enough_where_more_is_held() -> None:
     assert chosen(Query("m", 1000, slo_ttft_s=1.15), holder, idle)[0] == "idle"
 
 
-def test_where_none_is_in_time_the_soonest_is_chosen() -> None:
+def test_where_no_worker_is_in_time_the_fastest_is_chosen() -> None:
     late, later = at("late", booked=5000), at("later", overlap=900, booked=9000)
     assert chosen(Query("m", 1000, slo_ttft_s=0.5), later, late) == (
         "late",
@@ -47,7 +47,7 @@ def test_where_none_is_in_time_the_soonest_is_chosen() -> None:
     )
 
 
-def test_who_may_be_shed_gives_way_where_some_worker_is_late_already() -> None:
+def test_a_sheddable_request_goes_to_a_worker_that_is_late_already() -> None:
     some = [at("idle"), at("late", booked=5000), at("later", booked=9000)]
     assert chosen(Query("m", 1000, slo_ttft_s=2.0), *some)[0] == "idle"
     shed = Query("m", 1000, slo_ttft_s=2.0, priority=-1)
@@ -55,11 +55,11 @@ def test_who_may_be_shed_gives_way_where_some_worker_is_late_already() -> None:
     assert chosen(shed, some[0])[0] == "idle"
 
 
-def test_answers_that_run_there_slow_a_prompt_down() -> None:
+def test_running_answers_slow_a_prompt_down() -> None:
     assert ttft_s(at("a", in_flight=10), WORTH) == pytest.approx(0.1 + 1000 * 0.002)
 
 
-def test_what_it_explains_sums_up_to_its_term() -> None:
+def test_the_explanation_adds_up_to_the_cost() -> None:
     policy, some = LatencySlo(), at("a", overlap=200, booked=300, in_flight=7)
     assert isinstance(policy, Explains)
     (terms,) = policy.explain(Query("m", 1000), [some])
@@ -67,7 +67,7 @@ def test_what_it_explains_sums_up_to_its_term() -> None:
     assert (terms["ahead_s"], terms["own_s"]) == pytest.approx((0.51, 1.36))
 
 
-def test_headroom_as_a_score() -> None:
+def test_headroom_works_as_a_score() -> None:
     some = [at("a"), at("b", booked=10_000)]
     assert HeadroomScorer().score(Query("m", 1000, slo_ttft_s=2.2), some) == [pytest.approx(0.5), 0.0]
     assert HeadroomScorer().score(Query("m", 1000, slo_ttft_s=0.0), some) == [0.0, 0.0]

@@ -11,7 +11,7 @@ class TestLeastLoad(PolicyContract):
         return LeastLoad()
 
 
-def test_overlap_does_not_count_but_load_does() -> None:
+def test_load_decides_and_overlap_does_not() -> None:
     two = [candidate("a", overlap=999, booked=10), candidate("b")]
     assert LeastLoad().choose(Query("m", 1000), two, random.Random(0)).index == 1
     two = [candidate("a", in_flight=3), candidate("b", in_flight=2)]

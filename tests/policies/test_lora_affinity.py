@@ -12,7 +12,7 @@ class TestLoraAffinity(PolicyContract):
         return Library().policy("lora_affinity")
 
 
-def test_an_adapter_has_its_worker_until_that_one_is_busy() -> None:
+def test_an_adapter_keeps_its_worker_until_it_is_busy() -> None:
     policy, fleet = Library().policy("lora_affinity"), [candidate(name) for name in "abcdefgh"]
     query = Query("lora", 1000, adapter="lora")
     home = {policy.choose(query, fleet, random.Random(seed)).index for seed in range(20)}
@@ -21,7 +21,7 @@ def test_an_adapter_has_its_worker_until_that_one_is_busy() -> None:
     assert {policy.choose(query, busy, random.Random(seed)).index for seed in range(20)} & home == set()
 
 
-def test_a_request_of_no_adapter_goes_where_its_prompt_is() -> None:
+def test_a_request_without_an_adapter_follows_its_prefix() -> None:
     fleet = [candidate("a"), candidate("b", overlap=900), candidate("c")]
     choice = Library().policy("lora_affinity").choose(Query("m", 1000), fleet, random.Random(1))
     assert (choice.index, choice.reason) == (1, "lora_affinity 0.00, prefix_overlap 0.90, least_load 1.00")

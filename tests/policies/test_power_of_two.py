@@ -11,7 +11,7 @@ class TestPowerOfTwo(PolicyContract):
         return PowerOfTwo()
 
 
-def test_the_busiest_is_never_chosen_and_all_others_are() -> None:
+def test_the_busiest_worker_is_never_chosen_and_all_others_are() -> None:
     some = [candidate(name, booked=booked) for name, booked in zip("abcd", (0, 500, 900, 5000), strict=True)]
     rng = random.Random(1)
     chosen = [PowerOfTwo().choose(Query("m", 1000), some, rng).index for _ in range(600)]

@@ -33,7 +33,7 @@ def test_the_least_predicted_work_wins(candidates: list[Candidate], chosen: str,
     assert choice.terms[choice.index] == min(choice.terms)
 
 
-def test_what_must_be_loaded_counts_in_part() -> None:
+def test_offloaded_blocks_count_in_part() -> None:
     policy = PrefixOverlap({"CPU": 0.75, "STORAGE": 0.5, "STORAGE@fast": 1.0})
     held = candidate("a", overlap=992)
     for media, to_load in (
@@ -49,6 +49,6 @@ def test_what_must_be_loaded_counts_in_part() -> None:
         assert (choice.index, choice.terms) == (0, (8 + to_load, 1000))
 
 
-def test_work_ahead_counts_what_is_ours_and_what_is_reported_once() -> None:
+def test_work_ahead_counts_own_bookings_and_reported_requests_once() -> None:
     assert work_ahead(candidate("a", booked=10, in_flight=2, waiting=1)) == 10 + 2 * REQUEST_TOKENS
     assert work_ahead(candidate("a", in_flight=1, waiting=5)) == 5 * REQUEST_TOKENS

@@ -26,16 +26,16 @@ def test_a_worker_that_leaves_moves_its_own_keys_only() -> None:
     assert moved == {key for key in before if before[key] == FLEET[0].id}
 
 
-def test_the_order_of_workers_means_nothing_and_every_process_agrees() -> None:
+def test_the_order_of_workers_is_irrelevant_and_processes_agree() -> None:
     assert homes(FLEET, range(100)) == homes(FLEET[::-1], range(100))
     assert list(homes(FLEET, range(4)).values()) == [f"10.0.0.{i}:8000" for i in (3, 6, 6, 2)]
 
 
-def test_numbers_are_keys_as_texts_are() -> None:
+def test_numbers_are_hashed_like_texts() -> None:
     assert {home_of(key, FLEET)[0] for key in range(1000)} == set(range(10))
 
 
-def test_nobody_has_more_than_its_bound_of_the_mean() -> None:
+def test_no_worker_exceeds_its_bound_of_the_mean() -> None:
     fleet = list(FLEET)
     for _ in range(1000):
         index, _ = home_of("the same", fleet)
@@ -45,7 +45,7 @@ def test_nobody_has_more_than_its_bound_of_the_mean() -> None:
     assert sum(each.num_in_flight > 0 for each in fleet) == 8
 
 
-def test_what_waits_for_others_counts_too_and_the_next_in_rank_takes_over() -> None:
+def test_waiting_requests_of_others_count_and_the_next_worker_takes_over() -> None:
     first, second, *_ = ranked("s", FLEET)
     busy = [changed(each, num_waiting=50) if each is first else each for each in FLEET]
     index, is_first = home_of("s", busy)
@@ -54,6 +54,6 @@ def test_what_waits_for_others_counts_too_and_the_next_in_rank_takes_over() -> N
     assert (FLEET[index].id, is_first) == (first.id, True)
 
 
-def test_workers_are_told_apart_by_their_ids() -> None:
+def test_workers_are_hashed_by_their_ids() -> None:
     twins = [changed(FLEET[0], worker=replace(FLEET[0].worker, id=WorkerId(f"w#{i}"))) for i in range(4)]
     assert len(set(homes(twins, range(100)).values())) == 4

@@ -23,7 +23,7 @@ def test_a_session_stays_and_sessions_are_spread() -> None:
     assert len(set.union(*chosen.values())) == 8
 
 
-def test_a_home_with_more_than_its_share_passes_its_session_on() -> None:
+def test_a_preferred_worker_over_its_share_passes_its_session_on() -> None:
     policy, rng = SessionAffinity(), random.Random(1)
     home = policy.choose(Query("m", 0, "s"), FLEET, rng)
     assert home.reason == "preferred worker for the session"
@@ -35,14 +35,14 @@ def test_a_home_with_more_than_its_share_passes_its_session_on() -> None:
     )
 
 
-def test_one_without_a_session_goes_by_load() -> None:
+def test_a_request_without_a_session_goes_by_load() -> None:
     choice = SessionAffinity().choose(
         Query("m", 0), [candidate("a", booked=9), candidate("b")], random.Random(1)
     )
     assert (choice.index, choice.reason) == (1, "least work ahead")
 
 
-def test_as_a_score() -> None:
+def test_affinity_works_as_a_score() -> None:
     home = SessionAffinity().choose(Query("m", 0, "s"), FLEET, random.Random(1)).index
     assert SessionScorer().score(Query("m", 0, "s"), FLEET) == [float(i == home) for i in range(8)]
     assert SessionScorer().score(Query("m", 0), FLEET) == [0.0] * 8

@@ -19,12 +19,12 @@ class TestTenantFairness(PolicyContract):
         return Library().policy("tenant_fairness")
 
 
-def test_a_tenant_alone_may_have_all() -> None:
+def test_a_single_tenant_may_use_all_workers() -> None:
     part = FairnessFilter()
     assert [len(ask(part, "a")) for _ in range(20)] == [8] * 20
 
 
-def test_who_floods_keeps_to_a_part_and_others_may_have_all() -> None:
+def test_a_flooding_tenant_keeps_to_a_share_of_workers() -> None:
     part = FairnessFilter()
     for _ in range(20):
         ask(part, "flood")
@@ -33,10 +33,10 @@ def test_who_floods_keeps_to_a_part_and_others_may_have_all() -> None:
     assert len(own) == 4
     assert ask(part, "flood") == own
     ask(part, None)
-    assert len(ask(part, "flood")) == 3  # of three tenants, one of which has no name
+    assert len(ask(part, "flood")) == 3  # three tenants, one of them without a name
 
 
-def test_idle_workers_are_refused_to_nobody() -> None:
+def test_idle_workers_are_open_to_every_tenant() -> None:
     part = FairnessFilter()
     ask(part, "other")
     for _ in range(20):
@@ -46,14 +46,14 @@ def test_idle_workers_are_refused_to_nobody() -> None:
     assert ask(part, "flood", some=some) == own | {"idle:1"}
 
 
-def test_equals_may_have_all() -> None:
+def test_equal_tenants_may_use_all_workers() -> None:
     part = FairnessFilter()
     for tenant in "abc" * 20:
         ask(part, tenant)
     assert [len(ask(part, tenant)) for tenant in "abc" * 10] == [8] * 30
 
 
-def test_what_was_long_ago_is_forgotten() -> None:
+def test_old_requests_are_forgotten() -> None:
     part = FairnessFilter(window_tokens=50_000)
     for _ in range(40):
         ask(part, "flood")
@@ -65,7 +65,7 @@ def test_what_was_long_ago_is_forgotten() -> None:
     assert len(ask(part, "flood")) == 8
 
 
-def test_a_twin_remembers_and_leaves_the_other_as_it_is() -> None:
+def test_a_twin_has_its_own_state() -> None:
     part = FairnessFilter()
     ask(part, "other")
     for _ in range(20):

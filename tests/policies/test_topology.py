@@ -28,20 +28,20 @@ class TestTopology(PolicyContract):
         return Library(place="zone1/rack1").policy("topology")
 
 
-def test_the_nearest_are_kept() -> None:
+def test_the_nearest_workers_are_kept() -> None:
     assert kept("z1/r1", FAR, SAME_ZONE, NEAR) == ["near"]
     assert kept("z1/r9", FAR, SAME_ZONE, NEAR) == ["zone", "near"]
     assert kept("z9", FAR, NEAR) == kept("", FAR, NEAR) == ["far", "near"]
 
 
-def test_those_without_room_are_passed_over() -> None:
+def test_full_workers_are_skipped() -> None:
     waiting, full = replace(NEAR, num_waiting=1), replace(SAME_ZONE, kv_usage=0.99)
     assert kept("z1/r1", waiting, SAME_ZONE, FAR) == ["zone"]
     assert kept("z1/r1", waiting, full, FAR) == ["far"]
     assert kept("z1/r1", waiting, full) == []
 
 
-def test_as_a_policy_what_is_held_counts_among_the_near() -> None:
+def test_as_a_policy_overlap_counts_among_the_near() -> None:
     policy = Library(place="z1").policy("topology")
     far = replace(FAR, overlap_tokens=1000, uncached_tokens=0)
     zone = replace(SAME_ZONE, overlap_tokens=500, uncached_tokens=500)

@@ -7,12 +7,12 @@ def speed() -> TransferSpeed:
     return TransferSpeed(tokens_per_s=10_000.0, latency_s=0.01)
 
 
-def test_it_is_what_was_configured_until_something_happened() -> None:
+def test_the_configured_speed_applies_before_observations() -> None:
     assert speed().seconds(1000) == pytest.approx(0.11)
     assert speed().seconds(0) == pytest.approx(0.01)
 
 
-def test_transfers_are_learnt_behind_their_latency() -> None:
+def test_speed_and_latency_are_learnt_from_transfers() -> None:
     learnt = speed()
     for _ in range(60):
         learnt.transferred(2000, 0.11)
@@ -20,13 +20,13 @@ def test_transfers_are_learnt_behind_their_latency() -> None:
     assert repr(learnt).startswith("TransferSpeed(199")
 
 
-def test_one_that_waited_for_something_unseen_changes_little() -> None:
+def test_an_outlier_changes_little() -> None:
     learnt = speed()
     learnt.transferred(1000, 500.0)
     assert learnt.tokens_per_s == pytest.approx(10_000, rel=0.15)
 
 
-def test_a_queue_is_no_slow_link() -> None:
+def test_a_queue_is_not_taken_for_a_slow_link() -> None:
     learnt = speed()
     for _ in range(60):
         learnt.transferred(2000, 10.0, ahead_s=9.0)
@@ -34,7 +34,7 @@ def test_a_queue_is_no_slow_link() -> None:
     assert learnt.seconds(2000) == pytest.approx(0.21, rel=0.05)
 
 
-def test_little_work_tells_nothing() -> None:
+def test_small_transfers_are_ignored() -> None:
     learnt = speed()
     learnt.transferred(MIN_TOKENS - 1, 10.0)
     learnt.transferred(MIN_TOKENS, 0.0)

@@ -1,4 +1,4 @@
-"""The admin API of several processes, which the test plays."""
+"""Admin API of several processes, which the test plays."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -22,8 +22,8 @@ kvgate_client_connections 1.0
 """
 
 
-class Fake:
-    """A process by its answers; None is no answer."""
+class FakeProcess:
+    """Process with scripted answers; None is no answer."""
 
     def __init__(self, row: int) -> None:
         self.row = row
@@ -46,7 +46,7 @@ class Fake:
 
 class Host:
     def __init__(self) -> None:
-        self.processes = [Fake(0), Fake(1)]
+        self.processes = [FakeProcess(0), FakeProcess(1)]
         self.is_stopping = False
         self.num_changes = 0
         self.aggregate = Aggregate(
@@ -89,12 +89,12 @@ async def host() -> AsyncIterator[Host]:
         yield host
 
 
-async def test_it_is_alive_without_asking(host: Host) -> None:
+async def test_health_is_answered_without_the_processes(host: Host) -> None:
     assert await host.get("/health") == {"status": "alive"}
     assert [process.asked for process in host.processes] == [[], []]
 
 
-async def test_ready_if_one_is(host: Host) -> None:
+async def test_the_gateway_is_ready_if_one_process_is(host: Host) -> None:
     no = 503, {"error": {"message": "no worker is up"}}
     host.answer("/ready?model=m", no, (200, {"status": "ready"}))
     assert await host.get("/ready?model=m") == {"status": "ready"}
@@ -109,7 +109,7 @@ async def test_ready_if_one_is(host: Host) -> None:
 RESPONSES = 'kvgate_responses_total{code="200"}'
 
 
-async def test_metrics_add_up_and_tell_the_processes(host: Host) -> None:
+async def test_metrics_are_summed_and_include_the_processes(host: Host) -> None:
     host.answer("/metrics", PAGE % 3, PAGE % 4)
     assert await host.metric(RESPONSES) == 7
     assert await host.metric("kvgate_client_connections") == 2
@@ -119,7 +119,7 @@ async def test_metrics_add_up_and_tell_the_processes(host: Host) -> None:
     assert (await host.metric("process_resident_memory_bytes") or 0) > 1e6, "the supervisor's own"
 
 
-async def test_what_a_dead_process_had_counted_stays(host: Host) -> None:
+async def test_counts_of_a_dead_process_are_kept(host: Host) -> None:
     host.answer("/metrics", PAGE % 3, PAGE % 4)
     assert await host.metric(RESPONSES) == 7
     for counted in (1, 2):  # it dies twice
@@ -139,25 +139,25 @@ async def test_a_process_that_does_not_answer_in_time_keeps_its_last_page(host: 
     assert await host.metric(RESPONSES) == 9
 
 
-async def test_lists_are_merged(host: Host) -> None:
+async def test_lists_of_processes_are_merged(host: Host) -> None:
     ids = [[f"{row}-{number}" for number in range(80)] for row in (0, 1)]
     host.answer("/admin/decisions", (200, {"decisions": ids[0]}), (200, {"decisions": ids[1]}))
     merged = (await host.get("/admin/decisions"))["decisions"]
     assert (len(merged), merged[:3]) == (100, ["0-0", "1-0", "0-1"])
 
 
-async def test_a_record_is_found_where_it_is(host: Host) -> None:
+async def test_a_record_is_found_at_its_process(host: Host) -> None:
     host.answer("/admin/decisions/d", (404, {"error": {"message": "no such"}}), (200, {"id": "d"}))
     assert await host.get("/admin/decisions/d") == {"id": "d"}
     assert (await host.get("/admin/decisions/x", 404))["error"]["message"] == "no /admin/decisions/x"
 
 
-async def test_what_is_no_json_is_passed_on_from_the_first(host: Host) -> None:
+async def test_an_answer_that_is_no_json_is_passed_on_from_the_first_process(host: Host) -> None:
     host.answer("/page", "one", "two")
     assert await (await host.client.get("/page")).text() == "one"
 
 
-async def test_changes_go_to_all_and_the_first_error_is_the_answer(host: Host) -> None:
+async def test_changes_go_to_all_processes_and_the_first_error_is_the_answer(host: Host) -> None:
     host.answer("/admin/workers", (201, {"added": True}), (200, {"added": False}))
     answer = await host.client.post("/admin/workers", json={"url": "http://w"})
     assert (answer.status, await answer.json()) == (201, {"added": True})
@@ -171,33 +171,33 @@ async def test_changes_go_to_all_and_the_first_error_is_the_answer(host: Host) -
     assert host.num_changes == 2
 
 
-async def test_a_change_that_not_all_have_heard_of_is_an_error(host: Host) -> None:
+async def test_a_change_without_every_answer_is_an_error(host: Host) -> None:
     host.answer("/admin/workers", (201, {"added": True}), None)
     answer = await host.client.post("/admin/workers", json={})
     assert answer.status == 503
     assert "1 of 2 processes did not answer" in (await answer.json())["error"]["message"]
 
 
-async def test_who_asks_is_passed_on_and_a_refusal_comes_back(host: Host) -> None:
+async def test_credentials_are_passed_on_and_a_rejection_is_returned(host: Host) -> None:
     for target in ("/metrics", "/admin/x"):
         host.answer(target, (401, {"error": {"message": "who?"}}), (401, {"error": {"message": "who?"}}))
         assert (await host.client.get(target, headers={"Authorization": "Bearer k"})).status == 401
         assert host.processes[1].asked[-1] == Question("GET", target, b"", {"Authorization": "Bearer k"})
 
 
-async def test_head_is_asked_as_get(host: Host) -> None:
+async def test_head_is_answered_like_get(host: Host) -> None:
     host.answer("/admin/x", (200, {}), (200, {}))
     assert (await host.client.head("/admin/x")).status == 200
     assert host.processes[0].asked[-1].method == "GET"
 
 
-def test_a_question_on_the_wire() -> None:
+def test_a_request_to_a_process_is_encoded() -> None:
     question = Question("POST", "/a?b=%20", b"body", {"Content-Type": "t"})
     wire = b"POST /a?b=%20 HTTP/1.0\r\nHost: kvgate\r\nContent-Length: 4\r\nContent-Type: t\r\n\r\nbody"
     assert question.encode() == wire
 
 
-async def test_one_that_is_starting_hears_of_changes_and_is_not_asked(host: Host) -> None:
+async def test_a_starting_process_gets_changes_and_no_questions(host: Host) -> None:
     host.processes[1].has_begun = False
     host.answer("/admin/workers", (200, {"a": 1}), (200, {"a": 2}))
     assert await host.get("/admin/workers") == {"a": 1}
@@ -205,7 +205,7 @@ async def test_one_that_is_starting_hears_of_changes_and_is_not_asked(host: Host
     assert [question.method for question in host.processes[1].asked] == ["POST"]
 
 
-async def test_one_process_explains_and_hears_all_that_the_client_said(host: Host) -> None:
+async def test_a_preview_is_made_by_one_process_with_the_headers_of_the_client(host: Host) -> None:
     host.processes[0].has_begun = False
     host.answer("/admin/explain?path=/score", (200, {"worker": "a"}), (200, {"worker": "b"}))
     headers = {"x-session-id": "s"}
@@ -219,7 +219,7 @@ async def test_one_process_explains_and_hears_all_that_the_client_said(host: Hos
     assert (await host.client.post("/admin/explain", data=b"{}")).status == 503
 
 
-async def test_policies_are_read_anew_by_the_supervisor_once_for_all(host: Host) -> None:
+async def test_policies_are_reloaded_by_the_supervisor_once_for_all(host: Host) -> None:
     answer = await host.client.post("/admin/policies/reload", json={})
     assert (answer.status, await answer.json()) == (200, {"policy": "p"})
     host.reloaded = Reply(400, "application/json", b'{"error":{"message":"line 3"}}')
@@ -229,7 +229,7 @@ async def test_policies_are_read_anew_by_the_supervisor_once_for_all(host: Host)
     assert [process.asked for process in host.processes] == [[], []]
 
 
-async def test_the_configuration_is_read_anew_by_the_supervisor(host: Host) -> None:
+async def test_the_configuration_is_reloaded_by_the_supervisor(host: Host) -> None:
     answer = await host.client.post("/admin/config/reload", json={})
     assert (answer.status, await answer.json()) == (200, {"generation": 2})
     assert (await host.client.post("/admin/config/reload", data=b"{}")).status == 415
@@ -239,7 +239,7 @@ async def test_the_configuration_is_read_anew_by_the_supervisor(host: Host) -> N
     assert [process.asked for process in host.processes] == [[], []]
 
 
-async def test_one_process_loads_an_adapter_and_the_others_hear_of_it(host: Host) -> None:
+async def test_one_process_loads_an_adapter_and_the_others_learn_its_name(host: Host) -> None:
     first, second = host.processes
     reported = (502, {"error": {"message": "1 of 2 workers did not"}, "workers": []})
     host.answer("/admin/adapters", reported, reported)
@@ -253,7 +253,7 @@ async def test_one_process_loads_an_adapter_and_the_others_hear_of_it(host: Host
     assert [each.target for each in first.asked + second.asked].count(target) == 1
 
 
-async def test_a_process_that_does_not_answer_is_said_and_nobody_loads_it_twice(host: Host) -> None:
+async def test_a_process_that_does_not_answer_is_named_and_no_adapter_is_loaded_twice(host: Host) -> None:
     host.answer("/admin/adapters", None, (200, {}))
     answer = await host.client.post("/admin/adapters", json={})
     assert (answer.status, (await answer.json())["error"]["message"]) == (

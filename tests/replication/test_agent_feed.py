@@ -1,4 +1,4 @@
-"""A feed by way of an agent: real sockets, an agent that the test drives, and an engine that it plays."""
+"""Feed over an agent: real sockets, with an agent and an engine that the test plays."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -32,7 +32,7 @@ QUICK = AgentTimes(hello_s=5, pause_s=0.01, retry_s=0.02, patience_s=0.2, forget
 
 
 class PlayedEngine:
-    """The engine's own events, as far as a feed sees them; the test speaks for it."""
+    """Engine's own events, as far as a feed sees them; the test plays it."""
 
     endpoint, replay_endpoint = "tcp://w:5557", "tcp://w:6557"
 
@@ -53,7 +53,7 @@ class PlayedEngine:
         self.is_stopped = True
 
     def connect(self, *bodies: tuple[int, bytes]) -> None:
-        """Found, and what it replays."""
+        """Connect to the engine, which replays these batches."""
         self.is_connected = True
         self.subscription.connected()
         for seq, body in bodies:
@@ -122,7 +122,7 @@ class World:
         await self.until(lambda: self.num_blocks == num_blocks and self.states[-1:] == [exact])
 
     async def on_its_own(self) -> PlayedEngine:
-        """What reads the engine's own events, when it does."""
+        """Reader of the engine's own events, once it is used."""
         await self.until(lambda: self.engines and not self.engines[-1].is_stopped)
         return self.engines[-1]
 
@@ -149,7 +149,7 @@ async def followed(world: World, num_blocks: int = 3) -> World:
     return world
 
 
-async def test_a_snapshot_makes_it_exact_at_once(world: World) -> None:
+async def test_a_snapshot_makes_the_worker_exact(world: World) -> None:
     await followed(world)
     assert world.states == [StreamState.CATCHING_UP, StreamState.EXACT] or world.states == [StreamState.EXACT]
     feed = world.feed
@@ -178,7 +178,7 @@ async def test_without_an_agent_the_engines_own_events_are_read(
     assert "rejected: unavailable: " in caplog.text
 
 
-async def test_when_the_agent_is_gone_the_engine_goes_on_from_the_very_batch(world: World) -> None:
+async def test_without_its_agent_the_feed_continues_at_the_engine_from_the_same_batch(world: World) -> None:
     await followed(world)
     digest = FakeEngine().decode([b"", seq_frame(2), payload(9)]).digest
     world.agent.rank.journal.append([], Position(3, digest, 1.0))
@@ -190,7 +190,7 @@ async def test_when_the_agent_is_gone_the_engine_goes_on_from_the_very_batch(wor
     engine.connect((2, payload(9)), (3, payload(7, ts=2.0)))
     await world.exact(4)
     assert engine.asked == [2]
-    assert world.feed.stream.counts.num_resets == 1  # the snapshot's own
+    assert world.feed.stream.counts.num_resets == 1  # the snapshot's reset
 
 
 async def test_another_engine_under_the_same_numbers_is_noticed(world: World) -> None:
@@ -202,7 +202,7 @@ async def test_another_engine_under_the_same_numbers_is_noticed(world: World) ->
     assert world.num_blocks == 0
 
 
-async def test_an_engine_without_replays_proves_nothing(world: World) -> None:
+async def test_an_engine_without_replays_proves_no_position(world: World) -> None:
     world.can_replay = False
     await followed(world)
     await world.kill()
@@ -213,7 +213,9 @@ async def test_an_engine_without_replays_proves_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("can_open", [True, False])
-async def test_what_nobody_tells_about_is_forgotten_after_a_while(world: World, can_open: bool) -> None:
+async def test_blocks_without_a_source_of_events_are_dropped_after_a_while(
+    world: World, can_open: bool
+) -> None:
     world.can_open = can_open
     await followed(world)
     await world.kill()
@@ -223,9 +225,9 @@ async def test_what_nobody_tells_about_is_forgotten_after_a_while(world: World, 
     assert world.num_blocks == 0
 
 
-async def test_a_connection_that_breaks_goes_on_where_it_was(world: World) -> None:
+async def test_a_broken_connection_resumes_at_its_position(world: World) -> None:
     await followed(world)
-    world.agent.rank.is_gone = True  # ends the stream; the same rank answers again
+    world.agent.rank.is_gone = True  # this ends the stream; the same rank answers again
     world.agent.rank.wake()
     world.agent.rank.is_gone = False
     world.agent.store(1)
@@ -235,7 +237,7 @@ async def test_a_connection_that_breaks_goes_on_where_it_was(world: World) -> No
     assert world.agent.rank.journal.num_snapshots == 1
 
 
-async def test_an_agent_that_comes_back_is_followed_when_it_knows_more(world: World) -> None:
+async def test_a_returned_agent_is_followed_once_it_has_more_than_the_engine(world: World) -> None:
     await followed(world)
     await world.kill()
     engine = await world.on_its_own()
@@ -244,13 +246,13 @@ async def test_an_agent_that_comes_back_is_followed_when_it_knows_more(world: Wo
     world.agent.status = Status(StreamState.BLIND, "a gap")
     await world.serve()
     await world.until(lambda: world.agent.num_described > 2)
-    assert not engine.is_stopped  # it knows no more than we do
+    assert not engine.is_stopped  # the agent knows no more than the engine
     world.agent.status = EXACT
     await world.exact(3)
     assert engine.is_stopped
 
 
-async def test_an_engine_that_is_exact_stays(world: World) -> None:
+async def test_an_exact_engine_stays_the_source(world: World) -> None:
     await world.serve()
     await world.kill()
     world.open()
@@ -262,7 +264,7 @@ async def test_an_engine_that_is_exact_stays(world: World) -> None:
     assert (world.agent.num_described, engine.is_stopped) == (0, False)
 
 
-async def test_an_agent_that_is_not_its_own_is_not_followed(
+async def test_an_agent_of_another_engine_is_not_followed(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.refused = "it is beside another engine"
@@ -277,7 +279,7 @@ async def test_an_agent_that_is_not_its_own_is_not_followed(
     await world.exact(3)
 
 
-async def test_an_agent_that_does_not_catch_up_is_left(world: World) -> None:
+async def test_an_agent_that_does_not_catch_up_is_replaced_by_the_engine(world: World) -> None:
     await followed(world)
     world.agent.rank.journal.status = Status(StreamState.CATCHING_UP)
     world.agent.rank.wake()
@@ -285,10 +287,10 @@ async def test_an_agent_that_does_not_catch_up_is_left(world: World) -> None:
     assert world.num_blocks == 3
 
 
-async def test_blocks_that_cannot_be_placed_are_asked_for_anew(
+async def test_blocks_that_cannot_be_placed_trigger_a_new_snapshot(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Something is wrong with one of the two: what is known begins anew, and it is said."""
+    """Agent and index disagree: the index is rebuilt, with a log line."""
     caplog.set_level("INFO")
     await followed(world)
     journal, inventory = world.agent.rank.journal, world.agent.inventory
@@ -302,7 +304,7 @@ async def test_blocks_that_cannot_be_placed_are_asked_for_anew(
     assert "unknown parent blocks" in caplog.text
 
 
-async def test_what_has_drifted_from_the_agent_is_told_anew(
+async def test_an_index_that_drifted_from_its_agent_is_resynced(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     await followed(world, num_blocks=5)
@@ -320,7 +322,7 @@ async def test_what_has_drifted_from_the_agent_is_told_anew(
     assert counts.num_drifts == 1
 
 
-async def test_a_feed_that_is_stopped_touches_nothing(world: World) -> None:
+async def test_a_stopped_feed_changes_nothing(world: World) -> None:
     await followed(world)
     world.agent.store(50)
     world.feed.stop()
@@ -331,15 +333,15 @@ async def test_a_feed_that_is_stopped_touches_nothing(world: World) -> None:
     assert world.states == states
 
 
-async def test_reaching_an_agent_once(world: World) -> None:
+async def test_an_agent_can_be_reached_once(world: World) -> None:
     await world.serve()
-    told = await reach(Agents(), f"127.0.0.1:{world.agent.port}", 0, 5)
-    assert isinstance(told, Hello) and told.status == EXACT
+    hello = await reach(Agents(), f"127.0.0.1:{world.agent.port}", 0, 5)
+    assert isinstance(hello, Hello) and hello.status == EXACT
     why = await reach(Agents(), f"127.0.0.1:{world.agent.port}", 1, 5)
     assert isinstance(why, str) and why.startswith("unavailable: nothing is known of rank 1")
 
 
-async def test_an_index_that_is_full_is_told_loudly(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_full_index_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
     await followed(world)
 
     def full(worker: WorkerId, event: object) -> None:
@@ -350,7 +352,7 @@ async def test_an_index_that_is_full_is_told_loudly(world: World, caplog: pytest
     await world.until(lambda: "task agent of w:1 died" in caplog.text)
 
 
-async def test_an_agent_that_reports_too_much_is_not_read_for_a_while(
+async def test_an_agent_that_reports_too_many_blocks_is_paused(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.limits = BlockLimits(on_gpu=100, offloaded=100, declared=9)
@@ -364,4 +366,4 @@ async def test_an_agent_that_reports_too_much_is_not_read_for_a_while(
     await world.until(lambda: world.states[-1] is StreamState.BLIND)
     assert (world.num_blocks, feed.stream.counts.num_cuts) == (0, 1)
     assert "paused for 0.2 s, stream is BLIND: it stores" in caplog.text
-    await world.until(lambda: feed.stream.counts.num_cuts == 2)  # read again, and still too much
+    await world.until(lambda: feed.stream.counts.num_cuts == 2)  # read again, and still too many

@@ -23,7 +23,7 @@ PEM = b"-----BEGIN CERTIFICATE-----\n"
         (0, ["unix:/run/vllm.sock=[::1]:1"], "unix:/run/vllm.sock", ("[::1]:1", True)),
     ],
 )
-def test_where_a_workers_agent_is(
+def test_the_agent_of_a_worker_has_its_host(
     port: int, named: list[str], url: str, found: tuple[str, bool] | None
 ) -> None:
     assert agents_of(config_of(agent_port=port, agent=named)).of(url) == found
@@ -32,12 +32,12 @@ def test_where_a_workers_agent_is(
 @pytest.mark.parametrize(
     "text", ["", "a:1", "http://w:8000", "http://w:8000=", "http://w:8000=a", "http://w:8000=a:0", "w=a:1"]
 )
-def test_what_names_no_agent_is_refused(text: str) -> None:
+def test_an_invalid_agent_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="^agent: '.*' is not WORKER=HOST:PORT"):
         agents_of(config_of(agent=[text]))
 
 
-def test_tls_and_token(tmp_path: Path) -> None:
+def test_tls_and_token_are_read_from_files(tmp_path: Path) -> None:
     ca, cert, key, token = (tmp_path / name for name in ("ca", "cert", "key", "token"))
     for file in (ca, cert, key):
         file.write_bytes(PEM + file.name.encode())
@@ -63,6 +63,6 @@ def test_tls_and_token(tmp_path: Path) -> None:
         ({"agent_token_file": "/nowhere"}, "agent_token_file: /nowhere cannot be read"),
     ],
 )
-def test_files_that_cannot_be_used(options: dict[str, str], words: str) -> None:
+def test_unusable_files_are_rejected(options: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         agents_of(config_of(**options))

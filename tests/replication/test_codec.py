@@ -1,4 +1,4 @@
-"""The log on the wire: there and back, and what cannot be read."""
+"""The log on the wire: round trips, and unreadable messages."""
 
 from typing import Any
 
@@ -74,16 +74,16 @@ UPDATES = st.one_of(
 
 
 @given(UPDATES)
-def test_there_and_back(update: Any) -> None:
+def test_updates_survive_encoding(update: Any) -> None:
     assert codec.decode(codec.encode(update)) == update
 
 
 @given(HELLOS)
-def test_a_hello_alone(hello: Hello) -> None:
+def test_a_hello_survives_encoding(hello: Hello) -> None:
     assert codec.decode_hello(codec.encode_hello(hello)) == hello
 
 
-def test_a_request() -> None:
+def test_a_request_survives_encoding() -> None:
     request = codec.LogRequest(1, 2, 3, 4, 5)
     assert codec.decode_request(codec.encode_request(request)) == request
     assert codec.decode_request(
@@ -92,7 +92,7 @@ def test_a_request() -> None:
 
 
 @given(st.binary(max_size=60), UPDATES, st.data())
-def test_other_bytes_are_refused_or_read_as_something(junk: bytes, update: Any, data: st.DataObject) -> None:
+def test_other_bytes_are_rejected_or_decoded(junk: bytes, update: Any, data: st.DataObject) -> None:
     whole = codec.encode(update)
     cut = data.draw(st.integers(0, len(whole)))
     for text in (junk, whole[:cut], whole[:cut] + junk):
@@ -113,13 +113,13 @@ def test_other_bytes_are_refused_or_read_as_something(junk: bytes, update: Any, 
         pb.Update(hello=pb.Hello()),
     ],
 )
-def test_what_is_left_out_is_not_skipped(message: Any) -> None:
+def test_an_incomplete_message_is_rejected(message: Any) -> None:
     with pytest.raises(DecodeError, match="unknown"):
         codec.decode(message.SerializeToString())
 
 
-def test_what_engines_say_is_not_told_as_it_is() -> None:
-    """Tokens never leave; whoever would send them has made a mistake."""
+def test_raw_engine_events_cannot_be_encoded() -> None:
+    """Tokens never leave an agent; encoding them would be a mistake of its author."""
     for event in (UnknownEvent("x"), BlocksStored([1], None, tokens_of([5] * 16), 16)):
         with pytest.raises(TypeError):
             codec.encode(LogBatch(1, 0, [event]))
@@ -130,13 +130,13 @@ def test_a_block_costs_sixteen_bytes() -> None:
     assert len(codec.encode(LogBatch(1, 0, [run]))) < 16 * 1000 + 60
 
 
-def test_an_agents_words_are_bounded() -> None:
-    told = codec.decode(codec.encode(Status(StreamState.BLIND, "x" * 100_000)))
-    assert told == Status(StreamState.BLIND, "x" * codec.MAX_REASON_CHARS)
+def test_reasons_of_an_agent_are_truncated() -> None:
+    decoded = codec.decode(codec.encode(Status(StreamState.BLIND, "x" * 100_000)))
+    assert decoded == Status(StreamState.BLIND, "x" * codec.MAX_REASON_CHARS)
 
 
 @pytest.mark.parametrize(
-    ("change", "what"),
+    ("change", "update"),
     [
         (BlocksRemoved(range(codec.MAX_UPDATE_BLOCKS + 1)), "update of 16,385 blocks exceeds 16,384"),
         (BlocksRemoved(range(2**40, 2**40 + 120_000)), "update of .* bytes exceeds 524,288"),
@@ -147,6 +147,6 @@ def test_an_agents_words_are_bounded() -> None:
         ),
     ],
 )
-def test_what_no_agent_sends_is_refused(change: KvEvent, what: str) -> None:
-    with pytest.raises(DecodeError, match=what):
+def test_an_invalid_message_is_rejected(change: KvEvent, update: str) -> None:
+    with pytest.raises(DecodeError, match=update):
         codec.decode(codec.encode(LogBatch(1, 0, [change])))

@@ -1,4 +1,4 @@
-"""The table at the top of replication/follower.py, row by row, and which agents are a worker's."""
+"""The table at the top of replication/follower.py, row by row, and the agents of a worker."""
 
 from dataclasses import replace
 
@@ -36,12 +36,12 @@ def follower(*updates: Update) -> Follower:
 EXACT_AT_3 = (HELLO, part(), Status(EXACT))
 
 
-def test_a_new_one_asks_for_everything() -> None:
+def test_a_new_follower_asks_for_everything() -> None:
     assert repr(follower()) == "Follower(catching_up, Cursor(epoch=0, next_seq=0))"
     assert follower().handover is None
 
 
-def test_a_snapshot_forgets_first_and_its_parts_add_up() -> None:
+def test_a_snapshot_resets_first_and_its_parts_add_up() -> None:
     made = follower(HELLO)
     assert made.advance(part(is_last=False)) == [Reset("a snapshot follows"), CLEARED]
     assert made.advance(part(1, is_last=False)) == [CLEARED]
@@ -55,7 +55,11 @@ def test_batches_follow_the_snapshot() -> None:
     assert made.advance(batch(3)) == [CLEARED]
     assert (made.advance(batch(3)), made.counts.num_repeats) == ([], 1)
     assert made.advance(batch(4, position=None)) == [CLEARED]
-    assert (made.cursor, made.state, made.handover) == (Cursor(5, 5), EXACT, None)  # in the middle of one
+    assert (made.cursor, made.state, made.handover) == (
+        Cursor(5, 5),
+        EXACT,
+        None,
+    )  # in the middle of a snapshot
     made.advance(batch(5))
     assert (made.handover, made.counts.num_batches) == (HERE, 3)
 
@@ -75,7 +79,7 @@ def test_batches_follow_the_snapshot() -> None:
         (EXACT_AT_3, part(1), "part 1 of a snapshot where part 0 was due"),
     ],
 )
-def test_what_does_not_follow_is_an_error(before: tuple[Update, ...], update: Update, words: str) -> None:
+def test_an_update_out_of_order_is_an_error(before: tuple[Update, ...], update: Update, words: str) -> None:
     with pytest.raises(LogError, match=words):
         follower(*before).advance(update)
 
@@ -85,7 +89,7 @@ def test_a_sample_changes_nothing() -> None:
     assert (made.advance(Sample(5, 3, 0, [])), made.cursor, made.state) == ([], Cursor(5, 3), EXACT)
 
 
-def test_after_a_gap_it_asks_from_there() -> None:
+def test_after_a_gap_the_follower_asks_from_there() -> None:
     made = follower(*EXACT_AT_3)
     with pytest.raises(LogError):
         made.advance(batch(5))
@@ -94,7 +98,7 @@ def test_after_a_gap_it_asks_from_there() -> None:
 
 
 @pytest.mark.parametrize("last", [None, part(2), part(7)])
-def test_a_snapshot_that_was_cut_is_asked_for_again(last: SnapshotPart | None) -> None:
+def test_a_truncated_snapshot_is_asked_for_again(last: SnapshotPart | None) -> None:
     made = follower(*EXACT_AT_3, part(is_last=False))
     if last:
         with pytest.raises(LogError):
@@ -103,7 +107,7 @@ def test_a_snapshot_that_was_cut_is_asked_for_again(last: SnapshotPart | None) -
     assert (made.cursor, made.handover) == (Cursor(), None)
 
 
-def test_what_was_known_when_it_was_lost_can_be_handed_over() -> None:
+def test_the_position_of_a_lost_agent_can_be_handed_over() -> None:
     made = follower(*EXACT_AT_3, Status(CATCHING_UP))
     made.lost()
     assert (made.handover, made.state, made.blind_reason) == (HERE, CATCHING_UP, None)
@@ -113,7 +117,7 @@ def test_what_was_known_when_it_was_lost_can_be_handed_over() -> None:
     assert (made.handover, made.cursor) == (None, Cursor())
 
 
-def test_what_was_not_all_is_handed_over_as_such() -> None:
+def test_an_incomplete_position_is_handed_over_with_its_reason() -> None:
     made = follower(HELLO, part(), Status(BLIND, "a gap"))
     made.lost()
     assert (made.handover, made.blind_reason) == (HERE, "a gap")
@@ -122,7 +126,7 @@ def test_what_was_not_all_is_handed_over_as_such() -> None:
 
 
 @pytest.mark.parametrize(("position", "is_proof"), [(Position(), True), (Position(9, 0, 1.0), False)])
-def test_a_position_that_proves_nothing_is_not_handed_over(position: Position, is_proof: bool) -> None:
+def test_a_position_without_a_proof_is_not_handed_over(position: Position, is_proof: bool) -> None:
     made = follower(*EXACT_AT_3, batch(3, position=position))
     assert (made.handover == position) is is_proof
 
@@ -143,23 +147,23 @@ def test_a_position_that_proves_nothing_is_not_handed_over(position: Position, i
         (replace(HELLO, status=Status(CATCHING_UP)), False, "it is catching up"),
     ],
 )
-def test_which_agents_are_a_workers(hello: Hello, is_named: bool, words: str | None) -> None:
+def test_the_agents_of_a_worker_are_recognized(hello: Hello, is_named: bool, words: str | None) -> None:
     why = refusal(hello, WORKER, 123.25, is_named=is_named)
     assert (why is None) is (words is None) and (words or "") in (why or "")
 
 
-def test_an_engine_that_does_not_tell_its_start_is_known_by_its_port() -> None:
+def test_an_engine_without_a_start_time_is_recognized_by_its_port() -> None:
     assert refusal(HELLO, WORKER, None, is_named=False) is None
 
 
 @pytest.mark.parametrize("url", ["", "http://[", "http://a:99999", "x" * 100_000])
-def test_an_agent_that_names_no_url_is_not_followed(url: str) -> None:
+def test_an_agent_without_a_url_is_not_followed(url: str) -> None:
     for is_named in (False, True):
         why = refusal(replace(HELLO, engine_url=url), WORKER, None, is_named=is_named)
         assert why and why.startswith("the URL of its engine is invalid: ") and len(why) < 300
 
 
-def test_a_cut_forgets_and_is_blind_under_its_reason() -> None:
+def test_a_cut_resets_and_is_blind_under_its_reason() -> None:
     made = follower(*EXACT_AT_3)
     made.cut("too much")
     assert (made.state, made.blind_reason, made.cursor, made.handover) == (BLIND, "too much", Cursor(), None)

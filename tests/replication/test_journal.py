@@ -1,4 +1,4 @@
-"""Log and snapshot: whoever reads them, whenever and however often interrupted, knows what was applied."""
+"""Log and snapshot: every reader, however often interrupted, has exactly the applied blocks."""
 
 import random
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ EXACT = Status(StreamState.EXACT)
 
 
 class Gateway:
-    """One that reads, at its own pace, over a connection that may break."""
+    """Gateway that reads at its own pace, over a connection that may break."""
 
     def __init__(self, journal: Journal) -> None:
         self.index = MemoryIndex()
@@ -41,7 +41,7 @@ class Gateway:
         self.last: bytes | None = None
 
     def step(self) -> bool:
-        """One message; False if there is none."""
+        """Read one message; False if there is none."""
         self.last = self.reader.next()
         if self.last is not None:
             self.take(self.last)
@@ -62,8 +62,8 @@ class Gateway:
         return None
 
 
-class Told(RuleBasedStateMachine):
-    """An engine, its agent and three gateways. Limits are small: the log is short, parts are tiny."""
+class JournalMachine(RuleBasedStateMachine):
+    """State machine of an engine, its agent and three gateways. Limits are small: a short log, tiny parts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Told(RuleBasedStateMachine):
         self.patch.undo()
 
     def start_agent(self) -> None:
-        """The engine replays what happened since it began."""
+        """Start the agent; the engine replays its batches since it began."""
         self.inventory = Inventory(ROOT, 4)
         self.epoch += 1
         self.journal = Journal(self.inventory.snapshot, self.epoch, max_bytes=400)
@@ -99,7 +99,7 @@ class Told(RuleBasedStateMachine):
 
     @rule(start=st.integers(0, 2), num=st.integers(1, 6), medium=st.sampled_from(["GPU", "GPU", "CPU"]))
     def store(self, start: int, num: int, medium: str) -> None:
-        """One of three conversations, from its first block on."""
+        """Store one of three conversations, from its first block on."""
         ids = [start * 100 + i for i in range(num * 4)]
         names = [start * 100 + i + 1 for i in range(num)]
         self.happens(stored(ids, names, medium=medium))
@@ -134,7 +134,7 @@ class Told(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 2))
     def loses_its_connection(self, which: int) -> None:
-        """What the reader had taken off the log was lost with it."""
+        """Break the connection; messages that the reader took off the log are lost with it."""
         self.gateways[which].reader.next()
         self.gateways[which].connect(self.journal)
 
@@ -169,12 +169,12 @@ class Told(RuleBasedStateMachine):
         assert sum(map(len, self.journal._log)) == self.journal._num_bytes <= 400
 
 
-Told.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
-test_told: Any = Told.TestCase
+JournalMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+test_journal_machine: Any = JournalMachine.TestCase
 
 
 def made(num: int = 0, max_bytes: int = 1 << 20) -> tuple[Inventory, Journal]:
-    """With `num` batches of a block each."""
+    """Journal with `num` batches of a block each."""
     inventory = Inventory(ROOT, 4)
     journal = Journal(inventory.snapshot, 5, max_bytes=max_bytes)
     journal.status = EXACT
@@ -198,7 +198,7 @@ def kinds(reader: Reader) -> list[str]:
     return [type(update).__name__ for update in everything(reader)]
 
 
-def test_a_new_reader_is_given_a_snapshot_then_what_is_new() -> None:
+def test_a_new_reader_gets_a_snapshot_then_new_batches() -> None:
     inventory, journal = made(3)
     reader = journal.read()
     assert kinds(reader) == ["SnapshotPart", "Status"]
@@ -209,19 +209,19 @@ def test_a_new_reader_is_given_a_snapshot_then_what_is_new() -> None:
     assert kinds(reader) == ["Status"]
 
 
-def test_one_that_was_away_is_given_what_it_lacks() -> None:
+def test_a_returned_reader_gets_the_batches_that_it_lacks() -> None:
     _, journal = made(5)
     assert [u.seq for u in everything(journal.read(5, 3)) if isinstance(u, LogBatch)] == [3, 4]
     assert kinds(journal.read(5, 5)) == ["Status"]
 
 
 @pytest.mark.parametrize("cursor", [(4, 3), (5, 6), (6, 0)])
-def test_one_from_elsewhere_is_given_a_snapshot(cursor: tuple[int, int]) -> None:
+def test_a_reader_from_another_epoch_gets_a_snapshot(cursor: tuple[int, int]) -> None:
     _, journal = made(5)
     assert kinds(journal.read(*cursor)) == ["SnapshotPart", "Status"]
 
 
-def test_one_that_is_slower_than_the_log_is_long_is_given_a_snapshot() -> None:
+def test_a_reader_behind_the_log_gets_a_snapshot() -> None:
     inventory, journal = made(3, max_bytes=500)
     reader = journal.read()
     assert kinds(reader) == ["SnapshotPart", "Status"]
@@ -233,7 +233,7 @@ def test_one_that_is_slower_than_the_log_is_long_is_given_a_snapshot() -> None:
     assert reader.num_snapshots == 2
 
 
-def test_a_snapshot_is_used_again_until_the_log_behind_it_is_longer_than_itself() -> None:
+def test_a_snapshot_is_reused_until_the_log_behind_it_is_longer() -> None:
     inventory, journal = made(100)
     assert kinds(journal.read()) == kinds(journal.read()) == ["SnapshotPart", "Status"]
     assert journal.num_snapshots == 1
@@ -245,7 +245,7 @@ def test_a_snapshot_is_used_again_until_the_log_behind_it_is_longer_than_itself(
     assert journal.num_snapshots == 2
 
 
-def test_an_epoch_that_begins_cuts_a_snapshot() -> None:
+def test_a_new_epoch_cuts_a_snapshot() -> None:
     inventory, journal = made()
     journal.append(inventory.apply(stored(range(4 * 3000), list(range(1, 3001)))), None)
     reader = journal.read()
@@ -269,11 +269,11 @@ def test_parts_of_a_snapshot_are_small_and_the_last_has_the_position() -> None:
     assert max(map(len, journal.snapshot().parts)) < 40_000
 
 
-def test_what_it_shows() -> None:
+def test_its_repr_shows_the_state() -> None:
     assert repr(made(2)[1]) == "Journal(epoch=5, next_seq=2, 2 batches, 139 bytes)"
 
 
-def test_a_store_of_an_engine_is_told_without_tokens() -> None:
+def test_a_store_of_an_engine_is_published_without_tokens() -> None:
     _, journal = made(1)
     (batch,) = (u for u in everything(journal.read(5, 0)) if isinstance(u, LogBatch))
     assert not any(isinstance(change, BlocksStored) for change in batch.changes)

@@ -1,4 +1,6 @@
-"""A journal on its way into a Redis that the test plays: what is written, again, anew, and never twice."""
+"""A journal on its way into a Redis that the test plays: writes, repeated writes, new snapshots, and no
+duplicates.
+"""
 
 from typing import Any
 
@@ -20,7 +22,7 @@ LEASE = Lease(1, "1:a")
 
 
 class PlayedLog:
-    """What `WorkerLog` promises: all or none, once, behind what lies there."""
+    """Log with the guarantees of `WorkerLog`: all or none, once, behind the last entry."""
 
     def __init__(self) -> None:
         self.entries: dict[str, bytes] = {}
@@ -79,11 +81,11 @@ class World:
     async def write(self) -> bool:
         return await self.writer.write(LEASE)
 
-    def told(self) -> list[Update]:
+    def updates(self) -> list[Update]:
         return list(map(decode, self.log.entries.values()))
 
     def seqs(self) -> list[int]:
-        return [each.seq for each in self.told() if isinstance(each, LogBatch)]
+        return [each.seq for each in self.updates() if isinstance(each, LogBatch)]
 
 
 @pytest.fixture
@@ -91,18 +93,18 @@ def world() -> World:
     return World()
 
 
-async def test_a_snapshot_first_then_batches_and_states(world: World) -> None:
+async def test_a_snapshot_is_written_first_then_batches_and_states(world: World) -> None:
     world.store(2)
     assert await world.write()
-    assert len(world.log.parts) == 1 and world.told() == [EXACT]
+    assert len(world.log.parts) == 1 and world.updates() == [EXACT]
     world.store(2)
     world.rank.journal.status = Status(StreamState.BLIND, "why")
     assert await world.write() and await world.write()
-    assert world.seqs() == [2, 3] and world.told()[-1] == Status(StreamState.BLIND, "why")
+    assert world.seqs() == [2, 3] and world.updates()[-1] == Status(StreamState.BLIND, "why")
     assert world.writer.has_written_all and not world.writer.num_queued
 
 
-async def test_a_batch_of_the_engines_is_written_whole(world: World) -> None:
+async def test_a_batch_of_the_engine_is_written_whole(world: World) -> None:
     await world.write()
     world.store(3, is_whole=False)
     await world.write()
@@ -112,7 +114,7 @@ async def test_a_batch_of_the_engines_is_written_whole(world: World) -> None:
     assert world.seqs() == [0, 1, 2, 3]
 
 
-async def test_what_was_not_answered_is_there_once(world: World) -> None:
+async def test_an_unanswered_write_is_stored_once(world: World) -> None:
     await world.write()
     world.store(2)
     world.log.is_answer_lost = True
@@ -123,7 +125,7 @@ async def test_what_was_not_answered_is_there_once(world: World) -> None:
     assert world.seqs() == [0, 1, 2, 3] and world.log.kept == [""]
 
 
-async def test_who_is_fenced_stops(world: World) -> None:
+async def test_a_fenced_writer_stops(world: World) -> None:
     await world.write()
     world.store()
     world.log.is_fenced = True
@@ -131,13 +133,13 @@ async def test_who_is_fenced_stops(world: World) -> None:
     assert world.seqs() == [] and not world.writer.has_written_all
 
 
-async def test_a_log_that_was_lost_is_begun_anew(world: World) -> None:
+async def test_a_lost_log_is_written_again_from_a_snapshot(world: World) -> None:
     world.store()
     await world.write()
     world.log.entries, world.log.parts = {}, []
     world.store()
     await world.write()
-    assert world.rank.journal.epoch == 6 and world.told() == [EXACT]
+    assert world.rank.journal.epoch == 6 and world.updates() == [EXACT]
     (part,) = map(decode, world.log.parts)
     assert part.epoch == 6 and sum(len(run.blocks) for run in part.changes) == 2  # type: ignore[union-attr]
     world.store()
@@ -145,7 +147,7 @@ async def test_a_log_that_was_lost_is_begun_anew(world: World) -> None:
     assert world.seqs() == [0] and world.log.kept == ["", ""]
 
 
-async def test_the_journal_is_the_queue_to_its_bound() -> None:
+async def test_the_journal_is_the_write_queue_up_to_its_bound() -> None:
     world = World(max_bytes=500)
     await world.write()
     world.log.is_away = True
@@ -156,7 +158,7 @@ async def test_the_journal_is_the_queue_to_its_bound() -> None:
     world.store()
     await world.write()
     assert world.seqs() == [0, 1, 2, 3] and world.log.kept == [""]
-    world.store(50)  # more than is kept
+    world.store(50)  # more than the journal keeps
     await world.write()
     assert world.log.kept == ["", ""] and world.rank.journal.epoch == 6
 
@@ -170,7 +172,7 @@ async def test_another_epoch_begins_with_its_snapshot(world: World) -> None:
     assert world.log.kept == ["", ""] and world.rank.journal.epoch == 9 and world.seqs() == []
 
 
-async def test_a_log_that_is_long_is_cut_behind_the_last_snapshot(
+async def test_a_long_log_is_cut_behind_the_last_snapshot(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer_module, "MIN_LOG_BYTES", 100)
@@ -180,20 +182,20 @@ async def test_a_log_that_is_long_is_cut_behind_the_last_snapshot(
         await world.write()
     assert len(world.log.kept) > 1 and all(world.log.kept[1:])
     assert world.log.kept[1] == "5-0" and world.rank.journal.epoch == 5
-    assert world.seqs() == list(range(32))  # nothing twice; what is cut is Redis's part
+    assert world.seqs() == list(range(32))  # no duplicates; trimming is the server's part
 
 
-async def test_one_goes_on_behind_another(world: World) -> None:
+async def test_a_writer_resumes_behind_another(world: World) -> None:
     world.store(2)
     await world.write()
-    heir = LogWriter(world.log, world.rank, world.renumber)
-    heir.resume(world.log.last, 10, 10)
+    successor = LogWriter(world.log, world.rank, world.renumber)
+    successor.resume(world.log.last, 10, 10)
     world.store()
-    await heir.write(LEASE)
+    await successor.write(LEASE)
     assert world.seqs() == [2] and world.log.kept == [""]
 
 
-async def test_what_others_wrote_there_is_written_over(world: World) -> None:
+async def test_foreign_entries_are_overwritten(world: World) -> None:
     world.store(2)
     await world.write()
     assert world.writer.last == world.log.last
@@ -201,10 +203,10 @@ async def test_what_others_wrote_there_is_written_over(world: World) -> None:
     world.writer.rewrite()
     assert not world.writer.has_written_all
     await world.write()
-    assert world.told() == [EXACT] and world.log.kept == ["", ""] and world.writer.last == world.log.last
+    assert world.updates() == [EXACT] and world.log.kept == ["", ""] and world.writer.last == world.log.last
 
 
-async def test_what_lies_there_is_not_known_without_an_answer(world: World) -> None:
+async def test_the_last_entry_is_unknown_after_an_unanswered_write(world: World) -> None:
     await world.write()
     world.store()
     world.log.is_answer_lost = True

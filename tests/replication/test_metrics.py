@@ -8,7 +8,7 @@ from gateway.replication.metrics import ReplicaCollector
 from gateway.replication.session import DELAY_BOUNDS_S, ReplicaCounts
 
 
-def test_all_is_exposed() -> None:
+def test_all_metrics_are_exposed() -> None:
     delays = Histogram(DELAY_BOUNDS_S)
     delays.observe(0.003)
     holds = SimpleNamespace(leader=SimpleNamespace(num_queued=4), counts=ReplicaCounts(1, 2, 3, 5))

@@ -1,4 +1,4 @@
-"""What an engine's events become when an agent applies them: batches with positions, epochs, states."""
+"""Events of an engine applied by an agent: batches with positions, epochs, states."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ class World:
             self.subscription.replayed([b"", b"kv", seq_frame(seq), body])
         self.subscription.replayed([b"", END, b""])
 
-    def told(self) -> list[Any]:
+    def updates(self) -> list[Any]:
         updates = []
         while (data := self.reader.next()) is not None:
             updates.append(decode(data))
@@ -59,7 +59,7 @@ class World:
 def exact(*bodies: bytes) -> World:
     world = World()
     world.replay(*bodies)
-    assert [type(update) for update in world.told()] == [SnapshotPart, Status]
+    assert [type(update) for update in world.updates()] == [SnapshotPart, Status]
     assert world.rank.journal.status == Status(StreamState.EXACT)
     return world
 
@@ -68,63 +68,63 @@ def test_a_batch_of_the_engine_is_a_batch_of_the_log() -> None:
     world = exact(payload(1, 2))
     wakes = world.num_wakes
     world.live(1, payload(3, parent=2, ts=2))
-    (batch,) = world.told()
+    (batch,) = world.updates()
     assert isinstance(batch, LogBatch) and batch.position is not None
     assert (batch.seq, batch.position.next_seq, batch.position.ts) == (1, 2, 2.0)
     assert batch.position.digest == world.subscription.stream.position.digest
     assert world.num_wakes == wakes + 1
-    assert not world.subscription.continue_work()  # nothing happened: nothing is told
-    assert (world.told(), world.num_wakes) == ([], wakes + 1)
+    assert not world.subscription.continue_work()  # no event: no update
+    assert (world.updates(), world.num_wakes) == ([], wakes + 1)
 
 
-def test_a_batch_that_changes_nothing_moves_the_position() -> None:
+def test_a_batch_without_changes_moves_the_position() -> None:
     world = exact(payload(1))
     world.live(1, payload(ts=2))
-    (batch,) = world.told()
+    (batch,) = world.updates()
     assert (list(batch.changes), batch.position.next_seq) == ([], 2)
 
 
-def test_a_large_batch_comes_in_parts_and_only_its_end_is_a_position() -> None:
+def test_a_large_batch_is_split_and_only_its_end_has_a_position() -> None:
     world = exact(payload(1))
     world.live(1, payload(*range(10, 10 + 3 * PORTION_BLOCKS), ts=2))
     while world.subscription.continue_work():
         pass
-    *parts, last = world.told()
+    *parts, last = world.updates()
     assert len(parts) >= 2 and all(part.position is None for part in parts)
     assert last.position.next_seq == 2
 
 
-def test_a_gap_is_told_as_catching_up_and_then_as_exact() -> None:
+def test_a_gap_is_published_as_catching_up_and_then_exact() -> None:
     world = exact(payload(1))
     world.live(2, payload(3, parent=2, ts=3))
-    assert world.told() == [Status(StreamState.CATCHING_UP)]
+    assert world.updates() == [Status(StreamState.CATCHING_UP)]
     for seq, body in enumerate((payload(1), payload(2, parent=1, ts=2))):
         world.subscription.replayed([b"", b"kv", seq_frame(seq), body])
     world.subscription.replayed([b"", END, b""])
-    assert [type(update) for update in world.told()] == [LogBatch, LogBatch, Status]
+    assert [type(update) for update in world.updates()] == [LogBatch, LogBatch, Status]
     assert world.rank.inventory.num_blocks == 3
 
 
-def test_an_engine_that_restarted_is_a_new_epoch() -> None:
+def test_a_restarted_engine_begins_a_new_epoch() -> None:
     world = exact(payload(1, 2))
     before, world.now = world.rank.journal.epoch, 900  # the clock was set back
     world.subscription.disconnected()
     world.replay()
     world.replay()
     assert world.rank.journal.epoch == before + 1
-    updates = world.told()
+    updates = world.updates()
     assert isinstance(updates[-2], SnapshotPart) and list(updates[-2].changes) == []
     assert updates[-1] == Status(StreamState.EXACT)
 
 
-def test_an_agent_that_missed_something_says_so() -> None:
+def test_an_agent_that_missed_events_publishes_it() -> None:
     world = World(can_replay=False)
     world.live(5, payload(1))
-    assert world.told()[-1] == Status(StreamState.BLIND, "a gap without a replay endpoint")
+    assert world.updates()[-1] == Status(StreamState.BLIND, "a gap without a replay endpoint")
     assert world.rank.inventory.num_blocks == 1
 
 
-def test_a_worker_that_is_gone_wakes_its_readers_and_is_told_no_more() -> None:
+def test_a_dropped_worker_wakes_its_readers_and_gets_no_more_updates() -> None:
     world = exact(payload(1))
     wakes, rank = world.num_wakes, world.rank
     world.store.drop_worker(W)
@@ -133,7 +133,7 @@ def test_a_worker_that_is_gone_wakes_its_readers_and_is_told_no_more() -> None:
     world.store.drop_worker(W)
 
 
-def test_every_life_of_a_worker_has_an_epoch_of_its_own() -> None:
+def test_each_process_of_a_worker_has_its_own_epoch() -> None:
     world = World()
     first = world.rank.journal.epoch
     world.store.add_worker(W, ROOT, BLOCK_SIZE)
@@ -144,7 +144,7 @@ def test_every_life_of_a_worker_has_an_epoch_of_its_own() -> None:
     assert (first, second, world.store.ranks[W].journal.epoch) == (1000, 1001, 5000)
 
 
-def test_a_worker_of_unknown_block_size_has_no_shelf() -> None:
+def test_a_worker_of_unknown_block_size_has_no_rank() -> None:
     world = World()
     world.store.add_worker(WorkerId("other:1"), ROOT, None)
     assert list(world.store.ranks) == [W]

@@ -1,4 +1,4 @@
-"""What healing finds out of a worker whose events go to a shelf: in the journal, for all."""
+"""Recovery of a worker with a rank store: its findings are in the journal, for all gateways."""
 
 from collections.abc import Sequence
 
@@ -31,7 +31,7 @@ KEEP_S = 60.0
 
 
 class Follows:
-    """Another gateway, or the one that has the shelf."""
+    """Another gateway, or the leader of the worker."""
 
     def __init__(self, reader: Reader) -> None:
         self.known = Known(W)
@@ -50,7 +50,7 @@ class Follows:
 
 
 class World(ShelfWorld):
-    """A worker whose stream is BLIND: the first that was heard is number 5, behind block 2."""
+    """Worker with a BLIND stream: its first batch was number 5, behind block 2."""
 
     def __init__(self) -> None:
         super().__init__(can_replay=False)
@@ -87,7 +87,7 @@ def world() -> World:
     return World()
 
 
-def test_what_an_answer_proves_all_know_at_once(world: World) -> None:
+def test_blocks_proven_by_an_answer_are_known_to_all_at_once(world: World) -> None:
     early = world.follows()
     assert (early.num_known(), early.state) == (0, StreamState.BLIND)
     wakes = world.num_wakes
@@ -96,7 +96,7 @@ def test_what_an_answer_proves_all_know_at_once(world: World) -> None:
     assert repr(world.healer._targets[W]) == "RankRecoveryTarget(w:1, frozen=False)"
 
 
-def test_who_comes_late_knows_it_too_and_loses_it_when_it_ends(world: World) -> None:
+def test_a_late_follower_gets_proven_blocks_and_loses_them_when_they_expire(world: World) -> None:
     early, late = world.follows(), None
     world.ask(2)
     for _ in range(2):
@@ -109,7 +109,7 @@ def test_who_comes_late_knows_it_too_and_loses_it_when_it_ends(world: World) -> 
     assert late.known.index.applied(W).num_unknown_removals == 0
 
 
-def test_a_run_finds_its_place_in_all_and_goes_by_its_own_name(world: World) -> None:
+def test_an_orphan_run_finds_its_parent_at_every_gateway(world: World) -> None:
     early = world.follows()
     world.decide("d2")
     world.live(6, payload(3, 4, parent=2, ts=2))
@@ -122,7 +122,7 @@ def test_a_run_finds_its_place_in_all_and_goes_by_its_own_name(world: World) -> 
     assert (early.num_known(), world.follows().num_known()) == (3, 3)
 
 
-def test_while_a_snapshot_is_made_nothing_is_learnt_and_nothing_ends(world: World) -> None:
+def test_nothing_is_proven_or_expires_while_a_snapshot_is_made(world: World) -> None:
     early = world.follows()
     world.ask(1)
     world.rank.is_frozen = True
@@ -133,22 +133,22 @@ def test_while_a_snapshot_is_made_nothing_is_learnt_and_nothing_ends(world: Worl
     world.rank.is_frozen = False
     world.settle()
     assert early.num_known() == 0
-    world.answer("d2", 2)  # which was answered
+    world.answer("d2", 2)  # answered meanwhile
     assert early.num_known() == 0
 
 
-def test_in_the_middle_of_a_batch_of_the_engines_nobody_could_go_on(world: World) -> None:
+def test_a_proof_within_a_batch_of_the_engine_has_no_position(world: World) -> None:
     world.live(6, payload(*range(10, 10 + 3 * PORTION_BLOCKS), ts=2))
-    world.told()
+    world.updates()
     world.ask(2)
-    (batch,) = world.told()
+    (batch,) = world.updates()
     assert isinstance(batch, LogBatch) and batch.changes and batch.position is None
     while world.subscription.continue_work():
         pass
-    assert world.told()[-1].position.next_seq == 7
+    assert world.updates()[-1].position.next_seq == 7
 
 
-def test_who_takes_over_takes_proofs_back(world: World) -> None:
+def test_a_takeover_withdraws_proofs(world: World) -> None:
     early = world.follows()
     world.ask(2)
     assert early.num_known() == 2
@@ -156,19 +156,19 @@ def test_who_takes_over_takes_proofs_back(world: World) -> None:
     world.store.withdraw_proofs(W)
     world.store.withdraw_proofs(W)
     assert (early.num_known(), world.rank.inventory.num_blocks) == (0, 0)
-    *_, batch = [update for update in world.told() if isinstance(update, LogBatch)]
+    *_, batch = [update for update in world.updates() if isinstance(update, LogBatch)]
     assert (list(batch.changes), batch.position) == ([BlocksRemoved(BLOCKS[:2], *LINKS)], position)
 
 
-def test_one_whose_lease_is_lost_heals_no_more(world: World) -> None:
+def test_a_lost_lease_ends_recovery(world: World) -> None:
     world.healer.close(world.recovery)
     world.ask(2)
     world.settle()
     assert (world.own.num_known(), world.healer._targets) == (0, {})
 
 
-def test_groups_beside_full_attention_bound_what_is_known(world: World) -> None:
-    """Whose blocks' names alone the shelf has: our own index joins them."""
+def test_other_kv_groups_bound_proven_blocks(world: World) -> None:
+    """The rank store has only the hashes of their blocks: our own index joins them."""
     window = BlocksStored(
         [7], None, tokens_of([]), BLOCK_SIZE, None, "GPU", 1, "sliding_window", 2 * BLOCK_SIZE
     )

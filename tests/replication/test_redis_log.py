@@ -1,4 +1,4 @@
-"""The lease and the log, on a real server: who may write, what is written once, what is kept."""
+"""Lease and log on a real server: who may write, writes that are stored once, entries that are kept."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ E = 5
 
 @pytest.fixture
 async def logs(server: Server) -> AsyncIterator[list[WorkerLog]]:
-    """Two gateways'."""
+    """Logs of two gateways."""
     async with open_client(server.options()) as client:
         yield [WorkerLog(client, KEYS, name, lease_s=60.0) for name in ("a", "b")]
 
@@ -47,7 +47,7 @@ def written(server: Server) -> list[str]:
         return [name.decode() for name, _ in client.xrange(KEYS.log)]
 
 
-async def test_a_lease_is_of_one(logs: list[WorkerLog], server: Server) -> None:
+async def test_a_lease_has_one_holder(logs: list[WorkerLog], server: Server) -> None:
     a, b = logs
     lease = await leased(a)
     wait_s = await b.acquire(if_known=False)
@@ -60,7 +60,7 @@ async def test_a_lease_is_of_one(logs: list[WorkerLog], server: Server) -> None:
     assert (await leased(b)).fence > lease.fence
 
 
-async def test_fences_grow_also_when_all_was_lost(logs: list[WorkerLog], server: Server) -> None:
+async def test_fences_grow_even_after_redis_was_emptied(logs: list[WorkerLog], server: Server) -> None:
     first = await leased(logs[0])
     await logs[0].release(first)
     second = await leased(logs[0])
@@ -80,14 +80,14 @@ async def test_a_lease_expires_by_the_servers_clock(server: Server) -> None:
         assert not await a.renew(lease)
 
 
-async def test_who_has_no_log_waits_for_who_had(logs: list[WorkerLog]) -> None:
+async def test_a_gateway_without_a_log_waits_for_the_last_leader(logs: list[WorkerLog]) -> None:
     a, b = logs
     assert await b.acquire(if_known=True) is None
     await a.replace(await leased(a), [b"part"], "", (batch_id(E, 0), b"state"))
     assert isinstance(await b.acquire(if_known=True), float)
 
 
-async def test_one_whose_lease_is_anothers_writes_nothing(logs: list[WorkerLog], server: Server) -> None:
+async def test_a_writer_without_the_lease_is_fenced(logs: list[WorkerLog], server: Server) -> None:
     a, b = logs
     was = await leased(a)
     assert await a.append(was, START, [(batch_id(E, 0), b"0")]) is Written.OK
@@ -101,7 +101,7 @@ async def test_one_whose_lease_is_anothers_writes_nothing(logs: list[WorkerLog],
     assert await b.append(lease, batch_id(E, 0), [(batch_id(E, 1), b"1")]) is Written.OK
 
 
-async def test_what_is_told_again_is_there_once(logs: list[WorkerLog], server: Server) -> None:
+async def test_a_repeated_write_is_stored_once(logs: list[WorkerLog], server: Server) -> None:
     a, _ = logs
     lease, entries = await leased(a), [(batch_id(E, seq), b"x") for seq in range(3)]
     for _ in range(2):
@@ -109,7 +109,7 @@ async def test_what_is_told_again_is_there_once(logs: list[WorkerLog], server: S
     assert written(server) == [name for name, _ in entries]
 
 
-async def test_a_log_that_is_not_as_it_was_left_is_torn(logs: list[WorkerLog], server: Server) -> None:
+async def test_a_log_changed_by_another_writer_is_torn(logs: list[WorkerLog], server: Server) -> None:
     a, _ = logs
     lease = await leased(a)
     assert await a.append(lease, START, [(batch_id(E, 0), b"0")]) is Written.OK
@@ -120,7 +120,7 @@ async def test_a_log_that_is_not_as_it_was_left_is_torn(logs: list[WorkerLog], s
 
 
 @pytest.mark.parametrize("num_parts", [1, 64, 65, 200])
-async def test_a_snapshot_is_read_as_it_was_written(logs: list[WorkerLog], num_parts: int) -> None:
+async def test_a_snapshot_is_read_as_written(logs: list[WorkerLog], num_parts: int) -> None:
     a, b = logs
     parts = [b"%d" % i for i in range(num_parts)]
     assert await a.replace(await leased(a), parts, "", (batch_id(E, 0), b"state")) is Written.OK
@@ -128,7 +128,7 @@ async def test_a_snapshot_is_read_as_it_was_written(logs: list[WorkerLog], num_p
     assert [(e.data, e.epoch, e.place) for e in await b.read(START)] == [(b"state", E, STATES)]
 
 
-async def test_a_snapshot_cuts_the_log_behind_what_is_kept(logs: list[WorkerLog], server: Server) -> None:
+async def test_a_snapshot_trims_the_log_behind_it(logs: list[WorkerLog], server: Server) -> None:
     a, b = logs
     lease = await leased(a)
     await a.append(lease, START, [(batch_id(E, seq), b"x") for seq in range(200)])
@@ -139,7 +139,7 @@ async def test_a_snapshot_cuts_the_log_behind_what_is_kept(logs: list[WorkerLog]
     assert await b.last_id() == state[0]
 
 
-async def test_all_of_a_worker_expires_when_nobody_renews(logs: list[WorkerLog], server: Server) -> None:
+async def test_all_keys_of_a_worker_expire_without_a_renewal(logs: list[WorkerLog], server: Server) -> None:
     a, _ = logs
     lease = await leased(a)
     await a.append(lease, START, [(batch_id(E, 0), b"x")])
@@ -149,7 +149,7 @@ async def test_all_of_a_worker_expires_when_nobody_renews(logs: list[WorkerLog],
     assert all(0 < server.ask("TTL", key) <= 600 for key in server.names())
 
 
-def test_places_are_in_the_order_of_what_is_told() -> None:
+def test_entry_ids_are_in_the_order_of_updates() -> None:
     first, second = batch_id(E, 0), batch_id(E, 1)
     states = [state_id(START, E, 0), state_id(first, E, 1), second]
     states.insert(2, state_id(states[1], E, 1))
@@ -158,7 +158,7 @@ def test_places_are_in_the_order_of_what_is_told() -> None:
     assert after_id(0, 0) == START and after_id(E, 1) == first
 
 
-async def test_who_renews_is_told_what_lies_there(logs: list[WorkerLog], server: Server) -> None:
+async def test_a_renewal_returns_the_last_entry(logs: list[WorkerLog], server: Server) -> None:
     a, b = logs
     lease = await leased(a)
     assert await a.renew(lease) == START
@@ -187,14 +187,12 @@ async def test_a_lease_is_not_renewed_without_memory(logs: list[WorkerLog], serv
     assert await a.renew(lease) == START
 
 
-async def test_a_fence_that_is_no_number_is_none(logs: list[WorkerLog], server: Server) -> None:
+async def test_an_unreadable_fence_is_replaced(logs: list[WorkerLog], server: Server) -> None:
     server.ask("SET", KEYS.fence, "nonsense")
     assert (await leased(logs[0])).fence > 1_600_000_000_000
 
 
-async def test_what_others_wrote_into_the_log_is_an_entry_all_the_same(
-    logs: list[WorkerLog], server: Server
-) -> None:
+async def test_foreign_entries_of_the_log_are_read_as_empty(logs: list[WorkerLog], server: Server) -> None:
     for number, time in enumerate(("x", "9" * 5000, "-1", ""), 1):
         server.ask("XADD", KEYS.log, f"1-{number}", "t", time)
     assert [(entry.written_us, entry.data) for entry in await logs[0].read(START)] == [(0, b"")] * 4

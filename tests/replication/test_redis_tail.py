@@ -1,4 +1,4 @@
-"""What is added to logs, as those who follow them see it."""
+"""Entries added to logs, as followers get them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -42,12 +42,12 @@ def add(server: Server, key: str, *numbers: int) -> None:
 
 
 def taken(followed: FollowedLog) -> list[bytes]:
-    told = [entry.data for entry in followed.entries]
+    entries = [entry.data for entry in followed.entries]
     followed.entries.clear()
-    return told
+    return entries
 
 
-async def test_each_has_its_own_from_where_it_was(server: Server) -> None:
+async def test_each_follower_gets_its_own_entries_from_its_position(server: Server) -> None:
     add(server, "a", 1, 2, 3)
     async with tailing(server) as tail:
         a, b = tail.follow("a", "1-1"), tail.follow("b", START)
@@ -60,7 +60,7 @@ async def test_each_has_its_own_from_where_it_was(server: Server) -> None:
         assert a.woken.is_set() and a.after == "1-4"
 
 
-async def test_one_that_left_is_told_nothing(server: Server) -> None:
+async def test_an_unfollowed_log_gets_no_entries(server: Server) -> None:
     async with tailing(server) as tail:
         a, again = tail.follow("a", START), tail.follow("a", START)
         tail.unfollow(a)
@@ -74,7 +74,7 @@ async def test_one_that_left_is_told_nothing(server: Server) -> None:
         assert taken(again) == [b"1"]
 
 
-async def test_one_that_does_not_take_holds_nobody_up(
+async def test_a_follower_that_takes_no_entries_delays_no_other(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail_module, "MAX_WAITING", 3)
@@ -86,14 +86,14 @@ async def test_one_that_does_not_take_holds_nobody_up(
         add(server, "b", 1)
         await until(lambda: b.entries)
         assert len(a.entries) == 4
-        told = taken(a)
-        while len(told) < 19:
+        entries = taken(a)
+        while len(entries) < 19:
             await until(lambda: a.entries)
-            told += taken(a)
-        assert told == [str(i).encode() for i in range(1, 20)]
+            entries += taken(a)
+        assert entries == [str(i).encode() for i in range(1, 20)]
 
 
-async def test_a_server_that_is_lost_and_found(server: Server) -> None:
+async def test_a_lost_connection_is_opened_again(server: Server) -> None:
     async with tailing(server) as tail:
         a = tail.follow("a", START)
         await until(lambda: a.is_live)
@@ -115,14 +115,14 @@ async def test_age_is_by_the_servers_clock(server: Server) -> None:
     await client.aclose()
 
 
-async def test_another_server_in_its_place_is_noticed(server: Server) -> None:
+async def test_a_replaced_server_is_noticed(server: Server) -> None:
     with serving() as mortal:
         async with tailing(mortal) as tail:
             followed = tail.follow("a", START)
             await until(lambda: followed.is_live)
             mortal.ask("CLIENT", "KILL", "TYPE", "normal")
             await until(lambda: tail.num_losses == 1 and followed.is_live)
-            assert tail.server == 0  # the same one
+            assert tail.server == 0  # the same server
             mortal.kill()
             mortal.start()
             await until(lambda: followed.is_live and tail.server == 1)

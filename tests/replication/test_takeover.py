@@ -1,4 +1,4 @@
-"""What the next one makes of a snapshot and the log behind it."""
+"""State that the next leader restores from a snapshot and the log behind it."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def left() -> Left:
     return Left()
 
 
-def test_all_that_was_told(left: Left) -> None:
+def test_all_updates_are_restored(left: Left) -> None:
     left.more()
     found = left.inherited()
     assert found
@@ -48,19 +48,19 @@ def test_all_that_was_told(left: Left) -> None:
     assert (found.cursor, found.position, found.status) == (Cursor(E, 2), AT, EXACT)
 
 
-def test_what_the_snapshot_has_already_is_left_out(left: Left) -> None:
+def test_entries_included_in_the_snapshot_are_skipped(left: Left) -> None:
     left.log.insert(0, (E, left.journal.at(0)))
     found = left.inherited()
     assert found and found.inventory.num_blocks == 2 and found.cursor == Cursor(E, 1)
 
 
-def test_a_batch_of_the_engines_that_was_cut_has_no_position(left: Left) -> None:
+def test_a_truncated_batch_of_the_engine_has_no_position(left: Left) -> None:
     left.more(None)
     found = left.inherited()
     assert found and found.position is None
 
 
-def test_what_is_not_whole_is_nothing(left: Left) -> None:
+def test_an_incomplete_log_is_not_restored(left: Left) -> None:
     assert restore(ROOT, 4, [], []) is None
     assert restore(ROOT, 4, [], left.log) is None
     assert restore(ROOT, 4, [b"\xff\xff"], []) is None
@@ -69,7 +69,7 @@ def test_what_is_not_whole_is_nothing(left: Left) -> None:
         assert restore(ROOT, 4, left.parts, [*left.log, odd]) is None
 
 
-def test_blocks_without_their_parents_are_not_inherited(left: Left) -> None:
+def test_blocks_without_their_parents_are_not_restored(left: Left) -> None:
     other = Inventory(ROOT, 4)
     other.apply(stored(range(4), [50]))
     orphans = encode(LogBatch(E, 1, other.apply(stored(range(4, 8), [51], parent=50)), AT))

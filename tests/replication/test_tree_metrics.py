@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from gateway.replication.tree_metrics import TreeCollector
 
 
-def test_all_is_exposed() -> None:
+def test_all_metrics_are_exposed() -> None:
     service: Any = SimpleNamespace(
         is_open=True,
         num_lost=2,

@@ -63,7 +63,7 @@ def sample(metrics: list[Metric], name: str, **labels: str) -> float:
     return found
 
 
-def test_options_reach_the_library() -> None:
+def test_options_reach_the_policy_library() -> None:
     config = load({"policy_medium_worth": ["CPU=0.1"], "policies": {"mine": {"policy": "random"}}}, {})
     library = library_of(config)
     policy = library.policy(config.policy.name)
@@ -71,13 +71,13 @@ def test_options_reach_the_library() -> None:
     assert library.policy("mine").name == "mine"
 
 
-def test_a_text_that_is_given_goes_before_the_file(tmp_path: Path) -> None:
+def test_a_policy_given_as_text_overrides_the_file(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(BROKEN)
     config = load({"policy_file": str(tmp_path / "own.py")}, {})
     assert chosen(ActivePolicy(config, LAST).policy) == 2
 
 
-def test_a_files_policy_is_used_where_none_is_named(tmp_path: Path) -> None:
+def test_the_policy_of_a_file_is_used_where_none_is_named(tmp_path: Path) -> None:
     assert chosen(with_file(tmp_path, LAST).policy) == 2
     assert with_file(tmp_path, LAST).describe()["policy"] == "own"
     assert with_file(tmp_path, LAST, policy="random").policy.name == "random"
@@ -91,26 +91,26 @@ def test_a_files_policy_is_used_where_none_is_named(tmp_path: Path) -> None:
         ("def choose(:", "own.py:1: invalid syntax"),
     ],
 )
-def test_one_that_does_not_do_is_refused_at_the_start(tmp_path: Path, text: str, words: str) -> None:
+def test_an_invalid_policy_is_rejected_at_the_start(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         with_file(tmp_path, text)
     assert words in str(caught.value)
 
 
-async def test_a_file_is_read_anew_and_a_broken_one_changes_nothing(
+async def test_a_file_is_reloaded_and_a_broken_one_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "kvgate.policies")
-    own, told = with_file(tmp_path, LAST), list[Policy]()
-    own.changed = told.append
+    own, policies = with_file(tmp_path, LAST), list[Policy]()
+    own.changed = policies.append
     (tmp_path / "own.py").write_text(BROKEN)
     with pytest.raises(ConfigError):
         await own.reload()
-    assert (told, chosen(own.policy)) == ([], 2)
+    assert (policies, chosen(own.policy)) == ([], 2)
     assert own.describe()["file"]["refused"].startswith("policy own: own.py:2: NameError")
     (tmp_path / "own.py").write_text(FIRST)
     await own.reload()
-    assert [chosen(policy) for policy in told] == [0] and told == [own.policy]
+    assert [chosen(policy) for policy in policies] == [0] and policies == [own.policy]
     assert own.describe()["file"]["refused"] is None
     (tmp_path / "own.py").write_text(LAST)
     await own.reload()
@@ -125,7 +125,7 @@ async def test_a_file_is_read_anew_and_a_broken_one_changes_nothing(
     assert read == ["policies reloaded; active policy: own"] * 2
 
 
-async def test_what_failed_is_counted_over_all_that_were_read(tmp_path: Path) -> None:
+async def test_fallbacks_are_counted_over_all_reloads(tmp_path: Path) -> None:
     own = with_file(tmp_path, MOODY, policy_budget_ms=10_000.0)
     for _ in range(2):
         assert isinstance(own.policy, Guard)
@@ -146,9 +146,7 @@ def test_costs_are_explained_by_the_policy_that_made_them() -> None:
     assert plain.parts_of(replace(made, policy="random")) == ()
 
 
-def test_a_policy_that_cannot_explain_itself_is_no_trouble(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_policy_that_fails_to_explain_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     own = with_file(tmp_path, EXPLAINS)
     made = replace(decision("d"), policy="own", query=Query("odd", 1))
     assert own.parts_of(made) == ()
@@ -156,7 +154,7 @@ def test_a_policy_that_cannot_explain_itself_is_no_trouble(
     assert own.parts_of(replace(made, query=Query("m", 1))) == [{"own_s": 1.0}]
 
 
-def test_several_policies_share_the_sessions() -> None:
+def test_sessions_are_split_between_the_policies_of_an_ab_test() -> None:
     own = active_policy(policy_ab={"prefix_overlap": 90.0, "latency_slo": 10.0})
     assert [(arm["name"], arm["share"]) for arm in own.describe()["scores"]] == [
         ("prefix_overlap", 0.9),
@@ -184,12 +182,12 @@ def test_several_policies_share_the_sessions() -> None:
         ({"policy_shadow": ["best"]}, "policy: there is no policy 'best'"),
     ],
 )
-def test_trials_that_cannot_be_are_refused(options: dict[str, Any], words: str) -> None:
+def test_an_invalid_trial_is_rejected(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         active_policy(**options)
 
 
-async def test_shadows_are_read_anew_too(tmp_path: Path) -> None:
+async def test_shadow_policies_are_reloaded(tmp_path: Path) -> None:
     own = with_file(tmp_path, MOODY, policy="random", policy_shadow=["own", "least_load"])
     comparison = own.trials.comparisons["own"]
     before = comparison.policy
@@ -200,7 +198,7 @@ async def test_shadows_are_read_anew_too(tmp_path: Path) -> None:
     assert (comparison.faults.total(), own.faults.total()) == (1, 0)
 
 
-def test_the_beginning_is_looked_up_where_somebody_asks_for_it(tmp_path: Path) -> None:
+def test_the_prefix_is_computed_where_a_policy_reads_it(tmp_path: Path) -> None:
     assert not active_policy().reads_prefix
     assert not active_policy(
         policy_ab={"prefix_overlap": 1.0, "topology": 1.0}, policy_shadow=["random"]
@@ -212,20 +210,20 @@ def test_the_beginning_is_looked_up_where_somebody_asks_for_it(tmp_path: Path) -
     assert with_file(tmp_path, BY_PREFIX, policy="random", policy_ab={}, policy_shadow=["own"]).reads_prefix
 
 
-def test_a_policy_that_reads_an_undeclared_prefix_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_a_policy_that_reads_an_undeclared_prefix_is_rejected_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="declares `reads_prefix = True`"):
         with_file(tmp_path, BY_PREFIX.replace("reads_prefix = True", ""))
 
 
-def test_who_decides_gets_each_policy_and_says_what_it_asks_for(tmp_path: Path) -> None:
-    class Decides:
+def test_the_router_gets_each_policy_and_its_need_of_the_prefix(tmp_path: Path) -> None:
+    class FakeRouter:
         policy: Policy = LeastLoad()
         reads_prefix = True
 
-    router, plain = Decides(), active_policy()
+    router, plain = FakeRouter(), active_policy()
     plain.drive(router)
     assert (router.policy, router.reads_prefix) == (plain.policy, False)
-    own, router = with_file(tmp_path, BY_PREFIX), Decides()
+    own, router = with_file(tmp_path, BY_PREFIX), FakeRouter()
     router.reads_prefix = False
     own.drive(router)
     assert router.reads_prefix

@@ -6,7 +6,7 @@ from gateway.core.worker import Reported
 from gateway.routing.concurrency import IN_A_ROW, KEPT_S, LEAST, Seats
 
 
-def told(seats: Seats, *running_and_waiting: tuple[int, int], now: float = 1.0) -> float:
+def limit_after(seats: Seats, *running_and_waiting: tuple[int, int], now: float = 1.0) -> float:
     for running, waiting in running_and_waiting:
         seats.look(Reported(running, waiting), now)
     return seats.num
@@ -15,42 +15,42 @@ def told(seats: Seats, *running_and_waiting: tuple[int, int], now: float = 1.0) 
 FULL = [(64, 5), (64, 9), (64, 2), (64, 1), (64, 30)]
 
 
-def test_as_many_as_before_while_others_wait_are_all_there_are() -> None:
+def test_a_constant_number_of_running_requests_while_others_wait_is_the_limit() -> None:
     seats = Seats()
     assert len(FULL) == IN_A_ROW + 1
-    assert told(seats, *FULL[:-1]) == math.inf
-    assert told(seats, FULL[-1]) == 64
-    assert told(seats, (60, 0), (64, 0), (12, 0)) == 64  # it has as many while nobody uses them
+    assert limit_after(seats, *FULL[:-1]) == math.inf
+    assert limit_after(seats, FULL[-1]) == 64
+    assert limit_after(seats, (60, 0), (64, 0), (12, 0)) == 64  # the limit stays while it is not reached
     assert repr(seats) == "Seats(64)"
 
 
 @pytest.mark.parametrize(
-    "said",
+    "reports",
     [
-        [(64, 0)] * 9,  # nobody waits: as many as came
-        [(number, 5) for number in range(60, 69)],  # waits for prompts before it
+        [(64, 0)] * 9,  # no request waits: as many run as came
+        [(number, 5) for number in range(60, 69)],  # requests wait for prompts before them
         [(LEAST - 1, 5)] * 9,
     ],
 )
-def test_what_else_it_could_be_tells_nothing(said: list[tuple[int, int]]) -> None:
-    assert told(Seats(), *said) == math.inf
+def test_other_reports_set_no_limit(reports: list[tuple[int, int]]) -> None:
+    assert limit_after(Seats(), *reports) == math.inf
 
 
-def test_more_than_were_believed_to_fit_end_the_belief() -> None:
+def test_more_running_requests_than_the_limit_remove_it() -> None:
     seats = Seats()
-    told(seats, *FULL)
-    assert told(seats, (65, 3)) == math.inf
+    limit_after(seats, *FULL)
+    assert limit_after(seats, (65, 3)) == math.inf
 
 
-def test_a_belief_that_nothing_confirms_ends() -> None:
+def test_an_unconfirmed_limit_expires() -> None:
     seats = Seats()
-    told(seats, *FULL)
-    assert told(seats, (3, 0), now=KEPT_S) == 64
-    assert told(seats, (4, 0), now=KEPT_S + 2.0) == math.inf
+    limit_after(seats, *FULL)
+    assert limit_after(seats, (3, 0), now=KEPT_S) == 64
+    assert limit_after(seats, (4, 0), now=KEPT_S + 2.0) == math.inf
 
 
-def test_the_same_word_again_is_no_news() -> None:
-    seats, said = Seats(), Reported(64, 5)
+def test_a_repeated_report_counts_once() -> None:
+    seats, report = Seats(), Reported(64, 5)
     for now in range(3 * IN_A_ROW):
-        seats.look(said, float(now))
+        seats.look(report, float(now))
     assert seats.num == math.inf

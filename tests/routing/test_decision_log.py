@@ -1,4 +1,4 @@
-"""The ring of decisions: what it tells, and what bounds it."""
+"""Decision log: the fields of its records, and its bounds."""
 
 import json
 
@@ -17,7 +17,7 @@ def usage() -> Usage | None:
     return read_usage(b'{"usage":{"prompt_tokens":100,"prompt_tokens_details":{"cached_tokens":48}}}')
 
 
-def test_a_record_explains_itself_with_every_candidates_numbers() -> None:
+def test_a_record_has_the_numbers_of_every_candidate() -> None:
     records = Records()
     records.add(decision("d1", "a:1", "b:1"))
     record = records.explain("d1")
@@ -58,11 +58,11 @@ def test_a_record_explains_itself_with_every_candidates_numbers() -> None:
     assert json.loads(msgspec.json.encode(record)) == record
 
 
-def test_a_split_request_tells_both_predictions_and_who_could_have_prefilled() -> None:
+def test_a_disaggregated_request_shows_both_predictions_and_prefill_candidates() -> None:
     records, made = Records(), decision("d1", "d:1", "p:1")
     prefill = made.candidates[1]
-    told = Split("lower predicted TTFT with a transfer", prefill, 0.5, 0.25, (prefill,))
-    records.add(replace(made, split=told))
+    made_split = Split("lower predicted TTFT with a transfer", prefill, 0.5, 0.25, (prefill,))
+    records.add(replace(made, split=made_split))
     record = records.explain("d1")
     assert record is not None
     split = record["split"]
@@ -71,7 +71,7 @@ def test_a_split_request_tells_both_predictions_and_who_could_have_prefilled() -
     assert [candidate["worker"] for candidate in split["candidates"]] == ["p:1"]
 
 
-def test_what_costs_are_made_of_is_told_where_the_policy_says() -> None:
+def test_terms_of_costs_are_shown_where_the_policy_explains_them() -> None:
     records = Records()
     records.add(replace(decision("d1", "a:1", "b:1"), ttft_s=0.5))
     record = records.explain("d1", lambda decision: [{"own_s": 0.1}, {"own_s": 0.2}])
@@ -105,7 +105,7 @@ def test_the_outcome_is_added_to_the_decision() -> None:
     assert record["worker"] == "w:1"
 
 
-def test_an_outcome_without_an_answer_tells_no_tokens() -> None:
+def test_an_outcome_without_an_answer_has_no_tokens() -> None:
     records = Records()
     records.add(decision("d1"))
     records.finish(decision("d1"), "client gone", 499, None, None)
@@ -114,7 +114,7 @@ def test_an_outcome_without_an_answer_tells_no_tokens() -> None:
     assert set(record["outcome"].values()) == {"client gone", 499, None}
 
 
-def test_what_is_unknown_or_dropped_is_none_and_ends_without_error() -> None:
+def test_unknown_or_dropped_ids_are_none() -> None:
     records = Records(max_records=1)
     records.finish(decision("never"), "ended", 200, None, None)
     records.add(decision("d1"))
@@ -124,7 +124,7 @@ def test_what_is_unknown_or_dropped_is_none_and_ends_without_error() -> None:
     assert len(records) == 1
 
 
-def test_the_newest_come_first() -> None:
+def test_the_newest_records_come_first() -> None:
     records = Records(max_records=3)
     for i in range(5):
         records.add(decision(f"d{i}"))
@@ -143,7 +143,7 @@ def test_many_candidates_leave_room_for_fewer_records() -> None:
 
 
 @given(st.lists(st.integers(1, 20)), st.integers(1, 8), st.integers(1, 30_000))
-def test_both_bounds_hold_and_what_is_kept_is_the_newest(
+def test_both_bounds_hold_and_the_newest_records_are_kept(
     sizes: list[int], max_records: int, max_bytes: int
 ) -> None:
     records = Records(max_records=max_records, max_bytes=max_bytes)

@@ -26,7 +26,7 @@ def test_first_tokens_teach_a_workers_speed() -> None:
     assert world.decide(range(9)).candidates[0].pace is member.pace
 
 
-def test_answers_teach_what_a_step_takes() -> None:
+def test_answers_teach_the_time_of_a_step() -> None:
     world = World(worker("a", M))
     for number in range(40):
         world.now += 1.0
@@ -48,7 +48,7 @@ def test_an_unstreamed_answer_teaches_no_speed() -> None:
     assert world.router.learning.paces.num_computed(WorkerId("a")) == 2000
 
 
-def test_how_long_blocks_stay_is_learnt_from_what_is_evicted() -> None:
+def test_the_lifetime_of_blocks_is_learnt_from_evictions() -> None:
     small = Worker(WorkerId("a"), "http://a", (M,), block_size=16, num_blocks=100)
     world = World(small, replace(small, id=WorkerId("b"), url="http://b"))
     for number in range(60):
@@ -61,7 +61,7 @@ def test_how_long_blocks_stay_is_learnt_from_what_is_evicted() -> None:
     assert math.isinf(members[WorkerId("b")].stays_s)
 
 
-def test_a_worker_that_left_is_forgotten() -> None:
+def test_a_dropped_worker_is_forgotten() -> None:
     world = World(worker("a", M))
     world.now = 5.0
     decision = world.decide(range(2000))
@@ -72,7 +72,7 @@ def test_a_worker_that_left_is_forgotten() -> None:
     assert learning.paces.pace(WorkerId("a")) == learning.paces.typical
 
 
-def test_a_request_that_waits_for_a_seat_does_not_make_a_worker_look_slow() -> None:
+def test_a_request_queued_at_the_engine_does_not_make_its_worker_look_slow() -> None:
     world, name = World(worker("a", M)), WorkerId("a")
     learning = world.router.learning
     member = world.fleet.get(name)
@@ -90,8 +90,8 @@ def test_a_request_that_waits_for_a_seat_does_not_make_a_worker_look_slow() -> N
     assert learning.paces.pace(name).ttft_s(100, 1) == pytest.approx(before.ttft_s(100, 1), rel=0.1)
 
 
-def test_answers_beside_others_teach_what_each_of_them_costs() -> None:
-    """By those at its begin and at its end: more come meanwhile."""
+def test_concurrent_answers_teach_the_cost_of_each() -> None:
+    """Counted at the begin and the end of each answer: more come meanwhile."""
     world, name = World(worker("a", M)), WorkerId("a")
     for number in range(60):
         world.now += 1.0

@@ -33,19 +33,19 @@ def see(
     return now
 
 
-def test_before_anything_was_seen_the_prior_is_expected() -> None:
+def test_without_observations_the_prior_is_expected() -> None:
     assert fit().expect((1, 1000, 0)) == pytest.approx(0.55)
 
 
 @pytest.mark.parametrize("far", [0.0, 0.05])
-def test_what_was_seen_is_expected_though_some_of_it_was_far_off(far: float) -> None:
+def test_outliers_do_not_change_the_expectation(far: float) -> None:
     learnt = fit()
     see(learnt, 200, far=far)
     for x in ((1.0, 500.0, 0.0), (1.0, 10_000.0, 0.0), (1.0, 10_000.0, 300_000.0)):
         assert learnt.expect(x) == pytest.approx(seconds(x), rel=0.2)
 
 
-def test_what_changes_is_learnt_anew() -> None:
+def test_a_change_is_learnt() -> None:
     learnt, x = fit(), (1.0, 10_000.0, 50_000.0)
     now = see(learnt, 100)
     slower = (0.04, 0.000_2, 0.000_002)
@@ -53,7 +53,7 @@ def test_what_changes_is_learnt_anew() -> None:
     assert learnt.expect(x) == pytest.approx(seconds(x, slower), rel=0.15)
 
 
-def test_time_takes_it_back_to_what_was_believed_before() -> None:
+def test_without_observations_the_fit_returns_to_its_prior() -> None:
     learnt, x = fit(), (1.0, 10_000.0, 0.0)
     before = learnt.expect(x)
     now = see(learnt, 50)
@@ -65,7 +65,7 @@ def test_time_takes_it_back_to_what_was_believed_before() -> None:
     assert learnt.num_seen < 1e-6
 
 
-def test_what_is_believed_to_be_nothing_is_learnt_too() -> None:
+def test_a_weight_with_a_prior_of_zero_is_learnt() -> None:
     learnt = Fit((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
     see(learnt, 50)
     assert learnt.expect((1.0, 10_000.0, 0.0)) >= 0
@@ -78,14 +78,14 @@ def test_what_is_believed_to_be_nothing_is_learnt_too() -> None:
         st.tuples(st.floats(0, 1e6), st.floats(0, 1e4), st.floats(0, 1e4), st.floats(0, 100)), max_size=40
     )
 )
-def test_no_weight_is_ever_negative_or_endless(seen: list[tuple[float, float, float, float]]) -> None:
+def test_no_weight_is_negative_or_infinite(seen: list[tuple[float, float, float, float]]) -> None:
     learnt = fit()
     for work, running, late, took in seen:
         learnt.observe((1.0, work, work * running), took, late)
         assert all(0 <= weight < 1e6 for weight in learnt.weights)
 
 
-def test_it_has_as_many_features_as_it_is_given() -> None:
+def test_a_fit_has_as_many_features_as_given() -> None:
     rng, truth = random.Random(2), (0.01, 0.002, 0.000_1, 0.03)
     one = Fit((0.1,) * 4, (0.2,) * 4)
     for number in range(300):

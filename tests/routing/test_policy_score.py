@@ -7,7 +7,7 @@ from tests.core.test_outcome import usage_of
 from tests.support.fakes import decision
 
 
-def test_what_came_of_a_policys_decisions() -> None:
+def test_a_score_summarizes_the_outcomes_of_a_policy() -> None:
     score, made = Score(), replace(decision(), ttft_s=0.2)
     for i in range(100):
         usage = usage_of(100, i) if i % 2 else None
@@ -15,15 +15,15 @@ def test_what_came_of_a_policys_decisions() -> None:
     score.ended(replace(made, attempt=2), Outcome("failed", 0, 9.0, None))
     score.ended(made, Outcome("cut", 200, None, None))
     score.ended(made, Outcome("client gone", 499, None, None))
-    told = score.describe()
-    assert (told["requests"], told["errors"]) == (103, 2)
-    assert (told["ttft_p50_s"], told["ttft_p90_s"]) == (0.5, 0.9)
-    assert (told["reported_prompt_tokens"], told["reported_cached_tokens"], told["hit_rate"]) == (
+    summary = score.describe()
+    assert (summary["requests"], summary["errors"]) == (103, 2)
+    assert (summary["ttft_p50_s"], summary["ttft_p90_s"]) == (0.5, 0.9)
+    assert (summary["reported_prompt_tokens"], summary["reported_cached_tokens"], summary["hit_rate"]) == (
         5000,
         2500,
         0.5,
     )
-    assert told["predicted_ttft_s"] == 0.2 and told["measured_ttft_s"] == pytest.approx(0.495)
+    assert summary["predicted_ttft_s"] == 0.2 and summary["measured_ttft_s"] == pytest.approx(0.495)
 
 
 def test_quantiles_are_of_the_latest() -> None:
@@ -33,9 +33,9 @@ def test_quantiles_are_of_the_latest() -> None:
     assert (score.describe()["ttft_p90_s"], sum(score.ttft_s.counts)) == (0.5, 2 * LATEST)
 
 
-def test_nothing_is_said_of_nothing() -> None:
-    told = Score().describe()
-    assert [name for name, value in told.items() if value is None] == [
+def test_a_score_without_outcomes_has_no_values() -> None:
+    summary = Score().describe()
+    assert [name for name, value in summary.items() if value is None] == [
         "ttft_p50_s",
         "ttft_p90_s",
         "hit_rate",
@@ -45,7 +45,7 @@ def test_nothing_is_said_of_nothing() -> None:
     ]
 
 
-def test_only_what_went_to_the_same_worker_shows_an_error() -> None:
+def test_the_prediction_error_covers_requests_that_stayed_at_their_worker() -> None:
     promises = Promises()
     promises.add(1.0, 2.0, is_same=True)
     promises.add(3.0, 2.0, is_same=True)

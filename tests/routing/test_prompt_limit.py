@@ -1,4 +1,4 @@
-"""The longest prompt of a fleet: known of all of its workers, or not at all."""
+"""The longest prompt of a fleet: known for all of its workers, or unlimited."""
 
 import pytest
 
@@ -24,11 +24,11 @@ def eligible(*workers: tuple[str, int | None]) -> list[Eligible]:
         ([("vllm", 100), ("sglang", 100)], 0),
     ],
 )
-def test_a_prompt_that_some_worker_may_take_is_not_refused(
+def test_a_prompt_that_some_worker_accepts_is_not_rejected(
     workers: list[tuple[str, int | None]], longest: int
 ) -> None:
     assert longest_prompt(eligible(*workers)) == longest
 
 
-def test_nothing_is_refused_where_there_is_no_worker() -> None:
+def test_without_workers_no_prompt_is_rejected() -> None:
     assert longest_prompt([]) == 0

@@ -11,7 +11,7 @@ def hashes(*numbers: int) -> list[BlockHash]:
     return [BlockHash(number) for number in numbers]
 
 
-def test_a_query_tells_session_adapter_and_beginning() -> None:
+def test_a_query_has_session_adapter_and_prefix() -> None:
     request = make_request("/v1/completions", {"model": "m", "prompt": [1] * 40, "user": "u"})
     prompt = Prompt((tokens_of([1] * 40),), "ids")
     query = query_of(request, prompt, GROUP, {GROUP: [hashes(7, 8)]})
@@ -20,7 +20,7 @@ def test_a_query_tells_session_adapter_and_beginning() -> None:
     assert query_of(request, prompt, GROUP, None) == Query("m", 40, "u", adapter="lora")
 
 
-def test_a_beginning_is_256_tokens_or_all_of_a_short_prompt() -> None:
+def test_a_prefix_is_256_tokens_or_all_of_a_short_prompt() -> None:
     assert prefix_of({GROUP: [hashes(*range(100))]}) == prefix_of({GROUP: [hashes(*range(17))]}) == 15
     assert prefix_of({GROUP: [hashes(1, 2, 3)]}) == 3
     assert prefix_of({LARGE: [hashes(1, 2)]}) == 1

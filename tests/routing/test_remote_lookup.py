@@ -1,4 +1,4 @@
-"""Prompts are looked up in a remote index before they are decided."""
+"""Prompts are looked up in a remote index before their decisions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -19,7 +19,7 @@ from tests.support.exchanges import World as Exchanges
 
 
 class Remote:
-    """A world whose index finds that worker b holds three quarters of each fetched prompt."""
+    """World with an index that finds three quarters of each fetched prompt at worker b."""
 
     def __init__(self, *workers: Worker) -> None:
         self.calls: list[tuple[BlockHash, int]] = []
@@ -51,10 +51,10 @@ async def test_a_prompt_is_fetched_once_and_decided_with_it() -> None:
     assert (decision.worker.id, decision.overlap_tokens, decision.confirmed_tokens) == ("b", 192, 192)
     assert remote.calls == [(root_hash("root"), 16)]
     again = remote.router.decide(request, prompt=await remote.fetched(request))
-    assert again.overlap_tokens == 240  # what was sent there is assumed behind what was found
+    assert again.overlap_tokens == 240  # blocks sent there are assumed behind the found ones
 
 
-async def test_a_workers_own_events_count_before_what_is_fetched() -> None:
+async def test_events_of_the_worker_count_before_fetched_blocks() -> None:
     remote = Remote(worker("a"), worker("b"))
     remote.world.store("a", range(256))
     remote.world.store("b", range(32))
@@ -63,7 +63,7 @@ async def test_a_workers_own_events_count_before_what_is_fetched() -> None:
     assert {c.id: c.overlap_tokens for c in decision.candidates} == {"a": 240, "b": 32}
 
 
-async def test_a_lookup_that_finds_nothing_replaces_an_earlier_one() -> None:
+async def test_an_empty_lookup_replaces_an_earlier_one() -> None:
     remote = Remote(worker("a"), worker("b"))
     request = completion(list(range(256)))
     await remote.fetched(request)
@@ -79,7 +79,7 @@ async def test_each_prompt_of_a_batch_and_each_group_of_workers_is_fetched() -> 
     assert remote.router.decide(request, prompt=prompt).overlap_tokens == 48 + 96
 
 
-async def test_nothing_is_fetched_without_tokens_or_where_no_cache_is_read() -> None:
+async def test_a_prompt_without_tokens_or_cache_is_not_fetched() -> None:
     remote = Remote(worker("a"))
     await remote.fetched(completion(list(range(256)), prompt_logprobs=1))
     await remote.fetched(completion([1, 2]))

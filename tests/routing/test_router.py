@@ -26,7 +26,7 @@ from gateway.routing.router import LOOK_EVERY_S, Router
 
 
 class World:
-    """A router over workers whose cache the test writes; tokens are given as ids."""
+    """Router over workers with a cache that the test writes; tokens are given as ids."""
 
     def __init__(self, *workers: Worker, index: Index | None = None) -> None:
         self.now = 0.0
@@ -86,12 +86,12 @@ def worker(name: str, *served: Served, size: int | None = 16) -> Worker:
     return Worker(WorkerId(name), f"http://{name}", served or (Served("m", "root"),), block_size=size)
 
 
-def look_on(world: World, seen: Seen) -> None:
+def observe_with(world: World, seen: Seen) -> None:
     world.router.observers.decided.append(seen.decided)
     world.router.observers.answered.append(seen.answered)
 
 
-def test_the_holder_is_chosen_and_the_overlap_told() -> None:
+def test_the_holder_is_chosen_and_its_overlap_reported() -> None:
     world = World(worker("a"), worker("b"))
     world.store("b", range(64))
     decision = world.decide([*range(64), *range(900, 950)])
@@ -108,13 +108,13 @@ def test_the_last_token_is_never_cached() -> None:
     assert [max_hit_blocks(n, 16) for n in (0, 1, 16, 17, 33)] == [0, 0, 0, 1, 2]
 
 
-def test_the_next_request_sees_what_was_booked() -> None:
+def test_the_next_request_sees_earlier_bookings() -> None:
     world = World(worker("a"), worker("b"))
     bursts = [world.decide(range(i * 1000, i * 1000 + 500)).worker.id for i in range(8)]
     assert sorted(bursts) == ["a"] * 4 + ["b"] * 4
 
 
-def test_equal_prompts_in_flight_follow_each_other_only_while_it_pays() -> None:
+def test_equal_prompts_in_flight_share_a_worker_while_it_pays() -> None:
     world = World(worker("a"), worker("b"))
     first = world.decide(range(800))
     second = world.decide(range(800))
@@ -122,10 +122,10 @@ def test_equal_prompts_in_flight_follow_each_other_only_while_it_pays() -> None:
     assert [c.overlap_tokens for c in second.candidates if c.id == first.worker.id] == [784]
 
 
-def test_a_preview_says_what_would_be_decided_and_changes_nothing() -> None:
+def test_a_preview_equals_the_next_decision_and_changes_nothing() -> None:
     world, seen = World(worker("a"), worker("b")), Seen()
     world.store("b", range(64))
-    look_on(world, seen)
+    observe_with(world, seen)
     world.router.policy = RoundRobin()
     request = make_request("/v1/completions", {"model": "m", "prompt": list(range(80)), "user": "u"})
     previews = [world.router.preview(request) for _ in range(3)]
@@ -136,7 +136,7 @@ def test_a_preview_says_what_would_be_decided_and_changes_nothing() -> None:
     assert [world.router.preview(request).worker.id, world.decide(range(80)).worker.id] == ["b", "b"]
 
 
-def test_a_decision_tells_what_its_policy_was_asked_and_what_it_predicted() -> None:
+def test_a_decision_has_the_query_and_the_prediction_of_its_policy() -> None:
     world = World(worker("a", Served("lora", "root", "adapter")))
     world.router.policy = LatencySlo()
     decision = world.decide(range(300), model="lora", user="u")
@@ -151,7 +151,7 @@ def test_a_decision_tells_what_its_policy_was_asked_and_what_it_predicted() -> N
     assert decision.query.prefix == again.query.prefix != other.query.prefix
 
 
-def test_finishing_releases_once_and_what_never_ran_is_not_assumed() -> None:
+def test_finishing_releases_once_and_unsent_blocks_are_not_assumed() -> None:
     world = World(worker("a"))
     decision = world.decide(range(64))
     assert world.router.ledger.load(WorkerId("a")).num_in_flight == 1
@@ -160,9 +160,9 @@ def test_finishing_releases_once_and_what_never_ran_is_not_assumed() -> None:
     assert world.decide(range(64)).overlap_tokens == 0
 
 
-def test_observers_see_decisions_and_what_engines_told_once() -> None:
+def test_observers_see_decisions_and_reported_usage_once() -> None:
     world, seen = World(worker("a"), worker("none", size=None)), Seen()
-    look_on(world, seen)
+    observe_with(world, seen)
     decision = world.decide(range(40))
     assert seen.num_blocks == [2 if decision.worker.id == "a" else 0]
     world.router.finish(decision, Usage(prompt_tokens=40))
@@ -172,13 +172,13 @@ def test_observers_see_decisions_and_what_engines_told_once() -> None:
     assert len(seen.num_blocks) == 2 and len(seen.usages) == 1
 
 
-def test_a_observer_that_fails_is_dismissed_and_costs_no_request(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_observer_that_raises_is_disabled_and_costs_no_request(caplog: pytest.LogCaptureFixture) -> None:
     for fails in ("decided", "answered"):
         caplog.clear()
         world, broken, seen = World(worker("a")), Seen(), Seen()
         setattr(broken, fails, None)
-        look_on(world, broken)
-        look_on(world, seen)
+        observe_with(world, broken)
+        observe_with(world, seen)
         for _ in range(3):
             decision = world.decide(range(40))
             assert world.router.finish(decision, Usage(prompt_tokens=40))
@@ -187,7 +187,7 @@ def test_a_observer_that_fails_is_dismissed_and_costs_no_request(caplog: pytest.
         assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
-def test_what_ran_is_assumed_until_its_event_is_due() -> None:
+def test_blocks_of_a_request_are_assumed_until_their_events_are_due() -> None:
     world = World(worker("a"))
     decision = world.decide(range(64))
     world.router.first_token(decision)
@@ -202,7 +202,7 @@ def test_what_ran_is_assumed_until_its_event_is_due() -> None:
     assert world.decide([*range(64), 1]).overlap_tokens == 0
 
 
-def test_what_must_be_loaded_from_a_slower_medium_costs() -> None:
+def test_offloaded_blocks_cost_a_transfer() -> None:
     world = World(worker("a:1"), worker("b:1"))
     world.store("a:1", range(64))
     names = [hash((tuple(range(i + 16)), 16)) & (2**64 - 1) for i in range(0, 64, 16)]
@@ -215,8 +215,8 @@ def test_what_must_be_loaded_from_a_slower_medium_costs() -> None:
     assert world.records(decision) == [{"CPU": 32}, {}]
 
 
-def test_what_a_window_allows_depends_on_where_the_prompt_ends() -> None:
-    """Its last token is computed always: of four blocks three can be reused, if the window is there."""
+def test_a_sliding_window_limits_overlap_by_the_end_of_the_prompt() -> None:
+    """The last token is always computed: three of four blocks can be reused, if the window is cached."""
     world = World(worker("a:1"))
     world.store("a:1", range(64))
     names = [hash((tuple(range(i + 16)), 16)) & (2**64 - 1) for i in range(0, 64, 16)]
@@ -225,7 +225,7 @@ def test_what_a_window_allows_depends_on_where_the_prompt_ends() -> None:
     assert [world.decide(range(n)).overlap_tokens for n in (65, 64)] == [64, 0]
 
 
-def test_the_next_question_about_an_image_goes_where_the_image_was() -> None:
+def test_the_next_question_about_an_image_goes_to_its_worker() -> None:
     world = World(worker("a:1"), worker("b:1"), worker("c:1"))
     world.store("b:1", range(32))
     chat = make_request("/v1/chat/completions", {"model": "m", "messages": []})
@@ -238,7 +238,7 @@ def test_the_next_question_about_an_image_goes_where_the_image_was() -> None:
     assert (first.worker.id, first.overlap_tokens, first.uncached_tokens) == ("b:1", 32, 8)
     chosen = next(c for c in first.candidates if c.id == "b:1")
     assert (chosen.uncached_tokens, chosen.assumed_tokens) == (508, 0)
-    world.store("b:1", range(32))  # of the image nothing is known, so it is not over
+    world.store("b:1", range(32))  # no event is about the image, so its prefill is not over
     world.now += LOOK_EVERY_S
     other = ask(2)
     assert other.worker.id != "b:1"
@@ -254,7 +254,7 @@ def test_the_next_question_about_an_image_goes_where_the_image_was() -> None:
         world.router.finish(again)
 
 
-def test_different_block_sizes_work_side_by_side() -> None:
+def test_workers_with_different_block_sizes_work_together() -> None:
     world = World(worker("a", size=16), worker("b", size=64))
     world.store("a", range(32), 16)
     world.store("b", range(128), 64)
@@ -262,7 +262,7 @@ def test_different_block_sizes_work_side_by_side() -> None:
     assert {c.id: c.overlap_tokens for c in decision.candidates} == {"a": 32, "b": 128}
 
 
-def test_names_of_one_root_share_and_adapters_do_not() -> None:
+def test_names_of_one_root_share_blocks_and_adapters_do_not() -> None:
     names = (Served("m", "root"), Served("alias", "root"), Served("lora", "root", adapter="lora"))
     world = World(worker("a", *names))
     world.store("a", range(64))
@@ -270,13 +270,13 @@ def test_names_of_one_root_share_and_adapters_do_not() -> None:
     assert world.decide([*range(64), 1], model="lora").overlap_tokens == 0
 
 
-def test_a_salt_keeps_prompts_apart() -> None:
+def test_a_salt_separates_prompts() -> None:
     world = World(worker("a"))
     world.store("a", range(64))
     assert world.decide([*range(64), 1], cache_salt="s").overlap_tokens == 0
 
 
-def test_batched_prompts_add_up() -> None:
+def test_overlap_of_batched_prompts_adds_up() -> None:
     world = World(worker("a"))
     world.store("a", range(32))
     decision = world.decide([[*range(32), 5], [*range(32), 6]])  # type: ignore[list-item]
@@ -307,8 +307,8 @@ def test_decision_ids_cannot_be_guessed_from_one_another() -> None:
     assert all(len(i) == 24 for i in ids)
 
 
-def test_the_prefill_of_a_request_is_over_when_its_blocks_are_stored() -> None:
-    """An unstreamed answer tells nothing until its end; the events do."""
+def test_events_end_the_prefill_of_an_unstreamed_request() -> None:
+    """An unstreamed answer shows no first token; the events of its blocks do."""
     world = World(worker("a"), worker("b"))
     first = world.decide(range(800))
     name = first.worker.id
@@ -321,7 +321,7 @@ def test_the_prefill_of_a_request_is_over_when_its_blocks_are_stored() -> None:
     assert [world.router.finish(first), world.router.finish(second)] == [True, True]
 
 
-def test_hashes_made_ahead_are_those_that_a_decision_makes() -> None:
+def test_hashes_computed_ahead_are_those_of_the_decision() -> None:
     world = World(worker("a"), worker("b"))
     ids = list(range(32 * 16 * 3))
     world.store("a", ids)
@@ -332,12 +332,12 @@ def test_hashes_made_ahead_are_those_that_a_decision_makes() -> None:
     assert len(world.router._lookups._hashes) == 3
 
 
-def test_no_hashes_ahead_for_a_model_that_nobody_serves() -> None:
+def test_no_hashes_are_computed_ahead_for_an_unknown_model() -> None:
     with pytest.raises(UnknownModel):
         World(worker("a")).router.hasher(make_request("/v1/completions", {"model": "x", "prompt": [1]}))
 
 
-def test_an_overlap_counts_as_much_as_its_worker_has_earned() -> None:
+def test_overlap_is_weighted_by_the_confidence_in_its_worker() -> None:
     world = World(worker("a"), worker("b"))
     world.store("a", range(320))
     world.store("b", range(160))
@@ -350,11 +350,11 @@ def test_an_overlap_counts_as_much_as_its_worker_has_earned() -> None:
     member.confidence = 0.25
     decision = world.decide(prompt)
     assert decision.worker.id == "b"
-    told = {c.id: (c.overlap_tokens, c.uncached_tokens, c.confidence) for c in decision.candidates}
-    assert told == {"a": (320, 290, 0.25), "b": (160, 210, 1.0)}
+    overlaps = {c.id: (c.overlap_tokens, c.uncached_tokens, c.confidence) for c in decision.candidates}
+    assert overlaps == {"a": (320, 290, 0.25), "b": (160, 210, 1.0)}
 
 
-def test_what_events_tell_is_told_apart_from_what_is_assumed() -> None:
+def test_confirmed_overlap_is_separate_from_assumed_overlap() -> None:
     world = World(worker("a"))
     world.store("a", range(32))
     first = world.decide(range(100))
@@ -371,7 +371,7 @@ def test_no_hit_is_predicted_where_the_engine_reads_no_cache() -> None:
     assert decision.candidates[0].uncached_tokens == 100
 
 
-def test_policies_see_who_asks_and_that_a_lower_priority_of_vllm_is_a_higher_one() -> None:
+def test_policies_get_the_tenant_and_the_priority_of_vllm_negated() -> None:
     world, seen = World(worker("a")), list[Query]()
 
     class Sees(PrefixOverlap):
@@ -386,7 +386,7 @@ def test_policies_see_who_asks_and_that_a_lower_priority_of_vllm_is_a_higher_one
     assert (seen[0].tenant, seen[0].priority, seen[0].slo_ttft_s, seen[0].queued_s) == ("acme", 3, 1.5, 0.25)
 
 
-def test_workers_that_take_no_more_are_left_out_but_of_another_attempt() -> None:
+def test_full_workers_are_excluded_except_for_retries() -> None:
     world = World(worker("a"), worker("b"))
     world.router.spare = lambda eligible: [each for each in eligible if each.member.worker.id == "b"]
     request = make_request("/v1/completions", {"model": "m", "prompt": [1, 2]})
@@ -394,7 +394,7 @@ def test_workers_that_take_no_more_are_left_out_but_of_another_attempt() -> None
     assert world.router.decide(request, exclude=[WorkerId("b")], attempt=2).worker.id == "a"
 
 
-def test_each_end_of_a_booking_is_told() -> None:
+def test_each_end_of_a_booking_is_reported() -> None:
     world, freed = World(worker("a")), list[str]()
     world.router.on_freed = freed.append
     decision = world.decide([1, 2, 3])

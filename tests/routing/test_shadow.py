@@ -12,8 +12,8 @@ from tests.support.fakes import decision
 RNG = random.Random(1)
 
 
-class Says:
-    """An index, and perhaps a promise."""
+class FakePolicy:
+    """Policy with a fixed choice and perhaps a predicted TTFT."""
 
     name = "says"
 
@@ -25,47 +25,55 @@ class Says:
 
 
 def made(id: str = "d1") -> Decision:
-    """Goes to the first of two; the second holds one token more."""
+    """Decision for the first of two candidates; the second has one more token cached."""
     some = decision(id, "a:1", "b:1")
     return replace(some, query=Query("m", 100), overlap_tokens=0)
 
 
-def test_what_it_would_have_chosen_and_held() -> None:
-    compared = Comparison(Says(0), Faults())
+def test_choice_and_overlap_of_a_shadow_are_compared() -> None:
+    compared = Comparison(FakePolicy(0), Faults())
     compared.decided(made("d1"), RNG)
-    compared.policy = Says(1)
+    compared.policy = FakePolicy(1)
     compared.decided(made("d2"), RNG)
-    told = compared.describe()
-    assert (told["compared"], told["agreed"], told["share_agreed"]) == (2, 1, 0.5)
-    assert (told["compared_prompt_tokens"], told["shadow_overlap_tokens"], told["active_overlap_tokens"]) == (
+    result = compared.describe()
+    assert (result["compared"], result["agreed"], result["share_agreed"]) == (2, 1, 0.5)
+    assert (
+        result["compared_prompt_tokens"],
+        result["shadow_overlap_tokens"],
+        result["active_overlap_tokens"],
+    ) == (
         200,
         1,
         0,
     )
 
 
-def test_promises_are_held_beside_what_came() -> None:
-    compared = Comparison(Says(0, 1.0), Faults())
+def test_predictions_are_compared_with_measurements() -> None:
+    compared = Comparison(FakePolicy(0, 1.0), Faults())
     for id, measured_s in (("d1", 2.0), ("d2", None)):
         compared.decided(made(id), RNG)
         compared.ended(made(id), measured_s)
-        compared.ended(made(id), measured_s)  # once
-    compared.policy = Says(1, 7.0)
+        compared.ended(made(id), measured_s)  # counted once
+    compared.policy = FakePolicy(1, 7.0)
     compared.decided(made("d3"), RNG)
     compared.ended(made("d3"), 2.0)
-    told = compared.describe()
-    assert (told["predicted_ttft_s"], told["measured_ttft_s"], told["prediction_error"]) == (4.0, 2.0, 0.5)
+    result = compared.describe()
+    assert (result["predicted_ttft_s"], result["measured_ttft_s"], result["prediction_error"]) == (
+        4.0,
+        2.0,
+        0.5,
+    )
 
 
-def test_where_it_fails_nothing_is_compared() -> None:
+def test_a_failed_shadow_policy_is_not_compared() -> None:
     faults = Faults()
-    compared = Comparison(Guard("says", Says(5), 1.0, faults), faults)
+    compared = Comparison(Guard("says", FakePolicy(5), 1.0, faults), faults)
     compared.decided(made(), RNG)
     assert (compared.describe()["compared"], compared.describe()["nonsense"]) == (0, 1)
 
 
-def test_those_that_never_end_make_room(monkeypatch: object) -> None:
-    compared = Comparison(Says(0, 1.0), Faults())
+def test_requests_that_never_end_are_dropped(monkeypatch: object) -> None:
+    compared = Comparison(FakePolicy(0, 1.0), Faults())
     for i in range(module.MAX_OPEN + 10):
         compared.decided(made(f"d{i}"), RNG)
     assert len(compared._open) == module.MAX_OPEN

@@ -30,7 +30,7 @@ def see(paces: Paces, num: int, now: float = 0.0, workers: dict[WorkerId, Pace] 
     return now
 
 
-def test_each_worker_has_its_own_pace() -> None:
+def test_each_worker_has_its_own_speed() -> None:
     paces = Paces()
     see(paces, 150)
     for worker, truth in TRUTH.items():
@@ -43,9 +43,10 @@ def test_each_worker_has_its_own_pace() -> None:
         assert pace.harm_s == pytest.approx(truth.harm_s, rel=0.3)
 
 
-def test_what_does_not_vary_is_not_taken_for_something_else() -> None:
-    """Prompts of which the same is left to compute each time, before ever more answers that run: the speed
-    of computing cannot be told from them, and is not made up."""
+def test_a_constant_feature_is_not_taken_for_another() -> None:
+    """Prompts with a constant number of uncached tokens, before ever more running answers: the speed of
+    prefill cannot be separated, and is not made up.
+    """
     paces, truth, now = Paces(), TRUTH[FAST], 0.0
     for number in range(3000):
         now += 0.05
@@ -56,9 +57,9 @@ def test_what_does_not_vary_is_not_taken_for_something_else() -> None:
     assert paces.pace(FAST).ttft_s(400, 200) == pytest.approx(truth.ttft_s(400, 200), rel=0.05)
 
 
-def test_how_long_answers_are_and_how_many_seats_there_are() -> None:
+def test_length_and_concurrency_of_answers_are_learnt() -> None:
     paces = Paces()
-    paces.reported(NEW, Reported(64, 1), 0.0)  # nobody has asked it yet
+    paces.reported(NEW, Reported(64, 1), 0.0)  # it has answered no request yet
     for number in range(60):
         paces.ended(NEW, 800, 3, 0, 8.0, float(number))
         paces.reported(NEW, Reported(64, 1 + number), float(number))
@@ -66,14 +67,14 @@ def test_how_long_answers_are_and_how_many_seats_there_are() -> None:
     assert paces.pace(NEW).seats == 64
 
 
-def test_a_new_one_is_taken_for_one_like_the_others() -> None:
+def test_a_new_worker_is_expected_to_be_like_the_others() -> None:
     paces = Paces()
     assert paces.pace(NEW) == TYPICAL
     see(paces, 50)
     assert 9_000 < 1 / paces.pace(NEW).token_s < 22_000
 
 
-def test_one_that_looked_slow_is_tried_again_and_believed_when_it_is_fast() -> None:
+def test_a_worker_that_looked_slow_is_tried_again_and_recovers() -> None:
     paces = Paces()
     now = see(paces, 50)
     for _ in range(20):
@@ -81,7 +82,7 @@ def test_one_that_looked_slow_is_tried_again_and_believed_when_it_is_fast() -> N
         paces.began(SLOW, 0, 2000, 0, 20.0, now)  # a hundred times as slow, for some seconds
     was = paces.pace(SLOW).token_s
     assert was > 20 * TRUTH[FAST].token_s
-    for _ in range(int(4 * 6 * FORGET_S)):  # nobody is sent there, the others work on
+    for _ in range(int(4 * 6 * FORGET_S)):  # no request goes there, the others work on
         now += 0.25
         paces.began(FAST, 0, 2000, 0, TRUTH[FAST].ttft_s(2000, 0), now)
         paces.refresh(now)
@@ -90,7 +91,7 @@ def test_one_that_looked_slow_is_tried_again_and_believed_when_it_is_fast() -> N
     assert paces.pace(SLOW).token_s == pytest.approx(TRUTH[FAST].token_s, rel=0.2)
 
 
-def test_what_was_computed_for_us_is_counted_whether_or_not_it_was_timed() -> None:
+def test_computed_tokens_are_counted_with_and_without_times() -> None:
     paces = Paces()
     paces.computed(NEW, 100)
     paces.began(NEW, 0, 50, 0, 0.1, 1.0)
@@ -99,7 +100,7 @@ def test_what_was_computed_for_us_is_counted_whether_or_not_it_was_timed() -> No
     assert paces.num_computed(NEW) == 0
 
 
-def test_no_time_and_no_tokens_teach_nothing() -> None:
+def test_answers_without_time_or_tokens_are_ignored() -> None:
     paces = Paces()
     paces.began(NEW, 0, 50, 0, 0.0, 1.0)
     paces.ended(NEW, 0, 0, 0, 1.0, 1.0)

@@ -14,7 +14,7 @@ def page(trials: Trials) -> str:
     return generate_latest(registry).decode()
 
 
-def test_nothing_is_exposed_where_nothing_is_compared() -> None:
+def test_without_trials_no_metrics_are_exposed() -> None:
     assert page(Trials({"p": 1.0}, {})) == ""
 
 

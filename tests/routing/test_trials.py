@@ -28,7 +28,7 @@ def end(trials: Trials, decision: Decision, ttft_s: float | None = 1.0) -> None:
     trials.finished(decision, Outcome("ended", 200, ttft_s, None, 2.0))
 
 
-def test_one_policy_alone_is_not_told_of() -> None:
+def test_a_single_policy_has_no_scores() -> None:
     trials = Trials({"p": 1.0}, {})
     assert (trials.is_on, trials.describe()) == (False, {})
     decide(trials, made())
@@ -36,17 +36,17 @@ def test_one_policy_alone_is_not_told_of() -> None:
     assert not trials.step()
 
 
-def test_each_arm_has_what_came_of_its_own() -> None:
+def test_each_arm_is_scored_by_its_own_requests() -> None:
     trials = Trials({"p": 0.9, "q": 0.1}, {})
     for name, num in (("p", 3), ("q", 2), ("gone", 1)):
         for _ in range(num):
             end(trials, made(policy=name))
     assert trials.is_on and not trials.step()
-    told = trials.describe()["scores"]
-    assert [(arm["name"], arm["share"], arm["requests"]) for arm in told] == [("p", 0.9, 3), ("q", 0.1, 2)]
+    scores = trials.describe()["scores"]
+    assert [(arm["name"], arm["share"], arm["requests"]) for arm in scores] == [("p", 0.9, 3), ("q", 0.1, 2)]
 
 
-def test_shadows_are_asked_later_and_in_order() -> None:
+def test_shadow_policies_choose_later_and_in_order() -> None:
     shadows = {"says": Shadow(Says(0, 0.5), Faults()), "other": Shadow(Says(1), Faults())}
     trials = Trials({"p": 1.0}, shadows)
     decide(trials, made("d1"), made("d2", attempt=2))
@@ -59,7 +59,7 @@ def test_shadows_are_asked_later_and_in_order() -> None:
     assert (other["compared"], other["agreed"], other["prediction_error"]) == (1, 0, None)
 
 
-def test_what_there_is_no_time_for_is_dropped_and_counted() -> None:
+def test_requests_beyond_the_queue_are_dropped_and_counted() -> None:
     trials = Trials({"p": 1.0}, {"says": Shadow(Says(0), Faults())})
     decide(trials, *[made(f"d{i}") for i in range(module.MAX_QUEUED + 5)])
     for i in range(3 * module.MAX_QUEUED):
@@ -72,7 +72,7 @@ def test_what_there_is_no_time_for_is_dropped_and_counted() -> None:
     assert trials.describe()["shadow"][0]["compared"] == module.MAX_QUEUED
 
 
-def test_read_anew_what_was_counted_stays() -> None:
+def test_a_reload_keeps_the_counts() -> None:
     faults = Faults()
     trials = Trials({"p": 1.0}, {"says": Shadow(Says(0), faults)})
     faults["says", "raised"] += 1
@@ -90,8 +90,8 @@ def test_read_anew_what_was_counted_stays() -> None:
     assert [arm["requests"] for arm in trials.describe()["scores"]] == [1, 0]
 
 
-async def test_it_is_worked_off_between_requests() -> None:
-    await keep_compared(Trials({"p": 1.0}, {}))  # ends: there is nothing to compare
+async def test_the_queue_is_worked_off_between_requests() -> None:
+    await keep_compared(Trials({"p": 1.0}, {}))  # ends only: there is no choice to compare
     trials = Trials({"p": 1.0}, {"says": Shadow(Says(0), Faults())})
     task = asyncio.get_running_loop().create_task(keep_compared(trials))
     try:

@@ -5,7 +5,7 @@ from gateway.runtime.build import VERSION, is_compiled
 from tests import ROOT
 
 
-def test_the_version_is_the_packages() -> None:
+def test_the_version_is_that_of_the_package() -> None:
     assert gateway.__version__ == VERSION
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == VERSION
 

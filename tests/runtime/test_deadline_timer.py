@@ -14,7 +14,7 @@ class World:
         self.num_due += 1
 
 
-def test_a_deadline_that_is_put_off_costs_no_new_timer() -> None:
+def test_a_postponed_deadline_costs_no_new_timer() -> None:
     world = World()
     for _ in range(5):
         world.timer.set(10)
@@ -27,7 +27,7 @@ def test_a_deadline_that_is_put_off_costs_no_new_timer() -> None:
     assert not world.loop.timers
 
 
-def test_a_nearer_deadline_counts_at_once() -> None:
+def test_an_earlier_deadline_counts_at_once() -> None:
     world = World()
     world.timer.set(60)
     world.timer.set(2)
@@ -35,7 +35,7 @@ def test_a_nearer_deadline_counts_at_once() -> None:
     assert world.num_due == 1
 
 
-def test_no_deadline_and_the_end() -> None:
+def test_a_timer_without_a_deadline_or_stopped_never_fires() -> None:
     world = World()
     world.timer.set(1)
     world.timer.set(0)

@@ -1,4 +1,4 @@
-"""Open files, shared out."""
+"""Shares of the open file limit."""
 
 import sys
 
@@ -8,7 +8,7 @@ from gateway.runtime.descriptors import FILES_PER_REQUEST, OWN_FILES, Descriptor
 
 
 @pytest.mark.parametrize("limit", [8, 64, 128, 256, 1024, 4096, 65536, 1 << 20, sys.maxsize])
-def test_clients_end_before_workers_and_workers_before_all_else(limit: int) -> None:
+def test_shares_end_with_clients_then_workers_then_the_rest(limit: int) -> None:
     files = Descriptors(limit)
     assert files.clients_end < files.workers_end < limit
     assert files.max_clients >= 1
@@ -18,7 +18,7 @@ def test_clients_end_before_workers_and_workers_before_all_else(limit: int) -> N
         assert used <= files.workers_end, "each client has a worker"
 
 
-def test_little_is_kept_of_much() -> None:
+def test_most_of_a_high_limit_is_for_clients() -> None:
     few, many = Descriptors(128), Descriptors(65536)
     assert (few.max_clients, few.num_kept, few.max_calls) == (36, 24, 8)
     assert (many.max_clients, many.num_kept, many.max_calls) == (32_602, 300, 100)

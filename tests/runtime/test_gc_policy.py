@@ -1,4 +1,4 @@
-"""The collector's policy, and that requests and connections leave nothing to it."""
+"""Policy of the garbage collector; requests and connections leave no cycles to it."""
 
 import asyncio
 import gc
@@ -48,7 +48,7 @@ def settled(pauses: Pauses) -> Iterator[None]:
         gc.collect()
 
 
-def test_the_policy_is_in_force_and_taken_back(loop: FakeLoop) -> None:
+def test_the_policy_applies_until_it_is_undone(loop: FakeLoop) -> None:
     before = gc.get_threshold(), len(gc.callbacks)
     with settled(Pauses()):
         assert gc.get_threshold() == (YOUNG, PORTIONS, PORTIONS)
@@ -57,7 +57,7 @@ def test_the_policy_is_in_force_and_taken_back(loop: FakeLoop) -> None:
     assert gc.get_freeze_count() == 0
 
 
-def test_what_survives_twice_is_looked_at_no_more(loop: FakeLoop) -> None:
+def test_objects_that_survive_twice_are_frozen(loop: FakeLoop) -> None:
     with settled(Pauses()):
         held = Node()
         gc.collect(0)
@@ -75,18 +75,18 @@ def test_a_young_cycle_is_collected(loop: FakeLoop) -> None:
         assert young_nodes() == 0
 
 
-def test_each_collection_is_told(loop: FakeLoop) -> None:
+def test_each_collection_is_timed(loop: FakeLoop) -> None:
     pauses = Pauses()
     with settled(pauses):
         gc.collect(0)
         gc.collect(1)
         assert sum(pauses.counts) == 2
-        assert pauses.take_worst_s() == 1.0  # the clock goes on by one each time it is asked
+        assert pauses.take_worst_s() == 1.0  # the clock advances by one per reading
     gc.collect()
     assert sum(pauses.counts) == 2
 
 
-def test_the_young_are_looked_at_in_intervals_and_their_survivors_in_longer_ones(loop: FakeLoop) -> None:
+def test_young_objects_are_collected_at_intervals_and_survivors_at_longer_ones(loop: FakeLoop) -> None:
     pauses = Pauses()
     with settled(pauses):
         make_cycle()
@@ -101,12 +101,12 @@ def test_the_young_are_looked_at_in_intervals_and_their_survivors_in_longer_ones
     assert sum(pauses.counts) == PORTIONS
 
 
-# nothing is left to it --------------------------------------------------------------------------
+# no cycles --------------------------------------------------------------------------------------
 
 
 @contextmanager
 def no_cycles() -> Iterator[None]:
-    """Whatever is made inside must be freed without the collector."""
+    """Objects made inside must be freed without the collector."""
     gc.collect()
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
@@ -171,7 +171,7 @@ async def test_connections_on_both_sides_leave_no_cycle() -> None:
         lambda: ClientConnection(handle, Limits(), open_connections), "127.0.0.1", 0
     )
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    await ask_and_close(url)  # the first makes what stays
+    await ask_and_close(url)  # the first one makes lasting objects
     with no_cycles():
         await ask_and_close(url)
         await until_empty(open_connections)

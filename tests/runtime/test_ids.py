@@ -3,14 +3,14 @@ import os
 from gateway.runtime.ids import new_id
 
 
-def test_ids_are_hex_of_the_asked_length_and_never_repeat() -> None:
+def test_ids_are_hex_of_the_given_length_and_never_repeat() -> None:
     ids = [new_id(12) for _ in range(2000)]
     assert len(set(ids)) == 2000
     assert all(len(each) == 24 and int(each, 16) >= 0 for each in ids)
     assert len(new_id()) == 32
 
 
-def test_a_forked_process_draws_its_own() -> None:
+def test_a_forked_process_has_its_own_ids() -> None:
     new_id()
     read, write = os.pipe()
     pid = os.fork()

@@ -1,4 +1,4 @@
-"""What a serving process asks of its host."""
+"""Limits that a serving process raises on its host."""
 
 import ctypes
 import logging
@@ -30,7 +30,7 @@ def test_the_soft_limit_of_open_files_becomes_the_hard_one(caplog: pytest.LogCap
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
 
 
-def test_a_low_hard_limit_is_complained_of(
+def test_a_low_hard_limit_is_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 1024))
@@ -41,7 +41,7 @@ def test_a_low_hard_limit_is_complained_of(
     assert "about 464 requests at once; raise it (ulimit -n" in record.getMessage()
 
 
-def test_a_limit_that_cannot_be_raised_stays_and_is_told(
+def test_a_limit_that_cannot_be_raised_stays_and_is_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(which: int, limits: tuple[int, int]) -> None:
@@ -53,14 +53,16 @@ def test_a_limit_that_cannot_be_raised_stays_and_is_told(
     assert "stays at 256: over the system's own" in caplog.text
 
 
-def test_no_limit_is_no_complaint(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_infinite_limit_is_not_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY,) * 2)
     monkeypatch.setattr(resource, "setrlimit", lambda which, limits: None)
     assert process_limits.raise_open_files() == sys.maxsize
     assert not caplog.records
 
 
-def test_memory_is_given_back_where_the_library_can(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_returned_where_the_library_can(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
     class Library:
@@ -70,11 +72,11 @@ def test_memory_is_given_back_where_the_library_can(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(ctypes, "CDLL", Library)
     process_limits.give_memory_back()
     assert calls == [0]
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())  # another C library: nothing happens
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())  # another C library: no effect
     process_limits.give_memory_back()
     assert calls == [0]
 
 
-def test_threads_take_short_turns_in_a_prepared_process() -> None:
+def test_threads_switch_often_in_a_prepared_process() -> None:
     process_limits.prepare()
     assert sys.getswitchinterval() == pytest.approx(process_limits.SWITCH_INTERVAL_S)

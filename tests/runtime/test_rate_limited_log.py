@@ -1,4 +1,4 @@
-"""The first line of a kind is logged at once, the others as a number."""
+"""The first message of a kind is logged at once, later ones as a count."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ def world(caplog: pytest.LogCaptureFixture) -> World:
     return World()
 
 
-def test_the_first_is_logged_and_the_others_are_summed(
+def test_the_first_message_is_logged_and_later_ones_are_counted(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(1_235):
@@ -33,18 +33,20 @@ def test_the_first_is_logged_and_the_others_are_summed(
     world.log.warning(BAD, "a", "again")
     assert caplog.messages[1:] == ["worker a: bad: 1234 (1,234 more in 61 s)"]
     world.now = 122.0
-    world.log.warning(BAD, "a", "later")  # the one at 61 s is not lost either
+    world.log.warning(BAD, "a", "later")  # the message at 61 s is not lost either
     assert caplog.messages[2:] == ["worker a: bad: again (1 more in 61 s)"]
 
 
-def test_after_a_calm_the_next_is_a_first_again(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_after_a_calm_period_a_message_is_logged_at_once_again(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     world.log.info(BAD, "a", 1)
     world.now = 100.0
     world.log.info(BAD, "a", 2)
     assert caplog.messages == ["worker a: bad: 1", "worker a: bad: 2"]
 
 
-def test_messages_and_subjects_are_apart(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_messages_and_subjects_are_counted_separately(world: World, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         world.log.warning(BAD, "a", 1)
         world.log.warning(BAD, "b", 1)
@@ -60,7 +62,7 @@ def test_subjects_are_bounded_and_so_are_values(world: World, caplog: pytest.Log
     assert all(len(message) < MAX_TEXT + 100 for message in caplog.messages)
 
 
-async def test_where_a_loop_runs_sums_need_no_further_line(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_running_loop_logs_counts_without_a_further_message(caplog: pytest.LogCaptureFixture) -> None:
     log = RateLimitedLog(LOG, every_s=1.0)
     log.warning(BAD, "a", 1)
     log.warning(BAD, "a", 2)
@@ -70,7 +72,7 @@ async def test_where_a_loop_runs_sums_need_no_further_line(caplog: pytest.LogCap
     assert caplog.messages[1].startswith("worker a: bad: 2 (1 more in ")
 
 
-def test_kinds_without_lines_are_forgotten(world: World) -> None:
+def test_idle_kinds_are_forgotten(world: World) -> None:
     for number in range(MAX_SUBJECTS):
         world.log.warning(BAD, number, 1)
     world.now = 61.0

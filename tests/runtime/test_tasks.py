@@ -27,7 +27,7 @@ async def test_a_task_has_its_name_and_is_kept_until_it_ends() -> None:
     assert len(tasks) == 0
 
 
-async def test_a_task_that_dies_is_logged_with_its_name_and_cause(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_task_that_raises_is_logged_with_its_name_and_cause(caplog: pytest.LogCaptureFixture) -> None:
     async def die() -> None:
         raise RuntimeError("no such luck")
 
@@ -41,14 +41,16 @@ async def test_a_task_that_dies_is_logged_with_its_name_and_cause(caplog: pytest
     assert len(tasks) == 0
 
 
-async def test_stopping_waits_until_all_have_ended_and_is_quiet(caplog: pytest.LogCaptureFixture) -> None:
+async def test_stopping_waits_until_all_tasks_have_ended_and_logs_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     ended: list[int] = []
 
     async def work(number: int) -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(0)  # closing may take a turn of the loop
+            await asyncio.sleep(0)  # closing may take an iteration of the loop
             ended.append(number)
 
     tasks = Tasks()
@@ -61,7 +63,7 @@ async def test_stopping_waits_until_all_have_ended_and_is_quiet(caplog: pytest.L
     assert not caplog.records
 
 
-async def test_a_task_that_fails_while_it_is_stopped_is_loud_and_hurts_no_other(
+async def test_a_task_that_raises_while_stopped_is_logged_and_hurts_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def fail() -> None:
@@ -79,7 +81,7 @@ async def test_a_task_that_fails_while_it_is_stopped_is_loud_and_hurts_no_other(
     assert [record.getMessage() for record in caplog.records] == ["task bad died"]
 
 
-async def test_stopping_nothing_is_no_error() -> None:
+async def test_stopping_without_tasks_is_no_error() -> None:
     await Tasks().stop()
 
 
@@ -96,7 +98,7 @@ async def test_a_signal_sets_the_stop_event(number: signal.Signals) -> None:
             asyncio.get_running_loop().remove_signal_handler(each)
 
 
-async def test_a_hangup_is_heard_each_time() -> None:
+async def test_each_hangup_signal_is_reported() -> None:
     heard: asyncio.Queue[bool] = asyncio.Queue()
     on_hangup(lambda: heard.put_nowait(True))
     try:

@@ -1,4 +1,4 @@
-"""Contexts from files, what is wrong with files, and how they follow them; sockets are in tests/blackbox."""
+"""Contexts from files, errors in files, and reloads; tests/blackbox has sockets."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 def shake(server: ssl.SSLContext, client: ssl.SSLContext, name: str = "localhost") -> ssl.SSLObject:
-    """A handshake in memory; the client's end of it."""
+    """Do a handshake in memory; returns the client's end of it."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ours = client.wrap_bio(to_client, to_server, server_hostname=name)
     theirs = server.wrap_bio(to_server, to_client, server_side=True)
@@ -50,10 +50,10 @@ def loaded(pair: Pair) -> Tls:
     return tls
 
 
-# what is spoken --------------------------------------------------------------------------------
+# versions --------------------------------------------------------------------------------------
 
 
-def test_http_1_over_tls_of_this_decade(authority: Authority) -> None:
+def test_http_1_1_over_tls_1_2_or_later_is_spoken(authority: Authority) -> None:
     server = listening_context(loaded(authority.issue()))
     client = authority.context()
     client.set_alpn_protocols(["h2", "http/1.1"])
@@ -62,7 +62,7 @@ def test_http_1_over_tls_of_this_decade(authority: Authority) -> None:
     assert shake(server, client).version() == "TLSv1.2"
 
 
-def test_older_versions_are_refused(authority: Authority) -> None:
+def test_older_versions_are_rejected(authority: Authority) -> None:
     server = listening_context(loaded(authority.issue()))
     client = authority.context()
     client.set_ciphers("ALL:@SECLEVEL=0")
@@ -74,7 +74,7 @@ def test_older_versions_are_refused(authority: Authority) -> None:
         shake(server, client)
 
 
-def test_without_a_certificate_it_is_plain() -> None:
+def test_without_a_certificate_there_is_no_tls() -> None:
     assert listening_tls("", "") is None
 
 
@@ -84,7 +84,7 @@ def test_the_key_may_be_in_the_same_file(authority: Authority, tmp_path: Path) -
     assert listening_tls(str(both), "")
 
 
-def test_a_worker_is_verified_and_shown_a_certificate(authority: Authority) -> None:
+def test_a_worker_is_verified_and_gets_a_client_certificate(authority: Authority) -> None:
     client = worker_tls(authority.file, *vars(authority.issue("gateway")).values()).context
     server = authority.issue().context(clients_of=authority)
     assert shake(server, client).version() == "TLSv1.3"
@@ -95,7 +95,7 @@ def test_a_worker_is_verified_and_shown_a_certificate(authority: Authority) -> N
         shake(server, worker_tls().context)  # the system's authorities only
 
 
-# files that cannot be used ---------------------------------------------------------------------
+# unusable files --------------------------------------------------------------------------------
 
 
 def refused(make: Callable[[], object]) -> str:
@@ -104,7 +104,7 @@ def refused(make: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-def test_files_that_are_missing_or_something_else(authority: Authority, tmp_path: Path) -> None:
+def test_missing_or_unreadable_files_are_rejected(authority: Authority, tmp_path: Path) -> None:
     pair, missing, other = authority.issue(), str(tmp_path / "missing"), str(tmp_path / "other")
     Path(other).write_text("hello")
     assert refused(lambda: listening_tls(missing, pair.key)) == (
@@ -128,23 +128,23 @@ def test_files_that_are_missing_or_something_else(authority: Authority, tmp_path
     assert refused(lambda: worker_tls("", other)).startswith(f"worker_cert_file: {other} has no certificate")
 
 
-def test_files_that_do_not_belong_together(authority: Authority) -> None:
+def test_files_of_different_pairs_are_rejected(authority: Authority) -> None:
     one, two = authority.issue(), authority.issue()
     assert refused(lambda: listening_tls(one.cert, two.key)) == (
         f"tls_key_file: {two.key} is not the key of {one.cert}"
     )
 
 
-def test_files_that_are_damaged(authority: Authority) -> None:
+def test_damaged_files_are_rejected(authority: Authority) -> None:
     pair = authority.issue()
     damaged = "-----BEGIN {0}-----\nAAAA\n-----END {0}-----\n"
     Path(pair.cert).write_text(damaged.format("CERTIFICATE"))
-    told = refused(lambda: listening_tls(pair.cert, pair.key))
-    assert told.startswith(f"tls_cert_file: {pair.cert} with {pair.key} cannot be used: ")
+    error = refused(lambda: listening_tls(pair.cert, pair.key))
+    assert error.startswith(f"tls_cert_file: {pair.cert} with {pair.key} cannot be used: ")
     assert refused(lambda: worker_tls(pair.cert)).startswith(f"worker_ca_file: {pair.cert} cannot be used: ")
 
 
-def test_a_key_with_a_password_is_not_asked_for_on_a_terminal(authority: Authority) -> None:
+def test_a_key_with_a_password_is_rejected_without_a_prompt(authority: Authority) -> None:
     from cryptography.hazmat.primitives import serialization as form
 
     pair = authority.issue()
@@ -159,15 +159,15 @@ def test_a_key_with_a_password_is_not_asked_for_on_a_terminal(authority: Authori
     )
 
 
-def test_a_key_alone() -> None:
+def test_a_key_without_a_certificate_is_rejected() -> None:
     assert refused(lambda: listening_tls("", "k")) == "tls_key_file: needs tls_cert_file"
     assert refused(lambda: worker_tls("", "", "k")) == "worker_cert_key_file: needs worker_cert_file"
 
 
-# files that change -----------------------------------------------------------------------------
+# changed files ---------------------------------------------------------------------------------
 
 
-def test_a_new_pair_is_used_once_it_rests(authority: Authority, tmp_path: Path) -> None:
+def test_a_new_pair_is_used_once_it_is_stable(authority: Authority, tmp_path: Path) -> None:
     first, second = authority.issue(), authority.issue()
     mounted = Mounted(tmp_path / "secret", first)
     tls = loaded(mounted)
@@ -175,7 +175,7 @@ def test_a_new_pair_is_used_once_it_rests(authority: Authority, tmp_path: Path) 
     tls.look()
     assert shown(server, authority) == serial(first.cert)
     mounted.swap(second)
-    tls.look()  # it may still be being written
+    tls.look()  # a writer may be busy
     assert shown(server, authority) == serial(first.cert)
     tls.look()
     assert shown(server, authority) == serial(second.cert)
@@ -185,20 +185,20 @@ def test_a_new_pair_is_used_once_it_rests(authority: Authority, tmp_path: Path) 
     assert shown(server, authority) == serial(first.cert)
 
 
-def test_one_pair_after_the_other_in_place(authority: Authority) -> None:
-    """As certbot and most scripts do it: the same names, other content."""
+def test_pairs_replaced_in_place_are_reloaded(authority: Authority) -> None:
+    """Scripts such as certbot keep the names and change the content."""
     pair, renewed = authority.issue(), authority.issue()
     tls = loaded(pair)
     Path(pair.cert).write_bytes(Path(renewed.cert).read_bytes())
     tls.look()
     Path(pair.key).write_bytes(Path(renewed.key).read_bytes())
-    tls.look()  # not the same as at the last look
+    tls.look()  # not the same as at the check before
     tls.look()
     assert shown(listening_context(tls), authority) == serial(renewed.cert)
 
 
 @pytest.mark.parametrize("harm", ["mismatch", "missing", "damaged"])
-def test_a_bad_pair_leaves_the_old_one_and_is_logged_once(
+def test_an_invalid_pair_keeps_the_old_one_and_is_logged_once(
     authority: Authority, caplog: pytest.LogCaptureFixture, harm: str
 ) -> None:
     pair, other = authority.issue(), authority.issue()
@@ -220,13 +220,13 @@ def test_a_bad_pair_leaves_the_old_one_and_is_logged_once(
     assert [r.levelno for r in caplog.records] == [logging.ERROR, logging.INFO]
 
 
-def test_a_client_whose_session_goes_on_needs_no_certificate(authority: Authority) -> None:
+def test_a_resumed_session_needs_no_certificate(authority: Authority) -> None:
     """Sessions are kept by the server's one context, which stays when the certificate changes."""
     pair, renewed = authority.issue(), authority.issue()
     tls = loaded(pair)
     server = listening_context(tls)
     client = authority.context()
-    client.maximum_version = ssl.TLSVersion.TLSv1_2  # where the session is there with the handshake
+    client.maximum_version = ssl.TLSVersion.TLSv1_2  # where the session exists after the handshake
     first = shake(server, client)
     for name in ("cert", "key"):
         Path(getattr(pair, name)).write_bytes(Path(getattr(renewed, name)).read_bytes())
@@ -244,7 +244,7 @@ def test_a_client_whose_session_goes_on_needs_no_certificate(authority: Authorit
     assert again.session_reused
 
 
-async def test_looks_are_counted(authority: Authority) -> None:
+async def test_reloads_are_counted(authority: Authority) -> None:
     pair, other = authority.issue(), authority.issue()
     tls, counts = loaded(pair), Counter[str]()
     following = asyncio.get_running_loop().create_task(follow([tls], counts, 0.001))
@@ -257,13 +257,13 @@ async def test_looks_are_counted(authority: Authority) -> None:
     assert counts == {"refused": 1, "loaded": 1}
 
 
-def test_its_files_are_seen(authority: Authority) -> None:
+def test_watched_files_are_listed(authority: Authority) -> None:
     pair = authority.issue()
     assert repr(loaded(pair)) == f"Tls(the certificate for clients, {pair.cert}, {pair.key})"
     assert worker_tls().files == []
 
 
-# failures in words -----------------------------------------------------------------------------
+# reasons of failures ---------------------------------------------------------------------------
 
 
 def failure(server: ssl.SSLContext, client: ssl.SSLContext, name: str = "localhost") -> ssl.SSLError:
@@ -272,21 +272,21 @@ def failure(server: ssl.SSLContext, client: ssl.SSLContext, name: str = "localho
     return caught.value
 
 
-def test_why_a_worker_is_not_trusted(authority: Authority, tmp_path: Path) -> None:
+def test_an_untrusted_worker_has_a_reason(authority: Authority, tmp_path: Path) -> None:
     client = worker_tls(authority.file).context
     stranger = Authority(tmp_path / "stranger").issue().context()
-    told = reason(failure(stranger, client))
-    assert told and told.startswith("its certificate is not trusted: ")
-    assert told.endswith("; is its CA in --worker-ca-file?")
+    why = reason(failure(stranger, client))
+    assert why and why.startswith("its certificate is not trusted: ")
+    assert why.endswith("; is its CA in --worker-ca-file?")
     assert reason(failure(authority.issue(is_expired=True).context(), client)) == (
         "its certificate is not trusted: certificate has expired"
     )
-    told = reason(failure(authority.issue("elsewhere").context(), client))
-    assert told and told.startswith("its certificate is not trusted: Hostname mismatch")
-    assert "--worker-ca-file" not in told
+    why = reason(failure(authority.issue("elsewhere").context(), client))
+    assert why and why.startswith("its certificate is not trusted: Hostname mismatch")
+    assert "--worker-ca-file" not in why
 
 
-def test_a_wrapped_failure_is_found(authority: Authority, tmp_path: Path) -> None:
+def test_the_reason_of_a_wrapped_failure_is_found(authority: Authority, tmp_path: Path) -> None:
     stranger = Authority(tmp_path / "stranger").issue().context()
     cause = failure(stranger, worker_tls(authority.file).context)
     assert isinstance(cause, ssl.SSLCertVerificationError)
@@ -299,7 +299,7 @@ def test_a_wrapped_failure_is_found(authority: Authority, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("openssl", "told"),
+    ("openssl", "why"),
     [
         (
             "TLSV13_ALERT_CERTIFICATE_REQUIRED",
@@ -308,12 +308,12 @@ def test_a_wrapped_failure_is_found(authority: Authority, tmp_path: Path) -> Non
         ("SOME_OTHER", "TLS: some other"),
     ],
 )
-def test_what_openssl_says(openssl: str, told: str) -> None:
-    """aiohttp raises some as errors of its own, which keep the text only."""
+def test_openssl_errors_have_plain_reasons(openssl: str, why: str) -> None:
+    """aiohttp raises some as its own errors, which keep the text only."""
     text = f"[SSL: {openssl}] in other words (_ssl.c:2580)"
-    assert reason(ssl.SSLError(1, text)) == reason(aiohttp.ClientOSError(1, text)) == told
+    assert reason(ssl.SSLError(1, text)) == reason(aiohttp.ClientOSError(1, text)) == why
 
 
-def test_what_is_no_tls_failure() -> None:
+def test_other_errors_have_no_tls_reason() -> None:
     assert reason(ConnectionRefusedError(111, "refused")) is None
     assert reason(ssl.SSLError(1, "text")) == "TLS: text"

@@ -36,14 +36,14 @@ class Taker:
             sock.close()
 
 
-async def test_clients_wait_while_nobody_takes_them() -> None:
+async def test_clients_wait_while_the_process_is_busy() -> None:
     listening, taker = bind_tcp("127.0.0.1", 0, "port"), Taker()
     acceptor = Acceptor(listening, taker)
     clients = [socket.create_connection(listening.getsockname()) for _ in range(3)]
     taker.is_busy = True
     acceptor.start()
     await asyncio.sleep(0)
-    acceptor.start()  # again: no harm
+    acceptor.start()  # harmless if repeated
     await asyncio.sleep(0)
     assert taker.taken == []
     taker.is_busy = False
@@ -59,7 +59,7 @@ async def test_clients_wait_while_nobody_takes_them() -> None:
     taker.close()
 
 
-async def test_who_was_not_accepted_is_left_to_others_with_the_socket() -> None:
+async def test_waiting_clients_are_left_to_other_processes_of_the_socket() -> None:
     listening, taker = bind_tcp("127.0.0.1", 0, "port"), Taker()
     heir = listening.dup()
     acceptor = Acceptor(listening, taker)

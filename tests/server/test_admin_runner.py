@@ -1,4 +1,4 @@
-"""The server of the admin API: what its clients do wrong is answered, and is no error in the log."""
+"""Server of the admin API: mistakes of its clients are answered, and are no errors in the log."""
 
 import asyncio
 import logging
@@ -35,8 +35,8 @@ async def port() -> AsyncIterator[int]:
     await runner.cleanup()
 
 
-async def told(port: int, data: bytes) -> bytes:
-    """All that is answered until the end of the connection."""
+async def response_of(port: int, data: bytes) -> bytes:
+    """All bytes of the answer until the end of the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(data)
     async with asyncio.timeout(20):
@@ -60,13 +60,17 @@ async def told(port: int, data: bytes) -> bytes:
         (HEAD + b"Connection: close\r\nContent-Length: 2\r\n\r\n{}", b"{}"),
     ],
 )
-async def test_what_clients_do_wrong_is_no_error(
+async def test_invalid_requests_are_answered_without_an_error_in_the_log(
     port: int, data: bytes, answer: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert answer in await told(port, data)
+    assert answer in await response_of(port, data)
     assert not [record for record in caplog.records if record.levelno >= logging.INFO]
 
 
-async def test_a_bug_of_ours_is_one(port: int, caplog: pytest.LogCaptureFixture) -> None:
-    assert b" 500 " in await told(port, b"GET /broken HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n")
+async def test_an_exception_of_a_handler_is_logged_as_an_error(
+    port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert b" 500 " in await response_of(
+        port, b"GET /broken HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n"
+    )
     assert "a bug" in caplog.text and "ERROR" in caplog.text

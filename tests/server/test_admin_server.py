@@ -1,4 +1,4 @@
-"""The judge before an application."""
+"""Check of Host and Origin before an application."""
 
 import logging
 
@@ -16,7 +16,7 @@ async def hello(request: web.Request) -> web.Response:
     return web.Response(text="hello")
 
 
-async def test_a_request_is_judged_before_all_else(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_request_is_checked_before_all_else(caplog: pytest.LogCaptureFixture) -> None:
     app = web.Application()
     app.add_routes([web.get("/health", hello), web.get("/admin/x", hello)])
     add_judge(app, config_of(admin_host="gw.example"))
@@ -34,6 +34,6 @@ async def test_a_request_is_judged_before_all_else(caplog: pytest.LogCaptureFixt
     assert len(caplog.records) == 1, "the others wait for their sum"
 
 
-def test_the_bound_name_is_allowed_and_an_address_is_anyway() -> None:
+def test_the_bound_name_and_any_address_are_allowed() -> None:
     assert "'gw'" in repr(allowed_hosts(config_of(admin_host="gw", admin_allowed_hosts=["a.example"])))
     assert "0.0.0.0" not in repr(allowed_hosts(config_of(admin_host="0.0.0.0")))

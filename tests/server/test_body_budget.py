@@ -1,4 +1,4 @@
-"""Bodies are counted while they are held, and what there is no room for is refused."""
+"""Bodies are counted while they are kept, and rejected beyond the budget."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def request() -> HttpRequest:
     return HttpRequest("POST", b"/", [])
 
 
-def test_a_body_is_counted_as_it_comes_until_it_is_let_go() -> None:
+def test_a_body_is_counted_from_its_first_byte_until_released() -> None:
     bodies, http = Bodies(100), request()
     intake = Intake(bodies, 50)
     assert intake.add(b"a" * 20) is None
@@ -26,7 +26,7 @@ def test_a_body_is_counted_as_it_comes_until_it_is_let_go() -> None:
 
 
 @pytest.mark.parametrize("end", ["drop", "begin"])
-def test_what_never_was_complete_is_let_go(end: str) -> None:
+def test_an_incomplete_body_is_released(end: str) -> None:
     bodies = Bodies(100)
     intake = Intake(bodies, 50)
     intake.add(b"abc")
@@ -37,7 +37,7 @@ def test_what_never_was_complete_is_let_go(end: str) -> None:
     assert (http.body, http.num_held) == (b"", 0)
 
 
-def test_one_that_is_too_long_is_dropped() -> None:
+def test_a_body_over_the_limit_is_dropped() -> None:
     bodies = Bodies(100)
     intake = Intake(bodies, 50)
     assert intake.add(b"a" * 50) is None
@@ -46,7 +46,7 @@ def test_one_that_is_too_long_is_dropped() -> None:
     assert (bodies.num_bytes, bodies.num_refused) == (0, 0)
 
 
-def test_what_there_is_no_room_for_is_refused_for_a_moment() -> None:
+def test_a_body_beyond_the_budget_is_rejected_as_retryable() -> None:
     bodies = Bodies(100)
     Intake(bodies, 80).add(b"a" * 70)
     late = Intake(bodies, 80)
@@ -59,7 +59,9 @@ def test_what_there_is_no_room_for_is_refused_for_a_moment() -> None:
 
 
 @pytest.mark.parametrize(("length", "is_refused"), [(b"30", False), (b"31", True), (None, False)])
-def test_a_length_that_is_told_is_refused_before_it_is_sent(length: bytes | None, is_refused: bool) -> None:
+def test_a_declared_length_beyond_the_budget_is_rejected_before_the_body(
+    length: bytes | None, is_refused: bool
+) -> None:
     bodies = Bodies(100)
     Intake(bodies, 80).add(b"a" * 70)
     headers = [(b"host", b"a")] + ([(b"content-length", length)] if length else [])

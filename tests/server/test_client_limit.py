@@ -1,4 +1,4 @@
-"""Whether one more client may be accepted."""
+"""Limit of open client connections."""
 
 import logging
 import os
@@ -19,7 +19,7 @@ class World:
         self.room = Room(files, lambda: self.num_open, lambda: self.now)
 
 
-def test_there_is_room_for_so_many_clients() -> None:
+def test_clients_are_accepted_up_to_the_limit() -> None:
     world = World()
     world.num_open = FILES.max_clients - 1
     assert world.room.has_one()
@@ -29,7 +29,9 @@ def test_there_is_room_for_so_many_clients() -> None:
     assert world.room.has_one()
 
 
-def test_a_high_number_stops_it_until_a_lower_one_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_high_file_number_stops_accepting_until_a_lower_one_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world, lowest = World(), FILES.clients_end
     monkeypatch.setattr(os, "open", lambda path, flags: lowest)
     monkeypatch.setattr(os, "close", lambda file: None)
@@ -49,7 +51,7 @@ def test_a_high_number_stops_it_until_a_lower_one_is_free(monkeypatch: pytest.Mo
     assert "tight=True" in repr(world.room)
 
 
-def test_it_is_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reached_limit_is_logged_at_intervals(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.num_open = FILES.max_clients
     with caplog.at_level(logging.WARNING, "kvgate"):

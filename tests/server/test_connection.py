@@ -1,4 +1,4 @@
-"""Client connections without sockets or time. What bytes mean on the wire is in tests/blackbox."""
+"""Client connections without sockets or time; tests/blackbox has the meaning of bytes on the wire."""
 
 import pytest
 from hypothesis import given
@@ -17,8 +17,8 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 LIMITS = Limits(keep_alive_s=75.0, head_timeout_s=30.0, body_timeout_s=60.0, max_pipelined=4)
 
 
-class Told:
-    """An exchange that keeps what it is told."""
+class HeldExchange:
+    """Exchange that keeps the events of its client."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -34,12 +34,12 @@ class Told:
 
 
 class Server:
-    """One connection; /now is answered at once, /slow when the test says so."""
+    """Connection to a server; /now is answered at once, /slow by the test."""
 
     def __init__(self, loop: FakeLoop, limits: Limits = LIMITS) -> None:
         self.loop = loop
         self.requests: list[HttpRequest] = []
-        self.slow: list[tuple[Responder, Told]] = []
+        self.slow: list[tuple[Responder, HeldExchange]] = []
         self.registry: set[ClientConnection] = set()
         self.refused: list[int] = []
         self.bodies = Bodies()
@@ -51,9 +51,9 @@ class Server:
     def handle(self, request: HttpRequest, responder: Responder) -> Exchange | None:
         self.requests.append(request)
         if request.path == "/slow":
-            told = Told()
-            self.slow.append((responder, told))
-            return told
+            exchange = HeldExchange()
+            self.slow.append((responder, exchange))
+            return exchange
         responder.send(200, [], b"ok")
         return None
 
@@ -105,7 +105,7 @@ def test_answers_keep_the_order_of_their_requests(server: Server) -> None:
     assert repr(server.connection) == "ClientConnection(idle, queued=0)"
 
 
-def test_reading_stops_while_too_many_are_queued(server: Server) -> None:
+def test_reading_stops_while_too_many_requests_are_queued(server: Server) -> None:
     server.transport.feed(SLOW + GET * 5)
     assert not server.transport.is_reading
     assert repr(server.connection) == "ClientConnection(answering, queued=5)"
@@ -143,7 +143,7 @@ def test_a_head_is_not_charged_for_the_body_before_it(server: Server) -> None:
 
 
 @pytest.mark.parametrize("begun", [b"GET /", b"GET / HTTP/1.1\r\nHost: a\r\nA: "])
-def test_a_head_that_never_ends(server: Server, begun: bytes) -> None:
+def test_an_endless_head_is_rejected(server: Server, begun: bytes) -> None:
     server.transport.feed(begun, *[b"x" * 4096] * 15)
     assert server.transport.out == b""
     server.transport.feed(*[b"x" * 4096] * 2)
@@ -159,15 +159,15 @@ def test_a_trailer_is_no_header(server: Server) -> None:
 
 
 def test_an_answer_may_take_hours(server: Server) -> None:
-    """Also one whose request was queued behind another: its clock is the exchange's, not ours."""
+    """A queued request has as long: the clock belongs to its exchange, not to the connection."""
     server.transport.feed(GET + SLOW)
     server.loop.advance(36_000)
-    responder, told = server.slow[0]
+    responder, exchange = server.slow[0]
     responder.head(ResponseHead(200, []))
     responder.data(b"a")
     server.loop.advance(36_000)
     responder.end(b"b")
-    assert told.events == []
+    assert exchange.events == []
     assert server.transport.taken().endswith(b"1\r\na\r\n1\r\nb\r\n0\r\n\r\n")
     assert server.transport.end == ""
     server.loop.advance(75.1)
@@ -181,7 +181,7 @@ def test_an_answer_may_take_hours(server: Server) -> None:
         (b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc", 60.1, b"408"),
     ],
 )
-def test_a_request_that_does_not_come(server: Server, sent: bytes, seconds: float, status: bytes) -> None:
+def test_an_idle_connection_is_closed(server: Server, sent: bytes, seconds: float, status: bytes) -> None:
     server.transport.feed(sent)
     server.loop.advance(seconds - 0.2)
     assert server.transport.out == b""
@@ -196,7 +196,7 @@ SLOW_BODY = b"POST /now HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n"
 
 
 def test_a_body_on_a_slow_link_has_all_the_time_it_needs(server: Server) -> None:
-    """A thousand pieces at twice the lowest rate: nothing but the rate counts."""
+    """A thousand pieces at twice the lowest rate: only the rate counts."""
     server.transport.feed(SLOW_BODY)
     for _ in range(1000):
         server.loop.advance(1)
@@ -204,9 +204,9 @@ def test_a_body_on_a_slow_link_has_all_the_time_it_needs(server: Server) -> None
     assert server.transport.out == OK
 
 
-def test_a_body_that_drips_does_not_hold_the_connection(server: Server) -> None:
+def test_a_dripping_body_is_cut(server: Server) -> None:
     server.transport.feed(SLOW_BODY)
-    for _ in range(30):  # each long before the limit between two pieces
+    for _ in range(30):  # each before the limit between two pieces
         server.loop.advance(2)
         server.transport.feed(b"x")
     assert server.transport.out == b""
@@ -215,7 +215,7 @@ def test_a_body_that_drips_does_not_hold_the_connection(server: Server) -> None:
     assert server.transport.end == "eof"
 
 
-def test_a_chunked_body_that_drips_between_its_bytes_does_not_either(server: Server) -> None:
+def test_a_dripping_chunked_body_is_cut(server: Server) -> None:
     server.transport.feed(b"POST /now HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1;")
     for _ in range(61):
         server.loop.advance(1)
@@ -223,8 +223,8 @@ def test_a_chunked_body_that_drips_between_its_bytes_does_not_either(server: Ser
     assert server.transport.out.startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_request_is_not_late_while_we_do_not_read_it(server: Server) -> None:
-    """Its beginning came with others that are answered first, however long that takes."""
+def test_a_request_is_not_late_while_it_is_not_read(server: Server) -> None:
+    """A request arrives in part with earlier ones, which are answered first, however long that takes."""
     server.transport.feed(SLOW + GET * 5 + SLOW_BODY[:-9])
     assert not server.transport.is_reading
     server.loop.advance(3600)
@@ -235,7 +235,7 @@ def test_a_request_is_not_late_while_we_do_not_read_it(server: Server) -> None:
     assert server.transport.out.startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_request_is_not_late_while_it_waits_for_our_100(server: Server) -> None:
+def test_a_request_is_not_late_while_it_waits_for_a_100(server: Server) -> None:
     expects = b"POST /now HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
     server.transport.feed(SLOW + expects)
     server.loop.advance(3600)
@@ -250,22 +250,22 @@ CHUNKS = b"POST /now HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 @pytest.mark.parametrize("begun", [b"1;", b"0\r\nA: ", b"1\r\na\r\n0\r\nA: b\r\nB", b"0" * 9])
-def test_what_frames_a_body_has_an_end(server: Server, begun: bytes) -> None:
+def test_endless_chunk_framing_is_rejected(server: Server, begun: bytes) -> None:
     server.transport.feed(CHUNKS + begun, *[b"0" * 4096] * 15)
     assert server.transport.out == b""
     server.transport.feed(*[b"0" * 4096] * 2)
     assert server.transport.out.startswith(b"HTTP/1.1 431 ")
 
 
-def test_trailers_are_limited_as_the_head_is(server: Server) -> None:
+def test_trailers_are_limited_like_the_head(server: Server) -> None:
     trailers = b"".join(b"A%d: %b\r\n" % (i, b"x" * 990) for i in range(66))
     server.transport.feed(CHUNKS + b"0\r\n" + trailers + b"\r\n")
     assert server.transport.out.startswith(b"HTTP/1.1 431 ")
     assert not server.requests
 
 
-def test_nothing_follows_a_refusal_that_waits_its_turn(server: Server) -> None:
-    """What is behind it in the same read is parsed, but neither answered nor told to go on."""
+def test_requests_behind_a_waiting_rejection_are_ignored(server: Server) -> None:
+    """Requests behind it in the same read are parsed, but neither answered nor continued."""
     bad = b"POST /now HTTP/1.1\r\nHost: a\r\nExpect: magic\r\n\r\n"
     expects = b"POST /now HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
     server.transport.feed(SLOW + bad + expects)
@@ -277,27 +277,27 @@ def test_nothing_follows_a_refusal_that_waits_its_turn(server: Server) -> None:
     assert server.refused == [417]
 
 
-def test_an_answer_that_is_never_read_does_not_hold_the_connection(server: Server) -> None:
+def test_an_answer_that_is_never_read_is_cut(server: Server) -> None:
     server.transport.feed(b"GET /now HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
     assert server.transport.end == "closed"  # but its bytes are still to be read
     server.loop.advance(75.1)
     assert server.transport.end == "aborted"
 
 
-def test_the_exchange_hears_of_its_client_once(server: Server) -> None:
+def test_the_exchange_gets_each_client_event_once(server: Server) -> None:
     server.transport.feed(SLOW)
-    told = server.slow[0][1]
+    exchange = server.slow[0][1]
     server.connection.pause_writing()
     server.connection.resume_writing()
     server.transport.lose()
-    assert told.events == ["full", "free", "gone"]
+    assert exchange.events == ["full", "free", "gone"]
     assert server.registry == set()
-    server.slow[0][0].data(b"late")  # does no harm
+    server.slow[0][0].data(b"late")  # repeated: harmless
     server.slow[0][0].end()
-    assert told.events == ["full", "free", "gone"]
+    assert exchange.events == ["full", "free", "gone"]
 
 
-def test_a_client_full_of_an_earlier_answer_is_told_so(server: Server) -> None:
+def test_a_client_full_of_an_earlier_answer_pauses_the_next_exchange(server: Server) -> None:
     server.transport.feed(SLOW)
     server.connection.pause_writing()
     server.slow[0][0].send(200, [], b"ok")
@@ -308,7 +308,7 @@ def test_a_client_full_of_an_earlier_answer_is_told_so(server: Server) -> None:
     assert server.slow[1][1].events == ["free"]
 
 
-def test_draining(server: Server) -> None:
+def test_draining_closes_after_the_answer(server: Server) -> None:
     server.transport.feed(SLOW + SLOW)
     server.connection.drain()
     assert server.transport.end == ""
@@ -318,12 +318,12 @@ def test_draining(server: Server) -> None:
     assert len(server.requests) == 1
 
 
-def test_draining_an_idle_connection(server: Server) -> None:
+def test_draining_closes_an_idle_connection(server: Server) -> None:
     server.connection.drain()
     assert server.transport.end == "closed"
 
 
-def test_leaving_answers_what_was_sent_and_says_which_answer_is_the_last(server: Server) -> None:
+def test_leaving_answers_received_requests_and_marks_the_last_answer(server: Server) -> None:
     server.transport.feed(SLOW + SLOW + GET[:-2])
     server.connection.leave()
     for responder, _ in server.slow:
@@ -335,7 +335,7 @@ def test_leaving_answers_what_was_sent_and_says_which_answer_is_the_last(server:
     assert server.transport.end == "closed"
 
 
-def test_leaving_an_idle_connection_answers_once_more_or_closes_in_its_time(server: Server) -> None:
+def test_leaving_answers_one_more_request_or_closes_in_time(server: Server) -> None:
     server.transport.feed(GET)
     server.connection.leave()
     assert server.transport.end == ""
@@ -346,7 +346,7 @@ def test_leaving_an_idle_connection_answers_once_more_or_closes_in_its_time(serv
     assert server.transport.end == "closed"
 
 
-def test_leaving_behind_the_head_of_an_answer_keeps_the_connection_as_it_promised(server: Server) -> None:
+def test_leaving_behind_the_head_of_an_answer_keeps_the_connection_open_as_announced(server: Server) -> None:
     server.transport.feed(SLOW)
     responder = server.slow[0][0]
     responder.head(ResponseHead(200, [], 2))
@@ -366,7 +366,9 @@ def test_leaving_behind_the_head_of_an_answer_keeps_the_connection_as_it_promise
         (b"1.0", None, b"\r\nconnection: close\r\n\r\na"),
     ],
 )
-def test_framing(server: Server, version: bytes, length: int | None, end: bytes) -> None:
+def test_malformed_framing_is_rejected(
+    server: Server, version: bytes, length: int | None, end: bytes
+) -> None:
     server.transport.feed(b"GET /slow HTTP/%b\r\nHost: a\r\nConnection: keep-alive\r\n\r\n" % version)
     server.slow[0][0].head(ResponseHead(200, [], length))
     server.slow[0][0].data(b"a")
@@ -374,7 +376,7 @@ def test_framing(server: Server, version: bytes, length: int | None, end: bytes)
     assert server.transport.out == b"HTTP/1.1 200 OK" + end
 
 
-def test_a_handler_that_answers_with_an_error(server: Server) -> None:
+def test_a_rejection_by_the_handler_is_answered(server: Server) -> None:
     server.transport.feed(b"POST /now HTTP/1.1\r\nHost: a\r\nExpect: magic\r\nX-Request-Id: 7\r\n\r\n")
     head, _, body = server.transport.out.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 417 ")
@@ -383,12 +385,12 @@ def test_a_handler_that_answers_with_an_error(server: Server) -> None:
     assert not server.requests
 
 
-def test_a_refusal_is_counted(server: Server) -> None:
+def test_a_rejection_is_counted(server: Server) -> None:
     server.transport.feed(b"GET / HTTP/1.1\r\nHost: a\r\nbad header\r\n\r\n")
     assert server.refused == [400]
 
 
-def test_a_connection_with_large_bodies_waiting_is_read_no_further(server: Server) -> None:
+def test_a_connection_with_large_bodies_waiting_is_not_read(server: Server) -> None:
     large = b"POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 900000\r\n\r\n" + b"x" * 900_000
     server.transport.feed(large, large)
     assert server.transport.is_reading
@@ -401,12 +403,12 @@ def test_a_connection_with_large_bodies_waiting_is_read_no_further(server: Serve
 OFFER = b"GET /slow HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
 
 
-def test_a_connection_leaves_http(server: Server) -> None:
-    """What the client sends goes on as it is, and what is answered too; it waits while it has to."""
+def test_an_upgraded_connection_passes_bytes_both_ways(server: Server) -> None:
+    """Bytes of the client pass unchanged, and those of the answer; they wait for a full peer."""
     server.transport.feed(GET + OFFER + b"ear", b"ly")
     assert [(r.path, r.is_upgrade) for r in server.requests] == [("/now", False), ("/slow", True)]
     assert server.transport.taken() == OK
-    responder, told = server.slow[0]
+    responder, exchange = server.slow[0]
     received: list[bytes] = []
     responder.switch(b"HTTP/1.1 101\r\n\r\n", received.append)
     server.transport.feed(GET)
@@ -423,12 +425,12 @@ def test_a_connection_leaves_http(server: Server) -> None:
     assert server.transport.end == "eof"  # its bytes may still have to be read
     server.transport.feed(GET)
     assert received == [b"early", GET]
-    assert told.events == []
+    assert exchange.events == []
     server.loop.advance(75.1)
     assert server.transport.end == "aborted"
 
 
-def test_an_offer_that_is_not_taken_is_the_last_request(server: Server) -> None:
+def test_an_upgrade_that_is_not_accepted_is_the_last_request(server: Server) -> None:
     server.transport.feed(OFFER.replace(b"/slow", b"/now") + GET)
     assert b"connection: close" in server.transport.out
     assert len(server.requests) == 1
@@ -436,7 +438,7 @@ def test_an_offer_that_is_not_taken_is_the_last_request(server: Server) -> None:
     assert server.refused == []
 
 
-def test_a_client_that_sends_without_end_before_it_may(server: Server) -> None:
+def test_bytes_before_the_upgrade_is_accepted_are_bounded(server: Server) -> None:
     server.transport.feed(OFFER, *[b"x" * 30_000] * 3)
     assert not server.transport.is_reading
 
@@ -450,7 +452,7 @@ def test_a_client_that_sends_without_end_before_it_may(server: Server) -> None:
         (OFFER.replace(b"\r\n\r\n", b"\r\nA: " + b"x" * 66_000 + b"\r\n\r\n"), 431),
     ],
 )
-def test_offers_that_are_refused(server: Server, head: bytes, status: int) -> None:
+def test_invalid_upgrades_are_rejected(server: Server, head: bytes, status: int) -> None:
     server.transport.feed(head)
     assert server.refused == [status]
     assert not server.requests
@@ -479,12 +481,12 @@ def test_http_2_behind_an_answered_request_is_malformed(server: Server) -> None:
     assert HTTP2_REFUSAL not in server.transport.out
 
 
-# bodies that are held ----------------------------------------------------------------------------
+# bodies in memory --------------------------------------------------------------------------------
 
 TEN = b"Host: a\r\nContent-Length: 10\r\n\r\n0123456789"
 
 
-def test_a_body_is_held_until_its_request_is_answered_at_once(server: Server) -> None:
+def test_a_body_is_held_until_its_request_is_answered(server: Server) -> None:
     server.transport.feed(b"POST /slow HTTP/1.1\r\n" + TEN[:-3])
     assert server.bodies.num_bytes == 7
     server.transport.feed(TEN[-3:] + b"POST /now HTTP/1.1\r\n" + TEN)
@@ -495,9 +497,9 @@ def test_a_body_is_held_until_its_request_is_answered_at_once(server: Server) ->
     assert server.bodies.num_bytes == 0
 
 
-def test_a_client_that_leaves_leaves_nothing_behind(server: Server) -> None:
+def test_a_client_that_disconnects_leaves_no_body(server: Server) -> None:
     server.transport.feed(b"POST /slow HTTP/1.1\r\n" + TEN)
-    server.transport.feed(b"POST /slow HTTP/1.1\r\n" + TEN)  # waits for the one before
+    server.transport.feed(b"POST /slow HTTP/1.1\r\n" + TEN)  # queued behind the request before it
     server.transport.feed(b"POST /slow HTTP/1.1\r\n" + TEN[:-3])
     assert server.bodies.num_bytes == 27
     server.transport.lose()
@@ -506,14 +508,14 @@ def test_a_client_that_leaves_leaves_nothing_behind(server: Server) -> None:
     assert server.bodies.num_bytes == 0
 
 
-def test_a_body_that_comes_too_late_is_let_go(server: Server) -> None:
+def test_a_late_body_is_released(server: Server) -> None:
     server.transport.feed(b"POST /now HTTP/1.1\r\n" + TEN[:-3])
     server.loop.advance(LIMITS.body_timeout_s + 60)
     assert server.refused == [408]
     assert server.bodies.num_bytes == 0
 
 
-def test_a_broken_body_is_let_go(server: Server) -> None:
+def test_a_broken_body_is_released(server: Server) -> None:
     head = b"POST /now HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
     server.transport.feed(head + b"3\r\nabc\r\n")
     assert server.bodies.num_bytes == 3
@@ -522,12 +524,12 @@ def test_a_broken_body_is_let_go(server: Server) -> None:
     assert server.bodies.num_bytes == 0
 
 
-@pytest.mark.parametrize("is_told", [True, False])
-def test_what_there_is_no_room_for_is_answered_and_not_read(server: Server, is_told: bool) -> None:
+@pytest.mark.parametrize("has_length", [True, False])
+def test_a_body_beyond_the_budget_is_rejected_and_not_read(server: Server, has_length: bool) -> None:
     server.bodies.num_bytes = (1 << 30) - 5
-    framing = b"Content-Length: 6" if is_told else b"Transfer-Encoding: chunked"
+    framing = b"Content-Length: 6" if has_length else b"Transfer-Encoding: chunked"
     server.transport.feed(b"POST /now HTTP/1.1\r\nHost: a\r\n" + framing + b"\r\n\r\n")
-    server.transport.feed(b"" if is_told else b"6\r\nabcdef\r\n")
+    server.transport.feed(b"" if has_length else b"6\r\nabcdef\r\n")
     assert server.transport.out.startswith(b"HTTP/1.1 503 ")
     for header in (b"retry-after: 1\r\n", b"x-should-retry: true\r\n", b"connection: close\r\n"):
         assert header in server.transport.out
@@ -535,7 +537,7 @@ def test_what_there_is_no_room_for_is_answered_and_not_read(server: Server, is_t
     assert (server.bodies.num_bytes, server.bodies.num_refused) == ((1 << 30) - 5, 1)
 
 
-def test_what_has_no_body_always_has_room(server: Server) -> None:
+def test_a_request_without_a_body_always_fits_the_budget(server: Server) -> None:
     server.bodies.num_bytes = 1 << 30
     server.transport.feed(b"GET /now HTTP/1.1\r\nHost: a\r\n\r\n")
     assert server.transport.out.startswith(b"HTTP/1.1 200 ")

@@ -19,7 +19,7 @@ class Connection:
             self._connections.discard(self)
 
 
-async def test_it_ends_when_all_have_left() -> None:
+async def test_draining_ends_when_all_connections_have_left() -> None:
     connections: set[Connection] = set()
     for turns in (1, 2):
         Connection(connections, turns)
@@ -27,7 +27,7 @@ async def test_it_ends_when_all_have_left() -> None:
     assert await all_left(connections, 0, asyncio.Event())
 
 
-async def test_it_ends_when_the_time_is_over_or_it_is_stopped() -> None:
+async def test_draining_ends_at_its_timeout_or_when_stopped() -> None:
     connections: set[Connection] = set()
     Connection(connections, 1000)
     assert not await all_left(connections, 0, asyncio.Event())
@@ -36,7 +36,7 @@ async def test_it_ends_when_the_time_is_over_or_it_is_stopped() -> None:
     assert not await all_left(connections, 60, stop)
 
 
-async def test_it_waits_for_what_is_opening() -> None:
+async def test_draining_waits_for_connections_that_are_opening() -> None:
     connections: set[Connection] = set()
     opening = [None]
 
@@ -52,7 +52,7 @@ async def test_it_waits_for_what_is_opening() -> None:
 
 
 @pytest.mark.process
-async def test_the_next_answer_is_the_last_when_leaving() -> None:
+async def test_a_leaving_connection_marks_its_next_answer_as_the_last() -> None:
     is_leaving = False
 
     async def hello(request: web.Request) -> web.Response:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.process
 
 
 class End:
-    """One end, and what has come there."""
+    """End of the channel, and the messages that arrived there."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.messages: list[bytes] = []
@@ -70,7 +70,7 @@ async def test_messages_come_in_order_each_with_its_files(pair: tuple[End, End])
     assert texts == [[], [b"a", b"b"], [], [b"c"]]
 
 
-async def test_what_does_not_fit_waits_and_comes_whole(pair: tuple[End, End]) -> None:
+async def test_messages_beyond_the_buffer_wait_and_arrive_whole(pair: tuple[End, End]) -> None:
     one, two = pair
     long = os.urandom(1 << 22)
     one.channel.send(long, [pipe_with(b"first")])
@@ -84,7 +84,7 @@ async def test_what_does_not_fit_waits_and_comes_whole(pair: tuple[End, End]) ->
     assert not one.channel.is_full
 
 
-async def test_a_file_that_is_sent_is_closed_here(pair: tuple[End, End]) -> None:
+async def test_a_sent_file_is_closed_here(pair: tuple[End, End]) -> None:
     one, two = pair
     file = pipe_with(b"x")
     one.channel.send(b"m", [file])
@@ -93,7 +93,7 @@ async def test_a_file_that_is_sent_is_closed_here(pair: tuple[End, End]) -> None
     await two.has(1)
 
 
-async def test_the_end_of_the_other_end_is_told_once(pair: tuple[End, End]) -> None:
+async def test_the_end_of_the_peer_is_reported_once(pair: tuple[End, End]) -> None:
     one, two = pair
     one.channel.send(b"last words")
     one.channel.close()
@@ -101,12 +101,12 @@ async def test_the_end_of_the_other_end_is_told_once(pair: tuple[End, End]) -> N
     assert (two.messages, two.num_ends, one.num_ends) == ([b"last words"], 1, 0)
     assert two.channel.is_closed
     file = pipe_with(b"x")
-    two.channel.send(b"to nobody", [file])
+    two.channel.send(b"dropped", [file])
     with pytest.raises(OSError):
         os.fstat(file)
 
 
-async def test_what_waits_for_an_end_that_is_gone_is_closed(pair: tuple[End, End]) -> None:
+async def test_messages_waiting_for_a_closed_peer_release_their_files(pair: tuple[End, End]) -> None:
     one, two = pair
     file = pipe_with(b"x")
     one.channel.send(bytes(1 << 22))
@@ -118,7 +118,7 @@ async def test_what_waits_for_an_end_that_is_gone_is_closed(pair: tuple[End, End
         os.fstat(file)
 
 
-async def test_a_file_that_this_process_has_no_number_for_is_lost_and_the_order_stays(
+async def test_a_file_without_a_free_number_is_lost_and_the_order_stays(
     pair: tuple[End, End], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     one, two = pair

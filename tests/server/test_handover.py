@@ -1,4 +1,4 @@
-"""The takeover protocol between two ends in one process; with gateways: tests/blackbox/test_upgrades.py."""
+"""Takeover protocol between two ends in one process; tests/blackbox/test_upgrades.py has gateways."""
 
 import asyncio
 import socket
@@ -31,7 +31,7 @@ def close(point: TakeoverPoint, *predecessors: Predecessor | None) -> None:
         sock.close()
 
 
-async def test_the_sockets_and_the_workers_change_hands(tmp_path: Path) -> None:
+async def test_sockets_and_workers_are_handed_over(tmp_path: Path) -> None:
     workers = ["http://a:1"]
     old = point(tmp_path / "s", workers)
     new = await Predecessor.reach(str(tmp_path / "s"))
@@ -48,7 +48,7 @@ async def test_the_sockets_and_the_workers_change_hands(tmp_path: Path) -> None:
     close(old, new)
 
 
-async def test_one_at_a_time_and_the_next_when_it_has_failed(tmp_path: Path) -> None:
+async def test_one_takeover_at_a_time_and_the_next_after_a_failed_one(tmp_path: Path) -> None:
     old = point(tmp_path / "s", [])
     first = await Predecessor.reach(str(tmp_path / "s"))
     assert first is not None
@@ -64,7 +64,7 @@ async def test_one_at_a_time_and_the_next_when_it_has_failed(tmp_path: Path) -> 
     close(old, first, second)
 
 
-async def test_who_only_looks_in_is_in_nobodys_way(tmp_path: Path) -> None:
+async def test_a_silent_connection_does_not_block_a_takeover(tmp_path: Path) -> None:
     old = point(tmp_path / "s", [])
     with socket.socket(socket.AF_UNIX) as silent:
         silent.connect(str(tmp_path / "s"))
@@ -73,7 +73,7 @@ async def test_who_only_looks_in_is_in_nobodys_way(tmp_path: Path) -> None:
         close(old, new)
 
 
-async def test_an_old_one_that_ends_leaves_its_sockets_to_the_new_one(tmp_path: Path) -> None:
+async def test_a_process_that_ends_leaves_its_sockets_to_the_successor(tmp_path: Path) -> None:
     old = point(tmp_path / "s", ["http://a:1"])
     new = await Predecessor.reach(str(tmp_path / "s"))
     assert new is not None
@@ -85,7 +85,7 @@ async def test_an_old_one_that_ends_leaves_its_sockets_to_the_new_one(tmp_path: 
     close(old, new)
 
 
-async def test_where_nobody_listens_there_is_no_predecessor(tmp_path: Path) -> None:
+async def test_without_a_listener_there_is_no_predecessor(tmp_path: Path) -> None:
     assert await Predecessor.reach(str(tmp_path / "nothing")) is None
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "dead"))
@@ -94,7 +94,9 @@ async def test_where_nobody_listens_there_is_no_predecessor(tmp_path: Path) -> N
         await Predecessor.reach(str(tmp_path / ("x" * 200)))
 
 
-async def test_who_does_not_answer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_predecessor_that_does_not_answer_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(handover, "ANSWER_TIMEOUT_S", 0.01)
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "s"))
@@ -103,7 +105,7 @@ async def test_who_does_not_answer_is_told(tmp_path: Path, monkeypatch: pytest.M
             await Predecessor.reach(str(tmp_path / "s"))
 
 
-async def test_who_ends_without_an_offer_is_told(tmp_path: Path) -> None:
+async def test_a_predecessor_that_ends_without_an_offer_is_an_error(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "s"))
         listening.listen()
@@ -115,7 +117,7 @@ async def test_who_ends_without_an_offer_is_told(tmp_path: Path) -> None:
             await reaching
 
 
-async def test_who_sends_no_message_of_ours_is_seen_off(
+async def test_an_invalid_message_closes_the_connection(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     old = point(tmp_path / "s", [])

@@ -1,4 +1,4 @@
-"""Clients and admins on real sockets, and how they are seen off."""
+"""Clients and admins on real sockets, and the end of their connections."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ DEADLINE_S = 20.0
 
 
 class Held:
-    """An exchange that ends when the test says so."""
+    """Exchange that ends when the test ends it."""
 
     def __init__(self, responder: Responder) -> None:
         self.responder = responder
@@ -107,14 +107,14 @@ async def secure(authority: Authority) -> AsyncIterator[World]:
 
 
 async def ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """All that came until the front closed."""
+    """All bytes until the gateway closed."""
     async with asyncio.timeout(DEADLINE_S):
-        said = await reader.read()
+        received = await reader.read()
     writer.close()
-    return said
+    return received
 
 
-async def test_a_drain_lets_requests_finish_and_closes_idle_ones(plain: World) -> None:
+async def test_a_drain_lets_requests_finish_and_closes_idle_connections(plain: World) -> None:
     await plain.listen()
     busy, idle = await plain.client(), await plain.client()
     busy[1].write(GET)
@@ -127,7 +127,7 @@ async def test_a_drain_lets_requests_finish_and_closes_idle_ones(plain: World) -
     assert repr(plain.front) == "Front(open=0, opening=0)"
 
 
-async def test_what_is_left_after_a_drain_is_cut(plain: World) -> None:
+async def test_connections_left_after_a_drain_are_cut(plain: World) -> None:
     await plain.listen()
     client = await plain.client()
     client[1].write(GET)
@@ -156,12 +156,14 @@ async def test_leaving_waits_for_a_handshake_and_its_request(authority: Authorit
         while not next(iter(secure.connections)).is_draining:  # noqa: ASYNC110
             await asyncio.sleep(0)
     secure.held[0].responder.send(200, [], b"done")
-    said = await ends(*client)
-    assert b"connection: close" in said and said.endswith(b"done")
+    received = await ends(*client)
+    assert b"connection: close" in received and received.endswith(b"done")
     assert await leaving
 
 
-async def test_a_connection_that_another_process_accepted(authority: Authority, secure: World) -> None:
+async def test_a_connection_accepted_by_another_process_is_served_over_tls(
+    authority: Authority, secure: World
+) -> None:
     ours, theirs = socket.create_server(("127.0.0.1", 0)), socket.socket()
     theirs.connect(ours.getsockname())
     accepted, _ = ours.accept()
@@ -174,7 +176,7 @@ async def test_a_connection_that_another_process_accepted(authority: Authority, 
     client[1].close()
 
 
-async def test_one_that_came_through_a_unix_socket_is_plain(secure: World) -> None:
+async def test_a_connection_of_a_unix_socket_is_served_without_tls(secure: World) -> None:
     ours, theirs = socket.socketpair()
     secure.front.take_client(ours.detach())
     client = await asyncio.open_connection(sock=theirs)
@@ -183,7 +185,7 @@ async def test_one_that_came_through_a_unix_socket_is_plain(secure: World) -> No
     client[1].close()
 
 
-async def test_a_handshake_that_fails_is_told(secure: World) -> None:
+async def test_a_failed_handshake_is_reported(secure: World) -> None:
     listening, lost = socket.create_server(("127.0.0.1", 0)), asyncio.Event()
     with socket.create_connection(listening.getsockname()) as client:
         accepted, _ = listening.accept()
@@ -195,7 +197,7 @@ async def test_a_handshake_that_fails_is_told(secure: World) -> None:
     assert secure.held == [] and not secure.connections
 
 
-async def test_an_admin_that_another_process_accepted(plain: World) -> None:
+async def test_an_admin_connection_accepted_by_another_process_is_served(plain: World) -> None:
     ours, theirs = socket.socketpair()
     plain.front.take_admin(ours.detach())
     client = await asyncio.open_connection(sock=theirs)

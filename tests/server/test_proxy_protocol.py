@@ -1,4 +1,4 @@
-"""Whose connection it is, over real sockets."""
+"""Source of a connection by its PROXY header, over real sockets."""
 
 import asyncio
 import socket
@@ -10,11 +10,11 @@ from gateway.server.proxy_protocol import peer_of, source_of
 from tests.http.test_proxy_protocol import V1_LINE, v2
 
 LOOPBACK = Trusted(["127.0.0.0/8"], "x")
-NOBODY = Trusted([], "x")
+NONE_TRUSTED = Trusted([], "x")
 
 
 class Pair:
-    """A connection over loopback, both of its ends."""
+    """Connection over loopback, with both of its ends."""
 
     def __init__(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -32,7 +32,7 @@ class Pair:
 
 
 @pytest.mark.parametrize("header", [V1_LINE, v2()])
-async def test_a_header_is_taken_and_what_is_behind_it_is_left(header: bytes) -> None:
+async def test_a_header_is_read_and_the_bytes_behind_it_stay(header: bytes) -> None:
     pair = Pair()
     pair.far.sendall(header + b"GET")
     assert await source_of(pair.near, LOOPBACK, 20) == ("203.0.113.7", 1234)
@@ -40,7 +40,7 @@ async def test_a_header_is_taken_and_what_is_behind_it_is_left(header: bytes) ->
     pair.close()
 
 
-async def test_a_header_may_come_in_pieces() -> None:
+async def test_a_header_may_arrive_in_pieces() -> None:
     pair = Pair()
     pair.far.sendall(V1_LINE[:9])
     finding = asyncio.get_running_loop().create_task(source_of(pair.near, LOOPBACK, 20))
@@ -50,7 +50,7 @@ async def test_a_header_may_come_in_pieces() -> None:
     pair.close()
 
 
-async def test_one_without_a_header_is_its_own() -> None:
+async def test_a_connection_without_a_header_has_its_own_source() -> None:
     pair = Pair()
     pair.far.sendall(b"GET / HTTP/1.1")
     assert await source_of(pair.near, LOOPBACK, 20) is None
@@ -58,15 +58,15 @@ async def test_one_without_a_header_is_its_own() -> None:
     pair.close()
 
 
-async def test_who_is_not_trusted_is_not_even_read() -> None:
+async def test_the_header_of_an_untrusted_peer_is_not_read() -> None:
     pair = Pair()
     pair.far.sendall(V1_LINE)
-    assert await source_of(pair.near, NOBODY, 20) is None
+    assert await source_of(pair.near, NONE_TRUSTED, 20) is None
     assert pair.rest() == V1_LINE
     pair.close()
 
 
-async def test_what_ends_or_is_broken_or_never_comes_is_no_connection() -> None:
+async def test_a_missing_or_broken_header_is_an_error() -> None:
     pair = Pair()
     pair.far.sendall(V1_LINE[:9])
     pair.far.shutdown(socket.SHUT_WR)

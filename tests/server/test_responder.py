@@ -8,7 +8,7 @@ from gateway.server.responder import Responder, request_id
 
 
 class Wire:
-    """A connection that keeps what is written, in writes."""
+    """Connection that keeps its writes."""
 
     def __init__(self) -> None:
         self.is_draining = self.is_full = False
@@ -30,7 +30,7 @@ def respond(wire: Wire, method: str = "GET", **request: bool) -> Responder:
     return Responder(wire, HttpRequest(method, b"/", [], **request))  # type: ignore[arg-type]
 
 
-def test_a_head_goes_out_with_what_follows_it() -> None:
+def test_a_head_is_sent_with_the_data_behind_it() -> None:
     wire = Wire()
     responder = respond(wire)
     responder.head(ResponseHead(200, []))
@@ -44,7 +44,7 @@ def test_a_head_goes_out_with_what_follows_it() -> None:
     assert wire.kept_alive == [True]
 
 
-def test_a_head_without_a_body_yet_goes_out_alone() -> None:
+def test_a_head_without_data_yet_is_sent_alone() -> None:
     wire = Wire()
     responder = respond(wire)
     responder.head(ResponseHead(200, []))
@@ -62,7 +62,7 @@ def test_answers_without_a_body(method: str, status: int) -> None:
     assert wire.kept_alive == [True]
 
 
-def test_draining_closes_and_says_so() -> None:
+def test_draining_closes_with_a_header() -> None:
     wire = Wire()
     wire.is_draining = True
     respond(wire).send(200, [], b"")
@@ -70,14 +70,14 @@ def test_draining_closes_and_says_so() -> None:
     assert wire.kept_alive == [False]
 
 
-def test_an_error_is_told_with_when_to_try_again() -> None:
+def test_an_error_has_retry_after() -> None:
     wire = Wire()
     respond(wire).fail(NoWorker("none is up", retry_after_s=2))
     assert wire.writes[0].startswith(b"HTTP/1.1 503 ")
     assert b"retry-after: 2\r\n" in wire.writes[0]
 
 
-def test_where_the_end_of_the_connection_is_the_end_only_a_reset_tells_a_cut() -> None:
+def test_an_aborted_http_1_0_answer_ends_in_a_reset() -> None:
     wire = Wire()
     responder = respond(wire, is_http10=True)
     responder.head(ResponseHead(200, []))
@@ -86,12 +86,12 @@ def test_where_the_end_of_the_connection_is_the_end_only_a_reset_tells_a_cut() -
     assert wire.writes[-1] == b"RESET"
 
 
-def test_the_clients_own_request_id_is_kept() -> None:
+def test_a_request_id_of_the_client_is_kept() -> None:
     assert request_id(HttpRequest("GET", b"/", [(b"x-request-id", b"abc")]))[1] == b"abc"
     assert len(request_id(HttpRequest("GET", b"/", []))[1]) == 32
 
 
-def test_more_headers_go_with_every_answer() -> None:
+def test_configured_headers_go_with_every_answer() -> None:
     for answer in (lambda r: r.send(200, [], b""), lambda r: r.fail(NoWorker("none"))):
         wire = Wire()
         responder = respond(wire)
@@ -100,7 +100,7 @@ def test_more_headers_go_with_every_answer() -> None:
         assert b"\r\nx-ratelimit-limit-requests: 2\r\n" in wire.writes[0]
 
 
-def test_when_to_try_again_is_told_exactly_too() -> None:
+def test_an_error_has_retry_after_in_milliseconds() -> None:
     wire = Wire()
     respond(wire).fail(TooManyRequests("slowly", code="queue_full", kind="overloaded", wait_s=1.25))
     assert wire.writes[0].startswith(b"HTTP/1.1 429 Too Many Requests\r\n")
@@ -109,13 +109,13 @@ def test_when_to_try_again_is_told_exactly_too() -> None:
 
 
 @pytest.mark.parametrize(("name", "peer"), [(("10.0.0.1", 5), "10.0.0.1"), ("", ""), (b"", ""), (None, None)])
-def test_the_peer_is_an_address_or_behind_our_unix_socket_or_gone(name: object, peer: str | None) -> None:
+def test_the_peer_is_an_address_or_empty_on_a_unix_socket(name: object, peer: str | None) -> None:
     wire = Wire()
     wire.peername = name
     assert respond(wire).peer == peer
 
 
-def test_on_anthropics_route_an_error_has_its_form_and_its_header() -> None:
+def test_an_error_on_anthropics_route_has_its_format_and_header() -> None:
     wire = Wire()
     request = HttpRequest("POST", b"/v1/messages?beta=true", [(b"x-request-id", b"mine")])
     Responder(wire, request).fail(NoWorker("none is up", retry_after_s=1), [request_id(request)])
@@ -128,7 +128,7 @@ def test_on_anthropics_route_an_error_has_its_form_and_its_header() -> None:
     assert b"\r\nrequest-id:" not in wire.writes[0] and b'"type":"server_error"' in wire.writes[0]
 
 
-def test_a_stream_ends_in_an_error_behind_what_was_held() -> None:
+def test_a_stream_ends_in_an_error_behind_held_data() -> None:
     wire = Wire()
     request = HttpRequest("POST", b"/v1/messages", [])
     responder = Responder(wire, request)

@@ -1,4 +1,4 @@
-"""Requests as they are handed on: without the base path, with whom they come from."""
+"""Requests behind a reverse proxy: base path removed, client found."""
 
 from typing import cast
 
@@ -28,7 +28,7 @@ class World:
         return http
 
 
-def test_where_nothing_is_configured_nothing_stands_in_between() -> None:
+def test_without_options_the_handler_is_called_directly() -> None:
     world = World()
     assert world.handle == world._handle
 
@@ -45,22 +45,22 @@ def test_where_nothing_is_configured_nothing_stands_in_between() -> None:
         (b"http://site/llm/v1/models", "/v1/models", b"/v1/models"),
     ],
 )
-def test_a_base_path_is_taken_off(target: bytes, path: str, rest: bytes) -> None:
+def test_a_base_path_is_removed(target: bytes, path: str, rest: bytes) -> None:
     http = World(base_path="/llm").ask(target)
     assert (http.path, http.target) == (path, rest)
 
 
 @pytest.mark.parametrize("target", [b"/v1/models", b"/llmv1/models", b"/"])
-def test_what_is_elsewhere_is_nowhere(target: bytes) -> None:
+def test_a_path_outside_the_base_path_is_404(target: bytes) -> None:
     world = World(base_path="/llm")
     world.ask(target)
     assert world.handled == []
     assert (world.refused[0].status, "all routes are under /llm" in str(world.refused[0])) == (404, True)
 
 
-def test_a_trusted_proxy_is_believed_about_its_client() -> None:
-    said = (b"x-forwarded-for", b"203.0.113.7"), (b"x-forwarded-proto", b"https")
-    http = World(trusted_proxies=["127.0.0.1"]).ask(b"/", *said)
+def test_a_trusted_proxy_names_its_client() -> None:
+    headers = (b"x-forwarded-for", b"203.0.113.7"), (b"x-forwarded-proto", b"https")
+    http = World(trusted_proxies=["127.0.0.1"]).ask(b"/", *headers)
     assert http.client == "203.0.113.7"
     assert http.forwarded == [
         (b"x-forwarded-for", b"203.0.113.7, 127.0.0.1"),
@@ -69,7 +69,7 @@ def test_a_trusted_proxy_is_believed_about_its_client() -> None:
     ]
 
 
-def test_others_are_told_as_they_are() -> None:
+def test_the_header_of_an_untrusted_peer_is_replaced_by_its_address() -> None:
     world = World(trusted_proxies=["10.0.0.0/8"])
     http = world.ask(b"/", (b"x-forwarded-for", b"203.0.113.7"))
     assert (http.client, http.forwarded[0]) == ("127.0.0.1", (b"x-forwarded-for", b"127.0.0.1"))
@@ -83,6 +83,6 @@ def test_a_unix_socket_has_no_address_and_no_tls() -> None:
     assert world.ask(b"/").forwarded == [(b"x-forwarded-proto", b"http"), (b"x-forwarded-host", b"h")]
 
 
-def test_a_proxy_header_is_believed_from_somebody_or_not_at_all() -> None:
+def test_the_proxy_protocol_requires_trusted_proxies() -> None:
     with pytest.raises(ConfigError, match="proxy_protocol: needs trusted_proxies"):
         World(proxy_protocol=True)

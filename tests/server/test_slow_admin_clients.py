@@ -1,4 +1,4 @@
-"""Which connections to the admin API are cut, and when."""
+"""Connections to the admin API that are cut, and their timeouts."""
 
 import asyncio
 from typing import Any, cast
@@ -52,7 +52,7 @@ class World:
         return self.connections[0]
 
     def look(self, after_s: float) -> bool:
-        """Whether the first connection was cut by then."""
+        """True if the first connection was cut by then."""
         self.now += after_s
         self.slow.look(self.connections)
         return self.connection.is_cut
@@ -66,38 +66,38 @@ class World:
         await self.slow.middleware(request, handle)
 
 
-async def test_one_that_asks_nothing_is_cut() -> None:
+async def test_a_connection_without_a_request_is_cut() -> None:
     world = World()
     assert not world.look(0) and not world.look(HEAD_S)
     assert world.look(0.1)
     assert repr(world.slow) == "SlowAdmins(1 connections, 1 cut)"
 
 
-async def test_one_that_has_asked_is_the_servers_own_affair_while_it_idles() -> None:
+async def test_an_idle_connection_after_a_request_is_left_to_the_server() -> None:
     world = World()
     await world.ask()
     assert not world.look(1000)
 
 
-async def test_an_answer_may_take_as_long_as_it_takes_to_make() -> None:
+async def test_an_answer_may_take_as_long_as_its_handler() -> None:
     world = World()
     await world.ask(lasts_s=1000)
     assert not world.look(0)
 
 
-async def test_a_body_that_does_not_come_is_cut() -> None:
+async def test_a_stalled_body_is_cut() -> None:
     world = World()
     with pytest.raises(AssertionError):
         await world.ask(has_all=False, lasts_s=BODY_S + 0.1)
     assert world.connection.is_cut
 
 
-async def test_a_body_may_take_its_time() -> None:
+async def test_a_body_in_progress_is_not_cut() -> None:
     world = World()
     await world.ask(has_all=False, lasts_s=BODY_S)
 
 
-async def test_one_that_does_not_read_its_answer_is_cut() -> None:
+async def test_a_client_that_does_not_read_its_answer_is_cut() -> None:
     world = World()
     await world.ask()
     assert world.connection.transport
@@ -106,7 +106,7 @@ async def test_one_that_does_not_read_its_answer_is_cut() -> None:
     assert world.look(0.1)
 
 
-async def test_what_is_gone_is_forgotten() -> None:
+async def test_closed_connections_are_forgotten() -> None:
     world = World()
     await world.ask()
     world.connection.transport = None

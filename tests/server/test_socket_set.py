@@ -18,7 +18,7 @@ FREE = config_of(port=0, admin_port=0)
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path) -> Iterator[None]:
-    """Paths are relative, since a socket's path is short and a test's directory may not be."""
+    """Directory for relative paths: a socket's path is short and a test's directory may not be."""
     before = os.getcwd()
     os.chdir(tmp_path)
     yield
@@ -29,16 +29,19 @@ def mode(path: str) -> int:
     return stat.S_IMODE(os.stat(path).st_mode)
 
 
-def test_what_a_configuration_asks_for() -> None:
-    assert [(one.role, one.port) for one in asked(config_of())] == [("port", 8000), ("admin_port", 9400)]
+def test_a_configuration_asks_for_its_sockets() -> None:
+    assert [(asked_for.role, asked_for.port) for asked_for in asked(config_of())] == [
+        ("port", 8000),
+        ("admin_port", 9400),
+    ]
     config = config_of(unix_socket="u", unix_socket_mode="660", takeover_socket="t")
-    assert {one: mode for one, mode in asked(config).items() if mode} == {
+    assert {asked_for: mode for asked_for, mode in asked(config).items() if mode} == {
         Asked("unix_socket", "u"): 0o660,
         Asked("takeover_socket", "t"): 0o600,
     }
 
 
-def test_each_is_found_by_what_it_is_for() -> None:
+def test_sockets_are_found_by_their_role() -> None:
     sockets = Sockets(config_of(port=0, admin_port=0, unix_socket="u", takeover_socket="t"))
     port, admin, unix, takeover = sockets.all.values()
     assert (sockets.traffic, sockets.admin, sockets.takeover) == ([port, unix], admin, takeover)
@@ -50,18 +53,18 @@ def test_each_is_found_by_what_it_is_for() -> None:
     plain.close()
 
 
-def test_what_is_asked_for_alike_is_taken_over_and_the_rest_is_new() -> None:
+def test_equal_sockets_are_taken_over_and_others_opened() -> None:
     traffic, admin = asked(FREE)
     other = Asked("port", "127.0.0.1", 1)
     inherited = {traffic: bind_tcp("127.0.0.1", 0, "port"), other: bind_tcp("127.0.0.1", 0, "port")}
     sockets = Sockets(FREE, inherited)
     assert list(sockets.all) == [traffic, admin]
     assert sockets.all[traffic] is inherited[traffic]
-    assert inherited[other].fileno() == -1, "nobody asks for it any more"
+    assert inherited[other].fileno() == -1, "no option asks for it any more"
     sockets.close()
 
 
-def test_a_taken_address_is_named_and_nothing_stays_open() -> None:
+def test_an_occupied_address_is_named_and_no_socket_stays_open() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         config = config_of(port=0, admin_port=port)
@@ -75,28 +78,28 @@ def test_a_taken_address_is_named_and_nothing_stays_open() -> None:
         assert os.path.exists("u"), "it is still the other gateway's"
 
 
-def test_files_go_with_the_sockets_that_were_bound_here() -> None:
+def test_files_of_own_sockets_are_removed() -> None:
     first = Sockets(config_of(port=0, admin_port=0, unix_socket="u", takeover_socket="t"))
     assert (mode("u"), mode("t")) == (0o600, 0o600)
     first.close()
     assert not os.path.exists("u") and not os.path.exists("t")
 
 
-def test_files_that_are_taken_over_change_hands_with_their_sockets() -> None:
+def test_files_of_inherited_sockets_are_removed_by_the_new_owner() -> None:
     old = Sockets(config_of(port=0, admin_port=0, unix_socket="u", takeover_socket="t"))
-    heirs = {one: sock.dup() for one, sock in old.all.items()}
+    heirs = {asked_for: sock.dup() for asked_for, sock in old.all.items()}
     given_up = Sockets(config_of(port=0, admin_port=0, unix_socket="u"), heirs)
     given_up.close()
     assert os.path.exists("u"), "who never accepted removes nothing"
 
-    heirs = {one: sock.dup() for one, sock in old.all.items()}
+    heirs = {asked_for: sock.dup() for asked_for, sock in old.all.items()}
     new = Sockets(config_of(port=0, admin_port=0, unix_socket="u", unix_socket_mode="666"), heirs)
     assert mode("u") == 0o600
     new.own_files()
     assert mode("u") == 0o666
     old.hand_over(new.all)
     old.close()
-    assert os.path.exists("u") and not os.path.exists("t"), "nobody listens at the second any more"
+    assert os.path.exists("u") and not os.path.exists("t"), "no process listens at the second any more"
     with socket.socket(socket.AF_UNIX) as client:
         client.connect("u")
     new.close()
@@ -104,7 +107,7 @@ def test_files_that_are_taken_over_change_hands_with_their_sockets() -> None:
 
 
 @pytest.mark.parametrize("option", ["unix_socket", "takeover_socket"])
-def test_a_path_that_cannot_be_a_socket_is_told_by_its_option(option: str) -> None:
+def test_an_impossible_path_is_reported_with_its_option(option: str) -> None:
     Path("file").write_text("mine")
     for path, why in (("file", "exists and is not a socket"), ("no/where", "No such file")):
         with pytest.raises(ConfigError, match=f"^{option}: .*{why}"):

@@ -1,4 +1,4 @@
-"""Sockets that are bound, refused and removed; what clients see there is in tests/blackbox."""
+"""Sockets: bound, rejected and removed; tests/blackbox has their clients."""
 
 import dataclasses
 import errno
@@ -16,7 +16,7 @@ from gateway.server.sockets import SocketFile, bind_tcp, bind_unix
 
 @pytest.fixture
 def path(tmp_path: Path) -> Iterator[str]:
-    """Relative, since a socket's path is short and a test's directory may not be."""
+    """Relative path: a socket's path is short and a test's directory may not be."""
     before = os.getcwd()
     os.chdir(tmp_path)
     yield "gateway.sock"
@@ -34,7 +34,7 @@ def dead_socket(path: str) -> None:
         dead.bind(path)
 
 
-def test_a_bound_port_is_known_and_takes_clients_at_once() -> None:
+def test_a_bound_port_is_known_and_accepts_clients_at_once() -> None:
     with bind_tcp("127.0.0.1", 0, "port") as listening:
         address = listening.getsockname()
         assert not listening.getblocking()
@@ -45,37 +45,37 @@ def test_a_bound_port_is_known_and_takes_clients_at_once() -> None:
 @pytest.mark.parametrize(
     ("host", "message"), [("127.0.0.1", "Address already in use"), ("no.such.invalid", "not known")]
 )
-def test_an_address_that_cannot_be_had(host: str, message: str) -> None:
+def test_an_unavailable_address_is_an_error(host: str, message: str) -> None:
     with bind_tcp("127.0.0.1", 0, "port") as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"^admin_port: cannot listen on {host}:{port}: .*{message}"):
             bind_tcp(host, port, "admin_port")
 
 
-def test_a_host_that_is_no_name() -> None:
+def test_an_unknown_host_is_an_error() -> None:
     with pytest.raises(ConfigError, match="^port: cannot listen on .*: is no host name$"):
         bind_tcp("a" * 70 + ".invalid", 1, "port")
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
-def test_the_file_has_the_permissions_that_were_asked_for(path: str, mode: int) -> None:
+def test_a_socket_file_has_the_configured_permissions(path: str, mode: int) -> None:
     before = os.umask(0o022)
     try:
         with bind_unix(path, mode) as listening:
             assert stat.S_IMODE(os.stat(path).st_mode) == mode
             assert listening.family == socket.AF_UNIX
-        assert os.umask(0o022) == 0o022  # as it was
+        assert os.umask(0o022) == 0o022  # the umask as before
     finally:
         os.umask(before)
 
 
-def test_a_file_that_a_dead_process_left_is_replaced(path: str) -> None:
+def test_a_file_left_by_a_dead_process_is_replaced(path: str) -> None:
     dead_socket(path)
     with bind_unix(path, 0o600), socket.socket(socket.AF_UNIX) as client:
         client.connect(path)
 
 
-def test_a_socket_on_which_somebody_listens_is_left_alone(path: str) -> None:
+def test_a_socket_with_a_listener_is_left_alone(path: str) -> None:
     with bind_unix(path, 0o600):
         assert (
             refused(path) == f"unix_socket: another process listens on {path}; stop it or choose another path"
@@ -85,7 +85,7 @@ def test_a_socket_on_which_somebody_listens_is_left_alone(path: str) -> None:
 
 
 def test_a_busy_listener_is_alive(path: str) -> None:
-    """Its queue of clients is full: connecting fails, but not as with a dead one."""
+    """A full backlog lets connecting fail, but not as with a dead listener."""
     with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as client:
         busy.bind(path)
         busy.listen(0)
@@ -93,7 +93,7 @@ def test_a_busy_listener_is_alive(path: str) -> None:
         assert "another process listens" in refused(path)
 
 
-def test_something_else_is_in_the_way(path: str) -> None:
+def test_another_file_in_the_way_is_an_error(path: str) -> None:
     Path(path).write_text("precious")
     assert (
         refused(path)
@@ -106,12 +106,12 @@ def test_something_else_is_in_the_way(path: str) -> None:
     ("path", "reason"),
     [("missing/gateway.sock", "No such file or directory"), ("x" * 200, "too long"), ("a\0b", "null")],
 )
-def test_a_path_that_cannot_be_used(path: str, reason: str, tmp_path: Path) -> None:
+def test_an_impossible_path_is_an_error(path: str, reason: str, tmp_path: Path) -> None:
     assert reason in refused(path)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_socket_of_another_user(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_of_another_user_is_an_error(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dead_socket(path)
     monkeypatch.setattr(socket.socket, "connect_ex", lambda sock, address: errno.EACCES)
     assert refused(path) == f"unix_socket: {path} exists, and this user may not connect to it"
@@ -122,7 +122,7 @@ def test_a_file_is_removed_by_its_own_listener_only(path: str) -> None:
     with bind_unix(path, 0o600) as listening:
         own = SocketFile.of(listening)
         assert own
-        dataclasses.replace(own, inode=own.inode + 1).remove()  # one whose place was taken
+        dataclasses.replace(own, inode=own.inode + 1).remove()  # a listener replaced by another
         assert os.path.exists(path)
         own.remove()
         assert not os.path.exists(path)

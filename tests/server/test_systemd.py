@@ -1,4 +1,4 @@
-"""What systemd hears, and what it passes."""
+"""Notifications to systemd, and sockets passed by it."""
 
 import os
 import socket
@@ -20,14 +20,18 @@ def heard(path: str, state: str) -> str:
         return sock.recv(1000).decode()
 
 
-def test_states_are_told(tmp_path: Path) -> None:
+def test_states_are_notified(tmp_path: Path) -> None:
     assert heard(str(tmp_path / "notify"), READY) == f"READY=1\nMAINPID={os.getpid()}"
     assert heard(f"@kvgate-test-{os.getpid()}", STOPPING).startswith("STOPPING=1")
-    told = heard(str(tmp_path / "again"), reloading())
-    assert told.startswith("RELOADING=1\nMONOTONIC_USEC=") and int(told.split()[1].partition("=")[2]) > 0
+    message = heard(str(tmp_path / "again"), reloading())
+    assert (
+        message.startswith("RELOADING=1\nMONOTONIC_USEC=") and int(message.split()[1].partition("=")[2]) > 0
+    )
 
 
-def test_nobody_asks_and_nobody_listens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_or_silent_notify_socket_is_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     notify(READY, {})
     assert not caplog.text
     notify(READY, {"NOTIFY_SOCKET": str(tmp_path / "none")})
@@ -40,7 +44,7 @@ def test_sockets_for_another_process_are_not_ours() -> None:
     assert activated([PORT], {}) == {}
 
 
-def test_a_socket_that_is_for_nothing_is_refused() -> None:
+def test_a_socket_without_an_option_is_rejected() -> None:
     environ = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "3", "LISTEN_FDNAMES": "x:y:z"}
     with pytest.raises(ConfigError, match="name it takeover_socket"):
         activated([Asked("takeover_socket", "/x")], environ)

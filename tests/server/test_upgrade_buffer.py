@@ -1,4 +1,4 @@
-"""Bytes behind the last request of a connection."""
+"""Bytes behind the last HTTP request of a connection."""
 
 from gateway.server.upgrade_buffer import MAX_WAITING_BYTES, Beyond
 
@@ -14,7 +14,7 @@ class Connection:
         self.events.append("resumed")
 
 
-def test_what_waited_comes_first_and_then_all_as_it_comes() -> None:
+def test_buffered_bytes_come_first_and_later_ones_as_they_arrive() -> None:
     beyond, received = Beyond(Connection(), b"ab"), []
     assert repr(beyond) == "Beyond(2 bytes wait)"
     beyond.take(b"c")
@@ -24,13 +24,13 @@ def test_what_waited_comes_first_and_then_all_as_it_comes() -> None:
     assert repr(beyond) == "Beyond(agreed)"
 
 
-def test_nothing_waited() -> None:
+def test_an_empty_buffer_passes_nothing() -> None:
     beyond, received = Beyond(Connection(), b""), []
     beyond.agreed(received.append)
     assert received == []
 
 
-def test_too_much_is_not_read() -> None:
+def test_a_full_buffer_pauses_reading() -> None:
     connection = Connection()
     beyond = Beyond(connection, b"x" * MAX_WAITING_BYTES)
     assert connection.events == []

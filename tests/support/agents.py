@@ -1,6 +1,6 @@
 """Requests of coding agents in all forms: bodies of /v1/messages and /v1/responses; and chats for gpt-oss.
 
-What vLLM makes of each is in `tests/data/agents.json`; `python -m tests.vllm.test_agents` writes it again.
+`tests/data/agents.json` has vLLM's translation of each; `python -m tests.vllm.test_agents` writes it again.
 """
 
 from typing import Any

@@ -18,7 +18,7 @@ class Pair:
         self.key = str(directory / "tls.key")
 
     def context(self, clients_of: "Authority | None" = None) -> ssl.SSLContext:
-        """For a server that shows it; it may ask clients for a certificate of `clients_of`."""
+        """Context of a server with this certificate; it may ask clients for a certificate of `clients_of`."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.cert, self.key)
         if clients_of:
@@ -28,7 +28,7 @@ class Pair:
 
 
 class Authority:
-    """`file` is what those who trust it are given."""
+    """Certificate authority; `file` is its certificate."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ class Authority:
         return pair
 
     def context(self, shown: Pair | None = None) -> ssl.SSLContext:
-        """For a client that trusts this authority, and shows a certificate where it is asked for one."""
+        """Context of a client that trusts this authority, with a certificate of its own where given."""
         context = ssl.create_default_context(cafile=self.file)
         if shown:
             context.load_cert_chain(shown.cert, shown.key)
@@ -61,8 +61,9 @@ class Authority:
 
 
 class Mounted(Pair):
-    """A pair as Kubernetes mounts a secret: the files are links into `..data`, which is a link that is
-    swapped to another directory."""
+    """Pair as Kubernetes mounts a secret: the files are links into `..data`, a link that is swapped to
+    another directory.
+    """
 
     def __init__(self, directory: Path, first: Pair) -> None:
         directory.mkdir()
@@ -81,7 +82,7 @@ class Mounted(Pair):
 
 
 def serial(certificate_file: str) -> str:
-    """Time as `getpeercert` writes it."""
+    """Format time as `getpeercert` does."""
     from cryptography import x509
 
     first = x509.load_pem_x509_certificates(Path(certificate_file).read_bytes())[0]

@@ -293,7 +293,7 @@ def long() -> list[Body]:
 
 
 def code(rng: random.Random, length: int = 100_000) -> str:
-    """Something like a program: names, numbers, indentation, strings, comments."""
+    """Text like a program's: names, numbers, indentation, strings, comments."""
     names = ["self", "value", "get_item", "HTTPError", "n", "_private", "camelCase", "data2"]
     lines: list[str] = []
     while sum(map(len, lines)) < length:
@@ -316,7 +316,7 @@ def mixtures() -> list[Body]:
 
 
 def _mixture(rng: random.Random) -> Body:
-    """A random conversation of all of it."""
+    """Random conversation with all kinds of messages."""
     messages = [system(rng.choice(TEXTS))] if rng.random() < 0.5 else []
     for number in range(rng.randrange(1, 5)):
         pieces = [text_part(rng.choice(TEXTS)) for _ in range(rng.randrange(1, 3))]
@@ -386,7 +386,7 @@ def is_for_tokenize(body: Body) -> bool:
 
 
 def digest(tokens: Sequence[int] | None) -> str:
-    """A prompt in twelve hexadecimal digits; "-" for one that was refused."""
+    """Digest of a prompt in twelve hexadecimal digits; "-" for a rejected one."""
     return "-" if tokens is None else xxh3_64_hexdigest(array("I", tokens))[:12]
 
 

@@ -28,7 +28,7 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopba
 
 
 class EngineProcess(ABC):
-    """One engine process group on fixed ports; `restart` comes back on the same ones."""
+    """Engine process group on fixed ports; `restart` comes back on the same ones."""
 
     def __init__(self, model: Path, log: Path) -> None:
         self.model = model

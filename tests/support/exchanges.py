@@ -36,7 +36,7 @@ BODY = b'{"model":"m","prompt":[1,2,3],"stream":true}'
 
 
 class InlineTasks:
-    """Runs a task at once; what is started here awaits nothing that is real."""
+    """Runs a task at once; tasks started here await nothing real."""
 
     def start(self, name: str, coro: Coroutine[Any, Any, Any]) -> None:
         with pytest.raises(StopIteration):
@@ -44,7 +44,7 @@ class InlineTasks:
 
 
 class FakePool(Pool):
-    """Connections are fake transports; `error` is raised by the next `connect`."""
+    """Pool with fake transports as connections; `error` is raised by the next `connect`."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -60,7 +60,7 @@ class FakePool(Pool):
 
 
 class Answered:
-    """A responder that writes a transcript."""
+    """Responder that writes a transcript."""
 
     def __init__(self) -> None:
         self.events: list[object] = []

@@ -45,7 +45,7 @@ def seq_frame(seq: int) -> bytes:
 
 
 class FakeEngine:
-    """JSON where real engines have msgpack and Prometheus text."""
+    """Engine with JSON in place of msgpack and Prometheus text."""
 
     name = "fake"
     marks = EngineMarks()
@@ -116,7 +116,7 @@ def _json(text: str | bytes) -> Any:
 
 
 class Known:
-    """An index of both kinds with some workers in it."""
+    """Index of known and assumed blocks, with some workers in it."""
 
     def __init__(self, *names: str, keep_s: float = 600.0) -> None:
         self.index, self.assumed = MemoryIndex(), AssumedIndex()
@@ -173,5 +173,5 @@ def session(timeout_s: float = 5.0) -> ControlSession:
 
 
 def only(engine: Engine) -> Engines:
-    """Every endpoint runs this one."""
+    """Engine detection that finds this one at every endpoint."""
     return Engines({engine.name: engine}, [engine.name])

@@ -21,7 +21,7 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def clean_environment() -> dict[str, str]:
-    """Ours without what configures a gateway."""
+    """Environment of the tests without the variables that configure a gateway."""
     return {name: value for name, value in os.environ.items() if not name.startswith("KVGATE_")}
 
 
@@ -33,8 +33,10 @@ def split(flags: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def written(log: IO[str]) -> str:
-    """The text that a process has written to its log so far. The process shares the position of the file:
-    `seek(0)` here would have it write over its own first lines."""
+    """Text of the log so far.
+
+    The process shares the position of the file: after `seek(0)` it would overwrite its own first lines.
+    """
     return os.pread(log.fileno(), os.fstat(log.fileno()).st_size, 0).decode()
 
 
@@ -76,7 +78,7 @@ class GatewayProcess:
             assert "Traceback" not in log and " ERROR " not in log, log
 
     def stop(self) -> int:
-        """SIGTERM, and SIGKILL if that is not heard; the exit code."""
+        """Send SIGTERM, and SIGKILL if it does not end; returns the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:

@@ -1,8 +1,8 @@
 """Models in Mistral's own format, and chats for them.
 
 The library has files of v3 in it, and none of later versions: these are made from it, with a small vocabulary
-and the special tokens that they name. What vLLM makes of each chat is in `tests/data/mistral.json`;
-`python -m tests.vllm.test_mistral` writes it again.
+and the special tokens that they name. `tests/data/mistral.json` has vLLM's tokens of
+each chat; `python -m tests.vllm.test_mistral` writes it again.
 """
 
 import json
@@ -100,7 +100,7 @@ CHATS: list[dict[str, Any]] = [
     chat(user(["a", "b"])),
     chat(user(None)),
     chat(user([IMAGE])),
-    chat({"role": "nobody", "content": "a"}),
+    chat({"role": "unknown", "content": "a"}),
     chat(assistant("a"), user("b")),
     # tools
     chat(user("a"), tools=[TOOL, BARE, STRICT]),
@@ -127,7 +127,7 @@ CHATS: list[dict[str, Any]] = [
     chat(user("a"), called(CALL), RESULT, user("go on")),
     *map(with_arguments, ('{"b":1,\n "a": "\u00e4 \\u00e4"}', "", "{", "[1]", "null", None)),
     OBJECT,
-    # what is thought
+    # thoughts
     chat(user("a"), assistant("b", reasoning="why"), user("c")),
     chat(user("a"), assistant("b", reasoning_content="why"), user("c")),
     chat(user("a"), assistant("b", reasoning_content="why", reasoning="that"), user("c")),
@@ -146,7 +146,7 @@ CHATS: list[dict[str, Any]] = [
     chat(user("a"), assistant([text("b"), {"type": "refusal", "refusal": "no"}]), user("c")),
     chat(user("a"), assistant([text("b"), text("c")], reasoning="why"), user("c")),
     chat(user("a"), assistant([text("b"), text("c")]), user("c")),
-    # what is to be continued
+    # final messages to continue
     chat(user("a"), assistant("b"), add_generation_prompt=False, continue_final_message=True),
     chat(user("a"), assistant("b "), add_generation_prompt=False),
     chat(user("a"), assistant("b")),

@@ -40,12 +40,12 @@ class Template:
             self._process = _Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
 
     def takes(self, command: Any, environ: "os._Environ[str] | dict[str, str]") -> bool:
-        """Whether such a process would have imported the same as the template has."""
+        """True if a gateway started this way would import the same as the template."""
         is_gateway = isinstance(command, list | tuple) and list(command[: len(COMMAND)]) == COMMAND
         return is_gateway and _settings_of_imports(environ) == self._settings
 
     def start(self, command: list[str], files: dict[int, int], environ: dict[str, str], cwd: str) -> int:
-        """The id of a new child of this process; `files` maps each of its descriptors to one here."""
+        """Start a child of this process; `files` maps each of its descriptors to one here."""
         request = {"argv": command, "environ": environ, "cwd": cwd, "files": list(files)}
         fds = array.array("i", files.values())
         self._adopt(True)
@@ -65,7 +65,7 @@ class Template:
         self._process.wait()
 
     def _adopt(self, is_on: bool) -> None:
-        """Whether orphans below this process become its children."""
+        """Make orphans below this process its children, or not."""
         if self._prctl(PR_SET_CHILD_SUBREAPER, int(is_on), 0, 0, 0):
             raise OSError(ctypes.get_errno(), "prctl")
 
@@ -100,13 +100,13 @@ class PreloadedPopen(_Popen):  # type: ignore[type-arg]
 
 
 def _are_defaults(rest: tuple[Any, ...]) -> bool:
-    """No group, user, umask, session or process group of its own, and Python's signals restored."""
+    """True without a group, user, umask, session or process group, and with Python's signals restored."""
     restore_signals, *others = rest
     return restore_signals and all(value in (None, False, -1) for value in others)
 
 
 def install() -> None:
-    """From now on, in this process."""
+    """Replace `subprocess.Popen` in this process from now on."""
     global _template
     _template = Template()
     subprocess.Popen = PreloadedPopen  # type: ignore[misc]
@@ -124,7 +124,7 @@ def uninstall() -> None:
 
 
 def _serve(requests: socket.socket) -> None:
-    """Forks for each request, until the other end is closed."""
+    """Fork for each request, until the other end is closed."""
     while True:
         data, ancillary, _, _ = requests.recvmsg(MAX_REQUEST_BYTES, socket.CMSG_SPACE(MAX_FILES * 4))
         if not data:
@@ -149,7 +149,7 @@ def _serve(requests: socket.socket) -> None:
 
 
 def _run(request: dict[str, Any], fds: list[int]) -> NoReturn:
-    """As `python -m gateway` with these arguments; ends the process."""
+    """Run `python -m gateway` with these arguments; ends the process."""
     try:
         high = [os.dup2(fd, fd + 1000, inheritable=False) for fd in fds]
         for fd in fds:
@@ -178,7 +178,7 @@ def _run(request: dict[str, Any], fds: list[int]) -> NoReturn:
 
 
 def _end(code: int) -> NoReturn:
-    """As the interpreter ends: what is registered to run at the end, and what is still buffered."""
+    """End as the interpreter does: run exit handlers and flush buffers."""
     import atexit
     import threading
 

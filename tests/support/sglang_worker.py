@@ -1,4 +1,4 @@
-"""A worker that says over real sockets what SGLang's sources say it would: HTTP, KV events, replay.
+"""Worker with the answers of SGLang, by its sources, over real sockets: HTTP, KV events, replay.
 
 Its cache is the plainest one: which prefixes, in whole pages, were computed. See
 tests/data/sglang/SOURCES.md for where each answer is from.
@@ -20,7 +20,9 @@ ROOT: tuple[int, ...] = ()
 
 
 class SglangWorker:
-    """`wire` "map" is 0.5.20 and newer; "array" is 0.5.6 to 0.5.18, with an event for each page."""
+    """Worker with the HTTP and events of SGLang; `wire` "map" is 0.5.20 and newer, "array" is 0.5.6 to 0.5.18
+    with an event for each page.
+    """
 
     def __init__(self, page_size: int = 1, *, wire: str = "map", dp_size: int = 1) -> None:
         self.page_size, self.wire, self.dp_size = page_size, wire, dp_size
@@ -57,7 +59,7 @@ class SglangWorker:
     # what happens in it ------------------------------------------------------------------------
 
     def compute(self, rank: int, ids: list[int]) -> int:
-        """Tokens of the prompt that were cached; all of its pages are, from now on."""
+        """Cached tokens of the prompt; all of its pages are cached from now on."""
         pages = [
             tuple(ids[: end + self.page_size])
             for end in range(0, len(ids) - self.page_size + 1, self.page_size)
@@ -70,7 +72,7 @@ class SglangWorker:
         return min(known, (len(ids) - 1) // self.page_size) * self.page_size
 
     def evict(self, rank: int, num_tokens: int) -> None:
-        """Tokens behind the first `num_tokens` of every prompt."""
+        """Evict all tokens behind the first `num_tokens` of every prompt."""
         gone = [page for page in self.held[rank] if len(page) > num_tokens]
         names = [self.held[rank].pop(page) for page in sorted(gone, key=len, reverse=True)]
         self._publish(rank, [self._event("BlockRemoved", block_hashes=names, medium="GPU")])
@@ -116,7 +118,7 @@ class SglangWorker:
             router.send_multipart([*head, END, b""])
 
     def _bind(self, first: int) -> bool:
-        """Publishers on `first` and the ports behind it, a replay for each behind those."""
+        """Bind publishers at `first` and the ports behind it, and a replay for each behind those."""
         kinds = [zmq.PUB] * self.dp_size + [zmq.ROUTER] * self.dp_size
         sockets = [self._context.socket(kind) for kind in kinds]
         try:
@@ -165,6 +167,6 @@ class SglangWorker:
 
 
 def _hash(page: tuple[int, ...]) -> int:
-    """Signed, as SGLang's."""
+    """Signed hash, as SGLang's."""
     digest = hashlib.sha256(b"".join(token.to_bytes(4, "little") for token in page)).digest()
     return int.from_bytes(digest[:8], "big", signed=True)

@@ -1,4 +1,4 @@
-"""A loop and a transport without time or sockets: protocols are fed by hand, and the clock is moved."""
+"""A loop and a transport without time or sockets: tests feed protocols by hand and move the clock."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,7 @@ class FakeTimer:
         self.is_cancelled = False
 
     def cancel(self) -> None:
-        """Close: as the real one, it keeps no data any more."""
+        """Close and drop the data, as the real one."""
         self.is_cancelled = True
         self.callback = lambda: None
 
@@ -53,7 +53,7 @@ class FakeLoop:
 
 
 class FakeTransport:
-    """Keeps what is written, and how it ended: "", "closed", "eof" or "aborted"."""
+    """Transport that keeps its writes, and its end: "", "closed", "eof" or "aborted"."""
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
         self.protocol = protocol

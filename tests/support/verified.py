@@ -57,7 +57,7 @@ class World:
         return decision
 
     def store(self, ids: Sequence[int]) -> list[int]:
-        """A prompt's blocks as one run; their engine hashes."""
+        """Store a prompt's blocks as one run; returns their engine hashes."""
         num = len(ids) // BLOCK_SIZE
         names = list(range(self.num_names, self.num_names + num))
         self.num_names += num
@@ -67,7 +67,7 @@ class World:
         return names
 
     def settle(self) -> None:
-        """Both looks at all samples."""
+        """Run both checks of all samples."""
         for _ in range(2):
             self.verifier.scraped(W, None)
             self.now += SETTLE_S

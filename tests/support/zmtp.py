@@ -1,4 +1,4 @@
-"""A peer that speaks ZMTP 3.1 by hand, and sends what no libzmq would: messages without an end."""
+"""Peer that speaks ZMTP 3.1 by hand, and sends messages that no libzmq would: without an end."""
 
 import asyncio
 import contextlib
@@ -20,9 +20,10 @@ def _ready(kind: bytes) -> bytes:
 
 
 class EndlessPeer:
-    """Sends parts of one message to each that connects, `most` bytes in all, and keeps the connection.
+    """Peer that sends parts of one message to each connection, `most` bytes in all, and keeps it open.
 
-    `kind` is PUB or ROUTER."""
+    `kind` is PUB or ROUTER.
+    """
 
     def __init__(self, kind: bytes, most: int) -> None:
         self._kind = kind

@@ -35,7 +35,7 @@ def test_a_session_stays_with_its_policy_whatever_the_rng() -> None:
 PINNED = ["random", "random", "least_load", "least_load", "least_load", "random"]
 
 
-def test_shares_are_kept_of_sessions_and_of_requests_without_one() -> None:
+def test_shares_apply_to_sessions_and_to_requests_without_one() -> None:
     rng = random.Random(1)
     for named in (True, False):
         counts = Counter(who(arms(90, 10), f"s{i}" if named else None, rng) for i in range(10_000))
@@ -43,8 +43,8 @@ def test_shares_are_kept_of_sessions_and_of_requests_without_one() -> None:
     assert arms(0.9, 0.1).shares == {"least_load": 0.9, "random": 0.1}
 
 
-def test_an_arm_has_no_workers_of_its_own() -> None:
-    """The sessions of each arm have their homes everywhere."""
+def test_sessions_of_an_arm_use_all_workers() -> None:
+    """The preferred workers of an arm's sessions are spread over the fleet."""
     rng = random.Random(1)
     homes = Counter(
         home_of(session, SOME)[0]
@@ -54,7 +54,7 @@ def test_an_arm_has_no_workers_of_its_own() -> None:
     assert len(homes) == 4 and all(400 < num < 600 for num in homes.values())
 
 
-def test_a_twin_leaves_what_each_remembers() -> None:
+def test_a_twin_leaves_the_state_of_each_policy_unchanged() -> None:
     policy = ABTest({"one": RoundRobin(), "two": LeastLoad()}, {"one": 1, "two": 1e-9})
     query, rng = Query("m", 1), random.Random(1)
     assert [policy.twin().choose(query, SOME, rng).index for _ in range(3)] == [0] * 3

@@ -26,7 +26,7 @@ SOME = [candidate("a", overlap=800, booked=4000), candidate("b", booked=2000), c
 
 
 class Only:
-    """Those that are named."""
+    """Filter that keeps the named candidates."""
 
     def __init__(self, names: str) -> None:
         self.names = names
@@ -73,13 +73,13 @@ def test_weights_decide() -> None:
     assert choice.terms == (pytest.approx(0.4), pytest.approx(0.25), pytest.approx(0.6))
 
 
-def test_filters_follow_each_other_and_the_index_is_of_all() -> None:
+def test_filters_run_in_order_and_the_index_is_among_all_candidates() -> None:
     choice = choose(Filtered("mine", {"one": Only("bc"), "two": Only("ab")}, LeastLoad()))
     assert (choice.index, choice.reason) == (1, "least work ahead, of 1 that are kept")
     assert [isnan(term) for term in choice.terms] == [True, False, True]
 
 
-def test_a_filter_that_leaves_nobody_is_passed_over() -> None:
+def test_a_filter_that_keeps_no_candidate_is_skipped() -> None:
     choice = choose(Filtered("mine", {"one": Only("xyz"), "two": Only("a")}, LeastLoad()))
     assert choice.index == 0
     assert choose(Filtered("mine", {"one": Only("")}, LeastLoad())) == choose(LeastLoad())
@@ -106,7 +106,7 @@ def test_a_policy_without_terms_has_none_behind_a_filter() -> None:
         (Checked("mine", type("P", (), {"choose": lambda *_: -1})()), "it chose -1 of 3"),
     ],
 )
-def test_parts_that_answer_nonsense_are_named(policy: Policy, words: str) -> None:
+def test_parts_with_invalid_results_are_named(policy: Policy, words: str) -> None:
     with pytest.raises(PartError, match=words):
         choose(policy)
 
@@ -122,23 +122,23 @@ def test_parts_that_answer_nonsense_are_named(policy: Policy, words: str) -> Non
         (Choice(0, "x", (1.0,)), "it gave 1 terms for 3 candidates"),
     ],
 )
-def test_answers_that_are_none(answer: Any, words: str) -> None:
+def test_invalid_choices_are_errors(answer: Any, words: str) -> None:
     with pytest.raises(PartError, match=words):
         as_choice(answer, 3)
 
 
-def test_an_index_is_answer_enough() -> None:
+def test_an_index_is_a_valid_choice() -> None:
     assert as_choice(2, 3) == Choice(2, "chosen by the policy")
 
 
-def test_somebodys_policy_answers_to_its_name_and_with_choices() -> None:
+def test_a_foreign_policy_gets_a_name_and_returns_choices() -> None:
     policy = Checked("mine", RoundRobin())
     assert [choose(twin_of(policy)).index for _ in range(2)] == [0, 0]
     assert (policy.name, choose(policy).index, choose(policy).index) == ("mine", 0, 1)
     assert policy.explain(QUERY, SOME) == [{}] * 3
 
 
-def test_a_twin_may_be_asked_in_its_place() -> None:
+def test_a_twin_chooses_without_changing_the_policy() -> None:
     policy = Filtered("mine", {"one": Only("abc")}, RoundRobin())
     assert [choose(twin_of(policy)).index for _ in range(3)] == [0, 0, 0]
     assert [choose(policy).index for _ in range(3)] == [0, 1, 2]
@@ -146,7 +146,7 @@ def test_a_twin_may_be_asked_in_its_place() -> None:
     assert twin_of(plain) is plain
 
 
-def test_what_the_policy_behind_filters_explains_is_explained() -> None:
+def test_a_filtered_policy_explains_its_inner_policy() -> None:
     assert Filtered("mine", {}, LeastLoad()).explain(QUERY, SOME) == [{}] * 3
     explains = type("P", (), {"explain": lambda *_: [{"ahead_s": 1.0}]})()
     assert Filtered("mine", {}, explains).explain(QUERY, SOME[:1]) == [{"ahead_s": 1.0}]

@@ -1,4 +1,4 @@
-"""Policies that break each promise are found out."""
+"""Policies that break each rule of the contract are found."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -57,7 +57,7 @@ BROKEN: dict[str, tuple[Choose, str]] = {
 
 
 @pytest.mark.parametrize("check", BROKEN)
-def test_a_broken_promise_is_found(check: str) -> None:
+def test_a_broken_rule_is_found(check: str) -> None:
     choose, words = BROKEN[check]
     results = {result.check: result.fault for result in run("policy", lambda: Given(choose), inf)}
     assert words in (results[check] or "")
@@ -75,7 +75,7 @@ def test_time_over_budget_is_found() -> None:
 @pytest.mark.parametrize(
     "choice", [Choice(0, ""), Choice(0, "x", (), -1.0), Choice(0, "x", (), float("nan"))]
 )
-def test_choices_that_say_nonsense_are_found(choice: Choice) -> None:
+def test_invalid_choices_are_found(choice: Choice) -> None:
     assert next(run("policy", lambda: Given(lambda q, c, rng: choice), inf)).fault
 
 
@@ -99,12 +99,12 @@ class Part:
         ("picker", lambda s, rng: None, "it picked None of 1 scores"),
     ],
 )
-def test_parts_are_checked_too(kind: Kind, answer: Callable[..., Any], fault: str | None) -> None:
+def test_parts_are_checked(kind: Kind, answer: Callable[..., Any], fault: str | None) -> None:
     result = next(run(kind, lambda: Part(answer), inf))
     assert (result.fault is None) if fault is None else fault in (result.fault or "")
 
 
-def test_a_pull_is_one_of_two() -> None:
+def test_a_pull_is_reuse_or_spread() -> None:
     part = Part(lambda q, c: [0.5] * len(c))
     part.pull = "both"
     result = next(run("scorer", lambda: part, inf))

@@ -15,8 +15,8 @@ QUERY, SOME = Query("m", 1000), [candidate("a", booked=5000), candidate("b")]
 BUDGET_S = 0.005
 
 
-class Moody:
-    """Answers what it is told to, and takes its time."""
+class FakePolicy:
+    """Policy with a scripted answer and duration."""
 
     name = "moody"
 
@@ -37,7 +37,7 @@ class Moody:
 
 class Watched:
     def __init__(self) -> None:
-        self.policy, self.faults = Moody(), Faults()
+        self.policy, self.faults = FakePolicy(), Faults()
         self.guard = Guard("mine", self.policy, BUDGET_S, self.faults, lambda: self.policy.now)
 
     def choose(self) -> Choice:
@@ -49,7 +49,7 @@ class TestGuard(PolicyContract):
         return Guard("mine", RoundRobin(), 1e9, Faults())
 
 
-def test_what_is_well_is_passed_on() -> None:
+def test_a_valid_choice_is_passed_on() -> None:
     watched = Watched()
     watched.policy.answer = Choice(0, "mine", (1.0, 2.0), 0.5)
     assert watched.choose() is watched.policy.answer
@@ -70,7 +70,7 @@ def test_what_is_well_is_passed_on() -> None:
         (ZeroDivisionError("by zero"), "raised"),
     ],
 )
-def test_what_fails_goes_by_least_load_and_is_counted(answer: Any, cause: str) -> None:
+def test_a_failed_choice_falls_back_to_least_load_and_is_counted(answer: Any, cause: str) -> None:
     watched = Watched()
     watched.policy.answer = answer
     choice = watched.choose()
@@ -92,7 +92,7 @@ def test_changes_are_logged_and_not_each_request(caplog: pytest.LogCaptureFixtur
     assert watched.faults == {("mine", "raised"): 50, ("mine", "nonsense"): 50}
 
 
-def test_one_that_is_late_once_is_only_not_heeded() -> None:
+def test_a_late_choice_is_ignored_once() -> None:
     watched = Watched()
     watched.policy.takes_s = BUDGET_S * 2
     assert watched.choose().index == 1
@@ -102,7 +102,7 @@ def test_one_that_is_late_once_is_only_not_heeded() -> None:
     assert repr(watched.guard).endswith("it took 10.0 ms, its budget is 5 ms)")
 
 
-def test_one_that_is_late_again_and_again_rests() -> None:
+def test_a_repeatedly_late_policy_rests() -> None:
     watched = Watched()
     watched.policy.takes_s = 1.0
     for _ in range(MAX_LATE):
@@ -116,7 +116,7 @@ def test_one_that_is_late_again_and_again_rests() -> None:
     assert watched.choose().index == 0
 
 
-def test_a_twin_counts_for_itself() -> None:
+def test_a_twin_has_its_own_counts() -> None:
     watched = Watched()
     watched.policy.answer = ValueError()
     twin = watched.guard.twin()
@@ -124,14 +124,14 @@ def test_a_twin_counts_for_itself() -> None:
     assert watched.faults == {}
 
 
-def test_what_it_guards_explains_if_it_can() -> None:
+def test_a_guard_explains_the_costs_of_its_policy() -> None:
     watched = Watched()
     assert watched.guard.explain(QUERY, SOME) == [{}, {}]
     watched.policy.explain = lambda query, some: [{"ahead_s": 1.0}] * len(some)  # type: ignore[attr-defined]
     assert watched.guard.explain(QUERY, SOME) == [{"ahead_s": 1.0}] * 2
 
 
-def test_the_line_at_fault_is_told() -> None:
+def test_the_faulty_line_is_logged() -> None:
     with pytest.raises(SyntaxError) as broken:
         compile("a = 1\nb = = 2\n", "/some/mine.py", "exec")
     assert where(broken.value) == "mine.py:2: invalid syntax"

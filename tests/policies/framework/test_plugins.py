@@ -41,7 +41,7 @@ def refused(path: Path) -> str:
     return str(caught.value)
 
 
-def test_a_function_is_a_thing_named_as_its_file(tmp_path: Path) -> None:
+def test_a_function_is_a_plugin_named_after_its_file(tmp_path: Path) -> None:
     file = read_file(written(tmp_path, FUNCTION))
     plugin = file.plugins["my_policy"]
     assert (plugin.kind, plugin.origin, file.policy) == ("scorer", str(file.path), None)
@@ -50,7 +50,7 @@ def test_a_function_is_a_thing_named_as_its_file(tmp_path: Path) -> None:
     assert pulls.plugins["my_policy"].make().pull == "reuse"
 
 
-def test_classes_are_what_they_have_and_imports_are_not_taken_for_own(tmp_path: Path) -> None:
+def test_classes_are_plugins_by_their_methods_and_imports_are_not(tmp_path: Path) -> None:
     file = read_file(written(tmp_path, CLASSES))
     assert {name: plugin.kind for name, plugin in file.plugins.items()} == {
         "mine": "policy",
@@ -60,7 +60,7 @@ def test_classes_are_what_they_have_and_imports_are_not_taken_for_own(tmp_path: 
     assert file.plugins["mine"].make() is not file.plugins["mine"].make()
 
 
-def test_a_text_that_is_given_goes_before_the_file(tmp_path: Path) -> None:
+def test_a_policy_given_as_text_overrides_the_file(tmp_path: Path) -> None:
     path = written(tmp_path, "broken(")
     assert list(read_file(path, FUNCTION).plugins) == ["my_policy"]
 
@@ -78,16 +78,16 @@ def test_a_text_that_is_given_goes_before_the_file(tmp_path: Path) -> None:
         ("def choose(): 0\ndef pick(): 0\n", "has choose and pick: put each into a class"),
     ],
 )
-def test_what_is_wrong_and_where(tmp_path: Path, text: str, words: str) -> None:
-    told = refused(written(tmp_path, text))
-    assert told.startswith(f"--policy-file {tmp_path}/my_policy.py: ") and told.endswith(words)
+def test_a_broken_file_is_reported_with_its_line(tmp_path: Path, text: str, words: str) -> None:
+    error = refused(written(tmp_path, text))
+    assert error.startswith(f"--policy-file {tmp_path}/my_policy.py: ") and error.endswith(words)
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     assert "cannot be read" in refused(tmp_path / "none.py")
 
 
-def test_a_broken_file_leaves_the_module_that_was_there(tmp_path: Path) -> None:
+def test_a_broken_file_keeps_the_previous_module(tmp_path: Path) -> None:
     path = written(tmp_path, CLASSES)
     make = read_file(path).plugins["mine"].make
     refused(written(tmp_path, "broken("))
@@ -96,7 +96,7 @@ def test_a_broken_file_leaves_the_module_that_was_there(tmp_path: Path) -> None:
     assert sys.modules[type(make()).__module__].Mine is make
 
 
-def test_kinds() -> None:
+def test_an_object_of_no_or_two_kinds_is_no_plugin() -> None:
     class Both:
         def choose(self) -> None: ...
         def keep(self) -> None: ...
@@ -111,7 +111,7 @@ def installed_from(monkeypatch: pytest.MonkeyPatch, **points: str) -> Any:
     return installed()
 
 
-def test_what_packages_offer_is_found_by_name_and_loaded_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugins_of_packages_are_found_by_name_and_loaded_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     found = installed_from(
         monkeypatch, theirs="gateway.policies.baselines:Random", broken="no_such:thing", other="json:dumps"
     )

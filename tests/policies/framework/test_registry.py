@@ -36,7 +36,7 @@ def refused(name: str = "mine", **more: Composition) -> str:
 
 
 @pytest.mark.parametrize("name", [*POLICIES, *COMPOSITIONS])
-def test_every_shipped_policy_answers_to_its_name_and_keeps_the_contract(name: str) -> None:
+def test_every_shipped_policy_has_its_name_and_keeps_the_contract(name: str) -> None:
     assert Library().policy(name).name == name
     assert [
         each for each in run("policy", lambda: Library(place="zone1").policy(name), 1e9) if each.fault
@@ -53,7 +53,7 @@ def test_every_shipped_scorer_keeps_the_contract(name: str) -> None:
     assert [each for each in run("scorer", SCORERS[name], 1e9) if each.fault] == []
 
 
-def test_what_is_composed_is_a_policy_under_guard() -> None:
+def test_a_composition_is_a_guarded_policy() -> None:
     some = [candidate("a", overlap=900, booked=500), candidate("b")]
     mine = Composition(filters=["topology"], scorers=SCORES, picker="max")
     policy = composed(mine=mine).policy("mine")
@@ -62,7 +62,7 @@ def test_what_is_composed_is_a_policy_under_guard() -> None:
     assert (choice.index, choice.reason) == (0, "prefix_overlap 0.90, least_load 0.00")
 
 
-def test_compositions_may_be_made_of_others() -> None:
+def test_compositions_may_use_other_policies() -> None:
     fair = Composition(filters=["tenant_fairness"], policy="near")
     near = Composition(filters=["topology"], policy="power_of_two")
     assert composed(fair=fair, near=near).policy("fair").name == "fair"
@@ -99,11 +99,11 @@ def test_compositions_may_be_made_of_others() -> None:
         (Composition(policy="mine"), "policies.mine: is made of itself, by way of mine"),
     ],
 )
-def test_compositions_that_cannot_be_are_refused(mine: Composition, words: str) -> None:
+def test_invalid_compositions_are_rejected(mine: Composition, words: str) -> None:
     assert refused(mine=mine).startswith(words)
 
 
-def test_names_are_not_taken_twice(tmp_path: Path) -> None:
+def test_a_name_taken_twice_is_rejected(tmp_path: Path) -> None:
     for name in ("random", "topology", "auto"):
         assert refused(name, **{name: Composition(policy="least_load")}).startswith(
             f"policies.{name}: is a shipped"
@@ -113,7 +113,7 @@ def test_names_are_not_taken_twice(tmp_path: Path) -> None:
         Library(file=own)
 
 
-def test_what_only_pulls_towards_reuse_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_composition_that_only_favours_reuse_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     composed(mine=Composition(scorers={"prefix_overlap": 1})).policy("mine")
     assert "policies.mine.scorers: every scorer favours reuse" in caplog.text
     caplog.clear()
@@ -121,7 +121,7 @@ def test_what_only_pulls_towards_reuse_is_warned_of(caplog: pytest.LogCaptureFix
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_auto_is_the_files_policy_or_the_default(tmp_path: Path) -> None:
+def test_auto_is_the_policy_of_the_file_or_the_default(tmp_path: Path) -> None:
     assert Library().resolved("auto") == DEFAULT
     own = file(tmp_path, "def choose(query, candidates, rng):\n    return len(candidates) - 1\n")
     policy = Library(file=own).policy("auto")
@@ -136,7 +136,7 @@ def test_auto_is_the_files_policy_or_the_default(tmp_path: Path) -> None:
         Library(file=file(tmp_path, two.format("P") + two.format("Q"))).policy("auto")
 
 
-def test_one_that_cannot_be_made_says_so(tmp_path: Path) -> None:
+def test_a_policy_that_cannot_be_made_is_rejected(tmp_path: Path) -> None:
     own = file(
         tmp_path,
         "class P:\n    name = 'p'\n    def __init__(self, x): 0\n    def choose(self, q, c, rng): 0\n",
@@ -145,7 +145,7 @@ def test_one_that_cannot_be_made_says_so(tmp_path: Path) -> None:
         Library(file=own).policy("p")
 
 
-def test_packages_offer_policies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_provide_policies(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = Plugin("theirs", "policy", "package p", POLICIES["random"])
     monkeypatch.setattr(registry, "installed", lambda: {"theirs": lambda: theirs})
     assert isinstance(Library().policy("theirs"), Guard)
@@ -154,13 +154,13 @@ def test_packages_offer_policies(monkeypatch: pytest.MonkeyPatch) -> None:
         composed(mine=Composition(filters=["theirs"], policy="random")).policy("mine")
 
 
-def test_what_media_are_worth_is_an_option() -> None:
+def test_the_worth_of_media_is_an_option() -> None:
     policy = Library(worth=worth_of(["CPU=0.25", "TAPE=0"])).policy("prefix_overlap")
     assert isinstance(policy, PrefixOverlap)
     assert policy.worth == {"CPU": 0.25, "TAPE": 0.0, "DISK": 0.5, "STORAGE": 0.5}
 
 
 @pytest.mark.parametrize("text", ["CPU", "=0.5", "CPU=", "CPU=1.5", "CPU=-0.1", "CPU=nan", "CPU=fast"])
-def test_a_worth_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_worth_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="medium_worth: "):
         worth_of([text])
