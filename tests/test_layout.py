@@ -12,7 +12,7 @@ MAX_FUNCTION_LINES = 40
 
 NO_TEST_OF_THEIR_OWN = {
     "gateway/core/kv_connector.py": "types only; the connectors keep its promises in test_handoffs.py",
-    "gateway/tokenization/base.py": "types only; those of gateway/renderers keep its promises",
+    "gateway/tokenization/base.py": "types only; the renderers keep its promises",
     "gateway/apis/anthropic.py": "tests/apis/test_to_chat.py, beside the golden answers of the engine",
     "gateway/apis/responses.py": "tests/apis/test_to_chat.py, beside the golden answers of the engine",
     "gateway/core/engine.py": "types only; the adapters keep its promises in tests/engines/test_contract.py",

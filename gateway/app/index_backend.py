@@ -1,7 +1,8 @@
 """The index backends by name (`--index`): the index, and all that runs beside it.
 
 Another backend is an index (`index/base.py`), a function here that makes it, its line in BACKENDS, and its
-name in `config/redis.py`. Nothing else knows which one is in use.
+name in `config/redis.py`. Nothing else knows which one is in use. `losses` learns which blocks its workers
+lose (`Losses`).
 """
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -45,11 +46,11 @@ class Backend:
     collectors: Sequence[Collector] = ()
 
 
-def _memory(config: Config, losses: Losses) -> Backend:
+def _memory(config: Config, losses: Losses | None) -> Backend:
     return Backend(MemoryIndex(losses))
 
 
-def _replicated(config: Config, losses: Losses) -> Backend:
+def _replicated(config: Config, losses: Losses | None) -> Backend:
     options, index = _redis(config), MemoryIndex(losses)
 
     def share(assumed: AssumedIndex) -> "ReplicationSession":
@@ -60,7 +61,7 @@ def _replicated(config: Config, losses: Losses) -> Backend:
     return Backend(index, share=share)
 
 
-def _tree(config: Config, losses: Losses) -> Backend:
+def _tree(config: Config, losses: Losses | None) -> Backend:
     from gateway.index.redis_tree.service import RadixService  # and its library
     from gateway.replication.tree_metrics import TreeCollector
 
@@ -78,14 +79,14 @@ def _tree(config: Config, losses: Losses) -> Backend:
     return Backend(service.index, service.fetch, share, service.run, [TreeCollector(service)])
 
 
-BACKENDS: Mapping[str, Callable[[Config, Losses], Backend]] = {
+BACKENDS: Mapping[str, Callable[[Config, Losses | None], Backend]] = {
     "memory": _memory,
     "replicated": _replicated,
     "redis": _tree,
 }
 
 
-def backend_of(config: Config, losses: Losses) -> Backend:
+def backend_of(config: Config, losses: Losses | None = None) -> Backend:
     """Raises ConfigError."""
     options, name = redis_of(config), config.index.backend
     if name == "auto":

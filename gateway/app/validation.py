@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from engines import CONNECTORS, ENGINES, HANDOFFS
 from gateway.app.front_end import surface_of
+from gateway.app.index_backend import backend_of
 from gateway.bookings.shared_memory import shares_bookings
 from gateway.config import Config, replaced
 from gateway.config.secrets import worker_headers
@@ -16,7 +17,7 @@ from gateway.discovery.probed import worker_urls
 from gateway.models.from_config import catalog_of
 from gateway.models.prompt_source import PromptSource
 from gateway.observability.metrics import Metrics
-from gateway.redis.options import EMBEDDED, redis_of
+from gateway.redis.options import EMBEDDED
 from gateway.replication.agent_targets import agents_of
 from gateway.routing.active_policy import ActivePolicy
 from gateway.runtime.tls import listening_tls, worker_tls
@@ -42,7 +43,7 @@ CHECKS: tuple[Check, ...] = (
     surface_of,
     Credentials,
     lambda config: agents_of(with_tables(config)),
-    redis_of,
+    backend_of,
     shares_bookings,
     lambda config: check_open(config, config.admin.host),
 )

@@ -1,5 +1,5 @@
-"""Every metric of kvgate by subject, and the reference page that `kvgate metrics` prints "
-"(`docs/reference/metrics.md`)."""
+"""Every metric of kvgate by subject, and the reference page that `kvgate metrics` prints
+(`docs/reference/metrics.md`)."""
 
 from collections.abc import Iterator, Sequence
 

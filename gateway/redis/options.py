@@ -42,8 +42,6 @@ class RedisOptions:
 def redis_of(config: Config) -> RedisOptions | None:
     """Return the Redis settings, None where none are given. Raises ConfigError."""
     if not config.redis.url:
-        if config.index.backend in ("replicated", "redis"):
-            raise ConfigError(f"index: {config.index.backend} needs --redis, the URL of a server")
         return None
     if config.redis.url == EMBEDDED:
         raise ConfigError("redis: 'embedded' is for `kvgate serve`; give the URL of a server here")

@@ -3,8 +3,13 @@
 import pytest
 from aiohttp import web
 
+from gateway.admin.app import Admin
+from gateway.admin.auth import key_handlers
+from gateway.admin.lora import AdapterAdmin
 from gateway.admin.routes import ENDPOINTS, Processes, bound
+from gateway.admin.workers import FleetAdmin
 from gateway.processes.admin import Aggregate
+from gateway.tenancy.auth.credentials import Credentials
 
 
 async def _answer(request: web.Request) -> web.Response:
@@ -19,6 +24,13 @@ def test_paths_and_names_of_rows_are_unique() -> None:
 def test_a_handler_without_a_row_is_rejected() -> None:
     with pytest.raises(KeyError, match="handlers without a row in the table: other"):
         list(bound({"other": _answer, "health": _answer}))
+
+
+def test_each_row_has_a_handler() -> None:
+    parts = (Admin, FleetAdmin, AdapterAdmin)
+    handled = {name for part in parts for name in part.__new__(part).handlers()}  # type: ignore[attr-defined]
+    handled |= key_handlers(Credentials.__new__(Credentials)).keys()
+    assert handled == {each.name for each in ENDPOINTS}
 
 
 def test_rows_are_bound_to_handlers_by_name() -> None:

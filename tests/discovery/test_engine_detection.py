@@ -59,7 +59,7 @@ def test_a_configured_engine_is_not_detected() -> None:
     assert name(engines.configured("http://b:1")) == "sglang"
     assert Engines(ENGINES, ["http://a:1=openai"]).configured("http://b:1") is None
     assert engines.named("vllm").name == "vllm"
-    assert repr(engines) == "Engines(vllm, sglang, trtllm, openai)"
+    assert repr(engines) == f"Engines({', '.join(ENGINES)})"
 
 
 @pytest.mark.parametrize(

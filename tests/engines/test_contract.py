@@ -1,5 +1,6 @@
 """The contract of every engine adapter: whatever the bytes, a value or `DecodeError`."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -7,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines import ENGINES
+from gateway.config import by_key
 from gateway.core.engine import Engine, EngineInfo, EngineMarks
 from gateway.core.kv_events import DecodeError, EventBatch
+from tests import ROOT
 
 each_engine = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())
 frames = st.lists(st.binary(max_size=40), max_size=5)
@@ -60,6 +63,13 @@ def test_marks_tell_engines_apart_and_the_last_has_none() -> None:
 @each_engine
 def test_an_engine_is_listed_under_its_name(engine: Engine) -> None:
     assert ENGINES[engine.name] is engine
+
+
+@each_engine
+def test_an_engine_is_named_in_the_help_and_on_its_page(engine: Engine) -> None:
+    page = (ROOT / "docs/get-started/other-engines.md").read_text()
+    assert f"(`{engine.name}`)" in page
+    assert re.search(rf"\b{engine.name}\b", by_key()["engine"].help)
 
 
 @each_engine

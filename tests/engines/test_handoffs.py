@@ -2,6 +2,7 @@
 kind are read or refused."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -9,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines import CONNECTORS, ENGINES, HANDOFFS
+from gateway.config import by_key
 from gateway.core.kv_connector import Handed, Handoff, Pair
 from gateway.core.kv_events import DecodeError
 from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
+from tests import ROOT
 
 each = pytest.mark.parametrize("handoff", HANDOFFS.values(), ids=HANDOFFS.keys())
 SERVED = (Served("m", "m"),)
@@ -58,6 +61,13 @@ def test_every_connector_has_its_name_and_every_default_is_one() -> None:
     assert all(handoff.name == name for name, handoff in HANDOFFS.items())
     assert set(CONNECTORS) < set(ENGINES)
     assert set(CONNECTORS.values()) <= set(HANDOFFS)
+
+
+@each
+def test_a_connector_is_named_in_the_help_and_in_the_guide(handoff: Handoff) -> None:
+    guide = (ROOT / "docs/guides/disaggregation.md").read_text()
+    assert f"| `{handoff.name}`" in guide
+    assert re.search(rf"\b{handoff.name}\b", by_key()["connector"].help)
 
 
 @each

@@ -22,7 +22,6 @@ def refused(**flags: object) -> str:
 def test_without_a_url_there_is_no_redis() -> None:
     assert redis_of(load({}, environ={})) is None
     assert redis_of(load({"index": "memory"}, environ={})) is None
-    assert refused(index="replicated") == "index: replicated needs --redis, the URL of a server"
 
 
 def test_a_url_is_split() -> None:

@@ -1,8 +1,8 @@
 """The table of routes: every path that the gateway forwards or answers, and all that is known of it.
 
 A route is added by one row, and one that carries a chat in another form by a row with its translator's name
-(`apis/to_chat.py`). `make docs` writes the rows to docs/routes.md. The paths are those of vLLM 0.32 and
-SGLang 0.5.9.
+(`apis/to_chat.py`). `make docs` writes the rows to `docs/reference/routes.md`. The paths are those of
+vLLM 0.32 and SGLang 0.5.9.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,0 +1,71 @@
+"""The table of changes in CONTRIBUTING.md: tables, classes and contract suites are where its rows say."""
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from engines import ENGINES, HANDOFFS
+from gateway.apis.to_chat import TRANSLATORS
+from gateway.policies import FILTERS, PICKERS, POLICIES, SCORERS
+from tests import ROOT
+
+FILE = re.compile(r"`((?:gateway|engines|tests|loadtest)/[\w./]+\.py)`")
+TABLE = re.compile(r"`(_?[A-Z][A-Z_]{2,})`")
+ROW = re.compile(r"^\| (?P<change>[^|]+) \| (?P<where>[^|]+) \|$", re.MULTILINE)
+
+
+def rows() -> list[tuple[str, str]]:
+    text = (ROOT / "CONTRIBUTING.md").read_text().partition("| change | where |")[2].partition("\n\n")[0]
+    return [(row["change"], row["where"]) for row in ROW.finditer(text)]
+
+
+def defined(path: str) -> Iterator[str]:
+    """Names that a file assigns."""
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+@pytest.mark.parametrize(("change", "where"), rows(), ids=[change for change, _ in rows()])
+def test_a_table_is_in_a_file_of_its_row(change: str, where: str) -> None:
+    names = {name for path in FILE.findall(where) for name in defined(path)}
+    assert set(TABLE.findall(where)) <= names
+
+
+def test_the_table_has_a_row_for_each_extension_point() -> None:
+    changes = {change for change, _ in rows()}
+    points = [
+        "a policy",
+        "an engine",
+        "a KV connector",
+        "an index backend",
+        "a route",
+        "an option",
+        "a metric",
+    ]
+    assert {f"add {point}" for point in points} <= changes
+
+
+@pytest.mark.parametrize(
+    ("members", "folder"),
+    [
+        ([*POLICIES.values(), *FILTERS.values(), *SCORERS.values(), *PICKERS.values()], "gateway/policies"),
+        ([type(engine) for engine in ENGINES.values()], "engines"),
+        ([type(handoff) for handoff in HANDOFFS.values()], "engines/connectors"),
+        (list(TRANSLATORS.values()), "gateway/apis"),
+    ],
+    ids=["policies", "engines", "connectors", "translators"],
+)
+def test_a_member_of_a_table_is_defined_in_its_folder(members: list[object], folder: str) -> None:
+    for member in members:
+        path = ROOT / f"{inspect.getmodule(member).__name__.replace('.', '/')}.py"  # type: ignore[union-attr]
+        assert path.parent == ROOT / folder
+
+
+@pytest.mark.parametrize("make", POLICIES.values(), ids=POLICIES)
+def test_a_policy_is_put_to_the_contract(make: type) -> None:
+    test = ROOT / "tests/policies" / f"test_{make.__module__.rpartition('.')[2]}.py"
+    assert re.search(rf"\bclass Test{make.__name__}\(PolicyContract\)", test.read_text())
