@@ -1,4 +1,4 @@
-"""What every index backend must do. A backend's test subclasses `IndexContract` and makes one."""
+"""Contract of all index backends: a backend's test subclasses `IndexContract` and makes an empty index."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ WINDOW: dict[str, Any] = {"group_idx": 1, "spec_kind": "sliding_window", "window
 
 
 def copied(names: Sequence[EngineHash], medium: str, group_idx: int = 0) -> BlocksStored:
-    """As an offload tier tells it."""
+    """The event of an offload tier, which has neither tokens nor a parent."""
     return BlocksStored(names, None, tokens_of([]), 0, None, medium, group_idx)
 
 
@@ -54,7 +54,7 @@ class IndexContract:
             index.add_worker(worker, ROOT, SIZE)
         return index
 
-    def test_a_new_worker_holds_nothing(self) -> None:
+    def test_new_worker_has_no_blocks(self) -> None:
         index = self.index()
         assert dict(index.overlap(prompt(range(8)))) == {}
         assert dict(index.overlap([])) == {}
@@ -68,13 +68,13 @@ class IndexContract:
         assert dict(index.overlap(prompt([*range(4), 99, *range(5, 12)]))) == {A: 1, B: 1}
         assert dict(index.overlap(prompt([99, *range(1, 12)]))) == {}
 
-    def test_a_run_continues_from_its_parent(self) -> None:
+    def test_run_continues_from_its_parent(self) -> None:
         index = self.index()
         index.apply(A, stored(range(8), [1, 2]))
         index.apply(A, stored(range(8, 16), [3, 4], parent=2))
         assert dict(index.overlap(prompt(range(16)))) == {A: 4}
 
-    def test_branches_share_their_stem(self) -> None:
+    def test_branches_share_their_prefix(self) -> None:
         index = self.index()
         index.apply(A, stored(range(4), [1]))
         index.apply(A, stored(range(10, 14), [2], parent=1))
@@ -98,7 +98,7 @@ class IndexContract:
         index.apply(A, BlocksRemoved([2]))
         assert dict(index.overlap(prompt(range(12)))) == {A: 1}
 
-    def test_a_hole_ends_the_overlap_until_it_is_filled(self) -> None:
+    def test_missing_block_ends_the_overlap_until_it_is_stored(self) -> None:
         index = self.index()
         index.apply(A, stored(range(12), [1, 2, 3]))
         index.apply(A, BlocksRemoved([2]))
@@ -106,7 +106,7 @@ class IndexContract:
         index.apply(A, stored(range(4, 8), [2], parent=1))
         assert dict(index.overlap(prompt(range(12)))) == {A: 3}
 
-    def test_copies_are_counted(self) -> None:
+    def test_block_stored_twice_stays_until_it_is_removed_twice(self) -> None:
         index = self.index()
         index.apply(A, stored(range(4), [1]))
         index.apply(A, stored(range(4), [1]))
@@ -117,7 +117,7 @@ class IndexContract:
         index.apply(A, BlocksRemoved([1]))
         assert index.applied(A).num_unknown_removals == 1
 
-    def test_a_block_under_two_engine_hashes_is_held_until_both_are_gone(self) -> None:
+    def test_block_under_two_engine_hashes_stays_until_both_are_removed(self) -> None:
         index = self.index()
         index.apply(A, stored(range(4), [1]))
         index.apply(A, stored(range(4), [9]))
@@ -126,7 +126,7 @@ class IndexContract:
         index.apply(A, BlocksRemoved([9]))
         assert (dict(index.overlap(prompt(range(4)))), index.num_blocks(A)) == ({}, 0)
 
-    def test_a_block_in_two_media_is_held_until_it_left_both(self) -> None:
+    def test_block_in_two_media_stays_until_both_remove_it(self) -> None:
         index = self.index()
         index.apply(A, stored(range(4), [1]))
         index.apply(A, stored(range(4), [1], medium="CPU"))
@@ -135,7 +135,7 @@ class IndexContract:
         index.apply(A, BlocksRemoved([1], medium="CPU"))
         assert dict(index.overlap(prompt(range(4)))) == {}
 
-    def test_a_clear_spares_offload_tiers(self) -> None:
+    def test_clear_spares_offload_tiers(self) -> None:
         index = self.index()
         index.apply(A, stored(range(8), [1, 2]))
         index.apply(A, stored(range(4), [1], medium="CPU"))
@@ -143,15 +143,15 @@ class IndexContract:
         assert dict(index.overlap(prompt(range(8)))) == {A: 1}
         assert index.num_blocks(A) == 1
 
-    def test_a_placeholder_store_of_an_offload_tier_joins_by_engine_hash(self) -> None:
+    def test_offloaded_block_is_identified_by_its_engine_hash(self) -> None:
         index = self.index()
         index.apply(A, stored(range(4), [1]))
         index.apply(A, BlocksStored([1], None, tokens_of([]), 0, medium="CPU"))
         index.apply(A, BlocksRemoved([1]))
         assert dict(index.overlap(prompt(range(4)))) == {A: 1}
 
-    def test_a_placeholder_joins_by_the_hash_of_a_block_that_was_removed_meanwhile(self) -> None:
-        """An offload job ends after its block was evicted: the removal is told first."""
+    def test_offloaded_block_is_identified_after_its_removal_from_the_gpu(self) -> None:
+        """An offload job ends after its block was evicted, so its event follows the removal."""
         index, run = self.index(), prompt(range(16))
         index.apply(A, stored(range(16), [1, 2, 3, 4]))
         index.apply(A, copied([1], "CPU"))
@@ -168,7 +168,7 @@ class IndexContract:
         index.apply(A, copied([1], "CPU"))
         assert index.applied(A).num_orphans == 1
 
-    def test_a_tier_that_several_reach_counts_for_each_that_has_spoken_of_it(self) -> None:
+    def test_blocks_of_a_shared_tier_count_for_each_worker_that_published_about_it(self) -> None:
         index, run = self.index(A, B, C), prompt(range(16))
         index.apply(A, stored(range(16), [1, 2, 3, 4]))
         index.apply(B, stored(range(100, 104), [9]))
@@ -189,14 +189,14 @@ class IndexContract:
         index.apply(B, BlocksRemoved([9], medium="STORAGE@"))
         assert (index.num_blocks(A), index.num_blocks(B), index.applied(A).num_unknown_removals) == (0, 3, 0)
 
-    def test_other_groups_do_not_touch_full_attention(self) -> None:
+    def test_other_kv_groups_do_not_change_full_attention(self) -> None:
         index, run = self.index(), prompt(range(8))
         index.apply(A, stored(range(4), [1]))
         index.apply(A, stored(range(8), [1, 2], group_idx=1, spec_kind="chunked_local_attention"))
         index.apply(A, BlocksRemoved([1], group_idx=1))
         assert (dict(index.overlap(run)), index.num_blocks(A), index.holds(A, run[:1])) == ({A: 1}, 1, True)
 
-    def test_a_window_bounds_what_can_be_begun_with(self) -> None:
+    def test_sliding_window_bounds_the_overlap(self) -> None:
         """A window of 9 tokens needs the two blocks of 4 before the end of a hit."""
         index, run = self.index(), prompt(range(24))
         index.apply(A, stored(range(24), [1, 2, 3, 4, 5, 6], **WINDOW))
@@ -219,15 +219,15 @@ class IndexContract:
         index.apply(A, BlocksCleared())
         assert dict(index.overlap(run)) == {B: 6}
 
-    def test_blocks_that_are_masked_are_not_counted_by_position(self) -> None:
-        """Only the last two of four blocks are stored, with the tokens of all: their hashes say which."""
+    def test_masked_blocks_are_identified_by_their_engine_hashes(self) -> None:
+        """A store of the last two blocks has the tokens of all four; its hashes identify the two."""
         index, run = self.index(), prompt(range(16))
         index.apply(A, stored(range(16), [1, 2, 3, 4]))
         index.apply(A, stored(range(16), [3, 4], **WINDOW))
         assert (dict(index.overlap(run)), index.overlap(run, 3).get(A)) == ({A: 4}, None)
         assert index.applied(A).num_mismatched == 0
 
-    def test_mamba_needs_the_state_of_the_last_block(self) -> None:
+    def test_mamba_overlap_ends_at_a_block_with_state(self) -> None:
         index, run = self.index(), prompt(range(16))
         index.apply(A, stored(range(16), [1, 2, 3, 4]))
         index.apply(A, stored(range(16), [2], group_idx=1, spec_kind="mamba"))
@@ -235,8 +235,8 @@ class IndexContract:
         index.apply(A, stored([], [4], group_idx=1))
         assert dict(index.overlap(run)) == {A: 4}
 
-    def test_blocks_of_another_group_may_be_longer(self) -> None:
-        """Named by the hash of their last part: hits end where they do."""
+    def test_overlap_ends_at_borders_of_longer_blocks_of_another_group(self) -> None:
+        """Engine hashes of longer blocks are those of their last part, and hits end at their borders."""
         index, run = self.index(), prompt(range(20))
         index.apply(A, stored(range(20), [1, 2, 3, 4, 5]))
         longer = BlocksStored([2, 4], None, tokens_of(range(16)), 8, None, "GPU", 1, "sliding_window", 9)
@@ -244,7 +244,7 @@ class IndexContract:
         assert dict(index.overlap(run)) == {A: 4}
         assert index.overlap(run, 3) == {A: 2}
 
-    def test_of_several_groups_of_full_attention_each_must_have_a_block(self) -> None:
+    def test_overlap_needs_a_block_in_each_group_of_full_attention(self) -> None:
         index, run = self.index(), prompt(range(12))
         index.apply(A, stored(range(12), [1, 2, 3], spec_kind="full_attention"))
         index.apply(A, stored(range(12), [1, 2, 3], group_idx=1, spec_kind="full_attention"))
@@ -252,8 +252,8 @@ class IndexContract:
         index.apply(A, BlocksRemoved([3], group_idx=1))
         assert (dict(index.overlap(run)), index.num_blocks(A)) == ({A: 2}, 3)
 
-    def test_an_offload_tiers_store_is_of_the_group_that_its_number_says(self) -> None:
-        """Such a store tells no kind: here number 0 is the window's, and full attention is number 1."""
+    def test_offloaded_block_belongs_to_the_group_of_its_number(self) -> None:
+        """Offload tiers report no kind of group: here group 0 is the window's, group 1 full attention."""
         index, run = self.index(), prompt(range(8))
         full: dict[str, Any] = {"group_idx": 1, "spec_kind": "full_attention"}
         index.apply(A, stored(range(8), [1, 2], spec_kind="sliding_window", window=5))
@@ -263,7 +263,7 @@ class IndexContract:
         index.apply(A, copied([1, 2], "CPU", group_idx=1))
         assert index.media(run)[A] == {"GPU": 2, "CPU": 2}
 
-    def test_the_beginning_of_a_block_is_no_block_and_no_reason_to_doubt(self) -> None:
+    def test_partial_block_is_ignored_without_a_mismatch(self) -> None:
         index, run = self.index(), prompt(range(8))
         index.apply(A, stored(range(4), [1]))
         index.apply(A, BlocksStored([7], 1, tokens_of([4, 5]), 2))
@@ -273,10 +273,11 @@ class IndexContract:
         index.apply(A, stored(range(4, 8), [2], parent=1))
         assert dict(index.overlap(run)) == {A: 2}
 
-    def test_what_was_announced_again_goes_with_a_clear_or_a_reset(self) -> None:
-        """A prefix told again as a run from the root looks like a second copy of each block: nobody lets
-        clients ask for that (`core/requests/request.py`). Where it comes all the same, it ends here at the
-        latest."""
+    def test_clear_and_reset_remove_blocks_that_were_reported_twice(self) -> None:
+        """A prefix reported again as a run from the root looks like a second copy of each block.
+
+        Clients may not ask for such reports (`core/requests/request.py`); copies end with a clear or a reset.
+        """
         index = self.index()
         for worker in (A, B):
             for _ in range(2):
@@ -288,7 +289,7 @@ class IndexContract:
             index.apply(worker, BlocksRemoved([1, 2]))
         assert (dict(index.overlap(prompt(range(8)))), index.applied(A).num_unknown_removals) == ({}, 0)
 
-    def test_images_are_part_of_a_block(self) -> None:
+    def test_images_are_part_of_a_block_hash(self) -> None:
         index, ids = self.index(), tokens_of(range(8))
         index.apply(A, stored(range(8), [1, 2], extra_keys=[None, [["image-1", 2]]]))
         cases: list[tuple[Any, int]] = [
@@ -300,7 +301,7 @@ class IndexContract:
             assert index.overlap(hash_blocks(ids, SIZE, ROOT, keys))[A] == depth
 
     @pytest.mark.parametrize(
-        ("group_idx", "spec_kind", "is_held"),
+        ("group_idx", "spec_kind", "is_cached"),
         [
             (0, None, True),
             (0, "full_attention", True),
@@ -312,14 +313,14 @@ class IndexContract:
             (0, "sliding_window", False),
         ],
     )
-    def test_which_groups_prefixes_are_made_of(
-        self, group_idx: int, spec_kind: str | None, is_held: bool
+    def test_blocks_count_for_groups_of_full_attention_only(
+        self, group_idx: int, spec_kind: str | None, is_cached: bool
     ) -> None:
         index = self.index()
         index.apply(A, stored(range(4), [1], group_idx=group_idx, spec_kind=spec_kind))
-        assert index.num_blocks(A) == is_held
+        assert index.num_blocks(A) == is_cached
 
-    def test_what_lies_in_which_medium(self) -> None:
+    def test_media_of_the_overlap_are_counted(self) -> None:
         index = self.index()
         index.apply(A, stored(range(12), [1, 2, 3]))
         index.apply(A, stored(range(12), [1, 2, 3], medium="CPU"))
@@ -340,7 +341,7 @@ class IndexContract:
         index.apply(A, stored(range(4), [1]))
         assert index.media(run)[A] == {"GPU": 1, "CPU": 2}
 
-    def test_the_same_block_in_a_slower_medium_is_still_held(self) -> None:
+    def test_block_in_a_slower_medium_counts_for_the_overlap(self) -> None:
         index = self.index()
         index.apply(A, stored(range(4), [1], medium="CPU"))
         index.apply(A, stored(range(4, 8), [2], parent=1))
@@ -351,7 +352,7 @@ class IndexContract:
         assert dict(index.overlap(prompt(range(8)))) == {}
         assert list(index.blocks(A)) == prompt(range(8))[1:]
 
-    def test_holds_means_all_of_them(self) -> None:
+    def test_holds_needs_every_block(self) -> None:
         index = self.index()
         index.apply(A, stored(range(12), [1, 2, 3]))
         run = prompt(range(16))
@@ -362,7 +363,7 @@ class IndexContract:
         index.apply(A, BlocksRemoved([1]))
         assert not index.holds(A, run[:3])
 
-    def test_blocks_are_told_once_each(self) -> None:
+    def test_blocks_are_listed_once_each(self) -> None:
         index = self.index()
         index.apply(A, stored(range(12), [1, 2, 3]))
         index.apply(A, stored(range(12), [1, 9, 3], medium="CPU"))
@@ -370,7 +371,7 @@ class IndexContract:
         assert sorted(index.blocks(A)) == sorted(prompt(range(12)))
         assert list(index.blocks(B)) == []
 
-    def test_block_sizes_live_side_by_side(self) -> None:
+    def test_workers_may_have_different_block_sizes(self) -> None:
         index = self.index()
         index.add_worker(B, ROOT, 1)
         index.apply(A, stored(range(8), [1, 2]))
@@ -378,7 +379,7 @@ class IndexContract:
         assert dict(index.overlap(prompt(range(8)))) == {A: 2}
         assert dict(index.overlap(hash_blocks(tokens_of(range(9)), 1, ROOT))) == {B: 8}
 
-    def test_what_is_forgotten_is_forgotten_before_it_is_swept(self) -> None:
+    def test_dropped_and_reset_workers_have_no_overlap_before_the_sweep(self) -> None:
         index = self.index()
         index.apply(A, stored(range(8), [1, 2]))
         index.apply(B, stored(range(8), [1, 2]))
@@ -395,7 +396,7 @@ class IndexContract:
         assert index.applied(B).num_unknown_removals == 1
         assert dict(index.overlap(prompt(range(8)))) == {A: 1, B: 1}
 
-    def test_adapters_and_salts_do_not_share(self) -> None:
+    def test_adapters_and_salts_share_no_blocks(self) -> None:
         index = self.index()
         index.apply(A, stored(range(8), [1, 2], extra_keys=[["lora"], ["lora"]]))
         index.apply(B, stored(range(8), [1, 2], extra_keys=[["salt"], None]))
@@ -404,7 +405,7 @@ class IndexContract:
         assert dict(index.overlap(prompt(ids, adapter="lora"))) == {A: 2}
         assert dict(index.overlap(prompt(ids, salt="salt"))) == {B: 2}
 
-    def test_a_run_that_another_has_hashed_is_placed_as_its_tokens_would_be(self) -> None:
+    def test_hashed_run_is_stored_like_its_tokens(self) -> None:
         index, run = self.index(), prompt(range(16))
         index.apply(A, RunStored(run[:2], [1, 2], None, ROOT))
         index.apply(A, RunStored(run[2:], [3, 4], 2, run[1]))
@@ -418,7 +419,7 @@ class IndexContract:
         index.apply(A, BlocksRemoved([2]))
         assert (index.overlap(run)[A], index.num_blocks(A)) == (1, 3)
 
-    def test_a_run_is_not_placed_behind_a_block_that_is_not_its_parent(self) -> None:
+    def test_hashed_run_with_another_parent_is_an_orphan(self) -> None:
         index, run = self.index(), prompt(range(16))
         index.apply(A, RunStored(run[:2], [1, 2], None, ROOT))
         index.apply(A, RunStored(run[2:], [3, 4], 1, run[1]))
@@ -438,19 +439,19 @@ class IndexContract:
             BlocksStored([5], None, tokens_of([]), 0, medium="CPU"),
         ],
     )
-    def test_stores_that_cannot_be_placed_are_counted_not_held(self, event: BlocksStored) -> None:
+    def test_unusable_stores_are_counted_and_change_nothing(self, event: BlocksStored) -> None:
         index = self.index()
         index.apply(A, event)
         applied = index.applied(A)
         assert applied.num_orphans + applied.num_mismatched == 1
         assert index.num_blocks(A) == 0
 
-    def test_an_unknown_event_is_counted(self) -> None:
+    def test_unknown_event_is_counted(self) -> None:
         index = self.index()
         index.apply(A, UnknownEvent("Novelty"))
         assert index.applied(A).num_unknown_events == 1
 
-    def test_a_reset_forgets_blocks_and_keeps_the_worker(self) -> None:
+    def test_reset_forgets_blocks_and_keeps_the_worker(self) -> None:
         index = self.index()
         index.apply(A, stored(range(8), [1, 2]))
         index.apply(B, stored(range(8), [1, 2]))
@@ -459,7 +460,7 @@ class IndexContract:
         index.apply(A, stored(range(4), [1]))
         assert dict(index.overlap(prompt(range(8)))) == {A: 1, B: 2}
 
-    def test_a_dropped_worker_is_gone_and_may_come_back(self) -> None:
+    def test_dropped_worker_may_be_added_again(self) -> None:
         index = self.index()
         index.apply(A, stored(range(8), [1, 2]))
         index.drop_worker(A)
@@ -470,7 +471,7 @@ class IndexContract:
         index.add_worker(A, ROOT, SIZE)
         assert index.num_blocks(A) == 0
 
-    def test_many_workers(self) -> None:
+    def test_overlap_is_counted_for_a_hundred_workers(self) -> None:
         names = [WorkerId(f"w{i}:1") for i in range(100)]
         index = self.index(*names)
         for i, name in enumerate(names):
@@ -479,7 +480,7 @@ class IndexContract:
 
     @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
     @given(data=st.data())
-    def test_equal_to_counting_by_hand(self, data: st.DataObject) -> None:
+    def test_overlap_equals_plain_counters(self, data: st.DataObject) -> None:
         """Random stores, removals and clears on a small tree of prompts, against plain counters."""
         index = self.index()
         truth: dict[WorkerId, Counter[tuple[int, ...]]] = {A: Counter(), B: Counter()}
@@ -493,7 +494,7 @@ class IndexContract:
                 index.apply(worker, BlocksCleared())
             elif action == "remove" and truth[worker][path]:
                 truth[worker][path] -= 1
-                index.apply(worker, BlocksRemoved([_name(path)]))
+                index.apply(worker, BlocksRemoved([_engine_hash(path)]))
             elif action == "store" and (len(path) == 1 or truth[worker][path[:-1]]):
                 truth[worker][path] += 1
                 index.apply(worker, _block(path))
@@ -505,17 +506,17 @@ class IndexContract:
             assert index.num_blocks(worker) == sum(1 for count in truth[worker].values() if count > 0)
 
 
-def _name(path: tuple[int, ...]) -> int:
+def _engine_hash(path: tuple[int, ...]) -> int:
     return int("1" + "".join(map(str, path)))
 
 
 def _block(path: tuple[int, ...]) -> KvEvent:
-    parent = _name(path[:-1]) if len(path) > 1 else None
-    return stored([path[-1]] * SIZE, [_name(path)], parent)
+    parent = _engine_hash(path[:-1]) if len(path) > 1 else None
+    return stored([path[-1]] * SIZE, [_engine_hash(path)], parent)
 
 
-def _depth(held: Counter[tuple[int, ...]], path: tuple[int, ...]) -> int:
+def _depth(cached: Counter[tuple[int, ...]], path: tuple[int, ...]) -> int:
     depth = 0
-    while depth < len(path) and held[path[: depth + 1]] > 0:
+    while depth < len(path) and cached[path[: depth + 1]] > 0:
         depth += 1
     return depth

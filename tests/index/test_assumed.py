@@ -20,27 +20,27 @@ def make(keep_s: float = 10.0, max_blocks: int = 100) -> AssumedIndex:
 
 
 def overlap(index: AssumedIndex, now: float) -> dict[WorkerId, int]:
-    held: dict[WorkerId, int] = {}
-    index.extend(RUN, held, now)
-    return held
+    found: dict[WorkerId, int] = {}
+    index.extend(RUN, found, now)
+    return found
 
 
-def test_what_is_assumed_goes_on_where_events_end() -> None:
+def test_assumed_blocks_extend_the_overlap_of_events() -> None:
     index = make()
     index.pin(A, RUN[2:4])
     assert overlap(index, 0) == {}
-    held = {A: 2, B: 1}
-    index.extend(RUN, held, now=0)
-    assert held == {A: 4, B: 1}
+    found = {A: 2, B: 1}
+    index.extend(RUN, found, now=0)
+    assert found == {A: 4, B: 1}
 
 
-def test_a_request_in_flight_counts_at_once_and_without_end() -> None:
+def test_blocks_of_a_request_in_flight_do_not_expire() -> None:
     index = make()
     index.pin(A, RUN[:3])
     assert overlap(index, 1e9) == {A: 3}
 
 
-def test_after_its_end_it_counts_until_it_expires() -> None:
+def test_blocks_of_an_ended_request_expire() -> None:
     index = make(keep_s=10)
     index.pin(A, RUN)
     index.unpin(A, RUN, now=100, was_run=True)
@@ -49,7 +49,7 @@ def test_after_its_end_it_counts_until_it_expires() -> None:
     assert index.num_kept(A) == 0
 
 
-def test_a_request_that_never_ran_leaves_nothing() -> None:
+def test_request_that_never_ran_leaves_no_blocks() -> None:
     index = make()
     index.pin(A, RUN)
     index.pin(A, RUN[:2])
@@ -57,14 +57,14 @@ def test_a_request_that_never_ran_leaves_nothing() -> None:
     assert overlap(index, 0) == {A: 2}
 
 
-def test_the_budget_evicts_tails_before_heads() -> None:
+def test_budget_evicts_tails_before_heads() -> None:
     index = make(max_blocks=3)
     index.pin(A, RUN)
     index.unpin(A, RUN, now=0, was_run=True)
     assert overlap(index, 1) == {A: 3}
 
 
-def test_a_reset_keeps_what_is_in_flight() -> None:
+def test_reset_keeps_blocks_of_requests_in_flight() -> None:
     index = make()
     index.pin(A, RUN)
     index.unpin(A, RUN, now=0, was_run=True)
@@ -73,7 +73,7 @@ def test_a_reset_keeps_what_is_in_flight() -> None:
     assert overlap(index, 1) == {A: 1}
 
 
-def test_a_shorter_keep_forgets_what_was_kept_for_longer() -> None:
+def test_shorter_keep_time_forgets_blocks_that_are_older() -> None:
     index = make(keep_s=600)
     index.pin(A, RUN)
     index.unpin(A, RUN, now=0, was_run=True)
@@ -81,7 +81,7 @@ def test_a_shorter_keep_forgets_what_was_kept_for_longer() -> None:
     assert overlap(index, 0) == {}
 
 
-def test_workers_that_are_unknown_or_gone_are_no_error() -> None:
+def test_unknown_and_dropped_workers_raise_no_error() -> None:
     index = make()
     index.pin(A, RUN)
     index.drop_worker(A)
@@ -93,7 +93,7 @@ def test_workers_that_are_unknown_or_gone_are_no_error() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([A, B]), st.integers(0, 5), st.booleans(), st.booleans())))
-def test_everything_pinned_and_unpinned_expires(steps: list[tuple[WorkerId, int, bool, bool]]) -> None:
+def test_all_blocks_expire_after_random_requests(steps: list[tuple[WorkerId, int, bool, bool]]) -> None:
     index = make(max_blocks=4)
     open_pins: list[tuple[WorkerId, int]] = []
     for now, (worker, depth, is_pin, was_run) in enumerate(steps):
@@ -101,8 +101,8 @@ def test_everything_pinned_and_unpinned_expires(steps: list[tuple[WorkerId, int,
             index.pin(worker, RUN[:depth])
             open_pins.append((worker, depth))
         else:
-            pinned, held = open_pins.pop()
-            index.unpin(pinned, RUN[:held], now, was_run=was_run)
+            pinned, depth = open_pins.pop()
+            index.unpin(pinned, RUN[:depth], now, was_run=was_run)
         deepest = {w: max((d for p, d in open_pins if p == w), default=0) for w in (A, B)}
         found = overlap(index, now)
         assert all(found.get(w, 0) >= depth for w, depth in deepest.items())
@@ -112,8 +112,8 @@ def test_everything_pinned_and_unpinned_expires(steps: list[tuple[WorkerId, int,
     assert repr(index) == "AssumedIndex(workers=2, blocks=0)"
 
 
-class Plain:
-    """What is assumed of one worker, a block at a time."""
+class PlainAssumptions:
+    """Oracle of assumed blocks of a worker, kept block by block."""
 
     def __init__(self, keep_s: float, max_blocks: int) -> None:
         self.keep_s, self.max_blocks = keep_s, max_blocks
@@ -129,8 +129,8 @@ class Plain:
             self.until.popitem(last=False)
 
     def depth(self, hashes: list[BlockHash], now: float) -> int:
-        held = takewhile(lambda block: self.pins[block] > 0 or self.until.get(block, 0.0) > now, hashes)
-        return len(list(held))
+        leading = takewhile(lambda block: self.pins[block] > 0 or self.until.get(block, 0.0) > now, hashes)
+        return len(list(leading))
 
 
 FAMILY = [[1, 2, 3, 4, 5, 6], [1, 2, 3, 7, 8], [1, 2, 9], [20, 21, 22, 23]]
@@ -141,42 +141,42 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_a_run_at_a_time_comes_to_what_a_block_at_a_time_does(
+def test_assumed_index_equals_an_oracle_of_single_blocks(
     steps: list[tuple[str, list[BlockHash]]],
 ) -> None:
-    index, plain, now = make(keep_s=4.0, max_blocks=7), Plain(4.0, 7), 0.0
+    index, plain, now = make(keep_s=4.0, max_blocks=7), PlainAssumptions(4.0, 7), 0.0
     in_flight: list[list[BlockHash]] = []
-    for what, prompt in steps:
+    for step, prompt in steps:
         now += 1
-        if what == "pin":
+        if step == "pin":
             index.pin(A, prompt)
             plain.pins.update(prompt)
             in_flight.append(prompt)
-        elif what in ("end", "fail") and in_flight:
+        elif step in ("end", "fail") and in_flight:
             ended = in_flight.pop(0)
-            index.unpin(A, ended, now, was_run=what == "end")
-            plain.unpin(ended, now, what == "end")
-        elif what == "reset":
+            index.unpin(A, ended, now, was_run=step == "end")
+            plain.unpin(ended, now, step == "end")
+        elif step == "reset":
             index.reset_worker(A)
             plain.until.clear()
         for path in PROMPTS:
-            held: dict[WorkerId, int] = {}
-            index.extend(path, held, now)
-            assert held.get(A, 0) == plain.depth(path, now)
+            found: dict[WorkerId, int] = {}
+            index.extend(path, found, now)
+            assert found.get(A, 0) == plain.depth(path, now)
         assert index.num_pinned(A) == len(plain.pins)
         assert index.num_kept(A) <= 7
 
 
-def test_what_expires_together_is_taken_off_in_portions_and_counts_no_more_at_once() -> None:
+def test_expired_blocks_count_no_more_and_are_removed_in_portions() -> None:
     index, run = make(keep_s=10, max_blocks=10_000), [BlockHash(i) for i in range(3 * MAX_EXPIRED)]
     index.pin(A, run)
     index.unpin(A, run, now=0, was_run=True)
-    held: dict[WorkerId, int] = {}
-    index.extend(run, held, now=11)
-    assert held == {}
+    found: dict[WorkerId, int] = {}
+    index.extend(run, found, now=11)
+    assert found == {}
     assert index.num_kept(A) == 2 * MAX_EXPIRED
-    index.extend([], held, now=11)  # too soon after the sweep before
+    index.extend([], found, now=11)  # too soon after the sweep before
     assert index.num_kept(A) == 2 * MAX_EXPIRED
     for later in (1, 2):
-        index.extend([], held, now=11 + later * SWEEP_EVERY_S)
+        index.extend([], found, now=11 + later * SWEEP_EVERY_S)
     assert index.num_kept(A) == 0

@@ -1,7 +1,7 @@
-"""What a stream that is BLIND comes to know again, beside an engine's own cache.
+"""Recovery of a BLIND stream, compared with the cache of a simulated engine.
 
-`World` plays both sides: the simulated engine's prefix cache, which stores, evicts and announces as vLLM
-does, and the worker's events and answers as a gateway sees them that came late.
+`World` plays both sides: the engine's prefix cache, which stores, evicts and announces as vLLM does, and the
+events and answers that a gateway receives which started late.
 """
 
 import random
@@ -55,12 +55,13 @@ class World:
         )
         self.num_sent = 0
 
-    def begin(self) -> None:
-        """All that was announced until now is lost."""
+    def become_blind(self) -> None:
+        """Lose all events until now, and make the stream BLIND."""
         self.engine.take_events()
         self.recovery.set_blind(is_blind=True)
 
-    def tell(self) -> None:
+    def deliver_events(self) -> None:
+        """Apply the engine's events as the gateway does."""
         for event in self.engine.take_events():
             self.recovery.apply(event)
 
@@ -77,7 +78,7 @@ class World:
         lora: str | None = None,
         reports: bool = False,
     ) -> int:
-        """In the engine alone: the blocks that it had cached of a prompt."""
+        """Compute a prompt in the engine, past the gateway; the number of its blocks that were cached."""
         sequence = CachedSequence(tokens_of(ids), lora, salt, reports_hit=reports)
         hit = self.engine.find(sequence)
         assert self.engine.allocate(sequence, hit, len(ids))
@@ -88,16 +89,16 @@ class World:
         return len(hit)
 
     def ask(
-        self, ids: Sequence[int], *, settle: bool = True, told: bool = True, **how: Any
+        self, ids: Sequence[int], *, settle: bool = True, has_usage: bool = True, **options: Any
     ) -> tuple[int, int]:
-        """A request through us: predicted and cached blocks."""
+        """Send a request through the gateway; its predicted and its cached blocks."""
         self.num_sent += 1
-        id, hashes = str(self.num_sent), self.hashes(ids, how.get("salt"), how.get("lora"))
+        id, hashes = str(self.num_sent), self.hashes(ids, options.get("salt"), options.get("lora"))
         predicted = min(self.known(hashes), (len(ids) - 1) // SIZE)
         asks = self.recovery.sent(id, [tokens_of(ids)], [hashes]) if self.recovery.is_blind else False
-        cached = self.run(ids, reports=asks, **how)
-        self.tell()
-        self.recovery.answered(id, cached * SIZE if told else None)
+        cached = self.run(ids, reports=asks, **options)
+        self.deliver_events()
+        self.recovery.answered(id, cached * SIZE if has_usage else None)
         if settle:
             self.settle()
         return predicted, cached
@@ -113,15 +114,15 @@ class World:
     def known(self, hashes: Sequence[BlockHash]) -> int:
         return self.index.overlap(hashes).get(W, 0)
 
-    def named(self) -> set[BlockHash]:
+    def engine_hashed(self) -> set[BlockHash]:
         return {block for block in self.index.blocks(W) if block not in self.recovery.proofs}
 
-    def held(self) -> set[BlockHash]:
+    def cached(self) -> set[BlockHash]:
         return {block for _, block, _ in self.engine.held()}
 
 
-class Told(MemoryIndex):
-    """As with Redis: all goes to an inventory, and what it came to into each gateway's index."""
+class FollowingIndex(MemoryIndex):
+    """An index that follows an inventory's log, as gateways do with Redis."""
 
     def add_worker(self, worker: WorkerId, root: BlockHash, block_size: int | None) -> None:
         super().add_worker(worker, root, block_size)
@@ -130,8 +131,8 @@ class Told(MemoryIndex):
     def apply(self, worker: WorkerId, event: KvEvent) -> None:
         batch = decode(encode(LogBatch(1, 0, self.inventory.apply(event), None)))
         assert isinstance(batch, LogBatch)
-        for told in batch.changes:
-            super().apply(worker, told)
+        for change in batch.changes:
+            super().apply(worker, change)
         assert super().applied(worker).num_orphans == 0
 
     def reset_worker(self, worker: WorkerId) -> None:
@@ -150,27 +151,27 @@ class Told(MemoryIndex):
         return found
 
 
-@pytest.fixture(params=[MemoryIndex, ReferenceIndex, Told])
+@pytest.fixture(params=[MemoryIndex, ReferenceIndex, FollowingIndex])
 def make(request: pytest.FixtureRequest) -> Callable[[], Index]:
-    made: Callable[[], Index] = request.param
-    return made
+    chosen: Callable[[], Index] = request.param
+    return chosen
 
 
-HOT = list(range(100, 140))  # ten blocks that all its prompts begin with
+HOT = list(range(100, 140))  # ten blocks, a prefix of many prompts
 
 
-def warm(make: Callable[[], Index], *prompts: Sequence[int], **how: Any) -> World:
-    world = World(make, **how)
+def warm(make: Callable[[], Index], *prompts: Sequence[int], **options: Any) -> World:
+    world = World(make, **options)
     for ids in prompts or [HOT]:
         world.run(ids)
-    world.begin()
+    world.become_blind()
     return world
 
 
 # answers ---------------------------------------------------------------------------------------
 
 
-def test_what_is_due_is_done_a_portion_at_a_time(make: Callable[[], Index]) -> None:
+def test_due_work_is_done_in_portions(make: Callable[[], Index]) -> None:
     prompts = [[number] * 8 for number in range(1, 6)]
     world = warm(make, *prompts)
     for ids in prompts:
@@ -183,7 +184,7 @@ def test_what_is_due_is_done_a_portion_at_a_time(make: Callable[[], Index]) -> N
     assert len(world.recovery.proofs) == 0
 
 
-def test_an_answer_proves_its_leading_blocks_until_they_expire(make: Callable[[], Index]) -> None:
+def test_answer_proves_its_leading_blocks_until_they_expire(make: Callable[[], Index]) -> None:
     world = warm(make)
     assert world.ask([*HOT, 1, 2, 3], settle=False) == (0, 10)
     assert world.known(world.hashes(HOT)) == 10
@@ -197,18 +198,18 @@ def test_an_answer_proves_its_leading_blocks_until_they_expire(make: Callable[[]
     assert (world.known(world.hashes(HOT)), world.index.num_blocks(W)) == (0, 0)
 
 
-def test_an_answer_that_found_less_withdraws_the_rest(make: Callable[[], Index]) -> None:
+def test_answer_with_fewer_cached_blocks_withdraws_the_others(make: Callable[[], Index]) -> None:
     world = warm(make, num_blocks=20)
     world.ask([*HOT, 1, 2, 3])
-    world.run(range(500, 552))  # evicts the hot blocks' tail, under names that nobody knows
-    world.tell()
+    world.run(range(500, 552))  # evicts the hot blocks' tail, by unknown engine hashes
+    world.deliver_events()
     predicted, cached = world.ask([*HOT, 7, 7, 7])
     assert cached < predicted == 10
     assert world.recovery.counts.num_withdrawn == 10 - cached
-    assert world.named() <= world.held()
+    assert world.engine_hashed() <= world.cached()
 
 
-def test_an_answer_from_before_a_reset_proves_nothing(make: Callable[[], Index]) -> None:
+def test_answer_to_a_request_before_a_reset_proves_nothing(make: Callable[[], Index]) -> None:
     world = warm(make)
     world.recovery.sent("a", [tokens_of(HOT)], [world.hashes(HOT)])
     world.index.reset_worker(W)
@@ -217,19 +218,19 @@ def test_an_answer_from_before_a_reset_proves_nothing(make: Callable[[], Index])
     assert world.index.num_blocks(W) == 0
 
 
-def test_an_answer_that_does_not_tell_proves_nothing(make: Callable[[], Index]) -> None:
+def test_answer_without_usage_proves_nothing(make: Callable[[], Index]) -> None:
     world = warm(make)
-    world.ask([*HOT, 1, 2, 3], told=False)
-    world.recovery.answered("1", 40)  # and a second end of it neither
+    world.ask([*HOT, 1, 2, 3], has_usage=False)
+    world.recovery.answered("1", 40)  # a second end of the same request proves nothing either
     world.recovery.answered("unknown", 40)
     assert world.index.num_blocks(W) == 0
 
 
-def test_a_clear_takes_what_was_proven(make: Callable[[], Index]) -> None:
+def test_clear_removes_proven_blocks(make: Callable[[], Index]) -> None:
     world = warm(make)
     world.ask([*HOT, 1, 2, 3])
     assert world.engine.reset()
-    world.tell()
+    world.deliver_events()
     assert (world.index.num_blocks(W), len(world.recovery.proofs)) == (0, 0)
     world.recovery.set_blind(is_blind=False)
     assert world.index.num_blocks(W) == 0
@@ -238,7 +239,7 @@ def test_a_clear_takes_what_was_proven(make: Callable[[], Index]) -> None:
 # runs ------------------------------------------------------------------------------------------
 
 
-def test_a_run_behind_a_prompt_that_we_sent_is_placed_and_removed_by_its_own_names(
+def test_run_behind_a_sent_prompt_is_located_and_removed_by_its_engine_hashes(
     make: Callable[[], Index],
 ) -> None:
     world = warm(make, num_blocks=40)
@@ -246,15 +247,15 @@ def test_a_run_behind_a_prompt_that_we_sent_is_placed_and_removed_by_its_own_nam
     assert world.ask([*HOT, *tail], output=output) == (0, 10)
     assert world.recovery.counts.num_placed == 4
     assert world.known(world.hashes([*HOT, *tail, *output])) == 14
-    # The parent is known under its own name, the nine before it are proven only.
-    assert len(world.named()) == 5
-    world.run(range(1000, 1150))  # all else is evicted
-    world.tell()
-    assert world.named() <= world.held()
+    # The parent is known by its engine hash, the nine blocks before it are proven only.
+    assert len(world.engine_hashed()) == 5
+    world.run(range(1000, 1150))  # evicts all other blocks
+    world.deliver_events()
+    assert world.engine_hashed() <= world.cached()
     assert world.known(world.hashes([*HOT, *tail])) <= 9
 
 
-def test_what_is_stored_behind_a_placed_run_finds_its_parent(make: Callable[[], Index]) -> None:
+def test_run_behind_a_located_run_finds_its_parent(make: Callable[[], Index]) -> None:
     world = warm(make)
     first = [*HOT, *range(1, 10)]
     world.ask(first, output=range(50, 60))
@@ -265,23 +266,23 @@ def test_what_is_stored_behind_a_placed_run_finds_its_parent(make: Callable[[], 
     assert world.index.applied(W).num_orphans == 4  # of the first run alone
 
 
-def test_runs_that_hang_on_one_another_are_placed_together(make: Callable[[], Index]) -> None:
-    """Requests of others came between: orphans behind orphans, and one is matched at last."""
+def test_orphan_runs_behind_one_another_are_located_together(make: Callable[[], Index]) -> None:
+    """Orphan runs follow orphan runs of requests past the gateway, until a request matches one of them."""
     world = warm(make)
     first = [*HOT, *range(1, 9)]
     world.run(first)
     world.run([*first, *range(11, 19)])
     world.run([*first, *range(21, 29)])
-    world.tell()
-    assert (len(world.recovery.orphans), world.named()) == (3, set())
+    world.deliver_events()
+    assert (len(world.recovery.orphans), world.engine_hashed()) == (3, set())
     longer = [*first, *range(11, 19), *range(31, 39)]
     world.ask(longer)
-    assert (len(world.recovery.orphans), len(world.named())) == (0, 9)
+    assert (len(world.recovery.orphans), len(world.engine_hashed())) == (0, 9)
     assert world.known(world.hashes(longer)) == len(longer) // SIZE
     assert world.known(world.hashes([*first, *range(21, 29)])) == 14
 
 
-def test_what_the_engine_removed_before_the_match_is_not_placed(make: Callable[[], Index]) -> None:
+def test_blocks_removed_before_the_match_are_not_located(make: Callable[[], Index]) -> None:
     world = warm(make)
     hashes = world.hashes([*HOT, *range(1, 9)])
     world.recovery.sent("a", [tokens_of([*HOT, *range(1, 9)])], [hashes])
@@ -293,12 +294,12 @@ def test_what_the_engine_removed_before_the_match_is_not_placed(make: Callable[[
     world.recovery.apply(BlocksRemoved([run.parent]))
     world.recovery.answered("a", 40)
     world.settle()
-    assert world.named() == {hashes[10]}
-    assert world.known(hashes) == 9  # the tenth is gone, and with it what hangs on it
+    assert world.engine_hashed() == {hashes[10]}
+    assert world.known(hashes) == 9  # the tenth is removed, and with it the blocks behind it
 
 
-def test_a_run_that_fits_two_prompts_is_placed_for_neither(make: Callable[[], Index]) -> None:
-    """The same question under two system prompts, at once."""
+def test_run_that_matches_two_prompts_is_not_located(make: Callable[[], Index]) -> None:
+    """Two requests in flight ask the same question behind two system prompts."""
     other = list(range(200, 240))
     world = warm(make, HOT, other)
     asked = list(range(1, 9))
@@ -306,48 +307,48 @@ def test_a_run_that_fits_two_prompts_is_placed_for_neither(make: Callable[[], In
         ids = [*prefix, *asked]
         world.recovery.sent(id, [tokens_of(ids)], [world.hashes(ids)])
     world.run([*HOT, *asked])
-    world.tell()
+    world.deliver_events()
     world.recovery.answered("a", 40)
     world.settle()
-    assert world.named() == set()
+    assert world.engine_hashed() == set()
 
 
-def test_two_runs_that_fit_a_prompt_are_not_placed(make: Callable[[], Index]) -> None:
-    """Somebody else asks the same under a system prompt that we never saw."""
+def test_two_runs_that_match_a_prompt_are_not_located(make: Callable[[], Index]) -> None:
+    """A request past the gateway asks the same question behind a system prompt unknown to the gateway."""
     other = list(range(200, 240))
     world = warm(make, HOT, other)
     world.run([*other, *range(1, 9)])
     world.ask([*HOT, *range(1, 9)])
-    assert world.named() == set()
+    assert world.engine_hashed() == set()
 
 
-def test_a_salt_and_an_adapter_are_part_of_the_match(make: Callable[[], Index]) -> None:
+def test_match_of_a_run_includes_the_adapter(make: Callable[[], Index]) -> None:
     world = World(make)
     world.run(HOT, lora="a")
-    world.begin()
+    world.become_blind()
     ids = [*HOT, *range(1, 9)]
     world.recovery.sent("base", [tokens_of(ids)], [world.hashes(ids)])
     world.run(ids, lora="a")
-    world.tell()
+    world.deliver_events()
     world.recovery.answered("base", 40)  # as if the base model had the prefix cached too
     world.settle()
-    assert world.named() == set()
+    assert world.engine_hashed() == set()
     world.ask([*ids, *range(20, 28)], lora="a")
     assert world.known(world.hashes([*ids, *range(20, 28)], lora="a")) == 14
 
 
-def test_a_run_from_before_the_request_is_not_its_own(make: Callable[[], Index]) -> None:
+def test_run_from_before_the_request_is_not_matched(make: Callable[[], Index]) -> None:
     world = warm(make)
     world.run([*HOT, *range(1, 9)])
-    world.tell()
+    world.deliver_events()
     world.now += 10
     assert world.ask([*HOT, *range(1, 9), 5]) == (0, 12)
-    assert world.named() == set()
+    assert world.engine_hashed() == set()
 
 
-@pytest.mark.parametrize(("wait_s", "num_named"), [(SETTLE_S, 3), (PATIENCE_S + 1, 0)])
-def test_a_run_that_comes_after_its_answer_is_waited_for(
-    make: Callable[[], Index], wait_s: float, num_named: int
+@pytest.mark.parametrize(("wait_s", "num_engine_hashed"), [(SETTLE_S, 3), (PATIENCE_S + 1, 0)])
+def test_run_is_matched_for_a_while_after_the_answer(
+    make: Callable[[], Index], wait_s: float, num_engine_hashed: int
 ) -> None:
     world = warm(make)
     ids = [*HOT, *range(1, 9)]
@@ -356,12 +357,12 @@ def test_a_run_that_comes_after_its_answer_is_waited_for(
     world.recovery.answered("a", 40)
     world.now += wait_s
     world.tick()
-    world.tell()
+    world.deliver_events()
     world.settle()
-    assert len(world.named()) == num_named
+    assert len(world.engine_hashed()) == num_engine_hashed
 
 
-def test_orphans_that_came_before_the_doubt_are_kept(make: Callable[[], Index]) -> None:
+def test_orphan_runs_from_before_the_stream_was_blind_are_kept(make: Callable[[], Index]) -> None:
     world = warm(make)
     world.run([*HOT, *range(1, 9)])
     events: list[KvEvent] = [*world.engine.take_events(), BlocksCleared()]
@@ -372,28 +373,28 @@ def test_orphans_that_came_before_the_doubt_are_kept(make: Callable[[], Index]) 
 # announcements ---------------------------------------------------------------------------------
 
 
-def test_a_request_asks_until_what_it_meets_is_known(make: Callable[[], Index]) -> None:
+def test_requests_ask_for_an_announcement_until_their_blocks_are_known(make: Callable[[], Index]) -> None:
     world = warm(make, can_report=True)
     ids = [*HOT, *range(1, 9)]
     assert world.ask(ids) == (0, 10)
-    assert world.named() == world.held()
+    assert world.engine_hashed() == world.cached()
     assert world.ask([*ids, 5]) == (12, 12)
     assert world.recovery.counts.num_reports == 1
-    world.ask([*HOT, *range(20, 29)])  # another branch might have been there
+    world.ask([*HOT, *range(20, 29)])  # another branch might have been cached
     world.ask([*HOT, *range(20, 29)])
     assert world.recovery.counts.num_reports == 2
 
 
-def test_an_announcement_is_no_second_copy(make: Callable[[], Index]) -> None:
-    """Nor is one that another process asked for; after a restart copies count again."""
+def test_announcement_adds_no_copy(make: Callable[[], Index]) -> None:
+    """Announcements for other processes add no copy either; after a restart copies count again."""
     world = warm(make, can_report=True, num_blocks=40)
     world.ask([*HOT, *range(1, 9)])
     for _ in range(3):
         world.run([*HOT, 9], reports=True)
-        world.tell()
+        world.deliver_events()
     world.run(range(1000, 1150))
-    world.tell()
-    assert world.named() == world.held()
+    world.deliver_events()
+    assert world.engine_hashed() == world.cached()
     world.index.reset_worker(W)
     world.recovery.reset(is_restart=True)
     world.recovery.set_blind(is_blind=False)
@@ -401,36 +402,36 @@ def test_an_announcement_is_no_second_copy(make: Callable[[], Index]) -> None:
     assert not world.recovery.was_blind
 
 
-def test_a_while_after_a_clear_copies_count_again(make: Callable[[], Index]) -> None:
+def test_copies_count_again_a_while_after_a_clear(make: Callable[[], Index]) -> None:
     world = warm(make)
     assert world.engine.reset()
-    world.tell()
+    world.deliver_events()
     world.recovery.set_blind(is_blind=False)
     for wait_s, was_blind in ((FADE_S, True), (1.0, False)):
         world.now += wait_s
         world.run([int(wait_s)] * 8)
-        world.tell()
+        world.deliver_events()
         assert world.recovery.was_blind is was_blind
     world.recovery.set_blind(is_blind=True)
     world.run([9] * 8)
-    world.tell()
-    world.recovery.set_blind(is_blind=False)  # by a replay of all: what was asked for is among it
+    world.deliver_events()
+    world.recovery.set_blind(is_blind=False)  # by a replay of all events, requested announcements among them
     world.run([8] * 8)
-    world.tell()
+    world.deliver_events()
     assert world.recovery.was_blind
 
 
-def test_a_hole_in_an_announcement_is_filled(make: Callable[[], Index]) -> None:
+def test_announcement_restores_a_missing_block(make: Callable[[], Index]) -> None:
     world = warm(make, can_report=True)
     world.ask([*HOT, 1, 2, 3])
     names = [name for name, block, _ in world.engine.held() if block in world.hashes(HOT)[3:5]]
     world.index.apply(W, BlocksRemoved(names))
     assert world.known(world.hashes(HOT)) == 3
     world.ask([*HOT, 4, 5, 6])
-    assert world.named() == world.held()
+    assert world.engine_hashed() == world.cached()
 
 
-def test_where_announcements_tell_nothing_they_are_asked_for_rarely(make: Callable[[], Index]) -> None:
+def test_announcements_without_news_are_asked_for_rarely(make: Callable[[], Index]) -> None:
     world = warm(make, can_report=True, num_blocks=2000)
     for i in range(QUIET_REQUESTS + 10 * RARELY):
         world.ask([1000 + i] * 9)
@@ -438,7 +439,7 @@ def test_where_announcements_tell_nothing_they_are_asked_for_rarely(make: Callab
     assert world.ask([*HOT, *range(1, 9)]) == (0, 10)
 
 
-def test_an_engine_that_cannot_is_not_asked(make: Callable[[], Index]) -> None:
+def test_engine_without_announcements_is_not_asked(make: Callable[[], Index]) -> None:
     world = warm(make)
     world.ask(HOT)
     assert world.recovery.counts.num_reports == 0
@@ -447,7 +448,7 @@ def test_an_engine_that_cannot_is_not_asked(make: Callable[[], Index]) -> None:
 # all of it -------------------------------------------------------------------------------------
 
 
-def test_memory_is_bounded() -> None:
+def test_number_of_sent_prompts_is_bounded() -> None:
     world = warm(MemoryIndex, num_blocks=8000)
     for i in range(MAX_SENT + 10):
         world.ask([1000 + i] * 9, settle=False)
@@ -457,61 +458,62 @@ def test_memory_is_bounded() -> None:
     )
 
 
-def test_changes_are_told_once(make: Callable[[], Index]) -> None:
+def test_change_of_state_is_reported_once(make: Callable[[], Index]) -> None:
     world = World(make)
-    told: list[bool] = []
-    world.recovery.on_change = lambda recovery: told.append(recovery.is_blind)
+    changes: list[bool] = []
+    world.recovery.on_change = lambda recovery: changes.append(recovery.is_blind)
     for is_blind in (False, True, True, False, False):
         world.recovery.set_blind(is_blind=is_blind)
-    assert told == [True, False]
+    assert changes == [True, False]
 
 
 @pytest.mark.parametrize("can_report", [False, True])
 @pytest.mark.parametrize("seed", range(12))
-def test_nothing_is_credited_under_its_name_that_the_engine_does_not_hold(
-    seed: int, can_report: bool
-) -> None:
-    """Prompts of a few pieces in any order, so that the same blocks stand under many prefixes; salts,
-    adapters, evictions, others' requests, answers without usage."""
+def test_blocks_known_by_engine_hash_are_cached_by_the_engine(seed: int, can_report: bool) -> None:
+    """Random prompts of a few pieces, so that equal tokens follow many prefixes; with salts, adapters,
+    evictions, requests past the gateway and answers without usage."""
     rng = random.Random(seed)
     num_blocks = rng.choice([30, 60, 200])
     pieces = [[piece * 10 + i for i in range(rng.choice([4, 8, 6]))] for piece in range(5)]
     choices: list[Choice] = []
     for _ in range(300):
         ids = [token for _ in range(rng.randint(1, 5)) for token in rng.choice(pieces)]
-        how: dict[str, Any] = {"salt": rng.choice([None, None, "s"]), "lora": rng.choice([None, None, "a"])}
+        options: dict[str, Any] = {
+            "salt": rng.choice([None, None, "s"]),
+            "lora": rng.choice([None, None, "a"]),
+        }
         if rng.random() < 0.3:
-            how["output"] = rng.choice(pieces)
-        choices.append((ids, how, rng.random() < 0.2, rng.random() < 0.9))
+            options["output"] = rng.choice(pieces)
+        choices.append((ids, options, rng.random() < 0.2, rng.random() < 0.9))
     packed, plain = (World(make, num_blocks, can_report=can_report) for make in (MemoryIndex, ReferenceIndex))
     assert _play(packed, choices) == _play(plain, choices)
-    assert packed.named() == plain.named()
+    assert packed.engine_hashed() == plain.engine_hashed()
 
 
 Choice = tuple[list[int], dict[str, Any], bool, bool]
 
 
 def _play(world: World, choices: Sequence[Choice]) -> list[tuple[int, int]]:
-    """What was predicted and found; the first requests come before the gateway."""
-    told: list[tuple[int, int]] = []
-    for ids, how, _, _ in choices[:50]:
-        world.run(ids, **how)
-    world.begin()
-    for ids, how, is_foreign, is_told in choices[50:]:
+    """Predicted and cached blocks of each request; the first 50 requests come before the gateway starts."""
+    played: list[tuple[int, int]] = []
+    for ids, options, _, _ in choices[:50]:
+        world.run(ids, **options)
+    world.become_blind()
+    for ids, options, is_foreign, has_usage in choices[50:]:
         if is_foreign:
-            world.run(ids, **how)
-            world.tell()
+            world.run(ids, **options)
+            world.deliver_events()
         else:
-            told.append(world.ask(ids, told=is_told, **how))
-        assert world.named() <= world.held()
+            played.append(world.ask(ids, has_usage=has_usage, **options))
+        assert world.engine_hashed() <= world.cached()
         world.now += 0.1
-    return told
+    return played
 
 
-def test_tokens_are_compared_at_block_borders_only(make: Callable[[], Index]) -> None:
+def test_tokens_are_matched_at_block_borders_only(make: Callable[[], Index]) -> None:
     world = warm(make)
     shifted: Tokens = tokens_of([*HOT, 1, *range(1, 9)])
     ids = [*HOT, *range(1, 9)]
     world.recovery.sent("x", [shifted], [world.hashes(shifted)])
     world.ask(ids)
-    assert len(world.named()) == 3
+    assert len(world.engine_hashed()) == 3

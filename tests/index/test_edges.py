@@ -21,10 +21,10 @@ def numbers(parts: Sequence[tuple[int, int, int]]) -> list[int]:
 
 def depths(edges: Edges, *hashes: int, workers: int = ALL) -> dict[int, int]:
     found = edges.walk(run(*hashes), workers)
-    return {bit: depth for some, depth in found for bit in (A, B, C) if some & bit}
+    return {bit: depth for mask, depth in found for bit in (A, B, C) if mask & bit}
 
 
-def test_a_run_is_one_edge_and_grows_at_its_end() -> None:
+def test_run_is_one_edge_and_grows_at_its_end() -> None:
     edges = Edges()
     (part,) = edges.store(A, run(1, 2, 3), None)
     assert part == (0, 3, 0)
@@ -34,7 +34,7 @@ def test_a_run_is_one_edge_and_grows_at_its_end() -> None:
     assert [edges.hash_at(number) for number in range(5)] == [1, 2, 3, 4, 5]
 
 
-def test_what_is_stored_again_is_found_and_told() -> None:
+def test_blocks_stored_again_are_found_on_their_edge() -> None:
     edges = Edges()
     edges.store(A, run(1, 2, 3), None)
     assert edges.store(B, run(1, 2), None) == [(0, 2, 0)]
@@ -43,7 +43,7 @@ def test_what_is_stored_again_is_found_and_told() -> None:
     assert depths(edges, 1, 2, 3, 4) == {A: 3, B: 4}
 
 
-def test_a_branch_from_the_middle_leaves_its_edge_whole() -> None:
+def test_branch_from_the_middle_leaves_its_edge_whole() -> None:
     edges = Edges()
     edges.store(A, run(1, 2, 3, 4), None)
     parts = edges.store(B, run(1, 2, 30, 40), None)
@@ -55,7 +55,7 @@ def test_a_branch_from_the_middle_leaves_its_edge_whole() -> None:
     assert list(edges.along(run(1, 2, 30))) == [(0, 2), (1, 1)]
 
 
-def test_a_full_edge_is_followed_by_another() -> None:
+def test_full_edge_is_followed_by_another() -> None:
     edges = Edges()
     hashes = run(*range(1, 2 * MAX_BLOCKS + 11))
     parts = edges.store(A, hashes, None)
@@ -64,7 +64,7 @@ def test_a_full_edge_is_followed_by_another() -> None:
     assert [edges.hash_at(number) for number in numbers(parts)] == hashes
 
 
-def test_a_hole_ends_the_walk_and_the_end_is_given_up() -> None:
+def test_walk_ends_at_a_missing_block_and_released_ends_are_freed() -> None:
     edges = Edges()
     edges.store(A, run(1, 2, 3, 4), None)
     edges.release(A, 1)
@@ -78,7 +78,7 @@ def test_a_hole_ends_the_walk_and_the_end_is_given_up() -> None:
     assert depths(edges, 1) == {}
 
 
-def test_a_beginning_that_comes_back_joins_what_had_followed_it() -> None:
+def test_block_stored_again_joins_the_branch_behind_it() -> None:
     edges = Edges()
     edges.store(A, run(1, 2), None)
     edges.store(B, run(1, 2), None)
@@ -93,7 +93,7 @@ def test_a_beginning_that_comes_back_joins_what_had_followed_it() -> None:
     assert depths(edges, 1, 30, 40) == {A: 2, C: 3}
 
 
-def test_a_branch_is_forgotten_with_the_blocks_before_it() -> None:
+def test_branch_is_unreachable_without_the_blocks_before_it() -> None:
     edges = Edges()
     edges.store(A, run(1, 2, 3, 4), None)
     edges.store(B, run(1, 2, 3, 30, 40), None)
@@ -105,7 +105,7 @@ def test_a_branch_is_forgotten_with_the_blocks_before_it() -> None:
     assert depths(edges, 1, 2, 5, 6) == {A: 4, B: 2}
 
 
-def test_numbers_of_edges_are_used_again() -> None:
+def test_numbers_of_edges_are_reused() -> None:
     edges = Edges()
     edges.store(A, run(1), None)
     edges.store(A, run(2), None)
@@ -113,7 +113,7 @@ def test_numbers_of_edges_are_used_again() -> None:
     assert edges.store(A, run(3), None) == [(0, 1, 0)]
 
 
-def test_the_forgotten_are_taken_off_in_slices() -> None:
+def test_forgotten_workers_are_removed_in_slices() -> None:
     edges = Edges()
     for first in range(1, 40, 2):
         edges.store(A, run(first, first + 1), None)
@@ -125,7 +125,7 @@ def test_the_forgotten_are_taken_off_in_slices() -> None:
     assert (len(edges), edges.num_blocks) == (0, 0)
 
 
-def test_a_grant_is_of_some_blocks_of_an_edge() -> None:
+def test_grant_adds_single_blocks_of_an_edge() -> None:
     edges = Edges()
     edges.store(A, run(1, 2, 3), None)
     edges.grant(B, 0, 0b101)
@@ -133,7 +133,7 @@ def test_a_grant_is_of_some_blocks_of_an_edge() -> None:
     assert depths(edges, 1, 2, 3) == {A: 3, B: 1, C: 3}
 
 
-def test_no_more_edges_than_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_index_raises_overflow_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.index.edges.MAX_EDGES", 1)
     edges = Edges()
     edges.store(A, run(1), None)
@@ -141,24 +141,24 @@ def test_no_more_edges_than_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
         edges.store(A, run(2), None)
 
 
-def test_what_workers_hold_is_told_packed() -> None:
+def test_held_by_returns_packed_blocks_of_each_edge() -> None:
     edges = Edges()
     edges.store(A, run(1, 2, 3), None)
     edges.store(B, run(1, 2), None)
     edges.store(B | C, run(9), None)
 
-    def told(workers: int, first: int = 0, num: int = 10) -> list[list[int]]:
+    def unpacked(workers: int, first: int = 0, num: int = 10) -> list[list[int]]:
         return [memoryview(each).cast("Q").tolist() for each in edges.held_by(workers, first, num)]
 
-    assert told(A) == [[1, 2, 3]]
-    assert told(B) == [[1, 2], [9]]
-    assert told(B, 1) == [[9]] and told(B, 0, 1) == [[1, 2]]
-    assert told(A | B) == [[1, 2, 3], [1, 2], [9]] or told(A | B) == [[1, 2], [1, 2, 3], [9]]
-    assert told(8) == []
+    assert unpacked(A) == [[1, 2, 3]]
+    assert unpacked(B) == [[1, 2], [9]]
+    assert unpacked(B, 1) == [[9]] and unpacked(B, 0, 1) == [[1, 2]]
+    assert unpacked(A | B) == [[1, 2, 3], [1, 2], [9]] or unpacked(A | B) == [[1, 2], [1, 2, 3], [9]]
+    assert unpacked(8) == []
 
 
-class Told:
-    """What an index tells of its holdings."""
+class RecordedHoldings:
+    """`Holdings` that records all calls of an index."""
 
     def __init__(self) -> None:
         self.changes: list[tuple[object, ...]] = []
@@ -181,46 +181,51 @@ class Told:
         return found
 
 
-def test_each_change_is_told_once() -> None:
-    told = Told()
-    edges = Edges(told)
+def test_each_change_of_holdings_is_reported_once() -> None:
+    recorded = RecordedHoldings()
+    edges = Edges(recorded)
     run = [BlockHash(i) for i in range(100, 110)]
     edges.store(1, run[:4], None)
     edges.store(1, run[:6], None)
     edges.store(1, run, None)
-    assert told.of("hold") == [(1, run[:4], None), (1, run[4:6], run[3]), (1, run[6:], run[5])]
+    assert recorded.of("hold") == [(1, run[:4], None), (1, run[4:6], run[3]), (1, run[6:], run[5])]
     [(first, _, _)] = edges.store(1, run, None)
     edges.release(1, first + 2)
     edges.release(1, first + 3)
     edges.release(1, first + 7)
-    assert told.of("release") == [(1, run[2]), (1, run[3]), (1, run[7])]
+    assert recorded.of("release") == [(1, run[2]), (1, run[3]), (1, run[7])]
     edges.store(1, run[1:], first)
-    assert told.of("hold") == [(1, run[2:4], run[1]), (1, run[7:8], run[6])]
+    assert recorded.of("hold") == [(1, run[2:4], run[1]), (1, run[7:8], run[6])]
     edges.hold_known(2, first, 2)
     edges.hold_known(2, first + 1, 2)
-    assert told.of("hold") == [(2, run[:1], None), (2, run[1:2], run[0]), (2, run[2:3], run[1])]
+    assert recorded.of("hold") == [(2, run[:1], None), (2, run[1:2], run[0]), (2, run[2:3], run[1])]
     edges.grant(4, first >> 8, 0b1010)
-    assert told.of("hold") == [(4, run[1:2], run[0]), (4, run[3:4], run[2])]
+    assert recorded.of("hold") == [(4, run[1:2], run[0]), (4, run[3:4], run[2])]
 
 
-def test_a_holding_ends_where_a_worker_forgets_all() -> None:
-    told = Told()
-    index, worker = MemoryIndex(holdings=told), WorkerId("a:1")
+def test_holding_ends_when_its_worker_is_reset_or_dropped() -> None:
+    recorded = RecordedHoldings()
+    index, worker = MemoryIndex(holdings=recorded), WorkerId("a:1")
     index.add_worker(worker, BlockHash(1), 1)
     index.reset_worker(worker)
     index.drop_worker(worker)
-    assert told.changes == [("begin", 1, worker, False), ("end", 1), ("begin", 2, worker, False), ("end", 2)]
+    assert recorded.changes == [
+        ("begin", 1, worker, False),
+        ("end", 1),
+        ("begin", 2, worker, False),
+        ("end", 2),
+    ]
 
 
-def test_all_that_a_worker_holds_can_be_told_again() -> None:
-    """Holes come last, so that what lies behind them is known by what lies before."""
-    told = Told()
-    edges = Edges(told)
+def test_republish_reports_all_blocks_of_a_worker() -> None:
+    """Missing blocks come last, so that blocks behind them are located by the ones before."""
+    recorded = RecordedHoldings()
+    edges = Edges(recorded)
     stem, branch = run(1, 2, 3, 4), run(8, 9)
     [(first, _, _)] = edges.store(A, stem, None)
     edges.store(A, branch, first + 1)
     edges.store(B, stem[:1], None)
     edges.release(A, first + 2)
-    told.changes.clear()
+    recorded.changes.clear()
     edges.republish(A)
-    assert told.changes == [("hold", A, stem, None), ("hold", A, branch, 2), ("release", A, 3)]
+    assert recorded.changes == [("hold", A, stem, None), ("hold", A, branch, 2), ("release", A, 3)]

@@ -11,7 +11,7 @@ def holder() -> Holder:
     return Holder(1, BlockHash(0), 16)
 
 
-def test_a_worker_of_gpus_only_keeps_nothing_but_names(holder: Holder) -> None:
+def test_holder_with_gpu_blocks_only_keeps_no_offload_masks(holder: Holder) -> None:
     assert holder.in_medium("GPU", BLOCK, 0b11) == 0b11
     assert holder.in_medium("CPU", BLOCK, 0b11) == 0
     holder.enter("GPU", BLOCK, 0b111, 0b011)
@@ -19,8 +19,8 @@ def test_a_worker_of_gpus_only_keeps_nothing_but_names(holder: Holder) -> None:
     assert (holder.offload, holder.off_gpu) == ({}, {})
 
 
-def test_a_block_has_left_when_it_left_its_last_medium(holder: Holder) -> None:
-    holder.enter("CPU", BLOCK, 0b11, 0b01)  # the first of the two lies on the GPU
+def test_block_leaves_with_its_last_medium(holder: Holder) -> None:
+    holder.enter("CPU", BLOCK, 0b11, 0b01)  # the first of the two blocks lies on the GPU
     assert holder.in_medium("GPU", BLOCK, 0b11) == 0b01
     assert holder.in_medium("CPU", BLOCK, 0b11) == 0b11
     assert not holder.leave("GPU", BLOCK)
@@ -31,7 +31,7 @@ def test_a_block_has_left_when_it_left_its_last_medium(holder: Holder) -> None:
     assert holder.off_gpu == {}
 
 
-def test_a_block_that_comes_back_to_the_gpu_stays_when_it_leaves_the_rest(holder: Holder) -> None:
+def test_block_back_on_the_gpu_stays_when_it_leaves_the_other_media(holder: Holder) -> None:
     holder.enter("CPU", BLOCK, 0b1, 0)
     holder.enter("GPU", BLOCK, 0b1, 0b1)
     assert not holder.leave("CPU", BLOCK)
@@ -39,7 +39,7 @@ def test_a_block_that_comes_back_to_the_gpu_stays_when_it_leaves_the_rest(holder
     assert holder.leave("GPU", BLOCK)
 
 
-def test_a_cleared_gpu_leaves_the_other_media(holder: Holder) -> None:
+def test_clear_gpu_keeps_the_other_media(holder: Holder) -> None:
     for place in (("GPU", 0), ("GPU", 2), ("CPU", 0)):
         holder.at(place).add([7], BLOCK)
         holder.copies[place, 7] = 2

@@ -3,7 +3,7 @@ from gateway.core.worker import WorkerId
 from gateway.index.holder_masks import HolderMasks
 
 
-def test_bits_are_used_again() -> None:
+def test_freed_bits_are_reused() -> None:
     masks = HolderMasks()
     bits = [masks.allocate_bit(WorkerId(str(i))) for i in range(3)]
     assert bits == [1, 2, 4]
@@ -11,7 +11,7 @@ def test_bits_are_used_again() -> None:
     assert masks.allocate_bit(WorkerId("new")) == 2
 
 
-def test_a_walk_ends_where_nobody_is_left() -> None:
+def test_walk_ends_where_no_worker_has_the_block() -> None:
     masks = HolderMasks()
     a, b = masks.allocate_bit(WorkerId("a")), masks.allocate_bit(WorkerId("b"))
     for block in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""The inventory against the plain index: whoever applies what it tells knows what it knows."""
+"""The inventory against the reference index: a follower that applies its log knows what it knows."""
 
 import os
 import random
@@ -40,17 +40,17 @@ Path = tuple[int, ...]
 
 
 def name(path: Path, variant: int) -> EngineHash:
-    """An engine's own hash of a block and all before it; of one variant integers, of the other bytes."""
+    """An engine's own hash of a block and all before it: integers in one variant, bytes in the other."""
     bits = bytes([1, *path])
     return bits if variant else int(bits.hex(), 2)
 
 
-def told(index: Index, hashes: list[BlockHash]) -> Any:
+def answers(index: Index, hashes: list[BlockHash]) -> Any:
     return index.overlap(hashes), index.media(hashes)
 
 
 class FollowedLog(RuleBasedStateMachine):
-    """Worker A is known by its agent, B beside it by its tokens, in one tree; limits are small."""
+    """Followers of A's log and of B's events, in one tree and with small limits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,19 +64,19 @@ class FollowedLog(RuleBasedStateMachine):
         for index in (self.truth, *self.followers):
             for worker in (A, B):
                 index.add_worker(worker, ROOT, 1)
-        self.inventory, self.heir = Inventory(ROOT, 1), Inventory(ROOT, 1)
+        self.inventory, self.successor = Inventory(ROOT, 1), Inventory(ROOT, 1)
         self.paths: dict[Path, None] = {}
         self.has_groups = False
         self.proven: set[BlockHash] = set()
 
     @initialize(has_groups=st.booleans())
     def choose(self, has_groups: bool) -> None:
-        """Either several groups, or blocks with several engine hashes: groups join by those, and which of
-        two a group spoke of before it was removed is not told to who comes late."""
+        """Either several groups, or blocks with several engine hashes: groups identify blocks by engine hash,
+        and a late follower does not learn which of two hashes a group used before a removal."""
         self.has_groups = has_groups
 
     def teardown(self) -> None:
-        """What is not held by then leaves no link behind."""
+        """Remove all blocks, and assert that no link is left."""
         for event in list(self.inventory.proven()):
             self.inventory.apply(event)
         for path in self.paths:
@@ -93,10 +93,10 @@ class FollowedLog(RuleBasedStateMachine):
 
     def apply(self, worker: WorkerId, event: KvEvent) -> None:
         self.truth.apply(worker, event)
-        told = self.inventory.apply(event) if worker == A else [event]
-        self.follow(worker, told)
-        for each in told if worker == A else ():
-            self.heir.apply(each)
+        changes = self.inventory.apply(event) if worker == A else [event]
+        self.follow(worker, changes)
+        for change in changes if worker == A else ():
+            self.successor.apply(change)
 
     def follow(self, worker: WorkerId, events: Iterable[KvEvent]) -> None:
         for event in events:
@@ -105,19 +105,19 @@ class FollowedLog(RuleBasedStateMachine):
 
     @rule(from_snapshot=st.booleans())
     def take_over(self, from_snapshot: bool) -> None:
-        """Another inventory goes on, made of what this one told: its snapshot, or all along."""
+        """Another inventory continues, made of this one's snapshot or of its whole log."""
         if from_snapshot:
-            self.heir = Inventory(ROOT, 1)
+            self.successor = Inventory(ROOT, 1)
             for event in self.inventory.snapshot():
-                self.heir.apply(event)
-        self.inventory, self.heir = self.heir, self.inventory
-        self.inventory.applied, self.heir.applied = self.heir.applied, self.inventory.applied
+                self.successor.apply(event)
+        self.inventory, self.successor = self.successor, self.inventory
+        self.inventory.applied, self.successor.applied = self.successor.applied, self.inventory.applied
 
     @rule(
         worker=st.sampled_from([A, A, B]), path=PATHS, at=st.integers(0, 10), place=PLACES, variant=VARIANTS
     )
     def store(self, worker: WorkerId, path: Path, at: int, place: tuple[str, int], variant: int) -> None:
-        """A run behind any block of its path: known, forgotten or never heard of."""
+        """Store a run behind any block of its path: known, removed or never stored."""
         at, variant = at % len(path), 0 if self.has_groups else variant
         self.paths[path] = None
         hashes = [name(path[:i], variant) for i in range(at + 1, len(path) + 1)]
@@ -128,7 +128,7 @@ class FollowedLog(RuleBasedStateMachine):
 
     @rule(path=PATHS, places=st.lists(PLACES, min_size=2, max_size=2))
     def move(self, path: Path, places: list[tuple[str, int]]) -> None:
-        """To another medium by a store without tokens, then out of the first, tail first."""
+        """Store blocks in another medium without tokens, then remove them from the first, tail first."""
         hashes = [name(path[:i], 0) for i in range(1, len(path) + 1)]
         left, entered = places
         self.apply(A, BlocksStored(hashes, None, tokens_of([]), 0, None, *entered, "full_attention"))
@@ -136,19 +136,19 @@ class FollowedLog(RuleBasedStateMachine):
 
     @rule(data=st.data(), worker=st.sampled_from([A, A, B]), place=PLACES, variant=VARIANTS)
     def remove(self, data: st.DataObject, worker: WorkerId, place: tuple[str, int], variant: int) -> None:
-        """Of any part of a path: holes too."""
+        """Remove any blocks of a path, also from its middle."""
         path = data.draw(st.sampled_from([*self.paths, (1,)]))
         some = data.draw(st.lists(st.integers(1, len(path)), min_size=1, unique=True))
         self.apply(worker, BlocksRemoved([name(path[:i], variant) for i in some], *place))
 
     @precondition(lambda self: self.has_groups)
-    @rule(path=PATHS, some=st.sets(st.integers(1, 10)), place=OTHERS, is_told=st.booleans())
-    def store_in_group(self, path: Path, some: set[int], place: tuple[str, int], is_told: bool) -> None:
-        """Any blocks of a path, with the group's kind or, as an offload tier tells it, without."""
+    @rule(path=PATHS, some=st.sets(st.integers(1, 10)), place=OTHERS, has_kind=st.booleans())
+    def store_in_group(self, path: Path, some: set[int], place: tuple[str, int], has_kind: bool) -> None:
+        """Store any blocks of a path, with the group's kind or, like an offload tier, without."""
         hashes = [name(path[:i], 0) for i in sorted(some) if i <= len(path)]
-        kind, window = GROUPS[place[1]] if is_told else (None, None)
-        tokens = tokens_of(path if is_told else ())
-        self.apply(A, BlocksStored(hashes, None, tokens, int(is_told), None, *place, kind, window))
+        kind, window = GROUPS[place[1]] if has_kind else (None, None)
+        tokens = tokens_of(path if has_kind else ())
+        self.apply(A, BlocksStored(hashes, None, tokens, int(has_kind), None, *place, kind, window))
 
     @rule(path=PATHS, some=st.sets(st.integers(1, 10)), place=OTHERS)
     def remove_in_group(self, path: Path, some: set[int], place: tuple[str, int]) -> None:
@@ -158,7 +158,7 @@ class FollowedLog(RuleBasedStateMachine):
     @precondition(lambda self: not self.has_groups)
     @rule(path=PATHS)
     def prove(self, path: Path) -> None:
-        """As `proofs.py` does: each block that is not proven yet, under our own hash."""
+        """Prove each block that is not proven yet, under kvgate's own hash, like `proofs.py`."""
         blocks = hash_blocks(tokens_of(path), 1, ROOT)
         for before, block in zip([None, *blocks], blocks, strict=False):
             if block not in self.proven:
@@ -174,7 +174,7 @@ class FollowedLog(RuleBasedStateMachine):
 
     @rule()
     def take_proofs_back(self) -> None:
-        """Whoever takes over does not know when they end."""
+        """End all proofs, as a new leader does, which does not know when they expire."""
         for event in list(self.inventory.proven()):
             self.proven.difference_update(event.engine_hashes)  # type: ignore[arg-type]
             self.apply(A, event)
@@ -187,14 +187,14 @@ class FollowedLog(RuleBasedStateMachine):
             self.proven.clear()
 
     @rule()
-    def begin_again(self) -> None:
-        """A follower that comes late."""
+    def follow_again(self) -> None:
+        """Start the followers again from a snapshot."""
         for follower in self.followers:
             follower.reset_worker(A)
         self.follow(A, self.inventory.snapshot())
 
     @invariant()
-    def the_same_is_known(self) -> None:
+    def all_know_the_same(self) -> None:
         assert sorted(self.inventory.blocks()) == sorted(self.truth.blocks(A))
         assert self.inventory.num_blocks == self.truth.num_blocks(A)
         assert self.inventory.applied == self.truth.applied(A)
@@ -204,38 +204,38 @@ class FollowedLog(RuleBasedStateMachine):
                 assert follower.num_blocks(worker) == self.truth.num_blocks(worker)
             for path in list(self.paths)[-8:]:
                 hashes = hash_blocks(tokens_of([*path, 0, 1]), 1, ROOT)
-                assert told(follower, hashes) == told(self.truth, hashes)
+                assert answers(follower, hashes) == answers(self.truth, hashes)
 
 
 FollowedLog.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=30)
-test_followed: Any = FollowedLog.TestCase
+test_followers_know_the_same_as_the_inventory: Any = FollowedLog.TestCase
 
 
 def filled(*events: KvEvent) -> Inventory:
-    known = Inventory(ROOT, SIZE)
+    inventory = Inventory(ROOT, SIZE)
     for event in events:
-        known.apply(event)
-    return known
+        inventory.apply(event)
+    return inventory
 
 
-def test_a_conversation_is_one_run_in_a_snapshot() -> None:
+def test_snapshot_has_a_conversation_as_one_run() -> None:
     run = prompt(range(40))
-    known = filled(*(stored(range(i * 4, i * 4 + 4), [i + 1], parent=i or None) for i in range(10)))
-    assert list(known.snapshot()) == [RunStored(run, list(range(1, 11)), None, ROOT)]
+    inventory = filled(*(stored(range(i * 4, i * 4 + 4), [i + 1], parent=i or None) for i in range(10)))
+    assert list(inventory.snapshot()) == [RunStored(run, list(range(1, 11)), None, ROOT)]
 
 
-def test_what_lies_before_a_hole_is_a_link_until_its_children_are_gone() -> None:
+def test_removed_blocks_stay_as_links_until_their_children_are_removed() -> None:
     run = prompt(range(16))
-    known = filled(stored(range(16), [1, 2, 3, 4]), BlocksRemoved([2]), BlocksRemoved([3]))
-    assert repr(known) == "Inventory(2 blocks, 2 links)"
-    assert list(known.snapshot()) == [
+    inventory = filled(stored(range(16), [1, 2, 3, 4]), BlocksRemoved([2]), BlocksRemoved([3]))
+    assert repr(inventory) == "Inventory(2 blocks, 2 links)"
+    assert list(inventory.snapshot()) == [
         RunStored(run[:1], [1], None, ROOT),
         RunStored(run[1:3], run[1:3], 1, run[0], "GPU", -1),
         RunStored(run[3:], [4], run[2], run[2]),
         BlocksRemoved(run[1:3], "GPU", -1),
     ]
-    known.apply(BlocksRemoved([4]))
-    assert repr(known) == "Inventory(1 blocks, 0 links)"
+    inventory.apply(BlocksRemoved([4]))
+    assert repr(inventory) == "Inventory(1 blocks, 0 links)"
 
 
 @pytest.mark.parametrize(
@@ -251,62 +251,62 @@ def test_what_lies_before_a_hole_is_a_link_until_its_children_are_gone() -> None
         UnknownEvent("Novelty"),
     ],
 )
-def test_what_changes_nothing_is_not_told(event: KvEvent) -> None:
-    known = filled(stored(range(100, 104), [1]))
-    assert known.apply(event) == []
-    assert known.num_blocks == 1
+def test_event_without_effect_is_not_logged(event: KvEvent) -> None:
+    inventory = filled(stored(range(100, 104), [1]))
+    assert inventory.apply(event) == []
+    assert inventory.num_blocks == 1
 
 
-def test_what_is_proven_stays_through_snapshots_until_it_is_taken_back() -> None:
-    """Also where an offload tier may still call a block that was removed under its name."""
+def test_proven_blocks_stay_through_snapshots_until_their_proof_ends() -> None:
+    """Proofs stay also where an offload tier may still report a removed block by its engine hash."""
     run, cpu = prompt(range(16)), BlocksStored([2], None, tokens_of([]), 0, medium="CPU")
-    known = filled(
+    inventory = filled(
         stored(range(8), [1, 2]),
         cpu,
         BlocksRemoved([1, 2]),
         BlocksRemoved([2], medium="CPU"),
         RunStored(run[:3], run[:3], None, ROOT, *LINKS),
     )
-    orphan = RunStored(run[3:], [b"4"], run[2], run[2])  # of that name, placed: told as all names are
-    assert known.apply(orphan) == [RunStored(run[3:], [key_of(b"4")], run[2], run[2])]
+    orphan = RunStored(run[3:], [b"4"], run[2], run[2])  # located, with the key of its engine hash
+    assert inventory.apply(orphan) == [RunStored(run[3:], [key_of(b"4")], run[2], run[2])]
     for _ in range(2):
-        heir = filled(*known.snapshot())
-        assert [known.leading(run), heir.leading(run), heir.num_blocks] == [4, 4, 4]
-        known = heir
-    assert (known.find(b"4"), known.find(run[0]), known.find(5)) == (run[3], run[0], None)
-    told = [each for event in list(known.proven()) for each in known.apply(event)]
-    assert told == [BlocksRemoved(run[:3], *LINKS)]
-    assert (known.leading(run), list(known.blocks()), list(known.proven())) == (0, run[3:], [])
+        successor = filled(*inventory.snapshot())
+        assert [inventory.leading(run), successor.leading(run), successor.num_blocks] == [4, 4, 4]
+        inventory = successor
+    assert (inventory.find(b"4"), inventory.find(run[0]), inventory.find(5)) == (run[3], run[0], None)
+    changes = [each for event in list(inventory.proven()) for each in inventory.apply(event)]
+    assert changes == [BlocksRemoved(run[:3], *LINKS)]
+    assert (inventory.leading(run), list(inventory.blocks()), list(inventory.proven())) == (0, run[3:], [])
 
 
 @pytest.mark.parametrize("group", [0, 1])
-def test_a_group_beside_full_attention_is_said(group: int) -> None:
+def test_group_beside_full_attention_is_reported(group: int) -> None:
     kind, window = GROUPS.get(group, ("full_attention", None))
-    told = BlocksStored([5], None, tokens_of([]), SIZE, None, "GPU", group, kind, window)
-    assert filled(stored(range(4), [1]), told).has_groups is (group == 1)
+    event = BlocksStored([5], None, tokens_of([]), SIZE, None, "GPU", group, kind, window)
+    assert filled(stored(range(4), [1]), event).has_groups is (group == 1)
 
 
-def test_a_sample_is_a_line_from_the_root_as_far_as_it_is_held() -> None:
+def test_sample_is_a_path_of_stored_blocks_from_the_root() -> None:
     rng = random.Random(3)
     assert filled().sample(rng) == []
-    kept = filled(stored(range(12), [1, 2, 3]), stored(range(100, 108), [4, 5]))
-    lines = {tuple(kept.sample(rng)) for _ in range(50)}
-    blocks = list(kept.blocks())
-    assert lines == {(*blocks[:1],), (*blocks[:2],), (*blocks[:3],), (blocks[3],), (*blocks[3:],)}
-    kept.apply(BlocksRemoved([2]))
-    assert max(len(kept.sample(rng)) for _ in range(50)) == 2  # behind the hole only the other line is whole
+    inventory = filled(stored(range(12), [1, 2, 3]), stored(range(100, 108), [4, 5]))
+    samples = {tuple(inventory.sample(rng)) for _ in range(50)}
+    blocks = list(inventory.blocks())
+    assert samples == {(*blocks[:1],), (*blocks[:2],), (*blocks[:3],), (blocks[3],), (*blocks[3:],)}
+    inventory.apply(BlocksRemoved([2]))
+    assert max(len(inventory.sample(rng)) for _ in range(50)) == 2  # only the other path is complete
 
 
-def test_a_reset_forgets_blocks_and_keeps_counting() -> None:
-    known = filled(stored(range(8), [1, 2]))
-    known.reset()
-    assert (list(known.snapshot()), known.applied.num_stored) == ([], 2)
+def test_reset_forgets_blocks_and_keeps_the_counts() -> None:
+    inventory = filled(stored(range(8), [1, 2]))
+    inventory.reset()
+    assert (list(inventory.snapshot()), inventory.applied.num_stored) == ([], 2)
 
 
 @pytest.mark.parametrize("group", [0, 1])
-def test_of_which_kind_a_group_is_that_holds_nothing_is_told_to_who_comes_late(group: int) -> None:
+def test_snapshot_has_the_kind_of_a_group_without_blocks(group: int) -> None:
     kind, window = GROUPS.get(group, ("full_attention", None))
-    empty = filled(BlocksStored([], None, tokens_of([]), 1, None, "GPU", group, kind, window))
-    heir = filled(*empty.snapshot())
-    assert heir._kinds == empty._kinds != {}
-    assert list(heir.snapshot()) == list(empty.snapshot())
+    inventory = filled(BlocksStored([], None, tokens_of([]), 1, None, "GPU", group, kind, window))
+    successor = filled(*inventory.snapshot())
+    assert successor._kinds == inventory._kinds != {}
+    assert list(successor.snapshot()) == list(inventory.snapshot())

@@ -1,4 +1,4 @@
-"""The index itself is tested by the contract, and by hypothesis beside the plain one."""
+"""KV groups alone; the index with groups is tested by the contract and against the reference index."""
 
 import pytest
 
@@ -9,7 +9,7 @@ RUN = [BlockHash(i) for i in range(8)]
 
 
 @pytest.mark.parametrize(
-    ("need", "held", "most", "hit"),
+    ("need", "cached", "most", "hit"),
     [
         (Need(None), "11101111", 8, 3),
         (Need(None), "11111111", 5, 5),
@@ -26,8 +26,10 @@ RUN = [BlockHash(i) for i in range(8)]
         (Need(1, 3), "00100100", 8, 6),
     ],
 )
-def test_the_longest_hit_that_a_group_allows(need: Need, held: str, most: int, hit: int) -> None:
-    blocks = {RUN[i]: 1 for i, bit in enumerate(held) if bit == "1"}
+def test_group_allows_the_longest_hit_that_meets_its_need(
+    need: Need, cached: str, most: int, hit: int
+) -> None:
+    blocks = {RUN[i]: 1 for i, bit in enumerate(cached) if bit == "1"}
     assert need.longest(blocks, RUN, most) == hit
 
 
@@ -46,7 +48,7 @@ def test_the_longest_hit_that_a_group_allows(need: Need, held: str, most: int, h
         (None, 16, None, None),
     ],
 )
-def test_what_a_kind_needs_where_blocks_have_16_tokens(
+def test_need_of_a_kind_with_blocks_of_16_tokens(
     kind: str | None, size: int, window: int | None, need: Need | None
 ) -> None:
     assert need_of(kind, size, window, 16) == need
@@ -64,7 +66,7 @@ def test_groups_bound_each_other_until_all_agree() -> None:
     assert groups.bound(RUN, 8) == 3
 
 
-def test_nothing_is_kept_of_what_is_gone() -> None:
+def test_removed_blocks_leave_no_state() -> None:
     groups = Groups(1)
     groups.learn(1, "mamba", 1, None)
     for place in (("GPU", 1), ("CPU", 1)):

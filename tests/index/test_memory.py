@@ -1,4 +1,4 @@
-"""The packed index against the plain one: contract, and a machine that does to both whatever engines do."""
+"""The packed index: the contract, and a state machine that compares it with the reference index."""
 
 import os
 from collections.abc import Iterator
@@ -42,13 +42,13 @@ def offloaded(index: Index, hashes: list[BlockHash]) -> list[object]:
 
 
 def name(worker: WorkerId, path: Path, variant: int) -> EngineHash:
-    """An engine's own hash of a block and all before it: integers at some, bytes at others."""
+    """An engine's own hash of a block and all before it: integers at some workers, bytes at others."""
     bits = bytes([1, variant, *path])
     return bits if worker == B else int(bits.hex(), 2)
 
 
 class Twins(RuleBasedStateMachine):
-    """Limits are made small, so that edges are full, tables split and passes interrupted at every turn."""
+    """Both indexes get the same random events; small limits fill edges, split tables, interrupt sweeps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,14 +58,14 @@ class Twins(RuleBasedStateMachine):
         self.patch.setattr(memory, "SWEEP_EDGES", 2)
         self.patch.setattr(memory, "MAX_REMOVED", 3)
         self.patch.setattr(reference, "MAX_REMOVED", 3)
-        self.plain, self.packed = ReferenceIndex(), MemoryIndex()
-        self.twins: tuple[Index, Index] = self.plain, self.packed
+        self.oracle, self.packed = ReferenceIndex(), MemoryIndex()
+        self.twins: tuple[Index, Index] = self.oracle, self.packed
         self.paths: dict[Path, None] = {}
         for worker in SIZES:
             self.add(worker)
 
     def teardown(self) -> None:
-        """Once all is forgotten and swept, nothing is left."""
+        """Drop all workers and sweep, and assert that nothing is left."""
         for worker in SIZES:
             self.packed.drop_worker(worker)
         while self.packed.sweep():
@@ -83,7 +83,7 @@ class Twins(RuleBasedStateMachine):
 
     @rule(worker=WORKERS, path=PATHS, at=st.integers(0, 12), place=PLACES, variant=st.sampled_from([0, 0, 1]))
     def store(self, worker: WorkerId, path: Path, at: int, place: tuple[str, int], variant: int) -> None:
-        """A run behind any block of its path: known, forgotten or never heard of."""
+        """Store a run behind any block of its path: known, removed or never stored."""
         at %= len(path)
         self.paths[path] = None
         size = SIZES[worker] or 1
@@ -95,7 +95,7 @@ class Twins(RuleBasedStateMachine):
 
     @rule(worker=WORKERS, path=PATHS, places=st.lists(PLACES, min_size=2, max_size=2))
     def move(self, worker: WorkerId, path: Path, places: list[tuple[str, int]]) -> None:
-        """To another medium by a store without tokens, then out of the first, tail first."""
+        """Store blocks in another medium without tokens, then remove them from the first, tail first."""
         hashes = [name(worker, path[:i], 0) for i in range(1, len(path) + 1)]
         (left, group), (entered, other) = places
         event = BlocksStored(hashes, None, tokens_of([]), 0, None, entered, other, "full_attention")
@@ -109,17 +109,17 @@ class Twins(RuleBasedStateMachine):
         some = data.draw(st.sampled_from([list(tail_first), [tail_first[-1]], [tail_first[0]]]))
         self.apply(worker, BlocksRemoved([name(worker, path[:i], variant) for i in some], *place))
 
-    @rule(worker=WORKERS, path=PATHS, some=st.sets(st.integers(1, 12)), place=OTHERS, is_told=st.booleans())
+    @rule(worker=WORKERS, path=PATHS, some=st.sets(st.integers(1, 12)), place=OTHERS, has_kind=st.booleans())
     def store_in_group(
-        self, worker: WorkerId, path: Path, some: set[int], place: tuple[str, int], is_told: bool
+        self, worker: WorkerId, path: Path, some: set[int], place: tuple[str, int], has_kind: bool
     ) -> None:
-        """Of another kind than full attention: any blocks of a path, where the others are masked; before
-        or behind those of full attention, and with its kind or, as an offload tier tells it, without."""
+        """Store any blocks of a path, the others masked, in a group beside full attention: before or after
+        the blocks of full attention, and with the group's kind or, like an offload tier, without."""
         self.paths[path] = None
         size = SIZES[worker] or 1
         hashes = [name(worker, path[:i], 0) for i in sorted(some) if i <= len(path)]
-        tokens = tokens_of([token for token in path for _ in range(size)] if is_told else [])
-        kind, ratio, window = GROUPS[place[1]] if is_told and place[1] in GROUPS else (None, 0, None)
+        tokens = tokens_of([token for token in path for _ in range(size)] if has_kind else [])
+        kind, ratio, window = GROUPS[place[1]] if has_kind and place[1] in GROUPS else (None, 0, None)
         self.apply(worker, BlocksStored(hashes, None, tokens, ratio * size, None, *place, kind, window))
 
     @rule(worker=WORKERS, path=PATHS, some=st.sets(st.integers(1, 12)), place=OTHERS)
@@ -148,21 +148,21 @@ class Twins(RuleBasedStateMachine):
             self.packed.sweep()
 
     @invariant()
-    def the_same_is_known(self) -> None:
+    def both_know_the_same(self) -> None:
         for worker in SIZES:
-            assert self.packed.num_blocks(worker) == self.plain.num_blocks(worker)
-            assert self.packed.applied(worker) == self.plain.applied(worker)
-            told = list(self.packed.blocks(worker))
-            assert len(told) == len(set(told))
-            assert set(told) == set(self.plain.blocks(worker))
+            assert self.packed.num_blocks(worker) == self.oracle.num_blocks(worker)
+            assert self.packed.applied(worker) == self.oracle.applied(worker)
+            listed = list(self.packed.blocks(worker))
+            assert len(listed) == len(set(listed))
+            assert set(listed) == set(self.oracle.blocks(worker))
         for hashes in self.prompts():
-            assert self.packed.overlap(hashes) == self.plain.overlap(hashes)
-            two = [index.overlap(hashes, 2) for index in self.twins]  # the router cuts the others at it
-            assert len({str(sorted((w, min(d, 2)) for w, d in some.items())) for some in two}) == 1
-            assert self.packed.media(hashes) == self.plain.media(hashes)
+            assert self.packed.overlap(hashes) == self.oracle.overlap(hashes)
+            limited = [index.overlap(hashes, 2) for index in self.twins]  # the router limits the others to it
+            assert len({str(sorted((w, min(d, 2)) for w, d in each.items())) for each in limited}) == 1
+            assert self.packed.media(hashes) == self.oracle.media(hashes)
             assert len({str(offloaded(index, hashes)) for index in self.twins}) == 1
             for worker in SIZES:
-                assert self.packed.holds(worker, hashes) == self.plain.holds(worker, hashes)
+                assert self.packed.holds(worker, hashes) == self.oracle.holds(worker, hashes)
 
     def prompts(self) -> Iterator[list[BlockHash]]:
         for path in list(self.paths)[-8:]:
@@ -173,10 +173,10 @@ class Twins(RuleBasedStateMachine):
 
 
 Twins.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=30)
-test_twins: Any = Twins.TestCase
+test_packed_index_equals_the_reference_index: Any = Twins.TestCase
 
 
-def test_blocks_of_decoding_join_their_edge() -> None:
+def test_generated_blocks_extend_their_edge() -> None:
     index = MemoryIndex()
     index.add_worker(A, ROOT, 4)
     ids = list(range(40))
@@ -190,7 +190,7 @@ def test_blocks_of_decoding_join_their_edge() -> None:
     assert index.overlap(prompt([*ids[:36], *range(90, 94)])) == {A: 10}
 
 
-def test_bits_are_used_again_after_a_sweep() -> None:
+def test_bits_are_reused_after_a_sweep() -> None:
     index = MemoryIndex()
     for _ in range(100):
         index.add_worker(A, ROOT, 4)
@@ -204,8 +204,8 @@ def test_bits_are_used_again_after_a_sweep() -> None:
     assert repr(index) == "MemoryIndex(workers=0, blocks=0)"
 
 
-class Told:
-    """What an index said was lost."""
+class RecordedLosses:
+    """Observer that records the blocks that an index loses."""
 
     def __init__(self) -> None:
         self.evicted: list[int] = []
@@ -222,22 +222,22 @@ class Told:
         self.ended.append(worker)
 
 
-def test_what_is_lost_is_told_to_who_asks() -> None:
-    told = Told()
-    index = MemoryIndex(told)
+def test_observer_is_notified_of_lost_blocks() -> None:
+    losses = RecordedLosses()
+    index = MemoryIndex(losses)
     for worker in (A, B):
         index.add_worker(worker, ROOT, SIZE)
         index.apply(worker, stored(range(3 * SIZE), [1, 2, 3]))
     blocks = prompt(range(3 * SIZE))
     index.apply(A, BlocksRemoved([3]))
-    assert (told.evicted, told.ended) == ([blocks[2]], [])
+    assert (losses.evicted, losses.ended) == ([blocks[2]], [])
     index.reset_worker(A)
-    assert told.forgotten == set()
+    assert losses.forgotten == set()
     while index.sweep():
         pass
-    assert (told.forgotten, told.ended) == (set(blocks[:2]), [A])
+    assert (losses.forgotten, losses.ended) == (set(blocks[:2]), [A])
     index.apply(B, BlocksCleared())
     index.drop_worker(A)
     while index.sweep():
         pass
-    assert (told.forgotten, told.ended) == (set(blocks), [A, B, A])
+    assert (losses.forgotten, losses.ended) == (set(blocks), [A, B, A])

@@ -6,7 +6,7 @@ from gateway.runtime.tasks import Tasks
 from tests.index.contract import ROOT, A, stored
 
 
-async def test_what_was_forgotten_is_swept_away_until_stopped() -> None:
+async def test_blocks_of_a_dropped_worker_are_swept_until_the_task_stops() -> None:
     index = MemoryIndex()
     index.add_worker(A, ROOT, 4)
     index.apply(A, stored(range(8), [1, 2]))

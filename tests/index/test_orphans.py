@@ -1,4 +1,4 @@
-"""Runs without a known parent: kept, found again, removed from, and let go."""
+"""Orphan runs, stored behind an unknown parent: kept, found, shortened by removals, and dropped."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from gateway.index.orphans import Orphans, positions
 from tests.index.contract import ROOT, prompt, stored
 
 
-def test_a_run_is_found_by_its_parent_and_by_its_names() -> None:
+def test_orphan_run_is_found_by_its_parent_and_its_engine_hashes() -> None:
     orphans = Orphans()
     orphans.keep(stored(range(8), [1, 2], 9), 5.0)
     (run,) = orphans
@@ -21,7 +21,7 @@ def test_a_run_is_found_by_its_parent_and_by_its_names() -> None:
     assert (len(orphans), orphans.num_blocks, orphans.behind(9), orphans.with_name(1)) == (0, 0, (), None)
 
 
-def test_they_are_bounded_in_blocks_the_oldest_first() -> None:
+def test_oldest_orphan_runs_are_dropped_beyond_the_limit_of_blocks() -> None:
     orphans = Orphans(max_blocks=4)
     for name in (10, 20, 30):
         orphans.keep(stored(range(8), [name, name + 1], 9), 0.0)
@@ -30,7 +30,7 @@ def test_they_are_bounded_in_blocks_the_oldest_first() -> None:
     assert orphans.num_blocks == 4
 
 
-def test_what_is_removed_is_gone_and_comes_back_when_it_is_stored_again() -> None:
+def test_removed_block_returns_when_it_is_stored_again() -> None:
     orphans = Orphans()
     orphans.keep(stored(range(8), [1, 2], 9), 0.0)
     (run,) = orphans
@@ -47,33 +47,33 @@ def test_what_is_removed_is_gone_and_comes_back_when_it_is_stored_again() -> Non
     assert (len(orphans), run.gone) == (1, {1, 2})
 
 
-def test_a_longer_run_with_the_same_beginning_takes_the_place() -> None:
+def test_longer_run_replaces_a_run_with_the_same_beginning() -> None:
     orphans = Orphans()
     orphans.keep(stored(range(8), [1, 2], 9), 0.0)
     orphans.keep(stored(range(12), [1, 2, 3], 9), 1.0)
     (run,) = orphans
     assert (run.names, orphans.num_blocks) == ([1, 2, 3], 3)
-    orphans.keep(stored(range(4), [7]), 0.0)  # from the root: its place is known
+    orphans.keep(stored(range(4), [7]), 0.0)  # a run from the root has no unknown parent
     assert len(orphans) == 1
     orphans.clear()
     assert (len(orphans), orphans.num_blocks, orphans.with_name(1)) == (0, 0, None)
 
 
-def test_a_block_of_a_run_that_is_stored_again_alone_is_a_run_too() -> None:
-    """The last block of a prompt is computed each time."""
+def test_block_stored_again_alone_is_an_orphan_run_of_its_own() -> None:
+    """Engines compute the last block of a prompt each time."""
     orphans = Orphans()
     orphans.keep(stored(range(8), [1, 2], 9), 0.0)
     orphans.remove([2])
     orphans.keep(stored(range(4, 8), [2], 1), 1.0)
-    run, again = orphans
-    assert (run.gone, again.gone, orphans.beginning(tokens_of(range(4, 8)))) == (set(), set(), (again,))
+    run, second = orphans
+    assert (run.gone, second.gone, orphans.beginning(tokens_of(range(4, 8)))) == (set(), set(), (second,))
     orphans.remove([2])
-    assert (run.gone, again.gone) == ({2}, {2})
-    orphans.drop(again)
+    assert (run.gone, second.gone) == ({2}, {2})
+    orphans.drop(second)
     assert (orphans.with_name(2), orphans.num_blocks) == (run, 2)
 
 
-def test_a_run_continues_a_prompt_where_our_hashes_are_the_same() -> None:
+def test_orphan_run_continues_a_prompt_with_equal_block_hashes() -> None:
     orphans = Orphans()
     orphans.keep(stored(range(8, 24), [3, 4, 5, 6], 2), 0.0)
     (run,) = orphans
@@ -84,11 +84,11 @@ def test_a_run_continues_a_prompt_where_our_hashes_are_the_same() -> None:
     assert not run.continues(chain, 5, chain[4])
     assert not run.continues(prompt([*range(12), 99, *range(13, 20)]), 2, chain[1])
     assert not run.continues(prompt(range(20), "lora"), 2, prompt(range(20), "lora")[1])
-    salted = prompt(range(20), salt="s")  # of the first block only: what comes behind it looks the same
+    salted = prompt(range(20), salt="s")  # only the first block has the salt; blocks behind it look the same
     assert run.continues(salted, 2, salted[1])
 
 
-def test_an_adapter_is_part_of_it() -> None:
+def test_orphan_run_of_an_adapter_continues_its_prompts_only() -> None:
     orphans = Orphans()
     extra = prompt_extra_keys("lora", None, 2)
     orphans.keep(stored(range(4, 12), [2, 3], 1, extra_keys=extra), 0.0)
@@ -99,13 +99,13 @@ def test_an_adapter_is_part_of_it() -> None:
     assert run.hashes(ROOT) != prompt(range(4, 12))
 
 
-def test_a_block_is_found_at_borders_of_blocks_and_not_as_the_first() -> None:
+def test_block_is_found_at_block_borders_and_not_as_the_first() -> None:
     tokens = tokens_of([1, 2, 1, 2, 9, 1, 2, 1, 2])
     assert list(positions(tokens_of([1, 2]), tokens)) == [1]
     assert list(positions(tokens_of([2, 1]), tokens)) == [3]
 
 
-def test_runs_with_long_extra_keys_are_not_kept() -> None:
+def test_orphan_runs_with_long_extra_keys_are_not_kept() -> None:
     orphans = Orphans()
     orphans.keep(replace(stored(range(8), [1, 2], 9), extra_keys=[["x" * 3_000], None]), 0.0)
     assert len(orphans) == 0

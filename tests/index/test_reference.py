@@ -3,6 +3,6 @@ from gateway.index.reference import ReferenceIndex
 from tests.index.contract import IndexContract
 
 
-class TestPlainIndex(IndexContract):
+class TestReferenceIndex(IndexContract):
     def make(self) -> Index:
         return ReferenceIndex()

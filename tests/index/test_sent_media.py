@@ -13,7 +13,7 @@ A, B = WorkerId("a:1"), WorkerId("b:1")
 TURN = Links([BlockHash(1), BlockHash(2), BlockHash(3)], [500, 10, 20])
 
 
-def test_leading_links_count_for_who_was_sent_them_and_for_a_while() -> None:
+def test_leading_links_count_for_a_while_at_the_worker_they_were_sent_to() -> None:
     sent = SentLinks(AssumedIndex(), KEEP_S)
     assert sent.find(TURN, (A, B), 0.0) == {}
     sent.index.pin(A, TURN.hashes[:2])
@@ -24,9 +24,9 @@ def test_leading_links_count_for_who_was_sent_them_and_for_a_while() -> None:
     assert sent.find(TURN, (A, B), KEEP_S + 2.0) == {}
 
 
-@pytest.mark.parametrize("gone", [AssumedIndex.reset_worker, AssumedIndex.drop_worker])
-def test_a_worker_whose_blocks_are_gone_holds_no_images(
-    gone: Callable[[AssumedIndex, WorkerId], None],
+@pytest.mark.parametrize("forget", [AssumedIndex.reset_worker, AssumedIndex.drop_worker])
+def test_reset_or_dropped_worker_has_no_images(
+    forget: Callable[[AssumedIndex, WorkerId], None],
 ) -> None:
     assumed = AssumedIndex()
     sent = SentLinks(assumed, KEEP_S)
@@ -34,14 +34,14 @@ def test_a_worker_whose_blocks_are_gone_holds_no_images(
     sent.find(TURN, (A, B), 0.0)
     for worker in (A, B):
         sent.index.pin(worker, TURN.hashes[:2])
-    gone(assumed, A)
-    sent.index.unpin(A, TURN.hashes[:2], 1.0, was_run=True)  # of a request that was on its way
+    forget(assumed, A)
+    sent.index.unpin(A, TURN.hashes[:2], 1.0, was_run=True)  # of a request in flight meanwhile
     assert sent.find(TURN, (A, B), 1.0) == {B: 510}
     sent.index.pin(A, TURN.hashes)
     assert sent.find(TURN, (A, B), 2.0) == {A: 530, B: 510}
 
 
-def test_a_stream_that_becomes_exact_forgets_no_images() -> None:
+def test_shorter_keep_of_an_exact_stream_forgets_no_images() -> None:
     assumed = AssumedIndex()
     sent = SentLinks(assumed, KEEP_S)
     assumed.add_worker(A, keep_s=600.0, max_blocks=10)

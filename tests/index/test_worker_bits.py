@@ -4,7 +4,7 @@ from gateway.index.worker_bits import WorkerBits
 A, B = WorkerId("a:1"), WorkerId("b:1")
 
 
-def test_a_bit_is_taken_again_when_it_is_swept() -> None:
+def test_retired_bits_are_reused_after_a_sweep() -> None:
     bits = WorkerBits()
     assert [bits.allocate(A), bits.allocate(B), bits.allocate_hidden(A)] == [1, 2, 4]
     assert (bits.live, bits.hidden, bits.workers) == (3, 4, {1: A, 2: B})
@@ -12,7 +12,7 @@ def test_a_bit_is_taken_again_when_it_is_swept() -> None:
     bits.retire(4)
     bits.retire(0)
     assert repr(bits) == "Bits(live=10, hidden=0, swept=0)"
-    assert bits.allocate(A) == 8  # those are still on edges
+    assert bits.allocate(A) == 8  # retired bits are still on edges
     assert bits.begin_sweep() and bits.swept == 5
     assert bits.allocate(A) == 16
     bits.swept = 0

@@ -15,7 +15,7 @@ from tests.support.certificates import Authority
 __all__ = ["redis_server"]
 
 
-def test_a_command_is_packed_as_the_server_reads_it() -> None:
+def test_command_is_packed_in_the_redis_protocol() -> None:
     assert pack(b"GET", b"\r\n") == b"*2\r\n$3\r\nGET\r\n$2\r\n\r\n\r\n"
     assert pack(b"SELECT", 10) == b"*2\r\n$6\r\nSELECT\r\n$2\r\n10\r\n"
 
@@ -23,7 +23,7 @@ def test_a_command_is_packed_as_the_server_reads_it() -> None:
 async def test_answers_come_in_the_order_of_their_commands(redis_server: Server) -> None:
     pipeline = await open_pipeline({"path": str(redis_server.socket)}, 5)
     asked = [pipeline.ask(pack(b"ECHO", b"%d" % i)) for i in range(100)]
-    asked[3].cancel()  # nobody waits for it any more
+    asked[3].cancel()  # its caller has gone
     assert [await answer for i, answer in enumerate(asked) if i != 3] == [
         b"%d" % i for i in range(100) if i != 3
     ]
@@ -31,7 +31,7 @@ async def test_answers_come_in_the_order_of_their_commands(redis_server: Server)
     pipeline.close()
 
 
-def test_it_runs_on_the_gateways_own_loop(redis_server: Server) -> None:
+def test_pipeline_runs_on_uvloop(redis_server: Server) -> None:
     async def ask() -> Any:
         pipeline = await open_pipeline({"path": str(redis_server.socket)}, 5)
         try:
@@ -42,7 +42,7 @@ def test_it_runs_on_the_gateways_own_loop(redis_server: Server) -> None:
     assert uvloop.run(ask()) == b"PONG"
 
 
-async def test_by_tls(redis_server: Server, tmp_path: Path) -> None:
+async def test_pipeline_verifies_the_servers_certificate(redis_server: Server, tmp_path: Path) -> None:
     ours, others = Authority(tmp_path / "ours"), Authority(tmp_path / "others")
     async with encrypted(redis_server.port, ours.issue().context()) as port:
         url = f"rediss://127.0.0.1:{port}"
@@ -53,7 +53,7 @@ async def test_by_tls(redis_server: Server, tmp_path: Path) -> None:
             await open_pipeline(redis_server.options(redis=url, redis_ca_file=others.file).connection, 5)
 
 
-async def test_the_servers_error_is_told(redis_server: Server) -> None:
+async def test_error_of_the_server_is_raised(redis_server: Server) -> None:
     pipeline = await open_pipeline({"path": str(redis_server.socket)}, 5)
     with pytest.raises(PipelineRejected, match="unknown command"):
         await pipeline.ask(pack(b"NOVELTY"))
@@ -72,7 +72,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("name", ERRORS)
-async def test_one_that_leads_to_a_server_that_is_not_the_one_is_lost(name: str) -> None:
+async def test_pipeline_to_a_server_that_is_not_the_master_is_lost(name: str) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer):
             await reader.readuntil(b"PING\r\n")
@@ -90,7 +90,7 @@ async def test_one_that_leads_to_a_server_that_is_not_the_one_is_lost(name: str)
         await asyncio.sleep(0)
 
 
-async def test_a_real_replica_does_not_write(redis_server: Server) -> None:
+async def test_pipeline_to_a_real_replica_is_lost_at_the_first_write(redis_server: Server) -> None:
     with serving("--replicaof", f"127.0.0.1 {redis_server.port}") as replica:
         pipeline = await open_pipeline({"path": str(replica.socket)}, 5)
         with pytest.raises(PipelineLost, match="READONLY"):
@@ -98,7 +98,7 @@ async def test_a_real_replica_does_not_write(redis_server: Server) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_lane_that_is_lost_fails_all_that_is_under_way() -> None:
+async def test_lost_pipeline_fails_its_commands_in_flight() -> None:
     with serving() as server:
         pipeline = await open_pipeline({"host": "127.0.0.1", "port": server.port}, 5)
         with server.paused():
@@ -113,16 +113,16 @@ async def test_a_lane_that_is_lost_fails_all_that_is_under_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("login", "is_let_in"),
+    ("login", "is_accepted"),
     [
         ({"password": "secret"}, True),
         ({"username": "default", "password": "secret", "db": 3}, True),
         ({"password": "no"}, False),
     ],
 )
-async def test_passwords_and_databases(login: dict[str, Any], is_let_in: bool) -> None:
+async def test_pipeline_logs_in_and_selects_the_database(login: dict[str, Any], is_accepted: bool) -> None:
     with serving("--requirepass", "secret") as server:
-        if not is_let_in:
+        if not is_accepted:
             with pytest.raises(PipelineRejected, match="WRONGPASS"):
                 await open_pipeline({"path": str(server.socket), **login}, 5)
             return
@@ -131,14 +131,14 @@ async def test_passwords_and_databases(login: dict[str, Any], is_let_in: bool) -
         pipeline.close()
 
 
-async def test_a_server_that_does_not_answer_is_not_waited_for(redis_server: Server) -> None:
+async def test_opening_times_out_at_a_silent_server(redis_server: Server) -> None:
     with redis_server.paused(), pytest.raises(TimeoutError):
         await open_pipeline({"path": str(redis_server.socket), "password": "any"}, 0.05)
     await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("answer", [b"?no redis\r\n", b"+PONG\r\n+PONG\r\n"])
-async def test_a_server_that_is_no_redis_is_lost(answer: bytes) -> None:
+async def test_pipeline_to_a_server_that_is_no_redis_is_lost(answer: bytes) -> None:
     has_ended = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""A service on a real server: what it does when that is slow, gone, or emptied."""
+"""`RadixService` on a real server, also when the server is slow, down, emptied or full."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,12 +23,12 @@ __all__ = ["redis_server", "server"]
 
 PATH = [7] * 40
 PATIENT: dict[str, Any] = {"redis_timeout_s": 10.0}
-"""Where a busy machine must not look like a server that is gone."""
+"""A timeout with which a busy machine does not look like a server that is down."""
 
 
-async def until(is_so: object) -> None:
+async def until(is_true: object) -> None:
     async with asyncio.timeout(10):
-        while not await is_so():  # type: ignore[operator]  # noqa: ASYNC110 - nobody tells
+        while not await is_true():  # type: ignore[operator]  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.005)
 
 
@@ -51,18 +51,18 @@ async def running(
         await asyncio.sleep(0)
 
 
-async def test_what_one_gateway_applies_another_finds(redis_server: Server) -> None:
+async def test_blocks_of_one_gateway_are_found_by_another(redis_server: Server) -> None:
     async with running(redis_server, A) as ours, running(redis_server, C) as theirs:
-        assert await ours.remote_overlap(ROOT, path_hashes(PATH)) == {}  # before it is open
+        assert await ours.remote_overlap(ROOT, path_hashes(PATH)) == {}  # before the service is open
         assert ours.failed_lookups["away"] == 1
-        ours.index.apply(A, stored(PATH, 0))  # before it is open
+        ours.index.apply(A, stored(PATH, 0))  # before the service is open
         theirs.index.apply(C, stored(PATH[:9], 0))
 
-        async def is_told() -> bool:
-            told = [dict(await each.remote_overlap(ROOT, path_hashes(PATH))) for each in (ours, theirs)]
-            return told == [{C: 9}, {A: 40}]
+        async def is_published() -> bool:
+            overlaps = [dict(await each.remote_overlap(ROOT, path_hashes(PATH))) for each in (ours, theirs)]
+            return overlaps == [{C: 9}, {A: 40}]
 
-        await until(is_told)
+        await until(is_published)
         theirs.index.drop_worker(C)
 
         async def is_gone() -> bool:
@@ -73,25 +73,25 @@ async def test_what_one_gateway_applies_another_finds(redis_server: Server) -> N
 
 
 async def test_watchers_learn_that_redis_is_lost(redis_server: Server) -> None:
-    """Also where the last look at the leaders succeeded after everything else had timed out."""
+    """Watchers learn it even where the last read of the leaders succeeded after other calls had timed out."""
     states: list[StreamState | None] = []
     async with running(redis_server, C), running(redis_server, A) as ours:
         ours.watch(ROOT, C, "m", states.append)
 
-        async def is_seen() -> bool:
+        async def is_exact() -> bool:
             return states[-1:] == [StreamState.EXACT]
 
-        await until(is_seen)
+        await until(is_exact)
         ours._close_pipelines()
 
         async def is_lost() -> bool:
             return None in states
 
         await until(is_lost)
-        await until(is_seen)
+        await until(is_exact)
 
 
-async def test_a_slow_server_delays_a_request_for_its_deadline_only(redis_server: Server) -> None:
+async def test_slow_server_delays_one_lookup_until_its_deadline(redis_server: Server) -> None:
     async with running(redis_server, A, prefix="slow") as ours:
 
         async def is_open() -> bool:
@@ -99,7 +99,7 @@ async def test_a_slow_server_delays_a_request_for_its_deadline_only(redis_server
 
         await until(is_open)
         with redis_server.paused():
-            for _ in range(3):  # those behind it do not wait
+            for _ in range(3):  # lookups after the first one do not wait
                 assert await ours.remote_overlap(ROOT, path_hashes(PATH)) == {}
             assert (ours.failed_lookups["timeout"], ours.failed_lookups["away"]) == (1, 2)
         ours.index.withdraw(A)
@@ -109,16 +109,18 @@ async def test_a_slow_server_delays_a_request_for_its_deadline_only(redis_server
             return ours.num_lookups == sum(ours.failed_lookups.values()) + 1
 
         await until(is_answered)
-        ours._stuck_at = ours._pipelines.asks.num_answered  # the answer came as the time was over
+        ours._stuck_at = ours._pipelines.asks.num_answered  # as if the answer came right after the deadline
         assert await ours.remote_overlap(ROOT, path_hashes(PATH)) == {}
         assert ours.num_lookups == sum(ours.failed_lookups.values()) + 2
 
 
-async def test_a_server_that_comes_back_empty_is_told_all_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_blocks_are_published_again_at_a_server_restarted_empty(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with serving() as first:
         async with running(first, A) as ours, running(first, C) as theirs:
 
-            async def is_told() -> bool:
+            async def is_published() -> bool:
                 return await theirs.remote_overlap(ROOT, path_hashes(PATH)) == {A: 40}
 
             ours.index.apply(A, stored(PATH[:30], 0))
@@ -130,7 +132,7 @@ async def test_a_server_that_comes_back_empty_is_told_all_again(caplog: pytest.L
             assert await ours.remote_overlap(ROOT, path_hashes(PATH)) == {}
             assert [writer.num_queued for writer in ours.index.writers.values()] == [0]
             first.start()
-            await until(is_told)
+            await until(is_published)
             assert ours.num_lost == theirs.num_lost == 1
     assert caplog.text.count("index in Redis unavailable") == 2
 
@@ -138,17 +140,17 @@ async def test_a_server_that_comes_back_empty_is_told_all_again(caplog: pytest.L
 @pytest.mark.parametrize(
     "value", [b"", b"\1\0\0\0\0\0", b"\50\0\1\0\0\0", b"\1\0\1\0\0\0HEAD", b"\1\0\0\0\1\0HEAD\7", None]
 )
-async def test_an_edge_that_does_not_decode_is_told_again(
+async def test_undecodable_edge_is_published_again(
     server: Server, value: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "KEEP_S", 0.05)
     async with running(server, A, **PATIENT) as ours, running(server, C, **PATIENT) as theirs:
         ours.index.apply(A, stored(PATH, 0))
 
-        async def is_told() -> bool:
+        async def is_published() -> bool:
             return await theirs.remote_overlap(ROOT, path_hashes(PATH)) == {A: 40}
 
-        await until(is_told)
+        await until(is_published)
         head = path_hashes(PATH)[0].to_bytes(8, "little")
         key = f"s:{{{ROOT:016x}}}:e".encode() + head
         server.ask("DEL", key)
@@ -157,62 +159,62 @@ async def test_an_edge_that_does_not_decode_is_told_again(
         else:
             server.ask("SET", key, value.replace(b"HEAD", head))
         assert await theirs.remote_overlap(ROOT, path_hashes(PATH)) == {}
-        await until(is_told)
+        await until(is_published)
         assert theirs.num_broken >= 1
         assert theirs.failed_lookups["error"] == ours.num_lost == theirs.num_lost == 0
 
 
-class Played(Locator):
-    """Says what the test says."""
+class ScriptedLocator(Locator):
+    """A locator that finds the server `now`, or fails while `is_mute`."""
 
     def __init__(self, server: Server) -> None:
-        self.now, self.is_mute, self.num_not_there = server, False, 0
+        self.now, self.is_mute, self.num_unreachable = server, False, 0
 
     async def __call__(self) -> HostPort:
         if self.is_mute:
-            raise MasterUnknown("nobody knows")
+            raise MasterUnknown("no Sentinel answers")
         return "127.0.0.1", self.now.port
 
     def report_unreachable(self) -> None:
-        self.num_not_there += 1
+        self.num_unreachable += 1
 
     async def _ask(self, place: HostPort) -> HostPort:
         return place
 
 
-async def test_of_several_servers_the_one_that_is_the_master_is_asked_and_told(
+async def test_service_follows_the_master_of_several_servers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also where the one before is still there, and does not know it yet."""
+    """The former master is still up, and does not know of the failover yet."""
     monkeypatch.setattr(service, "KEEP_S", 0.05)
     monkeypatch.setattr(service, "RETRY_S", 0.01)
     with serving() as first, serving() as second:
-        who = Played(first)
-        monkeypatch.setattr(service, "locator", lambda options: who)
+        scripted = ScriptedLocator(first)
+        monkeypatch.setattr(service, "locator", lambda options: scripted)
         url = f"redis://127.0.0.1:{first.port}"
         options: dict[str, Any] = {"redis": url} | PATIENT
         async with running(first, A, **options) as ours, running(first, C, **options) as theirs:
             ours.index.apply(A, stored(PATH, 0))
 
-            async def is_told() -> bool:
+            async def is_published() -> bool:
                 return await theirs.remote_overlap(ROOT, path_hashes(PATH)) == {A: 40}
 
-            await until(is_told)
-            who.is_mute = True
+            await until(is_published)
+            scripted.is_mute = True
             await asyncio.sleep(0.2)
             assert ours.num_lost == theirs.num_lost == 0
-            who.is_mute, who.now = False, second
+            scripted.is_mute, scripted.now = False, second
             await until(lambda: asyncio.sleep(0, ours.num_lost and theirs.num_lost))
-            await until(is_told)
+            await until(is_published)
             assert second.ask("EXISTS", f"s:{{{ROOT:016x}}}:o") == 1
-            assert who.num_not_there == 0
+            assert scripted.num_unreachable == 0
             second.kill()
-            await until(lambda: asyncio.sleep(0, who.num_not_there > 0))
-            who.now = first
-            await until(is_told)
+            await until(lambda: asyncio.sleep(0, scripted.num_unreachable > 0))
+            scripted.now = first
+            await until(is_published)
 
 
-async def test_one_that_is_connected_to_a_replica_is_not_open() -> None:
+async def test_service_connected_to_a_replica_is_not_open() -> None:
     with serving() as master, serving("--replicaof", f"127.0.0.1 {master.port}") as replica:
         master.ask("SET", "s:schema", "kvgate:1")
         await until(lambda: asyncio.to_thread(lambda: "s:schema" in replica.names()))
@@ -224,27 +226,27 @@ async def test_one_that_is_connected_to_a_replica_is_not_open() -> None:
             await until(lambda: asyncio.sleep(0, ours.is_open))
 
 
-@pytest.mark.parametrize("how", ["closed", "silent"])
-async def test_the_connection_for_lookups_is_lost_alone(server: Server, how: str) -> None:
+@pytest.mark.parametrize("cause", ["closed", "silent"])
+async def test_lost_lookup_connection_is_replaced(server: Server, cause: str) -> None:
     async with running(server, A) as ours, running(server, C) as theirs:
         ours.index.apply(A, stored(PATH, 0))
 
-        async def is_told() -> bool:
+        async def is_published() -> bool:
             return await theirs.remote_overlap(ROOT, path_hashes(PATH)) == {A: 40}
 
-        await until(is_told)
+        await until(is_published)
         pipeline = theirs._pipelines.asks
-        if how == "closed":
+        if cause == "closed":
             server.ask("CLIENT", "KILL", "ID", await pipeline.ask(pack(b"CLIENT", b"ID")))
-        else:  # an answer that does not come
+        else:  # an answer that is missing
             theirs._stuck_at = pipeline.num_answered
             pipeline._waiting.append(asyncio.get_running_loop().create_future())
         await until(lambda: asyncio.sleep(0, theirs.num_lost == 1))
-        await until(is_told)
+        await until(is_published)
         assert theirs._pipelines.asks is not pipeline
 
 
-async def test_an_error_of_the_server_is_counted(server: Server) -> None:
+async def test_error_of_the_server_is_counted(server: Server) -> None:
     async with running(server, A) as ours:
         ours.index.apply(A, stored(PATH, 0))
         await until(lambda: asyncio.sleep(0, ours.is_open and not ours.index.num_queued))
@@ -254,39 +256,39 @@ async def test_an_error_of_the_server_is_counted(server: Server) -> None:
         assert ours.failed_lookups["error"] + ours.failed_lookups["away"] == 1
 
 
-async def test_a_server_whose_memory_is_full_is_looked_up_in_and_told_when_there_is_room(
+async def test_full_server_answers_lookups_and_gets_the_blocks_when_it_has_room(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What it was told before is true no longer, and given up."""
+    """Blocks that were published before may be outdated, so the tree no longer lists them."""
     monkeypatch.setattr(service, "FULL_S", 0.05)
     with serving() as server:
         async with running(server, A, **PATIENT) as ours, running(server, C, **PATIENT) as theirs:
             theirs.index.apply(C, stored(PATH[:9], 0))
             ours.index.apply(A, stored(PATH, 0))
 
-            async def is_known() -> bool:
+            async def is_readable() -> bool:
                 return await ours.remote_overlap(ROOT, path_hashes(PATH)) == {C: 9}
 
-            async def is_told() -> bool:
+            async def is_published() -> bool:
                 return await theirs.remote_overlap(ROOT, path_hashes(PATH)) == {A: 40}
 
-            async def is_given_up() -> bool:
+            async def is_withdrawn() -> bool:
                 return await theirs.remote_overlap(ROOT, path_hashes(PATH)) == {}
 
-            await until(is_known)
-            await until(is_told)
+            await until(is_readable)
+            await until(is_published)
             server.ask("CONFIG", "SET", "maxmemory", "1")
             ours.index.apply(A, stored([8] * 3, 0))
-            await until(is_given_up)
-            assert await is_known() and ours.is_open
+            await until(is_withdrawn)
+            assert await is_readable() and ours.is_open
             server.ask("CONFIG", "SET", "maxmemory", "0")
-            await until(is_told)
+            await until(is_published)
             assert ours.num_lost == 0
     assert caplog.text.count("redis is out of memory") == 1
 
 
-async def test_the_rights_that_the_documentation_names_are_enough(server: Server) -> None:
-    """To look up, to tell, and for people to look and drop."""
+async def test_documented_acl_rights_are_enough(server: Server) -> None:
+    """The documented ACL rights suffice for lookups, publishing and the commands of `kvgate index`."""
     rights = ("~kvgate:*", "+@all", "-@dangerous", "+info")
     server.ask("ACL", "SETUSER", "kvgate", "on", ">secret", *rights)
     options = server.options(redis=f"unix://kvgate:secret@{server.socket}")
@@ -298,10 +300,10 @@ async def test_the_rights_that_the_documentation_names_are_enough(server: Server
     try:
         survey = Survey(client, options)
 
-        async def is_told() -> bool:
+        async def is_published() -> bool:
             return [len(row.blocks or ()) for row in await survey.rows()] == [40]
 
-        await until(is_told)
+        await until(is_published)
         assert await survey.drop_all() > 5
         assert ours.num_lost == 0
     finally:

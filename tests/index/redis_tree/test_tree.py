@@ -12,7 +12,7 @@ from gateway.core.worker import WorkerId
 from gateway.index.redis_tree.pipeline import PipelineRejected
 from gateway.index.redis_tree.tree import Owner, RadixTree, SlotsLost
 from gateway.index.reference import ReferenceIndex
-from tests.index.redis_tree.through import Radix, Through, radix, redis_server
+from tests.index.redis_tree.through import Radix, TreeIndex, radix, redis_server
 from tests.redis.serving import Server
 
 __all__ = ["radix", "redis_server"]
@@ -26,7 +26,7 @@ def path_hashes(path: Sequence[int]) -> list[BlockHash]:
 
 
 def stored(path: Sequence[int], first: int) -> BlocksStored:
-    """The blocks of a path from one on, each named by itself."""
+    """The blocks of a path from position `first` on; each engine hash is the block's own hash."""
     names = path_hashes(path)
     return BlocksStored(names[first:], names[first - 1] if first else None, tokens_of(path[first:]), 1)
 
@@ -37,7 +37,7 @@ def removed(path: Sequence[int], positions: Sequence[int]) -> BlocksRemoved:
 
 
 def edges(radix: Radix, prefix: str) -> dict[bytes, bytes]:
-    """First block ─► value."""
+    """Edges in the server: first block ─► value."""
     with radix.server.direct() as client:
         keys = sorted(client.scan_iter(f"{prefix}:*:e*"))
         return {key[-8:]: client.get(key) for key in keys}  # type: ignore[misc]
@@ -47,10 +47,10 @@ def sizes(radix: Radix, prefix: str) -> list[int]:
     return sorted(struct.unpack_from("<H", value)[0] for value in edges(radix, prefix).values())
 
 
-def pair(radix: Radix) -> tuple[Through, Through]:
-    """Two gateways of one tree: A and B are the first's, C is the second's."""
+def pair(radix: Radix) -> tuple[TreeIndex, TreeIndex]:
+    """Two gateways of one tree: the first leads A and B, the second leads C."""
     ours = radix.index()
-    theirs = Through(radix, ours.prefix)
+    theirs = TreeIndex(radix, ours.prefix)
     for index, workers in ((ours, (A, B)), (theirs, (C,))):
         for worker in workers:
             index.add_worker(worker, ROOT, 1)
@@ -59,7 +59,7 @@ def pair(radix: Radix) -> tuple[Through, Through]:
 
 @st.composite
 def paths(draw: st.DrawFn) -> list[tuple[int, ...]]:
-    """Some that part from each other anywhere, over the length of an edge too."""
+    """Paths that branch off from each other anywhere, some of them longer than an edge."""
     found = [tuple([0] * draw(st.sampled_from([3, 20, 300])))]
     for number in range(1, draw(st.integers(2, 5))):
         stem = draw(st.sampled_from(found))
@@ -68,19 +68,19 @@ def paths(draw: st.DrawFn) -> list[tuple[int, ...]]:
     return found
 
 
-class TestEqualToTheOracle:
+class TestTree:
     @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
     @given(data=st.data())
-    def test_equal_to_plain_dicts(self, radix: Radix, data: st.DataObject) -> None:
-        """Stores, removals anywhere, clears, resets and drops, written now and then by two gateways."""
+    def test_tree_equals_the_reference_index(self, radix: Radix, data: st.DataObject) -> None:
+        """Random stores, removals, clears, resets and drops, written now and then by two gateways."""
         plain, (ours, theirs) = ReferenceIndex(), pair(radix)
         for worker in (A, B, C):
             plain.add_worker(worker, ROOT, 1)
-        all_paths, held = data.draw(paths()), {worker: set[BlockHash]() for worker in (A, B, C)}
+        all_paths, cached = data.draw(paths()), {worker: set[BlockHash]() for worker in (A, B, C)}
         for _ in range(data.draw(st.integers(1, 25))):
             worker = data.draw(st.sampled_from([A, B, C]))
             index, path = theirs if worker == C else ours, data.draw(st.sampled_from(all_paths))
-            names, known = path_hashes(path), held[worker]
+            names, known = path_hashes(path), cached[worker]
             action = data.draw(
                 st.sampled_from(["store"] * 4 + ["remove"] * 3 + ["clear", "reset", "drop", "flush"])
             )
@@ -90,9 +90,7 @@ class TestEqualToTheOracle:
                     first -= 1
                 new = [i for i in range(first, len(path)) if names[i] not in known]
                 end = data.draw(st.integers(first + 1, len(path)))
-                for i in [
-                    i for i in new if i < end
-                ]:  # no copies: one by one, as decoding tells them, or in runs
+                for i in [i for i in new if i < end]:  # no copies
                     known.add(names[i])
                 for event in runs_of(path, [i for i in new if i < end]):
                     index.apply(worker, event)
@@ -124,10 +122,12 @@ class TestEqualToTheOracle:
             radix.run(index.flush())
         for path in all_paths:
             asked = [*path_hashes(path), BlockHash(1)]
-            assert ours.told(asked) == theirs.told(asked) == dict(plain.overlap(asked))
-        self.nothing_is_left_when_all_is_dropped(radix, ours, theirs)
+            assert ours.tree_overlap(asked) == theirs.tree_overlap(asked) == dict(plain.overlap(asked))
+        self.assert_empty_after_dropping_all_workers(radix, ours, theirs)
 
-    def nothing_is_left_when_all_is_dropped(self, radix: Radix, ours: Through, theirs: Through) -> None:
+    def assert_empty_after_dropping_all_workers(
+        self, radix: Radix, ours: TreeIndex, theirs: TreeIndex
+    ) -> None:
         for index, worker in ((ours, A), (ours, B), (theirs, C)):
             index.drop_worker(worker)
             radix.run(index.flush())
@@ -138,7 +138,7 @@ class TestEqualToTheOracle:
 
 
 def runs_of(path: Sequence[int], positions: Sequence[int]) -> list[BlocksStored]:
-    """Events that store these: stretches whole."""
+    """Events that store the blocks at these positions, one for each stretch."""
     runs: list[list[int]] = []
     for i in positions:
         if runs and runs[-1][-1] == i - 1:
@@ -148,81 +148,81 @@ def runs_of(path: Sequence[int], positions: Sequence[int]) -> list[BlocksStored]
     return [stored(path[: run[-1] + 1], run[0]) for run in runs]
 
 
-def test_blocks_that_come_one_by_one_are_one_edge(radix: Radix) -> None:
+def test_blocks_stored_one_by_one_are_one_edge(radix: Radix) -> None:
     ours, _ = pair(radix)
     path = [7] * 200
     for i in range(200):
         ours.apply(A, stored(path[: i + 1], i))
         if not i % 3:
             radix.run(ours.flush())
-    assert ours.told(path_hashes(path)) == {A: 200}
+    assert ours.tree_overlap(path_hashes(path)) == {A: 200}
     assert sizes(radix, ours.prefix) == [200]
 
 
-def test_two_workers_share_an_edge_and_a_branch_is_one_of_its_own(radix: Radix) -> None:
+def test_workers_share_an_edge_and_a_branch_has_its_own(radix: Radix) -> None:
     ours, theirs = pair(radix)
     stem, branch = [7] * 40, [7] * 30 + [8] * 5
     ours.apply(A, stored(stem, 0))
     radix.run(ours.flush())
     theirs.apply(C, stored(branch, 0))
-    assert theirs.told(path_hashes(branch)) == {A: 30, C: 35}
+    assert theirs.tree_overlap(path_hashes(branch)) == {A: 30, C: 35}
     assert sizes(radix, ours.prefix) == [5, 40]
     ours.apply(A, removed(stem, [39, 38]))
-    ours.told([])
+    ours.tree_overlap([])
     assert sizes(radix, ours.prefix) == [5, 38]
 
 
-def test_what_fills_a_hole_ends_where_an_edge_begins(radix: Radix) -> None:
-    """Else a block would lie in the tree twice, and a walk would miss who holds the other one."""
+def test_run_into_a_missing_stretch_ends_where_an_edge_begins(radix: Radix) -> None:
+    """Otherwise the tree would have a block twice, and a walk would miss the workers of one of the two."""
     ours, theirs = pair(radix)
     long, branch = [7] * 20, [7] * 10 + [8]
     ours.apply(A, stored(branch, 0))
-    ours.told([])
+    ours.tree_overlap([])
     theirs.apply(C, stored(long, 0))
-    theirs.told([])
+    theirs.tree_overlap([])
     assert sizes(radix, ours.prefix) == [10, 11]
     ours.apply(A, removed(branch, range(5, 11)))
-    ours.told([])
+    ours.tree_overlap([])
     theirs.apply(C, removed(long, range(5, 10)))
-    theirs.told([])
+    theirs.tree_overlap([])
     assert sizes(radix, ours.prefix) == [5, 10]
     ours.apply(A, stored(long, 5))
-    ours.told([])
+    ours.tree_overlap([])
     assert sizes(radix, ours.prefix) == [10, 10]
     theirs.apply(C, stored(long[:10], 5))
-    assert theirs.told(path_hashes(long)) == {A: 20, C: 20}
+    assert theirs.tree_overlap(path_hashes(long)) == {A: 20, C: 20}
 
 
-def test_a_walk_of_many_edges_goes_on_with_another_call(radix: Radix) -> None:
+def test_walk_of_many_edges_continues_with_another_call(radix: Radix) -> None:
     ours, _ = pair(radix)
     path = [7] * 8192
     for worker, end in ((A, 8192), (B, 5000)):
         ours.apply(worker, stored(path[:end], 0))
     for ours.most_edges in (1, 7, 256):
-        assert ours.told(path_hashes(path)) == {A: 8192, B: 5000}
+        assert ours.tree_overlap(path_hashes(path)) == {A: 8192, B: 5000}
 
 
-def test_a_slot_that_nobody_keeps_expires_and_its_edges_are_swept(radix: Radix) -> None:
+def test_slot_that_is_not_kept_expires_and_its_edges_are_swept(radix: Radix) -> None:
     ours, theirs = pair(radix)
     path = [7] * 40
     ours.apply(A, stored(path, 0))
     theirs.apply(C, stored(path[:10], 0))
-    theirs.told([])
+    theirs.tree_overlap([])
     tree = RadixTree(radix.pipelines, ours.prefix, ROOT, keep_ms=0)
-    assert ours.told(path_hashes(path)) == {A: 40, C: 10}
-    radix.run(tree.keep(ours.writers[ROOT]))  # for no time at all
-    assert theirs.told(path_hashes(path)) == {C: 10}
+    assert ours.tree_overlap(path_hashes(path)) == {A: 40, C: 10}
+    radix.run(tree.keep(ours.writers[ROOT]))  # with `keep_ms=0` the slot expires at once
+    assert theirs.tree_overlap(path_hashes(path)) == {C: 10}
     while radix.run(tree.sweep()):
         pass
     assert sizes(radix, ours.prefix) == [10]
 
 
-def test_who_has_lost_its_slot_writes_nothing_and_is_told(radix: Radix) -> None:
-    """A gateway that was paused."""
+def test_gateway_with_lost_slots_writes_nothing_and_raises(radix: Radix) -> None:
+    """A gateway that was paused finds its slots expired and swept."""
     ours, theirs = pair(radix)
     path = [7] * 40
     ours.apply(A, stored(path[:20], 0))
-    ours.told([])
+    ours.tree_overlap([])
     tree, writer = RadixTree(radix.pipelines, ours.prefix, ROOT, keep_ms=0), ours.writers[ROOT]
     radix.run(tree.keep(writer))
     while radix.run(theirs.sweep_trees()):
@@ -236,50 +236,52 @@ def test_who_has_lost_its_slot_writes_nothing_and_is_told(radix: Radix) -> None:
 
 
 @pytest.mark.parametrize("call", ["flush", "keep"])
-def test_what_was_forgotten_is_told_again(radix: Radix, call: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The server was emptied, and others were there before us: our numbers may be theirs now."""
+def test_blocks_are_published_again_after_the_server_was_emptied(
+    radix: Radix, call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server was emptied, and another gateway wrote first: its slots may have our numbers now."""
     ours, theirs = pair(radix)
     path, branch = [7] * 40, [7] * 30 + [8] * 5
     ours.apply(A, stored(path, 0))
     ours.apply(B, stored(branch, 0))
     ours.apply(A, removed(path, [35, 3]))
     theirs.apply(C, stored(path[:10], 0))
-    assert theirs.told(path_hashes(path)) == {C: 10}
-    assert ours.told(path_hashes(path)) == {A: 3, B: 30, C: 10}
+    assert theirs.tree_overlap(path_hashes(path)) == {C: 10}
+    assert ours.tree_overlap(path_hashes(path)) == {A: 3, B: 30, C: 10}
     radix.server.ask("FLUSHALL")
-    assert ours.told(path_hashes(path)) == {}
+    assert ours.tree_overlap(path_hashes(path)) == {}
     theirs.apply(C, stored(path[:12], 10))
-    assert theirs.told(path_hashes(path)) == {C: 12}
+    assert theirs.tree_overlap(path_hashes(path)) == {C: 12}
     ours.apply(A, removed(path, [39]))
     radix.run(getattr(ours, call)())
-    for told in (ours, theirs):
-        assert told.told(path_hashes(path)) == {A: 3, B: 30, C: 12}
-        assert told.told(path_hashes(branch)) == {A: 3, B: 35, C: 12}
+    for index in (ours, theirs):
+        assert index.tree_overlap(path_hashes(path)) == {A: 3, B: 30, C: 12}
+        assert index.tree_overlap(path_hashes(branch)) == {A: 3, B: 35, C: 12}
     ours.apply(A, stored(path[:4], 3))
-    assert ours.told(path_hashes(path)) == {A: 35, B: 30, C: 12}
+    assert ours.tree_overlap(path_hashes(path)) == {A: 35, B: 30, C: 12}
     assert "publishing the blocks of our workers again" in caplog.text
 
 
-def test_a_server_that_knows_an_earlier_tree_is_told_what_is_now(
+def test_server_with_an_earlier_tree_gets_the_present_blocks(
     radix: Radix, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A replica that lagged took over: slots have other numbers there, and ours may be others'."""
+    """A lagging replica took over: its slots have other numbers, and ours may be another gateway's."""
     ours, theirs = pair(radix)
     path, branch = [7] * 40, [7] * 30 + [8] * 5
     ours.apply(A, stored(path, 0))
     ours.apply(B, stored(branch, 0))
     theirs.apply(C, stored(path[:10], 0))
-    assert ours.told(path_hashes(path)) == {A: 40, B: 30}
-    assert theirs.told(path_hashes(path)) == {A: 40, B: 30, C: 10}
+    assert ours.tree_overlap(path_hashes(path)) == {A: 40, B: 30}
+    assert theirs.tree_overlap(path_hashes(path)) == {A: 40, B: 30, C: 10}
     earlier = dump(radix, ours.prefix)
     for index in (ours, theirs):
         index.republish(ROOT)
     ours.apply(A, removed(path, [39]))
     theirs.apply(C, stored(path[:12], 10))
     for index in (ours, theirs):
-        index.told([])
+        index.tree_overlap([])
     restore(radix, ours.prefix, earlier)
-    ours.drop_worker(B)  # before it was noticed
+    ours.drop_worker(B)  # before the takeover is noticed
     caplog.clear()
     for index in (theirs, ours):
         index.pause()
@@ -287,8 +289,8 @@ def test_a_server_that_knows_an_earlier_tree_is_told_what_is_now(
         radix.run(index.flush())
     for index in (theirs, ours):
         radix.run(index.keep())
-        assert index.told(path_hashes(path)) == {A: 39, C: 12}
-        assert index.told(path_hashes(branch)) == {A: 30, C: 12}
+        assert index.tree_overlap(path_hashes(path)) == {A: 39, C: 12}
+        assert index.tree_overlap(path_hashes(branch)) == {A: 30, C: 12}
     assert "publishing the blocks" not in caplog.text
 
 
@@ -304,77 +306,79 @@ def restore(radix: Radix, prefix: str, dumped: dict[bytes, bytes]) -> None:
             client.restore(key, 0, value)
 
 
-def test_who_was_refused_tries_again_as_long_as_its_lease_says_so(radix: Radix) -> None:
-    """The newer fence was of a lease that the server never heard of, and nobody keeps its slots."""
+def test_rejected_gateway_writes_when_the_newer_fence_expires(radix: Radix) -> None:
+    """The newer fence belongs to a lease that this server never had, and its slots are not kept."""
     ours, path = radix.index(), [7] * 40
     ours.add_worker(A, ROOT, 1)
-    other = Through(radix, ours.prefix)
+    other = TreeIndex(radix, ours.prefix)
     other.fence = 2
     other.add_worker(A, ROOT, 1)
     other.apply(A, stored(path[:9], 0))
-    other.told([])
+    other.tree_overlap([])
     ours.apply(A, stored(path, 0))
-    assert ours.told(path_hashes(path)) == {A: 9}
+    assert ours.tree_overlap(path_hashes(path)) == {A: 9}
     radix.run(ours.keep())
-    assert ours.told(path_hashes(path)) == {A: 9}
+    assert ours.tree_overlap(path_hashes(path)) == {A: 9}
     radix.run(RadixTree(radix.pipelines, ours.prefix, ROOT, keep_ms=0).keep(other.writers[ROOT]))
     radix.run(ours.keep())
-    assert ours.told(path_hashes(path)) == {A: 40}
+    assert ours.tree_overlap(path_hashes(path)) == {A: 40}
 
 
-def test_a_server_that_has_forgotten_the_scripts_is_given_them_again(radix: Radix) -> None:
+def test_scripts_are_loaded_again_after_the_server_flushed_them(radix: Radix) -> None:
     ours, _ = pair(radix)
     radix.server.ask("SCRIPT", "FLUSH")
     ours.apply(A, stored([7] * 4, 0))
-    assert ours.told(path_hashes([7] * 4)) == {A: 4}
+    assert ours.tree_overlap(path_hashes([7] * 4)) == {A: 4}
 
 
-def test_what_the_server_refuses_is_told(radix: Radix) -> None:
+def test_error_of_the_server_is_raised(radix: Radix) -> None:
     ours, _ = pair(radix)
-    ours.told([])
+    ours.tree_overlap([])
     radix.server.ask("SET", f"{ours.prefix}:{{{ROOT:016x}}}:s", "no hash")
     try:
         radix.run(ours.keep())
     except PipelineRejected as exc:
         assert "WRONGTYPE" in str(exc)
     else:
-        raise AssertionError("it was taken")
+        raise AssertionError("the write was accepted")
 
 
-def test_a_lookup_is_read_only(radix: Radix, redis_server: Server) -> None:
-    """A replica may be asked, and it writes nothing into the log of one that keeps one."""
+def test_lookup_is_read_only(radix: Radix, redis_server: Server) -> None:
+    """Lookups may go to a replica, and add nothing to an append-only file."""
     ours, _ = pair(radix)
     ours.apply(A, stored([7] * 4, 0))
-    ours.told([])
+    ours.tree_overlap([])
     redis_server.ask("CONFIG", "RESETSTAT")
-    assert radix.run(ours.remote_overlap(ROOT, path_hashes([7] * 4))) == {}  # A is ours
+    assert (
+        radix.run(ours.remote_overlap(ROOT, path_hashes([7] * 4))) == {}
+    )  # a gateway's own workers are not looked up
     with redis_server.direct() as client:
         assert set(client.info("commandstats")) >= {"cmdstat_evalsha_ro", "cmdstat_get"}  # type: ignore[arg-type]
         assert not {"cmdstat_evalsha", "cmdstat_keys", "cmdstat_scan"} & set(client.info("commandstats"))  # type: ignore[arg-type]
 
 
-def test_one_who_tells_under_a_newer_fence_ends_what_the_other_told(radix: Radix) -> None:
-    """And the one before, who was only paused, writes nothing, however often it tries."""
+def test_newer_fence_replaces_the_blocks_of_an_older_one(radix: Radix) -> None:
+    """The gateway with the older fence was only paused; it writes nothing, however often it tries."""
     paused, path = radix.index(), [7] * 40
     paused.add_worker(A, ROOT, 1)
     paused.apply(A, stored(path, 0))
-    assert paused.told(path_hashes(path)) == {A: 40}
-    next_one = Through(radix, paused.prefix)
-    next_one.fence = 2
-    next_one.add_worker(A, ROOT, 1)
-    next_one.apply(A, stored(path[:9], 0))
-    assert next_one.told(path_hashes(path)) == {A: 9}
+    assert paused.tree_overlap(path_hashes(path)) == {A: 40}
+    successor = TreeIndex(radix, paused.prefix)
+    successor.fence = 2
+    successor.add_worker(A, ROOT, 1)
+    successor.apply(A, stored(path[:9], 0))
+    assert successor.tree_overlap(path_hashes(path)) == {A: 9}
     paused.apply(A, stored([8] * 3, 0))
     for _ in range(2):
-        assert paused.told(path_hashes(path)) == {A: 9}
-        assert paused.told(path_hashes([8] * 3)) == {}
+        assert paused.tree_overlap(path_hashes(path)) == {A: 9}
+        assert paused.tree_overlap(path_hashes([8] * 3)) == {}
     paused.fence = 3
-    paused.publish(A, 3, StreamState.EXACT)  # its turn again
-    assert paused.told(path_hashes(path)) == {A: 40}
-    assert next_one.told(path_hashes(path)) == {A: 40}
+    paused.publish(A, 3, StreamState.EXACT)  # it leads again
+    assert paused.tree_overlap(path_hashes(path)) == {A: 40}
+    assert successor.tree_overlap(path_hashes(path)) == {A: 40}
 
 
-def test_who_tells_of_a_worker_and_what_its_stream_is(radix: Radix) -> None:
+def test_owners_lists_fence_and_stream_state_of_each_worker(radix: Radix) -> None:
     ours, theirs = pair(radix)
     ours.publish(B, 1, StreamState.BLIND)
     for index in (ours, theirs):
@@ -385,7 +389,7 @@ def test_who_tells_of_a_worker_and_what_its_stream_is(radix: Radix) -> None:
         B: Owner(1, StreamState.BLIND),
         C: Owner(1, StreamState.EXACT),
     }
-    radix.run(tree.publish_state(A, 0, StreamState.BLIND))  # not its
+    radix.run(tree.publish_state(A, 0, StreamState.BLIND))  # under an outdated fence
     ours.withdraw(B)
     radix.run(ours.flush())
     assert radix.run(tree.owners()) == {
@@ -394,23 +398,23 @@ def test_who_tells_of_a_worker_and_what_its_stream_is(radix: Radix) -> None:
     }
 
 
-def test_what_is_not_published_is_known_here_only(radix: Radix) -> None:
+def test_unpublished_worker_is_known_to_its_own_gateway_only(radix: Radix) -> None:
     ours, path = radix.index(), [7] * 40
     ours.add_worker(A, ROOT, 1)
     ours.withdraw(A)
     ours.apply(A, stored(path, 0))
     ours.apply(A, removed(path, [39]))
-    assert ours.told(path_hashes(path)) == {}
+    assert ours.tree_overlap(path_hashes(path)) == {}
     assert dict(ours.own.overlap(path_hashes(path))) == {A: 39}
     ours.publish(A, 4, StreamState.CATCHING_UP)
-    assert ours.told(path_hashes(path)) == {A: 39}
-    ours.publish(A, 4, StreamState.EXACT)  # nothing is told twice
+    assert ours.tree_overlap(path_hashes(path)) == {A: 39}
+    ours.publish(A, 4, StreamState.EXACT)  # nothing is written twice
     assert ours.writers[ROOT].num_queued == 0
     ours.add_worker(A, ROOT, 1)
-    assert ours.told(path_hashes(path)) == {}
+    assert ours.tree_overlap(path_hashes(path)) == {}
 
 
-def test_what_others_wrote_about_workers_is_read_as_it_is(radix: Radix) -> None:
+def test_owners_written_by_another_version_are_readable(radix: Radix) -> None:
     theirs = radix.index()
     tree = theirs.tree(ROOT)
     till = struct.pack("<dd", 1.0, 1e15)

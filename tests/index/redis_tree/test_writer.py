@@ -35,19 +35,19 @@ def planned(writer: Writer) -> Batch:
 
 
 def written(writer: Writer) -> None:
-    """Each hold is an edge of its own."""
+    """Answer the planned batch so that each hold is an edge of its own."""
     batch = planned(writer)
     placed = b"".join(_place.pack(hold.blocks[0], 0, len(hold.blocks)) for hold in batch.holds)
     assert writer.done(batch, placed, []) == []
 
 
 def mode(batch: Batch) -> tuple[int, int, int]:
-    """Of its first hold: what is placed, in which edge, where."""
+    """Placement of a batch's first hold: its kind, the head of its edge, the position there."""
     _, _, mode, head, position, _, _ = _hold.unpack_from(batch.packed)
     return mode, head, position
 
 
-def test_blocks_behind_each_other_are_one_operation() -> None:
+def test_consecutive_blocks_are_one_operation() -> None:
     writer = opened(1)
     writer.hold(1, blocks(1), None)
     writer.hold(1, blocks(2, 3), BlockHash(1))
@@ -58,7 +58,7 @@ def test_blocks_behind_each_other_are_one_operation() -> None:
     assert (writer.plan(), writer.num_queued) == (None, 0)
 
 
-def test_a_run_does_not_grow_to_before_a_removal_nor_without_end() -> None:
+def test_run_does_not_grow_across_a_removal_or_beyond_its_limit() -> None:
     writer = opened(1)
     writer.hold(1, blocks(1, 2), None)
     writer.release(1, BlockHash(1))
@@ -70,7 +70,7 @@ def test_a_run_does_not_grow_to_before_a_removal_nor_without_end() -> None:
     assert [len(hold.blocks) for hold in planned(writer).holds] == [RUN_BLOCKS]
 
 
-def test_what_depends_on_an_answer_waits_for_it() -> None:
+def test_branch_waits_for_the_answer_that_places_its_parent() -> None:
     writer = opened(1)
     writer.hold(1, blocks(1, 2, 3), None)
     writer.hold(1, blocks(8), BlockHash(2))  # a branch
@@ -81,7 +81,7 @@ def test_what_depends_on_an_answer_waits_for_it() -> None:
     assert mode(planned(writer)) == (BEHIND, 77, 11)
 
 
-def test_removals_are_told_by_place_the_last_first() -> None:
+def test_removals_are_packed_by_position_the_last_first() -> None:
     writer = opened(1)
     writer.hold(1, blocks(1, 2, 3), None)
     written(writer)
@@ -92,8 +92,8 @@ def test_removals_are_told_by_place_the_last_first() -> None:
     assert (batch.num_blocks, writer.num_queued) == (2, 0)
 
 
-def test_a_block_known_from_another_slot_is_found_there() -> None:
-    """An offload tier's block by itself: held by another worker, or behind one that another holds."""
+def test_block_is_placed_by_another_slot_that_has_it() -> None:
+    """A single block of an offload tier: another slot has it, or has the block before it."""
     writer = opened(1, 2)
     writer.hold(1, blocks(1, 2, 3), None)
     written(writer)
@@ -103,7 +103,7 @@ def test_a_block_known_from_another_slot_is_found_there() -> None:
     assert mode(planned(writer)) == (BEHIND, 1, 2)
 
 
-def test_a_slot_that_ended_still_tells_where_blocks_lie() -> None:
+def test_ended_slot_still_places_blocks() -> None:
     writer = opened(1, 2)
     writer.hold(1, blocks(1, 2, 3), None)
     written(writer)
@@ -118,7 +118,7 @@ def test_a_slot_that_ended_still_tells_where_blocks_lie() -> None:
     assert writer.plan() is None
 
 
-def test_a_slot_that_the_server_has_forgotten_is_lost() -> None:
+def test_slot_unknown_to_the_server_is_lost() -> None:
     writer = opened(1, 2)
     writer.hold(1, blocks(1, 2), None)
     writer.hold(2, blocks(1), None)
@@ -129,7 +129,7 @@ def test_a_slot_that_the_server_has_forgotten_is_lost() -> None:
     assert writer.slots[1].place(1) == (1, 0)
 
 
-def test_a_slots_edges_are_counted_and_used_again() -> None:
+def test_slot_counts_and_reuses_its_edges() -> None:
     slot = Slot(A, 1, is_hidden=False)
     slot.add(blocks(1, 2), 1, 0)
     slot.add(blocks(3), 3, 0)
@@ -140,8 +140,8 @@ def test_a_slots_edges_are_counted_and_used_again() -> None:
     assert repr(slot) == "Slot(None, a:1, blocks=2, edges=2)"
 
 
-def test_one_that_begins_anew_knows_no_number_any_more() -> None:
-    """A server that took another's place may have given it to others: old slots are ended by their worker."""
+def test_restarted_writer_knows_no_slot_numbers() -> None:
+    """A new master may have given the numbers to other slots, so old slots are closed by their worker."""
     writer = opened(1, 2)
     writer.hold(1, blocks(1, 2), None)
     fresh = writer.restarted()
@@ -149,27 +149,27 @@ def test_one_that_begins_anew_knows_no_number_any_more() -> None:
     assert [slot.number for slot in fresh.slots] == [None, None]
     fresh.end(1)
     first, second = fresh.unopened
-    assert fresh.opened(first, 7, b"2.0")  # a tree that was begun anew, too
+    assert fresh.opened(first, 7, b"2.0")  # a tree that was created again, too
     assert (fresh.age, fresh.unclosed, fresh.unknown) == (b"2.0", [first], set())
     assert fresh.opened(second, 8, b"2.0")
     fresh.begin(3, A, 1, is_hidden=True)
     assert not fresh.opened(fresh.unopened[0], 1, b"3.0")
 
 
-def test_a_slot_that_was_not_closed_yet_is_opened_once_more_for_that() -> None:
+def test_unclosed_slot_is_opened_again_after_a_restart() -> None:
     writer = opened(1)
     writer.begin(2, B, 5, is_hidden=False)
     assert writer.opened(writer.unopened[0], 7, b"1.0")
     writer.end(2)
-    for _ in range(2):  # it may be lost again meanwhile
+    for _ in range(2):  # the connection may be lost again meanwhile
         writer = writer.restarted()
         assert [(slot.worker, slot.fence, slot.number) for slot in writer.unclosed] == [(B, 5, None)]
         assert writer.unopened == [*writer.slots, *writer.unclosed]
         assert writer.unknown == {A, B}
 
 
-def test_of_a_worker_that_is_refused_nothing_is_written() -> None:
-    """Another gateway tells of it, under a newer fence."""
+def test_nothing_is_written_about_a_rejected_worker() -> None:
+    """Another gateway leads the worker, under a newer fence."""
     writer = Writer()
     for holding in (1, 2):
         writer.begin(holding, A if holding == 1 else B, 1, is_hidden=False)

@@ -1,4 +1,4 @@
-"""An index whose every answer has gone through a real server, for suites that are synchronous.
+"""An index in a real Redis server, for synchronous test suites.
 
 from tests.index.redis_tree.through import radix, redis_server   # fixtures
 index = radix.index()                                  # an empty tree
@@ -17,13 +17,13 @@ from gateway.index.redis_tree.pipeline import open_pipeline
 from gateway.index.redis_tree.tree import MOST_EDGES, Pipelines, RadixTree
 from tests.redis.serving import Server, redis_server
 
-__all__ = ["Radix", "Through", "radix", "redis_server"]
+__all__ = ["Radix", "TreeIndex", "radix", "redis_server"]
 
 ROOT = root_hash("m")
 
 
 class Radix:
-    """A loop and a connection for all indexes of a module, each under a prefix of its own."""
+    """A Redis server with a loop and connections for the indexes of a module, each under its own prefix."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -36,9 +36,9 @@ class Radix:
     def run(self, work):  # type: ignore[no-untyped-def]
         return self._runner.run(work)
 
-    def index(self, most_edges: int = MOST_EDGES) -> "Through":
+    def index(self, most_edges: int = MOST_EDGES) -> "TreeIndex":
         self._num += 1
-        return Through(self, f"t{self._num}", most_edges)
+        return TreeIndex(self, f"t{self._num}", most_edges)
 
     def close(self) -> None:
         self.pipelines.asks.close()
@@ -47,8 +47,8 @@ class Radix:
         self._runner.close()
 
 
-class Through(RadixIndex):
-    """What its own part says is held against what the tree says, in each lookup."""
+class TreeIndex(RadixIndex):
+    """An index that asserts in each lookup that the tree agrees with its own part."""
 
     def __init__(self, radix: Radix, prefix: str, most_edges: int = MOST_EDGES) -> None:
         super().__init__(lambda root: RadixTree(radix.pipelines, prefix, root))
@@ -59,18 +59,18 @@ class Through(RadixIndex):
         super().add_worker(worker, root, block_size)
         self.publish(worker, self.fence, StreamState.EXACT)
 
-    def told(self, hashes: Sequence[BlockHash]) -> dict[WorkerId, int]:
-        """By the tree alone."""
+    def tree_overlap(self, hashes: Sequence[BlockHash]) -> dict[WorkerId, int]:
+        """The overlap according to the tree alone."""
         self.radix.run(self.flush())
         found: dict[WorkerId, int] = self.radix.run(self.tree(ROOT).overlap(hashes, self.most_edges))
         return found
 
     def overlap(self, hashes: Sequence[BlockHash], most: int | None = None) -> Mapping[WorkerId, int]:
-        told, own = self.told(hashes), super().overlap(hashes, most)
-        bounded = self.own._bounded  # by groups that only the gateway of its stream knows
-        assert {worker for worker in told if worker not in bounded} == own.keys() - bounded.keys()
+        found, own = self.tree_overlap(hashes), super().overlap(hashes, most)
+        bounded = self.own._bounded  # by KV groups, which only the leader knows
+        assert {worker for worker in found if worker not in bounded} == own.keys() - bounded.keys()
         return {
-            worker: own[worker] if worker in bounded else told[worker] for worker in told if worker in own
+            worker: own[worker] if worker in bounded else found[worker] for worker in found if worker in own
         }
 
     def sweep(self) -> bool:
