@@ -1,9 +1,8 @@
 """Real engines for the tests in this folder, all of them marked `vllm` (`make test-vllm`).
 
-A start costs 20–60 s and 2.6 GB, so tests share: `vllm_worker` for what only asks, `vllm_pair` for
-the gateway's end-to-end tests (which may kill and restart, and hand the pair back running),
-`vllm_small` for what needs evictions, `vllm_pd` for prefill and decode apart, and `start_vllm` for what
-needs flags of its own.
+A start costs 20–60 s and 2.6 GB, so tests share engines: `vllm_worker` for tests that only send requests,
+`vllm_pair` for the gateway's end-to-end tests (which may kill and restart, and leave the pair running),
+`vllm_small` for evictions, `vllm_pd` for disaggregation, and `start_vllm` for engines with other flags.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,11 +36,11 @@ def vllm_model() -> Path:
 
 @pytest.fixture(scope="session")
 def vllm_worker(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmWorker]:
-    """One worker, with the LoRA `adapter-a`, for tests that leave it running on its ports."""
+    """A worker with the LoRA adapter `adapter-a`, for tests that leave it running on its ports."""
     lora = [("adapter-a", make_adapter(tmp_path_factory.mktemp("lora") / "adapter-a"))]
     with ExitStack() as stack:
         more = ("--trust-request-chat-template",)  # test_tokenize.py sends templates of its own
-        more += ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")  # as agents want it
+        more += ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")  # agents send tools
         worker = _start(stack, vllm_model, tmp_path_factory, lora=lora, extra_args=more)
         yield worker.wait_ready()
 
@@ -59,7 +58,7 @@ def vllm_pair(
 
 @pytest.fixture(scope="session")
 def vllm_small(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmWorker]:
-    """One worker that can hold 60 blocks, so that it soon evicts, and replays all that it said."""
+    """A worker with a cache of 60 blocks, which soon evicts, and with a replay of all events."""
     with ExitStack() as stack:
         worker = _start(stack, vllm_model, tmp_path_factory, num_gpu_blocks_override=60, max_model_len=1024)
         yield worker.wait_ready()
@@ -67,7 +66,7 @@ def vllm_small(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(scope="session")
 def vllm_pd(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PdFleet]:
-    """One prefill worker and two decode workers, for tests that hand them back running."""
+    """A prefill worker and two decode workers, for tests that leave them running."""
     with ExitStack() as stack:
         yield start_pd(partial(_start, stack, vllm_model, tmp_path_factory))
 
@@ -76,7 +75,7 @@ def vllm_pd(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def start_module_vllm(
     vllm_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., VllmWorker]]:
-    """As `start_vllm`, for an engine that the tests of a module share."""
+    """The function of `start_vllm`, for an engine that the tests of a module share."""
     with ExitStack() as stack:
         yield partial(_start, stack, vllm_model, tmp_path_factory)
 
@@ -85,7 +84,7 @@ def start_module_vllm(
 def start_vllm(
     vllm_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., VllmWorker]]:
-    """`start_vllm(num_gpu_blocks_override=40, ...)`: started, not yet ready; stopped after the test."""
+    """Function that starts an engine with options, not ready yet; the engine stops after the test."""
     with ExitStack() as stack:
 
         def start(**options: Any) -> VllmWorker:

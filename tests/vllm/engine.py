@@ -30,7 +30,7 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class VllmOptions:
-    """What differs between the workers that tests start."""
+    """Options by which the workers of tests differ."""
 
     served_model_name: Sequence[str] = ("m",)
     block_size: int = 32  # the smallest that the CPU backend takes

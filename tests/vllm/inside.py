@@ -1,6 +1,6 @@
-"""A gateway in the test's own process before one real engine, so that its index can be read.
+"""A gateway in the test's own process before one real engine, so that tests can read its index.
 
-The engine itself says what it holds: a probe request's `cached_tokens`.
+The reference is the engine's own report, `cached_tokens` of a request sent to it.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ BLOCK = 32
 _markers = count(1)
 
 
-class Late:
-    """A gateway that starts now; requests go through it, probes straight to the engine."""
+class LateGateway:
+    """A gateway started before a warm engine; `ask` goes through it, `cached` straight to the engine."""
 
     def __init__(self, gateway: Gateway, worker: VllmWorker, session: aiohttp.ClientSession) -> None:
         self.gateway, self.worker, self.session = gateway, worker, session
@@ -33,22 +33,22 @@ class Late:
 
     @property
     def member(self) -> Member:
-        """As it is now: another process of the engine makes another one."""
+        """The fleet's only member, another one after a restart of the engine."""
         (member,) = self.gateway.fleet
         return member
 
     async def ask(self, prompt: Sequence[int], model: str = "m", **fields: Any) -> tuple[int, int]:
-        """Predicted and cached tokens."""
+        """Send a request through the gateway; its predicted and its cached tokens."""
         body = {"model": model, "prompt": list(prompt), "max_tokens": 1, "temperature": 0, "ignore_eos": True}
         url = f"http://127.0.0.1:{self.gateway.port}/v1/completions"
         async with self.session.post(url, json=body | fields) as answer:
-            told = await answer.json()
-            assert answer.status == 200, told
+            completion = await answer.json()
+            assert answer.status == 200, completion
             predicted = int(answer.headers["x-kvgate-overlap-tokens"])
-            return predicted, told["usage"]["prompt_tokens_details"]["cached_tokens"]
+            return predicted, completion["usage"]["prompt_tokens_details"]["cached_tokens"]
 
     def known(self, prompt: Sequence[int], adapter: str | None = None, salt: str | None = None) -> int:
-        """Leading tokens that the index alone credits the worker with."""
+        """Leading tokens that the index, without assumed blocks, credits the worker with."""
         return BLOCK * self.gateway.index.overlap(self.hashes(prompt, adapter, salt)).get(self.id, 0)
 
     def hashes(
@@ -58,13 +58,13 @@ class Late:
         extra = prompt_extra_keys(adapter, salt, len(prompt) // BLOCK)
         return hash_blocks(tokens_of(prompt), BLOCK, root_hash(root), extra)
 
-    async def held(self, prompt: Sequence[int], model: str = "m", **fields: Any) -> int:
-        """Leading tokens that the engine holds; one token more than the prompt is asked for."""
+    async def cached(self, prompt: Sequence[int], model: str = "m", **fields: Any) -> int:
+        """Leading tokens that the engine has cached, by a request with one more token."""
         answer = await asyncio.to_thread(self.worker.complete, [*prompt, 7], model=model, **fields)
         return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
     async def caught_up(self) -> None:
-        """All that the engine has said so far is in the index: a block of which it spoke last is."""
+        """Wait until the index has all events so far: a marker block computed now, and all before it."""
         marker = new_ids(f"marker {next(_markers)}", BLOCK)
         await warm(self.worker, marker)
         await self.until(lambda: self.known(marker) == BLOCK)
@@ -76,7 +76,7 @@ class Late:
 
 
 @asynccontextmanager
-async def late(worker: VllmWorker, state: StreamState = StreamState.BLIND) -> AsyncIterator[Late]:
+async def late(worker: VllmWorker, state: StreamState = StreamState.BLIND) -> AsyncIterator[LateGateway]:
     config = config_of(
         worker=[worker.url],
         port=0,
@@ -92,7 +92,7 @@ async def late(worker: VllmWorker, state: StreamState = StreamState.BLIND) -> As
             while [member.stream for member in gateway.fleet] != [state]:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         async with aiohttp.ClientSession() as session:
-            yield Late(gateway, worker, session)
+            yield LateGateway(gateway, worker, session)
     finally:
         await gateway.stop()
 
@@ -107,15 +107,15 @@ async def warm(worker: VllmWorker, *prompts: Sequence[int], **fields: Any) -> No
         await asyncio.to_thread(worker.complete, list(prompt), **fields)
 
 
-async def index_is_true(gateway: Late, prompts: Sequence[list[int]]) -> list[int]:
-    """Of each prompt the index knows what the engine finds, no more and no less; how much, in tokens.
+async def index_is_true(gateway: LateGateway, prompts: Sequence[list[int]]) -> list[int]:
+    """Assert that the index knows exactly the cached tokens of each prompt; return them, last prompt first.
 
-    A probe of what is gone takes blocks from what is left, so each is compared as of its own moment,
-    the latest first: what is told last may be held in part, and then not at all.
+    A request for an evicted prompt evicts others, so each prompt is compared on its own, the latest first:
+    the last ones are in the result in whole or in part, the first ones perhaps not at all.
     """
     found: list[int] = []
     for prompt in reversed(prompts):
         await gateway.caught_up()
         found.append(gateway.known(prompt))
-        assert await gateway.held(prompt) == found[-1]
+        assert await gateway.cached(prompt) == found[-1]
     return found

@@ -1,8 +1,8 @@
-"""What vLLM makes of bodies with Mistral's tokenizer, without an engine: a program for its own python.
+"""vLLM's own tokens of bodies with Mistral's tokenizer, without an engine: a program for vLLM's python.
 
-It reads {"directories": {version: directory, …}, "chats": [body, …],
-"messages": [body, …], "texts": [body, …]} and writes for each
-version the tokens, or null where vLLM refuses; `test_mistral.py` beside it runs it.
+`test_mistral.py` runs it. The program reads {"directories": {version: directory, …}, "chats": [body, …],
+"messages": [body, …], "texts": [body, …]} and writes the tokens for each version, or null where vLLM rejects
+the body.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ def renderer_of(directory: str) -> Any:
 async def tokens_of(made: Awaitable[Any]) -> list[list[int]] | None:
     try:
         answer = await made
-    except Exception as exc:  # noqa: BLE001  its own kinds and its libraries': it answers each with an error
+    except Exception as exc:  # noqa: BLE001  vLLM answers any of them with an error
         print(type(exc).__name__, str(exc)[:300].replace("\n", " "), file=sys.stderr)
         return None
     return [list(each["prompt_token_ids"]) for each in answer] if isinstance(answer, list) else None
 
 
-async def made_of(directory: str, given: dict[str, Any]) -> dict[str, Any]:
+async def tokens_by_kind(directory: str, given: dict[str, Any]) -> dict[str, Any]:
     from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
     from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
@@ -68,10 +68,10 @@ def main() -> None:
     import vllm
 
     given = json.load(sys.stdin)
-    told: dict[str, Any] = {"engine": f"vLLM {vllm.__version__}"}
+    golden: dict[str, Any] = {"engine": f"vLLM {vllm.__version__}"}
     for version, directory in given["directories"].items():
-        told[version] = asyncio.run(made_of(directory, json.loads(json.dumps(given))))
-    print("\n" + json.dumps(told, indent=1))
+        golden[version] = asyncio.run(tokens_by_kind(directory, json.loads(json.dumps(given))))
+    print("\n" + json.dumps(golden, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Makes a small model for the real engine, and once in a while the tokenizer that it shares with ours.
+"""Program that makes a small model for the real engine, and rarely also the tokenizer that all engines share.
 
     make_model.py DIR                    random-weight Llama and the committed tokenizer in DIR
     make_model.py --train-tokenizer OUT  tokenizer.json and tokenizer_config.json, trained again

@@ -1,7 +1,7 @@
 """Prefill and decode on separate engines, joined by NIXL over loopback.
 
-A start costs what one engine's does: all start side by side. The decode workers differ in what they do when
-the blocks do not come: the first fails the request (vLLM's default), the second computes them itself.
+All engines start side by side, in the time of one. The decode workers differ in their reaction to a failed
+transfer: the first fails the request (vLLM's default), the second computes the blocks itself.
 """
 
 import json
@@ -15,7 +15,7 @@ from loadtest.ports import free_port
 from tests.vllm.engine import VllmWorker
 
 NUM_BLOCKS = 600  # of 32 tokens
-TIMEOUT_S = 120.0  # pulls of 0.1 s stall for half a minute, once in a while, on a busy machine
+TIMEOUT_S = 120.0  # on a busy machine a pull of 0.1 s may stall for half a minute
 NUM_TRIES = 10
 SIDE_CHANNEL_PORT = "VLLM_NIXL_SIDE_CHANNEL_PORT"
 
@@ -32,13 +32,13 @@ _numbers = count(1)
 
 @dataclass(frozen=True, slots=True)
 class PdFleet:
-    """One prefill worker and two decode workers of one model."""
+    """A prefill worker and two decode workers of one model."""
 
     prefill: VllmWorker
     failing: VllmWorker
     recomputing: VllmWorker
     first_metrics: list[str] = field(default_factory=list)
-    """What each told before its first request."""
+    """Metrics page of each worker before its first request."""
 
     @property
     def workers(self) -> tuple[VllmWorker, VllmWorker, VllmWorker]:
@@ -49,7 +49,7 @@ class PdFleet:
         return self.failing, self.recomputing
 
     def meet(self) -> "PdFleet":
-        """Each pair's first pull makes a handshake, which may be slow or fail where much else runs."""
+        """Pull once in each pair, for the handshake, which may be slow or fail on a busy machine."""
         for decode in self.decodes:
             for _ in range(NUM_TRIES):
                 body = completion([next(_numbers)] * 40)
@@ -60,14 +60,14 @@ class PdFleet:
         return self
 
     def parameters(self, body: Body, path: str = "/v1/completions") -> Body:
-        """The field for the decode leg of this body, after its prefill leg."""
+        """Send the prefill leg of a body, and return the field for its decode leg."""
         status, answer = post(self.prefill, path, prefill_leg(body))
         assert status == 200, answer
         return {"kv_transfer_params": json.loads(answer)["kv_transfer_params"]}
 
 
 def start_pd(start: Callable[..., VllmWorker]) -> PdFleet:
-    """`start` as in fixture `start_vllm`. The recomputing worker is without developer endpoints."""
+    """A fleet started by the function of `start_vllm`; the recomputing worker has no developer endpoints."""
     fleet = PdFleet(
         start(**_options("kv_producer")),
         start(**_options("kv_consumer")),
@@ -89,7 +89,7 @@ def completion(prompt: Sequence[int], max_tokens: int = 8, **fields: Any) -> Bod
 
 
 def prefill_leg(body: Body) -> Body:
-    """Keeps the blocks, and is answered with transfer parameters."""
+    """Body of the prefill leg: the worker pins the blocks and answers with transfer parameters."""
     ask = {"do_remote_decode": True, "do_remote_prefill": False}
     ask |= dict.fromkeys(("remote_engine_id", "remote_block_ids", "remote_host", "remote_port"))
     kept = {name: value for name, value in body.items() if name != "stream_options"}
@@ -97,7 +97,7 @@ def prefill_leg(body: Body) -> Body:
 
 
 def post(worker: VllmWorker, path: str, body: Body) -> tuple[int, bytes]:
-    """Status and body, errors too."""
+    """Status and body of an answer, also of an error."""
     try:
         return 200, worker.post(path, body, TIMEOUT_S)
     except HTTPError as error:
@@ -106,7 +106,7 @@ def post(worker: VllmWorker, path: str, body: Body) -> tuple[int, bytes]:
 
 
 def _options(role: str, extra_env: Sequence[tuple[str, str]] = (), **config: object) -> dict[str, Any]:
-    """Of one worker; its side channel has a port of its own, which a restart keeps."""
+    """Options of a worker with a side channel on a port of its own, which a restart keeps."""
     transfer = {"kv_connector": "NixlConnector", "kv_role": role, "kv_buffer_device": "cpu"} | config
     port = free_port()
     return {

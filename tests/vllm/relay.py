@@ -1,7 +1,6 @@
-"""Stands between an engine's event sockets and a gateway: batches are lost on the way or come twice, replays
-come late.
+"""Relay between an engine's event sockets and a gateway, which loses or repeats batches and delays replays.
 
-It speaks ZeroMQ on both sides, and the gateway is told of its sockets in place of the engine's.
+The relay speaks ZeroMQ on both sides, and the gateway connects to its sockets in place of the engine's.
 """
 
 import asyncio
@@ -23,8 +22,8 @@ END = (-1).to_bytes(8, "big", signed=True)
 
 
 class Relay:
-    """`num_to_lose` batches from now on do not arrive, later ones `num_copies` times; `num_held` replays were
-    answered, and wait."""
+    """Relay that drops the next `num_to_lose` batches and sends later ones `num_copies` times; `num_held`
+    answers to replay requests wait."""
 
     def __init__(self, worker: VllmWorker) -> None:
         self.num_to_lose = self.num_passed = self.num_held = 0
@@ -39,7 +38,7 @@ class Relay:
         self._router = self._context.socket(zmq.ROUTER)
 
     async def start(self) -> "Relay":
-        """Returns when what the engine says comes through."""
+        """Start, and return when the engine's batches come through."""
         for socket in (self._pub, self._router):
             socket.bind("tcp://127.0.0.1:*")
         self._sub.subscribe(b"")
@@ -83,7 +82,7 @@ class Relay:
             self._tasks.start("relay a replay", self._pass_replay(client, request))
 
     async def _pass_replay(self, client: bytes, request: list[bytes]) -> None:
-        """The engine's answer is of now, whenever it arrives."""
+        """Ask the engine at once, and pass its answer on when replays are released."""
         with self._context.socket(zmq.DEALER) as dealer:
             dealer.connect(self._worker.replay_endpoint)
             await dealer.send_multipart(request)
@@ -103,12 +102,12 @@ def _bound(socket: "zmq.asyncio.Socket") -> str:
 
 @asynccontextmanager
 async def relayed(worker: VllmWorker, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Relay]:
-    """What gateways learn of where engines publish is, while this lasts, the relay."""
+    """A relay in front of a worker: gateways find its sockets as the engine's event sources."""
     relay = Relay(worker)
-    told = Vllm.parse_event_sources
+    parse_event_sources = Vllm.parse_event_sources
 
     def parse(engine: Vllm, body: bytes) -> tuple[EventSource, ...]:
-        return tuple(map(relay.stand_for, told(engine, body)))
+        return tuple(map(relay.stand_for, parse_event_sources(engine, body)))
 
     try:
         await relay.start()

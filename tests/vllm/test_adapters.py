@@ -1,4 +1,4 @@
-"""Adapters that a real vLLM loads and unloads at the gateway's word, and what it answers of itself."""
+"""LoRA adapters that a real vLLM loads and unloads through the gateway's admin API."""
 
 import json
 import urllib.error
@@ -26,7 +26,7 @@ def ask(url: str, method: str, body: object = None) -> tuple[int, dict[str, Any]
             return exc.code, json.load(exc)
 
 
-def test_an_adapter_is_loaded_asked_and_unloaded(
+def test_adapter_is_loaded_served_and_unloaded(
     start_vllm: Callable[..., VllmWorker],
     vllm_model: Path,
     tmp_path: Path,
@@ -39,13 +39,13 @@ def test_an_adapter_is_loaded_asked_and_unloaded(
         "--worker", worker.url, "--tokenizer", str(vllm_model), "--admin-load-adapters"
     ) as gateway:
         at = f"{gateway.admin_url}/admin/adapters"
-        status, told = ask(at, "POST", {"adapter": "missing", "path": str(tmp_path / "missing")})
-        assert (status, told["workers"][0]["is_listed"]) == (502, False)
-        assert "No adapter found for" in told["error"]["message"]
-        status, told = ask(at, "POST", {"adapter": "b", "path": str(path)})
-        (one,) = told["workers"]
-        assert (status, one["is_done"], one["is_listed"]) == (200, True, True)
-        assert one["message"] == "Success: LoRA adapter 'b' added successfully."
+        status, answer = ask(at, "POST", {"adapter": "missing", "path": str(tmp_path / "missing")})
+        assert (status, answer["workers"][0]["is_listed"]) == (502, False)
+        assert "No adapter found for" in answer["error"]["message"]
+        status, answer = ask(at, "POST", {"adapter": "b", "path": str(path)})
+        (result,) = answer["workers"]
+        assert (status, result["is_done"], result["is_listed"]) == (200, True, True)
+        assert result["message"] == "Success: LoRA adapter 'b' added successfully."
         body = {"model": "b", "prompt": [500] * 70, "max_tokens": 2, "temperature": 0}
         status, answer = ask(f"{gateway.url}/v1/completions", "POST", body)
         assert (status, answer["model"]) == (200, "b")
@@ -60,17 +60,19 @@ def test_an_adapter_is_loaded_asked_and_unloaded(
         assert ask(at, "POST", {"adapter": "b", "path": str(path)})[1]["workers"][0]["message"] == (
             "already loaded"
         )
-        status, told = ask(f"{at}/b", "DELETE")
-        assert (status, told["workers"][0]["message"]) == (
+        status, answer = ask(f"{at}/b", "DELETE")
+        assert (status, answer["workers"][0]["message"]) == (
             200,
             "Success: LoRA adapter 'b' removed successfully.",
         )
         wait_until(lambda: ask(f"{gateway.url}/v1/completions", "POST", body)[0] == 404, 5)
 
 
-def test_one_that_was_not_started_for_it_has_no_such_route(vllm_worker: VllmWorker, vllm_model: Path) -> None:
+def test_loading_fails_at_an_engine_without_runtime_adapters(
+    vllm_worker: VllmWorker, vllm_model: Path
+) -> None:
     flags = ("--tokenizer", str(vllm_model), "--admin-load-adapters")
     with GatewayProcess("--worker", vllm_worker.url, *flags) as gateway:
-        status, told = ask(f"{gateway.admin_url}/admin/adapters", "POST", {"adapter": "b", "path": "/x"})
+        status, answer = ask(f"{gateway.admin_url}/admin/adapters", "POST", {"adapter": "b", "path": "/x"})
         assert status == 502
-        assert told["workers"][0]["message"].startswith("no /v1/load_lora_adapter: start the engine with")
+        assert answer["workers"][0]["message"].startswith("no /v1/load_lora_adapter: start the engine with")

@@ -1,4 +1,4 @@
-"""An agent beside the real engine, whose replay buffer reaches back two batches."""
+"""An agent beside a real engine with a replay buffer of two batches."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,7 +21,7 @@ async def until(is_true: Callable[[], object]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_a_gateway_that_starts_late_knows_what_the_agent_knows(
+async def test_gateway_started_late_knows_the_blocks_that_the_agent_knows(
     start_vllm: Callable[..., VllmWorker],
 ) -> None:
     worker = start_vllm(replay_buffer=2, num_gpu_blocks_override=60, max_model_len=1024)
@@ -30,7 +30,7 @@ async def test_a_gateway_that_starts_late_knows_what_the_agent_knows(
     await agent.start()
     try:
         await until(lambda: [member.stream for member in agent.fleet] == [StreamState.EXACT])
-        for i in range(8):  # more than fits: blocks are evicted
+        for i in range(8):  # more than the cache has room for: blocks are evicted
             prompt = [1000 + i, *range(2, 400)]
             await asyncio.to_thread(worker.complete, prompt, max_tokens=40)
         (rank,) = agent.store.ranks.values()

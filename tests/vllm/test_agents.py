@@ -1,6 +1,6 @@
-"""Agents' prompts are the engine's: before its template by its own code, behind it by its render routes.
+"""Prompts of agents equal the engine's: chats by its own conversion code, tokens by its render routes.
 
-python -m tests.vllm.test_agents     writes tests/data/agents.json anew, with the engine's code
+python -m tests.vllm.test_agents     rewrites tests/data/agents.json with the engine's code
 """
 
 import json
@@ -32,17 +32,17 @@ def made_by_engine() -> dict[str, Any]:
     given = json.dumps({"messages": MESSAGES, "responses": RESPONSES, "chats": CHATS})
     command = [str(ENGINE.parent / "python"), str(INSIDE)]
     env = {**os.environ, "VLLM_SYSTEM_START_DATE": "2024-05-01"}
-    done = subprocess.run(command, input=given, capture_output=True, text=True, check=True, env=env)
-    told: dict[str, Any] = json.loads(done.stdout[done.stdout.index("\n{") :])
-    return told
+    process = subprocess.run(command, input=given, capture_output=True, text=True, check=True, env=env)
+    golden: dict[str, Any] = json.loads(process.stdout[process.stdout.index("\n{") :])
+    return golden
 
 
-def test_golden_chats_are_this_engine_s() -> None:
+def test_golden_chats_equal_this_engines_chats() -> None:
     assert made_by_engine() == json.loads(GOLDEN.read_text())
 
 
 @pytest.mark.parametrize("route", ["/v1/messages", "/v1/responses"])
-def test_prompts_have_the_engine_s_tokens(vllm_worker: VllmWorker, route: str) -> None:
+def test_prompts_of_agents_have_the_engines_tokens(vllm_worker: VllmWorker, route: str) -> None:
     prompts = PromptEncoder.load(vllm_worker.model)
     dialect, num_compared = dialect_of(prompts, datetime.now()), 0
     for body in MESSAGES if route == "/v1/messages" else RESPONSES:
@@ -61,12 +61,12 @@ def test_prompts_have_the_engine_s_tokens(vllm_worker: VllmWorker, route: str) -
     assert num_compared >= 10
 
 
-async def test_a_worker_with_its_own_tokenizer_agrees_in_all_probes(vllm_worker: VllmWorker) -> None:
+async def test_worker_with_the_same_tokenizer_passes_all_parity_probes(vllm_worker: VllmWorker) -> None:
     prompts = PromptSource({"m": PromptEncoder.load(vllm_worker.model)}, Metrics())
 
     async def post(path: str, body: object) -> bytes | None:
-        told = ask(vllm_worker.url, path, dict(body))  # type: ignore[call-overload]
-        return None if told is None else json.dumps(told).encode()
+        answer = ask(vllm_worker.url, path, dict(body))  # type: ignore[call-overload]
+        return None if answer is None else json.dumps(answer).encode()
 
     parity = await compare(post, Comparison("m", prompts.tokenize, prompts.decode))
     assert parity.difference is None
@@ -74,9 +74,9 @@ async def test_a_worker_with_its_own_tokenizer_agrees_in_all_probes(vllm_worker:
 
 
 if __name__ == "__main__":
-    told = made_by_engine()
-    parts = [f'"engine": {json.dumps(told.pop("engine"))}']
-    for name, made in told.items():
-        lines = [json.dumps(each, ensure_ascii=False) for each in made]
+    golden = made_by_engine()
+    parts = [f'"engine": {json.dumps(golden.pop("engine"))}']
+    for name, chats in golden.items():
+        lines = [json.dumps(each, ensure_ascii=False) for each in chats]
         parts.append(f'"{name}": [\n' + ",\n".join(lines) + "\n]")
     GOLDEN.write_text("{\n" + ",\n".join(parts) + "\n}\n")

@@ -1,4 +1,4 @@
-"""Why real vLLM computes again: the causes and new text against its own `prompt_tokens_by_source`."""
+"""Cache loss at a real vLLM: causes and new text add up to its own `prompt_tokens_by_source`."""
 
 import random
 import re
@@ -14,24 +14,26 @@ COMPUTED = re.compile(r'vllm:prompt_tokens_by_source_total{[^}]*source="local_co
 
 
 def computed(worker: VllmWorker) -> int:
-    """Prompt tokens, by the engine."""
+    """Prompt tokens that the engine computed, by its own metric."""
     return int(sum(map(float, COMPUTED.findall(worker.get("/metrics").decode()))))
 
 
 def losses(gateway: GatewayProcess) -> dict[str, int]:
-    """Tokens by cause, with those that were new; all that was computed is among them."""
-    told: dict[str, Any] = gateway.admin("/admin/cache-loss")
-    causes = {cause["id"]: cause["recomputed_tokens"] for cause in told["causes"]}
-    assert told["unexplained_tokens"] == 0
-    assert sum(causes.values()) + told["new_tokens"] == told["computed_tokens"]
-    return causes | {"new": told["new_tokens"], "computed": told["computed_tokens"]}
+    """Tokens by cause, with those of new text; together they are all computed tokens."""
+    report: dict[str, Any] = gateway.admin("/admin/cache-loss")
+    causes = {cause["id"]: cause["recomputed_tokens"] for cause in report["causes"]}
+    assert report["unexplained_tokens"] == 0
+    assert sum(causes.values()) + report["new_tokens"] == report["computed_tokens"]
+    return causes | {"new": report["new_tokens"], "computed": report["computed_tokens"]}
 
 
 def ask(gateway: GatewayProcess, system: str, user: str = "Now?", **more: Any) -> None:
     chat(gateway, [{"role": "system", "content": system}, {"role": "user", "content": user}], extra_body=more)
 
 
-def test_causes_add_up_to_what_the_engine_computed(vllm_small: VllmWorker, vllm_model: Path) -> None:
+def test_causes_of_cache_loss_add_up_to_the_engines_computed_tokens(
+    vllm_small: VllmWorker, vllm_model: Path
+) -> None:
     before = computed(vllm_small)
     flags = "--worker", vllm_small.url, "--tokenizer", str(vllm_model), "--expose-headers"
     with GatewayProcess(*flags) as gateway:
@@ -42,7 +44,7 @@ def test_causes_add_up_to_what_the_engine_computed(vllm_small: VllmWorker, vllm_
         ask(gateway, text("salted", 150))
         settle(gateway)
         ask(gateway, text("salted", 150), cache_salt="s")
-        for seed in range(8):  # more than it can hold
+        for seed in range(8):  # more than the cache has room for
             ask(gateway, text(f"system {seed}", 150))
         settle(gateway)
         rng = random.Random(1)
@@ -50,7 +52,7 @@ def test_causes_add_up_to_what_the_engine_computed(vllm_small: VllmWorker, vllm_
             ask(gateway, text(f"system {rng.randrange(8)}", 150), text(f"{rng.random()}", 20))
         settle(gateway)
         wait_until(lambda: losses(gateway)["computed"] == computed(vllm_small) - before, 20)
-        told = losses(gateway)
-        assert all(told[cause] > 100 for cause in ("evicted", "broken_prefix", "other_salt"))
+        by_cause = losses(gateway)
+        assert all(by_cause[cause] > 100 for cause in ("evicted", "broken_prefix", "other_salt"))
         (broken,) = [w["broken"] for w in gateway.admin("/admin/cache-loss")["worst"] if "broken" in w]
         assert (broken["message"], broken["role"], broken["kind"]) == (0, "system", "date or time")

@@ -1,4 +1,4 @@
-"""The SDKs that applications use, direct before a real engine and through the gateway: answers are equal."""
+"""SDKs of applications, directly at a real engine and through the gateway: answers are equal."""
 
 import asyncio
 from collections.abc import Iterator
@@ -36,30 +36,32 @@ def gateway(vllm_worker: VllmWorker, vllm_model: Path) -> Iterator[GatewayProces
 
 
 @pytest.mark.parametrize(("kind", "name"), CALLS, ids=[f"{kind}: {name}" for kind, name in CALLS])
-def test_a_call_is_answered_alike(
+def test_calls_through_the_gateway_have_the_engines_answers(
     vllm_worker: VllmWorker, gateway: GatewayProcess, kind: str, name: str
 ) -> None:
     assert difference(vllm_worker.url, gateway.url, kind, name) is None
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
-def test_streams_side_by_side_have_the_same_events(
+def test_concurrent_streams_through_the_gateway_have_the_engines_events(
     vllm_worker: VllmWorker, gateway: GatewayProcess, kind: str
 ) -> None:
     direct = asyncio.run(ask_async(vllm_worker.url, kind))
     assert direct == asyncio.run(ask_async(gateway.url, kind)) and len(direct) == 4
 
 
-def test_a_coding_agents_loop_of_tools_is_the_same(vllm_worker: VllmWorker, gateway: GatewayProcess) -> None:
-    """Each turn sends all before it; what it did, and what came of it, is given, as in a transcript."""
-    _loop(vllm_worker.url)  # what is cached is told: the engine has seen it all by then
+def test_tool_loop_of_a_coding_agent_has_the_engines_events(
+    vllm_worker: VllmWorker, gateway: GatewayProcess
+) -> None:
+    """Each turn sends all turns before it, with scripted tool calls and their results."""
+    _loop(vllm_worker.url)  # warms the engine, which reports cached tokens
     direct, through = _loop(vllm_worker.url), _loop(gateway.url)
     assert len(direct) == len(STEPS) + 1
     assert direct == through
 
 
 def _loop(url: str) -> list[Any]:
-    told: list[Any] = []
+    streams: list[Any] = []
     messages: list[dict[str, Any]] = [{"role": "user", "content": "The tests of the river fail. Mend it."}]
     with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=120) as client:
         for number in range(len(STEPS) + 1):
@@ -72,13 +74,13 @@ def _loop(url: str) -> list[Any]:
                 extra_body={"temperature": 0},
                 stream=True,
             )
-            told.append(plain(list(stream)))
+            streams.append(plain(list(stream)))
             if number < len(STEPS):
-                name, asked, came = STEPS[number]
-                use = {"type": "tool_use", "id": f"toolu_{number}", "name": name, "input": asked}
-                result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": came}
+                name, arguments, output = STEPS[number]
+                use = {"type": "tool_use", "id": f"toolu_{number}", "name": name, "input": arguments}
+                result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": output}
                 messages += [
                     {"role": "assistant", "content": [{"type": "text", "text": "I look."}, use]},
                     {"role": "user", "content": [result]},
                 ]
-    return told
+    return streams

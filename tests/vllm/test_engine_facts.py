@@ -1,4 +1,4 @@
-"""What the gateway takes for granted of vLLM, proved on the real engine through our adapter.
+"""Facts about vLLM that the gateway relies on, proved on the real engine through kvgate's adapter.
 
 The worker is shared: each test has prompts of its own, and the last one restarts the engine.
 """
@@ -23,7 +23,7 @@ _seeds = count(1)
 
 
 def new_prompt(num_tokens: int) -> list[int]:
-    """Token ids that no other prompt of this run starts with."""
+    """Token ids that share no prefix with another prompt of this run."""
     seed = next(_seeds)
     return [100 + (seed * 331 + i * 7) % 8000 for i in range(num_tokens)]
 
@@ -109,7 +109,7 @@ def test_full_blocks_of_prompt_and_output_are_published(listener: Listener) -> N
     assert first.dp_rank == 0
 
 
-def test_a_replay_returns_what_was_published(listener: Listener) -> None:
+def test_replay_returns_the_published_batches(listener: Listener) -> None:
     listener.stored(new_prompt(40))
     replay = listener.replay()
     assert [batch.seq for batch in replay] == list(range(len(replay)))
@@ -118,7 +118,7 @@ def test_a_replay_returns_what_was_published(listener: Listener) -> None:
     assert listener.replay(replay[-1].seq + 1) == []
 
 
-def test_a_salt_is_an_extra_key_of_the_first_block_only(listener: Listener) -> None:
+def test_salt_is_an_extra_key_of_the_first_block_only(listener: Listener) -> None:
     prompt = new_prompt(2 * BLOCK + 1)
     plain = listener.stored(prompt)
     salted = listener.stored(prompt, cache_salt="tenant-a")
@@ -128,7 +128,7 @@ def test_a_salt_is_an_extra_key_of_the_first_block_only(listener: Listener) -> N
     assert set(salted.engine_hashes).isdisjoint(plain.engine_hashes)
 
 
-def test_an_adapter_is_an_extra_key_of_each_block_before_the_salt(listener: Listener) -> None:
+def test_adapter_is_an_extra_key_of_each_block_before_the_salt(listener: Listener) -> None:
     prompt = new_prompt(2 * BLOCK + 1)
     plain = listener.stored(prompt)
     adapted = listener.stored(prompt, model="adapter-a")
@@ -139,13 +139,13 @@ def test_an_adapter_is_an_extra_key_of_each_block_before_the_salt(listener: List
 
 
 @pytest.mark.parametrize("num_tokens", [2 * BLOCK - 1, 2 * BLOCK, 2 * BLOCK + 1])
-def test_a_hit_leaves_at_least_one_token_to_compute(listener: Listener, num_tokens: int) -> None:
+def test_hit_leaves_at_least_one_token_to_compute(listener: Listener, num_tokens: int) -> None:
     prompt = new_prompt(num_tokens)
     run = listener.stored(prompt)
     assert cached_tokens(listener.worker.complete(prompt)) == (num_tokens - 1) // BLOCK * BLOCK
-    if num_tokens == 2 * BLOCK:  # its last block is computed, and published, once more
-        again = listener.receive()
-        assert again and again.events == [
+    if num_tokens == 2 * BLOCK:  # the last block is computed and published once more
+        second = listener.receive()
+        assert second and second.events == [
             BlocksStored(
                 run.engine_hashes[1:],
                 run.engine_hashes[0],
@@ -156,10 +156,12 @@ def test_a_hit_leaves_at_least_one_token_to_compute(listener: Listener, num_toke
         ]
 
 
-def test_a_pure_hit_is_announced_only_in_full_report_mode(listener: Listener) -> None:
+def test_pure_hit_is_announced_only_in_full_report_mode(listener: Listener) -> None:
     prompt = new_prompt(2 * BLOCK + 1)
     run = listener.stored(prompt)
-    listener.worker.complete(prompt, kv_cache_report_mode="full")  # in the body itself it means nothing
+    listener.worker.complete(
+        prompt, kv_cache_report_mode="full"
+    )  # the field has no effect in the body itself
     listener.worker.complete(prompt)
     assert listener.stored(prompt, vllm_xargs={"kv_cache_report_mode": "full"}) == run
 
@@ -168,12 +170,12 @@ def test_prompt_logprobs_read_no_cache_and_store_the_same_hashes_again(listener:
     prompt = new_prompt(2 * BLOCK + 1)
     run = listener.stored(prompt)
     answer = listener.worker.complete(prompt, prompt_logprobs=1)
-    again = listener.receive()
+    second = listener.receive()
     assert cached_tokens(answer) == 0
-    assert again and again.events == [run]
+    assert second and second.events == [run]
 
 
-def test_a_reset_is_published_with_the_next_step(listener: Listener) -> None:
+def test_reset_is_published_with_the_next_step(listener: Listener) -> None:
     prompt = new_prompt(BLOCK + 1)
     run = listener.stored(prompt)
     listener.worker.post("/reset_prefix_cache")
@@ -187,7 +189,7 @@ def test_a_reset_is_published_with_the_next_step(listener: Listener) -> None:
 # HTTP -------------------------------------------------------------------------------------------
 
 
-def test_event_sources_name_the_sockets(vllm_worker: VllmWorker) -> None:
+def test_event_sources_list_the_engines_sockets(vllm_worker: VllmWorker) -> None:
     assert VLLM.paths.event_sources
     (source,) = VLLM.parse_event_sources(vllm_worker.get(VLLM.paths.event_sources))
     assert source.dp_rank == 0
@@ -196,7 +198,7 @@ def test_event_sources_name_the_sockets(vllm_worker: VllmWorker) -> None:
     assert source.topic == vllm_worker.topic
 
 
-def test_metrics_tell_the_cache_and_the_start(vllm_worker: VllmWorker) -> None:
+def test_metrics_report_cache_size_and_start_time(vllm_worker: VllmWorker) -> None:
     found = metrics(vllm_worker)
     assert found.block_size == BLOCK
     assert found.num_gpu_blocks and found.kv_cache_size_tokens == found.num_gpu_blocks * BLOCK
@@ -204,7 +206,7 @@ def test_metrics_tell_the_cache_and_the_start(vllm_worker: VllmWorker) -> None:
     assert (found.num_requests_running, found.num_requests_waiting) == (0, 0)
 
 
-def test_models_and_version(vllm_worker: VllmWorker) -> None:
+def test_models_and_version_are_parsed(vllm_worker: VllmWorker) -> None:
     model, adapter = VLLM.parse_models(vllm_worker.get(VLLM.paths.models))
     (_, adapter_path), *_ = vllm_worker.options.lora
     assert model == ModelInfo("m", root=str(vllm_worker.model), parent=None, max_model_len=8192)
@@ -213,17 +215,17 @@ def test_models_and_version(vllm_worker: VllmWorker) -> None:
     assert VLLM.parse_version(vllm_worker.get(VLLM.paths.version)).startswith("0.")
 
 
-# restart: the last test, for it empties the shared worker's cache -------------------------------
+# restart: the last test, since it empties the shared worker's cache------------------------------
 
 
-def test_a_restarted_engine_starts_at_0_with_an_empty_cache(listener: Listener) -> None:
+def test_restarted_engine_starts_at_sequence_number_0_with_an_empty_cache(listener: Listener) -> None:
     worker = listener.worker
     prompt = new_prompt(2 * BLOCK + 1)
     run = listener.stored(prompt)
     before = metrics(worker).start_time_s
     worker.kill()
-    # ZeroMQ reconnects by itself, but repeats the subscription only when the socket is looked at
-    # after the disconnection: a subscriber that nobody polls would miss the first batches.
+    # ZeroMQ reconnects by itself, but repeats the subscription only when the socket is polled
+    # after the disconnection: a subscriber that is not polled would miss the first batches.
     assert listener.receive(timeout_s=0.5) is None
     worker.start().wait_ready()
     answer = worker.complete(prompt)
@@ -234,8 +236,8 @@ def test_a_restarted_engine_starts_at_0_with_an_empty_cache(listener: Listener) 
     assert before and after and after > before
 
 
-def test_a_killed_engine_leaves_no_process(start_vllm: Callable[..., VllmWorker]) -> None:
-    """Not even one that was killed while it started; the rest of this folder relies on it."""
+def test_killed_engine_leaves_no_process(start_vllm: Callable[..., VllmWorker]) -> None:
+    """An engine killed during its start leaves none either; other tests of this folder rely on it."""
     worker = start_vllm()
     assert worker.living_pids()
     pid = worker.living_pids()[0]

@@ -1,6 +1,8 @@
-"""The table of request fields, held against all request classes of the vLLM that is installed: a field that
-nobody has judged fails here (`gateway/core/requests/field_judgement.py`), and so does a header that
-steers."""
+"""Request fields and headers of the installed vLLM: each must have a judgement.
+
+Judgements of fields are in `gateway/core/requests/field_judgement.py`, steering headers in
+`gateway/http/headers.py`.
+"""
 
 import json
 import re
@@ -28,7 +30,7 @@ for path in sorted(root.rglob("*.py")):
     name = ".".join(("vllm.entrypoints", *path.relative_to(root).with_suffix("").parts))
     try:
         module = importlib.import_module(name)
-    except ModuleNotFoundError as exc:  # an optional dependency: its routes are not there either
+    except ModuleNotFoundError as exc:  # an optional dependency: its routes are missing too
         found["missing:" + name] = [str(exc.name)]
         continue
     for each in vars(module).values():
@@ -50,18 +52,18 @@ HARMLESS_HEADERS = {
     "authorization", "content-type", "endpoint-load-metrics-format", "metrics_format", "x-session-id",
     "x-request-id",
 }  # fmt: skip
-"""Of the sender's own request: a label in KV events, the form of its answer."""
+"""Headers that change the client's own request only: labels in KV events, the form of its answer."""
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, dict[str, list[str]]]:
+def engine_fields() -> dict[str, dict[str, list[str]]]:
     done = subprocess.run([PYTHON, "-c", LIST], capture_output=True, text=True, check=True)
     found: dict[str, dict[str, list[str]]] = json.loads(done.stdout.rpartition("RESULT")[2])
     return found
 
 
-def test_every_field_is_judged(told: dict[str, dict[str, list[str]]]) -> None:
-    requests = {name: fields for name, fields in told["classes"].items() if REQUEST.search(name)}
+def test_every_request_field_of_the_engine_is_judged(engine_fields: dict[str, dict[str, list[str]]]) -> None:
+    requests = {name: fields for name, fields in engine_fields["classes"].items() if REQUEST.search(name)}
     for known in ("ChatCompletionRequest", "CompletionRequest", "ResponsesRequest", "TranscriptionRequest"):
         assert any(name.endswith(":" + known) for name in requests), f"where is {known} now?"
     assert len(requests) > 25
@@ -71,7 +73,7 @@ def test_every_field_is_judged(told: dict[str, dict[str, list[str]]]) -> None:
     assert {name: fields for name, fields in unjudged.items() if fields} == {}
 
 
-def test_every_header_that_the_engine_reads_is_judged(told: dict[str, dict[str, list[str]]]) -> None:
-    headers = {name.lower() for name in told["headers"]}
+def test_every_header_that_the_engine_reads_is_judged(engine_fields: dict[str, dict[str, list[str]]]) -> None:
+    headers = {name.lower() for name in engine_fields["headers"]}
     assert {"x-data-parallel-rank", "x-vllm-priority"} <= headers
     assert headers - HARMLESS_HEADERS <= {name.decode() for name in STEERING}

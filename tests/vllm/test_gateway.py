@@ -1,6 +1,6 @@
-"""The gateway before two real vLLM workers, as users have it: the process, the openai client, kill -9.
+"""The gateway process before two real vLLM workers, used through OpenAI's client, and SIGKILL of a worker.
 
-What the engine reports is the judge: `cached_tokens` of each answer against what was predicted.
+The reference is the engine's own report: `cached_tokens` of each answer, compared with the prediction.
 """
 
 import json
@@ -45,8 +45,8 @@ def text(seed: str, num_words: int = 120) -> str:
     return " ".join(rng.choice(WORDS) for _ in range(num_words))
 
 
-class Told:
-    """What one answer said: who answered, what was predicted, what the engine reports."""
+class Answer:
+    """An answer with its worker, the predicted tokens and the cached tokens that the engine reports."""
 
     def __init__(self, raw: Any) -> None:
         self.answer = raw.parse()
@@ -57,21 +57,21 @@ class Told:
         self.text = self.answer.choices[0].message.content
 
 
-def chat(gateway: GatewayProcess, messages: list[Any], **extra: Any) -> Told:
+def chat(gateway: GatewayProcess, messages: list[Any], **extra: Any) -> Answer:
     raw = client(gateway).chat.completions.with_raw_response.create(
         model="m", messages=messages, max_tokens=8, temperature=0, **extra
     )
-    return Told(raw)
+    return Answer(raw)
 
 
 def settle(gateway: GatewayProcess) -> None:
-    """Events are in, and our own short-lived assumptions are gone: the index alone answers."""
+    """Wait until assumed blocks have expired, so that predictions come from events alone."""
     wait_until(lambda: all(w["assumed_blocks"] == 0 for w in index(gateway)), 10)
 
 
 def index(gateway: GatewayProcess) -> list[dict[str, Any]]:
     workers: list[dict[str, Any]] = gateway.admin("/admin/index")["workers"]
-    # An overlap lookup expires what is due; a request for a tiny prompt is the cheapest.
+    # A lookup expires assumed blocks that are due; a request with a tiny prompt is the cheapest one.
     post(gateway.url, "/v1/completions", {"model": "m", "prompt": [1], "max_tokens": 1})
     return workers
 
@@ -80,16 +80,16 @@ def post(url: str, path: str, body: object) -> dict[str, Any]:
     data = json.dumps(body).encode()
     ask = urllib.request.Request(url + path, data, {"content-type": "application/json"})
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(ask, timeout=120) as answer:
-        told: dict[str, Any] = json.load(answer)
-        return told
+        completion: dict[str, Any] = json.load(answer)
+        return completion
 
 
-def test_both_workers_are_known_exactly(gateway: GatewayProcess) -> None:
+def test_streams_of_both_workers_are_exact(gateway: GatewayProcess) -> None:
     wait_until(lambda: gateway.streams() == ["exact", "exact"], 20)
     assert [m.id for m in client(gateway).models.list()] == ["m"]
 
 
-def test_the_second_turn_goes_where_the_first_went_and_its_hit_is_predicted(gateway: GatewayProcess) -> None:
+def test_second_turn_goes_to_the_first_turns_worker_and_its_hit_is_predicted(gateway: GatewayProcess) -> None:
     for seed in range(6):
         messages = [
             {"role": "system", "content": text(f"system {seed}")},
@@ -111,7 +111,7 @@ def test_the_second_turn_goes_where_the_first_went_and_its_hit_is_predicted(gate
         assert {c["worker"] for c in record["candidates"]} == set(gateway.worker_ids())
 
 
-def test_streams_completions_and_ids_are_predicted_too(gateway: GatewayProcess) -> None:
+def test_hits_of_streams_and_token_ids_are_predicted(gateway: GatewayProcess) -> None:
     ids = [random.Random("ids").randrange(100, 8000) for _ in range(200)]
     body = {"model": "m", "prompt": ids, "max_tokens": 4, "temperature": 0}
     raw = client(gateway).completions.with_raw_response.create(**body)
@@ -125,7 +125,7 @@ def test_streams_completions_and_ids_are_predicted_too(gateway: GatewayProcess) 
     assert usage.prompt_tokens_details.cached_tokens == int(stream.headers["x-kvgate-overlap-tokens"]) == 192
 
 
-def test_salted_prompts_do_not_share(gateway: GatewayProcess) -> None:
+def test_salted_prompts_share_no_prefix(gateway: GatewayProcess) -> None:
     messages = [{"role": "user", "content": text("salted", 150)}]
     plain = chat(gateway, messages)
     settle(gateway)
@@ -139,7 +139,7 @@ def test_salted_prompts_do_not_share(gateway: GatewayProcess) -> None:
 
 
 def streamed(url: str, path: str, body: dict[str, Any]) -> bytes:
-    """A stream as it came, without what differs from one request to the next."""
+    """Bytes of a stream, without the fields that differ from request to request."""
     data = json.dumps(body | {"model": "m", "stream": True, "max_tokens": 6, "temperature": 0}).encode()
     ask = urllib.request.Request(url + path, data, {"content-type": "application/json"})
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(ask, timeout=120) as answer:
@@ -155,11 +155,11 @@ def streamed(url: str, path: str, body: dict[str, Any]) -> bytes:
         ("/v1/completions", {"prompt": "once upon", "echo": True, "logprobs": 1}),
     ],
 )
-def test_a_stream_that_was_asked_for_usage_looks_as_one_that_was_not(
+def test_stream_with_injected_usage_equals_the_engines_own_stream(
     vllm_pair: Pair, vllm_model: Path, path: str, body: dict[str, Any]
 ) -> None:
     with started(vllm_pair[:1] * 2, vllm_model, "--usage-injection", "all") as process:
-        for _ in range(NUM_TRIES):  # an engine whose server is late puts two tokens into one event
+        for _ in range(NUM_TRIES):  # a slow API server of the engine puts two tokens into one event
             plain = streamed(vllm_pair[0].url, path, body)
             asked = streamed(process.url, path, body)
             if asked == plain:
@@ -170,7 +170,7 @@ def test_a_stream_that_was_asked_for_usage_looks_as_one_that_was_not(
     assert worker["verified"]["prompt_tokens"] == "agree"
 
 
-def test_predictions_tokens_and_counters_agree_with_the_engines_own(
+def test_tokens_and_counters_agree_with_the_engines_own(
     gateway: GatewayProcess,
 ) -> None:
     for i in range(3):
@@ -181,20 +181,22 @@ def test_predictions_tokens_and_counters_agree_with_the_engines_own(
         assert worker["mispredictions"]["tokens_differ"] == worker["mispredictions"]["not_reported"] == 0
 
     def is_counted() -> bool:
-        told = gateway.admin("/admin/verify")["workers"]
-        return bool(told) and all(
-            w["engine"]["prompt_tokens"] >= w["sent"]["sent_prompt_tokens"] > 0 for w in told
+        workers = gateway.admin("/admin/verify")["workers"]
+        return bool(workers) and all(
+            w["engine"]["prompt_tokens"] >= w["sent"]["sent_prompt_tokens"] > 0 for w in workers
         )
 
     wait_until(is_counted, 10)
 
 
-def test_a_prompt_longer_than_the_model_gets_the_engines_own_answer(gateway: GatewayProcess) -> None:
+def test_too_long_prompt_gets_the_engines_own_error(gateway: GatewayProcess) -> None:
     with pytest.raises(openai.BadRequestError, match="context length"):
         client(gateway).completions.create(model="m", prompt=[5] * 9000, max_tokens=1)
 
 
-def test_a_client_that_leaves_stops_the_engine(gateway: GatewayProcess, vllm_pair: Pair) -> None:
+def test_disconnect_of_a_client_stops_its_request_in_the_engine(
+    gateway: GatewayProcess, vllm_pair: Pair
+) -> None:
     stream = client(gateway).completions.create(
         model="m", prompt="once", max_tokens=4000, stream=True, extra_body={"ignore_eos": True}
     )
@@ -210,7 +212,7 @@ def num_running(worker: VllmWorker) -> float:
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
 
-def test_after_a_restart_of_the_gateway_replay_restores_the_index(vllm_pair: Pair, vllm_model: Path) -> None:
+def test_replay_restores_the_index_after_a_restart_of_the_gateway(vllm_pair: Pair, vllm_model: Path) -> None:
     messages = [{"role": "user", "content": text("restart", 200)}]
     with started(vllm_pair, vllm_model) as before:
         wait_until(lambda: before.streams() == ["exact", "exact"], 20)
@@ -222,7 +224,7 @@ def test_after_a_restart_of_the_gateway_replay_restores_the_index(vllm_pair: Pai
         assert second.predicted == second.cached > 0
 
 
-def test_after_kill_9_the_blocks_are_forgotten_and_no_request_is_lost(
+def test_killed_engine_loses_no_request_and_its_blocks_are_forgotten(
     gateway: GatewayProcess, vllm_pair: Pair
 ) -> None:
     messages = [{"role": "user", "content": text("killed", 200)}]
@@ -233,8 +235,8 @@ def test_after_kill_9_the_blocks_are_forgotten_and_no_request_is_lost(
         going = [pool.submit(chat, gateway, [{"role": "user", "content": text(f"k{i}")}]) for i in range(24)]
         victim.kill()
         going += [pool.submit(chat, gateway, messages) for _ in range(4)]
-        told = [future.result() for future in going]
-    assert all(t.text is not None for t in told)
+        answers = [future.result() for future in going]
+    assert all(answer.text is not None for answer in answers)
     victim.start().wait_ready()
     wait_until(lambda: gateway.streams() == ["exact", "exact"], 30)
     restarted = next(w for w in index(gateway) if w["worker"] == first.worker)
@@ -244,7 +246,7 @@ def test_after_kill_9_the_blocks_are_forgotten_and_no_request_is_lost(
     assert after.predicted == after.cached
 
 
-def test_without_a_tokenizer_the_worker_is_asked(vllm_pair: Pair, tmp_path: Path) -> None:
+def test_worker_tokenizes_where_the_gateway_has_no_tokenizer(vllm_pair: Pair, tmp_path: Path) -> None:
     (file := tmp_path / "kvgate.toml").write_text('[models.m]\nrenderer = "worker"\n')
     workers = [flag for worker in vllm_pair for flag in ("--worker", worker.url)]
     flags = ("--config", str(file), "--expose-headers", "KVGATE_TOKENIZER_TIMEOUT_S=5")
@@ -258,6 +260,6 @@ def test_without_a_tokenizer_the_worker_is_asked(vllm_pair: Pair, tmp_path: Path
         assert 'kvgate_prompts_total{source="worker"}' in asking.metrics()
 
 
-def test_check_says_exact_and_verified(vllm_pair: Pair, vllm_model: Path) -> None:
+def test_check_reports_exact_and_verified(vllm_pair: Pair, vllm_model: Path) -> None:
     out = GatewayProcess.check("--worker", vllm_pair[0].url, "--tokenizer", str(vllm_model))
     assert "exact and verified" in out

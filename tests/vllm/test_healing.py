@@ -1,7 +1,7 @@
-"""A gateway before the real engine, warm, whose replay buffer reaches back two batches.
+"""Recovery of BLIND streams at a warm real engine with a replay buffer of two batches.
 
-One engine, with an adapter and few blocks, plays the stories that need such a buffer. The engine itself
-says what it holds: a probe request's `cached_tokens`.
+All tests share the engine, which has an adapter and few blocks. The reference is the engine's own report,
+`cached_tokens` of a request sent to it.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ GOAL = 2
 
 
 @pytest.fixture(scope="module")
-def short(
+def short_buffer(
     vllm_model: Path, tmp_path_factory: pytest.TempPathFactory, start_module_vllm: Callable[..., VllmWorker]
 ) -> Iterator[VllmWorker]:
     lora = [("adapter-a", make_adapter(tmp_path_factory.mktemp("lora") / "adapter-a"))]
@@ -37,16 +37,20 @@ def short(
 
 @pytest.fixture(params=["announcing", "older"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """As 0.32 is, and as if it were a version before announcements."""
+    """The engine's version as it is, which announces hits, and as if it were older and announced none."""
     if request.param == "older":
         monkeypatch.setattr(Vllm, "reports_from", None)
     return str(request.param)
 
 
-async def test_from_the_start_copies_and_evictions_come_to_what_the_engine_holds(short: VllmWorker) -> None:
-    """First in this module, so that the engine's first batch is heard: prompts asked at once are stored
-    twice, tails are evicted first, and each copy is removed under the same hash."""
-    async with late(short, StreamState.EXACT) as gateway:
+async def test_index_from_the_engines_start_is_exact_after_copies_and_evictions(
+    short_buffer: VllmWorker,
+) -> None:
+    """Concurrent equal prompts are stored twice, tails evicted first, each copy removed by the same hash.
+
+    The test is the first one of this module, so that the gateway receives the engine's first batch.
+    """
+    async with late(short_buffer, StreamState.EXACT) as gateway:
         prompts = [new_ids(f"start {i}", 400) for i in range(14)]
         twice = [each for prompt in prompts for each in (prompt, prompt)]
         await asyncio.gather(*map(gateway.ask, twice))
@@ -56,11 +60,11 @@ async def test_from_the_start_copies_and_evictions_come_to_what_the_engine_holds
         await index_is_true(gateway, prompts)
 
 
-async def test_each_hot_prefix_is_known_after_two_requests(short: VllmWorker, kind: str) -> None:
+async def test_each_hot_prefix_is_known_after_two_requests(short_buffer: VllmWorker, kind: str) -> None:
     hot = [new_ids(f"{kind} {i}", 320) for i in range(4)]
-    await warm(short, *hot, *[new_ids(f"{kind} other {i}", 64) for i in range(3)])
+    await warm(short_buffer, *hot, *[new_ids(f"{kind} other {i}", 64) for i in range(3)])
     needed: list[int] = []
-    async with late(short) as gateway:
+    async with late(short_buffer) as gateway:
         for i, prefix in enumerate(hot):
             for num in range(1, 6):
                 question = [*prefix, *new_ids(f"{kind} question {i} {num}", 70)]
@@ -79,11 +83,13 @@ async def test_each_hot_prefix_is_known_after_two_requests(short: VllmWorker, ki
     assert 1 < max(needed) <= GOAL
 
 
-async def test_what_hangs_on_an_old_prefix_is_known_under_its_own_name(short: VllmWorker, kind: str) -> None:
-    """An unknown parent: its children are placed, and when the engine evicts them they are forgotten."""
+async def test_blocks_behind_an_old_prefix_are_known_by_engine_hash(
+    short_buffer: VllmWorker, kind: str
+) -> None:
+    """Blocks behind an unknown parent are located, and forgotten when the engine evicts them."""
     hot = new_ids(f"{kind} parent", 160)
-    await warm(short, hot, *[new_ids(f"{kind} parent {i}", 64) for i in range(3)])
-    async with late(short) as gateway:
+    await warm(short_buffer, hot, *[new_ids(f"{kind} parent {i}", 64) for i in range(3)])
+    async with late(short_buffer) as gateway:
         first = [*hot, *new_ids(f"{kind} child", 96)]
         assert (await gateway.ask(first))[1] == 160
         await gateway.until(lambda: gateway.known(first) == 256)
@@ -98,42 +104,46 @@ async def test_what_hangs_on_an_old_prefix_is_known_under_its_own_name(short: Vl
         child = gateway.hashes(second)[5:]
         assert not any(block in recovery.proofs for block in child)
         index = gateway.gateway.index
-        for i in range(12):  # more than fits
-            await warm(short, new_ids(f"{kind} flood {i}", 960))
+        for i in range(12):  # more than the cache has room for
+            await warm(short_buffer, new_ids(f"{kind} flood {i}", 960))
         await gateway.until(lambda: not set(child) & set(index.blocks(gateway.id)))
-        assert await gateway.held(second) < 160
+        assert await gateway.cached(second) < 160
 
 
-async def test_an_adapter_and_a_salt_never_share_with_the_base(short: VllmWorker, kind: str) -> None:
+async def test_adapters_and_salts_share_no_prefix_with_the_base_model(
+    short_buffer: VllmWorker, kind: str
+) -> None:
     prompt = new_ids(f"{kind} spaces", 200)
-    ways: list[dict[str, Any]] = [
+    variants: list[dict[str, Any]] = [
         {},
         {"cache_salt": "s"},
         {"model": "adapter-a"},
         {"model": "adapter-a", "cache_salt": "s"},
     ]
-    for way in ways[::2]:
-        await warm(short, prompt, **way)
-    await warm(short, *[new_ids(f"{kind} spaces {i}", 64) for i in range(3)])
-    async with late(short) as gateway:
-        for i, way in enumerate(ways):
-            adapter = "adapter-a" if "model" in way else None
-            predicted, cached = await gateway.ask([*prompt, 9], **way)
+    for variant in variants[::2]:
+        await warm(short_buffer, prompt, **variant)
+    await warm(short_buffer, *[new_ids(f"{kind} spaces {i}", 64) for i in range(3)])
+    async with late(short_buffer) as gateway:
+        for i, variant in enumerate(variants):
+            adapter = "adapter-a" if "model" in variant else None
+            predicted, cached = await gateway.ask([*prompt, 9], **variant)
             assert (predicted, cached) == (0, 0 if i % 2 else 192)
             await gateway.until(
-                lambda adapter=adapter, way=way: gateway.known(prompt, adapter, way.get("cache_salt")) == 192
+                lambda adapter=adapter, variant=variant: (
+                    gateway.known(prompt, adapter, variant.get("cache_salt")) == 192
+                )
             )
-            predicted, cached = await gateway.ask([*prompt, 9], **way)
+            predicted, cached = await gateway.ask([*prompt, 9], **variant)
             assert predicted == cached == 192
-        for way in ways:
-            assert await gateway.held(prompt, **way) == 192
+        for variant in variants:
+            assert await gateway.cached(prompt, **variant) == 192
 
 
-async def test_a_reset_ends_it_and_then_all_is_exact(short: VllmWorker) -> None:
-    await warm(short, new_ids("before", 200), *[new_ids(f"before {i}", 64) for i in range(3)])
-    async with late(short) as gateway:
+async def test_reset_of_the_engines_cache_makes_the_stream_exact(short_buffer: VllmWorker) -> None:
+    await warm(short_buffer, new_ids("before", 200), *[new_ids(f"before {i}", 64) for i in range(3)])
+    async with late(short_buffer) as gateway:
         assert (await gateway.ask([*new_ids("before", 200), 1]))[1] == 192
-        await asyncio.to_thread(short.post, "/reset_prefix_cache")
+        await asyncio.to_thread(short_buffer.post, "/reset_prefix_cache")
         await gateway.ask([1, 2, 3])  # a reset is published with the next step
         await gateway.until(lambda: gateway.member.stream is StreamState.EXACT)
         applied = gateway.gateway.index.applied(gateway.id)

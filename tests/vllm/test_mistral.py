@@ -1,6 +1,6 @@
-"""Prompts in Mistral's own format are the engine's: by its own code, from the request to the tokens.
+"""Prompts in Mistral's own format have the tokens that the engine's own code makes of the request.
 
-python -m tests.vllm.test_mistral     writes tests/data/mistral.json anew
+python -m tests.vllm.test_mistral     rewrites tests/data/mistral.json
 """
 
 import json
@@ -21,22 +21,22 @@ def made_by_engine(directory: Path) -> dict[str, Any]:
     directories = {version: str(write_model(directory / version, version)) for version in VERSIONS}
     given = {"directories": directories, "chats": CHATS, "messages": MESSAGES, "texts": TEXTS}
     command = [str(ENGINE.parent / "python"), str(INSIDE)]
-    done = subprocess.run(command, input=json.dumps(given), stdout=subprocess.PIPE, text=True, check=True)
-    told: dict[str, Any] = json.loads(done.stdout[done.stdout.index("\n{") :])
-    return told
+    process = subprocess.run(command, input=json.dumps(given), stdout=subprocess.PIPE, text=True, check=True)
+    golden: dict[str, Any] = json.loads(process.stdout[process.stdout.index("\n{") :])
+    return golden
 
 
-def test_golden_prompts_are_this_engine_s(tmp_path: Path) -> None:
+def test_golden_prompts_equal_this_engines_prompts(tmp_path: Path) -> None:
     assert made_by_engine(tmp_path) == json.loads(GOLDEN.read_text())
 
 
 def _write() -> None:
     with tempfile.TemporaryDirectory() as directory:
-        told = made_by_engine(Path(directory))
-    parts = [f'"engine": {json.dumps(told.pop("engine"))}']
-    for version, made in told.items():
+        golden = made_by_engine(Path(directory))
+    parts = [f'"engine": {json.dumps(golden.pop("engine"))}']
+    for version, prompts_by_kind in golden.items():
         kinds = []
-        for name, prompts in made.items():
+        for name, prompts in prompts_by_kind.items():
             lines = ",\n".join(json.dumps(each, separators=(",", ":")) for each in prompts)
             kinds.append(f'"{name}": [\n{lines}\n]')
         parts.append(f'"{version}": {{\n' + ",\n".join(kinds) + "\n}")

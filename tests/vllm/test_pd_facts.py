@@ -1,8 +1,7 @@
-"""What the gateway takes for granted of prefill and decode on separate vLLM engines, proved on running ones.
+"""Facts about disaggregation in vLLM that the gateway relies on, proved on running engines.
 
-No gateway here: both legs are sent straight to the engines. docs/reference/vllm-disaggregation.md has more of
-what was seen. The fleet is shared: each test has prompts of its own, and the last one kills and
-restarts engines.
+Without a gateway: both legs go straight to the engines. `docs/reference/vllm-disaggregation.md` has more
+observations. Tests share the fleet, with prompts of their own; the last one kills and restarts engines.
 """
 
 import json
@@ -59,7 +58,7 @@ def metric(worker: VllmWorker, name: str) -> float:
 
 
 def pinned(worker: VllmWorker) -> float:
-    """The share of blocks that requests hold: a gauge, which moves with the engine's steps."""
+    """Share of blocks that requests pin, after a step of the engine, which updates the gauge."""
     worker.complete(new_prompt(8))
     return metric(worker, PINNED)
 
@@ -68,55 +67,55 @@ def cached(answer: Any) -> int:
     return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
-def seen(name: str) -> Any:
+def golden_answer(name: str) -> Any:
     return json.loads((SEEN / name).read_text())
 
 
 @pytest.fixture(scope="module", autouse=True)
 def num_expired(vllm_pd: PdFleet) -> float:
-    """How many leases had ended before that of blocks that nobody pulls, which ends during the tests."""
+    """Expired leases before the tests; one more, of blocks that are never pulled, expires meanwhile."""
     before = metric(vllm_pd.prefill, EXPIRED)
     vllm_pd.parameters(completion(new_prompt(BLOCK)))
     return before
 
 
-# what is told before any request ------------------------------------------------------------------
+# facts known before any request ------------------------------------------------------------------
 
 
-def test_metrics_tell_the_connector_and_who_pulls(vllm_pd: PdFleet) -> None:
+def test_metrics_show_the_connector_and_the_workers_that_pull(vllm_pd: PdFleet) -> None:
     has_nixl = [any(series(text, FAILED)) for text in vllm_pd.first_metrics]
     pulls = [any(series(text, FETCHING)) for text in vllm_pd.first_metrics]
     assert (has_nixl, pulls) == ([True, True, True], [False, True, True])
     assert [VLLM.parse_metrics(text)[0].block_size for text in vllm_pd.first_metrics] == [BLOCK] * 3
 
 
-def test_developers_are_told_role_policy_and_address(vllm_pd: PdFleet) -> None:
-    told = []
+def test_server_info_has_role_failure_policy_and_side_channel(vllm_pd: PdFleet) -> None:
+    transfers = []
     for worker in (vllm_pd.prefill, vllm_pd.failing):
         info = json.loads(worker.get("/server_info?config_format=json", TIMEOUT_S))
         transfer = info["vllm_config"]["kv_transfer_config"]
-        told.append((transfer["kv_connector"], transfer["kv_role"], transfer["kv_load_failure_policy"]))
-        assert transfer["engine_id"] == shaken(worker)[1]["engine_id"]
+        transfers.append((transfer["kv_connector"], transfer["kv_role"], transfer["kv_load_failure_policy"]))
+        assert transfer["engine_id"] == handshake(worker)[1]["engine_id"]
         assert side_channel(worker).endswith(f":{info['vllm_env']['VLLM_NIXL_SIDE_CHANNEL_PORT']}")
         assert info["vllm_config"]["parallel_config"]["tensor_parallel_size"] == 1
-    assert told == [("NixlConnector", "kv_producer", "fail"), ("NixlConnector", "kv_consumer", "fail")]
+    assert transfers == [("NixlConnector", "kv_producer", "fail"), ("NixlConnector", "kv_consumer", "fail")]
     assert post(vllm_pd.recomputing, "/server_info", {})[0] == 404
 
 
-def shaken(worker: VllmWorker) -> tuple[str, Any]:
-    """What the side channel answers to anybody: the hash that must be equal, and the engine."""
+def handshake(worker: VllmWorker) -> tuple[str, Any]:
+    """Answer of a worker's side channel: the compatibility hash of a pair, and the engine's metadata."""
     with zmq.Context() as context, context.socket(zmq.REQ) as channel:
         channel.linger = 0
         channel.connect(side_channel(worker))
         channel.send(msgpack.encode([b"get_meta_msg", 0, 0]))
         assert channel.poll(int(TIMEOUT_S * 1000))
-        told, _clock = channel.recv_multipart()
-    payload = msgpack.decode(told)
+        metadata, _clock = channel.recv_multipart()
+    payload = msgpack.decode(metadata)
     return payload["compatibility_hash"], msgpack.decode(payload["agent_metadata_bytes"])
 
 
-def test_the_side_channel_tells_which_pairs_fit(vllm_pd: PdFleet) -> None:
-    hashes, engines = zip(*map(shaken, vllm_pd.workers), strict=True)
+def test_side_channel_shows_which_pairs_are_compatible(vllm_pd: PdFleet) -> None:
+    hashes, engines = zip(*map(handshake, vllm_pd.workers), strict=True)
     assert len(set(hashes)) == 1
     assert len({engine["engine_id"] for engine in engines}) == 3
     assert {engine["block_size"] for engine in engines} == {BLOCK}
@@ -132,12 +131,12 @@ def test_the_side_channel_tells_which_pairs_fit(vllm_pd: PdFleet) -> None:
         (CHAT, new_chat(max_completion_tokens=1), "chat_prefill.json"),
     ],
 )
-def test_prefill_answers_with_transfer_parameters(
+def test_prefill_leg_is_answered_with_transfer_parameters(
     vllm_pd: PdFleet, path: str, body: Body, golden: str
 ) -> None:
     answer = answered(vllm_pd.prefill, path, prefill_leg(body))
     params = answer["kv_transfer_params"]
-    assert params.keys() == seen(golden)["kv_transfer_params"].keys()
+    assert params.keys() == golden_answer(golden)["kv_transfer_params"].keys()
     assert (params["do_remote_prefill"], params["do_remote_decode"]) == (True, False)
     assert params["remote_num_tokens"] == answer["usage"]["prompt_tokens"]
     assert params["remote_prefill_cached_tokens"] == cached(answer) == 0
@@ -151,7 +150,7 @@ def test_prefill_answers_with_transfer_parameters(
 
 
 @pytest.mark.parametrize("role", ["prefill", "failing"])
-def test_the_roles_are_names_only(vllm_pd: PdFleet, role: str) -> None:
+def test_roles_do_not_restrict_requests(vllm_pd: PdFleet, role: str) -> None:
     worker = getattr(vllm_pd, role)
     body = completion(new_prompt())
     direct = answered(worker, COMPLETIONS, body)
@@ -162,7 +161,7 @@ def test_the_roles_are_names_only(vllm_pd: PdFleet, role: str) -> None:
     assert pulled["choices"] == direct["choices"]
 
 
-def test_a_stream_and_a_list_of_prompts_do_not_tell_all_parameters(vllm_pd: PdFleet) -> None:
+def test_streams_and_lists_of_prompts_lack_transfer_parameters(vllm_pd: PdFleet) -> None:
     body = completion(new_prompt())
     status, stream = post(vllm_pd.prefill, COMPLETIONS, prefill_leg(body) | {"stream": True})
     assert status == 200 and b"[DONE]" in stream and b"remote_block_ids" not in stream
@@ -187,10 +186,10 @@ FORMAT = {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}
         (CHAT, new_chat(response_format=FORMAT)),
     ],
 )
-def test_a_split_request_is_answered_as_by_one_worker(vllm_pd: PdFleet, path: str, body: Body) -> None:
+def test_disaggregated_answer_equals_that_of_one_worker(vllm_pd: PdFleet, path: str, body: Body) -> None:
     plain = {k: v for k, v in body.items() if k not in ("logprobs", "top_logprobs", "response_format")}
     decoded = answered(vllm_pd.failing, path, body | vllm_pd.parameters(plain, path))
-    alone = answered(vllm_pd.recomputing, path, body)  # never heard of this prompt
+    alone = answered(vllm_pd.recomputing, path, body)  # has not cached this prompt
     assert decoded["choices"] == alone["choices"]
     assert decoded["usage"]["prompt_tokens"] == alone["usage"]["prompt_tokens"]
     assert decoded["kv_transfer_params"] is None
@@ -199,7 +198,9 @@ def test_a_split_request_is_answered_as_by_one_worker(vllm_pd: PdFleet, path: st
 @pytest.mark.parametrize(
     ("path", "make"), [(COMPLETIONS, lambda: completion(new_prompt())), (CHAT, new_chat)]
 )
-def test_a_stream_says_the_same(vllm_pd: PdFleet, path: str, make: Callable[[], Body]) -> None:
+def test_disaggregated_stream_equals_the_answer_of_one_worker(
+    vllm_pd: PdFleet, path: str, make: Callable[[], Body]
+) -> None:
     body = make()
     alone = answered(vllm_pd.recomputing, path, body)
     asked = body | {"stream": True, "stream_options": {"include_usage": True}}
@@ -219,23 +220,25 @@ def chunks_of(stream: bytes) -> list[Any]:
 
 def text_of(answer: Any) -> str:
     (choice,) = answer["choices"]
-    said = choice.get("message") or choice.get("delta") or {"content": choice.get("text")}
-    return str(said.get("content") or "")
+    message = choice.get("message") or choice.get("delta") or {"content": choice.get("text")}
+    return str(message.get("content") or "")
 
 
-def test_cached_tokens_are_what_prefill_reused_where_its_field_is_passed_on(vllm_pd: PdFleet) -> None:
-    told = []
+def test_cached_tokens_are_those_of_the_prefill_leg_where_its_field_is_passed_on(vllm_pd: PdFleet) -> None:
+    num_cached = []
     for keeps in (True, False):
         body = completion(new_prompt())
         answered(vllm_pd.prefill, COMPLETIONS, body)
         params = vllm_pd.parameters(body)["kv_transfer_params"]
         if not keeps:
             del params["remote_prefill_cached_tokens"]
-        told.append(cached(answered(vllm_pd.failing, COMPLETIONS, body | {"kv_transfer_params": params})))
-    assert told == [192, 200]  # without the field all that was pulled counts as cached
+        num_cached.append(
+            cached(answered(vllm_pd.failing, COMPLETIONS, body | {"kv_transfer_params": params}))
+        )
+    assert num_cached == [192, 200]  # without the field all pulled tokens count as cached
 
 
-def test_pulled_blocks_are_told_as_events_and_a_second_turn_hits_them(vllm_pd: PdFleet) -> None:
+def test_pulled_blocks_are_published_as_events_and_reused_by_the_next_turn(vllm_pd: PdFleet) -> None:
     for decode in vllm_pd.decodes:
         prompt = new_prompt()
         before = len(list(replayed(decode)))
@@ -262,11 +265,11 @@ def replayed(worker: VllmWorker) -> Iterator[KvEvent]:
     raise AssertionError(f"{worker!r} does not replay")
 
 
-# blocks that are kept -----------------------------------------------------------------------------
+# pinned blocks -----------------------------------------------------------------------------
 
 
-def test_a_request_that_decode_refuses_lets_go_of_the_blocks(vllm_pd: PdFleet) -> None:
-    """The gauge is 0 with all requests gone, whatever is cached: the rest is pinned."""
+def test_rejected_decode_leg_unpins_the_blocks(vllm_pd: PdFleet) -> None:
+    """Without requests the gauge counts pinned blocks only, whatever is cached."""
     before = pinned(vllm_pd.prefill)
     params = vllm_pd.parameters(completion(new_prompt(64 * BLOCK)))
     assert pinned(vllm_pd.prefill) > before + 0.05
@@ -275,7 +278,7 @@ def test_a_request_that_decode_refuses_lets_go_of_the_blocks(vllm_pd: PdFleet) -
     wait_until(lambda: pinned(vllm_pd.prefill) <= before, TIMEOUT_S)
 
 
-def test_a_prefill_that_the_client_leaves_keeps_nothing(vllm_pd: PdFleet) -> None:
+def test_disconnect_during_prefill_leaves_no_block_pinned(vllm_pd: PdFleet) -> None:
     before = pinned(vllm_pd.prefill)
     body = json.dumps(prefill_leg(completion(new_prompt(8000)))).encode()
     with socket.create_connection(("127.0.0.1", vllm_pd.prefill.port)) as client:
@@ -286,22 +289,24 @@ def test_a_prefill_that_the_client_leaves_keeps_nothing(vllm_pd: PdFleet) -> Non
     assert pinned(vllm_pd.prefill) <= before
 
 
-def test_parameters_used_twice_are_answered_while_the_blocks_are_there(vllm_pd: PdFleet) -> None:
-    """Nothing forbids it, though prefill let go of the blocks with the first pull and may reuse them."""
+def test_transfer_parameters_may_be_used_twice_while_the_blocks_are_cached(vllm_pd: PdFleet) -> None:
+    """The prefill worker unpins the blocks with the first pull, but allows a second one while they last."""
     late = metric(vllm_pd.prefill, LATE)
     body = completion(new_prompt())
     body |= vllm_pd.parameters(body)
     first, second = (answered(decode, COMPLETIONS, body) for decode in vllm_pd.decodes)
     assert first["choices"] == second["choices"]
 
-    def is_told() -> bool:
+    def is_noticed() -> bool:
         pinned(vllm_pd.prefill)
         return metric(vllm_pd.prefill, LATE) > late
 
-    wait_until(is_told, TIMEOUT_S)
+    wait_until(is_noticed, TIMEOUT_S)
 
 
-def test_what_nobody_pulls_is_let_go_with_the_lease(vllm_pd: PdFleet, num_expired: float) -> None:
+def test_blocks_that_are_never_pulled_are_unpinned_with_their_lease(
+    vllm_pd: PdFleet, num_expired: float
+) -> None:
     def is_expired() -> bool:
         pinned(vllm_pd.prefill)
         return metric(vllm_pd.prefill, EXPIRED) > num_expired
@@ -309,10 +314,10 @@ def test_what_nobody_pulls_is_let_go_with_the_lease(vllm_pd: PdFleet, num_expire
     wait_until(is_expired, TIMEOUT_S)
 
 
-# failure: the last test, for it kills engines -----------------------------------------------------
+# failure: the last test, since it kills engines -----------------------------------------------------
 
 
-def test_a_prefill_killed_before_the_pull_and_a_decode_killed_by_incomplete_parameters(
+def test_pull_fails_after_a_killed_prefill_worker_and_incomplete_parameters_kill_a_decode_worker(
     vllm_pd: PdFleet,
 ) -> None:
     asks = {"stream": True}, {}
@@ -324,7 +329,7 @@ def test_a_prefill_killed_before_the_pull_and_a_decode_killed_by_incomplete_para
     vllm_pd.prefill.kill()
 
     status, stream = post(vllm_pd.failing, CHAT, split[0])
-    assert status == 200  # the head and the role are out before the pull
+    assert status == 200  # the head and the role are sent before the pull
     role, error = chunks_of(stream)
     assert role["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert error == {"error": INTERNAL}

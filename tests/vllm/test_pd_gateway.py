@@ -1,8 +1,8 @@
-"""The gateway before one prefill and two decode workers of real vLLM: answers are those of one worker, second
-turns go where the prefix is, and a prefill worker that is killed costs no request.
+"""The gateway before a prefill and two decode workers of real vLLM.
 
-The fleet is shared with test_pd_facts.py: each test has prompts of its own, and the last one kills and
-restarts.
+Answers equal those of one worker, second turns go to the worker that has cached their prefix, and a killed
+prefill worker costs no request. Tests share the fleet with `test_pd_facts.py`, with prompts of their own; the
+last one kills and restarts the prefill worker.
 """
 
 import json
@@ -23,7 +23,7 @@ from tests.vllm.pd import TIMEOUT_S, PdFleet
 NUM_PROMPTS = 50
 FLEET_SIZE = 3
 TIE = 0.1
-"""Of log probability: some times what bf16 leaves uncertain."""
+"""Difference in log probability up to which two tokens tie: some times the rounding error of bf16."""
 
 
 def started(fleet: PdFleet, model: Path, *flags: str) -> GatewayProcess:
@@ -43,11 +43,11 @@ def client(url: str) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=TIMEOUT_S)
 
 
-class Said:
-    """Text and prompt tokens of an answer, the parts of a stream put together."""
+class Answer:
+    """Text and number of prompt tokens of an answer; parts of a stream are joined."""
 
     def __init__(self, url: str, number: int, *, max_tokens: int = 8) -> None:
-        """Each number is another prompt: chats and completions, streamed and not."""
+        """Send prompt `number`, which also selects chat or completion, streamed or not."""
         self.is_chat, is_stream = number % 2 == 0, number % 4 < 2
         more: dict[str, Any] = (
             {"stream": True, "stream_options": {"include_usage": True}} if is_stream else {}
@@ -71,9 +71,11 @@ class Said:
 
 
 def is_near_tie(url: str, number: int, text: str) -> bool:
-    """Whether an answer leaves the engine's own where two tokens are as likely: which of them wins depends on
-    what else is computed in the same step, in bf16, on one worker too."""
-    tokens = asked_with_logprobs(url, number)
+    """Return whether an answer first differs from the engine's own at two about equally likely tokens.
+
+    Which of the two wins depends on the other requests of the same step, in bf16, on one worker too.
+    """
+    tokens = tokens_with_logprobs(url, number)
     before = ""
     for best, others in tokens:
         if not text.startswith(before + best):
@@ -85,8 +87,8 @@ def is_near_tie(url: str, number: int, text: str) -> bool:
     return False
 
 
-def asked_with_logprobs(url: str, number: int) -> list[tuple[str, dict[str, float]]]:
-    """Each token of the engine's own answer, and the likeliest in its place."""
+def tokens_with_logprobs(url: str, number: int) -> list[tuple[str, dict[str, float]]]:
+    """Tokens of the engine's own answer, each with the likeliest tokens at its position."""
     words = words_of(number)
     if number % 2 == 0:
         chat = client(url).chat.completions.create(
@@ -99,13 +101,15 @@ def asked_with_logprobs(url: str, number: int) -> list[tuple[str, dict[str, floa
         )
         assert chat.choices[0].logprobs and chat.choices[0].logprobs.content
         return [
-            (one.token, {other.token: other.logprob for other in one.top_logprobs})
-            for one in chat.choices[0].logprobs.content
+            (token.token, {other.token: other.logprob for other in token.top_logprobs})
+            for token in chat.choices[0].logprobs.content
         ]
-    made = client(url).completions.create(model="m", prompt=words, max_tokens=8, temperature=0, logprobs=5)
-    told = made.choices[0].logprobs
-    assert told and told.tokens and told.top_logprobs
-    return list(zip(told.tokens, told.top_logprobs, strict=True))
+    completion = client(url).completions.create(
+        model="m", prompt=words, max_tokens=8, temperature=0, logprobs=5
+    )
+    logprobs = completion.choices[0].logprobs
+    assert logprobs and logprobs.tokens and logprobs.top_logprobs
+    return list(zip(logprobs.tokens, logprobs.top_logprobs, strict=True))
 
 
 def words_of(number: int) -> str:
@@ -127,67 +131,69 @@ def split_of(gateway: GatewayProcess, decision: str) -> dict[str, Any]:
     return split
 
 
-def test_roles_are_known_and_told(always: GatewayProcess, vllm_pd: PdFleet) -> None:
+def test_workers_have_their_declared_roles(always: GatewayProcess, vllm_pd: PdFleet) -> None:
     endpoints = {e["url"]: e["role"] for e in always.admin("/admin/workers")["endpoints"]}
     assert endpoints == {w.url: "prefill" if w is vllm_pd.prefill else "decode" for w in vllm_pd.workers}
 
 
-def test_answers_are_those_of_one_worker(always: GatewayProcess, vllm_pd: PdFleet) -> None:
+def test_disaggregated_answers_equal_those_of_one_worker(always: GatewayProcess, vllm_pd: PdFleet) -> None:
     before = plans(always).get("prefill_decode", 0)
     with ThreadPoolExecutor(4) as threads:
-        told = list(threads.map(lambda number: Said(always.url, number), range(NUM_PROMPTS)))
+        answers = list(threads.map(lambda number: Answer(always.url, number), range(NUM_PROMPTS)))
     assert plans(always)["prefill_decode"] - before >= NUM_PROMPTS  # more where a pull stalled and failed
-    for number, answer in enumerate(told):
-        alone = Said(vllm_pd.prefill.url, number)
+    for number, answer in enumerate(answers):
+        alone = Answer(vllm_pd.prefill.url, number)
         assert answer.num_prompt_tokens == alone.num_prompt_tokens
         assert answer.text == alone.text or is_near_tie(vllm_pd.prefill.url, number, answer.text), number
     assert always.in_flight() == 0
     assert "kvgate_disaggregation_prompt_mismatches_total 0.0" in always.metrics()
 
 
-def test_the_second_turn_goes_direct_to_the_decode_worker_that_has_the_first(
+def test_second_turn_goes_directly_to_the_decode_worker_of_the_first(
     always: GatewayProcess, vllm_pd: PdFleet, vllm_model: Path
 ) -> None:
     first = new_ids("second turn", 700)
     api = client(always.url).completions.with_raw_response
     raw = api.create(model="m", prompt=first, max_tokens=8, temperature=0)
-    where = raw.headers["x-kvgate-worker"]
+    worker = raw.headers["x-kvgate-worker"]
     assert split_of(always, raw.headers["x-kvgate-decision"])["prefill_worker"]
     with started(vllm_pd, vllm_model, "--disaggregation", "auto") as auto:
         wait_until(lambda: auto.streams() == ["exact"] * FLEET_SIZE, 60)
-        again = client(auto.url).completions.with_raw_response.create(
+        second = client(auto.url).completions.with_raw_response.create(
             model="m", prompt=[*first, *new_ids("more", 40)], max_tokens=8, temperature=0
         )
-        split = split_of(auto, again.headers["x-kvgate-decision"])
-    usage = again.parse().usage
+        split = split_of(auto, second.headers["x-kvgate-decision"])
+    usage = second.parse().usage
     assert usage and usage.prompt_tokens_details
-    assert (again.headers["x-kvgate-worker"], split["prefill_worker"]) == (where, None)
-    assert usage.prompt_tokens_details.cached_tokens == int(again.headers["x-kvgate-overlap-tokens"]) == 672
+    assert (second.headers["x-kvgate-worker"], split["prefill_worker"]) == (worker, None)
+    assert usage.prompt_tokens_details.cached_tokens == int(second.headers["x-kvgate-overlap-tokens"]) == 672
 
 
-def test_a_prefill_worker_that_is_killed_loses_no_request(vllm_pd: PdFleet, vllm_model: Path) -> None:
+def test_killed_prefill_worker_loses_no_request(vllm_pd: PdFleet, vllm_model: Path) -> None:
     numbers = range(1000, 1024)
     with started(vllm_pd, vllm_model, "--disaggregation", "always") as gateway:
         wait_until(lambda: gateway.streams() == ["exact"] * FLEET_SIZE, 60)
         with ThreadPoolExecutor(6) as threads:
-            running = [threads.submit(Said, gateway.url, number) for number in numbers]
+            running = [threads.submit(Answer, gateway.url, number) for number in numbers]
             wait_until(lambda: plans(gateway).get("prefill_decode", 0) >= 8, TIMEOUT_S)
             vllm_pd.prefill.kill()
-            told = [one.result() for one in running]
+            answers = [future.result() for future in running]
         assert "kvgate_disaggregation_failures_total" in gateway.metrics()
         assert gateway.in_flight() == 0
-        for number, answer in zip(numbers, told, strict=True):
+        for number, answer in zip(numbers, answers, strict=True):
             url = vllm_pd.recomputing.url
-            alone = Said(url, number)
+            alone = Answer(url, number)
             assert answer.text == alone.text or is_near_tie(url, number, answer.text), number
         vllm_pd.prefill.restart().wait_ready()
         wait_until(lambda: len(_up(gateway, vllm_pd.prefill)) == 1, 60)
         before = plans(gateway).get("prefill_decode", 0)
-        Said(gateway.url, 2000)
+        Answer(gateway.url, 2000)
         assert plans(gateway)["prefill_decode"] > before
 
 
 def _up(gateway: GatewayProcess, worker: VllmWorker) -> list[Any]:
     endpoints = gateway.admin("/admin/workers")["endpoints"]
-    workers = [one for endpoint in endpoints if endpoint["url"] == worker.url for one in endpoint["workers"]]
-    return [json.dumps(one) for one in workers if one["is_up"]]
+    workers = [
+        view for endpoint in endpoints if endpoint["url"] == worker.url for view in endpoint["workers"]
+    ]
+    return [json.dumps(view) for view in workers if view["is_up"]]

@@ -1,4 +1,4 @@
-"""A recording of real engines, replayed with speeds that are learnt from it: what was measured comes out."""
+"""A recording of real engines, replayed with speeds learnt from it, reproduces the measured hit rate."""
 
 import asyncio
 from pathlib import Path
@@ -14,10 +14,10 @@ SECONDS = 100.0
 MAX_POINTS = 3.0
 
 
-def test_the_hit_rate_comes_out_and_times_are_told(
+def test_replayed_hit_rate_equals_the_measured_one(
     vllm_pair: tuple[VllmWorker, VllmWorker], vllm_model: Path, tmp_path: Path
 ) -> None:
-    """Times depend on what else the machine does, and are printed (`-s`) beside what was measured."""
+    """Replayed and measured times are printed (`-s`), since they depend on the machine's other load."""
     path = tmp_path / "recording.jsonl"
     workers = [flag for worker in vllm_pair for flag in ("--worker", worker.url)]
     with GatewayProcess(*workers, "--tokenizer", str(vllm_model), "--record", str(path)) as gateway:

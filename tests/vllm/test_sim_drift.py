@@ -1,8 +1,8 @@
-"""The simulated worker beside the real one: the same requests, the same event stream, the same hits.
+"""The simulated engine against a real vLLM: equal requests give equal events and equal hits.
 
-Both answer one script, request by request. Batches must be equal event for event, hashes modulo a
-bijection (they are equal where nothing was generated: the sim computes vLLM's sha256_cbor), tokens
-where they were in prompts; the reported cached_tokens must be equal for every request.
+Both answer the same scripts, request by request. Their batches must be equal event by event: hashes modulo a
+bijection (equal where nothing was generated, since the simulated engine computes vLLM's sha256_cbor), tokens
+where they came from prompts. The reported cached_tokens must be equal for every request.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ pytestmark = pytest.mark.vllm
 BLOCK = 32  # the smallest that vLLM takes on CPU
 NUM_BLOCKS = 40
 CONTEXT = 1024
-BATCHED = 384  # so that long prompts are prefilled in chunks
+BATCHED = 384  # long prompts are prefilled in chunks
 END = (-1).to_bytes(8, "big", signed=True)
 SENTINEL = list(range(7000, 7000 + BLOCK))
 
 
 @dataclass
 class Endpoint:
-    """One of the two, and what it answered."""
+    """Real or simulated engine, with the cached tokens that it reported."""
 
     url: str
     replay: str
@@ -48,7 +48,7 @@ class Endpoint:
             return bytes(answer.read())
 
     def complete(self, prompt: Sequence[int], max_tokens: int = 1, **fields: Any) -> list[int]:
-        """Notes cached_tokens; the generated ids."""
+        """Record the cached tokens of a completion, and return the generated token ids."""
         body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
         answer = json.loads(self.post("/v1/completions", body | {"return_token_ids": True} | fields))
         self.cached.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
@@ -66,7 +66,7 @@ class Endpoint:
         self.cached.append(usage["prompt_tokens_details"]["cached_tokens"])
 
     def batches(self) -> list[list[dict[str, Any]]]:
-        """All events so far, by batch: complete once the sentinel's are there."""
+        """All events so far, by batch; they are complete when those of a sentinel prompt have come."""
         self.complete(SENTINEL)
         found: list[list[dict[str, Any]]] = []
 
@@ -93,7 +93,7 @@ def replayed(endpoint: str) -> list[list[dict[str, Any]]]:
     return [batch[1] for batch in batches]
 
 
-# the script: every difference between prompts is made by the seed, so both get the same ----------
+# scripts: all prompts come from a seed, so both engines get the same ----------
 
 
 def prompt(rng: random.Random, length: int) -> list[int]:
@@ -101,7 +101,7 @@ def prompt(rng: random.Random, length: int) -> list[int]:
 
 
 def lengths(at: Endpoint, rng: random.Random) -> None:
-    """Around block borders; aligned prompts store their last block again."""
+    """Prompts around block borders; aligned prompts store their last block again."""
     for length in (1, 31, 32, 33, 63, 64, 65, 100, 128):
         tokens = prompt(rng, length)
         for _ in range(3):
@@ -117,14 +117,14 @@ def shared_prefixes(at: Endpoint, rng: random.Random) -> None:
 
 
 def conversation(at: Endpoint, rng: random.Random) -> None:
-    """Each turn is the one before, the answer that this engine gave, and new tokens."""
+    """Turns of the turn before, the engine's answer and new tokens."""
     tokens = prompt(rng, 90)
     for length in (30, 7, 64, 33, 50):
         tokens = tokens + at.complete(tokens, max_tokens=length) + prompt(rng, length)
 
 
 def eviction(at: Endpoint, rng: random.Random) -> None:
-    """Documents that together are four times the cache, long ones in chunks, hits of all depths."""
+    """Documents of four times the cache in total: long prefills in chunks, hits of all depths."""
     documents = [prompt(rng, rng.randrange(200, 900)) for _ in range(8)]
     for _ in range(60):
         document = rng.choice(documents)
@@ -147,7 +147,7 @@ def reset(at: Endpoint, rng: random.Random) -> None:
 
 
 def reports(at: Endpoint, rng: random.Random) -> None:
-    """A hit announced again on request, also where the engine had to evict for the rest."""
+    """Hits announced on request, also where the engine evicts for the rest of the prompt."""
     tokens = prompt(rng, 200)
     at.complete(tokens)
     for length in (1, 40, 700):
@@ -162,7 +162,7 @@ SCRIPTS = (lengths, shared_prefixes, conversation, eviction, chats, reports, res
 
 @dataclass
 class Bijection:
-    """Pairs of hashes seen at the same place."""
+    """Pairs of a real and a simulated hash at the same position of both streams."""
 
     there: dict[Any, Any] = field(default_factory=dict)
     back: dict[Any, Any] = field(default_factory=dict)
@@ -179,9 +179,9 @@ HASHES = ("block_hashes", "parent_block_hash")
 
 def assert_equal_streams(real: list[list[Any]], simulated: list[list[Any]]) -> None:
     bijection = Bijection()
-    for number, (one, other) in enumerate(zip(real, simulated, strict=True)):
-        assert len(one) == len(other), f"batch {number}: {one} != {other}"
-        for expected, event in zip(one, other, strict=True):
+    for number, (batch, other) in enumerate(zip(real, simulated, strict=True)):
+        assert len(batch) == len(other), f"batch {number}: {batch} != {other}"
+        for expected, event in zip(batch, other, strict=True):
             assert list(expected) == list(event), f"batch {number}: fields"
             assert _rest(expected) == _rest(event), f"batch {number}"
             for pair in _hash_pairs(expected, event):
@@ -189,7 +189,7 @@ def assert_equal_streams(real: list[list[Any]], simulated: list[list[Any]]) -> N
 
 
 def _rest(event: dict[str, Any]) -> dict[str, Any]:
-    """All but the hashes; of the tokens their number (generated ones differ, hashes tell the others)."""
+    """Fields without hashes, and the number of tokens (generated ones differ, hashes identify the others)."""
     rest = {key: value for key, value in event.items() if key not in HASHES}
     return rest | {"token_ids": len(event.get("token_ids", ()))}
 
@@ -212,7 +212,7 @@ async def sim() -> AsyncIterator[Sim]:
     await worker.stop()
 
 
-async def test_the_sim_does_what_the_real_engine_does(
+async def test_simulated_engine_has_the_events_and_hits_of_the_real_one(
     start_vllm: Callable[..., VllmWorker], sim: Sim
 ) -> None:
     worker = start_vllm(

@@ -1,10 +1,9 @@
-"""Our tokens are the real engine's, for every body of the corpus and every template.
+"""kvgate's tokens equal the real engine's, for every body of the corpus and every template.
 
-The engine is asked over /tokenize, and over its render routes for what /tokenize does not read. Its
-answers are kept as digests, so that tests/tokenization/test_prompt_encoder.py has the same oracle without an
-engine:
+The engine tokenizes by /tokenize, and by its render routes where /tokenize ignores fields. Its answers are
+kept as digests, so that tests/tokenization/test_prompt_encoder.py has the same oracle without an engine:
 
-    python -m tests.vllm.test_tokenize URL     writes them anew, from a worker at URL
+    python -m tests.vllm.test_tokenize URL     rewrites the digests, from a worker at URL
 """
 
 import json
@@ -36,13 +35,13 @@ from tests.vllm.engine import VllmWorker
 
 TOKENIZER = ROOT / "engines" / "sim" / "tokenizer"
 MODEL_LEN = 8192
-# Refusals that say nothing about the prompt: it is longer than the model, or a flag is missing for
-# what happens after it.
+# Errors that say nothing about the tokens: the prompt is longer than the model, or a flag is missing for
+# parsing the answer.
 ELSEWHERE = ("maximum context length", "auto-tool-choice", "No token_ids rendered")
 
 
 def ask(url: str, route: str, body: Body) -> Any | None:
-    """The engine's answer; None for a refusal."""
+    """The engine's answer, or None where it rejects the body."""
     data = json.dumps({"model": "m", **body}).encode()
     request = urllib.request.Request(url + route, data, {"content-type": "application/json"})
     try:
@@ -56,9 +55,9 @@ def ask(url: str, route: str, body: Body) -> Any | None:
 
 
 def engine_chat(url: str, body: Body, template: str) -> dict[str, list[int] | None]:
-    """The engine's tokens by route, None where it refused; routes that cannot tell are missing."""
+    """The engine's tokens by route, None where it rejects the body, without routes that do not apply."""
     body = body if template == "chatml" else {**body, "chat_template": source(template)}
-    told: dict[str, list[int] | None] = {}
+    tokens: dict[str, list[int] | None] = {}
     for route, field in (("/tokenize", "tokens"), ("/v1/chat/completions/render", "token_ids")):
         if route == "/tokenize" and not corpus.is_for_tokenize(body):
             continue
@@ -66,8 +65,8 @@ def engine_chat(url: str, body: Body, template: str) -> dict[str, list[int] | No
             answer = ask(url, route, body)
         except LookupError:
             continue
-        told[route] = answer and answer[field]
-    return told
+        tokens[route] = answer and answer[field]
+    return tokens
 
 
 def engine_completion(url: str, body: Body) -> list[list[int]]:
@@ -94,7 +93,7 @@ def load(template: str) -> PromptEncoder:
 
 @pytest.mark.vllm
 @pytest.mark.parametrize("template", TEMPLATE_NAMES)
-def test_chats_have_the_engine_s_tokens(vllm_worker: VllmWorker, template: str) -> None:
+def test_chats_have_the_engines_tokens(vllm_worker: VllmWorker, template: str) -> None:
     prompts = load(template)
     differing = [
         f"{route}: {corpus.name_of(body)}"
@@ -106,7 +105,7 @@ def test_chats_have_the_engine_s_tokens(vllm_worker: VllmWorker, template: str) 
 
 
 @pytest.mark.vllm
-def test_completions_have_the_engine_s_tokens(vllm_worker: VllmWorker) -> None:
+def test_completions_have_the_engines_tokens(vllm_worker: VllmWorker) -> None:
     prompts = load("chatml")
     for body in COMPLETIONS:
         tokens = [each.tolist() for each in prompts.completion(body)]
@@ -114,7 +113,7 @@ def test_completions_have_the_engine_s_tokens(vllm_worker: VllmWorker) -> None:
 
 
 @pytest.mark.vllm
-def test_what_we_refuse_the_engine_refuses(vllm_worker: VllmWorker) -> None:
+def test_engine_rejects_the_bodies_that_kvgate_rejects(vllm_worker: VllmWorker) -> None:
     prompts = load("chatml")
     for body in REFUSED:
         assert ours(prompts, body) is None, body
@@ -122,9 +121,9 @@ def test_what_we_refuse_the_engine_refuses(vllm_worker: VllmWorker) -> None:
 
 
 @pytest.mark.vllm
-def test_golden_answers_are_this_engine_s(vllm_worker: VllmWorker) -> None:
+def test_golden_answers_equal_this_engines_answers(vllm_worker: VllmWorker) -> None:
     golden = corpus.golden()
-    dated = {"llama3": golden.chats["llama3"]}  # it prints the day
+    dated = {"llama3": golden.chats["llama3"]}  # this template prints the date
     assert golden.chats | dated == engine_chats(vllm_worker.url) | dated
     assert golden.completions == engine_completions(vllm_worker.url)
 
@@ -135,8 +134,8 @@ def engine_chats(url: str) -> dict[str, list[str]]:
 
 def _chat_digests(url: str, template: str) -> Iterator[str]:
     for body in CHATS:
-        told = list(engine_chat(url, body, template).values())
-        yield digest(told[0]) if told else "?"
+        answers = list(engine_chat(url, body, template).values())
+        yield digest(answers[0]) if answers else "?"
 
 
 def engine_completions(url: str) -> list[str]:
@@ -144,7 +143,7 @@ def engine_completions(url: str) -> list[str]:
 
 
 def main(url: str) -> None:
-    """Write the golden file."""
+    """Write the golden file from the worker at `url`."""
     with urllib.request.urlopen(f"{url}/version") as answer:
         version = json.load(answer)["version"]
     golden = Golden(f"vLLM {version}", datetime.now(), engine_chats(url), engine_completions(url))
