@@ -1,6 +1,6 @@
-"""The tests, file for file as the sources; `data/` holds captures and golden answers.
+"""Tests, which mirror the sources file for file; `data/` has captures and golden answers.
 
-Machines that run them are shared: no example fails because it took long.
+Machines that run the tests are shared, so no example of hypothesis fails because it took long.
 """
 
 from pathlib import Path

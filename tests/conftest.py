@@ -1,4 +1,4 @@
-"""For all tests."""
+"""Settings and fixtures of all tests."""
 
 import gc
 import logging
@@ -11,18 +11,18 @@ from hypothesis import HealthCheck, settings
 
 from tests.support import preloaded
 
-# Hundreds of processes start; where none may write bytecode, each compiles for itself all that it imports,
+# Hundreds of processes start; where none may write bytecode, each one compiles all that it imports,
 # which doubles the CPU time of a start. The Makefile takes this away too, for what runs without pytest.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-os.environ["HF_HUB_OFFLINE"] = "1"  # before anybody imports the library that reads it: no test asks the hub
+os.environ["HF_HUB_OFFLINE"] = "1"  # before the library that reads it is imported: no test asks the hub
 
-# No example has a deadline, and drawing may be slow: how long it takes is the machine's affair.
+# Examples have no deadline, and drawing may be slow: their time depends on the machine.
 settings.register_profile("kvgate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kvgate")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Thirteen thousand tests stay until the end: the garbage collector need not look at them each time."""
+    """Freeze the thousands of collected tests, so that the garbage collector does not scan them each time."""
     gc.collect()
     gc.freeze()
     is_parent = session.config.getoption("numprocesses", None)
@@ -36,8 +36,8 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def level_of_the_log() -> Iterator[None]:
-    """A gateway that reads its configuration anew sets it for the whole process."""
+def restored_log_level() -> Iterator[None]:
+    """Restore the log level of the process, which a reload of a gateway's configuration changes."""
     level = logging.getLogger().level
     yield
     logging.getLogger().setLevel(level)

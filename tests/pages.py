@@ -1,4 +1,4 @@
-"""`make docs`: the tables of docs/ that are generated from the code, each between two marks of its page.
+"""Tables of docs/ that `make docs` generates from the code, each between two marks of its page.
 
 `python -m tests.pages` rewrites them; `tests/test_pages.py` asserts that they are current.
 """
@@ -116,7 +116,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 
 def current(name: str) -> str:
-    """The page as it should be."""
+    """The page's text with its generated part made again."""
     made = PAGES[name]()
     page, num = _MARKED.subn(lambda _: made, (DOCS / name).read_text())
     assert num == 1, f"docs/{name} has no marks to generate between"

@@ -1,4 +1,4 @@
-"""The command line as its users see it: help, exit codes, messages, the reference page."""
+"""Command line: help, exit codes, messages and the reference pages."""
 
 import asyncio
 import subprocess
@@ -21,7 +21,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The developer's own KVGATE_ variables are no part of the test."""
+    """Remove the developer's own KVGATE_ variables."""
     import os
 
     for name in list(os.environ):
@@ -55,18 +55,20 @@ def test_short_help_fits_a_screen(command: str, capsys: pytest.CaptureFixture[st
     assert len(text.splitlines()) < 40
 
 
-def test_help_of_a_boolean_shows_both_ways(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_a_boolean_shows_both_flags(capsys: pytest.CaptureFixture[str]) -> None:
     exit_of("serve", "--help-all")
     assert "--log-requests, --no-log-requests" in capsys.readouterr().out
 
 
-def test_without_a_command_there_is_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+def test_kvgate_without_a_command_prints_a_short_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 2  # 0 on a terminal
     text = capsys.readouterr().out
     assert "kvgate demo" in text and "kvgate serve --worker" in text and len(text.splitlines()) < 15
 
 
-def test_version_and_unknown_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed_and_unknown_arguments_get_a_suggestion(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert exit_of("--version") == 0
     assert capsys.readouterr().out.startswith(f"kvgate {__version__} (interpreted, ")
     for wrong in (("--prot", "1"), ("--prot=1",)):
@@ -76,7 +78,7 @@ def test_version_and_unknown_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "kvgate policy test: there is no b.py; see kvgate policy test --help\n"
 
 
-def test_the_top_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     exit_of("--help")
     text = capsys.readouterr().out
     assert [
@@ -97,7 +99,7 @@ def test_the_top_help_names_every_command(capsys: pytest.CaptureFixture[str]) ->
         (["check", "--tokenizer", "./no/dir"], "kvgate: tokenizer: ./no/dir is not a directory"),
     ],
 )
-def test_a_bad_configuration_is_one_line_and_exit_code_2(
+def test_invalid_configuration_is_one_line_and_exit_code_2(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(arguments) == 2
@@ -106,7 +108,7 @@ def test_a_bad_configuration_is_one_line_and_exit_code_2(
     assert err.count("\n") == 1
 
 
-def test_a_bad_variable_is_refused_too(
+def test_unknown_variable_is_rejected(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("KVGATE_PROT", "1")
@@ -132,7 +134,7 @@ def test_flags_reach_the_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 @pytest.mark.parametrize(("given", "level"), [([], "WARNING"), (["--log-level", "debug"], "DEBUG")])
-def test_a_check_logs_no_more_than_it_prints_unless_it_is_asked(
+def test_check_logs_warnings_only_unless_a_level_is_given(
     given: list[str], level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
@@ -146,7 +148,7 @@ def test_check_without_workers_validates_only(capsys: pytest.CaptureFixture[str]
     assert "the configuration is valid" in capsys.readouterr().out
 
 
-def test_the_simulator_has_its_own_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulated_engine_has_its_own_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
 
     def simulate(arguments: list[str]) -> int:
@@ -158,7 +160,7 @@ def test_the_simulator_has_its_own_command_line(monkeypatch: pytest.MonkeyPatch)
     assert seen == [["--port", "0", "--help"]]
 
 
-def test_the_loop_is_uvloop() -> None:
+def test_event_loop_is_uvloop() -> None:
     async def is_uvloop() -> int:
         return int(isinstance(asyncio.get_running_loop(), uvloop.Loop))
 
@@ -167,7 +169,7 @@ def test_the_loop_is_uvloop() -> None:
 
 
 @pytest.mark.parametrize("name", ["options", "metrics"])
-def test_a_reference_page_is_the_committed_one(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_committed_reference_page_is_current(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([name]) == 0
     assert capsys.readouterr().out == (DOCS / "reference" / f"{name}.md").read_text(), "run `make docs`"
 
@@ -181,12 +183,12 @@ def test_help_of_the_agent_lists_its_options(capsys: pytest.CaptureFixture[str])
         assert option.flag in text
 
 
-def test_an_agent_that_cannot_be_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_agent_option_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["agent", "--listen", "7070"]) == 2
     assert "kvgate: --listen: '7070' is not HOST:PORT" in capsys.readouterr().err
 
 
-def test_grpc_is_loaded_where_there_is_an_agent_only() -> None:
-    """It takes 20 MB."""
+def test_grpc_is_not_imported_by_the_gateway() -> None:
+    """Importing gRPC takes 20 MB."""
     code = "import sys, gateway.cli, gateway.app; sys.exit(bool({'grpc', 'google'} & sys.modules.keys()))"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""Flags over environment over file over defaults, and what is refused with which words."""
+"""Precedence of flags, environment, file and defaults, and the messages of rejected configurations."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def refused(
+def rejection(
     flags: dict[str, object] | None = None, environ: dict[str, str] | None = None, path: Path | None = None
 ) -> str:
     with pytest.raises(ConfigError) as caught:
@@ -29,7 +29,7 @@ def refused(
 # precedence ------------------------------------------------------------------------------------
 
 
-def test_nothing_given_is_all_defaults() -> None:
+def test_configuration_without_settings_has_all_defaults() -> None:
     assert load({}, {}) == config_of()
     assert load({"port": None, "worker": None}, {"HOME": "/", "PATH": ""}) == config_of()
 
@@ -46,7 +46,7 @@ def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> N
     )
 
 
-def test_lists_replace_and_do_not_add_up(tmp_path: Path) -> None:
+def test_lists_replace_those_of_lower_precedence(tmp_path: Path) -> None:
     path = write(tmp_path, '[fleet]\nworker = ["http://f:1"]')
     assert load({}, {}, path).fleet.worker == ["http://f:1"]
     environ = {"KVGATE_WORKER": "http://e:1, http://e:2,"}
@@ -66,7 +66,7 @@ def test_booleans_of_flags_and_files(tmp_path: Path) -> None:
     assert (config.log.requests, config.headers.expose_headers) == (False, True)
 
 
-# refusals --------------------------------------------------------------------------------------
+# rejected configurations -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -90,23 +90,23 @@ def test_booleans_of_flags_and_files(tmp_path: Path) -> None:
         ("host = 1 2", ["is not TOML", "line 1"]),
     ],
 )
-def test_a_file_is_refused_with_its_name_and_the_field(tmp_path: Path, text: str, words: list[str]) -> None:
+def test_file_is_rejected_with_its_name_and_the_field(tmp_path: Path, text: str, words: list[str]) -> None:
     path = write(tmp_path, text)
-    message = refused(path=path)
+    message = rejection(path=path)
     assert message.startswith(f"{path}: ")
     assert [word for word in words if word not in message] == []
 
 
-def test_a_wrong_file_is_refused_even_where_it_is_overridden(tmp_path: Path) -> None:
-    assert "port" in refused({"port": "1"}, path=write(tmp_path, '[server]\nport = "x"'))
+def test_invalid_file_is_rejected_even_where_a_flag_overrides_it(tmp_path: Path) -> None:
+    assert "port" in rejection({"port": "1"}, path=write(tmp_path, '[server]\nport = "x"'))
 
 
-def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
-    assert refused(path=tmp_path / "no.toml").endswith("no.toml: cannot be read: No such file or directory")
-    assert "cannot be read" in refused(path=tmp_path)
+def test_missing_or_binary_file_is_rejected(tmp_path: Path) -> None:
+    assert rejection(path=tmp_path / "no.toml").endswith("no.toml: cannot be read: No such file or directory")
+    assert "cannot be read" in rejection(path=tmp_path)
     path = tmp_path / "x.toml"
     path.write_bytes(b"\xff\xfe")
-    assert "is not TOML" in refused(path=path)
+    assert "is not TOML" in rejection(path=path)
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
         ("KVGATE_port", "1", "is no option"),
     ],
 )
-def test_a_variable_is_refused_by_name(variable: str, text: str, words: str) -> None:
-    message = refused(environ={variable: text})
+def test_variable_is_rejected_by_name(variable: str, text: str, words: str) -> None:
+    message = rejection(environ={variable: text})
     assert message.startswith(f"environment: {variable}")
     assert words in message
 
@@ -136,17 +136,17 @@ def test_a_variable_is_refused_by_name(variable: str, text: str, words: str) -> 
         ({"index": "disk"}, "--index: Invalid enum value 'disk'"),
     ],
 )
-def test_a_flag_is_refused_by_name_and_never_blamed_on_the_file(
+def test_flag_is_rejected_by_name_and_not_by_the_files_name(
     tmp_path: Path, flags: dict[str, object], words: str
 ) -> None:
-    assert refused(flags, path=write(tmp_path, "[server]\nport = 1")).startswith(words)
+    assert rejection(flags, path=write(tmp_path, "[server]\nport = 1")).startswith(words)
 
 
 # every option ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
-def test_every_option_has_a_reason_and_a_quantity_its_unit(option: Option) -> None:
+def test_every_option_has_a_help_text_and_each_quantity_a_unit(option: Option) -> None:
     assert option.help.endswith(".") and len(option.help) > 20
     if option.name.endswith(QUANTITIES):
         assert option.unit
@@ -160,14 +160,14 @@ def test_every_default_can_be_given_as_text(option: Option) -> None:
     assert load({}, {option.variable: text}) == config_of()
 
 
-def test_names_of_flags_and_variables() -> None:
+def test_flags_and_variables_are_named_after_their_key() -> None:
     port = next(option for option in OPTIONS if option.key == "admin_port")
     assert (port.flag, port.variable, port.choices) == ("--admin-port", "KVGATE_ADMIN_PORT", ())
     events = next(option for option in OPTIONS if option.key == "events")
     assert events.choices == ("auto", "off")
 
 
-def test_the_links_of_a_kubernetes_service_are_no_options() -> None:
+def test_variables_of_a_kubernetes_service_are_ignored() -> None:
     links = {
         "KVGATE_PORT": "tcp://10.0.0.1:8000",
         "KVGATE_SERVICE_HOST": "10.0.0.1",

@@ -1,4 +1,4 @@
-"""The documentation names what exists: files, headings, paths and flags."""
+"""Files, headings, paths, flags and metrics that the documentation names exist."""
 
 import argparse
 import re
@@ -99,10 +99,10 @@ def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _known_flags() -> set[str]:
-    sim, replayed = argparse.ArgumentParser(), argparse.ArgumentParser()
+    sim, replay = argparse.ArgumentParser(), argparse.ArgumentParser()
     add_flags(sim)
-    add_arguments(replayed)
-    return {flag for parser in (cli._parser(), sim, replayed) for flag in _flags(parser)}
+    add_arguments(replay)
+    return {flag for parser in (cli._parser(), sim, replay) for flag in _flags(parser)}
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=str)

@@ -1,6 +1,6 @@
-"""Workers that keep blocks in several places and several groups: is the index true in each?
+"""Workers with offload tiers and several KV groups, before a gateway: the index stays exact in each of them.
 
-After each story each worker's blocks in the index are the engine's own, block for block, in each medium.
+After each story the index has, in each medium, exactly the blocks that each engine has cached.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ SMALL: dict[str, Any] = {"kv_blocks": 80, "max_model_len": 1200}
 
 
 def known(s: Story, sim: Sim) -> Places:
-    """By medium, and under "window" of the group beside full attention."""
+    """Blocks that the index has by medium, and under "window" those of the group beside full attention."""
     index = s.gateway.index
     assert isinstance(index, MemoryIndex)
     holder = index._holders[worker_id(sim)]
@@ -32,17 +32,18 @@ def known(s: Story, sim: Sim) -> Places:
     return {place: blocks for place, blocks in found.items() if blocks}
 
 
-async def held(s: Story, sim: Sim) -> Places:
+async def cached(s: Story, sim: Sim) -> Places:
+    """Blocks that the engine reports by medium."""
     async with s.session.get(f"{sim.url}/sim/media") as answer:
-        told = await answer.json()
-    return {place: set(blocks) for place, blocks in told["0"].items() if blocks}
+        media = await answer.json()
+    return {place: set(blocks) for place, blocks in media["0"].items() if blocks}
 
 
 async def settled(s: Story, *, is_shared: bool = False) -> list[Places]:
-    """The index becomes the truth. What is shared, each worker has that has spoken of it."""
+    """Wait until the index is exact; shared blocks count for each worker that published about their tier."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
-            truth = [await held(s, sim) for sim in s.sims]
+            truth = [await cached(s, sim) for sim in s.sims]
             if is_shared:
                 both = truth[0].get("STORAGE@", set()) | truth[1].get("STORAGE@", set())
                 truth = [places | {"STORAGE@": both} if both else places for places in truth]
@@ -52,7 +53,7 @@ async def settled(s: Story, *, is_shared: bool = False) -> list[Places]:
 
 
 async def flush(s: Story) -> None:
-    """Two more steps at each worker: what is on its way to a tier is told with them."""
+    """Make each engine do two more steps, which publish the blocks on their way to a tier."""
     for i, sim in enumerate(s.sims * 2):
         body = {"model": "m", "prompt": [i + 1] * 3, "max_tokens": 3}
         async with s.session.post(f"{sim.url}/v1/completions", json=body) as answer:
@@ -67,9 +68,11 @@ async def flush(s: Story) -> None:
         {"cpu_blocks": 60, "storage_blocks": 300, "storage_locality": "LOCAL", "hash": "bytes"},
     ],
 )
-async def test_offload_tiers_are_known_block_for_block(flags: dict[str, Any]) -> None:
+async def test_index_of_offload_tiers_is_exact(flags: dict[str, Any]) -> None:
     async with story(**SMALL, **flags) as s:
-        for seed in range(1, 9):  # until a tier of each has what its GPU has not: who serves more is chance
+        for seed in range(
+            1, 9
+        ):  # until a tier of each worker has blocks that its GPU lacks; routing is random
             await s.talk(seed)
             await flush(s)
             truth = await settled(s)
@@ -81,15 +84,15 @@ async def test_offload_tiers_are_known_block_for_block(flags: dict[str, Any]) ->
         assert [(a.num_orphans, a.num_mismatched) for a in applied] == [(0, 0)] * 2
 
 
-async def test_a_clear_spares_the_tiers_and_what_is_there_is_loaded_again() -> None:
+async def test_clear_spares_offload_tiers_and_their_blocks_are_loaded_again() -> None:
     async with story(cpu_blocks=300) as s:
         body = {"model": "m", "prompt": list(range(1, 200)), "max_tokens": 2}
 
         async def ask() -> tuple[str, int]:
             async with s.session.post(f"{s.url}/v1/completions", json=body) as answer:
-                told = await answer.json()
-                cached = told["usage"]["prompt_tokens_details"]["cached_tokens"]
-                return answer.headers["x-kvgate-worker"], cached
+                completion = await answer.json()
+                num_cached = completion["usage"]["prompt_tokens_details"]["cached_tokens"]
+                return answer.headers["x-kvgate-worker"], num_cached
 
         first, _ = await ask()
         await flush(s)
@@ -105,7 +108,7 @@ async def test_a_clear_spares_the_tiers_and_what_is_there_is_loaded_again() -> N
         await settled(s)
 
 
-async def test_a_tier_that_all_reach_counts_for_all() -> None:
+async def test_shared_tier_counts_for_all_workers() -> None:
     async with story(**SMALL, storage_blocks=2000, storage_locality="REMOTE") as s:
         await s.talk(3)
         await flush(s)
@@ -114,10 +117,10 @@ async def test_a_tier_that_all_reach_counts_for_all() -> None:
 
 
 @pytest.mark.parametrize("wire", ["map", "array"])
-async def test_a_window_bounds_hits_as_the_engine_finds_them(
+async def test_sliding_window_bounds_predictions_as_it_bounds_hits(
     wire: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One request after the other, and nothing is assumed, so that what is predicted is what is there."""
+    """Requests follow one another and no block is assumed, so each prediction is by events alone."""
     monkeypatch.setattr(roster, "EVENT_GRACE_S", 0.0)
     async with story(window_tokens=100, window_blocks=60, event_wire=wire) as s:
         await s.talk(4, num_conversations=4)
@@ -133,7 +136,7 @@ async def test_a_window_bounds_hits_as_the_engine_finds_them(
         assert bounded and sum(m.reported_cached_tokens for m in metrics) > 0
 
 
-async def test_beginnings_of_blocks_are_neither_known_nor_a_reason_to_doubt() -> None:
+async def test_partial_blocks_are_ignored_without_a_mismatch() -> None:
     async with story(**SMALL, partial_blocks=True) as s:
         await s.talk(9)
         await settled(s)
@@ -144,7 +147,9 @@ async def test_beginnings_of_blocks_are_neither_known_nor_a_reason_to_doubt() ->
 
 
 @pytest.mark.parametrize("flags", [{}, {"cpu_blocks": 100}])
-async def test_holes_in_the_middle_are_known_and_filled_again(flags: dict[str, Any]) -> None:
+async def test_index_is_exact_after_blocks_in_the_middle_fail_and_are_computed_again(
+    flags: dict[str, Any],
+) -> None:
     async with story(**flags) as s:
         for seed in (10, 11):
             await s.talk(seed)
@@ -155,5 +160,5 @@ async def test_holes_in_the_middle_are_known_and_filled_again(flags: dict[str, A
             truth = await settled(s)
         await s.talk(10)
         await flush(s)
-        again = await settled(s)
-        assert sum(len(places["GPU"]) for places in again) > sum(len(places["GPU"]) for places in truth)
+        refilled = await settled(s)
+        assert sum(len(places["GPU"]) for places in refilled) > sum(len(places["GPU"]) for places in truth)

@@ -1,4 +1,4 @@
-"""Every source file has its test file, and none grows past what can be read at a sitting."""
+"""Every source file has its test file, and files and functions stay short."""
 
 import ast
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ NO_TEST_OF_THEIR_OWN = {
     "gateway/app/admin_wiring.py": "tests/admin/test_app.py asks for all of it",
     "gateway/commands/check_run.py": "tests/commands/test_check.py, and tests/stories/test_verify.py",
 }
-"""Beside maps of packages and entry points (`__init__`, `__main__`), which hold no logic."""
+"""Sources without a test file of their own, beside `__init__` and `__main__`, which contain no logic."""
 
 LONG_FILES: dict[str, str] = {}
 LONG_FUNCTIONS: dict[str, str] = {}
@@ -51,7 +51,7 @@ SOURCES = sorted(
 
 
 def _test_of(source: str) -> Path:
-    """gateway/ is the root of tests/; engines/ keeps its name there."""
+    """Test file of a source: tests/ mirrors gateway/, and tests/engines mirrors engines/."""
     path = Path(source.removeprefix("gateway/"))
     return ROOT / "tests" / path.with_name(f"test_{path.name}")
 
@@ -70,7 +70,7 @@ def test_every_source_file_has_its_test_file(source: str) -> None:
     )
 
 
-def test_what_is_compiled_defines_no_struct() -> None:
+def test_compiled_modules_define_no_struct() -> None:
     """msgspec reads the types of a struct's fields, and compiled classes keep none."""
     for source in _compiled():
         tree = ast.parse((ROOT / source).read_text())
@@ -83,8 +83,8 @@ def test_what_is_compiled_defines_no_struct() -> None:
         assert "msgspec.Struct" not in bases, source
 
 
-def test_a_compiled_coroutine_gives_each_kind_of_exception_a_name_of_its_own() -> None:
-    """mypyc keeps what a coroutine catches in attributes, each of the first type that it is caught as."""
+def test_compiled_coroutines_name_each_kind_of_exception_differently() -> None:
+    """mypyc keeps a coroutine's caught exceptions in attributes by name, each of the first type caught."""
     for source in _compiled():
         for node in ast.walk(ast.parse((ROOT / source).read_text())):
             if isinstance(node, ast.AsyncFunctionDef):
@@ -111,6 +111,6 @@ def test_no_function_is_long(source: str) -> None:
     assert long.keys() <= LONG_FUNCTIONS.keys(), long
 
 
-def test_exceptions_are_of_files_that_are_there() -> None:
+def test_listed_exceptions_are_existing_files() -> None:
     listed = [*NO_TEST_OF_THEIR_OWN, *LONG_FILES, *(name.partition(":")[0] for name in LONG_FUNCTIONS)]
     assert [source for source in listed if source not in SOURCES] == []

@@ -1,4 +1,4 @@
-"""The gateway as a library, as the docstring of the package shows it, before two simulated engines."""
+"""The library before two simulated engines, also with the lines that the package's docstring shows."""
 
 import ast
 import asyncio
@@ -27,11 +27,11 @@ async def sims() -> AsyncIterator[list[Sim]]:
 
 
 def _documented() -> str:
-    """The lines in backticks under "As a library"."""
+    """Lines in backticks of the package's docstring under "As a library"."""
     return "\n".join(re.findall(r"`([^`]+)`\n", (gateway.__doc__ or "").partition("As a library:")[2] + "\n"))
 
 
-async def test_the_lines_of_the_docstring_run_as_they_stand(sims: list[Sim]) -> None:
+async def test_lines_of_the_docstring_run_as_they_stand(sims: list[Sim]) -> None:
     source = _documented().replace("http://10.0.0.1:8000", sims[0].url)
     assert sims[0].url in source and len(source.splitlines()) == 3
     names: dict[str, object] = {"gateway": gateway}
@@ -41,7 +41,7 @@ async def test_the_lines_of_the_docstring_run_as_they_stand(sims: list[Sim]) -> 
     assert decision.worker.url == sims[0].url
 
 
-async def test_a_decision_goes_to_the_worker_that_holds_the_prompt(sims: list[Sim]) -> None:
+async def test_decision_goes_to_the_worker_that_has_cached_the_prompt(sims: list[Sim]) -> None:
     body = {"model": "m", "prompt": PROMPT, "max_tokens": 1}
     async with gateway.connect([sim.url for sim in sims]) as router:
         assert len(router.fleet) == 2
@@ -62,7 +62,7 @@ async def test_a_decision_goes_to_the_worker_that_holds_the_prompt(sims: list[Si
 
 async def test_text_is_tokenized_with_the_given_tokenizer(sims: list[Sim]) -> None:
     async with gateway.connect([sims[0].url], tokenizer=[str(bundled_tokenizer())], events="off") as router:
-        messages = [{"role": "user", "content": "Tell me of rivers."}]
+        messages = [{"role": "user", "content": "Rivers, please."}]
         decision = router.decide(
             gateway.request("/v1/chat/completions", {"model": "m", "messages": messages})
         )
@@ -70,7 +70,7 @@ async def test_text_is_tokenized_with_the_given_tokenizer(sims: list[Sim]) -> No
         assert decision.prompt_from in ("fastokens", "tokenizers")
 
 
-async def test_a_worker_that_is_not_there_yet_is_no_reason_to_fail() -> None:
+async def test_connect_succeeds_before_a_worker_is_up() -> None:
     async with gateway.connect(["http://127.0.0.1:9"]) as router:
         with pytest.raises(NoWorker, match="no worker has joined yet"):
             router.decide(gateway.request("/v1/completions", {"model": "m", "prompt": [1]}))
@@ -84,7 +84,7 @@ async def test_a_worker_that_is_not_there_yet_is_no_reason_to_fail() -> None:
         ([], {"prot": 1}, "there is no option prot; did you mean port?"),
     ],
 )
-async def test_options_that_cannot_be_are_refused(
+async def test_invalid_options_are_rejected(
     workers: list[str], options: dict[str, object], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
@@ -92,12 +92,12 @@ async def test_options_that_cannot_be_are_refused(
             pass
 
 
-def test_a_request_is_read_as_the_server_reads_it() -> None:
+def test_request_is_validated_as_by_the_server() -> None:
     assert gateway.request("/v1/completions", b'{"model": "m", "prompt": "x"}').model == "m"
     with pytest.raises(InvalidRequest):
         gateway.request("/v1/completions", {"model": "m"})
 
 
-def test_what_the_package_does_not_have() -> None:
+def test_missing_attribute_of_the_package_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'gateway' has no attribute 'nothing'"):
         _ = gateway.nothing

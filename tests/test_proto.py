@@ -1,4 +1,4 @@
-"""What is generated from proto/ is what `make proto` would make now, and what the contract promises."""
+"""Code generated from proto/ is current, and keeps the names and numbers of the contract."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ SOURCE = "kvgate/v1/kv_events.proto"
 
 
 def test_generated_code_is_up_to_date(tmp_path: Path) -> None:
-    """Another protoc writes another version into its output: compare what follows it."""
+    """Generated code is compared without its head, in which protoc writes its own version."""
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I", "proto", f"--python_out={tmp_path}"]
     subprocess.run([*command, f"--pyi_out={tmp_path}", SOURCE], cwd=ROOT, check=True, timeout=60)
     made = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.py*"))
@@ -27,13 +27,13 @@ def _body(text: str) -> str:
     return text[text.find("DESCRIPTOR") :]
 
 
-def test_names_are_those_of_the_contract() -> None:
+def test_service_and_version_are_those_of_the_contract() -> None:
     assert pb.DESCRIPTOR.services_by_name["KvEvents"].full_name == SERVICE
     assert f"of this contract: {VERSION}" in (ROOT / "proto" / SOURCE).read_text()
 
 
 def test_field_numbers_stay() -> None:
-    """A number that is given another meaning is read wrongly by every agent and gateway of another age."""
+    """Agents and gateways of other versions would misread a field number with a new meaning."""
     numbers = {
         message.name: {field.name: field.number for field in message.fields}
         for message in pb.DESCRIPTOR.message_types_by_name.values()
