@@ -11,5 +11,5 @@ settings.register_profile("shared", deadline=None)
 settings.load_profile("shared")
 
 ROOT = Path(__file__).parent.parent
-"""The checkout."""
+"""Root folder of the checkout."""
 DATA = ROOT / "tests" / "data"

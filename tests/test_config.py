@@ -60,7 +60,7 @@ def test_booleans_are_read_from_text_in_the_environment(text: str, value: bool) 
     assert load({}, {"KVGATE_LOG_REQUESTS": text}).log.requests is value
 
 
-def test_booleans_of_flags_and_files(tmp_path: Path) -> None:
+def test_booleans_are_read_from_flags_and_files(tmp_path: Path) -> None:
     path = write(tmp_path, "[log]\nrequests = true\n[headers]\nexpose_headers = true")
     config = load({"log_requests": False}, {}, path)
     assert (config.log.requests, config.headers.expose_headers) == (False, True)

@@ -32,7 +32,7 @@ def test_service_and_version_are_those_of_the_contract() -> None:
     assert f"of this contract: {VERSION}" in (ROOT / "proto" / SOURCE).read_text()
 
 
-def test_field_numbers_stay() -> None:
+def test_field_numbers_are_those_of_the_contract() -> None:
     """Agents and gateways of other versions would misread a field number with a new meaning."""
     numbers = {
         message.name: {field.name: field.number for field in message.fields}
