@@ -25,6 +25,7 @@ CLEAN = (
     "tests/disaggregation",
     "tests/discovery",
     "tests/http",
+    "tests/index",
     "tests/ingest",
     "tests/policies",
     "tests/processes",
@@ -37,6 +38,7 @@ CLEAN = (
     "tests/server",
     "tests/support",
     "tests/upstream",
+    "tests/vllm",
 )
 """Folders that follow both rules. The others in tests follow later."""
 AVOIDED = re.compile(
