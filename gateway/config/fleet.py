@@ -115,6 +115,7 @@ class Lifecycle(Section, frozen=True):
             "would get every request. 0: none.",
             "seconds",
             ge=0,
+            is_rare=True,
         ),
     ] = 10.0
     eject_after_failures: Annotated[

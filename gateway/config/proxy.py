@@ -76,6 +76,7 @@ class Proxy(Section, frozen=True):
             ge=0,
             le=1,
             live=REQUESTS,
+            is_rare=True,
         ),
     ] = 0.2
     usage_injection: Annotated[
@@ -107,6 +108,7 @@ class Proxy(Section, frozen=True):
             "File with a secret that keys the workers' names in ids of /v1/responses, the same for all "
             "gateways of a fleet: clients then cannot forge an id that leads to a chosen worker.",
             "path",
+            is_rare=True,
         ),
     ] = ""
     allow_transfer_fields: Annotated[

@@ -34,6 +34,7 @@ RENAMED: Mapping[str, str] = {
     "trace_sample_ratio": "otlp_sample_ratio",
     "verify": "usage_injection",
     "warm_up_s": "slow_start_s",
+    "worker_socket_dirs": "worker_networks",
 }
 REMOVED: Mapping[str, str] = {
     "jwt_leeway_s": "clocks may differ by 30 s",

@@ -33,6 +33,7 @@ class Server(Section, frozen=True):
             "File permissions of the Unix socket; by default the gateway's own user only.",
             "octal",
             pattern="^0?[0-7]{3}$",
+            is_rare=True,
         ),
     ] = "600"
     processes: Annotated[

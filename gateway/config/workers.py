@@ -46,35 +46,40 @@ class WorkerAccess(Section, frozen=True):
         str, option("Client certificate chain (PEM) for workers that require one.", "path")
     ] = ""
     cert_key_file: Annotated[
-        str, option("Private key of that certificate, unencrypted PEM; default: in the same file.", "path")
+        str,
+        option(
+            "Private key of that certificate, unencrypted PEM; default: in the same file.",
+            "path",
+            is_rare=True,
+        ),
     ] = ""
     networks: Annotated[
         list[str],
         option(
             "Network that may contain workers, however their addresses become known (configuration, admin "
-            "API, DNS, engines' reports of KV events). By default all but link-local addresses, cloud "
-            "metadata services, multicast and unspecified addresses, which have to be listed here.",
-            "network",
-        ),
-    ] = msgspec.field(default_factory=list)
-    socket_dirs: Annotated[
-        list[str],
-        option(
-            "Directory below which the admin API, and engines for their KV events (ipc://), may name Unix "
-            "sockets. By default none, apart from the sockets in --worker, --prefill and --decode.",
-            "path",
+            "API, DNS, engines' reports of KV events), or directory, as in /run/vllm, below which the admin "
+            "API and engines (ipc://) may name Unix sockets. By default all networks but link-local "
+            "addresses, cloud metadata services, multicast and unspecified addresses, which have to be "
+            "listed here, and no directory.",
+            "network or path",
         ),
     ] = msgspec.field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for text in self.networks:
+        for text in self.ip_networks:
             try:
                 network(text)
             except ValueError as exc:
                 raise ValueError(f"worker_networks: {exc}") from exc
-        for path in self.socket_dirs:
-            if not path.startswith("/"):
-                raise ValueError(f"worker_socket_dirs: '{path}' is not absolute, as in /run/vllm")
+
+    @property
+    def ip_networks(self) -> list[str]:
+        return [each for each in self.networks if not each.startswith("/")]
+
+    @property
+    def socket_dirs(self) -> list[str]:
+        """Directories in which there may be workers' Unix sockets."""
+        return [each for each in self.networks if each.startswith("/")]
 
 
 def check_urls(urls: dict[str, WorkerTable]) -> None:

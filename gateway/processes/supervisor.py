@@ -163,7 +163,7 @@ class Supervisor:
             for process in self._alive():
                 try:
                     reply = await process.ask(question)
-                    if reply.status >= 400:  # such as a socket that --worker-socket-dirs does not have here
+                    if reply.status >= 400:  # such as a socket that --worker-networks does not have here
                         log.warning("process %d refused %s: %s", process.row, body, reply.body.decode())
                 except OSError as exc:  # it is dying: the next one begins with all workers
                     log.warning("process %d: change %s not delivered: %s", process.row, body, exc)

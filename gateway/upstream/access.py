@@ -76,7 +76,7 @@ class Ways:
         if any(os.path.commonpath([real, each]) == each for each in self._socket_dirs):
             return None
         known = ", ".join(self._socket_dirs) or "none is given"
-        return f"{path} is below none of --worker-socket-dirs ({known})"
+        return f"{path} is below no directory of --worker-networks ({known})"
 
 
 def with_tables(config: Config) -> Config:
@@ -93,7 +93,7 @@ def ways_of(config: Config, environ: Mapping[str, str] = os.environ) -> Ways:
     """Return the access of all workers. Raises ConfigError."""
     by_url = {url: _way(url, table, environ) for url, table in config.workers.items()}
     try:
-        reachable = Reachable(config.worker.networks)
+        reachable = Reachable(config.worker.ip_networks)
     except ValueError as exc:
         raise ConfigError(f"worker_networks: {exc}") from exc
     named = [*config.fleet.worker, *config.fleet.prefill, *config.fleet.decode, *config.workers]

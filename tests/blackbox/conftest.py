@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def shared_gateway() -> AsyncIterator[Gateway]:
     async with lasting(
-        "--probe-interval-s", "0.2", "--retry-share", "1", "--max-body-bytes", str(16 << 20)
+        "--probe-interval-s", "0.2", "KVGATE_RETRY_SHARE=1", "--max-body-bytes", str(16 << 20)
     ) as gateway:
         yield gateway
 

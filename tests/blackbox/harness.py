@@ -734,10 +734,12 @@ class Bench:
 
 async def refusal(*flags: str) -> str:
     """Error output of a gateway that does not start with these flags; it must end with 2 and no traceback."""
+    given, environment = split(flags)
     process = await asyncio.create_subprocess_exec(
-        *(*GATEWAY, "serve", "--port", "0", "--admin-port", "0", *flags),
+        *(*GATEWAY, "serve", "--port", "0", "--admin-port", "0", *given),
         stdin=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
+        env=environment,
     )
     async with asyncio.timeout(DEADLINE_S):
         _, printed = await process.communicate()

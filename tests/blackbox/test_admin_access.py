@@ -174,7 +174,7 @@ async def test_without_keys_probes_and_scrapers_are_answered_and_nobody_else() -
         ("http://[64:ff9b::a9fe:a9fe]", 403, "metadata service"),
         ("http://metadata.google.internal", 403, "metadata service"),
         ("dns+http://metadata.google.internal.:80", 403, "metadata service"),
-        ("unix:/run/docker.sock", 403, "--worker-socket-dirs"),
+        ("unix:/run/docker.sock", 403, "no directory of --worker-networks"),
         ("unix:/run/../run/docker.sock", 400, "absolute path"),
     ],
 )
@@ -200,7 +200,7 @@ async def test_a_socket_below_a_configured_directory_may_be_added(tmp_path: Path
     outside.mkdir()
     workers = [await FakeWorker(unix_path=os.fspath(each / "s")).start() for each in (inside, outside)]
     (inside / "link").symlink_to(outside / "s")
-    async with running("--worker-socket-dirs", os.fspath(inside)) as bench:
+    async with running("--worker-networks", os.fspath(inside)) as bench:
         bench.workers += workers
         await bench.gateway.join(workers[0])
         for path in (outside / "s", inside / "link"):

@@ -205,8 +205,8 @@ async def test_a_unix_socket_that_is_no_longer_asked_for_goes(path: str) -> None
         await bench.worker()
         await upgrades.upgrade()
         await until(lambda: not os.path.exists(path), "its file is removed")
-        await upgrades.upgrade("--unix-socket", path, "--unix-socket-mode", "660")
-        await upgrades.upgrade("--unix-socket", path, "--unix-socket-mode", "666")
+        await upgrades.upgrade("--unix-socket", path, "KVGATE_UNIX_SOCKET_MODE=660")
+        await upgrades.upgrade("--unix-socket", path, "KVGATE_UNIX_SOCKET_MODE=666")
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o666
         client = await unix_client(bench, path)
         assert (await client.ask(post(completion()))).status == 200

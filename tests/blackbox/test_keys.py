@@ -270,7 +270,7 @@ async def test_what_a_worker_keeps_for_one_tenant_is_unknown_to_another(tmp_path
     (one, one_line), (two, two_line) = made("--tenant", "a"), made("--tenant", "b")
     keys.write_text(one_line + two_line)
     secret.write_text("s" * 40)
-    async with running("--key-file", str(keys), "--response-key-file", str(secret)) as bench:
+    async with running("--key-file", str(keys), f"KVGATE_RESPONSE_KEY_FILE={secret}") as bench:
         await bench.worker(script=Credentials().script)
         kept = await bench.ask(post(body(store=True), bearer(one), target="/v1/responses"))
         assert kept.status == 200

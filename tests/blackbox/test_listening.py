@@ -38,7 +38,7 @@ async def test_what_a_killed_gateway_left_is_replaced(path: str) -> None:
         bench.gateway.process.kill()
         await bench.gateway.exited()
     assert os.path.exists(path)
-    async with running("--unix-socket", path, "--unix-socket-mode", "660") as bench:
+    async with running("--unix-socket", path, "KVGATE_UNIX_SOCKET_MODE=660") as bench:
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o660
         client = await Client.open_unix(path)
         bench.clients.append(client)
@@ -56,4 +56,4 @@ async def test_a_place_that_is_taken(path: str) -> None:
 
 
 async def test_a_mode_that_is_none() -> None:
-    assert "--unix-socket-mode" in await refusal("--unix-socket-mode", "rw")
+    assert "KVGATE_UNIX_SOCKET_MODE" in await refusal("KVGATE_UNIX_SOCKET_MODE=rw")

@@ -186,7 +186,7 @@ async def test_with_a_key_only_those_who_have_it_do(bench: Bench, tmp_path: Path
     made = (await bench.ask(post(body(), target=RESPONSES))).json["id"]
     key = tmp_path / "key"
     key.write_text("secret\n")
-    flags = ("--worker", workers[0].url, "--response-key-file", str(key))
+    flags = ("--worker", workers[0].url, f"KVGATE_RESPONSE_KEY_FILE={key}")
     async with lasting(*flags) as gateway, visiting(gateway) as there:
         await until(partial(gateway.is_up, workers[0]), "the worker is up")
         assert (await there.ask(request("GET", f"{RESPONSES}/{made}"))).status == 404

@@ -100,7 +100,7 @@ async def test_large_bodies_both_ways(bench: Bench, authority: Authority) -> Non
 
 async def test_a_worker_that_asks_who_we_are(authority: Authority) -> None:
     ours = authority.issue("gateway")
-    shown = ("--worker-cert-file", ours.cert, "--worker-cert-key-file", ours.key)
+    shown = ("--worker-cert-file", ours.cert, f"KVGATE_WORKER_CERT_KEY_FILE={ours.key}")
     async with running("--worker-ca-file", authority.file, *shown, *QUICK) as bench:
         worker = await bench.worker(script=echo, tls=authority.issue().context(clients_of=authority))
         assert (await bench.ask(post(completion()))).body == completion()
@@ -241,7 +241,7 @@ async def test_files_that_cannot_be_used(authority: Authority, tmp_path: Path) -
     missing = str(tmp_path / "ca.pem")
     assert f"worker_ca_file: {missing} cannot be read" in await refusal("--worker-ca-file", missing)
     one, two = authority.issue(), authority.issue()
-    reported = await refusal("--worker-cert-file", one.cert, "--worker-cert-key-file", two.key)
+    reported = await refusal("--worker-cert-file", one.cert, f"KVGATE_WORKER_CERT_KEY_FILE={two.key}")
     assert f"worker_cert_key_file: {two.key} is not the key of {one.cert}" in reported
 
 
@@ -268,7 +268,7 @@ async def _is_down(bench: Bench, worker: FakeWorker) -> bool:
 
 async def test_a_worker_behind_a_unix_socket(tmp_path_factory: pytest.TempPathFactory) -> None:
     directory = tmp_path_factory.mktemp("s")
-    async with running("--worker-socket-dirs", str(directory), *QUICK) as bench:
+    async with running("--worker-networks", str(directory), *QUICK) as bench:
         await _serves_behind_a_socket(bench, str(directory / "w"))
 
 

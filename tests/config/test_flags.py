@@ -43,6 +43,7 @@ def test_values_are_by_key() -> None:
         (["--tenant-salt"], "--tenant-salt was removed: --tenant-salt-file alone turns salts on"),
         (["--no-probe-tokens"], "--no-probe-tokens is now --no-tokenizer-probe"),
         (["--admin-key", "all"], "--admin-key is now --admin-auth"),
+        (["--worker-socket-dirs", "/run"], "--worker-socket-dirs is now --worker-networks"),
         (
             ["--pool-idle-s", "2"],
             "--pool-idle-s is now pool_idle_s in [proxy] of a file (--config), or KVGATE_POOL_IDLE_S",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import Config, load
+from gateway.config import Config, config_of, load
 from gateway.config.options import options
 from gateway.core.errors import ConfigError
 
@@ -24,6 +24,12 @@ def test_a_wrong_option_of_workers_is_rejected(tmp_path: Path, text: str, words:
     file.write_text(text)
     with pytest.raises(ConfigError, match=words):
         load({}, {}, file)
+
+
+def test_networks_of_workers_may_be_directories_of_sockets() -> None:
+    table = config_of(worker_networks=["10.0.0.0/8", "/run/vllm"]).worker
+    assert (table.ip_networks, table.socket_dirs) == (["10.0.0.0/8"], ["/run/vllm"])
+    assert config_of().worker.socket_dirs == []
 
 
 def test_keys_of_workers_are_set_in_a_file_only() -> None:

@@ -139,7 +139,7 @@ async def test_a_forbidden_event_address_is_rejected(opened: Opened) -> None:
             EventSource(0, "tcp://*:1", "tcp://100.100.100.200:80"),
             EventSource(0, "ipc:///run/docker.sock"),
         ):
-            with pytest.raises(ValueError, match="metadata service|--worker-socket-dirs"):
+            with pytest.raises(ValueError, match="metadata service|--worker-networks"):
                 feeds.open(W, source, open_session, ignore)
             assert opened.recovery_observer.get(W.id) is None
         refusal = await feeds.reach(W, EventSource(0, "tcp://*:1", "tcp://100.100.100.200:80"), 1.0)

@@ -34,8 +34,8 @@ def test_an_ordinary_endpoint_is_allowed(endpoint: str, where: str) -> None:
         ("udp://10.0.0.1:80", "neither tcp"),
         ("inproc://x", "neither tcp"),
         ("pgm://eth0;239.192.1.1:5555", "neither tcp"),
-        ("ipc:///run/docker.sock", "none of --worker-socket-dirs"),
-        ("ipc://@abstract", "none of --worker-socket-dirs"),
+        ("ipc:///run/docker.sock", "no directory of --worker-networks"),
+        ("ipc://@abstract", "no directory of --worker-networks"),
     ],
 )
 def test_a_forbidden_endpoint_is_rejected(endpoint: str, words: str) -> None:
@@ -49,7 +49,7 @@ def test_networks_and_directories_of_the_operator_apply(tmp_path: Path) -> None:
     assert reachable_endpoint(f"ipc://{tmp_path}/kv", "w", ways) == f"ipc://{tmp_path}/kv"
     with pytest.raises(ValueError, match="in none of --worker-networks"):
         reachable_endpoint("tcp://11.0.0.1:1", "w", ways)
-    with pytest.raises(ValueError, match="none of --worker-socket-dirs"):
+    with pytest.raises(ValueError, match="no directory of --worker-networks"):
         reachable_endpoint(f"ipc://{tmp_path}/../kv", "w", ways)
 
 
