@@ -78,7 +78,7 @@ class TreeFeed(ReplicaFeed):
 
     def _stop_leading(self) -> None:
         self._is_leading = False
-        self._service.index.withdraw(self._worker)
+        self._service.index.publication.withdraw(self._worker)
         self._forget()
         self._applier.reset()
         self._report()
@@ -89,12 +89,12 @@ class TreeFeed(ReplicaFeed):
     def _report(self) -> None:
         state = self._follower.state
         if self.leader and (state is not StreamState.CATCHING_UP or self._is_published):
-            self._service.index.publish(self._worker, self.leader.fence, state)
+            self._service.index.publication.publish(self._worker, self.leader.fence, state)
         super()._report()
 
     @property
     def _is_published(self) -> bool:
-        return self._service.index.is_published(self._worker)
+        return self._service.index.publication.is_published(self._worker)
 
 
 def feeds_of(service: RadixService) -> Callable[..., ReplicaFeed]:

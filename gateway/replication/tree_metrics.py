@@ -48,4 +48,4 @@ class TreeCollector(Collector):
         yield LOOKUPS.histograms([((), self._lookups_s)])
         yield FAILED.family(service.failed_lookups.items())
         yield UNDECODABLE.single(service.num_broken)
-        yield QUEUED.single(service.index.num_queued)
+        yield QUEUED.single(service.index.publication.num_queued)

@@ -37,14 +37,17 @@ async def reported(server: Server) -> AsyncIterator[RadixService]:
         service.watch(ROOT, A, "model-m", lambda state: None)
         service.index.apply(A, stored(PATH, 0))
         service.index.apply(B, stored(PATH[:30], 0))
-        service.index.publish(B, 1, StreamState.BLIND)
+        service.index.publication.publish(B, 1, StreamState.BLIND)
         for worker in (A, C):
             keys = WorkerKeys.of("kvgate", ROOT, 16, worker)
             assert await WorkerLog(client, keys, "host:1:ab", lease_s=60).acquire(if_known=False)
             server.ask("SADD", "kvgate:workers", keys.base)
 
         async def is_published() -> bool:
-            return bool(server.ask("HGET", "kvgate:trees", f"{ROOT:016x}")) and not service.index.num_queued
+            return (
+                bool(server.ask("HGET", "kvgate:trees", f"{ROOT:016x}"))
+                and not service.index.publication.num_queued
+            )
 
         await until(is_published)
         yield service

@@ -12,7 +12,7 @@ def test_all_metrics_are_exposed() -> None:
         num_lost=2,
         num_broken=6,
         failed_lookups={"timeout": 3, "error": 0, "away": 4},
-        index=SimpleNamespace(num_queued=5),
+        index=SimpleNamespace(publication=SimpleNamespace(num_queued=5)),
     )
     registry = CollectorRegistry()
     registry.register(TreeCollector(service))

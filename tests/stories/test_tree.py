@@ -31,7 +31,7 @@ class TreeStory(Story):
     """What is known is what the tree says."""
 
     def root(self) -> BlockHash:
-        (root,) = self.tree.index.trees
+        (root,) = self.tree.index.trees.by_root
         return root
 
     @property

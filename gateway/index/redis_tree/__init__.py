@@ -3,5 +3,5 @@
 writer    an index's holdings as operations          lookup.lua  one walk for all workers
 pipeline  one connection, commands packed by hand    apply.lua   operations, all or none
 tree      scripts and their calls                    slots.lua   allocation of numbers to workers
-index     a gateway's own part of the index
+index     a gateway's own part of the index         publication  from `Holdings` into the trees
 """

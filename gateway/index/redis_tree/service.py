@@ -58,7 +58,7 @@ class RadixService:
         self, options: RedisOptions, *, lookup_s: float = 0.02, losses: Losses | None = None
     ) -> None:
         self.index = RadixIndex(self._make_tree, losses, on_news=lambda: self._news.set())
-        self.index.pause()
+        self.index.publication.pause()
         self.is_open = False
         self.num_lookups = 0
         self.failed_lookups = {"timeout": 0, "error": 0, "away": 0}
@@ -177,7 +177,7 @@ class RadixService:
             if self._locate:
                 self._locate.report_unreachable()
             raise
-        self.index.resume()
+        self.index.publication.resume()
         self._full_until, self._stuck_at = None, None
         self.is_open = True
 
@@ -203,16 +203,16 @@ class RadixService:
                 await self._mend()
                 if now() >= keep_at:
                     keep_at = now() + KEEP_S
-                    await self.index.keep()
+                    await self.index.publication.keep()
             except PipelineRejected as exc:
                 if not _is_full(exc):
                     raise
                 await self._stop_writing(exc)
-            if now() >= name_at or len(self.index.trees) != num_named:
-                name_at, num_named = now() + KEEP_S, len(self.index.trees)
+            if now() >= name_at or len(self.index.trees.by_root) != num_named:
+                name_at, num_named = now() + KEEP_S, len(self.index.trees.by_root)
                 await self._name_trees()
             if now() >= sweep_at:
-                sweep_at = now() + (0 if await self.index.sweep_trees() else SWEEP_S)
+                sweep_at = now() + (0 if await self.index.trees.sweep() else SWEEP_S)
             if now() >= look_at:
                 look_at = now() + LOOK_S
                 await self._look()
@@ -226,8 +226,8 @@ class RadixService:
     async def _flush(self) -> None:
         now = asyncio.get_running_loop().time()
         if self._full_until is not None and now >= self._full_until:
-            self.index.resume()
-        await self.index.flush()
+            self.index.publication.resume()
+        await self.index.publication.flush()
         if self._full_until is not None and now >= self._full_until:
             self._full_until = None
             self._log.info("redis has memory again; publishing")
@@ -239,11 +239,11 @@ class RadixService:
                 exc,
             )
         self._full_until = asyncio.get_running_loop().time() + FULL_S
-        self.index.pause()
-        await self.index.flush()  # the slots
+        self.index.publication.pause()
+        await self.index.publication.flush()  # the slots
 
     async def _mend(self) -> None:
-        for tree in list(self.index.trees.values()):
+        for tree in list(self.index.trees.by_root.values()):
             if tree.broken and (num := await tree.mend()):
                 self.num_broken += num
                 self._log.warning("%r: %d edges did not decode; publishing them again", tree, num)
@@ -251,7 +251,7 @@ class RadixService:
     async def _look(self) -> None:
         if not self._pipelines.asks.is_open or (self._is_stuck and time.perf_counter() >= self._stuck_until):
             raise PipelineLost("the connection for lookups is gone")
-        for root, tree in list(self.index.trees.items()):
+        for root, tree in list(self.index.trees.by_root.items()):
             owners = await tree.owners()
             for (model, worker), on_owner in list(self._watched.items()):
                 if model == root:
@@ -263,7 +263,7 @@ class RadixService:
         key = trees_key(self._options.prefix).encode()
         try:
             async with asyncio.timeout(self._options.timeout_s):
-                for root in list(self.index.trees):
+                for root in list(self.index.trees.by_root):
                     model = self._models.get(root, "").encode()
                     await self._pipelines.writes.ask(pack(b"HSET", key, f"{root:016x}".encode(), model))
         except PipelineRejected as exc:
@@ -272,7 +272,7 @@ class RadixService:
 
     def _close(self) -> None:
         self.is_open = False
-        self.index.pause()
+        self.index.publication.pause()
         self._close_pipelines()
         for on_owner in self._watched.values():  # the last look may have come after the feeds lost Redis
             on_owner(None)

@@ -17,9 +17,9 @@ def test_browser_reads_the_tree_as_its_scripts_wrote_it(radix: Radix) -> None:
     ours.apply(B, stored(branch, 0))
     ours.apply(A, removed(path, [35, 3]))
     theirs.apply(C, stored(path[:10], 0))
-    ours.publish(B, 1, StreamState.BLIND)
+    ours.publication.publish(B, 1, StreamState.BLIND)
     for index in (ours, theirs):
-        radix.run(index.flush())
+        radix.run(index.publication.flush())
 
     async def browse() -> None:
         client: Redis = Client(unix_socket_path=str(radix.server.socket), protocol=2)

@@ -40,7 +40,7 @@ async def running(
     ours = RadixService(server.options(**options), lookup_s=0.1)
     for worker in workers:
         ours.index.add_worker(worker, ROOT, 1)
-        ours.index.publish(worker, 1, StreamState.EXACT)
+        ours.index.publication.publish(worker, 1, StreamState.EXACT)
     task = asyncio.get_running_loop().create_task(ours.run())
     try:
         yield ours
@@ -102,7 +102,7 @@ async def test_slow_server_delays_one_lookup_until_its_deadline(redis_server: Se
             for _ in range(3):  # lookups after the first one do not wait
                 assert await ours.remote_overlap(ROOT, path_hashes(PATH)) == {}
             assert (ours.failed_lookups["timeout"], ours.failed_lookups["away"]) == (1, 2)
-        ours.index.withdraw(A)
+        ours.index.publication.withdraw(A)
 
         async def is_answered() -> bool:
             await ours.remote_overlap(ROOT, path_hashes(PATH))
@@ -130,7 +130,7 @@ async def test_blocks_are_published_again_at_a_server_restarted_empty(
             await until(lambda: asyncio.sleep(0, not ours.is_open and not theirs.is_open))
             ours.index.apply(A, stored(PATH, 30))
             assert await ours.remote_overlap(ROOT, path_hashes(PATH)) == {}
-            assert [writer.num_queued for writer in ours.index.writers.values()] == [0]
+            assert [writer.num_queued for writer in ours.index.publication.writers.values()] == [0]
             first.start()
             await until(is_published)
             assert ours.num_lost == theirs.num_lost == 1
@@ -249,7 +249,7 @@ async def test_lost_lookup_connection_is_replaced(server: Server, cause: str) ->
 async def test_error_of_the_server_is_counted(server: Server) -> None:
     async with running(server, A) as ours:
         ours.index.apply(A, stored(PATH, 0))
-        await until(lambda: asyncio.sleep(0, ours.is_open and not ours.index.num_queued))
+        await until(lambda: asyncio.sleep(0, ours.is_open and not ours.index.publication.num_queued))
         server.ask("DEL", f"s:{{{ROOT:016x}}}:s")
         server.ask("SET", f"s:{{{ROOT:016x}}}:s", "x")
         assert await ours.remote_overlap(ROOT, path_hashes(PATH)) == {}
@@ -294,7 +294,7 @@ async def test_documented_acl_rights_are_enough(server: Server) -> None:
     options = server.options(redis=f"unix://kvgate:secret@{server.socket}")
     ours, client = RadixService(options, lookup_s=0.1), open_client(options)
     ours.index.add_worker(A, ROOT, 1)
-    ours.index.publish(A, 1, StreamState.EXACT)
+    ours.index.publication.publish(A, 1, StreamState.EXACT)
     ours.index.apply(A, stored(PATH, 0))
     task = asyncio.get_running_loop().create_task(ours.run())
     try:

@@ -114,12 +114,12 @@ class TestTree:
                     else:
                         each.reset_worker(worker)
             else:
-                radix.run(index.flush())
-                radix.run(index.sweep_trees())
+                radix.run(index.publication.flush())
+                radix.run(index.trees.sweep())
         most_edges = data.draw(st.sampled_from([1, 2, 256]))
         for index in (ours, theirs):
             index.most_edges = most_edges
-            radix.run(index.flush())
+            radix.run(index.publication.flush())
         for path in all_paths:
             asked = [*path_hashes(path), BlockHash(1)]
             assert ours.tree_overlap(asked) == theirs.tree_overlap(asked) == dict(plain.overlap(asked))
@@ -130,8 +130,8 @@ class TestTree:
     ) -> None:
         for index, worker in ((ours, A), (ours, B), (theirs, C)):
             index.drop_worker(worker)
-            radix.run(index.flush())
-        while radix.run(ours.sweep_trees()):
+            radix.run(index.publication.flush())
+        while radix.run(ours.trees.sweep()):
             pass
         with radix.server.direct() as client:
             assert sorted(key[-1:] for key in client.scan_iter(f"{ours.prefix}:*")) == [b"a", b"n", b"o"]
@@ -154,7 +154,7 @@ def test_blocks_stored_one_by_one_are_one_edge(radix: Radix) -> None:
     for i in range(200):
         ours.apply(A, stored(path[: i + 1], i))
         if not i % 3:
-            radix.run(ours.flush())
+            radix.run(ours.publication.flush())
     assert ours.tree_overlap(path_hashes(path)) == {A: 200}
     assert sizes(radix, ours.prefix) == [200]
 
@@ -163,7 +163,7 @@ def test_workers_share_an_edge_and_a_branch_has_its_own(radix: Radix) -> None:
     ours, theirs = pair(radix)
     stem, branch = [7] * 40, [7] * 30 + [8] * 5
     ours.apply(A, stored(stem, 0))
-    radix.run(ours.flush())
+    radix.run(ours.publication.flush())
     theirs.apply(C, stored(branch, 0))
     assert theirs.tree_overlap(path_hashes(branch)) == {A: 30, C: 35}
     assert sizes(radix, ours.prefix) == [5, 40]
@@ -210,7 +210,7 @@ def test_slot_that_is_not_kept_expires_and_its_edges_are_swept(radix: Radix) -> 
     theirs.tree_overlap([])
     tree = RadixTree(radix.pipelines, ours.prefix, ROOT, keep_ms=0)
     assert ours.tree_overlap(path_hashes(path)) == {A: 40, C: 10}
-    radix.run(tree.keep(ours.writers[ROOT]))  # with `keep_ms=0` the slot expires at once
+    radix.run(tree.keep(ours.publication.writers[ROOT]))  # with `keep_ms=0` the slot expires at once
     assert theirs.tree_overlap(path_hashes(path)) == {C: 10}
     while radix.run(tree.sweep()):
         pass
@@ -223,9 +223,9 @@ def test_gateway_with_lost_slots_writes_nothing_and_raises(radix: Radix) -> None
     path = [7] * 40
     ours.apply(A, stored(path[:20], 0))
     ours.tree_overlap([])
-    tree, writer = RadixTree(radix.pipelines, ours.prefix, ROOT, keep_ms=0), ours.writers[ROOT]
+    tree, writer = RadixTree(radix.pipelines, ours.prefix, ROOT, keep_ms=0), ours.publication.writers[ROOT]
     radix.run(tree.keep(writer))
-    while radix.run(theirs.sweep_trees()):
+    while radix.run(theirs.trees.sweep()):
         pass
     ours.apply(A, stored(path, 20))
     ours.apply(A, removed(path, [0]))
@@ -253,7 +253,7 @@ def test_blocks_are_published_again_after_the_server_was_emptied(
     theirs.apply(C, stored(path[:12], 10))
     assert theirs.tree_overlap(path_hashes(path)) == {C: 12}
     ours.apply(A, removed(path, [39]))
-    radix.run(getattr(ours, call)())
+    radix.run(getattr(ours.publication, call)())
     for index in (ours, theirs):
         assert index.tree_overlap(path_hashes(path)) == {A: 3, B: 30, C: 12}
         assert index.tree_overlap(path_hashes(branch)) == {A: 3, B: 35, C: 12}
@@ -275,7 +275,7 @@ def test_server_with_an_earlier_tree_gets_the_present_blocks(
     assert theirs.tree_overlap(path_hashes(path)) == {A: 40, B: 30, C: 10}
     earlier = dump(radix, ours.prefix)
     for index in (ours, theirs):
-        index.republish(ROOT)
+        index.publication.republish(ROOT)
     ours.apply(A, removed(path, [39]))
     theirs.apply(C, stored(path[:12], 10))
     for index in (ours, theirs):
@@ -284,11 +284,11 @@ def test_server_with_an_earlier_tree_gets_the_present_blocks(
     ours.drop_worker(B)  # before the takeover is noticed
     caplog.clear()
     for index in (theirs, ours):
-        index.pause()
-        index.resume()
-        radix.run(index.flush())
+        index.publication.pause()
+        index.publication.resume()
+        radix.run(index.publication.flush())
     for index in (theirs, ours):
-        radix.run(index.keep())
+        radix.run(index.publication.keep())
         assert index.tree_overlap(path_hashes(path)) == {A: 39, C: 12}
         assert index.tree_overlap(path_hashes(branch)) == {A: 30, C: 12}
     assert "publishing the blocks" not in caplog.text
@@ -317,10 +317,10 @@ def test_rejected_gateway_writes_when_the_newer_fence_expires(radix: Radix) -> N
     other.tree_overlap([])
     ours.apply(A, stored(path, 0))
     assert ours.tree_overlap(path_hashes(path)) == {A: 9}
-    radix.run(ours.keep())
+    radix.run(ours.publication.keep())
     assert ours.tree_overlap(path_hashes(path)) == {A: 9}
-    radix.run(RadixTree(radix.pipelines, ours.prefix, ROOT, keep_ms=0).keep(other.writers[ROOT]))
-    radix.run(ours.keep())
+    radix.run(RadixTree(radix.pipelines, ours.prefix, ROOT, keep_ms=0).keep(other.publication.writers[ROOT]))
+    radix.run(ours.publication.keep())
     assert ours.tree_overlap(path_hashes(path)) == {A: 40}
 
 
@@ -336,7 +336,7 @@ def test_error_of_the_server_is_raised(radix: Radix) -> None:
     ours.tree_overlap([])
     radix.server.ask("SET", f"{ours.prefix}:{{{ROOT:016x}}}:s", "no hash")
     try:
-        radix.run(ours.keep())
+        radix.run(ours.publication.keep())
     except PipelineRejected as exc:
         assert "WRONGTYPE" in str(exc)
     else:
@@ -373,25 +373,25 @@ def test_newer_fence_replaces_the_blocks_of_an_older_one(radix: Radix) -> None:
         assert paused.tree_overlap(path_hashes(path)) == {A: 9}
         assert paused.tree_overlap(path_hashes([8] * 3)) == {}
     paused.fence = 3
-    paused.publish(A, 3, StreamState.EXACT)  # it leads again
+    paused.publication.publish(A, 3, StreamState.EXACT)  # it leads again
     assert paused.tree_overlap(path_hashes(path)) == {A: 40}
     assert successor.tree_overlap(path_hashes(path)) == {A: 40}
 
 
 def test_owners_lists_fence_and_stream_state_of_each_worker(radix: Radix) -> None:
     ours, theirs = pair(radix)
-    ours.publish(B, 1, StreamState.BLIND)
+    ours.publication.publish(B, 1, StreamState.BLIND)
     for index in (ours, theirs):
-        radix.run(index.flush())
-    tree = theirs.tree(ROOT)
+        radix.run(index.publication.flush())
+    tree = theirs.trees.of(ROOT)
     assert radix.run(tree.owners()) == {
         A: Owner(1, StreamState.EXACT),
         B: Owner(1, StreamState.BLIND),
         C: Owner(1, StreamState.EXACT),
     }
     radix.run(tree.publish_state(A, 0, StreamState.BLIND))  # under an outdated fence
-    ours.withdraw(B)
-    radix.run(ours.flush())
+    ours.publication.withdraw(B)
+    radix.run(ours.publication.flush())
     assert radix.run(tree.owners()) == {
         A: Owner(1, StreamState.EXACT),
         C: Owner(1, StreamState.EXACT),
@@ -401,22 +401,22 @@ def test_owners_lists_fence_and_stream_state_of_each_worker(radix: Radix) -> Non
 def test_unpublished_worker_is_known_to_its_own_gateway_only(radix: Radix) -> None:
     ours, path = radix.index(), [7] * 40
     ours.add_worker(A, ROOT, 1)
-    ours.withdraw(A)
+    ours.publication.withdraw(A)
     ours.apply(A, stored(path, 0))
     ours.apply(A, removed(path, [39]))
     assert ours.tree_overlap(path_hashes(path)) == {}
     assert dict(ours.own.overlap(path_hashes(path))) == {A: 39}
-    ours.publish(A, 4, StreamState.CATCHING_UP)
+    ours.publication.publish(A, 4, StreamState.CATCHING_UP)
     assert ours.tree_overlap(path_hashes(path)) == {A: 39}
-    ours.publish(A, 4, StreamState.EXACT)  # nothing is written twice
-    assert ours.writers[ROOT].num_queued == 0
+    ours.publication.publish(A, 4, StreamState.EXACT)  # nothing is written twice
+    assert ours.publication.writers[ROOT].num_queued == 0
     ours.add_worker(A, ROOT, 1)
     assert ours.tree_overlap(path_hashes(path)) == {}
 
 
 def test_owners_written_by_another_version_are_readable(radix: Radix) -> None:
     theirs = radix.index()
-    tree = theirs.tree(ROOT)
+    tree = theirs.trees.of(ROOT)
     till = struct.pack("<dd", 1.0, 1e15)
     slot = b"\x01\x00"
     radix.server.ask("HSET", tree.key + b"o", b"\xff", till + b"\xc8" + slot, b"b:1", till + b"\x01" + slot)

@@ -57,12 +57,12 @@ class TreeIndex(RadixIndex):
 
     def add_worker(self, worker: WorkerId, root: BlockHash, block_size: int | None) -> None:
         super().add_worker(worker, root, block_size)
-        self.publish(worker, self.fence, StreamState.EXACT)
+        self.publication.publish(worker, self.fence, StreamState.EXACT)
 
     def tree_overlap(self, hashes: Sequence[BlockHash]) -> dict[WorkerId, int]:
         """The overlap according to the tree alone."""
-        self.radix.run(self.flush())
-        found: dict[WorkerId, int] = self.radix.run(self.tree(ROOT).overlap(hashes, self.most_edges))
+        self.radix.run(self.publication.flush())
+        found: dict[WorkerId, int] = self.radix.run(self.trees.of(ROOT).overlap(hashes, self.most_edges))
         return found
 
     def overlap(self, hashes: Sequence[BlockHash], most: int | None = None) -> Mapping[WorkerId, int]:
@@ -74,8 +74,8 @@ class TreeIndex(RadixIndex):
         }
 
     def sweep(self) -> bool:
-        self.radix.run(self.flush())
-        swept: bool = self.radix.run(self.sweep_trees())
+        self.radix.run(self.publication.flush())
+        swept: bool = self.radix.run(self.trees.sweep())
         return super().sweep() or swept
 
 
