@@ -48,10 +48,9 @@ class Dispatch:
 
     def reconfigure(self, config: Config, ask_usage: AskUsage) -> None:
         """Take a configuration for requests that begin from now on."""
-        context, proxy = self.context, config.proxy
-        self.context = replace(context, config=config, ask_usage=ask_usage)
-        context.retries.limit(max_attempts=proxy.max_attempts, share=proxy.retry_share)
-        context.pools.limit(connect_timeout_s=proxy.connect_timeout_s, idle_s=proxy.pool_idle_s)
+        context = self.context = replace(self.context, config=config, ask_usage=ask_usage)
+        context.retries.limit(config.proxy)
+        context.pools.limit(config.proxy)
 
     def open_gate(self, gate: Gate) -> None:
         """Admission control for requests that begin from now on."""

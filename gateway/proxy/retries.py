@@ -9,6 +9,7 @@ and each request earns `share` of one. So workers get no more than 1 + `share` t
 except for a few retries each second where clients send little.
 """
 
+from gateway.config.proxy import Proxy
 from gateway.core.errors import WorkerFailed, WorkerTimeout
 from gateway.core.worker import WorkerId
 
@@ -17,11 +18,14 @@ FLOOR = 10
 requests would be less than one."""
 
 
-class Retries:
-    """The retry budget of a process."""
+DEFAULTS = Proxy()
 
-    def __init__(self, *, max_attempts: int = 2, share: float = 0.2) -> None:
-        self.limit(max_attempts=max_attempts, share=share)
+
+class Retries:
+    """The retry budget of a process, as table `[proxy]` limits it."""
+
+    def __init__(self, limits: Proxy = DEFAULTS) -> None:
+        self.limit(limits)
         self.num_in_flight = 0
         self.num_retrying = 0
         self.num_denied = 0
@@ -32,9 +36,9 @@ class Retries:
     def __repr__(self) -> str:
         return f"Retries({self.num_retrying} of {self.num_in_flight} in flight, {self._left:.1f} left)"
 
-    def limit(self, *, max_attempts: int, share: float) -> None:
-        self.max_attempts = max_attempts
-        self.share = share
+    def limit(self, limits: Proxy) -> None:
+        self.max_attempts = limits.max_attempts
+        self.share = limits.retry_share
 
     def began(self, now: float) -> None:
         """Count a request that has begun; `ended` is called for it once."""

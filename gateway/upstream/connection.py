@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 
 import httptools
 
+from gateway.config.proxy import Proxy
 from gateway.http.address import Address
 from gateway.http.framing import BadAnswer, check_answer
 from gateway.http.messages import Header, ResponseHead
@@ -241,15 +242,17 @@ TlsContext = Callable[[], ssl.SSLContext | None]
 """Returns the current verification of an https endpoint; None: the system's."""
 
 
+DEFAULTS = Proxy()
+
+
 class Pool:
-    """Connections to one endpoint. `connect_timeout_s` and `idle_s` are seconds."""
+    """Connections to one endpoint. `timeouts` are those of table `[proxy]`."""
 
     def __init__(
         self,
         url: str,
+        timeouts: Proxy = DEFAULTS,
         *,
-        connect_timeout_s: float = 5.0,
-        idle_s: float = 4.0,
         tls_context: TlsContext = lambda: None,
         way: Way = PLAIN,
         reachable: Reachable = ANYWHERE,
@@ -261,14 +264,16 @@ class Pool:
         self.key = way.authorization.encode() if way.authorization else None
         self.path_prefix = self._address.prefix.encode()
         self._tls_context = tls_context
-        self.connect_timeout_s = connect_timeout_s
-        self.idle_s = idle_s
+        self.limit(timeouts)
         self._loop = (
             asyncio.get_running_loop()
         )  # cached: get_running_loop costs a system call (Python < 3.12)
         self._idle: deque[UpstreamConnection] = deque()
         self._open: set[UpstreamConnection] = set()
         self._sweeper: asyncio.TimerHandle | None = None
+
+    def limit(self, timeouts: Proxy) -> None:
+        self.connect_timeout_s, self.idle_s = timeouts.connect_timeout_s, timeouts.pool_idle_s
 
     def __repr__(self) -> str:
         return f"Pool({self._address.name}, open={len(self._open)}, idle={len(self._idle)})"

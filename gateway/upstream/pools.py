@@ -1,23 +1,22 @@
 """The connection pools of this process: one per endpoint, opened at the first request to it."""
 
+from gateway.config.proxy import Proxy
 from gateway.upstream.access import Ways
-from gateway.upstream.connection import Pool, TlsContext
+from gateway.upstream.connection import DEFAULTS, Pool, TlsContext
 
 
 class Pools:
-    """`by_url` has the pools that are open. Timeouts are seconds."""
+    """Pools of endpoints; `by_url` has the open ones. `timeouts` are those of table `[proxy]`."""
 
     def __init__(
         self,
+        timeouts: Proxy = DEFAULTS,
         *,
-        connect_timeout_s: float = 5.0,
-        idle_s: float = 4.0,
         tls_context: TlsContext = lambda: None,
         ways: Ways | None = None,
     ) -> None:
         self.by_url: dict[str, Pool] = {}
-        self._connect_timeout_s = connect_timeout_s
-        self._idle_s = idle_s
+        self._timeouts = timeouts
         self._tls_context = tls_context
         self._ways = Ways() if ways is None else ways
 
@@ -29,19 +28,18 @@ class Pools:
         if pool is None:
             pool = self.by_url[url] = Pool(
                 url,
-                connect_timeout_s=self._connect_timeout_s,
-                idle_s=self._idle_s,
+                self._timeouts,
                 tls_context=self._tls_context,
                 way=self._ways.of(url),
                 reachable=self._ways.reachable,
             )
         return pool
 
-    def limit(self, *, connect_timeout_s: float, idle_s: float) -> None:
+    def limit(self, timeouts: Proxy) -> None:
         """Other timeouts, also for the pools that are open."""
-        self._connect_timeout_s, self._idle_s = connect_timeout_s, idle_s
+        self._timeouts = timeouts
         for pool in self.by_url.values():
-            pool.connect_timeout_s, pool.idle_s = connect_timeout_s, idle_s
+            pool.limit(timeouts)
 
     def drop(self, url: str) -> None:
         """Close the pool of an endpoint that has left the fleet."""

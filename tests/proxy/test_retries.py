@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.config.proxy import Proxy
 from gateway.core.worker import WorkerId
 from gateway.proxy.retries import FLOOR, Retries, Tries
 
@@ -36,7 +37,7 @@ def test_refused_connections_are_no_attempts_and_cost_no_budget() -> None:
 
 
 def test_a_connection_that_times_out_is_an_attempt_but_no_load() -> None:
-    budget = Retries(max_attempts=2)
+    budget = Retries(Proxy(max_attempts=2))
     tries = begun(budget)
     assert tries.lost(A, "too slow", is_refused=False) == ""
     assert not budget.num_retrying
@@ -114,7 +115,7 @@ def test_a_quiet_gateway_retries_every_request() -> None:
 
 
 def test_a_lost_retry_is_one_in_flight_but_each_is_paid_for() -> None:
-    budget = Retries(max_attempts=5)
+    budget = Retries(Proxy(max_attempts=5))
     tries = begun(budget)
     assert lose(tries) and lose(tries) and lose(tries)
     assert budget.num_retrying == 1
@@ -122,7 +123,7 @@ def test_a_lost_retry_is_one_in_flight_but_each_is_paid_for() -> None:
 
 
 def test_without_a_share_only_refused_connections_are_retried() -> None:
-    budget = Retries(share=0.0)
+    budget = Retries(Proxy(retry_share=0.0))
     tries = begun(budget)
     assert tries.lost(A, "refused", is_refused=True) == ""
     assert not lose(tries)

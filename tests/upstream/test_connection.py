@@ -43,7 +43,7 @@ class Transcript:
 class World:
     def __init__(self, loop: FakeLoop, idle_s: float = 4.0) -> None:
         self.loop = loop
-        self.pool = Pool("http://w:8000/base/", idle_s=idle_s)
+        self.pool = Pool("http://w:8000/base/", Proxy(pool_idle_s=idle_s))
 
     def connect(self) -> tuple[UpstreamConnection, FakeTransport]:
         connection = UpstreamConnection(self.pool)
