@@ -16,6 +16,7 @@ import sys
 import urllib.request
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 import uvloop
@@ -30,6 +31,7 @@ WARM_UP = 400
 MOST_MB = 64.0
 SIM_FLAGS = ["--prefill-tokens-per-s", "1000000", "--decode-tokens-per-s", "5000"]
 IDLE_S = 20.0
+FOLLOWED_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,7 @@ class Leaks:
         await many(num.long_prompts, lambda n: asking.ask(f"{n} {LONG_PROMPT}"))
         await many(WARM_UP, ask)
         await asking.close()  # they would idle for longer than they are kept
+        await self._followed()
         figures = [
             await self._grown_by(
                 "connections", num.connections, FULL.connections, lambda n: come_and_go(self._port, n)
@@ -188,10 +191,21 @@ class Leaks:
             await asyncio.sleep(0.1)
         return left
 
+    async def _followed(self) -> None:
+        """Wait until the index holds what the caches of workers do. So many long prompts are more events at once
+        than a gateway applies: their streams are BLIND for 30 s. Raises LeakError."""
+        end = asyncio.get_running_loop().time() + FOLLOWED_S
+        while {w["stream"] for w in await asyncio.to_thread(self._workers)} != {"exact"}:  # noqa: ASYNC110
+            if asyncio.get_running_loop().time() > end:
+                raise LeakError(f"the workers' KV events are not followed after {FOLLOWED_S:.0f} s")
+            await asyncio.sleep(0.2)
+
     def _booked(self) -> float:
+        return float(sum(worker["in_flight"] + worker["booked_tokens"] for worker in self._workers()))
+
+    def _workers(self) -> list[dict[str, Any]]:
         with _direct.open(f"{self._fleet.admin_url}/admin/workers", timeout=10) as answer:
-            endpoints = json.load(answer)["endpoints"]
-        return float(sum(w["in_flight"] + w["booked_tokens"] for e in endpoints for w in e["workers"]))
+            return [worker for each in json.load(answer)["endpoints"] for worker in each["workers"]]
 
 
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -141,15 +141,22 @@ def resolve(endpoint: str, host: str) -> str:
 def opened(
     context: "zmq.Context[zmq.Socket[bytes]]", kind: int, endpoint: str, max_queued: int = MAX_QUEUED
 ) -> "zmq.Socket[bytes]":
+    """Open a socket to be connected once. Sending waits for the handshake: send only after it."""
     socket = context.socket(kind)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_WIRE_BYTES)
     # With IPV6 on, "localhost" is ::1 alone, where a publisher at "tcp://*" does not listen.
     socket.setsockopt(zmq.IPV6, int("[" in endpoint))
     socket.setsockopt(zmq.RCVHWM, max_queued)
-    # The publisher of a vanished host sends no FIN: heartbeats notice within seconds.
-    socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 15000)
+    # A queue for each connection: where one is kept across a reconnection, a full queue that is read at that
+    # moment aborts the process (libzmq's assertion _input_stopped, zeromq/libzmq#3937).
+    socket.setsockopt(zmq.IMMEDIATE, 1)
+    # The publisher of a vanished host sends no FIN: the kernel's probes notice within 15 s. libzmq's
+    # heartbeats would end a connection that back pressure keeps unread.
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 5)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, 5)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, 2)
     return socket
 
 

@@ -249,9 +249,8 @@ class ZmqFeed:
             self._replay.close()
         if self.replay_endpoint:
             socket = opened(self._context, zmq.DEALER, self.replay_endpoint, MAX_REPLAY_QUEUED)
-            monitor = socket.get_monitor_socket(EVENTS)
+            monitor = socket.get_monitor_socket(EVENTS | zmq.EVENT_HANDSHAKE_SUCCEEDED)
             socket.connect(self.replay_endpoint)
-            socket.send_multipart(self._engine.replay_request(start_seq))
             reader = partial(
                 Reader,
                 socket,
@@ -259,12 +258,14 @@ class ZmqFeed:
                 continue_work=self._subscription.continue_work,
                 on_refused=self._on_refused,
             )
-            self._replay = _Replay(socket, reader, on_message, on_silence, self._times)
+            request = self._engine.replay_request(start_seq)
+            self._replay = _Replay(socket, request, reader, on_message, on_silence, self._times)
             self._replay.watch(monitor, self._time_slices, self._wires, self._refusal)
 
 
 class _Replay:
-    """Replay under way: ends when `on_message` returns True, with silence, or when it is replaced.
+    """Replay under way: `request` is sent after the handshake; it ends when `on_message` returns True, with
+    silence, or when it is replaced.
 
     Where too many bytes wait unread, its connection is ended; what was received is read, and the silence that
     follows has the rest requested again."""
@@ -272,12 +273,14 @@ class _Replay:
     def __init__(
         self,
         socket: "zmq.Socket[bytes]",
+        request: list[bytes],
         reader: Callable[[OnMessage], Reader],
         on_message: Callable[[list[bytes]], bool],
         on_silence: Callable[[], None],
         times: ZmqTimes,
     ) -> None:
         self._socket = socket
+        self._request: list[bytes] | None = request
         self._take = on_message
         self._on_silence = on_silence
         self._quiet_s = times.quiet_s
@@ -307,6 +310,9 @@ class _Replay:
             if peer and refusal(peer):
                 self._reader.close()
                 wire.end()
+            elif message["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED and self._request:
+                self._socket.send_multipart(self._request)
+                self._request = None
 
         self._monitor, self._monitor_socket = Reader(monitor, on_event, time_slices), monitor
         self._wires, self._wire = wires, wire
@@ -351,21 +357,24 @@ async def reach(
     """Check that a publisher and its replay endpoint answer: returns None, or which one does not."""
     sub = opened(context, zmq.SUB, endpoint)
     dealer = opened(context, zmq.DEALER, replay_endpoint)
-    monitor = sub.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+    monitors = [each.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED) for each in (sub, dealer)]
     try:
         sub.connect(endpoint)
         dealer.connect(replay_endpoint)
-        dealer.send_multipart(engine.replay_request(_FAR_SEQ))
-        if not await _first_message(monitor, timeout_s):
+        if not await _first_message(monitors[0], timeout_s):
             return f"no KV-event publisher answers at {endpoint}; it must bind (an endpoint with '*')"
+        if not await _first_message(monitors[1], timeout_s):
+            return f"no replay answers at {replay_endpoint}"
+        dealer.send_multipart(engine.replay_request(_FAR_SEQ))
         if not await _first_message(dealer, timeout_s):
             return f"no replay answers at {replay_endpoint}"
     except zmq.ZMQError as exc:
         return f"unusable endpoints {endpoint} and {replay_endpoint}: {exc.strerror}"
     finally:
-        sub.disable_monitor()
-        for socket in (monitor, sub, dealer):
-            socket.close(linger=0)
+        for each in (sub, dealer):
+            each.disable_monitor()
+        for each in (*monitors, sub, dealer):
+            each.close(linger=0)
     return None
 
 

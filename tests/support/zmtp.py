@@ -14,7 +14,7 @@ def _property(name: bytes, value: bytes) -> bytes:
     return bytes([len(name)]) + name + struct.pack(">I", len(value)) + value
 
 
-def _ready(kind: bytes) -> bytes:
+def ready(kind: bytes) -> bytes:
     body = b"\x05READY" + _property(b"Socket-Type", kind) + _property(b"Identity", b"")
     return b"\x04" + bytes([len(body)]) + body
 
@@ -52,7 +52,7 @@ class EndlessPeer:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             writer.write(GREETING)
             await reader.readexactly(len(GREETING))
-            writer.write(_ready(self._kind))
+            writer.write(ready(self._kind))
             await reader.read(100)
             while self._left > 0:
                 self._left -= len(MORE)
