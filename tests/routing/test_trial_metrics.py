@@ -4,7 +4,7 @@ from gateway.core.outcome import Outcome
 from gateway.policies.framework.guard import Faults
 from gateway.routing.trial_metrics import TrialsCollector
 from gateway.routing.trials import Shadow, Trials
-from tests.routing.test_shadow import Says
+from tests.routing.test_shadow import FakePolicy
 from tests.routing.test_trials import decide, made
 
 
@@ -19,7 +19,7 @@ def test_without_trials_no_metrics_are_exposed() -> None:
 
 
 def test_scores_and_comparisons_are_exposed_by_policy() -> None:
-    trials = Trials({"p": 1.0}, {"says": Shadow(Says(0, 0.5), Faults())})
+    trials = Trials({"p": 1.0}, {"says": Shadow(FakePolicy(0, 0.5), Faults())})
     decide(trials, made())
     trials.finished(made(), Outcome("ended", 200, 0.75, None))
     while trials.step():

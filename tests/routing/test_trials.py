@@ -9,7 +9,7 @@ from gateway.core.outcome import Outcome
 from gateway.policies.framework.guard import Faults
 from gateway.routing import trials as module
 from gateway.routing.trials import Shadow, Trials, keep_compared
-from tests.routing.test_shadow import Says
+from tests.routing.test_shadow import FakePolicy
 from tests.support.fakes import decision
 
 REQUEST = request("/v1/completions", {"model": "m", "prompt": [1]})
@@ -47,7 +47,7 @@ def test_each_arm_is_scored_by_its_own_requests() -> None:
 
 
 def test_shadow_policies_choose_later_and_in_order() -> None:
-    shadows = {"says": Shadow(Says(0, 0.5), Faults()), "other": Shadow(Says(1), Faults())}
+    shadows = {"says": Shadow(FakePolicy(0, 0.5), Faults()), "other": Shadow(FakePolicy(1), Faults())}
     trials = Trials({"p": 1.0}, shadows)
     decide(trials, made("d1"), made("d2", attempt=2))
     end(trials, made("d1"))
@@ -60,7 +60,7 @@ def test_shadow_policies_choose_later_and_in_order() -> None:
 
 
 def test_requests_beyond_the_queue_are_dropped_and_counted() -> None:
-    trials = Trials({"p": 1.0}, {"says": Shadow(Says(0), Faults())})
+    trials = Trials({"p": 1.0}, {"says": Shadow(FakePolicy(0), Faults())})
     decide(trials, *[made(f"d{i}") for i in range(module.MAX_QUEUED + 5)])
     for i in range(3 * module.MAX_QUEUED):
         end(trials, made(f"d{i}"))
@@ -74,13 +74,13 @@ def test_requests_beyond_the_queue_are_dropped_and_counted() -> None:
 
 def test_a_reload_keeps_the_counts() -> None:
     faults = Faults()
-    trials = Trials({"p": 1.0}, {"says": Shadow(Says(0), faults)})
+    trials = Trials({"p": 1.0}, {"says": Shadow(FakePolicy(0), faults)})
     faults["says", "raised"] += 1
     decide(trials, made())
     trials.step()
     end(trials, made())
     trials.replace(
-        {"p": 0.5, "q": 0.5}, {"says": Shadow(Says(1), Faults()), "new": Shadow(Says(0), Faults())}
+        {"p": 0.5, "q": 0.5}, {"says": Shadow(FakePolicy(1), Faults()), "new": Shadow(FakePolicy(0), Faults())}
     )
     decide(trials, made())
     while trials.step():
@@ -92,7 +92,7 @@ def test_a_reload_keeps_the_counts() -> None:
 
 async def test_the_queue_is_worked_off_between_requests() -> None:
     await keep_compared(Trials({"p": 1.0}, {}))  # ends only: there is no choice to compare
-    trials = Trials({"p": 1.0}, {"says": Shadow(Says(0), Faults())})
+    trials = Trials({"p": 1.0}, {"says": Shadow(FakePolicy(0), Faults())})
     task = asyncio.get_running_loop().create_task(keep_compared(trials))
     try:
         decide(trials, made())
