@@ -192,8 +192,8 @@ class Leaks:
         return left
 
     async def _followed(self) -> None:
-        """Wait until the index holds what the workers' caches do: the long prompts are more events at once than
-        a gateway applies, so that streams are BLIND for 30 s. Raises LeakError."""
+        """Wait until the index holds what the workers' caches do: the long prompts are more events at once
+        than a gateway applies, so that streams are BLIND for 30 s. Raises LeakError."""
         end = asyncio.get_running_loop().time() + FOLLOWED_S
         while {w["stream"] for w in await asyncio.to_thread(self._workers)} != {"exact"}:  # noqa: ASYNC110
             if asyncio.get_running_loop().time() > end:
