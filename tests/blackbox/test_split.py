@@ -120,8 +120,11 @@ async def test_prefill_processes_that_are_killed_lose_no_request(processes: str)
         await fleet.all_end()
 
 
-async def test_a_decode_process_that_is_killed_loses_only_what_it_had_begun() -> None:
-    with split_fleet("--max-attempts", "5", "KVGATE_RETRY_SHARE=1") as fleet:
+async def test_a_decode_process_that_is_killed_loses_only_what_it_had_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KVGATE_RETRY_SHARE", "1")
+    with split_fleet("--max-attempts", "5") as fleet:
         await fleet.are_up()
         requests = asyncio.gather(*map(fleet.ask, range(NUM_REQUESTS)))
         await fleet.until("kvgate_prefill_leg_duration_seconds_count", lambda num: num >= 5)

@@ -33,6 +33,7 @@ from tests.blackbox.harness import (
     wire,
 )
 from tests.support.certificates import Authority
+from tests.support.gateway_process import split
 
 pytestmark = pytest.mark.interpreted
 
@@ -65,10 +66,12 @@ async def stream(call: Call) -> None:
 
 
 async def check(*flags: str) -> tuple[int | None, str]:
+    given, environment = split(flags)
     process = await asyncio.create_subprocess_exec(
-        *(*GATEWAY, "check", *flags),
+        *(*GATEWAY, "check", *given),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        env=environment,
     )
     async with asyncio.timeout(DEADLINE_S):
         out, _ = await process.communicate()
