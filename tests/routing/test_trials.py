@@ -80,7 +80,8 @@ def test_a_reload_keeps_the_counts() -> None:
     trials.step()
     end(trials, made())
     trials.replace(
-        {"p": 0.5, "q": 0.5}, {"says": Shadow(FakePolicy(1), Faults()), "new": Shadow(FakePolicy(0), Faults())}
+        {"p": 0.5, "q": 0.5},
+        {"says": Shadow(FakePolicy(1), Faults()), "new": Shadow(FakePolicy(0), Faults())},
     )
     decide(trials, made())
     while trials.step():
