@@ -89,9 +89,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             "path",
         ),
     ] = ""
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], option("What is logged to stderr.")
-    ] = "info"
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], option("Log level on stderr.")] = (
+        "info"
+    )
 
 
 def load(flags: Mapping[str, Any]) -> AgentConfig:

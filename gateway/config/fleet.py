@@ -79,7 +79,7 @@ class Disaggregation(Section, frozen=True):
     mode: Annotated[
         list[str],
         option(
-            "Whether prefill workers compute prompts: auto (where the predicted TTFT is lower, counting the "
+            "Use of prefill workers for prompts: auto (where the predicted TTFT is lower, counting the "
             "delay for running answers), always or never; or MODEL=MODE for one model. Without it: auto.",
             "mode",
             flag="disaggregation",

@@ -13,7 +13,7 @@ INTRODUCTION = """# Options
 Generated from the declarations in `gateway/config/` by `make docs`. Flags override environment variables,
 these override the file given with `--config`, and the file overrides the defaults. Lists are separated by
 commas in the environment and repeated as flags. Options without a flag are rare: file and environment only.
-What is live is changed by SIGHUP or `POST /admin/config/reload`
+SIGHUP or `POST /admin/config/reload` changes live options
 ([operations](../operations/operating.md#changing-the-configuration)); the rest by a restart.
 
 A file has the tables below, and a flag is made of table and key: `[redis] timeout_s` is `--redis-timeout-s`
