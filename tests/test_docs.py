@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 from engines.sim import add_flags
 from gateway import cli
+from gateway.config import Config
+from gateway.config.reading import convert
 from gateway.replay.command import add_arguments
 from tests import ROOT
 
@@ -119,3 +122,21 @@ def test_metrics_in_the_text_exist(page: Path) -> None:
     known = set(METRIC.findall((ROOT / "docs/reference/metrics.md").read_text()))
     shown = {re.sub("_(bucket|sum|count)$", "", name) for name in METRIC.findall((ROOT / page).read_text())}
     assert shown <= known, f"{page}: {sorted(shown - known)}"
+
+
+TOML = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FILES = [(page, text) for page in PAGES for text in TOML.findall((ROOT / page).read_text())]
+
+
+@pytest.mark.parametrize(("page", "text"), FILES, ids=[f"{page}-{i}" for i, (page, _) in enumerate(FILES)])
+def test_configuration_files_in_the_text_are_accepted(page: Path, text: str) -> None:
+    values = tomllib.loads(text)
+    if "prefill_tokens_per_s" not in values:  # a profile of `kvgate replay`
+        convert(values, Config, str(page))
+
+
+def test_the_page_of_commands_has_each_command() -> None:
+    page = (ROOT / "docs/reference/cli.md").read_text()
+    parser = cli._parser()
+    (commands,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+    assert [name for name in commands.choices if f"`kvgate {name}" not in page] == []
