@@ -27,7 +27,7 @@ WireHash: TypeAlias = int | str
 
 
 class Token(Struct):
-    token_id: int
+    token_id: int | str
     token_extra_id: int = 0
 
 
@@ -35,6 +35,7 @@ class Block(Struct):
     block_hash: WireHash
     tokens: list[Token]
     cache_level: int = 0
+    cache_salt: str | int | None = None
 
 
 class Diff(Struct):
@@ -186,15 +187,14 @@ def _runs(data: Data, block_size: int) -> list[KvEvent]:
 
 
 def _extra_ids(blocks: list[Block], keys: Sequence[ExtraKeys] | None) -> Sequence[ExtraKeys] | None:
-    """Extra keys with tokens' extra ids (a prompt table's), which are part of a block's identity and in no
-    prompt here."""
-    extra = [tuple(token.token_extra_id for token in block.tokens) for block in blocks]
-    if not any(any(ids) for ids in extra):
-        return keys
-    return [
-        [*((keys[i] if keys else None) or ()), *((ids,) if any(ids) else ())] or None
-        for i, ids in enumerate(extra)
-    ]
+    """Extra keys with tokens' extra ids (a prompt table's) and salts: part of a block's identity, and in no
+    prompt here, since gateways send this engine no salt."""
+    found = list[ExtraKeys]()
+    for i, block in enumerate(blocks):
+        extra = tuple(token.token_extra_id for token in block.tokens)
+        salt = () if block.cache_salt is None else (f"cache_salt:{block.cache_salt}",)
+        found.append([*((keys[i] if keys else None) or ()), *((extra,) if any(extra) else ()), *salt] or None)
+    return found if any(found) else keys
 
 
 def _moved(data: Data) -> list[KvEvent]:

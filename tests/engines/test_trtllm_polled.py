@@ -7,7 +7,7 @@ import pytest
 
 from engines.slices import LARGE_BYTES
 from engines.trtllm import TrtLlm
-from engines.trtllm_polled import polled_in_steps
+from engines.trtllm_polled import NO_TOKEN, polled_in_steps
 from gateway.core.kv_events import BlocksStored, DecodeError
 
 SIZE = 32
@@ -44,3 +44,21 @@ def test_a_block_that_is_too_large_is_refused() -> None:
     body = answer({"event_id": 0, "data": {"type": "stored", "blocks": [large]}})
     with pytest.raises(DecodeError, match="a block of "):
         list(polled_in_steps(body, SIZE, 7.0))
+
+
+def test_a_token_id_that_is_text_matches_no_prompt() -> None:
+    """Engines name the tokens of an image by a digest."""
+    event = stored(0, 1)
+    event["data"]["blocks"][0]["tokens"][3] = {"token_id": "9f86d081884c7d65", "token_extra_id": 0}
+    (batch,) = [batch for batch in polled_in_steps(answer(event), SIZE, 7.0) if batch is not None]
+    (run,) = batch.events
+    assert isinstance(run, BlocksStored)
+    assert list(run.tokens[:4]) == [1, 1, 1, NO_TOKEN]
+
+
+def test_a_block_with_a_salt_matches_no_prompt_without_it() -> None:
+    event = stored(0, 1, 2)
+    event["data"]["blocks"][1]["cache_salt"] = "a"
+    (batch,) = [batch for batch in polled_in_steps(answer(event), SIZE, 7.0) if batch is not None]
+    (run,) = batch.events
+    assert isinstance(run, BlocksStored) and run.extra_keys == [None, ["cache_salt:a"]]
