@@ -54,7 +54,6 @@ class OpenAi:
     flags = EngineFlags(events="", cached_tokens="")
     reports_from: tuple[int, ...] | None = None
     adapters: AdapterCalls | None = None
-    names_adapters = True  # it lists none
     salts_from: tuple[int, ...] | None = None
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:

@@ -18,7 +18,7 @@ srt/observability/metrics_collector.py.
     DP ranks     each publishes at port + rank; a request may name one (X-Data-Parallel-Rank) from 0.5.10
                  on, so an older engine is one worker without events
     names        an unknown name means the base model, also an adapter's, although adapters are listed. An
-                 adapter is chosen by `base:adapter` or the field `lora_path`, and clients reach neither
+                 adapter is chosen by `base:adapter` or the field `lora_path`, and on some routes only
 """
 
 import re
@@ -158,6 +158,13 @@ class EventsConfig(Struct):
     topic: str = ""
 
 
+ADAPTER_PATHS = frozenset(
+    {"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/embeddings"}  # by `base:adapter`
+    | {"/generate"}  # by `lora_path` alone
+    | {"/v1/messages/count_tokens", "/tokenize", "/detokenize", "/v1/tokenize", "/v1/detokenize"}
+)
+"""Routes where an adapter is chosen, or nothing is computed. All others answer from the base model, also
+/v1/responses and /v1/score (ran, 0.5.23)."""
 NOT_POLLED = "sglang publishes its events; no polling endpoint"
 ROLES = ("prefill", "decode")
 MAX_RANKS = 1024
@@ -183,7 +190,6 @@ class Sglang:
         cached_tokens="--enable-cache-report",
     )
     reports_from: tuple[int, ...] | None = None
-    names_adapters = False
     salts_from: tuple[int, ...] | None = SALTED
     adapters: AdapterCalls | None = AdapterCalls(
         "/load_lora_adapter", "/unload_lora_adapter", "--enable-lora"
@@ -218,7 +224,7 @@ class Sglang:
 
     def parse_models(self, body: bytes) -> tuple[ModelInfo, ...]:
         cards = parse("sglang /v1/models", _models, body).data
-        return tuple(ModelInfo(card.id, card.root, card.parent, card.max_model_len) for card in cards)
+        return tuple(map(_model, cards))
 
     def parse_event_sources(self, body: bytes) -> tuple[EventSource, ...]:
         return self.parse_info(body).sources or ()
@@ -255,6 +261,13 @@ class Sglang:
 
     def decode_poll_in_steps(self, body: bytes, block_size: int, now: float) -> Iterator[EventBatch | None]:
         raise DecodeError(NOT_POLLED)
+
+
+def _model(card: ModelCard) -> ModelInfo:
+    if not card.parent:
+        return ModelInfo(card.id, card.root, None, card.max_model_len)
+    called = f"{card.parent}:{card.id}"
+    return ModelInfo(card.id, card.root, card.parent, card.max_model_len, called, ADAPTER_PATHS)
 
 
 def _transfer(info: ServerInfo) -> Transfer:

@@ -122,7 +122,6 @@ class TrtLlm:
     )
     reports_from: tuple[int, ...] | None = None
     adapters: AdapterCalls | None = None
-    names_adapters = True  # it lists none
     salts_from: tuple[int, ...] | None = ()  # versions without the field reject requests with it
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:

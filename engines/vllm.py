@@ -192,7 +192,6 @@ class Vllm:
         cached_tokens="--enable-prompt-tokens-details",
     )
     reports_from: tuple[int, ...] | None = (0, 26)
-    names_adapters = True
     salts_from: tuple[int, ...] | None = ()
     adapters: AdapterCalls | None = AdapterCalls(
         "/v1/load_lora_adapter",

@@ -1,6 +1,6 @@
 """Parameters of a request, and vLLM's errors for invalid ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,6 +143,14 @@ def read(
         return_token_ids=_typed(body, "return_token_ids", bool, False),
         echo=_typed(body, "echo", bool, False),
     )
+
+
+def sglang_model(model: object, models: Sequence[str], adapters: Container[str]) -> object:
+    """The model that SGLang takes a name for: an adapter by "base:adapter", the base by an adapter's own."""
+    if not isinstance(model, str):
+        return model
+    adapter = model.partition(":")[2]
+    return adapter if adapter in adapters else models[0] if model in adapters else model
 
 
 def _salt(body: Body) -> str | None:

@@ -25,7 +25,16 @@ from engines.sim.dialects import (
 from engines.sim.faults import Dice, FaultPlan
 from engines.sim.job import OLD_VERSION, VERSION, HttpJob, JobChoice, LoadFailed
 from engines.sim.openai import DONE, Chat, Completions, ResponseFormat, WholeFormat
-from engines.sim.params import ApiError, Body, RequestParams, decode_body, read, require, too_long
+from engines.sim.params import (
+    ApiError,
+    Body,
+    RequestParams,
+    decode_body,
+    read,
+    require,
+    sglang_model,
+    too_long,
+)
 from engines.sim.pd.leg import Leg
 from engines.sim.pd.protocols import add_transfer_params, load_failed, read_leg
 from engines.sim.pd.transfers import Transfers
@@ -107,6 +116,8 @@ class SimEngine:
             rank.set_faults(faults, self.rng)
 
     def read(self, body: Body, default_max_tokens: int | None = None) -> RequestParams:
+        if self.config.pd_protocol == "sglang":
+            body = {**body, "model": sglang_model(body.get("model"), self.models, self.adapters)}
         return read(body, self.models, tuple(self.adapters), default_max_tokens)
 
     def read_leg(self, body: Body) -> Leg | None:

@@ -14,6 +14,7 @@ import msgspec
 
 from gateway.core.errors import InvalidRequest
 from gateway.core.requests.field_judgement import GUARDED, XARGS
+from gateway.core.requests.model_alias import renamed
 from gateway.core.requests.model_name import MODEL, decide
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import Kind
@@ -105,6 +106,11 @@ def renamed_form(body: bytes, model: str) -> bytes:
             body = body[: part.begin] + body[part.end + 2 :]
             break
     return head + model.encode() + b"\r\n" + body
+
+
+def renamed_body(body: bytes, model: str) -> bytes:
+    """The same body, a form or JSON, with this model."""
+    return renamed_form(body, model) if body[:2] == MARK else renamed(body, model)
 
 
 def _xargs(text: str) -> dict[str, msgspec.Raw]:

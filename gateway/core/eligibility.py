@@ -1,10 +1,7 @@
 """Names at a worker that no request may use, because its engine does not do what the request asks. Pure.
 
-adapter   an engine that takes any name for its base model answers a request for an adapter by the base, in
-          the base's cache
 salt      where tenants' requests are salted (`tenancy/auth/tenant_salt.py`), an engine that drops
-`cache_salt` would let them
-          time each other
+          `cache_salt` would let them time each other
 
 Such a worker is not eligible under these names, as if it did not serve them: the fleet leaves them out when
 it indexes its models, so that a request costs nothing more.
@@ -24,14 +21,12 @@ _BEFORE = re.compile(r"[.\-_]?(a|b|c|rc|alpha|beta|pre|preview|dev)\d*", re.IGNO
 
 
 class Cause(Enum):
-    ADAPTER = "adapter"
     SALT = "salt"
 
 
 class Obeys(Protocol):
     """The attributes of an engine (`engine.py`) that eligibility depends on."""
 
-    names_adapters: bool
     salts_from: tuple[int, ...] | None
 
 
@@ -45,18 +40,20 @@ class Unusable:
 
     def error(self, model: str) -> NotSupported:
         """For a client who asks for `model`, which no other worker serves."""
-        if self.cause is Cause.ADAPTER:
-            base = f" '{self.served.parent}'" if self.served.parent else ""
-            message = (
-                f"'{model}' is an adapter, and the workers that have it would answer from its base model"
-                f"{base} instead; choose another model"
-            )
-        else:
-            message = (
-                f"the workers of '{model}' cannot keep the prompts of tenants apart, so no tenant's request "
-                "is sent there; choose another model"
-            )
+        message = (
+            f"the workers of '{model}' cannot keep the prompts of tenants apart, so no tenant's request "
+            "is sent there; choose another model"
+        )
         return NotSupported(message, param="model")
+
+
+def not_chosen(path: str, served: Served) -> NotSupported:
+    """For a request for an adapter on a route where all workers that have it answer from their base model."""
+    return NotSupported(
+        f"{path} cannot reach the adapter '{served.name}': the workers that have it answer there from its "
+        f"base model '{served.parent}'; use a route of {', '.join(sorted(served.paths or ()))}",
+        param="model",
+    )
 
 
 class Eligibility:
@@ -74,14 +71,10 @@ class Eligibility:
         engine = self._engines.get(worker.engine)
         if engine is None:
             return ()
-        if self._needs_salt and not is_from(engine.salts_from, worker.version):
-            reason = _of_salts(worker, engine.salts_from)
-            return [Unusable(Cause.SALT, served, reason) for served in worker.served]
-        if engine.names_adapters:
+        if not self._needs_salt or is_from(engine.salts_from, worker.version):
             return ()
-        reason = f"{worker.engine} answers a request for an adapter from its base model"
-        adapters = [served for served in worker.served if served.adapter is not None]
-        return [Unusable(Cause.ADAPTER, served, reason) for served in adapters]
+        reason = _of_salts(worker, engine.salts_from)
+        return [Unusable(Cause.SALT, served, reason) for served in worker.served]
 
 
 def is_from(first: tuple[int, ...] | None, version: str | None) -> bool:

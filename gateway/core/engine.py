@@ -108,12 +108,17 @@ class EngineMetrics:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A model name that a worker serves; an adapter (LoRA) has its base model as `parent`."""
+    """A model name that a worker serves; an adapter (LoRA) has its base model as `parent`.
+
+    `called` and `paths` are those of `Served` (`core/worker.py`): the name that chooses it, and where.
+    """
 
     id: str
     root: str | None = None
     parent: str | None = None
     max_model_len: int | None = None
+    called: str | None = None
+    paths: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_model_len", bounds.model_len(self.max_model_len))
@@ -168,8 +173,6 @@ class Engine(Protocol):
     """The version from which it announces a prefix hit to a request that asks (`http/cache_report.py`)."""
     adapters: AdapterCalls | None
     """None where it takes none while it runs."""
-    names_adapters: bool
-    """True if a request's `model` chooses among its adapters; else it answers from the base model."""
     salts_from: tuple[int, ...] | None
     """The version from which `cache_salt` keeps caches apart, or is refused; () for all, None for none."""
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from gateway.core.eligibility import Eligibility, Unusable
+from gateway.core.eligibility import Eligibility, Unusable, not_chosen
 from gateway.core.errors import NoWorker, UnknownModel
 from gateway.core.event_stream import StreamState
 from gateway.core.pd_pairs import Kind, kind_of
@@ -94,6 +94,9 @@ class Fleet:
         self._by_model: dict[str, list[Eligible]] = {}
         self._prefills: dict[str, list[Eligible]] = {}
         self._bound: set[str] = set()
+        self._called: dict[tuple[WorkerId, str], str] = {}
+        self._translated: set[str] = set(self.aliases)
+        self._limited: set[str] = set()
         self._num_batches = 0
         self._aside: set[WorkerId] = set()
         """Workers that are draining, ejected or warming up; usually empty, and decisions skip the check."""
@@ -177,14 +180,40 @@ class Fleet:
             self._index_models()
 
     def name_at(self, worker: Worker, model: str) -> str:
-        """The name at `worker` of a model that clients call `model` (an alias, or the same name)."""
+        """The name that chooses at `worker` what clients call `model`: an alias, or a name of the worker."""
         target = self.aliases.get(model)
+        for name in (model,) if target is None else (model, target):
+            if (called := self._called.get((worker.id, name))) is not None:
+                return called
         if target is None or worker.find(model) is not None:
             return model
         if worker.find(target) is not None:
             return target
         meant = [served.name for served in worker.served if served.adapter is None and served.root == target]
         return meant[0] if meant else model
+
+    def is_translated(self, model: str) -> bool:
+        """True if some worker is asked for this model by another name (`name_at`)."""
+        return model in self._translated
+
+    def adapter_of(self, model: str, adapter: str | None) -> str | None:
+        """The served name of an adapter that a request names as `adapter` beside `model`, its base, or as
+        "base:adapter" in `model` alone; None where no worker serves it on this base."""
+        if adapter is not None:
+            return adapter if self._is_of(adapter, model) else None
+        at = model.find(":")
+        while at >= 0:
+            if at and self._is_of(model[at + 1 :], model[:at]):
+                return model[at + 1 :]
+            at = model.find(":", at + 1)
+        return None
+
+    def _is_of(self, adapter: str, base: str) -> bool:
+        """True if the adapter is served on this base, or on any where that is empty."""
+        known = self._by_model.get(adapter) or self._prefills.get(adapter) or ()
+        names = {base, self.aliases.get(base, base)}
+        served = [each.served for each in known if each.served.adapter == adapter]
+        return any(not base or not names.isdisjoint((adapter, each.parent, each.root)) for each in served)
 
     def knows(self, model: str) -> bool:
         """True if some worker of the fleet, up or not, serves this name."""
@@ -195,16 +224,19 @@ class Fleet:
         some = {name: (*eligible, *self._prefills.get(name, ())) for name, eligible in self._by_model.items()}
         return {name: eligible[0].served for name, eligible in sorted(some.items()) if eligible}
 
-    def eligible(self, model: str, exclude: Collection[WorkerId] = ()) -> list[Eligible]:
-        """Workers that are up and serve `model`.
+    def eligible(self, model: str, exclude: Collection[WorkerId] = (), path: str = "") -> list[Eligible]:
+        """Workers that are up and serve `model`, on the route `path` where one is given.
 
-        Raises UnknownModel if no known worker serves it, NoWorker if none that does is up.
+        Raises UnknownModel if no known worker serves it, NotSupported if none does on that route, NoWorker if
+        none that does is up.
         """
         known = self._by_model.get(model)
         if not known and (unusable := self._unusable_as(model)):
             raise unusable.error(model)
         if known is None:
             raise _unknown(model, list(self._by_model), len(self))
+        if path and model in self._limited:
+            known = _chosen_at(path, known)
         left = [e for e in known if e.member.is_up]
         if exclude:
             left = [e for e in left if e.member.worker.id not in exclude]
@@ -253,9 +285,11 @@ class Fleet:
             raise NoWorker(why, retry_after_s=RETRY_AFTER_S)
         return left
 
-    def has_another(self, model: str, exclude: Iterable[WorkerId]) -> bool:
-        """True if a worker beside the excluded ones could answer for `model` now."""
+    def has_another(self, model: str, exclude: Iterable[WorkerId], path: str = "") -> bool:
+        """True if a worker beside the excluded ones could answer for `model` now, on the route `path`."""
         known = self._by_model.get(model, ())
+        if path and model in self._limited:
+            known = [e for e in known if e.served.paths is None or path in e.served.paths]
         return any(e.member.is_open and e.member.worker.id not in exclude for e in known)
 
     def is_ready(self, model: str | None) -> bool:
@@ -274,6 +308,7 @@ class Fleet:
         if self._num_batches:
             return
         self._by_model, self._prefills, self._bound, self._unusable = {}, {}, set(), {}
+        self._called, self._translated, self._limited = {}, set(self.aliases), set()
         groups: dict[Group, Group] = {}
         kinds: dict[Kind | None, Kind | None] = {}
         for member in self:
@@ -298,8 +333,13 @@ class Fleet:
         return [served for served in worker.served if served.name not in left_out]
 
     def _index_as(self, name: str, eligible: Eligible) -> None:
-        worker = eligible.member.worker
+        worker, served = eligible.member.worker, eligible.served
         there = self._by_model.setdefault(name, [])  # known, though no worker decodes for it
+        if served.called is not None:
+            self._called[worker.id, name] = served.called
+            self._translated.add(name)
+        if served.paths is not None:
+            self._limited.add(name)
         if worker.role is not Role.PREFILL:
             there.append(eligible)
             if worker.is_bound:
@@ -314,6 +354,14 @@ class Fleet:
             for eligible in {id(each): each for each in both}.values():
                 if self.name_at(eligible.member.worker, alias) == name:
                     self._index_as(alias, eligible)
+
+
+def _chosen_at(path: str, known: Sequence[Eligible]) -> list[Eligible]:
+    """The workers where the model is chosen on this route. Raises NotSupported where none is left."""
+    left = [e for e in known if e.served.paths is None or path in e.served.paths]
+    if known and not left:
+        raise not_chosen(path, known[0].served)
+    return left
 
 
 def _taking(up: list[Eligible]) -> list[Eligible]:

@@ -13,7 +13,9 @@ class Served:
     """A model name that a worker serves.
 
     `root` is the model with the weights that answer; all names with one root share an index. `adapter` is
-    the LoRA's name where this name is one, and `parent` then a name of its base at this worker.
+    the LoRA's name where this name is one, and `parent` then a name of its base at this worker. `called` is
+    the `model` of requests that choose it there, where that differs from `name`; `paths` are the routes where
+    it is chosen at all (None: all), since the worker answers from the base model elsewhere.
     """
 
     name: str
@@ -21,6 +23,8 @@ class Served:
     adapter: str | None = None
     max_model_len: int | None = None
     parent: str | None = None
+    called: str | None = None
+    paths: frozenset[str] | None = None
 
 
 class Role(Enum):

@@ -240,7 +240,8 @@ class Legs(Observer):
             tried.prefill_failed(decision.prefill.id)
         elif tried.transfer_failed(decision.prefill.id, decode):
             without = {decode, *self._exchange.failed_workers(), *tried.left_out}
-            if self._services.router.fleet.has_another(self._exchange.request.model, without):
+            request = self._exchange.request
+            if self._services.router.fleet.has_another(request.model, without, request.path):
                 tried.blame(decode)
         self._may_split = tried.num < self._max_attempts
         self._again(decision)

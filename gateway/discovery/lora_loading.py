@@ -204,9 +204,6 @@ class Loading:
         calls = engine.adapters
         if calls is None:
             return Outcome(False, f"{engine.name} loads no adapters at run time")
-        if "lora_path" in body and not engine.names_adapters:
-            why = f"{engine.name} ignores adapters in requests"
-            return Outcome(False, f"{why}; not loaded")
         path = calls.load if "lora_path" in body else calls.unload
         try:
             async with self._session.call(

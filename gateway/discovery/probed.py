@@ -106,7 +106,8 @@ def served_models(models: tuple[ModelInfo, ...]) -> tuple[Served, ...]:
             found = named.get(model.parent, only)
             parent = found.id if found else model.parent
             root = (found.root or found.id) if found else model.parent
-            served.append(Served(model.id, root, model.id, found.max_model_len if found else None, parent))
+            most = found.max_model_len if found else None
+            served.append(Served(model.id, root, model.id, most, parent, model.called, model.paths))
         else:
             served.append(Served(model.id, model.root or model.id, None, model.max_model_len))
     return tuple(served)

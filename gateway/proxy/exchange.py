@@ -299,7 +299,8 @@ class InferenceExchange(Execution):
     def may_try_another(self) -> bool:
         assert self.decision is not None
         others, fleet = {*self.tries.failed, self.decision.worker.id}, self.context.router.fleet
-        return self.tries.may_ask_another() and fleet.has_another(self.request.model, others)
+        request = self.request
+        return self.tries.may_ask_another() and fleet.has_another(request.model, others, request.path)
 
     def pays_retry(self) -> bool:
         return self.tries.pays()

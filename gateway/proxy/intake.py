@@ -4,12 +4,14 @@ from collections.abc import Callable
 from functools import partial
 
 from gateway.apis.large_body import parse_large
-from gateway.apis.multipart import MARK, check_no_form, form_kind, parse_form
+from gateway.apis.multipart import MARK, check_no_form, form_kind, parse_form, renamed_body
 from gateway.apis.routes import default_model
 from gateway.apis.session import session_of
 from gateway.config.admission import Headers
 from gateway.core.decoding import LARGE
-from gateway.core.errors import ModelMissing
+from gateway.core.errors import ModelMissing, UnknownModel
+from gateway.core.fleet import Fleet
+from gateway.core.requests.adapter_field import FIELD
 from gateway.core.requests.cache_salt import refused
 from gateway.core.requests.media_uuid import scope_media
 from gateway.core.requests.model_name import asked_in_query, check_plain, renamed_query
@@ -57,12 +59,13 @@ def _checked(
     context: Context, http: HttpRequest, asked: str | None, request: InferenceRequest
 ) -> InferenceRequest:
     who, fleet = http.who, context.router.fleet
+    if http.path in NAMELESS:
+        check_plain(http.path, request.model, fleet.served())
+    is_chosen = (request.adapter is not None or not fleet.knows(request.model)) and _chose(fleet, request)
     if who is not None:
         who.check(request.model)
         request.tenant = who.tenant
-    if http.path in NAMELESS:
-        check_plain(http.path, request.model, fleet.served())
-    if asked is None and b"?" in http.target:
+    if (asked is None or is_chosen) and b"?" in http.target:
         http.target = renamed_query(http.target, request.model)  # the query may name an empty one
     if session := session_of(http, *session_names(context.config.headers)):
         request.session = session
@@ -72,6 +75,18 @@ def _checked(
 def session_names(headers: Headers) -> tuple[bytes, bytes]:
     """Return the header, in lower case, and the cookie that name a session."""
     return headers.session_header.lower().encode(), headers.session_cookie.encode()
+
+
+def _chose(fleet: Fleet, request: InferenceRequest) -> bool:
+    """Put an adapter that is named beside the model, or behind it ("base:adapter"), in the model's place.
+    False if there is none. Raises UnknownModel."""
+    model, adapter = request.model, request.adapter
+    name = fleet.adapter_of(model, adapter)
+    if name is None and adapter is not None:
+        raise UnknownModel(f"the adapter '{adapter}' of '{model}' does not exist", param=FIELD)
+    if name is not None:
+        request.choose(name, renamed_body(request.body, name) if request.body else b"")
+    return name is not None
 
 
 def _parse(context: Context, http: HttpRequest, asked: str | None, default: str | None) -> InferenceRequest:

@@ -47,7 +47,7 @@ class Prompts:
 
     async def of(self, request: InferenceRequest, authorization: bytes | None) -> Prompt:
         """The tokens, looked up where the index is remote. Raises PromptError, UnknownModel or NoWorker."""
-        eligible = self._router.fleet.eligible(request.model)
+        eligible = self._router.fleet.eligible(request.model, path=request.path)
         if not self.source.is_local(request):
             key = authorization.decode("latin-1") if authorization else None
             chosen = self._tokenizing(eligible)

@@ -148,7 +148,7 @@ class Router:
         began, now = time.perf_counter(), self._clock()
         self._see_prefilled(now)
         self.learning.look(now)
-        eligible = self.fleet.eligible(request.model, exclude)
+        eligible = self.fleet.eligible(request.model, exclude, request.path)
         prompt = self.tokenize(request) if prompt is None else prompt
         has_prompt = time.perf_counter()
         prefills: Sequence[Eligible] = ()
@@ -229,7 +229,9 @@ class Router:
 
     def hasher(self, request: InferenceRequest) -> Callable[[Prompt], None]:
         """Return a function that hashes a long prompt in a thread; `decide` then finds the hashes cached."""
-        groups = {e.group for e in self.fleet.eligible(request.model) if e.group.block_size}
+        groups = {
+            e.group for e in self.fleet.eligible(request.model, path=request.path) if e.group.block_size
+        }
 
         def hash_ahead(prompt: Prompt) -> None:
             for group in groups:
@@ -239,7 +241,8 @@ class Router:
 
     def asked_of(self, request: InferenceRequest, prompt: Prompt) -> list[tuple[BlockHash, list[BlockHash]]]:
         """Return the hashes that a decision will look up for a prompt, each with its model's root."""
-        hashed = self._lookups.hash_all(request, prompt, self.fleet.eligible(request.model))
+        eligible = self.fleet.eligible(request.model, path=request.path)
+        hashed = self._lookups.hash_all(request, prompt, eligible)
         return [
             (root_hash(group.root), blocks) for group, each in hashed.items() for blocks in each if blocks
         ]

@@ -1,8 +1,7 @@
 """A client's request in the form that a worker gets: its head, and the model by the worker's own name."""
 
-from gateway.apis.multipart import MARK, renamed_form
+from gateway.apis.multipart import renamed_body
 from gateway.core.fleet import Fleet
-from gateway.core.requests.model_alias import renamed
 from gateway.core.requests.model_name import renamed_query
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.worker import Worker
@@ -19,7 +18,7 @@ class Outgoing:
         self._pools = pools
 
     def __repr__(self) -> str:
-        return f"Outgoing({len(self._fleet.aliases)} aliases)"
+        return f"Outgoing({self._fleet!r})"
 
     def head(self, http: HttpRequest, model: str, worker: Worker, size: int, request_id: bytes) -> bytes:
         """The head before a body of `size` bytes."""
@@ -51,14 +50,13 @@ class Outgoing:
     def body(self, request: InferenceRequest, worker: Worker) -> bytes:
         """The client's body, with the model by the name that the worker serves it under."""
         fleet = self._fleet
-        if request.model not in fleet.aliases or not request.body:
+        if not request.body or not fleet.is_translated(request.model):
             return request.body
-        name = fleet.name_at(worker, request.model)
-        return renamed_form(request.body, name) if request.body[:2] == MARK else renamed(request.body, name)
+        return renamed_body(request.body, fleet.name_at(worker, request.model))
 
     def _target(self, http: HttpRequest, model: str, worker: Worker) -> bytes:
         """The request target, with that name where its query has the model too."""
         fleet = self._fleet
-        if model not in fleet.aliases or b"?" not in http.target:
+        if b"?" not in http.target or not fleet.is_translated(model):
             return http.target
         return renamed_query(http.target, fleet.name_at(worker, model))

@@ -199,10 +199,15 @@ async def test_a_route_without_a_model_is_answered_from_the_base(tmp_path: Path)
         for route in ("/generate", "/encode"):
             assert (await bench.ask(post(b'{"text":"x"}', key, target=route))).status == 200
             assert json.loads(worker.calls.pop().body) == {"text": "x", "model": "base"}
-            for body in (b'{"text":"x"}', b'{"text":"x","model":"ad1"}', b'{"text":"x","lora_path":"ad1"}'):
+            named = b'{"text":"x","lora_path":"ad1"}'
+            assert (await bench.ask(post(named, key, target=route))).status == 403
+            assert (await bench.ask(post(named, other, target=route))).status == 200
+            assert json.loads(worker.calls.pop().body)["lora_path"] == "ad1"
+            for body in (b'{"text":"x"}', b'{"text":"x","model":"ad1"}', named):
                 for query in ("", "?model=ad1"):
-                    answer = await bench.ask(post(body, other, target=route + query))
-                    assert answer.status in (400, 403), (route, query, body)
+                    if body is not named or query:
+                        answer = await bench.ask(post(body, other, target=route + query))
+                        assert answer.status in (400, 403), (route, query, body)
         empty = await bench.ask(post(b"", key, target="/opened"))
         assert empty.status == 200 and worker.calls.pop().body == b""
         assert (await bench.ask(post(b"", other, target="/opened?model=base"))).status == 403
@@ -273,10 +278,13 @@ async def test_adapters_beside_the_model_are_checked_against_the_key(tmp_path: P
             body = {"model": "base", "messages": [{"role": "user"}], "prompt": "x", field: value}
             return (await bench.ask(post(json.dumps(body).encode(), key, target=route))).status
 
-        for value in ("ad1", ["ad1", "base"], None):
+        for value, model in (("ad1", "ad1"), (None, "base")):
             assert await ask("lora_path", value) == 200
-            assert json.loads(worker.calls.pop().body)["lora_path"] == value
-        for value in ("ad2", ["ad1", "ad2"], ["ad1", None], {"x": "ad1"}, "", "/1"):
+            body = json.loads(worker.calls.pop().body)
+            assert (body["model"], "lora_path" in body) == (model, False)
+        for value in (["ad1", "base"], ["ad1", "ad2"], ["ad1", None], {"x": "ad1"}):
+            assert await ask("lora_path", value) == 400, value
+        for value in ("ad2", "", "/1"):
             assert await ask("lora_path", value) == 403, value
         for field in ("lora_request", "adapters", "draft_model", "lora", "adapter_id"):
             assert await ask(field, {"lora_name": "ad1", "lora_path": "/2"}) == 403, field

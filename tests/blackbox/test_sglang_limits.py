@@ -1,6 +1,4 @@
-"""Requests that SGLang would misinterpret: adapters by their names, and salts before 0.5.11. No such
-request
-"""
+"""Requests that SGLang would misinterpret: adapters by their names, and salts before 0.5.11."""
 
 import asyncio
 import json
@@ -57,39 +55,69 @@ async def sglang(bench: Bench, *models: Any, version: str | None = "0.5.23", **i
     return worker
 
 
-async def test_an_adapter_goes_to_no_sglang(bench: Bench) -> None:
+def asked(worker: SglangFake) -> list[Any]:
+    """The model of each request that came, and its other fields' names."""
+    bodies = [json.loads(call.body) for call in worker.calls]
+    return [(body.pop("model", None), sorted(body)) for body in bodies]
+
+
+async def test_an_adapter_is_asked_for_by_sglang_s_own_name(bench: Bench) -> None:
     worker = await sglang(bench, ADAPTER)
-    for path, fields in (
-        ("/v1/completions", {"prompt": "hi"}),
-        (CHAT, {"messages": [{"role": "user", "content": "hi"}]}),
-        ("/v1/responses", {"input": "hi"}),
-        ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}),
-        ("/v1/embeddings", {"input": "hi"}),
-    ):
-        answer = await bench.ask(post(json.dumps({"model": "ad1", **fields}).encode(), target=path))
-        assert answer.status == 501, path
-        assert b"'ad1' is an adapter" in answer.body and b"from its base model 'm' instead" in answer.body
-    assert not worker.calls, "nothing went there"
-    assert (await bench.ask(post(completion(model="m")))).status == 200
+    for named in ({"model": "ad1"}, {"model": "m:ad1"}, {"model": "m", "lora_path": "ad1"}):
+        for path, field, value in (
+            ("/v1/completions", "prompt", "hi"),
+            (CHAT, "messages", [{"role": "user", "content": "hi"}]),
+            ("/v1/messages", "messages", [{"role": "user", "content": "hi"}]),
+            ("/v1/embeddings", "input", "hi"),
+        ):
+            worker.calls.clear()
+            answer = await bench.ask(post(json.dumps({**named, field: value}).encode(), target=path))
+            assert answer.status == 200, (path, answer.body)
+            assert asked(worker) == [("m:ad1", [field])]
     listed = (await bench.ask(request("GET", "/v1/models"))).json["data"]
-    assert [model["id"] for model in listed] == ["m"]
-    assert (await bench.ask(request("GET", "/v1/models/ad1"))).status == 404
-    await bench.gateway.logged(rf"worker {worker.url}: not used for ad1 \(sglang answers .* base model\)")
-    endpoint = await bench.gateway.endpoint(worker)
-    assert endpoint is not None
-    assert list(endpoint["workers"][0]["not_used"]) == ["ad1"]
-    shown = f'kvgate_worker_unusable_models{{reason="adapter",worker="{worker.id}"}}'
-    assert (await bench.gateway.metrics())[shown] == 1
+    assert [model["id"] for model in listed] == ["ad1", "m"]
+    assert (await bench.ask(post(completion(model="m")))).status == 200
+    assert asked(worker)[-1][0] == "m"
 
 
-async def test_another_engine_answers_for_the_adapter(bench: Bench) -> None:
+async def test_no_route_reaches_the_base_by_an_adapter_s_name(bench: Bench) -> None:
+    worker = await sglang(bench, ADAPTER)
+    for named in ({"model": "ad1"}, {"model": "m:ad1"}, {"model": "m", "lora_path": "ad1"}):
+        for path in ("/v1/responses", "/v1/score", "/rerank", "/classify", "/v1/chat/completions/batch"):
+            answer = await bench.ask(post(json.dumps({**named, "input": "hi"}).encode(), target=path))
+            assert answer.status == 501, path
+            assert b"cannot reach the adapter 'ad1'" in answer.body
+            assert b"answer there from its base model 'm'" in answer.body
+    answer = await bench.ask(post(b'{"text":"hi"}', target="/generate?model=ad1"))
+    assert answer.status == 400, "its bodies have no model"
+    assert not worker.calls
+    answer = await bench.ask(post(b'{"text":"hi","lora_path":"ad1"}', target="/generate"))
+    assert (answer.status, json.loads(worker.calls[0].body)["lora_path"]) == (200, "ad1")
+
+
+async def test_what_ends_the_engine_does_not_reach_it(bench: Bench) -> None:
+    worker = await sglang(bench, ADAPTER)
+    for given in (["ad1"], [None], 7):
+        answer = await bench.ask(
+            post(json.dumps({"model": "m", "prompt": "hi", "lora_path": given}).encode())
+        )
+        assert (answer.status, answer.error["param"]) == (400, "lora_path")
+    answer = await bench.ask(post(b'{"model":"m","prompt":"hi","lora_path":"nix"}'))
+    assert (answer.status, answer.error["message"]) == (404, "the adapter 'nix' of 'm' does not exist")
+    assert not worker.calls
+
+
+async def test_each_engine_gets_its_own_name(bench: Bench) -> None:
     worker = await sglang(bench, ADAPTER)
     other = await bench.worker("m", ADAPTER)
-    for _ in range(8):
-        assert (await bench.ask(post(completion(model="ad1")))).status == 200
-    assert (len(worker.calls), len(other.calls)) == (0, 8)
-    await bench.gateway.drop(other)
-    assert (await bench.ask(post(completion(model="ad1")))).status == 501
+    for named in ("ad1", "m:ad1"):
+        for _ in range(8):
+            body = json.dumps({"model": named, "input": "hi"}).encode()
+            assert (await bench.ask(post(body, target="/v1/responses"))).status == 200
+            assert (await bench.ask(post(completion(model=named)))).status == 200
+    assert {model for model, _ in asked(worker)} <= {"m:ad1"}
+    assert {json.loads(call.body)["model"] for call in other.calls} == {"ad1"}
+    assert {call.target for call in worker.calls} <= {b"/v1/completions"}
 
 
 async def test_an_adapter_that_comes_later(bench: Bench) -> None:
@@ -97,19 +125,9 @@ async def test_an_adapter_that_comes_later(bench: Bench) -> None:
     assert (await bench.ask(post(completion(model="ad1")))).status == 404, "an unknown name"
     worker.models = ("m", ADAPTER)
     refreshed = await bench.gateway.admin("POST", "/admin/adapters/names", b"{}")
-    assert refreshed.json["adapters"][0]["not_used_at"] == [worker.url]
-    assert (await bench.ask(post(completion(model="ad1")))).status == 501
-    assert not worker.calls
-
-
-async def test_no_adapter_is_loaded_there() -> None:
-    async with running("--admin-load-adapters") as bench:
-        worker = await sglang(bench)
-        wish = json.dumps({"adapter": "ad2", "path": "/adapters/ad2"}).encode()
-        answer = await bench.gateway.admin("POST", "/admin/adapters", wish)
-        assert answer.status == 502
-        assert "not loaded" in answer.json["workers"][0]["message"]
-        assert not [call for call in worker.probes if b"load_lora" in call.target]
+    assert refreshed.json["adapters"][0]["workers"] == [worker.url]
+    assert (await bench.ask(post(completion(model="ad1")))).status == 200
+    assert asked(worker)[0][0] == "m:ad1"
 
 
 @pytest.fixture
@@ -203,7 +221,7 @@ async def test_check_names_it(salted: tuple[str, ...]) -> None:
     await worker.start()
     try:
         code, printed = await checked("--worker", worker.url)
-        assert "not used for ad1 (sglang answers a request for an adapter from its base model)" in printed
+        assert "not used" not in printed
         assert code == 0, printed
         code, printed = await checked("--worker", worker.url, *salted)
         assert "WRONG: not used for m, ad1 (sglang ignores cache_salt before version 0.5.11" in printed

@@ -167,6 +167,7 @@ def test_a_reader_of_a_jwks() -> None:
 # every reader is listed --------------------------------------------------------------------------
 
 OURS = {
+    "gateway/core/requests/adapter_field.py:without_adapter": "bodies that were parsed before",
     "gateway/core/requests/model_alias.py": "bodies that were parsed before",
     "gateway/http/cache_report.py": "bodies that were parsed before",
     "gateway/core/requests/cache_salt.py": "bodies that were parsed before",

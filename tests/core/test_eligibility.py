@@ -53,12 +53,6 @@ def test_engine_versions_are_compared(
     assert is_from(first, version) is expected
 
 
-def test_an_adapter_is_not_used_where_the_base_would_answer() -> None:
-    assert names(worker()) == {"ad1": Cause.ADAPTER}
-    assert names(worker("vllm")) == names(worker("trtllm")) == names(worker("openai")) == {}
-    assert names(worker("another kind")) == {}
-
-
 @pytest.mark.parametrize(
     ("engine", "version", "is_used"),
     [
@@ -76,15 +70,19 @@ def test_salted_requests_go_only_where_salts_are_obeyed(
 ) -> None:
     found = names(worker(engine, version), needs_salt=True)
     assert ("m" not in found) is is_used
-    assert names(worker(engine, version)).keys() <= {"ad1"}, "without salts it does not matter"
+    assert names(worker(engine, version)) == {}, "without salts it does not matter"
+
+
+def test_an_unknown_engine_is_not_judged() -> None:
+    assert names(worker("another kind"), needs_salt=True) == {}
 
 
 def test_the_summary_is_short() -> None:
     many = replace(
-        worker(), served=(BASE, *(replace(ADAPTER, name=f"a{i}", adapter=f"a{i}") for i in range(99)))
+        worker("openai"), served=(BASE, *(replace(ADAPTER, name=f"a{i}", adapter=f"a{i}") for i in range(99)))
     )
-    line = summary(Eligibility(ENGINES).unusable(many))
-    assert line.startswith("a0, a1, a2, a3, a4, a5, a6, a7 and 91 more (sglang answers a request for an ")
+    line = summary(Eligibility(ENGINES, needs_salt=True).unusable(many))
+    assert line.startswith("m, a0, a1, a2, a3, a4, a5, a6 and 92 more (openai has no cache_salt, which ")
 
 
 # in a fleet --------------------------------------------------------------------------------------
@@ -97,48 +95,38 @@ def fleet(*workers: Worker, needs_salt: bool = False, **aliases: str) -> Fleet:
     return made
 
 
-def test_a_fleet_does_not_list_ineligible_adapters() -> None:
-    some = fleet(worker())
-    assert list(some.served()) == ["m"]
-    assert [each.served.name for each in some.unusable(WorkerId("s:1"))] == ["ad1"]
-    assert not some.is_ready("ad1") and some.is_ready("m")
+def test_a_fleet_does_not_list_ineligible_models() -> None:
+    some = fleet(worker(version="0.5.10"), needs_salt=True)
+    assert list(some.served()) == []
+    assert [each.served.name for each in some.unusable(WorkerId("s:1"))] == ["m", "ad1"]
+    assert not some.is_ready("m")
     with pytest.raises(NotSupported) as caught:
-        some.eligible("ad1")
-    assert caught.value.message == (
-        "'ad1' is an adapter, and the workers that have it would answer from its base model 'm' instead; "
-        "choose another model"
-    )
+        some.eligible("m")
+    assert "'m' cannot keep the prompts of tenants apart" in caught.value.message
     assert (caught.value.param, caught.value.should_retry) == ("model", False)
 
 
-def test_an_adapter_is_served_by_an_eligible_worker_alone() -> None:
-    some = fleet(worker(), worker("vllm", name="v:1"))
-    assert [each.member.worker.id for each in some.eligible("ad1")] == ["v:1"]
-    assert not some.has_another("ad1", {WorkerId("v:1")})
+def test_a_model_is_served_by_an_eligible_worker_alone() -> None:
+    some = fleet(worker(version="0.5.10"), worker("vllm", name="v:1"), needs_salt=True)
+    assert [each.member.worker.id for each in some.eligible("m")] == ["v:1"]
+    assert not some.has_another("m", {WorkerId("v:1")})
     member = some.get(WorkerId("v:1"))
     assert member is not None
     member.is_up = False
-    with pytest.raises(NoWorker, match="no worker that serves 'ad1' is up"):
-        some.eligible("ad1")
+    with pytest.raises(NoWorker, match="no worker that serves 'm' is up"):
+        some.eligible("m")
 
 
-def test_an_alias_of_an_ineligible_adapter_is_not_listed() -> None:
-    some = fleet(worker(), fast="ad1")
-    assert list(some.served()) == ["m"]
-    with pytest.raises(NotSupported, match="'fast' is an adapter"):
-        some.eligible("fast")
+def test_an_alias_of_an_ineligible_model_is_not_listed() -> None:
     salted = fleet(worker(version=None), needs_salt=True, fast="org/m")
     with pytest.raises(NotSupported, match="'fast' cannot keep the prompts of tenants apart"):
         salted.eligible("fast")
 
 
-def test_adapters_loaded_later_are_judged_too() -> None:
-    some = fleet(replace(worker(), served=(BASE,)))
+def test_models_loaded_later_are_judged_too() -> None:
+    some = fleet(replace(worker(version=None), served=(BASE,)), needs_salt=True)
     some.serve(WorkerId("s:1"), (BASE, ADAPTER))
-    assert list(some.served()) == ["m"]
-    some.serve(WorkerId("s:1"), (BASE,))
-    assert some.unusable(WorkerId("s:1")) == ()
-    some.add(worker())
+    assert [each.served.name for each in some.unusable(WorkerId("s:1"))] == ["m", "ad1"]
     some.drop(WorkerId("s:1"))
     assert some.unusable(WorkerId("s:1")) == ()
 
@@ -149,9 +137,7 @@ def test_a_pair_with_an_ineligible_worker_is_excluded() -> None:
         replace(worker(name=name), role=role, transfer=bound)
         for name, role in (("p:1", Role.PREFILL), ("d:1", Role.DECODE))
     ]
-    some = fleet(*two)
-    assert some.has_prefills("m") and not some.has_prefills("ad1")
-    assert some.is_bound("m") and not some.is_bound("ad1")
+    assert fleet(*two).has_prefills("m") and fleet(*two).is_bound("m")
     old = fleet(*(replace(one, version="0.5.10") for one in two), needs_salt=True)
     assert not old.has_prefills("m") and list(old.served()) == []
     with pytest.raises(NotSupported, match="cannot keep the prompts of tenants apart"):

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.errors import NoWorker, UnknownModel
+from gateway.core.errors import NotSupported, NoWorker, UnknownModel
 from gateway.core.fleet import Fleet
 from gateway.core.slow_start import Ramp
 from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
@@ -236,3 +236,76 @@ def test_a_batch_that_fails_keeps_its_changes() -> None:
         fleet.add(worker("a:1", "m"))
         raise ZeroDivisionError
     assert ids(fleet, "m") == ["a:1"]
+
+
+# adapters under names of the worker's own --------------------------------------------------------
+
+BASE = Served("m", "org/m")
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+NAMED = Served("ad1", "org/m", "ad1", None, "m", "m:ad1", frozenset({CHAT}))
+
+
+def mixed(*engines: Served, **aliases: str) -> Fleet:
+    fleet = Fleet(aliases)
+    for number, adapter in enumerate(engines):
+        fleet.add(Worker(WorkerId(f"w:{number}"), f"http://w:{number}", (BASE, adapter)))
+    return fleet
+
+
+def test_a_worker_is_asked_by_the_name_that_it_obeys() -> None:
+    fleet = mixed(NAMED, replace(NAMED, called=None, paths=None), fast="ad1", plain="m")
+    named, other = (member.worker for member in fleet)
+    for name in ("ad1", "fast"):
+        assert (fleet.name_at(named, name), fleet.name_at(other, name)) == ("m:ad1", "ad1")
+    assert (fleet.name_at(named, "m"), fleet.name_at(named, "plain")) == ("m", "m")
+    assert [fleet.is_translated(name) for name in ("ad1", "fast", "plain", "m")] == [True, True, True, False]
+    fleet.drop(named.id)
+    assert not fleet.is_translated("ad1")
+
+
+def test_a_route_that_the_base_would_answer_is_another_workers() -> None:
+    fleet = mixed(NAMED, replace(NAMED, called=None, paths=None), fast="ad1")
+    assert ids(fleet, "ad1", path=CHAT) == ids(fleet, "ad1") == ["w:0", "w:1"]
+    assert ids(fleet, "ad1", path=RESPONSES) == ids(fleet, "fast", path=RESPONSES) == ["w:1"]
+    assert ids(fleet, "m", path=RESPONSES) == ["w:0", "w:1"]
+    assert fleet.has_another("ad1", {"w:1"}, CHAT) and not fleet.has_another("ad1", {"w:1"}, RESPONSES)
+    fleet.drop(WorkerId("w:1"))
+    with pytest.raises(NotSupported) as caught:
+        fleet.eligible("ad1", path=RESPONSES)
+    assert caught.value.message == (
+        "/v1/responses cannot reach the adapter 'ad1': the workers that have it answer there from its base "
+        "model 'm'; use a route of /v1/chat/completions"
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "adapter", "expected"),
+    [
+        ("m", "ad1", "ad1"),
+        ("org/m", "ad1", "ad1"),
+        ("plain", "ad1", "ad1"),
+        ("ad1", "ad1", "ad1"),
+        ("", "ad1", "ad1"),
+        (":ad1", None, None),
+        ("n", "ad1", None),
+        ("m", "m", None),
+        ("m", "nix", None),
+        ("m:ad1", None, "ad1"),
+        ("org/m:ad1", None, "ad1"),
+        ("plain:ad1", None, "ad1"),
+        ("n:ad1", None, None),
+        ("m:nix", None, None),
+        ("m:", None, None),
+        ("m", None, None),
+        ("a:b:c", None, None),
+    ],
+)
+def test_an_adapter_beside_or_behind_its_base(model: str, adapter: str | None, expected: str | None) -> None:
+    assert mixed(NAMED, plain="m").adapter_of(model, adapter) == expected
+
+
+def test_names_may_have_colons() -> None:
+    fleet = Fleet()
+    adapter = Served("v2:ad", "s3://m:v1", "v2:ad", None, "s3://m:v1")
+    fleet.add(Worker(WorkerId("w:1"), "http://w:1", (Served("s3://m:v1", "s3://m:v1"), adapter)))
+    assert fleet.adapter_of("s3://m:v1:v2:ad", None) == "v2:ad"

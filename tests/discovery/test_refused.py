@@ -18,21 +18,20 @@ BASE, ADAPTER = Served("m", "m"), Served("ad1", "m", "ad1", parent="m")
     ("engine", "served", "lines"),
     [
         (
-            "sglang",
+            "openai",
             (BASE, ADAPTER),
             [
-                "worker http://w:1: not used for ad1 (sglang answers a request for an adapter from its base "
-                "model); it gets no such requests"
+                "worker http://w:1: not used for m, ad1 (openai has no cache_salt, which --tenant-salt-file "
+                "needs); it gets no such requests"
             ],
         ),
-        ("sglang", (BASE,), []),
         ("vllm", (BASE, ADAPTER), []),
     ],
 )
 def test_an_unusable_name_is_logged(
     engine: str, served: tuple[Served, ...], lines: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    fleet = Fleet(eligibility=Eligibility(ENGINES))
+    fleet = Fleet(eligibility=Eligibility(ENGINES, needs_salt=True))
     worker = Worker(WorkerId("w:1"), "http://w:1", served, engine=engine)
     fleet.add(worker)
     with caplog.at_level(logging.INFO):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import msgpack
 
-from engines.sglang import BLOCK_SIZE, Sglang, _reader
+from engines.sglang import ADAPTER_PATHS, BLOCK_SIZE, Sglang, _reader
 from gateway.core.engine import EngineInfo, EngineMetrics, EventSource, ModelInfo
 from gateway.core.kv_events import (
     BlocksCleared,
@@ -313,7 +313,9 @@ def test_metrics_of_two_ranks() -> None:
 def test_models_with_an_adapter() -> None:
     body = b"""{"object":"list","data":[{"id":"m","root":"m","max_model_len":8192,"owned_by":"sglang"},
         {"id":"a","root":"/adapters/a","parent":"m","max_model_len":null}]}"""
-    assert SGLANG.parse_models(body) == (ModelInfo("m", "m", None, 8192), ModelInfo("a", "/adapters/a", "m"))
+    base, adapter = SGLANG.parse_models(body)
+    assert base == ModelInfo("m", "m", None, 8192)
+    assert adapter == ModelInfo("a", "/adapters/a", "m", None, "m:a", ADAPTER_PATHS)
 
 
 def test_the_events_flag_is_one_shell_word_of_json() -> None:

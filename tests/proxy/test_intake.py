@@ -2,7 +2,8 @@
 
 import pytest
 
-from gateway.core.errors import Forbidden, InvalidRequest, ModelMissing, NotSupported
+from gateway.core.errors import Forbidden, InvalidRequest, ModelMissing, NotSupported, UnknownModel
+from gateway.core.worker import Served, WorkerId
 from gateway.http.caller import Who
 from gateway.http.messages import HttpRequest
 from gateway.proxy.intake import request_of
@@ -51,6 +52,53 @@ def test_a_key_is_checked_for_the_model_that_is_forwarded(world: World) -> None:
         request_of(world.context, asked("/v1/completions?model=n", b'{"prompt":"x"}', caller))
     with pytest.raises(Forbidden, match="lora_path"):
         request_of(world.context, asked("/v1/embeddings", b'{"model":"m","lora_path":"n"}', caller))
+
+
+@pytest.fixture
+def with_adapter(world: World) -> World:
+    names = Served("m", "m"), Served("ad1", "m", "ad1", None, "m", "m:ad1")
+    world.context.router.fleet.serve(WorkerId("w:1"), names)
+    return world
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b'"model":"ad1"',
+        b'"model":"m:ad1"',
+        b'"model":"m","lora_path":"ad1"',
+        b'"lora_path":"ad1","model":"ad1"',
+    ],
+)
+def test_an_adapter_is_the_model_however_it_is_named(with_adapter: World, fields: bytes) -> None:
+    for caller in (None, Who("t", "k", ["ad1"])):
+        http = asked("/v1/completions", b'{"prompt":"x",%b}' % fields, caller)
+        request = request_of(with_adapter.context, http)
+        assert (request.model, request.body) == ("ad1", b'{"prompt":"x","model":"ad1"}')
+        assert request.fields == {"prompt": "x", "model": "ad1"}
+    with pytest.raises(Forbidden):
+        http = asked("/v1/completions", b'{"prompt":"x",%b}' % fields, Who("t", "k", ["m"]))
+        request_of(with_adapter.context, http)
+
+
+def test_a_query_names_the_adapter_as_the_body_does(with_adapter: World) -> None:
+    http = asked("/v1/completions?model=m%3Aad1", b'{"prompt":"x"}')
+    assert request_of(with_adapter.context, http).body == b'{"prompt":"x","model":"ad1"}'
+    assert http.target == b"/v1/completions?model=ad1"
+
+
+def test_an_adapter_that_is_not_there_is_unknown(with_adapter: World) -> None:
+    for fields in (b'"model":"m","lora_path":"nix"', b'"model":"n","lora_path":"ad1"'):
+        with pytest.raises(UnknownModel, match="does not exist"):
+            request_of(with_adapter.context, asked("/v1/completions", b'{"prompt":"x",%b}' % fields))
+    request = request_of(with_adapter.context, asked("/v1/completions", b'{"prompt":"x","model":"m:nix"}'))
+    assert request.model == "m:nix"
+
+
+def test_a_route_without_a_model_keeps_the_field(with_adapter: World) -> None:
+    request = request_of(with_adapter.context, asked("/generate", b'{"text":"x","lora_path":"ad1"}'))
+    assert request.model == "ad1"
+    assert request.fields["lora_path"] == "ad1"
 
 
 def test_a_form_is_recognized_by_its_content_type(world: World) -> None:

@@ -40,9 +40,13 @@ class Answer:
 
 @contextmanager
 def gateway_of(*workers: SglangWorker, flags: tuple[str, ...] = ()) -> Iterator[GatewayProcess]:
-    """A gateway before these workers that knows their caches exactly."""
+    """A gateway before these workers that knows their caches exactly.
+
+    The workers tokenize, with more time than the default: SGLang renders some chats otherwise than we.
+    """
     given = [flag for worker in workers for flag in ("--worker", worker.url)]
-    with GatewayProcess(*given, "--tokenizer", str(workers[0].model), "--expose-headers", *flags) as gateway:
+    given += ["--tokenizer", str(workers[0].model), "--expose-headers", "KVGATE_TOKENIZER_TIMEOUT_S=5"]
+    with GatewayProcess(*given, *flags) as gateway:
         is_exact(gateway, len(workers))
         yield gateway
 

@@ -54,7 +54,6 @@ class FakeEngine:
     flags = EngineFlags(events="--publish", cached_tokens="--report-cached")
     reports_from: tuple[int, ...] | None = None
     adapters: AdapterCalls | None = AdapterCalls("/load", "/unload", "--with-adapters")
-    names_adapters = True
     salts_from: tuple[int, ...] | None = ()
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:

@@ -5,5 +5,5 @@ chat_messages    a chat's messages, not yet decoded        field_types      type
 model_name       the model that is checked and sent        model_alias      one model under several names
 field_judgement  every field of every engine, judged       steering         fields removed or checked
 cache_salt       the tenant's salt in the body             session_id       session ids, kept short
-media_uuid       media ids scoped to a tenant
+media_uuid       media ids scoped to a tenant              adapter_field    an adapter named beside the model
 """

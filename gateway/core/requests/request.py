@@ -12,6 +12,7 @@ import msgspec
 from xxhash import xxh3_128
 
 from gateway.core.errors import InvalidRequest
+from gateway.core.requests.adapter_field import FIELD, adapter_of, without_adapter
 from gateway.core.requests.cache_salt import SALT, salted
 from gateway.core.requests.chat_messages import Messages
 from gateway.core.requests.field_judgement import XARGS
@@ -79,6 +80,7 @@ class InferenceRequest:
         "is_cut",
         "num_ids",
         "previous",
+        "adapter",
         "_fields",
     )
 
@@ -98,14 +100,15 @@ class InferenceRequest:
         `may_split`: another worker may compute the prompt; not where several answers would fetch the same
         blocks, or the answer is about the prompt itself.
         `may_repeat`: where one worker dies with it, another one may do it; not where something is kept of it.
-        `priority`: lower goes first, as in vLLM; None where the body says none; `given_priority` is
-        as it came. Who asks is filled in by flow control, where there is some (`tenancy/admission/gate.py`).
-        `is_cut`: the engine is asked to cut the prompt to a length. `is_crowded`: the body is not decoded,
-        `num_ids`: its prompt is a list of so many token ids (`apis/large_body.py`).
+        `priority`: lower goes first, as in vLLM; None where the body has none; `given_priority` is as it
+        came. Admission control fills in the tenant, `completed` the adapter beside the model.
+        `is_cut`: the engine cuts the prompt to a length. `is_crowded`: the body is not decoded.
+        `num_ids`: the prompt is a list of so many token ids (`apis/large_body.py`).
         """
         self.kind, self.path, self.body = kind, path, body
         self.model: str = top["model"]
         self.stream = bool(typed(top, "stream", bool, "a boolean"))
+        self.adapter: str | None = None
         self.cache_salt: str | None = typed(top, "cache_salt", str, "a string")
         self.session = short(typed(top, "user", str, "a string"))
         self.messages = messages
@@ -118,8 +121,7 @@ class InferenceRequest:
         self.tenant: str | None = None
         self.slo_ttft_s: float | None = None
         self.queued_s = 0.0
-        self.is_cut, self.is_crowded, self.num_ids = _is_cut(top), False, 0
-        route = route_of(path)
+        route, self.is_cut, self.is_crowded, self.num_ids = route_of(path), _is_cut(top), False, 0
         self.may_repeat = route is not ADDED and not (route.keeps_state and _leaves_something(top))
         self.previous, self._fields = top.get(PREVIOUS), fields
 
@@ -132,6 +134,10 @@ class InferenceRequest:
         if self.messages is None or not self.messages.num_known:
             return len(self.body)
         return sum(memoryview(raw).nbytes for raw in self.messages.raws[self.messages.num_known :])
+
+    def choose(self, model: str, body: bytes) -> None:
+        """Ask for this model instead, with a body that names it."""
+        self.model, self.body, self._fields = model, body, None
 
     def let_go(self) -> None:
         """Drop the body and its text once the answer has begun: no other worker will be asked."""
@@ -200,17 +206,23 @@ def completed(
     writes_model: bool,
 ) -> InferenceRequest:
     """The request of a body with checked fields; `writes_model` as `decide` returns it."""
+    route = route_of(path)
+    adapter = adapter_of(route, top) if FIELD in top else None
     if len(body) > 2 * MAX_ITEMS:
         check_lists(top, messages.new if messages is not None else top.get(MESSAGES))
     if models is not None and body:
         check_once(body)
     sent = unsteered(top, body, keeps_transfer=keeps_transfer, models=models)
     sent = renamed(sent, top["model"]) if writes_model and body else sent
+    sent = without_adapter(route, sent) if FIELD in top and route is not ADDED else sent
     request = InferenceRequest(kind, path, sent, top, fields=fields, messages=messages)
+    request.adapter = adapter
     if salt is not None:
         request.body, request.cache_salt = salted(path, sent, salt, top), salt
         if fields is not None:
             fields[SALT] = salt  # they are those of the body that goes on
+    if fields is not None:
+        fields.pop(FIELD, None)
     if keeps_transfer and has_transfer(top):
         request.may_split = False  # its client splits it
     return request

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from engines.sim.params import ApiError, decode_body, read, require
+from engines.sim.params import ApiError, decode_body, read, require, sglang_model
 from engines.sim.words import Sampling
 
 
@@ -91,3 +91,11 @@ def test_a_required_field() -> None:
     assert require({"tokens": [1]}, "tokens", list) == [1]
     with pytest.raises(ApiError, match="body.tokens"):
         require({}, "tokens", list)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("m", "m"), ("m:ad", "ad"), ("ad", "m"), ("x:ad", "ad"), ("m:nix", "m:nix"), (None, None)],
+)
+def test_sglang_takes_an_adapter_s_own_name_for_its_base(given: object, expected: object) -> None:
+    assert sglang_model(given, ["m", "ad"], {"ad"}) == expected
