@@ -1,4 +1,4 @@
-"""The tests here see the gateway from outside; all share one event loop and one gateway process."""
+"""Tests of the gateway from outside; all share one event loop and one gateway process."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -27,7 +27,7 @@ from tests.support.gateway_process import split
 Header = tuple[bytes, bytes]
 
 DEADLINE_S = float(os.environ.get("BLACKBOX_DEADLINE_S", 20.0))
-"""For anything that should happen at once; long, since a loaded machine is no failure."""
+"""Timeout for anything that should happen at once; long, since a loaded machine is no failure."""
 
 ROOT = Path(__file__).parents[2]
 FAULTS = re.compile(r"Traceback|\bERROR\b|\bCRITICAL\b|task .* died|Warning")
@@ -50,7 +50,7 @@ async def until(claim: Callable[[], Awaitable[bool]] | Callable[[], bool], what:
 
 
 def wire(status: int, body: bytes = b"", *headers: Header, length: bool = True) -> bytes:
-    """A whole answer, byte for byte."""
+    """Whole answer, byte for byte."""
     lines = [b"HTTP/1.1 %d Whatever" % status, *(n + b": " + v for n, v in headers)]
     if length:
         lines.append(b"Content-Length: %d" % len(body))
@@ -106,7 +106,7 @@ class Call:
 
     @property
     def wish(self) -> bytes:
-        """The body without the question for usage that the gateway may have put into it."""
+        """Body without the injected request for usage."""
         return self.body.replace(ASKS_USAGE, b"", 1)
 
     @property
@@ -130,7 +130,7 @@ class Call:
         self.link.reset()
 
     def hold(self, is_held: bool) -> None:
-        """Read no more, or go on."""
+        """Pause reading, or resume it."""
         self.link.hold(is_held)
 
 
@@ -151,7 +151,7 @@ def says(data: bytes, *, then_close: bool = False) -> Script:
 
 
 async def hang(call: Call) -> None:
-    """Until the gateway gives up."""
+    """Wait until the gateway gives up."""
     await call.gone.wait()
 
 
@@ -209,7 +209,7 @@ class Link(asyncio.Protocol):
 
     def reset(self) -> None:
         if sock := self._transport.get_extra_info("socket"):  # none where TLS has just ended by itself
-            with contextlib.suppress(OSError):  # it has just been closed by the gateway
+            with contextlib.suppress(OSError):  # the gateway has just closed it
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._transport.abort()
 
@@ -237,7 +237,7 @@ class Link(asyncio.Protocol):
 
 
 class FakeWorker:
-    """A worker that answers probes as vLLM does, and what is forwarded to it by `script`."""
+    """Worker that answers probes as vLLM does, and forwarded requests by `script`."""
 
     def __init__(
         self,
@@ -255,8 +255,8 @@ class FakeWorker:
         self.probes: list[Call] = []
         self.links: set[Link] = set()
         self.faults: list[BaseException] = []
-        self.port = 0 if unix_path else free_port()  # it may die, and come back at it
-        self.probe_s = 0.0  # what it takes to answer one
+        self.port = 0 if unix_path else free_port()  # kept, so that it can come back at the same port
+        self.probe_s = 0.0  # duration of an answer
         self._server: asyncio.Server | None = None
 
     @property
@@ -324,7 +324,7 @@ class FakeWorker:
 
 
 async def stalls(worker: FakeWorker, num_sent: Callable[[], int]) -> None:
-    """Nothing was written for a while: all buffers on the way are full."""
+    """Wait until no write succeeds for a while: all buffers on the way are full."""
     last, same = -1, 0
 
     def is_same() -> bool:
@@ -342,7 +342,7 @@ async def stalls(worker: FakeWorker, num_sent: Callable[[], int]) -> None:
 
 
 class Cut(Exception):
-    """The connection ended before the answer did; `body` is what had come of it."""
+    """Connection that ended before the answer did; `body` is the part that arrived."""
 
     def __init__(self, body: bytes = b"") -> None:
         super().__init__(body[-200:])
@@ -372,7 +372,7 @@ class Answer:
 
     @property
     def error(self) -> dict[str, Any]:
-        """The OpenAI error object; checks its form."""
+        """OpenAI error object, with its form checked."""
         assert self.value(b"content-type") == b"application/json"
         error = self.json["error"]
         assert set(error) == {"message", "type", "param", "code"}, error
@@ -383,7 +383,7 @@ class Answer:
 def request(
     method: str, target: str, body: bytes | None = None, *headers: Header, version: str = "1.1"
 ) -> bytes:
-    """A request's bytes; a body comes with its Content-Length unless the headers frame it."""
+    """Bytes of a request; a body has its Content-Length unless the headers frame it."""
     lines = [f"{method} {target} HTTP/{version}".encode(), b"Host: gateway"]
     lines += [name + b": " + value for name, value in headers]
     framed = any(name.lower() in (b"content-length", b"transfer-encoding") for name, _ in headers)
@@ -440,7 +440,7 @@ class Client:
         return await self.answer(is_head=data.startswith(b"HEAD "))
 
     async def answer(self, *, is_head: bool = False) -> Answer:
-        """The next response, complete. Raises Cut."""
+        """Next response, complete. Raises Cut."""
         answer = await self.head(is_head=is_head)
         try:
             while piece := await self.piece():
@@ -450,7 +450,7 @@ class Client:
         return answer
 
     async def head(self, *, is_head: bool = False) -> Answer:
-        """The head of the next response; its body is read by `piece` or `event`."""
+        """Head of the next response; its body is read by `piece` or `event`. Raises Cut."""
         num_interim = 0
         while True:
             first, *lines = (await self._until(b"\r\n\r\n"))[:-4].split(b"\r\n")
@@ -469,7 +469,7 @@ class Client:
         return answer
 
     async def piece(self) -> bytes:
-        """Read some more of the body; empty at its end. Raises Cut."""
+        """Read a piece of the body; empty at its end. Raises Cut."""
         if self._is_chunked:
             size = int(await self._until(b"\r\n"), 16)
             data = (await self._exactly(size + 2))[:-2]
@@ -487,7 +487,7 @@ class Client:
         return data
 
     async def event(self) -> bytes:
-        """The next whole event of a streamed body."""
+        """Next whole event of a streamed body."""
         while b"\n\n" not in self._events:
             piece = await self.piece()
             assert piece, f"the stream ended in {self._events!r}"
@@ -496,7 +496,7 @@ class Client:
         return first + b"\n\n"
 
     async def switched(self) -> dict[bytes, bytes]:
-        """The headers of the 101 that must come; from then on there is no HTTP."""
+        """Headers of the expected 101; from then on there is no HTTP."""
         first, *lines = (await self._until(b"\r\n\r\n"))[:-4].split(b"\r\n")
         assert first == b"HTTP/1.1 101 Switching Protocols", first
         headers = [line.split(b": ", 1) for line in lines]
@@ -505,21 +505,21 @@ class Client:
         return found
 
     async def exactly(self, num_bytes: int) -> bytes:
-        """So many bytes, whatever they are."""
+        """Read exactly this number of bytes."""
         return await self._exactly(num_bytes)
 
     async def ends(self) -> None:
-        """The gateway closes, and sends nothing more."""
+        """Check that the gateway closes without further bytes."""
         assert await self._some(1 << 16) == b""
 
     async def is_cut(self) -> None:
-        """The connection ends, by FIN or reset."""
+        """Wait for the end of the connection, by FIN or reset."""
         with contextlib.suppress(Cut):
             while await self._some(1 << 16):
                 pass
 
     def certificate(self) -> str:
-        """The serial number of what the gateway showed."""
+        """Serial number of the gateway's certificate."""
         return str(self._writer.get_extra_info("peercert")["serialNumber"])
 
     def half_close(self) -> None:
@@ -532,7 +532,7 @@ class Client:
 
     async def close(self) -> None:
         self._writer.close()
-        with contextlib.suppress(ConnectionError, ssl.SSLError):  # TLS: what we did not read
+        with contextlib.suppress(ConnectionError, ssl.SSLError):  # TLS: unread bytes
             await self._writer.wait_closed()
 
     def _frame(self, answer: Answer, is_head: bool) -> None:
@@ -617,7 +617,7 @@ class Gateway:
         return code
 
     async def logged(self, pattern: str) -> re.Match[str]:
-        """The first log line that matches, when it has come."""
+        """Wait for and return the first log line that matches."""
         found: list[re.Match[str]] = []
 
         def look() -> bool:
@@ -664,13 +664,13 @@ class Gateway:
         await self.admin("DELETE", f"/admin/workers/{worker.url}")
 
     async def metrics(self) -> dict[str, float]:
-        """Every sample by its name and labels, as the page has them."""
+        """Every sample of the metrics page by name and labels."""
         page = (await self.admin("GET", "/metrics")).body.decode()
         lines = [line for line in page.splitlines() if line and not line.startswith("#")]
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
     async def total(self, name: str) -> float:
-        """The sum over a metric's labels."""
+        """Sum over a metric's labels."""
         samples = (await self.metrics()).items()
         return sum(value for key, value in samples if key == name or key.startswith(name + "{"))
 
@@ -682,8 +682,10 @@ class Gateway:
 
 @dataclass
 class Bench:
-    """A gateway, and what a test puts before and behind it; all is closed and checked at the end.
-    `tls` is how clients verify it, None for plain HTTP."""
+    """A gateway, with a test's workers and clients; all is closed and checked at the end.
+
+    `tls` is the clients' TLS context, None for plain HTTP.
+    """
 
     gateway: Gateway
     tls: ssl.SSLContext | None = None
@@ -693,7 +695,7 @@ class Bench:
     async def worker(
         self, *models: str | dict[str, Any], script: Script = answer_ok, **how: Any
     ) -> FakeWorker:
-        """A new worker that has joined; by default it serves the model `m`."""
+        """Add a worker and wait until it has joined; by default it serves the model `m`."""
         worker = await FakeWorker(models or ("m",), script, **how).start()
         self.workers.append(worker)
         await self.gateway.join(worker)
@@ -705,7 +707,7 @@ class Bench:
         return client
 
     async def ask(self, data: bytes) -> Answer:
-        """Send a request on a connection of its own."""
+        """Send a request on a new connection."""
         return await (await self.client()).ask(data)
 
     async def nothing_in_flight(self) -> None:
@@ -733,7 +735,10 @@ class Bench:
 
 
 async def refusal(*flags: str) -> str:
-    """Error output of a gateway that does not start with these flags; it must end with 2 and no traceback."""
+    """Error output of a gateway that does not start with these flags.
+
+    It must end with 2 and no traceback.
+    """
     given, environment = split(flags)
     process = await asyncio.create_subprocess_exec(
         *(*GATEWAY, "serve", "--port", "0", "--admin-port", "0", *given),
@@ -750,7 +755,7 @@ async def refusal(*flags: str) -> str:
 
 @contextlib.asynccontextmanager
 async def lasting(*flags: str) -> AsyncIterator[Gateway]:
-    """A gateway for several tests, each of which is `visiting` it."""
+    """Gateway for several tests, each of which is `visiting` it."""
     gateway = await Gateway.start(*flags)
     try:
         yield gateway
@@ -762,7 +767,7 @@ async def lasting(*flags: str) -> AsyncIterator[Gateway]:
 
 @contextlib.asynccontextmanager
 async def visiting(gateway: Gateway, tls: ssl.SSLContext | None = None) -> AsyncIterator[Bench]:
-    """With no workers; those that the test adds are dropped after it."""
+    """Use the shared gateway without workers; those that the test adds are dropped after it."""
     num_faults = len(gateway.faults())
     bench = Bench(gateway, tls)
     try:
@@ -774,7 +779,7 @@ async def visiting(gateway: Gateway, tls: ssl.SSLContext | None = None) -> Async
 
 @contextlib.asynccontextmanager
 async def running(*flags: str, exit_code: int = 0, tls: ssl.SSLContext | None = None) -> AsyncIterator[Bench]:
-    """A gateway of its own, with these flags."""
+    """Gateway of one test, with these flags."""
     gateway = await Gateway.start(*flags)
     bench = Bench(gateway, tls)
     try:

@@ -1,4 +1,4 @@
-"""The admin port: metrics, workers at run time, explained decisions; and that no prompt gets there."""
+"""Admin port: metrics, workers at run time, explained decisions; and no prompt in any of its answers."""
 
 import contextlib
 import json
@@ -123,7 +123,7 @@ async def test_a_decision_is_explained() -> None:
         assert (await bench.gateway.admin("GET", "/admin/decisions/none")).status == 404
 
 
-async def test_workers_come_and_go(bench: Bench) -> None:
+async def test_workers_are_added_and_dropped_at_run_time(bench: Bench) -> None:
     gateway = bench.gateway
     worker = await FakeWorker(["late"]).start()
     bench.workers.append(worker)
@@ -163,7 +163,7 @@ async def test_workers_come_and_go(bench: Bench) -> None:
         b'{"url":"\xff"}',
     ],
 )
-async def test_bad_workers_are_refused(bench: Bench, body: bytes) -> None:
+async def test_invalid_workers_are_rejected(bench: Bench, body: bytes) -> None:
     answer = await bench.gateway.admin("POST", "/admin/workers", body)
     assert answer.status == 400
     assert answer.json["error"]["message"]
@@ -184,7 +184,7 @@ CANARY = "canary-3f9a"
 
 
 def loud_tokenizer(directory: Path) -> Path:
-    """Worker with a chat template that quotes the prompt when it rejects it, as many do."""
+    """Worker with a chat template that quotes the prompt in its error, as many do."""
     tokenizer = ROOT / "engines" / "sim" / "tokenizer"
     config = json.loads((tokenizer / "tokenizer_config.json").read_text())
     config["chat_template"] = (
@@ -198,7 +198,7 @@ def loud_tokenizer(directory: Path) -> Path:
 
 
 async def test_no_prompt_and_no_key_is_ever_shown(tmp_path: Path) -> None:
-    """Whatever becomes of a request: answered, refused, failed, cut, explained."""
+    """Any outcome of a request is covered: answered, rejected, failed, aborted, explained."""
     flags = ("--log-level", "debug", "--log-requests", "--no-tokenizer-probe")
     flags += ("--tokenizer", f"local={loud_tokenizer(tmp_path)}")
     async with running(*flags, "--probe-interval-s", "0.1") as bench:

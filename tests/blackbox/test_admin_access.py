@@ -1,4 +1,4 @@
-"""Access to the admin port: pages in a browser, other hosts, and where workers may be added."""
+"""Access to the admin port: pages in a browser, other hosts, and networks of added workers."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ JSON = (b"Content-Type", b"application/json")
 
 
 async def ask(bench: Bench, method: str, path: str, hosts: list[bytes], *headers: Header) -> int:
-    """The status, with these Host headers. As a library below us refuses: in whatever version of HTTP."""
+    """Status of a request with these Host headers; a rejection by aiohttp may be of any HTTP version."""
     body = WORKER if method == "POST" else None
     data = request(method, path, body, *headers, JSON, (b"Connection", b"close"))
     lines = b"".join(b"Host: " + host + b"\r\n" for host in hosts)
@@ -77,7 +77,7 @@ async def test_a_rebound_name_or_another_site_neither_reads_nor_writes(processes
 
 
 @pytest.mark.parametrize("flags", [(), ("--processes", "2"), ("--admin-auth", "off")])
-async def test_an_admin_port_for_everybody_is_refused_with_what_to_do(flags: tuple[str, ...]) -> None:
+async def test_an_admin_port_open_to_all_is_rejected_with_the_fix(flags: tuple[str, ...]) -> None:
     command = [*GATEWAY, "serve", "--port", "0", "--admin-port", "0", "--admin-host", "0.0.0.0", *flags]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("KVGATE_")}
     process = await asyncio.create_subprocess_exec(*command, stderr=subprocess.PIPE, env=environ)
@@ -99,7 +99,7 @@ async def test_an_admin_port_for_everybody_is_refused_with_what_to_do(flags: tup
 
 @contextlib.asynccontextmanager
 async def elsewhere(*flags: str) -> AsyncIterator[Bench]:
-    """A gateway of all addresses; the harness may not look at its fleet in the end."""
+    """Gateway at all addresses; the harness does not read its fleet at the end."""
     gateway = await Gateway.start("--admin-host", "0.0.0.0", *flags)
     try:
         yield Bench(gateway)
@@ -109,7 +109,7 @@ async def elsewhere(*flags: str) -> AsyncIterator[Bench]:
 
 
 def made_key() -> tuple[str, str]:
-    """A line for a file, and the key itself."""
+    """Line of a key file, and its key."""
     command = [*GATEWAY, "key", "new", "--tenant", "ops", "--admin"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stdout, done.stderr.split()[-1]
@@ -121,7 +121,7 @@ async def statuses(bench: Bench, *headers: Header) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-async def test_elsewhere_a_key_opens_what_changes_or_reveals(tmp_path: Path, processes: int) -> None:
+async def test_from_other_hosts_a_key_is_required_to_change_or_reveal(tmp_path: Path, processes: int) -> None:
     keys = tmp_path / "keys"
     line, key = made_key()
     keys.write_text(line)
@@ -141,7 +141,7 @@ async def test_elsewhere_a_key_opens_what_changes_or_reveals(tmp_path: Path, pro
         await client.close()
 
 
-async def test_without_keys_probes_and_scrapers_are_answered_and_nobody_else() -> None:
+async def test_without_keys_other_hosts_get_probes_and_metrics_only() -> None:
     async with elsewhere("--admin-without-keys", "probes") as bench:
         assert await statuses(bench) == {
             **dict.fromkeys(("/health", "/metrics"), 200),
@@ -152,7 +152,7 @@ async def test_without_keys_probes_and_scrapers_are_answered_and_nobody_else() -
         assert (refused.status, refused.json["error"]["code"]) == (403, "admin_closed")
 
 
-# where workers may be -----------------------------------------------------------------------------
+# networks of workers ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ async def test_without_keys_probes_and_scrapers_are_answered_and_nobody_else() -
         ("unix:/run/../run/docker.sock", 400, "absolute path"),
     ],
 )
-async def test_a_worker_that_may_not_be_is_refused_with_the_reason(
+async def test_a_worker_at_a_forbidden_address_is_rejected_with_the_reason(
     bench: Bench, url: str, status: int, words: str
 ) -> None:
     answer = await bench.gateway.admin("POST", "/admin/workers", json.dumps({"url": url}).encode())
@@ -187,7 +187,7 @@ async def test_a_worker_that_may_not_be_is_refused_with_the_reason(
     assert (await bench.gateway.admin("GET", "/admin/workers")).json["endpoints"] == []
 
 
-async def test_networks_hold_for_what_is_added_at_run_time() -> None:
+async def test_networks_apply_to_workers_added_at_run_time() -> None:
     async with running("--worker-networks", "127.0.0.0/30") as bench:
         await bench.worker()
         answer = await bench.gateway.admin("POST", "/admin/workers", b'{"url":"http://127.0.0.9:9"}')
@@ -207,7 +207,7 @@ async def test_a_socket_below_a_configured_directory_may_be_added(tmp_path: Path
             body = json.dumps({"url": f"unix:{path}"}).encode()
             assert (await bench.gateway.admin("POST", "/admin/workers", body)).status == 403, path
     workers = [await FakeWorker(unix_path=os.fspath(outside / "t")).start()]
-    async with running("--worker", workers[0].url) as bench:  # the operator's own word needs no directory
+    async with running("--worker", workers[0].url) as bench:  # a configured worker needs no directory
         bench.workers += workers
         await until(lambda: bench.gateway.is_up(workers[0]), "joined")
         body = json.dumps({"url": workers[0].url}).encode()

@@ -1,5 +1,4 @@
-"""Workers that report impossible figures of themselves: they join, get requests, and change no other worker's
-share."""
+"""Workers that report impossible figures: they join, get requests, and change no other worker's share."""
 
 import json
 
@@ -35,7 +34,7 @@ async def joined(bench: Bench, *models: object, page: bytes = b"") -> Liar:
 
 
 @pytest.mark.parametrize("value", ["-5", "1e300", "-1e300", "NaN", "+Inf", "-Inf", "1e400"])
-async def test_a_page_of_metrics(value: str) -> None:
+async def test_impossible_metrics_are_ignored(value: str) -> None:
     async with running("--probe-interval-s", "0.05") as bench:
         good = await bench.worker()
         worker = await joined(bench, page=FIGURES.format(value).encode())
@@ -60,7 +59,7 @@ async def test_a_page_of_metrics(value: str) -> None:
 @pytest.mark.parametrize(
     "labels", ['block_size="0"', 'block_size="99999999999"', 'num_gpu_blocks="999999999999"']
 )
-async def test_sizes_of_its_cache(bench: Bench, labels: str) -> None:
+async def test_impossible_cache_sizes_are_ignored(bench: Bench, labels: str) -> None:
     page = f'vllm:cache_config_info{{engine="0",{labels}}} 1\n'.encode()
     worker = await joined(bench, page=page)
     assert (await bench.ask(post(completion(list(range(500)))))).status == 200
@@ -71,7 +70,7 @@ async def test_sizes_of_its_cache(bench: Bench, labels: str) -> None:
 
 
 @pytest.mark.parametrize("length", [0, -1, 10**12, 10**400])
-async def test_the_length_of_its_model(bench: Bench, length: int) -> None:
+async def test_an_impossible_model_length_is_ignored(bench: Bench, length: int) -> None:
     worker = await joined(bench, {"id": "m", "max_model_len": length})
     assert (await bench.ask(post(completion("a" * 1000)))).status == 200
     assert len(worker.calls) == 1
@@ -89,8 +88,8 @@ async def test_the_length_of_its_model(bench: Bench, length: int) -> None:
         {"count": 3},
     ],
 )
-async def test_its_tokens(bench: Bench, answer: object) -> None:
-    """The request is routed on load, as if it had not answered."""
+async def test_impossible_tokens_are_ignored(bench: Bench, answer: object) -> None:
+    """Requests are routed by load, as without an answer."""
     body = json.dumps(answer).encode()
     worker = await joined(bench)
     own = worker._own
@@ -100,7 +99,7 @@ async def test_its_tokens(bench: Bench, answer: object) -> None:
     assert await bench.gateway.total("kvgate_prompt_tokenization_failures_total") == before + 1
 
 
-async def test_a_billion_ranks(bench: Bench) -> None:
+async def test_a_billion_ranks_are_rejected(bench: Bench) -> None:
     class Sglang(FakeWorker):
         def _own(self, call: Call) -> bytes:
             cards = {"object": "list", "data": [{"id": "m", "owned_by": "sglang"}]}

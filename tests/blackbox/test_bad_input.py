@@ -1,4 +1,4 @@
-"""Mistakes of clients, the errors they get, and that no worker sees the requests."""
+"""Mistakes of clients, and the errors they get; no worker sees the requests."""
 
 import json
 
@@ -60,18 +60,20 @@ def body(**fields: object) -> bytes:
     ],
     ids=str,
 )
-async def test_bodies_that_cannot_be_read(bench: Bench, route: str, sent: bytes, param: str | None) -> None:
+async def test_unreadable_bodies_are_rejected(
+    bench: Bench, route: str, sent: bytes, param: str | None
+) -> None:
     worker = await bench.worker()
     client = await bench.client()
     answer = await client.ask(post(sent, target=route))
     assert answer.status == 400
     assert (answer.error["param"], answer.error["type"]) == (param, "invalid_request_error")
     assert param is None or param in answer.error["message"]
-    assert (await client.ask(post(completion()))).status == 200  # the connection is as good as before
+    assert (await client.ask(post(completion()))).status == 200  # the connection is still usable
     assert [call.body for call in worker.calls] == [completion()]
 
 
-async def test_an_unknown_model_is_told_with_the_known_ones(bench: Bench) -> None:
+async def test_an_unknown_model_is_rejected_with_the_known_ones(bench: Bench) -> None:
     workers = [await bench.worker("m"), await bench.worker("org/name")]
     answer = await bench.ask(post(completion(model="missing")))
     assert answer.status == 404
@@ -81,18 +83,18 @@ async def test_an_unknown_model_is_told_with_the_known_ones(bench: Bench) -> Non
 
 
 @pytest.mark.parametrize("route", [CHAT, COMPLETIONS, "/v1/embeddings"])
-async def test_no_worker_yet(bench: Bench, route: str) -> None:
+async def test_a_request_without_any_worker_is_503(bench: Bench, route: str) -> None:
     answer = await bench.ask(post(body(model="m", prompt="x", messages=[]), target=route))
     assert answer.status == 503
     assert answer.error["type"] == "server_error"
     assert int(answer.value(b"retry-after") or 0) >= 1
 
 
-async def test_a_model_whose_workers_are_down(bench: Bench) -> None:
+async def test_a_model_with_all_workers_down_is_503(bench: Bench) -> None:
     worker = await bench.worker("m")
     await bench.worker("other")
     await worker.die()
-    await bench.ask(post(completion()))  # finds out
+    await bench.ask(post(completion()))  # notices it
     answer = await bench.ask(post(completion()))
     assert answer.status == 503
     assert int(answer.value(b"retry-after") or 0) >= 1
@@ -111,7 +113,7 @@ async def test_a_model_whose_workers_are_down(bench: Bench) -> None:
         ("DELETE", "/ready", {"GET", "HEAD"}),
     ],
 )
-async def test_wrong_methods(bench: Bench, method: str, path: str, allowed: set[str]) -> None:
+async def test_wrong_methods_are_rejected(bench: Bench, method: str, path: str, allowed: set[str]) -> None:
     worker = await bench.worker()
     answer = await bench.ask(request(method, path, b""))
     assert answer.status == 405
@@ -177,7 +179,7 @@ async def test_malformed_http_is_answered_and_closed(bench: Bench, data: bytes) 
     assert not worker.calls
 
 
-async def test_what_came_before_malformed_http_is_answered(bench: Bench) -> None:
+async def test_requests_before_malformed_http_are_answered(bench: Bench) -> None:
     worker = await bench.worker()
     client = await bench.client()
     smuggled = post(completion("smuggled"))
@@ -202,7 +204,7 @@ LIMIT = 16 << 20  # of the shared gateway
     ],
     ids=["plain", "expect behind", "expect before"],
 )
-async def test_a_body_over_the_limit_is_refused_by_its_length(bench: Bench, headers: list[Header]) -> None:
+async def test_a_body_over_the_limit_is_rejected_by_its_length(bench: Bench, headers: list[Header]) -> None:
     await bench.worker()
     client = await bench.client()
     answer = await client.ask(post(b"", *headers))
@@ -211,16 +213,16 @@ async def test_a_body_over_the_limit_is_refused_by_its_length(bench: Bench, head
     await client.ends()
 
 
-async def test_a_chunked_body_over_the_limit_is_refused_as_it_comes() -> None:
+async def test_a_chunked_body_over_the_limit_is_rejected_as_it_arrives() -> None:
     async with running("--max-body-bytes", "100000") as bench:
         worker = await bench.worker()
         client = await bench.client()
         chunk = chunked(b"x" * 60_000, end=False)
         await client.send(post(chunk, (b"Transfer-Encoding", b"chunked")))
-        await client.send(chunk)  # over it; the end never comes
+        await client.send(chunk)  # over the limit; the end never comes
         answer = await client.answer()
         assert answer.status == 413
-        await client.send(chunk)  # what is still under way does no harm
+        await client.send(chunk)  # bytes still on their way do no harm
         await client.ends()
         whole = completion("y" * 99_000)
         assert (await bench.ask(post(whole))).status == 200
@@ -251,7 +253,7 @@ async def test_a_body_at_the_limit_passes() -> None:
     ],
     ids=["one header", "many headers", "target", "endless header", "endless target"],
 )
-async def test_a_head_over_64_kib(bench: Bench, data: bytes) -> None:
+async def test_a_head_over_64_kib_is_rejected(bench: Bench, data: bytes) -> None:
     client = await bench.client()
     answer = await client.ask(data)
     assert (answer.status, answer.value(b"connection")) == (431, b"close")
@@ -259,12 +261,12 @@ async def test_a_head_over_64_kib(bench: Bench, data: bytes) -> None:
     await client.ends()
 
 
-async def test_a_head_just_under_64_kib(bench: Bench) -> None:
+async def test_a_head_just_under_64_kib_passes(bench: Bench) -> None:
     assert (await bench.ask(request("GET", "/health", None, (b"X-Big", b"x" * 65_000)))).status == 200
 
 
 async def test_a_head_behind_a_large_body_is_not_charged_for_it(bench: Bench) -> None:
-    """The end of one body and the beginning of the next head often come in one read."""
+    """The end of a body and the beginning of the next head often arrive in one read."""
     await bench.worker()
     client = await bench.client()
     large = post(completion("x" * 200_000))
@@ -276,7 +278,7 @@ async def test_a_head_behind_a_large_body_is_not_charged_for_it(bench: Bench) ->
     assert (await client.answer()).status == 200
 
 
-async def test_a_head_or_body_that_does_not_come() -> None:
+async def test_a_stalled_head_or_body_times_out() -> None:
     async with running("--head-timeout-s", "0.2", "--body-timeout-s", "0.3") as bench:
         worker = await bench.worker()
         head, stuck, idle = await bench.client(), await bench.client(), await bench.client()

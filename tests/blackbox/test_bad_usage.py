@@ -1,4 +1,4 @@
-"""Token counts that cannot be: the client gets the answer as it came, and nothing here counts with them."""
+"""Impossible token counts: the client gets the answer unchanged, and the gateway does not use them."""
 
 import json
 from pathlib import Path
@@ -59,7 +59,7 @@ async def counted(bench: Bench) -> dict[str, float]:
 
 @pytest.mark.parametrize("usage", BAD.values(), ids=BAD)
 @pytest.mark.parametrize("is_stream", [False, True], ids=["plain", "stream"])
-async def test_nothing_counts_with_it(bench: Bench, usage: Any, is_stream: bool) -> None:
+async def test_impossible_usage_is_not_counted(bench: Bench, usage: Any, is_stream: bool) -> None:
     before = await counted(bench)
     body = json.dumps({"choices": [], "usage": usage}).encode()
     stream = event("a") + b"data: " + body + b"\n\n" + DONE
@@ -91,7 +91,9 @@ ROUTES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("path", "fields"), ROUTES.values(), ids=ROUTES)
-async def test_on_every_route(bench: Bench, path: str, fields: dict[str, Any]) -> None:
+async def test_impossible_usage_is_rejected_on_every_route(
+    bench: Bench, path: str, fields: dict[str, Any]
+) -> None:
     by_name = path in ("/v1/messages", "/v1/responses")
     usage = {"input_tokens": 5, "output_tokens": -9} if by_name else BAD["negative"]
     body = json.dumps({"id": "x", "usage": usage}).encode()
@@ -101,7 +103,7 @@ async def test_on_every_route(bench: Bench, path: str, fields: dict[str, Any]) -
     assert await refused(bench) == 1
 
 
-async def test_its_line_in_the_log_comes_once_a_minute() -> None:
+async def test_rejected_usage_is_logged_once_a_minute() -> None:
     async with running() as bench:
         body = json.dumps({"usage": BAD["negative"]}).encode()
         worker = await bench.worker(MODEL, script=says(wire(200, body, JSON)))
@@ -113,8 +115,8 @@ async def test_its_line_in_the_log_comes_once_a_minute() -> None:
         assert len(lines) == 1 and worker.id in lines[0]
 
 
-async def test_tenants_records_and_lines(tmp_path: Path) -> None:
-    """A worker can neither drain nor fill a tenant's bucket, nor does anything absurd go on record."""
+async def test_impossible_usage_changes_no_quota_recording_or_log_line(tmp_path: Path) -> None:
+    """A worker can neither drain nor fill a tenant's bucket, and no absurd figure is recorded."""
     file, record = tmp_path / "kvgate.toml", tmp_path / "record.jsonl"
     file.write_text('[tenants."*"]\ntokens_per_min = 1000\n')
     flags = ("--config", str(file), "--record", str(record), "--log-requests")
@@ -139,8 +141,8 @@ async def test_tenants_records_and_lines(tmp_path: Path) -> None:
     assert record.read_text().count("\n") >= 6 and "000000000" not in record.read_text()
 
 
-async def test_pairs() -> None:
-    """Token counts of a prefill worker go to no decode worker, and count for nothing."""
+async def test_impossible_usage_of_a_prefill_worker_is_ignored() -> None:
+    """Token counts of a prefill worker reach no decode worker, and are not counted."""
     async with running("--connector", "nixl", "--disaggregation", "always") as bench:
         prefill, decode = await FakeWorker([MODEL]).start(), await FakeWorker([MODEL]).start()
         bench.workers += [prefill, decode]

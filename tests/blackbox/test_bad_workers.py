@@ -1,5 +1,8 @@
-"""Workers that speak HTTP badly, over real sockets: the client gets 502 or sees the cut, never a byte of
-another answer; the worker is counted and its connection is not used again."""
+"""Workers that speak HTTP badly, over real sockets.
+
+The client gets 502 or sees the cut, and never a byte of another answer; the worker's failure is counted
+and its connection is not used again.
+"""
 
 import asyncio
 
@@ -26,7 +29,7 @@ CASES = [*BAD, *CUT, *TWO]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-async def test_what_it_says(bench: Bench, case: AnswerCase) -> None:
+async def test_a_bad_answer_ends_in_an_error_or_a_cut(bench: Bench, case: AnswerCase) -> None:
     async def script(call: Call) -> None:
         await call.send(case.data)
         if case.closes:
@@ -54,7 +57,7 @@ async def test_what_it_says(bench: Bench, case: AnswerCase) -> None:
 
 
 async def asked(bench: Bench) -> Answer:
-    """The answer, or what came of it before it was cut."""
+    """Answer, or the part that arrived before it was cut."""
     client = await bench.client()
     await client.send(post(completion("first", stream=True)))
     try:
@@ -74,7 +77,7 @@ def endless(begun: bytes, more: bytes) -> Script:
         await call.send(begun)
         while not call.gone.is_set():
             await call.send(more)
-            await asyncio.sleep(0)  # a send that is not held up does not yield
+            await asyncio.sleep(0)  # a send without back-pressure does not yield
 
     return script
 
@@ -91,7 +94,7 @@ WITHOUT_END = {
 
 
 @pytest.mark.parametrize("script", WITHOUT_END.values(), ids=WITHOUT_END)
-async def test_a_head_without_end(bench: Bench, script: Script) -> None:
+async def test_an_endless_head_is_an_error(bench: Bench, script: Script) -> None:
     worker = await bench.worker(script=script)
     before = bench.gateway.rss_bytes()
     answer = await bench.ask(post(completion()))
@@ -103,7 +106,7 @@ async def test_a_head_without_end(bench: Bench, script: Script) -> None:
 
 
 @pytest.mark.parametrize("more", [b"x" * 65536, LINE * 8], ids=["chunk extension", "trailers"])
-async def test_framing_without_end(bench: Bench, more: bytes) -> None:
+async def test_endless_framing_is_an_error(bench: Bench, more: bytes) -> None:
     begun = SSE_HEAD + chunked(event("a"), end=False) + (b"0\r\n" if more.startswith(b"X-A") else b"1;")
     worker = await bench.worker(script=endless(begun, more))
     client = await bench.client()
@@ -115,14 +118,14 @@ async def test_framing_without_end(bench: Bench, more: bytes) -> None:
         await worker.calls[0].gone.wait()
 
 
-async def test_a_head_that_is_large_but_ends(bench: Bench) -> None:
+async def test_a_large_head_with_an_end_passes(bench: Bench) -> None:
     await bench.worker(script=lambda call: call.send(wire(200, b"{}", (b"X-A", b"x" * 60_000))))
     answer = await bench.ask(post(completion()))
     assert (answer.status, answer.body) == (200, b"{}")
 
 
-async def test_an_answer_before_the_request_is_read(bench: Bench) -> None:
-    """The rest of that request is still on its way; it reaches no other request."""
+async def test_an_answer_before_the_request_is_read_reaches_its_client_only(bench: Bench) -> None:
+    """Unread bytes of that request are still on their way; they reach no other request."""
 
     async def early(call: Call) -> None:
         raise AssertionError("it was answered before it was whole")

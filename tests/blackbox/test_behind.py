@@ -1,4 +1,4 @@
-"""Reverse proxies that report the truth, and clients that do not: over real sockets."""
+"""Reverse proxies that report the truth, and clients that do not, over real sockets."""
 
 import pytest
 
@@ -26,7 +26,7 @@ LIE: tuple[Header, ...] = (
 V1 = b"PROXY TCP4 203.0.113.9 10.0.0.1 1234 80\r\n"
 
 
-async def test_nobody_is_believed_unless_said() -> None:
+async def test_forwarded_headers_of_untrusted_peers_are_ignored() -> None:
     async with running() as bench:
         worker = await bench.worker()
         assert (await bench.ask(post(completion(), *LIE))).status == 200
@@ -36,7 +36,7 @@ async def test_nobody_is_believed_unless_said() -> None:
         assert (await bench.ask(V1 + post(completion()))).status == 400
 
 
-async def test_a_trusted_proxy_is_believed_in_logs_and_by_workers() -> None:
+async def test_a_trusted_proxy_names_the_client_in_logs_and_for_workers() -> None:
     async with running("--log-requests", "--log-format", "text", "--trusted-proxies", "127.0.0.0/8") as bench:
         worker = await bench.worker()
         assert (await bench.ask(post(completion(), *LIE))).status == 200
@@ -47,7 +47,7 @@ async def test_a_trusted_proxy_is_believed_in_logs_and_by_workers() -> None:
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-async def test_a_balancer_says_whose_a_connection_is(processes: str) -> None:
+async def test_the_proxy_protocol_names_the_client(processes: str) -> None:
     flags = ("--proxy-protocol", "--trusted-proxies", "127.0.0.1", "--processes", processes)
     async with running("--log-requests", "--log-format", "text", *flags) as bench:
         worker = await bench.worker()
@@ -58,11 +58,11 @@ async def test_a_balancer_says_whose_a_connection_is(processes: str) -> None:
             assert (await worker.called(number)).value(b"x-forwarded-for") == b"203.0.113.9"
         await client.close()
         await bench.gateway.logged(r"from 203\.0\.113\.9$")
-        assert (await bench.ask(post(completion()))).status == 200  # one without
+        assert (await bench.ask(post(completion()))).status == 200  # a connection without a header
         assert (await worker.called(3)).value(b"x-forwarded-for") == b"127.0.0.1"
 
 
-async def test_all_is_under_a_base_path() -> None:
+async def test_all_routes_are_under_the_base_path() -> None:
     async with running("--base-path", "/llm") as bench:
         worker = await bench.worker()
         assert (await bench.ask(post(completion(), target="/llm" + COMPLETIONS + "?a=1"))).status == 200
@@ -77,7 +77,7 @@ async def test_all_is_under_a_base_path() -> None:
             assert (await bench.ask(request("GET", path))).status == 200
 
 
-async def test_streams_are_not_to_be_held_back() -> None:
+async def test_streams_forbid_proxy_buffering() -> None:
     async with running() as bench:
         await bench.worker(script=says(SSE_HEAD + chunked(event("a"), DONE)))
         answer = await bench.ask(post(completion(stream=True)))

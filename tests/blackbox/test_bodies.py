@@ -1,4 +1,4 @@
-"""Bodies that are held have a bound, and room comes back."""
+"""Memory for bodies is bounded and becomes free again."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from tests.blackbox.harness import COMPLETIONS, Call, completion, lasting, post,
 KB = 1 << 10
 
 
-async def test_what_there_is_no_room_for_is_refused_until_there_is() -> None:
+async def test_bodies_beyond_the_budget_are_rejected_until_there_is_room() -> None:
     release = asyncio.Event()
 
     async def script(call: Call) -> None:

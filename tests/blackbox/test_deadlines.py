@@ -45,7 +45,7 @@ async def ends_with_error(client: Client) -> None:
 
 
 class Moving:
-    """Stream with events that each wait for the client to have seen the one before."""
+    """Stream of events that are each sent after the client has seen the one before."""
 
     def __init__(self) -> None:
         self.seen: asyncio.Queue[bool] = asyncio.Queue()
@@ -88,8 +88,8 @@ async def test_a_stalled_stream_ends_with_an_error_event() -> None:
             await (await bench.client()).ask(post(completion(IDS)))
 
 
-async def test_a_stream_that_moves_has_no_limit_and_a_first_byte_neither() -> None:
-    """Both live several times as long as the idle limit."""
+async def test_a_moving_stream_and_a_late_first_byte_have_no_limit() -> None:
+    """Both live several times as long as the idle timeout."""
     async with running("--idle-timeout-s", "0.4") as bench:
         moving, may_answer = Moving(), asyncio.Event()
 
@@ -112,7 +112,7 @@ async def test_a_stream_that_moves_has_no_limit_and_a_first_byte_neither() -> No
         assert await bench.gateway.total("kvgate_worker_failed_requests_total") == 0
 
 
-async def test_a_first_byte_limit_where_one_is_set() -> None:
+async def test_a_first_byte_timeout_applies_where_set() -> None:
     async with running("--first-byte-timeout-s", "0.4") as bench:
         worker = await bench.worker(script=hang)
         client = await bench.client()
@@ -127,7 +127,7 @@ async def test_a_first_byte_limit_where_one_is_set() -> None:
         await moving.run(client, 0.8)  # it limits the first byte only
 
 
-async def test_a_total_limit_where_one_is_set() -> None:
+async def test_a_total_timeout_applies_where_set() -> None:
     async with running("--total-timeout-s", "0.6") as bench:
         moving = Moving()
         worker = await bench.worker(script=moving)
@@ -143,7 +143,7 @@ async def test_a_total_limit_where_one_is_set() -> None:
 
 
 class BlackHole:
-    """A worker's port at which connections are neither made nor refused: its backlog is full."""
+    """Port with a full backlog: connections are neither made nor refused."""
 
     def __init__(self, worker: FakeWorker) -> None:
         self._sockets = [socket.socket() for _ in range(8)]
@@ -160,7 +160,7 @@ class BlackHole:
             each.close()
 
 
-async def test_a_connect_limit() -> None:
+async def test_a_connection_that_is_not_made_times_out() -> None:
     flags = ("--connect-timeout-s", "0.5", "--probe-interval-s", "60", "--probe-timeout-s", "30")
     async with running(*flags) as bench:
         dark = await bench.worker()

@@ -1,5 +1,7 @@
-"""Workers that answer with JSON nested deeper than an interpreter goes: what they send passes as it came or
-ends with an error event, and no other client notices."""
+"""Workers that answer with JSON nested too deeply for an interpreter.
+
+The answer passes unchanged or ends with an error event, and no other client notices.
+"""
 
 import asyncio
 import json
@@ -40,7 +42,9 @@ EVENTS = {
 
 @pytest.mark.parametrize("deep", EVENTS.values(), ids=EVENTS)
 @pytest.mark.parametrize("asks_usage", [False, True])
-async def test_an_event(bench: Bench, deep: bytes, asks_usage: bool) -> None:
+async def test_a_deep_event_passes_or_ends_in_an_error_event(
+    bench: Bench, deep: bytes, asks_usage: bool
+) -> None:
     stream = event("a") + deep + event("b") + DONE
     await bench.worker(script=says(SSE_HEAD + chunked(stream)))
     more = {"stream_options": {"include_usage": True}} if asks_usage else {}
@@ -52,7 +56,7 @@ async def test_an_event(bench: Bench, deep: bytes, asks_usage: bool) -> None:
 
 
 @pytest.mark.parametrize("deep", EVENTS.values(), ids=EVENTS)
-async def test_the_first_event(bench: Bench, deep: bytes) -> None:
+async def test_a_deep_first_event_passes(bench: Bench, deep: bytes) -> None:
     """Event that may or may not hold a token."""
     stream = deep + event("a") + DONE
     await bench.worker(script=says(SSE_HEAD + chunked(stream)))
@@ -61,7 +65,7 @@ async def test_the_first_event(bench: Bench, deep: bytes) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", CHAT, "/v1/responses", "/v1/embeddings", "/v1/messages"])
-async def test_an_answer_that_is_not_streamed(bench: Bench, path: str) -> None:
+async def test_a_deep_unstreamed_answer_passes(bench: Bench, path: str) -> None:
     body = b'{"x":' + DEEP + b',"usage":{"prompt_tokens":3,"completion_tokens":1}}'
     await bench.worker(script=says(wire(200, body, JSON)))
     asked = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "input": "hi", "prompt": "hi"}
@@ -69,8 +73,8 @@ async def test_an_answer_that_is_not_streamed(bench: Bench, path: str) -> None:
     assert (answer.status, answer.body) == (200, body)
 
 
-async def test_masked_answers() -> None:
-    """Each `usage` may hold another one: all of them are looked at once."""
+async def test_deep_answers_pass_redaction() -> None:
+    """Each `usage` may contain another one: all of them are searched at once."""
     async with running("--mask-cached-tokens") as bench:
         nested = b'{"usage":' * DEPTH
         worker = await bench.worker(script=says(wire(200, nested, JSON)))
@@ -83,10 +87,8 @@ async def test_masked_answers() -> None:
             assert (await bench.ask(post(completion(stream=True)))).body == stream
 
 
-async def test_what_a_worker_says_of_itself(bench: Bench) -> None:
-    """Lists of models and tokens nested too deeply: the worker joins, and is waited for, like any silent
-    one.
-    """
+async def test_deep_answers_to_probes_do_not_take_a_worker_down(bench: Bench) -> None:
+    """Lists of models and tokens nested too deeply: the worker is treated like a silent one."""
     worker = await bench.worker({"id": "m", "x": None})
     worker.models = [{"id": "m"}]
 
@@ -106,14 +108,16 @@ async def test_what_a_worker_says_of_itself(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("path", ["/admin/workers", "/admin/adapters", "/admin/explain"])
-async def test_the_admin_api(bench: Bench, path: str) -> None:
+async def test_a_deep_body_is_rejected_by_the_admin_api(bench: Bench, path: str) -> None:
     for body in (DEEP, b'{"url":' + DEEP + b"}", b'{"prompt":' + DEEP + b"}"):
         answer = await bench.gateway.admin("POST", path, body)
         assert 400 <= answer.status < 500, answer
 
 
-async def test_bodies_near_the_limit(tmp_path: Path) -> None:
-    """Deep enough to be refused, or read the same wherever it is read again: under an alias, too."""
+async def test_bodies_near_the_nesting_limit_are_rejected_or_passed_on(tmp_path: Path) -> None:
+    """Bodies are deep enough to be rejected, or read the same wherever they are read again: under an
+    alias, too.
+    """
     file = tmp_path / "kvgate.toml"
     file.write_text('[models.m]\naliases = ["other"]\n')
     async with running("--config", str(file)) as bench:
@@ -130,8 +134,12 @@ async def test_bodies_near_the_limit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT, "/v1/embeddings", "/v1/responses", "/v1/messages"])
 @pytest.mark.parametrize("field", ["lora_path", "vllm_xargs", "priority", "n", "x"])
-async def test_numbers_of_thousands_of_digits(tmp_path: Path, path: str, field: str) -> None:
-    """Where a key's models are checked, too: refused, or passed on as they came, and no failure of ours."""
+async def test_numbers_of_thousands_of_digits_are_rejected_or_passed_on(
+    tmp_path: Path, path: str, field: str
+) -> None:
+    """Keys with models are covered: the number is rejected or passed on unchanged, and causes no
+    internal error.
+    """
     key, line = made("--tenant", "t", "--models", "m")
     file = tmp_path / "keys"
     file.write_text(line)

@@ -1,4 +1,4 @@
-"""TLS and Unix sockets with several processes behind them, and through upgrades."""
+"""TLS and Unix sockets with several processes, and through upgrades."""
 
 import asyncio
 import os
@@ -44,7 +44,7 @@ async def unix_client(bench: Bench, path: str) -> Client:
 # several processes -----------------------------------------------------------------------------
 
 
-async def test_each_process_shakes_hands_and_shows_the_newest_certificate(
+async def test_each_process_shakes_hands_with_the_newest_certificate(
     authority: Authority, tmp_path: Path
 ) -> None:
     mounted = Mounted(tmp_path / "secret", authority.issue())
@@ -58,7 +58,9 @@ async def test_each_process_shakes_hands_and_shows_the_newest_certificate(
         mounted.swap(pair)
 
         async def both_show_it() -> bool:
-            """Each new connection is for the process with the fewest."""
+            """Connect as often as there are processes; each connection goes to the process with the
+            fewest.
+            """
             clients = await on_each(bench, 2)
             shown = {client.certificate() for client in clients}
             for client in clients:
@@ -67,7 +69,8 @@ async def test_each_process_shakes_hands_and_shows_the_newest_certificate(
 
         await until(both_show_it, "the new certificate")
         await until(
-            lambda: _sum(bench, 'kvgate_tls_certificate_reloads_total{result="loaded"}', 2), "told by both"
+            lambda: _sum(bench, 'kvgate_tls_certificate_reloads_total{result="loaded"}', 2),
+            "reloaded by both",
         )
         script.may_end.set()
         for client in streaming:
@@ -81,8 +84,8 @@ async def _sum(bench: Bench, name: str, num: float) -> bool:
     return (await bench.gateway.metrics()).get(name) == num
 
 
-async def test_handshakes_that_fail_do_not_count_as_open(authority: Authority) -> None:
-    """Else the process that had them would be thought busier than it is, and stand idle."""
+async def test_failed_handshakes_do_not_count_as_open(authority: Authority) -> None:
+    """The process with them would be thought busier than it is, and stay idle."""
     async with running(*TWO, *flags(authority.issue()), tls=authority.context()) as bench:
         await bench.worker()
         for _ in range(9):  # an odd number, so that one process had more
@@ -96,10 +99,10 @@ async def test_handshakes_that_fail_do_not_count_as_open(authority: Authority) -
         assert [metrics[f'kvgate_process_responses_total{{process="{row}"}}'] for row in (0, 1)] == [4, 4]
 
 
-async def test_a_certificate_that_cannot_be_used_is_told_once(authority: Authority) -> None:
+async def test_an_unusable_certificate_is_reported_once(authority: Authority) -> None:
     pair, other = authority.issue(), authority.issue()
-    told = await refusal(*TWO, "--tls-cert-file", pair.cert, "--tls-key-file", other.key)
-    assert told.count(f"tls_key_file: {other.key} is not the key of {pair.cert}") == 1
+    error = await refusal(*TWO, "--tls-cert-file", pair.cert, "--tls-key-file", other.key)
+    assert error.count(f"tls_key_file: {other.key} is not the key of {pair.cert}") == 1
 
 
 async def test_a_unix_socket_and_tls_before_two_processes(authority: Authority, path: str) -> None:
@@ -120,24 +123,24 @@ async def test_a_unix_socket_and_tls_before_two_processes(authority: Authority, 
         assert not os.path.exists(path)
 
 
-async def test_the_tokenizers_of_two_processes_are_told_as_one() -> None:
+async def test_tokenizers_of_two_processes_are_merged() -> None:
     async with running(*TWO) as bench:
         await bench.worker()
-        told = (await bench.gateway.admin("GET", "/admin/tokenizer")).json
-        assert [each["model"] for each in told["models"]] == ["m"]
-        assert told["conversations"]["entries"] == 0
-        assert told["conversations"]["max_bytes"] > 0
+        merged = (await bench.gateway.admin("GET", "/admin/tokenizer")).json
+        assert [each["model"] for each in merged["models"]] == ["m"]
+        assert merged["conversations"]["entries"] == 0
+        assert merged["conversations"]["max_bytes"] > 0
 
 
-async def test_each_process_tells_what_held_its_loop() -> None:
+async def test_pauses_of_each_process_are_exposed() -> None:
     async with running(*TWO) as bench:
 
-        async def is_told() -> bool:
+        async def are_counted() -> bool:
             metrics = await bench.gateway.metrics()
             assert "kvgate_gc_pause_max_seconds" in metrics
             return metrics["kvgate_event_loop_lag_seconds_count"] > 2
 
-        await until(is_told, "pauses are counted")
+        await until(are_counted, "pauses are counted")
         for once in ("kvgate: kvgate ", "open files limited"):
             assert len([line for line in bench.gateway.log if once in line]) == 1
 
@@ -146,7 +149,7 @@ async def test_each_process_tells_what_held_its_loop() -> None:
 
 
 class Doors(Load):
-    """Clients that come through TLS and through the Unix socket, one connection after the other."""
+    """Clients over TLS and over the Unix socket, one connection after the other."""
 
     def __init__(self, bench: Bench, path: str) -> None:
         super().__init__(bench.gateway)
@@ -169,7 +172,7 @@ class Doors(Load):
             await client.close()
 
 
-async def test_upgrades_lose_nobody_who_comes_by_tls_or_through_the_unix_socket(
+async def test_upgrades_lose_no_client_of_tls_or_the_unix_socket(
     authority: Authority, tmp_path: Path, path: str
 ) -> None:
     doors = (*flags(authority.issue()), "--unix-socket", path)
@@ -199,7 +202,7 @@ async def test_upgrades_lose_nobody_who_comes_by_tls_or_through_the_unix_socket(
     assert not os.path.exists(path) and not os.path.exists(path + "t")
 
 
-async def test_a_unix_socket_that_is_no_longer_asked_for_goes(path: str) -> None:
+async def test_a_unix_socket_that_is_no_longer_configured_is_removed(path: str) -> None:
     async with generations(Path(path + "t")) as upgrades:
         bench = await upgrades.begin("--unix-socket", path)
         await bench.worker()
@@ -213,23 +216,21 @@ async def test_a_unix_socket_that_is_no_longer_asked_for_goes(path: str) -> None
 
 
 @pytest.mark.parametrize("processes", [(), TWO])
-async def test_one_that_fails_to_take_over_leaves_the_unix_socket(
-    path: str, processes: tuple[str, ...]
-) -> None:
+async def test_a_failed_takeover_keeps_the_unix_socket(path: str, processes: tuple[str, ...]) -> None:
     async with generations(Path(path + "t"), "--unix-socket", path) as upgrades:
         bench = await upgrades.begin(*processes)
         await bench.worker()
-        told = await refusal(*upgrades.flags, *processes, "--tls-cert-file", "/nowhere")
-        assert told.count("tls_cert_file: /nowhere cannot be read") == 1
+        error = await refusal(*upgrades.flags, *processes, "--tls-cert-file", "/nowhere")
+        assert error.count("tls_cert_file: /nowhere cannot be read") == 1
         client = await unix_client(bench, path)
         assert (await client.ask(post(completion()))).status == 200
 
 
-async def test_a_stop_in_the_middle_of_a_takeover_leaves_the_files_to_the_heir(path: str) -> None:
+async def test_a_stop_during_a_takeover_leaves_the_files_to_the_successor(path: str) -> None:
     async with generations(Path(path + "t"), "--unix-socket", path) as upgrades:
         await upgrades.begin()
         old = upgrades.now
-        with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and answers nothing
+        with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and sends no answer
             url = f"http://127.0.0.1:{silent.getsockname()[1]}"
             heir = asyncio.get_running_loop().create_task(
                 Gateway.start(*upgrades.flags, "--worker", url, "--probe-timeout-s", "3")

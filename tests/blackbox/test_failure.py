@@ -1,5 +1,6 @@
-"""Clients that leave and workers that die: no client waits in vain, nothing is booked for ever, and no byte
-of one answer shows up in another."""
+"""Clients that disconnect and workers that die: no client waits in vain, no booking stays, and no byte
+of one answer shows up in another.
+"""
 
 import asyncio
 
@@ -28,7 +29,7 @@ from tests.blackbox.harness import (
     wire,
 )
 
-# the client leaves -------------------------------------------------------------------------------
+# client disconnects ------------------------------------------------------------------------------
 
 
 async def leave(client: Client, how: str) -> None:
@@ -45,7 +46,7 @@ LEAVINGS = ["closes", "resets", "half-closes"]
 
 @pytest.mark.parametrize("how", LEAVINGS)
 @pytest.mark.parametrize("when", ["before the head", "after the head", "in mid-stream", "in mid-body"])
-async def test_a_client_that_leaves_takes_its_request_with_it(bench: Bench, how: str, when: str) -> None:
+async def test_a_client_that_disconnects_aborts_its_request(bench: Bench, how: str, when: str) -> None:
     begun = {
         "before the head": b"",
         "after the head": SSE_HEAD,
@@ -76,7 +77,7 @@ async def test_a_client_that_leaves_takes_its_request_with_it(bench: Bench, how:
     assert len(worker.calls) == 1, "a request without its client was sent again"
 
 
-async def test_a_client_that_leaves_takes_its_queued_requests_with_it(bench: Bench) -> None:
+async def test_a_client_that_disconnects_aborts_its_queued_requests(bench: Bench) -> None:
     worker = await bench.worker(script=hang)
     client = await bench.client()
     await client.send(post(completion("1")) + post(completion("2")) + post(completion("3")))
@@ -88,7 +89,7 @@ async def test_a_client_that_leaves_takes_its_queued_requests_with_it(bench: Ben
     assert [call.body for call in worker.calls] == [completion("1")]
 
 
-async def test_one_client_leaves_and_others_stay(bench: Bench) -> None:
+async def test_a_client_that_disconnects_does_not_affect_others(bench: Bench) -> None:
     may_answer = asyncio.Event()
 
     async def script(call: Call) -> None:
@@ -112,7 +113,7 @@ async def test_one_client_leaves_and_others_stay(bench: Bench) -> None:
         assert (await clients[i].answer()).body == completion(str(i))
 
 
-# the worker dies before its answer ---------------------------------------------------------------
+# worker dies before its answer -------------------------------------------------------------------
 
 
 async def _close(call: Call) -> None:
@@ -152,8 +153,10 @@ NO_ANSWERS: dict[str, Script] = {
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("dies", NO_ANSWERS.values(), ids=NO_ANSWERS)
-async def test_the_other_worker_answers(bench: Bench, dies: Script, stream: bool) -> None:
-    """Whichever is tried first fails; the client sees nothing of it."""
+async def test_a_failed_request_is_answered_by_the_other_worker(
+    bench: Bench, dies: Script, stream: bool
+) -> None:
+    """The worker that is tried first fails; the client notices nothing."""
     calls: list[Call] = []
     good = SSE_HEAD + chunked(event("a"), DONE) if stream else wire(200, b'{"ok":1}')
 
@@ -175,7 +178,7 @@ async def test_the_other_worker_answers(bench: Bench, dies: Script, stream: bool
     assert await bench.gateway.total("kvgate_worker_failed_requests_total") == failed + 1
 
 
-async def test_a_worker_that_refuses_is_passed_over(bench: Bench) -> None:
+async def test_a_worker_that_refuses_connections_is_skipped(bench: Bench) -> None:
     alive, dead = await bench.worker(), await bench.worker()
     await dead.die()
     bodies = [completion(str(i)) for i in range(6)]
@@ -192,7 +195,7 @@ async def _is_down(bench: Bench, worker: FakeWorker) -> bool:
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-async def test_a_resting_connection_that_the_worker_closed_costs_nothing(bench: Bench, how: str) -> None:
+async def test_a_resting_connection_closed_by_the_worker_costs_nothing(bench: Bench, how: str) -> None:
     worker = await bench.worker()
     client = await bench.client()
     retries = await bench.gateway.total("kvgate_retries_total")
@@ -224,7 +227,7 @@ async def test_a_connection_that_closes_under_the_next_request_costs_nothing(ben
     assert await bench.gateway.total("kvgate_retries_total") == retries
 
 
-async def test_all_workers_dead(bench: Bench) -> None:
+async def test_with_all_workers_dead_the_client_gets_503(bench: Bench) -> None:
     for _ in range(2):
         worker = await bench.worker()
         await worker.die()
@@ -234,7 +237,7 @@ async def test_all_workers_dead(bench: Bench) -> None:
     assert answer.value(b"x-request-id") == b"mine"
 
 
-async def test_all_workers_die_on_it(bench: Bench) -> None:
+async def test_with_all_workers_dying_the_client_gets_502(bench: Bench) -> None:
     workers = [await bench.worker(script=_reset) for _ in range(2)]
     client = await bench.client()
     answer = await client.ask(post(completion()))
@@ -254,7 +257,7 @@ async def test_a_request_is_tried_on_a_bounded_number_of_workers(bench: Bench) -
 
 @pytest.mark.parametrize("others", [0, 1], ids=["the last worker", "others left"])
 async def test_a_worker_is_dropped_under_its_request_and_then_dies(bench: Bench, others: int) -> None:
-    """No worker is left that serves the model: the client must get an error all the same."""
+    """The model has no other worker: the client must get an error all the same."""
     worker = await bench.worker("gone", script=hang)
     for _ in range(others):
         await bench.worker("other")
@@ -268,8 +271,8 @@ async def test_a_worker_is_dropped_under_its_request_and_then_dies(bench: Bench,
     assert answer.error["code"] == "worker_failed"
 
 
-async def test_a_worker_is_dropped_under_its_stream(bench: Bench) -> None:
-    """Worker that takes no new requests and finishes its own."""
+async def test_a_dropped_worker_finishes_its_stream(bench: Bench) -> None:
+    """A dropped worker gets no new requests and finishes its own."""
     may_end = asyncio.Event()
 
     async def script(call: Call) -> None:
@@ -289,7 +292,7 @@ async def test_a_worker_is_dropped_under_its_stream(bench: Bench) -> None:
     assert await client.piece() == b""
 
 
-# the worker dies in mid-answer -------------------------------------------------------------------
+# worker dies during its answer -------------------------------------------------------------------
 
 EVENTS = [event("a"), event("b \u00e9"), event("c")]
 DEATHS = {
@@ -322,7 +325,7 @@ async def test_a_stream_that_dies_ends_with_an_error_event(bench: Bench, data: b
     assert b"".join([await client.event() for _ in EVENTS]) == b"".join(EVENTS)
     may_die.set()
     await _ends_with_error(client)
-    assert (await client.ask(post(b"{"))).status == 400  # the connection is whole
+    assert (await client.ask(post(b"{"))).status == 400  # the connection is still usable
     assert sum(len(worker.calls) for worker in workers) == 1
     assert await bench.gateway.total("kvgate_worker_failed_requests_total") == 1
 
@@ -336,8 +339,8 @@ async def _ends_with_error(client: Client) -> None:
     assert await client.piece() == b""
 
 
-async def test_a_stream_with_a_length_that_dies(bench: Bench) -> None:
-    """The error event must fit the framing that the client got."""
+async def test_a_stream_with_a_length_that_dies_ends_within_its_framing(bench: Bench) -> None:
+    """An error event must fit the framing that the client got."""
     head = (b"Content-Type", b"text/event-stream"), (b"Content-Length", b"10000")
     begun = wire(200, EVENTS[0], *head, length=False)
     await bench.worker(script=dies_after(begun + EVENTS[1][:10]))
@@ -349,8 +352,8 @@ async def test_a_stream_with_a_length_that_dies(bench: Bench) -> None:
     assert (await client.ask(post(b"{"))).status == 400
 
 
-async def test_an_event_too_long_to_hold_that_dies_is_cut(bench: Bench) -> None:
-    """Part of it has been passed on, so nothing can follow it: the client must see the cut."""
+async def test_an_overlong_event_that_dies_is_cut(bench: Bench) -> None:
+    """Part of the event has been forwarded, so nothing can follow it: the client must see the cut."""
     begun = b"data: " + b"x" * (3 << 20)
     await bench.worker(script=dies_after(SSE_HEAD + chunked(EVENTS[0], begun, end=False)))
     client = await bench.client()
@@ -414,8 +417,10 @@ BODIES = {
 @pytest.mark.parametrize("by_reset", [False, True], ids=["close", "reset"])
 @pytest.mark.parametrize("data", BODIES.values(), ids=BODIES)
 async def test_a_body_that_dies_is_cut(bench: Bench, data: bytes, by_reset: bool, version: str) -> None:
-    """And not tried again: the client has seen some of it. In HTTP/1.0 an end without a length would pass for
-    the whole body, so the cut must be a reset."""
+    """A partial answer is not retried.
+
+    In HTTP/1.0 an end without a length would pass for the whole body, so the cut must be a reset.
+    """
     worker = await bench.worker(script=dies_after(data, by_reset=by_reset))
     client = await bench.client()
     with pytest.raises(Cut) as cut:
@@ -424,7 +429,7 @@ async def test_a_body_that_dies_is_cut(bench: Bench, data: bytes, by_reset: bool
     assert len(worker.calls) == 1
 
 
-# answers stay apart ------------------------------------------------------------------------------
+# separation of answers ---------------------------------------------------------------------------
 
 SPLIT = wire(200, b"INJECTED", (b"X-Injected", b"1"))
 
@@ -444,7 +449,7 @@ SPLIT = wire(200, b"INJECTED", (b"X-Injected", b"1"))
     ids=["an answer", "three", "blank lines", "garbage", "NUL", "part of one", "chunk end", "interim"],
 )
 @pytest.mark.parametrize("is_late", [False, True], ids=["at once", "while it rests"])
-async def test_bytes_behind_an_answer_reach_nobody(bench: Bench, behind: bytes, is_late: bool) -> None:
+async def test_bytes_behind_an_answer_reach_no_client(bench: Bench, behind: bytes, is_late: bool) -> None:
     first_is_answered = asyncio.Event()
 
     async def script(call: Call) -> None:
@@ -465,7 +470,7 @@ async def test_bytes_behind_an_answer_reach_nobody(bench: Bench, behind: bytes, 
     first_is_answered.set()
     if is_late:
         async with asyncio.timeout(20):
-            await worker.calls[0].gone.wait()  # the gateway closes what says more than it was asked
+            await worker.calls[0].gone.wait()  # the gateway closes a connection with surplus bytes
     bodies = [completion(str(i)) for i in range(3)]
     for client in (first, second):
         await client.send(b"".join(map(post, bodies)))
@@ -477,7 +482,7 @@ async def test_bytes_behind_an_answer_reach_nobody(bench: Bench, behind: bytes, 
     assert links[0] not in links[1:], "a connection that cannot be trusted was used again"
 
 
-async def test_answers_of_many_clients_on_few_connections_stay_apart(bench: Bench) -> None:
+async def test_answers_of_many_clients_on_few_connections_are_not_mixed(bench: Bench) -> None:
     async def script(call: Call) -> None:
         if len(worker.calls) % 3 == 0:
             await call.send(wire(200, call.body) + SPLIT)

@@ -1,6 +1,6 @@
-"""A worker that publishes more KV events than it may, beside a good one: it alone loses by that.
+"""A worker that publishes too many KV events, beside a good one: only the first loses by it.
 
-The events come from a process of its own (`loadtest/liar.py`), as fast as sockets take them.
+The events come from a separate process (`loadtest/liar.py`), as fast as sockets take them.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ DECLARED = 1000
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def bench() -> AsyncIterator[Bench]:
-    """Gateway of each test: counts, logs and pauses are its own."""
+    """Gateway of each test: counts, logs and pauses start at zero."""
     async with (
         lasting("--events", "auto", "--probe-interval-s", "0.2") as gateway,
         visiting(gateway) as bench,
@@ -43,7 +43,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 class Publishing(FakeWorker):
-    """Publishes where the process `sender` does; `declared` blocks of cache."""
+    """Worker with the publisher of the process `sender`; `declared` is its number of blocks."""
 
     sender: asyncio.subprocess.Process
     sources: bytes = b""
@@ -66,7 +66,7 @@ class Publishing(FakeWorker):
 async def publishing(
     bench: Bench, mode: str, amount: int, declared: int = DECLARED
 ) -> AsyncIterator[Publishing]:
-    """A worker that the gateway follows, and that has sent nothing yet."""
+    """Add a worker that the gateway follows, and that has sent nothing yet."""
     worker = Publishing()
     worker.declared = declared
     pipe = asyncio.subprocess.PIPE
@@ -101,7 +101,10 @@ async def blind_reason(bench: Bench, worker: FakeWorker) -> str:
 
 
 async def is_cut(bench: Bench, worker: FakeWorker, why: str) -> None:
-    """BLIND for that reason; good requests are answered until it is, and the good worker is up throughout."""
+    """Wait until it is BLIND for that reason.
+
+    Good requests are answered until then, and the good worker is up throughout.
+    """
     num_good, reason = 0, ""
     async with asyncio.timeout(3 * DEADLINE_S):
         while why not in reason or num_good < NUM_GOOD:
@@ -130,7 +133,7 @@ def lines_of(bench: Bench, worker: FakeWorker, text: str) -> list[str]:
     return [line for line in bench.gateway.log if text in line and f"worker {worker.id}:" in line]
 
 
-async def test_blocks_beyond_what_a_worker_declares_are_not_kept(bench: Bench) -> None:
+async def test_blocks_beyond_the_declared_number_are_not_kept(bench: Bench) -> None:
     await bench.worker()
     async with publishing(bench, "hoard", 40 * DECLARED) as worker:
         await worker.send()
@@ -141,7 +144,7 @@ async def test_blocks_beyond_what_a_worker_declares_are_not_kept(bench: Bench) -
         assert "stores 1" in await blind_reason(bench, worker)
 
 
-async def test_a_flood_costs_others_nothing_and_ends_unread(bench: Bench) -> None:
+async def test_a_flood_is_cut_unread_and_costs_others_nothing(bench: Bench) -> None:
     await bench.worker()
     async with publishing(bench, "flood", 300) as worker:
         await worker.send()
@@ -149,7 +152,7 @@ async def test_a_flood_costs_others_nothing_and_ends_unread(bench: Bench) -> Non
         assert worker.sender.returncode is None
 
 
-async def test_a_giant_message_is_refused_unread(bench: Bench) -> None:
+async def test_a_giant_message_is_rejected_unread(bench: Bench) -> None:
     await bench.worker()
     async with publishing(bench, "giant", 0, declared=10 * liar.GIANT_BLOCKS) as worker:
         await worker.send()
@@ -174,7 +177,7 @@ async def test_a_message_of_too_many_blocks_is_undecodable_and_named(bench: Benc
 
 
 @pytest.mark.parametrize("declared", [60_000, 10**12])
-async def test_a_large_event_that_a_worker_may_have_is_applied_whole(bench: Bench, declared: int) -> None:
+async def test_a_large_event_within_the_limit_is_applied_whole(bench: Bench, declared: int) -> None:
     await bench.worker()
     async with publishing(bench, "giant", 2, declared=declared) as worker:
         await worker.send()
@@ -186,7 +189,7 @@ async def test_a_large_event_that_a_worker_may_have_is_applied_whole(bench: Benc
         assert await blind_reason(bench, worker) == ""
 
 
-async def test_a_thousand_bad_batches_are_one_line(bench: Bench) -> None:
+async def test_a_thousand_bad_batches_are_logged_once(bench: Bench) -> None:
     async with publishing(bench, "garbage", 1_000) as worker:
         await worker.send()
 

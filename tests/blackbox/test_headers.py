@@ -1,4 +1,4 @@
-"""Which headers cross the gateway, in both directions."""
+"""Headers that cross the gateway, in both directions."""
 
 import re
 
@@ -27,7 +27,7 @@ HOP_BY_HOP: list[Header] = [
 ]
 
 
-async def test_what_a_worker_gets(bench: Bench) -> None:
+async def test_a_worker_gets_end_to_end_headers(bench: Bench) -> None:
     worker = await bench.worker()
     sent: list[Header] = [
         *HOP_BY_HOP,
@@ -67,7 +67,7 @@ async def test_what_a_worker_gets(bench: Bench) -> None:
     assert call.value(b"content-length") == b"%d" % len(body)
 
 
-async def test_trailers_are_no_headers(bench: Bench) -> None:
+async def test_trailers_are_not_forwarded(bench: Bench) -> None:
     worker = await bench.worker()
     body = completion()
     framed = b"%x\r\n%b\r\n0\r\nAuthorization: Bearer evil\r\nX-Trailer: 1\r\n\r\n" % (len(body), body)
@@ -80,7 +80,7 @@ async def test_trailers_are_no_headers(bench: Bench) -> None:
     assert worker.calls[0].body == body
 
 
-async def test_what_a_client_gets(bench: Bench) -> None:
+async def test_a_client_gets_end_to_end_headers(bench: Bench) -> None:
     reply = wire(
         200,
         b"{}",
@@ -107,7 +107,7 @@ async def test_what_a_client_gets(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 400, 500, 503])
-async def test_the_request_id_is_kept_or_made(bench: Bench, status: int) -> None:
+async def test_the_request_id_is_kept_or_generated(bench: Bench, status: int) -> None:
     worker = await bench.worker(script=says(wire(status, b"{}")))
     client = await bench.client()
     kept = await client.ask(post(completion(), (b"X-Request-Id", b"mine-7")))
@@ -122,7 +122,7 @@ async def test_the_request_id_is_kept_or_made(bench: Bench, status: int) -> None
     assert len(ids) == 2
 
 
-async def test_a_workers_own_request_id_stands(bench: Bench) -> None:
+async def test_a_request_id_of_the_worker_is_kept(bench: Bench) -> None:
     await bench.worker(script=says(wire(200, b"{}", (b"X-Request-Id", b"theirs"))))
     assert (await bench.ask(post(completion(), (b"X-Request-Id", b"mine")))).value(
         b"x-request-id"
@@ -154,13 +154,13 @@ async def test_errors_and_own_routes_carry_the_request_id(bench: Bench, data: by
     assert (answer.status, answer.value(b"x-request-id")) == (status, b"mine-7")
 
 
-async def test_a_request_id_is_made_where_the_head_could_not_be_read(bench: Bench) -> None:
+async def test_a_request_id_is_generated_for_an_unreadable_head(bench: Bench) -> None:
     answer = await bench.ask(b"\x16\x03\x01\x02\x00\x01\r\n\r\n")
     assert answer.status == 400
     assert answer.value(b"x-request-id")
 
 
-async def test_decisions_are_shown_only_where_allowed(bench: Bench) -> None:
+async def test_decisions_are_shown_only_where_enabled(bench: Bench) -> None:
     forged = says(wire(200, b"{}", (b"X-KVGate-Worker", b"forged"), (b"X-KVGate-Secret", b"forged")))
     ids = list(range(64))
     async with running("--expose-headers") as open_bench:

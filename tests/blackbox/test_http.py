@@ -1,4 +1,4 @@
-"""HTTP/1.1 as RFC 9110 and 9112 have it: framing, order, persistence, back-pressure."""
+"""HTTP/1.1 by RFC 9110 and 9112: framing, order, persistence, back-pressure."""
 
 import asyncio
 import gzip
@@ -55,7 +55,7 @@ async def test_connection_close_is_honoured(bench: Bench, target: str | None) ->
     await client.ends()
 
 
-async def test_nothing_behind_a_close_is_answered_or_forwarded(bench: Bench) -> None:
+async def test_requests_behind_a_close_are_ignored(bench: Bench) -> None:
     worker = await bench.worker()
     client = await bench.client()
     await client.send(post(completion("1"), (b"Connection", b"close")) + post(completion("2")))
@@ -72,7 +72,7 @@ async def test_an_idle_client_is_closed() -> None:
 
 
 async def test_a_busy_client_is_not_idle() -> None:
-    """Also where its request was waiting behind another one: pipelining must not start the clock."""
+    """A request that waits behind another one is covered: pipelining must not start the clock."""
     async with running("--keep-alive-s", "0.3") as bench:
         longer_than_idle = asyncio.Event()
 
@@ -122,8 +122,8 @@ async def test_pipelined_requests_are_answered_in_order(bench: Bench) -> None:
     assert [answers[i].body for i in (0, 2, 5, 7)] == [completion(str(i)) for i in range(4)]
 
 
-async def test_many_pipelined_requests(bench: Bench) -> None:
-    """More than are queued: reading stops and goes on."""
+async def test_many_pipelined_requests_are_answered(bench: Bench) -> None:
+    """More than the queue takes: reading pauses and resumes."""
     worker = await bench.worker(script=echo)
     client = await bench.client()
     bodies = [completion(str(i)) for i in range(200)]
@@ -145,7 +145,7 @@ async def test_many_pipelined_requests(bench: Bench) -> None:
     ],
     ids=["length", "chunked", "chunk extension"],
 )
-async def test_a_request_may_come_byte_by_byte(bench: Bench, data: bytes) -> None:
+async def test_a_request_may_arrive_byte_by_byte(bench: Bench, data: bytes) -> None:
     worker = await bench.worker(script=echo)
     client = await bench.client()
     for i in range(len(data)):
@@ -157,7 +157,7 @@ async def test_a_request_may_come_byte_by_byte(bench: Bench, data: bytes) -> Non
     assert call.values(b"transfer-encoding") == []
 
 
-async def test_a_request_in_any_two_parts(bench: Bench) -> None:
+async def test_a_request_may_arrive_in_any_two_parts(bench: Bench) -> None:
     await bench.worker(script=echo)
     client = await bench.client()
     data = post(chunked(completion()[:9], completion()[9:]), CHUNKED)
@@ -169,7 +169,7 @@ async def test_a_request_in_any_two_parts(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("framing", ["length", "chunked"])
-async def test_expect_100_continue(bench: Bench, framing: str) -> None:
+async def test_expect_100_is_answered(bench: Bench, framing: str) -> None:
     await bench.worker(script=echo)
     client = await bench.client()
     body = completion()
@@ -184,8 +184,8 @@ async def test_expect_100_continue(bench: Bench, framing: str) -> None:
         assert (answer.body, answer.num_interim) == (body, 0)
 
 
-async def test_expect_behind_another_request(bench: Bench) -> None:
-    """The 100 comes in its turn, and it does come."""
+async def test_expect_behind_another_request_is_answered(bench: Bench) -> None:
+    """A queued request gets its 100 in order."""
     await bench.worker(script=echo)
     client = await bench.client()
     body = completion("2")
@@ -220,7 +220,7 @@ async def test_http10_keep_alive(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("headers", [[], [(b"Connection", b"keep-alive")]], ids=["close", "keep-alive"])
-async def test_http10_gets_a_chunked_answer_dechunked(
+async def test_http10_gets_a_chunked_answer_unchunked(
     bench: Bench, headers: list[tuple[bytes, bytes]]
 ) -> None:
     await bench.worker(script=says(SSE_HEAD + chunked(event("a"), event("b"), DONE)))
@@ -248,7 +248,7 @@ UPGRADE = (b"Connection", b"Upgrade, HTTP2-Settings"), (b"Upgrade", b"h2c"), (b"
 
 
 @pytest.mark.parametrize("framing", ["length", "chunked"])
-async def test_an_offer_of_http2_is_ignored(bench: Bench, framing: str) -> None:
+async def test_an_upgrade_to_http2_is_ignored(bench: Bench, framing: str) -> None:
     """Upgrade as `curl --http2` sends it to any http:// URL."""
     worker = await bench.worker(script=echo)
     client = await bench.client()
@@ -263,7 +263,7 @@ async def test_an_offer_of_http2_is_ignored(bench: Bench, framing: str) -> None:
     assert worker.calls[0].values(b"http2-settings") == worker.calls[0].values(b"upgrade") == []
 
 
-async def test_an_offer_of_http2_with_expect_as_curl_sends_large_bodies(bench: Bench) -> None:
+async def test_an_upgrade_to_http2_with_expect_is_ignored(bench: Bench) -> None:
     await bench.worker(script=echo)
     client = await bench.client()
     body = completion("x" * 100_000)
@@ -283,7 +283,7 @@ async def test_an_offer_of_http2_with_expect_as_curl_sends_large_bodies(bench: B
     ],
     ids=["websocket", "websocket with a body", "connect"],
 )
-async def test_websockets_and_tunnels_are_refused(bench: Bench, data: bytes) -> None:
+async def test_websockets_and_tunnels_on_other_routes_are_rejected(bench: Bench, data: bytes) -> None:
     worker = await bench.worker()
     client = await bench.client()
     answer = await client.ask(data)
@@ -297,7 +297,7 @@ async def test_websockets_and_tunnels_are_refused(bench: Bench, data: bytes) -> 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_all_framings_of_an_answer(bench: Bench, stream: bool) -> None:
+async def test_all_framings_of_an_answer_pass(bench: Bench, stream: bool) -> None:
     """Length, chunked, until close; whole and byte by byte."""
     body = event("a") + event("b") + DONE if stream else b'{"ok":true}'
     kind = (b"Content-Type", b"text/event-stream" if stream else b"application/json")
@@ -327,7 +327,7 @@ async def test_all_framings_of_an_answer(bench: Bench, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("status", [204, 304])
-async def test_answers_without_a_body(bench: Bench, status: int) -> None:
+async def test_answers_without_a_body_pass(bench: Bench, status: int) -> None:
     worker = await bench.worker(script=says(wire(status, length=False)))
     client = await bench.client()
     for _ in range(2):
@@ -338,7 +338,7 @@ async def test_answers_without_a_body(bench: Bench, status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [201, 302, 404, 418, 429, 500, 503, 599])
-async def test_a_workers_status_passes(bench: Bench, status: int) -> None:
+async def test_a_status_of_the_worker_passes(bench: Bench, status: int) -> None:
     head = (b"Retry-After", b"7"), (b"Location", b"http://elsewhere/")
     worker = await bench.worker(script=says(wire(status, b"why", *head)))
     answer = await bench.ask(post(completion()))
@@ -346,7 +346,7 @@ async def test_a_workers_status_passes(bench: Bench, status: int) -> None:
     assert len(worker.calls) == 1
 
 
-async def test_interim_answers_of_a_worker(bench: Bench) -> None:
+async def test_interim_answers_of_a_worker_are_dropped_or_passed(bench: Bench) -> None:
     early = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
     worker = await bench.worker(script=says(b"HTTP/1.1 100 Continue\r\n\r\n" + early + wire(200, b"{}")))
     client = await bench.client()
@@ -356,15 +356,15 @@ async def test_interim_answers_of_a_worker(bench: Bench) -> None:
     assert len({call.link for call in worker.calls}) == 1
 
 
-async def test_compressed_bytes_are_not_touched(bench: Bench) -> None:
+async def test_compressed_bytes_are_unchanged(bench: Bench) -> None:
     body = gzip.compress(b'{"choices":[]}')
     await bench.worker(script=says(wire(200, body, (b"Content-Encoding", b"gzip"))))
     answer = await bench.ask(post(completion(), (b"Accept-Encoding", b"gzip")))
     assert (answer.body, answer.value(b"content-encoding")) == (body, b"gzip")
 
 
-async def test_a_compressed_stream_is_not_held_back(bench: Bench) -> None:
-    """Compressed stream: its bytes show no event's end, so nothing can wait for one."""
+async def test_a_compressed_stream_is_not_delayed(bench: Bench) -> None:
+    """A compressed stream hides the ends of events, so no byte can wait for one."""
     rest_may_come = asyncio.Event()
     head = SSE_HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
     data = gzip.compress(event("a") + DONE)
@@ -384,7 +384,7 @@ async def test_a_compressed_stream_is_not_held_back(bench: Bench) -> None:
     assert await client.piece() == b""
 
 
-async def test_events_pass_as_they_come(bench: Bench) -> None:
+async def test_events_pass_as_they_arrive(bench: Bench) -> None:
     """Each event reaches the client before the worker sends the next."""
     seen = [asyncio.Event() for _ in range(4)]
 
@@ -409,7 +409,7 @@ async def test_events_pass_as_they_come(bench: Bench) -> None:
 # size --------------------------------------------------------------------------------------------
 
 
-async def test_eight_mib_both_ways(bench: Bench) -> None:
+async def test_bodies_of_eight_mib_pass_both_ways(bench: Bench) -> None:
     worker = await bench.worker(script=echo)
     client = await bench.client()
     body = completion("0123456789abcdef" * (1 << 19))
@@ -461,7 +461,7 @@ async def test_a_slow_reader_slows_the_worker(bench: Bench, is_pipelined: bool) 
     assert digest.digest() == hashlib.sha256(block * num_blocks).digest()
 
 
-async def test_a_client_that_stops_reading_is_not_the_workers_fault() -> None:
+async def test_a_client_that_stops_reading_is_no_fault_of_the_worker() -> None:
     async with running("--idle-timeout-s", "0.5") as bench:
 
         async def script(call: Call) -> None:

@@ -1,4 +1,4 @@
-"""Authentication from outside: keys in a file, made and removed while the gateway runs."""
+"""Authentication from outside: keys in a file, added and removed while the gateway runs."""
 
 import json
 import os
@@ -27,20 +27,20 @@ from tests.blackbox.harness import (
     until,
     wire,
 )
-from tests.blackbox.test_responses import Credentials, body
+from tests.blackbox.test_responses import StoringWorker, body
 from tests.tenancy.auth import issuers
 
 CANARY = "canary-4711"
 
 
 def made(*arguments: str) -> tuple[str, str]:
-    """A key and its line, as users make them."""
+    """Key and its line, as users make them."""
     done = subprocess.run([*GATEWAY, "key", "new", *arguments], capture_output=True, text=True, check=True)
     return done.stderr.split()[-1], done.stdout
 
 
 def imported(key: str, *arguments: str) -> str:
-    """The line of a key that clients have already."""
+    """Line of a key that clients already have."""
     command = [*GATEWAY, "key", "import", *arguments]
     return subprocess.run(command, input=key, capture_output=True, text=True, check=True).stdout
 
@@ -59,7 +59,7 @@ def status_code(answer: Answer) -> tuple[int, str | None]:
     return answer.status, answer.error["code"] if answer.status >= 400 else None
 
 
-async def test_who_has_a_key_is_served_and_who_has_none_is_told(tmp_path: Path) -> None:
+async def test_a_caller_with_a_key_is_served_and_one_without_gets_401(tmp_path: Path) -> None:
     file = tmp_path / "keys.jsonl"
     key, line = made("--tenant", "acme", "--models", "m")
     late, late_line = made("--tenant", "acme", "--expires", "2020-01-01")
@@ -86,14 +86,14 @@ async def test_who_has_a_key_is_served_and_who_has_none_is_told(tmp_path: Path) 
         assert (await bench.ask(tunnel)).status == 401
         page = (await bench.gateway.admin("GET", "/metrics")).body
         assert b'kvgate_auth_rejections_total{reason="invalid_api_key"} 1.0' in page
-        told = b"".join([(await bench.gateway.admin("GET", "/admin/keys")).body, page])
+        listed = b"".join([(await bench.gateway.admin("GET", "/admin/keys")).body, page])
         log = "\n".join(bench.gateway.log)
         for secret in (key[17:], late[17:], other[17:], CANARY):
-            assert secret not in log + told.decode()
+            assert secret not in log + listed.decode()
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-async def test_keys_are_read_anew_when_the_file_changes_and_on_sighup(tmp_path: Path, processes: int) -> None:
+async def test_keys_are_reloaded_when_the_file_changes_and_on_sighup(tmp_path: Path, processes: int) -> None:
     file = tmp_path / "keys.jsonl"
     (one, one_line), (two, two_line) = made("--tenant", "a"), made("--tenant", "b")
     file.write_text(one_line)
@@ -134,7 +134,7 @@ async def test_keys_are_read_anew_when_the_file_changes_and_on_sighup(tmp_path: 
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-async def test_a_key_that_was_handed_out_before_goes_on_opening(tmp_path: Path, processes: int) -> None:
+async def test_an_imported_key_is_accepted(tmp_path: Path, processes: int) -> None:
     old, file = f"sk-{CANARY}-Zp4q9XvT2mLwK8cRbN7d", tmp_path / "keys.jsonl"
     key, line = made("--tenant", "b")
     file.write_text(imported(old, "--tenant", "acme", "--models", "m") + line)
@@ -149,17 +149,17 @@ async def test_a_key_that_was_handed_out_before_goes_on_opening(tmp_path: Path, 
     assert CANARY not in file.read_text()
 
 
-async def test_a_file_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
+async def test_an_unusable_key_file_is_rejected_at_the_start(tmp_path: Path) -> None:
     file = tmp_path / "keys.jsonl"
     file.write_text('{"id":"00"}\n')
     for more in ([], ["--processes", "2"]):
-        told = await refusal("--key-file", str(file), *more)
-        assert f"{file}:1: missing required field `salt`" in told
+        error = await refusal("--key-file", str(file), *more)
+        assert f"{file}:1: missing required field `salt`" in error
     assert "cannot be read" in await refusal("--key-file", str(tmp_path / "none"))
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-async def test_admins_show_a_key_where_that_is_configured(tmp_path: Path, processes: int) -> None:
+async def test_admins_need_a_key_where_configured(tmp_path: Path, processes: int) -> None:
     file = tmp_path / "keys.jsonl"
     (plain, plain_line), (root, root_line) = made("--tenant", "a"), made("--tenant", "ops", "--admin")
     file.write_text(plain_line + root_line)
@@ -175,14 +175,14 @@ async def test_admins_show_a_key_where_that_is_configured(tmp_path: Path, proces
         kind = (b"Content-Type", b"application/json")
         assert (await admin("POST", "/admin/keys/reload", b"{}", kind)).status == 401
         assert (await admin("POST", "/admin/keys/reload", b"{}", kind, bearer(root))).status == 200
-        told = (await admin("GET", "/admin/keys", None, bearer(root))).json
-        assert sorted(each["tenant"] for each in told["keys"]) == ["a", "ops"]
+        shown = (await admin("GET", "/admin/keys", None, bearer(root))).json
+        assert sorted(each["tenant"] for each in shown["keys"]) == ["a", "ops"]
     finally:
         assert await gateway.stop() == 0
     assert not gateway.faults()
 
 
-async def test_the_worker_gets_the_key_where_that_is_configured(tmp_path: Path) -> None:
+async def test_the_key_is_forwarded_to_the_worker_where_configured(tmp_path: Path) -> None:
     file = tmp_path / "keys.jsonl"
     key, line = made("--tenant", "a")
     file.write_text(line)
@@ -192,7 +192,7 @@ async def test_the_worker_gets_the_key_where_that_is_configured(tmp_path: Path) 
         assert worker.calls[0].value(b"authorization") == bearer(key)[1]
 
 
-async def test_workers_get_their_tenants_salt_and_media_of_their_own(tmp_path: Path) -> None:
+async def test_workers_get_the_salt_and_scoped_media_of_a_tenant(tmp_path: Path) -> None:
     file, secret = tmp_path / "keys.jsonl", tmp_path / "secret"
     (one, one_line), (two, two_line) = made("--tenant", "a"), made("--tenant", "b")
     (three, three_line) = made("--tenant", "c")
@@ -220,7 +220,7 @@ USAGE = b'"usage":{"prompt_tokens":9,"completion_tokens":1,"prompt_tokens_detail
 JSON_TYPE = (b"Content-Type", b"application/json")
 
 
-async def test_clients_are_not_told_what_was_cached() -> None:
+async def test_cached_tokens_are_hidden_from_clients() -> None:
     async with running("--mask-cached-tokens") as bench:
         whole = b'{"object":"text_completion","choices":[{"text":"hi"}],' + USAGE % 8 + b"}"
         worker = await bench.worker(script=says(wire(200, whole, JSON_TYPE)))
@@ -233,15 +233,15 @@ async def test_clients_are_not_told_what_was_cached() -> None:
         body = completion(stream=True, stream_options={"include_usage": True})
         assert (await bench.ask(post(body))).body == stream.replace(USAGE % 8, USAGE % 0)
         metrics = await bench.gateway.metrics()
-        told = [
+        shown = [
             value
             for name, value in metrics.items()
             if name.startswith("kvgate_worker_reported_cached_tokens")
         ]
-        assert sum(told) == 16
+        assert sum(shown) == 16
 
 
-async def test_tokens_of_an_issuer(tmp_path: Path) -> None:
+async def test_tokens_of_an_issuer_are_accepted(tmp_path: Path) -> None:
     file = tmp_path / "jwks.json"
     file.write_bytes(issuers.jwks(issuers.public("ec")))
     flags = ["--jwt-keys", str(file), "--jwt-issuer", issuers.ISSUER, "--jwt-audience", issuers.AUDIENCE]
@@ -265,13 +265,13 @@ async def test_tokens_of_an_issuer(tmp_path: Path) -> None:
         await until(is_taken, "the key it names is fetched")
 
 
-async def test_what_a_worker_keeps_for_one_tenant_is_unknown_to_another(tmp_path: Path) -> None:
+async def test_stored_responses_of_one_tenant_are_unknown_to_another(tmp_path: Path) -> None:
     keys, secret = tmp_path / "keys.jsonl", tmp_path / "secret"
     (one, one_line), (two, two_line) = made("--tenant", "a"), made("--tenant", "b")
     keys.write_text(one_line + two_line)
     secret.write_text("s" * 40)
     async with running("--key-file", str(keys), f"KVGATE_RESPONSE_KEY_FILE={secret}") as bench:
-        await bench.worker(script=Credentials().script)
+        await bench.worker(script=StoringWorker().script)
         kept = await bench.ask(post(body(store=True), bearer(one), target="/v1/responses"))
         assert kept.status == 200
         path = f"/v1/responses/{kept.json['id']}"

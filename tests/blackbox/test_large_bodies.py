@@ -1,5 +1,4 @@
-"""Bodies that cost more than they are worth: refused where no worker takes them, bounded in memory, and
-nothing that others wait for."""
+"""Large bodies: rejected where no worker accepts them, bounded in memory, and no delay for others."""
 
 import asyncio
 import json
@@ -47,20 +46,20 @@ async def bench(tokenizing: Gateway) -> AsyncIterator[Bench]:
 
 
 def memory(gateway: Gateway, name: str) -> int:
-    """A line of the process's status, in bytes."""
+    """Line of the process's status, in bytes."""
     status = Path(f"/proc/{gateway.process.pid}/status").read_text()
     (line,) = [line for line in status.splitlines() if line.startswith(name + ":")]
     return int(line.split()[1]) << 10
 
 
 def begin(gateway: Gateway) -> int:
-    """Current memory; its peak begins here."""
+    """Current memory; its peak starts again here."""
     Path(f"/proc/{gateway.process.pid}/clear_refs").write_text("5")
     return memory(gateway, "VmRSS")
 
 
 async def cost_little(gateway: Gateway, start: int, size: int) -> None:
-    """At its peak, and the memory is given back."""
+    """Peak of memory since `memory`; the memory is returned."""
     assert memory(gateway, "VmHWM") <= start + 4 * size + ROOM
     await until(lambda: memory(gateway, "VmRSS") <= start + size, "the memory is given back")
 
@@ -88,7 +87,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-async def test_a_prompt_that_no_worker_takes_is_refused_as_the_engine_would(bench: Bench, form: str) -> None:
+async def test_a_prompt_that_no_worker_accepts_is_rejected_as_by_the_engine(bench: Bench, form: str) -> None:
     worker = await bench.worker(MODEL)
     path, body = FORMS[form]
     start = begin(bench.gateway)
@@ -131,7 +130,7 @@ def crowd_of(form: str, unit: str, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("crowd", CROWDS)
-async def test_a_list_of_a_million_items_is_refused_by_its_name(bench: Bench, crowd: str) -> None:
+async def test_a_list_of_a_million_items_is_rejected_by_its_name(bench: Bench, crowd: str) -> None:
     """No worker has to read it."""
     worker = await bench.worker(MODEL)
     path, form, unit, param = CROWDS[crowd]
@@ -145,7 +144,7 @@ async def test_a_list_of_a_million_items_is_refused_by_its_name(bench: Bench, cr
 
 
 @pytest.mark.parametrize("crowd", ["prompts", "id lists", "inputs"])
-async def test_a_list_of_too_many_items_is_refused_in_a_smaller_body_too(bench: Bench, crowd: str) -> None:
+async def test_a_list_of_too_many_items_is_rejected_in_a_smaller_body_too(bench: Bench, crowd: str) -> None:
     worker = await bench.worker(MODEL)
     path, form, unit, _ = CROWDS[crowd]
     answer = await bench.ask(post(crowd_of(form, unit, MB - 100), target=path))
@@ -154,7 +153,7 @@ async def test_a_list_of_too_many_items_is_refused_in_a_smaller_body_too(bench: 
 
 
 @pytest.mark.parametrize("crowd", ["tools", "prompts", "inputs"])
-async def test_a_long_list_is_passed_on_as_it_came(bench: Bench, crowd: str) -> None:
+async def test_a_long_list_is_forwarded_unchanged(bench: Bench, crowd: str) -> None:
     worker = await bench.worker("m")
     path, form, unit, _ = CROWDS[crowd]
     unit = unit.replace('"a"', '"' + "a" * 30 + '"')
@@ -163,7 +162,7 @@ async def test_a_long_list_is_passed_on_as_it_came(bench: Bench, crowd: str) -> 
     assert worker.calls[0].wish == body
 
 
-async def test_a_client_that_goes_while_its_body_is_read_leaves_nothing(bench: Bench) -> None:
+async def test_a_client_that_disconnects_while_its_body_is_read_leaves_no_memory(bench: Bench) -> None:
     worker = await bench.worker(MODEL)
     start = begin(bench.gateway)
     clients = [await bench.client() for _ in range(3)]
@@ -175,7 +174,7 @@ async def test_a_client_that_goes_while_its_body_is_read_leaves_nothing(bench: B
     assert len(worker.calls) == 1
 
 
-async def test_an_image_is_not_taken_for_text(bench: Bench) -> None:
+async def test_an_image_is_not_counted_as_text(bench: Bench) -> None:
     worker = await bench.worker(MODEL)
     url = "data:image/png;base64," + "iVBORw0KGgo=" * (SIZE // 12)
     parts = [{"type": "text", "text": "Look"}, {"type": "image_url", "image_url": {"url": url}}]
@@ -186,8 +185,8 @@ async def test_an_image_is_not_taken_for_text(bench: Bench) -> None:
     await cost_little(bench.gateway, start, len(body))
 
 
-async def test_what_a_worker_may_take_is_passed_on(bench: Bench) -> None:
-    worker = await bench.worker("m")  # it does not say how long its prompts may be
+async def test_a_prompt_that_a_worker_may_accept_is_forwarded(bench: Bench) -> None:
+    worker = await bench.worker("m")  # the worker reports no limit of its prompts
     body = chat("a" * SIZE)
     start = begin(bench.gateway)
     assert (await bench.ask(post(body, target=CHAT))).status == 200
@@ -195,7 +194,7 @@ async def test_what_a_worker_may_take_is_passed_on(bench: Bench) -> None:
     await cost_little(bench.gateway, start, len(body))
 
 
-async def test_several_at_once_are_bounded_together(bench: Bench) -> None:
+async def test_several_large_bodies_at_once_are_bounded_together(bench: Bench) -> None:
     await bench.worker(MODEL)
     body = chat("a" * SIZE)
     start = begin(bench.gateway)
@@ -204,7 +203,7 @@ async def test_several_at_once_are_bounded_together(bench: Bench) -> None:
     await cost_little(bench.gateway, start, 3 * len(body))
 
 
-async def test_others_with_long_prompts_do_not_wait_behind_a_giant_one(bench: Bench) -> None:
+async def test_long_prompts_do_not_wait_behind_a_giant_one(bench: Bench) -> None:
     order: list[str] = []
 
     async def script(call: Call) -> None:
@@ -221,7 +220,7 @@ async def test_others_with_long_prompts_do_not_wait_behind_a_giant_one(bench: Be
     assert (await giant.answer()).status == 200
 
 
-async def test_fields_that_steer_are_found_in_a_large_body(bench: Bench) -> None:
+async def test_steering_fields_are_found_in_a_large_body(bench: Bench) -> None:
     worker = await bench.worker(MODEL)
     filler = '"metadata":"' + "a" * 2 * MB + '",'
     for steering in (

@@ -29,7 +29,7 @@ from tests.blackbox.harness import (
 pytestmark = pytest.mark.interpreted
 
 
-async def test_workers_given_by_flag() -> None:
+async def test_workers_given_by_flag_join() -> None:
     one, two = await FakeWorker(["m", "a"]).start(), await FakeWorker(["m", "b"]).start()
     async with running("--worker", one.url, "--worker", two.url) as bench:
         bench.workers += [one, two]
@@ -41,7 +41,7 @@ async def test_workers_given_by_flag() -> None:
 
 async def test_a_worker_that_is_not_up_yet_is_waited_for() -> None:
     worker = await FakeWorker().start()
-    await worker.die()  # its port is known, and nothing listens there
+    await worker.die()  # its port is known, and closed
     async with running("--worker", worker.url, "--probe-interval-s", "0.05") as bench:
         bench.workers.append(worker)
         gateway = bench.gateway
@@ -62,7 +62,7 @@ async def test_a_worker_that_is_not_up_yet_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-async def test_who_asks_as_soon_as_it_listens_is_answered(processes: str) -> None:
+async def test_a_request_as_soon_as_the_port_listens_is_answered(processes: str) -> None:
     worker = await FakeWorker().start()
     worker.probe_s = 0.4
     async with running("--worker", worker.url, "--processes", processes) as bench:
@@ -72,7 +72,7 @@ async def test_who_asks_as_soon_as_it_listens_is_answered(processes: str) -> Non
             assert (await client.ask(post(completion()))).status == 200
 
 
-async def test_a_worker_that_does_not_answer_keeps_nobody_from_listening() -> None:
+async def test_an_unreachable_worker_does_not_delay_listening() -> None:
     worker = await FakeWorker().start()
     worker.probe_s = 60.0
     async with running("--worker", worker.url, "--probe-timeout-s", "0.2") as bench:
@@ -125,7 +125,7 @@ async def test_a_stop_lets_requests_finish(number: signal.Signals) -> None:
         assert len(worker.calls) == 2, "a request behind the last answer was sent to a worker"
 
 
-async def test_requests_over_the_drain_time_are_cut_and_named() -> None:
+async def test_requests_over_the_drain_timeout_are_cut_and_logged() -> None:
     async with running("--drain-timeout-s", "0.2") as bench:
 
         async def script(call: Call) -> None:
@@ -152,13 +152,13 @@ async def test_requests_over_the_drain_time_are_cut_and_named() -> None:
                 await call.gone.wait()
 
 
-async def test_a_stop_with_nothing_to_do() -> None:
+async def test_a_stop_without_requests_is_immediate() -> None:
     async with running() as bench:
         assert (await bench.gateway.admin("GET", "/health")).status == 200
 
 
-async def test_a_stop_while_a_worker_is_dark() -> None:
-    """Neither a probe that gets no answer nor a request that is being tokenized holds up the end."""
+async def test_a_stop_does_not_wait_for_a_silent_worker() -> None:
+    """Neither a probe without an answer nor a request in tokenization delays the end."""
     async with running("--drain-timeout-s", "0.2") as bench:
         worker = await bench.worker(script=hang)
         client = await bench.client()
@@ -178,7 +178,7 @@ async def test_a_stop_while_a_worker_is_dark() -> None:
         (["--tokenizer", "/nowhere"], "/nowhere"),
     ],
 )
-async def test_a_bad_configuration_is_told_and_ends_with_2(arguments: list[str], reported: str) -> None:
+async def test_a_wrong_configuration_is_reported_and_ends_with_2(arguments: list[str], reported: str) -> None:
     process = await asyncio.create_subprocess_exec(
         *(*GATEWAY, "serve", "--port", "0", "--admin-port", "0", *arguments), stderr=asyncio.subprocess.PIPE
     )
@@ -189,7 +189,7 @@ async def test_a_bad_configuration_is_told_and_ends_with_2(arguments: list[str],
     assert "Traceback" not in printed.decode()
 
 
-async def test_a_taken_port_is_told(bench: Bench) -> None:
+async def test_an_occupied_port_is_reported(bench: Bench) -> None:
     process = await asyncio.create_subprocess_exec(
         *(*GATEWAY, "serve", "--admin-port", "0", "--port", str(bench.gateway.port)),
         stderr=asyncio.subprocess.PIPE,

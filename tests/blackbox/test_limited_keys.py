@@ -57,7 +57,7 @@ JSON_ROUTES = (
 FORM_ROUTES = ("/v1/audio/transcriptions", "/v1/audio/translations", "/opened")
 REST = '"messages":[{"role":"user","content":"x"}],"prompt":"x","input":"x"'
 
-TAKEN = [  # the query, and what the body says of its model
+TAKEN = [  # the query, and the model in the body
     ("?model=ad1", ""),
     ("?model=ad1", '"model":null,'),
     ("?model=ad1", '"model":"",'),
@@ -92,7 +92,7 @@ REFUSED = [
 
 
 def limited(tmp_path: Path, *models: str) -> tuple[Header, list[str]]:
-    """A key for these models, and the flags of a gateway that knows it."""
+    """Key for these models, and the flags of a gateway that knows it."""
     key, line = made("--tenant", "t", *(["--models", ",".join(models)] if models else []))
     file = tmp_path / "keys.jsonl"
     file.write_text(line)
@@ -103,7 +103,7 @@ def param(answer: Answer) -> str:
     return str(answer.error["param"]).casefold()
 
 
-async def test_bodies_name_the_model_that_was_checked(tmp_path: Path) -> None:
+async def test_bodies_have_the_checked_model(tmp_path: Path) -> None:
     key, flags = limited(tmp_path, "ad1")
     async with running(*flags) as bench:
         worker = await bench.worker(*CARDS)
@@ -120,7 +120,7 @@ async def test_bodies_name_the_model_that_was_checked(tmp_path: Path) -> None:
                 assert in_query(worker.calls[num]) <= {"ad1"}, case
 
 
-async def test_bodies_that_name_another_model_are_refused(tmp_path: Path) -> None:
+async def test_bodies_with_another_model_are_rejected(tmp_path: Path) -> None:
     key, flags = limited(tmp_path, "ad1")
     async with running(*flags) as bench:
         worker = await bench.worker(*CARDS)
@@ -129,7 +129,7 @@ async def test_bodies_that_name_another_model_are_refused(tmp_path: Path) -> Non
                 body = ("{" + named + REST + "}").encode()
                 answer = await bench.ask(post(body, key, target=route + query))
                 assert answer.status in (400, 403), (route, query, named)
-                if not route.startswith("/v1/messages"):  # Anthropic's errors name no field
+                if not route.startswith("/v1/messages"):  # Anthropic's errors have no field
                     assert param(answer) == "model", (route, query, named)
         assert worker.calls == []
 
@@ -161,7 +161,7 @@ REFUSED_FORMS = [
 ]
 
 
-async def test_forms_name_the_model_that_was_checked(tmp_path: Path) -> None:
+async def test_forms_have_the_checked_model(tmp_path: Path) -> None:
     key, flags = limited(tmp_path, "ad1")
     async with running(*flags) as bench:
         worker = await bench.worker(*CARDS)
@@ -214,7 +214,7 @@ async def test_a_route_without_a_model_is_answered_from_the_base(tmp_path: Path)
         assert worker.calls == []
 
 
-async def test_an_alias_is_named_as_the_worker_names_it(tmp_path: Path) -> None:
+async def test_an_alias_is_replaced_by_the_name_at_the_worker(tmp_path: Path) -> None:
     config = tmp_path / "kvgate.toml"
     config.write_text('[models."org/name"]\naliases = ["fast"]\n')
     key, flags = limited(tmp_path, "fast")
@@ -250,7 +250,7 @@ STEERING = {
 }
 
 
-async def test_fields_that_steer_engines_go_no_further() -> None:
+async def test_steering_fields_are_removed() -> None:
     async with running() as bench:
         worker = await bench.worker()
         for route in (CHAT, COMPLETIONS, "/v1/embeddings", "/v1/responses", "/v1/messages"):
@@ -305,7 +305,7 @@ HEADERS = (
 )
 
 
-async def test_headers_that_steer_engines_go_no_further() -> None:
+async def test_steering_headers_are_removed() -> None:
     async with running() as bench:
         worker = await bench.worker()
         headers = [(name, b"1") for name in (*HEADERS, b"X-Mine", b"X-Session-Id")]
@@ -315,7 +315,7 @@ async def test_headers_that_steer_engines_go_no_further() -> None:
         assert {b"x-mine", b"x-session-id"} <= names
 
 
-async def test_no_body_steps_ahead_of_what_its_client_may() -> None:
+async def test_a_priority_in_a_body_is_no_higher_than_the_admitted_one() -> None:
     async with running() as bench:
         worker = await bench.worker()
         for given, goes_on in ((-5, 0), (0, 0), (7, 7), ("-5", 0), (-5.0, 0)):
@@ -365,7 +365,7 @@ async def talk(bench: Bench, worker: FakeWorker, key: Header, *sent: bytes) -> b
     return None
 
 
-async def test_the_messages_of_a_websocket_name_no_other_model(tmp_path: Path) -> None:
+async def test_messages_of_a_websocket_with_another_model_are_rejected(tmp_path: Path) -> None:
     key, flags = limited(tmp_path, "base")
     async with running(*flags) as bench:
         worker = await bench.worker(*CARDS, script=agrees)
@@ -413,7 +413,7 @@ async def test_an_adapter_is_no_model_of_a_websocket(tmp_path: Path) -> None:
         assert worker.calls == []
 
 
-async def test_messages_of_other_keys_pass_as_they_come(tmp_path: Path) -> None:
+async def test_messages_of_unlimited_keys_pass_unchanged(tmp_path: Path) -> None:
     key, flags = limited(tmp_path)
     async with running(*flags) as bench:
         worker = await bench.worker(*CARDS, script=agrees)
@@ -423,10 +423,10 @@ async def test_messages_of_other_keys_pass_as_they_come(tmp_path: Path) -> None:
         assert next(received(worker)) == raw
 
 
-# what grants all ---------------------------------------------------------------------------------
+# keys without a limit ----------------------------------------------------------------------------
 
 
-async def test_a_list_of_no_models_is_not_all_models(tmp_path: Path) -> None:
+async def test_an_empty_list_of_models_is_rejected(tmp_path: Path) -> None:
     jwks = tmp_path / "jwks.json"
     jwks.write_bytes(issuers.jwks(issuers.public("ec")))
     flags = ["--jwt-keys", str(jwks), "--jwt-issuer", issuers.ISSUER, "--jwt-audience", issuers.AUDIENCE]
@@ -440,7 +440,7 @@ async def test_a_list_of_no_models_is_not_all_models(tmp_path: Path) -> None:
         assert (await bench.ask(post(body, bearer(issuers.token("ec").decode())))).status == 200
 
 
-async def test_a_limited_key_sees_its_models_only(tmp_path: Path) -> None:
+async def test_a_limited_key_lists_its_models_only(tmp_path: Path) -> None:
     key, flags = limited(tmp_path, "ad1")
     async with running(*flags) as bench:
         await bench.worker(*CARDS)

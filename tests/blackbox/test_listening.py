@@ -1,4 +1,4 @@
-"""Clients that come through a Unix socket."""
+"""Clients over a Unix socket."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
-async def test_a_unix_socket_beside_the_port(path: str) -> None:
+async def test_a_unix_socket_and_the_port_are_served(path: str) -> None:
     async with running("--unix-socket", path) as bench:
         await bench.gateway.logged(f"listening on unix:{path}$")
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
@@ -33,7 +33,7 @@ async def test_a_unix_socket_beside_the_port(path: str) -> None:
         assert not os.path.exists(path)
 
 
-async def test_what_a_killed_gateway_left_is_replaced(path: str) -> None:
+async def test_the_socket_of_a_killed_gateway_is_replaced(path: str) -> None:
     async with running("--unix-socket", path, exit_code=-signal.SIGKILL) as bench:
         bench.gateway.process.kill()
         await bench.gateway.exited()
@@ -49,11 +49,11 @@ async def test_what_a_killed_gateway_left_is_replaced(path: str) -> None:
     assert not os.path.exists(path)
 
 
-async def test_a_place_that_is_taken(path: str) -> None:
+async def test_an_occupied_path_is_rejected(path: str) -> None:
     Path(path).write_text("precious")
     assert f"unix_socket: {path} exists and is not a socket" in await refusal("--unix-socket", path)
     assert Path(path).read_text() == "precious"
 
 
-async def test_a_mode_that_is_none() -> None:
+async def test_an_invalid_mode_is_rejected() -> None:
     assert "KVGATE_UNIX_SOCKET_MODE" in await refusal("KVGATE_UNIX_SOCKET_MODE=rw")

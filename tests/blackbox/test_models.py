@@ -1,4 +1,4 @@
-"""Models as clients call them, and as workers do."""
+"""Names of models, as clients and as workers use them."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-async def test_a_worker_gets_the_name_that_it_serves_and_all_else_as_it_came(
+async def test_a_worker_gets_its_own_name_of_the_model_and_the_rest_unchanged(
     tmp_path: Path, processes: str
 ) -> None:
     config = tmp_path / "kvgate.toml"
@@ -48,7 +48,7 @@ AGENT_BODIES = {
 
 
 @pytest.mark.parametrize("path", AGENT_BODIES)
-async def test_what_agents_say_is_routed_by_its_prompt_and_arrives_as_it_was_sent(path: str) -> None:
+async def test_requests_of_agents_are_routed_by_prompt_and_arrive_unchanged(path: str) -> None:
     async def script(call: Call) -> None:
         await call.send(wire(200, b'{"usage":{"input_tokens":30,"output_tokens":1}}'))
 
@@ -68,7 +68,7 @@ async def test_what_agents_say_is_routed_by_its_prompt_and_arrives_as_it_was_sen
 GONE = wire(404, b'{"error":{"message":"The model `lora` does not exist."}}')
 
 
-async def test_an_adapter_that_was_just_unloaded_is_asked_of_another_worker_and_known_to_be_gone() -> None:
+async def test_an_adapter_unloaded_at_a_worker_is_served_by_another() -> None:
     base, adapter = {"id": "m", "root": "/w"}, {"id": "lora", "root": "/a", "parent": "m"}
 
     async def has(call: Call) -> None:
@@ -104,7 +104,7 @@ async def test_an_adapter_that_was_just_unloaded_is_asked_of_another_worker_and_
         assert len(first.calls) == num_asked
 
 
-async def test_a_second_worker_that_does_not_have_it_is_believed() -> None:
+async def test_an_adapter_missing_at_two_workers_is_404() -> None:
     base, adapter = {"id": "m", "root": "/w"}, {"id": "lora", "root": "/a", "parent": "m"}
 
     async def has_not(call: Call) -> None:
@@ -120,7 +120,7 @@ async def test_a_second_worker_that_does_not_have_it_is_believed() -> None:
         assert sum(len(worker.calls) for worker in workers) == 3
 
 
-async def test_a_form_is_routed_by_an_alias_and_gets_the_name_that_the_worker_serves(tmp_path: Path) -> None:
+async def test_a_form_is_routed_by_an_alias_and_gets_the_name_at_the_worker(tmp_path: Path) -> None:
     config = tmp_path / "kvgate.toml"
     config.write_text('[models.m]\naliases = ["whisper-1"]\n')
 

@@ -1,4 +1,4 @@
-"""Few open files: clients may not take those of the admin port, of probes and of workers."""
+"""Few open files: clients leave some to the admin port, to probes and to workers."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,9 @@ async def with_few_files(monkeypatch: pytest.MonkeyPatch, *flags: str) -> AsyncI
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-async def test_idle_clients_leave_files_for_all_else(monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
+async def test_idle_clients_leave_files_for_other_connections(
+    monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
     async with with_few_files(monkeypatch, "--processes", str(processes)) as bench:
         worker = await bench.worker()
         idle = [await Client.open(bench.gateway.port) for _ in range(NUM_IDLE * processes)]
@@ -38,7 +40,7 @@ async def test_idle_clients_leave_files_for_all_else(monkeypatch: pytest.MonkeyP
             num_probes = len(worker.probes)
             await until(lambda before=num_probes: len(worker.probes) > before + 4, "probes go on")  # type: ignore[misc]
             assert await bench.gateway.is_up(worker)
-        served = idle[0]  # of those that came in first; it needs a connection to the worker
+        served = idle[0]  # one of the first clients; it needs a connection to the worker
         assert (await served.ask(post(completion()))).status == 200
         late = await Client.open(bench.gateway.port)
         await late.send(post(completion()))
@@ -51,8 +53,8 @@ async def test_idle_clients_leave_files_for_all_else(monkeypatch: pytest.MonkeyP
         assert len(waits) == 1, "logged once"
 
 
-async def test_active_clients_leave_files_for_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All at once: some wait, none is failed, and the admin port is there throughout."""
+async def test_active_clients_leave_files_for_other_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All clients are active at once: some wait, none fails, and the admin port answers throughout."""
 
     async def slow(call: harness.Call) -> None:
         await release.wait()

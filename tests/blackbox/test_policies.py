@@ -1,4 +1,4 @@
-"""Policies of a file, as an operator has them: reloaded, rejected, failing, compared."""
+"""Policies of a file, as operators use them: reloaded, rejected, failing, compared."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ async def two_workers(bench: Bench) -> list[FakeWorker]:
 
 
 async def served_by(bench: Bench, workers: list[FakeWorker]) -> list[int]:
-    """Which of them answer the next four requests, each on a connection of its own."""
+    """Workers of the next four requests, each on a new connection."""
     places = []
     for _ in range(4):
         before = [len(worker.calls) for worker in workers]
@@ -51,7 +51,7 @@ async def served_by(bench: Bench, workers: list[FakeWorker]) -> list[int]:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-async def test_a_file_is_read_anew_on_sighup_and_a_broken_one_keeps_the_old(
+async def test_a_file_is_reloaded_on_sighup_and_a_broken_one_keeps_the_old(
     tmp_path: Path, processes: int
 ) -> None:
     path = tmp_path / "own.py"
@@ -62,7 +62,7 @@ async def test_a_file_is_read_anew_on_sighup_and_a_broken_one_keeps_the_old(
 
         path.write_text(BY_NAME.format(place=-1))
         gateway.process.send_signal(signal.SIGHUP)
-        await until(lambda: _num_told(gateway.log, "policies reloaded") == processes, "all reloaded it")
+        await until(lambda: _num_logged(gateway.log, "policies reloaded") == processes, "all reloaded it")
         assert await served_by(bench, workers) == [1] * 4
 
         path.write_text("def choose(:\n")
@@ -76,7 +76,7 @@ async def test_a_file_is_read_anew_on_sighup_and_a_broken_one_keeps_the_old(
         gateway.expected += [line for line in gateway.log if STAY in line]
 
 
-async def test_a_process_that_is_replaced_has_what_the_others_have(tmp_path: Path) -> None:
+async def test_a_restarted_process_has_the_policy_of_the_others(tmp_path: Path) -> None:
     path = tmp_path / "own.py"
     path.write_text(BY_NAME.format(place=0))
     async with running("--policy-file", str(path), "--processes", "2") as bench:
@@ -85,7 +85,7 @@ async def test_a_process_that_is_replaced_has_what_the_others_have(tmp_path: Pat
         line = await gateway.logged(r"process 0 \(pid (\d+)\) is ready")
         os.kill(int(line[1]), signal.SIGKILL)
         await gateway.expect_fault(r"process 0 \(pid \d+\): died")
-        await until(lambda: _num_told(gateway.log, "process 0 (pid") >= 3, "process 0 is there again")
+        await until(lambda: _num_logged(gateway.log, "process 0 (pid") >= 3, "process 0 is there again")
         assert await served_by(bench, workers) == [0] * 4
 
 
@@ -118,7 +118,7 @@ async def explained(bench: Bench, path: Path, body: str, *more: str) -> tuple[in
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-async def test_a_running_gateway_explains_what_it_would_do_and_does_nothing(
+async def test_a_running_gateway_explains_a_preview_and_changes_nothing(
     tmp_path: Path, processes: int
 ) -> None:
     path, body = tmp_path / "p.json", completion("text").decode()
@@ -139,7 +139,7 @@ async def test_a_running_gateway_explains_what_it_would_do_and_does_nothing(
         assert (await bench.gateway.admin("GET", "/admin/decisions")).json == {"decisions": []}
 
 
-async def test_the_record_of_a_decision_tells_what_its_costs_are_made_of() -> None:
+async def test_the_record_of_a_decision_has_the_terms_of_its_costs() -> None:
     async with running("--policy", "latency_slo", "--expose-headers") as bench:
         await two_workers(bench)
         answer = await bench.ask(post(completion()))
@@ -157,7 +157,7 @@ ERROR_BODY = (
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-async def test_sessions_are_split_between_policies_and_results_told(processes: int) -> None:
+async def test_sessions_are_split_between_policies_and_scores_shown(processes: int) -> None:
     flags = (
         "--policy-ab",
         "least_load=80",
@@ -190,7 +190,7 @@ async def test_sessions_are_split_between_policies_and_results_told(processes: i
         assert metrics['kvgate_policy_requests_total{policy="random"}'] == expected["random"]
 
 
-async def test_shadows_tell_what_they_would_have_done() -> None:
+async def test_shadow_policies_are_compared() -> None:
     shadows = ("--policy-shadow", "expected_ttft", "--policy-shadow", "least_load")
     async with running("--policy", "round_robin", *shadows) as bench:
         for worker in await two_workers(bench):
@@ -215,8 +215,8 @@ async def test_shadows_tell_what_they_would_have_done() -> None:
         assert metrics['kvgate_shadow_decisions_total{policy="least_load"}'] == 10
 
 
-async def test_a_policy_is_tested_as_it_would_run(tmp_path: Path) -> None:
-    """In the same build of the gateway."""
+async def test_a_policy_is_tested_in_the_build_of_the_gateway(tmp_path: Path) -> None:
+    """The command uses the interpreter of the running gateway."""
     path = tmp_path / "own.py"
     path.write_text("def choose(query, candidates, rng):\n    return rng.randrange(len(candidates))\n")
     process = await asyncio.create_subprocess_exec(
@@ -230,7 +230,7 @@ async def test_a_policy_is_tested_as_it_would_run(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-async def test_unknown_names_are_refused_with_those_that_there_are(tmp_path: Path) -> None:
+async def test_unknown_names_are_rejected_with_the_known_ones(tmp_path: Path) -> None:
     assert "there is no policy 'best'; there are expected_ttft, " in await refusal("--policy", "best")
     config = tmp_path / "kvgate.toml"
     config.write_text('[policy]\nname = "mine"\n[policies.mine]\nscorers = { best = 1 }\n')
@@ -239,5 +239,5 @@ async def test_unknown_names_are_refused_with_those_that_there_are(tmp_path: Pat
     assert "own.py: cannot be read" in await refusal("--policy-file", str(tmp_path / "own.py"))
 
 
-def _num_told(log: list[str], words: str) -> int:
+def _num_logged(log: list[str], words: str) -> int:
     return sum(words in line for line in log)

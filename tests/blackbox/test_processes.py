@@ -1,4 +1,4 @@
-"""Several processes behind one port: one load, one admin API, and one that dies is replaced."""
+"""Several processes behind one port: one load, one admin API, and dead processes are replaced."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ TWO = ("--processes", "2")
 
 
 def pids(gateway: Gateway) -> dict[int, int]:
-    """The processes by their number, as the log has them; the last of each number."""
+    """Processes by number, from the log; the last of each number."""
     ready = (re.search(r"process (\d+) \(pid (\d+)\) is ready", line) for line in gateway.log)
     return {int(found[1]): int(found[2]) for found in ready if found}
 
@@ -46,7 +46,7 @@ def is_running(pid: int) -> bool:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
-    return state not in "ZX"  # ended, whether somebody has asked for its exit code or not
+    return state not in "ZX"  # ended, even if its exit code was not read
 
 
 @contextlib.asynccontextmanager
@@ -66,12 +66,12 @@ async def running_with_deaths(*flags: str) -> AsyncIterator[Bench]:
 
 
 async def on_each(bench: Bench, num: int = 2) -> list[Client]:
-    """Connections that are on different processes: each is handed to the one with the fewest."""
+    """Connections at different processes: each new one goes to the process with the fewest."""
     return [await bench.client() for _ in range(num)]
 
 
 class Streams:
-    """A worker's script: streams that end when the test says so."""
+    """Script of a worker with streams that end when the test says so."""
 
     def __init__(self) -> None:
         self.may_end = asyncio.Event()
@@ -135,7 +135,7 @@ async def test_a_burst_of_equal_prompts_spreads_over_the_workers(flags: tuple[st
         await bench.nothing_in_flight()
 
 
-async def test_a_process_that_is_killed_takes_its_own_requests_only_and_is_replaced() -> None:
+async def test_a_killed_process_loses_its_own_requests_only_and_is_replaced() -> None:
     async with running_with_deaths(*TWO) as bench:
         script = Streams()
         worker = await bench.worker(script=script)
@@ -155,7 +155,7 @@ async def test_a_process_that_is_killed_takes_its_own_requests_only_and_is_repla
         ends = [await _ends_well(client) for client in clients]
         assert Counter(ends) == {True: 3, False: 3}
         worker.script = answer_ok
-        for client in await on_each(bench, 4):  # the new one knows the worker that joined at run time
+        for client in await on_each(bench, 4):  # the new process knows the worker that joined at run time
             assert (await client.ask(post(completion()))).status == 200
         shares = [n for name, n in (await gateway.metrics()).items() if "process_responses_total" in name]
         assert len(shares) == 2 and all(shares)
@@ -169,7 +169,7 @@ async def _ends_well(client: Client) -> bool:
     return True
 
 
-async def test_totals_never_go_down_when_a_process_dies() -> None:
+async def test_totals_never_decrease_when_a_process_dies() -> None:
     async with running_with_deaths(*TWO) as bench:
         await bench.worker()
         for client in await on_each(bench, 2):
@@ -186,7 +186,7 @@ async def test_totals_never_go_down_when_a_process_dies() -> None:
         assert await bench.gateway.total("kvgate_responses_total") == 3
 
 
-async def test_a_process_that_is_asked_to_stop_finishes_and_is_replaced() -> None:
+async def test_a_process_asked_to_stop_finishes_and_is_replaced() -> None:
     async with running(*TWO) as bench:
         script = Streams()
         await bench.worker(script=script)
@@ -207,7 +207,7 @@ async def test_a_process_that_is_asked_to_stop_finishes_and_is_replaced() -> Non
         await bench.gateway.logged(rf"process 0 \(pid {before[0]}\): stopped by a signal")
 
 
-async def test_workers_come_and_go_in_all_processes() -> None:
+async def test_workers_are_added_and_dropped_in_all_processes() -> None:
     async with running(*TWO) as bench:
         worker = await bench.worker()
         clients = await on_each(bench, 4)
@@ -222,7 +222,7 @@ async def test_workers_come_and_go_in_all_processes() -> None:
         assert (await bench.gateway.admin("DELETE", f"/admin/workers/{worker.id}")).status == 404
 
 
-async def test_one_that_is_replaced_does_not_bring_a_dropped_worker_back() -> None:
+async def test_a_replaced_process_does_not_bring_a_dropped_worker_back() -> None:
     one, two = await FakeWorker().start(), await FakeWorker().start()
     async with running_with_deaths(*TWO, "--worker", one.url + "/", "--worker", two.url) as bench:
         bench.workers += [one, two]
@@ -239,7 +239,7 @@ async def test_one_that_is_replaced_does_not_bring_a_dropped_worker_back() -> No
         assert [endpoint["url"] for endpoint in endpoints] == [two.url]
 
 
-async def test_a_drain_is_one_of_all_processes_and_of_those_that_start_later() -> None:
+async def test_a_drain_applies_to_all_processes_and_to_later_ones() -> None:
     one, two = await FakeWorker().start(), await FakeWorker().start()
     async with running_with_deaths(*TWO, "--worker", one.url, "--worker", two.url) as bench:
         bench.workers += [one, two]
@@ -280,7 +280,7 @@ async def test_a_stop_lets_requests_finish_in_all_processes() -> None:
         assert await bench.gateway.exited() == 0
 
 
-async def test_who_is_cut_at_the_end_of_a_drain_is_named_once() -> None:
+async def test_a_request_cut_at_the_end_of_a_drain_is_logged_once() -> None:
     async with running(*TWO, "--drain-timeout-s", "0.2") as bench:
         await bench.worker(script=hang)
         clients = await on_each(bench, 2)
@@ -294,7 +294,7 @@ async def test_who_is_cut_at_the_end_of_a_drain_is_named_once() -> None:
             assert len(named) == 1 and "WARNING" in named[0]
 
 
-async def test_processes_end_with_a_supervisor_that_is_killed() -> None:
+async def test_processes_end_with_a_killed_supervisor() -> None:
     gateway = await Gateway.start(*TWO)
     bench, script = Bench(gateway), Streams()
     worker = await bench.worker(script=script)
@@ -314,7 +314,7 @@ async def test_processes_end_with_a_supervisor_that_is_killed() -> None:
 @pytest.mark.parametrize(
     "arguments", [("--tokenizer", "/nowhere"), ("--worker", "http://user:secret@h"), ("--processes", "0")]
 )
-async def test_a_bad_configuration_is_told_once_and_ends_with_2(arguments: tuple[str, ...]) -> None:
+async def test_a_wrong_configuration_is_reported_once_and_ends_with_2(arguments: tuple[str, ...]) -> None:
     printed = await refusal(*TWO, *arguments)
     lines = [line for line in printed.splitlines() if line.startswith("kvgate: ")]
     assert len(lines) == 1, printed

@@ -1,4 +1,4 @@
-"""Responses that workers keep: each is found where it was made, by any gateway, and nowhere else."""
+"""Responses stored by workers: found at the worker that made them, by any gateway, and nowhere else."""
 
 import json
 from functools import partial
@@ -23,8 +23,8 @@ from tests.blackbox.harness import (
 RESPONSES = "/v1/responses"
 
 
-class Credentials:
-    """A worker that keeps responses, as vLLM with VLLM_ENABLE_RESPONSES_API_STORE does."""
+class StoringWorker:
+    """Worker that stores responses, as vLLM with VLLM_ENABLE_RESPONSES_API_STORE does."""
 
     def __init__(self) -> None:
         self.kept: list[str] = []
@@ -59,8 +59,8 @@ class Credentials:
         return json.dumps(fields, separators=(",", ":")).encode()
 
 
-async def keepers(bench: Bench, num: int = 3) -> tuple[list[Credentials], list[FakeWorker]]:
-    some = [Credentials() for _ in range(num)]
+async def keepers(bench: Bench, num: int = 3) -> tuple[list[StoringWorker], list[FakeWorker]]:
+    some = [StoringWorker() for _ in range(num)]
     return some, [await bench.worker(script=credentials.script) for credentials in some]
 
 
@@ -73,7 +73,7 @@ def own_of(given: str) -> str:
     return "resp_" + given[20:]
 
 
-async def test_each_is_found_where_it_was_made(bench: Bench) -> None:
+async def test_a_stored_response_is_found_at_its_worker(bench: Bench) -> None:
     some, workers = await keepers(bench)
     for _ in range(6):
         made = (await bench.ask(post(body(store=True), target=RESPONSES))).json
@@ -93,7 +93,7 @@ async def test_each_is_found_where_it_was_made(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_one_goes_on_where_the_one_before_is(bench: Bench, stream: bool) -> None:
+async def test_a_response_continues_at_the_worker_of_the_previous_one(bench: Bench, stream: bool) -> None:
     some, workers = await keepers(bench)
     made = (await bench.ask(post(body(), target=RESPONSES))).json
     at = next(i for i, credentials in enumerate(some) if own_of(made["id"]) in credentials.kept)
@@ -108,11 +108,11 @@ async def test_one_goes_on_where_the_one_before_is(bench: Bench, stream: bool) -
         assert own_of(next_["id"]) == some[at].kept[-1]
         if stream:
             assert json.loads(lines[0])["response"]["id"] == next_["id"]
-            assert json.loads(lines[1])["delta"] == some[at].kept[-1]  # what is said is left alone
+            assert json.loads(lines[1])["delta"] == some[at].kept[-1]  # generated text is unchanged
         made = next_
 
 
-async def test_what_the_worker_says_is_not_there_is_said_of_the_clients_id(bench: Bench) -> None:
+async def test_a_not_found_error_of_the_worker_names_the_id_of_the_client(bench: Bench) -> None:
     some, _ = await keepers(bench, 1)
     made = (await bench.ask(post(body(), target=RESPONSES))).json
     some[0].kept.clear()
@@ -125,7 +125,7 @@ async def test_what_the_worker_says_is_not_there_is_said_of_the_clients_id(bench
         assert answer.json["error"]["message"] == f"Response with id '{made['id']}' not found."
 
 
-async def test_unknown_ids_and_those_of_workers_that_left_are_not_found(bench: Bench) -> None:
+async def test_unknown_ids_and_those_of_dropped_workers_are_not_found(bench: Bench) -> None:
     _, workers = await keepers(bench, 2)
     made = (await bench.ask(post(body(), target=RESPONSES))).json["id"]
     left = next(worker for worker in workers if worker.calls)
@@ -143,12 +143,12 @@ async def test_unknown_ids_and_those_of_workers_that_left_are_not_found(bench: B
     assert sum(len(worker.calls) for worker in workers) == 1
 
 
-async def test_a_worker_that_is_down_is_waited_for_and_nobody_else_asked(bench: Bench) -> None:
+async def test_a_worker_that_is_down_is_waited_for_and_no_other_is_asked(bench: Bench) -> None:
     _, workers = await keepers(bench, 2)
     made = (await bench.ask(post(body(), target=RESPONSES))).json["id"]
     maker, other = sorted(workers, key=lambda worker: -len(worker.calls))
     await maker.die()
-    for _ in range(2):  # what fails, then what is known to be down
+    for _ in range(2):  # a failed request, then a worker known to be down
         answer = await bench.ask(request("GET", f"{RESPONSES}/{made}"))
         assert answer.status in (502, 503)
         assert answer.value(b"retry-after")
@@ -157,7 +157,7 @@ async def test_a_worker_that_is_down_is_waited_for_and_nobody_else_asked(bench: 
     await bench.gateway.join(maker)
 
 
-async def test_another_models_worker_is_not_asked(bench: Bench) -> None:
+async def test_the_worker_of_another_model_is_not_asked(bench: Bench) -> None:
     _, _ = await keepers(bench, 1)
     await bench.worker("other")
     made = (await bench.ask(post(body(), target=RESPONSES))).json["id"]
@@ -169,7 +169,7 @@ async def test_another_models_worker_is_not_asked(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("flags", [[], ["--processes", "2"]], ids=["another gateway", "two processes"])
-async def test_any_gateway_finds_it(bench: Bench, flags: list[str]) -> None:
+async def test_any_gateway_finds_a_stored_response(bench: Bench, flags: list[str]) -> None:
     some, workers = await keepers(bench, 3)
     made = (await bench.ask(post(body(), target=RESPONSES))).json["id"]
     named = [flag for worker in workers for flag in ("--worker", worker.url)]
@@ -181,7 +181,7 @@ async def test_any_gateway_finds_it(bench: Bench, flags: list[str]) -> None:
             assert (answer.status, answer.json["id"]) == (200, made)
 
 
-async def test_with_a_key_only_those_who_have_it_do(bench: Bench, tmp_path: Path) -> None:
+async def test_ids_with_a_key_are_found_with_that_key_only(bench: Bench, tmp_path: Path) -> None:
     _, workers = await keepers(bench, 1)
     made = (await bench.ask(post(body(), target=RESPONSES))).json["id"]
     key = tmp_path / "key"

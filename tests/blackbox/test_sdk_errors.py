@@ -1,4 +1,4 @@
-"""Our errors as the anthropic SDK raises them: its own class, its type, our message."""
+"""Our errors as the anthropic SDK raises them: its class and type, our message."""
 
 import json
 from collections.abc import AsyncIterator
@@ -48,7 +48,7 @@ async def keyed(tmp_path: Path) -> AsyncIterator[tuple[Bench, str]]:
         yield bench, key
 
 
-async def test_who_may_not(tmp_path: Path) -> None:
+async def test_authentication_and_permission_errors_are_raised(tmp_path: Path) -> None:
     async with keyed(tmp_path) as (bench, key):
         await bench.worker()
         error = await refused(bench)
@@ -57,7 +57,7 @@ async def test_who_may_not(tmp_path: Path) -> None:
         assert seen(error)[:2] == (anthropic.PermissionDeniedError, "permission_error")
 
 
-async def test_what_is_not_there_or_cannot_be(bench: Bench) -> None:
+async def test_not_found_and_invalid_request_errors_are_raised(bench: Bench) -> None:
     await bench.worker()
     error = await refused(bench, model="other")
     assert seen(error) == (anthropic.NotFoundError, "not_found_error", "model_not_found")
@@ -73,7 +73,9 @@ async def test_what_is_not_there_or_cannot_be(bench: Bench) -> None:
         assert caught.value.type == "not_found_error"
 
 
-async def test_nobody_there_and_nobody_who_answers(bench: Bench) -> None:
+async def test_an_overloaded_error_is_raised_without_a_worker_and_an_api_error_for_a_dead_one(
+    bench: Bench,
+) -> None:
     error = await refused(bench)
     assert seen(error) == (anthropic.ServiceUnavailableError, "overloaded_error", "no_worker")
     assert error.response.headers["retry-after"]
@@ -86,7 +88,7 @@ async def test_nobody_there_and_nobody_who_answers(bench: Bench) -> None:
     assert seen(error) == (anthropic.InternalServerError, "api_error", "worker_failed")
 
 
-async def test_one_that_is_late_and_one_that_is_too_large() -> None:
+async def test_timeout_and_request_too_large_errors_are_raised() -> None:
     flags = ("--first-byte-timeout-s", "0.2", "--max-body-bytes", "2000", "--base-path", "/llm")
     async with running(*flags) as bench:
         await bench.worker(script=hang)
@@ -101,7 +103,7 @@ async def test_one_that_is_late_and_one_that_is_too_large() -> None:
             assert body["error"]["type"] == "request_too_large" and body["request_id"]
 
 
-async def test_more_than_its_share(tmp_path: Path) -> None:
+async def test_a_rate_limit_error_is_raised(tmp_path: Path) -> None:
     file = tmp_path / "kvgate.toml"
     file.write_text('[tenants."*"]\nrequests_per_s = 0.01\nrequests_at_once = 1\n')
     async with running("--config", str(file)) as bench:
@@ -130,7 +132,7 @@ STARTED = {
 }
 
 
-async def test_a_stream_that_is_cut_raises_in_the_client(bench: Bench) -> None:
+async def test_a_cut_stream_raises_in_the_client(bench: Bench) -> None:
     data = b"event: message_start\ndata: " + json.dumps(STARTED).encode() + b"\n\n"
     cut = says(SSE_HEAD + chunked(data, b"event: content_bl", end=False), then_close=True)
     await bench.worker(script=cut)
@@ -149,7 +151,7 @@ async def test_a_stream_that_is_cut_raises_in_the_client(bench: Bench) -> None:
                 await helper.get_final_message()
 
 
-async def test_other_routes_keep_openais_form(bench: Bench) -> None:
+async def test_other_routes_keep_openais_format(bench: Bench) -> None:
     await bench.worker()
     url = f"http://127.0.0.1:{bench.gateway.port}/v1"
     async with openai.AsyncOpenAI(base_url=url, api_key="x", max_retries=0) as client:

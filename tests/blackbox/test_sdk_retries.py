@@ -21,7 +21,7 @@ def of_anthropic(bench: Bench) -> anthropic.AsyncAnthropic:
     return anthropic.AsyncAnthropic(base_url=url, api_key="x", max_retries=1)
 
 
-async def test_what_a_worker_lost_is_tried_again(bench: Bench) -> None:
+async def test_a_request_lost_by_a_worker_is_retried(bench: Bench) -> None:
     worker = await bench.worker(script=dies)
     async with of_openai(bench) as client:
         with pytest.raises(openai.APIStatusError) as lost:
@@ -35,7 +35,7 @@ async def test_what_a_worker_lost_is_tried_again(bench: Bench) -> None:
     assert len(worker.calls) == 4
 
 
-async def test_what_it_may_have_kept_is_not(bench: Bench) -> None:
+async def test_a_request_that_may_have_been_stored_is_not_retried(bench: Bench) -> None:
     worker = await bench.worker(script=dies)
     async with of_openai(bench) as client:
         with pytest.raises(openai.APIStatusError) as lost:
@@ -43,7 +43,7 @@ async def test_what_it_may_have_kept_is_not(bench: Bench) -> None:
     assert (lost.value.status_code, len(worker.calls)) == (502, 1)
 
 
-async def test_nor_what_would_fail_again(bench: Bench) -> None:
+async def test_a_request_that_would_fail_again_is_not_retried(bench: Bench) -> None:
     await bench.worker()
     before = await bench.gateway.total("kvgate_responses_total")
     async with of_openai(bench) as client:
@@ -56,7 +56,7 @@ async def test_nor_what_would_fail_again(bench: Bench) -> None:
     assert await bench.gateway.total("kvgate_responses_total") == before + 3
 
 
-async def test_a_worker_that_is_not_there_yet_is_waited_for(bench: Bench) -> None:
+async def test_a_request_without_a_worker_is_retried(bench: Bench) -> None:
     before = await bench.gateway.total("kvgate_responses_total")
     async with of_anthropic(bench) as claude:
         with pytest.raises(anthropic.APIStatusError) as lost:

@@ -56,7 +56,7 @@ async def sglang(bench: Bench, *models: Any, version: str | None = "0.5.23", **i
 
 
 def asked(worker: SglangFake) -> list[Any]:
-    """The model of each request that came, and its other fields' names."""
+    """Model of each received request, and its other fields' names."""
     bodies = [json.loads(call.body) for call in worker.calls]
     return [(body.pop("model", None), sorted(body)) for body in bodies]
 
@@ -95,7 +95,7 @@ async def test_no_route_reaches_the_base_by_an_adapter_s_name(bench: Bench) -> N
     assert (answer.status, json.loads(worker.calls[0].body)["lora_path"]) == (200, "ad1")
 
 
-async def test_what_ends_the_engine_does_not_reach_it(bench: Bench) -> None:
+async def test_an_adapter_that_would_end_the_engine_is_rejected(bench: Bench) -> None:
     worker = await sglang(bench, ADAPTER)
     for given in (["ad1"], [None], 7):
         answer = await bench.ask(
@@ -120,7 +120,7 @@ async def test_each_engine_gets_its_own_name(bench: Bench) -> None:
     assert {call.target for call in worker.calls} <= {b"/v1/completions"}
 
 
-async def test_an_adapter_that_comes_later(bench: Bench) -> None:
+async def test_an_adapter_loaded_later_is_used(bench: Bench) -> None:
     worker = await sglang(bench)
     assert (await bench.ask(post(completion(model="ad1")))).status == 404, "an unknown name"
     worker.models = ("m", ADAPTER)
@@ -138,7 +138,9 @@ def salted(tmp_path: Path) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("version", ["0.5.10", "0.5.10.post1", None, "0.0.0.dev1+g123"])
-async def test_tenants_go_to_no_sglang_that_drops_salts(salted: tuple[str, ...], version: str | None) -> None:
+async def test_tenants_are_not_sent_to_an_sglang_that_ignores_salts(
+    salted: tuple[str, ...], version: str | None
+) -> None:
     async with running(*salted) as bench:
         worker = await sglang(bench, version=version)
         answer = await bench.ask(post(completion()))
@@ -160,7 +162,7 @@ async def test_tenants_go_to_no_sglang_that_drops_salts(salted: tuple[str, ...],
         assert b'"cache_salt":"' in newer.calls[0].body
 
 
-async def test_an_upgrade_is_seen(salted: tuple[str, ...]) -> None:
+async def test_an_upgraded_engine_is_recognized(salted: tuple[str, ...]) -> None:
     async with running(*salted, "--probe-interval-s", "0.1") as bench:
         worker = await sglang(bench, version="0.5.10")
         assert (await bench.ask(post(completion()))).status == 501
@@ -179,14 +181,14 @@ async def test_an_upgrade_is_seen(salted: tuple[str, ...]) -> None:
         await until(is_used, "the new version is used")
 
 
-async def test_without_salts_an_old_one_is_used(bench: Bench) -> None:
+async def test_without_salts_an_old_version_is_used(bench: Bench) -> None:
     worker = await sglang(bench, version="0.5.10")
     assert (await bench.ask(post(completion()))).status == 200
     assert len(worker.calls) == 1
 
 
-async def test_engines_without_the_field(salted: tuple[str, ...]) -> None:
-    """llama.cpp, Ollama, MLX and their like have no salts at all."""
+async def test_engines_without_salts_are_not_used_for_tenants(salted: tuple[str, ...]) -> None:
+    """llama.cpp, Ollama, MLX and others have no salts at all."""
     async with running(*salted, "--engine", "openai") as bench:
         worker = await bench.worker("m")
         assert (await bench.ask(post(completion()))).status == 501
@@ -194,7 +196,7 @@ async def test_engines_without_the_field(salted: tuple[str, ...]) -> None:
         assert not worker.calls
 
 
-async def test_pairs_of_sglang(salted: tuple[str, ...]) -> None:
+async def test_pairs_of_old_sglang_are_not_used_for_tenants(salted: tuple[str, ...]) -> None:
     async with running(*salted) as bench:
         workers = [
             await sglang(bench, ADAPTER, version="0.5.10", disaggregation_mode=mode)
@@ -206,7 +208,7 @@ async def test_pairs_of_sglang(salted: tuple[str, ...]) -> None:
 
 
 async def checked(*flags: str) -> tuple[int | None, str]:
-    """The exit code of `kvgate check`, and what it prints."""
+    """Exit code of `kvgate check`, and its output."""
     process = await asyncio.create_subprocess_exec(
         *GATEWAY, "check", *flags, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
@@ -215,7 +217,7 @@ async def checked(*flags: str) -> tuple[int | None, str]:
     return process.returncode, printed.decode()
 
 
-async def test_check_names_it(salted: tuple[str, ...]) -> None:
+async def test_check_names_the_limit(salted: tuple[str, ...]) -> None:
     worker = SglangFake(("m", ADAPTER))
     worker.version = "0.5.10"
     await worker.start()

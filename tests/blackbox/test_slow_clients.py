@@ -1,4 +1,6 @@
-"""Clients that drip, and clients that leave half-way: nothing is held for them, and nothing is logged."""
+"""Clients that drip, and clients that disconnect half-way: no memory is held for them, and no error
+logged.
+"""
 
 import asyncio
 import contextlib
@@ -40,7 +42,7 @@ DRIPS = {
 }
 
 
-async def test_what_drips_is_ended() -> None:
+async def test_dripping_clients_are_cut() -> None:
     """Each drop comes long before the limit between two of them."""
     async with running(*LIMITS) as bench:
         worker = await bench.worker()
@@ -78,7 +80,7 @@ async def test_a_client_that_drips_empty_lines_is_closed() -> None:
             dripping.cancel()
 
 
-# leaving -----------------------------------------------------------------------------------------
+# disconnects -------------------------------------------------------------------------------------
 
 
 def log_of(bench: Bench) -> list[str]:
@@ -113,7 +115,9 @@ LEAVINGS = ["closes", "resets", "half-closes"]
     ],
     ids=["nothing", "empty line", "line", "head", "body", "100", "chunk", "trailer"],
 )
-async def test_leaving_before_the_request_is_whole(bench: Bench, how: str, begun: bytes) -> None:
+async def test_a_client_may_disconnect_before_its_request_is_whole(
+    bench: Bench, how: str, begun: bytes
+) -> None:
     worker = await bench.worker()
     logged = log_of(bench)
     client = await bench.client()
@@ -126,7 +130,7 @@ async def test_leaving_before_the_request_is_whole(bench: Bench, how: str, begun
 
 
 @pytest.mark.parametrize("how", LEAVINGS)
-async def test_leaving_while_the_worker_computes(bench: Bench, how: str) -> None:
+async def test_a_client_may_disconnect_while_the_worker_computes(bench: Bench, how: str) -> None:
     worker = await bench.worker(script=hang)
     logged = log_of(bench)
     client = await bench.client()
@@ -156,15 +160,15 @@ class SlowToTokenize(FakeWorker):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def patient() -> AsyncIterator[Gateway]:
-    """Worker that would wait for ever."""
+    """Gateway that would wait for the tokenizer for ever."""
     waits = ("KVGATE_TOKENIZER_TIMEOUT_S=600", "--connect-timeout-s", "600", "--no-tokenizer-probe")
     async with lasting(*waits, "--probe-interval-s", "60", "--probe-timeout-s", "30") as gateway:
         yield gateway
 
 
 @pytest.mark.parametrize("how", LEAVINGS)
-async def test_leaving_while_the_prompt_is_tokenized(patient: Gateway, how: str) -> None:
-    """Requests of clients that left are not sent to the worker."""
+async def test_a_client_may_disconnect_while_its_prompt_is_tokenized(patient: Gateway, how: str) -> None:
+    """Requests of disconnected clients are not sent to the worker."""
     async with visiting(patient) as bench:
         has_left = await leaving(bench)
         worker = SlowToTokenize()
@@ -184,7 +188,7 @@ async def test_leaving_while_the_prompt_is_tokenized(patient: Gateway, how: str)
 
 
 @pytest.mark.parametrize("how", LEAVINGS)
-async def test_leaving_while_we_connect(patient: Gateway, how: str) -> None:
+async def test_a_client_may_disconnect_while_the_gateway_connects(patient: Gateway, how: str) -> None:
     async with visiting(patient) as bench:
         has_left = await leaving(bench)
         dark = await bench.worker()
@@ -204,7 +208,7 @@ async def test_leaving_while_we_connect(patient: Gateway, how: str) -> None:
 
 
 async def leaving(bench: Bench) -> Callable[[], Awaitable[bool]]:
-    """Asks whether one client more has left than now."""
+    """Wait until one more client has disconnected than now."""
     name = "kvgate_client_disconnects_total"
     before = await bench.gateway.total(name)
 
@@ -218,8 +222,8 @@ async def _is_in_flight(bench: Bench) -> bool:
     return await bench.gateway.total("kvgate_worker_requests_in_flight") == 1
 
 
-async def test_a_refused_client_that_goes_on_sending_is_answered(bench: Bench) -> None:
-    """Client that must not lose the response to a reset while it still sends."""
+async def test_a_rejected_client_that_goes_on_sending_gets_its_answer(bench: Bench) -> None:
+    """A reset while it still sends must not cost the client the response."""
     client = await bench.client()
     await client.send(post(b"x" * 100_000, (b"Content-Length", b"99999999999")))
     with contextlib.suppress(ConnectionError, Cut):

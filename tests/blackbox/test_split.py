@@ -1,5 +1,6 @@
-"""Prefill and decode workers as processes of their own, and the gateway as it is installed: whichever process
-is killed, no request is lost while a decode worker is left."""
+"""Prefill and decode workers as processes, and the installed gateway: whichever process is killed, no
+request is lost while a decode worker is left.
+"""
 
 import asyncio
 import json
@@ -82,7 +83,9 @@ def _session() -> aiohttp.ClientSession:
 
 @contextmanager
 def split_fleet(*flags: str, sims: Sequence[str] = (), first: Sequence[str] = ()) -> Iterator[Fleet]:
-    """`sims` are options of the split workers, `first` more of the first prefill worker."""
+    """Fleet of processes; `sims` are options of the disaggregated workers, `first` more of the first
+    prefill worker.
+    """
     with ExitStack() as stack:
 
         def sim(*more: str) -> Process:
@@ -108,7 +111,7 @@ async def are_right(fleet: Fleet, reported: Any) -> None:
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-async def test_prefill_processes_that_are_killed_lose_no_request(processes: str) -> None:
+async def test_killed_prefill_processes_lose_no_request(processes: str) -> None:
     with split_fleet("--processes", processes) as fleet:
         await fleet.are_up()
         requests = asyncio.gather(*map(fleet.ask, range(NUM_REQUESTS)))
@@ -120,7 +123,7 @@ async def test_prefill_processes_that_are_killed_lose_no_request(processes: str)
         await fleet.all_end()
 
 
-async def test_a_decode_process_that_is_killed_loses_only_what_it_had_begun(
+async def test_a_killed_decode_process_loses_only_requests_that_it_had_begun(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("KVGATE_RETRY_SHARE", "1")
@@ -152,7 +155,7 @@ FAULTS: dict[str, tuple[dict[str, Any], Sequence[str], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_prefill_worker_that_is_up_and_wrong_is_not_seen(fault: str) -> None:
+async def test_a_prefill_worker_with_wrong_answers_is_not_noticed_by_clients(fault: str) -> None:
     faults, sims, metric = FAULTS[fault]
     engine = ("--engine", "sglang", "--events", "off") if sims else ()
     first = ("--faults", json.dumps(faults))

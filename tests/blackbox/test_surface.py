@@ -1,4 +1,4 @@
-"""The OpenAI surface: what goes to which worker, and that it arrives as it was sent."""
+"""The OpenAI surface: each request reaches its worker, unchanged."""
 
 import json
 
@@ -26,7 +26,9 @@ MESSAGES = [{"role": "user", "content": "hi"}]
     "prompt", ["one text", ["two", "texts"], [1, 2, 3], [[1, 2, 3], [4, 5]]], ids=lambda p: json.dumps(p)
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_completions_in_all_prompt_forms(bench: Bench, prompt: object, stream: bool) -> None:
+async def test_completions_in_all_prompt_forms_are_forwarded(
+    bench: Bench, prompt: object, stream: bool
+) -> None:
     sent = [event("a"), event("b"), DONE]
     reply = SSE_HEAD + chunked(*sent) if stream else wire(200, b'{"choices":[]}')
 
@@ -78,7 +80,7 @@ async def test_bodies_and_answers_pass_byte_for_byte(bench: Bench, route: str) -
 
 
 @pytest.mark.parametrize("route", ROUTES)
-async def test_a_model_goes_to_its_worker(bench: Bench, route: str) -> None:
+async def test_a_model_is_routed_to_its_worker(bench: Bench, route: str) -> None:
     one, other = await bench.worker("m"), await bench.worker("other")
     client = await bench.client()
     for _ in range(3):
@@ -92,7 +94,7 @@ CONTROL = ["/reset_prefix_cache", "/sleep", "/wake_up", "/v1/load_lora_adapter",
 
 
 @pytest.mark.parametrize("path", CONTROL)
-async def test_what_changes_an_engine_is_refused(bench: Bench, path: str) -> None:
+async def test_routes_that_control_an_engine_are_rejected(bench: Bench, path: str) -> None:
     worker = await bench.worker()
     for method in ("GET", "POST"):
         answer = await bench.ask(request(method, path, completion() if method == "POST" else None))
@@ -108,7 +110,7 @@ FORM = (
 )
 
 
-async def test_forms_go_to_their_model_and_pass_unchanged(bench: Bench) -> None:
+async def test_forms_are_routed_by_model_and_pass_unchanged(bench: Bench) -> None:
     one, other = await bench.worker("m"), await bench.worker("other")
     kind = (b"Content-Type", b"multipart/form-data; boundary=b")
     for route in ("/v1/audio/transcriptions", "/v1/audio/translations"):
@@ -127,19 +129,19 @@ async def test_a_model_may_be_named_in_the_query(bench: Bench) -> None:
     assert "?model=NAME, of m, other" in missing.error["message"]
 
 
-async def test_a_fleet_of_one_model_needs_no_name(bench: Bench) -> None:
+async def test_a_fleet_of_one_model_needs_no_model_in_the_request(bench: Bench) -> None:
     worker = await bench.worker("m")
     assert (await bench.ask(post(b'{"text":"x"}', target="/generate"))).status == 200
     assert worker.calls[0].body == b'{"text":"x"}'
 
 
-async def test_the_query_passes(bench: Bench) -> None:
+async def test_the_query_is_forwarded(bench: Bench) -> None:
     worker = await bench.worker()
     assert (await bench.ask(post(completion(), target=COMPLETIONS + "?api-version=1&x=%20y"))).status == 200
     assert worker.calls[0].target == b"/v1/completions?api-version=1&x=%20y"
 
 
-async def test_models_is_the_union(bench: Bench) -> None:
+async def test_models_of_all_workers_are_listed(bench: Bench) -> None:
     weights, tuned = {"id": "m", "root": "/weights"}, {"id": "tuned", "root": "/tuned", "parent": "m"}
     await bench.worker(weights, "org/name", tuned)
     await bench.worker("m", {"id": "other", "max_model_len": 4096})
@@ -195,7 +197,7 @@ async def test_clients_cannot_steer_engines(bench: Bench, route: str, steering: 
     assert worker.calls[0].value(b"content-length") == b"%d" % len(worker.calls[0].body)
 
 
-async def test_an_engines_own_refusal_passes_unchanged(bench: Bench) -> None:
+async def test_an_error_of_the_engine_passes_unchanged(bench: Bench) -> None:
     reply = b'{"object":"error","message":"prompt is too long","type":"BadRequestError","code":400}'
     head = (b"Content-Type", b"application/json"), (b"X-Engine", b"1")
     worker = await bench.worker(script=lambda call: call.send(wire(400, reply, *head)))

@@ -1,4 +1,4 @@
-"""Clients that speak TLS, and those that should."""
+"""Clients with TLS, and clients without it at a TLS port."""
 
 import asyncio
 import ssl
@@ -55,11 +55,11 @@ async def bench(authority: Authority, secure: Gateway) -> AsyncIterator[Bench]:
         yield bench
 
 
-# what clients see ------------------------------------------------------------------------------
+# view of clients -------------------------------------------------------------------------------
 
 
-async def test_requests_bodies_and_streams(bench: Bench) -> None:
-    """Both ways more than any buffer, and a stream piece by piece on the same connection."""
+async def test_requests_large_bodies_and_streams_pass(bench: Bench) -> None:
+    """More bytes than any buffer both ways, and a stream piece by piece on the same connection."""
     may_go_on = asyncio.Event()
 
     async def script(call: Call) -> None:
@@ -84,7 +84,7 @@ async def test_requests_bodies_and_streams(bench: Bench) -> None:
     assert [(await client.answer()).body for _ in range(2)] == [completion("1"), completion("2")]
 
 
-async def test_a_refused_body_is_answered(bench: Bench) -> None:
+async def test_a_rejected_body_is_answered(bench: Bench) -> None:
     """Bytes that are still on their way do not take the answer from the client."""
     client = await bench.client()
     answer = await client.ask(request("POST", "/v1/completions", None, (b"Content-Length", b"99999999999")))
@@ -92,7 +92,7 @@ async def test_a_refused_body_is_answered(bench: Bench) -> None:
     await client.ends()
 
 
-async def test_a_client_that_reads_nothing_holds_up_its_worker_only(bench: Bench) -> None:
+async def test_a_client_that_reads_nothing_pauses_its_worker_only(bench: Bench) -> None:
     """Memory that the gateway keeps for a handshake is bounded."""
     num_sent = 0
 
@@ -116,7 +116,7 @@ async def test_a_client_that_reads_nothing_holds_up_its_worker_only(bench: Bench
         await call.gone.wait()
 
 
-async def test_a_client_that_leaves_stops_its_worker(bench: Bench) -> None:
+async def test_a_client_that_disconnects_stops_its_worker(bench: Bench) -> None:
     async def script(call: Call) -> None:
         await call.send(SSE_HEAD + chunked(event("a"), end=False))
         await call.gone.wait()
@@ -152,7 +152,7 @@ async def test_a_stop_lets_requests_finish(authority: Authority) -> None:
         assert await bench.gateway.exited() == 0
 
 
-# clients that do not speak it ------------------------------------------------------------------
+# clients without TLS ---------------------------------------------------------------------------
 
 
 Say = Callable[[bytes], Awaitable[bytes]]
@@ -166,7 +166,7 @@ async def hasty(authority: Authority) -> AsyncIterator[Gateway]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def plain(authority: Authority, hasty: Gateway) -> AsyncIterator[Say]:
-    """Connects, sends these bytes, and returns all that came until the gateway closed."""
+    """Connect, send these bytes, and return all bytes until the gateway closed."""
     opened: list[asyncio.StreamWriter] = []
     async with visiting(hasty, authority.context()) as bench:
 
@@ -184,15 +184,15 @@ async def plain(authority: Authority, hasty: Gateway) -> AsyncIterator[Say]:
         assert (await bench.ask(request("GET", "/health"))).status == 200
 
 
-async def test_plain_http_to_the_tls_port(plain: Say) -> None:
-    """Closed, with at most an alert: nothing that could pass for an answer."""
+async def test_plain_http_to_the_tls_port_is_closed(plain: Say) -> None:
+    """At most an alert is sent: nothing that could pass for an answer."""
     said = await plain(request("GET", "/health"))
     assert len(said) < 16
     assert b"HTTP" not in said
 
 
 def hello(authority: Authority) -> bytes:
-    """A client's first flight."""
+    """First flight of a client."""
     out = ssl.MemoryBIO()
     client = authority.context().wrap_bio(ssl.MemoryBIO(), out, server_hostname="localhost")
     with pytest.raises(ssl.SSLWantReadError):
@@ -200,16 +200,14 @@ def hello(authority: Authority) -> bytes:
     return out.read()
 
 
-async def test_a_handshake_that_is_not_begun_or_not_finished_ends_in_time(
-    authority: Authority, plain: Say
-) -> None:
-    """The last has been shown the gateway's certificate, and says nothing more."""
+async def test_an_unfinished_handshake_times_out(authority: Authority, plain: Say) -> None:
+    """The last client has received the gateway's certificate, and sends nothing more."""
     first = hello(authority)
     reported = await asyncio.gather(plain(b""), plain(first[: len(first) // 2]), plain(first))
     assert reported[:2] == [b"", b""] and len(reported[2]) > 500
 
 
-async def test_slow_handshakes_are_in_nobody_s_way(bench: Bench) -> None:
+async def test_slow_handshakes_delay_no_other_client(bench: Bench) -> None:
     await bench.worker()
     writers = [(await asyncio.open_connection("127.0.0.1", bench.gateway.port))[1] for _ in range(50)]
     for _ in range(5):
@@ -219,7 +217,7 @@ async def test_slow_handshakes_are_in_nobody_s_way(bench: Bench) -> None:
         await writer.wait_closed()
 
 
-# certificates that change ----------------------------------------------------------------------
+# changed certificates --------------------------------------------------------------------------
 
 
 async def shown(bench: Bench) -> str:
@@ -280,7 +278,7 @@ async def _shows(bench: Bench, pair: Pair) -> bool:
     return await shown(bench) == serial(pair.cert)
 
 
-async def test_a_broken_certificate_leaves_the_old_one(authority: Authority, tmp_path: Path) -> None:
+async def test_a_broken_certificate_keeps_the_old_one(authority: Authority, tmp_path: Path) -> None:
     pair, other = authority.issue(), authority.issue()
     before = serial(pair.cert)
     async with running(*flags(pair), tls=authority.context()) as bench:
@@ -296,7 +294,7 @@ async def test_a_broken_certificate_leaves_the_old_one(authority: Authority, tmp
 # the start -------------------------------------------------------------------------------------
 
 
-async def test_files_that_cannot_be_used(authority: Authority, tmp_path: Path) -> None:
+async def test_unusable_files_are_rejected(authority: Authority, tmp_path: Path) -> None:
     pair, other = authority.issue(), authority.issue()
     reported = await refusal("--tls-cert-file", str(tmp_path / "none.pem"))
     assert f"tls_cert_file: {tmp_path / 'none.pem'} cannot be read" in reported

@@ -1,4 +1,4 @@
-"""WebSockets through the gateway: what is agreed, bytes both ways, and every way to end."""
+"""WebSockets through the gateway: the upgrade, bytes both ways, and every end."""
 
 import asyncio
 import contextlib
@@ -63,7 +63,7 @@ async def all_closed(bench: Bench) -> None:
 
 
 def echoes(num_bytes: int) -> Script:
-    """Agrees, and sends that many bytes back."""
+    """Accept, and send that many bytes back."""
 
     async def script(call: Call) -> None:
         await call.send(AGREED)
@@ -84,7 +84,7 @@ async def agree(call: Call) -> None:
 
 @contextlib.asynccontextmanager
 async def real_worker(tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    """An engine with a WebSocket that answers each message with itself, and "bye" by closing; its URL."""
+    """URL of an engine with a WebSocket that echoes each message, and closes on "bye"."""
 
     async def realtime(call: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse(protocols=("realtime",), max_msg_size=0)
@@ -121,7 +121,7 @@ async def real_worker(tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
 
 
 async def converse(url: str, tls: ssl.SSLContext | None = None) -> None:
-    """Messages of all kinds and sizes with a real client; the worker's farewell arrives."""
+    """Send messages of all kinds and sizes with a real client; the worker's farewell arrives."""
     large = b"x" * (4 << 20)
     async with aiohttp.ClientSession(headers={"authorization": "Bearer k"}) as session:
         socket = await session.ws_connect(url, protocols=("realtime",), max_msg_size=0, ssl=tls or True)
@@ -140,7 +140,7 @@ async def converse(url: str, tls: ssl.SSLContext | None = None) -> None:
             assert (farewell.type, socket.close_code) == (aiohttp.WSMsgType.CLOSE, 4001)
 
 
-async def test_a_conversation_of_real_ends(bench: Bench) -> None:
+async def test_a_conversation_of_real_peers_passes(bench: Bench) -> None:
     async with real_worker() as url:
         await bench.gateway.admin("POST", "/admin/workers", b'{"url":"%b"}' % url.encode())
         await until(lambda: _is_ready(bench.gateway.port), "ready")
@@ -163,7 +163,7 @@ async def _is_ready(port: int, tls: ssl.SSLContext | None = None) -> bool:
     return answer.status == 200
 
 
-async def test_a_conversation_over_tls_on_both_sides(tmp_path: Path) -> None:
+async def test_a_conversation_over_tls_on_both_sides_passes(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.issue()
     flags = ("--tls-cert-file", pair.cert, "--tls-key-file", pair.key, "--worker-ca-file", authority.file)
@@ -180,7 +180,7 @@ async def test_a_conversation_over_tls_on_both_sides(tmp_path: Path) -> None:
 # heads -----------------------------------------------------------------------------------------
 
 
-async def test_what_crosses_and_what_does_not(bench: Bench) -> None:
+async def test_heads_of_an_upgrade_cross_filtered(bench: Bench) -> None:
     worker = await bench.worker(script=agree)
     client = await bench.client()
     await client.send(offer(REALTIME + "&a=%20b", (b"X-Request-Id", b"7"), (b"Keep-Alive", b"5")))
@@ -201,7 +201,7 @@ async def test_what_crosses_and_what_does_not(bench: Bench) -> None:
     assert call.body == b""
 
 
-async def test_the_decision_where_it_may_be_shown() -> None:
+async def test_the_decision_is_shown_where_enabled() -> None:
     async with running("--expose-headers") as bench:
         worker = await bench.worker(script=agree)
         client = await bench.client()
@@ -216,8 +216,8 @@ async def test_the_decision_where_it_may_be_shown() -> None:
 
 
 @pytest.mark.parametrize("num_early", [1, 5, 300_000])
-async def test_bytes_that_come_with_the_heads(bench: Bench, num_early: int) -> None:
-    """Both sides begin before they can have seen the other's agreement; more than is kept waits."""
+async def test_bytes_behind_the_heads_pass(bench: Bench, num_early: int) -> None:
+    """Both sides begin before they can have seen the other's acceptance; more than the buffer takes waits."""
     may_agree = asyncio.Event()
     early = bytes(range(256)) * (num_early // 256 + 1)
 
@@ -238,7 +238,7 @@ async def test_bytes_that_come_with_the_heads(bench: Bench, num_early: int) -> N
 
 
 @pytest.mark.parametrize("size", [1, 7])
-async def test_heads_in_small_pieces(bench: Bench, size: int) -> None:
+async def test_heads_may_arrive_in_small_pieces(bench: Bench, size: int) -> None:
     async def script(call: Call) -> None:
         for i in range(0, len(AGREED), size):
             await call.send(AGREED[i : i + size])
@@ -255,7 +255,7 @@ async def test_heads_in_small_pieces(bench: Bench, size: int) -> None:
     assert await client.exactly(3) == b"abc"
 
 
-async def test_requests_before_the_offer_are_answered_first(bench: Bench) -> None:
+async def test_requests_before_the_upgrade_are_answered_first(bench: Bench) -> None:
     async def script(call: Call) -> None:
         await (echoes(2) if call.method == b"GET" else says(wire(200, b"{}")))(call)
 
@@ -271,7 +271,7 @@ async def test_requests_before_the_offer_are_answered_first(bench: Bench) -> Non
 # routing ---------------------------------------------------------------------------------------
 
 
-async def test_it_is_load_like_any_other(bench: Bench) -> None:
+async def test_a_websocket_counts_as_load(bench: Bench) -> None:
     one, two = await bench.worker(script=agree), await bench.worker(script=agree)
     clients = [await opened(bench) for _ in range(4)]
     assert (len(one.calls), len(two.calls)) == (2, 2)
@@ -284,8 +284,8 @@ async def test_it_is_load_like_any_other(bench: Bench) -> None:
     await all_closed(bench)
 
 
-async def test_which_model(bench: Bench) -> None:
-    """The only one needs no name."""
+async def test_the_model_is_named_or_the_only_one(bench: Bench) -> None:
+    """The only model needs no name."""
     worker = await bench.worker(script=agree)
     for target in ("/v1/realtime", "/v1/realtime?model=", REALTIME):
         client = await bench.client()
@@ -300,14 +300,14 @@ async def test_which_model(bench: Bench) -> None:
     assert len(worker.calls) == 3
 
 
-async def test_nobody_is_up(bench: Bench) -> None:
+async def test_without_a_worker_the_upgrade_is_503(bench: Bench) -> None:
     assert (await bench.ask(offer())).status == 503
 
 
-async def test_a_worker_that_fails_before_it_agrees(bench: Bench) -> None:
+async def test_a_worker_that_fails_before_it_accepts_is_replaced(bench: Bench) -> None:
     bad = await bench.worker(script=says(b"", then_close=True))
     good = await bench.worker(script=echoes(1))
-    for i in range(50):  # which of them is asked first is chance
+    for i in range(50):  # the worker that is asked first is random
         client = await opened(bench)
         await client.send(b"a")
         assert await client.exactly(1) == b"a"
@@ -320,8 +320,8 @@ async def test_a_worker_that_fails_before_it_agrees(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 400, 403, 426])
-async def test_a_worker_that_does_not_agree(bench: Bench, status: int) -> None:
-    """Response to an upgrade that is the client's, and the last on this connection."""
+async def test_an_answer_of_a_worker_that_does_not_accept_is_passed_on(bench: Bench, status: int) -> None:
+    """The answer to the upgrade is the client's, and the last on this connection."""
     large = b"no" * 200_000
     await bench.worker(script=says(wire(status, large, (b"X-Why", b"because"))))
     client = await bench.client()
@@ -333,7 +333,7 @@ async def test_a_worker_that_does_not_agree(bench: Bench, status: int) -> None:
     await all_closed(bench)
 
 
-async def test_a_worker_that_never_answers_and_a_client_that_leaves(bench: Bench) -> None:
+async def test_a_client_that_leaves_a_silent_upgrade_ends_it(bench: Bench) -> None:
     worker = await bench.worker(script=hang)
     client = await bench.client()
     await client.send(offer() + b"x")
@@ -344,7 +344,7 @@ async def test_a_worker_that_never_answers_and_a_client_that_leaves(bench: Bench
     await all_closed(bench)
 
 
-# other offers ----------------------------------------------------------------------------------
+# other upgrades --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ async def test_a_worker_that_never_answers_and_a_client_that_leaves(bench: Bench
         request("CONNECT", "127.0.0.1:1"),
     ],
 )
-async def test_other_websockets_and_tunnels(bench: Bench, data: bytes) -> None:
+async def test_other_websockets_and_tunnels_are_rejected(bench: Bench, data: bytes) -> None:
     worker = await bench.worker()
     client = await bench.client()
     await client.send(data + b"\x81\x00")
@@ -370,7 +370,9 @@ async def test_other_websockets_and_tunnels(bench: Bench, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("headers", [(), OFFER[1:], OFFER[:1]])
-async def test_the_route_without_an_offer(bench: Bench, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+async def test_the_route_without_an_upgrade_is_rejected(
+    bench: Bench, headers: tuple[tuple[bytes, bytes], ...]
+) -> None:
     await bench.worker()
     client = await bench.client()
     answer = await client.ask(request("GET", REALTIME, None, *headers))
@@ -379,7 +381,7 @@ async def test_the_route_without_an_offer(bench: Bench, headers: tuple[tuple[byt
     assert (await client.ask(request("GET", "/health"))).status == 200
 
 
-async def test_a_head_that_is_too_large(bench: Bench) -> None:
+async def test_a_head_that_is_too_large_is_rejected(bench: Bench) -> None:
     answer = await bench.ask(offer(REALTIME, (b"X", b"x" * 70_000)))
     assert answer.status == 431
 
@@ -387,7 +389,7 @@ async def test_a_head_that_is_too_large(bench: Bench) -> None:
 # ends ------------------------------------------------------------------------------------------
 
 
-async def test_the_client_ends_it(bench: Bench) -> None:
+async def test_a_client_that_closes_ends_the_tunnel(bench: Bench) -> None:
     """Data sent last arrives."""
     worker = await bench.worker(script=agree)
     client = await opened(bench)
@@ -400,7 +402,7 @@ async def test_the_client_ends_it(bench: Bench) -> None:
     await all_closed(bench)
 
 
-async def test_the_client_is_torn_off(bench: Bench) -> None:
+async def test_a_client_that_resets_ends_the_tunnel(bench: Bench) -> None:
     worker = await bench.worker(script=agree)
     client = await opened(bench)
     client.reset()
@@ -409,7 +411,7 @@ async def test_the_client_is_torn_off(bench: Bench) -> None:
     await all_closed(bench)
 
 
-async def test_the_worker_ends_it(bench: Bench) -> None:
+async def test_a_worker_that_closes_ends_the_tunnel(bench: Bench) -> None:
     large = b"x" * 500_000
     await bench.worker(script=says(AGREED + large, then_close=True))
     client = await opened(bench)
@@ -418,7 +420,7 @@ async def test_the_worker_ends_it(bench: Bench) -> None:
     await all_closed(bench)
 
 
-async def test_the_worker_is_torn_off(bench: Bench) -> None:
+async def test_a_worker_that_resets_ends_the_tunnel(bench: Bench) -> None:
     async def script(call: Call) -> None:
         await call.send(AGREED)
         await call.beyond(1)
@@ -437,7 +439,7 @@ async def test_the_worker_is_torn_off(bench: Bench) -> None:
     assert (await bench.gateway.metrics())[name] == 1
 
 
-async def test_silence_ends_it() -> None:
+async def test_silence_ends_a_tunnel() -> None:
     async with running("--idle-timeout-s", "1") as bench:
         await bench.worker(script=agree)
         client = await opened(bench)
@@ -447,7 +449,7 @@ async def test_silence_ends_it() -> None:
         assert await bench.gateway.total("kvgate_worker_failed_requests_total") == 0
 
 
-async def test_a_stop_waits_for_it_and_then_cuts_and_names_it() -> None:
+async def test_a_stop_waits_for_a_tunnel_then_cuts_and_logs_it() -> None:
     async with running("--drain-timeout-s", "1") as bench:
         worker = await bench.worker(script=agree)
         client = await bench.client()
@@ -461,7 +463,7 @@ async def test_a_stop_waits_for_it_and_then_cuts_and_names_it() -> None:
             await (await worker.called()).gone.wait()
 
 
-async def test_a_stop_ends_with_the_last_of_them() -> None:
+async def test_a_stop_ends_with_the_last_tunnel() -> None:
     async with running("--drain-timeout-s", "600") as bench:
         await bench.worker(script=echoes(1))
         client = await opened(bench)
@@ -487,7 +489,7 @@ async def _refuses(port: int) -> bool:
 BLOCK, NUM_BLOCKS = b"x" * (1 << 20), 64
 
 
-async def test_a_client_that_reads_nothing_holds_up_the_worker(bench: Bench) -> None:
+async def test_a_client_that_reads_nothing_pauses_the_worker(bench: Bench) -> None:
     num_sent = 0
 
     async def script(call: Call) -> None:
@@ -508,7 +510,7 @@ async def test_a_client_that_reads_nothing_holds_up_the_worker(bench: Bench) -> 
         assert await client.exactly(len(BLOCK)) == BLOCK
 
 
-async def test_a_worker_that_reads_nothing_holds_up_the_client(bench: Bench) -> None:
+async def test_a_worker_that_reads_nothing_pauses_the_client(bench: Bench) -> None:
     may_read = asyncio.Event()
 
     async def script(call: Call) -> None:
@@ -554,20 +556,23 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0
 
 
 @pytest.mark.parametrize("cut", [3, 10, 18, 24, len(PREFACE)])
-async def test_a_client_that_begins_in_http_2_is_told_in_http_2(bench: Bench, cut: int) -> None:
+async def test_a_client_that_begins_in_http_2_is_answered_in_http_2(bench: Bench, cut: int) -> None:
     client = await bench.client()
     await client.send(PREFACE[:cut])
     await client.send(PREFACE[cut:] + b"\0" * 100)
     settings, goaway = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)), bytes((7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 13))
-    said = await client.exactly(9 + 17)
-    assert said[:9] == settings
-    assert said[12:] == goaway
-    assert await client.exactly(int.from_bytes(said[9:12], "big") - 8) == b"this gateway speaks HTTP/1.1 only"
+    received = await client.exactly(9 + 17)
+    assert received[:9] == settings
+    assert received[12:] == goaway
+    assert (
+        await client.exactly(int.from_bytes(received[9:12], "big") - 8)
+        == b"this gateway speaks HTTP/1.1 only"
+    )
     await client.ends()
 
 
-async def test_curl_understands_it(bench: Bench) -> None:
-    """Log line for a connection that the other end has given up, not a protocol error."""
+async def test_curl_understands_the_http_2_answer(bench: Bench) -> None:
+    """Curl logs a connection that the server gave up, not a protocol error."""
     url = f"http://127.0.0.1:{bench.gateway.port}/health"
     try:
         process = await asyncio.create_subprocess_exec(
@@ -578,5 +583,5 @@ async def test_curl_understands_it(bench: Bench) -> None:
     except FileNotFoundError:
         return
     async with asyncio.timeout(DEADLINE_S):
-        said, _ = await process.communicate()
-    assert b"GOAWAY, error=13" in said or process.returncode == 1, said  # 1: a curl without HTTP/2
+        received, _ = await process.communicate()
+    assert b"GOAWAY, error=13" in received or process.returncode == 1, received  # 1: a curl without HTTP/2

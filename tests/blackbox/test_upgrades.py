@@ -57,7 +57,7 @@ class Generations:
         return self.bench
 
     async def upgrade(self, *flags: str) -> Gateway:
-        """Returns the old one, when it has begun to leave."""
+        """Start the next gateway; returns the old one, when it has begun to leave."""
         old = self.now
         self.all.append(await Gateway.start(*self.flags, *flags))
         await old.logged(rf"process {self.now.process.pid} has taken over")
@@ -70,7 +70,7 @@ class Generations:
 async def generations(
     path: Path, *flags: str, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[Generations]:
-    """All have ended well at the end, and the last is stopped."""
+    """Generations that have all ended well at the end; the last is stopped."""
     upgrades = Generations(path, *flags, tls=tls)
     try:
         yield upgrades
@@ -85,7 +85,7 @@ async def generations(
 
 
 async def serve_all(call: Call) -> None:
-    """Streams end when the gateway asks for the end with a request of the same name."""
+    """Script with streams that end when the gateway asks for the end with a request of the same name."""
     if b'"stream":true' not in call.body.replace(b" ", b""):
         return await answer_ok(call)
     await call.send(SSE_HEAD + chunked(event("a"), end=False))
@@ -114,7 +114,7 @@ class Load:
         await asyncio.gather(*self._tasks)
 
     def failed(self) -> None:
-        """Raise what has gone wrong so far."""
+        """Raise the failures so far."""
         for task in self._tasks:
             if task.done():
                 task.result()
@@ -126,7 +126,7 @@ class Load:
             await client.close()
 
     async def kept(self) -> None:
-        """Reopens when the gateway has said that it closes, and never otherwise."""
+        """Reopen when the gateway has announced its close, and never otherwise."""
         while not self._is_over:
             client = await Client.open(self.port)
             while not self._is_over:
@@ -139,7 +139,7 @@ class Load:
             await client.close()
 
     async def pausing(self) -> None:
-        """Idle most of the time, so that it is idle when a gateway leaves."""
+        """Client that is idle most of the time, so that it is idle when a gateway leaves."""
         client = await Client.open(self.port)
         while not self._is_over:
             await asyncio.sleep(0.05)
@@ -159,7 +159,7 @@ class Load:
             await client.close()
 
     async def scraping(self) -> None:
-        """The admin port, on a connection that is kept as long as it may be."""
+        """Client of the admin port, on a connection that is kept as long as possible."""
         client = await Client.open(self.admin_port)
         while not self._is_over:
             answer = await client.ask(request("GET", "/metrics"))
@@ -175,7 +175,7 @@ class Load:
         self.num_answers += 1
 
 
-async def test_twenty_upgrades_under_load_lose_nothing(tmp_path: Path) -> None:
+async def test_twenty_upgrades_under_load_lose_no_request(tmp_path: Path) -> None:
     async with generations(tmp_path / "takeover") as upgrades:
         bench = await upgrades.begin()
         await bench.worker(script=serve_all)
@@ -216,7 +216,7 @@ async def _end(name: bytes, client: Client) -> None:
     await client.close()
 
 
-async def test_the_new_one_answers_while_the_old_one_finishes(tmp_path: Path) -> None:
+async def test_the_new_gateway_answers_while_the_old_one_finishes(tmp_path: Path) -> None:
     async with generations(tmp_path / "takeover") as upgrades:
         bench = await upgrades.begin()
         await bench.worker(script=serve_all)
@@ -228,7 +228,7 @@ async def test_the_new_one_answers_while_the_old_one_finishes(tmp_path: Path) ->
         await behind.head()
         old = await upgrades.upgrade()
         assert old.process.returncode is None
-        answer = await idle.ask(request("GET", "/ready"))  # in the old one, which others would call ready
+        answer = await idle.ask(request("GET", "/ready"))  # in the old gateway, which others would call ready
         assert (answer.status, answer.value(b"connection")) == (200, b"close")
         await idle.ends()
         assert (await bench.ask(post(completion()))).status == 200
@@ -237,7 +237,7 @@ async def test_the_new_one_answers_while_the_old_one_finishes(tmp_path: Path) ->
             ENDS.pop(name).set()
             assert [await client.event() for _ in range(3)] == [event("a"), event("b"), DONE]
             assert await client.piece() == b""
-        answer = await behind.answer()  # queued in the old one before it left
+        answer = await behind.answer()  # queued in the old gateway before it left
         assert (answer.status, answer.value(b"connection")) == (200, b"close")
         await behind.ends()
         assert (await streaming.ask(request("GET", "/health"))).value(b"connection") == b"close"
@@ -245,7 +245,7 @@ async def test_the_new_one_answers_while_the_old_one_finishes(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("flags", [(), ("--processes", "2")])
-async def test_one_that_does_not_start_leaves_the_running_one_as_it_was(
+async def test_a_gateway_that_fails_to_start_leaves_the_running_one_unchanged(
     tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
     async with generations(tmp_path / "takeover") as upgrades:
@@ -260,7 +260,9 @@ async def test_one_that_does_not_start_leaves_the_running_one_as_it_was(
 
 
 @pytest.mark.parametrize("flags", [(), ("--processes", "2")])
-async def test_what_is_not_finished_in_time_is_cut_and_named(tmp_path: Path, flags: tuple[str, ...]) -> None:
+async def test_requests_not_finished_in_time_are_cut_and_logged(
+    tmp_path: Path, flags: tuple[str, ...]
+) -> None:
     async with generations(tmp_path / "takeover") as upgrades:
         bench = await upgrades.begin(*flags, "KVGATE_TAKEOVER_DRAIN_S=0.3")
         worker = await bench.worker(script=hang)
@@ -274,7 +276,7 @@ async def test_what_is_not_finished_in_time_is_cut_and_named(tmp_path: Path, fla
 
 
 @pytest.mark.parametrize("flags", [(), ("--processes", "2")])
-async def test_one_that_leaves_can_be_stopped(tmp_path: Path, flags: tuple[str, ...]) -> None:
+async def test_a_leaving_gateway_can_be_stopped(tmp_path: Path, flags: tuple[str, ...]) -> None:
     async with generations(tmp_path / "takeover") as upgrades:
         bench = await upgrades.begin(*flags, "--drain-timeout-s", "0.1")
         await bench.worker(script=serve_all)
@@ -286,7 +288,7 @@ async def test_one_that_leaves_can_be_stopped(tmp_path: Path, flags: tuple[str, 
         assert await old.exited() == 0
 
 
-async def test_the_takeover_socket_is_for_its_user_only_and_goes_with_the_last(tmp_path: Path) -> None:
+async def test_the_takeover_socket_is_private_and_removed_with_the_last_gateway(tmp_path: Path) -> None:
     path = tmp_path / "takeover"
     async with generations(path) as upgrades:
         await upgrades.begin()
@@ -296,7 +298,7 @@ async def test_the_takeover_socket_is_for_its_user_only_and_goes_with_the_last(t
     assert not path.exists()
 
 
-async def test_the_socket_of_one_that_was_killed_is_in_nobodys_way(tmp_path: Path) -> None:
+async def test_the_socket_of_a_killed_gateway_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "takeover"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
@@ -305,7 +307,7 @@ async def test_the_socket_of_one_that_was_killed_is_in_nobodys_way(tmp_path: Pat
         await upgrades.upgrade()
 
 
-async def test_what_is_at_the_path_and_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+async def test_a_file_at_the_socket_path_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "takeover"
     path.write_text("mine")
     with pytest.raises(AssertionError, match="is not a socket"):
@@ -313,7 +315,7 @@ async def test_what_is_at_the_path_and_is_no_socket_is_left_alone(tmp_path: Path
     assert path.read_text() == "mine"
 
 
-async def test_another_port_is_bound_anew(tmp_path: Path) -> None:
+async def test_another_port_is_bound(tmp_path: Path) -> None:
     async with generations(tmp_path / "takeover") as upgrades:
         bench = await upgrades.begin()
         old = upgrades.now
@@ -326,10 +328,10 @@ async def test_another_port_is_bound_anew(tmp_path: Path) -> None:
             await Client.open(old.port)
 
 
-async def test_two_cannot_take_over_at_once(tmp_path: Path) -> None:
+async def test_two_gateways_cannot_take_over_at_once(tmp_path: Path) -> None:
     async with generations(tmp_path / "takeover") as upgrades:
         await upgrades.begin()
-        listening = socket.create_server(("127.0.0.1", 0))  # accepts, and answers nothing
+        listening = socket.create_server(("127.0.0.1", 0))  # accepts, and sends no answer
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         first = asyncio.get_running_loop().create_task(
             Gateway.start(*upgrades.flags, "--worker", url, "--probe-timeout-s", "3")

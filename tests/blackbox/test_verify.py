@@ -1,4 +1,4 @@
-"""`--usage-injection`: streams are asked for usage, and their clients see nothing of it."""
+"""`--usage-injection`: usage is requested on streams, and their clients see nothing of it."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ ASKED = BEGUN + chunk([piece("b", "stop")]) + chunk([], usage=USAGE, **STAMP) + 
 
 
 class Vllm:
-    """Streams as vLLM does, in pieces that have nothing to do with events."""
+    """Streams as vLLM does, in pieces unrelated to events."""
 
     def __init__(self, seed: int = 0) -> None:
         self.rng = random.Random(seed)
@@ -72,9 +72,7 @@ def streamed(path: str, **more: Any) -> bytes:
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-async def test_the_client_of_a_stream_that_was_asked_sees_what_it_would_have_seen(
-    bench: Bench, path: str
-) -> None:
+async def test_the_client_of_an_injected_stream_sees_the_usual_stream(bench: Bench, path: str) -> None:
     vllm = Vllm()
     await bench.worker(script=vllm)
     before = await bench.gateway.total("kvgate_worker_reported_answers_total")
@@ -90,17 +88,19 @@ async def test_the_client_of_a_stream_that_was_asked_sees_what_it_would_have_see
         ({"stream_options": {"include_usage": True}}, ASKED),
         ({"stream_options": {"include_usage": False}}, PLAIN),
         ({"stream_options": None}, PLAIN),
-        ({"n": 2}, PLAIN),  # which of them has finished last is not known until it has
+        ({"n": 2}, PLAIN),  # it is unknown which choice finishes last
     ],
 )
-async def test_a_client_with_a_word_of_its_own_is_left_alone(bench: Bench, more: Any, body: bytes) -> None:
+async def test_a_client_with_its_own_stream_options_is_left_alone(
+    bench: Bench, more: Any, body: bytes
+) -> None:
     worker = await bench.worker(script=Vllm())
     asked = streamed(COMPLETIONS, **more)
     assert (await bench.ask(asked)).body == body
     assert asked.endswith(worker.calls[0].body)
 
 
-async def test_who_is_not_new_is_asked_for_a_sample(bench: Bench) -> None:
+async def test_a_known_worker_is_sampled(bench: Bench) -> None:
     vllm = Vllm()
     await bench.worker(script=vllm)
     client = await bench.client()
@@ -110,7 +110,7 @@ async def test_who_is_not_new_is_asked_for_a_sample(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("mode", "num_asked"), [("all", 40), ("off", 0)])
-async def test_all_and_off(mode: str, num_asked: int) -> None:
+async def test_injection_of_all_streams_or_none(mode: str, num_asked: int) -> None:
     async with running("--usage-injection", mode) as bench:
         vllm = Vllm()
         worker = await bench.worker(script=vllm)
@@ -121,14 +121,14 @@ async def test_all_and_off(mode: str, num_asked: int) -> None:
         assert {ASKS_USAGE in call.body for call in worker.calls} == {mode == "all"}
 
 
-async def test_an_unstreamed_request_is_passed_on_as_it_is(bench: Bench) -> None:
+async def test_an_unstreamed_request_is_forwarded_unchanged(bench: Bench) -> None:
     worker = await bench.worker()
     await bench.ask(post(completion(stream=False)))
     assert worker.calls[0].body == completion(stream=False)
 
 
-async def test_a_stream_that_dies_behind_its_finish_keeps_it(bench: Bench) -> None:
-    """The last chunk waits for the one behind it, which never comes."""
+async def test_a_stream_that_dies_after_its_finish_keeps_it(bench: Bench) -> None:
+    """The last chunk waits for the next one, which never comes."""
     last = chunk([piece("b", "stop")])
     may_die = asyncio.Event()
 
@@ -151,21 +151,21 @@ async def test_a_stream_that_dies_behind_its_finish_keeps_it(bench: Bench) -> No
     await until(lambda: any("cut" in line for line in bench.gateway.log), "the cut is logged")
 
 
-async def test_several_processes_answer_together() -> None:
-    """Each counts its own; the page has all of it, and a worker once."""
+async def test_several_processes_merge_their_verification() -> None:
+    """Counts are per process; the page has the sum, and each worker once."""
     async with running("--processes", "2") as bench:
         worker = await bench.worker(script=Vllm())
         for _ in range(12):
             assert (await bench.ask(streamed(COMPLETIONS))).body == PLAIN
-        (told,) = (await bench.gateway.admin("GET", "/admin/verify")).json["workers"]
-        assert told["worker"] == worker.id
-        assert told["prompts"]["counted"] == 12
-        assert told["prompt_tokens"] == "agree"
-        assert told["sent"]["sent_prompt_tokens"] == 36
+        (merged,) = (await bench.gateway.admin("GET", "/admin/verify")).json["workers"]
+        assert merged["worker"] == worker.id
+        assert merged["prompts"]["counted"] == 12
+        assert merged["prompt_tokens"] == "agree"
+        assert merged["sent"]["sent_prompt_tokens"] == 36
         assert (await bench.gateway.metrics())[f'kvgate_prompt_token_mismatch{{worker="{worker.id}"}}'] == 0
 
 
-async def test_a_worker_that_counts_other_tokens_is_named() -> None:
+async def test_a_worker_with_other_token_counts_is_named() -> None:
     async with running() as bench:
         worker = await bench.worker(script=Vllm())
         metric = f'kvgate_prompt_token_mismatch{{worker="{worker.id}"}}'
@@ -175,7 +175,7 @@ async def test_a_worker_that_counts_other_tokens_is_named() -> None:
             assert (await bench.ask(post(body))).body == PLAIN
         assert (await bench.gateway.metrics())[metric] == 1
         assert await bench.gateway.logged("prompt tokens differ from kvgate's")
-        (told,) = (await bench.gateway.admin("GET", "/admin/verify")).json["workers"]
-        difference = told["prompts"]["first_difference"]
+        (merged,) = (await bench.gateway.admin("GET", "/admin/verify")).json["workers"]
+        difference = merged["prompts"]["first_difference"]
         assert (difference["num_ours"], difference["num_engine"], difference["position"]) == (50, 3, None)
-        assert told["mispredictions"]["tokens_differ"] == sum(told["mispredictions"].values())
+        assert merged["mispredictions"]["tokens_differ"] == sum(merged["mispredictions"].values())

@@ -1,4 +1,4 @@
-"""Which modules of the running gateway are machine code: all that setup.py lists, or none."""
+"""Modules of the running gateway that are machine code: all that setup.py lists, or none."""
 
 import ast
 import asyncio
@@ -24,7 +24,7 @@ def listed() -> list[str]:
     raise AssertionError("setup.py names no modules")
 
 
-async def test_the_wheel_holds_each_listed_module_as_machine_code_and_a_checkout_none() -> None:
+async def test_a_wheel_has_each_listed_module_compiled_and_a_checkout_none() -> None:
     names = listed()
     python = await asyncio.create_subprocess_exec(GATEWAY[0], "-P", "-c", FORMS, stdin=PIPE, stdout=PIPE)
     out, _ = await python.communicate(json.dumps(names).encode())

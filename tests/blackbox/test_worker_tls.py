@@ -1,4 +1,4 @@
-"""Workers behind https and behind Unix sockets: who is trusted, what is said of the others."""
+"""Workers behind https and behind Unix sockets: trusted ones, and the errors of others."""
 
 import asyncio
 import contextlib
@@ -82,7 +82,9 @@ async def check(*flags: str) -> tuple[int | None, str]:
 
 
 @pytest.mark.parametrize("script", [echo, stream])
-async def test_a_worker_of_that_authority(bench: Bench, authority: Authority, script: Script) -> None:
+async def test_a_worker_of_the_trusted_authority_joins(
+    bench: Bench, authority: Authority, script: Script
+) -> None:
     """Probes, the prompt's tokens and the request itself; the connection is used again."""
     worker = await bench.worker(script=script, tls=authority.issue().context())
     tokenized, failed = 'kvgate_prompts_total{source="worker"}', "kvgate_prompt_tokenization_failures_total"
@@ -95,13 +97,13 @@ async def test_a_worker_of_that_authority(bench: Bench, authority: Authority, sc
     assert [await bench.gateway.total(name) for name in (tokenized, failed)] == [before[0] + 3, before[1]]
 
 
-async def test_large_bodies_both_ways(bench: Bench, authority: Authority) -> None:
+async def test_large_bodies_pass_both_ways(bench: Bench, authority: Authority) -> None:
     await bench.worker(script=echo, tls=authority.issue().context())
     large = completion("x" * (4 << 20))
     assert (await bench.ask(post(large))).body == large
 
 
-async def test_a_worker_that_asks_who_we_are(authority: Authority) -> None:
+async def test_a_worker_that_requires_a_client_certificate_gets_one(authority: Authority) -> None:
     ours = authority.issue("gateway")
     shown = ("--worker-cert-file", ours.cert, f"KVGATE_WORKER_CERT_KEY_FILE={ours.key}")
     async with running("--worker-ca-file", authority.file, *shown, *QUICK) as bench:
@@ -115,15 +117,15 @@ async def test_a_worker_that_asks_who_we_are(authority: Authority) -> None:
 
 
 async def reason(bench: Bench, worker: FakeWorker) -> str:
-    """Why it does not join, as an operator sees it."""
+    """Reason why it does not join, as an operator sees it."""
     bench.workers.append(worker)
     await bench.gateway.admin("POST", "/admin/workers", b'{"url":"%b"}' % worker.url.encode())
 
-    async def is_told() -> bool:
+    async def has_reason() -> bool:
         endpoint = await bench.gateway.endpoint(worker)
         return bool(endpoint and endpoint["last_error"])
 
-    await until(is_told, "a reason")
+    await until(has_reason, "a reason")
     endpoint = await bench.gateway.endpoint(worker)
     assert endpoint and endpoint["state"] == "joining"
     reported = str(endpoint["last_error"])
@@ -131,7 +133,9 @@ async def reason(bench: Bench, worker: FakeWorker) -> str:
     return reported.removeprefix(f"{worker.url}/health: ")
 
 
-async def test_why_a_worker_does_not_join(bench: Bench, authority: Authority, tmp_path: Path) -> None:
+async def test_a_worker_that_does_not_join_has_a_reason(
+    bench: Bench, authority: Authority, tmp_path: Path
+) -> None:
     stranger = await FakeWorker(tls=Authority(tmp_path).issue().context()).start()
     assert await reason(bench, stranger) == (
         "its certificate is not trusted: unable to get local issuer certificate; "
@@ -143,7 +147,7 @@ async def test_why_a_worker_does_not_join(bench: Bench, authority: Authority, tm
     assert "certificate is not valid for '127.0.0.1'" in await reason(bench, elsewhere)
 
 
-async def test_the_check_says_why(authority: Authority) -> None:
+async def test_check_names_the_reason(authority: Authority) -> None:
     worker = await FakeWorker(tls=authority.issue().context()).start()
     code, printed = await check("--worker", worker.url)
     assert code == 1
@@ -151,24 +155,24 @@ async def test_the_check_says_why(authority: Authority) -> None:
     await worker.die()
 
 
-async def turn(worker: FakeWorker, tls: ssl.SSLContext) -> None:
-    """The worker comes back with another certificate."""
+async def replace_certificate(worker: FakeWorker, tls: ssl.SSLContext) -> None:
+    """Stop the worker and start it with another certificate."""
     await worker.die()
     worker.tls = tls
     await worker.start()
 
 
 @pytest.mark.parametrize("is_expired", [True, False])
-async def test_one_that_is_not_trusted_any_more_costs_no_request(
+async def test_a_worker_no_longer_trusted_costs_no_request(
     authority: Authority, tmp_path: Path, is_expired: bool
 ) -> None:
-    """Nothing but a request finds out here: it is tried elsewhere, and the log says why."""
+    """Only the request finds out: it is retried elsewhere, and the log has the reason."""
     flags = ("--worker-ca-file", authority.file, "--probe-interval-s", "600", "--policy", "round_robin")
     async with running(*flags) as bench:
         good = await bench.worker(script=echo, tls=authority.issue().context())
         bad = await bench.worker(script=echo, tls=authority.issue().context())
         issuer = authority if is_expired else Authority(tmp_path)
-        await turn(bad, issuer.issue(is_expired=is_expired).context())
+        await replace_certificate(bad, issuer.issue(is_expired=is_expired).context())
         for i in range(4):
             assert (await bench.ask(post(completion([i])))).status == 200
         assert (len(good.calls), len(bad.calls)) == (4, 0)
@@ -179,11 +183,11 @@ async def test_one_that_is_not_trusted_any_more_costs_no_request(
         assert await bench.gateway.total("kvgate_worker_failed_requests_total") == 1
         assert not await bench.gateway.is_up(bad)
 
-        async def is_told() -> bool:
+        async def has_reason() -> bool:
             endpoint = await bench.gateway.endpoint(bad)
             return bool(endpoint and what in str(endpoint["last_error"]))
 
-        await until(is_told, "the reason")
+        await until(has_reason, "the reason")
 
 
 Greet = Callable[[socket.socket], None]
@@ -191,8 +195,10 @@ Greet = Callable[[socket.socket], None]
 
 @contextlib.asynccontextmanager
 async def greeting(bench: Bench, greet: Greet) -> AsyncIterator[str]:
-    """An https worker's URL behind which each connection gets `greet`, on blocking sockets; its TLS
-    sends its alerts where that of event loops only hangs up."""
+    """URL of an https worker behind which each connection gets `greet`.
+
+    Its sockets are blocking: its TLS sends alerts where that of event loops only hangs up.
+    """
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
 
@@ -218,7 +224,7 @@ async def greeting(bench: Bench, greet: Greet) -> AsyncIterator[str]:
         listening.close()
 
 
-async def test_a_worker_that_does_not_speak_tls(bench: Bench) -> None:
+async def test_a_worker_without_tls_has_a_reason(bench: Bench) -> None:
     def greet(connection: socket.socket) -> None:
         connection.recv(1 << 16)
         connection.sendall(wire(400))
@@ -228,7 +234,7 @@ async def test_a_worker_that_does_not_speak_tls(bench: Bench) -> None:
         await bench.gateway.logged(rf"waiting for worker {url}: {url}/health: {reported}$")
 
 
-async def test_a_worker_that_we_show_no_certificate(bench: Bench, authority: Authority) -> None:
+async def test_a_missing_client_certificate_has_a_reason(bench: Bench, authority: Authority) -> None:
     context = authority.issue().context(clients_of=authority)
 
     def greet(connection: socket.socket) -> None:
@@ -240,7 +246,7 @@ async def test_a_worker_that_we_show_no_certificate(bench: Bench, authority: Aut
         await bench.gateway.logged(rf"waiting for worker {url}: {url}/health: .*{reported}$")
 
 
-async def test_files_that_cannot_be_used(authority: Authority, tmp_path: Path) -> None:
+async def test_unusable_files_are_rejected(authority: Authority, tmp_path: Path) -> None:
     missing = str(tmp_path / "ca.pem")
     assert f"worker_ca_file: {missing} cannot be read" in await refusal("--worker-ca-file", missing)
     one, two = authority.issue(), authority.issue()
@@ -248,8 +254,8 @@ async def test_files_that_cannot_be_used(authority: Authority, tmp_path: Path) -
     assert f"worker_cert_key_file: {two.key} is not the key of {one.cert}" in reported
 
 
-async def test_a_new_authority_is_taken_up(authority: Authority, tmp_path: Path) -> None:
-    """An old and a new one side by side, as operators change them; then the new one alone."""
+async def test_a_new_authority_is_loaded(authority: Authority, tmp_path: Path) -> None:
+    """Old and new authority side by side, as operators change them; then the new one alone."""
     new, file = Authority(tmp_path / "new"), tmp_path / "ca.pem"
     file.write_bytes(Path(authority.file).read_bytes())
     async with running("--worker-ca-file", str(file), *QUICK) as bench:
@@ -258,7 +264,7 @@ async def test_a_new_authority_is_taken_up(authority: Authority, tmp_path: Path)
         await bench.gateway.logged("TLS to workers reloaded")
         await bench.worker("other", script=echo, tls=new.issue().context())
         assert (await bench.ask(post(completion(model="other")))).status == 200
-        await turn(before, authority.issue().context())
+        await replace_certificate(before, authority.issue().context())
         await until(lambda: _is_down(bench, before), "the old authority is not trusted any more")
 
 
@@ -269,7 +275,9 @@ async def _is_down(bench: Bench, worker: FakeWorker) -> bool:
 # Unix sockets ----------------------------------------------------------------------------------
 
 
-async def test_a_worker_behind_a_unix_socket(tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_a_worker_behind_a_unix_socket_serves_requests(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     directory = tmp_path_factory.mktemp("s")
     async with running("--worker-networks", str(directory), *QUICK) as bench:
         await _serves_behind_a_socket(bench, str(directory / "w"))
@@ -294,15 +302,11 @@ async def _serves_behind_a_socket(bench: Bench, path: str) -> None:
     assert (await bench.ask(post(completion()))).status == 200
 
 
-# one worker's own key and name -----------------------------------------------------------------------
+# key and name of one worker --------------------------------------------------------------------------
 
 
-async def test_a_worker_is_verified_by_the_name_that_is_said_of_it(
-    authority: Authority, tmp_path: Path
-) -> None:
-    """Worker with a certificate for a name and a URL with an address; the key is its own, not the
-    client's.
-    """
+async def test_a_worker_is_verified_by_its_configured_name(authority: Authority, tmp_path: Path) -> None:
+    """Worker with a certificate for a name and a URL with an address; it has its own key."""
     worker = await FakeWorker(tls=authority.issue("engine.internal").context()).start()
     (tmp_path / "key").write_text("sk-engine\n")
     file = tmp_path / "kvgate.toml"
@@ -320,7 +324,7 @@ async def test_a_worker_is_verified_by_the_name_that_is_said_of_it(
         assert {probe.value(b"authorization") for probe in worker.probes} == {b"Bearer sk-engine"}
 
 
-async def test_a_name_is_verified_by_each_of_its_addresses(authority: Authority) -> None:
+async def test_a_name_is_verified_at_each_of_its_addresses(authority: Authority) -> None:
     """`localhost` may have two, and one of them answers; its certificate is for the name only."""
     worker = await FakeWorker(tls=authority.issue("localhost").context()).start()
     port = worker.url.rpartition(":")[2]

@@ -1,4 +1,4 @@
-"""The contract of every engine adapter: whatever the bytes, a value or `DecodeError`."""
+"""Contract of every engine adapter: any bytes give a value or `DecodeError`."""
 
 import re
 from collections.abc import Callable
@@ -27,14 +27,14 @@ def decodes_or_refuses(decode: Callable[[], object]) -> object:
 
 @each_engine
 @given(frames)
-def test_frames_of_any_kind_are_decoded_or_refused(engine: Engine, frames: list[bytes]) -> None:
+def test_any_frames_are_decoded_or_rejected(engine: Engine, frames: list[bytes]) -> None:
     assert isinstance(decodes_or_refuses(lambda: engine.decode(frames)), EventBatch | None)
     assert isinstance(decodes_or_refuses(lambda: engine.decode_replay(frames)), EventBatch | None)
 
 
 @each_engine
 @given(st.binary())
-def test_bodies_of_any_kind_are_parsed_or_refused(engine: Engine, body: bytes) -> None:
+def test_any_body_is_parsed_or_rejected(engine: Engine, body: bytes) -> None:
     assert isinstance(decodes_or_refuses(lambda: engine.parse_models(body)), tuple | None)
     assert isinstance(decodes_or_refuses(lambda: engine.parse_event_sources(body)), tuple | None)
     assert isinstance(decodes_or_refuses(lambda: engine.parse_version(body)), str | None)
@@ -49,11 +49,11 @@ def test_a_page_without_metrics_has_no_ranks(engine: Engine, text: str) -> None:
 
 
 @each_engine
-def test_an_engine_that_does_not_answer_is_known_all_the_same(engine: Engine) -> None:
+def test_an_engine_is_recognized_by_name_without_an_answer(engine: Engine) -> None:
     assert isinstance(engine.parse_info(None), EngineInfo)
 
 
-def test_marks_tell_engines_apart_and_the_last_has_none() -> None:
+def test_marks_distinguish_engines_and_the_last_has_none() -> None:
     marks = [engine.marks for engine in ENGINES.values()]
     assert marks[-1] == EngineMarks()
     assert all(mark.owned_by and mark.metrics for mark in marks[:-1])
@@ -81,5 +81,5 @@ def test_paths_are_absolute(engine: Engine) -> None:
 
 
 @each_engine
-def test_a_replay_starts_where_it_is_asked_to(engine: Engine) -> None:
+def test_a_replay_starts_at_the_requested_number(engine: Engine) -> None:
     assert engine.replay_request(7) != engine.replay_request(8)

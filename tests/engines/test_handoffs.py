@@ -1,5 +1,6 @@
-"""The contract of every connector: bodies stay bodies, prefill does no more than the prompt, answers of any
-kind are read or refused."""
+"""Contract of every connector: valid bodies, a prefill of the prompt only, and any answer read or
+rejected.
+"""
 
 import json
 import re
@@ -71,7 +72,7 @@ def test_a_connector_is_named_in_the_help_and_in_the_guide(handoff: Handoff) -> 
 
 
 @each
-def test_what_makes_the_prompt_is_the_same_in_both_legs(handoff: Handoff) -> None:
+def test_prompt_fields_are_equal_in_both_legs(handoff: Handoff) -> None:
     body = json.dumps(CHAT).encode()
     to_prefill = of(handoff.to_prefill(body, pair()))
     handed = Handed(b'{"params": {"a": 1}, "tokens": null}', 100, 32)
@@ -83,13 +84,13 @@ def test_what_makes_the_prompt_is_the_same_in_both_legs(handoff: Handoff) -> Non
 
 
 @each
-def test_prefill_computes_the_prompt_and_no_more(handoff: Handoff) -> None:
+def test_prefill_computes_the_prompt_only(handoff: Handoff) -> None:
     asked = of(handoff.to_prefill(json.dumps(CHAT).encode(), pair()))
     if handoff.is_together:
-        return  # the very same body: it stops by itself
+        return  # the same body: the connector stops by itself
     assert asked["stream"] is False
     assert "stream_options" not in asked
-    if handoff.name != "context":  # it computes one token by itself
+    if handoff.name != "context":  # the connector computes one token by itself
         assert (asked["max_tokens"], asked["max_completion_tokens"]) == (1, 1)
         assert asked["tool_choice"] == "none"
         assert not {"min_tokens", "logprobs", "top_logprobs", "response_format"} & set(asked)
@@ -97,7 +98,7 @@ def test_prefill_computes_the_prompt_and_no_more(handoff: Handoff) -> None:
 
 @each
 @given(st.binary(max_size=60))
-def test_answers_of_any_kind_are_read_or_refused(handoff: Handoff, body: bytes) -> None:
+def test_any_answer_is_read_or_rejected(handoff: Handoff, body: bytes) -> None:
     try:
         assert isinstance(handoff.handed(body), Handed)
     except DecodeError as exc:
@@ -106,5 +107,5 @@ def test_answers_of_any_kind_are_read_or_refused(handoff: Handoff, body: bytes) 
 
 @each
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda some: st.lists(some, max_size=3) | st.dictionaries(st.sampled_from(["usage", "choices", "kv_transfer_params", "disaggregated_params", "finish_reason", "prompt_tokens"]), some, max_size=3)))  # fmt: skip  # noqa: E501
-def test_json_of_any_kind_is_read_or_refused(handoff: Handoff, value: Any) -> None:
-    test_answers_of_any_kind_are_read_or_refused.hypothesis.inner_test(handoff, json.dumps(value).encode())  # type: ignore[attr-defined]
+def test_any_json_is_read_or_rejected(handoff: Handoff, value: Any) -> None:
+    test_any_answer_is_read_or_rejected.hypothesis.inner_test(handoff, json.dumps(value).encode())  # type: ignore[attr-defined]

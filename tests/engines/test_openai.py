@@ -1,4 +1,4 @@
-"""Engines that are known by their OpenAI API only."""
+"""Engines known by their OpenAI API only."""
 
 import pytest
 
@@ -25,23 +25,25 @@ OPENAI = OpenAi()
         ("llamacpp:requests_processing 1", 1, None, None),
     ],
 )
-def test_load_of_several_engines(page: str, running: int, waiting: int | None, usage: float | None) -> None:
+def test_load_of_several_engines_is_read(
+    page: str, running: int, waiting: int | None, usage: float | None
+) -> None:
     assert OPENAI.parse_metrics(page) == {0: EngineMetrics(running, waiting, usage)}
 
 
-def test_models_may_say_little_of_themselves() -> None:
+def test_models_may_have_few_fields() -> None:
     body = b'{"object":"list","data":[{"id":"llama3:8b","object":"model","created":1,"owned_by":"library"}]}'
     assert OPENAI.parse_models(body) == (ModelInfo("llama3:8b"),)
     with pytest.raises(DecodeError, match="openai /v1/models: "):
         OPENAI.parse_models(b"<html>")
 
 
-def test_one_rank_without_events_in_blocks_that_are_ours() -> None:
+def test_an_openai_engine_has_one_rank_without_events() -> None:
     assert OPENAI.parse_info(None) == EngineInfo(ranks={0: EngineMetrics(block_size=BLOCK_SIZE)}, sources=())
     assert OPENAI.parse_event_sources(b"") == ()
 
 
-def test_events_are_refused_in_words() -> None:
+def test_events_are_rejected_with_the_reason() -> None:
     with pytest.raises(DecodeError, match="publishes no KV events"):
         OPENAI.decode([b"", b"\0" * 8, b"x"])
     with pytest.raises(DecodeError, match="publishes no KV events"):

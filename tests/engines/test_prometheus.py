@@ -1,4 +1,4 @@
-"""A few lines of a page of metrics, found without parsing the rest."""
+"""Lines of a metrics page, found without parsing the rest."""
 
 import pytest
 
@@ -14,7 +14,7 @@ a:x_total{r="0"} 8
 a:bare 2.5"""
 
 
-def test_samples_of_one_name() -> None:
+def test_samples_of_one_name_are_found() -> None:
     assert [(label(labels, "r"), value) for labels, value in series(PAGE, "a:x{")] == [
         ("0", 3.0),
         ("1", 10.0),
@@ -24,7 +24,7 @@ def test_samples_of_one_name() -> None:
     assert [value for _, value in series('a:x{r="1"} 4', "a:x{")] == [4.0]
 
 
-def test_labels_by_their_whole_name() -> None:
+def test_labels_are_found_by_their_whole_name() -> None:
     assert label('{rank="7",k="v"}', "rank") == "7"
     assert label('{dp_rank="7"}', "rank") is None
     assert label("", "rank") is None
@@ -33,11 +33,11 @@ def test_labels_by_their_whole_name() -> None:
 @pytest.mark.parametrize(
     ("text", "number"), [("12", 12), ("", None), (None, None), ("1.5", None), ("²", None)]
 )
-def test_integers(text: str | None, number: int | None) -> None:
+def test_integers_are_read(text: str | None, number: int | None) -> None:
     assert integer(text) == number
 
 
-def test_more_samples_than_any_engine_has_are_refused_by_name() -> None:
+def test_too_many_samples_are_rejected_by_name() -> None:
     page = 'm{engine="0"} 1\n' * (MAX_SAMPLES + 1)
     assert len(list(series(page[: -len('m{engine="0"} 1\n')], "m{"))) == MAX_SAMPLES
     with pytest.raises(ValueError, match="more than 4,096 samples of m"):

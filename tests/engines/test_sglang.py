@@ -1,4 +1,4 @@
-"""SGLang's wire format, against payloads that each release's own structs encoded."""
+"""Wire format of SGLang, against payloads that each release's own structs encoded."""
 
 import base64
 import json
@@ -64,7 +64,7 @@ def names(events: Sequence[KvEvent]) -> list[int | bytes]:
 
 
 @each_version
-def test_a_page_of_one_token_each_is_one_run(version: str) -> None:
+def test_pages_of_one_token_each_are_one_run(version: str) -> None:
     batch = batches(version)["forty pages of one token from the root"]
     (event,) = map(stored, batch.events)
     assert (batch.seq, batch.dp_rank, batch.ts) == (0, 0, 1795208255.0)
@@ -85,7 +85,7 @@ def test_a_split_node_is_removed_and_stored_again(version: str) -> None:
 
 
 @each_version
-def test_larger_pages_eviction_and_a_flush(version: str) -> None:
+def test_large_pages_are_stored_evicted_and_flushed(version: str) -> None:
     reported = batches(version)
     (pages,) = map(stored, reported["four pages of 16 from the root"].events)
     assert (pages.block_size, pages.tokens, len(pages.engine_hashes)) == (16, tokens((3000, 3064)), 4)
@@ -95,13 +95,13 @@ def test_larger_pages_eviction_and_a_flush(version: str) -> None:
 
 
 @each_version
-def test_pairs_of_tokens_are_their_first(version: str) -> None:
+def test_the_first_of_a_pair_of_tokens_counts(version: str) -> None:
     (event,) = map(stored, batches(version)["EAGLE: two pages of pairs"].events)
     assert (event.tokens, event.block_size) == (tokens((5000, 5032)), 16)
 
 
 @pytest.mark.parametrize("version", [v for v in sorted(GOLDEN) if release(v) >= (0, 5, 9)])
-def test_pages_in_host_memory(version: str) -> None:
+def test_pages_in_host_memory_are_offloaded(version: str) -> None:
     reported = batches(version)
     (event,) = map(stored, reported["two pages in host memory"].events)
     (pages,) = map(stored, reported["four pages of 16 from the root"].events)
@@ -109,7 +109,7 @@ def test_pages_in_host_memory(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", [v for v in sorted(GOLDEN) if release(v) >= (0, 5, 18)])
-def test_a_salt_is_in_the_first_page_of_all(version: str) -> None:
+def test_a_salt_is_in_the_first_page(version: str) -> None:
     reported = batches(version)
     (first,) = map(stored, reported["three pages of a salted prompt"].events)
     (child,) = map(stored, reported["their child"].events)
@@ -124,14 +124,14 @@ def test_an_adapter_is_in_each_page() -> None:
     assert event.extra_keys == [["adapter-a"], ["adapter-a"]]
 
 
-def test_an_adapter_and_a_salt() -> None:
+def test_an_adapter_and_a_salt_are_read_together() -> None:
     event = {"type": "BlockStored", "block_hashes": [1, 2], "parent_block_hash": None, "token_ids": [5, 6]}
     event |= {"block_size": 1, "lora_id": None, "lora_name": "a", "cache_salt": "s"}
     (decoded,) = decode(msgpack.encode([1.0, [event]])).events
     assert stored(decoded).extra_keys == [["a", "s"], ["a"]]
 
 
-def test_runs_are_joined_where_they_follow_on_only() -> None:
+def test_only_consecutive_runs_are_joined() -> None:
     def page(name: int, parent: int | None, medium: str = "GPU") -> list[Any]:
         return ["BlockStored", [name], parent, [name], 1, None, medium]
 
@@ -158,7 +158,7 @@ def test_runs_are_joined_where_they_follow_on_only() -> None:
 
 
 @given(st.data())
-def test_one_pass_and_event_by_event_come_to_the_same(data: st.DataObject) -> None:
+def test_decoding_in_one_pass_equals_event_by_event(data: st.DataObject) -> None:
     batch = data.draw(st.sampled_from(GOLDEN[data.draw(st.sampled_from(sorted(GOLDEN)))]["batches"]))
     payload = bytearray(base64.b64decode(batch["payload_b64"]))
     if data.draw(st.booleans()):
@@ -173,7 +173,7 @@ def test_one_pass_and_event_by_event_come_to_the_same(data: st.DataObject) -> No
 
 
 @each_version
-def test_a_truncated_payload_is_refused(version: str) -> None:
+def test_a_truncated_payload_is_rejected(version: str) -> None:
     for batch in GOLDEN[version]["batches"]:
         payload = base64.b64decode(batch["payload_b64"])
         for length in range(len(payload)):
@@ -182,7 +182,7 @@ def test_a_truncated_payload_is_refused(version: str) -> None:
 
 
 @given(st.data())
-def test_a_mutated_payload_is_decoded_or_refused(data: st.DataObject) -> None:
+def test_a_mutated_payload_is_decoded_or_rejected(data: st.DataObject) -> None:
     batch = data.draw(st.sampled_from(GOLDEN[data.draw(st.sampled_from(sorted(GOLDEN)))]["batches"]))
     payload = bytearray(base64.b64decode(batch["payload_b64"]))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -193,7 +193,7 @@ def test_a_mutated_payload_is_decoded_or_refused(data: st.DataObject) -> None:
         assert str(exc).startswith("sglang seq 0, ")
 
 
-def test_replay_answers_with_and_without_a_topic() -> None:
+def test_replay_answers_are_read_with_and_without_a_topic() -> None:
     payload = msgpack.encode([1.0, [["AllBlocksCleared"]], 2])
     seq = (5).to_bytes(8, "big")
     for head in ([b""], [b"", b""]):
@@ -220,7 +220,7 @@ def info(**fields: Any) -> EngineInfo:
     return SGLANG.parse_info(json.dumps(reported | fields).encode())
 
 
-def test_what_a_worker_tells_of_itself() -> None:
+def test_facts_are_read_from_the_server_info() -> None:
     assert info() == EngineInfo(
         version="0.5.23",
         ranks={0: EngineMetrics(block_size=1, num_gpu_blocks=1000, kv_cache_size_tokens=1000)},
@@ -230,7 +230,7 @@ def test_what_a_worker_tells_of_itself() -> None:
     assert SGLANG.parse_event_sources(b"{}") == ()
 
 
-def test_each_rank_publishes_at_a_port_of_its_own() -> None:
+def test_each_rank_has_its_event_port() -> None:
     reported = info(dp_size=2, page_size=64)
     assert reported.sources == (
         EventSource(0, "tcp://*:5557", "tcp://*:6557", "kv"),
@@ -253,7 +253,7 @@ def test_published_blocks_may_be_larger_than_pages() -> None:
         ({"kv_events_config": None}, 0),
         ({"kv_events_config": '{"publisher":"null"}'}, 0),
         ({"kv_events_config": '{"publisher":"zmq"}'}, 1),
-        ({"version": "0.5.5.post3"}, 0),  # its hashes name no prefixes
+        ({"version": "0.5.5.post3"}, 0),  # its hashes are not of prefixes
         ({"version": "0.5.6"}, 1),
         ({"version": "0.5.10.post1", "dp_size": 2}, 2),
         ({"version": "0.5.9", "dp_size": 2}, 0),  # its ranks cannot be chosen
@@ -261,7 +261,7 @@ def test_published_blocks_may_be_larger_than_pages() -> None:
         ({"version": None}, 1),
     ],
 )
-def test_events_that_can_be_used(fields: dict[str, Any], sources: int) -> None:
+def test_usable_events_are_recognized(fields: dict[str, Any], sources: int) -> None:
     reported = info(**fields)
     assert reported.sources is not None
     assert len(reported.sources) == sources
@@ -269,15 +269,15 @@ def test_events_that_can_be_used(fields: dict[str, Any], sources: int) -> None:
 
 
 @pytest.mark.parametrize(("mode", "role"), [("prefill", "prefill"), ("decode", "decode"), ("null", None)])
-def test_roles(mode: str, role: str | None) -> None:
+def test_roles_are_read(mode: str, role: str | None) -> None:
     assert info(disaggregation_mode=mode).role == role
 
 
-def test_an_older_version_is_known_without_it() -> None:
+def test_an_older_version_is_read_without_a_role() -> None:
     assert SGLANG.parse_info(None) == EngineInfo(ranks={0: EngineMetrics(block_size=BLOCK_SIZE)}, sources=())
 
 
-def test_a_bad_configuration_of_events_is_named() -> None:
+def test_an_unusable_event_configuration_is_named() -> None:
     with pytest.raises(DecodeError, match="sglang /server_info: kv_events_config: "):
         info(kv_events_config="{")
 
@@ -296,13 +296,13 @@ sglang:cached_tokens_total{cache_source="host",model_name="m"} 30.0
 """
 
 
-def test_metrics() -> None:
+def test_metrics_are_read() -> None:
     assert SGLANG.parse_metrics(PAGE) == {
         0: EngineMetrics(3, 2, 0.25, prefix_cache_queries_total=900, prefix_cache_hits_total=330)
     }
 
 
-def test_metrics_of_two_ranks() -> None:
+def test_metrics_of_two_ranks_are_read() -> None:
     page = 'sglang:num_running_reqs{dp_rank="0"} 3.0\nsglang:num_running_reqs{dp_rank="1"} 4.0\n'
     assert SGLANG.parse_metrics(page + 'sglang:prompt_tokens_total{model_name="m"} 900.0\n') == {
         0: EngineMetrics(3),
@@ -310,7 +310,7 @@ def test_metrics_of_two_ranks() -> None:
     }
 
 
-def test_models_with_an_adapter() -> None:
+def test_models_with_an_adapter_are_read() -> None:
     body = b"""{"object":"list","data":[{"id":"m","root":"m","max_model_len":8192,"owned_by":"sglang"},
         {"id":"a","root":"/adapters/a","parent":"m","max_model_len":null}]}"""
     base, adapter = SGLANG.parse_models(body)
@@ -324,13 +324,13 @@ def test_the_events_flag_is_one_shell_word_of_json() -> None:
     assert info(kv_events_config=value).sources == (EventSource(0, "tcp://*:5557", "tcp://*:6557"),)
 
 
-def test_nothing_is_polled() -> None:
+def test_sglang_has_no_polled_events() -> None:
     with pytest.raises(DecodeError, match="no polling endpoint"):
         SGLANG.decode_poll(b"[]", 1, 0.0)
 
 
 @pytest.mark.parametrize("field", ["dp_size", "kv_events"])
-def test_ranks_beyond_any_deployment_are_refused(field: str) -> None:
+def test_too_many_ranks_are_rejected(field: str) -> None:
     size = 1_000_000_000
     with pytest.raises(DecodeError, match="data-parallel ranks"):
         info(**{field: size if field == "dp_size" else {"dp_size": size}})

@@ -1,4 +1,4 @@
-"""Large messages read in steps come to what their small ones do, and absurd ones are refused."""
+"""Large messages decoded in steps equal small ones, and absurd ones are rejected."""
 
 from itertools import accumulate
 from typing import Any
@@ -40,7 +40,7 @@ def stored(num: int, *, in_map: bool = False, **fields: Any) -> Any:
 
 
 def steps(engine: Engine, *events: Any) -> tuple[int, EventBatch]:
-    """How many there were before the batch, and that."""
+    """Number of blocks before the batch, and the batch."""
     *before, batch = engine.decode_in_steps(frames(*events), is_replay=False)
     assert not any(before) and batch is not None
     return len(before), batch
@@ -55,7 +55,7 @@ def joined(batch: EventBatch) -> list[Any]:
 
 @pytest.mark.parametrize("in_map", [False, True])
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: str(engine.name))
-def test_a_large_event_comes_in_portions_that_follow_each_other(engine: Engine, in_map: bool) -> None:
+def test_a_large_event_is_split_into_consecutive_portions(engine: Engine, in_map: bool) -> None:
     event = stored(3 * PORTION_BLOCKS + 5, in_map=in_map)
     num, batch = steps(engine, event)
     whole = engine.decode(frames(event))
@@ -76,7 +76,7 @@ def test_a_large_removal_is_complete(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: str(engine.name))
-def test_many_small_events_come_to_the_same(engine: Engine) -> None:
+def test_many_small_events_equal_the_whole(engine: Engine) -> None:
     names = list(range(1, 4_000))
     events = [stored(1, block_hashes=[name], parent_block_hash=name - 1 or None) for name in names]
     num, batch = steps(engine, *events)
@@ -84,7 +84,7 @@ def test_many_small_events_come_to_the_same(engine: Engine) -> None:
     assert joined(batch) == joined(engine.decode(frames(*events)))
 
 
-def test_extra_keys_go_with_their_blocks() -> None:
+def test_extra_keys_stay_with_their_blocks() -> None:
     keys = [[f"salt{n}"] for n in range(4_000)]
     _, batch = steps(Vllm(), stored(4_000, in_map=True, extra_keys=keys))
     reported = [key for run in batch.events if isinstance(run, BlocksStored) for key in run.extra_keys or ()]
@@ -92,7 +92,7 @@ def test_extra_keys_go_with_their_blocks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("events", "what"),
+    ("events", "why"),
     [
         ([["AllBlocksCleared"]] * (MAX_EVENTS + 1), "a batch of 131,073 events, beyond 131,072"),
         (
@@ -106,8 +106,8 @@ def test_extra_keys_go_with_their_blocks() -> None:
     ],
 )
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: str(engine.name))
-def test_what_is_absurd_is_refused_with_the_reason(engine: Engine, events: list[Any], what: str) -> None:
-    with pytest.raises(DecodeError, match=what):
+def test_an_absurd_message_is_rejected_with_the_reason(engine: Engine, events: list[Any], why: str) -> None:
+    with pytest.raises(DecodeError, match=why):
         steps(engine, *events)
 
 
@@ -119,19 +119,19 @@ def test_texts_among_tokens_are_images(text: str) -> None:
 
 
 @pytest.mark.parametrize("num", [0, 15, 16, 65_535, 65_536])
-def test_the_head_of_an_array(num: int) -> None:
+def test_the_head_of_an_array_is_read(num: int) -> None:
     packed = msgpack.encode([0] * num)
     assert array_head(packed)[0] == num
     assert packed[array_head(packed)[1] :] == bytes(num)
 
 
 @pytest.mark.parametrize("packed", [b"", b"\xc0", b"\x80"])
-def test_what_is_no_array(packed: bytes) -> None:
+def test_other_values_are_no_array(packed: bytes) -> None:
     with pytest.raises(DecodeError, match="expected an array"):
         array_head(packed)
 
 
-def test_portions_end_where_tokens_do() -> None:
+def test_portions_end_between_tokens() -> None:
     """Tokens of all widths that msgpack has."""
     widths = [0, 127, 128, 255, 256, 65_535, 65_536, 0xFFFF_FFFF]
     event = stored(4_096, token_ids=(widths * (4_096 * SIZE // 8)))

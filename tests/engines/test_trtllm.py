@@ -1,4 +1,4 @@
-"""TensorRT-LLM's wire format, as its sources describe it; see tests/data/trtllm/SOURCES.md."""
+"""Wire format of TensorRT-LLM, as its sources describe it; see tests/data/trtllm/SOURCES.md."""
 
 import json
 from array import array
@@ -33,7 +33,7 @@ def published(*events: object) -> EventBatch:
     return TRTLLM.decode([b"", SEQ, msgpack.encode([1795208255.5, events, 1])])
 
 
-def test_a_published_batch() -> None:
+def test_a_published_batch_is_decoded() -> None:
     stored = {
         "type": "BlockStored",
         "block_hashes": [7, 2**64 - 1],
@@ -65,15 +65,13 @@ def test_a_published_batch() -> None:
         ({"token_ids": ["ab", 2**40]}, None, [NO_TOKEN, NO_TOKEN]),  # an image's
     ],
 )
-def test_blocks_that_are_not_text_alone_match_no_text(
-    fields: dict[str, Any], keys: Any, ids: list[int]
-) -> None:
+def test_blocks_with_more_than_text_match_no_text(fields: dict[str, Any], keys: Any, ids: list[int]) -> None:
     event = {"type": "BlockStored", "block_hashes": [-1], "parent_block_hash": None, "token_ids": [1, 2]}
     (stored,) = published(event | {"block_size": 2} | fields).events
     assert stored == BlocksStored([2**64 - 1], None, array("I", ids), 2, keys)
 
 
-def test_a_replay() -> None:
+def test_a_replay_is_decoded() -> None:
     payload = msgpack.encode([1.0, [{"type": "AllBlocksCleared"}], 0])
     assert TRTLLM.decode_replay([b"", b"topic", SEQ, payload]) == TRTLLM.decode([b"topic", SEQ, payload])
     assert TRTLLM.decode_replay([b"", b"", b"\xff" * 8, b""]) is None
@@ -115,12 +113,12 @@ def test_each_polled_event_has_its_own_number() -> None:
     assert polled() == []
 
 
-def test_a_partial_block_is_no_block() -> None:
+def test_a_partial_block_is_ignored() -> None:
     assert events(stored(block(7, 1, 2), block(8, 3))) == [BlocksStored([7], None, array("I", [1, 2]), 2)]
     assert events(stored(block(8, 3), parent=7)) == []
 
 
-def test_blocks_of_another_size_are_not_lost_silently() -> None:
+def test_blocks_of_another_size_are_counted() -> None:
     larger = BlocksStored([7], None, array("I", [1, 2, 3]), 3)
     assert events(stored(block(7, 1, 2, 3))) == [larger]
     assert events(stored(block(7, 1, 2, 3), block(8, 4))) == [larger]
@@ -128,7 +126,7 @@ def test_blocks_of_another_size_are_not_lost_silently() -> None:
     assert events(stored()) == []
 
 
-def test_levels_are_media() -> None:
+def test_cache_levels_are_media() -> None:
     assert events(stored(block(7, 1, 2), block(8, 3, 4, level=1), parent=6)) == [
         BlocksStored([7], 6, array("I", [1, 2]), 2),
         BlocksStored([8], 7, array("I", [3, 4]), 2, medium="CPU"),
@@ -144,7 +142,7 @@ def test_levels_are_media() -> None:
     assert events({"type": "updated", "block_hash": 7, "cache_level": same}) == []
 
 
-def test_what_makes_a_block_another_one() -> None:
+def test_extra_keys_of_a_block_are_read() -> None:
     assert events(stored(block("0af3", 1, 2), parent="09", lora_name="a")) == [
         BlocksStored([b"0af3"], b"09", array("I", [1, 2]), 2, [["a"]])
     ]
@@ -156,11 +154,11 @@ def test_what_makes_a_block_another_one() -> None:
     ]
 
 
-def test_kinds_that_are_not_known() -> None:
+def test_unknown_kinds_of_events_are_reported() -> None:
     assert events({"type": "moved"}) == [UnknownEvent("moved")]
 
 
-def test_attention_dp_is_refused_in_words() -> None:
+def test_attention_dp_is_rejected_with_the_reason() -> None:
     assert len(polled(stored(block(7, 1, 2)), attention_dp_rank=0)) == 1
     with pytest.raises(DecodeError, match="attention DP"):
         polled(stored(block(7, 1, 2)), attention_dp_rank=1)
@@ -180,7 +178,7 @@ def test_attention_dp_is_refused_in_words() -> None:
         ),
     )
 )
-def test_any_answer_is_decoded_or_refused(answer: Any) -> None:
+def test_any_answer_is_decoded_or_rejected(answer: Any) -> None:
     try:
         assert isinstance(TRTLLM.decode_poll(json.dumps(answer).encode(), 2, 0.0), list)
     except DecodeError as exc:
@@ -190,7 +188,7 @@ def test_any_answer_is_decoded_or_refused(answer: Any) -> None:
 # the rest --------------------------------------------------------------------------------------
 
 
-def test_the_block_size_is_in_a_step() -> None:
+def test_the_block_size_is_read_from_a_step() -> None:
     steps = [
         {"iter": 1, "kvCacheStats": {"tokensPerBlock": 64, "maxNumBlocks": 100, "usedNumBlocks": 3}},
         {"iter": 2},
@@ -204,7 +202,7 @@ def test_the_block_size_is_in_a_step() -> None:
         TRTLLM.parse_info(b"[1]")
 
 
-def test_metrics() -> None:
+def test_metrics_are_read() -> None:
     labels = '{engine_type="trtllm",model_name="m"}'
     page = "".join(
         f"trtllm_{name}{labels} {value}\n"
@@ -227,7 +225,7 @@ def test_metrics() -> None:
     assert TRTLLM.parse_metrics(f"trtllm_kv_cache_utilization{labels} 0.5") == {0: EngineMetrics(0, 0, 0.5)}
 
 
-def test_models_and_version() -> None:
+def test_models_and_version_are_read() -> None:
     body = b'{"object":"list","data":[{"id":"m","object":"model","created":1,"owned_by":"tensorrt_llm"}]}'
     assert TRTLLM.parse_models(body) == (ModelInfo("m"),)
     assert TRTLLM.parse_version(b'{"version":"1.2.0"}') == "1.2.0"

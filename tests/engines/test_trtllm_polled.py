@@ -1,4 +1,4 @@
-"""TensorRT-LLM's polled events, large answers among them, a piece at a time."""
+"""Polled events of TensorRT-LLM, decoded piece by piece."""
 
 import json
 from typing import Any
@@ -26,7 +26,7 @@ def answer(*events: Any) -> bytes:
     return json.dumps(list(events)).encode()
 
 
-def test_a_large_event_is_a_batch_of_runs_that_follow_each_other() -> None:
+def test_a_large_event_is_a_batch_of_consecutive_runs() -> None:
     body = answer(stored(0, *range(1, 501), parent=None), stored(1, 501, parent=500))
     assert len(body) > LARGE_BYTES
     steps = list(polled_in_steps(body, SIZE, 7.0))
@@ -39,7 +39,7 @@ def test_a_large_event_is_a_batch_of_runs_that_follow_each_other() -> None:
     assert batches == TrtLlm().decode_poll(body, SIZE, 7.0)
 
 
-def test_a_block_that_is_too_large_is_refused() -> None:
+def test_a_block_that_is_too_large_is_rejected() -> None:
     large = {"block_hash": 1, "tokens": [{"token_id": 1}] * 10_000, "cache_level": 0}
     body = answer({"event_id": 0, "data": {"type": "stored", "blocks": [large]}})
     with pytest.raises(DecodeError, match="a block of "):

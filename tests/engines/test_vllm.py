@@ -55,7 +55,7 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-# golden payloads: what each batch says, by version ----------------------------------------------
+# golden payloads: the content of each batch, by version -----------------------------------------
 
 BIG = [11152204218671497666, 7395708861904091962, 42, 2**64 - 1]
 RAW = [b"\x01" * 32, b"\x02" * 32]
@@ -66,7 +66,7 @@ def run(start: int, length: int) -> Tokens:
 
 
 def expected(version: str) -> list[tuple[float, int, list[KvEvent]]]:
-    """Timestamp, DP rank and events of the nine batches, with what this version can express."""
+    """Timestamp, DP rank and events of the nine batches, as this version can express them."""
     at = release(version)
     kind = "full_attention" if at >= (0, 23) else None
 
@@ -94,7 +94,7 @@ def expected(version: str) -> list[tuple[float, int, list[KvEvent]]]:
 
 
 @each_version
-def test_golden_batches_say_what_the_engine_meant(version: str) -> None:
+def test_golden_batches_are_decoded(version: str) -> None:
     batches = VERSIONS[version]["batches"]
     assert len(batches) == 9
     for batch, (ts, dp_rank, events) in zip(batches, expected(version), strict=True):
@@ -104,7 +104,7 @@ def test_golden_batches_say_what_the_engine_meant(version: str) -> None:
 
 
 @each_version
-def test_a_truncated_golden_payload_is_refused(version: str) -> None:
+def test_a_truncated_golden_payload_is_rejected(version: str) -> None:
     for batch in VERSIONS[version]["batches"]:
         payload = base64.b64decode(batch["payload_b64"])
         for length in range(len(payload)):
@@ -113,7 +113,7 @@ def test_a_truncated_golden_payload_is_refused(version: str) -> None:
 
 
 @given(st.data())
-def test_a_mutated_golden_payload_is_decoded_or_refused(data: st.DataObject) -> None:
+def test_a_mutated_golden_payload_is_decoded_or_rejected(data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(sorted(VERSIONS)))
     batch = data.draw(st.sampled_from(VERSIONS[version]["batches"]))
     payload = bytearray(base64.b64decode(batch["payload_b64"]))
@@ -123,7 +123,7 @@ def test_a_mutated_golden_payload_is_decoded_or_refused(data: st.DataObject) -> 
 
 
 @given(st.data())
-def test_one_pass_and_event_by_event_come_to_the_same(data: st.DataObject) -> None:
+def test_decoding_in_one_pass_equals_event_by_event(data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(sorted(VERSIONS)))
     payload = bytearray(
         base64.b64decode(data.draw(st.sampled_from(VERSIONS[version]["batches"]))["payload_b64"])
@@ -144,7 +144,9 @@ def _outcome(read: Callable[[int, bytes], EventBatch], payload: bytes) -> EventB
 
 
 def capture(name: str) -> Iterator[tuple[str, list[bytes]]]:
-    """`[source, recv_ns, frames]` one after the other, wrapped into one array to decode them all."""
+    """Captured messages: `[source, recv_ns, frames]` one after the other, wrapped into one array to
+    decode all.
+    """
     content = (DATA / "vllm_captures" / name).read_bytes()
     for count in range(1, 100):
         try:
@@ -160,7 +162,7 @@ def published(name: str) -> list[EventBatch]:
     return [VLLM.decode(parts) for source, parts in capture(name) if source == "pub"]
 
 
-def test_a_live_session() -> None:
+def test_a_live_session_is_decoded() -> None:
     batches = published("session_bs128.bin")
     assert [batch.seq for batch in batches] == [0, 1, 2, 3, 4, 5]
     assert {batch.dp_rank for batch in batches} == {0}
@@ -180,12 +182,12 @@ def test_a_live_session() -> None:
     assert list(batches[5].events) == [BlocksCleared(), first]
 
 
-def test_a_replay_is_what_was_published() -> None:
+def test_a_replay_equals_the_published_batches() -> None:
     replay = [
         VLLM.decode_replay(parts) for source, parts in capture("session_bs128.bin") if source == "replay"
     ]
     assert replay.pop() is None
-    assert replay == published("session_bs128.bin")  # digests and all
+    assert replay == published("session_bs128.bin")  # digests too
 
 
 def test_eviction_removes_tail_first_before_the_new_store() -> None:
@@ -204,7 +206,7 @@ def test_eviction_removes_tail_first_before_the_new_store() -> None:
         held.append(list(store.engine_hashes))
 
 
-# forms and oddities -----------------------------------------------------------------------------
+# forms ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("event", [["AllBlocksCleared"], {"type": "AllBlocksCleared"}])
@@ -222,7 +224,7 @@ def test_a_batch_without_a_rank() -> None:
     assert decode({"ts": 1, "events": []}).dp_rank is None
 
 
-def test_both_event_forms_in_one_batch_with_more_than_we_know() -> None:
+def test_both_event_forms_in_one_batch_with_unknown_fields_are_decoded() -> None:
     array_form: list[object] = [
         "BlockStored",
         [5],
@@ -260,14 +262,14 @@ def test_both_event_forms_in_one_batch_with_more_than_we_know() -> None:
         ({"medium": "STORAGE", "locality": "REMOTE", "ownership": "a"}, "STORAGE@a"),
     ],
 )
-def test_tiers_by_medium_and_by_who_reaches_them(fields: dict[str, object], medium: str) -> None:
+def test_tiers_follow_from_medium_and_reach(fields: dict[str, object], medium: str) -> None:
     removed = {"type": "BlockRemoved", "block_hashes": [5]} | fields
     assert decode_event(removed) == BlocksRemoved([5], medium)
     assert stored(decode_event(store_map(**fields))).medium == medium
 
 
 @pytest.mark.parametrize("event", [["BlockMoved", 1, 2], {"type": "BlockMoved", "to": "CPU"}])
-def test_an_unknown_tag_is_an_event_of_its_own(event: object) -> None:
+def test_an_unknown_tag_is_an_unknown_event(event: object) -> None:
     batch = decode([1.0, [event, ["AllBlocksCleared"]], 0])
     assert list(batch.events) == [UnknownEvent("BlockMoved"), BlocksCleared()]
 
@@ -308,7 +310,7 @@ def store_map(**fields: object) -> dict[str, object]:
         ({"extra_keys": [[1.5, {"a": 1}], None]}, [[msgpack.encode(1.5), msgpack.encode({"a": 1})], None]),
     ],
 )
-def test_extra_keys(fields: dict[str, object], extra_keys: object) -> None:
+def test_extra_keys_are_decoded(fields: dict[str, object], extra_keys: object) -> None:
     assert stored(decode_event(store_map(**fields))).extra_keys == extra_keys
 
 
@@ -343,7 +345,7 @@ for _ in range(20):
         (True, "event 1"),
     ],
 )
-def test_a_malformed_event_is_refused_by_name_and_place(event: object, where: str) -> None:
+def test_a_malformed_event_is_rejected_with_name_and_position(event: object, where: str) -> None:
     with pytest.raises(DecodeError, match=f"vllm seq 12, event 1: .*{where}|vllm seq 12, {where}: "):
         decode([1.0, [["AllBlocksCleared"], event], 0], seq=12)
 
@@ -351,18 +353,18 @@ def test_a_malformed_event_is_refused_by_name_and_place(event: object, where: st
 @pytest.mark.parametrize(
     "payload", [None, 1, [], [1.0], ["x", []], [float("nan"), []], [1.0, None], [1.0, [], -1], {"ts": 1.0}]
 )
-def test_a_malformed_batch_is_refused(payload: object) -> None:
+def test_a_malformed_batch_is_rejected(payload: object) -> None:
     with pytest.raises(DecodeError, match="vllm seq 12, batch: "):
         decode(payload, seq=12)
 
 
 @pytest.mark.parametrize("parts", [[], [b""], [b"", b"1" * 8], [b"", b"1" * 7, b"\x92\x01\x90"], [b""] * 4])
-def test_malformed_frames_are_refused(parts: list[bytes]) -> None:
+def test_malformed_frames_are_rejected(parts: list[bytes]) -> None:
     with pytest.raises(DecodeError, match="vllm event: expected"):
         VLLM.decode(parts)
 
 
-def test_nesting_without_end_is_refused() -> None:
+def test_endless_nesting_is_rejected() -> None:
     with pytest.raises(DecodeError):
         VLLM.decode(frames(msgpack.encode([1.0, [store_map()], 0])[:-1] + b"\x91" * 100_000))
 
@@ -385,7 +387,7 @@ def decode_or_refuse(payload: bytes) -> None:
 
 
 @given(tags, st.dictionaries(known_fields, values), st.lists(values, max_size=12))
-def test_any_content_is_decoded_or_refused(tag: str, fields: dict[str, Any], items: list[Any]) -> None:
+def test_any_content_is_decoded_or_rejected(tag: str, fields: dict[str, Any], items: list[Any]) -> None:
     decode_or_refuse(msgpack.encode([1.0, [{"type": tag} | fields], 0]))
     decode_or_refuse(msgpack.encode([1.0, [[tag, *items]], 0]))
     decode_or_refuse(msgpack.encode(items))
@@ -393,7 +395,7 @@ def test_any_content_is_decoded_or_refused(tag: str, fields: dict[str, Any], ite
 
 
 @given(st.binary(max_size=200))
-def test_a_payload_of_random_bytes_is_decoded_or_refused(payload: bytes) -> None:
+def test_a_payload_of_random_bytes_is_decoded_or_rejected(payload: bytes) -> None:
     decode_or_refuse(payload)
 
 
@@ -410,10 +412,10 @@ def test_replay_answers_of_both_forms(head: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("parts", [[], [b"", b""], [b""] * 5, [b"", b"short", BATCH], [b"", b"\0" * 8, b"x"]])
-def test_malformed_replay_answers_are_refused(parts: list[bytes]) -> None:
+def test_malformed_replay_answers_are_rejected(parts: list[bytes]) -> None:
     with pytest.raises(DecodeError):
         VLLM.decode_replay(parts)
 
 
-def test_a_replay_request_is_what_the_engine_reads() -> None:
+def test_a_replay_request_is_readable_by_the_engine() -> None:
     assert VLLM.replay_request(258) == [b"", b"\0\0\0\0\0\0\x01\x02"]

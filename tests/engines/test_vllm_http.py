@@ -14,7 +14,7 @@ CAPTURES = DATA / "vllm_captures"
 VLLM = Vllm()
 
 
-def test_metrics_of_a_worker() -> None:
+def test_metrics_of_a_worker_are_read() -> None:
     text = (CAPTURES / "metrics_aggregated.txt").read_text()
     assert VLLM.parse_metrics(text) == {
         0: EngineMetrics(
@@ -32,13 +32,13 @@ def test_metrics_of_a_worker() -> None:
     }
 
 
-def test_metrics_of_a_decode_worker() -> None:
+def test_metrics_of_a_decode_worker_are_read() -> None:
     metrics = VLLM.parse_metrics((CAPTURES / "metrics_decode.txt").read_text())[0]
     assert (metrics.block_size, metrics.num_gpu_blocks) == (32, 4096)
     assert (metrics.prefix_cache_queries_total, metrics.prefix_cache_hits_total) == (18666, 6176)
 
 
-def test_metrics_of_two_ranks() -> None:
+def test_metrics_of_two_ranks_are_read() -> None:
     text = """\
 # TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{engine="0",model_name="m, engine=\\"7\\" } x"} 3.0
@@ -64,12 +64,12 @@ process_start_time_seconds 12.5"""
     }
 
 
-def test_metrics_of_an_old_version() -> None:
+def test_metrics_of_an_old_version_are_read() -> None:
     text = 'vllm:gpu_cache_usage_perc{model_name="m"} 0.5\nvllm:num_requests_running{model_name="m"} bad\n'
     assert VLLM.parse_metrics(text) == {0: EngineMetrics(kv_cache_usage=0.5)}
 
 
-def test_models_with_an_adapter() -> None:
+def test_models_with_an_adapter_are_read() -> None:
     body = b"""{"object":"list","data":[
         {"id":"m","object":"model","root":"/models/m","parent":null,"max_model_len":8192,"permission":[]},
         {"id":"a","object":"model","root":"/adapters/a","parent":"m","max_model_len":null},
@@ -81,7 +81,7 @@ def test_models_with_an_adapter() -> None:
     )
 
 
-def test_event_sources() -> None:
+def test_event_sources_are_read() -> None:
     body = b"""{"1":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5558",
         "replay_endpoint":null,"buffer_steps":10000,"hwm":100000,"max_queue_size":100000,"topic":""},
         "0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:5557",
@@ -94,14 +94,14 @@ def test_event_sources() -> None:
     assert VLLM.parse_event_sources(b"{}") == ()
 
 
-def test_version() -> None:
+def test_the_version_is_read() -> None:
     assert VLLM.parse_version(b'{"version":"0.32.0"}') == "0.32.0"
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"null", b"[]", b'{"data":[{}]}', b'{"0":{}}', b"<html>", b'{"x":"\xff"}']
 )
-def test_malformed_answers_are_refused_by_path(body: bytes) -> None:
+def test_malformed_answers_are_rejected_with_their_path(body: bytes) -> None:
     with pytest.raises(DecodeError, match="vllm /v1/models: "):
         VLLM.parse_models(body)
     with pytest.raises(DecodeError, match="vllm /kv_event_sources: "):

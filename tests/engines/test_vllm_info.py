@@ -33,14 +33,14 @@ def info(connector: str | None, role: str | None = "kv_both") -> bytes:
     ("reported", "role"),
     [("kv_producer", "prefill"), ("kv_consumer", "decode"), ("kv_both", None), (None, None)],
 )
-def test_a_worker_tells_its_role_and_connector(reported: str | None, role: str | None) -> None:
+def test_a_role_and_connector_are_read(reported: str | None, role: str | None) -> None:
     assert parse_server_info(info("NixlConnector", reported)) == EngineInfo(
         role=role, transfer=Transfer("nixl", engine_id="e", cache_dtype="auto", tensor_parallel=2)
     )
 
 
 @pytest.mark.parametrize("connector", [None, "OffloadingConnector"])
-def test_without_a_connector_that_pairs_are_made_of_it_is_as_any(connector: str | None) -> None:
+def test_a_worker_with_another_connector_has_no_role(connector: str | None) -> None:
     assert parse_server_info(info(connector, "kv_producer")) == EngineInfo()
 
 
@@ -48,14 +48,14 @@ def test_without_a_connector_that_pairs_are_made_of_it_is_as_any(connector: str 
     "reported",
     [
         {"vllm_config": "model='m', speculative_config=None, tokenizer='m'"},  # 0.9, as text
-        {"model_path": "m", "is_generation": True, "version": "0.23.0"},  # of one that is like vLLM
+        {"model_path": "m", "is_generation": True, "version": "0.23.0"},  # an engine like vLLM
     ],
 )
-def test_what_tells_nothing_of_it_is_a_worker_all_the_same(reported: dict[str, Any]) -> None:
+def test_server_info_without_a_role_is_valid(reported: dict[str, Any]) -> None:
     assert parse_server_info(json.dumps(reported).encode()) == EngineInfo()
 
 
-def test_the_answer_is_optional_and_what_cannot_be_read_is_said() -> None:
+def test_server_info_is_optional_and_an_unreadable_one_is_reported() -> None:
     assert Vllm().parse_info(None) == EngineInfo()
     assert Vllm().parse_info(info("MooncakeConnector")).transfer is not None
     with pytest.raises(DecodeError, match="vllm /server_info"):

@@ -1,4 +1,4 @@
-"""vLLM's gauges per rank; tests/engines/test_vllm_http.py has whole pages of real engines."""
+"""Gauges of vLLM per rank; tests/engines/test_vllm_http.py has whole pages of real engines."""
 
 from engines.vllm_metrics import parse_metrics
 
@@ -11,7 +11,7 @@ process_start_time_seconds 12.5
 """
 
 
-def test_ranks_share_what_is_declared_of_all() -> None:
+def test_facts_declared_for_all_ranks_are_shared() -> None:
     ranks = parse_metrics(PAGE)
     assert [(rank, each.num_requests_running, each.num_gpu_blocks) for rank, each in ranks.items()] == [
         (0, 3, 500),
@@ -20,5 +20,5 @@ def test_ranks_share_what_is_declared_of_all() -> None:
     assert {each.start_time_s for each in ranks.values()} == {12.5}
 
 
-def test_a_page_without_gauges_is_no_engines() -> None:
+def test_a_page_without_gauges_has_no_ranks() -> None:
     assert parse_metrics("go_threads 7\n") == {}

@@ -1,4 +1,4 @@
-"""Frames and batches that three engines share; what is in an event is each adapter's test."""
+"""Frames and batches that three engines share; each adapter's test has its events."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def read(payload: object) -> list[KvEvent]:
     return list(READER.read(7, msgpack.encode(payload)).events)
 
 
-def test_published_and_replayed_messages() -> None:
+def test_published_and_replayed_messages_are_decoded() -> None:
     assert published("e", [b"topic", SEQ, b"p"]) == (7, b"p")
     assert replayed("e", [b"", SEQ, b"p"]) == replayed("e", [b"", b"topic", SEQ, b"p"]) == (7, b"p")
     assert replayed("e", [b"", b"", END_OF_REPLAY, b""]) is None
@@ -36,14 +36,14 @@ def test_published_and_replayed_messages() -> None:
 
 
 @pytest.mark.parametrize("frames", [[], [b"", b"p"], [b"", b"short", b"p"], [b""] * 5])
-def test_other_messages_are_refused_by_the_engines_name(frames: list[bytes]) -> None:
+def test_other_messages_are_rejected_with_the_name_of_the_engine(frames: list[bytes]) -> None:
     with pytest.raises(DecodeError, match="^e event: expected"):
         published("e", frames)
     with pytest.raises(DecodeError, match="^e (replay|event): expected"):
         replayed("e", frames)
 
 
-def test_events_that_follow_each_other_are_converted_together() -> None:
+def test_consecutive_events_are_converted_together() -> None:
     clear_map, clear_array, new = {"type": "Clear"}, ["Clear"], ["New", 1]
     assert read([1.0, [clear_map, clear_array], 2]) == [BlocksCleared()]
     assert read([1.0, [clear_map, new, {"type": "New"}, clear_array]]) == [
@@ -67,12 +67,12 @@ def test_events_that_follow_each_other_are_converted_together() -> None:
         ([1.0, [[]]], "event 0"),
     ],
 )
-def test_what_cannot_be_read_is_named_by_its_place(payload: object, where: str) -> None:
+def test_an_unreadable_value_is_named_by_its_position(payload: object, where: str) -> None:
     with pytest.raises(DecodeError, match=f"^e seq 7, {where}: "):
         read(payload)
 
 
-def test_maps_are_told_by_their_first_byte() -> None:
+def test_maps_are_recognized_by_their_first_byte() -> None:
     big = msgpack.encode({str(i): i for i in range(20)})
     assert all(is_map(packed) for packed in (msgpack.encode({}), msgpack.encode({"a": 1}), big))
     assert not any(is_map(packed) for packed in (b"", msgpack.encode([1]), msgpack.encode(1)))

@@ -34,12 +34,12 @@ async def without_sockets(seed: int, seconds: float) -> int:
     deadline, number = time.monotonic() + seconds, 0
     while time.monotonic() < deadline:
         given = make(seed, number)
-        if what := fault(given):
+        if error := fault(given):
 
             async def fails(shorter: Input) -> bool:
                 return fault(shorter) is not None
 
-            return told(what, await smaller(given, fails))
+            return report(error, await smaller(given, fails))
         number += 1
     print(f"{number} inputs without sockets: none fails", flush=True)
     return 0
@@ -57,7 +57,7 @@ async def with_sockets(seed: int, seconds: float) -> int:
     try:
         number = await sockets.fuzz(seed, seconds)
     except sockets.Found as found:
-        return told(str(found), found.given)
+        return report(str(found), found.given)
     print(f"{number} inputs over sockets: none fails, nothing is left open or booked", flush=True)
     return 0
 
@@ -72,8 +72,8 @@ async def _alone(given: Input) -> int:
     return 0
 
 
-def told(what: str, given: Input | None) -> int:
-    print(f"FAILS: {what}")
+def report(error: str, given: Input | None) -> int:
+    print(f"FAILS: {error}")
     if given:
         FOLDER.mkdir(parents=True, exist_ok=True)
         path = FOLDER / f"{hashlib.sha256(given.to_json().encode()).hexdigest()[:12]}.json"

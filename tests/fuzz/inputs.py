@@ -1,4 +1,4 @@
-"""What the fuzzer sends: transcripts of the conformance tables and real bodies, broken by a few strokes.
+"""Inputs of the fuzzer: transcripts of the conformance tables and real bodies, broken by a few strokes.
 
 Input `n` of a seed is always the same, whatever ran before it.
 """
@@ -19,7 +19,7 @@ Leaving = Literal["stays", "closes", "resets", "half-closes"]
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What one client sends and how its worker answers, each in parts that begin at the cuts."""
+    """Bytes of one client and of its worker's answer, each in parts that begin at the cuts."""
 
     data: bytes
     cuts: tuple[int, ...]
@@ -126,7 +126,7 @@ def _cuts(rng: random.Random, data: bytes) -> tuple[int, ...]:
 
 
 def _broken_json(rng: random.Random, body: bytes) -> bytes:
-    """Another value at some place of it: the framing stays right, so it is read."""
+    """Replace a value at some place of the JSON: the framing stays right, so it is read."""
     fields = json.loads(body)
     place = fields
     while True:
@@ -162,7 +162,7 @@ def _insert(rng: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
 
 
 def _insert_line(rng: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
-    """A header, most often: at the beginning of a line."""
+    """Insert a header, most often: at the beginning of a line."""
     starts = [found.end() for found in re.finditer(rb"\r\n", data)] or [0]
     at = rng.choice(starts)
     return data[:at] + rng.choice(PIECES) + data[at:]
@@ -218,7 +218,7 @@ STROKES: list[Stroke] = [
 
 
 async def smaller(found: Input, fails: Callable[[Input], Awaitable[bool]], tries: int = 400) -> Input:
-    """A part of it that still fails: runs of bytes are taken out, from long to short, then the cuts."""
+    """Find a part of it that still fails: runs of bytes are removed, from long to short, then the cuts."""
     for name in ("data", "answer"):
         step = max(len(getattr(found, name)) // 2, 1)
         while step and tries > 0:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import h11
 
 REFUSALS = frozenset({400, 408, 413, 417, 431, 501, 505})
-"""What a malformed request may be answered with; the connection is closed behind it."""
+"""Statuses that a malformed request may be answered with; the connection is closed behind it."""
 
 _TAKEN = [
     re.compile(rb"[A-Z] {2,}| {2,}(HTTP|RTSP|ICE)/"),
@@ -29,7 +29,7 @@ _TAKEN = [
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The bodies and methods of the whole messages; `is_malformed`: what is behind them is none."""
+    """Bodies and methods of the whole messages; with `is_malformed`, the bytes behind them are no message."""
 
     bodies: tuple[bytes, ...]
     methods: tuple[bytes, ...]
@@ -37,12 +37,12 @@ class Verdict:
 
 
 def takes_more(data: bytes) -> bool:
-    """Whether kvgate is known to read more in it than h11 does."""
+    """True if kvgate is known to read more in it than h11 does."""
     return any(taken.search(data) for taken in _TAKEN)
 
 
 def requests(data: bytes) -> Verdict:
-    """All requests of a client, in order; each is thought to be answered before the next is read."""
+    """All requests of a client, in order; each is assumed to be answered before the next is read."""
     bodies: list[bytes] = []
     methods: list[bytes] = []
     is_malformed = False
@@ -65,7 +65,7 @@ def requests(data: bytes) -> Verdict:
 
 
 def _message(parser: h11.Connection) -> tuple[bytes, bytes] | None:
-    """The method and body of one request; None: it is not whole."""
+    """Method and body of one request; None: it is not whole."""
     method = body = b""
     while True:
         event = parser.next_event()
@@ -80,7 +80,7 @@ def _message(parser: h11.Connection) -> tuple[bytes, bytes] | None:
 
 
 def answer(data: bytes, *, closes: bool) -> tuple[int, bytes] | None:
-    """The final status and body of a worker's answer; None: it is not whole, or no answer."""
+    """Final status and body of a worker's answer; None: it is not whole, or no answer."""
     parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=1 << 20)
     parser.send(h11.Request(method="POST", target="/", headers=[("host", "a"), ("content-length", "0")]))
     parser.send(h11.EndOfMessage())

@@ -1,4 +1,4 @@
-"""Without sockets: each input whole and in its parts must come to the same, and to what h11 says."""
+"""Without sockets: each input whole and in its parts must give the same result, and the one of h11."""
 
 import logging
 
@@ -12,7 +12,7 @@ ASK = b'POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 30\r\n\r\n{"
 
 
 class Errors(logging.Handler):
-    """What was logged as an error."""
+    """Log handler that keeps errors."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -23,7 +23,7 @@ class Errors(logging.Handler):
 
 
 def check(given: Input) -> None:
-    """Raises AssertionError for what must not be."""
+    """Raise AssertionError for any error."""
     errors = Errors()
     logger = logging.getLogger("kvgate")
     logger.addHandler(errors)
@@ -88,7 +88,7 @@ def check_worker(given: Input) -> None:
 
 
 def _answer(parts: list[bytes], closes: bool) -> tuple[Answered | None, bool, bool]:
-    """What the client gets, and whether its connection and the worker's are open after it."""
+    """Answer that the client gets, and whether its connection and the worker's are open after it."""
     with pytest.MonkeyPatch.context() as patch:
         wire = Wire(patch)
         wire.client.feed(ASK)

@@ -1,5 +1,8 @@
-"""Against the real process, over real sockets: it answers or ends every connection, logs no error, hands
-on nothing that h11 does not read too, and holds nothing when it is over."""
+"""Fuzzer of the real process, over real sockets.
+
+The gateway answers or ends every connection, logs no error, forwards nothing that h11 does not read too, and
+keeps no resources when it is over.
+"""
 
 import asyncio
 import contextlib
@@ -17,7 +20,7 @@ from tests.fuzz import judge
 from tests.fuzz.inputs import Input, make, smaller
 
 LANES = "abcdefghijklnopqrstuvwxyz0123456"
-"""Inputs under way at once; each has a worker of its own, with a model by this name."""
+"""Number of inputs under way at once; each has its own worker, with a model by this name."""
 
 FLAGS = (
     *("--head-timeout-s", "1", "--body-timeout-s", "0.5", "--keep-alive-s", "0.5"),
@@ -25,16 +28,18 @@ FLAGS = (
     *("--max-body-bytes", "1000000", "--max-attempts", "2", "--probe-interval-s", "10"),
 )
 ENDS_S = 30.0
-"""Several times what all these limits allow together: a connection that is open then, hangs."""
+"""Several times the sum of all these limits: a connection that is open then, hangs."""
 MAX_GROWTH = 32 << 20
-"""Of the gateway's memory after the first inputs: caches of prompts and records fill in the meantime."""
+"""Growth of the gateway's memory after the first inputs: caches of prompts and records fill in the
+meantime.
+"""
 
 
 NOT_ANSWERED = "malformed, and not answered"
 
 
 class Found(Exception):
-    """What must not be, and the input that brought it about, where one is to blame."""
+    """Fault, and the input that caused it, where one is to blame."""
 
     def __init__(self, what: str, given: Input | None = None) -> None:
         super().__init__(what)
@@ -42,7 +47,7 @@ class Found(Exception):
 
 
 class Pipeline:
-    """One worker, and the input that is under way there."""
+    """Worker, and the input that is under way there."""
 
     def __init__(self, name: str, pipelines: Sequence["Pipeline"] = ()) -> None:
         self.name = name.encode()
@@ -73,8 +78,11 @@ class Pipeline:
         )
 
     async def run(self, bench: Bench, given: Input) -> None:
-        """Raises Found. A client whose first byte comes too late is closed without an answer, which is
-        right and happens to us on a loaded machine: so not to be answered counts the third time."""
+        """Run one input. Raises Found.
+
+        A client with a late first byte is closed without an answer, which is right and happens on a loaded
+        machine: so a missing answer counts the third time.
+        """
         for _ in range(2):
             try:
                 return await self._run(bench, given)
@@ -105,8 +113,11 @@ class Pipeline:
             raise Found(what, given)
 
     def _wrong(self) -> str:
-        """Whether a worker got something else than h11 reads. It may get a request twice, one of a client
-        that has left during the next input, and one whose broken model is another lane's name."""
+        """True if a worker got something else than h11 reads.
+
+        It may get a request twice, one of a client that has left during the next input, and one with a broken
+        model that is another lane's name.
+        """
         pipelines = [pipeline for pipeline in self._pipelines if pipeline is not self]
         missing = [*self.late, *self.said.bodies]
         for body in self.bodies:
@@ -123,8 +134,9 @@ class Pipeline:
 
 
 async def _exchange(client: Client, data: bytes, given: Input) -> tuple[bytes, bool]:
-    """All that the client gets until the gateway ends the connection, or until it leaves; and whether
-    it ended by a FIN."""
+    """All bytes that the client gets until the connection ends or it leaves; and whether it ended by a
+    FIN.
+    """
     reading = asyncio.get_running_loop().create_task(_read(client))
     with contextlib.suppress(ConnectionError):
         for piece in pieces(data, given.cuts):
@@ -142,7 +154,7 @@ async def _exchange(client: Client, data: bytes, given: Input) -> tuple[bytes, b
 
 async def _read(client: Client) -> tuple[bytes, bool]:
     out = b""
-    with contextlib.suppress(Cut):  # by a reset, which may overtake an answer
+    with contextlib.suppress(Cut):  # ended by a reset, which may overtake an answer
         while some := await client._some(1 << 16):
             out += some
         return out, True
@@ -181,7 +193,7 @@ def num_clients(bench: Bench) -> int:
 
 
 class Run:
-    """Inputs of one seed, each taken by the next lane that is free, until the time is over or one fails."""
+    """Inputs of one seed, each taken by the next free lane, until the time is over or one fails."""
 
     def __init__(self, bench: Bench, seed: int, seconds: float) -> None:
         self.bench = bench
@@ -203,7 +215,7 @@ class Run:
 
 
 async def fuzz(seed: int, seconds: float) -> int:
-    """The number of inputs tried. Raises Found, with an input made small."""
+    """Number of inputs tried. Raises Found, with an input made small."""
     async with running(*FLAGS) as bench:
         pipelines: list[Pipeline] = []
         pipelines += [Pipeline(name, pipelines) for name in LANES]
@@ -219,7 +231,7 @@ async def fuzz(seed: int, seconds: float) -> int:
             raise await _made_small(bench, pipelines[0], found)
         await bench.nothing_in_flight()
         await until(lambda: num_clients(bench) == 0, "no client connected")
-        most = files + 3 * len(LANES)  # to each worker: pooled, a probe, a prompt to tokenize
+        most = files + 3 * len(LANES)  # for each worker: pooled, a probe, a prompt to tokenize
         await until(lambda: num_files(bench) <= most, f"no more than {most} files open")
         if (growth := bench.gateway.rss_bytes() - memory) > MAX_GROWTH:
             raise Found(f"the gateway grew by {growth >> 20} MiB in {run.num_inputs} inputs")

@@ -1,4 +1,4 @@
-"""Some seconds of the fuzzer at each run: a seed that is always the same, and one that never is."""
+"""A few seconds of the fuzzer at each run: one constant seed, and a new one."""
 
 import random
 
@@ -21,12 +21,12 @@ def seed_of(kind: str) -> int:
 
 @pytest.mark.process
 @pytest.mark.parametrize("kind", ["fixed", "random"])
-async def test_over_sockets(kind: str) -> None:
+async def test_a_running_gateway_survives_broken_inputs(kind: str) -> None:
     assert await sockets.fuzz(seed_of(kind), SECONDS) > 0
 
 
 @pytest.mark.parametrize("kind", ["fixed", "random"])
-def test_without_sockets(kind: str) -> None:
+def test_parsers_survive_broken_inputs(kind: str) -> None:
     seed = seed_of(kind)
     for number in range(400):
         given = make(seed, number)
@@ -43,7 +43,7 @@ def test_a_seed_makes_the_same_inputs_again() -> None:
     assert [Input.from_json(given.to_json()) for given in made] == made
 
 
-async def test_what_fails_is_made_small() -> None:
+async def test_a_failing_input_is_made_small() -> None:
     async def fails(given: Input) -> bool:
         return b"\0" in given.data and b"X" in given.answer
 
@@ -51,7 +51,7 @@ async def test_what_fails_is_made_small() -> None:
     assert await smaller(found, fails) == Input(b"\0", (), b"X", (), False)
 
 
-def test_a_gateway_that_takes_too_much_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gateway_that_accepts_too_much_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     parsers.check(PLAIN)
     without_host = OK.replace(HOST + b"\r\n", b"")
     parsers.check(Input(without_host, (), *GOOD_REPLY[:1], (), False))
@@ -60,7 +60,7 @@ def test_a_gateway_that_takes_too_much_is_found(monkeypatch: pytest.MonkeyPatch)
         parsers.check(Input(without_host, (), *GOOD_REPLY[:1], (), False))
 
 
-def test_a_gateway_that_depends_on_the_parts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gateway_that_depends_on_the_splitting_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     feed = connection.ClientConnection.data_received
     monkeypatch.setattr(
         connection.ClientConnection,
@@ -83,7 +83,7 @@ def test_a_gateway_that_depends_on_the_parts_is_found(monkeypatch: pytest.Monkey
         (OK.replace(HOST, b"A : b"), (), True),
     ],
 )  # fmt: skip
-def test_the_judge(data: bytes, bodies: tuple[bytes, ...], is_malformed: bool) -> None:
+def test_the_judge_reads_requests(data: bytes, bodies: tuple[bytes, ...], is_malformed: bool) -> None:
     verdict = judge.requests(data)
     assert (verdict.bodies, verdict.is_malformed) == (bodies, is_malformed)
 
@@ -99,5 +99,5 @@ def test_the_judge(data: bytes, bodies: tuple[bytes, ...], is_malformed: bool) -
         (b"garbage\r\n\r\n", False, None),
     ],
 )
-def test_the_judge_of_answers(data: bytes, closes: bool, read: object) -> None:
+def test_the_judge_reads_answers(data: bytes, closes: bool, read: object) -> None:
     assert judge.answer(data, closes=closes) == read

@@ -32,12 +32,12 @@ from tests.blackbox.harness import (
 
 IS_FULL = bool(os.environ.get("FULL"))
 MAX_GROWTH_BYTES = 64 << 20
-"""Over the steady state: what caches with a bound may fill to meanwhile."""
+"""Growth over the steady state: bounded caches may fill meanwhile."""
 SPARE_FILES = 24
 """Descriptors over the steady state: pooled connections to workers, probes under way."""
 FORGED = "1999-12-31 23:59:59,000 INFO kvgate: forged"
 ESCAPES = f"\x1b[2J\r\n{FORGED}\u2028"
-"""In a name or an error's text: must be seen for what it is, and not become a line of the log."""
+"""Control characters in a name or an error's text: they must be escaped, and not become a line of the log."""
 SIM_FLAGS = (
     "--prefill-tokens-per-s",
     "1000000",
@@ -59,7 +59,7 @@ def chat(text: str = "hello", **fields: object) -> bytes:
 
 @dataclass
 class Siege:
-    """`expected` is what an attack is to bring into the log although it looks like a fault."""
+    """Attack on a gateway; `expected` are log lines of the attack that look like faults."""
 
     gateway: Gateway
     engines: list[str]
@@ -71,7 +71,7 @@ class Siege:
     open_sockets: list[socket.socket] = field(default_factory=list)
 
     async def good(self, text: str = "hello", **fields: object) -> Answer:
-        """A well-meant request, on a connection of its own; it must be answered."""
+        """Send a well-meant request on its own connection; it must be answered."""
         client = await Client.open(self.gateway.port, tls=self.tls)
         try:
             answer = await client.ask(post(chat(text, **fields), *self.headers, target=CHAT))
@@ -88,7 +88,7 @@ class Siege:
             await client.close()
 
     async def keep_good(self, attack: Awaitable[object]) -> int:
-        """Good requests one after the other for as long as the attack takes; how many were answered."""
+        """Send good requests one after the other during the attack; returns how many were answered."""
         task = asyncio.get_running_loop().create_task(_awaited(attack))
         num = 0
         try:
@@ -104,7 +104,7 @@ class Siege:
         return num
 
     def connect(self, port: int = 0, *, path: str = "", reads_little: bool = False) -> socket.socket:
-        """A raw connection that is closed at the end of the siege at the latest."""
+        """Open a raw connection that is closed at the end of the siege at the latest."""
         sock = socket.socket(socket.AF_UNIX if path else socket.AF_INET)
         if reads_little:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -117,7 +117,7 @@ class Siege:
         return len(os.listdir(f"/proc/{self.gateway.process.pid}/fd"))
 
     async def settle(self) -> None:
-        """The steady state, against which growth is measured."""
+        """Reach the steady state, against which growth is measured."""
         for number in range(50):
             await self.good(f"warm-up {number}")
         await self.nothing_booked()
@@ -158,7 +158,7 @@ class Siege:
 
 @contextlib.contextmanager
 def engine(*flags: str) -> Iterator[str]:
-    """A simulated engine; its URL."""
+    """Simulated engine; yields its URL."""
     with running_process("sim", "--port", "0", *SIM_FLAGS, *flags) as sim:
         yield first_match(sim, SIM_READY)[0]
 
@@ -167,7 +167,7 @@ def engine(*flags: str) -> Iterator[str]:
 async def siege(
     *flags: str, num_engines: int = 1, headers: tuple[Header, ...] = (), expected: str = "(?!)"
 ) -> AsyncIterator[Siege]:
-    """A gateway with engines that has served some requests; all that must hold is asserted at the end."""
+    """Gateway with engines that has served some requests; all conditions are checked at the end."""
     with contextlib.ExitStack() as stack:
         urls = [stack.enter_context(engine()) for _ in range(num_engines)]
         workers = [flag for url in urls for flag in ("--worker", url)]

@@ -23,12 +23,12 @@ TOKEN = "s3cret"
 
 
 def literal(name: bytes, value: bytes) -> bytes:
-    """A header that HPACK does not compress."""
+    """Header that HPACK does not compress."""
     return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
 def begun(number: int) -> bytes:
-    """The head of a call of which no message follows."""
+    """Head of a call without a message."""
     fields = (
         (b":method", b"POST"),
         (b":scheme", b"http"),
@@ -61,7 +61,7 @@ def stalled(port: int, data: bytes) -> Iterator[None]:
 
 
 async def goes_on(s: Served, agents: Agents) -> None:
-    """Others are described to, and read what happens."""
+    """Check that other readers are described to, and read new events."""
     async with open_channel(f"127.0.0.1:{s.port}", agents) as channel:
         assert isinstance(await describe(channel, agents, 0, 20), Hello)
     async with s.read(agents) as read:
@@ -70,14 +70,14 @@ async def goes_on(s: Served, agents: Agents) -> None:
 
 @pytest.mark.parametrize("token", [None, TOKEN])
 @pytest.mark.parametrize("stage", STAGES)
-async def test_connections_that_stall_keep_no_reader_out(stage: str, token: str | None) -> None:
+async def test_stalled_connections_keep_no_reader_out(stage: str, token: str | None) -> None:
     async with served(token=token) as s:
         s.store(3)
         with stalled(s.port, STAGES[stage]):
             await goes_on(s, Agents(token=token))
 
 
-async def test_streams_that_are_never_read_keep_no_reader_out() -> None:
+async def test_unread_streams_keep_no_reader_out() -> None:
     agents = Agents()
     async with served(Served(max_bytes=200_000)) as s, contextlib.AsyncExitStack() as stack:
         s.store(3)

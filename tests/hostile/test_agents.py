@@ -113,7 +113,7 @@ def giant(liar: Liar) -> Iterator[bytes]:
 
 
 def without_end(liar: Liar) -> Iterator[bytes]:
-    """A snapshot of which no part is the last."""
+    """Snapshot without a last part."""
     rng = random.Random(1)
     yield liar.right()
     for part in range(NUM_PARTS):
@@ -157,7 +157,7 @@ async def listening(liar: Liar) -> AsyncIterator[str]:
 
 
 async def lie(under: Siege, liar: Liar, say: Say) -> None:
-    """The worker joins, its agent is asked, and the worker is dropped again."""
+    """Add the worker, with its agent, and drop it again."""
     liar.say, asked, url = say, liar.num_asked, liar.hello.engine_url
     joined = await under.gateway.admin("POST", "/admin/workers", json.dumps({"url": url}).encode())
     assert joined.status == 201, joined.body
@@ -167,7 +167,7 @@ async def lie(under: Siege, liar: Liar, say: Say) -> None:
     assert not liar.faults
 
 
-async def test_whatever_an_agent_says_requests_are_answered() -> None:
+async def test_requests_are_answered_whatever_an_agent_sends() -> None:
     with engine() as url:
         liar = Liar(url)
         async with listening(liar) as target:

@@ -1,4 +1,4 @@
-"""Files and addresses that an operator names, and others fill: keys, an issuer's keys, recordings."""
+"""Files and addresses named by an operator and filled by others: keys, an issuer's keys, recordings."""
 
 import asyncio
 import asyncio.subprocess
@@ -41,7 +41,7 @@ TOKENS = (
     token(exp=float("inf")),
     token(tenant="x" * 10_000),
 )
-"""None is one of the issuer's, or none can be used."""
+"""Key sets of which none is the issuer's, or none can be used."""
 
 
 def key_lines(num: int) -> str:
@@ -55,7 +55,7 @@ def key_lines(num: int) -> str:
 
 
 class Issuer:
-    """Serves a JWKS, or whatever `answer` is; None hangs."""
+    """Issuer that serves a JWKS, or whatever `answer` is; None hangs."""
 
     def __init__(self) -> None:
         self.answer: web.Response | None = web.Response(body=b'{"keys":[]}')
@@ -75,7 +75,7 @@ class Issuer:
 
 
 class Growing(Issuer):
-    """Serves the issuer's key first, and twice as many others as before behind it."""
+    """Issuer that serves its key first, and twice as many others as before behind it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ async def printed(*command: str) -> tuple[int, str, str]:
     return process.returncode, out.decode(), err.decode()
 
 
-async def test_key_files_and_issuers_of_any_kind_leave_the_keys_in_use(tmp_path: Path) -> None:
+async def test_invalid_key_files_and_issuers_keep_the_keys_in_use(tmp_path: Path) -> None:
     _, line, reported = await printed("key", "new", "--tenant", "good")
     found = re.search(r"kvg-\S+", reported)
     assert found
@@ -133,7 +133,7 @@ async def test_key_files_and_issuers_of_any_kind_leave_the_keys_in_use(tmp_path:
 
 
 async def files(under: Siege, path: Path, line: str) -> None:
-    """The good key is in all of them that can be used, and stays in use where one cannot."""
+    """Key files; the good key is in all valid ones, and stays in use with an invalid one."""
     for content in (
         key_lines(NUM_KEYS) + line,
         key_lines(TOO_MANY_KEYS),
@@ -158,7 +158,7 @@ async def issuers(under: Siege, issuer: Issuer) -> None:
         assert asked.status == 401, asked.body
 
 
-async def test_a_jwks_that_grows_with_each_fetch_leaves_the_keys_in_use() -> None:
+async def test_a_jwks_that_grows_with_each_fetch_keeps_the_keys_in_use() -> None:
     issuer, good = Growing(), (b"Authorization", b"Bearer " + token())
     async with listening(issuer) as url:
         claims = ("--jwt-issuer", ISSUER, "--jwt-audience", AUDIENCE)
@@ -169,7 +169,7 @@ async def test_a_jwks_that_grows_with_each_fetch_leaves_the_keys_in_use() -> Non
             await under.keep_good(until(lambda: issuer.num_asked > asked + 2, "it is fetched again"))
 
 
-async def test_a_recording_of_nonsense_is_refused_in_words(tmp_path: Path) -> None:
+async def test_a_recording_of_nonsense_is_an_error_message(tmp_path: Path) -> None:
     good = '{"at":1.0,"model":"m","worker":"w:1","status":200,"how":"ended","num_tokens":3,"e2e_s":0.1}\n'
     for number, content in enumerate((ESCAPES, good * 3 + ESCAPES, good.replace("3,", "1e400,"))):
         path = tmp_path / f"{number}.jsonl"

@@ -17,7 +17,7 @@ GREEDY = (b"x-kvgate-tenant", b"greedy")
 
 
 async def flood(under: Siege, statuses: Counter[int]) -> None:
-    """Far more requests at once than the queue has places, each of them claiming to go first."""
+    """Send far more requests at once than the queue has places, each with the highest priority."""
 
     async def ask_repeatedly(number: int) -> None:
         for _ in range(NUM_REQUESTS):

@@ -17,7 +17,7 @@ MAX_PAGE_BYTES = 1 << 20
 """Lines of metrics at most; a page that grows with clients' names is no page any more."""
 
 
-async def test_connections_and_aborted_streams_leave_nothing() -> None:
+async def test_connections_and_aborted_streams_leave_no_state() -> None:
     async with siege("--tokenizer", str(bundled_tokenizer())) as under:
         port = under.gateway.port
         await many(NUM_CONNECTIONS, lambda number: come_and_go(port, number))
@@ -26,8 +26,8 @@ async def test_connections_and_aborted_streams_leave_nothing() -> None:
         assert await under.gateway.total("kvgate_client_disconnects_total") > NUM_ABORTS / 4
 
 
-async def test_distinct_prompts_and_names_leave_little() -> None:
-    """Sessions, users, tenants, keys, models that do not exist, trace headers: each another one."""
+async def test_distinct_prompts_and_names_leave_little_state() -> None:
+    """Sessions, users, tenants, keys, unknown models, trace headers: each request has new ones."""
     trusted = ("--trust-headers-from", "127.0.0.1", "--log-requests", "--record", "/dev/null")
     async with siege("--tokenizer", str(bundled_tokenizer()), *trusted) as under:
 
@@ -57,7 +57,7 @@ async def test_distinct_prompts_and_names_leave_little() -> None:
         assert len(json.loads(flow)) and len(flow) < 8 << 20
 
 
-async def test_floods_before_several_processes_leave_both_alive() -> None:
+async def test_floods_of_several_processes_leave_both_alive() -> None:
     flags = ("--processes", "2", "--tokenizer", str(bundled_tokenizer()))
     async with siege(*flags) as under:
         port, rng = under.gateway.port, random.Random(2)

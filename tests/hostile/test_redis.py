@@ -1,4 +1,4 @@
-"""Somebody with access to Redis writes whatever they like where gateways keep what they share."""
+"""A client of Redis writes arbitrary data where gateways keep shared state."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ def of_another_type(client: Redis, key: bytes, rng: random.Random) -> None:
 
 
 def of_its_type(client: Redis, key: bytes, rng: random.Random) -> None:
-    """Garbage where the gateway looks for its own."""
+    """Garbage of the right type where the gateway looks for its own data."""
     match client.type(key):
         case b"string":
             client.set(key, rng.choice(GARBAGE), px=2000)
@@ -85,7 +85,7 @@ def write_all_over(client: Redis, seed: int) -> None:
 
 
 def talk_nonsense(client: Redis, worker: str, seed: int) -> None:
-    """Bookings of thousands of gateways, at workers that are there and at ones that are not."""
+    """Send bookings of thousands of gateways, at known and unknown workers."""
     rng, pipe = random.Random(seed), client.pipeline(transaction=False)
     for number in range(NUM_MESSAGES):
         booked = [Booked(f"w{rng.randrange(10**9)}:1", 2**40, 2**40) for _ in range(5)]
@@ -119,7 +119,7 @@ async def others_are_forgotten(under: Siege) -> None:
 
 
 @pytest.mark.parametrize("index", ["replicated", "redis"])
-async def test_whatever_lies_in_redis_requests_are_answered(index: str) -> None:
+async def test_requests_are_answered_whatever_is_in_redis(index: str) -> None:
     with redis() as (url, client):
         flags = ("--events", "auto", "--redis", url, "--index", index, "--booking", "atomic")
         tokenizer = ("--tokenizer", str(bundled_tokenizer()))

@@ -41,7 +41,7 @@ ADMIN_STAGES: dict[str, tuple[bytes, bytes]] = {
 
 
 async def drip(socks: list[socket.socket], piece: bytes, is_over: Callable[[], bool]) -> None:
-    """Now and then a piece on each, for as long as somebody takes them."""
+    """Send a piece on each now and then, for as long as the peer accepts them."""
     while not is_over():
         for sock in socks if piece else ():
             with contextlib.suppress(OSError):
@@ -50,7 +50,7 @@ async def drip(socks: list[socket.socket], piece: bytes, is_over: Callable[[], b
 
 
 def has_ended(sock: socket.socket) -> bool:
-    """Closed by the gateway, whatever it answered before."""
+    """True if the gateway closed it, whatever it answered before."""
     sock.setblocking(False)
     try:
         while sock.recv(1 << 16):
@@ -63,7 +63,7 @@ def has_ended(sock: socket.socket) -> bool:
 
 
 async def attack(under: Siege, port: int, begun: bytes, piece: bytes) -> None:
-    """Raises AssertionError where a connection is still open when all limits are over."""
+    """Raise AssertionError where a connection is still open when all limits are over."""
     socks = [under.connect(port) for _ in range(NUM)]
     for sock in socks:
         sock.send(begun)

@@ -15,7 +15,7 @@ IDLE_S = 2
 OFFER = offer("/v1/realtime?model=ws")
 PIECE = b"\x82\x7e\xff\xff" + bytes(65_535)
 MOST_BYTES = 32 << 20
-"""Of one connection, in the kernel's buffers on both sides of the gateway: up to 10 MB each on Linux."""
+"""Bytes of one connection in the kernel's buffers on both sides of the gateway: up to 10 MB each on Linux."""
 
 
 async def read_nothing(call: Call) -> None:
@@ -24,7 +24,7 @@ async def read_nothing(call: Call) -> None:
 
 
 async def flood(call: Call) -> None:
-    """Sends for as long as the gateway takes it."""
+    """Send for as long as the gateway accepts it."""
     await call.send(AGREED)
     while not call.gone.is_set():
         await call.send(PIECE)
@@ -61,7 +61,7 @@ async def are_ended(socks: list[socket.socket]) -> None:
 
 
 async def is_full(socks: list[socket.socket]) -> int:
-    """Send on each until all have been full for a while; the most bytes that one has taken."""
+    """Send on each until all have been full for a while; returns the most bytes that one has taken."""
     taken = dict.fromkeys(socks, 0)
     num_full = 0
     while num_full < 5:

@@ -1,4 +1,4 @@
-"""Workers that answer their probes with whatever they like, beside a good one."""
+"""Workers with odd answers to their probes, beside a good one."""
 
 import json
 
@@ -94,7 +94,7 @@ async def answer_well(call: Call) -> None:
 
 
 async def one(under: Siege, pages: dict[bytes, bytes]) -> None:
-    """Joined, asked for what it says that it serves, dropped; the gateway is itself all the while."""
+    """Add an odd worker, request its models, drop it; the gateway stays well all the while."""
     worker = OddWorker(pages)
     worker.script = answer_well
     await worker.start()
@@ -115,7 +115,7 @@ async def one(under: Siege, pages: dict[bytes, bytes]) -> None:
         await worker.die()
 
 
-async def test_odd_workers_hurt_nobody() -> None:
+async def test_odd_workers_affect_no_other_worker() -> None:
     async with siege("--probe-interval-s", "0.2", "--events", "off") as under:
         for what, pages in ODD.items():
             try:

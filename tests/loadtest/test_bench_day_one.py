@@ -26,7 +26,7 @@ def test_goals_decide_the_exit_code(
         main(["--only", "none"])
 
 
-def test_what_cannot_be_measured_is_said(
+def test_an_impossible_measurement_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail() -> list[Figure]:

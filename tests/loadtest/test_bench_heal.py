@@ -1,4 +1,4 @@
-"""The figure `stream.heal_requests`, and that it means what it says."""
+"""The figure `stream.heal_requests`, and its definition."""
 
 import pytest
 
@@ -16,5 +16,5 @@ async def test_each_hot_prefix_is_known_after_two_requests(
     healed = await heal(**ENGINES[engine])
     assert len(healed) == 3
     for each in healed:
-        assert 1 < each.num_requests <= GOAL  # one that was known at once would not have been lost
+        assert 1 < each.num_requests <= GOAL  # a prefix known at once would not have been lost
         assert each.num_known >= each.num_cached > 0

@@ -31,7 +31,7 @@ def test_goals_decide_the_exit_code(
         main(["--only", "none"])
 
 
-def test_what_cannot_be_measured_is_said(
+def test_an_impossible_measurement_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail() -> list[Figure]:
@@ -45,6 +45,6 @@ def test_what_cannot_be_measured_is_said(
     assert "bench-hostile: bad: a good request was cut" in capsys.readouterr().err
 
 
-def test_each_module_is_there() -> None:
+def test_each_benchmark_module_exists() -> None:
     for name in MODULES:
         __import__(f"loadtest.hostile_{name}")

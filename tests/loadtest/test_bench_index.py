@@ -25,7 +25,7 @@ def test_all_events_of_the_payloads_are_placed() -> None:
     assert (counts.num_orphans, counts.num_mismatched, counts.num_unknown_removals) == (0, 0, 0)
 
 
-def test_prompts_are_held_as_they_are_named() -> None:
+def test_prompts_overlap_as_they_are_named() -> None:
     indexes = [MemoryIndex(), ReferenceIndex()]
     for index in indexes:
         bench.workers_of(index, 2)
@@ -42,6 +42,6 @@ def test_bytes_are_counted_by_block_and_worker() -> None:
     assert 12 < counted < 100
 
 
-def test_forgetting_is_timed_step_by_step() -> None:
+def test_dropping_is_timed_step_by_step() -> None:
     total_s, longest_ms = bench.forget_s(MemoryIndex(), 1_000)
     assert 0 < longest_ms <= total_s * 1e3

@@ -17,7 +17,7 @@ kvgate_gc_pause_max_seconds 0.0005
 
 
 class Nothing:
-    """Materials that must not be asked for."""
+    """Materials that must not be made."""
 
     def prompts(self) -> Path:
         raise AssertionError("made for nothing")
@@ -28,7 +28,7 @@ class Nothing:
     long_bodies = prompts
 
 
-def test_the_worst_of_all_pages_is_kept() -> None:
+def test_the_maximum_over_all_pages_is_kept() -> None:
     worst = Worst()
     worst.read(PAGE)
     worst.read(PAGE.replace("0.004", "0.002").replace("0.0005", "0.0007"))
@@ -36,18 +36,18 @@ def test_the_worst_of_all_pages_is_kept() -> None:
     assert worst.gc_ms == pytest.approx(0.7)
 
 
-def test_nothing_is_made_where_nothing_is_asked_for() -> None:
+def test_without_scenarios_nothing_is_made() -> None:
     assert list(figures(["small"], 2, Nothing())) == []
 
 
-def test_its_names_are_known_to_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_its_scenarios_are_known_to_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     shown = capsys.readouterr().out
     assert all(name in "".join(shown.split()) for name in NAMES)
 
 
-def test_each_client_asks_something_else() -> None:
+def test_each_client_sends_another_prompt() -> None:
     assert _ask(1) != _ask(2)
     head, _, body = _ask(7).partition(b"\r\n\r\n")
     assert b"content-length: %d" % len(body) in head
@@ -63,7 +63,7 @@ def test_a_stream_that_does_not_begin_is_an_error() -> None:
             _expect(here)
 
 
-def test_memory_is_read_of_this_process() -> None:
+def test_memory_is_read_from_this_process() -> None:
     from loadtest.fleet import rss_mb
 
     assert rss_mb(os.getpid()) > 10

@@ -17,7 +17,7 @@ def play(
     conversation: Sequence[dict[str, Any]],
     agents: Sequence[dict[str, Any]],
 ) -> None:
-    """In place of the real traces."""
+    """Shortened traces in place of the real ones."""
     for name, lines in (("CONVERSATION", conversation), ("AGENT", agents)):
         path = directory / f"{name}.jsonl.xz"
         write(path, lines)
@@ -52,9 +52,7 @@ def test_each_trace_is_played_in_each_mode(
     assert [figure.is_floor for figure in published] == [True, True, True, False] * len(traces)
 
 
-def test_a_trace_without_second_turns_is_said_to_be_too_short(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trace_without_second_turns_is_too_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     play(monkeypatch, tmp_path, conversations(8), sessions(4))
     monkeypatch.setattr(bench_pd, "LIMIT", 1)
     with pytest.raises(SystemExit, match="none of 1 requests is a second turn"):

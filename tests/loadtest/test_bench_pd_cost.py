@@ -1,4 +1,4 @@
-"""The figure `pd.cpu_split_over_direct`, and that a run says when it would not mean what it says."""
+"""The figure `pd.cpu_split_over_direct`, and runs in which it has no meaning."""
 
 import pytest
 
@@ -37,13 +37,13 @@ def test_the_figure_is_the_worse_of_the_small_and_the_known_long_prompt() -> Non
         ("kvgate_disaggregation_prompt_mismatches_total 3.0", "3 saw another prompt"),
     ],
 )
-def test_a_run_in_which_not_all_was_split_has_no_figure(more: str, what: str) -> None:
+def test_a_run_with_direct_requests_has_no_figure(more: str, what: str) -> None:
     check_split(SIZES[0], "", SPLIT)
     check_split(SIZES[0], f"{more}\n", f"{SPLIT}{more}\n")
     with pytest.raises(BenchError, match=what):
         check_split(SIZES[0], "", f"{SPLIT}{more}\n")
 
 
-def test_a_run_in_which_nothing_was_split_has_no_figure() -> None:
+def test_a_run_without_disaggregated_requests_has_no_figure() -> None:
     with pytest.raises(BenchError, match="0 requests were split"):
         check_split(SIZES[0], SPLIT, SPLIT)

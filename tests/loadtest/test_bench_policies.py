@@ -1,4 +1,4 @@
-"""The figures of `make bench-policies`, and that rows are what they say."""
+"""The figures of `make bench-policies`, and the rows of their table."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def summary(policy: str, p99: float, goodput: float, mean: float = 1.0) -> Summa
     return Summary(policy, 9, 0.26, mean, 1.0, 1.0, p99, 0.01, 0.01, 2.0, 2.0, goodput, 1.0, 1.0)
 
 
-def test_figures_are_of_each_seed_against_the_best_of_the_others() -> None:
+def test_figures_compare_each_seed_with_the_best_other_policy() -> None:
     cells = {OURS: [summary(OURS, 4.0, 3.0, 1.05)] * 3, "all_knowing": [summary("all_knowing", 1.0, 9.0)] * 3}
     cells |= {name: [summary(name, 5.0 + i, 2.0 + i / 10)] * 3 for i, name in enumerate(OTHERS)}
     row = next(row for row in rows() if row.name == "conversation_1x")
@@ -33,7 +33,7 @@ def test_each_workload_of_the_table_has_its_row() -> None:
 
 
 @pytest.mark.parametrize("name", [*MADE, "pooled"])
-def test_a_run_is_a_whole_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_run_is_rejected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     row = Row("few", lambda seed: groups((5,), 4.0, seed), block_size=400)
     monkeypatch.setattr(bench_policies, "NUM_WORKERS", 2)
     found = run(row, name, 1)

@@ -11,7 +11,7 @@ from loadtest.report import best_of
 from loadtest.workloads.bodies import parse
 
 
-def test_figures_are_the_best_rounds_of_what_was_run() -> None:
+def test_figures_are_the_best_rounds() -> None:
     results = Results(memory=[best_of("proxy.rss_mb", "MB", 120, [101.0, 100.0])])
     results.kvgate["small"] = [70.0, 55.0]
     results.nginx["small"] = [15.0, 16.0]
@@ -31,7 +31,7 @@ def test_two_processes_are_compared_with_the_better_round_of_one() -> None:
     assert found["proxy.two_process_imbalance"] == (0.05, [0.1, 0.05])
 
 
-def test_ratios_are_shown_where_both_were_measured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ratios_are_shown_where_both_sides_were_measured(capsys: pytest.CaptureFixture[str]) -> None:
     results = Results()
     results.kvgate["small"], results.kvgate["64k_warm"] = [60.0, 45.0], [150.0]
     results.nginx["small"] = [15.0]
@@ -45,14 +45,14 @@ def test_ratios_are_shown_where_both_were_measured(capsys: pytest.CaptureFixture
     ]
 
 
-def test_an_unknown_scenario_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_scenario_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--only", "small,smal"])
     assert "no scenario is called smal" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("template", ["bundled", "qwen3"])
-def test_the_workers_hold_what_warm_requests_begin_with(tmp_path: Path, template: str) -> None:
+def test_workers_hold_the_beginnings_of_warm_requests(tmp_path: Path, template: str) -> None:
     materials = Materials(tmp_path)
     known = read_prompts(materials.prompts())
     request = json.loads(next(parse(materials.bodies("64k_warm").read_bytes())))
@@ -61,7 +61,7 @@ def test_the_workers_hold_what_warm_requests_begin_with(tmp_path: Path, template
     assert held > 0.95 * len(prompt)
 
 
-def test_every_scenario_has_a_name_of_its_own_and_templates_exist(tmp_path: Path) -> None:
+def test_scenario_names_are_unique_and_templates_exist(tmp_path: Path) -> None:
     assert len({scenario.name for scenario in (*SCENARIOS, LATENCY, TWO)}) == len(SCENARIOS) + 2
     materials = Materials(tmp_path)
     for scenario in SCENARIOS:

@@ -10,18 +10,18 @@ def piece(text: str, **more: object) -> dict[str, object]:
     return {"id": "x1", "choices": [{"index": 0, "delta": {"content": text}}], **more}
 
 
-def test_how_a_text_was_cut_is_chance() -> None:
+def test_the_splitting_of_a_text_is_irrelevant() -> None:
     one, other = [piece("ab"), piece("c"), piece("", usage=3)], [piece("a"), piece("bc"), piece("", usage=3)]
     assert plain(one) == plain(other) != plain([*other, piece("d")])
 
 
-def test_what_it_says_and_in_which_order_is_not() -> None:
+def test_content_and_order_of_a_text_are_compared() -> None:
     assert plain([piece("a", usage=1), piece("b")]) != plain([piece("a"), piece("b", usage=1)])
     assert plain({"id": 1, "created": 2, "new_field": 3}) == {"new_field": 3}
 
 
 @pytest.mark.process
-def test_two_that_answer_otherwise_are_told_apart() -> None:
+def test_different_answers_are_found() -> None:
     with (
         running("sim", "--port", "0", "--seed", "1") as one,
         running("sim", "--port", "0", "--seed", "2") as two,

@@ -25,6 +25,6 @@ def test_nginx_listens_on_loopback_only_and_writes_to_its_directory_only() -> No
     assert conf.count("{") == conf.count("}")
 
 
-def test_nothing_in_between_has_no_process_to_watch() -> None:
+def test_a_direct_connection_has_no_process_to_watch() -> None:
     assert Contender("direct", 1, 0).pids == []
     assert Contender("nginx", 1, 7).pids == [7]

@@ -9,7 +9,7 @@ from loadtest.day_auth_inside import ROUNDS, BenchError, configs_of, measured
 
 
 @pytest.mark.process
-async def test_all_three_answer_and_are_timed(tmp_path: Path) -> None:
+async def test_all_three_gateways_answer_and_are_timed(tmp_path: Path) -> None:
     key, file, secret = made_in(tmp_path)
     rounds = await measured(key, configs_of(file, secret), num_slices=2, num_requests=5)
     assert len(rounds) == ROUNDS

@@ -1,4 +1,4 @@
-"""A short run of the benchmark: half a dying fleet is not asked for more than the budget."""
+"""Short run of the benchmark: half a dying fleet gets no more retries than the budget."""
 
 import pytest
 

@@ -1,5 +1,4 @@
-"""The figure `day.timing_auc`, which is the promise of `--tenant-salt-file`: tenants cannot time each
-other."""
+"""The figure `day.timing_auc`, the promise of `--tenant-salt-file`: tenants cannot time each other."""
 
 import pytest
 
@@ -14,12 +13,12 @@ def test_the_area_under_the_curve() -> None:
 
 
 @pytest.mark.process
-def test_a_tenant_cannot_tell_what_another_has_asked() -> None:
+def test_with_salts_a_tenant_cannot_detect_another_tenants_prompts() -> None:
     with attack(is_salted=True) as attacking:
         assert min(best_round(attacking)) <= GOAL
 
 
 @pytest.mark.process
-def test_without_salts_the_same_attacker_knows() -> None:
+def test_without_salts_the_same_attacker_detects_them() -> None:
     with attack(is_salted=False) as attacking:
         assert attacking.round(50) > 0.9

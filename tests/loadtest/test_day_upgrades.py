@@ -1,4 +1,4 @@
-"""A short run of the benchmark: workers that come and go lose no request."""
+"""Short run of the benchmark: workers that join and leave lose no request."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from loadtest.day_upgrades import run
 
 
 @pytest.mark.process
-def test_workers_come_and_go_and_nothing_fails() -> None:
+def test_workers_join_and_leave_and_no_request_fails() -> None:
     tally = run(2)
     assert tally.num_asked > 20
     assert not tally.failed

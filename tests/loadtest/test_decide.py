@@ -1,7 +1,7 @@
 from loadtest.decide import ASKED, DECIDE_GOALS_US, decide_us, router_of
 
 
-def test_the_figure_is_of_a_decision_among_that_many() -> None:
+def test_the_figure_is_of_a_decision_among_the_given_number() -> None:
     figure = decide_us(8, DECIDE_GOALS_US[8])
     assert (figure.name, figure.goal, len(figure.rounds)) == ("policy.decide_8_us", 15.0, 5)
     assert 0 < figure.value == round(min(figure.rounds), 3)

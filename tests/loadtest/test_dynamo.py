@@ -26,7 +26,7 @@ def decided(policy: DynamoCost, name: str, first: int, number: int = 0) -> tuple
     return decision, blocks
 
 
-def test_what_is_to_compute_and_what_is_in_use_count() -> None:
+def test_uncached_blocks_and_blocks_in_use_count() -> None:
     policy, rng = DynamoCost(), random.Random(0)
     held, booked = candidate("a", prompt=160, overlap=80), candidate("b", prompt=160, booked=320)
     assert policy.choose(QUERY, [held, booked], rng).terms == (5 + 10, 20 + 10 + 10)
@@ -50,7 +50,7 @@ def test_blocks_in_use_are_counted_once_until_the_last_answer_ends() -> None:
     assert in_use() == 0
 
 
-def test_what_a_restarted_worker_lost_is_not_in_use() -> None:
+def test_blocks_lost_in_a_restart_are_not_in_use() -> None:
     policy, rng = DynamoCost(), random.Random(0)
     lost = decided(policy, "a", 0)
     assert policy.choose(QUERY, [candidate("a", prompt=160)], rng).terms == (20,)

@@ -3,7 +3,7 @@ import asyncio
 from loadtest.flood import ANSWERS, EVENT, serve
 
 
-async def test_it_answers_probes_and_streams_without_end() -> None:
+async def test_the_flooding_worker_answers_probes_and_streams_without_end() -> None:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
     writer.write(

@@ -1,4 +1,4 @@
-"""The benchmark of giant bodies: its forms are JSON, and it measures a running gateway."""
+"""The benchmark of giant bodies: its bodies are JSON, and it measures a running gateway."""
 
 import json
 import os

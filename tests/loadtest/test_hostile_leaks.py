@@ -1,4 +1,4 @@
-"""Few of each attack on a real gateway: what is measured is what is said."""
+"""A few of each attack on a real gateway: the figures name their numbers."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from loadtest.hostile_leaks import FULL, REDUCED, SMOKE, Counts, counts, measure
 pytestmark = pytest.mark.process
 
 
-def test_how_many_is_asked_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_attacks_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("FULL", "SMOKE"):
         monkeypatch.delenv(name, raising=False)
     assert counts() is REDUCED
@@ -18,7 +18,7 @@ def test_how_many_is_asked_of_the_environment(monkeypatch: pytest.MonkeyPatch) -
     assert counts() is FULL
 
 
-def test_a_figure_says_of_how_many_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_figure_names_the_number_of_attacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hostile_leaks, "FULL", Counts(20, 20, 100))
     monkeypatch.setattr(hostile_leaks, "counts", lambda: Counts(20, 20, 20, long_prompts=2))
     found = {figure.name: figure for figure in measure()}

@@ -25,7 +25,7 @@ def get(port: int, path: str, body: bytes | None = None) -> bytes:
         return body
 
 
-def test_no_compiler_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instruments, "BUILT", tmp_path)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(InstrumentError, match="no C compiler"):
@@ -42,7 +42,7 @@ def test_costs_are_per_request_and_per_chunk() -> None:
 
 @needs_cc
 @pytest.mark.process
-def test_the_worker_tells_of_itself_what_an_engine_does() -> None:
+def test_the_worker_reports_the_facts_of_an_engine() -> None:
     vllm = ENGINES["vllm"]
     sources = '{"0":{"endpoint":"tcp://127.0.0.1:1","replay_endpoint":"tcp://127.0.0.1:2"}}'
     with fake_worker("-m", "qwen", "-k", "1234", "-e", sources) as port:
@@ -58,7 +58,7 @@ def test_the_worker_tells_of_itself_what_an_engine_does() -> None:
 @needs_cc
 @pytest.mark.process
 @pytest.mark.parametrize("flags", [(), ("-t", "1")])
-def test_the_worker_plays_both_legs_of_a_split_request(flags: Sequence[str]) -> None:
+def test_the_worker_plays_both_legs_of_a_disaggregated_request(flags: Sequence[str]) -> None:
     handoff, body = HANDOFFS["nixl"], small(Texts("m", 1), 1, STREAMED_WITH_USAGE)[0]
     worker = Worker(WorkerId("w"), "http://w", ())
     pair = Pair(worker, worker, 1)
@@ -98,14 +98,14 @@ def test_bodies_reach_the_worker_whole_and_in_order(tmp_path: Path) -> None:
     seen = (tmp_path / "log").read_bytes().splitlines()
     numbers = [order[line] for line in seen if line.startswith(b"{")]
     for connection in (0, 1):
-        of_one = [number for number in numbers if number % 2 == connection]
-        assert of_one == [(connection + 2 * i) % 6 for i in range(len(of_one))]
-        assert len(of_one) >= 2
+        of_connection = [number for number in numbers if number % 2 == connection]
+        assert of_connection == [(connection + 2 * i) % 6 for i in range(len(of_connection))]
+        assert len(of_connection) >= 2
 
 
 @needs_cc
 @pytest.mark.process
-def test_a_file_that_is_none_of_bodies_is_an_error(tmp_path: Path) -> None:
+def test_an_invalid_file_of_bodies_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "bodies").write_text("nonsense\n")
     with pytest.raises(InstrumentError, match="neither a piece"):
         measure(1, tmp_path / "bodies", Load("/v1/completions", 1, seconds=0.1))

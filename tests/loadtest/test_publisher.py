@@ -29,7 +29,7 @@ def decoded(payload: bytes, seq: int = 0) -> EventBatch:
     return VLLM.decode([b"", seq_bytes(seq), payload])
 
 
-def test_prompts_come_back_as_they_were_written(tmp_path: Path) -> None:
+def test_prompts_are_read_back_as_written(tmp_path: Path) -> None:
     write_prompts(tmp_path / "prompts", [PROMPT, array("I")])
     assert read_prompts(tmp_path / "prompts") == [PROMPT, array("I")]
 
@@ -53,7 +53,7 @@ def test_the_trickle_stores_and_after_a_while_removes_as_much() -> None:
     assert applied.num_orphans == applied.num_mismatched == applied.num_unknown_removals == 0
 
 
-def test_the_first_run_is_the_first_one_removed() -> None:
+def test_the_first_run_is_removed_first() -> None:
     batches = [decoded(payload).events for payload in islice(EventSource(0).trickle(), RUNS_HELD + 1)]
     assert [len(events) for events in batches] == [*[1] * RUNS_HELD, 2]
     first, removed = batches[0][0], batches[-1][1]
@@ -68,7 +68,7 @@ def test_workers_name_their_blocks_differently(other: int) -> None:
     assert not set(mine.engine_hashes) & set(theirs.engine_hashes)
 
 
-async def test_the_engine_adapter_reads_where_it_publishes() -> None:
+async def test_the_engine_adapter_finds_the_event_endpoint() -> None:
     publisher = Publisher("127.0.0.1", "", 10)
     publisher.open(0, 0)
     try:
@@ -82,7 +82,7 @@ async def test_the_engine_adapter_reads_where_it_publishes() -> None:
         publisher.close()
 
 
-def test_others_fill_the_cache_with_what_no_other_worker_has() -> None:
+def test_other_workers_fill_the_cache_with_unshared_blocks() -> None:
     index = MemoryIndex()
     for number in range(2):
         worker, source = WorkerId(f"w{number}"), EventSource(number)

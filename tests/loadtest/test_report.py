@@ -37,9 +37,7 @@ def test_the_table_shows_each_figure_with_its_goal_and_rounds(
     assert large.split() == ["b.large", "1,234", "MB", "1,234"]
 
 
-def test_the_file_says_what_was_measured_where_and_with_what(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_has_figures_machine_and_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "RESULTS", tmp_path / "results")
     publish("b", [best_of("b.fast", "us", 60, [50])])
     document = json.loads((tmp_path / "results" / "b.json").read_text())

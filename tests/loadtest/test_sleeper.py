@@ -2,7 +2,7 @@ from gateway.runtime.loop_lag import INTERVAL_S
 from loadtest.sleeper import worst_ms
 
 
-def test_the_latest_of_all_wakings_is_told() -> None:
+def test_the_latest_of_all_wakings_is_reported() -> None:
     now, late = 0.0, iter([0.0, 0.007, 0.002])
     left = iter([False, False, False, True])
 

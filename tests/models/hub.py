@@ -1,4 +1,4 @@
-"""A hub on loopback: as much of its API as its library asks for."""
+"""Hub on loopback, with the part of its API that its library uses."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ COMMIT = "a" * 40
 
 
 class FakeHub:
-    """Each repository is a directory; `token` is wanted where it is given. `asked` are paths."""
+    """Each repository is a directory; `token` is required where it is given. `asked` are paths."""
 
     def __init__(self, repositories: Mapping[str, Path], token: str | None = None) -> None:
         self.repositories = repositories
@@ -67,7 +67,7 @@ def running(hub: FakeHub) -> Iterator[FakeHub]:
         do_HEAD = do_GET
 
         def log_message(self, format: str, *args: object) -> None:
-            """Not to stderr."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -10,14 +10,14 @@ def broken(at: float = 0.0) -> Breaker:
     return breaker
 
 
-def test_some_failures_in_a_row_open_it() -> None:
+def test_failures_in_a_row_open_the_breaker() -> None:
     breaker = broken()
     assert breaker.is_open(REST_S / 2)
     assert not breaker.may_ask(REST_S / 2)
     assert not breaker.is_open(REST_S)
 
 
-def test_an_answer_between_is_none_in_a_row() -> None:
+def test_an_answer_between_failures_resets_the_count() -> None:
     breaker = Breaker()
     for _ in range(10):
         for _ in range(NUM_FAILURES - 1):
@@ -26,20 +26,20 @@ def test_an_answer_between_is_none_in_a_row() -> None:
     assert breaker.may_ask(0.0)
 
 
-def test_then_one_may_try_and_the_others_wait_for_what_becomes_of_it() -> None:
+def test_after_a_rest_one_request_tries_and_the_others_wait_for_its_result() -> None:
     breaker = broken()
     assert [breaker.may_ask(REST_S) for _ in range(3)] == [True, False, False]
     breaker.answered()
     assert [breaker.may_ask(REST_S) for _ in range(3)] == [True, True, True]
 
 
-def test_one_that_is_never_heard_of_again_does_not_close_it_for_ever() -> None:
+def test_a_try_without_a_result_does_not_block_the_breaker() -> None:
     breaker = broken()
     assert breaker.may_ask(REST_S)
     assert breaker.may_ask(2 * REST_S)
 
 
-def test_it_rests_longer_each_time_up_to_a_bound() -> None:
+def test_each_rest_is_longer_up_to_a_bound() -> None:
     breaker, now, rests = broken(), 0.0, []
     for _ in range(8):
         began = now

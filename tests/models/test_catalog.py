@@ -1,4 +1,4 @@
-"""Models that come and go, and who makes their prompts' tokens."""
+"""Models that appear and disappear, and the source of their prompts' tokens."""
 
 import asyncio
 import logging
@@ -37,7 +37,7 @@ def _bundled() -> PromptSource:
 
 
 class Engine:
-    """Tokenizes as the bundled tokenizer does, with `shift` added; None: it does not."""
+    """Engine that tokenizes as the bundled tokenizer does, with `shift` added; None: it does not."""
 
     def __init__(self, shift: int | None = 0) -> None:
         self.shift = shift
@@ -114,8 +114,8 @@ def broken(tmp_path: Path) -> str:
     return str(tmp_path / "broken")
 
 
-async def test_the_tokenizer_of_a_model_that_appears_is_found_by_its_root() -> None:
-    """The name under which it is served says nothing; all names of the root have it."""
+async def test_the_tokenizer_of_a_new_model_is_found_by_its_root() -> None:
+    """All served names of the root have it; the name itself is irrelevant."""
     world = World()
     assert world.source() == "none"
     await world.join("w:1", Served("m", BUNDLED), Served("gpt", BUNDLED), Served("lora", BUNDLED, "lora"))
@@ -125,7 +125,7 @@ async def test_the_tokenizer_of_a_model_that_appears_is_found_by_its_root() -> N
     assert world.catalog.tokens_at("http://w:1")[0]["why"].startswith("equal in all ")
 
 
-async def test_nothing_waits_while_it_is_loaded() -> None:
+async def test_requests_do_not_wait_while_a_tokenizer_is_loaded() -> None:
     world = World()
     task = world.tasks.start("join", world.join("w:1"))
     await asyncio.sleep(0)
@@ -135,20 +135,20 @@ async def test_nothing_waits_while_it_is_loaded() -> None:
     assert world.source() == "fastokens"
 
 
-async def test_a_worker_that_makes_other_tokens_is_looked_up_by_nothing() -> None:
+async def test_a_worker_with_other_tokens_is_routed_without_a_prefix_lookup() -> None:
     world = World()
     await world.join("w:1")
-    other = await world.join("w:2", shift=1)
+    differing = await world.join("w:2", shift=1)
     assert (world.ways(), world.apart()) == ({"w:1": "local", "w:2": "none"}, {"w:2"})
     sizes = {e.member.worker.id: e.group.block_size for e in world.fleet.eligible("m")}
     assert sizes == {"w:1": 16, "w:2": 0}
-    world.leave(other)
+    world.leave(differing)
     assert (world.ways(), world.apart()) == ({"w:1": "local"}, set())
     await world.join("w:2")
     assert (world.ways(), world.apart()) == ({"w:1": "local", "w:2": "local"}, set())
 
 
-async def test_where_most_make_others_these_are_asked() -> None:
+async def test_where_most_workers_differ_they_are_asked_for_tokens() -> None:
     world = World()
     first = await world.join("w:1", shift=1)
     assert (world.ways(), world.source()) == ({"w:1": "remote"}, "none")
@@ -161,7 +161,7 @@ async def test_where_most_make_others_these_are_asked() -> None:
     assert None in world.forgotten and "http://w:3" in world.forgotten
 
 
-async def test_one_of_ten_that_is_broken_is_routed_on_load_and_the_others_are_untouched(
+async def test_a_broken_tokenizer_of_ten_is_routed_on_load_and_the_others_work(
     broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     tables = {f"m{number}": ModelTable(tokenizer=BUNDLED) for number in range(9)}
@@ -181,7 +181,7 @@ async def test_one_of_ten_that_is_broken_is_routed_on_load_and_the_others_are_un
     assert found == {"root9"}
 
 
-async def test_what_a_check_says_of_a_broken_one(broken: str) -> None:
+async def test_check_reports_a_broken_tokenizer(broken: str) -> None:
     world = World({"m": ModelTable(tokenizer=broken)})
     worker = await world.join("w:1", Served("m", "root"))
     (sight,) = await world.catalog.look(worker, partial(world._post, worker.url))
@@ -189,8 +189,10 @@ async def test_what_a_check_says_of_a_broken_one(broken: str) -> None:
     assert "tokens of root: none" in sight.note
 
 
-async def test_what_a_check_says_of_other_tokens() -> None:
-    """A fault where the tokenizer was given; where it was found, a template may be the worker's own."""
+async def test_check_reports_other_tokens() -> None:
+    """Other tokens are a fault of a given tokenizer; where one was found, a template may be the
+    worker's own.
+    """
     for tables, is_fault in (({"m": ModelTable(tokenizer=BUNDLED)}, True), ({}, False)):
         world = World(tables)
         worker = await world.join("w:1", shift=1)
@@ -200,7 +202,7 @@ async def test_what_a_check_says_of_other_tokens() -> None:
         assert not world.catalog.has_tokenizer("m")
 
 
-async def test_a_table_names_the_model_by_what_it_is_served_as_or_by_its_root() -> None:
+async def test_a_table_names_the_model_by_a_served_name_or_its_root() -> None:
     for key in ("m", "root"):
         world = World({key: ModelTable(tokenizer=BUNDLED)})
         await world.join("w:1", Served("m", "root"))
@@ -208,7 +210,7 @@ async def test_a_table_names_the_model_by_what_it_is_served_as_or_by_its_root() 
         assert world.catalog.has_tokenizer("m") and not world.catalog.has_tokenizer("root")
 
 
-async def test_workers_are_asked_where_a_table_says_so_and_where_nothing_is_found() -> None:
+async def test_workers_are_asked_where_a_table_says_so_or_no_tokenizer_is_found() -> None:
     world = World({"m": ModelTable(renderer="worker")})
     await world.join("w:1")
     assert (world.ways(), world.source()) == ({"w:1": "remote"}, "none")
@@ -216,7 +218,7 @@ async def test_workers_are_asked_where_a_table_says_so_and_where_nothing_is_foun
     assert (world.ways("/nowhere"), world.source("n")) == ({"w:2": "remote"}, "none")
 
 
-async def test_where_nobody_tokenizes_no_request_asks() -> None:
+async def test_where_no_worker_tokenizes_no_request_asks() -> None:
     world = World()
     await world.join("w:1", Served("m", "/nowhere"), shift=None)
     assert world.engines["http://w:1"].num_asked == 2
@@ -224,7 +226,7 @@ async def test_where_nobody_tokenizes_no_request_asks() -> None:
     assert world.metrics.prompt_failures == {"m": 1}
 
 
-async def test_one_that_comes_to_tokenize_later_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_tokenizes_later_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.models.catalog.RETRY_S", 0.01)
     world = World()
     worker = await world.join("w:1", Served("m", "/nowhere"), shift=None)
@@ -236,7 +238,7 @@ async def test_one_that_comes_to_tokenize_later_is_asked_again(monkeypatch: pyte
     await world.tasks.stop()
 
 
-async def test_a_tokenizer_for_all_models_is_refused_where_it_is_wrong(broken: str) -> None:
+async def test_a_wrong_tokenizer_for_all_models_is_rejected(broken: str) -> None:
     with pytest.raises(ConfigError, match=r"^tokenizer: .*tokenizer.json"):
         World(any_model=broken)
     world = World(any_model=BUNDLED)
@@ -247,7 +249,7 @@ async def test_a_tokenizer_for_all_models_is_refused_where_it_is_wrong(broken: s
     assert [each["model"] for each in world.catalog.describe()] == ["root"]
 
 
-async def test_without_probes_ours_are_believed() -> None:
+async def test_without_probes_the_local_tokenizer_is_used() -> None:
     world = World(any_model=BUNDLED, probes=False)
     worker = Worker(WorkerId("w:1"), "http://w:1", (Served("m", "root"),), block_size=16)
     world.engines[worker.url] = Engine(1)
@@ -258,7 +260,7 @@ async def test_without_probes_ours_are_believed() -> None:
     assert (world.source(), world.catalog.tokens_at(worker.url)) == ("fastokens", [])
 
 
-async def test_one_that_is_gone_before_it_has_answered_is_told_of_no_more() -> None:
+async def test_a_worker_dropped_before_its_probe_has_no_token_source() -> None:
     world = World()
     worker = Worker(WorkerId("w:1"), "http://w:1", (Served("m", BUNDLED),), block_size=16)
     world.engines[worker.url] = Engine()
@@ -269,7 +271,7 @@ async def test_one_that_is_gone_before_it_has_answered_is_told_of_no_more() -> N
     assert world.ways() == {}
 
 
-async def test_an_alias_has_its_models_tokenizer() -> None:
+async def test_an_alias_has_the_tokenizer_of_its_model() -> None:
     world = World(aliases={"gpt-4": BUNDLED})
     await world.join("w:1")
     assert world.source("gpt-4") == "fastokens"

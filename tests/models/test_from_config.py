@@ -26,7 +26,7 @@ def test_a_flag_for_one_model_is_its_table() -> None:
     assert [(each["model"], each["tokenizer"]) for each in status] == [(BUNDLED, "loaded")]
 
 
-def test_one_that_is_wrong_for_one_model_is_no_reason_not_to_start() -> None:
+def test_a_wrong_tokenizer_of_one_model_does_not_prevent_the_start() -> None:
     status = catalog(tokenizer=["m=/nowhere", BUNDLED]).describe()
     assert [(each["model"], each["tokenizer"]) for each in status] == [
         ("/nowhere", "broken"),
@@ -36,6 +36,6 @@ def test_one_that_is_wrong_for_one_model_is_no_reason_not_to_start() -> None:
         catalog(tokenizer=["/nowhere"])
 
 
-def test_without_any_nothing_is_loaded() -> None:
+def test_without_tokenizers_none_is_loaded() -> None:
     assert catalog().describe() == []
     assert repr(catalog(tokenizer_hub=False, tokenizer_probe=False)) == "Catalog(0 roots, 0 tokenizers)"

@@ -1,4 +1,4 @@
-"""Where tokenizers are found, and what is said where they are not."""
+"""Where tokenizers are found, and the errors where they are not."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from tests.models.hub import COMMIT, FakeHub, running, use
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Model with weights beside the tokenizer, which are not needed here."""
+    """Model with weights beside the tokenizer, which must not be downloaded."""
     path = tmp_path / "repository"
     shutil.copytree(bundled_tokenizer(), path)
     (path / "model.safetensors").write_bytes(b"weights")
@@ -34,19 +34,21 @@ def reason(model_files: Hub, name: str) -> str:
     return str(caught.value)
 
 
-def test_a_directory(model_files: Hub, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_is_used_as_it_is(
+    model_files: Hub, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert model_files.find(str(repository)).directory == repository
     monkeypatch.chdir(repository.parent)
     assert model_files.find("repository").directory == Path("repository")
 
 
-def test_what_is_wrong_with_a_directory(model_files: Hub, tmp_path: Path) -> None:
+def test_an_invalid_directory_has_its_reason(model_files: Hub, tmp_path: Path) -> None:
     assert reason(model_files, str(tmp_path)) == f"{tmp_path} has no tokenizer.json"
     assert reason(model_files, "/nowhere/at/all") == "/nowhere/at/all is not a directory"
     assert reason(model_files, "../up/and/away") == "../up/and/away is not a directory"
 
 
-def test_a_cache_that_cannot_be_written(
+def test_an_unwritable_cache_is_read(
     model_files: Hub, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cache of another user, mounted read-only: with a reference to main, nothing is fetched and nothing
@@ -70,7 +72,7 @@ def test_a_cache_that_cannot_be_written(
     assert sorted(cache.rglob("*")) == before
 
 
-def test_offline_and_without_the_hub_it_is_said_why(
+def test_offline_or_without_the_hub_the_error_has_the_reason(
     model_files: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(monkeypatch, tmp_path)
@@ -80,7 +82,7 @@ def test_offline_and_without_the_hub_it_is_said_why(
 
 
 @pytest.mark.process
-def test_the_hub_gives_a_tokenizer_once_and_no_weights(
+def test_the_hub_provides_a_tokenizer_once_and_no_weights(
     model_files: Hub, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running(FakeHub({"org/name": repository})) as hub:
@@ -96,7 +98,7 @@ def test_the_hub_gives_a_tokenizer_once_and_no_weights(
 
 
 @pytest.mark.process
-def test_what_a_cache_that_cannot_be_written_lacks_is_kept_elsewhere_for_as_long_as_we_run(
+def test_downloads_for_an_unwritable_cache_are_kept_until_the_gateway_ends(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model_files = Hub()
@@ -111,7 +113,7 @@ def test_what_a_cache_that_cannot_be_written_lacks_is_kept_elsewhere_for_as_long
 
 
 @pytest.mark.process
-def test_a_model_for_some_needs_their_token(
+def test_a_gated_model_requires_its_token(
     model_files: Hub, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running(FakeHub({"org/name": repository}, token="hf_secret")) as hub:
@@ -122,7 +124,9 @@ def test_a_model_for_some_needs_their_token(
 
 
 @pytest.mark.process
-def test_what_the_hub_has_not(model_files: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_missing_on_the_hub_has_its_reason(
+    model_files: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     weights = tmp_path / "weights"
     weights.mkdir()
     (weights / "config.json").write_text("{}")
@@ -136,7 +140,7 @@ def test_what_the_hub_has_not(model_files: Hub, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.process
-def test_a_hub_out_of_reach_is_tried_again_later(
+def test_an_unreachable_hub_is_tried_again_later(
     model_files: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running(FakeHub({})) as hub:

@@ -1,4 +1,4 @@
-"""Each tokenizer is loaded once, and one that cannot be is said with its reason."""
+"""Each tokenizer is loaded once, and a failure has its reason."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from gateway.tokenization.base import Renderer
 
 
 class FakeHub:
-    """Knows one directory under every name; or says what the test says."""
+    """Hub that finds one directory under every name, or raises an error."""
 
     def __init__(self, error: NotFound | None = None) -> None:
         self.error = error
@@ -39,7 +39,7 @@ def loader(hub: FakeHub | None = None) -> Loader:
     return made
 
 
-async def test_it_is_loaded_once_for_all_who_want_it() -> None:
+async def test_a_tokenizer_is_loaded_once_for_all_users() -> None:
     hub = FakeHub()
     made = loader(hub)
     tokenizer = made.get(TokenizerSource("org/name"))
@@ -53,7 +53,7 @@ async def test_it_is_loaded_once_for_all_who_want_it() -> None:
     assert [each.source.name for each in made] == ["org/name"] and len(made) == 1
 
 
-async def test_what_is_given_must_be_there_and_what_is_found_need_not(
+async def test_a_given_tokenizer_must_exist_and_a_found_one_need_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     made = loader(FakeHub(NotFound("it is nowhere")))
@@ -68,14 +68,14 @@ async def test_what_is_given_must_be_there_and_what_is_found_need_not(
     )
 
 
-def test_one_that_a_start_fails_by_is_told_by_who_ends_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tokenizer_that_ends_a_start_is_not_logged_here(caplog: pytest.LogCaptureFixture) -> None:
     made = loader(FakeHub(NotFound("it is nowhere")))
     tokenizer = made.get(TokenizerSource("x", is_given=True))
     made.read(tokenizer, is_needed=True)
     assert (tokenizer.state, tokenizer.why, caplog.messages) == (LoadState.BROKEN, "it is nowhere", [])
 
 
-async def test_a_hub_out_of_reach_is_asked_again_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unreachable_hub_is_asked_again_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     hub = FakeHub(NotFound("no route", is_passing=True))
     made = loader(hub)
     tokenizer = made.get(TokenizerSource("org/name"))
@@ -93,7 +93,7 @@ async def test_a_hub_out_of_reach_is_asked_again_and_logged_once(caplog: pytest.
     assert tokenizer.state is LoadState.LOADED
 
 
-async def test_the_configuration_may_want_the_workers_asked() -> None:
+async def test_a_model_configured_for_the_worker_is_not_loaded() -> None:
     hub = FakeHub()
     made = loader(hub)
     tokenizer = made.get(TokenizerSource("org/name", renderer="worker"))
@@ -105,7 +105,9 @@ async def test_the_configuration_may_want_the_workers_asked() -> None:
     ("text", "words"),
     [(None, "No such file"), ("{% if %}", "chat template"), ("{{ raise_exception('no') }}", "no")],
 )
-async def test_a_template_that_is_given_and_wrong(tmp_path: Path, text: str | None, words: str) -> None:
+async def test_a_wrong_given_template_breaks_the_tokenizer(
+    tmp_path: Path, text: str | None, words: str
+) -> None:
     path = tmp_path / "t.jinja"
     if text is not None:
         path.write_text(text)
@@ -116,7 +118,7 @@ async def test_a_template_that_is_given_and_wrong(tmp_path: Path, text: str | No
     assert words in tokenizer.why
 
 
-async def test_a_template_in_place_of_the_models_own(tmp_path: Path) -> None:
+async def test_a_template_replaces_the_models_own(tmp_path: Path) -> None:
     (tmp_path / "t.jinja").write_text("{{ messages[0]['content'] }}")
     made = loader()
     tokenizer = made.get(TokenizerSource("x", template=str(tmp_path / "t.jinja")))
@@ -126,7 +128,7 @@ async def test_a_template_in_place_of_the_models_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", [b"", b"{", b'{"version":"1.0"}', b"\xff\xfe"])
-async def test_a_broken_file_breaks_no_more_than_its_model(tmp_path: Path, broken: bytes) -> None:
+async def test_a_broken_file_affects_its_model_only(tmp_path: Path, broken: bytes) -> None:
     shutil.copytree(bundled_tokenizer(), tmp_path / "t")
     (tmp_path / "t" / "tokenizer.json").write_bytes(broken)
     made = Loader(Hub(uses_hub=False), lambda name, renderer: None)
@@ -136,7 +138,7 @@ async def test_a_broken_file_breaks_no_more_than_its_model(tmp_path: Path, broke
     assert "tokenizer.json" in tokenizer.why
 
 
-async def test_what_nobody_foresaw_is_told_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unexpected_error_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
     class Odd(FakeHub):
         def find(self, name: str) -> Found:
             raise ZeroDivisionError("a bug")
@@ -148,7 +150,7 @@ async def test_what_nobody_foresaw_is_told_and_logged(caplog: pytest.LogCaptureF
     assert "ZeroDivisionError" in tokenizer.why and "a bug" in caplog.text
 
 
-async def test_who_closes_it_waits_for_what_is_being_read_and_reads_nothing_more() -> None:
+async def test_closing_waits_for_a_load_in_progress_and_starts_no_other() -> None:
     is_reading, may_end = threading.Event(), threading.Event()
     done: list[str] = []
 

@@ -11,7 +11,7 @@ from gateway.observability.metrics import Metrics
 from gateway.parity.token_source import SourceChoice, TokenSource
 
 
-def test_broken_ones_workers_by_way_and_calls() -> None:
+def test_broken_tokenizers_token_sources_and_calls_are_exposed() -> None:
     catalog = Catalog(PromptSource({}, Metrics()), Fleet())
     for root, state in (("a", LoadState.LOADED), ("b", LoadState.BROKEN)):
         choices = {

@@ -1,4 +1,4 @@
-"""Long prompts: which ones, and that a thread makes their tokens and hashes."""
+"""Long prompts: recognized, and tokenized and hashed in a thread."""
 
 import threading
 from typing import cast
@@ -17,7 +17,7 @@ from tests.models.test_prompt_source import FakePrompts
 
 
 class FakePromptSource:
-    """Makes three tokens of whatever it is asked, and notes in which thread."""
+    """Makes three tokens of any prompt, and notes its thread."""
 
     def __init__(self) -> None:
         self.threads: list[str] = []
@@ -32,7 +32,7 @@ def completion(num_bytes: int) -> InferenceRequest:
 
 
 @pytest.mark.parametrize("kind", MAX_INLINE_BYTES)
-def test_what_is_long_depends_on_the_encoder(kind: str) -> None:
+def test_the_length_of_a_long_prompt_depends_on_the_encoder(kind: str) -> None:
     fake = FakePrompts()
     fake.kind = kind
     long = LongPrompts(PromptSource({ANY_MODEL: cast(PromptEncoder, fake)}, Metrics()))
@@ -53,7 +53,7 @@ async def test_tokens_and_hashes_are_made_in_a_thread() -> None:
     long.close()
 
 
-async def test_after_the_end_nothing_is_begun() -> None:
+async def test_after_closing_no_prompt_is_begun() -> None:
     long = LongPrompts(cast(PromptSource, FakePromptSource()))
     long.close()
     with pytest.raises(RuntimeError):

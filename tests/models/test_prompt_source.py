@@ -73,7 +73,7 @@ class FakePrompts:
 
 
 def source(**local: FakePrompts) -> tuple[PromptSource, Metrics]:
-    """Keyword `any` is the tokenizer of every model without one."""
+    """Token source of these tokenizers; keyword `any` is the tokenizer of every other model."""
     metrics = Metrics()
     named = {ANY_MODEL if name == "any" else name: cast(PromptEncoder, fake) for name, fake in local.items()}
     return PromptSource(named, metrics, clock=lambda: NOON), metrics
@@ -89,7 +89,7 @@ def completion(prompt: object = "text", model: str = "m", **fields: object) -> I
 
 
 class Bounded(FakePrompts):
-    """A tokenizer of tokens of four bytes at most, which counts what it is given."""
+    """Tokenizer with tokens of four bytes at most, which counts its input."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -108,7 +108,7 @@ class Bounded(FakePrompts):
 
 
 @pytest.mark.parametrize("unit", ["a", "\\u0061", "\\ud83d\\ude00", "😀", "\\n"])
-def test_a_text_is_refused_without_its_middle_where_its_bytes_prove_it(unit: str) -> None:
+def test_a_text_too_long_by_its_bytes_is_rejected_without_its_middle(unit: str) -> None:
     bounded = Bounded()
     prompts, _ = source(any=bounded)
     body = ('{"model":"m","prompt":"' + unit * (8 << 20) + '"}').encode()
@@ -118,21 +118,21 @@ def test_a_text_is_refused_without_its_middle_where_its_bytes_prove_it(unit: str
 
 
 @pytest.mark.parametrize("unit", ["a", "\\u0061", "\\ud83d\\ude00", "😀", "\\n"])
-def test_a_text_that_just_fits_is_not_refused(unit: str) -> None:
+def test_a_text_that_just_fits_is_not_rejected(unit: str) -> None:
     prompts, _ = source(any=Bounded())
     num_bytes = len(json.loads(f'"{unit}"').encode())
     body = ('{"model":"m","prompt":"' + unit * ((2 << 20) // num_bytes) + '"}').encode()
     assert prompts.tokenize_long(parse_large("/v1/completions", body), 1 << 19).source == "fake"
 
 
-def test_a_body_that_would_take_long_to_decode_is_routed_by_load() -> None:
+def test_a_body_slow_to_decode_is_routed_by_load() -> None:
     prompts, metrics = source(any=FakePrompts(1))
     body = b'{"model":"m","prompt":"%b"}' % (b"a" * MAX_DECODED_BYTES)
     assert prompts.tokenize_long(parse_large("/v1/completions", body), 0).source == "failed"
     assert metrics.prompt_failures["m"] == 1
 
 
-def test_token_ids_are_too_many_by_their_number() -> None:
+def test_token_ids_over_the_limit_are_rejected_by_their_number() -> None:
     prompts, _ = source(any=FakePrompts(1))
     request = parse_large("/v1/completions", b'{"model":"m","prompt":[%b1]}' % (b"1," * (1 << 20)))
     with pytest.raises(TooLong) as refused:
@@ -143,7 +143,7 @@ def test_token_ids_are_too_many_by_their_number() -> None:
 # local -----------------------------------------------------------------------------------------
 
 
-def test_the_models_own_tokenizer_comes_before_the_one_for_any() -> None:
+def test_a_models_own_tokenizer_precedes_the_one_for_all() -> None:
     own, other = FakePrompts(1, 2), FakePrompts(9)
     prompts, _ = source(m=own, any=other)
     assert prompts.tokenize(chat()) == Prompt((array("I", [1, 2]),), "fake")
@@ -159,7 +159,7 @@ def test_a_completion_may_have_several_prompts() -> None:
     assert own.calls == [("completion", ["a", "b"])]
 
 
-def test_without_a_tokenizer_the_prompt_is_empty_and_that_is_no_failure() -> None:
+def test_without_a_tokenizer_the_prompt_is_empty_without_a_failure() -> None:
     prompts, metrics = source(m=FakePrompts(1))
     assert prompts.tokenize(chat("n")) == Prompt()
     assert not prompts.has_local("n")
@@ -174,28 +174,28 @@ def test_token_ids_need_no_tokenizer(prompt: object, lists: list[list[int]]) -> 
     assert prompts.tokenize(completion(prompt)) == Prompt(tuple(map(tokens_of, lists)), "ids")
 
 
-def test_only_a_completion_has_ids_for_a_prompt() -> None:
-    """A chat request may carry any further field; the engine takes its messages."""
+def test_only_a_completion_has_token_ids_for_a_prompt() -> None:
+    """A chat may carry any further field; the engine takes its messages."""
     prompts, _ = source(m=FakePrompts(7))
     assert prompts.tokenize(chat(prompt=[1, 2, 3])).tokens == (array("I", [7]),)
     without, _ = source()
     assert not without.is_local(chat(prompt=[1, 2, 3]))
 
 
-def test_tokenizers_come_and_go() -> None:
-    """None where a worker is asked, whatever serves every other model."""
+def test_tokenizers_are_replaced_by_set_all() -> None:
+    """A model with None is tokenized by its workers, whatever serves every other model."""
     prompts, _ = source(m=FakePrompts(1))
     prompts.set_all({ANY_MODEL: cast(PromptEncoder, FakePrompts(2)), "n": None})
     assert [prompts.tokenize(chat(model)).num_tokens for model in ("m", "n", "o")] == [1, 0, 1]
     assert not prompts.is_local(chat("n"))
 
 
-def test_what_is_routed_by_load_alone_has_no_prompt() -> None:
+def test_a_route_without_a_prompt_has_no_tokens() -> None:
     prompts, _ = source(m=FakePrompts(1))
     assert prompts.tokenize(make_request("/v1/embeddings", EMBED)) == Prompt()
 
 
-def test_what_a_worker_must_be_asked_for() -> None:
+def test_chats_and_texts_without_a_tokenizer_require_a_worker() -> None:
     prompts, _ = source(m=FakePrompts(1))
     assert prompts.is_local(chat("m"))
     assert prompts.is_local(completion([1], "n"))
@@ -231,7 +231,7 @@ def test_a_chat_with_images_has_tokens_before_them_and_links_behind() -> None:
 # failures --------------------------------------------------------------------------------------
 
 
-def test_a_prompt_that_fails_is_counted_each_time_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_prompt_is_counted_each_time_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     prompts, metrics = source(m=FakePrompts(error="no images"))
     assert [prompts.tokenize(chat()), prompts.tokenize(chat())] == [Prompt((), "failed")] * 2
     assert metrics.prompt_failures == {"m": 2}
@@ -239,8 +239,8 @@ def test_a_prompt_that_fails_is_counted_each_time_and_logged_once(caplog: pytest
     assert record.getMessage() == ("model m: a prompt could not be tokenized, routing on load: no images")
 
 
-def test_what_other_code_said_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A chat template may quote the prompt in its complaint."""
+def test_messages_of_foreign_code_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A chat template may quote the prompt in its error."""
 
     class Quoting(FakePrompts):
         def _tokens(self) -> Tokens:
@@ -260,7 +260,7 @@ def test_each_model_is_logged_for_itself(caplog: pytest.LogCaptureFixture) -> No
     assert metrics.prompt_failures == {"m": 3, "n": 1}
 
 
-def test_endless_reasons_do_not_fill_memory_or_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_endless_reasons_fill_neither_memory_nor_log(caplog: pytest.LogCaptureFixture) -> None:
     prompts, metrics = source()
     for i in range(1500):
         prompts.failed("m", f"reason {i}")
@@ -340,7 +340,7 @@ async def test_a_chat_is_asked_with_the_fields_that_make_the_prompt(
 
 
 @pytest.mark.process
-async def test_of_a_chat_with_an_image_a_worker_tells_less_than_it_computes(
+async def test_a_worker_tokenizes_a_chat_with_an_image_up_to_the_image(
     server: TokenizeServer, tokenizer: WorkerTokenizer
 ) -> None:
     image = {"type": "image_url", "image_url": {"url": "data:,"}}
@@ -365,9 +365,7 @@ async def test_a_completion_is_asked_prompt_by_prompt(
 
 
 @pytest.mark.process
-async def test_what_was_asked_before_is_not_asked_again(
-    server: TokenizeServer, tokenizer: WorkerTokenizer
-) -> None:
+async def test_an_answered_prompt_is_cached(server: TokenizeServer, tokenizer: WorkerTokenizer) -> None:
     for request in (completion("a"), completion("a"), completion("a", temperature=1), completion("a", "n")):
         await tokenizer.ask(server.url, request, None)
     assert [body["model"] for body in server.bodies] == ["m", "n"]
@@ -383,7 +381,7 @@ async def test_the_cache_is_bounded_and_the_least_used_goes_first(server: Tokeni
 
 
 @pytest.mark.process
-async def test_an_answer_larger_than_the_cache_is_used_and_not_kept(server: TokenizeServer) -> None:
+async def test_an_answer_larger_than_the_cache_is_not_cached(server: TokenizeServer) -> None:
     tokenizer = WorkerTokenizer(timeout_s=10, max_cache_bytes=100)
     for _ in range(2):
         assert (await tokenizer.ask(server.url, completion("a"), None)).num_tokens == 1
@@ -392,7 +390,7 @@ async def test_an_answer_larger_than_the_cache_is_used_and_not_kept(server: Toke
 
 
 @pytest.mark.process
-async def test_equal_questions_at_once_count_once_in_the_cache(server: TokenizeServer) -> None:
+async def test_equal_requests_in_flight_count_once_in_the_cache(server: TokenizeServer) -> None:
     """Counted twice, the cache would shrink with each burst, to nothing in the end."""
     tokenizer = WorkerTokenizer(timeout_s=10, max_cache_bytes=2 * (CACHE_ENTRY_BYTES + 4))
     await asyncio.gather(*(tokenizer.ask(server.url, completion("a"), None) for _ in range(8)))
@@ -430,7 +428,7 @@ async def test_the_deadline_is_one_for_all_prompts_of_a_request(server: Tokenize
     ],
     ids=["no route", "redirect", "no JSON", "no tokens", "negative", "too large", "another count", "deep"],
 )
-async def test_what_is_no_answer_is_an_error_and_not_kept(
+async def test_an_invalid_answer_is_an_error_and_not_cached(
     server: TokenizeServer, tokenizer: WorkerTokenizer, answer: web.Response, words: str
 ) -> None:
     server.answer = answer
@@ -441,13 +439,13 @@ async def test_what_is_no_answer_is_an_error_and_not_kept(
 
 
 @pytest.mark.process
-async def test_a_worker_that_is_gone(server: TokenizeServer, tokenizer: WorkerTokenizer) -> None:
+async def test_an_unreachable_worker_is_an_error(server: TokenizeServer, tokenizer: WorkerTokenizer) -> None:
     with pytest.raises(PromptError, match="failed: ClientConnectorError"):
         await tokenizer.ask("http://127.0.0.1:9", completion("a"), None)
 
 
 @pytest.mark.process
-async def test_a_worker_that_fails_time_and_again_is_left_alone_for_a_while(server: TokenizeServer) -> None:
+async def test_a_worker_that_fails_repeatedly_is_not_asked_for_a_while(server: TokenizeServer) -> None:
     now = [0.0]
     tokenizer = WorkerTokenizer(timeout_s=10, clock=lambda: now[0])
     server.answer = web.Response(status=503)
@@ -466,7 +464,7 @@ async def test_a_worker_that_fails_time_and_again_is_left_alone_for_a_while(serv
 
 
 @pytest.mark.process
-async def test_a_slow_worker_is_left_alone_too_but_not_for_what_a_client_got_wrong(
+async def test_a_slow_worker_is_not_asked_for_a_while_but_client_errors_do_not_count(
     server: TokenizeServer,
 ) -> None:
     tokenizer = WorkerTokenizer(timeout_s=10)
@@ -483,14 +481,14 @@ async def test_a_slow_worker_is_left_alone_too_but_not_for_what_a_client_got_wro
     with pytest.raises(PromptError, match="not called for a while"):
         await slow.ask(server.url, completion("a"), None)
     assert slow.counts == {"late": NUM_FAILURES, "not asked": 1}
-    slow.forget(server.url)  # another process is there
+    slow.forget(server.url)  # a restarted process
     assert not slow.is_resting(server.url)
     server.gate.set()
     await slow.close()
 
 
 @pytest.mark.process
-async def test_what_workers_made_is_forgotten_where_they_may_make_others(
+async def test_cached_tokens_are_dropped_where_they_may_have_changed(
     server: TokenizeServer, tokenizer: WorkerTokenizer
 ) -> None:
     await tokenizer.ask(server.url, completion("a"), None)
@@ -500,11 +498,11 @@ async def test_what_workers_made_is_forgotten_where_they_may_make_others(
     assert [body["model"] for body in server.bodies] == ["m", "served-name"]
 
 
-async def test_closing_what_never_asked() -> None:
+async def test_closing_an_unused_tokenizer_is_no_error() -> None:
     await WorkerTokenizer(timeout_s=1).close()
 
 
-def test_what_is_in_use_is_told_by_model() -> None:
+def test_tokenizers_are_described_by_model() -> None:
     local, _ = source(any=FakePrompts(1), m=FakePrompts(2))
     status = local.describe()
     assert status["models"] == [
@@ -514,7 +512,7 @@ def test_what_is_in_use_is_told_by_model() -> None:
     assert status["conversations"] == {"entries": 0, "bytes": 0, "max_bytes": 64 << 20}
 
 
-def test_what_workers_were_asked_is_told() -> None:
+def test_calls_to_workers_are_described() -> None:
     none = {"calls": [], "left_alone": []}
     assert WorkerTokenizer(timeout_s=1).describe() == {
         "entries": 0,
@@ -524,7 +522,7 @@ def test_what_workers_were_asked_is_told() -> None:
     }
 
 
-def test_the_text_of_tokens_is_told_where_there_is_a_tokenizer() -> None:
+def test_tokens_are_decoded_where_there_is_a_tokenizer() -> None:
     local, _ = source(m=FakePrompts(1))
     assert local.decode("m", tokens_of([1, 2])) == "text of 2"
     assert local.decode("other", tokens_of([1])) is None

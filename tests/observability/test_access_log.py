@@ -1,4 +1,4 @@
-"""Lines of requests, as machines and as people read them."""
+"""Access log lines, as JSON and as text."""
 
 import json
 import logging
@@ -102,7 +102,7 @@ def test_an_invalid_trace_is_null(value: bytes) -> None:
     assert line(ended((b"traceparent", value)))["trace_id"] is None
 
 
-def test_names_that_clients_choose_are_cut_and_stay_on_their_line() -> None:
+def test_names_chosen_by_clients_are_truncated_and_stay_on_their_line() -> None:
     request_end = ended(request_id=b'"\n' + b"x" * 500)
     assert request_end.request is not None
     request_end.request.model = "y" * 500
@@ -110,7 +110,7 @@ def test_names_that_clients_choose_are_cut_and_stay_on_their_line() -> None:
     assert len(written["request_id"]) == len(written["model"]) == 128
 
 
-def test_in_words(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_as_text(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         TextLines()(ended())
         TextLines()(ended(how="cut", fault=CUT))

@@ -1,4 +1,4 @@
-"""How the program's own messages look."""
+"""Format of the program's own messages."""
 
 import json
 import logging
@@ -52,7 +52,7 @@ def test_text_names_the_process_where_there_are_several() -> None:
     assert text_formatter().format(record("up")).endswith(" WARNING kvgate.roster: up")
 
 
-def test_messages_and_lines_of_requests_share_a_sink() -> None:
+def test_messages_and_access_log_share_a_sink() -> None:
     reading, writing = os.pipe()
     sink = Sink(writing)
     handler = SinkHandler(sink)
@@ -66,7 +66,7 @@ def test_messages_and_lines_of_requests_share_a_sink() -> None:
     assert json.loads(first)["message"] == "up \\ud800" and json.loads(second)["worker"] == "a:1"
 
 
-def test_a_message_that_cannot_be_made_is_reported_as_every_handler_does(
+def test_a_message_that_cannot_be_formatted_is_reported_as_by_every_handler(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     handler = SinkHandler(Sink(0))
@@ -88,7 +88,7 @@ def test_dropped_lines_are_in_the_metrics() -> None:
     assert "kvgate_log_dropped_lines_total 7.0" in generate_latest(registry).decode()
 
 
-def test_a_message_is_one_line_whatever_is_in_it() -> None:
+def test_a_message_is_one_line_whatever_its_content() -> None:
     line = text_formatter().format(record("model %s", "\x1b[31mm\r\n2026-01-01 ERROR kvgate: forged\u2028"))
     assert line.isprintable()
     assert line.endswith(r"model \x1b[31mm\r\n2026-01-01 ERROR kvgate: forged\u2028")

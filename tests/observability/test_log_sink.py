@@ -34,7 +34,7 @@ def test_lines_go_out_in_order(pipe: tuple[int, int]) -> None:
     assert sink.num_dropped == 0
 
 
-def test_a_full_pipe_costs_lines_and_says_how_many(pipe: tuple[int, int]) -> None:
+def test_a_full_pipe_drops_lines_and_reports_their_number(pipe: tuple[int, int]) -> None:
     sink, line = Sink(pipe[1], max_queued_bytes=1 << 20), b"x" * 1023 + b"\n"
     for _ in range(3000):  # the pipe takes 64 of them, the queue 1024; there is no reader, and nothing waits
         sink.write(line)
@@ -48,7 +48,7 @@ def test_a_full_pipe_costs_lines_and_says_how_many(pipe: tuple[int, int]) -> Non
     assert sum(map(int, reported)) == sink.num_dropped
 
 
-def test_a_file_that_takes_nothing_is_counted() -> None:
+def test_a_file_without_space_is_counted() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -60,7 +60,7 @@ def test_a_file_that_takes_nothing_is_counted() -> None:
         os.close(writing)
 
 
-def test_a_pipe_that_does_not_block_is_waited_for(pipe: tuple[int, int]) -> None:
+def test_a_non_blocking_pipe_is_waited_for(pipe: tuple[int, int]) -> None:
     os.set_blocking(pipe[1], False)
     sink = Sink(pipe[1])
     sink.write(b"x" * 300_000 + b"\n")

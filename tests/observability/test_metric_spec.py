@@ -20,7 +20,7 @@ def test_a_counter_keeps_its_name() -> None:
     assert lines(counter("kvgate_x_total", "X.").single(3)) == ["kvgate_x_total 3.0"]
 
 
-def test_one_label_or_several() -> None:
+def test_a_metric_has_one_label_or_several() -> None:
     assert lines(gauge("kvgate_x", "X.", "worker").family([("a", 1)])) == ['kvgate_x{worker="a"} 1.0']
     both = gauge("kvgate_x", "X.", "worker", "state").family([(("a", "up"), 1)])
     assert lines(both) == ['kvgate_x{state="up",worker="a"} 1.0']
@@ -38,6 +38,6 @@ def test_a_histogram_has_its_buckets_and_its_sum() -> None:
     ]
 
 
-def test_counters_are_added_and_gauges_are_not() -> None:
+def test_counters_of_processes_are_added_and_gauges_are_not() -> None:
     assert counter("kvgate_x_total", "X.").merge is histogram("kvgate_x_seconds", "X.").merge is Merge.SUM
     assert gauge("kvgate_x", "X.").merge is Merge.MAX

@@ -49,9 +49,9 @@ def notify_all(observers: Observers) -> None:
 
 
 def test_all_observers_see_decisions_answers_and_ends() -> None:
-    one, other = Seen(), Seen()
-    notify_all(observers_of(one, other))
-    assert one.seen == other.seen == ["decided", "answered", "finished"]
+    first, other = Seen(), Seen()
+    notify_all(observers_of(first, other))
+    assert first.seen == other.seen == ["decided", "answered", "finished"]
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])

@@ -78,7 +78,7 @@ def test_a_trusted_client_decides_on_sampling() -> None:
     assert not exporter.spans and repr(traces) == "Traces(0 queued, dropped=0, failed=0)"
 
 
-def test_an_exporter_that_stands_still_costs_traces_only() -> None:
+def test_a_stalled_exporter_drops_traces_only() -> None:
     exporter = Exporter()
     exporter.is_let.clear()
     traces = Traces(exporter, lambda peer: False, max_queued=4)
@@ -92,7 +92,7 @@ def test_an_exporter_that_stands_still_costs_traces_only() -> None:
 
 
 @pytest.mark.parametrize("says", [SpanExportResult.FAILURE, ConnectionError("refused")])
-def test_an_exporter_that_is_down_is_said_once_and_counted(
+def test_a_failing_exporter_is_logged_once_and_counted(
     says: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     traces = Traces(Exporter(says), lambda peer: False)
@@ -106,7 +106,7 @@ def test_an_exporter_that_is_down_is_said_once_and_counted(
     assert 'kvgate_traces_total{result="failed"} 3.0' in generate_latest(registry).decode()
 
 
-def test_one_that_was_not_begun_is_no_trace() -> None:
+def test_a_request_without_a_trace_is_not_exported() -> None:
     exporter = Exporter()
     traces = Traces(exporter, lambda peer: False)
     traces.ended(ended())

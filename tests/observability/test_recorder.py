@@ -59,7 +59,7 @@ def test_a_line_has_the_fields_of_a_replay_and_no_prompt(tmp_path: Path) -> None
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_tokens_are_kept_where_they_are_wanted(tmp_path: Path) -> None:
+def test_tokens_are_recorded_where_enabled(tmp_path: Path) -> None:
     one = recorder(tmp_path / "r.jsonl", keeps_tokens=True)
     made = decision("d1", "a:1")
     see(one, made, session=None)
@@ -70,7 +70,7 @@ def test_tokens_are_kept_where_they_are_wanted(tmp_path: Path) -> None:
     assert (line.session, line.output_tokens, line.num_tokens) == (None, None, 100)
 
 
-def test_an_attempt_that_failed_is_no_end(tmp_path: Path) -> None:
+def test_a_failed_attempt_is_not_recorded_as_the_end(tmp_path: Path) -> None:
     one = recorder(tmp_path / "r.jsonl")
     first, second = decision("d1", "a:1"), decision("d2", "b:1")
     see(one, first)
@@ -101,7 +101,7 @@ def test_the_file_is_bounded_and_lost_lines_are_counted(
     assert caplog.text.count("its size limit") == 1
 
 
-def test_several_append_to_one_file_within_one_bound(tmp_path: Path) -> None:
+def test_processes_append_to_one_file_within_one_bound(tmp_path: Path) -> None:
     ones = [recorder(tmp_path / "r.jsonl", max_bytes=1000) for _ in range(3)]
     for i in range(12):
         made = decision(f"d{i}", "a:1")
@@ -127,9 +127,7 @@ def test_requests_beyond_the_queue_are_counted_without_waiting(
     assert (metrics.num_unqueued, metrics.num_recorded) == (1, 1)
 
 
-def test_a_file_that_goes_away_costs_lines_and_no_request(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_removed_file_drops_lines_and_no_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "there").mkdir()
     metrics = Metrics()
     one = recorder(tmp_path / "there" / "r.jsonl", metrics)
@@ -150,13 +148,13 @@ def test_decisions_without_an_end_are_dropped(tmp_path: Path, monkeypatch: pytes
     assert len(one._known) == 3
 
 
-def test_a_place_that_cannot_be_written_is_refused_at_start(tmp_path: Path) -> None:
+def test_an_unwritable_path_is_rejected_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--record .*: No such file or directory"):
         recorder(tmp_path / "no" / "where")
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-def test_a_recorder_observes_only_where_it_is_on(tmp_path: Path, is_on: bool) -> None:
+def test_a_disabled_recorder_observes_nothing(tmp_path: Path, is_on: bool) -> None:
     observers, path = Observers(), tmp_path / "r.jsonl"
     one = recorder_of(config_of(record=str(path) if is_on else ""), Metrics(), observers)
     observes = (one.decided in observers.decided, one.finished in observers.finished, path.exists())

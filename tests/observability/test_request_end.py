@@ -26,7 +26,7 @@ def end(how: str, status: int, fault: str = "") -> End:
     ("how", "status", "fault", "who"),
     [
         ("ended", 200, "", None),
-        ("ended", 400, "", "client"),  # a worker says so, of what the client asked
+        ("ended", 400, "", "client"),  # the worker's answer to a wrong request
         ("ended", 500, "", "worker"),
         ("ended", 503, "", "worker"),
         ("cut", 200, CUT, "worker"),
@@ -49,7 +49,7 @@ def test_the_side_that_failed(how: str, status: int, fault: str, who: str | None
     assert who_failed(end(how, status, fault)) == who
 
 
-def test_a_rejection_has_the_request_if_it_was_read() -> None:
+def test_a_rejection_has_the_fields_of_a_parsed_request() -> None:
     error = InvalidRequest("no")
     http = HttpRequest("POST", b"/v1/completions?key=secret", [])
     rejected = refusal(http, error, 400, 5.0, b"7")
@@ -64,7 +64,7 @@ def test_a_rejection_has_the_request_if_it_was_read() -> None:
     assert refusal(http, error, 400, 5.0).request is request
 
 
-def test_a_tenant_is_known_by_its_key_where_nothing_else_was_read() -> None:
+def test_a_rejected_request_has_the_tenant_of_its_key() -> None:
     http = HttpRequest("POST", b"/v1/completions", [])
     assert refusal(http, None, 403, 0.0).tenant is None
     http.who = Who("acme")

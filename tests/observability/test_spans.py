@@ -1,4 +1,4 @@
-"""The parts of a request on the clock, and what is said of it."""
+"""Spans of a request, and their attributes."""
 
 from msgspec.structs import replace
 
@@ -17,7 +17,7 @@ def parts(**changes: object) -> list[tuple[str, float, float]]:
     return [(part.name, round(part.begin_s, 3), round(part.end_s, 3)) for part in parts_of(request_end)]
 
 
-def test_the_parts_of_a_stream_follow_each_other() -> None:
+def test_spans_of_a_stream_follow_each_other() -> None:
     assert parts() == [
         ("tokenize", 10.0, 10.01),
         ("queue", 10.01, 10.26),
@@ -27,17 +27,17 @@ def test_the_parts_of_a_stream_follow_each_other() -> None:
     ]
 
 
-def test_an_answer_that_is_not_streamed_is_one_part() -> None:
+def test_an_unstreamed_answer_is_one_span() -> None:
     assert parts(ttft_s=None)[3:] == [("prefill and decode", 10.3, 12.0)]
     assert parts(ttft_s=None, status=502, how="failed")[3:] == [("send", 10.3, 12.0)]
 
 
-def test_no_part_ends_before_it_begins() -> None:
+def test_no_span_ends_before_it_begins() -> None:
     for part in parts(sent_s=10.0, ttft_s=0.1, ended_s=10.2):
         assert part[1] <= part[2]
 
 
-def test_a_request_that_failed_in_the_queue() -> None:
+def test_a_request_rejected_in_the_queue_has_its_span() -> None:
     request_end = replace(ended(), decision=None, how="failed", status=429)
     assert [(part.name, part.begin_s, part.end_s) for part in parts_of(request_end)] == [
         ("queue", 11.75, 12.0)
@@ -45,7 +45,7 @@ def test_a_request_that_failed_in_the_queue() -> None:
     assert parts_of(refusal(None, None, 400, 1.0)) == []
 
 
-def test_attributes_are_those_of_the_conventions() -> None:
+def test_attributes_follow_the_conventions() -> None:
     request_end = attributes_of(ended(how="cut", fault=CUT))
     assert request_end == {
         "gen_ai.operation.name": "chat",

@@ -11,7 +11,7 @@ def test_nothing_is_logged_by_default() -> None:
     assert (telemetry.end_observers, telemetry.collectors) == ([], [])
 
 
-def test_lines_of_requests_are_json_unless_text_is_asked_for() -> None:
+def test_access_log_lines_are_json_unless_configured_as_text() -> None:
     sink = Sink(2)
     kinds = []
     for form in ("auto", "json", "text"):

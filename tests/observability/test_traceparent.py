@@ -46,5 +46,5 @@ def test_a_worker_receives_only_our_span(is_child: bool) -> None:
     assert found is not None and (found.own, found.client, found.is_child) == (OWN, read(CLIENT), is_child)
 
 
-def test_one_that_was_not_begun_here() -> None:
+def test_a_request_without_a_begun_trace_has_none() -> None:
     assert traced(None) is None and traced(HttpRequest("POST", b"/", [(PARENT, CLIENT)])) is None

@@ -63,10 +63,10 @@ def test_first_difference(one: list[int], other: list[int], at: int | None) -> N
 
 def test_two_workers_are_compared_in_the_probes_that_both_answer() -> None:
     text, chat = (probe.name for probe in PAIR_PROBES)
-    one, other = {text: [1, 2], chat: [1, 2, 3]}, {text: [1, 2], chat: [1, 2, 4]}
-    assert parity_difference(one, one) is None
-    words = parity_difference(one, other)
+    first, other = {text: [1, 2], chat: [1, 2, 3]}, {text: [1, 2], chat: [1, 2, 4]}
+    assert parity_difference(first, first) is None
+    words = parity_difference(first, other)
     assert words == "in a chat with tools they differ from token number 2 on, [3] and [4]"
-    assert parity_difference(one, {text: other[text]}) is None
-    assert parity_difference(one, {chat: other[chat]}) == words
+    assert parity_difference(first, {text: other[text]}) is None
+    assert parity_difference(first, {chat: other[chat]}) == words
     assert parity_difference({}, other) is None

@@ -12,7 +12,7 @@ from tests.support.fakes import BLOCK_SIZE, worker
 from tests.support.verified import W, World, ids
 
 
-def test_another_count_is_seen_in_three_answers(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_number_of_tokens_is_noticed_in_three_answers(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     with caplog.at_level(logging.INFO, "kvgate.verify"):
         for i in range(5):
@@ -39,7 +39,7 @@ def test_a_restarted_worker_does_not_inherit_a_token_difference() -> None:
     assert world.differing == {W: False}
 
 
-def test_as_many_tokens_that_are_others_are_seen_by_events() -> None:
+def test_equally_many_other_tokens_are_noticed_by_events() -> None:
     world = World()
     for i in range(4):
         decision = world.decide(ids(i))
@@ -56,8 +56,8 @@ def test_as_many_tokens_that_are_others_are_seen_by_events() -> None:
     assert world.causes() == {Cause.TOKENS_DIFFER: 1}
 
 
-def test_events_that_were_not_read_yet_are_no_other_tokens() -> None:
-    """Our loop stood still: an answer has ended, and is looked at before the events that came before it."""
+def test_events_not_read_yet_are_no_difference() -> None:
+    """The loop was blocked: an answer has ended, and is checked before the events that came before it."""
     world = World()
     for i in range(4):
         decision = world.decide(ids(i))
@@ -72,7 +72,7 @@ def test_events_that_were_not_read_yet_are_no_other_tokens() -> None:
     assert (stored.num, stored.num_differing, world.watched.tokens.difference) == (4, 0, None)
 
 
-def test_where_looks_are_frequent_the_first_one_decides() -> None:
+def test_under_frequent_checks_the_first_one_decides() -> None:
     """Evictions from a full cache meanwhile would make the second check inconclusive."""
     world = World()
     decision = world.decide(ids())
@@ -100,7 +100,7 @@ def test_a_position_found_by_the_first_check_is_reported_after_the_runs_are_drop
     assert difference is not None and difference.position == 9
 
 
-def test_a_worker_that_stores_our_tokens_is_looked_at_now_and_then() -> None:
+def test_a_worker_that_stores_our_tokens_is_checked_occasionally() -> None:
     world = World()
     num = 40 * SAMPLE
     for i in range(num):
@@ -114,7 +114,7 @@ def test_a_worker_that_stores_our_tokens_is_looked_at_now_and_then() -> None:
 
 
 @pytest.mark.parametrize("state", [None, StreamState.BLIND, StreamState.CATCHING_UP])
-def test_nothing_is_concluded_from_events_that_are_not_complete(state: StreamState | None) -> None:
+def test_incomplete_events_prove_no_difference(state: StreamState | None) -> None:
     world = World()
     member = world.fleet.get(W)
     assert member is not None
@@ -127,7 +127,7 @@ def test_nothing_is_concluded_from_events_that_are_not_complete(state: StreamSta
     assert world.watched.tokens.stored.num == 0
 
 
-def test_samples_whose_answers_never_come_make_room() -> None:
+def test_samples_without_an_answer_are_dropped() -> None:
     world = World()
     for i in range(2000):
         world.decide(ids(i))

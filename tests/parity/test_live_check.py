@@ -37,7 +37,7 @@ class Engine:
         self.names: dict[tuple[int, ...], int] = {}
 
     def store(self, tokens: Sequence[int], *, known_blocks: int = 0) -> None:
-        """The full blocks behind the first `known_blocks`, as one run."""
+        """Store the full blocks behind the first `known_blocks`, as one run."""
         end = len(tokens) // SIZE * SIZE
         ends = range((known_blocks + 1) * SIZE, end + 1, SIZE)
         names = [self.names.setdefault(tuple(tokens[:n]), len(self.names)) for n in ends]
@@ -59,15 +59,15 @@ def changed(position: int, *ids: int) -> list[int]:
     return [*OURS[:position], *ids, *OURS[position + 1 :]]
 
 
-def test_a_prompt_that_is_stored_as_ours_agrees() -> None:
+def test_a_prompt_stored_with_our_tokens_agrees() -> None:
     engine = Engine()
     sample = engine.sample()
     engine.store(OURS)
     assert compare(sample, W, engine.index) == (True, None)
 
 
-def test_blocks_that_other_layers_keep_fewer_of_count_as_stored() -> None:
-    """A hybrid model begins with less than full attention has: its tokens are ours."""
+def test_blocks_kept_shorter_by_other_layers_count_as_stored() -> None:
+    """Hybrid models begin with fewer blocks than full attention has: the tokens are ours."""
     engine = Engine()
     engine.store(OURS[:16])
     state = BlocksStored(
@@ -82,7 +82,7 @@ def test_blocks_that_other_layers_keep_fewer_of_count_as_stored() -> None:
 
 @pytest.mark.parametrize("position", [0, 1, 3, 4, 11, 27])
 @pytest.mark.parametrize("ids", [(7,), (7, 8)])
-def test_the_first_token_that_differs_is_named(position: int, ids: tuple[int, ...]) -> None:
+def test_the_first_differing_token_is_named(position: int, ids: tuple[int, ...]) -> None:
     engine = Engine()
     sample = engine.sample()
     engine.store(list(range(500, 520)))  # another's prompt
@@ -100,7 +100,7 @@ def test_the_first_token_that_differs_is_named(position: int, ids: tuple[int, ..
 
 
 @pytest.mark.parametrize("position", [8, 10, 20])
-def test_also_behind_blocks_that_were_held_before(position: int) -> None:
+def test_a_difference_behind_cached_blocks_is_found(position: int) -> None:
     engine = Engine()
     engine.store(OURS[:8])
     sample = engine.sample()
@@ -112,8 +112,8 @@ def test_also_behind_blocks_that_were_held_before(position: int) -> None:
     assert (difference.position, difference.engines[position - difference.start]) == (position, 7)
 
 
-def test_a_difference_without_its_place_is_one_all_the_same() -> None:
-    """The blocks of the prompt's prefix are stored already, from tokens that we have not seen."""
+def test_a_difference_without_a_position_counts() -> None:
+    """Blocks of the prompt's prefix were stored earlier, from unknown tokens."""
     engine = Engine()
     engine.store(changed(0, 7)[:8])
     sample = engine.sample()
@@ -124,7 +124,7 @@ def test_a_difference_without_its_place_is_one_all_the_same() -> None:
     assert difference.position is None
 
 
-def test_nothing_is_concluded_where_blocks_were_evicted() -> None:
+def test_evicted_blocks_prove_no_difference() -> None:
     engine = Engine()
     sample = engine.sample()
     engine.store(OURS)
@@ -132,7 +132,7 @@ def test_nothing_is_concluded_where_blocks_were_evicted() -> None:
     assert compare(sample, W, engine.index) == (False, None)
 
 
-def test_nothing_is_concluded_of_prompts_with_other_keys() -> None:
+def test_prompts_with_other_keys_prove_no_difference() -> None:
     """Old engines publish no salt: the tokens are equal, the hashes are not."""
     engine = Engine()
     sample = engine.sample(salt="tenant")
@@ -140,12 +140,12 @@ def test_nothing_is_concluded_of_prompts_with_other_keys() -> None:
     assert compare(sample, W, engine.index) == (False, None)
 
 
-def test_nothing_is_concluded_where_nothing_was_heard() -> None:
+def test_missing_events_prove_no_difference() -> None:
     engine = Engine()
     assert compare(engine.sample(), W, engine.index) == (False, None)
 
 
-def test_nothing_is_concluded_where_the_same_tokens_have_another_hash() -> None:
+def test_equal_tokens_with_another_hash_prove_no_difference() -> None:
     engine = Engine()
     sample = engine.sample()
     end = len(OURS) // SIZE * SIZE
@@ -155,7 +155,7 @@ def test_nothing_is_concluded_where_the_same_tokens_have_another_hash() -> None:
     assert compare(sample, W, engine.index) == (False, None)
 
 
-def test_a_sample_is_due_some_time_after_its_answer_and_once() -> None:
+def test_a_sample_is_due_once_some_time_after_its_answer() -> None:
     engine = Engine()
     sample = engine.sample()
     assert engine.check.due(1000.0) == []
@@ -168,7 +168,7 @@ def test_a_sample_is_due_some_time_after_its_answer_and_once() -> None:
     assert sample.num_engines == 31
 
 
-def test_the_next_sample_that_is_due_says_when() -> None:
+def test_the_time_of_the_next_sample_is_known() -> None:
     check, engine = TokenCheck(worker()), Engine()
     for i, end in enumerate((5.0, 3.0, 4.0)):
         name = f"d{i}"
@@ -180,7 +180,7 @@ def test_the_next_sample_that_is_due_says_when() -> None:
     assert list(check.samples) == ["d0"]
 
 
-def test_some_differences_raise_the_alarm_and_many_equal_checks_clear_it() -> None:
+def test_several_differences_raise_the_alarm_and_many_equal_checks_clear_it() -> None:
     checks = Checks()
     for _ in range(2):
         checks.add(differs=True)
@@ -195,7 +195,7 @@ def test_some_differences_raise_the_alarm_and_many_equal_checks_clear_it() -> No
     assert (checks.num, checks.num_differing) == (3 + 2 * MEMORY, 3)
 
 
-def test_one_in_a_hundred_raises_nothing() -> None:
+def test_one_difference_in_a_hundred_raises_no_alarm() -> None:
     checks = Checks()
     for i in range(10 * MEMORY):
         checks.add(differs=i % MEMORY == 0)

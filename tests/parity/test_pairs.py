@@ -49,8 +49,8 @@ class World:
         role = {"p": Role.PREFILL, "d": Role.DECODE, "b": Role.BOTH}[name[0]]
         made = replace(worker(name), role=role, transfer=Transfer(connector))
         workers = [replace(made, id=WorkerId(f"{name}#{rank}")) for rank in range(ranks)]
-        for one in workers:
-            self.fleet.add(one)
+        for only_rank in workers:
+            self.fleet.add(only_rank)
         return workers
 
     async def join(self, *names: str, ranks: int = 1, connector: str = "nixl") -> None:

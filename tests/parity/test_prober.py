@@ -22,7 +22,7 @@ def ours(request: InferenceRequest) -> Prompt:
 
 
 class Worker:
-    """Tokenizes as we do, but for one of the tokens, from the probe number `wrong` on."""
+    """Worker that tokenizes as we do, except for one token, from probe number `wrong` on."""
 
     def __init__(self, wrong: int = 100, answer: bytes | None = None) -> None:
         self.wrong, self.answer = wrong, answer
@@ -53,7 +53,7 @@ async def test_all_probes_are_asked_of_a_worker_with_equal_tokens() -> None:
 
 
 @pytest.mark.parametrize("wrong", range(len(PROBES)))
-async def test_the_first_token_that_differs_is_named(wrong: int) -> None:
+async def test_the_first_differing_token_is_named(wrong: int) -> None:
     words = (await compare(Worker(wrong).ask, comparison())).difference
     assert words is not None
     assert f"in {PROBES[wrong].name} from token 7 on" in words
@@ -62,7 +62,7 @@ async def test_the_first_token_that_differs_is_named(wrong: int) -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"no json", b'{"tokens":[]}', b'{"error":"no messages here"}'])
-async def test_a_worker_that_does_not_tokenize_gets_two_probes_and_is_not_wrong(answer: bytes) -> None:
+async def test_a_worker_without_tokenize_gets_two_probes_and_is_not_wrong(answer: bytes) -> None:
     worker = Worker(answer=answer)
     assert await compare(worker.ask, comparison()) == ParityResult({})
     assert len(worker.asked) == MUST_ANSWER

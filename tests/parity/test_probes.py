@@ -7,7 +7,7 @@ def test_the_first_probes_are_a_text_and_a_chat() -> None:
     assert [probe.is_chat for probe in PAIR_PROBES] == [False, True]
 
 
-def test_each_probe_is_a_request_of_one_name() -> None:
+def test_each_probe_has_its_own_name() -> None:
     assert len({probe.name for probe in PROBES}) == len(PROBES)
     for probe in PROBES:
         request = probe.request("m")

@@ -10,7 +10,7 @@ OURS = ParityResult(TEXTS, 2)
 OTHERS = ParityResult({**TEXTS, "a chat": [4, 6]}, 2, "in a chat they differ")
 THIRD = ParityResult({"a text": [9], "a chat": [9]}, 2, "in a text they differ")
 SILENT = ParityResult({})
-ALONE = ParityResult(TEXTS)  # there is nothing of ours to compare
+ALONE = ParityResult(TEXTS)  # there are no local tokens to compare
 ALONE_OTHER = ParityResult({**TEXTS, "a chat": [4, 6]})
 
 L, R, N = TokenSource.LOCAL, TokenSource.REMOTE, TokenSource.NONE
@@ -32,7 +32,7 @@ L, R, N = TokenSource.LOCAL, TokenSource.REMOTE, TokenSource.NONE
         ([OTHERS, THIRD, THIRD], R, [N, R, R]),
     ],
 )
-def test_with_a_tokenizer_here(
+def test_token_sources_with_a_local_tokenizer(
     found: list[ParityResult], way: TokenSource, choices: list[TokenSource]
 ) -> None:
     checked = {f"w:{number}": WorkerParity(each) for number, each in enumerate(found)}
@@ -50,19 +50,21 @@ def test_with_a_tokenizer_here(
         ([ALONE_OTHER, ALONE, ALONE], R, [N, R, R]),
     ],
 )
-def test_without_one(found: list[ParityResult], way: TokenSource, choices: list[TokenSource]) -> None:
+def test_token_sources_without_a_local_tokenizer(
+    found: list[ParityResult], way: TokenSource, choices: list[TokenSource]
+) -> None:
     checked = {f"w:{number}": WorkerParity(each) for number, each in enumerate(found)}
     status = choose_sources(checked, has_local=False)
     assert (status[0], [choice.token_source for choice in status[1].values()]) == (way, choices)
 
 
-def test_a_broken_one_is_nobodys_until_it_is_put_right() -> None:
+def test_a_broken_tokenizer_leaves_no_source_until_repaired() -> None:
     way, choices = choose_sources({"w:1": WorkerParity(OURS)}, has_local=False, is_broken=True)
     assert way is N
     assert "broken" in choices["w:1"].why
 
 
-def test_templates_that_tell_the_day_are_not_held_against_workers_that_joined_on_others() -> None:
+def test_workers_that_joined_on_another_day_are_not_compared_by_dated_templates() -> None:
     checked = {"w:1": WorkerParity(ALONE, day=1), "w:2": WorkerParity(ALONE_OTHER, day=2)}
     way, choices = choose_sources(checked, has_local=False)
     assert [choice.token_source for choice in choices.values()] == [R, R]

@@ -16,7 +16,7 @@ from gateway.replay.job import ReplayJob
 from gateway.replay.profile import H100_8B
 
 
-def test_one_worker_for_all_has_all_that_they_have() -> None:
+def test_one_worker_for_all_has_the_capacity_of_all() -> None:
     one = pooled([H100_8B] * 4)
     assert (one.kv_tokens, one.prefill_tokens_per_s) == (1_600_000, 88_000)
     assert one.step_s == pytest.approx(0.007925)
@@ -25,7 +25,7 @@ def test_one_worker_for_all_has_all_that_they_have() -> None:
 
 
 def jobs(num: int, rate: float, seed: int = 1) -> list[ReplayJob]:
-    """Prompts of twelve groups, each with its own beginning."""
+    """Prompts of twelve groups, each with a common beginning."""
     rng, found, at = random.Random(seed), [], 0.0
     for _ in range(num):
         at += rng.expovariate(rate)
@@ -45,19 +45,19 @@ def hit_rate(setup: Setup) -> float:
     return sum(job.cached_tokens for job in done) / sum(job.num_tokens for job in done)
 
 
-def test_nobody_is_better_than_who_knows_all() -> None:
+def test_no_policy_is_better_than_full_knowledge() -> None:
     for rate in (10.0, 25.0):
         best = mean_ttft_s(AllKnowing, rate)
         assert best < mean_ttft_s(PrefixOverlap, rate) and best < mean_ttft_s(RoundRobin, rate)
 
 
-def test_nobody_reuses_more_than_one_cache_of_all() -> None:
+def test_no_policy_reuses_more_than_one_shared_cache() -> None:
     setup = Setup(4, replace(H100_8B, kv_tokens=40_000))
     assert hit_rate(pooled_of(setup)) > max(hit_rate(setup), hit_rate(replace(setup, policy=RoundRobin)))
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_is_foreseen_comes_true(seed: int) -> None:
+def test_the_foreseen_ttft_is_measured(seed: int) -> None:
     """The bound holds if no other request comes, and blocks last."""
     rng, clock = random.Random(seed), Clock()
     engine = VirtualEngine(H100_8B, 64, clock, lambda _: None)

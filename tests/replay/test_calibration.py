@@ -79,7 +79,7 @@ def setup(**fields: object) -> Setup:
     return Setup(2, base, block_size=BLOCK, policy=RoundRobin, **fields)  # type: ignore[arg-type]
 
 
-def test_speeds_are_learnt_and_a_replay_with_them_is_true(tmp_path: Path) -> None:
+def test_learnt_speeds_make_a_replay_accurate(tmp_path: Path) -> None:
     jobs = recorded(tmp_path / "r.jsonl")
     learnt = learn(jobs, setup())
     assert learnt.prefill_tokens_per_s == pytest.approx(TRUE.prefill_tokens_per_s, rel=0.1)
@@ -91,20 +91,20 @@ def test_speeds_are_learnt_and_a_replay_with_them_is_true(tmp_path: Path) -> Non
     assert all(abs(error.share) < 0.05 for error in times), times
 
 
-def test_a_fleet_that_is_another_is_told_by_the_error(tmp_path: Path) -> None:
+def test_another_fleet_is_recognized_by_the_error(tmp_path: Path) -> None:
     jobs = recorded(tmp_path / "r.jsonl")
     done = VirtualFleet(replace(setup(), profile=H100_8B)).run([again(job) for job in jobs])
     assert all(error.share < -0.3 for error in errors(jobs, done)[1:])
 
 
-def test_requests_go_where_they_went(tmp_path: Path) -> None:
+def test_requests_go_to_their_recorded_workers(tmp_path: Path) -> None:
     jobs = recorded(tmp_path / "r.jsonl")
     done = VirtualFleet(replace(setup(), policy=AsRecorded)).run([again(job) for job in jobs])
     assert [job.worker for job in done] == [job.place for job in jobs]
     assert {job.worker for job in done} == {"w0", "w1"}
 
 
-def test_what_was_measured_is_shown_as_it_was(tmp_path: Path) -> None:
+def test_measured_values_are_shown(tmp_path: Path) -> None:
     jobs = recorded(tmp_path / "r.jsonl", 10)
     for job, row in zip(jobs, recorded_of(jobs), strict=True):
         shown = as_measured(job)
@@ -114,20 +114,20 @@ def test_what_was_measured_is_shown_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("num", "is_streamed"), [(5, True), (15, False)])
-def test_too_few_answers_teach_nothing(tmp_path: Path, num: int, is_streamed: bool) -> None:
+def test_too_few_answers_are_rejected(tmp_path: Path, num: int, is_streamed: bool) -> None:
     jobs = recorded(tmp_path / "r.jsonl", num, is_streamed)
     with pytest.raises(ConfigError, match="too few to learn speeds from"):
         learn(jobs, setup())
 
 
-def test_times_of_answers_that_were_not_streamed_are_in_no_error(tmp_path: Path) -> None:
+def test_unstreamed_answers_are_in_no_error(tmp_path: Path) -> None:
     jobs = recorded(tmp_path / "r.jsonl", 10, is_streamed=False)
     done = VirtualFleet(replace(setup(), profile=TRUE)).run([again(job) for job in jobs])
     (hit_rate,) = errors(jobs, done)
     assert hit_rate.name == "hit rate"
 
 
-def test_an_error_in_words() -> None:
+def test_an_error_is_shown_in_percent() -> None:
     assert Error("hit rate", 0.5, 0.48).text == "hit rate 0.5000 measured, 0.4800 replayed (-2.0 points)"
     assert Error("TTFT p50", 0.2, 0.22).text == "TTFT p50 0.2000 measured, 0.2200 replayed (+10.0%)"
     assert Error("TTFT p50", 0.0, 0.22).text.endswith("(?)")

@@ -26,6 +26,6 @@ def test_a_page_has_a_line_for_each_policy_in_each_chart() -> None:
 
 
 @pytest.mark.parametrize("ttft_s", [0.0, 1.0])
-def test_one_request_is_drawn_too(ttft_s: float) -> None:
+def test_a_single_request_is_drawn(ttft_s: float) -> None:
     done = [job(0.0, ttft_s, 0)]
     assert "<polyline" in page("t", [summarize("p", done, 1, Slo())], [curves(done)])

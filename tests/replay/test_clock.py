@@ -1,7 +1,7 @@
 from gateway.replay.clock import STEP, Clock
 
 
-def test_what_is_due_is_called_in_order_and_sees_its_time() -> None:
+def test_callbacks_run_in_order_and_see_their_time() -> None:
     clock, seen = Clock(), []
     clock.at(2.0, lambda: seen.append(("b", clock.now)))
     clock.at(1.0, lambda: clock.at(1.5, lambda: seen.append(("a", clock.now))))
@@ -9,7 +9,7 @@ def test_what_is_due_is_called_in_order_and_sees_its_time() -> None:
     assert seen == [("a", 1.5), ("b", 2.0)]
 
 
-def test_steps_end_behind_all_else_of_their_moment() -> None:
+def test_steps_end_after_all_other_callbacks_of_their_time() -> None:
     clock, seen = Clock(), []
     clock.at(1.0, lambda: seen.append("step"), STEP)
     clock.at(1.0, lambda: seen.append("first"))

@@ -9,7 +9,9 @@ from tests.replay.test_calibration import recorded
 from tests.replay.test_play import trace
 
 
-def test_a_table_a_document_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_a_document_and_a_chart_are_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = trace(tmp_path / "t.jsonl").path
     reported, drawn = tmp_path / "r.json", tmp_path / "r.html"
     arguments = [
@@ -38,7 +40,9 @@ def test_a_table_a_document_and_a_picture(tmp_path: Path, capsys: pytest.Capture
     assert "<svg" in drawn.read_text()
 
 
-def test_the_usual_policies_without_the_bounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_default_policies_run_without_the_bounds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = trace(tmp_path / "t.jsonl").path
     assert main(["replay", str(path), "--no-bounds", "--processes", "1", "--limit", "5"]) == 0
     rows = capsys.readouterr().out.splitlines()[2:]
@@ -46,7 +50,7 @@ def test_the_usual_policies_without_the_bounds(tmp_path: Path, capsys: pytest.Ca
     assert {"round_robin", "least_load", "prefix_overlap"} <= set(names) and "pooled" not in names
 
 
-def test_a_policy_of_a_file_is_played_beside_those_that_are_shipped(
+def test_a_policy_of_a_file_runs_beside_the_shipped_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, own = trace(tmp_path / "t.jsonl").path, tmp_path / "own.py"
@@ -77,7 +81,7 @@ def test_a_policy_of_a_file_is_played_beside_those_that_are_shipped(
         (["t.jsonl", "--json", "no/where"], "no/where: cannot be written"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_a_mistake_is_an_error_message(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -94,7 +98,7 @@ def test_what_is_wrong_is_said(
 @pytest.mark.parametrize(
     "option", ["--speed=0", "--workers=0", "--event-delay-s=-1", "--slo-ttft-s=nan", "--limit=x"]
 )
-def test_numbers_have_their_bounds(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_are_bounded(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exited:
         main(["replay", "t.jsonl", option])
     assert exited.value.code == 2 and option.split("=")[0] in capsys.readouterr().err
@@ -102,13 +106,13 @@ def test_numbers_have_their_bounds(option: str, capsys: pytest.CaptureFixture[st
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Quality of the learnt speeds is tested in `test_calibration.py`."""
+    """Shorten the learning of speeds; `test_calibration.py` covers its quality."""
     monkeypatch.setattr(calibration, "MAX_LEARNT", 24)
     monkeypatch.setattr(calibration, "MAX_MOVES", 5)
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_recording_says_what_was_measured_and_how_true_the_table_is(
+def test_a_recording_reports_measured_values_and_the_error_of_the_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recorded(tmp_path / "r.jsonl")
@@ -141,7 +145,7 @@ def test_a_recording_says_what_was_measured_and_how_true_the_table_is(
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_recording_by_a_policy_that_is_not_known_is_played_and_says_so(
+def test_a_recording_of_an_unknown_policy_is_played_with_a_note(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recorded(tmp_path / "r.jsonl")

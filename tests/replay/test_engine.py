@@ -1,4 +1,4 @@
-"""An engine in virtual time that glides is one that steps."""
+"""An engine in virtual time gives the same results in leaps as step by step."""
 
 from array import array
 from dataclasses import replace
@@ -17,7 +17,7 @@ Request = tuple[float, int, int, float | None]
 
 
 def run(requests: list[Request], *, glides: bool) -> list[Any]:
-    """All that can be seen from outside, with its time; the last of a request is when it is aborted."""
+    """All visible events with their times; the last of a request is when it is aborted."""
     clock, seen = Clock(), []
     engine = VirtualEngine(
         SMALL, 16, clock, lambda events: seen.append((clock.now, "events", events)), glides=glides
@@ -49,11 +49,11 @@ requests = st.lists(
 
 
 @given(requests)
-def test_what_is_seen_of_it_is_the_same(some: list[Request]) -> None:
+def test_leaps_and_single_steps_give_the_same_events(some: list[Request]) -> None:
     assert run(some, glides=True) == run(some, glides=False)
 
 
-def test_what_it_computes_takes_its_time() -> None:
+def test_computing_takes_its_time() -> None:
     seen = run([(0.0, 48, 11, None)], glides=True)
     first, last = (row[0] for row in seen if row[1] in ("first", "last"))
     assert first == pytest.approx(64 / SMALL.prefill_tokens_per_s + SMALL.step_s, rel=0.02)
@@ -61,7 +61,7 @@ def test_what_it_computes_takes_its_time() -> None:
 
 
 @pytest.mark.parametrize("glides", [True, False])
-def test_one_that_is_stopped_says_no_more(glides: bool) -> None:
+def test_a_stopped_engine_has_no_further_events(glides: bool) -> None:
     clock, seen = Clock(), []
     engine = VirtualEngine(SMALL, 16, clock, seen.append, glides=glides)
     engine.add(array("I", range(64)), [1] * 100, lambda: seen.append("first"), lambda: seen.append("last"))
@@ -81,7 +81,7 @@ def test_pinned_blocks_stay_until_they_are_released() -> None:
     assert running.is_finished and engine.reported.kv_usage == 0.0
 
 
-def test_what_another_has_computed_is_fetched() -> None:
+def test_blocks_of_another_worker_are_fetched() -> None:
     clock, times = Clock(), []
     engine = VirtualEngine(SMALL, 16, clock, lambda _: None)
     engine.add(array("I", range(96)), [1, 2], lambda: times.append(clock.now), loads=True)

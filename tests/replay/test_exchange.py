@@ -27,7 +27,7 @@ def test_a_session_goes_to_the_policy() -> None:
     assert seen == ["s", None]
 
 
-def test_one_that_lost_its_worker_goes_to_another_and_begins_again() -> None:
+def test_a_request_of_a_lost_worker_begins_again_at_another() -> None:
     fleet = VirtualFleet(Setup(2, H100_8B))
     job = ReplayJob(0.0, array("I", range(100)), 50)
     exchange = VirtualExchange(fleet, job)
@@ -36,7 +36,7 @@ def test_one_that_lost_its_worker_goes_to_another_and_begins_again() -> None:
     def lose() -> None:
         assert job.decision is not None and job.first_s is not None
         lost.append(job.decision.worker.id)
-        exchange.lose(worker_of(7))  # of which it has nothing
+        exchange.lose(worker_of(7))  # a worker that has none of its blocks
         assert exchange in fleet.open
         fleet.engines[lost[0]].stop()
         exchange.lose(lost[0])
@@ -50,7 +50,7 @@ def test_one_that_lost_its_worker_goes_to_another_and_begins_again() -> None:
     assert not fleet.open
 
 
-def test_what_a_request_takes_beside_the_engine_comes_before_it_by_chance_too() -> None:
+def test_overhead_and_noise_are_added_to_the_ttft() -> None:
     def ttft_s(**beside: Any) -> list[float]:
         fleet = VirtualFleet(Setup(1, replace(H100_8B, **beside)))
         done = fleet.run([ReplayJob(float(i), array("I", range(100)), 1) for i in range(1, 40)])
@@ -64,7 +64,7 @@ def test_what_a_request_takes_beside_the_engine_comes_before_it_by_chance_too() 
     assert steps[:3] != steps[3:6] or steps[:3] != steps[6:9]
 
 
-def test_one_whose_worker_goes_while_it_is_on_its_way_is_sent_again_once() -> None:
+def test_a_request_sent_to_a_restarting_worker_is_repeated() -> None:
     profile = replace(H100_8B, overhead_s=0.5)
     fleet = VirtualFleet(Setup(2, profile, restarts=[Restart(0.2, 0), Restart(0.3, 1)]))
     (job,) = fleet.run([ReplayJob(0.0, array("I", range(100)), 3)])

@@ -1,4 +1,4 @@
-"""The fleet in virtual time does what the real one does: everything ends, and caches are hit."""
+"""Fleet in virtual time: like a real one, every request ends, and caches are hit."""
 
 import random
 from array import array
@@ -18,7 +18,7 @@ HALF = replace(H100_8B, prefill_tokens_per_s=11_000, step_s=0.016, seq_s=0.000_2
 
 
 def jobs(num: int = 60, seed: int = 1) -> list[ReplayJob]:
-    """Conversations of three turns, each of which goes on from the one before and its answer."""
+    """Conversations of three turns, each of which continues the one before and its answer."""
     rng = random.Random(seed)
     found: list[ReplayJob] = []
     for number in range(num // 3):
@@ -47,21 +47,21 @@ def check_ended(fleet: VirtualFleet, done: list[ReplayJob]) -> None:
 
 @pytest.mark.parametrize("num_prefill", [0, 2])
 @pytest.mark.parametrize("mode", MODES)
-def test_every_request_ends_and_nothing_stays_booked(mode: Any, num_prefill: int) -> None:
+def test_every_request_ends_and_no_booking_remains(mode: Any, num_prefill: int) -> None:
     fleet, done = run(mode=mode, num_prefill=num_prefill)
     check_ended(fleet, done)
     is_split = any(job.is_split for job in done)
     assert is_split if (mode, num_prefill) == ("always", 2) else mode != "never" or not is_split
 
 
-def test_next_turns_find_what_the_first_one_left() -> None:
+def test_later_turns_hit_the_cache() -> None:
     _, done = run()
     later = [job for job in done if job.turn > 1]
     assert all(job.cached_tokens > 0 for job in later)
     assert all(job.ttft_s < 0.5 for job in later)
 
 
-def test_two_runs_are_equal_and_so_is_one_that_takes_single_steps() -> None:
+def test_two_runs_are_equal_and_single_steps_change_nothing() -> None:
     one, two, stepped = (
         [(job.first_s, job.last_s, job.cached_tokens) for job in run(glides=glides)[1]]
         for glides in (True, True, False)
@@ -69,7 +69,7 @@ def test_two_runs_are_equal_and_so_is_one_that_takes_single_steps() -> None:
     assert one == two == stepped
 
 
-def test_what_an_engine_computes_takes_its_time() -> None:
+def test_computing_takes_its_time() -> None:
     fleet = VirtualFleet(Setup(1, H100_8B, block_size=32))
     (job,) = fleet.run([ReplayJob(0.0, array("I", range(2000)), 11)])
     assert job.ttft_s == pytest.approx(2000 / H100_8B.prefill_tokens_per_s + H100_8B.step_s, rel=0.02)
@@ -78,14 +78,14 @@ def test_what_an_engine_computes_takes_its_time() -> None:
 
 
 @pytest.mark.parametrize("policy", [LeastLoad, RoundRobin])
-def test_the_policy_is_given(policy: Any) -> None:
+def test_the_given_policy_is_used(policy: Any) -> None:
     fleet, done = run(policy=policy)
     check_ended(fleet, done)
     assert {job.decision.policy for job in done if job.decision} == {policy.name}
 
 
-def test_workers_may_differ() -> None:
-    """Workers at half the speed take longer for the same."""
+def test_workers_may_differ_in_speed() -> None:
+    """Workers at half the speed take longer for the same requests."""
     _, done = run(policy=RoundRobin, profiles=[H100_8B, HALF, H100_8B, HALF])
     tpot_s: dict[str, list[float]] = {}
     for job in done:
@@ -97,17 +97,15 @@ def test_workers_may_differ() -> None:
 
 @pytest.mark.parametrize(("mode", "num_prefill"), [("never", 0), ("always", 2)])
 @pytest.mark.parametrize("down_s", [0.0, 5.0])
-def test_requests_of_a_worker_that_restarts_are_sent_again(
-    mode: Any, num_prefill: int, down_s: float
-) -> None:
+def test_requests_of_a_restarted_worker_are_sent_again(mode: Any, num_prefill: int, down_s: float) -> None:
     restarts = [Restart(0.5 * i, i % 4, down_s) for i in range(1, 20)]
     fleet, done = run(mode=mode, num_prefill=num_prefill, restarts=restarts)
     check_ended(fleet, done)
     assert any(job.num_attempts > 1 for job in done)
 
 
-def test_what_a_worker_had_cached_is_gone_with_it() -> None:
-    """At the engine, and in the index: old events that are still on their way must not bring it back."""
+def test_a_restart_empties_cache_and_index() -> None:
+    """Old events that are still on their way must not bring blocks back."""
     prompt = array("I", range(2000))
     restarts = [Restart(5.0, 0)]
     fleet = VirtualFleet(Setup(1, H100_8B, block_size=32, restarts=restarts, event_delay_s=10.0))
@@ -116,13 +114,13 @@ def test_what_a_worker_had_cached_is_gone_with_it() -> None:
     assert fleet.index.num_blocks(worker_of(0)) == 62 and before.cached_tokens == 0
 
 
-def test_a_fleet_whose_only_worker_is_away_is_asked_again() -> None:
+def test_a_request_is_retried_while_the_only_worker_restarts() -> None:
     fleet = VirtualFleet(Setup(1, H100_8B, restarts=[Restart(1.0, 0, down_s=3.0)]))
     (job,) = fleet.run([ReplayJob(2.0, array("I", range(100)), 2)])
     assert job.ttft_s == pytest.approx(2.0, abs=0.05)
 
 
-def test_events_come_later() -> None:
+def test_events_arrive_after_their_delay() -> None:
     """Sent prompts count at once; blocks of ended requests count when their events arrive and not before."""
     prompt = array("I", range(2000))
     fleet = VirtualFleet(Setup(1, H100_8B, block_size=32, event_delay_s=4.0))
@@ -131,7 +129,7 @@ def test_events_come_later() -> None:
     assert [job.cached_tokens for job in done] == [0, 1984, 1984]
 
 
-def test_observers_hear_of_each_end() -> None:
+def test_observers_get_the_usage_of_each_request() -> None:
     heard: list[int | None] = []
 
     fleet = VirtualFleet(Setup(4, H100_8B, block_size=32))
@@ -146,8 +144,8 @@ def test_a_thousand_workers_are_possible() -> None:
     assert len(fleet.engines) == 1000 and all(job.last_s for job in done)
 
 
-def test_a_night_costs_nothing() -> None:
-    """Ten years of one."""
+def test_idle_time_costs_no_work() -> None:
+    """A trace with a pause of ten years."""
     fleet = VirtualFleet(Setup(2, H100_8B, block_size=32))
     done = fleet.run([ReplayJob(at, array("I", range(100)), 5) for at in (0.0, 3e8)])
     check_ended(fleet, done)

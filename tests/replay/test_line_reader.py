@@ -16,7 +16,7 @@ class Row(msgspec.Struct):
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
-def test_packed_files_are_unpacked_and_empty_lines_are_none(tmp_path: Path, suffix: str) -> None:
+def test_packed_files_are_unpacked_and_empty_lines_skipped(tmp_path: Path, suffix: str) -> None:
     pack = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}[suffix]
     path = tmp_path / f"t.jsonl{suffix}"
     path.write_bytes(pack(TEXT))
@@ -33,7 +33,7 @@ def test_a_bad_line_is_named(tmp_path: Path, bad: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["t.jsonl", "t.xz", "t.gz"])
-def test_what_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+def test_an_unreadable_file_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         Lines(tmp_path / name).first()
     (tmp_path / name).write_bytes(b"")
@@ -42,14 +42,14 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "pack"), [("t.xz", lzma.compress), ("t.gz", gzip.compress)])
-def test_a_file_that_was_cut_is_named(tmp_path: Path, name: str, pack: object) -> None:
+def test_a_truncated_file_is_named(tmp_path: Path, name: str, pack: object) -> None:
     (tmp_path / name).write_bytes(pack(TEXT)[:-9])  # type: ignore[operator]
     with pytest.raises(ConfigError, match="cannot be read"):
         list(Lines(tmp_path / name).decoded(Row))
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz"])
-def test_a_line_without_an_end_is_not_unpacked_whole(
+def test_an_endless_line_is_not_unpacked_whole(
     tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.replay.line_reader.MAX_LINE_BYTES", 1000)

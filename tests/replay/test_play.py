@@ -36,13 +36,13 @@ def test_each_policy_is_played_on_the_same_requests(tmp_path: Path) -> None:
     assert not results[0].jobs and len(play(runs[0], keeps_jobs=True).jobs) == 40
 
 
-def test_processes_come_to_the_same(tmp_path: Path) -> None:
+def test_several_processes_give_the_same_results(tmp_path: Path) -> None:
     some = trace(tmp_path / "t.jsonl", seed=3)
     runs = [ReplayRun(some, name, H100_8B, 4) for name in ("prefix_overlap", POOLED)]
     assert [r.summary for r in play_all(runs, 2)] == [r.summary for r in play_all(runs, 1)]
 
 
-def test_cache_and_blocks_are_as_they_are_given(tmp_path: Path) -> None:
+def test_configured_cache_and_block_sizes_apply(tmp_path: Path) -> None:
     some = trace(tmp_path / "t.jsonl")
     assert block_size_of(some.jobs()) == 512
     large = play(ReplayRun(some, "prefix_overlap", H100_8B, 1, kv_blocks=200)).summary.hit_rate
@@ -51,14 +51,14 @@ def test_cache_and_blocks_are_as_they_are_given(tmp_path: Path) -> None:
     assert small < large == pytest.approx(fine, abs=0.01)
 
 
-def test_goodput_is_by_the_slo(tmp_path: Path) -> None:
+def test_goodput_depends_on_the_slo(tmp_path: Path) -> None:
     some = trace(tmp_path / "t.jsonl")
     strict = play(ReplayRun(some, "prefix_overlap", H100_8B, 4, slo=Slo(1e-6, 1.0))).summary
     assert (strict.goodput, strict.good) == (0.0, 0.0)
     assert play(ReplayRun(some, "prefix_overlap", H100_8B, 4)).summary.good == 1.0
 
 
-def test_speeds_are_learnt_on_all_workers_of_a_policy_that_is_not_known_too(
+def test_speeds_are_learnt_from_all_workers_even_of_an_unknown_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learnt_on: list[int] = []

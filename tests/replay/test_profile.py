@@ -7,7 +7,7 @@ from gateway.replay.profile import H100_8B, H100_70B, Profile, profile_of
 
 
 @pytest.mark.parametrize("profile", [H100_8B, H100_70B])
-def test_a_step_takes_longest_with_a_prompt(profile: Profile) -> None:
+def test_a_step_with_a_prompt_is_longer(profile: Profile) -> None:
     assert profile.seq_s < profile.step_s < profile.max_batched_tokens / profile.prefill_tokens_per_s
 
 
@@ -28,7 +28,7 @@ def test_a_profile_is_named_or_a_file(tmp_path: Path) -> None:
         ("seq_s = 1.0", "exceeds step_s"),
     ],
 )
-def test_what_is_wrong_with_it_is_said(tmp_path: Path, text: str, why: str) -> None:
+def test_a_mistake_in_a_profile_is_named(tmp_path: Path, text: str, why: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=why):
@@ -36,6 +36,6 @@ def test_what_is_wrong_with_it_is_said(tmp_path: Path, text: str, why: str) -> N
 
 
 @pytest.mark.parametrize("name", ["h200", "missing.toml"])
-def test_one_that_is_not_known_is_named(name: str) -> None:
+def test_an_unknown_profile_is_named(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         profile_of(name)

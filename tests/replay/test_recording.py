@@ -41,14 +41,14 @@ def some(num: int, seed: int = 1) -> "array[int]":
 
 
 def turns() -> list["array[int]"]:
-    """A conversation, then two prompts that only begin as it does."""
+    """A conversation, then two prompts that only share its beginning."""
     first = some(100)
     second = first + some(60, 2) + some(30, 3)
     return [first, second, first[:64] + some(50, 4), some(40, 5)]
 
 
 @pytest.mark.parametrize("session", ["s", None])
-def test_the_next_turn_finds_the_answer_where_it_found_it_then(tmp_path: Path, session: str | None) -> None:
+def test_a_later_turn_has_the_recorded_overlap(tmp_path: Path, session: str | None) -> None:
     """Continuations are found by session, or by the cached tokens that the engine reported."""
     prompts = turns()
     rows = [row(5.0 * i, tokens, 60, session=session) for i, tokens in enumerate(prompts)]
@@ -61,8 +61,8 @@ def test_the_next_turn_finds_the_answer_where_it_found_it_then(tmp_path: Path, s
     assert [job.turn for job in done] == [1, 2, 1, 1]
 
 
-def test_what_only_begins_alike_is_no_next_turn(tmp_path: Path) -> None:
-    """Another session, or an engine that had no more cached than what is alike."""
+def test_a_common_beginning_alone_is_no_later_turn(tmp_path: Path) -> None:
+    """Another session, or an engine with no more tokens cached than the common ones."""
     first, second, *_ = turns()
     for fields in ({"session": "t"}, {"session": None, "cached_tokens": 96}):
         jobs = jobs_of(
@@ -71,13 +71,13 @@ def test_what_only_begins_alike_is_no_next_turn(tmp_path: Path) -> None:
         assert not jobs[0].output and jobs[1].turn == 1
 
 
-def test_what_came_before_the_answer_was_complete_does_not_go_on_from_it(tmp_path: Path) -> None:
+def test_a_request_before_the_end_of_an_answer_does_not_continue_it(tmp_path: Path) -> None:
     first, second, *_ = turns()
     jobs = jobs_of(tmp_path / "r.jsonl", [row(0.0, first, 60, session="s"), row(0.5, second, 1, session="s")])
     assert not jobs[0].output
 
 
-def test_prompts_keep_their_tokens_where_they_were_recorded(tmp_path: Path) -> None:
+def test_recorded_tokens_are_kept(tmp_path: Path) -> None:
     first, second, *_ = turns()
     rows = [row(t, p, 60, session="s", tokens=p.tobytes()) for t, p in ((0.0, first), (5.0, second))]
     one, two = jobs_of(tmp_path / "r.jsonl", rows, speed=2.0)
@@ -85,7 +85,7 @@ def test_prompts_keep_their_tokens_where_they_were_recorded(tmp_path: Path) -> N
     assert list(one.output) == list(some(60, 2))
 
 
-def test_what_did_not_end_well_is_left_out_and_what_is_unknown_is_its_own(tmp_path: Path) -> None:
+def test_failed_requests_are_skipped_and_unknown_prompts_share_nothing(tmp_path: Path) -> None:
     tokens = some(100)
     rows = [
         row(0.0, tokens, 5),
@@ -98,10 +98,10 @@ def test_what_did_not_end_well_is_left_out_and_what_is_unknown_is_its_own(tmp_pa
     jobs = jobs_of(tmp_path / "r.jsonl", rows)
     assert [job.at for job in jobs] == [0.0, 4.0, 5.0]
     assert jobs[1].num_tokens == 100 and jobs[1].tokens()[:16] != jobs[0].tokens()[:16]
-    assert jobs[2].num_output == 10  # as long as others took for so many
+    assert jobs[2].num_output == 10  # the length of other answers that took as long
 
 
-def test_a_line_is_json_that_others_can_read() -> None:
+def test_a_line_is_plain_json() -> None:
     line = msgspec.json.decode(msgspec.json.encode(row(1.0, some(40), 3)))
     assert array("Q", base64.b64decode(line["blocks"])) == array(
         "Q", hash_blocks(some(40), SIZE, root_hash("m"))

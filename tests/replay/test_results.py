@@ -20,17 +20,17 @@ def test_figures_of_a_run() -> None:
     assert (row.hit_rate, row.ttft_mean_s, row.ttft_p50_s, row.ttft_p99_s) == (0.5, 2.0, 2.0, 3.0)
     assert (row.tpot_mean_s, row.e2e_mean_s) == (pytest.approx(0.02), pytest.approx(2.2))
     assert (row.goodput, row.good) == (pytest.approx(3 / 10), 0.75)
-    assert row.busiest == 2.0  # two of four computed all, as much as each other
+    assert row.busiest == 2.0  # two of four computed all their tokens, equally many
 
 
 @pytest.mark.parametrize(
     ("percent", "value"), [(50, 2), (90, 4), (25, 1), (26, 2), (99, 4), (0, 1), (100, 4)]
 )
-def test_a_percentile_is_a_value_that_was_seen(percent: float, value: int) -> None:
+def test_a_percentile_is_a_measured_value(percent: float, value: int) -> None:
     assert percentile([1, 2, 3, 4], percent) == value
 
 
-def test_hit_rates_over_time_leave_out_when_nothing_came() -> None:
+def test_hit_rates_over_time_skip_empty_intervals() -> None:
     drawn = curves([job(0.0, 1.0, 0), job(0.1, 1.0, 100), job(60.0, 0.5, 25)])
     assert list(drawn.ttft_s) == [0.5, 1.0, 1.0]
     assert list(drawn.hits) == [0.5, 0.25]

@@ -33,7 +33,7 @@ def test_mooncake_prompts_are_equal_where_their_hashes_are(tmp_path: Path) -> No
     assert isinstance(one.prompt, HashedPrompt)
 
 
-def test_as_many_as_are_wanted(tmp_path: Path) -> None:
+def test_the_number_of_requests_is_limited(tmp_path: Path) -> None:
     path = write(tmp_path / "t.xz", [asked(0, 600, [0, 1])] * 5)
     assert len(list(mooncake(path, limit=3))) == 3
 
@@ -44,14 +44,14 @@ TURNS = [
 ]
 
 
-def test_turns_of_a_session_go_on_from_each_other(tmp_path: Path) -> None:
+def test_turns_of_a_session_continue_each_other(tmp_path: Path) -> None:
     one, two = read(write(tmp_path / "t.xz", TURNS), TraceOptions(speed=2.0, encode=encode))
     assert (one.at, two.at, one.turn, two.turn) == (0.0, pytest.approx(2.0), 1, 2)
     assert two.tokens()[: one.num_tokens] == one.tokens() and list(one.output) == list(b" you")
     assert two.num_output == 1 and one.session == two.session == "a"
 
 
-def test_turns_without_times_come_one_a_second(tmp_path: Path) -> None:
+def test_turns_without_times_come_one_per_second(tmp_path: Path) -> None:
     rows = [{"session": "a", "input": "x", "output": "y"}, {"input": "x"}]
     jobs = read(write(tmp_path / "t.xz", rows), TraceOptions(encode=encode))
     assert [(job.at, job.session) for job in jobs] == [(0.0, "a"), (1.0, None)]
@@ -69,8 +69,8 @@ AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 """
 
 
-def test_of_azures_prompts_only_their_length_is_known(tmp_path: Path) -> None:
-    """Clocks of both years."""
+def test_azure_prompts_have_a_length_only(tmp_path: Path) -> None:
+    """Clocks of both years are read."""
     (tmp_path / "t.csv").write_text(AZURE.replace("\n", "\r\n"))
     one, two = read(tmp_path / "t.csv", TraceOptions())
     assert (one.num_tokens, one.num_output, two.num_tokens, two.num_output) == (4808, 10, 3180, 1)
@@ -96,12 +96,12 @@ BAD = [
 
 
 @pytest.mark.parametrize(("name", "text", "why"), BAD)
-def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, name: str, text: str, why: str) -> None:
+def test_a_mistake_is_named_with_its_line(tmp_path: Path, name: str, text: str, why: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=why):
         read(tmp_path / name, TraceOptions(encode=encode))
 
 
-def test_texts_need_a_tokenizer(tmp_path: Path) -> None:
+def test_a_trace_with_texts_requires_a_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="tokenizer"):
         read(write(tmp_path / "t.xz", TURNS), TraceOptions())

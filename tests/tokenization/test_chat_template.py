@@ -1,5 +1,6 @@
-"""Chat templates rendered as Hugging Face does, messages passed on as vLLM does. The corpus compares with the
-engine."""
+"""Chat templates rendered as Hugging Face does, with messages prepared as vLLM does; the corpus
+compares with the engine.
+"""
 
 import json
 from datetime import datetime
@@ -41,7 +42,7 @@ def test_environment(source: str, text: str) -> None:
 @pytest.mark.parametrize(
     "source", ["{% if %}", "{{ messages", "{% generation %}", "{{ x | nofilter }}", "{% nope %}"]
 )
-def test_broken_source_does_not_compile(source: str) -> None:
+def test_a_template_with_a_syntax_error_does_not_compile(source: str) -> None:
     with pytest.raises(PromptError, match="does not compile"):
         Template(source)
 
@@ -62,7 +63,7 @@ def test_a_template_that_raises_is_named(source: str, reason: str) -> None:
         render(source)
 
 
-def test_no_messages() -> None:
+def test_a_conversation_without_messages_is_rejected() -> None:
     with pytest.raises(PromptError, match="empty"):
         render("x", [])
 
@@ -134,7 +135,9 @@ def test_continue_final_message(source: str, content: Any, text: str) -> None:
         ("{{ messages[-1].content | upper }}", "x", {}),
     ],
 )
-def test_what_cannot_be_continued(source: str, content: Any, variables: dict[str, Any]) -> None:
+def test_a_final_message_that_cannot_be_continued_is_rejected(
+    source: str, content: Any, variables: dict[str, Any]
+) -> None:
     with pytest.raises(PromptError, match="continue_final_message"):
         Template(source).render_open([{"role": "assistant", "content": content}], variables, NOW)
 
@@ -244,7 +247,9 @@ ROLES = "{% for m in messages %}{{ m.role }}={{ m.content }};{% endfor %}"
         (ROLES + "{# 'developer' #}", "user=u;developer=d;system=s;"),
     ],
 )
-def test_developer_becomes_system_where_the_template_does_not_know_it(source: str, text: str) -> None:
+def test_a_developer_message_becomes_system_where_the_template_has_no_such_role(
+    source: str, text: str
+) -> None:
     messages = [("user", "u"), ("developer", "d"), ("system", "s")]
     if "#" not in source:
         messages = [("system", "s"), ("user", "u"), ("developer", "d")]
@@ -271,7 +276,7 @@ def test_developer_becomes_system_where_the_template_does_not_know_it(source: st
         ([{"role": "developer", "tools": [1]}], "tool"),
     ],
 )
-def test_messages_of_another_shape(messages: Any, reason: str) -> None:
+def test_messages_of_another_shape_are_rejected(messages: Any, reason: str) -> None:
     with pytest.raises(PromptError, match=reason):
         conversation(messages, "string")
 
@@ -307,6 +312,6 @@ def test_no_tools() -> None:
     "tools",
     ["f", [1], [{}], [{"function": 1}], [{"function": {}}], [{"type": "x", "function": {"name": "f"}}]],
 )
-def test_tools_of_another_shape(tools: Any) -> None:
+def test_tools_of_another_shape_are_rejected(tools: Any) -> None:
     with pytest.raises(PromptError, match="tools"):
         dump_tools(tools)

@@ -1,4 +1,4 @@
-"""Tokens assembled from cached text. The oracle is the long way: all is rendered, all is encoded."""
+"""Tokens assembled from cached text, compared with rendering and encoding the whole."""
 
 import json
 import os
@@ -28,11 +28,11 @@ CHAT = "/v1/chat/completions"
 TOKENIZER = ROOT / "engines" / "sim" / "tokenizer"
 NOW = datetime(2024, 7, 26, 23, 0)
 NAMES = ("chatml", "llama3", "qwen3", "r1", "gemma", "parts", "late_tools", "dump")
-# Steps of each template's machine in one example; the examples come from the environment.
+# Steps of the state machine in one example of each template; the examples come from the environment.
 STEPS = 50
 EXAMPLES = int(os.environ.get("KVGATE_EXAMPLES", "4"))
 
-# Words that templates look for are rarer than others: one of them, and a conversation may be uncut.
+# Words that templates look for are rare: with one of them, a conversation may have no cut points.
 MARKED = ("a <think>why</think> b", "</think>x", "<think>", "<tool_response>", "{{ x }}")
 MARKED += ("<tool_response>\nx\n</tool_response>", "<|im_end|>\n<|im_start|>user\n")
 TEXTS = 10 * ("", "Hello", " b \n", "naïve 漢字 😀", "long " * 40) + MARKED
@@ -51,7 +51,7 @@ EXTRA: list[Body] = [
 
 
 def load(directory: Path, template: str) -> PromptEncoder:
-    """The bundled tokenizer with the special tokens that the templates print."""
+    """Bundled tokenizer with the special tokens that the templates print."""
     contents = ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<start_of_turn>", "<end_of_turn>"]
     added = {
         str(8192 + i): {"content": content, "special": True, "normalized": False}
@@ -223,11 +223,11 @@ class Talks(RuleBasedStateMachine):
         before = body["messages"]
         body["messages"] = [*before, *messages]
         if not self._check(body):
-            body["messages"] = before  # refused, and so would be all that follows
+            body["messages"] = before  # rejected, as all that follows would be
 
     def _check(self, body: Body) -> bool:
         self.prompts._prove(body, self.now)
-        for _ in range(2):  # what was saved by the first is used by the second
+        for _ in range(2):  # the first run stores and the second one reads
             expected = full(self.prompts, body, self.now)
             assert short(self.prompts, body, self.runs, self.now) == expected
         assert self.runs.num_bytes <= self.max_bytes
@@ -235,7 +235,7 @@ class Talks(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("max_bytes", [1 << 20, 6_000], ids=["roomy", "tiny"])
-def test_known_text_changes_no_token(loaded: PromptEncoder, max_bytes: int) -> None:
+def test_cached_text_changes_no_token(loaded: PromptEncoder, max_bytes: int) -> None:
     loaded.remember(Runs(), NOW, never)
     machine = type("Machine", (Talks,), {"prompts": loaded, "max_bytes": max_bytes})
     profile = settings(
@@ -248,7 +248,7 @@ def test_known_text_changes_no_token(loaded: PromptEncoder, max_bytes: int) -> N
     run_state_machine_as_test(machine, settings=profile)  # type: ignore[no-untyped-call]
 
 
-# what is known ------------------------------------------------------------------------------------
+# cached text --------------------------------------------------------------------------------------
 
 
 def talk(num_turns: int, seed: int = 0) -> list[Body]:
@@ -272,7 +272,7 @@ def rendered(monkeypatch: pytest.MonkeyPatch, prompts: PromptEncoder) -> list[in
     return counts
 
 
-def test_a_turn_costs_its_new_messages(chatml: PromptEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_renders_its_new_messages_only(chatml: PromptEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = Runs()
     chatml.remember(runs, NOW, never)
     messages = talk(50)
@@ -285,7 +285,9 @@ def test_a_turn_costs_its_new_messages(chatml: PromptEncoder, monkeypatch: pytes
     assert runs.num_bytes < 60 * (4 * len(chatml.chat({"messages": messages}, NOW)) / 50 + 600)
 
 
-def test_a_tool_loop_costs_its_last_step(qwen3: PromptEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tool_loop_renders_its_last_step_only(
+    qwen3: PromptEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs = Runs()
     qwen3.remember(runs, NOW, never)
     body: Body = {"messages": [system("s"), user("go")], "tools": TOOLS}
@@ -297,7 +299,7 @@ def test_a_tool_loop_costs_its_last_step(qwen3: PromptEncoder, monkeypatch: pyte
     body["messages"] += [tool, answer("r")]
     assert short(qwen3, body, runs) is not None
     assert max(counts) <= 4 + 4
-    body["messages"] += [assistant("done"), user("next")]  # drops the reasoning of all before
+    body["messages"] += [assistant("done"), user("next")]  # drops the earlier reasoning
     assert short(qwen3, body, runs) == full(qwen3, body)
 
 
@@ -315,7 +317,7 @@ def test_a_system_message_is_shared_by_conversations(
     assert counts[0] == 2
 
 
-def test_what_follows_a_cut_is_what_it_was_proved_for(qwen3: PromptEncoder) -> None:
+def test_a_cut_point_is_valid_for_the_role_it_was_proved_for(qwen3: PromptEncoder) -> None:
     runs = Runs()
     qwen3.remember(runs, NOW, never)
     short(qwen3, {"messages": [assistant("a"), user("b")]}, runs)
@@ -323,7 +325,7 @@ def test_what_follows_a_cut_is_what_it_was_proved_for(qwen3: PromptEncoder) -> N
     assert short(qwen3, body, runs) == full(qwen3, body)
 
 
-def test_text_that_what_follows_has_changed_is_not_saved(qwen3: PromptEncoder) -> None:
+def test_text_changed_by_later_messages_is_not_cached(qwen3: PromptEncoder) -> None:
     runs = Runs()
     qwen3.remember(runs, NOW, never)
     tool = assistant(None, reasoning="why", tool_calls=[call("f", "{}")])
@@ -343,7 +345,7 @@ def test_another_day_is_another_text(tmp_path: Path) -> None:
         assert short(prompts, body, runs, now) == full(prompts, body, now)
 
 
-def test_without_memory_all_is_rendered(tmp_path: Path) -> None:
+def test_without_memory_the_whole_is_rendered(tmp_path: Path) -> None:
     prompts = load(tmp_path, "chatml")
     body = {"messages": talk(2)}
     assert short(prompts, body, Runs()) == full(prompts, body)
@@ -360,14 +362,14 @@ def test_an_unproved_setting_is_proved_while_requests_are_rendered_whole(chatml:
     assert 5 < num < 300
 
 
-# a proof that does not hold -----------------------------------------------------------------------
+# a wrong proof ------------------------------------------------------------------------------------
 
 # No conversation that is tried for a proof is as long as this looks for, neither in front nor at the end.
 LIAR = """{% if messages[0].content | length > 99 < messages[-1].content | length %}{{ 'long' }}{% endif %}
 {%- for m in messages %}{{ '<|im_start|>' + m.role + m.content + '<|im_end|>' }}{% endfor %}"""
 
 
-def test_a_proof_that_does_not_hold_is_found_told_once_and_ends_it() -> None:
+def test_a_wrong_proof_is_noticed_reported_once_and_discarded() -> None:
     prompts, runs = PromptEncoder.load(TOKENIZER, LIAR), Runs()
     mismatches: list[str] = []
     prompts.remember(runs, NOW, mismatches.append)
@@ -383,7 +385,7 @@ def test_a_proof_that_does_not_hold_is_found_told_once_and_ends_it() -> None:
     assert len(mismatches) == 1
 
 
-# Templates that count, look behind or ahead: whatever is made of them, it is exact.
+# Templates that count, look behind or ahead: the tokens are exact in any case.
 STRANGE = (
     "",
     "{{ messages | length }}",
@@ -434,7 +436,7 @@ def grow(prompts: PromptEncoder) -> Runs:
 # threads ------------------------------------------------------------------------------------------
 
 
-def test_threads_share_what_is_known(qwen3: PromptEncoder) -> None:
+def test_threads_share_the_cache(qwen3: PromptEncoder) -> None:
     runs = Runs(30_000)
     qwen3.remember(runs, NOW, never)
     talks = [talk(6, seed) for seed in range(6)]
@@ -452,7 +454,7 @@ def test_threads_share_what_is_known(qwen3: PromptEncoder) -> None:
     assert 0 < runs.num_bytes <= 30_000
 
 
-def test_bad_messages_behind_known_ones_are_refused(chatml: PromptEncoder) -> None:
+def test_invalid_messages_behind_known_ones_are_rejected(chatml: PromptEncoder) -> None:
     runs = Runs()
     chatml.remember(runs, NOW, never)
     messages = talk(3)

@@ -38,7 +38,7 @@ def test_chats_have_the_engine_s_tokens(harmony: Renderer, number: int) -> None:
     assert ours == golden
 
 
-def test_texts(harmony: Renderer) -> None:
+def test_texts_have_the_engine_s_tokens(harmony: Renderer) -> None:
     assert harmony.completion({"prompt": "hi there"})[0].tolist() == [3686, 1354]
     assert len(harmony.completion({"prompt": ["a", "b<|end|>"]})) == 2
     for body in ({"prompt": 5}, {"prompt": "a", "suffix": "b"}, {"prompt": [["a"]]}):
@@ -55,17 +55,17 @@ USER = {"role": "user", "content": "a"}
         {"messages": [USER], "reasoning_effort": "none"},
         {"messages": [USER], "documents": [{"a": "b"}]},
         {"messages": [{**USER, "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]},
-        {"messages": [{"role": "nobody", "content": "a"}]},
+        {"messages": [{"role": "unknown", "content": "a"}]},
         {"messages": [USER, {"role": "assistant", "content": "b", "reasoning_content": "c"}]},
         {"messages": [USER], "tools": [{"type": "function"}]},
     ],
 )
-def test_what_cannot_be_told(harmony: Renderer, body: dict[str, Any]) -> None:
+def test_a_chat_that_harmony_cannot_render_is_rejected(harmony: Renderer, body: dict[str, Any]) -> None:
     with pytest.raises(PromptError):
         harmony.tokens(chat({"model": "m", **body}), NOON)
 
 
-def test_agents_messages_are_chats_and_their_responses_are_not(harmony: Renderer) -> None:
+def test_messages_of_agents_are_rendered_and_responses_are_not(harmony: Renderer) -> None:
     prompts = PromptSource({"m": harmony}, Metrics(), clock=lambda: NOON)
     one = request("/v1/messages", {"model": "m", "max_tokens": 5, "messages": [USER]})
     assert prompts.tokenize(one).tokens == prompts.tokenize(chat({"model": "m", "messages": [USER]})).tokens
@@ -73,7 +73,7 @@ def test_agents_messages_are_chats_and_their_responses_are_not(harmony: Renderer
     assert prompts.tokenize(other).source == "failed"
 
 
-def test_the_library_is_wanted_where_the_model_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PromptError, match="no template"):
         RENDERERS["harmony"](tmp_path, "{{ x }}")
     monkeypatch.setitem(sys.modules, "openai_harmony", None)
@@ -81,7 +81,7 @@ def test_the_library_is_wanted_where_the_model_is(tmp_path: Path, monkeypatch: p
         RENDERERS["harmony"](tmp_path, None)
 
 
-def test_what_it_tells(harmony: Renderer) -> None:
+def test_its_description(harmony: Renderer) -> None:
     assert harmony.describe()["encoder"] == "harmony"
     assert harmony.growing({"prompt": "a" * 9999}) is None
     assert harmony.before_media({}, NOON).tolist() == []

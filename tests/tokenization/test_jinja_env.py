@@ -57,22 +57,22 @@ def outcome(environment: ImmutableSandboxedEnvironment, source: str) -> str:
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_expressions(expression: str) -> None:
+def test_expressions_give_the_same_results(expression: str) -> None:
     source = "{{ " + expression + " }}"
     assert outcome(ENVIRONMENT, source) == outcome(PLAIN, source)
 
 
 @pytest.mark.parametrize("body", LOOPS)
-def test_loops(body: str) -> None:
+def test_loops_give_the_same_results(body: str) -> None:
     source = "{% for x in l %}" + body + "{% endfor %}"
     assert outcome(ENVIRONMENT, source) == outcome(PLAIN, source)
 
 
 @pytest.mark.parametrize("expression", ["d.__class__.__mro__", "d.update({})", "s.format(d).__class__.x"])
-def test_what_is_unsafe_stays_so(expression: str) -> None:
+def test_unsafe_expressions_are_rejected(expression: str) -> None:
     with pytest.raises((SecurityError, UndefinedError)):
         ENVIRONMENT.from_string("{{ " + expression + " }}").render(VALUES)
 
 
-def test_a_namespace_keeps_its_inside_to_itself() -> None:
+def test_attributes_of_a_namespace_are_hidden() -> None:
     assert not isinstance(ENVIRONMENT.getattr(Namespace(a=1), "_Namespace__attrs"), dict)

@@ -46,7 +46,7 @@ texts = st.text(max_size=40) | st.builds(
 
 @settings(max_examples=200, deadline=None)
 @given(text=texts)
-def test_a_text_has_as_many_tokens_as_its_bytes_say_or_more(
+def test_a_text_has_at_least_as_many_tokens_as_its_bytes_require(
     families: dict[str, Tokenizer], text: str
 ) -> None:
     for name, tokenizer in families.items():
@@ -76,9 +76,7 @@ def test_letters_of_byte_level_tokens_are_bytes() -> None:
         ({"type": "BertNormalizer"}, None),
     ],
 )
-def test_a_normalizer_shrinks_texts_within_a_bound_or_there_is_none(
-    normalizer: dict[str, Any], factor: int | None
-) -> None:
+def test_a_normalizer_has_a_bound_or_none(normalizer: dict[str, Any], factor: int | None) -> None:
     assert longest({**BYTES, "abcde": 300}, normalizer=normalizer) == (factor and 5 * factor)
 
 
@@ -93,7 +91,7 @@ def test_a_normalizer_shrinks_texts_within_a_bound_or_there_is_none(
         {"model": {"type": "Unigram"}},
     ],
 )
-def test_there_is_no_bound_where_text_may_disappear(changes: dict[str, Any]) -> None:
+def test_without_a_bound_text_may_disappear(changes: dict[str, Any]) -> None:
     assert longest(dict(BYTES), **changes) is None
 
 
@@ -102,5 +100,5 @@ def test_a_missing_byte_leaves_no_bound() -> None:
     assert longest(few) is None
 
 
-def test_what_is_too_long_says_how_many_tokens_it_has() -> None:
+def test_an_overlong_text_has_its_least_number_of_tokens() -> None:
     assert TooLong(7).num_tokens == 7

@@ -6,7 +6,7 @@ from gateway.tokenization.chat_template import Message
 from gateway.tokenization.message_frame import PROBES, MessageFrame, frame_of, plain_content, user
 
 
-def test_a_template_that_prints_what_is_said() -> None:
+def test_a_template_that_prints_the_content_has_a_frame() -> None:
     stripping = frame_of(lambda message: f"<u>{message['content'].strip()}</u>\n")
     assert stripping == MessageFrame("<u>", "</u>\n", True)
     assert stripping.around(" a \n") == "<u>a</u>\n"
@@ -31,7 +31,7 @@ def test_a_template_that_prints_what_is_said() -> None:
         lambda text: None,
     ],
 )
-def test_a_template_that_does_more_has_none(render: object) -> None:
+def test_a_template_that_changes_the_content_has_no_frame(render: object) -> None:
     assert frame_of(lambda message: render(message["content"])) is None  # type: ignore[operator]
 
 
@@ -45,7 +45,7 @@ def test_a_template_that_does_more_has_none(render: object) -> None:
         user(""),
     ],
 )
-def test_messages_that_are_not_plain(message: Message) -> None:
+def test_messages_with_more_than_text_are_not_plain(message: Message) -> None:
     assert plain_content(message) is None
 
 

@@ -68,7 +68,7 @@ def ours(mistral: Renderer, body: dict[str, Any]) -> list[int] | None:
 
 def test_chats_have_the_engine_s_tokens(mistral: Renderer, golden: dict[str, Any]) -> None:
     assert len(golden["chats"]) == len(CHATS)
-    for _ in range(2):  # what is remembered makes the same
+    for _ in range(2):  # a cached prompt is the same
         for body, tokens in zip(CHATS, golden["chats"], strict=True):
             if body not in LENIENT:
                 assert ours(mistral, body) == (None if body == TRUNCATED else tokens), body
@@ -94,8 +94,8 @@ def test_agents_messages_have_the_engine_s_tokens(mistral: Renderer, golden: dic
     assert num_equal >= 11
 
 
-def test_what_is_thought_and_called_is_in_later_versions(newest: Renderer) -> None:
-    """The golden answers are not all refusals."""
+def test_later_versions_render_reasoning_and_calls(newest: Renderer) -> None:
+    """Most golden answers are tokens, not rejections."""
     refused = [number for number, body in enumerate(CHATS) if ours(newest, body) is None]
     assert len(refused) < len(CHATS) // 3
 
@@ -112,18 +112,18 @@ def test_what_is_thought_and_called_is_in_later_versions(newest: Renderer) -> No
         chat(user("a"), tools=[{"type": "function"}]),
     ],
 )
-def test_what_cannot_be_told(newest: Renderer, body: dict[str, Any]) -> None:
+def test_a_chat_that_mistral_cannot_render_is_rejected(newest: Renderer, body: dict[str, Any]) -> None:
     with pytest.raises(PromptError):
         newest.tokens(asked(body), NOON)
 
 
-def test_an_image_is_one(newest: Renderer) -> None:
+def test_an_image_is_recognized(newest: Renderer) -> None:
     with pytest.raises(MediaError):
         newest.tokens(asked(chat(user([IMAGE]))), NOON)
     assert newest.before_media(chat(user([IMAGE])), NOON).tolist() == []
 
 
-def test_what_it_tells(newest: Renderer) -> None:
+def test_its_description(newest: Renderer) -> None:
     tokens = newest.tokens(asked(chat(user("h\u00e9llo"))), NOON).tokens
     assert newest.decode(tokens) is not None and "[INST]" in str(newest.decode(tokens))
     assert newest.decode([1, 1 << 20]) == "(token ids outside the model's vocabulary)"
@@ -156,13 +156,11 @@ def names(directory: Path, *files: str) -> str:
         (["tokenizer.json", "consolidated.safetensors", "params.json"], "jinja"),
     ],
 )
-def test_a_directory_is_rendered_as_the_engine_would_by_itself(
-    tmp_path: Path, files: list[str], renderer: str
-) -> None:
+def test_a_directory_is_rendered_as_the_engine_does(tmp_path: Path, files: list[str], renderer: str) -> None:
     assert names(tmp_path, *files) == renderer
 
 
-def test_a_broken_file_is_told(tmp_path: Path) -> None:
+def test_a_broken_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PromptError, match=f"{tmp_path}: no tekken.json"):
         RENDERERS["mistral"](tmp_path, None)
     for text in ("{", "{}", '{"config": {"version": "v99"}}'):
@@ -171,7 +169,7 @@ def test_a_broken_file_is_told(tmp_path: Path) -> None:
             RENDERERS["mistral"](tmp_path, None)
 
 
-def test_the_library_is_wanted_where_the_model_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tekken.json").write_text("{}")
     with pytest.raises(PromptError, match="no template"):
         RENDERERS["mistral"](tmp_path, "{{ x }}")

@@ -1,5 +1,4 @@
-"""Files of a model's directory, one by one. tests/tokenization/test_prompt_encoder.py loads such directories
-whole."""
+"""Files of a model's directory, one by one; test_prompt_encoder.py loads such directories whole."""
 
 import json
 from pathlib import Path
@@ -16,7 +15,7 @@ from gateway.tokenization.model_files import (
 )
 
 
-def test_older_models_keep_special_tokens_apart(tmp_path: Path) -> None:
+def test_special_tokens_of_older_models_are_in_their_own_file(tmp_path: Path) -> None:
     (tmp_path / "special_tokens_map.json").write_text(json.dumps({"bos_token": "<s>"}))
     assert special_tokens(read_config(tmp_path)) == {"bos_token": "<s>"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": {}}))
@@ -29,21 +28,21 @@ def test_special_tokens_are_texts_or_objects() -> None:
     assert missing_tokens(config) == [{"content": "</s>"}]
 
 
-def test_added_tokens_come_by_their_number() -> None:
+def test_added_tokens_are_in_the_order_of_their_numbers() -> None:
     assert added_tokens({"added_tokens_decoder": {"10": {"content": "b"}, "9": {"content": "a"}}}) == [
         {"content": "a"},
         {"content": "b"},
     ]
 
 
-def test_templates_of_a_configuration(tmp_path: Path) -> None:
+def test_templates_are_read_from_the_configuration(tmp_path: Path) -> None:
     assert template_sources(tmp_path, {}) == {}
     assert template_sources(tmp_path, {"chat_template": "x"}) == {"default": "x"}
     named = [{"name": "rag", "template": "y"}]
     assert template_sources(tmp_path, {"chat_template": named}) == {"rag": "y"}
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
     with pytest.raises(PromptError, match=str(tmp_path)):
         template_sources(tmp_path, {})

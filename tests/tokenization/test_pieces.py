@@ -42,7 +42,7 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 1 << 30), joint=st.sampled_from((" ", "\n", "", ", ")))
-def test_pieces_make_the_tokens_of_the_whole(families: dict[str, Tokenizer], seed: int, joint: str) -> None:
+def test_pieces_have_the_tokens_of_the_whole(families: dict[str, Tokenizer], seed: int, joint: str) -> None:
     rng = random.Random(seed)
     text = joint.join(rng.choices(WORDS, k=300))
     with pytest.MonkeyPatch.context() as patch:
@@ -56,14 +56,14 @@ def test_pieces_make_the_tokens_of_the_whole(families: dict[str, Tokenizer], see
                 assert "cannot be cut" in str(exc), name
 
 
-def test_usual_tokenizers_are_cut_at_spaces(families: dict[str, Tokenizer]) -> None:
+def test_usual_tokenizers_are_split_at_spaces(families: dict[str, Tokenizer]) -> None:
     for name in ("bundled", "gpt2", "llama3", "qwen", "tekken"):
         tokenizer = families[name]
         found = separators_of(lambda text, tokenizer=tokenizer: tokenizer.encode(text, False), (), ())
         assert set(" \n") <= set(found), name
 
 
-def test_a_separator_within_an_added_token_is_none() -> None:
+def test_a_separator_within_an_added_token_is_not_used() -> None:
     def bytewise(text: str) -> Tokens:
         return tokens_of(list(text.encode()))
 
@@ -78,7 +78,7 @@ def test_a_border_lies_between_letters() -> None:
 
 
 class Counted:
-    """An encoder that makes a token of each character, and notes how long its texts were."""
+    """Encoder that makes a token of each character, and notes the length of its texts."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -91,7 +91,7 @@ class Counted:
         return Pieces(self.encode, lambda: separators, longest)
 
 
-def test_what_is_too_long_ends_early() -> None:
+def test_a_text_that_is_too_long_ends_early() -> None:
     counted = Counted()
     pieces = counted.pieces()
     pieces.expect(1000)
@@ -101,7 +101,7 @@ def test_what_is_too_long_ends_early() -> None:
     assert max(counted.sizes) <= MAX_CHARS
 
 
-def test_what_is_too_long_by_its_bytes_is_not_tokenized() -> None:
+def test_a_text_too_long_by_its_bytes_is_not_tokenized() -> None:
     counted = Counted()
     pieces = counted.pieces(longest=4)
     assert pieces.expect(1 << 16) == 1 << 18
@@ -112,7 +112,7 @@ def test_what_is_too_long_by_its_bytes_is_not_tokenized() -> None:
     assert pieces.expect(0) == 0
 
 
-def test_a_text_is_as_long_as_its_bytes_not_its_characters() -> None:
+def test_lengths_are_in_bytes_and_not_in_characters() -> None:
     counted = Counted()
     pieces = counted.pieces(longest=4)
     pieces.expect(MAX_CHARS)
@@ -123,7 +123,7 @@ def test_a_text_is_as_long_as_its_bytes_not_its_characters() -> None:
     assert counted.sizes == [MAX_CHARS]
 
 
-def test_where_no_length_is_known_there_is_a_bound_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_known_length_there_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Counted()
     monkeypatch.setattr(module, "MAX_TOKENS", MAX_CHARS)
     with pytest.raises(TooLong):
@@ -132,7 +132,7 @@ def test_where_no_length_is_known_there_is_a_bound_too(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("separators", ["", " "])
-def test_a_word_without_an_end_is_not_tokenized(separators: str) -> None:
+def test_a_text_without_a_separator_is_not_tokenized(separators: str) -> None:
     counted = Counted()
     with pytest.raises(PromptError, match="cannot be cut"):
         counted.pieces(separators=separators).encode("a" * (2 * MAX_CHARS + 1))

@@ -1,4 +1,4 @@
-"""Probe conversations have every feature that is distinguished."""
+"""Probe conversations cover every distinguished feature."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def seen(messages: list[Message]) -> list[Message]:
 
 
 @pytest.mark.parametrize("cut", CutPoint)
-def test_each_feature_is_tried_on_both_sides(cut: CutPoint) -> None:
+def test_each_feature_occurs_before_and_after_a_cut(cut: CutPoint) -> None:
     before = behind = 0
     for befores, afters in before_and_behind(cut, MARKUP.tried):
         for each in befores:
@@ -28,7 +28,7 @@ def test_each_feature_is_tried_on_both_sides(cut: CutPoint) -> None:
 
 
 @pytest.mark.parametrize("cut", CutPoint)
-def test_what_stands_around_a_cut_fits_it(cut: CutPoint) -> None:
+def test_messages_around_a_cut_match_it(cut: CutPoint) -> None:
     expected = {CutPoint.LEAD: ("system", "user")}.get(
         cut, ("tool" if cut >= CutPoint.STEP else "assistant", None)
     )

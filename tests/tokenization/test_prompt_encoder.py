@@ -68,12 +68,12 @@ def test_both_encoders_give_the_engine_s_answers(
 
 
 @pytest.mark.parametrize("body", REFUSED, ids=range(len(REFUSED)))
-def test_refused(prompts: PromptEncoder, body: Body) -> None:
+def test_rejected_chats_are_rejected(prompts: PromptEncoder, body: Body) -> None:
     with pytest.raises(PromptError):
         prompts.chat(body, NOW)
 
 
-def test_the_body_stays_as_it_was(prompts: PromptEncoder) -> None:
+def test_the_body_is_not_modified(prompts: PromptEncoder) -> None:
     for body in CHATS:
         before = json.dumps(body)
         ours(prompts, body, NOW)
@@ -96,7 +96,7 @@ def test_the_body_stays_as_it_was(prompts: PromptEncoder) -> None:
         ({"truncation_side": "middle"}, "truncation_side"),
     ],
 )
-def test_fields_of_another_shape(prompts: PromptEncoder, fields: Body, reason: str) -> None:
+def test_fields_of_another_shape_are_rejected(prompts: PromptEncoder, fields: Body, reason: str) -> None:
     with pytest.raises(PromptError, match=reason):
         prompts.chat({**HELLO, **fields}, NOW)
 
@@ -119,17 +119,17 @@ def test_fields_of_another_shape(prompts: PromptEncoder, fields: Body, reason: s
         {"prompt": "lone \ud800 surrogate"},
     ],
 )
-def test_completions_of_another_shape(prompts: PromptEncoder, body: Body) -> None:
+def test_completions_of_another_shape_are_rejected(prompts: PromptEncoder, body: Body) -> None:
     with pytest.raises(PromptError):
         prompts.completion(body)
 
 
-def test_surrogates_are_refused(prompts: PromptEncoder) -> None:
+def test_surrogates_are_rejected(prompts: PromptEncoder) -> None:
     with pytest.raises(PromptError, match="Unicode"):
         prompts.chat({"messages": [{"role": "user", "content": "\ud800"}]}, NOW)
 
 
-def test_minus_one_needs_the_model_s_length() -> None:
+def test_truncation_to_the_context_requires_its_length() -> None:
     with pytest.raises(PromptError, match="length"):
         PromptEncoder.load(TOKENIZER).completion({"prompt": "x", "truncate_prompt_tokens": -1})
 
@@ -138,13 +138,13 @@ def test_minus_one_needs_the_model_s_length() -> None:
     ("fields", "length"),
     [({}, 15), ({"max_tokens": 0}, 16), ({"max_tokens": None}, 16), ({"max_tokens": 1}, 15)],
 )
-def test_one_token_is_held_back_for_output(fields: Body, length: int) -> None:
+def test_one_token_is_reserved_for_output(fields: Body, length: int) -> None:
     prompts = PromptEncoder.load(TOKENIZER, max_model_len=16)
     (tokens,) = prompts.completion({"prompt": "word " * 50, "truncate_prompt_tokens": -1, **fields})
     assert len(tokens) == length
 
 
-def test_default_kwargs_are_the_server_s(prompts: PromptEncoder) -> None:
+def test_a_request_overrides_the_default_kwargs(prompts: PromptEncoder) -> None:
     template = "{{ mode | default('none') }}{{ messages[0].content }}"
     served = PromptEncoder.load(TOKENIZER, template, default_kwargs={"mode": "quick"})
     asked = {**HELLO, "chat_template_kwargs": {"mode": "slow"}}
@@ -152,7 +152,7 @@ def test_default_kwargs_are_the_server_s(prompts: PromptEncoder) -> None:
     assert served.render(asked, NOW) == "slowHello"
 
 
-def test_now_is_the_caller_s() -> None:
+def test_the_date_is_given_by_the_caller() -> None:
     prompts = PromptEncoder.load(TOKENIZER, "{{ strftime_now('%Y-%m-%d') }}")
     assert prompts.render(HELLO, NOW) == "2024-07-26"
 
@@ -175,7 +175,7 @@ def test_named_templates(tmp_path: Path) -> None:
     assert PromptEncoder.load(tmp_path, "tool_use").render(HELLO, NOW) == "tools"
 
 
-def test_template_files_beat_the_configuration(tmp_path: Path) -> None:
+def test_template_files_override_the_configuration(tmp_path: Path) -> None:
     model(tmp_path)
     (tmp_path / "chat_template.jinja").write_text("file", encoding="utf-8")
     assert PromptEncoder.load(tmp_path).render(HELLO, NOW) == "file"
@@ -187,12 +187,12 @@ def test_template_files_beat_the_configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("token", ["<s>", {"content": "<s>", "__type": "AddedToken", "lstrip": False}])
-def test_special_tokens_are_variables(tmp_path: Path, token: object) -> None:
+def test_special_tokens_are_variables_of_the_template(tmp_path: Path, token: object) -> None:
     config = {"bos_token": token, "image_token": "<img>", "extra_special_tokens": {"audio_token": "<aud>"}}
     template = "{{ bos_token }}{{ eos_token }}{{ pad_token }}{{ image_token }}{{ audio_token }}"
     prompts = PromptEncoder.load(model(tmp_path, chat_template=template, **config))
     assert prompts.render(HELLO, NOW) == "<s><|im_end|><img><aud>"
-    # They are no part of tokenizer.json, so they come behind its vocabulary.
+    # They are not in tokenizer.json, so they follow its vocabulary.
     assert all(token >= 8192 for token in prompts.encode("<s><img><aud>", False))
 
 
@@ -211,7 +211,7 @@ def test_configuration_adds_tokens_and_changes_flags(tmp_path: Path) -> None:
     assert prompts.encode(f"<new>{END}   <new>", False).tolist() == [8192, 2, 8192]
 
 
-def test_without_a_default_template(tmp_path: Path) -> None:
+def test_without_a_default_template_chats_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(PromptError, match="no default chat template"):
         PromptEncoder.load(model(tmp_path, chat_template=[{"name": "rag", "template": "x"}]))
 
@@ -235,7 +235,7 @@ def test_without_a_default_template(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_load_says_what_is_wrong(tmp_path: Path, file: str, content: str | None, reason: str) -> None:
+def test_a_load_error_has_the_reason(tmp_path: Path, file: str, content: str | None, reason: str) -> None:
     model(tmp_path)
     if content is None:
         (tmp_path / file).unlink()
@@ -246,7 +246,7 @@ def test_load_says_what_is_wrong(tmp_path: Path, file: str, content: str | None,
     assert str(tmp_path) in str(error.value)
 
 
-def test_missing_directory(tmp_path: Path) -> None:
+def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PromptError, match="no such directory"):
         PromptEncoder.load(tmp_path / "nowhere")
 
@@ -254,12 +254,12 @@ def test_missing_directory(tmp_path: Path) -> None:
 # the committed tokenizer
 
 
-def test_committed_configuration_has_the_committed_template() -> None:
+def test_the_committed_configuration_has_the_committed_template() -> None:
     config = json.loads((TOKENIZER / "tokenizer_config.json").read_text("utf-8"))
     assert config["chat_template"] == (TEMPLATES / "chatml.jinja").read_text("utf-8")
 
 
-def test_committed_tokenizer_is_small_and_whole(prompts: PromptEncoder) -> None:
+def test_the_committed_tokenizer_is_small_and_complete(prompts: PromptEncoder) -> None:
     data = json.loads((TOKENIZER / "tokenizer.json").read_text("utf-8"))
     assert len(data["model"]["vocab"]) == 8192
     assert (TOKENIZER / "tokenizer.json").stat().st_size < 256 * 1024
@@ -270,11 +270,11 @@ def test_committed_tokenizer_is_small_and_whole(prompts: PromptEncoder) -> None:
     ]
 
 
-def test_repr_shows_state(prompts: PromptEncoder) -> None:
+def test_its_repr_shows_the_state(prompts: PromptEncoder) -> None:
     assert "fastokens" in repr(prompts) and "Template(string" in repr(prompts)
 
 
-def test_what_is_in_use_is_told() -> None:
+def test_its_description_has_encoder_and_templates() -> None:
     prompts = PromptEncoder.load(TOKENIZER)
     (template,) = prompts.describe()["templates"]
     assert (template["name"], template["rendering"]) == ("default", "whole")
@@ -286,7 +286,7 @@ def test_what_is_in_use_is_told() -> None:
     assert json.dumps(reported)  # plain values
 
 
-def test_tokens_can_be_read_back(prompts: PromptEncoder) -> None:
+def test_tokens_are_decoded(prompts: PromptEncoder) -> None:
     text = prompts.render(HELLO, NOW)
     assert prompts.decode(prompts.encode(text, False)) == text
 
@@ -304,7 +304,7 @@ CAT: Body = {"type": "image_url", "image_url": {"url": "https://example.org/cat.
 @pytest.mark.parametrize("template", ["chatml", "qwen3", "parts"])
 @pytest.mark.parametrize("parts", [[CAT], [{"type": "text", "text": "This:"}, CAT], [CAT, CAT]])
 @pytest.mark.parametrize("after", [[], [{"role": "assistant", "content": "A cat."}, *HELLO["messages"]]])
-def test_before_the_first_image_a_prompt_is_what_it_would_be_without(
+def test_tokens_before_the_first_image_are_those_without_images(
     template: str, parts: list[Any], after: list[Any]
 ) -> None:
     prompts = load(template)
@@ -314,12 +314,12 @@ def test_before_the_first_image_a_prompt_is_what_it_would_be_without(
     for shown in ("a", " b", "\n<|image|>"):
         texts = [{"type": "text", "text": shown} if part is CAT else part for part in parts]
         without = prompts.chat({"messages": [*TALK, {"role": "user", "content": texts}, *after]}, NOW)
-        if template != "parts":  # the image goes before all text of its message
+        if template != "parts":  # the image precedes all text of its message
             without = prompts.chat({"messages": [*TALK, {"role": "user", "content": shown}, *after]}, NOW)
         assert without[: len(tokens)] == tokens
 
 
-def test_a_template_that_looks_ahead_for_images_proves_less() -> None:
+def test_a_template_that_looks_ahead_for_images_has_fewer_tokens_before_them() -> None:
     source = (TEMPLATES / "parts.jinja").read_text("utf-8")
     looks = "{%- if 'image' in messages | string %}{{- '<|im_start|>images\n' }}{% endif %}"
     prompts = PromptEncoder.load(TOKENIZER, looks + source)
@@ -331,6 +331,6 @@ def test_a_template_that_looks_ahead_for_images_proves_less() -> None:
     "more",
     [{"truncate_prompt_tokens": 5}, {"add_special_tokens": True}, {"continue_final_message": True}],
 )
-def test_nothing_is_told_of_a_prompt_with_images_that_is_cut_or_framed(more: Body) -> None:
+def test_a_truncated_or_continued_prompt_with_images_has_no_tokens(more: Body) -> None:
     body = {"messages": [*TALK, {"role": "user", "content": [CAT]}], "add_generation_prompt": False, **more}
     assert len(load("parts").before_media(body, NOW)) == 0

@@ -21,6 +21,6 @@ def test_the_model_type_names_the_renderer(tmp_path: Path, config: str | None, r
     assert renderer_of(tmp_path) == renderer
 
 
-def test_a_model_of_mistrals_own_files_has_its_own_renderer(tmp_path: Path) -> None:
+def test_a_model_with_mistrals_own_files_has_its_own_renderer(tmp_path: Path) -> None:
     (tmp_path / "tekken.json").write_text("{}")
     assert renderer_of(tmp_path) == "mistral"

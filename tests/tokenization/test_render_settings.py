@@ -1,4 +1,4 @@
-"""Render settings: found by name, shared by what they are, of one day."""
+"""Render settings: found by name, shared if equal, valid for one day."""
 
 from datetime import datetime, timedelta
 
@@ -37,7 +37,7 @@ def test_equal_variables_share_a_setting_and_its_proof() -> None:
     assert repr(known) == "RenderSettings(3 of 1 templates)"
 
 
-def test_keys_in_another_order_may_be_another_text() -> None:
+def test_another_order_of_keys_may_be_another_text() -> None:
     known = settings()
     assert made(known, mode={"a": 1, "b": 2}) is not made(known, mode={"b": 2, "a": 1})
 
@@ -50,7 +50,7 @@ def test_tools_share_a_setting_with_other_tools_but_not_with_none() -> None:
     assert one is not made(known) and made(known, tools=[]) not in (one, made(known))
 
 
-def test_a_name_is_looked_at_once() -> None:
+def test_the_setting_of_a_name_is_kept() -> None:
     known = settings()
     setting = made(known)
     assert known.find(b"n", NOW, lambda: setting) is setting
@@ -67,7 +67,7 @@ def test_another_day_is_another_setting_where_it_is_printed() -> None:
     assert made(known) is made(known, LOOP, tomorrow)
 
 
-def test_what_prints_the_hour_has_no_setting() -> None:
+def test_a_template_that_prints_the_hour_has_no_setting() -> None:
     assert made(settings(HOURLY), HOURLY) is None
 
 
@@ -82,7 +82,7 @@ def test_settings_are_few_and_small() -> None:
     assert len(known._by_name) <= MAX_NAMES
 
 
-def test_a_proof_is_led_a_step_at_a_time() -> None:
+def test_a_proof_advances_step_by_step() -> None:
     known = settings()
     setting = made(known)
     assert setting and setting.stubs is None and not known.prove(setting)
@@ -101,7 +101,7 @@ def test_a_stopped_template_has_no_setting() -> None:
     assert known.find(b"n", NOW, lambda: None) is None
 
 
-def test_the_tier_of_a_template_and_its_reason() -> None:
+def test_a_template_has_a_tier_and_its_reason() -> None:
     known = settings()
     assert known.tier(LOOP) == (False, "no setting is proved yet")
     setting = made(known)
@@ -114,7 +114,7 @@ def test_the_tier_of_a_template_and_its_reason() -> None:
     assert known.tier(LOOP) == (False, "a check failed: an assembled prompt differed from the whole")
 
 
-def test_a_template_that_cannot_be_cut_says_why() -> None:
+def test_a_template_without_cut_points_has_a_reason() -> None:
     assert "more of the time than the day" in settings(HOURLY).tier(HOURLY)[1]
     backwards = Template(
         "{% for m in messages | reverse %}{{ '<|im_start|>' + m.role + m.content }}{% endfor %}"

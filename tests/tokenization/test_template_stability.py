@@ -51,7 +51,7 @@ def behind(stub: Stub) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["chatml", "llama3", "parts"])
-def test_templates_that_never_look_ahead_are_cut_everywhere(name: str) -> None:
+def test_templates_that_never_look_ahead_have_cut_points_everywhere(name: str) -> None:
     stubs = proved(template(name))
     assert set(stubs) == set(CutPoint)
     assert all({"CALLS", "REASONING", "USER", "LATE_SYSTEM"} <= behind(stub) for stub in stubs.values())
@@ -62,7 +62,7 @@ def test_reasoning_dropped_from_earlier_turns() -> None:
     assert set(stubs) == set(CutPoint)
     assert {"CALLS", "REASONING", "MARKUP", "USER"} <= behind(stubs[CutPoint.TURN])
     assert "REASONING" in behind(stubs[CutPoint.STEP])
-    assert "USER" not in behind(stubs[CutPoint.STEP])  # the next question takes the reasoning away
+    assert "USER" not in behind(stubs[CutPoint.STEP])  # the next question drops the reasoning
 
 
 def test_system_messages_collected_in_front() -> None:
@@ -86,15 +86,15 @@ def test_roles_that_must_alternate() -> None:
         "no marks{% for m in messages %}{{ m.content }}{% endfor %}",
     ],
 )
-def test_templates_that_cannot_be_cut(source: str) -> None:
+def test_templates_without_cut_points(source: str) -> None:
     assert proved(Template(source)) == {}
 
 
-def test_without_marks_nothing_is_cut() -> None:
+def test_without_marks_there_are_no_cut_points() -> None:
     assert proved(Template(LOOP), ()) == {}
 
 
-def test_a_stub_tells_its_own_text_from_the_rest() -> None:
+def test_a_stub_is_separated_from_the_rest() -> None:
     stub = proved(Template(LOOP))[CutPoint.TURN]
     assert stub.rest("<|im_start|>useru<|im_end|><|im_start|>assistanta<|im_end|>") is None
     whole = "<|im_start|>useru<|im_end|><|im_start|>assistanta<|im_end|><|im_start|>userx"
@@ -102,7 +102,7 @@ def test_a_stub_tells_its_own_text_from_the_rest() -> None:
     assert rest and rest.startswith(stub.mark) and stub.text + rest == whole
 
 
-# what is read and printed -------------------------------------------------------------------------
+# markup -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -120,16 +120,16 @@ def test_a_stub_tells_its_own_text_from_the_rest() -> None:
         ("{{ m.content.strip('\\n') }}{{ m.content.split('\\n') }}", set()),
     ],
 )
-def test_what_a_template_looks_for(source: str, tried: set[str]) -> None:
+def test_markup_in_conditions_of_a_template_is_found(source: str, tried: set[str]) -> None:
     assert set(markup_of(Template(source)).tried) == tried
 
 
-def test_what_a_template_prints_may_be_imitated() -> None:
+def test_markup_printed_by_a_template_is_found() -> None:
     markup = markup_of(Template("<|user|>{{ '<|im_start|>' + m.role + ': ' + 'plain' }}"))
     assert set(markup.all) == {"<|user|>", "<|im_start|>"}
 
 
-def test_too_much_to_try_is_not_tried() -> None:
+def test_too_much_markup_is_not_tried() -> None:
     source = "".join(f"{{{{ '<{i}>' in m }}}}" for i in range(9))
     assert markup_of(Template(source)).tried == ()
     assert len(markup_of(Template(source)).all) == 9
@@ -147,7 +147,7 @@ def test_too_much_to_try_is_not_tried() -> None:
         ("{% set f = strftime_now %}{{ f('%d') }}", None),
     ],
 )
-def test_what_a_template_prints_of_the_time(source: str, dates: tuple[str, ...] | None) -> None:
+def test_dates_printed_by_a_template_are_found(source: str, dates: tuple[str, ...] | None) -> None:
     found = dates_of(Template(source))
     assert (None if found is None else sorted(found(NOW))) == (None if dates is None else sorted(dates))
 
@@ -204,7 +204,7 @@ def test_features(messages: list[Message], found: int) -> None:
         assistant(None, tool_calls=[{"function": {"name": 5}}]),
     ],
 )
-def test_what_no_feature_describes_is_odd(message: Message) -> None:
+def test_messages_without_a_known_feature_are_odd(message: Message) -> None:
     assert features(conversation([message], "string"), "", MARKUP) & ODD
 
 
@@ -217,8 +217,8 @@ def test_parts_with_more_than_text_are_odd() -> None:
     assert not features(split, "", MARKUP) & ODD
 
 
-def test_a_template_that_compares_whole_messages_is_told() -> None:
-    """A question asked again would change the text of the first one."""
+def test_a_template_that_compares_whole_messages_is_recognized() -> None:
+    """A repeated question would change the text of the first one."""
     loop = "{% for m in messages %}{% if COND %}x{% endif %}{{ m.content }}{% endfor %}"
     assert compares_messages(Template(loop.replace("COND", "m == messages[-1]")))
     assert compares_messages(Template(loop.replace("COND", "messages[-1] != m")))

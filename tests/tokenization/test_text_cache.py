@@ -1,4 +1,4 @@
-"""Growing texts: the same tokens as the whole, and only what is new encoded."""
+"""Growing texts have the tokens of the whole, and only their new part is encoded."""
 
 import random
 
@@ -39,25 +39,25 @@ def document(seed: int, num_lines: int) -> str:
     return "\n".join(" ".join(rng.choices(words, k=rng.randrange(12))) for _ in range(num_lines))
 
 
-def test_the_bundled_tokenizer_splits_at_a_cut() -> None:
+def test_the_bundled_tokenizer_can_be_split() -> None:
     assert are_apart(encode)
 
 
 @pytest.mark.parametrize(
     "joining",
     [
-        lambda text: tokens_of([len(text)]),  # looks at the whole
-        lambda text: tokens_of([0, *map(ord, text)]),  # treats a start apart
-        lambda text: tokens_of(map(ord, text.replace("a\n", "b"))),  # joins over the cut
+        lambda text: tokens_of([len(text)]),  # depends on the whole
+        lambda text: tokens_of([0, *map(ord, text)]),  # treats the start differently
+        lambda text: tokens_of(map(ord, text.replace("a\n", "b"))),  # joins across the cut
     ],
 )
-def test_a_tokenizer_that_does_not(joining: object) -> None:
+def test_a_tokenizer_that_joins_across_a_cut_cannot_be_split(joining: object) -> None:
     assert not are_apart(joining)  # type: ignore[arg-type]
 
 
 @given(st.integers(0, 1 << 32), st.integers(0, 400), st.integers(0, 100))
 @settings(max_examples=30)
-def test_cuts_follow_from_what_is_before_them(seed: int, num_lines: int, num_more: int) -> None:
+def test_cuts_depend_on_earlier_text_only(seed: int, num_lines: int, num_more: int) -> None:
     text = document(seed, num_lines)
     before, after = list(cuts(text)), list(cuts(text + document(seed + 1, num_more)))
     assert after[: len(before)] == before
@@ -76,7 +76,7 @@ def test_a_growing_text_has_the_tokens_of_the_whole(seed: int, steps: list[int])
         assert found.run is None or found.tokens[: len(found.run.all_tokens())] == found.run.all_tokens()
 
 
-def test_only_what_is_new_is_encoded() -> None:
+def test_only_the_new_part_is_encoded() -> None:
     encoded: list[str] = []
 
     def counting(text: str) -> Tokens:
@@ -102,7 +102,7 @@ def test_tokenizers_do_not_share() -> None:
     assert one.tokens(text).tokens == encode(text)
 
 
-def test_what_is_known_under_one_salt_makes_nothing_faster_under_another() -> None:
+def test_text_cached_under_one_salt_is_not_used_under_another() -> None:
     encoded: list[str] = []
 
     def noting(text: str) -> Tokens:
@@ -112,5 +112,5 @@ def test_what_is_known_under_one_salt_makes_nothing_faster_under_another() -> No
     texts, text = TextCache(Runs(), noting, b"t"), document(1, 400)
     one = texts.tokens(text, "a")
     num = len(encoded)
-    assert texts.tokens(text, "a").tokens == one.tokens and len(encoded) == num + 1  # its rest
+    assert texts.tokens(text, "a").tokens == one.tokens and len(encoded) == num + 1  # the rest of the text
     assert texts.tokens(text, "b").tokens == one.tokens and len(encoded) == 2 * num + 1

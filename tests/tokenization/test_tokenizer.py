@@ -1,4 +1,4 @@
-"""Both encoders, with and without their memory of segments, against `tokenizers` asked afresh."""
+"""Both encoders, with and without their segment cache, compared with `tokenizers`."""
 
 import json
 import subprocess
@@ -60,7 +60,7 @@ def is_text(text: str) -> bool:
 
 
 def small_model(path: Path, change: Callable[[tokenizers.Tokenizer], None]) -> Path:
-    """Letters and one merge, changed."""
+    """Model of letters and one merge, changed by a function."""
     vocabulary = ["<unk>", *map(chr, range(32, 127)), "▁", "é", "\u0301", "ab"]
     ids = {text: i for i, text in enumerate(vocabulary)}
     tokenizer = tokenizers.Tokenizer(models.BPE(ids, [("a", "b")], unk_token="<unk>"))
@@ -73,17 +73,17 @@ def special(*contents: str, **flags: bool) -> list[AddedToken]:
     return [AddedToken(content, special=True, **flags) for content in contents]
 
 
-# which encoder, and why
+# choice of the encoder
 
 
-def test_fastokens_where_it_agrees() -> None:
+def test_fastokens_is_used_where_it_agrees() -> None:
     tokenizer = Tokenizer.load(FILE)
     assert tokenizer.kind == "fastokens"
     assert "agrees with tokenizers" in tokenizer.why
     assert "fastokens" in repr(tokenizer)
 
 
-def test_tokenizers_where_fastokens_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokenizers_is_used_where_fastokens_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(text: str) -> None:
         raise ValueError("unknown pre-tokenizer")
 
@@ -93,7 +93,7 @@ def test_tokenizers_where_fastokens_does_not_load(monkeypatch: pytest.MonkeyPatc
     assert "unknown pre-tokenizer" in tokenizer.why and "cut at 3 special tokens" in tokenizer.why
 
 
-def test_tokenizers_where_fastokens_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokenizers_is_used_where_fastokens_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     encode = FastEncoder.encode
 
     def differ(self: FastEncoder, texts: Any) -> list[bytes]:
@@ -109,7 +109,7 @@ def test_tokenizers_where_fastokens_differs(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"added_tokens": [1]}', None])
-def test_broken_files(tmp_path: Path, content: str | None) -> None:
+def test_broken_files_are_rejected(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "tokenizer.json"
     if content is not None:
         path.write_text(content, encoding="utf-8")
@@ -122,7 +122,7 @@ def test_broken_files(tmp_path: Path, content: str | None) -> None:
 
 @pytest.fixture(scope="module", params=["fastokens", "tokenizers"])
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    """Small memories, so that segments come and go."""
+    """Small caches, so that segments are added and dropped."""
     if request.param == "fastokens":
         return Tokenizer.load(FILE, cache_bytes=4_000)
     plain = ReferenceEncoder(from_file(FILE))
@@ -132,7 +132,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 @settings(max_examples=300)
 @given(texts=st.lists(TEXTS, max_size=4))
-def test_ids_are_those_of_tokenizers_asked_afresh(tokenizer: Tokenizer, texts: list[str]) -> None:
+def test_ids_equal_those_of_tokenizers(tokenizer: Tokenizer, texts: list[str]) -> None:
     reference = REFERENCE
     for text in filter(is_text, [*texts, *texts]):
         assert tokenizer.encode(text, False).tolist() == reference.encode(text, add_special_tokens=False).ids
@@ -142,13 +142,13 @@ REFERENCE = from_file(FILE)
 
 
 @pytest.mark.parametrize("text", ["", *SAMPLES, "<|im_start|>" * 50, "x" * 5_000 + "<|im_end|>"])
-def test_telling_texts(tokenizer: Tokenizer, text: str) -> None:
+def test_special_texts_are_exact(tokenizer: Tokenizer, text: str) -> None:
     for special_tokens in (False, True):
         expected = REFERENCE.encode(text, add_special_tokens=special_tokens).ids
         assert tokenizer.encode(text, special_tokens) == array("I", expected)
 
 
-def test_lone_surrogates_are_refused(tokenizer: Tokenizer) -> None:
+def test_lone_surrogates_are_rejected(tokenizer: Tokenizer) -> None:
     with pytest.raises(TokenizerError, match="Unicode"):
         tokenizer.encode("a\ud800", False)
 
@@ -159,7 +159,7 @@ def test_answers_do_not_share_memory(tokenizer: Tokenizer) -> None:
     assert tokenizer.encode("user\n<|im_end|>", False)[0] != 77
 
 
-# where text may be cut
+# cut points
 
 
 def strange(name: str) -> Callable[[tokenizers.Tokenizer], None]:
@@ -216,14 +216,14 @@ STRANGE = [
 
 
 @pytest.mark.parametrize(("name", "num_cuts"), STRANGE, ids=[name for name, _ in STRANGE])
-def test_cut_only_where_segments_are_independent(tmp_path: Path, name: str, num_cuts: int) -> None:
+def test_texts_are_cut_only_where_segments_are_independent(tmp_path: Path, name: str, num_cuts: int) -> None:
     path = small_model(tmp_path / "tokenizer.json", strange(name))
     added = json.loads(path.read_text("utf-8"))["added_tokens"]
     assert len(cut_tokens(ReferenceEncoder(from_file(path)), added)) == num_cuts
 
 
 def test_thousands_of_added_tokens_do_not_make_loading_slow() -> None:
-    """Gemma has 6,000: what is compared must not grow with their square."""
+    """Gemma has 6,000: comparisons must not grow with their square."""
     added = [{"content": f"<unused{i}>", "special": True, "normalized": False} for i in range(6_000)]
     assert len(cut_tokens(Counting(), added)) == 256
 
@@ -266,7 +266,7 @@ def test_truncation_and_padding_of_the_file_are_off(tmp_path: Path) -> None:
     assert len(tokenizer.encode("uvwxyz", False)) == 6
 
 
-# the memory of segments
+# segment cache
 
 
 class Counting:
@@ -294,7 +294,7 @@ def test_a_segment_is_encoded_once() -> None:
     assert encoder.asked[3:] == ["new"]
 
 
-def test_the_least_recently_used_goes_first_and_bytes_are_bounded() -> None:
+def test_the_least_recently_used_segment_goes_first_and_bytes_are_bounded() -> None:
     encoder = Counting()
     segments = SegmentCache(encoder, ("|",), 1_000)
     for text in ("a", "b", "a", "c", "d", "a"):
@@ -306,7 +306,7 @@ def test_the_least_recently_used_goes_first_and_bytes_are_bounded() -> None:
     assert "of 1000 bytes" in repr(segments)
 
 
-def test_what_is_larger_than_the_memory_is_not_kept() -> None:
+def test_a_segment_larger_than_the_cache_is_not_kept() -> None:
     encoder = Counting()
     segments = SegmentCache(encoder, ("|",), 1_000)
     for _ in range(2):
@@ -322,7 +322,7 @@ def test_fastokens_bounds_its_memory() -> None:
     assert 0 < stats["bytes"] <= 50_000 and stats["entries"] < 500
 
 
-def test_threads_share_a_memory() -> None:
+def test_threads_share_a_cache() -> None:
     segments = SegmentCache(Counting(), ("|",), 3_000)
     texts = [f"{i}|{i % 7}|{i % 3}" for i in range(300)]
     wrong: list[str] = []
@@ -338,7 +338,7 @@ def test_threads_share_a_memory() -> None:
     assert wrong == [] and segments.num_bytes <= 3_000
 
 
-def test_both_encoders_tell_what_they_remember() -> None:
+def test_both_encoders_describe_their_cache() -> None:
     for encoder in (
         FastEncoder(FILE.read_text("utf-8"), 50_000),
         SegmentCache(ReferenceEncoder(from_file(FILE)), SPECIALS, 50_000),
@@ -349,7 +349,7 @@ def test_both_encoders_tell_what_they_remember() -> None:
         assert 0 < described["bytes"] <= described["max_bytes"] == 50_000
 
 
-def test_both_encoders_give_the_text_back() -> None:
+def test_both_encoders_decode() -> None:
     text = "<|im_start|>user\nIt is 09:27.<|im_end|>\n"
     for encoder in (
         FastEncoder(FILE.read_text("utf-8"), 50_000),
@@ -360,8 +360,10 @@ def test_both_encoders_give_the_text_back() -> None:
 
 
 def test_fastokens_starts_no_threads_of_its_own() -> None:
-    """fastokens' threads would spin for work beside the event loop. Run in a process that has not encoded
-    anything yet."""
+    """fastokens' threads would wait busily for work beside the event loop.
+
+    The test runs in a process that has not encoded anything yet.
+    """
     program = (
         "import os, pathlib, sys\n"
         "from gateway.tokenization.tokenizer import FastEncoder\n"
@@ -376,7 +378,7 @@ def test_fastokens_starts_no_threads_of_its_own() -> None:
     assert done.stdout.split() == ["1", "1"]
 
 
-def test_tokens_are_text_again_special_ones_too(tokenizer: Tokenizer) -> None:
+def test_special_tokens_are_decoded_too(tokenizer: Tokenizer) -> None:
     text = "a river<|im_end|>\n 1984"
     assert tokenizer.decode(tokenizer.encode(text, False)) == text
     assert tokenizer.decode([1 << 31]) in ("", "\ufffd")

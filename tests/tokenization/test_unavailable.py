@@ -1,4 +1,4 @@
-"""A model without a tokenizer: counted and logged once, and routed on load."""
+"""Model without a tokenizer: counted and logged once, and routed by load."""
 
 import logging
 
@@ -19,7 +19,7 @@ BODIES = [
 ]
 
 
-def test_every_prompt_is_refused_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_every_prompt_fails_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     metrics = Metrics()
     prompts = PromptSource({"m": Unavailable("no tokenizer.json in /x")}, metrics)
     with caplog.at_level(logging.WARNING):
@@ -32,7 +32,7 @@ def test_every_prompt_is_refused_with_the_reason(caplog: pytest.LogCaptureFixtur
     assert "no tokenizer.json in /x" in caplog.text
 
 
-def test_what_it_tells() -> None:
+def test_its_description_has_the_reason() -> None:
     unavailable = Unavailable("why")
     assert PromptSource({"m": unavailable}, Metrics()).decode("m", [1]) is None
     assert unavailable.describe() == {"encoder": None, "why": "why", "templates": []}

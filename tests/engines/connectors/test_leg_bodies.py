@@ -8,12 +8,12 @@ from gateway.core.kv_events import DecodeError
 
 
 @pytest.mark.parametrize("body", [b'{"a": 1}', b'{"a":1 }\n', b'{ "a" : 1}'])
-def test_a_field_is_put_at_the_end(body: bytes) -> None:
+def test_a_field_is_added_at_the_end(body: bytes) -> None:
     assert json.loads(with_field(body, "b", {"c": [None]})) == {"a": 1, "b": {"c": [None]}}
     assert json.loads(with_field(body, "b", b'{"c":2}')) == {"a": 1, "b": {"c": 2}}
 
 
-def test_an_object_without_fields_can_have_one() -> None:
+def test_a_field_is_added_to_an_empty_object() -> None:
     assert json.loads(with_field(b"{ }", "b", 1)) == {"b": 1}
 
 
@@ -27,12 +27,12 @@ def test_an_object_without_fields_can_have_one() -> None:
         ({"type": "function", "function": {"name": "f"}}, "none"),
     ],
 )
-def test_a_forced_choice_of_tools_goes_and_the_tools_stay(choice: object, kept: object) -> None:
+def test_a_forced_tool_choice_is_dropped_and_the_tools_stay(choice: object, kept: object) -> None:
     fields = prefill_only(json.dumps({"tools": [1], "tool_choice": choice}).encode())
     assert [json.loads(bytes(fields[name])) for name in ("tools", "tool_choice")] == [[1], kept]
 
 
-def test_one_answer_of_one_token() -> None:
+def test_a_prefill_leg_asks_for_one_answer_of_one_token() -> None:
     fields = prefill_only(
         b'{"max_tokens":9,"n":1,"stream":true,"stream_options":{},"guided_json":{},"seed":7}'
     )
@@ -45,7 +45,7 @@ def test_one_answer_of_one_token() -> None:
     assert set(fields_of(b'{"a":1,"b":[{}]}')) == {"a", "b"}
 
 
-def test_an_answer_need_not_tell_anything() -> None:
+def test_an_answer_without_usage_or_parameters_is_read() -> None:
     reported = read_answer(b"{}")
     assert (reported.handed(b"p"), bytes(reported.kv_transfer_params)) == (Handed(b"p"), b"null")
     reported = read_answer(b'{"usage":{"prompt_tokens":7,"prompt_tokens_details":null}}')
@@ -66,5 +66,5 @@ def test_an_answer_need_not_tell_anything() -> None:
         (b'{"prompt_tokens":1.5}', "Expected `int | null`, got `float` - at `$.prompt_tokens`"),
     ],
 )
-def test_counts_that_cannot_be_are_not_handed_on(usage: bytes, why: str) -> None:
+def test_impossible_counts_are_not_forwarded(usage: bytes, why: str) -> None:
     assert read_answer(b'{"usage":%b}' % usage).handed(b"p") == Handed(b"p", refused_usage=why)

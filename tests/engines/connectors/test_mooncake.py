@@ -9,7 +9,7 @@ from tests.engines.test_handoffs import answer, of, pair
 BODY = b'{"model":"m","prompt":"a"}'
 
 
-def test_both_legs_have_one_number_and_decode_knows_whose_it_is() -> None:
+def test_both_legs_have_one_transfer_id_and_decode_has_the_prefill_engine() -> None:
     there = of(Mooncake().to_prefill(BODY, pair(0xABC)))["kv_transfer_params"]
     assert there == {
         "do_remote_decode": True,
@@ -30,6 +30,6 @@ def test_both_legs_have_one_number_and_decode_knows_whose_it_is() -> None:
 
 
 @pytest.mark.parametrize("reason", ["stop", "abort", None])
-def test_a_prompt_that_ended_by_itself_is_gone(reason: str | None) -> None:
+def test_an_answer_that_did_not_end_by_its_length_is_an_error(reason: str | None) -> None:
     with pytest.raises(DecodeError, match="did not end by its length"):
         Mooncake().handed(answer(choices=[{"finish_reason": reason}]))

@@ -19,7 +19,7 @@ PARAMS = {
 BODY = b'{"model": "m", "prompt": [1, 2, 3], "max_tokens": 7}'
 
 
-def test_prefill_is_asked_to_keep_its_blocks() -> None:
+def test_a_prefill_leg_keeps_its_blocks() -> None:
     asked = of(Nixl().to_prefill(BODY, pair()))
     assert asked["kv_transfer_params"] == {
         "do_remote_decode": True,
@@ -33,7 +33,7 @@ def test_prefill_is_asked_to_keep_its_blocks() -> None:
     assert "max_completion_tokens" not in asked
 
 
-def test_decode_is_told_what_prefill_said_unchanged() -> None:
+def test_a_decode_leg_has_the_parameters_of_prefill_unchanged() -> None:
     reported = {**PARAMS, "remote_prefill_cached_tokens": 16, "unknown": [1, {"a": None}]}
     handed = Nixl().handed(answer(kv_transfer_params=reported))
     assert (handed.num_prompt_tokens, handed.cached_tokens) == (100, 32)
@@ -41,13 +41,13 @@ def test_decode_is_told_what_prefill_said_unchanged() -> None:
     assert body == {**json.loads(BODY), "kv_transfer_params": reported}
 
 
-def test_what_prefill_had_cached_is_told_where_it_does_not_say_so_itself() -> None:
+def test_cached_tokens_of_prefill_are_added_where_it_does_not_report_them() -> None:
     handed = Nixl().handed(answer(kv_transfer_params=PARAMS))
     assert of(handed.params) == {**PARAMS, "remote_prefill_cached_tokens": 32}
 
 
 @pytest.mark.parametrize("name", ["remote_block_ids", "remote_engine_id", "remote_host", "remote_port"])
-def test_half_an_answer_is_never_handed_on(name: str) -> None:
+def test_incomplete_parameters_are_not_forwarded(name: str) -> None:
     """The decode worker would wait for ever, and die when its client leaves."""
     for params in ({**PARAMS, name: None}, {key: v for key, v in PARAMS.items() if key != name}):
         with pytest.raises(DecodeError, match=name):
@@ -55,6 +55,6 @@ def test_half_an_answer_is_never_handed_on(name: str) -> None:
 
 
 @pytest.mark.parametrize("body", [answer(), answer(kv_transfer_params=None), answer(kv_transfer_params=[1])])
-def test_an_answer_without_parameters_is_refused(body: bytes) -> None:
+def test_an_answer_without_parameters_is_rejected(body: bytes) -> None:
     with pytest.raises(DecodeError, match="without kv_transfer_params"):
         Nixl().handed(body)

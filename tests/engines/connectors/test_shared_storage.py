@@ -4,7 +4,7 @@ from tests.engines.test_handoffs import answer, of, pair
 BODY = b'{"model":"m","prompt":"a","stream":true}'
 
 
-def test_no_word_passes_between_the_legs() -> None:
+def test_legs_have_no_parameters() -> None:
     asked = of(SharedStorage().to_prefill(BODY, pair()))
     assert asked == {"model": "m", "prompt": "a", "stream": False, "max_tokens": 1}
     handed = SharedStorage().handed(answer())

@@ -20,7 +20,7 @@ def reported(params: Any = PARAMS, reason: str | None = "length", **fields: Any)
     return answer(choices=[{"finish_reason": reason, "disaggregated_params": params}], **fields)
 
 
-def test_decode_goes_on_from_prefills_first_token() -> None:
+def test_decode_continues_with_the_first_token_of_prefill() -> None:
     asked = of(Context().to_prefill(BODY, pair(9)))
     assert asked["disaggregated_params"] == {"request_type": "context_only", "disagg_request_id": 9}
     assert (asked["stream"], asked["max_tokens"]) == (False, 9)
@@ -30,7 +30,7 @@ def test_decode_goes_on_from_prefills_first_token() -> None:
     assert body == {**json.loads(BODY), **expected}
 
 
-def test_a_chat_takes_the_tokens_beside_its_messages() -> None:
+def test_a_chat_has_tokens_beside_its_messages() -> None:
     body = of(
         Context().to_decode(b'{"messages":[]}', pair(), Context().handed(reported(prompt_token_ids=[1])))
     )
@@ -50,6 +50,6 @@ def test_a_chat_takes_the_tokens_beside_its_messages() -> None:
         (reported(params={**PARAMS, "ctx_request_id": None}), "without ctx_request_id"),
     ],
 )
-def test_what_cannot_be_gone_on_with_is_refused(body: bytes, why: str) -> None:
+def test_an_answer_without_a_continuation_is_rejected(body: bytes, why: str) -> None:
     with pytest.raises(DecodeError, match=why):
         Context().handed(body)

@@ -1,4 +1,4 @@
-"""Simulated workers in the test's own loop, so fast that nothing has to wait for them."""
+"""Simulated workers in the test's own loop, fast enough that no test waits for them."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -23,7 +23,7 @@ def texts() -> Texts:
 
 @pytest.fixture
 async def start_sim(texts: Texts) -> AsyncIterator[StartSim]:
-    """`await start_sim(kv_blocks=40)`: started; stopped after the test."""
+    """`await start_sim(kv_blocks=40)` returns a started worker, stopped after the test."""
     async with AsyncExitStack() as stack:
 
         async def start(**fields: Any) -> Sim:

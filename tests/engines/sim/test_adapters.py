@@ -1,4 +1,4 @@
-"""Adapters of a running worker; the real one's answers are in tests/vllm/test_adapters.py."""
+"""Adapters of a running worker; tests/vllm/test_adapters.py has the real one's answers."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ async def names(http: ClientSession, url: str) -> dict[str, Any]:
         return {each["id"]: (each["root"], each["parent"]) for each in (await answer.json())["data"]}
 
 
-async def test_one_is_loaded_answers_and_is_unloaded(start_sim: StartSim, http: ClientSession) -> None:
+async def test_an_adapter_is_loaded_answers_and_is_unloaded(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim(runtime_lora=True, lora=("first",), alias=("other",))
     body: dict[str, Any] = {"lora_name": "a", "lora_path": "/adapters/a"}
     async with http.post(sim.url + PATH, json=body) as answer:
@@ -65,7 +65,7 @@ async def test_sglang_has_other_paths_and_answers_an_object(start_sim: StartSim,
         assert (await answer.json()) == {"success": True, "error_message": None, "loaded_adapters": {}}
 
 
-async def test_a_restarted_worker_has_those_that_it_was_started_with(
+async def test_a_restarted_worker_has_the_adapters_of_its_start(
     start_sim: StartSim, http: ClientSession
 ) -> None:
     sim = await start_sim(runtime_lora=True, lora=("first",))

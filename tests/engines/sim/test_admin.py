@@ -1,4 +1,4 @@
-"""Worker's state, tokens, and the small models."""
+"""State and tokens of a worker, and the small models."""
 
 import json
 from typing import Any
@@ -25,7 +25,7 @@ async def post(http: ClientSession, sim: Sim, path: str, body: Any) -> Any:
         return await answer.json()
 
 
-async def test_it_is_healthy_and_tells_its_version(start_sim: StartSim, http: ClientSession) -> None:
+async def test_health_and_version_are_reported(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim()
     assert await get(http, sim, "/health") is None
     assert await get(http, sim, "/ping") is None
@@ -35,7 +35,7 @@ async def test_it_is_healthy_and_tells_its_version(start_sim: StartSim, http: Cl
     assert await get(http, old, "/version") == {"version": "0.23.0"}
 
 
-async def test_models_have_a_root_in_common_and_adapters_a_parent(
+async def test_models_share_a_root_and_adapters_have_a_parent(
     start_sim: StartSim, http: ClientSession
 ) -> None:
     sim = await start_sim(alias=("other",), lora=("tuned",), max_model_len=512)
@@ -44,7 +44,7 @@ async def test_models_have_a_root_in_common_and_adapters_a_parent(
     assert found == [("m", "m", None, 512), ("other", "m", None, 512), ("tuned", "tuned", "m", None)]
 
 
-async def test_tokens_are_those_of_the_prompt(start_sim: StartSim, http: ClientSession) -> None:
+async def test_tokenize_gives_the_tokens_of_a_prompt(start_sim: StartSim, http: ClientSession) -> None:
     """Recorded from vLLM 0.32 with the same tokenizer."""
     sim = await start_sim(max_model_len=1024)
     text = await post(
@@ -63,7 +63,7 @@ async def test_tokens_are_those_of_the_prompt(start_sim: StartSim, http: ClientS
     assert count["input_tokens"] == 13
 
 
-async def test_our_adapter_understands_its_metrics(start_sim: StartSim, http: ClientSession) -> None:
+async def test_our_adapter_reads_its_metrics(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim()
     await post(http, sim, "/v1/completions", {"model": "m", "prompt": [5] * 40, "max_tokens": 2})
     async with http.get(sim.url + "/metrics") as answer:

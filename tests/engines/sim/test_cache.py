@@ -1,4 +1,4 @@
-"""The prefix cache against rules, against an obvious model of itself, and against a live engine's events."""
+"""Prefix cache: compared with rules, with an obvious model, and with a live engine's events."""
 
 from array import array
 from collections import Counter
@@ -25,14 +25,14 @@ def sequence(*ids: int, **fields: Any) -> CachedSequence:
 
 
 def hold(cache: PrefixCache, one: CachedSequence) -> int:
-    """Find and hold all of its tokens; the number of blocks hit."""
+    """Find and hold all of its tokens; returns the number of blocks hit."""
     hit = cache.find(one)
     assert cache.allocate(one, hit, len(one.tokens))
     return len(hit)
 
 
 def use(cache: PrefixCache, *ids: int, **fields: Any) -> int:
-    """Hold and free, as a request of one step."""
+    """Allocate and free, as a request of one step."""
     one = sequence(*ids, **fields)
     num_hit = hold(cache, one)
     cache.free(one)
@@ -49,7 +49,7 @@ def stored(events: Sequence[KvEvent]) -> list[list[int]]:
 @pytest.mark.parametrize(
     ("first", "second", "num_hit"),
     [
-        (8, 8, 1),  # the block of the last token is never hit
+        (8, 8, 1),  # the block of the last token never counts as a hit
         (8, 9, 2),
         (7, 8, 1),  # a partial block is not cached
         (3, 9, 0),
@@ -86,7 +86,7 @@ def test_twins_are_removed_one_by_one() -> None:
     assert use(cache, *range(5)) == 1, "the second copy is still there"
 
 
-def test_eviction_takes_the_tail_of_the_oldest_first_and_is_told_before_the_store() -> None:
+def test_eviction_takes_the_tail_of_the_oldest_first_and_is_published_before_the_store() -> None:
     cache = PrefixCache(5, 2)
     use(cache, 1, 2, 3, 4, 5)
     (run,) = cache.take_events()
@@ -130,7 +130,7 @@ def test_generated_tokens_are_cached_when_their_block_is_full() -> None:
     assert (second.parent, second.tokens.tolist()) == (first.engine_hashes[0], [4, 5, 6, 7])
 
 
-def test_what_does_not_fit_changes_nothing() -> None:
+def test_an_allocation_that_does_not_fit_changes_nothing() -> None:
     cache = PrefixCache(4, 2)
     use(cache, 1, 2)
     cache.take_events()
@@ -139,7 +139,7 @@ def test_what_does_not_fit_changes_nothing() -> None:
     assert (cache.num_free, cache.take_events(), big.blocks) == (3, [], [])
 
 
-def test_a_hit_block_on_the_free_queue_counts_as_used_up() -> None:
+def test_a_hit_on_a_free_block_counts_as_used() -> None:
     cache = PrefixCache(3, 2)
     use(cache, 1, 2)
     other = sequence(8, 9)
@@ -148,7 +148,7 @@ def test_a_hit_block_on_the_free_queue_counts_as_used_up() -> None:
     assert not cache.allocate(follow, cache.find(follow), 3), "one block is free, and it is the hit"
 
 
-def test_salt_and_adapter_keep_apart_and_are_told() -> None:
+def test_salt_and_adapter_separate_blocks_and_are_published() -> None:
     cache = PrefixCache(20, 2)
     use(cache, 1, 2, 3, 4, 5)
     assert use(cache, 1, 2, 3, 4, 5, cache_salt="s") == 0
@@ -163,7 +163,7 @@ def test_salt_and_adapter_keep_apart_and_are_told() -> None:
     assert (both.extra_keys, both.adapter) == ([("a", "s"), ("a",)], "a")
 
 
-def test_a_prompt_that_is_not_to_be_read_from_the_cache_is_still_stored() -> None:
+def test_a_prompt_that_does_not_read_the_cache_is_still_stored() -> None:
     cache = PrefixCache(10, 2)
     use(cache, 1, 2, 3)
     assert use(cache, 1, 2, 3, reads_cache=False) == 0
@@ -199,7 +199,7 @@ def test_usage_leaves_out_the_null_block() -> None:
     assert cache.usage == 0.5
 
 
-def test_what_is_held_has_our_hashes_too() -> None:
+def test_cached_blocks_have_our_hashes_too() -> None:
     cache = PrefixCache(10, 2, model="model")
     tokens = array("I", [1, 2, 3, 4])
     use(cache, *tokens, cache_salt="s")
@@ -207,7 +207,7 @@ def test_what_is_held_has_our_hashes_too() -> None:
     assert [block_hash for _, block_hash, _ in cache.held()] == ours
 
 
-def test_hashes_are_vllms_own() -> None:
+def test_hashes_are_those_of_vllm() -> None:
     """Computed by vLLM 0.32: hash_block_tokens(sha256_cbor, ...) of 1000..1063 with cache_salt "x"."""
     cache = PrefixCache(10, 32)
     use(cache, *range(1000, 1064), cache_salt="x")
@@ -234,7 +234,7 @@ class Slot:
 
 @dataclass
 class Oracle:
-    """The same rules over plain lists, with whole prefixes instead of hashes: slow and obvious."""
+    """Model of the same rules with plain lists and whole prefixes instead of hashes: slow and obvious."""
 
     num_blocks: int
     size: int
@@ -305,7 +305,7 @@ def operations(draw: st.DrawFn) -> list[tuple[str, int, list[int]]]:
 
 
 @given(operations())
-def test_the_cache_does_what_the_obvious_model_does(steps: list[tuple[str, int, list[int]]]) -> None:
+def test_the_cache_equals_the_obvious_model(steps: list[tuple[str, int, list[int]]]) -> None:
     size = 2
     cache, oracle = PrefixCache(9, size), Oracle(9, size)
     living: dict[int, CachedSequence] = {}
@@ -350,7 +350,7 @@ def test_the_cache_does_what_the_obvious_model_does(steps: list[tuple[str, int, 
 
 @dataclass
 class Follower:
-    """A subscriber's view: copies by engine hash."""
+    """View of a subscriber: copies by engine hash."""
 
     held: Counter[EngineHash] = field(default_factory=Counter)
 
@@ -372,7 +372,7 @@ class Follower:
 
 
 def captured(name: str) -> list[Sequence[KvEvent]]:
-    """The published batches: records `[source, recv_ns, frames]` one after the other."""
+    """Published batches: records `[source, recv_ns, frames]` one after the other."""
     content = (CAPTURES / name).read_bytes()
     for count in range(1, 100):
         try:
@@ -390,7 +390,7 @@ def run_of(event: KvEvent) -> list[int]:
 
 
 def assert_same(real: Sequence[Sequence[KvEvent]], ours: Sequence[Sequence[KvEvent]]) -> None:
-    """Equal but for the names of blocks, which must pair one to one."""
+    """Equal but for the names of blocks, which must correspond one to one."""
     there: dict[Any, Any] = {None: None}
     for one, other in zip(real, ours, strict=True):
         for expected, event in zip(one, other, strict=True):

@@ -1,4 +1,4 @@
-"""The command line's answers to what cannot work; that it runs is in test_worker.py."""
+"""Errors of the command line; test_worker.py has running workers."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_an_error_is_one_line(flags: list[str], says: str, capsys: pytest.Captur
     assert error.count("\n") == 1
 
 
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_flags(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     assert "--replay-buffer" in capsys.readouterr().out

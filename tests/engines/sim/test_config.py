@@ -39,7 +39,7 @@ def test_flags_of_every_kind() -> None:
     assert config == expected
 
 
-def test_an_unknown_choice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_choice_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse("--hash", "md5")
     assert "--hash" in capsys.readouterr().err
@@ -56,12 +56,12 @@ def test_an_unknown_choice_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
         ({"kv_blocks": 10, "max_model_len": 1000}, "max_model_len"),
     ],
 )
-def test_what_cannot_be_is_refused(changes: dict[str, float], says: str) -> None:
+def test_an_invalid_value_is_rejected(changes: dict[str, float], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         SimConfig(**changes)  # type: ignore[arg-type]
 
 
-def test_the_context_is_what_the_cache_holds() -> None:
+def test_the_context_length_is_bounded_by_the_cache() -> None:
     assert SimConfig(kv_blocks=11, block_size=16).context_tokens == 160
     assert SimConfig(kv_blocks=100_000).context_tokens == 32_768
     assert SimConfig(max_model_len=100).context_tokens == 100
@@ -76,6 +76,6 @@ def test_the_context_is_what_the_cache_holds() -> None:
         {"pd_role": "both", "pd_protocol": "shared_storage"},
     ],
 )
-def test_transfers_that_cannot_be(given: dict[str, Any]) -> None:
+def test_invalid_transfers_are_rejected(given: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must|needs"):
         SimConfig(**given)

@@ -1,4 +1,4 @@
-"""/v1/responses and /v1/messages: the events that clients' libraries count on, in order."""
+"""/v1/responses and /v1/messages: the events that clients' libraries expect, in order."""
 
 import json
 from typing import Any
@@ -25,7 +25,7 @@ def events(text: str) -> list[tuple[str, Any]]:
     return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in lines]
 
 
-async def test_responses(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_responses_stream_has_its_events(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim(block_size=4)
     body = {"input": "hello there", "max_output_tokens": 3, "ignore_eos": True}
     whole = json.loads(await post(http, sim, "/v1/responses", body))
@@ -41,7 +41,7 @@ async def test_responses(start_sim: StartSim, http: ClientSession) -> None:
     assert found[-1][1]["response"]["usage"]["input_tokens_details"] == {"cached_tokens": 12}
 
 
-async def test_messages(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_messages_stream_has_its_events(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim(block_size=4)
     body = {"messages": CHAT, "max_tokens": 2, "ignore_eos": True}
     whole = json.loads(await post(http, sim, "/v1/messages", body))
@@ -84,6 +84,6 @@ def test_other_apis_become_chat_messages() -> None:
 @pytest.mark.parametrize(
     "given", [None, [], [{"type": "reasoning"}], [{"role": "user", "content": [{"type": "input_image"}]}]]
 )
-def test_what_is_not_text_is_refused(given: Any) -> None:
+def test_content_other_than_text_is_rejected(given: Any) -> None:
     with pytest.raises(ApiError):
         responses_messages({"input": given})

@@ -1,4 +1,4 @@
-"""The plan, the dice, and what a client and a subscriber see of each fault."""
+"""Faults: plans, probabilities, and the view of clients and subscribers."""
 
 import asyncio
 import random
@@ -22,10 +22,10 @@ def frames(number: int) -> tuple[bytes, bytes, bytes]:
     return b"topic", b"%d" % number, b"payload"
 
 
-# the plan -----------------------------------------------------------------------------------------
+# plans --------------------------------------------------------------------------------------------
 
 
-def test_no_plan_is_no_fault() -> None:
+def test_an_empty_plan_has_no_faults() -> None:
     assert parse_faults("{}") == FaultPlan()
 
 
@@ -40,12 +40,12 @@ def test_no_plan_is_no_fault() -> None:
         ("nonsense", "malformed"),
     ],
 )
-def test_a_plan_that_cannot_be_is_refused(plan: str, says: str) -> None:
+def test_an_invalid_plan_is_rejected(plan: str, says: str) -> None:
     with pytest.raises(msgspec.DecodeError, match=says):
         parse_faults(plan)
 
 
-def test_the_next_ones_are_hit_for_sure_then_by_chance() -> None:
+def test_counted_faults_hit_the_next_requests_and_others_by_chance() -> None:
     dice = Dice(Chance(next=3, probability=0.5), random.Random(1))
     rolls = [dice.roll() for _ in range(1003)]
     assert rolls[:3] == [True] * 3
@@ -87,7 +87,9 @@ async def complete(http: ClientSession, sim: Sim, **fields: Any) -> Any:
         return answer.status, await answer.read()
 
 
-async def test_a_bad_plan_is_told_and_changes_nothing(start_sim: StartSim, http: ClientSession) -> None:
+async def test_an_invalid_plan_over_http_is_rejected_and_changes_nothing(
+    start_sim: StartSim, http: ClientSession
+) -> None:
     sim = await start_sim()
     async with http.post(sim.url + "/sim/faults", json={"slow": -1}) as answer:
         assert (answer.status, "slow" in await answer.text()) == (400, True)
@@ -95,7 +97,7 @@ async def test_a_bad_plan_is_told_and_changes_nothing(start_sim: StartSim, http:
         assert (await answer.json())["slow"] == 1.0
 
 
-async def test_refused_connections(start_sim: StartSim, http: ClientSession) -> None:
+async def test_connections_are_refused(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim()
     await plan(http, sim, connections="reset")
     with pytest.raises(aiohttp.ClientConnectionError):
@@ -108,9 +110,7 @@ async def test_refused_connections(start_sim: StartSim, http: ClientSession) -> 
     assert (await complete(http, sim))[0] == 200
 
 
-async def test_what_is_asked_is_lost_while_probes_are_answered(
-    start_sim: StartSim, http: ClientSession
-) -> None:
+async def test_requests_are_lost_while_probes_are_answered(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim()
     await plan(http, sim, connections="die")
     with pytest.raises(aiohttp.ClientConnectionError):
@@ -122,9 +122,7 @@ async def test_what_is_asked_is_lost_while_probes_are_answered(
         assert (await answer.json())["requests"] == 1
 
 
-async def test_a_connection_that_hangs_is_left_by_the_client(
-    start_sim: StartSim, http: ClientSession
-) -> None:
+async def test_a_hanging_connection_is_closed_by_the_client(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim()
     await plan(http, sim, connections="hang")
     with pytest.raises(TimeoutError):
@@ -132,7 +130,9 @@ async def test_a_connection_that_hangs_is_left_by_the_client(
             await complete(http, sim)
 
 
-async def test_a_stream_is_cut_after_so_many_chunks(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_stream_is_cut_after_the_given_number_of_chunks(
+    start_sim: StartSim, http: ClientSession
+) -> None:
     sim = await start_sim()
     await plan(http, sim, cut={"next": 1, "after_chunks": 3})
     body = {"model": "m", "prompt": IDS, "max_tokens": 9, "ignore_eos": True, "stream": True}
@@ -146,7 +146,7 @@ async def test_a_stream_is_cut_after_so_many_chunks(start_sim: StartSim, http: C
     assert (status, whole.count(b"data: ")) == (200, 10), "the next one is left alone"
 
 
-async def test_a_cut_before_the_first_chunk(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_stream_is_cut_before_the_first_chunk(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim()
     await plan(http, sim, cut={"probability": 1.0, "after_chunks": 0})
     with pytest.raises(aiohttp.ClientPayloadError):
@@ -162,7 +162,7 @@ async def test_a_slow_engine_takes_longer(start_sim: StartSim, http: ClientSessi
     assert loop.time() - begin > 400 / 20_000
 
 
-async def test_a_hanging_engine_answers_health_and_goes_on_later(
+async def test_a_hanging_engine_answers_health_and_continues_later(
     start_sim: StartSim, http: ClientSession
 ) -> None:
     sim = await start_sim()
@@ -185,6 +185,6 @@ async def test_lost_events_leave_a_gap_that_a_replay_fills(start_sim: StartSim, 
     assert (publisher.next_seq, len(publisher._buffer)) == (1, 1)
 
 
-async def test_faults_from_the_start(start_sim: StartSim, http: ClientSession) -> None:
+async def test_faults_apply_from_the_start(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim(faults='{"connections": "503"}')
     assert (await complete(http, sim))[0] == 503

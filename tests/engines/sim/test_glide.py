@@ -1,4 +1,4 @@
-"""Steps taken at once come to what single ones do: `stepped` is the oracle."""
+"""Steps taken at once equal single ones: `stepped` is the oracle."""
 
 from array import array
 from typing import Any
@@ -14,7 +14,9 @@ Reported = list[tuple[int, Any]]
 
 
 def scheduler(lengths: list[tuple[int, int]], num_blocks: int, block_size: int, seqs: int) -> Scheduler:
-    """A sequence of so many prompt and output tokens for each of `lengths`; some begin alike."""
+    """Sequence of the given numbers of prompt and output tokens for each of `lengths`; some share a
+    beginning.
+    """
     cache = PrefixCache(num_blocks, block_size, hash_form="ours")
     one = Scheduler(cache, Limits(16, seqs), Costs(1.0, 0.1, 0.01))
     for number, (num_prompt, num_output) in enumerate(lengths):
@@ -59,7 +61,7 @@ def glided(one: Scheduler, limit: int) -> tuple[Reported, Any, int]:
         while not glide.is_over and before + glide.next <= limit:
             number = before + glide.next
             found += reported(number, glide.take())
-        if not glide.is_over:  # as one who arrives would
+        if not glide.is_over:  # as a newly arrived request does
             found += reported(limit, one.finish_step(glide.stop(limit - before - 1)))
             number = limit
         saved += number - before - 1
@@ -73,7 +75,7 @@ def glided(one: Scheduler, limit: int) -> tuple[Reported, Any, int]:
     st.integers(1, 6),
     st.integers(1, 200),
 )
-def test_what_is_glided_comes_to_what_is_stepped(
+def test_glided_steps_equal_single_steps(
     lengths: list[tuple[int, int]], num_blocks: int, block_size: int, seqs: int, limit: int
 ) -> None:
     one = scheduler(lengths, num_blocks, block_size, seqs)
@@ -89,8 +91,8 @@ def test_long_answers_are_glided() -> None:
     assert saved > 800
 
 
-def test_it_ends_before_blocks_run_out() -> None:
-    """Two sequences that do not fit together: one is preempted, as it is without."""
+def test_a_glide_ends_before_blocks_run_out() -> None:
+    """Two sequences that do not fit together: one is preempted, as without a glide."""
     lengths = [(8, 60), (8, 60)]
     one, other = scheduler(lengths, 20, 4, 8), scheduler(lengths, 20, 4, 8)
     assert glided(other, 500)[:2] == stepped(one, 500)

@@ -1,4 +1,4 @@
-"""Buckets as Prometheus counts them: cumulative, bounds inclusive."""
+"""Buckets as Prometheus defines them: cumulative, with inclusive bounds."""
 
 from engines.sim.histogram import Histogram
 

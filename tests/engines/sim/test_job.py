@@ -18,7 +18,7 @@ def job(num_choices: int = 1) -> HttpJob:
     return HttpJob(asked, PROMPTS, [answer] * (len(PROMPTS) * num_choices), None)
 
 
-async def test_every_token_of_every_choice_is_told_once() -> None:
+async def test_every_token_of_every_choice_is_reported_once() -> None:
     rank = Rank(FAST, 0)
     one = job(num_choices=2)
     one.submit(lambda: rank)
@@ -43,5 +43,5 @@ async def test_an_abort_reaches_every_choice() -> None:
     rank.close()
 
 
-def test_an_id_of_its_own() -> None:
+def test_each_job_has_an_id() -> None:
     assert len(job().request_id) == 16

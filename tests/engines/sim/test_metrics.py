@@ -1,4 +1,4 @@
-"""/metrics: valid for Prometheus, under names that a live vLLM has, with the same labels and buckets."""
+"""/metrics: valid for Prometheus, with the names, labels and buckets of a live vLLM."""
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -9,7 +9,7 @@ from engines.vllm import Vllm
 from tests import DATA
 
 LIVE = DATA / "vllm_captures" / "metrics_aggregated.txt"
-OURS_ONLY = {"vllm:lora_requests_info"}  # the live one ran without adapters
+OURS_ONLY = {"vllm:lora_requests_info"}  # the recorded engine ran without adapters
 
 
 def series(text: str) -> dict[str, set[frozenset[str]]]:
@@ -22,7 +22,7 @@ def series(text: str) -> dict[str, set[frozenset[str]]]:
     return found
 
 
-async def test_names_labels_and_buckets_are_vllms() -> None:
+async def test_names_labels_and_buckets_are_those_of_vllm() -> None:
     config = SimConfig(lora=("a",))
     ours = series(exposition(config, [Rank(config, 0)], 1.0))
     live = series(LIVE.read_text())

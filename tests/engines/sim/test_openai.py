@@ -30,7 +30,7 @@ def reported(one: HttpJob, count: int) -> Any:
     return choice
 
 
-def test_a_chat_chunk() -> None:
+def test_a_chat_chunk_has_the_recorded_fields() -> None:
     one = job()
     assert data(Chat().chunk(one, reported(one, 1), USAGE)) == {
         "id": "chatcmpl-abc",
@@ -53,7 +53,7 @@ def test_a_chat_chunk() -> None:
     assert "system_fingerprint" in last
 
 
-def test_a_completion_chunk() -> None:
+def test_a_completion_chunk_has_the_recorded_fields() -> None:
     one = job(return_token_ids=True)
     first = data(Completions().chunk(one, reported(one, 1), USAGE))["choices"][0]
     assert (first["text"], first["token_ids"], first["prompt_token_ids"]) == (" one", [11], [7, 8, 9])
@@ -99,5 +99,5 @@ def test_an_echo_comes_with_the_first_chunk() -> None:
     assert data(Completions(["prompt"]).chunk(one, reported(one, 2), USAGE))["choices"][0]["text"] == " two"
 
 
-def test_a_named_event() -> None:
+def test_an_event_has_its_name() -> None:
     assert sse({"a": 1}, "name") == b'event: name\ndata: {"a":1}\n\n'

@@ -25,12 +25,12 @@ def test_an_empty_request_has_defaults() -> None:
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "max_output_tokens"])
-def test_output_length_by_any_name_and_cut_to_what_is_left(name: str) -> None:
+def test_the_output_length_has_several_names_and_is_bounded_by_the_context(name: str) -> None:
     assert asked({name: 7}).sampling(10, 100).max_tokens == 7
     assert asked({name: 95}).sampling(10, 100).max_tokens == 90
 
 
-def test_what_makes_the_engine_compute_the_whole_prompt() -> None:
+def test_prompt_logprobs_make_the_engine_compute_the_whole_prompt() -> None:
     assert not asked({"prompt_logprobs": 0}).reads_cache
     assert not asked({"echo": True, "logprobs": 1}).reads_cache
     assert asked({"logprobs": 1}).reads_cache
@@ -56,7 +56,7 @@ def test_stop_strings_in_both_forms() -> None:
         ({"max_tokens": -1}, "max_tokens must be at least 1, got -1. (parameter=max_tokens, value=-1)"),
     ],
 )
-def test_messages_are_vllms(body: dict[str, Any], message: str) -> None:
+def test_error_messages_are_those_of_vllm(body: dict[str, Any], message: str) -> None:
     with pytest.raises(ApiError) as caught:
         asked(body)
     assert (str(caught.value), caught.value.status) == (message, 400)
@@ -75,19 +75,19 @@ def test_messages_are_vllms(body: dict[str, Any], message: str) -> None:
         {"stop": [7]},
     ],
 )
-def test_wrong_values_are_refused(body: dict[str, Any]) -> None:
+def test_wrong_values_are_rejected(body: dict[str, Any]) -> None:
     with pytest.raises(ApiError):
         asked(body)
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"1"])
-def test_bodies_that_are_no_objects(data: bytes) -> None:
+def test_bodies_that_are_no_objects_are_rejected(data: bytes) -> None:
     with pytest.raises(ApiError) as caught:
         decode_body(data)
     assert caught.value.status == 400
 
 
-def test_a_required_field() -> None:
+def test_a_missing_field_is_rejected() -> None:
     assert require({"tokens": [1]}, "tokens", list) == [1]
     with pytest.raises(ApiError, match="body.tokens"):
         require({}, "tokens", list)

@@ -1,4 +1,4 @@
-"""The event stream over real sockets: order, replay and its edges, faults on the way."""
+"""Event stream over real sockets: order, replays and their limits, and injected faults."""
 
 import asyncio
 import random
@@ -38,7 +38,7 @@ class Sockets:
 
 
 class Subscriber:
-    """Everything after the probes that showed the subscription to be in force."""
+    """All messages after the probes that proved the subscription."""
 
     def __init__(self, sockets: Sockets, publisher: Publisher) -> None:
         self._publisher = publisher
@@ -59,7 +59,7 @@ class Subscriber:
         return found
 
     async def is_silent(self) -> bool:
-        """After a last message of our own, nothing else was there."""
+        """Check that no other message arrived before a last one of our own."""
         self._publisher.set_faults(None)
         self._publisher.publish(b"last")
         return await self.payloads(1) == [b"last"]
@@ -108,7 +108,7 @@ async def test_batches_arrive_in_order_with_topic_and_number(
     assert publisher.next_seq > 50
 
 
-async def test_a_replay_goes_on_from_the_number_asked_for(
+async def test_a_replay_begins_at_the_requested_number(
     sockets: Sockets, open_publisher: Callable[..., Publisher]
 ) -> None:
     publisher = open_publisher()
@@ -133,7 +133,7 @@ async def test_a_replay_reaches_back_as_far_as_the_buffer(
     assert [answer[3] for answer in answers[:-1]] == [b"7", b"8", b"9"]
 
 
-async def test_a_malformed_request_is_ignored(
+async def test_a_malformed_replay_request_is_ignored(
     sockets: Sockets, open_publisher: Callable[..., Publisher]
 ) -> None:
     publisher = open_publisher()
@@ -144,7 +144,7 @@ async def test_a_malformed_request_is_ignored(
     assert [(await dealer.recv_multipart())[3] for _ in range(2)] == [b"x", b""], "one answer only"
 
 
-async def test_many_requests_at_once_are_all_answered(
+async def test_many_replay_requests_at_once_are_all_answered(
     sockets: Sockets, open_publisher: Callable[..., Publisher]
 ) -> None:
     publisher = open_publisher()
@@ -169,19 +169,19 @@ async def test_ports_are_free_again_after_closing() -> None:
     first.close()
 
 
-async def test_a_taken_port_is_refused(open_publisher: Callable[..., Publisher]) -> None:
+async def test_an_occupied_port_is_an_error(open_publisher: Callable[..., Publisher]) -> None:
     taken = open_publisher().events_port
     with pytest.raises(OSError, match="Address already in use"):
         open_publisher(events_port=taken)
 
 
-async def test_without_replay_there_is_no_endpoint(open_publisher: Callable[..., Publisher]) -> None:
+async def test_without_replay_there_is_no_replay_endpoint(open_publisher: Callable[..., Publisher]) -> None:
     publisher = open_publisher(replay_port=None)
     assert publisher.replay_endpoint is None
     publisher.publish(b"x")
 
 
-async def test_every_interface_is_told_as_vllm_does() -> None:
+async def test_endpoints_on_every_interface_are_reported_as_by_vllm() -> None:
     publisher = Publisher("0.0.0.0", "", 10)
     publisher.events_port = 5557
     assert publisher.endpoint == "tcp://*:5557"
@@ -197,7 +197,7 @@ async def test_every_interface_is_told_as_vllm_does() -> None:
         (FaultPlan(delay=Chance(next=1), delay_s=0.001), [b"0", b"1", b"2", b"3"]),
     ],
 )
-async def test_faults_on_the_way(
+async def test_faults_drop_delay_and_repeat_messages(
     sockets: Sockets,
     open_publisher: Callable[..., Publisher],
     faults: FaultPlan,
@@ -215,7 +215,7 @@ async def test_faults_on_the_way(
     assert reported == [b"0", b"1", b"2", b"3"], "a replay has what was lost"
 
 
-async def test_what_is_late_holds_up_what_follows(
+async def test_a_late_message_delays_later_ones(
     sockets: Sockets, open_publisher: Callable[..., Publisher]
 ) -> None:
     publisher = open_publisher()
@@ -228,7 +228,7 @@ async def test_what_is_late_holds_up_what_follows(
     assert await subscriber.payloads(5) == [b"0", b"1", b"2", b"3", b"4"]
 
 
-async def test_a_replay_that_is_held_tells_of_when_it_was_asked_for(
+async def test_a_delayed_replay_has_the_batches_of_its_request(
     sockets: Sockets, open_publisher: Callable[..., Publisher]
 ) -> None:
     publisher = open_publisher()

@@ -35,7 +35,7 @@ async def finished(submit: Callable[[Callable[[], None]], None], sequence: Seque
         return int(await done)
 
 
-async def test_a_sequence_is_told_token_by_token_and_then_the_rank_is_idle() -> None:
+async def test_a_sequence_is_reported_token_by_token_and_then_the_rank_is_idle() -> None:
     rank = Rank(FAST, 0)
     one = request()
     assert await finished(lambda reported: rank.submit(one, reported), one) == 5
@@ -44,7 +44,7 @@ async def test_a_sequence_is_told_token_by_token_and_then_the_rank_is_idle() -> 
     assert (rank.ttft.count, rank.itl.count, rank.e2e.count) == (1, 4, 1)
 
 
-async def test_requests_of_one_moment_share_a_step() -> None:
+async def test_requests_at_one_time_share_a_step() -> None:
     rank = Rank(FAST, 0)
     first, second = request(), request(first=500)
     rank.submit(first, lambda: None)
@@ -82,7 +82,7 @@ async def test_an_idle_rank_resets_at_once() -> None:
     assert rank.reset().result() is True
 
 
-async def test_an_abort_is_not_told_any_more() -> None:
+async def test_an_aborted_sequence_is_no_longer_reported() -> None:
     rank = Rank(FAST, 0)
     one, other = request(num_output=500), request(first=300)
     reported: list[int] = []
@@ -110,7 +110,7 @@ async def test_a_hung_step_ends_when_the_fault_does() -> None:
     assert done.is_set()
 
 
-async def test_load_weighs_waiting_more() -> None:
+async def test_waiting_requests_weigh_more_in_the_load() -> None:
     rank = Rank(SimConfig(max_num_seqs=1), 0)
     for index in range(3):
         rank.submit(request(first=100 * index), lambda: None)

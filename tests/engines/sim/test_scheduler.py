@@ -47,7 +47,7 @@ def test_a_step_costs_its_base_its_prompt_tokens_and_its_decoding_sequences() ->
     assert not one.has_work
 
 
-def test_costs_from_what_is_measured() -> None:
+def test_costs_follow_from_measurements() -> None:
     costs = Costs.of(prefill_tokens_per_s=1000.0, decode_tokens_per_s=50.0, batch_cost=0.1)
     assert costs.step_s(0, 1) == pytest.approx(1 / 50)
     assert costs.step_s(0, 11) == pytest.approx(2 / 50)
@@ -71,7 +71,7 @@ def _steps(one: Scheduler) -> Items[Any]:
     return steps
 
 
-def test_a_hit_is_not_computed_again() -> None:
+def test_a_cached_prefix_is_not_computed_again() -> None:
     one = scheduler()
     one.add(request(41))
     run_out(one)
@@ -92,7 +92,7 @@ def test_equal_prompts_of_one_step_share_blocks_at_once() -> None:
     assert [twin.num_cached_tokens for twin in twins] == [0, 8]
 
 
-def test_first_come_first_served_within_the_limits() -> None:
+def test_requests_are_served_in_order_within_the_limits() -> None:
     one = scheduler(seqs=2)
     requests = [request(5, 2, first=100 * i) for i in range(3)]
     for each in requests:
@@ -103,7 +103,7 @@ def test_first_come_first_served_within_the_limits() -> None:
     assert step(one).produced == requests[2:]
 
 
-def test_what_does_not_fit_waits_and_blocks_those_behind_it() -> None:
+def test_a_request_that_does_not_fit_waits_and_blocks_later_ones() -> None:
     one = scheduler(num_blocks=11)
     running, big, small = request(20, 3), request(30, 1, first=100), request(2, 1, first=500)
     for each in (running, big, small):
@@ -114,14 +114,14 @@ def test_what_does_not_fit_waits_and_blocks_those_behind_it() -> None:
     assert (big.num_output, small.num_output) == (1, 1)
 
 
-def test_what_can_never_fit_yields_no_step() -> None:
+def test_a_request_that_can_never_fit_gets_no_step() -> None:
     one = scheduler(num_blocks=3)
     one.add(request(20))
     assert one.start_step() is None
     assert one.has_work
 
 
-def test_the_youngest_is_preempted_and_computes_again_what_was_evicted() -> None:
+def test_the_youngest_is_preempted_and_computes_evicted_blocks_again() -> None:
     one = scheduler(num_blocks=8, block_size=2)
     old, young = request(6, 6), request(6, 6, first=100)
     for each in (old, young):
@@ -179,7 +179,7 @@ def test_equal_scripts_have_equal_outcomes() -> None:
     assert play() == play()
 
 
-# what other workers computed --------------------------------------------------------------------
+# blocks computed by other workers ----------------------------------------------------------------
 
 
 def load(num_tokens: int) -> Load:
@@ -202,7 +202,7 @@ def test_a_load_holds_blocks_and_neither_runs_nor_waits() -> None:
     assert (far.num_output, one.cache.num_free, one.counts.external_tokens) == (2, 19, 18)
 
 
-def test_a_load_brings_what_the_hit_lacks_and_nothing_where_it_is_all_there() -> None:
+def test_a_load_brings_blocks_missing_in_the_cache_only() -> None:
     one = scheduler()
     one.add(request(18))
     run_out(one)
@@ -220,7 +220,7 @@ def test_a_load_brings_what_the_hit_lacks_and_nothing_where_it_is_all_there() ->
     assert (near.num_external_tokens, near.num_cached_tokens) == (0, 16)
 
 
-def test_a_load_that_failed_is_computed_or_ends() -> None:
+def test_a_failed_load_is_computed_or_ends() -> None:
     one = scheduler(num_blocks=20)
     for recomputes in (True, False):
         far = request(18, first=100 * recomputes)
@@ -248,7 +248,7 @@ def test_an_abort_ends_a_load() -> None:
     assert (one.loading, one.cache.num_free) == ([], 19)
 
 
-def test_others_go_on_beside_a_load_that_does_not_fit() -> None:
+def test_other_requests_continue_beside_a_load_that_does_not_fit() -> None:
     one = scheduler(num_blocks=10)
     first, far = request(20, 3), request(30, first=100)
     far.load = load(30)

@@ -29,7 +29,7 @@ async def complete(http: ClientSession, sim: Sim, prompt: Any, **fields: Any) ->
 
 
 async def stream(http: ClientSession, sim: Sim, path: str, body: dict[str, Any]) -> list[Any]:
-    """The events' data in order; "[DONE]" as it is."""
+    """Data of the events in order; "[DONE]" unchanged."""
     async with http.post(sim.url + path, json=body | {"stream": True}) as answer:
         assert answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
         events = (await answer.text()).split("\n\n")
@@ -43,7 +43,7 @@ async def stats(http: ClientSession, sim: Sim) -> Any:
         return await answer.json()
 
 
-async def test_a_completion(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_completion_is_answered(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim(block_size=32)
     status, answer = await post(
         http, sim, "/v1/completions", {"model": "m", "prompt": IDS, "max_tokens": 3}, X_Request_Id="abc"
@@ -67,7 +67,7 @@ async def test_a_completion(start_sim: StartSim, http: ClientSession) -> None:
     assert again["choices"][0]["text"] == choice["text"], "the same prompt has the same answer"
 
 
-async def test_a_chat_and_its_stream_say_the_same(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_chat_and_its_stream_have_the_same_text(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim(block_size=4)
     body = {"model": "m", "messages": CHAT, "max_tokens": 4, "ignore_eos": True}
     status, answer = await post(http, sim, "/v1/chat/completions", body, X_Request_Id="abc")
@@ -90,7 +90,7 @@ async def test_a_stream_without_usage_ends_without_it(start_sim: StartSim, http:
     assert "system_fingerprint" in tokens[-1]
 
 
-async def test_an_answer_that_ends_by_itself(start_sim: StartSim, http: ClientSession) -> None:
+async def test_an_answer_may_stop_before_its_limit(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim(mean_output_tokens=1)
     body = {"model": "m", "messages": CHAT, "max_tokens": 50}
     _, answer = await post(http, sim, "/v1/chat/completions", body)
@@ -99,7 +99,9 @@ async def test_an_answer_that_ends_by_itself(start_sim: StartSim, http: ClientSe
     assert answer["usage"]["completion_tokens"] == 1, "the end token counts"
 
 
-async def test_prompts_in_all_forms_and_several_choices(start_sim: StartSim, http: ClientSession) -> None:
+async def test_prompts_of_all_forms_and_several_choices_are_answered(
+    start_sim: StartSim, http: ClientSession
+) -> None:
     sim = await start_sim()
     for prompt, num_prompts in (("hello", 1), (["hello", "you"], 2), (IDS, 1), ([IDS, IDS[:9]], 2)):
         answer = await complete(http, sim, prompt, n=2)
@@ -160,7 +162,7 @@ async def test_a_chat_takes_tokens_instead_of_messages(start_sim: StartSim, http
         ("/v1/chat/completions", b"{nope", 400, "Bad Request", "body"),
     ],
 )
-async def test_errors_are_vllms(
+async def test_errors_are_those_of_vllm(
     start_sim: StartSim, http: ClientSession, path: str, body: Any, status: int, kind: str, param: str | None
 ) -> None:
     sim = await start_sim(max_model_len=1024)
@@ -170,7 +172,7 @@ async def test_errors_are_vllms(
     assert list(error) == ["message", "type", "param", "code"]
 
 
-async def test_unknown_paths_and_methods(start_sim: StartSim, http: ClientSession) -> None:
+async def test_unknown_paths_and_methods_are_errors(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim()
     assert await post(http, sim, "/v1/nope", {}) == (404, {"detail": "Not Found"})
     async with http.get(sim.url + "/v1/completions") as answer:
@@ -178,7 +180,7 @@ async def test_unknown_paths_and_methods(start_sim: StartSim, http: ClientSessio
         assert await answer.json() == {"detail": "Method Not Allowed"}
 
 
-async def test_a_key_guards_the_api_but_not_health(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_key_protects_the_api_but_not_health(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim(api_key="secret")
     body = {"model": "m", "prompt": IDS}
     assert await post(http, sim, "/v1/completions", body) == (401, {"error": "Unauthorized"})
@@ -188,7 +190,7 @@ async def test_a_key_guards_the_api_but_not_health(start_sim: StartSim, http: Cl
         assert answer.status == 200
 
 
-async def test_a_client_that_leaves_ends_its_request(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_client_that_disconnects_ends_its_request(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim(decode_tokens_per_s=100.0)
     body = {"model": "m", "prompt": IDS, "max_tokens": 2000, "ignore_eos": True, "stream": True}
     async with http.post(sim.url + "/v1/completions", json=body) as answer:
@@ -196,7 +198,7 @@ async def test_a_client_that_leaves_ends_its_request(start_sim: StartSim, http: 
         answer.close()
     async with asyncio.timeout(5):
         while (found := await stats(http, sim))["ranks"][0]["running"] or not found["clients_gone"]:
-            pass  # a step in progress ends first
+            pass  # a step in progress is finished first
     rank = found["ranks"][0]
     assert (found["clients_gone"], rank["aborts"], rank["clients"], rank["waiting"]) == (1, 1, 0, 0)
     assert rank["free_blocks"] == 199
@@ -225,12 +227,12 @@ async def test_an_adapter_is_a_model_with_blocks_of_its_own(start_sim: StartSim,
         assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == expected
 
 
-async def test_details_can_be_left_out(start_sim: StartSim, http: ClientSession) -> None:
+async def test_token_details_can_be_left_out(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim(prompt_tokens_details=False)
     assert (await complete(http, sim, IDS))["usage"]["prompt_tokens_details"] is None
 
 
-async def test_tokens_in_tokens_out(start_sim: StartSim, http: ClientSession) -> None:
+async def test_tokens_are_accepted_and_returned(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim()
     body = {"model": "m", "token_ids": IDS, "sampling_params": {"max_tokens": 2, "ignore_eos": True}}
     _, answer = await post(http, sim, "/inference/v1/generate", body)
@@ -239,7 +241,7 @@ async def test_tokens_in_tokens_out(start_sim: StartSim, http: ClientSession) ->
     assert status == 501
 
 
-async def test_an_answer_sent_back_is_found_in_the_cache(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_returned_answer_is_found_in_the_cache(start_sim: StartSim, http: ClientSession) -> None:
     """Generated text must become the tokens that were generated."""
     sim = await start_sim(block_size=16)
     body: dict[str, Any] = {"model": "m", "messages": list(CHAT), "max_tokens": 100, "ignore_eos": True}
@@ -259,7 +261,7 @@ async def test_requests_run_side_by_side(start_sim: StartSim, http: ClientSessio
     assert found["generated_tokens"] == 400
 
 
-async def test_idle_connections_are_closed_like_uvicorns(start_sim: StartSim) -> None:
+async def test_idle_connections_are_closed_as_by_uvicorn(start_sim: StartSim) -> None:
     sim = await start_sim()
     assert sim._runner is not None
     assert sim._runner.server is not None

@@ -21,7 +21,7 @@ def name(digest: bytes) -> EngineHash:
     return digest[0]
 
 
-def test_the_least_recently_used_leave_a_shelf() -> None:
+def test_the_least_recently_used_blocks_leave_a_tier() -> None:
     block_set = BlockSet(2)
     assert block_set.put(RUN[:2]) == ([b"\0", b"\1"], [])
     assert block_set.put(RUN[:1]) == ([], [])
@@ -29,7 +29,7 @@ def test_the_least_recently_used_leave_a_shelf() -> None:
     assert block_set.put(RUN[3:7]) == ([b"\5", b"\6"], [b"\0", b"\2"])
 
 
-def test_a_copy_is_told_a_step_later_without_tokens() -> None:
+def test_a_copy_is_published_a_step_later_without_tokens() -> None:
     tiers = Tiers([("CPU", 2), ("STORAGE@", 0)], name)
     tiers.offload(RUN[:2])
     assert tiers.take_events() == []
@@ -42,7 +42,7 @@ def test_a_copy_is_told_a_step_later_without_tokens() -> None:
 
 
 @pytest.mark.parametrize(("window", "bound"), [(0, 8), (1, 6), (2, 6), (3, 6), (4, 3), (5, 3)])
-def test_a_window_bounds_a_hit_by_what_is_there_before_its_end(window: int, bound: int) -> None:
+def test_a_window_bounds_a_hit_by_blocks_before_its_end(window: int, bound: int) -> None:
     group = Window(window, 10, 1, name)
     for held in (RUN[:3], RUN[4:6]):
         for content in held:
@@ -50,7 +50,7 @@ def test_a_window_bounds_a_hit_by_what_is_there_before_its_end(window: int, boun
     assert group.bound(RUN) == bound
 
 
-def test_a_group_tells_what_it_has_room_for_with_the_tokens_of_all() -> None:
+def test_a_group_publishes_blocks_it_has_room_for_with_all_tokens() -> None:
     group = Window(3, 2, 1, name)
     (stored,) = group.store(STORED, RUN[:4])
     assert isinstance(stored, BlocksStored)

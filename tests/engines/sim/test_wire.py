@@ -1,4 +1,4 @@
-"""Payloads byte for byte as vLLM's own encoders made them, and back through our adapter."""
+"""Payloads byte for byte as vLLM's encoders make them, and decoded by our adapter."""
 
 import base64
 import json
@@ -24,7 +24,7 @@ def golden(version: str) -> list[tuple[str, int, bytes]]:
 
 
 def as_ours(event: KvEvent) -> KvEvent:
-    """Event as the cache would have emitted it: the adapter beside the extra keys."""
+    """Event as the cache emits it: the adapter beside the extra keys."""
     if not isinstance(event, BlocksStored):
         return event
     adapter = "adapter-a" if event.extra_keys and event.extra_keys[0] == ["adapter-a"] else None
@@ -36,17 +36,17 @@ def as_ours(event: KvEvent) -> KvEvent:
     ("version", "form"),
     [("0.23.0", "array"), ("0.24.0", "map"), ("0.26.0", "map"), ("0.31.0", "map"), ("0.32.0", "map")],
 )
-def test_bytes_are_vllms(version: str, form: EventWire) -> None:
+def test_bytes_are_those_of_vllm(version: str, form: EventWire) -> None:
     encoder = EventEncoder(form, ["adapter-a"])
     compared = 0
-    for what, dp_rank, payload in golden(version):
+    for name, dp_rank, payload in golden(version):
         batch = ADAPTER.decode([b"", seq_bytes(0), payload])
-        assert encoder.encode(batch.ts, [as_ours(event) for event in batch.events], dp_rank) == payload, what
+        assert encoder.encode(batch.ts, [as_ours(event) for event in batch.events], dp_rank) == payload, name
         compared += 1
     assert compared == 9
 
 
-def test_the_array_form_has_every_field_and_the_map_only_what_is_set() -> None:
+def test_the_array_form_has_every_field_and_the_map_only_set_ones() -> None:
     event = BlocksStored([1], None, array("I", [5, 6]), 2, spec_kind="full_attention")
     (in_array,) = _events("array", event)
     assert in_array == [
@@ -77,7 +77,7 @@ def _events(form: EventWire, *events: KvEvent) -> list[Any]:
 
 
 @pytest.mark.parametrize("form", ["map", "array"])
-def test_our_adapter_reads_what_was_written(form: EventWire) -> None:
+def test_our_adapter_reads_the_payloads(form: EventWire) -> None:
     run = AdapterBlocksStored(
         [b"a" * 32, b"b" * 32], b"p" * 32, array("I", range(4)), 2, [("lo", "salt"), ("lo",)],
         spec_kind="full_attention", adapter="lo",
@@ -95,11 +95,11 @@ def test_our_adapter_reads_what_was_written(form: EventWire) -> None:
     assert [list(keys or ()) for keys in stored.extra_keys or ()] == [["lo", "salt"], ["lo"]]
 
 
-def test_an_engine_sends_nothing_unknown() -> None:
+def test_no_event_is_unknown_to_our_adapter() -> None:
     with pytest.raises(TypeError):
         EventEncoder().encode(0.0, [UnknownEvent("x")], 0)
 
 
-def test_the_end_of_a_replay_is_minus_one() -> None:
+def test_a_replay_ends_with_minus_one() -> None:
     assert END_OF_REPLAY == b"\xff" * 8
     assert seq_bytes(258) == b"\0\0\0\0\0\0\1\2"

@@ -1,4 +1,6 @@
-"""Answers: deterministic, readable, ended as asked, and the same tokens when they come back as text."""
+"""Text of answers: deterministic, readable, ended as asked, and the same tokens when they come back as
+text.
+"""
 
 from array import array
 
@@ -16,7 +18,7 @@ TEXTS = Texts.load(BUNDLED_TOKENIZER)
 VOCABULARY = TEXTS.vocabulary
 
 
-def test_an_answer_depends_on_prompt_and_key_alone() -> None:
+def test_an_answer_depends_on_prompt_and_key_only() -> None:
     sampling = Sampling(50, ignore_eos=True)
     first = VOCABULARY.answer(PROMPT, sampling, 1, 64)
     assert first == VOCABULARY.answer(PROMPT, sampling, 1, 64)
@@ -25,7 +27,7 @@ def test_an_answer_depends_on_prompt_and_key_alone() -> None:
 
 
 @given(st.integers(1, 100), st.integers(0, 2**32))
-def test_an_answer_becomes_its_own_tokens_again(length: int, key: int) -> None:
+def test_an_answer_is_tokenized_to_its_own_tokens(length: int, key: int) -> None:
     answer = VOCABULARY.answer(PROMPT, Sampling(length, ignore_eos=True), key, 64)
     text = "".join(answer.pieces)
     assert text == VOCABULARY.decode(answer.tokens)
@@ -35,7 +37,9 @@ def test_an_answer_becomes_its_own_tokens_again(length: int, key: int) -> None:
 
 
 @given(st.integers(1, 30), st.integers(0, 30), st.booleans(), st.integers(1, 20), st.integers(0, 2**16))
-def test_lengths_are_as_asked(most: int, least: int, ignore_eos: bool, mean: int, key: int) -> None:
+def test_answers_have_the_requested_length(
+    most: int, least: int, ignore_eos: bool, mean: int, key: int
+) -> None:
     least = min(least, most)
     answer = VOCABULARY.answer(PROMPT, Sampling(most, least, ignore_eos), key, mean)
     assert len(answer.tokens) == len(answer.pieces)
@@ -48,7 +52,7 @@ def test_lengths_are_as_asked(most: int, least: int, ignore_eos: bool, mean: int
 
 
 @pytest.mark.parametrize("min_tokens", [0, 5])
-def test_a_stop_string_across_tokens(min_tokens: int) -> None:
+def test_a_stop_string_may_span_tokens(min_tokens: int) -> None:
     whole = VOCABULARY.answer(PROMPT, Sampling(20, ignore_eos=True), 1, 64)
     text = "".join(whole.pieces)
     at = len("".join(whole.pieces[:9])) - 1  # the last letter of word 8 and the space of word 9
@@ -61,18 +65,18 @@ def test_a_stop_string_across_tokens(min_tokens: int) -> None:
     assert answer.tokens == whole.tokens[: len(answer.tokens)]
 
 
-def test_names_and_texts_of_tokens() -> None:
+def test_tokens_have_names_and_texts() -> None:
     assert VOCABULARY.names([0, 1]) == ["<|endoftext|>", "<|im_start|>"]
     assert VOCABULARY.decode([1, 2], skip_special=True) == ""
 
 
-def test_a_tokenizer_without_words_is_refused() -> None:
+def test_a_tokenizer_without_words_is_rejected() -> None:
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     with pytest.raises(VocabularyError):
         Vocabulary(tokenizer, None)
 
 
-def test_a_garbled_answer_is_as_long_and_ends_alike() -> None:
+def test_a_garbled_answer_has_the_same_length_and_end() -> None:
     answer = GeneratedText(array("I", [5, 6, 7, 0]), [" a", " b", " c", ""], "stop")
     wrong = garbled(answer)
     assert (list(wrong.tokens), wrong.pieces) == ([7, 6, 5, 0], [" c", " b", " a", ""])

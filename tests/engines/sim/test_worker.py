@@ -1,4 +1,4 @@
-"""Start, stop, restart: ports, epochs, and what a client sees; and the process on its command line."""
+"""Start, stop and restart: ports, epochs, and the view of a client; and the process with its command line."""
 
 import asyncio
 import contextlib
@@ -60,7 +60,7 @@ async def test_events_and_cache_agree_block_for_block(start_sim: StartSim, http:
     assert len(reported) == 139 // 16
 
 
-async def test_a_restart_begins_anew_on_the_same_ports(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_restart_has_a_new_epoch_on_the_same_ports(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim()
     await complete(http, sim.url)
     before = (sim.url, sim.events_endpoint, sim.replay_endpoint)
@@ -116,7 +116,7 @@ async def test_stopping_twice_is_harmless(start_sim: StartSim) -> None:
     await sim.stop()
 
 
-async def test_a_taken_port_is_an_error(start_sim: StartSim) -> None:
+async def test_an_occupied_port_is_an_error(start_sim: StartSim) -> None:
     taken = await start_sim()
     port = int(taken.url.rpartition(":")[2])
     other = Sim(SimConfig(port=port), taken._texts)
@@ -148,19 +148,19 @@ async def test_a_signal_ends_the_process_cleanly(http: ClientSession, number: si
 
 @pytest.mark.process
 @pytest.mark.parametrize("shutdown", ["refuse", "503"])
-async def test_what_is_under_way_is_finished_where_it_may_be(http: ClientSession, shutdown: str) -> None:
+async def test_requests_in_flight_are_finished_at_a_shutdown(http: ClientSession, shutdown: str) -> None:
     process, url = await spawn("--shutdown-s", "20", "--shutdown", shutdown, "--decode-tokens-per-s", "20")
     body = {"model": "m", "prompt": [1, 2], "max_tokens": 10, "ignore_eos": True, "stream": True}
     async with http.post(url + "/v1/completions", json=body) as answer:
         await answer.content.readany()
         process.send_signal(signal.SIGTERM)
-        await _until_told(http, url, 503 if shutdown == "503" else None)
+        await _until_health(http, url, 503 if shutdown == "503" else None)
         assert (await answer.read()).endswith(b"data: [DONE]\n\n")
     assert await process.wait() == 0
 
 
-async def _until_told(http: ClientSession, url: str, status: int | None) -> None:
-    """Health of the worker, over a connection of its own; None: it refuses those."""
+async def _until_health(http: ClientSession, url: str, status: int | None) -> None:
+    """Health of the worker, over a new connection; None: it refuses them."""
     async with asyncio.timeout(20):
         while True:
             try:
@@ -181,7 +181,7 @@ async def test_an_exit_on_request_is_a_crash(http: ClientSession) -> None:
 
 
 @pytest.mark.process
-async def test_an_idle_worker_costs_nothing(http: ClientSession) -> None:
+async def test_an_idle_worker_uses_no_cpu(http: ClientSession) -> None:
     process, url = await spawn()
     await complete(http, url)
     before = _cpu_ticks(process.pid)

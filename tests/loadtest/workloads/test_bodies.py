@@ -23,7 +23,7 @@ def read(bodies: Bodies) -> list[dict[str, Any]]:
     return [json.loads(bodies[i]) for i in range(len(bodies))]
 
 
-def test_a_file_holds_the_bodies_that_were_put_together(tmp_path: Path) -> None:
+def test_a_file_has_the_bodies_that_were_written(tmp_path: Path) -> None:
     bodies = Bodies()
     head, end = bodies.piece(b'{"a":"'), bodies.piece(b'"}')
     bodies.body(head, bodies.piece("é".encode()), end)
@@ -39,7 +39,7 @@ def test_a_piece_with_a_line_end_would_break_the_file() -> None:
         Bodies().piece(b"a\nb")
 
 
-def test_a_line_of_another_kind_is_refused() -> None:
+def test_a_malformed_line_is_rejected() -> None:
     with pytest.raises(ValueError, match="neither"):
         list(parse(b"X 1\n"))
 
@@ -68,7 +68,7 @@ def test_small_bodies_are_all_different_and_streamed_if_asked() -> None:
     assert "stream" not in read(bodies)[0]
 
 
-def test_all_sizes_can_be_streamed_and_tell_their_usage() -> None:
+def test_all_sizes_can_be_streamed_and_report_usage() -> None:
     known = [TEXTS.conversation(3, 900)]
     for bodies in (
         small(TEXTS, 1, STREAMED_WITH_USAGE),
@@ -79,16 +79,18 @@ def test_all_sizes_can_be_streamed_and_tell_their_usage() -> None:
         assert (body["stream"], body["stream_options"]) == (True, {"include_usage": True})
 
 
-def test_each_connection_lets_its_own_text_grow_and_begins_anew_from_what_is_known() -> None:
+def test_each_connection_extends_its_text_and_starts_over_from_a_known_one() -> None:
     documents = ["first document", "second document"]
     prompts = [body["prompt"] for body in read(grow(TEXTS, documents, 12, connections=2, num_steps=3))]
     for connection, document in enumerate(documents):
-        of_one = prompts[connection::2]
-        assert [len(prompt) for prompt in of_one] == [len(document) + 1024 * n for n in (1, 2, 3, 1, 2, 3)]
-        assert all(prompt.startswith(document) for prompt in of_one)
-        assert of_one[1].startswith(of_one[0])
-        assert of_one[2].startswith(of_one[1])
-        assert of_one[3] not in of_one[0]  # back at the beginning, and on in another way
+        of_connection = prompts[connection::2]
+        assert [len(prompt) for prompt in of_connection] == [
+            len(document) + 1024 * n for n in (1, 2, 3, 1, 2, 3)
+        ]
+        assert all(prompt.startswith(document) for prompt in of_connection)
+        assert of_connection[1].startswith(of_connection[0])
+        assert of_connection[2].startswith(of_connection[1])
+        assert of_connection[3] not in of_connection[0]  # back at the beginning, and on in another way
 
 
 def test_new_texts_share_no_beginning() -> None:

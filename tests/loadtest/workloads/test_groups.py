@@ -15,7 +15,7 @@ def test_a_group_shares_its_prefix_and_nothing_else() -> None:
     assert not set(one) & set(other)
 
 
-def test_they_come_at_the_rates_asked_for() -> None:
+def test_requests_arrive_at_the_given_rates() -> None:
     jobs = list(groups((10, 40), 50.0))
     assert [job.at for job in jobs] == sorted(job.at for job in jobs)
     first = [job for job in jobs if job.at < 50]
@@ -25,6 +25,6 @@ def test_they_come_at_the_rates_asked_for() -> None:
     assert {job.turn for job in jobs} == {1, 2}
 
 
-def test_a_seed_is_a_workload() -> None:
+def test_a_seed_determines_the_workload() -> None:
     assert [job.at for job in groups((5,), 10.0, 1)] == [job.at for job in groups((5,), 10.0, 1)]
     assert [job.at for job in groups((5,), 10.0, 1)] != [job.at for job in groups((5,), 10.0, 2)]

@@ -10,7 +10,7 @@ from loadtest.workloads.talkers import Talkers
 EVENTS = [{"choices": [{"delta": {"content": "so "}}]}, {"choices": [{"delta": {"content": "what"}}]}]
 
 
-async def test_each_turn_goes_on_from_the_answer_that_came() -> None:
+async def test_each_turn_continues_the_received_answer() -> None:
     asked: list[dict[str, Any]] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -31,7 +31,7 @@ async def test_each_turn_goes_on_from_the_answer_that_came() -> None:
     assert len({turns[0][0]["content"] for turns in sessions.values()}) <= 4
 
 
-async def test_what_fails_is_counted() -> None:
+async def test_failures_are_counted() -> None:
     async def answer(request: web.Request) -> web.Response:
         return web.Response(status=503)
 

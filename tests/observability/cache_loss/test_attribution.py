@@ -35,7 +35,7 @@ def test_the_first_layer_has_a_token(layers: list[tuple[Span, Cause]], parts: li
         (64, 100, 0, {}, 36),
         (0, 100, 48, {GONE: 64}, 36),  # it held 48 of them when the request was sent
         (16, 100, 32, {GONE: 40, AWAY: 8}, 36),
-        (0, 130, 0, {AWAY: 40, GONE: 24}, 66),  # more than we know of
+        (0, 130, 0, {AWAY: 40, GONE: 24}, 66),  # more than are known
         (0, 30, 0, {AWAY: 30}, 0),
         (30, 20, 0, {}, 0),
         (-5, 100, 0, {AWAY: 40, GONE: 24}, 36),

@@ -18,7 +18,7 @@ W = WorkerId("w:1")
 
 
 def hold(history: BlockHistory, blocks: list[int], life: int) -> int:
-    """Returns in how many portions."""
+    """Store and return the number of portions."""
     return sum(1 for _ in history.hold(blocks, life)) + 1
 
 
@@ -54,7 +54,7 @@ def test_a_full_table_overwrites_and_never_mistakes() -> None:
     assert all(life_of(history.find(block)) == life for life, block in known)
 
 
-def test_few_blocks_are_lost_where_there_is_room() -> None:
+def test_few_blocks_are_lost_while_there_is_room() -> None:
     history, rng = BlockHistory(1 << 12), random.Random(2)
     blocks = [rng.getrandbits(64) for _ in range(1 << 10)]
     hold(history, blocks, 1)
@@ -72,7 +72,7 @@ def test_each_restart_of_a_worker_is_another_life() -> None:
     assert lives.is_over(0) and lives.worker(0) is None
 
 
-def test_lives_long_over_have_no_name() -> None:
+def test_old_lives_have_no_name() -> None:
     lives = Lives()
     first = lives.of(W)
     for _ in range(MAX_LIVES):
@@ -83,7 +83,7 @@ def test_lives_long_over_have_no_name() -> None:
 
 @pytest.mark.parametrize("known", [0, 1, 5, FEW_BLOCKS, 777, 3000])
 @pytest.mark.parametrize("first", [0, 5, 700])
-def test_how_deep_a_prompt_is_known(known: int, first: int) -> None:
+def test_the_known_depth_of_a_prompt_is_found(known: int, first: int) -> None:
     history, rng = BlockHistory(1 << 16), random.Random(known)
     blocks = [rng.getrandbits(64) for _ in range(3000)]
     assert hold(history, blocks[:known], 1) == 1 + known // PORTION_BLOCKS
@@ -92,14 +92,14 @@ def test_how_deep_a_prompt_is_known(known: int, first: int) -> None:
     assert max(first, known - 3) <= depth <= max(first, known) or len(lost) > 3
 
 
-def test_a_prompt_is_known_up_to_the_last_block_that_is() -> None:
+def test_a_prompt_is_known_up_to_its_last_known_block() -> None:
     history = BlockHistory(1 << 16)
     hold(history, [40], 1)
     assert history.depth(range(1, 60), 0) == 40
 
 
-def test_holes_on_the_way_are_no_end() -> None:
-    """Blocks are overwritten by chance: the border may lie just behind one."""
+def test_holes_do_not_end_the_search() -> None:
+    """Overwrites are random: the border may lie just behind one."""
     rng = random.Random(1)
     blocks = [rng.getrandbits(64) for _ in range(1000)]
     for kept in range(0, 1000, 13):

@@ -49,7 +49,7 @@ def test_kinds_of_text(text: str, kind: str) -> None:
         ("<s>Be brief. It is 09:27.<u>Hi.<a><u>Hi.</u>", None),
     ],
 )
-def test_the_message_is_the_first_that_is_not_whole(before: str, index: int | None) -> None:
+def test_the_first_incomplete_message_is_named(before: str, index: int | None) -> None:
     assert message_at(CHAT, before) == index
 
 
@@ -61,7 +61,7 @@ def test_a_break_is_described_without_its_text_unless_that_is_allowed() -> None:
     assert describe_break(9, 1, texts, CHAT, shows_text=True).text == "09:27."
 
 
-def test_without_text_the_token_is_all_there_is() -> None:
+def test_without_text_only_the_token_is_named() -> None:
     found = describe_break(9, 1, [], CHAT, shows_text=True)
     assert (found.token, found.message, found.role, found.kind, found.text) == (
         9,
@@ -72,24 +72,24 @@ def test_without_text_the_token_is_all_there_is() -> None:
     )
 
 
-def test_much_text_is_another_text() -> None:
+def test_a_long_difference_is_another_text() -> None:
     assert describe_break(9, MAX_SHOWN_TOKENS + 1, ["", "1", ""], (), shows_text=False).kind == "text"
 
 
 @pytest.mark.parametrize(
     "text", ["1a" * 5000 + ".", "1" + "." * 50_000 + "x", "1-" * 20_000, "a" * 100_000 + " "]
 )
-def test_no_word_takes_long(text: str) -> None:
-    """The first took longer than anybody waits; the others seconds."""
+def test_no_text_takes_long(text: str) -> None:
+    """Texts of slow comparisons: the first took longer than any timeout; the others seconds."""
     kind_of(text)
     describe_break(0, 1, [text, text, text], (), shows_text=False)
 
 
-def test_a_role_of_a_clients_own_is_not_shown() -> None:
+def test_a_custom_role_is_not_shown() -> None:
     found = describe_break(0, 1, ["", "x", ""], [{"role": "a secret", "content": "x"}], shows_text=False)
     assert (found.message, found.role) == (0, None)
 
 
-def test_a_role_that_is_none_is_not_shown() -> None:
+def test_an_invalid_role_is_not_shown() -> None:
     found = describe_break(0, 1, ["", "x", ""], [{"role": 7, "content": "x"}], shows_text=False)
     assert (found.message, found.role) == (0, None)

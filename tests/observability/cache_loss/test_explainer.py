@@ -1,4 +1,4 @@
-"""Which cause a token has: one row is one thing that befell a prompt."""
+"""Cause of each computed token: a row is one event in the life of a prompt."""
 
 import random
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def text(seed: int, num: int) -> list[int]:
 
 
 PROMPT = text(1, 200)
-"""192 of its tokens are in full blocks."""
+"""Prompt of which 192 tokens are in full blocks."""
 
 
 def first_at_a(world: World) -> None:
@@ -76,7 +76,7 @@ def drift(world: World) -> None:
         (drift, {"b": 0, "a": 192}, 0, {"routed_away": 192}),
     ],
 )
-def test_a_prompt_that_comes_again(
+def test_a_repeated_prompt_has_the_cause_of_its_loss(
     befell: Callable[[World], None], overlaps: dict[str, int], cached: int, causes: dict[str, int]
 ) -> None:
     world = World()
@@ -105,7 +105,7 @@ def test_prompts_that_are_computed_at_the_same_time_are_no_loss() -> None:
     assert world.causes() == {}
 
 
-def test_a_worker_that_restarts_twice_and_one_that_evicts() -> None:
+def test_a_worker_that_restarts_twice_and_one_that_evicts_are_distinguished() -> None:
     world = World()
     first_at_a(world)
     world.losses.end(A)
@@ -159,7 +159,9 @@ def test_tokens_computed_for_log_probabilities_were_not_lost() -> None:
         ({"model": "tuned"}, {"salt": "s"}, "other_adapter"),
     ],
 )
-def test_equal_text_in_another_space(first: dict[str, Any], then: dict[str, Any], cause: str) -> None:
+def test_equal_text_in_another_space_is_named(
+    first: dict[str, Any], then: dict[str, Any], cause: str
+) -> None:
     world = World()
     world.ask(PROMPT, **first)
     world.ask(PROMPT, **then)
@@ -171,7 +173,7 @@ def test_equal_text_in_another_space(first: dict[str, Any], then: dict[str, Any]
 HEAD, REST = text(3, 100), text(4, 400)
 
 
-def test_a_prompt_that_breaks_its_prefix() -> None:
+def test_a_prompt_with_a_broken_prefix_is_located() -> None:
     world = World()
     world.ask([*HEAD, 1, *REST, *text(5, 30)])
     world.ask([*HEAD, 2, *REST, *text(6, 30)], 96, a=96)
@@ -187,14 +189,14 @@ def test_a_prompt_that_breaks_its_prefix() -> None:
     }
 
 
-def test_a_broken_prefix_in_another_space_is_both() -> None:
+def test_a_broken_prefix_in_another_space_has_both_causes() -> None:
     world = World()
     world.ask([*HEAD, 1, *REST])
     world.ask([*HEAD, 2, *REST], salt="s")
     assert world.causes() == {"other_salt": 96, "broken_prefix": 400 - 5}  # the last block is always computed
 
 
-def test_prompts_that_break_at_the_same_place_are_one_offender_and_decoded_once() -> None:
+def test_prompts_with_the_same_break_are_one_offender_and_decoded_once() -> None:
     decoded: list[int] = []
 
     def decode(model: str, tokens: Any) -> str:
@@ -212,7 +214,7 @@ def test_prompts_that_break_at_the_same_place_are_one_offender_and_decoded_once(
     assert len(decoded) == 3
 
 
-def test_messages_that_cannot_be_read_are_not_shown() -> None:
+def test_unreadable_messages_are_not_shown() -> None:
     world = World(CacheLoss(lambda model, tokens: "text"))
     world.ask([*HEAD, 1, *REST])
     decision = world.send([*HEAD, 2, *REST])
@@ -224,7 +226,7 @@ def test_messages_that_cannot_be_read_are_not_shown() -> None:
     assert world.losses.describe()["worst"][0]["broken"]["message"] is None
 
 
-def test_short_questions_are_not_looked_into() -> None:
+def test_short_prompts_are_not_explained() -> None:
     world = World()
     world.ask([*PROMPT, *text(7, 40)])
     world.ask([*PROMPT, 5, *text(7, 40)], 192, a=192)

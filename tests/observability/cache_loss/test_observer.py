@@ -63,7 +63,7 @@ def test_requests_beyond_the_queue_are_counted_as_dropped(monkeypatch: pytest.Mo
     assert world.losses.num_computed_tokens == 800
 
 
-def test_answers_too_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_beyond_the_queue_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer, "MAX_QUEUED", 0)
     world = World()
     world.answer(world.send(PROMPT), PROMPT, 0)
@@ -81,7 +81,7 @@ def test_long_prompts_fill_the_queue_sooner(monkeypatch: pytest.MonkeyPatch) -> 
     assert world.losses.unexplained == {"dropped": 400}
 
 
-def test_so_do_large_bodies_though_little_of_them_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_bodies_fill_the_queue_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer, "MAX_QUEUED_BYTES", 1500)
     world = World()
     image = {"type": "image_url", "image_url": {"url": "data:," + "x" * 1000}}
@@ -134,7 +134,7 @@ def test_routing_away_shows_the_avoided_tokens() -> None:
     assert (worst["worker"], worst["holder"], worst["avoided_tokens"]) == ("b", "a", 4808)
 
 
-def test_routing_away_for_nothing_buys_less_than_nothing() -> None:
+def test_routing_away_without_a_gain_counts_as_a_loss() -> None:
     world = World()
     world.ask(PROMPT, b=0, a=192)
     shown = world.losses.describe()
@@ -146,8 +146,8 @@ ACTS = st.sampled_from(("ask", "evict", "end", "forget", "drift"))
 
 @given(st.integers(0, 1 << 30), st.lists(ACTS, min_size=1, max_size=30))
 @settings(max_examples=150)
-def test_causes_and_new_text_always_add_up(seed: int, acts: list[str]) -> None:
-    """Any order of requests, losses and reports adds up, with nonsensical engine figures too."""
+def test_causes_and_new_text_add_up_in_any_order(seed: int, acts: list[str]) -> None:
+    """Any order of requests, losses and reports, with nonsensical engine figures too."""
     world, rng = World(), random.Random(seed)
     pieces = [[rng.randrange(500) for _ in range(rng.randrange(0, 120))] for _ in range(5)]
     computed = 0

@@ -40,7 +40,7 @@ def see(earlier: EarlierPrompts, ids: list[int], known: int = 0, space: Space = 
     return found
 
 
-def test_text_behind_another_beginning_is_found_to_the_token() -> None:
+def test_text_after_a_changed_beginning_is_found_to_the_token() -> None:
     earlier, head, rest = EarlierPrompts(), text(1, 100), text(2, 500)
     assert see(earlier, [*head, 1, 2, 3, *rest, *text(3, 50)]) is None
     found = see(earlier, [*head, 1, 9, 9, *rest, *text(4, 50)])
@@ -50,7 +50,7 @@ def test_text_behind_another_beginning_is_found_to_the_token() -> None:
 
 @given(st.integers(0, 1 << 30), st.integers(1, 40), st.integers(0, 40), st.integers(200, 400))
 @settings(max_examples=50)
-def test_whatever_stands_before_it(seed: int, one: int, other: int, num: int) -> None:
+def test_common_text_is_found_behind_any_beginning(seed: int, one: int, other: int, num: int) -> None:
     earlier, rest = EarlierPrompts(), text(seed, num)
     see(earlier, [*text(seed + 1, one), *rest])
     found = see(earlier, [*text(seed + 2, other), *rest])
@@ -58,7 +58,7 @@ def test_whatever_stands_before_it(seed: int, one: int, other: int, num: int) ->
     assert all(span.end <= other + num for span in found.spans)
 
 
-def test_a_prompt_of_several_earlier_ones() -> None:
+def test_common_text_of_several_prompts_is_found() -> None:
     earlier, one, two = EarlierPrompts(), text(1, 300), text(2, 300)
     see(earlier, [7, *one])
     see(earlier, [8, *two])
@@ -80,13 +80,13 @@ def test_short_equal_text_is_not_reported() -> None:
     assert found is None or list(found.spans) == []
 
 
-def test_new_text_is_like_nothing() -> None:
+def test_new_text_has_no_similar_prompt() -> None:
     earlier = EarlierPrompts()
     assert see(earlier, text(1, 1000)) is None
     assert see(earlier, text(2, 1000)) is None
 
 
-def test_a_conversation_that_goes_on_takes_its_own_place() -> None:
+def test_a_continued_conversation_replaces_its_entry() -> None:
     earlier, ids = EarlierPrompts(), text(1, 320)
     see(earlier, ids)
     for turn in range(2, 6):
@@ -107,7 +107,7 @@ def test_known_text_takes_no_more_memory() -> None:
     assert earlier.describe() == before
 
 
-def test_memory_is_bounded_and_the_least_used_goes() -> None:
+def test_memory_is_bounded_and_the_least_recently_used_is_dropped() -> None:
     earlier = EarlierPrompts(max_bytes=100_000)
     see(earlier, text(0, 500))
     for seed in range(1, 200):
@@ -120,7 +120,7 @@ def test_memory_is_bounded_and_the_least_used_goes() -> None:
     assert see(earlier, [4, *text(0, 500)]) and not see(earlier, [4, *text(1, 500)])
 
 
-def test_long_prompts_are_marked_in_portions_as_in_one() -> None:
+def test_long_prompts_marked_in_portions_equal_the_whole() -> None:
     tokens = tokens_of(text(1, 3 * PORTION))
     portions = list(mark(tokens, 0, 1, {}))
     assert len(portions) == 3

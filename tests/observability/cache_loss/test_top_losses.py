@@ -34,7 +34,7 @@ def test_known_groups_are_found() -> None:
     assert offenders.find(Cause.BROKEN_PREFIX, "m", 8) is None
 
 
-def test_the_least_goes_where_there_is_no_room() -> None:
+def test_the_smallest_loss_is_dropped_when_full() -> None:
     offenders = Offenders(max_kept=10)
     for number in range(100):
         offenders.add(Cause.EVICTED, "m", 1000 if number == 0 else number, "d", number)

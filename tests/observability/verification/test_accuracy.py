@@ -12,32 +12,32 @@ def after(*compared: tuple[int, int]) -> Exactness:
     return exactness
 
 
-def test_few_answers_are_averaged_plainly() -> None:
+def test_a_few_answers_are_averaged_plainly() -> None:
     exactness = after((64, 64), (64, 32), (0, 32), (128, 128))
     assert exactness.share_right == pytest.approx(0.5)
     assert exactness.mean_error == pytest.approx(0.0)
     assert exactness.mean_abs_error == pytest.approx(16.0)
 
 
-def test_recent_ones_weigh_most() -> None:
+def test_recent_answers_weigh_most() -> None:
     wrong = [(64, 0)] * 50
     assert after(*wrong).share_right == pytest.approx(0.0)
     assert after(*wrong, *[(64, 64)] * 4 * WINDOW).share_right > 0.95
 
 
-def test_wrong_lately_ends_with_a_window_of_right_ones() -> None:
+def test_is_wrong_lately_ends_after_a_window_of_right_answers() -> None:
     assert not after().was_wrong_lately
     assert after((64, 0)).was_wrong_lately
     assert after((64, 0), *[(64, 64)] * (WINDOW - 1)).was_wrong_lately
     assert not after((64, 0), *[(64, 64)] * WINDOW).was_wrong_lately
 
 
-def test_a_few_wrong_ones_discount_nothing() -> None:
+def test_a_few_wrong_answers_do_not_reduce_confidence() -> None:
     assert after(*[(64, 0)] * (MIN_CREDITED - 1)).confidence == 1.0
     assert after(*[(64, 0)] * MIN_CREDITED).confidence == LEAST
 
 
-def test_cold_prompts_earn_and_lose_nothing() -> None:
+def test_cold_prompts_do_not_change_confidence() -> None:
     assert after(*[(0, 64)] * 100).confidence == 1.0
     assert after(*[(64, 0)] * MIN_CREDITED, *[(0, 0)] * 100).confidence == LEAST
 
@@ -48,7 +48,7 @@ def test_confidence_is_the_share_of_predicted_tokens_that_were_cached() -> None:
     assert after(*[(1000, 980)] * 40).confidence == 1.0  # nearly all
 
 
-def test_its_word_comes_back_by_right_answers_and_by_rest() -> None:
+def test_confidence_returns_by_right_answers_and_by_time() -> None:
     lost = [(64, 0)] * 40
     assert after(*lost, *[(64, 64)] * 4 * WINDOW).confidence == 1.0
     exactness = after(*lost)
@@ -56,7 +56,7 @@ def test_its_word_comes_back_by_right_answers_and_by_rest() -> None:
         exactness.rest()
     assert exactness.confidence == 1.0
     exactness = Exactness()
-    exactness.rest()  # nothing to come back
+    exactness.rest()  # nothing to return
     assert exactness.confidence == 1.0
 
 

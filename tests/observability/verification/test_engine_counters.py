@@ -22,11 +22,11 @@ def test_a_scrape_without_counters_is_skipped() -> None:
     assert after((10, 5), (None, None), (30, 10)) == (20, 5)
 
 
-def test_no_count_goes_down() -> None:
-    """A worker that says that fewer tokens were cached than before, of more prompts."""
+def test_no_count_decreases() -> None:
+    """A worker may report fewer cached tokens of more prompts than before."""
     assert after((1000, 900), (1100, 10)) == (1100, 10)
     assert after((1000, 900), (1100, -5), (1100, 1200), (-1, -1), (1100, 950)) == (100, 50)
 
 
-def test_a_new_process_begins_at_nothing() -> None:
+def test_a_new_process_begins_at_zero() -> None:
     assert after((1000, 900), (1100, 950), (40, 10), (60, 20)) == (160, 70)

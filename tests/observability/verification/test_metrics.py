@@ -34,7 +34,7 @@ def wrong_world() -> World:
     return world
 
 
-def test_metrics() -> None:
+def test_metrics_of_verification_are_exposed() -> None:
     world = wrong_world()
     for total in (10, 50):
         world.verifier.scraped(W, EngineMetrics(prefix_cache_queries_total=total, prefix_cache_hits_total=5))
@@ -51,7 +51,7 @@ def test_metrics() -> None:
     assert shown['kvgate_engine_cached_tokens{worker="w:1"}'] == 0
 
 
-def test_a_worker_that_nothing_was_sent_to_is_trusted() -> None:
+def test_a_worker_without_requests_has_full_confidence() -> None:
     world = World()
     assert summary(world.verifier, W) == {
         "compared": 0,

@@ -14,14 +14,14 @@ def sampling(mode: str = "auto", doubted: str = "") -> UsageSampling:
     return UsageSampling(mode, USAGE, lambda worker: worker == WorkerId(doubted))
 
 
-def test_a_new_worker_is_asked_always_and_then_for_a_sample() -> None:
+def test_a_new_worker_is_sampled_always_and_then_at_a_rate() -> None:
     usage_sampling, w = sampling(), worker()
     sampled = [usage_sampling.ask(w) is not None for _ in range(NEW_STREAMS + 10 * SAMPLE)]
     assert all(sampled[:NEW_STREAMS])
     assert sum(sampled[NEW_STREAMS:]) == 10
 
 
-def test_workers_are_counted_apart_and_a_restarted_one_is_new() -> None:
+def test_each_worker_has_its_count_and_a_restart_resets_it() -> None:
     usage_sampling, w = sampling(), worker()
     for _ in range(NEW_STREAMS):
         usage_sampling.ask(w)
@@ -30,12 +30,12 @@ def test_workers_are_counted_apart_and_a_restarted_one_is_new() -> None:
     assert usage_sampling.ask(worker()) is not None  # joined again at the same address
 
 
-def test_one_that_was_wrong_lately_is_asked_always() -> None:
+def test_a_worker_that_was_wrong_lately_is_sampled_always() -> None:
     usage_sampling, w = sampling(doubted="w:1"), worker()
     assert all(usage_sampling.ask(w) for _ in range(NEW_STREAMS + SAMPLE))
 
 
-def test_a_doubt_that_does_not_end_is_no_reason_to_ask_for_ever_but_the_next_one_is() -> None:
+def test_a_lasting_doubt_returns_to_the_rate_and_a_new_doubt_samples_always() -> None:
     doubted = {WorkerId("w:1")}
     usage_sampling, w = UsageSampling("auto", USAGE, lambda worker: worker in doubted), worker()
     assert all(usage_sampling.ask(w) for _ in range(MAX_DOUBTED))

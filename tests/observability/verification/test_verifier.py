@@ -1,4 +1,4 @@
-"""A router, an engine that the test plays, and what the verifier makes of them."""
+"""The verifier, with a router and an engine that the test plays."""
 
 from gateway import request as make_request
 from gateway.core.blocks import BlockHash, tokens_of
@@ -12,7 +12,7 @@ from gateway.observability.verification.verifier import MAX_OPEN
 from tests.support.fakes import BLOCK_SIZE, worker
 from tests.support.verified import W, World, ids
 
-# why -------------------------------------------------------------------------------------------
+# causes ----------------------------------------------------------------------------------------
 
 
 def test_right_predictions_are_exact() -> None:
@@ -26,7 +26,7 @@ def test_right_predictions_are_exact() -> None:
     assert world.causes() == {}
 
 
-def test_evicted_between_decision_and_run() -> None:
+def test_blocks_evicted_between_decision_and_run_are_a_cause() -> None:
     world = World()
     names = world.store(ids())
     decision = world.decide(ids())
@@ -38,14 +38,14 @@ def test_evicted_between_decision_and_run() -> None:
     assert world.verifier.in_doubt(W)
 
 
-def test_reported_blocks_that_were_not_removed_and_are_not_cached() -> None:
+def test_reported_blocks_that_were_not_cached_are_a_cause() -> None:
     world = World()
     world.store(ids())
     world.ask(ids(), 0)
     assert world.causes() == {Cause.UNKNOWN: 1}
 
 
-def test_booked_but_never_stored() -> None:
+def test_booked_blocks_that_were_never_stored_are_a_cause() -> None:
     world = World()
     under_way = world.decide(ids())
     follower = world.decide(ids())
@@ -55,7 +55,7 @@ def test_booked_but_never_stored() -> None:
     assert world.causes() == {Cause.NEVER_STORED: 1}
 
 
-def test_stored_while_the_request_was_on_its_way() -> None:
+def test_blocks_stored_while_the_request_was_on_its_way_are_a_cause() -> None:
     world = World()
     decision = world.decide(ids())
     world.store(ids())  # another gateway's request was faster
@@ -63,13 +63,13 @@ def test_stored_while_the_request_was_on_its_way() -> None:
     assert world.causes() == {Cause.REPORTED_LATER: 1}
 
 
-def test_cached_but_not_reported() -> None:
+def test_cached_blocks_that_were_not_reported_are_a_cause() -> None:
     world = World()
     world.ask(ids(), 16)
     assert world.causes() == {Cause.NOT_REPORTED: 1}
 
 
-def test_another_number_of_tokens_explains_it() -> None:
+def test_another_number_of_tokens_is_a_cause() -> None:
     world = World()
     world.ask(ids(), 16, num_tokens=19)
     assert world.causes() == {Cause.TOKENS_DIFFER: 1}
@@ -84,7 +84,7 @@ def test_answers_without_cached_tokens_are_not_compared() -> None:
 
 
 def test_prompts_with_images_are_not_compared() -> None:
-    """Only what lies before the first is known: the engine counts more, and may have had more."""
+    """Only tokens before the first image are known: the engine counts more, and may have had more."""
     world = World()
     before = Prompt((tokens_of(ids()),), BEFORE_MEDIA, None, Links([BlockHash(1)], [576]))
     for _ in range(5):
@@ -94,7 +94,7 @@ def test_prompts_with_images_are_not_compared() -> None:
     assert not world.verifier.in_doubt(W)
 
 
-def test_a_process_that_is_no_more_is_not_judged() -> None:
+def test_a_restarted_worker_is_not_compared() -> None:
     world = World()
     decision = world.decide(ids())
     world.fleet.add(worker(block_size=BLOCK_SIZE))
@@ -116,10 +116,10 @@ def test_decisions_without_reported_usage_are_dropped() -> None:
     assert f"{MAX_OPEN} open" in repr(world.verifier)
 
 
-# trust -----------------------------------------------------------------------------------------
+# confidence ------------------------------------------------------------------------------------
 
 
-def test_a_worker_that_is_often_wrong_is_believed_less_and_then_more_again() -> None:
+def test_a_worker_that_is_often_wrong_loses_and_regains_confidence() -> None:
     world = World()
     world.store(ids())
     member = world.fleet.get(W)

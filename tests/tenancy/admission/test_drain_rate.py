@@ -11,7 +11,7 @@ def drained(rate: DrainRate, begin: float, seconds: int, tokens_per_s: int) -> N
         rate.left(tokens_per_s, begin + second)
 
 
-def test_before_anything_was_seen_it_is_as_given() -> None:
+def test_the_given_rate_applies_before_observations() -> None:
     rate = DrainRate()
     assert rate.per_s(500.0, 3.0) == 500.0
     rate.begin(3.0)
@@ -20,7 +20,7 @@ def test_before_anything_was_seen_it_is_as_given() -> None:
     assert rate.per_s(500.0, 4.0) == pytest.approx(10_000, rel=0.05)
 
 
-def test_only_time_in_which_something_waits_counts() -> None:
+def test_only_time_with_waiting_requests_counts() -> None:
     rate = DrainRate()
     drained(rate, 0.0, 10, 100)
     rate.end(10.0)
@@ -29,7 +29,7 @@ def test_only_time_in_which_something_waits_counts() -> None:
     assert rate.per_s(1.0, 1e6 + 10) == pytest.approx(100, rel=0.05)
 
 
-def test_it_follows_what_changes_and_never_becomes_nothing() -> None:
+def test_the_rate_follows_changes_and_never_becomes_zero() -> None:
     rate = DrainRate()
     drained(rate, 0.0, 60, 100)
     rate.begin(0.0)

@@ -35,7 +35,7 @@ def test_an_empty_queue_has_no_next_request() -> None:
     assert queue.expire(1e9) == [] and not queue.remove(of("a"))
 
 
-def test_one_tenant_is_served_as_it_came() -> None:
+def test_one_tenant_is_served_in_order_of_arrival() -> None:
     entries = [of("a", tokens) for tokens in (500, 1, 70)]
     queue = filled(*entries)
     assert (len(queue), queue.num_tokens) == (3, 571)
@@ -53,7 +53,7 @@ def test_a_tenant_with_a_hundred_does_not_starve_one_with_three() -> None:
     assert served(queue, 7) == "abababa"
 
 
-def test_long_prompts_have_fewer_turns() -> None:
+def test_long_prompts_are_served_less_often() -> None:
     queue = filled(*[of("a", 400) for _ in range(10)], *[of("b", 100) for _ in range(40)])
     assert Counter(served(queue, 25)) == {"a": 5, "b": 20}
 
@@ -71,7 +71,7 @@ def test_idle_time_earns_no_credit() -> None:
     assert served(queue, 6) == "babab" + "a"
 
 
-def test_what_an_answer_cost_counts_later() -> None:
+def test_the_cost_of_an_answer_counts_later() -> None:
     queue = filled(*[of("a") for _ in range(10)], *[of("b") for _ in range(10)])
     served(queue, 2)
     queue.charge("a", 0, 30)
@@ -80,7 +80,7 @@ def test_what_an_answer_cost_counts_later() -> None:
     queue.charge("a", 7, 30)
 
 
-def test_use_while_none_waited_is_no_debt() -> None:
+def test_usage_while_no_request_waited_is_no_debt() -> None:
     queue = filled(of("a"), of("b"))
     served(queue)
     queue.charge("a", 0, 2_000_000)
@@ -146,8 +146,8 @@ def test_deadlines_remove_expired_requests() -> None:
     assert len(queue) == 1
 
 
-def test_what_is_gone_is_not_kept() -> None:
-    """Clients that come and leave while none is served."""
+def test_removed_requests_are_not_kept() -> None:
+    """Clients arrive and disconnect while none is served."""
     queue = filled(of("waits"))
     for i in range(5000):
         entry = QueueEntry(f"t{i}", 1, 0.0, deadline_s=1e9, priority=i % 500)
@@ -164,10 +164,10 @@ def test_what_is_gone_is_not_kept() -> None:
     assert served(queue) == "waits"
 
 
-def test_how_much_is_ahead() -> None:
+def test_tokens_ahead_are_counted() -> None:
     queue = filled(of("z", 7, priority=-1), *[of("a", 100) for _ in range(10)], of("y", 5, priority=1))
     assert queue.ahead("a", 0, 20) == 7 + 1000 + 20
-    assert queue.ahead("b", 0, 20) == 7 + 20 + 20  # a's turns until then are as long as its own
+    assert queue.ahead("b", 0, 20) == 7 + 20 + 20  # a's requests until then have as many tokens
     assert queue.ahead("b", -2, 20) == 20
     assert queue.ahead("b", 1, 50) == 1007 + 5 + 50
 
@@ -199,9 +199,7 @@ class Waiting:
 
 
 @given(st.lists(DOING, max_size=120), st.integers(1, 12))
-def test_nothing_is_lost_nor_served_twice_nor_out_of_order(
-    doing: list[tuple[object, ...]], most: int
-) -> None:
+def test_no_request_is_lost_served_twice_or_out_of_order(doing: list[tuple[object, ...]], most: int) -> None:
     queue, waiting, ended = FairQueue(most), Waiting(), set[int]()
     now = 0.0
 

@@ -71,7 +71,7 @@ def test_priority_by_header_tenant_and_body(
     assert world.ask(priority=in_header, body_priority=in_body).request.priority == priority
 
 
-def test_an_slo_of_its_own_or_its_tenants() -> None:
+def test_the_slo_of_a_request_precedes_its_tenants() -> None:
     world = World(NO_QUEUE, tenants={"t": Limits(slo_ttft_s=4.0)})
     assert world.ask().request.slo_ttft_s == 4.0
     assert world.ask(slo_ms=500).request.slo_ttft_s == 0.5
@@ -81,11 +81,11 @@ def test_an_slo_of_its_own_or_its_tenants() -> None:
 # limits -----------------------------------------------------------------------------------------------
 
 
-def test_requests_beyond_their_rate_are_refused_with_what_is_left() -> None:
+def test_requests_beyond_their_rate_are_rejected_with_the_remaining_quota() -> None:
     world = World(NO_QUEUE, tenants={"t": Limits(requests_per_s=2)})
-    one, two = world.ask(), world.ask()
-    assert dict(one.more_headers)[b"x-ratelimit-remaining-requests"] == b"1"
-    assert dict(two.more_headers)[b"x-ratelimit-remaining-requests"] == b"0"
+    first, second = world.ask(), world.ask()
+    assert dict(first.more_headers)[b"x-ratelimit-remaining-requests"] == b"1"
+    assert dict(second.more_headers)[b"x-ratelimit-remaining-requests"] == b"0"
     assert refused(world).kind == "requests"
     assert world.ask("another").more_headers == []
     world.loop.advance(0.5)
@@ -95,18 +95,18 @@ def test_requests_beyond_their_rate_are_refused_with_what_is_left() -> None:
     assert stats.latest[-1]["request_id"] == "7" and "at most 2 per second" in stats.latest[-1]["reason"]
 
 
-def test_those_that_wait_are_under_way_too() -> None:
+def test_queued_requests_count_as_active() -> None:
     world = World(ONE_EACH, "a:1", tenants={"t": Limits(max_concurrent=2)})
-    one, two = world.ask(), world.ask()
+    first, second = world.ask(), world.ask()
     assert "2 are in flight" in refused(world).message
-    world.end(two)
-    three = world.ask()
-    world.end(one)
-    world.end(three)
+    world.end(second)
+    third = world.ask()
+    world.end(first)
+    world.end(third)
     assert world.is_clean()
 
 
-def test_tokens_are_taken_when_counted_and_set_right_at_the_end() -> None:
+def test_tokens_are_taken_when_counted_and_corrected_at_the_end() -> None:
     world = World(NO_QUEUE, tenants={"t": Limits(tokens_per_min=1000)})
     asked = world.ask(num_tokens=400)
     assert dict(asked.more_headers)[b"x-ratelimit-remaining-tokens"] == b"600"
@@ -119,7 +119,7 @@ def test_tokens_are_taken_when_counted_and_set_right_at_the_end() -> None:
     assert not world.gate.needs_usage(world.ask("another").ticket)
 
 
-def test_what_was_not_computed_costs_no_tokens() -> None:
+def test_a_rejected_request_costs_no_tokens() -> None:
     world = World(
         Saturation(max_in_flight=1), "a:1", tenants={"t": Limits(tokens_per_min=1000)}, timeout_s=1.0
     )
@@ -134,7 +134,7 @@ def test_what_was_not_computed_costs_no_tokens() -> None:
 
 
 @pytest.mark.parametrize(("was_sent", "left"), [(True, 600), (False, 1000)])
-def test_what_no_worker_got_costs_no_tokens(was_sent: bool, left: int) -> None:
+def test_an_unsent_request_costs_no_tokens(was_sent: bool, left: int) -> None:
     world = World(NO_QUEUE, tenants={"t": Limits(tokens_per_min=1000)})
     asked = world.ask(num_tokens=400)
     world.gate.ended(asked, asked.request, None, None, was_sent=was_sent)
@@ -142,7 +142,7 @@ def test_what_no_worker_got_costs_no_tokens(was_sent: bool, left: int) -> None:
     assert tokens is not None and tokens.level(world.loop.now) == left
 
 
-def test_generated_tokens_cost_turns() -> None:
+def test_generated_tokens_count_in_the_queue() -> None:
     world = World(ONE_EACH, "a:1")
     running = world.ask("talks")
     for tenant in ("talks", "talks", "brief", "brief", "brief"):
@@ -157,7 +157,7 @@ def test_generated_tokens_cost_turns() -> None:
 # requests that are not queued ---------------------------------------------------------------------------
 
 
-def test_what_engines_answer_beside_their_work_does_not_wait() -> None:
+def test_routes_without_generation_are_not_queued() -> None:
     world = World(ONE_EACH, "a:1")
     world.ask()
     assert world.ask(path="/tokenize").events == ["routed"]
@@ -174,7 +174,7 @@ def test_an_slo_is_kept_without_a_queue() -> None:
     assert world.gate.stats.refused == {("t", "slo_unreachable"): 1}
 
 
-def test_a_worker_without_work_ahead_is_tried_whatever_is_wanted() -> None:
+def test_an_idle_worker_is_tried_whatever_the_slo() -> None:
     world = World(NO_QUEUE)
     world.ask(num_tokens=3000)
     assert world.ask(slo_ms=1).events == ["routed"]

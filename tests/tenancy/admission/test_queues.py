@@ -11,7 +11,7 @@ from tests.tenancy.admission.worlds import Asked, World
 ONE_EACH = Saturation(max_in_flight=1)
 
 
-def test_requests_go_at_once_while_a_worker_has_room() -> None:
+def test_requests_are_sent_at_once_while_a_worker_has_room() -> None:
     world = World(ONE_EACH)
     one, two = world.ask(), world.ask()
     assert world.routed == [one, two]
@@ -19,7 +19,7 @@ def test_requests_go_at_once_while_a_worker_has_room() -> None:
     assert world.num_waiting() == 0 and world.loop.timers == []
 
 
-def test_they_wait_while_none_has_and_go_when_one_ends() -> None:
+def test_requests_wait_while_no_worker_has_room() -> None:
     world = World(ONE_EACH)
     first, _, third, fourth = (world.ask() for _ in range(4))
     assert world.num_waiting() == 2 and third.events == []
@@ -37,14 +37,14 @@ def test_new_requests_do_not_pass_waiting_ones() -> None:
     world = World(ONE_EACH, "a:1")
     first, second = world.ask(), world.ask()
     assert first.booking
-    world.ledger.release(first.booking)  # before any notification of it
+    world.ledger.release(first.booking)  # before a notification about it
     third = world.ask()
     assert (second.events, third.events) == ([], [])
     world.loop.advance(LOOK_S)
     assert (second.events, third.events) == (["routed"], [])
 
 
-def test_a_first_token_frees_a_worker_that_is_bound_by_work_ahead() -> None:
+def test_a_first_token_frees_a_worker_saturated_by_work_ahead() -> None:
     world = World(Saturation(above_ttft_s=1.0), "a:1")
     first, second = world.ask(num_tokens=1500), world.ask(num_tokens=700)
     assert second.events == []
@@ -60,7 +60,7 @@ def test_a_prompt_of_any_length_goes_to_an_idle_worker() -> None:
     assert world.ask(num_tokens=10**6).events == ["routed"]
 
 
-def test_priority_goes_first_then_turns_of_tenants() -> None:
+def test_priority_comes_first_then_fairness_of_tenants() -> None:
     world = World(ONE_EACH, "a:1")
     running = world.ask()
     many = [world.ask("many") for _ in range(5)]
@@ -72,7 +72,7 @@ def test_priority_goes_first_then_turns_of_tenants() -> None:
     assert world.routed[1:] == [urgent, many[0], few[0], many[1], few[1]]
 
 
-def test_full_workers_are_left_out_of_decisions_while_another_has_room() -> None:
+def test_full_workers_are_excluded_while_another_has_room() -> None:
     world = World(ONE_EACH, "a:1", "b:1", "c:1")
     eligible = world.fleet.eligible("m")
     assert world.queues.spare(eligible) is eligible
@@ -83,7 +83,7 @@ def test_full_workers_are_left_out_of_decisions_while_another_has_room() -> None
     assert world.queues.spare(eligible) == eligible
 
 
-def test_a_worker_that_joins_takes_what_waits() -> None:
+def test_a_worker_that_joins_takes_waiting_requests() -> None:
     from tests.support.fakes import worker
 
     world = World(ONE_EACH, "a:1")
@@ -94,7 +94,7 @@ def test_a_worker_that_joins_takes_what_waits() -> None:
     assert second.events == ["routed"] and world.in_flight("new:1") == 1
 
 
-def test_a_worker_whose_cache_is_full_is_looked_at_again() -> None:
+def test_a_worker_with_a_full_cache_is_checked_again() -> None:
     world = World(Saturation(above_ttft_s=10.0), "a:1")
     member = world.fleet.get(WorkerId("a:1"))
     assert member is not None
@@ -119,7 +119,7 @@ def test_without_workers_each_decision_reports_it() -> None:
     assert [asked.events for asked in waiting] == [["routed", "503 no_worker"]] * 3
 
 
-def test_a_client_that_leaves_is_out_at_once() -> None:
+def test_a_client_that_disconnects_is_removed_at_once() -> None:
     world = World(ONE_EACH, "a:1")
     first, gone, third = (world.ask() for _ in range(3))
     world.end(gone)
@@ -130,7 +130,7 @@ def test_a_client_that_leaves_is_out_at_once() -> None:
     world.end(third)
     assert world.is_clean() and world.queues.models["m"].ends == {"client_gone": 1, "served": 1}
     world.loop.advance(1.0)
-    assert world.loop.timers == []  # nothing waits, nothing looks
+    assert world.loop.timers == []  # nothing waits: no timer runs
 
 
 def test_the_longest_wait_ends_with_429() -> None:
@@ -145,7 +145,7 @@ def test_the_longest_wait_ends_with_429() -> None:
     assert asked.error.retry_after_s and asked.error.retry_after_s >= 1
 
 
-def test_what_cannot_have_its_first_token_in_time_is_refused_at_once() -> None:
+def test_a_request_that_cannot_meet_its_slo_is_rejected_at_once() -> None:
     world = World(Saturation(above_ttft_s=1.0), "a:1")
     world.ask(num_tokens=3000)
     asked = world.ask(slo_ms=2000)
@@ -168,7 +168,7 @@ def test_requests_past_their_deadline_are_rejected() -> None:
     assert "past the TTFT SLO of 2 s" in asked.error.message
 
 
-def test_a_full_queue_refuses_before_anything_is_done() -> None:
+def test_a_full_queue_rejects_before_any_work() -> None:
     world = World(ONE_EACH, "a:1", max_queued=2)
     for _ in range(3):
         world.ask("many")
@@ -186,7 +186,7 @@ def test_a_displaced_request_is_rejected() -> None:
     assert world.num_waiting() == 2
 
 
-def test_retry_after_is_how_long_the_queue_takes_as_it_drains() -> None:
+def test_retry_after_is_the_time_in_which_the_queue_drains() -> None:
     world = World(ONE_EACH, "a:1", max_queued=20)
     running: Asked = world.ask()
     waiting = [world.ask() for _ in range(20)]
@@ -200,7 +200,7 @@ def test_retry_after_is_how_long_the_queue_takes_as_it_drains() -> None:
     assert caught.value.retry_after_s in range(34, 47)  # 20 requests
 
 
-def test_models_that_share_workers_take_turns() -> None:
+def test_models_that_share_workers_alternate() -> None:
     from gateway.core.worker import Served
     from tests.support.fakes import worker
 
@@ -216,7 +216,7 @@ def test_models_that_share_workers_take_turns() -> None:
     assert [asked.request.model for asked in world.routed[1:]] == ["m", "lora", "m", "lora"]
 
 
-def test_a_stop_lets_go_on_what_it_can_and_answers_the_rest() -> None:
+def test_a_stop_sends_requests_with_room_and_rejects_the_rest() -> None:
     world = World(ONE_EACH, "a:1")
     first, second, third = (world.ask() for _ in range(3))
     world.gate.stop(10.0)
@@ -228,7 +228,7 @@ def test_a_stop_lets_go_on_what_it_can_and_answers_the_rest() -> None:
     assert world.num_waiting() == 0
 
 
-def test_a_stop_without_time_answers_all_at_once() -> None:
+def test_a_stop_without_time_rejects_all_at_once() -> None:
     world = World(ONE_EACH, "a:1")
     world.ask()
     waiting = [world.ask() for _ in range(3)]
@@ -236,7 +236,7 @@ def test_a_stop_without_time_answers_all_at_once() -> None:
     assert [asked.events for asked in waiting] == [["503 no_worker"]] * 3
 
 
-def test_where_decisions_are_made_in_turn_one_goes_at_a_time() -> None:
+def test_with_deferred_decisions_one_request_is_released_at_a_time() -> None:
     world = World(ONE_EACH)
     first, second = world.ask(), world.ask()
     third, fourth, fifth = world.ask(), world.ask(), world.ask()
@@ -251,7 +251,7 @@ def test_where_decisions_are_made_in_turn_one_goes_at_a_time() -> None:
     assert fifth.events == ["routed"]
 
 
-def test_a_bug_in_one_costs_the_others_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bug_in_one_request_does_not_affect_the_others(caplog: pytest.LogCaptureFixture) -> None:
     world = World(ONE_EACH, "a:1")
     first, broken, third = (world.ask() for _ in range(3))
     broken.route_or_fail = lambda prompt: 1 / 0  # type: ignore[method-assign,assignment]
@@ -260,7 +260,7 @@ def test_a_bug_in_one_costs_the_others_nothing(caplog: pytest.LogCaptureFixture)
     assert "failed" in caplog.text
 
 
-def test_work_is_the_prompts_or_guessed_from_its_bytes() -> None:
+def test_work_is_counted_in_tokens_or_guessed_from_bytes() -> None:
     from gateway.core.decision import Prompt
 
     world = World(ONE_EACH)

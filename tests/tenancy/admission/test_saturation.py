@@ -32,7 +32,7 @@ def test_a_worker_is_full(rule: Saturation, load: Load, reported: Reported, is_f
     assert rule.is_full(load, PACE, reported) is is_full
 
 
-def test_a_worker_whose_seats_are_taken_is_full_when_they_stay_so_for_too_long() -> None:
+def test_a_worker_at_its_concurrency_limit_is_full_if_it_stays_so_for_too_long() -> None:
     pace = replace(PACE, seats=8.0, step_s=0.01, step_seq_s=0.001, answer_tokens=500.0)
     assert ttft_s(Load(8, 0), pace) == pytest.approx(0.1 + 500 * (0.01 / 8 + 0.001))  # 1.2 s
     for bound, is_full in ((1.0, True), (1.5, False)):
@@ -40,11 +40,11 @@ def test_a_worker_whose_seats_are_taken_is_full_when_they_stay_so_for_too_long()
     assert not Saturation(1.0).is_full(Load(7, 0), pace, Reported())
 
 
-def test_it_is_on_where_there_is_a_bound() -> None:
+def test_saturation_is_on_where_it_has_a_bound() -> None:
     assert [Saturation().is_on, Saturation(1.0).is_on, Saturation(0.0, 1).is_on] == [False, True, True]
     assert repr(Saturation(1.5, 7)) == "Saturation(above 1.5 s, in flight 7)"
 
 
-def test_the_first_token_comes_behind_the_work_that_is_booked() -> None:
+def test_the_first_token_waits_for_the_booked_work() -> None:
     assert ttft_s(Load(0, 0), PACE) == pytest.approx(0.1)
     assert ttft_s(Load(2, 1000), PACE) == pytest.approx(0.1 + 1.2) == PACE.ttft_s(1000, 2)

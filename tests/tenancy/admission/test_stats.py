@@ -25,7 +25,7 @@ def busy() -> World:
     return world
 
 
-def test_the_page_shows_queues_tenants_and_why_requests_were_refused() -> None:
+def test_the_page_shows_queues_tenants_and_reasons_of_rejections() -> None:
     page = describe_admission(busy().gate)
     (queue,) = page["queues"]
     assert (queue["model"], queue["queued"], queue["queued_tokens"]) == ("m", 2, 278)

@@ -20,7 +20,7 @@ def refused(one: Tenant, now: float) -> TooManyRequests:
     return caught.value
 
 
-def test_without_limits_all_are_let_in() -> None:
+def test_without_limits_all_requests_are_admitted() -> None:
     one = tenant()
     for _ in range(1000):
         one.admit(0.0)
@@ -73,14 +73,14 @@ def test_tokens_per_minute_count_prompts_and_answers() -> None:
     one.admit(101.0)
 
 
-def test_a_prompt_of_more_than_a_minute_is_let_in_by_a_full_bucket() -> None:
+def test_a_prompt_larger_than_the_bucket_is_admitted_when_it_is_full() -> None:
     one = tenant(tokens_per_min=60)
     one.take_tokens(1000, 0.0)
     assert refused(one, 900.0).kind == "tokens"
     one.admit(942.0)
 
 
-def test_what_is_refused_takes_nothing() -> None:
+def test_a_rejected_request_takes_no_quota() -> None:
     one = tenant(requests_per_s=1, max_concurrent=1)
     one.admit(0.0)
     for _ in range(100):
@@ -127,7 +127,7 @@ def test_a_bounded_number_is_kept_and_idle_tenants_are_forgotten_first() -> None
     assert tenants.of("known", 0.0).name == "known"
     tenants.of("a", 0.0).ended()
     tenants.of("b", 0.0).ended()
-    assert tenants.of("f", 0.5) is others  # a's bucket is not full again
+    assert tenants.of("f", 0.5) is others  # the bucket of a is not full again
     assert tenants.of("g", 5.0).name == "g"
     assert {each.name for each in tenants.known()} >= {"c", "g"}
 
@@ -151,7 +151,7 @@ def beside(**limits: float) -> tuple[Tenant, Tenant]:
     return one.of("t", 0.0), other.of("t", 0.0)
 
 
-def test_processes_let_in_no_more_together_than_one_would() -> None:
+def test_processes_admit_no_more_together_than_one_would() -> None:
     one, other = beside(requests_per_s=2)
     one.admit(0.0)
     other.admit(0.0)
@@ -161,7 +161,7 @@ def test_processes_let_in_no_more_together_than_one_would() -> None:
     assert refused(one, 0.6).retry_after_ms == 400
 
 
-def test_requests_under_way_are_counted_together() -> None:
+def test_active_requests_are_counted_over_processes() -> None:
     one, other = beside(max_concurrent=2)
     one.admit(0.0)
     one.admit(0.0)
@@ -171,7 +171,7 @@ def test_requests_under_way_are_counted_together() -> None:
     assert "2 are in flight" in refused(one, 0.0).message
 
 
-def test_tokens_are_counted_together_and_given_back() -> None:
+def test_tokens_are_counted_over_processes_and_given_back() -> None:
     one, other = beside(tokens_per_min=600)
     one.admit(0.0)
     one.take_tokens(500, 0.0)
@@ -184,7 +184,7 @@ def test_tokens_are_counted_together_and_given_back() -> None:
     assert refused(one, 0.0).kind == "tokens"
 
 
-def test_a_process_that_meets_a_tenant_begins_with_what_is_left() -> None:
+def test_a_process_that_meets_a_tenant_begins_with_the_remaining_quota() -> None:
     memory = memoryview(bytearray(QuotaTable.num_bytes(2)))
     table = QuotaTable(memory, 2, nullcontext)
     every = {"*": Limits(requests_per_s=1, requests_at_once=4, tokens_per_min=60)}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gateway.tenancy.admission.token_bucket import TokenBucket, duration
 
 
-def test_it_begins_full_and_comes_back_at_its_rate() -> None:
+def test_a_bucket_begins_full_and_refills_at_its_rate() -> None:
     bucket = TokenBucket(2.0, 4.0, now=10.0)
     for _ in range(4):
         assert bucket.wait_s(1, 10.0) == 0.0
@@ -20,14 +20,14 @@ def test_it_begins_full_and_comes_back_at_its_rate() -> None:
     assert repr(bucket) == "TokenBucket(4.0 of 4, 2/s)"
 
 
-def test_a_debt_comes_back_first() -> None:
+def test_an_overdraft_is_refilled_first() -> None:
     bucket = TokenBucket(1.0, 10.0, now=0.0)
     bucket.take(25, 0.0)
     assert bucket.level(0.0) == -15.0
     assert bucket.wait_s(5, 0.0) == 20.0
 
 
-def test_more_than_it_holds_is_let_in_when_it_is_full() -> None:
+def test_more_than_the_capacity_is_admitted_when_the_bucket_is_full() -> None:
     bucket = TokenBucket(1.0, 10.0, now=0.0)
     assert bucket.wait_s(1000, 0.0) == 0.0
     bucket.take(1, 0.0)
@@ -35,7 +35,7 @@ def test_more_than_it_holds_is_let_in_when_it_is_full() -> None:
 
 
 @given(st.floats(0.01, 1000), st.floats(1, 1000), st.lists(st.tuples(st.floats(0, 5), st.floats(0.1, 100))))
-def test_never_more_than_its_rate_and_what_it_holds(
+def test_a_bucket_never_exceeds_its_rate_and_capacity(
     rate: float, capacity: float, coming: list[tuple[float, float]]
 ) -> None:
     bucket, now, taken = TokenBucket(rate, capacity, now=0.0), 0.0, 0.0
@@ -67,7 +67,7 @@ def test_a_duration_as_openai_writes_it(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_an_older_clock_reading_finds_it_full() -> None:
+def test_an_older_clock_reading_finds_the_bucket_full() -> None:
     bucket = TokenBucket(0.5, 1.0, 100.0)
     assert bucket.wait_s(1.0, 99.9) == 0.0
     bucket.take(1.0, 99.9)

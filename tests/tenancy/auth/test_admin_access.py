@@ -33,7 +33,7 @@ OPEN: dict[str, Any] = {"admin_without_keys": "open"}
         ("gw.example", False),
     ],
 )
-def test_what_only_this_host_reaches(host: str, local: bool) -> None:
+def test_addresses_of_this_host_are_local(host: str, local: bool) -> None:
     assert is_local(host) is local
 
 
@@ -56,7 +56,9 @@ def test_what_only_this_host_reaches(host: str, local: bool) -> None:
         ({"admin_auth": "api"}, PROBES, PROBES),
     ],
 )
-def test_what_needs_a_key(options: dict[str, Any], local: str, elsewhere: str | None) -> None:
+def test_the_scope_of_keys_follows_from_address_and_options(
+    options: dict[str, Any], local: str, elsewhere: str | None
+) -> None:
     config = config_of(**options)
     for host, wanted in (("127.0.0.1", local), ("0.0.0.0", elsewhere)):
         with bind_tcp(host, 0, "admin_port") as listening:
@@ -79,18 +81,18 @@ def test_the_socket_decides_and_not_the_option(tmp_path: Path) -> None:
         assert settle(config_of(admin_host="0.0.0.0"), listening).admin.auth == "off"
 
 
-def test_an_open_port_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_open_port_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("0.0.0.0", 0)) as listening, caplog.at_level(logging.WARNING, "kvgate.admin"):
         settle(config_of(**OPEN), listening)
     assert "admin API at 0.0.0.0: no key required" in caplog.text
 
 
-def test_a_check_knows_the_option_only() -> None:
+def test_a_check_without_a_socket_uses_the_option() -> None:
     check_open(config_of(), "127.0.0.1")
     with pytest.raises(ConfigError, match="admin_host"):
         check_open(config_of(), "gw.example")
 
 
-def test_before_it_is_settled_nothing_is_open_by_mistake() -> None:
+def test_without_a_socket_an_open_address_is_closed_by_default() -> None:
     assert scope_of(config_of(admin_host="0.0.0.0")) == PROBES
     assert scope_of(config_of()) == "off"

@@ -26,13 +26,13 @@ def ring(key: bytes = KEY, who: Who = ACME) -> KeyRing:
     return KeyRing({id_of(key): KeyEntry(SALT, digest_of(key, SALT), who)}, {})
 
 
-def test_a_key_names_its_line_and_has_256_bits() -> None:
+def test_a_key_contains_its_id_and_256_bits() -> None:
     assert KEY == b"kvg-0b1c2d3e4f50-AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"
     assert id_of(KEY) == b"0b1c2d3e4f50" and len(id_of(KEY)) == ID_DIGITS
     assert make_key(bytes(6), bytes(NUM_SECRET_BYTES)) != KEY
 
 
-def test_a_hash_is_worth_nothing_under_another_salt() -> None:
+def test_a_hash_is_worthless_under_another_salt() -> None:
     assert digest_of(KEY, SALT) != digest_of(KEY, bytes(16))
     assert len(digest_of(KEY, SALT)) == 32
 
@@ -45,7 +45,7 @@ def test_a_hash_is_worth_nothing_under_another_salt() -> None:
         KEY[:-1],
         KEY + b"A",
         KEY.upper(),
-        b"xyz-" + KEY[4:],  # its id is known, the whole is hashed
+        b"xyz-" + KEY[4:],  # its id is known, but the whole is hashed
         KEY.replace(b"0b1c", b"0b1d"),
         digest_of(KEY, SALT),
         digest_of(KEY, SALT).hex().encode(),
@@ -62,13 +62,13 @@ def test_a_key_finds_its_caller() -> None:
     assert KeyRing({}, {}).find(KEY) is None
 
 
-def test_long_ones_are_not_hashed() -> None:
+def test_a_long_key_is_not_hashed() -> None:
     long = KEY + b"A" * (MAX_KEY_BYTES - len(KEY))
     assert ring(long).find(long) is ACME
     assert ring(long + b"A").find(long + b"A") is None
 
 
-def test_no_key_shows_in_what_is_printed() -> None:
+def test_no_key_is_printed() -> None:
     shown = repr(ring()) + repr(ring().find(KEY))
     assert KEY[17:].decode() not in shown and digest_of(KEY, SALT).hex() not in shown
     assert shown == "KeyRing(1 keys, 0 groups)Who('acme', '0b1c2d3e4f50', admin=False)"
@@ -77,7 +77,7 @@ def test_no_key_shows_in_what_is_printed() -> None:
 OLD = b"sk-Zp4q9XvT2mLwK8cRbN7d"
 
 
-def test_a_key_that_was_not_made_here_is_found_by_its_own_hash() -> None:
+def test_an_imported_key_is_found_by_its_hash() -> None:
     entry = KeyEntry(SALT, digest_of(OLD, SALT), ACME)
     both = KeyRing(
         {b"9d41aa000001": entry, id_of(KEY): KeyEntry(SALT, digest_of(KEY, SALT), Who("b"))},
@@ -99,7 +99,7 @@ def test_a_key_that_was_not_made_here_is_found_by_its_own_hash() -> None:
     assert ring().find(OLD) is None
 
 
-def test_a_found_line_must_have_the_hash_too() -> None:
+def test_a_found_line_must_have_the_same_hash() -> None:
     assert KeyRing({}, {}, {finder_of(OLD): KeyEntry(SALT, bytes(32), ACME)}).find(OLD) is None
 
 
@@ -116,13 +116,13 @@ def test_a_found_line_must_have_the_hash_too() -> None:
         (b"eyJhbGciOi.eyJzdWIiOi.c2lnbmF0dXJl", "JWT"),
     ],
 )
-def test_what_is_no_key_to_import(key: bytes, words: str) -> None:
+def test_an_invalid_key_is_not_imported(key: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words) as caught:
         check_imported(key)
     assert key[:12].decode("latin-1") not in str(caught.value) or key == b"short"
 
 
-def test_keys_of_others_can_be_imported_and_ours_are_known() -> None:
+def test_foreign_keys_can_be_imported_and_own_ones_are_recognized() -> None:
     for key in (OLD, b"3f2b8c1e-9a47-4d06-b5e2-7c1f0a9d8e64", b"sk-proj-" + b"aB3_dE6-gH9jK2mN5pQ8" * 4):
         check_imported(key)
         assert not is_ours(key)

@@ -15,7 +15,7 @@ from gateway.tenancy.auth.key_format import format_key_record, parse_key_file
 NAMES = HeaderNames(b"x-tenant", b"x-priority", b"x-slo")
 SALT = bytes(range(16))
 ACME, LATE, ROOT = (make_key(bytes([n] * 6), bytes([n] * 32)) for n in range(3))
-NOBODYS = make_key(bytes([9] * 6), bytes(32))
+UNKNOWN = make_key(bytes([9] * 6), bytes(32))
 FILE = "\n".join(
     [
         format_key_record(ACME, SALT, "acme", ["m"]),
@@ -71,13 +71,13 @@ def refusal(authenticator: Authenticator, *headers: Header) -> GatewayError:
         [(b"authorization", b"bearer   " + ACME + b" ")],
         [(b"x-api-key", ACME)],
         [(b"authorization", b"Basic dXNlcjpwYXNz"), (b"x-api-key", ACME)],
-        [(b"authorization", b"Bearer " + ACME), (b"x-api-key", NOBODYS)],
+        [(b"authorization", b"Bearer " + ACME), (b"x-api-key", UNKNOWN)],
         [(b"x-api-key", ACME), (b"x-tenant", b"acme")],
     ],
 )
-def test_a_key_in_either_header(headers: list[Header]) -> None:
-    who = asked(made(), *headers)
-    assert (who.tenant, who.may_use("m"), who.may_use("n")) == ("acme", True, False)
+def test_a_key_is_accepted_in_either_header(headers: list[Header]) -> None:
+    caller = asked(made(), *headers)
+    assert (caller.tenant, caller.may_use("m"), caller.may_use("n")) == ("acme", True, False)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_key_in_either_header(headers: list[Header]) -> None:
         ([(b"authorization", b"Basic dXNlcjpwYXNz")], 401, "missing_api_key", ""),
         ([(b"authorization", ACME)], 401, "missing_api_key", ""),
         ([(b"x-api-key", b"")], 401, "missing_api_key", ""),
-        ([(b"x-api-key", NOBODYS)], 401, "invalid_api_key", "unknown API key"),
+        ([(b"x-api-key", UNKNOWN)], 401, "invalid_api_key", "unknown API key"),
         ([(b"authorization", b"Bearer EMPTY")], 401, "invalid_api_key", ""),
         ([(b"x-api-key", b"a.b.c")], 401, "invalid_api_key", ""),
         ([(b"x-api-key", ACME), (b"authorization", b"Bearer x")], 401, "invalid_api_key", ""),
@@ -97,11 +97,11 @@ def test_a_key_in_either_header(headers: list[Header]) -> None:
         ([(b"x-api-key", ACME), (b"x-tenant", b"")], 403, "tenant_mismatch", ""),
     ],
 )
-def test_what_is_refused(headers: list[Header], status: int, code: str, words: str) -> None:
+def test_invalid_credentials_are_rejected(headers: list[Header], status: int, code: str, words: str) -> None:
     error = refusal(made(), *headers)
     assert (error.status, error.code) == (status, code)
     assert words in error.message
-    assert not any(key[17:].decode() in error.message for key in (ACME, NOBODYS))
+    assert not any(key[17:].decode() in error.message for key in (ACME, UNKNOWN))
 
 
 def test_an_expired_key_is_rejected_with_its_date() -> None:
@@ -119,7 +119,7 @@ def test_an_expired_key_is_rejected_with_its_date() -> None:
 # forwarding -------------------------------------------------------------------------------------------
 
 
-def test_the_key_goes_no_further_unless_that_is_configured() -> None:
+def test_the_key_is_not_forwarded_unless_configured() -> None:
     headers = [
         (b"a", b"1"),
         (b"x-api-key", ACME),
@@ -134,8 +134,8 @@ def test_the_key_goes_no_further_unless_that_is_configured() -> None:
     assert http.headers == headers
 
 
-def test_it_is_not_there_for_a_log_when_it_was_refused_either() -> None:
-    http = request((b"x-api-key", NOBODYS))
+def test_a_rejected_key_is_removed_from_the_request() -> None:
+    http = request((b"x-api-key", UNKNOWN))
     with pytest.raises(Unauthorized):
         made().ask(http, None)
     assert http.headers == []
@@ -144,7 +144,7 @@ def test_it_is_not_there_for_a_log_when_it_was_refused_either() -> None:
 # admins -----------------------------------------------------------------------------------------------
 
 
-def test_admins_have_the_scope() -> None:
+def test_admins_have_the_admin_scope() -> None:
     authenticator = made()
     assert authenticator.check_admin(b"Bearer " + ROOT, None).tenant == "ops"
     with pytest.raises(Forbidden, match="has no admin scope") as caught:
@@ -157,14 +157,14 @@ def test_admins_have_the_scope() -> None:
 # tokens -----------------------------------------------------------------------------------------------
 
 
-def test_what_looks_like_a_token_is_one_where_tokens_are_taken() -> None:
+def test_tokens_are_accepted_where_an_issuer_is_configured() -> None:
     authenticator = made(with_keys=False)
     authenticator.jwt = lambda token: Who(token.decode())
     assert asked(authenticator, (b"authorization", b"Bearer a.b.c")).tenant == "a.b.c"
     assert refusal(authenticator, (b"x-api-key", ACME)).code == "invalid_api_key"
 
 
-def test_why_a_token_was_refused_is_counted() -> None:
+def test_rejected_tokens_are_counted_by_reason() -> None:
     def refuse(token: bytes) -> Who:
         raise Unauthorized("it is of another issuer", code="invalid_token")
 
@@ -180,22 +180,22 @@ def test_why_a_token_was_refused_is_counted() -> None:
 def test_without_keys_the_tenant_is_that_of_admission_control() -> None:
     authenticator, declared_identity = made("10.0.0.0/8", with_keys=False), (b"x-tenant", b"acme")
     assert (authenticator.wants_key, authenticator.asks_peer) == (False, True)
-    who = asked(authenticator, declared_identity, peer="10.1.2.3")
-    assert (who.tenant, who.salt) == ("acme", "salt of acme")
-    assert asked(authenticator, declared_identity, peer="10.1.2.3") is who
+    caller = asked(authenticator, declared_identity, peer="10.1.2.3")
+    assert (caller.tenant, caller.salt) == ("acme", "salt of acme")
+    assert asked(authenticator, declared_identity, peer="10.1.2.3") is caller
     assert asked(authenticator, declared_identity, peer="11.0.0.1").tenant == "anonymous"
     named = asked(authenticator, declared_identity, (b"x-api-key", b"k"), peer=None)
     assert named.tenant.startswith("key-")
     assert not made(with_keys=False).asks_peer and not made("10.0.0.0/8").asks_peer
 
 
-def test_their_key_is_the_workers() -> None:
+def test_without_keys_credentials_are_forwarded_to_the_worker() -> None:
     http = request((b"authorization", b"Bearer w"))
     made(with_keys=False).ask(http, None)
     assert http.headers == [(b"authorization", b"Bearer w")]
 
 
-def test_many_of_them_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unauthenticated_callers_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_UNAUTHENTICATED", 3)
     authenticator = made(with_keys=False)
     for number in range(10):
@@ -205,5 +205,5 @@ def test_many_of_them_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) ->
     assert not authenticator._unauthenticated
 
 
-def test_repr_shows_what_it_goes_by() -> None:
+def test_its_repr_shows_keys_and_rejections() -> None:
     assert repr(made()) == "Authenticator(KeyRing(3 keys, 0 groups), jwt=False, refusals={})"

@@ -71,14 +71,14 @@ def test_a_short_secret_is_refused(secret: Path) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_what_needs_something_else() -> None:
+def test_options_that_depend_on_others_are_rejected_without_them() -> None:
     with pytest.raises(ConfigError, match="admin_auth: needs admin_key_file or key_file"):
         Credentials(config_of(admin_auth="all"))
     with pytest.raises(ConfigError, match="mask_cached_tokens: expose_headers"):
         Credentials(config_of(mask_cached_tokens=True, expose_headers=True))
 
 
-def test_an_admin_api_that_no_key_opens_is_logged(keys: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_admin_api_without_an_admin_key_is_logged(keys: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = config_of(key_file=str(keys), admin_auth="changes")
     Credentials(config)
     assert f"admin_auth is changes but no key in {keys} has admin scope" in caplog.text
@@ -88,7 +88,7 @@ def test_an_admin_api_that_no_key_opens_is_logged(keys: Path, caplog: pytest.Log
     assert not caplog.text
 
 
-async def test_tokens_are_taken_beside_keys(keys: Path, tmp_path: Path) -> None:
+async def test_tokens_are_accepted_beside_keys(keys: Path, tmp_path: Path) -> None:
     file = tmp_path / "jwks.json"
     file.write_bytes(jwks(public("ec")))
     declared_identity = {"jwt_keys": str(file), "jwt_issuer": ISSUER, "jwt_audience": AUDIENCE}
@@ -105,7 +105,7 @@ async def test_tokens_are_taken_beside_keys(keys: Path, tmp_path: Path) -> None:
     assert not credentials.jwt._known  # the groups of their tenants may be others
 
 
-async def test_the_file_is_followed(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_key_file_is_followed(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_INTERVAL_S", 0.0)
     credentials, tasks = Credentials(config_of(key_file=str(keys))), Tasks()
     credentials.start(tasks)
@@ -124,7 +124,7 @@ async def test_the_file_is_followed(keys: Path, monkeypatch: pytest.MonkeyPatch)
         await tasks.stop()
 
 
-async def test_reload_on_request(keys: Path) -> None:
+async def test_keys_are_reloaded_on_request(keys: Path) -> None:
     credentials = Credentials(config_of(key_file=str(keys)))
     keys.write_text(format_key_record(OTHER, bytes(16), "b"))
     await credentials.reload()

@@ -1,4 +1,4 @@
-"""Public keys from a file or a URL, as they come and go."""
+"""Public keys from a file or a URL, as they appear and disappear."""
 
 import asyncio
 import logging
@@ -17,8 +17,8 @@ from tests.tenancy.auth.issuers import jwks, public
 from tests.tenancy.auth.test_jwt import made
 
 
-class QuotaUsage:
-    """Fake consumer of JWKS: takes any text except a broken one."""
+class FakeVerifier:
+    """Fake consumer of JWKS: accepts any text except a broken one."""
 
     def __init__(self) -> None:
         self.texts: list[bytes] = []
@@ -36,8 +36,8 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-async def test_a_file_is_read_at_once_or_refused(path: Path, tmp_path: Path) -> None:
-    used = QuotaUsage()
+async def test_a_file_is_read_at_once_or_rejected(path: Path, tmp_path: Path) -> None:
+    used = FakeVerifier()
     Jwks(str(path), used, refresh_s=1.0)
     assert used.texts == [b"one"]
     path.write_bytes(b"broken")
@@ -49,14 +49,14 @@ async def test_a_file_is_read_at_once_or_refused(path: Path, tmp_path: Path) -> 
 
 async def test_keys_without_tls_are_rejected() -> None:
     with pytest.raises(ConfigError, match="use https"):
-        Jwks("http://10.0.0.1/jwks", QuotaUsage(), refresh_s=1.0)
-    Jwks("https://10.0.0.1/jwks", QuotaUsage(), refresh_s=1.0)
+        Jwks("http://10.0.0.1/jwks", FakeVerifier(), refresh_s=1.0)
+    Jwks("https://10.0.0.1/jwks", FakeVerifier(), refresh_s=1.0)
 
 
 async def test_a_failed_fetch_keeps_the_previous_keys_and_logs_once(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    used = QuotaUsage()
+    used = FakeVerifier()
     jwks = Jwks(str(path), used, refresh_s=1.0)
     with caplog.at_level(logging.INFO):
         for text in (b"broken", b"broken", b"two"):
@@ -83,7 +83,7 @@ async def issuer(answers: list[web.Response]) -> AsyncIterator[str]:
 @pytest.mark.process
 async def test_a_url_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_BYTES", 100)
-    used = QuotaUsage()
+    used = FakeVerifier()
     answers = [web.Response(body=b"one"), web.Response(status=500), web.Response(body=b"x" * 101)]
     async with issuer(answers) as url:
         jwks = Jwks(url, used, refresh_s=1.0)
@@ -95,16 +95,16 @@ async def test_a_url_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("url", ["https://w/\r\nX: y", "https://w\\@evil/", "https://2852039166/jwks"])
-def test_a_url_that_could_be_read_in_two_ways(url: str) -> None:
+def test_an_ambiguous_url_is_rejected(url: str) -> None:
     with pytest.raises(ConfigError, match="jwt_keys: "):
-        Jwks(url, QuotaUsage(), refresh_s=1.0)
+        Jwks(url, FakeVerifier(), refresh_s=1.0)
 
 
-async def test_it_is_kept_new_and_sooner_where_it_is_wanted(
+async def test_keys_are_refreshed_at_intervals_and_sooner_on_demand(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MIN_INTERVAL_S", 0.0)
-    used = QuotaUsage()
+    used = FakeVerifier()
     jwks = Jwks(str(path), used, refresh_s=3600.0)
     task = asyncio.get_running_loop().create_task(jwks.keep())
     try:
@@ -126,7 +126,7 @@ async def test_it_is_kept_new_and_sooner_where_it_is_wanted(
         b'{"keys":[{"kty":{}}]}',
     ],
 )
-async def test_nonsense_of_any_kind_leaves_the_keys_before(path: Path, nonsense: bytes) -> None:
+async def test_invalid_jwks_keep_the_previous_keys(path: Path, nonsense: bytes) -> None:
     jwt = made(public("rsa"))
     path.write_bytes(jwks(public("rsa"), public("ec")))
     keys = Jwks(str(path), jwt.use, refresh_s=1.0)
@@ -140,7 +140,7 @@ async def test_nonsense_of_any_kind_leaves_the_keys_before(path: Path, nonsense:
 @pytest.mark.process
 async def test_a_redirect_is_not_followed(caplog: pytest.LogCaptureFixture) -> None:
     """The last address might be without TLS, where an attacker can put in other keys."""
-    used = QuotaUsage()
+    used = FakeVerifier()
     answers = [web.Response(body=b"theirs")]
     async with issuer(answers) as other:
         answers.insert(0, web.Response(status=302, headers={"Location": other}))

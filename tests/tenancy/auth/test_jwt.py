@@ -58,38 +58,38 @@ def part(value: Any) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["rsa", "ec"])
-def test_a_good_token_is_its_tenants(name: str) -> None:
-    who = made().who(token(name, models=["m", "n"]))
-    assert (who.tenant, who.models, who.salt) == ("acme", {"m", "n"}, "salt of acme")
-    assert not who.is_admin
+def test_a_valid_token_has_its_tenant(name: str) -> None:
+    caller = made().who(token(name, models=["m", "n"]))
+    assert (caller.tenant, caller.models, caller.salt) == ("acme", {"m", "n"}, "salt of acme")
+    assert not caller.is_admin
     assert made().who(token(name)).models is None
     assert made().who(token(name, models="m n")).models == {"m", "n"}
     assert made().who(token(name, aud=["other", AUDIENCE])).tenant == "acme"
 
 
-def test_a_token_that_names_no_key_means_the_only_one() -> None:
+def test_a_token_without_a_key_id_uses_the_only_key() -> None:
     unnamed = token("rsa", {"kid": None})
     assert made(public("rsa")).who(unnamed).tenant == "acme"
     assert made(public("rsa", kid=None)).who(unnamed).tenant == "acme"
     assert "signing key is unknown" in refusal(made(), unnamed)
 
 
-def test_other_algorithms_where_they_are_allowed() -> None:
+def test_other_algorithms_are_accepted_where_configured() -> None:
     jwt = made(public("ed"), public("ec384"), public("rsa"), algorithms=["EdDSA", "ES384", "PS256"])
     for shown in (token("ed"), token("ec384"), token("rsa", {"alg": "PS256"})):
         assert jwt.who(shown).tenant == "acme"
     assert "is not allowed" in refusal(jwt, token("rsa"))
 
 
-def test_clocks_may_differ_by_a_little() -> None:
+def test_clocks_may_differ_slightly() -> None:
     now = int(time.time())
     assert made().who(token(exp=now - 5, nbf=now + 5)).tenant == "acme"
 
 
-def test_claims_are_named_as_the_issuer_names_them() -> None:
+def test_names_of_claims_are_configurable() -> None:
     jwt = made(tenant_claim="https://x/org", models_claim="scope")
-    who = jwt.who(token(**{"https://x/org": "b", "scope": "m", "tenant": None}))
-    assert (who.tenant, who.models) == ("b", {"m"})
+    caller = jwt.who(token(**{"https://x/org": "b", "scope": "m", "tenant": None}))
+    assert (caller.tenant, caller.models) == ("b", {"m"})
 
 
 # rejected tokens --------------------------------------------------------------------------------------
@@ -116,11 +116,11 @@ def test_claims_are_named_as_the_issuer_names_them() -> None:
         ({"models": {"m": 1}}, "invalid_token: the token's claim 'models' lists no models"),
     ],
 )
-def test_claims_that_are_wrong(claims: dict[str, Any], words: str) -> None:
+def test_wrong_claims_are_rejected(claims: dict[str, Any], words: str) -> None:
     assert refusal(made(), token(**claims)).startswith(words)
 
 
-def test_no_algorithm_and_no_secret_is_ever_meant() -> None:
+def test_a_token_without_a_signature_or_with_a_shared_secret_is_rejected() -> None:
     jwt, good = made(), token()
     claims = good.split(b".")[1]
     for name in ("none", "None", "NONE", "", None, 5):
@@ -132,13 +132,13 @@ def test_no_algorithm_and_no_secret_is_ever_meant() -> None:
     assert "is not allowed" in refusal(jwt, signed + b"." + by_public_key)
 
 
-def test_what_was_changed_or_signed_by_another_is_refused() -> None:
+def test_a_changed_token_or_another_signature_is_rejected() -> None:
     head, claims, signature = token().split(b".")
     jwt = made()
     changed = part({"iss": ISSUER, "aud": AUDIENCE, "exp": 9_000_000_000, "tenant": "b"})
     assert "signature is wrong" in refusal(jwt, b".".join([head, changed, signature]))
     assert "signature is wrong" in refusal(jwt, token("other-rsa", {"kid": "rsa"}))
-    assert "signing key is unknown" in refusal(jwt, token("rsa", {"kid": "ec"}))  # of another kind
+    assert "signing key is unknown" in refusal(jwt, token("rsa", {"kid": "ec"}))  # a key of another type
     assert "signature is wrong" in refusal(jwt, b".".join([head, claims, b"AAAA"]))
 
 
@@ -146,11 +146,11 @@ def test_what_was_changed_or_signed_by_another_is_refused() -> None:
     "shown",
     [b"..", b"a.b.c", b"\xff.\xff.\xff", part(5) + b".x.y", part({"alg": "RS256", "kid": ["x"]}) + b".x.y"],
 )
-def test_what_is_no_token(shown: bytes) -> None:
+def test_a_malformed_token_is_rejected(shown: bytes) -> None:
     assert refusal(made(), shown).startswith("invalid_token: ")
 
 
-def test_a_long_one_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_token_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "too long" in refusal(made(), b"a." * MAX_TOKEN_BYTES)
 
 
@@ -172,14 +172,14 @@ def test_a_long_one_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
         {},
     ],
 )
-def test_keys_that_verify_nothing_here(key: dict[str, Any]) -> None:
+def test_unusable_keys_are_ignored(key: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="no public key for ES256, RS256"):
         made(key)
     assert made(key, public("ec")).num_keys == 1
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"keys":5}', b"\xff"])
-def test_what_is_no_jwks_changes_nothing(text: bytes) -> None:
+def test_an_invalid_jwks_changes_nothing(text: bytes) -> None:
     jwt = made()
     with pytest.raises(ValueError, match="not a JWKS"):
         jwt.use(text)
@@ -211,25 +211,25 @@ def test_a_token_is_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown not in jwt._known and all(len(name) == 32 for name in jwt._known)
 
 
-def test_one_that_is_remembered_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_remembered_token_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     jwt, shown = made(clock=clock), token(exp=int(time.time()) + 100)
     jwt.who(shown)
-    clock.ahead_s = 120.0  # within what clocks may differ by
+    clock.ahead_s = 120.0  # within the allowed clock difference
     jwt.who(shown)
     clock.ahead_s = 140.0
     assert refusal(jwt, shown) == "expired_token: the token has expired"
     assert not jwt._known
 
 
-def test_one_whose_key_was_taken_away_is_not_remembered() -> None:
+def test_a_token_of_a_removed_key_is_forgotten() -> None:
     jwt, shown = made(), token("rsa")
     jwt.who(shown)
     jwt.use(jwks(public("ec")))
     assert "signing key is unknown" in refusal(jwt, shown)
 
 
-def test_many_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_tokens_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_KNOWN", 2)
     jwt = made()
     for number in range(4):
@@ -238,7 +238,7 @@ def test_many_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert repr(jwt) == f"Jwt({ISSUER}, 2 keys, 2 tokens known)"
 
 
-def test_an_issuer_has_a_few_keys() -> None:
+def test_keys_of_an_issuer_are_bounded() -> None:
     jwt = made()
     with pytest.raises(ValueError, match="101 keys, at most 100 are allowed"):
         jwt.use(jwks(*[public("rsa")] * 101))

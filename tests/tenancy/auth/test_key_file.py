@@ -33,7 +33,7 @@ def write(path: Path, text: str) -> None:
     os.replace(other, path)
 
 
-def test_a_file_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path, path: Path) -> None:
+def test_an_unusable_file_is_rejected_at_the_start(tmp_path: Path, path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^key_file: .*/none cannot be read: No such file"):
         made(tmp_path / "none")
     write(path, LINES[0] + "\n{}")
@@ -44,7 +44,7 @@ def test_a_file_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path, path
         made(path)
 
 
-def test_a_file_beyond_its_bound_is_refused_by_name(path: Path) -> None:
+def test_a_file_beyond_its_bound_is_rejected_by_name(path: Path) -> None:
     file = made(path)
     path.write_bytes(b"#\n" * (MAX_BYTES // 2))
     assert not file.reload().entries
@@ -56,13 +56,13 @@ def test_a_file_beyond_its_bound_is_refused_by_name(path: Path) -> None:
         made(Path("/dev/zero"))
 
 
-def test_one_without_keys_is_used_and_complained_of(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_without_keys_is_used_and_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(path, "# none\n")
     assert not made(path).ring.entries
     assert "holds no keys" in caplog.text
 
 
-def test_a_change_counts_once_it_was_seen_twice(path: Path) -> None:
+def test_a_change_is_loaded_once_it_is_stable(path: Path) -> None:
     file = made(path)
     assert file.look() is None
     write(path, "\n".join(LINES[:2]))
@@ -75,7 +75,7 @@ def test_a_change_counts_once_it_was_seen_twice(path: Path) -> None:
     assert file.loads == {"loaded": 1}
 
 
-def test_what_cannot_be_used_leaves_the_keys_before(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unusable_change_keeps_the_previous_keys(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = made(path)
     for spoil in (lambda: write(path, "{}"), path.unlink):
         spoil()
@@ -90,7 +90,7 @@ def test_what_cannot_be_used_leaves_the_keys_before(path: Path, caplog: pytest.L
     assert len(rings) == 1 and rings[0].find(KEYS[1]) and not rings[0].find(KEYS[0])
 
 
-def test_reload_does_not_wait_for_a_second_look(path: Path) -> None:
+def test_reload_does_not_wait_for_a_second_check(path: Path) -> None:
     file = made(path)
     write(path, LINES[1])
     assert file.reload().find(KEYS[1])
@@ -101,7 +101,7 @@ def test_reload_does_not_wait_for_a_second_look(path: Path) -> None:
     assert file.ring.find(KEYS[1])
 
 
-def test_no_key_is_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_keys_are_not_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         file = made(path)
         write(path, LINES[1])

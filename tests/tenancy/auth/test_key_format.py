@@ -20,7 +20,7 @@ def changed(**fields: Any) -> str:
     return json.dumps({name: value for name, value in given.items() if value is not ...})
 
 
-def test_what_is_written_is_read() -> None:
+def test_a_written_line_is_read_back() -> None:
     text = f"# ours\n\n  {LINE}  \n{format_key_record(OTHER, SALT, 'b', ['m', 'n'], '2027-01-01', True)}\n"
     ring = parse_key_file(text, "keys")
     plain, all_set = ring.find(KEY), ring.find(OTHER)
@@ -62,7 +62,7 @@ def test_an_empty_file_has_no_keys() -> None:
         (LINE, "id: '000000000000' repeats an earlier line"),
     ],
 )
-def test_what_is_wrong_is_named_by_line_and_field(line: str, words: str) -> None:
+def test_a_mistake_is_named_by_line_and_field(line: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_key_file(f"# a comment\n{LINE}\n{line}\n", "key_file: keys.jsonl")
     assert str(caught.value).startswith("key_file: keys.jsonl:3: ")
@@ -79,8 +79,8 @@ def test_groups_are_known_to_keys_on_lines_before_them() -> None:
 
     text = LINE + '\n{"group":"g","tenants":["acme","b"]}\n{"group":"h","tenants":["c"]}\n'
     ring = parse_key_file(text, "keys", salt_of)
-    who = ring.find(KEY)
-    assert who and who.salt == "salt of g"
+    caller = ring.find(KEY)
+    assert caller and caller.salt == "salt of g"
     assert ring.groups == {"acme": "g", "b": "g", "c": "h"} == seen[0][1]
 
 
@@ -90,7 +90,7 @@ def test_a_tenant_is_in_one_group() -> None:
         parse_key_file(text, "keys")
 
 
-def test_a_line_that_would_be_refused_is_not_written() -> None:
+def test_a_line_that_would_be_rejected_is_not_written() -> None:
     with pytest.raises(ValueError, match="tenant"):
         format_key_record(KEY, SALT, "anonymous")
     with pytest.raises(ValueError, match="expires"):
@@ -107,12 +107,12 @@ def test_a_line_that_would_be_refused_is_not_written() -> None:
         ("1970-01-01T01:00:00+01:00", 0),
     ],
 )
-def test_times_are_utc_by_default(text: str, seconds: float) -> None:
+def test_times_are_in_utc_by_default(text: str, seconds: float) -> None:
     assert expiry_s(text) == seconds
 
 
 @pytest.mark.parametrize("name", ["x" * 65, "a\nb", "a ", "(others)"])
-def test_names_that_no_tenant_has(name: str) -> None:
+def test_an_invalid_tenant_name_is_rejected(name: str) -> None:
     with pytest.raises(ValueError, match="tenant"):
         check_tenant(name)
     assert check_tenant("Ünal & Söhne") == "Ünal & Söhne"
@@ -121,12 +121,12 @@ def test_names_that_no_tenant_has(name: str) -> None:
 OLD = b"sk-Zp4q9XvT2mLwK8cRbN7d"
 
 
-def test_a_line_of_a_key_that_was_not_made_here() -> None:
+def test_a_line_of_an_imported_key_is_read() -> None:
     line = format_key_record(OLD, SALT, "acme", new_id=bytes(6))
     assert json.loads(line).keys() == {"id", "salt", "hash", "tenant", "find"}
     assert OLD.decode()[3:] not in line
-    who = parse_key_file(f"{LINE.replace('0' * 12, '1' * 12)}\n{line}", "keys").find(OLD)
-    assert who and (who.tenant, who.name) == ("acme", "000000000000")
+    caller = parse_key_file(f"{LINE.replace('0' * 12, '1' * 12)}\n{line}", "keys").find(OLD)
+    assert caller and (caller.tenant, caller.name) == ("acme", "000000000000")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_line_of_a_key_that_was_not_made_here() -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_one(text: str, words: str) -> None:
+def test_a_mistake_in_an_imported_key_is_named(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_key_file(text, "keys")
     assert words in str(caught.value)

@@ -27,11 +27,11 @@ def page(credentials: Credentials) -> str:
     return generate_latest(registry).decode()
 
 
-def test_no_metrics_without_authentication() -> None:
+def test_without_authentication_there_are_no_metrics() -> None:
     assert page(Credentials(config_of())) == ""
 
 
-def test_keys_for_tokens(tmp_path: Path) -> None:
+def test_metrics_of_jwks(tmp_path: Path) -> None:
     path = tmp_path / "jwks"
     path.write_bytes(jwks(public("ec")))
     credentials = Credentials(config_of(jwt_keys=str(path), jwt_issuer=ISSUER, jwt_audience=AUDIENCE))
@@ -42,7 +42,7 @@ def test_keys_for_tokens(tmp_path: Path) -> None:
     assert 'kvgate_jwks_fetches_total{result="failed"} 2.0' in page_text
 
 
-async def test_what_salts_cost(tmp_path: Path) -> None:
+async def test_metrics_of_the_cost_of_salts(tmp_path: Path) -> None:
     secret, tasks = tmp_path / "secret", Tasks()
     secret.write_text("s" * 32)
     credentials = Credentials(config_of(tenant_salt_file=str(secret)))
@@ -65,7 +65,7 @@ async def test_what_salts_cost(tmp_path: Path) -> None:
     await tasks.stop()
 
 
-def test_refusals_keys_and_loads(tmp_path: Path) -> None:
+def test_metrics_of_rejections_keys_and_reloads(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text(format_key_record(make_key(bytes(6), bytes(32)), bytes(16), "acme"))
     credentials = Credentials(config_of(key_file=str(path)))

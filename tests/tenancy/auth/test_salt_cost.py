@@ -21,16 +21,16 @@ def cost(salt_cost: SaltCost, tokens: Tokens, salt: str, num_cached: int = 0, mo
     return salt_cost.num_tokens - before
 
 
-def test_what_another_has_sent_and_nothing_else() -> None:
+def test_prefixes_known_from_another_tenant_cost_and_no_others() -> None:
     g, shared = SaltCost(), prompt(1, 4)
     assert cost(g, shared, "a") == 0  # new
-    assert cost(g, shared, "a") == 0  # its own, wherever it went
+    assert cost(g, shared, "a") == 0  # the tenant's own, at any worker
     assert cost(g, shared, "b") == 4 * CHUNK_TOKENS - 1  # the last token is always computed
     assert cost(g, shared, "c", model="n") == 0
     assert cost(g, prompt(2, 4), "b") == 0
 
 
-def test_what_is_cached_is_not_given_up() -> None:
+def test_cached_tokens_are_no_cost() -> None:
     g, shared = SaltCost(), prompt(1, 4.5)
     cost(g, shared, "a")
     assert cost(g, shared, "b") == 4 * CHUNK_TOKENS
@@ -38,7 +38,7 @@ def test_what_is_cached_is_not_given_up() -> None:
     assert cost(g, shared, "a", num_cached=5000) == 0
 
 
-def test_only_a_shared_beginning_counts() -> None:
+def test_only_a_shared_prefix_counts() -> None:
     g, beginning = SaltCost(), prompt(1, 2)
     cost(g, prompt(2, 3, beginning), "a")
     assert cost(g, prompt(3, 3, beginning), "b") == 2 * CHUNK_TOKENS
@@ -47,7 +47,7 @@ def test_only_a_shared_beginning_counts() -> None:
     assert cost(g, other, "c") == 0
 
 
-def test_memory_is_bounded_by_the_fleets_caches() -> None:
+def test_memory_is_bounded_by_the_caches_of_the_fleet() -> None:
     g = SaltCost()
     g.set_capacity(10 * CHUNK_TOKENS)
     first = prompt(0, 4)
@@ -63,7 +63,7 @@ def test_memory_is_bounded_by_the_fleets_caches() -> None:
         assert g.capacity == capacity
 
 
-def test_several_prompts_and_short_ones() -> None:
+def test_batched_and_short_prompts_count() -> None:
     g = SaltCost()
     g.see("m", [prompt(1, 2), prompt(2, 2)], "a", 0)
     g.see("m", [prompt(1, 2), prompt(2, 2), tokens_of([]), tokens_of([5])], "b", 100)

@@ -22,7 +22,7 @@ def see(salt_observer: SaltCostObserver, salt: str | None, prompt: Prompt = PROM
     salt_observer.decided(Decided(decision("d", **more), prompt, [], request))
 
 
-def test_what_is_queued_is_counted_aside() -> None:
+def test_queued_prompts_are_counted_later() -> None:
     salt_observer = SaltCostObserver(Fleet())
     for salt in ("a", "b"):
         see(salt_observer, salt)
@@ -31,14 +31,14 @@ def test_what_is_queued_is_counted_aside() -> None:
     assert salt_observer.salt_cost.num_tokens > 0 and salt_observer.salt_cost.num_seen == 8 * CHUNK_TOKENS
 
 
-def test_what_has_no_salt_or_no_tokens_costs_nothing() -> None:
+def test_a_prompt_without_a_salt_or_tokens_costs_nothing() -> None:
     salt_observer = SaltCostObserver(Fleet())
     see(salt_observer, None)
     see(salt_observer, "a", Prompt())
     assert not salt_observer.step()
 
 
-def test_what_comes_too_fast_is_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_beyond_the_queue_are_skipped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_QUEUED", 2)
     salt_observer = SaltCostObserver(Fleet())
     for _ in range(5):
@@ -50,7 +50,7 @@ def test_what_comes_too_fast_is_left_out_and_counted(monkeypatch: pytest.MonkeyP
     assert salt_observer.num_left_out == 3 and salt_observer.step()
 
 
-def test_it_remembers_as_much_as_the_fleet_caches() -> None:
+def test_memory_follows_the_caches_of_the_fleet() -> None:
     fleet = Fleet()
     salt_observer = SaltCostObserver(fleet)
     salt_observer.measure_fleet()

@@ -24,7 +24,7 @@ async def post(
 
 
 async def prefilled(http: ClientSession, sim: Sim, **fields: Any) -> dict[str, Any]:
-    """The parameters of NIXL's prefill leg."""
+    """Parameters of NIXL's prefill leg."""
     status, answer = await post(http, sim, max_tokens=1, kv_transfer_params=ASK, **fields)
     assert status == 200, answer
     params: dict[str, Any] = answer["kv_transfer_params"]

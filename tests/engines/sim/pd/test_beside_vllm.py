@@ -1,4 +1,4 @@
-"""The simulated pair beside what the real one answered: the same fields, of the same types."""
+"""The simulated pair beside a real one's recorded answers: the same fields, of the same types."""
 
 import json
 from typing import Any
@@ -16,13 +16,13 @@ REAL: Any = json.loads(SEEN.read_text())
 
 
 def shape(value: Any) -> Any:
-    """Names and types; of a list what its items are."""
+    """Names and types; for a list, those of its items."""
     if isinstance(value, dict):
         return {name: shape(one) for name, one in value.items()}
     return [shape(one) for one in value[:1]] if isinstance(value, list) else type(value).__name__
 
 
-async def test_what_prefill_answers(start_sim: StartSim, http: ClientSession) -> None:
+async def test_the_prefill_answer_has_the_recorded_fields(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim(pd_role="prefill", block_size=32)
     _, answer = await post(http, sim, max_tokens=1, kv_transfer_params=ASK)
     assert shape(answer) == shape(REAL["prefill"])
@@ -32,14 +32,16 @@ async def test_what_prefill_answers(start_sim: StartSim, http: ClientSession) ->
         assert ours[name] == theirs[name]
 
 
-async def test_a_transfer_that_failed(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_failed_transfer_has_the_recorded_fields(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim(pd_role="decode", pull_timeout_s=0.1)
     params = REAL["prefill"]["kv_transfer_params"] | {"remote_port": 1}
     assert await post(http, sim, kv_transfer_params=params) == (500, REAL["failed"])
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
-async def test_how_the_role_is_told(start_sim: StartSim, http: ClientSession, role: str) -> None:
+async def test_the_reported_role_has_the_recorded_fields(
+    start_sim: StartSim, http: ClientSession, role: str
+) -> None:
     sim = await start_sim(pd_role=role)
     info = await get(http, sim.url + "/server_info?config_format=json")
     reported, real = info["vllm_config"]["kv_transfer_config"], REAL["kv_transfer_config"][role]

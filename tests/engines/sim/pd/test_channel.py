@@ -1,4 +1,4 @@
-"""Lines of JSON between two ends: answers, refusals, silence, and ends that are gone."""
+"""Lines of JSON between two ends: answers, errors, silence, and closed ends."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ async def far() -> AsyncIterator[Far]:
     await far.channel.close()
 
 
-async def test_an_answer_a_refusal_and_silence(far: Far) -> None:
+async def test_a_channel_passes_answers_errors_and_silence(far: Far) -> None:
     caller = await ChannelClient.open("127.0.0.1", far.channel.port, retries=False)
     assert await caller.ask(op="a", key="k") == {"echo": {"op": "a", "key": "k"}}
     with pytest.raises(ChannelError, match="no"):
@@ -37,7 +37,7 @@ async def test_an_answer_a_refusal_and_silence(far: Far) -> None:
     caller.close()
 
 
-async def test_who_is_gone_is_told_with_what_it_fetched(far: Far) -> None:
+async def test_a_closed_caller_is_reported_with_its_keys(far: Far) -> None:
     caller = await ChannelClient.open("127.0.0.1", far.channel.port, retries=False)
     await caller.ask(op="a", key="k")
     caller.close()
@@ -47,7 +47,7 @@ async def test_who_is_gone_is_told_with_what_it_fetched(far: Far) -> None:
     assert far.gone == ["k"]
 
 
-async def test_an_end_that_closes_is_an_error(far: Far) -> None:
+async def test_a_closing_end_is_an_error(far: Far) -> None:
     caller = await ChannelClient.open("127.0.0.1", far.channel.port, retries=False)
     await caller.ask(op="a")
     await far.channel.close()
@@ -56,7 +56,7 @@ async def test_an_end_that_closes_is_an_error(far: Far) -> None:
     caller.close()
 
 
-async def test_nobody_there_is_an_error_at_once_or_never(far: Far) -> None:
+async def test_a_missing_end_is_an_error_or_waited_for(far: Far) -> None:
     await far.channel.close()
     with pytest.raises(ChannelError, match=str(far.channel.port)):
         await ChannelClient.open("127.0.0.1", far.channel.port, retries=False)

@@ -19,7 +19,7 @@ async def break_it(http: ClientSession, sim: Sim, **faults: Any) -> None:
         assert answer.status == 200, await answer.text()
 
 
-async def test_prefill_refuses(start_sim: StartSim, http: ClientSession) -> None:
+async def test_prefill_rejects_by_fault(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim(pd_role="both")
     await break_it(http, sim, refuse_prefill={"next": 1})
     assert (await post(http, sim))[0] == 200, "requests that are whole are none of it"
@@ -28,7 +28,7 @@ async def test_prefill_refuses(start_sim: StartSim, http: ClientSession) -> None
     await prefilled(http, sim)
 
 
-async def test_prefill_answers_without_parameters(start_sim: StartSim, http: ClientSession) -> None:
+async def test_prefill_answers_without_parameters_by_fault(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim(pd_role="prefill")
     await break_it(http, sim, omit_params={"next": 1})
     status, answer = await post(http, sim, kv_transfer_params=ASK, max_tokens=1)
@@ -38,7 +38,7 @@ async def test_prefill_answers_without_parameters(start_sim: StartSim, http: Cli
 
 
 @pytest.mark.parametrize("fault", ["drop_pinned", "hang_transfer"])
-async def test_what_was_promised_cannot_be_fetched(
+async def test_promised_blocks_cannot_be_fetched_by_fault(
     start_sim: StartSim, http: ClientSession, fault: str
 ) -> None:
     prefill = await start_sim(pd_role="prefill", **SOON)
@@ -53,7 +53,7 @@ async def test_what_was_promised_cannot_be_fetched(
     assert (await post(http, patient, kv_transfer_params=await prefilled(http, prefill)))[0] == 200
 
 
-async def test_transfers_are_slow(start_sim: StartSim, http: ClientSession) -> None:
+async def test_transfers_are_slow_by_fault(start_sim: StartSim, http: ClientSession) -> None:
     prefill = await start_sim(pd_role="prefill", **SOON)
     decode = await start_sim(pd_role="decode", **SOON)
     await break_it(http, decode, slow_transfer=100_000)
@@ -64,7 +64,7 @@ async def test_transfers_are_slow(start_sim: StartSim, http: ClientSession) -> N
     assert (await get(http, decode.url + "/sim/stats"))["pd"]["loading"] == 1
 
 
-async def test_the_legs_count_differently(start_sim: StartSim, http: ClientSession) -> None:
+async def test_legs_count_tokens_differently_by_fault(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim(pd_role="decode")
     await break_it(http, sim, extra_prompt_tokens=2)
     _, answer = await post(http, sim)
@@ -73,7 +73,7 @@ async def test_the_legs_count_differently(start_sim: StartSim, http: ClientSessi
 
 
 @pytest.mark.process
-async def test_prefill_ends_when_it_has_answered(http: ClientSession) -> None:
+async def test_prefill_dies_after_its_answer_by_fault(http: ClientSession) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "engines.sim", "--pd-role", "prefill", "--until-eof",
         "--faults", '{"exit_after_prefill": true}',

@@ -1,4 +1,4 @@
-"""Worker's report of its role, before any request."""
+"""Role that a worker reports, before any request."""
 
 from typing import Any
 
@@ -20,7 +20,9 @@ async def metrics(http: ClientSession, url: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("role", "kv_role"), ROLES)
-async def test_vllm_with_nixl(start_sim: StartSim, http: ClientSession, role: str, kv_role: str) -> None:
+async def test_a_worker_with_nixl_reports_its_role_and_cache(
+    start_sim: StartSim, http: ClientSession, role: str, kv_role: str
+) -> None:
     sim = await start_sim(pd_role=role, tp_size=2, cache_dtype="fp8", kv_load_failure="recompute")
     info: Any = await get(http, sim.url + "/server_info?config_format=json")
     reported = info["vllm_config"]["kv_transfer_config"]
@@ -35,7 +37,7 @@ async def test_vllm_with_nixl(start_sim: StartSim, http: ClientSession, role: st
 
 
 @pytest.mark.parametrize(("role", "fetches"), [("prefill", False), ("decode", True), ("both", True)])
-async def test_metrics_tell_who_fetches(
+async def test_metrics_of_fetches_exist_at_decode_workers(
     start_sim: StartSim, http: ClientSession, role: str, fetches: bool
 ) -> None:
     sim = await start_sim(pd_role=role)
@@ -44,20 +46,20 @@ async def test_metrics_tell_who_fetches(
     assert ("vllm:num_requests_kv_fetch_by_stage" in names) == fetches
 
 
-async def test_a_worker_without_a_role(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_worker_without_a_role_reports_none(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim()
     info = await get(http, sim.url + "/server_info?config_format=json")
     assert info["vllm_config"]["kv_transfer_config"] is None
     assert not any("nixl" in name or "kv_fetch" in name for name in await metrics(http, sim.url))
 
 
-async def test_it_may_be_kept_to_itself(start_sim: StartSim, http: ClientSession) -> None:
+async def test_the_report_can_be_turned_off(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim(pd_role="decode", pd_info=False)
     async with http.get(sim.url + "/server_info") as answer:
         assert answer.status == 404
 
 
-async def test_pinned_blocks_and_what_became_of_them(start_sim: StartSim, http: ClientSession) -> None:
+async def test_pinned_and_expired_blocks_are_exposed(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim(pd_role="prefill")
     await prefilled(http, sim)
     reported = await metrics(http, sim.url)

@@ -8,7 +8,7 @@ class Freed(list[str]):
         leases.pin(key, 100, 7, 1, lambda: self.append(key), now)
 
 
-def test_a_fetch_frees_when_it_is_over() -> None:
+def test_a_finished_fetch_frees_the_blocks() -> None:
     leases, freed = Leases(30.0), Freed()
     freed.pin(leases, "a")
     assert leases.num_pinned_blocks == 7
@@ -20,7 +20,7 @@ def test_a_fetch_frees_when_it_is_over() -> None:
     assert (leases.num_pinned_blocks, leases.num_fetched, freed) == (0, 1, ["a"])
 
 
-def test_it_can_be_taken_once() -> None:
+def test_a_lease_can_be_taken_once() -> None:
     leases, freed = Leases(30.0), Freed()
     freed.pin(leases, "a")
     leases.take("a")
@@ -29,7 +29,7 @@ def test_it_can_be_taken_once() -> None:
     assert leases.num_late == 2
 
 
-def test_what_broke_off_waits_again() -> None:
+def test_an_aborted_fetch_can_be_repeated() -> None:
     leases, freed = Leases(30.0), Freed()
     freed.pin(leases, "a")
     leases.take("a")
@@ -39,7 +39,7 @@ def test_what_broke_off_waits_again() -> None:
     assert leases.take("a") is not None
 
 
-def test_a_lease_ends_but_not_under_who_fetches() -> None:
+def test_a_lease_expires_but_not_during_a_fetch() -> None:
     leases, freed = Leases(30.0), Freed()
     freed.pin(leases, "a", now=0.0)
     freed.pin(leases, "b", now=0.0)
@@ -50,7 +50,7 @@ def test_a_lease_ends_but_not_under_who_fetches() -> None:
     assert (leases.num_expired, freed, leases.keys) == (1, ["a"], ["c", "b"])
 
 
-def test_what_is_dropped_is_free() -> None:
+def test_dropped_blocks_are_free() -> None:
     leases, freed = Leases(30.0), Freed()
     freed.pin(leases, "a")
     assert leases.drop("a") and not leases.drop("a")
@@ -58,7 +58,7 @@ def test_what_is_dropped_is_free() -> None:
     assert repr(leases) == "Leases(0 pinned, 0 being fetched)"
 
 
-def test_who_will_come_renews() -> None:
+def test_an_announced_fetch_renews_the_lease() -> None:
     leases, freed = Leases(30.0), Freed()
     freed.pin(leases, "a", now=0.0)
     freed.pin(leases, "b", now=10.0)
@@ -71,7 +71,7 @@ def test_who_will_come_renews() -> None:
     assert leases.next_deadline is None
 
 
-def test_a_key_that_is_pinned_again_frees_what_nobody_can_name() -> None:
+def test_a_key_pinned_again_frees_its_earlier_blocks() -> None:
     leases, freed = Leases(30.0), Freed()
     freed.pin(leases, "a")
     freed.pin(leases, "a")

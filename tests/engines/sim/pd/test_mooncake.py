@@ -1,4 +1,4 @@
-"""A transfer id ties the legs; the engine id is asked of the bootstrap port."""
+"""A transfer id connects the legs; the engine id is read from the bootstrap port."""
 
 import asyncio
 from typing import Any
@@ -22,7 +22,7 @@ async def pair(start_sim: StartSim, **fields: Any) -> tuple[Sim, Sim]:
 async def legs(
     http: ClientSession, prefill: Sim, key: str = "xfer-1"
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of both requests, as a gateway makes them."""
+    """Fields of both requests, as a gateway makes them."""
     port = (await get(http, prefill.url + "/sim/stats"))["pd"]["bootstrap_port"]
     address = f"http://127.0.0.1:{port}"
     entry = (await get(http, address + "/query"))["0"]
@@ -38,7 +38,9 @@ async def legs(
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-async def test_prefill_and_decode(start_sim: StartSim, http: ClientSession, at_once: bool) -> None:
+async def test_prefill_and_decode_share_blocks(
+    start_sim: StartSim, http: ClientSession, at_once: bool
+) -> None:
     prefill, decode = await pair(start_sim)
     alone = await start_sim()
     first, second = await legs(http, prefill)
@@ -63,7 +65,9 @@ async def test_a_transfer_id_is_served_once(start_sim: StartSim, http: ClientSes
             await post(http, decode, **second)
 
 
-async def test_another_engine_at_that_address_is_not_it(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_restarted_engine_at_the_same_address_is_another(
+    start_sim: StartSim, http: ClientSession
+) -> None:
     prefill, decode = await pair(start_sim)
     first, second = await legs(http, prefill)
     await prefill.restart()
@@ -71,13 +75,15 @@ async def test_another_engine_at_that_address_is_not_it(start_sim: StartSim, htt
     assert (await post(http, decode, **second))[0] == 500
 
 
-async def test_what_is_never_computed_never_comes(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_prompt_that_was_never_prefilled_fails_in_decode(
+    start_sim: StartSim, http: ClientSession
+) -> None:
     prefill, decode = await pair(start_sim, lease_s=0.05)
     _, second = await legs(http, prefill)
     assert (await post(http, decode, **second))[0] == 500
 
 
-async def test_the_bootstrap_port_is_gone(start_sim: StartSim, http: ClientSession) -> None:
+async def test_an_unreachable_bootstrap_port_is_an_error(start_sim: StartSim, http: ClientSession) -> None:
     prefill, decode = await pair(start_sim, pull_timeout_s=0.2)
     first, second = await legs(http, prefill)
     await post(http, prefill, **first)
@@ -92,7 +98,7 @@ async def test_without_an_id_nothing_is_pinned(start_sim: StartSim, http: Client
     assert (await get(http, prefill.url + "/sim/stats"))["pd"]["pinned_blocks"] == 0
 
 
-async def test_what_ends_by_itself_is_not_sent(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_finished_prompt_is_not_sent(start_sim: StartSim, http: ClientSession) -> None:
     prefill, _ = await pair(start_sim, mean_output_tokens=1)
     first, _ = await legs(http, prefill)
     _, answer = await post(http, prefill, **first, ignore_eos=False)
@@ -100,7 +106,7 @@ async def test_what_ends_by_itself_is_not_sent(start_sim: StartSim, http: Client
     assert (await get(http, prefill.url + "/sim/stats"))["pd"]["pinned_blocks"] == 0
 
 
-async def test_a_leg_that_is_not_its_roles(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_leg_of_another_role_is_ignored(start_sim: StartSim, http: ClientSession) -> None:
     prefill, decode = await pair(start_sim)
     first, second = await legs(http, prefill)
     for sim, leg in ((prefill, second), (decode, first)):
@@ -113,7 +119,7 @@ async def test_decode_has_no_bootstrap_port(start_sim: StartSim, http: ClientSes
     assert (await get(http, decode.url + "/sim/stats"))["pd"]["bootstrap_port"] is None
 
 
-def test_what_the_bootstrap_port_tells() -> None:
+def test_the_bootstrap_port_reports_the_engine_id() -> None:
     answer = query_response("e", "10.0.0.1", 5600, 2)
     assert sorted(answer) == ["0", "1"]
     assert found(answer, "e") == ("10.0.0.1", 5600)

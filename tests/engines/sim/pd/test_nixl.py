@@ -10,7 +10,7 @@ from engines.sim.pd.nixl import ChannelAddress, read, transfer_params
 PREFILL_PARAMS = transfer_params(ChannelAddress("e", "127.0.0.1", 5600, 1), "cmpl-x-0-ab", [4, 5], 20, 16)
 
 
-def test_what_prefill_tells() -> None:
+def test_prefill_responds_with_its_parameters() -> None:
     assert PREFILL_PARAMS == {
         "do_remote_prefill": True,
         "do_remote_decode": False,
@@ -29,7 +29,7 @@ def test_what_prefill_tells() -> None:
     }
 
 
-def test_what_decode_makes_of_it() -> None:
+def test_decode_reads_a_leg_from_the_parameters() -> None:
     source = Source("127.0.0.1", 5600, "cmpl-x-0-ab", "e")
     assert read({"kv_transfer_params": PREFILL_PARAMS}) == Leg(
         fetches=True, source=source, reported_cached_tokens=16
@@ -39,17 +39,17 @@ def test_what_decode_makes_of_it() -> None:
 @pytest.mark.parametrize(
     "name", ["remote_block_ids", "remote_engine_id", "remote_request_id", "remote_host", "remote_port"]
 )
-def test_nothing_can_be_fetched_where_a_field_is_missing(name: str) -> None:
+def test_a_missing_field_leaves_nothing_to_fetch(name: str) -> None:
     leg = read({"kv_transfer_params": PREFILL_PARAMS | {name: None}})
     assert leg is not None and leg.fetches and leg.source is None
 
 
 @pytest.mark.parametrize("params", [None, {}, "x", {"prompt_token_ids": [1]}, {"do_remote_decode": False}])
-def test_what_is_no_leg(params: Any) -> None:
+def test_other_parameters_are_no_leg(params: Any) -> None:
     assert read({"kv_transfer_params": params}) is None
 
 
-def test_a_prefill() -> None:
+def test_a_prefill_request_is_recognized() -> None:
     assert read({"kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": False}}) == Leg(
         pins=True
     )

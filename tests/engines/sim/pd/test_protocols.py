@@ -12,16 +12,16 @@ from engines.sim.pd.protocols import read_leg
 PREFILL = {"kv_transfer_params": {"do_remote_decode": True}}
 
 
-def test_a_worker_without_a_role_takes_no_part() -> None:
+def test_a_worker_without_a_role_ignores_parameters() -> None:
     assert read_leg(PREFILL, SimConfig()) is None
 
 
-def test_nixl_does_not_look_at_its_role() -> None:
+def test_nixl_ignores_the_role() -> None:
     for role in ("prefill", "decode", "both"):
         assert read_leg(PREFILL, SimConfig(pd_role=role)) == Leg(pins=True)
 
 
-def test_each_reads_its_own() -> None:
+def test_each_protocol_reads_its_own_fields() -> None:
     context = {"disaggregated_params": {"request_type": "context_only"}}
     body = PREFILL | context | {"bootstrap_room": 5, "bootstrap_host": "h"}
     sglang, trtllm = (
@@ -33,6 +33,6 @@ def test_each_reads_its_own() -> None:
         read_leg(body, SimConfig(pd_role="decode", pd_protocol="mooncake"))
 
 
-def test_with_storage_each_request_takes_part(tmp_path: Path) -> None:
+def test_with_storage_each_request_is_a_leg(tmp_path: Path) -> None:
     config = SimConfig(pd_role="both", pd_protocol="shared_storage", pd_store=tmp_path)
     assert read_leg({}, config) == Leg(store=tmp_path)

@@ -1,4 +1,6 @@
-"""Both legs at once, tied by a room: waiting for the other leg, and the errors where one does not come."""
+"""Both legs at once, connected by a room: waiting for the other leg, and the errors where it does not
+come.
+"""
 
 import asyncio
 from typing import Any
@@ -28,7 +30,9 @@ async def room(http: ClientSession, prefill: Sim, number: int = 77) -> dict[str,
     return {"bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": number}
 
 
-async def test_both_at_once(start_sim: StartSim, http: ClientSession) -> None:
+async def test_both_legs_at_once_give_the_answer_of_one_worker(
+    start_sim: StartSim, http: ClientSession
+) -> None:
     prefill, decode = await pair(start_sim)
     alone = await start_sim()
     where = await room(http, prefill)
@@ -43,7 +47,7 @@ async def test_both_at_once(start_sim: StartSim, http: ClientSession) -> None:
 
 
 @pytest.mark.parametrize("is_prefill_first", [True, False])
-async def test_each_waits_for_the_other(
+async def test_each_leg_waits_for_the_other(
     start_sim: StartSim, http: ClientSession, is_prefill_first: bool
 ) -> None:
     prefill, decode = await pair(start_sim)
@@ -56,7 +60,7 @@ async def test_each_waits_for_the_other(
     assert (await waits)[0] == 200
 
 
-async def test_streamed(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_streamed_request_is_answered_by_decode(start_sim: StartSim, http: ClientSession) -> None:
     prefill, decode = await pair(start_sim)
     where = await room(http, prefill)
     body = {"model": "m", "prompt": IDS, "max_tokens": 3, "ignore_eos": True, "stream": True} | where
@@ -70,7 +74,9 @@ async def test_streamed(start_sim: StartSim, http: ClientSession) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_nobody_comes_for_it(start_sim: StartSim, http: ClientSession, stream: bool) -> None:
+async def test_a_leg_without_its_other_leg_fails(
+    start_sim: StartSim, http: ClientSession, stream: bool
+) -> None:
     prefill, _ = await pair(start_sim, lease_s=0.05)
     where = await room(http, prefill)
     body = {"model": "m", "prompt": IDS, "max_tokens": 3, "stream": stream} | where
@@ -80,21 +86,25 @@ async def test_nobody_comes_for_it(start_sim: StartSim, http: ClientSession, str
     assert (await get(http, prefill.url + "/sim/stats"))["pd"]["pinned_blocks"] == 0
 
 
-async def test_the_data_never_come(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_transfer_that_never_comes_fails(start_sim: StartSim, http: ClientSession) -> None:
     prefill, decode = await pair(start_sim, lease_s=0.05)
     status, answer = await post(http, decode, **await room(http, prefill))
     assert (status, answer["object"], answer["code"]) == (500, "error", 500)
     assert "Decode transfer failed" in answer["message"]
 
 
-async def test_prefill_is_gone(start_sim: StartSim, http: ClientSession) -> None:
+async def test_an_unreachable_prefill_worker_fails_the_transfer(
+    start_sim: StartSim, http: ClientSession
+) -> None:
     prefill, decode = await pair(start_sim, pull_timeout_s=0.2)
     where = await room(http, prefill)
     await prefill.stop()
     assert (await post(http, decode, **where))[0] == 500
 
 
-async def test_who_leaves_prefill_leaves_nothing_pinned(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_disconnected_prefill_client_leaves_no_pinned_blocks(
+    start_sim: StartSim, http: ClientSession
+) -> None:
     prefill, _ = await pair(start_sim)
     where = await room(http, prefill)
     with pytest.raises(TimeoutError):
@@ -105,7 +115,7 @@ async def test_who_leaves_prefill_leaves_nothing_pinned(start_sim: StartSim, htt
             await asyncio.sleep(0.01)
 
 
-async def test_a_plain_request_is_refused_by_both(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_request_without_a_room_is_rejected_by_both(start_sim: StartSim, http: ClientSession) -> None:
     for sim in await pair(start_sim):
         status, answer = await post(http, sim)
         assert (status, answer["object"]) == (400, "error")
@@ -120,7 +130,7 @@ async def test_the_room_decides_the_rank(start_sim: StartSim, http: ClientSessio
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
-async def test_its_role_is_read_by_the_adapter(start_sim: StartSim, http: ClientSession, role: str) -> None:
+async def test_the_adapter_reads_the_role(start_sim: StartSim, http: ClientSession, role: str) -> None:
     sim = await start_sim(pd_role=role, **FIELDS)
     async with http.get(sim.url + "/server_info") as answer:
         info = Sglang().parse_info(await answer.read())
@@ -130,7 +140,7 @@ async def test_its_role_is_read_by_the_adapter(start_sim: StartSim, http: Client
     assert models["data"][0]["owned_by"] == "sglang"
 
 
-def test_what_a_request_is() -> None:
+def test_a_leg_is_read_from_the_body() -> None:
     body = {"bootstrap_room": 0, "bootstrap_host": "h", "bootstrap_port": None}
     assert read(body, "decode") == Leg(
         fetches=True, source=Source("h", 8998, "0", may_wait=True), reports_own_hit=True

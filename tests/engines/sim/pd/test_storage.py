@@ -1,4 +1,4 @@
-"""A directory in common: no parameters, no handshake, and no error where nothing lies there."""
+"""A common directory: no parameters, no handshake, and no error where no blocks are in it."""
 
 from array import array
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.engines.sim.conftest import StartSim
 from tests.engines.sim.pd.conftest import IDS, get, post, text_of
 
 
-async def test_what_one_computed_the_other_loads(
+async def test_blocks_computed_by_one_worker_are_loaded_by_the_other(
     start_sim: StartSim, http: ClientSession, tmp_path: Path
 ) -> None:
     fields = {"pd_protocol": "shared_storage", "transfer_latency_s": 0.001}
@@ -27,7 +27,7 @@ async def test_what_one_computed_the_other_loads(
     assert (counts["external_tokens"], counts["prefix_hits"]) == (96, 0)
 
 
-async def test_nothing_there_is_computed(start_sim: StartSim, http: ClientSession, tmp_path: Path) -> None:
+async def test_missing_blocks_are_computed(start_sim: StartSim, http: ClientSession, tmp_path: Path) -> None:
     sim = await start_sim(pd_role="decode", pd_protocol="shared_storage", pd_store=tmp_path)
     status, answer = await post(http, sim)
     assert (status, answer["usage"]["prompt_tokens_details"]["cached_tokens"]) == (200, 0)

@@ -1,4 +1,4 @@
-"""Prefill here, decode there: what is fetched, once, and what is seen where that fails."""
+"""Prefill here, decode there: blocks fetched once, and the results of failures."""
 
 import asyncio
 import sys
@@ -26,9 +26,7 @@ async def pd_stats(http: ClientSession, sim: Sim) -> Any:
     return (await get(http, sim.url + "/sim/stats"))["pd"]
 
 
-async def test_the_answer_is_what_one_worker_would_have_said(
-    start_sim: StartSim, http: ClientSession
-) -> None:
+async def test_the_answer_is_that_of_a_single_worker(start_sim: StartSim, http: ClientSession) -> None:
     prefill, decode = await pair(start_sim)
     alone = await start_sim()
     _, whole = await post(http, alone)
@@ -38,7 +36,7 @@ async def test_the_answer_is_what_one_worker_would_have_said(
     assert answer["usage"] == whole["usage"]
 
 
-async def test_blocks_are_pinned_until_they_are_fetched(start_sim: StartSim, http: ClientSession) -> None:
+async def test_blocks_are_pinned_until_fetched(start_sim: StartSim, http: ClientSession) -> None:
     prefill, decode = await pair(start_sim)
     params = await prefilled(http, prefill)
     assert len(params["remote_block_ids"][0]) == 7, "the last, partial block too"
@@ -51,7 +49,7 @@ async def test_blocks_are_pinned_until_they_are_fetched(start_sim: StartSim, htt
     assert rank.gauges.kv_usage == 0
 
 
-async def test_what_was_fetched_is_in_decodes_own_cache_and_told(
+async def test_fetched_blocks_are_cached_and_published_by_decode(
     start_sim: StartSim, http: ClientSession
 ) -> None:
     prefill, decode = await pair(start_sim)
@@ -69,7 +67,7 @@ async def test_what_was_fetched_is_in_decodes_own_cache_and_told(
     assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 96
 
 
-async def test_cached_tokens_are_prefills_where_they_are_passed_on(
+async def test_cached_tokens_are_those_of_prefill_where_passed_on(
     start_sim: StartSim, http: ClientSession
 ) -> None:
     prefill, decode = await pair(start_sim)
@@ -86,7 +84,9 @@ async def test_cached_tokens_are_prefills_where_they_are_passed_on(
     assert (counts["external_tokens"], counts["prefix_hits"]) == (50, 0)
 
 
-async def test_only_what_decode_lacks_is_transferred(start_sim: StartSim, http: ClientSession) -> None:
+async def test_only_blocks_missing_at_decode_are_transferred(
+    start_sim: StartSim, http: ClientSession
+) -> None:
     prefill, decode = await pair(start_sim)
     await post(http, decode, prompt=IDS[:64])
     await post(http, decode, kv_transfer_params=await prefilled(http, prefill))
@@ -95,7 +95,7 @@ async def test_only_what_decode_lacks_is_transferred(start_sim: StartSim, http: 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_second_fetch_of_the_same_fails(
+async def test_a_second_fetch_of_the_same_blocks_fails(
     start_sim: StartSim, http: ClientSession, stream: bool
 ) -> None:
     prefill, decode = await pair(start_sim)
@@ -113,7 +113,7 @@ async def test_a_second_fetch_of_the_same_fails(
     assert (await pd_stats(http, decode))["failed_loads"] == 1
 
 
-async def test_a_lease_ends(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_lease_expires(start_sim: StartSim, http: ClientSession) -> None:
     prefill, decode = await pair(start_sim, lease_s=0.05)
     params = await prefilled(http, prefill)
     async with asyncio.timeout(5):
@@ -124,7 +124,7 @@ async def test_a_lease_ends(start_sim: StartSim, http: ClientSession) -> None:
     assert status == 500
 
 
-async def test_recompute_hides_what_did_not_come(start_sim: StartSim, http: ClientSession) -> None:
+async def test_with_recompute_a_failed_transfer_is_computed(start_sim: StartSim, http: ClientSession) -> None:
     prefill, decode = await pair(start_sim, kv_load_failure="recompute", **IMPATIENT)
     alone = await start_sim()
     params = await prefilled(http, prefill)
@@ -136,7 +136,9 @@ async def test_recompute_hides_what_did_not_come(start_sim: StartSim, http: Clie
     assert (counts["failed_loads"], counts["external_tokens"]) == (1, 0)
 
 
-async def test_another_engine_at_the_same_port_is_not_it(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_restarted_engine_at_the_same_port_is_another(
+    start_sim: StartSim, http: ClientSession
+) -> None:
     prefill, decode = await pair(start_sim)
     params = await prefilled(http, prefill)
     await prefill.restart()
@@ -146,7 +148,7 @@ async def test_another_engine_at_the_same_port_is_not_it(start_sim: StartSim, ht
 @pytest.mark.parametrize(
     "fields", [{"cache_dtype": "fp8"}, {"event_wire": "array"}, {"tp_size": 3}, {"model": "other"}]
 )
-async def test_a_pair_that_does_not_fit_fails(
+async def test_an_incompatible_pair_fails(
     start_sim: StartSim, http: ClientSession, fields: dict[str, Any]
 ) -> None:
     prefill = await start_sim(pd_role="prefill", tp_size=2, **SOON)
@@ -164,7 +166,7 @@ async def test_block_sizes_may_differ(start_sim: StartSim, http: ClientSession) 
     assert (status, text_of(answer)) == (200, text_of((await post(http, alone))[1]))
 
 
-async def test_keys_of_another_prompt_give_a_wrong_answer_and_no_error(
+async def test_keys_of_another_prompt_give_a_wrong_answer_without_an_error(
     start_sim: StartSim, http: ClientSession
 ) -> None:
     prefill, decode = await pair(start_sim)
@@ -178,7 +180,7 @@ async def test_keys_of_another_prompt_give_a_wrong_answer_and_no_error(
     assert (await pd_stats(http, decode))["mismatched_loads"] == 1
 
 
-async def test_parameters_that_are_not_whole_are_waited_for(start_sim: StartSim, http: ClientSession) -> None:
+async def test_incomplete_parameters_are_waited_for(start_sim: StartSim, http: ClientSession) -> None:
     prefill, decode = await pair(start_sim)
     params = await prefilled(http, prefill)
     del params["remote_request_id"]
@@ -192,7 +194,7 @@ async def test_parameters_that_are_not_whole_are_waited_for(start_sim: StartSim,
             await asyncio.sleep(0.01)
 
 
-async def test_who_leaves_while_it_is_fetched_leaves_nothing_behind(
+async def test_a_client_that_disconnects_during_a_fetch_leaves_no_state(
     start_sim: StartSim, http: ClientSession
 ) -> None:
     prefill, decode = await pair(start_sim, transfer_latency_s=0.1)
@@ -208,15 +210,13 @@ async def test_who_leaves_while_it_is_fetched_leaves_nothing_behind(
     assert (rank.num_clients, rank.scheduler.loading) == (0, [])
 
 
-async def test_a_worker_without_a_role_ignores_the_parameters(
-    start_sim: StartSim, http: ClientSession
-) -> None:
+async def test_a_worker_without_a_role_ignores_parameters(start_sim: StartSim, http: ClientSession) -> None:
     alone = await start_sim()
     _, answer = await post(http, alone, kv_transfer_params={"do_remote_prefill": True})
     assert answer["kv_transfer_params"] is None
 
 
-async def test_a_streamed_prefill_tells_no_parameters(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_streamed_prefill_has_no_parameters(start_sim: StartSim, http: ClientSession) -> None:
     prefill, _ = await pair(start_sim)
     body = {"model": "m", "prompt": IDS, "max_tokens": 1, "stream": True}
     async with http.post(
@@ -227,7 +227,7 @@ async def test_a_streamed_prefill_tells_no_parameters(start_sim: StartSim, http:
 
 
 @pytest.mark.process
-async def test_prefill_is_killed_between_its_answer_and_the_fetch(
+async def test_prefill_may_die_between_its_answer_and_the_fetch(
     start_sim: StartSim, http: ClientSession
 ) -> None:
     process = await asyncio.create_subprocess_exec(
@@ -255,7 +255,9 @@ async def test_prefill_is_killed_between_its_answer_and_the_fetch(
     assert (status, reported["error"]["message"]) == (500, "Internal server error")
 
 
-async def test_what_decode_refuses_is_not_left_pinned(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_request_rejected_by_decode_leaves_no_pinned_blocks(
+    start_sim: StartSim, http: ClientSession
+) -> None:
     prefill, decode = await pair(start_sim)
     params = await prefilled(http, prefill)
     status, _ = await post(http, decode, kv_transfer_params=params, max_tokens=10**6)
@@ -264,7 +266,7 @@ async def test_what_decode_refuses_is_not_left_pinned(start_sim: StartSim, http:
     assert (stats["pinned_blocks"], stats["fetched"], stats["expired_leases"]) == (0, 0, 0)
 
 
-async def test_a_lease_lasts_while_decode_has_the_request_in_its_queue(
+async def test_a_lease_lasts_while_decode_has_the_request_queued(
     start_sim: StartSim, http: ClientSession
 ) -> None:
     prefill = await start_sim(pd_role="prefill", **SOON)
@@ -286,7 +288,7 @@ async def test_a_lease_lasts_while_decode_has_the_request_in_its_queue(
     await asyncio.gather(running, waiting, return_exceptions=True)
 
 
-async def test_what_is_on_its_way_counts_as_waiting(start_sim: StartSim, http: ClientSession) -> None:
+async def test_requests_in_transfer_count_as_waiting(start_sim: StartSim, http: ClientSession) -> None:
     prefill, decode = await pair(start_sim, transfer_latency_s=60.0)
     params = await prefilled(http, prefill)
     asks = asyncio.get_running_loop().create_task(post(http, decode, kv_transfer_params=params))

@@ -21,7 +21,7 @@ async def pair(start_sim: StartSim, **fields: Any) -> tuple[Sim, Sim]:
 
 
 async def generation(http: ClientSession, prefill: Sim) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The context's answer, and the fields of what follows."""
+    """Answer of the context, and the fields of the request that follows."""
     status, answer = await post(http, prefill, disaggregated_params=CONTEXT)
     assert status == 200, answer
     params = answer["choices"][0]["disaggregated_params"]
@@ -30,7 +30,9 @@ async def generation(http: ClientSession, prefill: Sim) -> tuple[dict[str, Any],
     return answer, follows | {"prompt": answer["prompt_token_ids"]}
 
 
-async def test_context_then_generation(start_sim: StartSim, http: ClientSession) -> None:
+async def test_context_then_generation_gives_the_answer_of_one_worker(
+    start_sim: StartSim, http: ClientSession
+) -> None:
     prefill, decode = await pair(start_sim)
     alone = await start_sim()
     first, follows = await generation(http, prefill)
@@ -44,9 +46,9 @@ async def test_context_then_generation(start_sim: StartSim, http: ClientSession)
     assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0, "the context's"
 
 
-async def test_a_chat_is_handed_on_as_tokens(start_sim: StartSim, http: ClientSession) -> None:
+async def test_a_chat_is_passed_on_as_tokens(start_sim: StartSim, http: ClientSession) -> None:
     prefill, decode = await pair(start_sim)
-    chat = {"messages": [{"role": "user", "content": "tell me " * 30}], "prompt": None}
+    chat = {"messages": [{"role": "user", "content": "show me " * 30}], "prompt": None}
     path = "/v1/chat/completions"
     _, first = await post(http, prefill, path, **chat, disaggregated_params=CONTEXT)
     params = first["choices"][0]["disaggregated_params"] | {"request_type": "generation_only"}
@@ -60,7 +62,9 @@ async def test_a_chat_is_handed_on_as_tokens(start_sim: StartSim, http: ClientSe
     assert (await get(http, decode.url + "/sim/stats"))["pd"]["mismatched_loads"] == 0
 
 
-async def test_the_context_is_gone(start_sim: StartSim, http: ClientSession) -> None:
+async def test_an_unreachable_context_worker_fails_generation(
+    start_sim: StartSim, http: ClientSession
+) -> None:
     prefill, decode = await pair(start_sim, pull_timeout_s=0.2)
     _, follows = await generation(http, prefill)
     await prefill.stop()
@@ -75,7 +79,7 @@ async def test_plain_requests_are_served(start_sim: StartSim, http: ClientSessio
         assert (await post(http, sim, disaggregated_params=whole))[0] == 200
 
 
-async def test_the_role_is_not_told(start_sim: StartSim, http: ClientSession) -> None:
+async def test_the_role_is_not_reported(start_sim: StartSim, http: ClientSession) -> None:
     first, second = [await get(http, sim.url + "/server_info") for sim in await pair(start_sim)]
     assert first == second == {"disaggregated_params": {"ctx_dp_rank": 0, "ctx_info_endpoint": []}}
 
@@ -88,7 +92,7 @@ async def test_the_role_is_not_told(start_sim: StartSim, http: ClientSession) ->
         ({"request_type": "generation_only", "ctx_request_id": 1, "encoded_opaque_state": "e30="}, "cannot"),
     ],
 )
-def test_parameters_that_cannot_be(params: dict[str, Any], says: str) -> None:
+def test_invalid_parameters_are_rejected(params: dict[str, Any], says: str) -> None:
     with pytest.raises(FlatError, match=says):
         read({"disaggregated_params": params})
 
