@@ -1,6 +1,7 @@
 """Every source file has its test file, and files and functions stay short."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,6 +69,14 @@ def test_every_source_file_has_its_test_file(source: str) -> None:
     assert _test_of(source).is_file() or source in NO_TEST_OF_THEIR_OWN, (
         f"write {_test_of(source).relative_to(ROOT)}"
     )
+
+
+@pytest.mark.parametrize("source", [path for path in SOURCES if path.startswith("gateway/")])
+def test_the_map_of_a_folder_names_its_files(source: str) -> None:
+    path = ROOT / source
+    if path.name.startswith("__") or path.parent == ROOT / "gateway" or "proto" in path.parts:
+        return
+    assert re.search(rf"\b{path.stem}\b", (path.parent / "__init__.py").read_text())
 
 
 def test_compiled_modules_define_no_struct() -> None:

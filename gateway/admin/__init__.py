@@ -3,4 +3,5 @@
 app      the routes, and the parts of each answer     auth     which key may ask, /admin/keys
 workers  /admin/workers: add, drain, remove           lora     /admin/adapters: load and unload
 explain  /admin/explain: the decision for a request that is not sent
+routes   the table of endpoints                       fields   fields of the answers, and their merge
 """

@@ -1,4 +1,7 @@
-"""Sidecar of an engine (`kvgate agent`): keeps the index of its blocks and serves it to gateways."""
+"""Sidecar of an engine (`kvgate agent`): keeps the index of its blocks and serves it to gateways.
+
+sidecar   events in, a port out     service   the gRPC service     config   flags
+"""
 
 import os
 

@@ -1,9 +1,10 @@
 """The composition root: the only folder that knows every concrete class.
 
-gateway       all parts of one process, put together    workers   what knows the workers
-admin_wiring  the parts of the admin API                bundled   the simulated engine's tokenizer
-reconfigure   another configuration, while it runs      reloads   when that is read
-front_end     limits of the client port, routes
+gateway       all parts of one process, put together    workers        what knows the workers
+admin_wiring  the parts of the admin API                bundled        the simulated engine's tokenizer
+reconfigure   another configuration, while it runs      reloads        when that is read
+front_end     limits of the client port, routes         index_backend  index backends by name
+validation    checks that need no worker
 """
 
 from gateway.app.bundled import bundled_tokenizer, simulate

@@ -11,4 +11,8 @@ end in seconds.
 
 publisher  messages to publish        pubsub  to Redis and back      sync  both, and their lifecycle
 atomic_lock  one gateway decides at a time (`--booking atomic`)
+shared_memory   memory of a host's processes     shared_ledger, shared_assumed   load and blocks in it
+remote_hosts    other hosts' bookings            unconfirmed     published, not yet echoed by Redis
+promises        blocks that will be cached       tenant_usage    quota usage of tenants
+acl_check       Redis permissions                metrics         metrics
 """

@@ -5,7 +5,8 @@
 `Config` lists the tables; a table's struct declares its options (`options.py`), each once, with its type,
 default, unit, help, and whether a reload changes it. `--help`, `docs/reference/options.md`, the reload and
 the refusals are made of these declarations. `reading.py` collects the mistakes of each source, `renamed.py`
-has the names of before, `flags.py` is the command line, `reference.py` the reference page.
+has the names of before, `flags.py` is the command line, `reference.py` the reference page, `diff.py` what a
+reload changes, `worker_specs.py` the form of a worker, `secrets.py` reads secret files.
 """
 
 import os

@@ -1,6 +1,17 @@
 """The pure core: plain values in, plain values out.
 
 No asyncio, no clock, no randomness of its own, no logging, no sockets. Time and chance are
-parameters. Files are read only where a model's tokenizer and template are loaded
-(`tokenization/prompt_encoder.py`).
+parameters.
+
+decision            inputs and results of a policy    fleet, eligibility   known workers, eligible ones
+worker              one routable engine rank          pd_pairs             prefill and decode pairs that fit
+ledger              requests in flight per worker     outcome              how a request at a worker ended
+speed, slow_start   learnt speed, share when new      usage                token counts by engines
+blocks              block hashes                      kv_events            an engine's reports of its cache
+event_stream        state machine of the events       token_runs           the tree of known prompts
+block_limits, bounds   bounds on reports of workers   multimodal           prompts with images and sounds
+engine, kv_connector   interfaces of the adapters in `engines/`
+errors, decoding    errors with their HTTP answers; errors of decoders
+spelling            the nearest known name
+requests/           bodies as routing reads them
 """

@@ -7,4 +7,6 @@ traceparent   the trace of a request             spans, otlp   the trace's spans
 recorder      requests recorded for a replay     request_end   how a request ended, and who failed
 verification/ predictions and reports of engines
 cache_loss/   why cached tokens were computed again
+recording     a line of a recording              telemetry     access log and traces together
+metric_spec   declarations of metrics            collector     the gateway's own metrics
 """

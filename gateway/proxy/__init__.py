@@ -8,4 +8,5 @@ websocket  plans of upgraded connections
 prompts    tokens, made here or elsewhere      time_slice  decisions of gateways that take turns
 retries    which failures are tried again      retryable   answers that another worker may better
 deadlines  first byte, idle and total timeouts usage_check usage that workers report, checked
+retry_metrics   metrics of retries and buffered bodies
 """

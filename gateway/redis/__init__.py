@@ -3,4 +3,5 @@
 options   settings of the connection   topology        finds the master: Sentinels, Clusters
 client    connections, schema check    error_reporter  failures, logged once
 keys      names of all keys            embedded        the server of `--redis embedded`
+cancellation   commands that can be cancelled
 """

@@ -7,6 +7,11 @@ leader       events into the log                   follower       the log into t
 journal      log and snapshot, in memory           redis_log      the same in Redis, behind a lease
 takeover     a new leader reads the old one's log  tree_feed      the index that lies in Redis itself
 codec        messages as bytes                     messages       replicated values
+rank_store   inventory and journal of an endpoint  applier        updates of one worker into the index
+log_writer   the journal into Redis                redis_tail     the logs of all followed workers
+session      one gateway with Redis                agent_targets  addresses and credentials of agents
+recovery_target   blocks of BLIND streams into the journal
+metrics, tree_metrics   metrics
 """
 
 import os

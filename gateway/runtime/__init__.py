@@ -1,1 +1,8 @@
-"""The process: tasks, timers, ids, garbage collection, event-loop lag, file descriptors, TLS contexts."""
+"""The process: tasks, timers, ids, garbage collection, event-loop lag, file descriptors, TLS contexts.
+
+tasks            background tasks              deadline_timer   deadlines that each read postpones
+loop_lag         lag of the event loop         gc_policy        no long pauses
+process_limits   open files, memory, threads   descriptors      shares of open files
+tls              contexts, reloaded            ids              unguessable ids
+build            version, compiled or not      rate_limited_log the first line of a kind, then a number
+"""

@@ -5,6 +5,9 @@ prompt_encoder   a request's body as token ids          tokenizer      text as t
 chat_template    jinja templates                        jinja_env      the sandbox that they run in
 template_stability   cut points at which a growing conversation keeps its tokens
 conversation_cache, text_cache   tokens of earlier conversation turns and texts
+render_settings, probe_conversations   proofs of these cut points
+message_frame    the text around a plain message        pieces         long texts in bounded pieces
+longest_token    a lower bound of a text's tokens       model_files    files of a model's directory
 worker_tokens    the wire of a worker's /tokenize
 harmony, mistral, plain_text, unavailable   renderers of families that have no template
 """

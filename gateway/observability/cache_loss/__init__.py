@@ -4,4 +4,5 @@ observer           counts losses by decisions and answers; the work is done betw
 attribution        the cause of each token's loss         block_history  hashes that were once cached
 prompt_similarity  known text at another position         break_location where a prefix breaks
 explainer          a prompt's expected losses             top_losses     the largest losses
+metrics            the causes on /metrics
 """

@@ -5,4 +5,6 @@ gate              the checks of each request: its tenant's limits, then the queu
 tenants           limits and token buckets              queues      one per model, and their release
 fair_queue        order within a queue                  saturation  when a worker has no room
 rejections        errors of rejected requests           stats       metrics, the admin API
+token_bucket      a burst that refills                  drain_rate  tokens released per second
+base              a request, as admission control sees it
 """
