@@ -12,6 +12,7 @@ from engines.sim import add_flags
 from gateway import cli
 from gateway.config import Config
 from gateway.config.reading import convert
+from gateway.processes.metric_reference import SPECS
 from gateway.replay.command import add_arguments
 from tests import ROOT
 
@@ -140,3 +141,15 @@ def test_the_page_of_commands_has_each_command() -> None:
     parser = cli._parser()
     (commands,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
     assert [name for name in commands.choices if f"`kvgate {name}" not in page] == []
+
+
+LABELS = re.compile(r"\b(kvgate_[a-z0-9_]+)\{([^}]*)\}")
+DECLARED = {spec.name: set(spec.labels) for spec in SPECS}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=str)
+def test_labels_of_metrics_in_the_text_exist(page: Path) -> None:
+    for name, labels in LABELS.findall((ROOT / page).read_text()):
+        metric = re.sub("_(bucket|sum|count)$", "", name)
+        shown = {label.partition("=")[0].strip() for label in labels.split(",")} - {"le"}
+        assert shown <= DECLARED.get(metric, shown), f"{page}: {name}{{{labels}}}"
