@@ -103,3 +103,18 @@ def test_paths_in_backticks_exist() -> None:
         if not (ROOT / name).exists()
     ]
     assert not found, "\n".join(found)
+
+
+RELATIVE = re.compile(r"`((?:[a-z_0-9]+/)*[a-z_0-9]+\.(?:py|lua))`")
+
+
+def test_paths_in_docstrings_of_the_gateway_exist() -> None:
+    """Paths start at the repository, at `gateway/`, at `tests/`, or at the file's own folder."""
+    found = []
+    for top in ("gateway", "engines"):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            starts = (ROOT, ROOT / "gateway", ROOT / "tests", path.parent, path.parent.parent)
+            for name in RELATIVE.findall(path.read_text()):
+                if not any((start / name).exists() for start in starts):
+                    found.append(f"{path.relative_to(ROOT)}: {name}")
+    assert not found, "\n".join(found)
