@@ -53,7 +53,7 @@ def memory(gateway: Gateway, name: str) -> int:
 
 
 def begin(gateway: Gateway) -> int:
-    """Current memory; its peak starts again here."""
+    """Current memory; the measurement of its peak starts again here."""
     Path(f"/proc/{gateway.process.pid}/clear_refs").write_text("5")
     return memory(gateway, "VmRSS")
 

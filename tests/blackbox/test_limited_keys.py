@@ -1,7 +1,7 @@
 """A key that is limited to some models reaches no other: whatever the route, and wherever a model is named.
 
 The worker's engine serves `base` and the adapters `ad1` and `ad2`, and takes its base where a request names
-no model. What counts is what reached it.
+no model. The tests check the requests that reached it.
 """
 
 import json

@@ -325,7 +325,7 @@ async def test_a_worker_is_verified_by_its_configured_name(authority: Authority,
 
 
 async def test_a_name_is_verified_at_each_of_its_addresses(authority: Authority) -> None:
-    """`localhost` may have two, and one of them answers; its certificate is for the name only."""
+    """`localhost` may have two addresses, of which one answers; its certificate is for the name only."""
     worker = await FakeWorker(tls=authority.issue("localhost").context()).start()
     port = worker.url.rpartition(":")[2]
     name = f"dns+https://localhost:{port}"

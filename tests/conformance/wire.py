@@ -94,7 +94,7 @@ class Wire:
         self.settle()
 
     def settle(self) -> None:
-        """Run until the worker owes no answer and all parts are read that will be."""
+        """Run until the worker has answered every request and no more parts can be read."""
         while True:
             self._feed()
             asked = [t for t in self.world.pools["w:1"].transports if self._takes(t)]

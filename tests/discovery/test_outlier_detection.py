@@ -123,5 +123,5 @@ def test_a_stalled_worker_without_requests_returns_after_a_while() -> None:
     assert conduct.may_return(70.0)
 
 
-def test_its_repr_shows_the_state() -> None:
+def test_the_repr_of_a_worker_s_conduct_shows_the_state() -> None:
     assert (repr(Conduct(RULES)), "no step" in repr(stalled())) == ("Conduct(well)", True)

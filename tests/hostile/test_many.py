@@ -1,4 +1,4 @@
-"""Much of the same: connections, aborts, prompts, names. What is kept of each is bounded."""
+"""Many connections, aborts, prompts and names: the state kept of each is bounded."""
 
 import json
 import random

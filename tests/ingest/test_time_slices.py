@@ -11,7 +11,7 @@ from gateway.ingest.time_slices import SLICE_S, TimeSlices
 
 async def until(claim: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not claim():  # noqa: ASYNC110  a turn is what is waited for
+        while not claim():  # noqa: ASYNC110  waits for a time slice
             await asyncio.sleep(0)
 
 

@@ -40,7 +40,7 @@ def test_without_scenarios_nothing_is_made() -> None:
     assert list(figures(["small"], 2, Nothing())) == []
 
 
-def test_its_scenarios_are_known_to_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_scenarios_are_known_to_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     shown = capsys.readouterr().out

@@ -183,7 +183,7 @@ def test_only_a_completion_has_token_ids_for_a_prompt() -> None:
 
 
 def test_tokenizers_are_replaced_by_set_all() -> None:
-    """A model with None is tokenized by its workers, whatever serves every other model."""
+    """A model with None is tokenized by its workers, even if a tokenizer serves every other model."""
     prompts, _ = source(m=FakePrompts(1))
     prompts.set_all({ANY_MODEL: cast(PromptEncoder, FakePrompts(2)), "n": None})
     assert [prompts.tokenize(chat(model)).num_tokens for model in ("m", "n", "o")] == [1, 0, 1]

@@ -1,11 +1,11 @@
 """A real server per test module: `from tests.redis.serving import redis_server, server`.
 
-server        empty for each test, and nothing of the test before lies in its way
+server        empty for each test, without keys or connections of the test before
 redis_server  the same for all tests of the module, on a Unix socket and a free port of loopback
 
 Where the system has a `redis-server` of version 7 or newer, all such tests run on it too.
 
-`sentinels` and `cluster` start several, of which one is the master of all that is ours.
+`sentinels` and `cluster` start several servers, of which one is the master of kvgate's keys.
 """
 
 import os

@@ -269,7 +269,7 @@ def test_parts_of_a_snapshot_are_small_and_the_last_has_the_position() -> None:
     assert max(map(len, journal.snapshot().parts)) < 40_000
 
 
-def test_its_repr_shows_the_state() -> None:
+def test_the_repr_of_a_journal_shows_the_state() -> None:
     assert repr(made(2)[1]) == "Journal(epoch=5, next_seq=2, 2 batches, 139 bytes)"
 
 

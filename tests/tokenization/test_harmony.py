@@ -81,7 +81,7 @@ def test_a_missing_library_is_an_error(tmp_path: Path, monkeypatch: pytest.Monke
         RENDERERS["harmony"](tmp_path, None)
 
 
-def test_its_description(harmony: Renderer) -> None:
+def test_the_description_of_a_harmony_renderer(harmony: Renderer) -> None:
     assert harmony.describe()["encoder"] == "harmony"
     assert harmony.growing({"prompt": "a" * 9999}) is None
     assert harmony.before_media({}, NOON).tolist() == []

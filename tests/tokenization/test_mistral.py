@@ -123,7 +123,7 @@ def test_an_image_is_recognized(newest: Renderer) -> None:
     assert newest.before_media(chat(user([IMAGE])), NOON).tolist() == []
 
 
-def test_its_description(newest: Renderer) -> None:
+def test_the_description_of_a_mistral_renderer(newest: Renderer) -> None:
     tokens = newest.tokens(asked(chat(user("h\u00e9llo"))), NOON).tokens
     assert newest.decode(tokens) is not None and "[INST]" in str(newest.decode(tokens))
     assert newest.decode([1, 1 << 20]) == "(token ids outside the model's vocabulary)"

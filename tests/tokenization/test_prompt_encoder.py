@@ -270,11 +270,11 @@ def test_the_committed_tokenizer_is_small_and_complete(prompts: PromptEncoder) -
     ]
 
 
-def test_its_repr_shows_the_state(prompts: PromptEncoder) -> None:
+def test_the_repr_of_an_encoder_shows_the_state(prompts: PromptEncoder) -> None:
     assert "fastokens" in repr(prompts) and "Template(string" in repr(prompts)
 
 
-def test_its_description_has_encoder_and_templates() -> None:
+def test_the_description_of_an_encoder_has_its_templates() -> None:
     prompts = PromptEncoder.load(TOKENIZER)
     (template,) = prompts.describe()["templates"]
     assert (template["name"], template["rendering"]) == ("default", "whole")

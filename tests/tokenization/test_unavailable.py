@@ -32,7 +32,7 @@ def test_every_prompt_fails_with_the_reason(caplog: pytest.LogCaptureFixture) ->
     assert "no tokenizer.json in /x" in caplog.text
 
 
-def test_its_description_has_the_reason() -> None:
+def test_the_description_of_an_unavailable_tokenizer_has_the_reason() -> None:
     unavailable = Unavailable("why")
     assert PromptSource({"m": unavailable}, Metrics()).decode("m", [1]) is None
     assert unavailable.describe() == {"encoder": None, "why": "why", "templates": []}

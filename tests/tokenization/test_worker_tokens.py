@@ -13,7 +13,7 @@ from gateway.tokenization.worker_tokens import read_tokens
         (b'{"count":null,"tokens":[1]}', [1]),
     ],
 )
-def test_what_is_read(body: bytes, expected: list[int]) -> None:
+def test_token_ids_are_read(body: bytes, expected: list[int]) -> None:
     assert list(read_tokens(body)) == expected
 
 
@@ -24,17 +24,17 @@ def test_what_is_read(body: bytes, expected: list[int]) -> None:
         *(b"null", b"7", b'"7"', b"{}", b"[" + b"9" * 5000 + b"]", b"[" * 200_000),
     ],
 )
-def test_what_is_no_list_of_ids(tokens: bytes) -> None:
+def test_an_invalid_list_of_ids_is_rejected(tokens: bytes) -> None:
     with pytest.raises(UNREADABLE):
         read_tokens(b'{"tokens":' + tokens + b"}")
 
 
 @pytest.mark.parametrize("count", [b"0", b"1", b"3", b"-2", b"true", b"2.0", b"9" * 400])
-def test_a_count_that_is_another(count: bytes) -> None:
+def test_a_count_that_differs_is_rejected(count: bytes) -> None:
     with pytest.raises(UNREADABLE):
         read_tokens(b'{"tokens":[1,2],"count":' + count + b"}")
 
 
-def test_an_answer_without_tokens() -> None:
+def test_an_answer_without_tokens_is_rejected() -> None:
     with pytest.raises(UNREADABLE):
         read_tokens(b'{"count":0}')

@@ -179,7 +179,7 @@ def test_an_answer_before_the_request_was_sent_ends_the_connection(world: World)
     assert transport.end == "closed"
 
 
-def test_the_reason_says_what_was_wrong(world: World) -> None:
+def test_the_reason_of_a_lost_connection_names_the_fault(world: World) -> None:
     reasons: list[str] = []
     sink, (connection, transport) = Transcript(), world.connect()
     sink.upstream_lost = reasons.append  # type: ignore[method-assign]

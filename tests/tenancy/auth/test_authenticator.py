@@ -205,5 +205,5 @@ def test_unauthenticated_callers_fill_no_memory(monkeypatch: pytest.MonkeyPatch)
     assert not authenticator._unauthenticated
 
 
-def test_its_repr_shows_keys_and_rejections() -> None:
+def test_the_repr_of_an_authenticator_shows_keys_and_rejections() -> None:
     assert repr(made()) == "Authenticator(KeyRing(3 keys, 0 groups), jwt=False, refusals={})"

@@ -1,4 +1,4 @@
-"""Observer of the cost of salts: it counts beside the requests, never for them."""
+"""Observer of the cost of salts: it counts in its own task and delays no request."""
 
 from typing import Any
 
