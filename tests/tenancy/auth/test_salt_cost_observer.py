@@ -1,4 +1,4 @@
-"""Observer of the cost of salts: it counts in its own task and delays no request."""
+"""Observer of the cost of salts: it counts queued prompts later and delays no request."""
 
 from typing import Any
 
