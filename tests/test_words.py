@@ -45,6 +45,7 @@ CLEAN = (
     "tests/routing",
     "tests/runtime",
     "tests/server",
+    "tests/sglang",
     "tests/support",
     "tests/tenancy",
     "tests/tokenization",

@@ -86,7 +86,7 @@ def test_turns_of_chats_with_adapters_are_predicted(gateway: GatewayProcess) -> 
         assert answer.cached > 60
 
 
-def test_routes_that_answer_from_the_base_refuse_adapters(
+def test_routes_that_answer_from_the_base_reject_adapters(
     gateway: GatewayProcess, worker: SglangWorker
 ) -> None:
     """The engine's own answer shows why: on these routes an adapter's name changes nothing."""
@@ -115,7 +115,9 @@ def test_the_engine_s_own_route_reads_the_field(gateway: GatewayProcess, worker:
 LORA = {"lora_path": "adapter-a"}
 
 
-def test_what_would_end_the_engine_does_not_reach_it(gateway: GatewayProcess, worker: SglangWorker) -> None:
+def test_an_adapter_that_would_end_the_engine_is_rejected(
+    gateway: GatewayProcess, worker: SglangWorker
+) -> None:
     for given in (["adapter-a"], [], 7, {"a": 1}):
         for path, body in (("/v1/completions", {"prompt": "a"}), ("/generate", {"text": "a"})):
             assert post(gateway, path, body | {"model": "m", "lora_path": given}).status == 400

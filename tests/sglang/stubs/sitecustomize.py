@@ -4,7 +4,7 @@ SGLang imports them at module level and calls none of them on the path that test
 scheduler, radix cache, events, replay and metrics are its own. Python imports this file at the start of each
 process that has its folder in PYTHONPATH.
 
-    torchvision, torchaudio, sgl_kernel    modules whose names exist; a call raises RuntimeError
+    torchvision, torchaudio, sgl_kernel    modules in which every name exists; a call raises RuntimeError
     transformers                           believes that they are not installed, also once one was imported
     torch, with NO_PINNING set             memory is not pinned for a GPU (LoRA buffers and host pools are)
 """
