@@ -46,6 +46,7 @@ CLEAN = (
     "tests/runtime",
     "tests/server",
     "tests/sglang",
+    "tests/stories",
     "tests/support",
     "tests/tenancy",
     "tests/tokenization",

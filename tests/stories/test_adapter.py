@@ -21,19 +21,19 @@ def kvgate(*arguments: str, key: str = "") -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def made(*flags: str) -> tuple[str, str]:
+def new_key(*flags: str) -> tuple[str, str]:
     done = subprocess.run([*GATEWAY, "key", "new", *flags], capture_output=True, text=True, timeout=60)
     return done.stderr.split()[-1], done.stdout
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_an_operator_loads_and_unloads(tmp_path: Path, processes: str) -> None:
+def test_adapter_command_loads_and_unloads_on_workers(tmp_path: Path, processes: str) -> None:
     with ExitStack() as opened:
         urls = []
         for seed in range(2):
             sim = opened.enter_context(running("sim", "--port", "0", "--runtime-lora", "--seed", str(seed)))
             urls.append(first_match(sim, SIM_READY)[0])
-        key, line = made("--tenant", "ops", "--admin")
+        key, line = new_key("--tenant", "ops", "--admin")
         file = tmp_path / "keys"
         file.write_text(line)
         flags = ("--key-file", str(file), "--admin-load-adapters", "--processes", processes)
@@ -41,27 +41,27 @@ def test_an_operator_loads_and_unloads(tmp_path: Path, processes: str) -> None:
         gateway = opened.enter_context(GatewayProcess(*workers, *flags))
         until(lambda: [w["is_up"] for w in gateway.workers()] == [True, True], "all workers are up")
         at = ("--gateway", gateway.admin_url)
-        code, told = kvgate("adapter", "load", "a", "/adapters/a", *at)
-        assert (code, "401" in told) == (1, True), "without a key"
-        code, told = kvgate("adapter", "load", "a", "/adapters/a", *at, key=key)
-        assert (code, told.count("done: Success")) == (0, 2), told
-        for _ in range(4):  # whichever process it comes to
-            assert _answers(gateway, "a", key)
+        code, output = kvgate("adapter", "load", "a", "/adapters/a", *at)
+        assert (code, "401" in output) == (1, True), "without a key"
+        code, output = kvgate("adapter", "load", "a", "/adapters/a", *at, key=key)
+        assert (code, output.count("done: Success")) == (0, 2), output
+        for _ in range(4):  # whichever process answers
+            assert _is_answered(gateway, "a", key)
         assert kvgate("adapter", "list", *at) == (0, f"a (m): {urls[0]}, {urls[1]}\n")
-        code, told = kvgate("adapter", "unload", "a", "--worker", urls[0], *at, key=key)
-        assert (code, told) == (0, f"{urls[0]}: done: Success: LoRA adapter 'a' removed successfully.\n")
+        code, output = kvgate("adapter", "unload", "a", "--worker", urls[0], *at, key=key)
+        assert (code, output) == (0, f"{urls[0]}: done: Success: LoRA adapter 'a' removed successfully.\n")
         assert kvgate("adapter", "list", *at) == (0, f"a (m): {urls[1]}\n")
-        code, told = kvgate("adapter", "load", "b", "/missing", *at, key=key)
-        assert (code, told.count("FAILED: answered 404")) == (1, 2)
-        assert kvgate("adapter", "load", "b", "/b", "--worker", "http://nobody:1", *at, key=key) == (
+        code, output = kvgate("adapter", "load", "b", "/missing", *at, key=key)
+        assert (code, output.count("FAILED: answered 404")) == (1, 2)
+        assert kvgate("adapter", "load", "b", "/b", "--worker", "http://unknown:1", *at, key=key) == (
             1,
-            "the gateway answers 404: no worker 'http://nobody:1'; use its URL or its id. No worker was "
+            "the gateway answers 404: no worker 'http://unknown:1'; use its URL or its id. No worker was "
             "asked\n",
         )
         assert key not in gateway.log()
 
 
-def _answers(gateway: GatewayProcess, model: str, key: str) -> bool:
+def _is_answered(gateway: GatewayProcess, model: str, key: str) -> bool:
     import urllib.request
 
     body = json.dumps({"model": model, "prompt": [5] * 20, "max_tokens": 1}).encode()
@@ -71,11 +71,14 @@ def _answers(gateway: GatewayProcess, model: str, key: str) -> bool:
         return bool(answer.status == 200)
 
 
-def test_one_that_is_not_there_is_said(tmp_path: Path) -> None:
-    code, told = kvgate("adapter", "list", "--gateway", "http://127.0.0.1:9")
-    assert (code, told.startswith("kvgate: --gateway http://127.0.0.1:9: not a gateway's admin address")) == (
+def test_adapter_command_names_an_unreachable_gateway_and_a_missing_key_file(tmp_path: Path) -> None:
+    code, output = kvgate("adapter", "list", "--gateway", "http://127.0.0.1:9")
+    assert (
+        code,
+        output.startswith("kvgate: --gateway http://127.0.0.1:9: not a gateway's admin address"),
+    ) == (
         2,
         True,
     )
-    code, told = kvgate("adapter", "list", "--admin-key-file", os.fspath(tmp_path / "none"))
-    assert (code, "--admin-key-file" in told) == (2, True)
+    code, output = kvgate("adapter", "list", "--admin-key-file", os.fspath(tmp_path / "none"))
+    assert (code, "--admin-key-file" in output) == (2, True)

@@ -1,6 +1,6 @@
-"""Gateways beside agents, before simulated engines whose replay buffer reaches back two batches.
+"""Gateways beside agents, before simulated engines with a replay buffer of two batches.
 
-As in test_fleet.py: after each story every worker's blocks in the index are the engine's own.
+After each story the index has exactly the blocks that each engine has cached (as in `test_fleet.py`).
 """
 
 import asyncio
@@ -35,7 +35,7 @@ SHORT = {"replay_buffer": 2}
 
 
 async def start_agent(sim: Sim) -> Sidecar:
-    """At a port at which it can be found again."""
+    """An agent on a fixed port, at which a restarted one can be reached again."""
     config = AgentConfig(engine_url=sim.url, listen=f"127.0.0.1:{free_port()}", probe_interval_s=0.1)
     agent = Sidecar(config, "kvgate test")
     await agent.start()
@@ -44,7 +44,7 @@ async def start_agent(sim: Sim) -> Sidecar:
 
 @asynccontextmanager
 async def agents(sims: list[Sim]) -> AsyncIterator[list[Sidecar]]:
-    """One beside each engine, that has heard all of it."""
+    """An agent beside each engine, with EXACT streams."""
     running = [await start_agent(sim) for sim in sims]
     try:
         async with asyncio.timeout(10):
@@ -62,7 +62,7 @@ def is_exact(agent: Sidecar) -> bool:
 
 @asynccontextmanager
 async def gateway_beside(first: Story, running: list[Sidecar]) -> AsyncIterator[Story]:
-    """Another gateway, which starts now."""
+    """A second gateway before the same engines, configured with their agents."""
     named = [f"{sim.url}=127.0.0.1:{agent.port}" for sim, agent in zip(first.sims, running, strict=True)]
     gateway = Gateway(replaced(first.gateway.config, agent=named))
     await gateway.start()
@@ -74,16 +74,16 @@ async def gateway_beside(first: Story, running: list[Sidecar]) -> AsyncIterator[
         await gateway.stop()
 
 
-def sources(told: Story) -> list[str]:
-    return [feed.endpoint[:4] for endpoint in told.gateway.roster for feed, _ in endpoint.feeds.values()]
+def sources(s: Story) -> list[str]:
+    return [feed.endpoint[:4] for endpoint in s.gateway.roster for feed, _ in endpoint.feeds.values()]
 
 
-def num_resets(told: Story) -> list[int]:
-    return [counts.num_resets for _, counts in told.gateway.roster.stream_counts()]
+def num_resets(s: Story) -> list[int]:
+    return [counts.num_resets for _, counts in s.gateway.roster.stream_counts()]
 
 
 @pytest.mark.parametrize("flags", [{}, {"hash": "bytes"}, {"kv_blocks": 60}, {"event_wire": "array"}])
-async def test_a_gateway_that_starts_before_a_warm_fleet_is_exact(flags: dict[str, Any]) -> None:
+async def test_gateway_started_late_is_exact_by_the_agents_snapshots(flags: dict[str, Any]) -> None:
     async with story(**SHORT, **flags) as first, agents(first.sims) as running:
         await first.talk(31)
         await first.settled()
@@ -95,7 +95,7 @@ async def test_a_gateway_that_starts_before_a_warm_fleet_is_exact(flags: dict[st
             await second.settled()
 
 
-async def test_lost_events_are_healed_by_the_agent() -> None:
+async def test_agent_repairs_streams_that_lost_events() -> None:
     async with story() as first, agents(first.sims) as running, gateway_beside(first, running) as second:
         await second.settled()
         for sim in first.sims:
@@ -108,7 +108,7 @@ async def test_lost_events_are_healed_by_the_agent() -> None:
         assert sources(second) == ["grpc", "grpc"]
 
 
-async def test_an_engine_that_restarts_is_forgotten_and_known_again() -> None:
+async def test_index_forgets_a_restarted_engine_and_becomes_exact_again() -> None:
     async with (
         story(**SHORT) as first,
         agents(first.sims) as running,
@@ -123,8 +123,8 @@ async def test_an_engine_that_restarts_is_forgotten_and_known_again() -> None:
         await second.settled()
 
 
-async def test_when_an_agent_is_gone_its_engines_events_go_on_from_there() -> None:
-    """The buffer does not reach back to the start, and need not."""
+async def test_gateway_continues_with_the_engines_events_when_the_agent_stops() -> None:
+    """The engine's replay buffer does not reach back to the start, and need not."""
     async with story(**SHORT) as first, agents(first.sims) as running:
         await first.talk(37)
         async with gateway_beside(first, running) as second:
@@ -135,15 +135,15 @@ async def test_when_an_agent_is_gone_its_engines_events_go_on_from_there() -> No
             assert num_resets(second) == [1, 1]
             await second.talk(38)
             await second.settled()
-            running[0] = await start_agent(second.sims[0])  # for the end
+            running[0] = await start_agent(second.sims[0])  # `agents` stops it
 
 
-async def test_a_gateway_that_missed_too_much_is_healed_when_it_finds_the_agent() -> None:
+async def test_blind_stream_becomes_exact_when_the_agent_answers() -> None:
     async with story(**SHORT) as first, agents(first.sims) as running:
         await first.talk(39)
         await first.settled()
         port = running[0].port
-        await running[0]._server.stop(0)  # it goes on listening to its engine
+        await running[0]._server.stop(0)  # the agent keeps following its engine
         async with gateway_beside(first, running) as second:
             await second.until(lambda: second.states() == {StreamState.BLIND, StreamState.EXACT})
             assert sorted(sources(second)) == ["grpc", "tcp:"]
@@ -152,7 +152,7 @@ async def test_a_gateway_that_missed_too_much_is_healed_when_it_finds_the_agent(
             assert sources(second) == ["grpc", "grpc"]
 
 
-async def test_an_agent_that_was_killed() -> None:
+async def test_gateway_continues_with_the_engines_events_when_the_agent_is_killed() -> None:
     async with story() as first:
         with tempfile.TemporaryFile("w+") as log:
             process = _agent_process(first.sims[0].url, log)
@@ -162,15 +162,15 @@ async def test_an_agent_that_was_killed() -> None:
                 second = Gateway(config)
                 await second.start()
                 try:
-                    told = Story(second, first.sims, first.session)
-                    await told.until(lambda: "grpc" in sources(told))
-                    await told.talk(42)
-                    await told.settled()
+                    s = Story(second, first.sims, first.session)
+                    await s.until(lambda: "grpc" in sources(s))
+                    await s.talk(42)
+                    await s.settled()
                     process.kill()
-                    await told.until(lambda: sources(told) == ["tcp:", "tcp:"])
-                    await told.talk(43)
-                    await told.settled()
-                    assert sorted(num_resets(told)) == [0, 1]
+                    await s.until(lambda: sources(s) == ["tcp:", "tcp:"])
+                    await s.talk(43)
+                    await s.settled()
+                    assert sorted(num_resets(s)) == [0, 1]
                 finally:
                     await second.stop()
             finally:
@@ -185,26 +185,26 @@ def _agent_process(url: str, log: Any) -> "subprocess.Popen[bytes]":
 
 
 async def _port_of(process: "subprocess.Popen[bytes]", log: Any) -> int:
-    """When it knows its engine."""
+    """The port of an agent, once its stream is EXACT."""
     async with asyncio.timeout(30):
         while process.poll() is None:
             if found := re.search(r"listening on (127\.0\.0\.1:(\d+)) for gateways", written(log)):
-                told = await reach(Agents(), found[1], 0, 10)
-                if isinstance(told, Hello) and told.status.state is StreamState.EXACT:
+                hello = await reach(Agents(), found[1], 0, 10)
+                if isinstance(hello, Hello) and hello.status.state is StreamState.EXACT:
                     return int(found[2])
             await asyncio.sleep(0.02)
     raise AssertionError("the agent did not start")
 
 
-async def test_check_tells_of_agents_and_a_process_follows_them() -> None:
+async def test_check_reports_agents_and_a_gateway_process_follows_them() -> None:
     async with story(**SHORT) as first, agents(first.sims[:1]) as running:
         await first.talk(44)
         await first.settled()
         sim, agent = first.sims[0], running[0]
         flags = ("--worker", sim.url, f"KVGATE_AGENT={sim.url}=127.0.0.1:{agent.port}")
-        blocks = len(await first.held(sim))
-        told = await asyncio.to_thread(GatewayProcess.check, *flags)
-        assert f"its agent at 127.0.0.1:{agent.port} is exact: {blocks} blocks" in told
+        blocks = len(await first.cached_blocks(sim))
+        printed = await asyncio.to_thread(GatewayProcess.check, *flags)
+        assert f"its agent at 127.0.0.1:{agent.port} is exact: {blocks} blocks" in printed
         await asyncio.to_thread(_follow_in_a_process, flags, agent.port)
 
 
@@ -216,7 +216,7 @@ def _follow_in_a_process(flags: tuple[str, ...], port: int) -> None:
         assert worker["events_connected"] is True
 
 
-async def test_all_ranks_of_an_engine_have_one_agent() -> None:
+async def test_agent_serves_all_ranks_of_an_engine() -> None:
     async with story(**SHORT, dp_size=2) as first, agents(first.sims) as running:
         assert [len(agent.fleet) for agent in running] == [2, 2]
         await first.talk(45)
@@ -225,12 +225,12 @@ async def test_all_ranks_of_an_engine_have_one_agent() -> None:
             for member in second.gateway.fleet:
                 worker = member.worker
                 async with first.session.get(f"{worker.url}/sim/cache") as answer:
-                    told = (await answer.json())[str(worker.dp_rank)]
-                assert {int(block) for _, block, _ in told} == set(second.gateway.index.blocks(worker.id))
+                    cached = (await answer.json())[str(worker.dp_rank)]
+                assert {int(block) for _, block, _ in cached} == set(second.gateway.index.blocks(worker.id))
             assert sources(second) == ["grpc"] * 4
 
 
-async def test_an_engine_that_is_not_there_yet_is_waited_for() -> None:
+async def test_agent_without_its_engine_keeps_running_and_check_fails() -> None:
     agent = Sidecar(AgentConfig(engine_url="http://127.0.0.1:9", listen="127.0.0.1:0"), "kvgate test")
     await agent.start()
     try:

@@ -1,6 +1,7 @@
-"""A master of several servers dies, behind Sentinels or in a Cluster, and a replica takes its place: gateways
-go on meanwhile, find it, and what each knows stays, or becomes again, the engines' own caches. Whether each
-has all of it itself, or all of it lies in Redis.
+"""Failover of Redis, behind Sentinels or in a Cluster: the master is killed and a replica takes its place.
+
+Gateways go on meanwhile and find the new master. Their view stays exact, or becomes exact again, with a
+replicated index as well as with `--index redis`.
 """
 
 import asyncio
@@ -15,100 +16,108 @@ import pytest
 from tests.redis.serving import Several, cluster, sentinels
 from tests.stories import test_replica as replicas
 from tests.stories import test_tree as tree
-from tests.stories.test_lost_redis import EQUAL, are_one_again
-from tests.stories.test_replica import num_held, settled
+from tests.stories.test_fleet import Story
+from tests.stories.test_lost_redis import EQUAL, until_shared_again
+from tests.stories.test_replica import all_settled, num_led
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
-Are = Callable[..., Awaitable[None]]
+Wait = Callable[..., Awaitable[None]]
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """How gateways share what they know. `are_right` before the failover, `are_one` behind it."""
+    """A way to share an index; `until_shared` waits until the gateways share it again after a failover."""
 
-    several: Callable[..., AbstractAsyncContextManager[Any]]
-    beside: Callable[..., AbstractAsyncContextManager[Any]]
-    are_right: Are
-    are_one: Are
+    gateways: Callable[..., AbstractAsyncContextManager[Any]]
+    gateway: Callable[..., AbstractAsyncContextManager[Any]]
+    until_exact: Wait
+    until_shared: Wait
     talk: Callable[[Any, int], Awaitable[None]]
     knows_alone: bool
-    """What is true without Redis too."""
+    """Gateways keep exact views without Redis."""
 
 
-async def is_exact(*all_of_them: tree.TreeStory) -> None:
-    """Each worker is read by one of them, and all are answered what is true."""
-    first = all_of_them[0]
-    await first.until(lambda: sum(map(num_held, all_of_them)) == len(first.sims))
-    for told in all_of_them:
-        await told.settled()
+async def until_exact(*gateways: tree.TreeStory) -> None:
+    """Wait until each worker has one leader, and the tree is exact at every gateway."""
+    first = gateways[0]
+    await first.until(lambda: sum(map(num_led, gateways)) == len(first.sims))
+    for s in gateways:
+        await s.settled()
 
 
-async def is_answered(told: tree.TreeStory, seed: int) -> None:
-    before = told.num_answered
-    await told.talk(seed)
-    assert told.num_answered > before
+async def talk_with_lookups(s: tree.TreeStory, seed: int) -> None:
+    before = s.num_answered
+    await s.talk(seed)
+    assert s.num_answered > before
 
 
-async def talk(told: replicas.Story, seed: int) -> None:
-    await told.talk(seed)
+async def talk(s: Story, seed: int) -> None:
+    await s.talk(seed)
 
 
 REPLICATED = Sharing(
-    partial(replicas.several, pace=EQUAL),
-    partial(replicas.beside, pace=EQUAL),
-    settled,
-    are_one_again,
+    partial(replicas.sharing_gateways, pace=EQUAL),
+    partial(replicas.sharing_gateway, pace=EQUAL),
+    all_settled,
+    until_shared_again,
     talk,
     knows_alone=True,
 )
-TREE = Sharing(tree.several, tree.beside, is_exact, is_exact, is_answered, knows_alone=False)
+TREE = Sharing(
+    tree.sharing_gateways,
+    tree.sharing_gateway,
+    until_exact,
+    until_exact,
+    talk_with_lookups,
+    knows_alone=False,
+)
 
 
-def of_a_cluster() -> AbstractContextManager[Several]:
+def tagged_cluster() -> AbstractContextManager[Several]:
     return cluster("{kvgate}")
 
 
-@pytest.mark.parametrize("start", [sentinels, of_a_cluster])
+@pytest.mark.parametrize("start", [sentinels, tagged_cluster])
 @pytest.mark.parametrize("sharing", [REPLICATED, TREE], ids=["replicated", "tree"])
-async def test_a_replica_takes_over(
+async def test_gateways_share_again_after_a_replica_takes_over(
     sharing: Sharing, start: Callable[[], AbstractContextManager[Several]]
 ) -> None:
     with start() as servers:
-        async with sharing.several(servers) as (first, (one, other)):
-            await sharing.talk(other, 140)
-            await sharing.talk(one, 141)
-            await sharing.are_right(one, other)
+        async with sharing.gateways(servers) as (first, (left, right)):
+            await sharing.talk(right, 140)
+            await sharing.talk(left, 141)
+            await sharing.until_exact(left, right)
             servers.master.kill()
-            await asyncio.gather(one.talk(142, 3, 2), other.talk(143, 3, 2))
+            await asyncio.gather(left.talk(142, 3, 2), right.talk(143, 3, 2))
             if sharing.knows_alone:
-                await sharing.are_right(one, other)
-            await one.until(servers.is_replaced)
-            await sharing.are_one(one, other)
-            for seed, told in enumerate((other, one), 144):
-                await sharing.talk(told, seed)
-            async with sharing.beside(first, servers) as late:
-                await sharing.are_one(one, other, late)
+                await sharing.until_exact(left, right)
+            await left.until(servers.is_replaced)
+            await sharing.until_shared(left, right)
+            for seed, s in enumerate((right, left), 144):
+                await sharing.talk(s, seed)
+            async with sharing.gateway(first, servers) as late:
+                await sharing.until_shared(left, right, late)
                 await sharing.talk(late, 146)
-                await sharing.are_one(one, other, late)
+                await sharing.until_shared(left, right, late)
 
 
 @pytest.mark.parametrize("sharing", [REPLICATED, TREE], ids=["replicated", "tree"])
-async def test_a_replica_that_lags_takes_over(sharing: Sharing) -> None:
-    """What it never heard of is told again, also to those who know it from the old master; what it heard of
-    and is no longer so is not told any more."""
+async def test_gateways_share_again_after_a_lagging_replica_takes_over(sharing: Sharing) -> None:
+    """Entries that the replica never received are written again, also for followers that read them from the
+    old master; outdated entries that it has are not followed."""
     with sentinels() as servers:
-        async with sharing.several(servers, kv_blocks=60) as (first, (one, other)):
-            await one.talk(147)
-            await sharing.are_right(one, other)
+        async with sharing.gateways(servers, kv_blocks=60) as (first, (left, right)):
+            await left.talk(147)
+            await sharing.until_exact(left, right)
             with servers.replica.paused():
                 servers.master.ask("CLIENT", "KILL", "TYPE", "replica")
-                await one.talk(148)
-                await sharing.are_right(one, other)
+                await left.talk(148)
+                await sharing.until_exact(left, right)
                 servers.master.kill()
-            await other.talk(149, 3, 2)
-            await one.until(servers.is_replaced)
-            await sharing.are_one(one, other)
-            async with sharing.beside(first, servers) as late:
+            await right.talk(149, 3, 2)
+            await left.until(servers.is_replaced)
+            await sharing.until_shared(left, right)
+            async with sharing.gateway(first, servers) as late:
                 await sharing.talk(late, 150)
-                await sharing.are_one(one, other, late)
+                await sharing.until_shared(left, right, late)

@@ -1,6 +1,6 @@
-"""The gateway before simulated engines that lose, repeat, delay and forget: is the index true?
+"""The gateway before simulated engines that lose, repeat, delay and evict: the index stays exact.
 
-After each story every worker's blocks in the index are the engine's own, block for block.
+After each story the index has, for every worker, exactly the blocks that its engine has cached.
 """
 
 import asyncio
@@ -37,12 +37,12 @@ class Story:
 
     async def chat(self, body: dict[str, Any]) -> dict[str, Any]:
         async with self.session.post(f"{self.url}/v1/chat/completions", json=body) as answer:
-            told: dict[str, Any] = await answer.json()
-            assert answer.status == 200, told
-            return told | {"worker": answer.headers["x-kvgate-worker"]}
+            completion: dict[str, Any] = await answer.json()
+            assert answer.status == 200, completion
+            return completion | {"worker": answer.headers["x-kvgate-worker"]}
 
     async def ask(self, sim: Sim, seed: int) -> None:
-        """A prompt that no other starts like, past the gateway."""
+        """Send the engine itself a prompt that shares no prefix with another seed's."""
         (body,) = Conversations("m", seed, turn_chars=300).turns(1)
         async with self.session.post(
             f"{sim.url}/v1/chat/completions", json=body | {"max_tokens": 4}
@@ -52,11 +52,11 @@ class Story:
     async def talk(self, seed: int, num_conversations: int = 6, num_turns: int = 4) -> None:
         """Conversations side by side, so that batches of several requests mix."""
 
-        async def one(i: int) -> None:
+        async def converse(i: int) -> None:
             for body in Conversations("m", seed * 100 + i, turn_chars=300).turns(num_turns):
                 await self.chat(body | {"max_tokens": 8})
 
-        await asyncio.gather(*map(one, range(num_conversations)))
+        await asyncio.gather(*map(converse, range(num_conversations)))
 
     async def faults(self, sim: Sim, **plan: Any) -> None:
         async with self.session.post(f"{sim.url}/sim/faults", json=plan) as answer:
@@ -67,11 +67,11 @@ class Story:
             while not is_true():  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
-    async def held(self, sim: Sim) -> set[int]:
-        """Our hashes of what the engine itself says it holds."""
+    async def cached_blocks(self, sim: Sim) -> set[int]:
+        """Block hashes of all that the engine reports as cached (`/sim/cache`)."""
         async with self.session.get(f"{sim.url}/sim/cache") as answer:
-            told = await answer.json()
-        return {int(block) for _, block, _ in told["0"]}
+            media = await answer.json()
+        return {int(block) for _, block, _ in media["0"]}
 
     def known(self, sim: Sim, blocks: set[int]) -> tuple[int, int]:
         """How many of `blocks` the index credits the worker with, and how many it has in all."""
@@ -81,28 +81,28 @@ class Story:
 
     async def is_true(self) -> bool:
         for sim in self.sims:
-            blocks = await self.held(sim)
+            blocks = await self.cached_blocks(sim)
             if self.known(sim, blocks) != (len(blocks), len(blocks)):
                 return False
         return True
 
     async def settled(self) -> None:
-        """The index becomes the truth, and says so."""
+        """Wait until the index has exactly the engines' blocks and every stream is EXACT."""
         async with asyncio.timeout(DEADLINE_S):
             while not await self.is_true():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         await self.until(lambda: self.states() == {StreamState.EXACT})
 
     async def emptied(self) -> None:
-        """Everything goes, and is forgotten under its own name or with what was proven: the truth again."""
+        """Clear all engine caches; the index forgets every block, proven ones too, and is exact again."""
         for sim in self.sims:
             async with self.session.post(f"{sim.url}/reset_prefix_cache") as answer:
                 assert (await answer.json())["success"]
         await self.talk(31)
         await self.settled()
 
-    async def heard(self) -> None:
-        """Where no replay brings what was said before the subscription stood."""
+    async def until_subscribed(self) -> None:
+        """Wait until the gateway is subscribed to all engines, which replay nothing of the time before."""
 
         def are_connected() -> bool:
             feeds = [feed for endpoint in self.gateway.roster for feed, _ in endpoint.feeds.values()]
@@ -112,14 +112,14 @@ class Story:
         await asyncio.sleep(0.2)
 
     async def credits_nothing_wrong(self) -> None:
-        """Once it has settled, what is known under the engines' own names they hold."""
+        """Once BLIND recovery has settled, engines have cached all blocks known by an engine hash."""
         await asyncio.sleep(2 * SETTLE_S)
         async with asyncio.timeout(DEADLINE_S):
             for sim in self.sims:
-                while not self.named(sim) <= await self.held(sim):  # noqa: ASYNC110 - events on their way
+                while not self.blocks_by_engine_hash(sim) <= await self.cached_blocks(sim):  # noqa: ASYNC110 - events are on their way
                     await asyncio.sleep(0.1)
 
-    def named(self, sim: Sim) -> set[int]:
+    def blocks_by_engine_hash(self, sim: Sim) -> set[int]:
         recovery = self.gateway.recovery_observer.get(worker_id(sim))
         assert recovery is not None
         return {b for b in self.gateway.index.blocks(worker_id(sim)) if b not in recovery.proofs}
@@ -134,7 +134,7 @@ def worker_id(sim: Sim) -> WorkerId:
 
 @asynccontextmanager
 async def story(options: dict[str, Any] | None = None, **sim: Any) -> AsyncIterator[Story]:
-    """`options` of the gateway, in place of those that it has here."""
+    """A gateway before two simulated engines; `options` override the gateway's, `sim` the engines'."""
     flags = {"kv_blocks": 200, "prefill_tokens_per_s": 1e6, "decode_tokens_per_s": 2000.0} | sim
     num_ranks = flags.get("dp_size", 1)
     sims = [await Sim(SimConfig(seed=seed, **sim_ports(num_ranks), **flags)).start() for seed in range(2)]
@@ -151,14 +151,14 @@ async def story(options: dict[str, Any] | None = None, **sim: Any) -> AsyncItera
     await gateway.start()
     try:
         async with aiohttp.ClientSession() as session:
-            told = Story(gateway, sims, session)
-            await told.until(lambda: len(gateway.fleet) == sum(sim.config.dp_size for sim in sims))
-            # Only what is said from now on is sure to be heard.
+            s = Story(gateway, sims, session)
+            await s.until(lambda: len(gateway.fleet) == sum(sim.config.dp_size for sim in sims))
+            # Only events from now on are sure to be received.
             known = StreamState.EXACT if flags.get("events", True) else None
             if not flags.get("replay", True):
                 known = StreamState.BLIND  # until the first batch, which is the engine's first
-            await told.until(lambda: told.states() == {known})
-            yield told
+            await s.until(lambda: s.states() == {known})
+            yield s
     finally:
         await gateway.stop()
         for each in sims:
@@ -166,7 +166,7 @@ async def story(options: dict[str, Any] | None = None, **sim: Any) -> AsyncItera
 
 
 @pytest.mark.parametrize("flags", [{}, {"event_wire": "array"}, {"hash": "bytes"}, {"kv_blocks": 60}])
-async def test_plain_traffic_with_evictions(flags: dict[str, Any]) -> None:
+async def test_index_is_exact_after_traffic_with_evictions(flags: dict[str, Any]) -> None:
     async with story(**flags) as s:
         await s.talk(1)
         await s.settled()
@@ -175,7 +175,7 @@ async def test_plain_traffic_with_evictions(flags: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("fault", ["lose", "delay", "duplicate", "reorder"])
-async def test_faulty_events_are_healed(fault: str) -> None:
+async def test_index_is_exact_after_faulty_events(fault: str) -> None:
     async with story() as s:
         for sim in s.sims:
             plan = {fault: {"probability": 0.3}}
@@ -187,7 +187,7 @@ async def test_faulty_events_are_healed(fault: str) -> None:
         await s.settled()
 
 
-async def test_an_engine_that_restarts_is_forgotten_and_known_again() -> None:
+async def test_index_forgets_a_restarted_engine_and_becomes_exact_again() -> None:
     async with story() as s:
         await s.talk(5)
         await s.settled()
@@ -198,75 +198,75 @@ async def test_an_engine_that_restarts_is_forgotten_and_known_again() -> None:
         await s.settled()
 
 
-async def test_a_gateway_that_starts_before_a_warm_fleet_is_exact_by_replay() -> None:
+async def test_gateway_started_late_is_exact_by_replay() -> None:
     async with story() as first:
         await first.talk(7)
         await first.settled()
-        second = Gateway(first.gateway.config)
-        await second.start()
+        gateway = Gateway(first.gateway.config)
+        await gateway.start()
         try:
-            again = Story(second, first.sims, first.session)
-            await again.until(lambda: len(second.fleet) == 2)
-            await again.settled()
+            second = Story(gateway, first.sims, first.session)
+            await second.until(lambda: len(gateway.fleet) == 2)
+            await second.settled()
         finally:
-            await second.stop()
+            await gateway.stop()
 
 
 @asynccontextmanager
 async def late(first: Story) -> AsyncIterator[Story]:
-    """Another gateway, which starts before a fleet that is warm and whose buffers do not reach back."""
-    second = Gateway(first.gateway.config)
-    await second.start()
+    """A second gateway, started when the engines are warm and their replay buffers do not reach back."""
+    gateway = Gateway(first.gateway.config)
+    await gateway.start()
     try:
-        again = Story(second, first.sims, first.session)
-        await again.until(lambda: len(second.fleet) == 2)
-        await again.until(lambda: again.states() == {StreamState.BLIND})
-        yield again
+        second = Story(gateway, first.sims, first.session)
+        await second.until(lambda: len(gateway.fleet) == 2)
+        await second.until(lambda: second.states() == {StreamState.BLIND})
+        yield second
     finally:
-        await second.stop()
+        await gateway.stop()
 
 
-async def test_a_buffer_that_does_not_reach_back_is_said_and_credits_nothing_wrong() -> None:
+async def test_short_replay_buffer_leaves_the_stream_blind_and_credits_no_missing_block() -> None:
     async with story(replay_buffer=2) as first:
         await first.talk(8)
         await first.settled()
-        async with late(first) as again:
+        async with late(first) as second:
             for sim in first.sims:
-                blocks = await first.held(sim)
-                found, credited = again.known(sim, blocks)
+                blocks = await first.cached_blocks(sim)
+                found, credited = second.known(sim, blocks)
                 assert found == credited <= len(blocks)
 
 
 @pytest.mark.parametrize("flags", [{}, {"event_wire": "array"}, {"hash": "bytes"}, {"kv_blocks": 80}])
-async def test_a_blind_stream_is_healed_by_its_own_traffic(flags: dict[str, Any]) -> None:
-    """Old conversations go on through the new gateway: what it credits under the engines' names they hold."""
+async def test_blind_stream_recovers_by_its_own_traffic(flags: dict[str, Any]) -> None:
+    """Continued conversations let the new gateway learn what the engines have cached."""
     async with story(replay_buffer=2, **flags) as first:
         await first.talk(30)
         await first.settled()
-        async with late(first) as again:
+        async with late(first) as second:
             for _ in range(2):
-                await again.talk(30, num_turns=5)
-            await again.credits_nothing_wrong()
-            for sim in again.sims:
-                held = await first.held(sim)
-                assert again.known(sim, held)[0] > len(held) // 2
-            await again.emptied()
+                await second.talk(30, num_turns=5)
+            await second.credits_nothing_wrong()
+            for sim in second.sims:
+                cached_blocks = await first.cached_blocks(sim)
+                assert second.known(sim, cached_blocks)[0] > len(cached_blocks) // 2
+            await second.emptied()
 
 
-async def test_a_restart_in_place_without_replays_is_an_empty_cache() -> None:
+async def test_restarted_engine_without_replays_is_known_to_be_empty() -> None:
     async with story(replay=False) as s:
-        await s.heard()
+        await s.until_subscribed()
         await s.talk(40)
         await s.settled()
         for down_s in (0.0, 0.5):
             await s.sims[0].restart(down_s)
             await s.until(lambda: s.gateway.index.num_blocks(worker_id(s.sims[0])) == 0)
-            await s.heard()
+            await s.until_subscribed()
             await s.talk(41)
             await s.settled()
 
 
-async def test_a_gap_in_the_middle_is_filled_by_replay() -> None:
+async def test_gap_is_filled_by_replay() -> None:
     async with story() as s:
         await s.talk(42, num_conversations=2)
         for sim in s.sims:
@@ -277,30 +277,30 @@ async def test_a_gap_in_the_middle_is_filled_by_replay() -> None:
         assert sum(count.num_gaps for count in counts.values()) > 0
 
 
-async def holds(s: Story, sim: Sim) -> bool:
-    """A replay was asked for and answered, and the answer is on its way."""
+async def holds_back_a_replay(s: Story, sim: Sim) -> bool:
+    """Return whether the engine holds back a replay that the gateway asked for."""
     async with s.session.get(f"{sim.url}/sim/stats") as answer:
         return bool((await answer.json())["ranks"][0]["held_replays"])
 
 
 async def removed_behind_a_gap(s: Story, sim: Sim) -> set[int]:
-    """Loses a batch, and holds the replay that tells of it until the engine has evicted what it stored."""
-    before = await s.held(sim)
+    """Blocks of a lost batch that the engine evicts while it holds back the replay of that batch."""
+    before = await s.cached_blocks(sim)
     await s.faults(sim, lose={"next": 1}, hold_replays=True)
     await s.ask(sim, 700)
-    lost = await s.held(sim) - before
+    lost = await s.cached_blocks(sim) - before
     await s.ask(sim, 701)
     async with asyncio.timeout(DEADLINE_S):
-        while not await holds(s, sim):  # noqa: ASYNC110
+        while not await holds_back_a_replay(s, sim):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     for seed in range(710, 760):
         await s.ask(sim, seed)
-    gone = lost - await s.held(sim)
+    gone = lost - await s.cached_blocks(sim)
     assert gone
     return gone
 
 
-async def test_a_replay_that_comes_after_the_removals_brings_nothing_back() -> None:
+async def test_replay_after_the_removals_restores_no_removed_block() -> None:
     async with story(kv_blocks=60) as s:
         await s.talk(61, num_conversations=2, num_turns=2)
         await s.settled()
@@ -312,10 +312,10 @@ async def test_a_replay_that_comes_after_the_removals_brings_nothing_back() -> N
         assert [s.known(sim, blocks)[0] for sim, blocks in zip(s.sims, gone, strict=True)] == [0, 0]
 
 
-async def test_a_replay_that_was_given_up_brings_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes when the stream is BLIND by it; what is asked for then brings all that is there."""
-    soon = ZmqTimes(replay_s=0.1, quiet_s=0.1, knock_s=0.1)
-    monkeypatch.setattr(feeds, "ZmqFeed", partial(ZmqFeed, times=soon))
+async def test_abandoned_replay_restores_no_removed_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The replay comes when the stream is BLIND already; the next replay reports all cached blocks."""
+    short_times = ZmqTimes(replay_s=0.1, quiet_s=0.1, knock_s=0.1)
+    monkeypatch.setattr(feeds, "ZmqFeed", partial(ZmqFeed, times=short_times))
     async with story(kv_blocks=60) as s:
         await s.talk(62, num_conversations=2, num_turns=2)
         await s.settled()
@@ -328,9 +328,9 @@ async def test_a_replay_that_was_given_up_brings_nothing_back(monkeypatch: pytes
         assert [s.known(sim, blocks)[0] for sim, blocks in zip(s.sims, gone, strict=True)] == [0, 0]
 
 
-async def test_without_replays_a_gap_in_the_middle_is_said_and_healed_by_its_own_traffic() -> None:
+async def test_gap_without_replays_makes_the_stream_blind_until_its_traffic_recovers_it() -> None:
     async with story(replay=False) as s:
-        await s.heard()
+        await s.until_subscribed()
         await s.talk(44, num_conversations=2)
         await s.settled()
         for sim in s.sims:
@@ -343,41 +343,41 @@ async def test_without_replays_a_gap_in_the_middle_is_said_and_healed_by_its_own
 
 
 @pytest.mark.parametrize("flags", [{}, {"replay_buffer": 2}])
-async def test_an_adapter_and_a_salt_never_share_with_the_base(flags: dict[str, Any]) -> None:
+async def test_adapters_and_salts_share_no_prefix_with_the_base_model(flags: dict[str, Any]) -> None:
     async with story(lora=("a",), **flags) as s:
         (body,) = Conversations("m", 46, turn_chars=300).turns(1)
-        for how in ({}, {"cache_salt": "s"}, {"model": "a"}, {"model": "a", "cache_salt": "s"}):
-            first, again = [await s.chat(body | how | {"max_tokens": 4}) for _ in range(2)]
-            cached = [each["usage"]["prompt_tokens_details"]["cached_tokens"] for each in (first, again)]
+        for changes in ({}, {"cache_salt": "s"}, {"model": "a"}, {"model": "a", "cache_salt": "s"}):
+            first, second = [await s.chat(body | changes | {"max_tokens": 4}) for _ in range(2)]
+            cached = [each["usage"]["prompt_tokens_details"]["cached_tokens"] for each in (first, second)]
             assert cached[0] == 0 < cached[1]
-            assert again["worker"] == first["worker"]
+            assert second["worker"] == first["worker"]
         await s.settled()
         assert sum(s.gateway.metrics.worker(worker_id(sim)).prediction_error_tokens for sim in s.sims) == 0
 
 
-async def test_tails_that_are_evicted_before_new_blocks_are_stored() -> None:
-    """In one batch: the removals first, one hash each, the last block of a prompt before its first."""
+async def test_index_is_exact_where_batches_remove_blocks_before_they_store() -> None:
+    """Removals come first in a batch, one hash each, the last block of a prompt before its first."""
     async with story(kv_blocks=60) as s:
         for seed in range(50, 60):
             await s.talk(seed, num_conversations=1, num_turns=2)
         await s.settled()
         applied = [s.gateway.index.applied(worker_id(sim)) for sim in s.sims]
-        assert sum(each.num_removed for each in applied) > 0  # of either: ties are broken by chance
+        assert sum(each.num_removed for each in applied) > 0  # of either worker: ties are broken by chance
         assert not any(each.num_unknown_removals for each in applied)
 
 
-async def test_without_events_our_own_decisions_are_followed() -> None:
+async def test_decisions_assume_blocks_where_the_engine_publishes_no_events() -> None:
     async with story(events=False) as s:
         turns = list(Conversations("m", 9, turn_chars=300).turns(4))
-        told = [await s.chat(body | {"max_tokens": 4}) for body in turns]
-        assert len({t["worker"] for t in told}) == 1
+        completions = [await s.chat(body | {"max_tokens": 4}) for body in turns]
+        assert len({each["worker"] for each in completions}) == 1
         assert s.states() == {None}
-        cached = [t["usage"]["prompt_tokens_details"]["cached_tokens"] for t in told]
+        cached = [each["usage"]["prompt_tokens_details"]["cached_tokens"] for each in completions]
         assert all(later > 0 for later in cached[1:])
 
 
-async def test_predictions_are_what_the_engine_reports() -> None:
-    """One request after the other, so that what is predicted is what is there."""
+async def test_predicted_cached_tokens_equal_those_the_engine_reports() -> None:
+    """Requests follow one another, so each prediction sees all blocks of the requests before."""
     async with story() as s:
         for seed in range(5):
             for body in Conversations("m", 20 + seed, turn_chars=300).turns(3):

@@ -1,4 +1,4 @@
-"""The gateway before workers that are not vLLM's: SGLang over real sockets, and fleets of several engines."""
+"""The gateway before engines other than vLLM: SGLang, TensorRT-LLM and fleets of several engines."""
 
 import asyncio
 import json
@@ -26,12 +26,12 @@ class Story:
         self.gateway, self.session = gateway, session
 
     async def complete(self, ids: list[int]) -> tuple[str, int, int]:
-        """Which worker answered, tokens predicted to be cached, tokens reported."""
+        """The worker that answered, its cached tokens as predicted, and as it reported them."""
         url = f"http://127.0.0.1:{self.gateway.port}/v1/completions"
         async with self.session.post(url, json={"model": "m", "prompt": ids, "max_tokens": 1}) as answer:
-            told = await answer.json()
-            assert answer.status == 200, told
-            cached = told["usage"].get("prompt_tokens_details", {}).get("cached_tokens", 0)
+            completion = await answer.json()
+            assert answer.status == 200, completion
+            cached = completion["usage"].get("prompt_tokens_details", {}).get("cached_tokens", 0)
             headers = answer.headers
             return headers["x-kvgate-worker"], int(headers["x-kvgate-overlap-tokens"]), cached
 
@@ -57,16 +57,16 @@ async def story(*urls: str, **options: Any) -> AsyncIterator[Story]:
     await gateway.start()
     try:
         async with aiohttp.ClientSession() as session:
-            told = Story(gateway, session)
-            await told.until(lambda: {m.worker.url for m in gateway.fleet} == set(urls))
-            yield told
+            s = Story(gateway, session)
+            await s.until(lambda: {m.worker.url for m in gateway.fleet} == set(urls))
+            yield s
     finally:
         await gateway.stop()
 
 
 @asynccontextmanager
-async def sglang(num: int = 2, **how: Any) -> AsyncIterator[list[SglangWorker]]:
-    workers = [await SglangWorker(**how).start() for _ in range(num)]
+async def sglang(num: int = 2, **options: Any) -> AsyncIterator[list[SglangWorker]]:
+    workers = [await SglangWorker(**options).start() for _ in range(num)]
     try:
         yield workers
     finally:
@@ -83,11 +83,11 @@ def prompt(seed: int, length: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("page_size", "wire"), [(1, "map"), (1, "array"), (16, "map")])
-async def test_sglangs_prefixes_are_routed_exactly(page_size: int, wire: str) -> None:
+async def test_prediction_equals_sglangs_cached_tokens(page_size: int, wire: str) -> None:
     async with sglang(page_size=page_size, wire=wire) as workers, story(*(w.url for w in workers)) as s:
         await s.until(lambda: {m.stream for m in s.gateway.fleet} == {StreamState.EXACT})
         assert set(s.engines().values()) == {"sglang"}
-        # what only the engines know: each holds another prompt
+        # each engine has cached another prompt, past the gateway
         for seed, worker in enumerate(workers):
             worker.compute(0, prompt(seed, 160))
             await s.known(name(worker), 160 // page_size)
@@ -95,7 +95,7 @@ async def test_sglangs_prefixes_are_routed_exactly(page_size: int, wire: str) ->
             longer = prompt(seed, 160) + prompt(9, 37)
             at, predicted, cached = await s.complete(longer)
             assert (at, predicted, cached) == (name(worker), 160, 160)
-            # the same again: all but what must be computed to have an answer
+            # the same again: all is cached but the blocks that an answer must compute
             whole = (len(longer) - 1) // page_size * page_size
             await s.known(name(worker), len(longer) // page_size)
             assert await s.complete(longer) == (name(worker), whole, whole)
@@ -108,7 +108,7 @@ async def test_sglangs_prefixes_are_routed_exactly(page_size: int, wire: str) ->
 
 
 @pytest.mark.parametrize("wire", ["map", "array"])
-async def test_a_gateway_that_comes_late_knows_sglangs_cache_by_replay(wire: str) -> None:
+async def test_gateway_started_late_knows_sglangs_cache_by_replay(wire: str) -> None:
     async with sglang(wire=wire) as workers:
         workers[1].compute(0, prompt(1, 100))
         workers[1].evict(0, 60)
@@ -118,7 +118,7 @@ async def test_a_gateway_that_comes_late_knows_sglangs_cache_by_replay(wire: str
             assert await s.complete(prompt(1, 100)) == (name(workers[1]), 60, 60)
 
 
-async def test_each_of_sglangs_ranks_is_a_worker() -> None:
+async def test_each_rank_of_sglang_is_a_worker() -> None:
     async with sglang(1, dp_size=2) as (worker,), story(worker.url) as s:
         await s.until(lambda: len(s.engines()) == 2)
         for rank in range(2):
@@ -141,7 +141,7 @@ async def _plain_completion(request: web.Request) -> web.Response:
     )
 
 
-async def test_one_fleet_of_three_engines() -> None:
+async def test_fleet_of_three_engines_is_detected_and_routed() -> None:
     plain = await serve(web.get("/v1/models", _plain_models), web.post("/v1/completions", _plain_completion))
     sim = await Sim(SimConfig(port=0)).start()
     try:
@@ -154,11 +154,11 @@ async def test_one_fleet_of_three_engines() -> None:
             ]
             worker.compute(0, prompt(1, 100))
             await s.known(name(worker), 100)
-            await s.until(lambda: bool(s.gateway.catalog.tokens_at(sim.url)))  # none is judged by its silence
+            await s.until(lambda: bool(s.gateway.catalog.tokens_at(sim.url)))  # its token source is decided
             assert await s.complete(prompt(1, 120)) == (name(worker), 100, 100)
             async with s.session.get(f"http://127.0.0.1:{s.gateway.admin_port}/admin/workers") as answer:
-                told = json.loads(await answer.read())
-            assert {e["url"]: e["engine"] for e in told["endpoints"]} == {
+                view = json.loads(await answer.read())
+            assert {e["url"]: e["engine"] for e in view["endpoints"]} == {
                 url: w.engine for url, w in by_url.items()
             }
     finally:
@@ -166,7 +166,7 @@ async def test_one_fleet_of_three_engines() -> None:
         await plain.close()
 
 
-async def test_an_engine_without_events_is_known_by_what_was_sent_to_it() -> None:
+async def test_prompts_sent_to_an_engine_without_events_are_assumed_cached() -> None:
     servers = [
         await serve(web.get("/v1/models", _plain_models), web.post("/v1/completions", _plain_completion))
         for _ in range(3)
@@ -184,7 +184,7 @@ async def test_an_engine_without_events_is_known_by_what_was_sent_to_it() -> Non
             await server.close()
 
 
-async def test_polled_events_of_tensorrt_llm() -> None:
+async def test_polled_events_of_tensorrt_llm_predict_cached_tokens() -> None:
     events: list[dict[str, Any]] = [
         {"event_id": 0, "data": {"type": "created", "num_blocks_per_cache_level": [9]}}
     ]
@@ -195,9 +195,9 @@ async def test_polled_events_of_tensorrt_llm() -> None:
         events.append({"event_id": first, "data": data, "window_size": 4096})
 
     async def poll(request: web.Request) -> web.Response:
-        told = web.json_response(list(events))
+        answer = web.json_response(list(events))
         events.clear()
-        return told
+        return answer
 
     async def models(request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "m", "owned_by": "tensorrt_llm"}]})
@@ -206,7 +206,7 @@ async def test_polled_events_of_tensorrt_llm() -> None:
     servers = [await serve(*routes, web.post("/kv_cache_events", poll)) for _ in range(1)]
     store(1)
     try:
-        # a port at which nobody publishes, so that the events are polled
+        # nothing publishes at this port, so the events are polled
         async with story(*map(url_of, servers), events_port=9) as s:
             await s.known(url_of(servers[0]).removeprefix("http://"), 1)
             await s.until(lambda: {m.stream for m in s.gateway.fleet} == {StreamState.EXACT})

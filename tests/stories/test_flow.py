@@ -1,5 +1,6 @@
-"""Two simulated workers that take two requests each, and more that come: who waits, who goes first, who is
-told what; over real sockets, and with the client that users have.
+"""Admission control before two simulated workers of two requests each: queue, priorities, limits, rejections.
+
+Requests go over real sockets, some of them through OpenAI's client.
 """
 
 import asyncio
@@ -32,8 +33,8 @@ DEADLINE_S = 30.0
 KEY = f"key-{sha256(b'sk-canary').hexdigest()[:10]}"
 
 
-class Told:
-    """One request's answer. `order` is its place among those that were answered."""
+class Answer:
+    """The answer to one request, under the name that the test gave it."""
 
     def __init__(self, name: str, status: int, headers: Any, body: dict[str, Any]) -> None:
         self.name, self.status, self.headers, self.body = name, status, headers, body
@@ -46,30 +47,32 @@ class Told:
 class Story:
     def __init__(self, gateway: Gateway, session: aiohttp.ClientSession) -> None:
         self.gateway, self.session = gateway, session
-        self.ended: list[Told] = []
-        self._asked: list[asyncio.Task[Told]] = []
+        self.ended: list[Answer] = []
+        self._asked: list[asyncio.Task[Answer]] = []
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.gateway.port}"
 
-    def ask(self, name: str = "", tenant: str = "t", num_answer: int = 8, **more: Any) -> asyncio.Task[Told]:
-        """Begins to ask. `more` are headers."""
+    def ask(
+        self, name: str = "", tenant: str = "t", num_answer: int = 8, **more: Any
+    ) -> asyncio.Task[Answer]:
+        """Send a request in a task of its own. `more` are kvgate's headers, without their prefix."""
         task = asyncio.get_running_loop().create_task(self._ask(name or tenant, tenant, num_answer, more))
         self._asked.append(task)
         return task
 
-    async def _ask(self, name: str, tenant: str, num_answer: int, more: dict[str, Any]) -> Told:
+    async def _ask(self, name: str, tenant: str, num_answer: int, more: dict[str, Any]) -> Answer:
         headers = {"x-kvgate-tenant": tenant} | {
             f"x-kvgate-{k.replace('_', '-')}": str(v) for k, v in more.items()
         }
         body = {"model": "m", "prompt": [1, 2, 3, 4] * 8, "max_tokens": num_answer, "ignore_eos": True}
         async with self.session.post(f"{self.url}/v1/completions", json=body, headers=headers) as answer:
-            told = Told(name, answer.status, answer.headers, await answer.json())
-        self.ended.append(told)
-        return told
+            ended = Answer(name, answer.status, answer.headers, await answer.json())
+        self.ended.append(ended)
+        return ended
 
-    async def all(self) -> list[Told]:
+    async def all(self) -> list[Answer]:
         async with asyncio.timeout(DEADLINE_S):
             return await asyncio.gather(*self._asked)
 
@@ -80,46 +83,48 @@ class Story:
 
     def waiting(self) -> int:
         gate = self.gateway.dispatch.context.gate
-        return sum(len(known.queue) for known in gate.queues.models.values()) if gate else 0
+        return sum(len(entry.queue) for entry in gate.queues.models.values()) if gate else 0
 
     def in_flight(self) -> list[int]:
         ledger = self.gateway.router.ledger
         return sorted(ledger.load(member.worker.id).num_in_flight for member in self.gateway.fleet)
 
-    def hold(self) -> Callable[[], None]:
-        """As if others had both workers, until it is called."""
+    def fill_with_bookings(self) -> Callable[[], None]:
+        """Fill both workers with bookings until the returned function is called."""
         router = self.gateway.router
-        held = [router.ledger.book(member.worker.id, 0, 0) for member in self.gateway.fleet for _ in range(2)]
+        bookings = [
+            router.ledger.book(member.worker.id, 0, 0) for member in self.gateway.fleet for _ in range(2)
+        ]
 
-        def let_go() -> None:
-            for booking in held:
+        def release() -> None:
+            for booking in bookings:
                 router.ledger.release(booking)
                 assert router.on_freed
                 router.on_freed(booking.worker)
 
-        return let_go
+        return release
 
-    def turns(self) -> list[str]:
-        """Names of tenants as they are let go from now on."""
+    def released(self) -> list[str]:
+        """Tenants in the order in which the queue releases their requests from now on."""
         gate = self.gateway.dispatch.context.gate
         assert gate and gate.queues.go
-        go, turns = gate.queues.go, list[str]()
+        go, released = gate.queues.go, list[str]()
 
-        def noted(waiter: Waiter, request: InferenceRequest, prompt: Prompt | None) -> bool:
-            turns.append(str(request.tenant))
+        def recording_go(waiter: Waiter, request: InferenceRequest, prompt: Prompt | None) -> bool:
+            released.append(str(request.tenant))
             return go(waiter, request, prompt)
 
-        gate.queues.go = noted
-        return turns
+        gate.queues.go = recording_go
+        return released
 
     async def fill(self, num_answer: int = 60) -> None:
-        """Both workers have all they take."""
+        """Fill both workers with requests."""
         for _ in range(4):
             self.ask("first", num_answer=num_answer)
         await self.until(lambda: self.in_flight() == [2, 2])
 
     async def queue(self, *names: str, **more: Any) -> None:
-        """One after the other, so that the order in which they came is known."""
+        """Queue a request of each tenant, in this order."""
         for name in names:
             num = self.waiting()
             self.ask(name, tenant=name, **more)
@@ -131,7 +136,7 @@ class Story:
             return json.loads(text) if "json" in answer.content_type else text
 
     async def is_clean(self) -> None:
-        """Nothing waits, nothing is booked, nobody has anything under way."""
+        """Assert that nothing waits, nothing is booked and no tenant has a request under way."""
         gate = self.gateway.dispatch.context.gate
         assert gate
         await self.until(lambda: self.in_flight() == [0] * len(self.gateway.fleet))
@@ -140,16 +145,16 @@ class Story:
 
 
 @asynccontextmanager
-async def before(urls: list[str], **options: Any) -> AsyncIterator[Story]:
-    flow = {"queue_above_in_flight": 2, "trust_headers_from": ["127.0.0.1"]}
-    config = config_of(worker=urls, port=0, admin_port=0, probe_interval_s=0.2, **(flow | options))
+async def before_workers(urls: list[str], **options: Any) -> AsyncIterator[Story]:
+    settings = {"queue_above_in_flight": 2, "trust_headers_from": ["127.0.0.1"]}
+    config = config_of(worker=urls, port=0, admin_port=0, probe_interval_s=0.2, **(settings | options))
     gateway = Gateway(config)
     await gateway.start()
     try:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-            told = Story(gateway, session)
-            await told.until(lambda: {m.worker.url for m in gateway.fleet} == set(urls))
-            yield told
+            s = Story(gateway, session)
+            await s.until(lambda: {m.worker.url for m in gateway.fleet} == set(urls))
+            yield s
     finally:
         await gateway.stop(0.0)
 
@@ -161,21 +166,21 @@ async def story(**options: Any) -> AsyncIterator[Story]:
         for seed in range(2)
     ]
     try:
-        async with before([sim.url for sim in sims], **options) as told:
-            yield told
+        async with before_workers([sim.url for sim in sims], **options) as s:
+            yield s
     finally:
         for sim in sims:
             await sim.stop()
 
 
-async def test_no_worker_has_more_than_it_is_to_and_all_are_answered() -> None:
+async def test_no_worker_exceeds_its_limit_and_all_requests_are_answered() -> None:
     async with story() as s:
-        let_go = s.hold()
+        release = s.fill_with_bookings()
         for i in range(40):
             s.ask(tenant=f"t{i % 3}", num_answer=5)
         await s.until(lambda: s.waiting() == 40)
-        let_go()
-        assert [told.status for told in await s.all()] == [200] * 40
+        release()
+        assert [answer.status for answer in await s.all()] == [200] * 40
         await s.is_clean()
         page = await s.admin("/metrics")
         assert 'kvgate_queue_wait_seconds_count{model="m"} 40' in page
@@ -188,35 +193,35 @@ async def test_no_worker_has_more_than_it_is_to_and_all_are_answered() -> None:
             assert chosen["in_flight"] < 2 and record["queued_s"] > 0
 
 
-async def test_priority_goes_first() -> None:
+async def test_requests_with_priority_go_first() -> None:
     async with story() as s:
-        let_go, turns = s.hold(), s.turns()
+        release, released = s.fill_with_bookings(), s.released()
         await s.queue("low-1", "low-2", priority=5)
         await s.queue("urgent-1", "urgent-2", "urgent-3", priority=-5)
-        let_go()
-        assert [told.status for told in await s.all()] == [200] * 5
-        assert turns == ["urgent-1", "urgent-2", "urgent-3", "low-1", "low-2"]
+        release()
+        assert [answer.status for answer in await s.all()] == [200] * 5
+        assert released == ["urgent-1", "urgent-2", "urgent-3", "low-1", "low-2"]
         await s.is_clean()
 
 
-async def test_a_tenant_with_a_hundred_does_not_starve_one_with_three() -> None:
+async def test_tenant_with_a_hundred_requests_does_not_starve_a_tenant_with_three() -> None:
     async with story() as s:
-        let_go, turns = s.hold(), s.turns()
+        release, released = s.fill_with_bookings(), s.released()
         for _ in range(100):
             s.ask(tenant="many", num_answer=4)
         await s.until(lambda: s.waiting() == 100)
         for _ in range(3):
             s.ask(tenant="few", num_answer=4)
         await s.until(lambda: s.waiting() == 103)
-        let_go()
-        assert [told.status for told in await s.all()] == [200] * 103
-        assert max(i for i, name in enumerate(turns) if name == "few") < 8
+        release()
+        assert [answer.status for answer in await s.all()] == [200] * 103
+        assert max(i for i, name in enumerate(released) if name == "few") < 8
         await s.is_clean()
 
 
-async def test_what_cannot_meet_its_slo_is_told_so_while_the_others_wait() -> None:
+async def test_request_with_an_unreachable_slo_is_rejected_while_others_wait() -> None:
     async with story() as s:
-        let_go = s.hold()
+        release = s.fill_with_bookings()
         patient = s.ask("patient")
         await s.until(lambda: s.waiting() == 1)
         hasty = await s.ask("hasty", slo_ttft_ms=100)
@@ -225,19 +230,19 @@ async def test_what_cannot_meet_its_slo_is_told_so_while_the_others_wait() -> No
         assert not patient.done() and s.ended == [hasty]
         refusal = (await s.admin("/admin/flow"))["refusals"][0]
         assert refusal["tenant"] == "t" and "TTFT" in refusal["reason"]
-        let_go()
+        release()
         assert (await patient).status == 200
         await s.is_clean()
 
 
-async def test_a_client_that_leaves_gives_its_place_away() -> None:
+async def test_disconnected_clients_leave_the_queue() -> None:
     async with story() as s:
-        let_go = s.hold()
+        release = s.fill_with_bookings()
         await s.queue("gone-1", "gone-2", "stays")
         for task in s._asked[:2]:
             task.cancel()
         await s.until(lambda: s.waiting() == 1)
-        let_go()
+        release()
         assert (await s._asked[2]).status == 200
         await asyncio.gather(*s._asked, return_exceptions=True)
         await s.is_clean()
@@ -245,25 +250,25 @@ async def test_a_client_that_leaves_gives_its_place_away() -> None:
         assert queue["ends"] == {"client_gone": 2, "served": 1}
 
 
-async def test_a_full_queue_says_when_to_come_again() -> None:
+async def test_full_queue_rejects_with_retry_after() -> None:
     async with story(queue_max_requests=3) as s:
-        let_go = s.hold()
+        release = s.fill_with_bookings()
         for _ in range(3):
             s.ask("waits")
         await s.until(lambda: s.waiting() == 3)
         late = await s.ask("late")
         assert (late.status, late.code) == (429, "queue_full")
         assert 1 <= int(late.headers["retry-after"]) <= 60
-        other = s.ask("other", tenant="other")  # whose line is shorter
+        other = s.ask("other", tenant="other")  # a tenant with fewer requests in the queue
         await s.until(lambda: len(s.ended) == 2)
         assert (s.ended[1].name, s.ended[1].code) == ("waits", "queue_full")
-        let_go()
+        release()
         assert (await other).status == 200
         await s.all()
         await s.is_clean()
 
 
-async def test_the_openai_client_sees_rate_limits() -> None:
+async def test_openai_client_reads_rate_limits() -> None:
     limits = {
         KEY: Limits(requests_per_s=0.5),
         "*": Limits(requests_per_s=50, tokens_per_min=1000),
@@ -273,13 +278,13 @@ async def test_the_openai_client_sees_rate_limits() -> None:
         def client(key: str, **more: Any) -> openai.AsyncOpenAI:
             return openai.AsyncOpenAI(api_key=key, base_url=f"{s.url}/v1", **({"max_retries": 0} | more))
 
-        async with client("sk-canary") as one, client("other") as other:
+        async with client("sk-canary") as first, client("other") as other:
             short = {"model": "m", "prompt": [1, 2, 3], "max_tokens": 1}
-            raw = await one.completions.with_raw_response.create(**short)
+            raw = await first.completions.with_raw_response.create(**short)
             assert raw.headers["x-ratelimit-limit-requests"] == "1"
             assert raw.headers["x-ratelimit-remaining-requests"] == "0"
             with pytest.raises(openai.RateLimitError) as caught:
-                await one.completions.create(**short)
+                await first.completions.create(**short)
             assert int(caught.value.response.headers["retry-after"]) in (1, 2)
             assert caught.value.code == "rate_limit_exceeded" and "at most 0.5 per second" in str(
                 caught.value
@@ -292,77 +297,81 @@ async def test_the_openai_client_sees_rate_limits() -> None:
             assert (
                 400 <= int(raw.headers["x-ratelimit-remaining-tokens"]) <= 560
             )  # 100 + 400 + 3, and some came
-        async with client("sk-canary", max_retries=3) as patient:  # which waits as it is told, and is let in
+        async with client(
+            "sk-canary", max_retries=3
+        ) as patient:  # waits as `retry-after` says, and is admitted
             assert (await patient.completions.create(model="m", prompt=[1], max_tokens=1)).choices
         await s.is_clean()
-        told = json.dumps(await s.admin("/admin/flow")) + await s.admin("/metrics")
-        assert KEY in told and "canary" not in told
+        pages = json.dumps(await s.admin("/admin/flow")) + await s.admin("/metrics")
+        assert KEY in pages and "canary" not in pages
 
 
-async def test_a_stop_serves_what_waits_while_there_is_time() -> None:
+async def test_stopping_gateway_serves_its_queue_within_the_timeout() -> None:
     async with story() as s:
-        let_go = s.hold()
+        release = s.fill_with_bookings()
         for _ in range(10):
             s.ask("waits")
         await s.until(lambda: s.waiting() == 10)
         stopping = asyncio.get_running_loop().create_task(s.gateway.stop(DEADLINE_S))
         await s.until(lambda: s.gateway.api.is_stopping)
-        let_go()
-        assert [told.status for told in await s.all()] == [200] * 10
+        release()
+        assert [answer.status for answer in await s.all()] == [200] * 10
         await stopping
 
 
-async def test_a_stop_sends_elsewhere_what_has_not_begun() -> None:
+async def test_stopping_gateway_rejects_its_queue_after_the_timeout() -> None:
     async with story() as s:
-        s.hold()
+        s.fill_with_bookings()
         for _ in range(10):
             s.ask("waits")
         await s.until(lambda: s.waiting() == 10)
         await s.gateway.stop(0.5)
-        told = await s.all()
-        assert {(t.status, t.code, t.headers["retry-after"]) for t in told} == {(503, "no_worker", "1")}
+        answers = await s.all()
+        assert {(a.status, a.code, a.headers["retry-after"]) for a in answers} == {(503, "no_worker", "1")}
 
 
-async def test_a_worker_that_is_killed_while_others_wait() -> None:
-    """What it had goes to the other one, in its turn or not, and what waits is served by who is left."""
+async def test_queue_is_served_after_a_worker_is_killed() -> None:
+    """The other worker serves the requests of the killed one, and those that wait."""
     flags = ["--port", "0", "--decode-tokens-per-s", "200", "--no-events"]
-    with running("sim", *flags) as one, running("sim", *flags) as other:
-        urls = [first_match(sim, SIM_READY)[0] for sim in (one, other)]
-        async with before(urls, max_attempts=3) as s:
+    with running("sim", *flags) as first, running("sim", *flags) as other:
+        urls = [first_match(sim, SIM_READY)[0] for sim in (first, other)]
+        async with before_workers(urls, max_attempts=3) as s:
             await s.fill(num_answer=600)
             for i in range(12):
                 s.ask(tenant=f"t{i % 3}", num_answer=10)
             await s.until(lambda: s.waiting() == 12)
-            os.kill(one.pid, signal.SIGKILL)
-            told = await s.all()
-            assert [t.status for t in told] == [200] * 16
+            os.kill(first.pid, signal.SIGKILL)
+            assert [answer.status for answer in await s.all()] == [200] * 16
             await s.is_clean()
 
 
-async def test_all_workers_are_gone_while_some_wait() -> None:
+async def test_queue_is_rejected_after_all_workers_are_killed() -> None:
     flags = ["--port", "0", "--decode-tokens-per-s", "200", "--no-events"]
-    with running("sim", *flags) as one, running("sim", *flags) as other:
-        urls = [first_match(sim, SIM_READY)[0] for sim in (one, other)]
-        async with before(urls) as s:
+    with running("sim", *flags) as first, running("sim", *flags) as other:
+        urls = [first_match(sim, SIM_READY)[0] for sim in (first, other)]
+        async with before_workers(urls) as s:
             await s.fill(num_answer=1000)
             for _ in range(5):
                 s.ask("waits")
             await s.until(lambda: s.waiting() == 5)
-            for sim in (one, other):
+            for sim in (first, other):
                 os.kill(sim.pid, signal.SIGKILL)
-            told = await s.all()
-            assert {t.status for t in told} <= {502, 503} and all("retry-after" in t.headers for t in told)
+            answers = await s.all()
+            assert {a.status for a in answers} <= {502, 503}
+            assert all("retry-after" in a.headers for a in answers)
             await s.is_clean()
 
 
-async def test_saturation_by_predicted_work() -> None:
-    """Prompts of more than a second each by the pace that is assumed, and by that which is learnt."""
+async def test_workers_saturate_by_predicted_ttft() -> None:
+    """Prompts of more than a second each, by the assumed speed and by the learnt one."""
     sims = [
         await Sim(SimConfig(port=0, seed=seed, prefill_tokens_per_s=20_000.0, events=False)).start()
         for seed in range(2)
     ]
     try:
-        async with before([sim.url for sim in sims], queue_above_ttft_s=0.5, queue_above_in_flight=0) as s:
+        async with before_workers(
+            [sim.url for sim in sims], queue_above_ttft_s=0.5, queue_above_in_flight=0
+        ) as s:
             body = {"model": "m", "max_tokens": 1, "stream": True}
 
             async def stream(first: int) -> int:
@@ -386,8 +395,8 @@ async def test_saturation_by_predicted_work() -> None:
             await sim.stop()
 
 
-async def test_the_processes_of_a_host_keep_limits_together(tmp_path: Path) -> None:
-    """Connections go to the process with the fewest, so both are asked."""
+async def test_processes_of_a_host_share_tenant_limits(tmp_path: Path) -> None:
+    """The process with the fewest connections gets the next one, so both processes get requests."""
     path = tmp_path / "kvgate.toml"
     path.write_text('[tenants."*"]\nrequests_per_s = 0.001\nrequests_at_once = 5\n')
     sim = await Sim(SimConfig(port=0, events=False)).start()
@@ -396,9 +405,9 @@ async def test_the_processes_of_a_host_keep_limits_together(tmp_path: Path) -> N
     body = {"model": "m", "prompt": [1, 2, 3], "max_tokens": 1}
     statuses = []
     try:
-        for _ in range(4):  # two requests on each of two connections that are open at once
-            async with aiohttp.ClientSession() as one, aiohttp.ClientSession() as other:
-                for session in (one, other):
+        for _ in range(4):  # two connections at once, one at each process
+            async with aiohttp.ClientSession() as first, aiohttp.ClientSession() as other:
+                for session in (first, other):
                     async with session.post(f"{gateway.url}/v1/completions", json=body) as answer:
                         await answer.read()
                         statuses.append(answer.status)

@@ -1,4 +1,4 @@
-"""The log of a running gateway: a line of JSON for each request, and a reader that stands still."""
+"""Log of a running gateway: a line of JSON for each request, also while the log is not read."""
 
 import http.client
 import json
@@ -14,7 +14,7 @@ from tests.support.gateway_process import clean_environment
 pytestmark = pytest.mark.process
 
 NUM_REQUESTS = 500
-"""Their lines are several times what a pipe holds."""
+"""Enough requests that their log lines exceed a pipe's buffer several times."""
 
 
 def read_until(file: int, done: bytes, so_far: bytes = b"") -> bytes:
@@ -24,7 +24,7 @@ def read_until(file: int, done: bytes, so_far: bytes = b"") -> bytes:
 
 
 @pytest.mark.parametrize("form", ["auto", "json"])
-def test_a_log_that_nobody_reads_stalls_no_request(form: str) -> None:
+def test_requests_succeed_while_the_log_is_not_read(form: str) -> None:
     reading, writing = os.pipe()
     command = [*GATEWAY, "serve", "--port", "0", "--admin-port", "0", "--log-requests", "--log-format", form]
     process = subprocess.Popen(command, stderr=writing, env=clean_environment())
@@ -35,7 +35,7 @@ def test_a_log_that_nobody_reads_stalls_no_request(form: str) -> None:
         found = LISTENING.search(seen.decode())
         assert found
         client = http.client.HTTPConnection(urlsplit(found[1]).netloc, timeout=30)
-        for number in range(NUM_REQUESTS):  # nobody reads the log meanwhile
+        for number in range(NUM_REQUESTS):  # the log is not read meanwhile
             body = json.dumps({"model": "none", "prompt": "x"}).encode()
             client.request("POST", "/v1/completions", body, {"x-request-id": f"r{number}"})
             answer = client.getresponse()

@@ -1,6 +1,6 @@
-"""Simulated engines whose cache goes, one way at a time: is each way named, and does the sum hold?
+"""Cache loss before simulated engines: each cause of a loss is attributed, and the sums are right.
 
-What the gateway calls computed is held beside the engines' own counters after each story.
+After each story the gateway's computed tokens equal those that the engines count.
 """
 
 import asyncio
@@ -36,53 +36,53 @@ class Story:
         self.texts = Conversations("m", 11)
 
     async def ask(self, system: str, user: str = "And now?", **more: Any) -> int:
-        """Cached tokens of the answer."""
+        """Cached tokens that the worker reports for a chat."""
         messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
         body = {"model": "m", "messages": messages, "max_tokens": 2} | more
         url = f"http://127.0.0.1:{self.gateway.port}/v1/chat/completions"
         async with self.session.post(url, json=body) as answer:
-            told = await answer.json()
-            assert answer.status == 200, told
-        return int(told["usage"]["prompt_tokens_details"]["cached_tokens"])
+            completion = await answer.json()
+            assert answer.status == 200, completion
+        return int(completion["usage"]["prompt_tokens_details"]["cached_tokens"])
 
     async def until(self, is_true: Callable[[], object]) -> None:
         async with asyncio.timeout(DEADLINE_S):
             while not is_true():  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
-    def is_heard(self) -> bool:
+    def are_streams_exact(self) -> bool:
         states = [member.stream for member in self.gateway.fleet]
         return states == [StreamState.EXACT if sim.config.events else None for sim in self.sims]
 
     async def settled(self) -> dict[str, Any]:
-        """What is told when the index is what the engines hold and all is explained."""
+        """The cache loss report, once the index is exact and every loss is explained."""
         losses = self.gateway.losses
         async with asyncio.timeout(DEADLINE_S):
-            while not await self._is_true() or losses.is_busy:  # noqa: ASYNC110
+            while not await self._is_exact() or losses.is_busy:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         url = f"http://127.0.0.1:{self.gateway.admin_port}/admin/cache-loss"
         async with self.session.get(url) as answer:
-            told: dict[str, Any] = await answer.json()
-        assert told["computed_tokens"] == self._computed()
-        assert told["unexplained_tokens"] == 0
-        causes = sum(cause["recomputed_tokens"] for cause in told["causes"])
-        assert told["new_tokens"] + causes == told["computed_tokens"]
-        return told
+            report: dict[str, Any] = await answer.json()
+        assert report["computed_tokens"] == self._computed()
+        assert report["unexplained_tokens"] == 0
+        causes = sum(cause["recomputed_tokens"] for cause in report["causes"])
+        assert report["new_tokens"] + causes == report["computed_tokens"]
+        return report
 
     def _computed(self) -> int:
-        """By the engines' own counters."""
+        """Prompt tokens that the engines computed, by their own counters."""
         counts = [rank.scheduler.counts for sim in self.sims for rank in sim.ranks]
         return sum(each.prompt_tokens - each.cached_tokens for each in counts)
 
-    async def _is_true(self) -> bool:
+    async def _is_exact(self) -> bool:
         index = self.gateway.index
         for sim in self.sims:
             if not sim.config.events:
                 continue
             async with self.session.get(f"{sim.url}/sim/cache") as answer:
-                held = {int(block) for _, block, _ in (await answer.json())["0"]}
+                cached = {int(block) for _, block, _ in (await answer.json())["0"]}
             member = next(m for m in self.gateway.fleet if m.worker.url == sim.url)
-            if held != set(index.blocks(member.worker.id)):
+            if cached != set(index.blocks(member.worker.id)):
                 return False
         return True
 
@@ -100,87 +100,87 @@ async def story(
     await gateway.start()
     try:
         async with aiohttp.ClientSession() as session:
-            told = Story(gateway, sims, session)
-            await told.until(told.is_heard)
-            yield told
+            s = Story(gateway, sims, session)
+            await s.until(s.are_streams_exact)
+            yield s
     finally:
         await gateway.stop()
         for each in sims:
             await each.stop()
 
 
-def causes(told: dict[str, Any]) -> dict[str, int]:
-    return {cause["id"]: cause["recomputed_tokens"] for cause in told["causes"]}
+def causes(report: dict[str, Any]) -> dict[str, int]:
+    return {cause["id"]: cause["recomputed_tokens"] for cause in report["causes"]}
 
 
 async def test_new_text_is_no_loss() -> None:
     async with story() as s:
         for _ in range(4):
             await s.ask(s.texts.piece(2000), s.texts.piece(300))
-        told = await s.settled()
-        assert told["causes"] == [] and told["new_tokens"] > 1000
+        report = await s.settled()
+        assert report["causes"] == [] and report["new_tokens"] > 1000
 
 
-async def test_a_cache_that_is_too_small_evicts() -> None:
+async def test_loss_of_a_small_cache_is_attributed_to_eviction() -> None:
     async with story(kv_blocks=120) as s:
         systems = [s.texts.piece(2000) for _ in range(6)]
         for system in systems:
             await s.ask(system)
         await s.settled()
         assert await s.ask(systems[0]) == 0
-        told = await s.settled()
-        assert list(causes(told)) == ["evicted"] and causes(told)["evicted"] > 300
-        (worst,) = told["worst"]
+        report = await s.settled()
+        assert list(causes(report)) == ["evicted"] and causes(report)["evicted"] > 300
+        (worst,) = report["worst"]
         assert worst["holder"] == s.sims[0].url.removeprefix("http://")
 
 
-async def test_a_worker_that_restarts_has_lost_everything() -> None:
+async def test_loss_of_a_restarted_worker_is_attributed_to_the_restart() -> None:
     async with story() as s:
         system = s.texts.piece(2000)
         await s.ask(system)
-        told = await s.settled()
+        report = await s.settled()
         before = s._computed()
         await s.sims[0].restart(0.0)
         await s.until(lambda: not any(s.gateway.index.num_blocks(m.worker.id) for m in s.gateway.fleet))
-        await s.until(s.is_heard)
-        s.sims[0].ranks[0].scheduler.counts.prompt_tokens += before  # its counters began anew
+        await s.until(s.are_streams_exact)
+        s.sims[0].ranks[0].scheduler.counts.prompt_tokens += before  # its counters start at 0 again
         assert await s.ask(system) == 0
-        told = await s.settled()
-        assert list(causes(told)) == ["worker_restarted"]
-        assert told["worst"][0]["holder"] == s.sims[0].url.removeprefix("http://")
+        report = await s.settled()
+        assert list(causes(report)) == ["worker_restarted"]
+        assert report["worst"][0]["holder"] == s.sims[0].url.removeprefix("http://")
 
 
-async def test_what_another_worker_holds_was_routed_away_and_bought_something() -> None:
+async def test_loss_by_routing_away_is_attributed_with_the_work_it_avoided() -> None:
     async with story(2) as s:
         system = s.texts.piece(2000)
         await s.ask(system)
         await s.settled()
         index = s.gateway.index
         holder = next(m.worker.id for m in s.gateway.fleet if index.num_blocks(m.worker.id))
-        booking = s.gateway.router.ledger.book(holder, 100_000, 100_000)  # it has a lot to do
+        booking = s.gateway.router.ledger.book(holder, 100_000, 100_000)  # the holder is busy
         assert await s.ask(system) == 0
         s.gateway.router.ledger.release(booking)
-        told = await s.settled()
-        assert list(causes(told)) == ["routed_away"]
-        (worst,) = told["worst"]
+        report = await s.settled()
+        assert list(causes(report)) == ["routed_away"]
+        (worst,) = report["worst"]
         assert worst["holder"] == holder != worst["worker"]
-        assert 99_000 < worst["avoided_tokens"] == told["avoided_tokens"] <= 101_000
+        assert 99_000 < worst["avoided_tokens"] == report["avoided_tokens"] <= 101_000
 
 
-async def test_an_answers_own_text_is_part_of_what_is_lost() -> None:
-    """The next turn of a conversation whose blocks are gone: generated ones were cached too."""
+async def test_loss_includes_generated_tokens() -> None:
+    """The evicted blocks of a conversation include those of generated tokens."""
     async with story(kv_blocks=120) as s:
         url = f"http://127.0.0.1:{s.gateway.port}/v1/chat/completions"
         body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Say a lot."}]}
         more = {"max_tokens": 300, "min_tokens": 300, "ignore_eos": True}
         async with s.session.post(url, json=body | more) as answer:
-            told = await answer.json()
-        assert told["usage"]["completion_tokens"] == 300
+            completion = await answer.json()
+        assert completion["usage"]["completion_tokens"] == 300
         for _ in range(6):
             await s.ask(s.texts.piece(2000))
         await s.settled()
-        said = {"role": "assistant", "content": told["choices"][0]["message"]["content"]}
-        body["messages"] = [*body["messages"], said, {"role": "user", "content": "More."}]
+        turn = {"role": "assistant", "content": completion["choices"][0]["message"]["content"]}
+        body["messages"] = [*body["messages"], turn, {"role": "user", "content": "More."}]
         async with s.session.post(url, json=body | {"max_tokens": 2}) as answer:
             assert answer.status == 200
         assert causes(await s.settled())["evicted"] >= 200
@@ -189,27 +189,27 @@ async def test_an_answers_own_text_is_part_of_what_is_lost() -> None:
 @pytest.mark.parametrize(
     ("more", "cause"), [({"cache_salt": "a"}, "other_salt"), ({"model": LORA}, "other_adapter")]
 )
-async def test_what_engines_keep_apart_is_named(more: dict[str, Any], cause: str) -> None:
+async def test_loss_by_another_salt_or_adapter_is_attributed_to_it(more: dict[str, Any], cause: str) -> None:
     async with story() as s:
         system = s.texts.piece(2000)
         await s.ask(system)
         await s.settled()
         assert await s.ask(system, **more) == 0
-        told = await s.settled()
-        assert list(causes(told)) == [cause] and causes(told)[cause] > 300
+        report = await s.settled()
+        assert list(causes(report)) == [cause] and causes(report)[cause] > 300
         assert await s.ask(system, **more) > 300
-        assert causes(await s.settled()) == causes(told)
+        assert causes(await s.settled()) == causes(report)
 
 
 @pytest.mark.parametrize("shows", [False, True])
-async def test_a_time_in_a_system_prompt_breaks_it(shows: bool) -> None:
+async def test_loss_by_a_time_in_the_system_prompt_is_located(shows: bool) -> None:
     async with story(config={"admin_show_prompt_text": shows}) as s:
         head, rest = s.texts.piece(600), s.texts.piece(2000)
         for minute in (10, 27, 38):
             await s.ask(f"{head}\nNow it is 2026-11-21 09:{minute}:00.\n{rest}", s.texts.piece(100))
-        told = await s.settled()
-        assert list(causes(told)) == ["broken_prefix"] and causes(told)["broken_prefix"] > 600
-        (worst,) = told["worst"]
+        report = await s.settled()
+        assert list(causes(report)) == ["broken_prefix"] and causes(report)["broken_prefix"] > 600
+        (worst,) = report["worst"]
         assert worst["recomputed_requests"] == 2
         broken = worst["broken"]
         assert (broken["message"], broken["role"], broken["kind"]) == (0, "system", "date or time")
@@ -217,7 +217,7 @@ async def test_a_time_in_a_system_prompt_breaks_it(shows: bool) -> None:
         assert broken["text"] == ("09:27:00." if shows else None)
 
 
-async def test_a_worker_whose_prompts_are_made_otherwise(tmp_path: Path) -> None:
+async def test_loss_by_another_chat_template_is_attributed_to_tokenizer_drift(tmp_path: Path) -> None:
     own = shutil.copytree(bundled_tokenizer(), tmp_path / "own")
     settings = json.loads((own / "tokenizer_config.json").read_text())
     settings["chat_template"] = "Hello. " + settings["chat_template"]
@@ -228,14 +228,14 @@ async def test_a_worker_whose_prompts_are_made_otherwise(tmp_path: Path) -> None
             await s.ask(system)
         assert "tokenizer_drift" not in causes(await s.settled())
         await s.ask(systems[0])
-        told = await s.settled()
-        assert list(causes(told)) == ["tokenizer_drift"] and causes(told)["tokenizer_drift"] > 300
-        assert told["worst"][0]["worker"] == s.sims[0].url.removeprefix("http://")
+        report = await s.settled()
+        assert list(causes(report)) == ["tokenizer_drift"] and causes(report)["tokenizer_drift"] > 300
+        assert report["worst"][0]["worker"] == s.sims[0].url.removeprefix("http://")
 
 
 @pytest.mark.parametrize("flags", [{}, {"events": False}])
-async def test_of_much_traffic_at_once_nothing_is_left_over(flags: dict[str, Any]) -> None:
-    """`settled` compares with the engines' counters."""
+async def test_concurrent_traffic_leaves_no_loss_unexplained(flags: dict[str, Any]) -> None:
+    """`settled` asserts that no computed token is unexplained."""
     async with story(2, kv_blocks=300, **flags) as s:
 
         async def talk(seed: int) -> None:
@@ -252,32 +252,33 @@ async def test_of_much_traffic_at_once_nothing_is_left_over(flags: dict[str, Any
         assert causes(await s.settled())["evicted"] > 0
 
 
-async def test_processes_of_a_host_answer_as_one() -> None:
+async def test_processes_of_a_host_merge_their_cache_loss() -> None:
     sim = await Sim(
         SimConfig(port=0, kv_blocks=51, prefill_tokens_per_s=1e6, decode_tokens_per_s=2000.0)
     ).start()
     try:
         async with running("--processes", "2", "--worker", sim.url) as bench:
 
-            async def told(path: str = "/admin/cache-loss") -> dict[str, Any]:
+            async def view(path: str = "/admin/cache-loss") -> dict[str, Any]:
                 return dict((await bench.gateway.admin("GET", path)).json)
 
             async with asyncio.timeout(DEADLINE_S):
-                while (await told("/admin/workers"))["endpoints"][0]["state"] != "joined":  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)  # at both
+                while (await view("/admin/workers"))["endpoints"][0]["state"] != "joined":  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)  # at both processes
             clients = [await bench.client() for _ in range(2)]  # one at each process
             for _ in range(2):
                 for number, client in enumerate(clients):
-                    prompt = [number * 1000 + i for i in range(799)]  # there is room for one of them
+                    # the cache has room for one of the two prompts
+                    prompt = [number * 1000 + i for i in range(799)]
                     answer = await client.ask(post(completion(prompt, max_tokens=1)))
                     assert answer.status == 200, answer.body
                     assert answer.json["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
             async with asyncio.timeout(DEADLINE_S):
-                while (told_now := await told())["computed_tokens"] < 4 * 799:  # noqa: ASYNC110
+                while (report := await view())["computed_tokens"] < 4 * 799:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
-            assert (told_now["computed_tokens"], told_now["new_tokens"]) == (4 * 799, 2 * 799 + 2 * 15)
-            assert causes(told_now) == {"evicted": 2 * 784}
-            (worst,) = told_now["worst"]
+            assert (report["computed_tokens"], report["new_tokens"]) == (4 * 799, 2 * 799 + 2 * 15)
+            assert causes(report) == {"evicted": 2 * 784}
+            (worst,) = report["worst"]
             assert (worst["recomputed_tokens"], worst["recomputed_requests"]) == (2 * 784, 2)
             metrics = (await bench.gateway.admin("GET", "/metrics")).body.decode()
             assert 'kvgate_recomputed_prompt_tokens_total{reason="evicted"} 1568.0' in metrics

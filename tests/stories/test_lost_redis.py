@@ -1,5 +1,6 @@
-"""Redis is emptied, silent, full, gone, another's, or nonsense, while gateways share it: requests go on,
-every index stays the engines' own caches, and all is one again without a restart.
+"""Failures of a Redis that gateways share: emptied, paused, full, killed, of another version, unreadable.
+
+Requests go on, every index stays exact, and the gateways share it again without a restart.
 """
 
 import asyncio
@@ -13,7 +14,17 @@ import pytest
 from gateway.replication.session import ReplicaTimes
 from tests.redis.serving import Server, redis_server, server, serving
 from tests.stories.test_fleet import Story, story
-from tests.stories.test_replica import QUICK, Pace, beside, feeds, holds, num_held, settled, several, sums
+from tests.stories.test_replica import (
+    QUICK,
+    Pace,
+    all_settled,
+    feeds,
+    num_led,
+    sharing_gateway,
+    sharing_gateways,
+    sums,
+    until_leader,
+)
 
 __all__ = ["redis_server", "server"]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -25,168 +36,174 @@ BRISK = Pace(
     ),
     10,
 )
-"""Who holds a lease has it for the whole story, and the first claim where it is lost; who follows reads for
-itself soon."""
+"""A leader keeps its lease for the whole story, and has the first claim to a lost one; followers soon read
+the events themselves."""
 EQUAL = Pace(replace(BRISK.times, grace_s=0.1), 10)
-"""Who has the lease in the end does not matter."""
+"""Any gateway may have the lease in the end."""
 
 
-async def reads_for_itself(told: Story) -> None:
-    await told.until(lambda: all(feed.endpoint.startswith("tcp") for feed in feeds(told)))
+async def until_direct(s: Story) -> None:
+    await s.until(lambda: all(feed.endpoint.startswith("tcp") for feed in feeds(s)))
 
 
-async def are_one_again(*all_of_them: Story) -> None:
-    for told in all_of_them:
-        await told.until(lambda told=told: not any(feed._direct for feed in feeds(told)))  # type: ignore[misc]
-    first = all_of_them[0]
-    await first.until(lambda: not any(told.gateway.shared.error_reporter for told in all_of_them))  # type: ignore[union-attr]
-    await first.until(lambda: sum(map(num_held, all_of_them)) == len(first.sims))
-    await settled(*all_of_them)
+async def until_shared_again(*gateways: Story) -> None:
+    for s in gateways:
+        await s.until(lambda s=s: not any(feed._direct for feed in feeds(s)))  # type: ignore[misc]
+    first = gateways[0]
+    await first.until(lambda: not any(s.gateway.shared.error_reporter for s in gateways))  # type: ignore[union-attr]
+    await first.until(lambda: sum(map(num_led, gateways)) == len(first.sims))
+    await all_settled(*gateways)
 
 
-async def test_redis_is_emptied(server: Server) -> None:
-    async with several(server, replay_buffer=2) as (first, (reads, follows)):
-        await reads.talk(116)
-        await settled(reads, follows)
+async def test_leader_writes_its_blocks_again_after_redis_is_emptied(server: Server) -> None:
+    async with sharing_gateways(server, replay_buffer=2) as (first, (leader, follower)):
+        await leader.talk(116)
+        await all_settled(leader, follower)
         server.ask("FLUSHALL")
-        await reads.until(lambda: "kvgate:schema" in server.names())
-        await follows.talk(117)
-        await settled(reads, follows)
-        assert (num_held(reads), num_held(follows)) == (2, 0)
-        async with beside(first, server) as late:
+        await leader.until(lambda: "kvgate:schema" in server.names())
+        await follower.talk(117)
+        await all_settled(leader, follower)
+        assert (num_led(leader), num_led(follower)) == (2, 0)
+        async with sharing_gateway(first, server) as late:
             await late.settled()
 
 
-async def test_redis_is_paused_for_ten_seconds(server: Server) -> None:
-    """Who reads reads on; who follows reads for itself; and all is one again."""
-    async with several(server, pace=AS_SHIPPED) as (_, (reads, follows)):
-        await reads.talk(118)
-        await settled(reads, follows)
+async def test_follower_reads_events_itself_while_redis_is_paused(server: Server) -> None:
+    """The leader reads on, the follower reads the events itself, and then both share Redis again."""
+    async with sharing_gateways(server, pace=AS_SHIPPED) as (_, (leader, follower)):
+        await leader.talk(118)
+        await all_settled(leader, follower)
         end = asyncio.get_running_loop().time() + 10
         with server.paused():
-            await reads.talk(119)
-            await reads.settled()
-            await reads_for_itself(follows)
-            await settled(reads, follows)
-            await follows.talk(120)
-            await settled(reads, follows)
+            await leader.talk(119)
+            await leader.settled()
+            await until_direct(follower)
+            await all_settled(leader, follower)
+            await follower.talk(120)
+            await all_settled(leader, follower)
             await asyncio.sleep(end - asyncio.get_running_loop().time())
-        await are_one_again(reads, follows)
-        await reads.talk(121)
-        await settled(reads, follows)
+        await until_shared_again(leader, follower)
+        await leader.talk(121)
+        await all_settled(leader, follower)
 
 
-async def test_a_gateway_that_starts_without_redis_and_finds_it(server: Server) -> None:
+async def test_gateway_started_without_redis_leads_when_redis_answers(server: Server) -> None:
     async with story() as first:
         with server.paused():
             async with AsyncExitStack() as stack:
-                told = await stack.enter_async_context(beside(first, server, QUICK))
-                await told.talk(122)
-                await told.settled()
+                s = await stack.enter_async_context(sharing_gateway(first, server, QUICK))
+                await s.talk(122)
+                await s.settled()
                 kept = stack.pop_all()
         async with kept:
-            await holds(told)
-            await told.talk(123)
-            await told.settled()
+            await until_leader(s)
+            await s.talk(123)
+            await s.settled()
 
 
-async def test_redis_has_no_memory_left(server: Server, caplog: Any) -> None:
-    """What is to be written is kept to a bound; behind that, all is written anew."""
-    async with several(server, pace=BRISK) as (_, (reads, follows)):
-        await reads.talk(130)
-        await settled(reads, follows)
-        for feed in feeds(reads):
+async def test_leader_rewrites_its_snapshot_after_redis_was_out_of_memory(
+    server: Server, caplog: Any
+) -> None:
+    """A leader keeps unwritten data up to a bound; beyond it, the leader writes a new snapshot."""
+    async with sharing_gateways(server, pace=BRISK) as (_, (leader, follower)):
+        await leader.talk(130)
+        await all_settled(leader, follower)
+        for feed in feeds(leader):
             assert feed.leader and feed.leader._rank
             feed.leader._rank.journal._max_bytes = 100
         server.ask("CONFIG", "SET", "maxmemory", "1")
         try:
-            await reads.talk(131)
-            await reads_for_itself(follows)
-            await settled(reads, follows)
-            assert reads.gateway.shared and follows.gateway.shared
-            await follows.until(
-                lambda: reads.gateway.shared.error_reporter and follows.gateway.shared.error_reporter
+            await leader.talk(131)
+            await until_direct(follower)
+            await all_settled(leader, follower)
+            assert leader.gateway.shared and follower.gateway.shared
+            await follower.until(
+                lambda: leader.gateway.shared.error_reporter and follower.gateway.shared.error_reporter
             )  # type: ignore[union-attr]
             assert caplog.text.count("it is out of memory: raise maxmemory") == 2
         finally:
             server.ask("CONFIG", "SET", "maxmemory", "0")
-        await are_one_again(reads, follows)
-        assert num_held(reads) == 2 and sums(reads)["num_rewrites"] > 0
-        await follows.talk(132)
-        await settled(reads, follows)
+        await until_shared_again(leader, follower)
+        assert num_led(leader) == 2 and sums(leader)["num_rewrites"] > 0
+        await follower.talk(132)
+        await all_settled(leader, follower)
 
 
 @pytest.fixture
-def mortal() -> Iterator[Server]:
+def disposable() -> Iterator[Server]:
     with serving() as server:
         yield server
 
 
-async def test_redis_is_killed_and_comes_back_empty(mortal: Server) -> None:
-    """Only who holds the lease knows all of it: the engines' buffers reach back two batches."""
-    async with several(mortal, pace=BRISK, replay_buffer=2) as (_, (reads, follows)):
-        await reads.talk(133)
-        await settled(reads, follows)
-        assert mortal.process
-        mortal.process.kill()
-        mortal.process.wait()
-        await reads_for_itself(follows)
-        await follows.talk(134, 2, 1)
-        await reads.settled()
-        mortal.start()
-        await are_one_again(reads, follows)
-        assert num_held(reads) == 2
-        await follows.talk(135)
-        await settled(reads, follows)
+async def test_leader_writes_its_blocks_again_after_redis_restarts_empty(disposable: Server) -> None:
+    """The leader alone knows all blocks, since replay buffers reach back two batches."""
+    async with sharing_gateways(disposable, pace=BRISK, replay_buffer=2) as (_, (leader, follower)):
+        await leader.talk(133)
+        await all_settled(leader, follower)
+        assert disposable.process
+        disposable.process.kill()
+        disposable.process.wait()
+        await until_direct(follower)
+        await follower.talk(134, 2, 1)
+        await leader.settled()
+        disposable.start()
+        await until_shared_again(leader, follower)
+        assert num_led(leader) == 2
+        await follower.talk(135)
+        await all_settled(leader, follower)
 
 
-async def test_the_password_becomes_another(server: Server, caplog: Any) -> None:
-    async with several(server, pace=EQUAL) as (_, (reads, follows)):
-        await reads.talk(136)
-        await settled(reads, follows)
+async def test_gateways_read_events_themselves_while_redis_rejects_their_password(
+    server: Server, caplog: Any
+) -> None:
+    async with sharing_gateways(server, pace=EQUAL) as (_, (leader, follower)):
+        await leader.talk(136)
+        await all_settled(leader, follower)
         with server.direct() as client:
             client.config_set("requirepass", "secret")
             try:
                 client.client_kill_filter(_type="normal")
-                await reads_for_itself(follows)
-                await follows.talk(137)
-                await settled(reads, follows)
-                assert caplog.text.count("rejects the password or user") == 2  # each, once
+                await until_direct(follower)
+                await follower.talk(137)
+                await all_settled(leader, follower)
+                assert caplog.text.count("rejects the password or user") == 2  # once at each gateway
             finally:
                 client.config_set("requirepass", "")
-        await are_one_again(reads, follows)
+        await until_shared_again(leader, follower)
 
 
-async def test_another_version_takes_the_prefix(server: Server, caplog: Any) -> None:
-    async with several(server, pace=EQUAL) as (_, (reads, follows)):
-        await reads.talk(138)
-        await settled(reads, follows)
+async def test_gateways_leave_the_prefix_to_another_version(server: Server, caplog: Any) -> None:
+    async with sharing_gateways(server, pace=EQUAL) as (_, (leader, follower)):
+        await leader.talk(138)
+        await all_settled(leader, follower)
         with server.direct() as client, client.pipeline() as both:
             both.flushall()
             both.set("kvgate:schema", "kvgate:9")
             both.execute()
-        await reads_for_itself(follows)
-        await follows.talk(139)
-        await settled(reads, follows)
+        await until_direct(follower)
+        await follower.talk(139)
+        await all_settled(leader, follower)
         assert caplog.text.count("is 'kvgate:9', but this gateway reads and writes 'kvgate:1'") == 2
         assert caplog.text.count("then kvgate index drop --all --redis unix://") == 2
         assert server.names() == {"kvgate:schema"}
         server.ask("DEL", "kvgate:schema")
-        await are_one_again(reads, follows)
+        await until_shared_again(leader, follower)
 
 
 def last_entry_is_nonsense(server: Server, base: str) -> None:
     with server.direct() as client:
         ((last, _),) = client.xrevrange(f"{base}:log", count=1)
-        epoch, _, place = last.decode().partition("-")
-        client.execute_command("XADD", f"{base}:log", f"{epoch}-{int(place) + 1}", "d", b"\xff\xff", "t", "1")  # type: ignore[no-untyped-call]
+        epoch, _, number = last.decode().partition("-")
+        client.execute_command(
+            "XADD", f"{base}:log", f"{epoch}-{int(number) + 1}", "d", b"\xff\xff", "t", "1"
+        )  # type: ignore[no-untyped-call]
 
 
-def log_is_none(server: Server, base: str) -> None:
+def log_has_another_type(server: Server, base: str) -> None:
     server.ask("SET", f"{base}:log", "nonsense")
 
 
-def log_is_cut_off(server: Server, base: str) -> None:
+def log_is_missing(server: Server, base: str) -> None:
     server.ask("DEL", f"{base}:log")
 
 
@@ -195,17 +212,19 @@ def snapshot_is_nonsense(server: Server, base: str) -> None:
     server.ask("RPUSH", f"{base}:snapshot", b"\xff\xff")
 
 
-@pytest.mark.parametrize("spoil", [last_entry_is_nonsense, log_is_none, log_is_cut_off, snapshot_is_nonsense])
-async def test_what_cannot_be_read_is_written_anew(server: Server, spoil: Any) -> None:
-    """Also where no engine says anything."""
-    async with several(server, pace=BRISK) as (first, (reads, follows)):
-        await reads.talk(124)
-        await settled(reads, follows)
+@pytest.mark.parametrize(
+    "spoil", [last_entry_is_nonsense, log_has_another_type, log_is_missing, snapshot_is_nonsense]
+)
+async def test_leader_rewrites_unreadable_data(server: Server, spoil: Any) -> None:
+    """The leader rewrites the log without new events from the engines, too."""
+    async with sharing_gateways(server, pace=BRISK) as (first, (leader, follower)):
+        await leader.talk(124)
+        await all_settled(leader, follower)
         base, _ = sorted(key.removesuffix(":log") for key in server.names() if key.endswith(":log"))
         spoil(server, base)
-        async with beside(first, server, BRISK) as late:
-            await settled(reads, follows, late)
-            await reads.until(lambda: sums(reads)["num_rewrites"] > 0)
-            await follows.talk(125)
-            await are_one_again(reads, follows, late)
-            assert num_held(reads) == 2
+        async with sharing_gateway(first, server, BRISK) as late:
+            await all_settled(leader, follower, late)
+            await leader.until(lambda: sums(leader)["num_rewrites"] > 0)
+            await follower.talk(125)
+            await until_shared_again(leader, follower, late)
+            assert num_led(leader) == 2

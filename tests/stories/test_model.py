@@ -1,4 +1,4 @@
-"""The gateway before simulated engines of several models: whose prompts are tokenized by whom."""
+"""Token sources of several models: tokenizers from the hub, its cache or the configuration, and workers'."""
 
 import asyncio
 import re
@@ -26,7 +26,7 @@ LONG = "Once upon a time there was a fleet. " * 20
 
 
 class Fleet:
-    """A gateway, and workers that join when they are started."""
+    """A gateway, and workers that join it when they are started."""
 
     def __init__(self, gateway: Gateway, session: aiohttp.ClientSession) -> None:
         self.gateway, self.session = gateway, session
@@ -48,24 +48,24 @@ class Fleet:
         body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 2, **more}
         url = f"http://127.0.0.1:{self.gateway.port}/v1/chat/completions"
         async with self.session.post(url, json=body) as answer:
-            told: dict[str, Any] = await answer.json()
-            assert answer.status == 200, told
+            completion: dict[str, Any] = await answer.json()
+            assert answer.status == 200, completion
             names = ("worker", "decision", "overlap-tokens")
-            return told | {name: answer.headers[f"x-kvgate-{name}"] for name in names}
+            return completion | {name: answer.headers[f"x-kvgate-{name}"] for name in names}
 
     async def warm(self, model: str, text: str = LONG) -> None:
-        """A prompt that was asked is seen where it is held: events take their time to tell."""
+        """Ask a prompt until the index has its blocks, which events report some time later."""
 
-        async def is_seen() -> bool:
+        async def has_overlap() -> bool:
             return int((await self.chat(model, text))["overlap-tokens"]) > 0
 
-        await self.until(is_seen)
+        await self.until(has_overlap)
 
     async def source(self, model: str) -> str:
-        """By whom the prompt of a request was tokenized."""
+        """The token source of a request's prompt."""
         decision = (await self.chat(model))["decision"]
-        told: str = (await self.admin(f"/admin/decisions/{decision}"))["tokenized_by"]
-        return told
+        source: str = (await self.admin(f"/admin/decisions/{decision}"))["tokenized_by"]
+        return source
 
     async def admin(self, path: str) -> Any:
         async with self.session.get(f"http://127.0.0.1:{self.gateway.admin_port}{path}") as answer:
@@ -89,15 +89,15 @@ async def fleet(**options: Any) -> AsyncIterator[Fleet]:
     await gateway.start()
     try:
         async with aiohttp.ClientSession() as session:
-            told = Fleet(gateway, session)
-            yield told
+            started = Fleet(gateway, session)
+            yield started
     finally:
         await gateway.stop()
-        for sim in told.sims:
+        for sim in started.sims:
             await sim.stop()
 
 
-async def test_a_model_that_appears_has_its_tokenizer_from_the_hub_and_from_then_on_from_its_cache(
+async def test_tokenizer_of_a_new_model_comes_from_the_hub_and_later_from_its_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running(FakeHub({"org/name": bundled_tokenizer()})) as hub:
@@ -107,8 +107,8 @@ async def test_a_model_that_appears_has_its_tokenizer_from_the_hub_and_from_then
             assert (await f.models())["org/name"]["from"] == f"{hub.url}, kept in {tmp_path}"
             assert [await f.source(name) for name in ("org/name", "served")] == ["fastokens", "fastokens"]
             await f.warm("org/name", "Another " + LONG)
-            told = await f.chat("served", "Another " + LONG)
-            assert int(told["overlap-tokens"]) > 0, "one root, one index"
+            completion = await f.chat("served", "Another " + LONG)
+            assert int(completion["overlap-tokens"]) > 0, "one root, one index"
             assert (await f.chat("org/name"))["model"] == "org/name"
         asked = len(hub.asked)
         async with fleet() as f:
@@ -117,7 +117,7 @@ async def test_a_model_that_appears_has_its_tokenizer_from_the_hub_and_from_then
             assert len(hub.asked) == asked
 
 
-async def test_one_broken_tokenizer_of_ten(
+async def test_broken_tokenizer_affects_its_own_model_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = tmp_path / "broken"
@@ -128,9 +128,9 @@ async def test_one_broken_tokenizer_of_ten(
         for n in (0, 1, 9):
             await f.join(f"m{n}")
         assert [await f.source(f"m{n}") for n in (0, 1, 9)] == ["fastokens", "fastokens", "failed"]
-        told = await f.models()
-        assert [told[f"m{n}"]["tokenizer"] for n in (0, 1, 9)] == ["loaded", "loaded", "broken"]
-        assert str(broken) in told["m9"]["why_none"]
+        models = await f.models()
+        assert [models[f"m{n}"]["tokenizer"] for n in (0, 1, 9)] == ["loaded", "loaded", "broken"]
+        assert str(broken) in models["m9"]["why_none"]
         page = await f.admin("/metrics")
         assert 'kvgate_tokenizer_broken{model="m9"} 1.0' in page
         assert 'kvgate_tokenizer_broken{model="m0"} 0.0' in page
@@ -142,7 +142,7 @@ async def test_one_broken_tokenizer_of_ten(
         assert re.search(r"WRONG: the tokenizer of m9 is broken: .*tokenizer.json.*; repair it", printed)
 
 
-async def test_a_worker_with_another_template_is_routed_on_load_beside_those_that_agree(
+async def test_worker_with_another_chat_template_is_routed_by_load_until_most_workers_have_it(
     tmp_path: Path,
 ) -> None:
     other = tmp_path / "other"
@@ -154,27 +154,29 @@ async def test_a_worker_with_another_template_is_routed_on_load_beside_those_tha
     async with fleet(tokenizer=[str(bundled_tokenizer())]) as f:
         same = await f.join("m")
         odd = await f.join("m", tokenizer=other)
-        ways = {
+        sources = {
             each["url"]: each["tokens"][0]["way"] for each in (await f.admin("/admin/workers"))["endpoints"]
         }
-        assert ways == {same.url: "local", odd.url: "none"}
+        assert sources == {same.url: "local", odd.url: "none"}
         assert 'kvgate_token_source_endpoints{model="m",source="none"} 1.0' in await f.admin("/metrics")
         await f.join("m", tokenizer=other)
-        (told,) = [each for each in (await f.models()).values() if each["model"] == "m"]
-        assert told["way"] == "remote"
+        (model,) = [each for each in (await f.models()).values() if each["model"] == "m"]
+        assert model["way"] == "remote"
         assert await f.source("m") == "worker"
         await f.warm("m")
 
 
-async def test_a_model_that_is_found_nowhere_is_tokenized_by_its_workers() -> None:
+async def test_workers_tokenize_for_a_model_without_a_tokenizer() -> None:
     async with fleet() as f:
-        await f.join("somebodys-own")
-        assert await f.source("somebodys-own") == "worker"
-        await f.chat("somebodys-own")
+        await f.join("private-model")
+        assert await f.source("private-model") == "worker"
+        await f.chat("private-model")
         assert 'kvgate_tokenize_calls_total{result="cached"} 1.0' in await f.admin("/metrics")
 
 
-async def test_a_cache_of_somebody_elses_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tokenizer_is_loaded_from_an_existing_hub_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use(monkeypatch, tmp_path)
     shutil.copytree(bundled_tokenizer(), tmp_path / "models--org--name" / "snapshots" / COMMIT)
     (tmp_path / "models--org--name" / "refs").mkdir()
@@ -184,8 +186,8 @@ async def test_a_cache_of_somebody_elses_is_read(tmp_path: Path, monkeypatch: py
         assert await f.source("org/name") == "fastokens"
 
 
-async def test_an_alias_is_answered_by_the_model_that_it_stands_for() -> None:
-    """As the engine answers: under its own name, so that clients see which model it was."""
+async def test_alias_is_served_by_its_model() -> None:
+    """The answer has the engine's own name of the model, so that clients see which model it was."""
     table = ModelTable(tokenizer=str(bundled_tokenizer()), aliases=["gpt-4"])
     async with fleet(models={"org/name": table}) as f:
         await f.join("org/name")

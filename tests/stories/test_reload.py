@@ -1,4 +1,4 @@
-"""A configuration that changes under a running gateway: streams go on, and all of it counts, or none."""
+"""Reload of a running gateway's configuration: streams go on, and all changes apply, or none."""
 
 import http.client
 import json
@@ -20,19 +20,19 @@ pytestmark = pytest.mark.process
 
 DEADLINE_S = 30.0
 Fleet = tuple[GatewayProcess, Path, list[str]]
-SECRET = "redis-password-that-nobody-shows"
+SECRET = "redis-password-in-no-log"
 
 
-def until(claim: Callable[[], bool], what: str) -> None:
+def until(is_true: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + DEADLINE_S
-    while not claim():
+    while not is_true():
         assert time.monotonic() < deadline, f"never happened: {what}"
         time.sleep(0.02)
 
 
 @contextmanager
 def fleet(tmp_path: Path, *flags: str, expect_errors: bool = False) -> Iterator[Fleet]:
-    """Two workers that answer slowly, one of them configured, and a gateway with a file."""
+    """A gateway with a configuration file, and two slow workers of which the file declares the first."""
     with ExitStack() as opened:
         urls = []
         for seed in range(2):
@@ -68,7 +68,7 @@ def post(
 
 
 class Stream:
-    """A long answer that has begun."""
+    """A long streamed answer of which the client has read the first line."""
 
     def __init__(self, gateway: GatewayProcess) -> None:
         self._client = http.client.HTTPConnection(urlsplit(gateway.url).netloc, timeout=60)
@@ -79,7 +79,7 @@ class Stream:
         assert self._answer.status == 200 and self._answer.readline()
 
 
-def rest(stream: Stream) -> bytes:
+def rest_of(stream: Stream) -> bytes:
     try:
         return stream._answer.read()
     finally:
@@ -88,18 +88,18 @@ def rest(stream: Stream) -> bytes:
 
 
 @pytest.mark.parametrize("flags", [(), ("--processes", "2")], ids=["one process", "two"])
-def test_what_changes_drops_no_stream(tmp_path: Path, flags: tuple[str, ...]) -> None:
+def test_reload_interrupts_no_stream(tmp_path: Path, flags: tuple[str, ...]) -> None:
     with fleet(tmp_path, *flags) as (gateway, file, urls):
         streams = [Stream(gateway) for _ in range(4)]
         write(file, urls[1:], total_timeout_s=0.2, expose_headers=True)
         with open(file, "a") as more:
             more.write('[tenants."*"]\nmax_concurrent = 1\n')
         gateway.process.send_signal(signal.SIGHUP)
-        until(lambda: "kvgate_config_generation 2.0" in gateway.metrics(), "the file is read anew")
+        until(lambda: "kvgate_config_generation 2.0" in gateway.metrics(), "the file is reloaded")
         until(lambda: [w["is_up"] for w in gateway.workers()] == [True], "the other worker is up")
         assert [e["url"] for e in gateway.admin("/admin/workers")["endpoints"]] == urls[1:]
         for stream in streams:
-            assert rest(stream).endswith(b"data: [DONE]\n\n")
+            assert rest_of(stream).endswith(b"data: [DONE]\n\n")
         client = http.client.HTTPConnection(urlsplit(gateway.url).netloc, timeout=60)
         body = json.dumps({"model": "m", "prompt": "x", "max_tokens": 1})
         client.request("POST", "/v1/completions", body, {"content-type": "application/json"})
@@ -113,11 +113,13 @@ def test_what_changes_drops_no_stream(tmp_path: Path, flags: tuple[str, ...]) ->
 
 
 @pytest.mark.parametrize("flags", [(), ("--processes", "2")], ids=["one process", "two"])
-def test_all_or_nothing_with_the_reason_and_no_secret(tmp_path: Path, flags: tuple[str, ...]) -> None:
+def test_reload_applies_all_changes_or_none_and_logs_no_secret(
+    tmp_path: Path, flags: tuple[str, ...]
+) -> None:
     with fleet(tmp_path, *flags, expect_errors=True) as (gateway, file, urls):
         write(file, urls, max_attempts=7, policy="best")
-        status, told = post(gateway, "/admin/config/reload")
-        assert status == 400 and "there is no policy 'best'" in str(told)
+        status, answer = post(gateway, "/admin/config/reload")
+        assert status == 400 and "there is no policy 'best'" in str(answer)
         write(file, urls, max_attempts="seven")
         assert post(gateway, "/admin/config/reload")[0] == 400
         file.unlink()
@@ -125,9 +127,11 @@ def test_all_or_nothing_with_the_reason_and_no_secret(tmp_path: Path, flags: tup
         assert [e["url"] for e in gateway.admin("/admin/workers")["endpoints"]] == urls[:1]
         write(file, urls, max_attempts=7, port=1, redis=f"redis://u:{SECRET}@127.0.0.1:1")
         assert post(gateway, "/admin/config/reload", "text/plain")[0] == 415
-        status, told = post(gateway, "/admin/config/reload")
-        assert status == 200 and told["changed"] == ["worker", "max_attempts"]
-        assert told["needs_restart"] == ["redis"] and told["workers_added"] == urls[1:]  # the port is a flag
+        status, answer = post(gateway, "/admin/config/reload")
+        assert status == 200 and answer["changed"] == ["worker", "max_attempts"]
+        assert (
+            answer["needs_restart"] == ["redis"] and answer["workers_added"] == urls[1:]
+        )  # the port is a flag
         until(lambda: len(gateway.workers()) == 2, "the other worker has joined")
         metrics = gateway.metrics()
         assert "kvgate_config_generation 2.0" in metrics and "kvgate_config_pending_options 1.0" in metrics
@@ -137,7 +141,7 @@ def test_all_or_nothing_with_the_reason_and_no_secret(tmp_path: Path, flags: tup
         assert gateway.process.poll() is None
 
 
-def test_a_process_that_is_replaced_has_what_the_others_have(tmp_path: Path) -> None:
+def test_replaced_process_has_the_reloaded_configuration(tmp_path: Path) -> None:
     with fleet(tmp_path, "--processes", "2", expect_errors=True) as (gateway, file, urls):
         write(file, urls, expose_headers=True)
         assert post(gateway, "/admin/config/reload")[0] == 200
@@ -145,6 +149,6 @@ def test_a_process_that_is_replaced_has_what_the_others_have(tmp_path: Path) -> 
         os.kill(pid, signal.SIGKILL)
         until(lambda: gateway.log().count("process 0 (pid ") >= 3, "it is replaced")
         until(lambda: "kvgate_processes 2.0" in gateway.metrics(), "both serve")
-        status, told = post(gateway, "/admin/config/reload")
-        assert (status, told["changed"], told["generation"]) == (200, [], 3)
+        status, answer = post(gateway, "/admin/config/reload")
+        assert (status, answer["changed"], answer["generation"]) == (200, [], 3)
         assert {w["id"] for w in gateway.workers()} == {url.removeprefix("http://") for url in urls}

@@ -1,4 +1,4 @@
-"""The gateway before simulated engines, all of them processes: recorded, learnt, and replayed."""
+"""Traffic of a gateway process before simulated engines: recorded, calibrated and replayed."""
 
 import asyncio
 from pathlib import Path
@@ -15,8 +15,8 @@ from loadtest.workloads.talkers import Talkers
 pytestmark = pytest.mark.process
 
 
-def test_the_hit_rate_that_was_measured_comes_out(tmp_path: Path) -> None:
-    """Times have their own bench: they are what the machine makes of them."""
+def test_replayed_hit_rate_equals_the_measured_one(tmp_path: Path) -> None:
+    """Hit rate only: times depend on the machine and have a benchmark of their own."""
     path = tmp_path / "recording.jsonl"
     assert bench_replay.record(path, 20.0, "prefix_overlap") == 0
     known = calibrated(path)
@@ -35,4 +35,4 @@ def test_all_processes_of_a_gateway_record_to_one_file(tmp_path: Path) -> None:
         asyncio.run(talkers.talk())
     rows = playable(Lines(path))
     assert not talkers.failures and len(rows) > 5
-    assert all(row.output_tokens and row.ttft_s for row in rows)  # asked for, and taken out again
+    assert all(row.output_tokens and row.ttft_s for row in rows)  # usage was injected into each request

@@ -1,4 +1,4 @@
-"""Clients that do not read what is streamed to them: their worker is slowed, and the gateway holds little."""
+"""Clients that read slowly: backpressure reaches the worker, and the gateway buffers little."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,15 +13,15 @@ from gateway.server.connection import ClientConnection
 from tests.blackbox.harness import Call, Client, FakeWorker, chunked, completion, event, post, until, wire
 
 NUM_CLIENTS = 8
-MAX_HELD_BYTES = 256 << 10
+MAX_BUFFERED_BYTES = 256 << 10
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 EVENT = event("x" * 1000)
 NUM_EVENTS = 16_000
-"""More than all socket buffers on the way hold, grown to the most that Linux lets them."""
+"""Enough events to fill all socket buffers on the way, at the largest size that Linux lets them grow to."""
 
 
 async def flood(call: Call) -> None:
-    """A stream as fast as it is taken."""
+    """Send a stream as fast as the gateway reads it."""
     await call.send(STREAM_HEAD)
     for _ in range(NUM_EVENTS // 100):
         await call.send(chunked(EVENT * 100, end=False))
@@ -29,7 +29,7 @@ async def flood(call: Call) -> None:
 
 
 async def flood_plain(call: Call) -> None:
-    """The same with a length, and not as a stream."""
+    """Send the same bytes with a Content-Length, and not as a stream."""
     head, _, body = wire(200, EVENT * NUM_EVENTS).partition(b"\r\n\r\n")
     await call.send(head + b"\r\n\r\n")
     for at in range(0, len(body), 100_000):
@@ -50,8 +50,8 @@ async def serving(script: Callable[[Call], Awaitable[None]]) -> AsyncIterator[Ga
         await worker.die()
 
 
-def held_bytes(connection: ClientConnection) -> int:
-    """What waits in this process for a client's socket to take it."""
+def buffered_bytes(connection: ClientConnection) -> int:
+    """Bytes that wait in this process for a client's socket."""
     transport, exchange = connection._transport, cast(InferenceExchange, connection._exchange)
     assert transport is not None
     answer = exchange._answer
@@ -66,7 +66,7 @@ def is_paused(exchange: InferenceExchange) -> bool:
     return upstream is not None and upstream._transport is not None and not upstream._transport.is_reading()
 
 
-async def hold_and_take(script: Callable[[Call], Awaitable[None]]) -> None:
+async def check_backpressure(script: Callable[[Call], Awaitable[None]]) -> None:
     async with serving(script) as gateway:
         clients = [await Client.open(gateway.port, small_buffer=True) for _ in range(NUM_CLIENTS)]
         for client in clients:
@@ -75,18 +75,18 @@ async def hold_and_take(script: Callable[[Call], Awaitable[None]]) -> None:
         await until(
             lambda: len(exchanges) == NUM_CLIENTS and all(map(is_paused, exchanges)), "every worker waits"
         )
-        held = [held_bytes(connection) for connection in gateway.connections]
-        assert len(held) == NUM_CLIENTS
-        assert 0 < min(held) <= max(held) <= MAX_HELD_BYTES
-        for client in clients:  # nothing is lost by it
+        buffered = [buffered_bytes(connection) for connection in gateway.connections]
+        assert len(buffered) == NUM_CLIENTS
+        assert 0 < min(buffered) <= max(buffered) <= MAX_BUFFERED_BYTES
+        for client in clients:  # the whole answer arrives
             assert (await client.answer()).body == EVENT * NUM_EVENTS
             await client.close()
         await until(lambda: not exchanges, "every answer is over")
 
 
-def test_a_slow_reader_of_a_stream_holds_a_read_of_it() -> None:
-    uvloop.run(hold_and_take(flood))
+def test_slow_reader_of_a_stream_pauses_its_worker() -> None:
+    uvloop.run(check_backpressure(flood))
 
 
-def test_a_slow_reader_of_a_whole_answer_holds_no_more() -> None:
-    uvloop.run(hold_and_take(flood_plain))
+def test_slow_reader_of_a_whole_answer_pauses_its_worker() -> None:
+    uvloop.run(check_backpressure(flood_plain))

@@ -1,4 +1,4 @@
-"""A gateway under systemd, which the test plays: it hears of each state, and has opened the port before."""
+"""A gateway under systemd, played by the test: the gateway takes the opened port and reports each state."""
 
 import http.client
 import os
@@ -24,14 +24,14 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_states_are_told_and_the_port_is_theirs(tmp_path: Path, processes: str) -> None:
+def test_gateway_takes_systemds_port_and_notifies_each_state(tmp_path: Path, processes: str) -> None:
     with (
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications,
         socket.create_server(("127.0.0.1", 0)) as port,
         open(tmp_path / "log", "wb") as log,
     ):
-        told.bind(str(tmp_path / "notify"))
-        told.settimeout(60)
+        notifications.bind(str(tmp_path / "notify"))
+        notifications.settimeout(60)
         config = tmp_path / "kvgate.toml"
         config.write_text("[proxy]\nmax_attempts = 2\n")
         flags = ("--port", "0", "--admin-port", "0", "--config", str(config), "--processes", processes)
@@ -47,12 +47,12 @@ def test_states_are_told_and_the_port_is_theirs(tmp_path: Path, processes: str) 
             answer = client.getresponse()
             assert answer.status == 200 and answer.read()
             client.close()
-            assert told.recv(1000).decode() == f"READY=1\nMAINPID={process.pid}"
+            assert notifications.recv(1000).decode() == f"READY=1\nMAINPID={process.pid}"
             process.send_signal(signal.SIGHUP)
-            assert told.recv(1000).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
-            assert told.recv(1000).startswith(b"READY=1")
+            assert notifications.recv(1000).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
+            assert notifications.recv(1000).startswith(b"READY=1")
             process.send_signal(signal.SIGTERM)
-            assert told.recv(1000).startswith(b"STOPPING=1")
+            assert notifications.recv(1000).startswith(b"STOPPING=1")
             assert process.wait(60) == 0
         finally:
             process.kill()

@@ -19,23 +19,23 @@ CLIENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 DEADLINE_S = 20.0
 
 
-class Told(Echo):
-    """A worker that remembers which trace it was told of."""
+class TracedEcho(Echo):
+    """A worker that keeps the `traceparent` of each request."""
 
-    told: list[str] = []
+    traceparents: list[str] = []
 
     def do_POST(self) -> None:
         if self.path == COMPLETIONS:
-            self.told.append(self.headers["traceparent"])
+            self.traceparents.append(self.headers["traceparent"])
         super().do_POST()
 
 
-class Taken(Collector):
+class TraceCollector(Collector):
     taken: list[bytes] = []
 
 
-class Deaf(BaseHTTPRequestHandler):
-    """A collector that takes what it is sent, and never answers."""
+class SilentCollector(BaseHTTPRequestHandler):
+    """A collector that accepts connections and requests, and never answers."""
 
     def do_POST(self) -> None:
         time.sleep(60)
@@ -55,11 +55,11 @@ def ask(gateway: GatewayProcess, headers: Mapping[str, str]) -> int:
 
 @pytest.mark.parametrize("flags", [(), ("--processes", "2")], ids=["one process", "two"])
 @pytest.mark.parametrize("is_trusted", [True, False], ids=["trusted", "not"])
-def test_a_trace_goes_from_the_client_to_the_worker(is_trusted: bool, flags: tuple[str, ...]) -> None:
-    Told.told.clear()
-    Taken.taken.clear()
+def test_trace_continues_from_the_client_to_the_worker(is_trusted: bool, flags: tuple[str, ...]) -> None:
+    TracedEcho.traceparents.clear()
+    TraceCollector.taken.clear()
     trust = ("--trust-headers-from", "127.0.0.0/8") if is_trusted else ()
-    with echo_worker(Told) as worker, echo_worker(Taken) as collector:
+    with echo_worker(TracedEcho) as worker, echo_worker(TraceCollector) as collector:
         sent_to = ("--otlp-endpoint", f"{collector}/v1/traces")
         with GatewayProcess("--worker", worker, *sent_to, *trust, *flags) as gateway:
             deadline = time.monotonic() + DEADLINE_S
@@ -67,21 +67,23 @@ def test_a_trace_goes_from_the_client_to_the_worker(is_trusted: bool, flags: tup
                 assert time.monotonic() < deadline, gateway.log()
                 time.sleep(0.05)
             assert ask(gateway, {"traceparent": CLIENT}) == 200
-        # what was queued is sent when it stops
-    taken = [ExportTraceServiceRequest.FromString(each) for each in Taken.taken]
-    spans = [s for each in taken for r in each.resource_spans for scope in r.scope_spans for s in scope.spans]
+        # stopping sends the queued traces
+    exports = [ExportTraceServiceRequest.FromString(each) for each in TraceCollector.taken]
+    spans = [
+        s for each in exports for r in each.resource_spans for scope in r.scope_spans for s in scope.spans
+    ]
     (root,) = [span for span in spans if span.name == f"text_completion {ECHO}"]
-    version, trace, span, flag = Told.told[0].split("-")
+    version, trace, span, flag = TracedEcho.traceparents[0].split("-")
     assert (root.trace_id.hex(), root.span_id.hex(), flag) == (trace, span, "01")
     assert (trace == CLIENT.split("-")[1]) is is_trusted and len(root.links) == (not is_trusted)
     children = [span.name for span in spans if span.parent_span_id == root.span_id]
     assert children == ["tokenize", "decide", "prefill and decode"]
 
 
-@pytest.mark.parametrize("is_deaf", [True, False], ids=["deaf", "down"])
-def test_a_collector_that_is_down_costs_no_request(is_deaf: bool) -> None:
-    with echo_worker(Told) as worker, echo_worker(Deaf) as deaf:
-        endpoint = f"{deaf}/v1/traces" if is_deaf else "http://127.0.0.1:9/v1/traces"
+@pytest.mark.parametrize("is_silent", [True, False], ids=["silent", "down"])
+def test_requests_succeed_while_the_collector_is_down(is_silent: bool) -> None:
+    with echo_worker(TracedEcho) as worker, echo_worker(SilentCollector) as silent:
+        endpoint = f"{silent}/v1/traces" if is_silent else "http://127.0.0.1:9/v1/traces"
         with GatewayProcess("--worker", worker, "--otlp-endpoint", endpoint) as gateway:
             assert [ask(gateway, {}) for _ in range(50)] == [200] * 50
             deadline = time.monotonic() + DEADLINE_S

@@ -1,5 +1,7 @@
-"""Gateways before simulated engines with `--index redis`: the tree in a real Redis is the engines' own
-caches, block for block, whoever reads their events, and each gateway routes by it without a copy.
+"""Gateways with `--index redis` before simulated engines.
+
+The tree in a real Redis has exactly the blocks that the engines have cached, whichever gateway leads, and
+each gateway routes by it without a copy.
 """
 
 import asyncio
@@ -21,14 +23,14 @@ from gateway.redis.options import redis_of
 from tests.redis.serving import Server, redis_server, server
 from tests.stories import test_replica
 from tests.stories.test_fleet import Story, story, worker_id
-from tests.stories.test_replica import QUICK, feeds, holds, metric, num_held, sums
+from tests.stories.test_replica import QUICK, feeds, metric, num_led, sums, until_leader
 
 __all__ = ["redis_server", "server"]
 pytestmark = pytest.mark.process
 
 
 class TreeStory(Story):
-    """What is known is what the tree says."""
+    """A story at a gateway with `--index redis`: the tree takes the place of the gateway's index."""
 
     def root(self) -> BlockHash:
         (root,) = self.tree.index.trees.by_root
@@ -36,12 +38,12 @@ class TreeStory(Story):
 
     @property
     def tree(self) -> RadixService:
-        """The service whose method the backend runs."""
+        """The service behind the backend's `run`."""
         service = getattr(self.gateway.backend.run, "__self__", None)
         assert isinstance(service, RadixService)
         return service
 
-    async def told(self, sim: Sim) -> set[BlockHash]:
+    async def tree_blocks(self, sim: Sim) -> set[BlockHash]:
         options = redis_of(self.gateway.config)
         assert options
         client = open_client(options)
@@ -55,7 +57,7 @@ class TreeStory(Story):
     async def is_true(self) -> bool:
         try:
             for sim in self.sims:
-                if await self.told(sim) != await self.held(sim):
+                if await self.tree_blocks(sim) != await self.cached_blocks(sim):
                     return False
         except LOST:
             return False
@@ -78,125 +80,135 @@ class TreeStory(Story):
         return self.tree.failed_lookups
 
 
-beside = partial(test_replica.beside, pace=QUICK, kind=TreeStory, index="redis", redis_lookup_timeout_s=0.5)
-several = partial(test_replica.several, pace=QUICK, join=beside)
-process = partial(test_replica.process, index="redis")
+sharing_gateway = partial(
+    test_replica.sharing_gateway, pace=QUICK, kind=TreeStory, index="redis", redis_lookup_timeout_s=0.5
+)
+sharing_gateways = partial(test_replica.sharing_gateways, pace=QUICK, join=sharing_gateway)
+leader_process = partial(test_replica.leader_process, index="redis")
 
 
-async def test_what_is_cached_through_one_gateway_the_other_finds(server: Server) -> None:
-    async with several(server) as (_, (reads, asks)):
-        assert (num_held(reads), num_held(asks)) == (2, 0)
-        await reads.talk(200)
-        for told in (reads, asks):
-            await told.settled()
-        assert (reads.num_local > 50, asks.num_local) == (True, 0)
+async def test_follower_finds_blocks_cached_through_the_leader(server: Server) -> None:
+    async with sharing_gateways(server) as (_, (leader, follower)):
+        assert (num_led(leader), num_led(follower)) == (2, 0)
+        await leader.talk(200)
+        for s in (leader, follower):
+            await s.settled()
+        assert (leader.num_local > 50, follower.num_local) == (True, 0)
         body = {"model": "m", "messages": [{"role": "user", "content": "Now and then. " * 40}]}
-        sent = await reads.chat(body | {"max_tokens": 2})
-        await reads.settled()
+        sent = await leader.chat(body | {"max_tokens": 2})
+        await leader.settled()
         decisions: list[Decision] = []
-        choose, before = asks.gateway.records.add, asks.num_lookups
-        asks.gateway.records.add = lambda decision: (decisions.append(decision), choose(decision))[1]  # type: ignore[method-assign]
-        found = await asks.chat(body | {"max_tokens": 2})
+        add, before = follower.gateway.records.add, follower.num_lookups
+        follower.gateway.records.add = lambda decision: (decisions.append(decision), add(decision))[1]  # type: ignore[method-assign]
+        found = await follower.chat(body | {"max_tokens": 2})
         assert found["worker"] == sent["worker"]
         assert decisions[0].confirmed_tokens > 100
-        assert asks.num_lookups == before + 1
-        assert await verified(reads) == await verified(asks) == 0
-        assert sum(asks.failed.values()) == 0
+        assert follower.num_lookups == before + 1
+        assert await verify_status(leader) == await verify_status(follower) == 0
+        assert sum(follower.failed.values()) == 0
 
 
-async def verified(told: TreeStory) -> int:
-    """By `kvgate index verify`, beside the gateway's own index."""
-    gateway = told.gateway
+async def verify_status(s: TreeStory) -> int:
+    """Exit status of `kvgate index verify`, which compares the tree with the gateway's index."""
+    gateway = s.gateway
     flags = ("--redis", gateway.config.redis.url, "--gateway", f"http://127.0.0.1:{gateway.admin_port}")
     return await run(cli._parser().parse_args(["index", "verify", *flags]), gateway.config)
 
 
-async def test_who_reads_is_killed(server: Server) -> None:
-    """Who asked takes over behind the last batch, by the engines' short buffers, and the tree is whole."""
+async def test_follower_takes_over_from_a_killed_leader(server: Server) -> None:
+    """The follower continues after the last batch, by the engines' short buffers; the tree stays exact."""
     sims = story(replay_buffer=40)
-    async with sims as first, process(first, server) as reads, beside(first, server) as asks:
-        await asks.talk(210)
-        await asks.settled()
-        reads.process.kill()
-        await asks.talk(211, 2, 2)
-        await holds(asks)
-        await asks.settled()
-        assert sums(asks)["num_takeovers"] == 2
-        assert asks.num_local > 0
-        await asks.talk(212)
-        await asks.settled()
+    async with (
+        sims as first,
+        leader_process(first, server) as leader,
+        sharing_gateway(first, server) as follower,
+    ):
+        await follower.talk(210)
+        await follower.settled()
+        leader.process.kill()
+        await follower.talk(211, 2, 2)
+        await until_leader(follower)
+        await follower.settled()
+        assert sums(follower)["num_takeovers"] == 2
+        assert follower.num_local > 0
+        await follower.talk(212)
+        await follower.settled()
 
 
-async def test_who_reads_is_stopped_past_its_lease_and_then_writes_nothing(server: Server) -> None:
-    async with story() as first, process(first, server) as reads, beside(first, server) as takes:
-        await takes.talk(220)
-        await takes.settled()
-        reads.process.send_signal(signal.SIGSTOP)
-        await takes.talk(221, 2, 2)  # what it will find in its sockets, and want to write
-        await holds(takes)
-        await takes.settled()
-        before = fences(server, takes)
-        reads.process.send_signal(signal.SIGCONT)
-        await takes.until(lambda: metric(reads, "replica_holds") == 0)
-        await takes.until(lambda: metric(reads, "index_blocks") == 0)
-        assert fences(server, takes) == before
-        await takes.talk(222)
-        await takes.settled()
-        assert num_held(takes) == 2
+async def test_leader_stopped_past_its_lease_writes_nothing(server: Server) -> None:
+    async with (
+        story() as first,
+        leader_process(first, server) as leader,
+        sharing_gateway(first, server) as follower,
+    ):
+        await follower.talk(220)
+        await follower.settled()
+        leader.process.send_signal(signal.SIGSTOP)
+        await follower.talk(221, 2, 2)  # events that it finds in its sockets later, and wants to write
+        await until_leader(follower)
+        await follower.settled()
+        before = fences(server, follower)
+        leader.process.send_signal(signal.SIGCONT)
+        await follower.until(lambda: metric(leader, "replica_leader") == 0)
+        await follower.until(lambda: metric(leader, "index_blocks") == 0)
+        assert fences(server, follower) == before
+        await follower.talk(222)
+        await follower.settled()
+        assert num_led(follower) == 2
 
 
-def fences(server: Server, told: TreeStory) -> dict[bytes, bytes]:
-    """Under which each worker is told of, and its slots."""
-    found = server.ask("HGETALL", f"kvgate:{{{told.root():016x}}}:o")
+def fences(server: Server, s: TreeStory) -> dict[bytes, bytes]:
+    """Fence and slots under which the tree lists each worker."""
+    found = server.ask("HGETALL", f"kvgate:{{{s.root():016x}}}:o")
     pairs = found.items() if isinstance(found, dict) else zip(found[::2], found[1::2], strict=True)
     return {name: value[:8] + value[17:] for name, value in pairs}
 
 
-def are_catching_up(asks: TreeStory) -> bool:
+def are_catching_up(follower: TreeStory) -> bool:
     """Streams that another gateway led, as far as this one knows; a leader goes on reading without Redis."""
-    followed = [feed for feed in feeds(asks) if feed.leader is None]
+    followed = [feed for feed in feeds(follower) if feed.leader is None]
     return all(feed.stream.state is StreamState.CATCHING_UP for feed in followed)
 
 
-async def test_redis_is_paused(server: Server) -> None:
-    """Requests go on by what each gateway knows itself, none of them waits for long, and all heals."""
-    async with several(server) as (_, (reads, asks)):
-        await reads.talk(230)
-        await asks.settled()
+async def test_lookups_fail_only_while_redis_is_paused(server: Server) -> None:
+    """Each gateway decides by its own knowledge meanwhile, and by the tree afterwards."""
+    async with sharing_gateways(server) as (_, (leader, follower)):
+        await leader.talk(230)
+        await follower.settled()
         with server.paused():
-            await asyncio.gather(reads.talk(231, 3, 2), asks.talk(232, 3, 2))
-            await asks.until(lambda: asks.failed["away"] > 0)
-            await asks.until(lambda: are_catching_up(asks))
-        await asks.until(lambda: num_held(reads) + num_held(asks) == 2)
-        for told in (reads, asks):
-            await told.settled()
-        before = dict(asks.failed)
-        await asks.talk(233)
-        await asks.settled()
-        assert asks.failed == before
+            await asyncio.gather(leader.talk(231, 3, 2), follower.talk(232, 3, 2))
+            await follower.until(lambda: follower.failed["away"] > 0)
+            await follower.until(lambda: are_catching_up(follower))
+        await follower.until(lambda: num_led(leader) + num_led(follower) == 2)
+        for s in (leader, follower):
+            await s.settled()
+        before = dict(follower.failed)
+        await follower.talk(233)
+        await follower.settled()
+        assert follower.failed == before
 
 
-async def test_redis_is_emptied(server: Server) -> None:
-    """Who read knows all, and tells it again: the engines' buffers reach back two batches."""
-    async with several(server, replay_buffer=2) as (_, (reads, asks)):
-        await asks.talk(240)
-        await asks.settled()
+async def test_leader_writes_the_tree_again_after_redis_is_emptied(server: Server) -> None:
+    """The leader alone knows all blocks and writes them again; replay buffers reach back two batches."""
+    async with sharing_gateways(server, replay_buffer=2) as (_, (leader, follower)):
+        await follower.talk(240)
+        await follower.settled()
         server.ask("FLUSHALL")
-        for told in (reads, asks):
-            await told.settled()
-        await asks.talk(241)
-        await asks.settled()
-        assert (num_held(reads), num_held(asks)) == (2, 0)
-        assert [feed.stream.counts.num_resets for feed in feeds(reads)] == [1, 1]
+        for s in (leader, follower):
+            await s.settled()
+        await follower.talk(241)
+        await follower.settled()
+        assert (num_led(leader), num_led(follower)) == (2, 0)
+        assert [feed.stream.counts.num_resets for feed in feeds(leader)] == [1, 1]
 
 
-async def test_an_engine_that_restarts_is_forgotten_in_the_tree(server: Server) -> None:
-    async with several(server) as (_, (reads, asks)):
-        await asks.talk(250)
-        await asks.settled()
-        await asks.sims[0].restart(0.0)
-        await asks.settled()
-        assert await asks.told(asks.sims[0]) == set()
-        await reads.talk(251)
-        for told in (reads, asks):
-            await told.settled()
+async def test_tree_forgets_a_restarted_engine(server: Server) -> None:
+    async with sharing_gateways(server) as (_, (leader, follower)):
+        await follower.talk(250)
+        await follower.settled()
+        await follower.sims[0].restart(0.0)
+        await follower.settled()
+        assert await follower.tree_blocks(follower.sims[0]) == set()
+        await leader.talk(251)
+        for s in (leader, follower):
+            await s.settled()

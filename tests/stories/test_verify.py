@@ -1,4 +1,4 @@
-"""The gateway before simulated engines: what it predicted, what was there, and why not."""
+"""Verification before simulated engines: predicted and reported cached tokens, causes of mispredictions."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ def turns(seed: int, num: int = 4) -> list[dict[str, Any]]:
     return [body | {"max_tokens": 4} for body in Conversations("m", seed, turn_chars=300).turns(num)]
 
 
-async def test_streams_are_verified_and_their_clients_see_nothing_of_it() -> None:
+async def test_streams_are_verified_and_clients_see_no_usage() -> None:
     async with story() as s:
         for seed in range(4):
             for body in turns(seed):
@@ -57,51 +57,51 @@ async def test_streams_are_verified_and_their_clients_see_nothing_of_it() -> Non
                 assert all("usage" not in chunk and chunk["choices"] for chunk in chunks)
                 assert "system_fingerprint" in chunks[-1]
             await s.settled()
-        told = await verified(s)
-        assert sum(w["compared"] for w in told) == 16
-        assert {w["share_right"] for w in told} == {1.0}
-        assert {w["prompt_tokens"] for w in told} == {"agree"}
+        workers = await verified(s)
+        assert sum(w["compared"] for w in workers) == 16
+        assert {w["share_right"] for w in workers} == {1.0}
+        assert {w["prompt_tokens"] for w in workers} == {"agree"}
 
 
-async def test_the_engines_own_counters_see_what_does_not_come_through_us() -> None:
+async def test_engine_counters_include_requests_past_the_gateway() -> None:
     async with story() as s:
         for body in turns(1):
             await streamed(s, body)
 
         async def counted() -> tuple[int, int]:
-            told = await verified(s)
+            workers = await verified(s)
             return (
-                sum((w["engine"] or {"prompt_tokens": 0})["prompt_tokens"] for w in told),
-                sum(w["sent"]["sent_prompt_tokens"] for w in told),
+                sum((w["engine"] or {"prompt_tokens": 0})["prompt_tokens"] for w in workers),
+                sum(w["sent"]["sent_prompt_tokens"] for w in workers),
             )
 
-        async def come(others: int) -> bool:
+        async def counters_differ_by(others: int) -> bool:
             engine, ours = await counted()
             return engine == ours + others
 
-        await until(lambda: come(0))
+        await until(lambda: counters_differ_by(0))
         (worker,) = await verified(s)
         (sim,) = [sim for sim in s.sims if worker_id(sim) == worker["worker"]]
         body = {"model": "m", "prompt": list(range(100, 150)), "max_tokens": 1}
         async with s.session.post(f"{sim.url}/v1/completions", json=body) as answer:
             assert answer.status == 200
-        await until(lambda: come(50))
+        await until(lambda: counters_differ_by(50))
 
 
-async def test_with_a_small_cache_each_wrong_prediction_has_its_cause() -> None:
+async def test_each_misprediction_at_a_small_cache_has_a_cause() -> None:
     async with story(kv_blocks=60) as s:
         await s.talk(1)
         await s.talk(2)
         await s.settled()
-        told = await verified(s)
-        assert sum(w["compared"] for w in told) == 48
-        for w in told:
+        workers = await verified(s)
+        assert sum(w["compared"] for w in workers) == 48
+        for w in workers:
             assert w["mispredictions"]["tokens_differ"] == 0
             assert (w["share_right"] == 1.0) is not any(w["mispredictions"].values())
 
 
 def tokenizer_with(path: Path, old: str, new: str) -> Path:
-    """The bundled one with another chat template."""
+    """A copy of the bundled tokenizer with another chat template."""
     shutil.copytree(bundled_tokenizer(), path)
     config = path / "tokenizer_config.json"
     text = config.read_text()
@@ -117,19 +117,19 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("other", OTHERS)
-async def test_a_template_that_is_not_the_engines_is_seen_and_its_place_named(
+async def test_other_chat_template_is_detected_with_the_first_differing_position(
     tmp_path: Path, other: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Within a hundred requests, by the metric; the first position that differs is on the admin page."""
-    other_one = tokenizer_with(tmp_path / "other", *OTHERS[other])
-    async with story(tokenizer=other_one, options={"tokenizer_probe": False}) as s:
+    """Within a hundred requests the metric reports it, and the admin API the first position that differs."""
+    tokenizer = tokenizer_with(tmp_path / "other", *OTHERS[other])
+    async with story(tokenizer=tokenizer, options={"tokenizer_probe": False}) as s:
         num_requests = 0
 
-        async def placed() -> list[dict[str, Any]]:
+        async def differing_workers() -> list[dict[str, Any]]:
             found = [w for w in await verified(s) if w["prompt_tokens"] == "differ"]
             return [w for w in found if w["prompts"]["first_difference"]["position"] is not None]
 
-        while not await placed():
+        while not await differing_workers():
             assert num_requests < 100
             for body in turns(num_requests, 2):
                 await streamed(
@@ -137,7 +137,7 @@ async def test_a_template_that_is_not_the_engines_is_seen_and_its_place_named(
                 )
                 num_requests += 1
             await asyncio.sleep(0.05)
-        worker = (await placed())[0]
+        worker = (await differing_workers())[0]
         found = worker["prompts"]["first_difference"]
         at = found["position"] - found["window_from"]
         ours, engines = found["ours"]["tokens"], found["engine"]["tokens"]
@@ -154,14 +154,14 @@ async def test_a_template_that_is_not_the_engines_is_seen_and_its_place_named(
         assert "in a chat with a system message from token" in capsys.readouterr().out
 
 
-async def test_check_agrees_with_an_engine_that_has_our_tokenizer(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_check_passes_an_engine_with_the_same_tokenizer(capsys: pytest.CaptureFixture[str]) -> None:
     async with story() as s:
         assert await check(s.gateway.config) == 0
     assert "WRONG" not in capsys.readouterr().out
 
 
-async def test_a_worker_that_forgets_in_silence_is_believed_less() -> None:
-    """Without events what it drops is not seen: what was sent to it is assumed to be there."""
+async def test_confidence_drops_for_a_worker_that_evicts_without_events() -> None:
+    """Without events the gateway assumes that sent prompts stay cached, and sees no eviction."""
     async with story(events=False) as s:
         bodies = [turns(seed, 1)[0] for seed in range(8)]
         for _ in range(12):
@@ -170,14 +170,14 @@ async def test_a_worker_that_forgets_in_silence_is_believed_less() -> None:
             for sim in s.sims:
                 async with s.session.post(f"{sim.url}/reset_prefix_cache") as answer:
                     assert answer.status == 200
-        told = await verified(s)
-        doubted = {w["worker"] for w in told if w["confidence"] < 1.0}
+        workers = await verified(s)
+        doubted = {w["worker"] for w in workers if w["confidence"] < 1.0}
         assert doubted
-        assert all(w["mispredictions"]["never_stored"] >= 16 for w in told if w["worker"] in doubted)
+        assert all(w["mispredictions"]["never_stored"] >= 16 for w in workers if w["worker"] in doubted)
         newest = (await admin(s, "/admin/decisions"))["decisions"][: len(bodies)]
         records = [await admin(s, f"/admin/decisions/{each}") for each in newest]
-        held = [(r, c) for r in records for c in r["candidates"] if c["overlap_tokens"]]
-        discounted = [(r, c) for r, c in held if c["confidence"] < 1.0]
+        overlapping = [(r, c) for r in records for c in r["candidates"] if c["overlap_tokens"]]
+        discounted = [(r, c) for r, c in overlapping if c["confidence"] < 1.0]
         assert discounted
         for record, c in discounted:
             assert c["worker"] in doubted

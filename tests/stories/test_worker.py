@@ -1,4 +1,4 @@
-"""Workers come, are told to stop, hang and drain, under requests: simulated ones behind a real gateway."""
+"""Workers that join, stop, hang and drain under requests: simulated engines behind a gateway."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ class Story:
     async def ask(
         self, num_tokens: int = 10, *, stream: bool = True, seed: int = 0, prompt: Sequence[int] = ()
     ) -> str:
-        """The worker that answered, the whole answer."""
+        """The worker that answered completely, or "" after a failure, which `failed` lists."""
         ids = [*prompt] or [seed + 3, 4, 5]
         body = {"model": "m", "prompt": ids, "max_tokens": num_tokens, "ignore_eos": True}
         url = f"http://127.0.0.1:{self.gateway.port}/v1/completions"
@@ -51,14 +51,14 @@ class Story:
         while not stop.is_set():
             await self.ask(stream=seed % 2 == 0, seed=seed)
 
-    async def admin(self, path: str, method: str = "GET", **how: Any) -> Any:
+    async def admin(self, path: str, method: str = "GET", **options: Any) -> Any:
         url = f"http://127.0.0.1:{self.gateway.admin_port}{path}"
-        async with self.session.request(method, url, **how) as answer:
+        async with self.session.request(method, url, **options) as answer:
             return await answer.json()
 
     async def worker(self, sim: Sim) -> dict[str, Any]:
-        told = await self.admin("/admin/workers")
-        found: dict[str, Any] = next(e for e in told["endpoints"] if e["url"] == sim.url)["workers"][0]
+        view = await self.admin("/admin/workers")
+        found: dict[str, Any] = next(e for e in view["endpoints"] if e["url"] == sim.url)["workers"][0]
         return found
 
     async def fault(self, sim: Sim, **faults: Any) -> None:
@@ -75,9 +75,9 @@ class Story:
 
     async def until_state(self, sim: Sim, *states: str) -> dict[str, Any]:
         async with asyncio.timeout(30):
-            while (told := await self.worker(sim))["state"] not in states:  # noqa: ASYNC110
+            while (view := await self.worker(sim))["state"] not in states:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        return told
+        return view
 
 
 @asynccontextmanager
@@ -88,132 +88,132 @@ async def story(num: int, *each: SimConfig, **options: Any) -> AsyncIterator[Sto
             sim = each[seed % len(each)] if each else SIM
             sims.append(await Sim(msgspec.structs.replace(sim, seed=seed)).start())
             stack.push_async_callback(sims[-1].stop)
-        told = {"probe_interval_s": 0.2, "expose_headers": True, "policy": "least_load", **options}
-        gateway = Gateway(config_of(worker=[sim.url for sim in sims], port=0, admin_port=0, **told))
+        settings = {"probe_interval_s": 0.2, "expose_headers": True, "policy": "least_load", **options}
+        gateway = Gateway(config_of(worker=[sim.url for sim in sims], port=0, admin_port=0, **settings))
         await gateway.start()
         stack.push_async_callback(gateway.stop, 0.0)
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        story = Story(gateway, sims, session)
-        await story.until(lambda: sum(member.is_up for member in gateway.fleet) == num)
-        yield story
+        s = Story(gateway, sims, session)
+        await s.until(lambda: sum(member.is_up for member in gateway.fleet) == num)
+        yield s
 
 
 @pytest.mark.parametrize("shutdown", ["refuse", "503"])
-async def test_workers_that_are_told_to_stop_lose_no_request(shutdown: Any) -> None:
-    """Each ends under requests, with its resting connections, and comes back as a new process."""
-    async with story(2, msgspec.structs.replace(SIM, shutdown=shutdown), slow_start_s=0.0) as told:
+async def test_no_request_is_lost_when_workers_stop_gracefully(shutdown: Any) -> None:
+    """Each worker ends under requests, with its idle connections, and comes back as a new engine."""
+    async with story(2, msgspec.structs.replace(SIM, shutdown=shutdown), slow_start_s=0.0) as s:
         stop = asyncio.Event()
-        asking = [told.start(told.keep_asking(seed, stop)) for seed in range(8)]
-        for number, sim in enumerate(told.sims):
-            before = told.answered.total()
-            await told.until(lambda before=before: told.answered.total() > before + 20)  # type: ignore[misc]
+        asking = [s.start(s.keep_asking(seed, stop)) for seed in range(8)]
+        for number, sim in enumerate(s.sims):
+            before = s.answered.total()
+            await s.until(lambda before=before: s.answered.total() > before + 20)  # type: ignore[misc]
             await sim.finish()
             port = int(sim.url.rpartition(":")[2])
             sim.engine = None
             again = msgspec.structs.replace(sim.config, port=port)
-            told.sims[number] = await Sim(again).start()
+            s.sims[number] = await Sim(again).start()
             name = sim.url.removeprefix("http://")
-            got = told.answered[name]
-            await told.until(lambda name=name, got=got: told.answered[name] > got + 5)  # type: ignore[misc]
+            got = s.answered[name]
+            await s.until(lambda name=name, got=got: s.answered[name] > got + 5)  # type: ignore[misc]
         stop.set()
         await asyncio.gather(*asking)
-        assert told.failed == []
-        for sim in told.sims:
+        assert s.failed == []
+        for sim in s.sims:
             await sim.stop()
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_the_last_worker_finishes_what_it_has_though_it_says_no(stream: bool) -> None:
-    """Its probes fail for long before its answer has begun: nobody else could answer, so it is left to."""
+async def test_last_worker_finishes_its_requests_while_its_probes_fail(stream: bool) -> None:
+    """Probes fail long before the answer begins; the request stays, since no other worker could answer it."""
     sim = msgspec.structs.replace(SIM, shutdown="503", prefill_tokens_per_s=2.0)
-    async with story(1, sim) as told:
-        asking = told.start(told.ask(stream=stream))
-        await told.until(lambda: told.sims[0].ranks[0].num_clients)
-        finishing = told.start(told.sims[0].finish())
-        await told.until_state(told.sims[0], "down")
+    async with story(1, sim) as s:
+        asking = s.start(s.ask(stream=stream))
+        await s.until(lambda: s.sims[0].ranks[0].num_clients)
+        finishing = s.start(s.sims[0].finish())
+        await s.until_state(s.sims[0], "down")
         await asking
         await finishing
-        assert told.failed == []
+        assert s.failed == []
 
 
-async def test_a_worker_drains_under_requests() -> None:
-    async with story(2, slow_start_s=0.0) as told:
-        first, second = (sim.url.removeprefix("http://") for sim in told.sims)
-        slow = [told.start(told.ask(100, seed=seed)) for seed in range(6)]
-        await told.until(lambda: told.gateway.router.ledger.load(first).num_in_flight == 3)  # type: ignore[arg-type]
-        drained = await told.admin(f"/admin/workers/{first}/drain", "POST")
+async def test_draining_worker_finishes_its_requests_and_gets_no_new_ones() -> None:
+    async with story(2, slow_start_s=0.0) as s:
+        first, second = (sim.url.removeprefix("http://") for sim in s.sims)
+        slow = [s.start(s.ask(100, seed=seed)) for seed in range(6)]
+        await s.until(lambda: s.gateway.router.ledger.load(first).num_in_flight == 3)  # type: ignore[arg-type]
+        drained = await s.admin(f"/admin/workers/{first}/drain", "POST")
         assert (drained["changed"], drained["left"]) == (True, 3)
-        assert {await told.ask() for _ in range(10)} == {second}
+        assert {await s.ask() for _ in range(10)} == {second}
         assert Counter(await asyncio.gather(*slow)) == {first: 3, second: 3}
-        told_of = await told.worker(told.sims[0])
-        assert (told_of["state"], told_of["left"]) == ("draining", 0)
-        await told.admin(f"/admin/workers/{first}/drain", "DELETE")
-        await told.until(lambda: _is(told.ask(), first))
-        assert told.failed == []
+        view = await s.worker(s.sims[0])
+        assert (view["state"], view["left"]) == ("draining", 0)
+        await s.admin(f"/admin/workers/{first}/drain", "DELETE")
+        await s.until(lambda: _answers(s.ask(), first))
+        assert s.failed == []
 
 
-async def _is(asked: Any, worker: str) -> bool:
+async def _answers(asked: Any, worker: str) -> bool:
     return bool(await asked == worker)
 
 
-async def test_one_that_is_to_be_dropped_is_when_it_has_answered() -> None:
-    async with story(2) as told:
-        first = told.sims[0].url.removeprefix("http://")
-        slow = [told.start(told.ask(100, seed=seed)) for seed in range(4)]
-        await told.until(lambda: told.gateway.router.ledger.load(first).num_in_flight == 2)  # type: ignore[arg-type]
-        await told.admin(f"/admin/workers/{first}/drain", "POST", json={"drop": True})
-        await told.until(lambda: len(told.gateway.fleet) == 1)
-        assert told.answered[first] == 2
+async def test_worker_to_be_dropped_leaves_the_fleet_after_its_last_answer() -> None:
+    async with story(2) as s:
+        first = s.sims[0].url.removeprefix("http://")
+        slow = [s.start(s.ask(100, seed=seed)) for seed in range(4)]
+        await s.until(lambda: s.gateway.router.ledger.load(first).num_in_flight == 2)  # type: ignore[arg-type]
+        await s.admin(f"/admin/workers/{first}/drain", "POST", json={"drop": True})
+        await s.until(lambda: len(s.gateway.fleet) == 1)
+        assert s.answered[first] == 2
         await asyncio.gather(*slow)
-        assert told.failed == []
-        assert [each["url"] for each in (await told.admin("/admin/workers"))["gone"]] == [told.sims[0].url]
+        assert s.failed == []
+        assert [each["url"] for each in (await s.admin("/admin/workers"))["gone"]] == [s.sims[0].url]
 
 
-async def test_a_wedged_engine_is_left_out_and_comes_back_when_its_steps_move() -> None:
-    """Its probes are well all the time; what waits there is answered by the other one."""
-    async with story(2, stalled_after_s=1.0, eject_s=0.5, slow_start_s=0.5) as told:
-        wedged = told.sims[0]
-        await told.fault(wedged, hang=True)
-        asking = [told.start(told.ask(stream=False, seed=seed)) for seed in range(4)]
-        out = await told.until_state(wedged, "ejected")
+async def test_wedged_engine_is_ejected_until_its_steps_advance() -> None:
+    """Probes of the wedged engine succeed all the time; the other worker answers its waiting requests."""
+    async with story(2, stalled_after_s=1.0, eject_s=0.5, slow_start_s=0.5) as s:
+        wedged = s.sims[0]
+        await s.fault(wedged, hang=True)
+        asking = [s.start(s.ask(stream=False, seed=seed)) for seed in range(4)]
+        out = await s.until_state(wedged, "ejected")
         assert out["is_up"] and out["why"].startswith("no step in ")
         await asyncio.gather(*asking)
-        assert told.failed == []
-        assert told.answered == {told.sims[1].url.removeprefix("http://"): 4}
-        await told.fault(wedged)
-        await told.until_state(wedged, "active")
+        assert s.failed == []
+        assert s.answered == {s.sims[1].url.removeprefix("http://"): 4}
+        await s.fault(wedged)
+        await s.until_state(wedged, "active")
         name = wedged.url.removeprefix("http://")
-        await told.until(lambda: _is(told.ask(), name))
+        await s.until(lambda: _answers(s.ask(), name))
 
 
-async def test_one_that_answers_probes_and_fails_requests_is_left_out_for_a_while() -> None:
-    async with story(2, eject_after_failures=3, slow_start_s=0.0) as told:
-        await told.fault(told.sims[0], cut={"probability": 1.0, "after_chunks": 1})
+async def test_worker_that_fails_requests_is_ejected_while_its_probes_succeed() -> None:
+    async with story(2, eject_after_failures=3, slow_start_s=0.0) as s:
+        await s.fault(s.sims[0], cut={"probability": 1.0, "after_chunks": 1})
         for seed in range(40):
-            await told.ask(seed=seed)
-        assert len(told.failed) == 3  # each had begun: there was no other one to ask
-        out = await told.worker(told.sims[0])
+            await s.ask(seed=seed)
+        assert len(s.failed) == 3  # each answer had begun, so no other worker was asked
+        out = await s.worker(s.sims[0])
         assert (out["state"], out["is_up"]) == ("ejected", True)
         assert "3 in a row" in out["why"]
 
 
-async def test_engines_of_two_versions_that_write_events_in_two_ways_are_both_known_exactly() -> None:
+async def test_index_is_exact_for_engines_of_two_versions_with_different_event_formats() -> None:
     old = msgspec.structs.replace(SIM, event_wire="array", hash="bytes")
-    async with story(2, SIM, old, policy="round_robin") as told:
-        versions = {e["version"] for e in (await told.admin("/admin/workers"))["endpoints"]}
+    async with story(2, SIM, old, policy="round_robin") as s:
+        versions = {e["version"] for e in (await s.admin("/admin/workers"))["endpoints"]}
         assert len(versions) == 2
         prompt = list(range(3, 67))
         for _ in range(2):
-            await told.ask(1, prompt=prompt)
-        names = [WorkerId(sim.url.removeprefix("http://")) for sim in told.sims]
-        await told.until(lambda: all(told.gateway.index.num_blocks(name) == 4 for name in names))
-        assert [(await told.worker(sim))["stream"] for sim in told.sims] == ["exact", "exact"]
-        assert told.failed == []
+            await s.ask(1, prompt=prompt)
+        names = [WorkerId(sim.url.removeprefix("http://")) for sim in s.sims]
+        await s.until(lambda: all(s.gateway.index.num_blocks(name) == 4 for name in names))
+        assert [(await s.worker(sim))["stream"] for sim in s.sims] == ["exact", "exact"]
+        assert s.failed == []
 
 
 @asynccontextmanager
 async def balancer(*urls: str) -> AsyncIterator[str]:
-    """One address, behind which connections go to each in turn."""
+    """A load balancer at one address that forwards connections to each URL in turn."""
     turns = itertools.cycle(int(url.rpartition(":")[2]) for url in urls)
     tasks: set[asyncio.Task[None]] = set()
 
@@ -224,12 +224,12 @@ async def balancer(*urls: str) -> AsyncIterator[str]:
                 await writer.drain()
         writer.close()
 
-    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection("127.0.0.1", next(turns))
         for coro in (copy(reader, back), copy(there, writer)):
             tasks.add(asyncio.get_running_loop().create_task(coro))
 
-    server = await asyncio.start_server(take, "127.0.0.1")
+    server = await asyncio.start_server(forward, "127.0.0.1")
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
@@ -239,26 +239,26 @@ async def balancer(*urls: str) -> AsyncIterator[str]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_balancer_is_no_worker_and_that_is_said() -> None:
-    async with story(2) as told, balancer(*(sim.url for sim in told.sims)) as url:
-        assert told.sims[0].engine is not None
-        told.sims[0].engine.started += 100.0  # the other one began before it
-        await told.admin("/admin/workers", "POST", json={"url": url})
+async def test_load_balancer_is_rejected_as_a_worker() -> None:
+    async with story(2) as s, balancer(*(sim.url for sim in s.sims)) as url:
+        assert s.sims[0].engine is not None
+        s.sims[0].engine.started += 100.0  # the engines behind the balancer start at different times
+        await s.admin("/admin/workers", "POST", json={"url": url})
 
         async def is_refused() -> bool:
-            endpoint = next(e for e in (await told.admin("/admin/workers"))["endpoints"] if e["url"] == url)
+            endpoint = next(e for e in (await s.admin("/admin/workers"))["endpoints"] if e["url"] == url)
             return "several engines answer here" in (endpoint["last_error"] or "") and not endpoint["workers"]
 
-        await told.until(is_refused)
-        assert {member.worker.url for member in told.gateway.fleet} == {sim.url for sim in told.sims}
+        await s.until(is_refused)
+        assert {member.worker.url for member in s.gateway.fleet} == {sim.url for sim in s.sims}
 
 
-async def test_addresses_that_are_none_of_a_worker_are_not_connected_to() -> None:
-    async with story(1, worker_networks=["127.0.0.1"]) as told:
-        assert await told.ask()
-        answer = await told.admin("/admin/workers", "POST", json={"url": "http://127.0.0.2:1"})
+async def test_gateway_does_not_connect_outside_the_worker_networks() -> None:
+    async with story(1, worker_networks=["127.0.0.1"]) as s:
+        assert await s.ask()
+        answer = await s.admin("/admin/workers", "POST", json={"url": "http://127.0.0.2:1"})
         assert "127.0.0.2 is in none of --worker-networks" in answer["error"]["message"]
-        told.gateway.roster.add("http://127.0.0.2:1")
-        await told.gateway.roster.first_look()
-        errors = {e["url"]: e["last_error"] for e in (await told.admin("/admin/workers"))["endpoints"]}
+        s.gateway.roster.add("http://127.0.0.2:1")
+        await s.gateway.roster.first_look()
+        errors = {e["url"]: e["last_error"] for e in (await s.admin("/admin/workers"))["endpoints"]}
         assert "127.0.0.2 is in none of --worker-networks" in errors["http://127.0.0.2:1"]
