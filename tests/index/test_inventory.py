@@ -138,21 +138,21 @@ class FollowedLog(RuleBasedStateMachine):
     def remove(self, data: st.DataObject, worker: WorkerId, place: tuple[str, int], variant: int) -> None:
         """Remove any blocks of a path, also from its middle."""
         path = data.draw(st.sampled_from([*self.paths, (1,)]))
-        some = data.draw(st.lists(st.integers(1, len(path)), min_size=1, unique=True))
-        self.apply(worker, BlocksRemoved([name(path[:i], variant) for i in some], *place))
+        positions = data.draw(st.lists(st.integers(1, len(path)), min_size=1, unique=True))
+        self.apply(worker, BlocksRemoved([name(path[:i], variant) for i in positions], *place))
 
     @precondition(lambda self: self.has_groups)
-    @rule(path=PATHS, some=st.sets(st.integers(1, 10)), place=OTHERS, has_kind=st.booleans())
-    def store_in_group(self, path: Path, some: set[int], place: tuple[str, int], has_kind: bool) -> None:
+    @rule(path=PATHS, positions=st.sets(st.integers(1, 10)), place=OTHERS, has_kind=st.booleans())
+    def store_in_group(self, path: Path, positions: set[int], place: tuple[str, int], has_kind: bool) -> None:
         """Store any blocks of a path, with the group's kind or, like an offload tier, without."""
-        hashes = [name(path[:i], 0) for i in sorted(some) if i <= len(path)]
+        hashes = [name(path[:i], 0) for i in sorted(positions) if i <= len(path)]
         kind, window = GROUPS[place[1]] if has_kind else (None, None)
         tokens = tokens_of(path if has_kind else ())
         self.apply(A, BlocksStored(hashes, None, tokens, int(has_kind), None, *place, kind, window))
 
-    @rule(path=PATHS, some=st.sets(st.integers(1, 10)), place=OTHERS)
-    def remove_in_group(self, path: Path, some: set[int], place: tuple[str, int]) -> None:
-        hashes = [name(path[:i], 0) for i in sorted(some) if i <= len(path)]
+    @rule(path=PATHS, positions=st.sets(st.integers(1, 10)), place=OTHERS)
+    def remove_in_group(self, path: Path, positions: set[int], place: tuple[str, int]) -> None:
+        hashes = [name(path[:i], 0) for i in sorted(positions) if i <= len(path)]
         self.apply(A, BlocksRemoved(hashes, *place))
 
     @precondition(lambda self: not self.has_groups)
@@ -168,9 +168,9 @@ class FollowedLog(RuleBasedStateMachine):
     @precondition(lambda self: self.proven)
     @rule(data=st.data())
     def end_proof(self, data: st.DataObject) -> None:
-        some = data.draw(st.sets(st.sampled_from(sorted(self.proven)), min_size=1))
-        self.proven -= some
-        self.apply(A, BlocksRemoved(sorted(some), *LINKS))
+        positions = data.draw(st.sets(st.sampled_from(sorted(self.proven)), min_size=1))
+        self.proven -= positions
+        self.apply(A, BlocksRemoved(sorted(positions), *LINKS))
 
     @rule()
     def take_proofs_back(self) -> None:

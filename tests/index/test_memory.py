@@ -106,25 +106,33 @@ class Twins(RuleBasedStateMachine):
     def remove(self, data: st.DataObject, worker: WorkerId, place: tuple[str, int], variant: int) -> None:
         path = data.draw(st.sampled_from([*self.paths, (1,)]))
         tail_first = range(len(path), data.draw(st.integers(0, len(path) - 1)), -1)
-        some = data.draw(st.sampled_from([list(tail_first), [tail_first[-1]], [tail_first[0]]]))
-        self.apply(worker, BlocksRemoved([name(worker, path[:i], variant) for i in some], *place))
+        positions = data.draw(st.sampled_from([list(tail_first), [tail_first[-1]], [tail_first[0]]]))
+        self.apply(worker, BlocksRemoved([name(worker, path[:i], variant) for i in positions], *place))
 
-    @rule(worker=WORKERS, path=PATHS, some=st.sets(st.integers(1, 12)), place=OTHERS, has_kind=st.booleans())
+    @rule(
+        worker=WORKERS,
+        path=PATHS,
+        positions=st.sets(st.integers(1, 12)),
+        place=OTHERS,
+        has_kind=st.booleans(),
+    )
     def store_in_group(
-        self, worker: WorkerId, path: Path, some: set[int], place: tuple[str, int], has_kind: bool
+        self, worker: WorkerId, path: Path, positions: set[int], place: tuple[str, int], has_kind: bool
     ) -> None:
         """Store any blocks of a path, the others masked, in a group beside full attention: before or after
         the blocks of full attention, and with the group's kind or, like an offload tier, without."""
         self.paths[path] = None
         size = SIZES[worker] or 1
-        hashes = [name(worker, path[:i], 0) for i in sorted(some) if i <= len(path)]
+        hashes = [name(worker, path[:i], 0) for i in sorted(positions) if i <= len(path)]
         tokens = tokens_of([token for token in path for _ in range(size)] if has_kind else [])
         kind, ratio, window = GROUPS[place[1]] if has_kind and place[1] in GROUPS else (None, 0, None)
         self.apply(worker, BlocksStored(hashes, None, tokens, ratio * size, None, *place, kind, window))
 
-    @rule(worker=WORKERS, path=PATHS, some=st.sets(st.integers(1, 12)), place=OTHERS)
-    def remove_in_group(self, worker: WorkerId, path: Path, some: set[int], place: tuple[str, int]) -> None:
-        hashes = [name(worker, path[:i], 0) for i in sorted(some) if i <= len(path)]
+    @rule(worker=WORKERS, path=PATHS, positions=st.sets(st.integers(1, 12)), place=OTHERS)
+    def remove_in_group(
+        self, worker: WorkerId, path: Path, positions: set[int], place: tuple[str, int]
+    ) -> None:
+        hashes = [name(worker, path[:i], 0) for i in sorted(positions) if i <= len(path)]
         self.apply(worker, BlocksRemoved(hashes, *place))
 
     @rule(worker=WORKERS)

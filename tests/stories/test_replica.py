@@ -238,15 +238,15 @@ async def test_leader_stopped_past_its_lease_writes_nothing(server: Server) -> N
 
 
 async def test_gateways_with_different_redis_prefixes_share_nothing(server: Server) -> None:
-    async with sharing_gateways(server, 1) as (first, (this,)):
-        config = replaced(this.gateway.config, redis_prefix="other")
+    async with sharing_gateways(server, 1) as (first, (leader,)):
+        config = replaced(leader.gateway.config, redis_prefix="other")
         gateway = Gateway(config)
         await gateway.start()
         try:
             other = Story(gateway, first.sims, first.session)
             await until_leader(other)
             await other.talk(126)
-            await all_settled(this, other)
-            assert num_led(this) == 2
+            await all_settled(leader, other)
+            assert num_led(leader) == 2
         finally:
             await gateway.stop()

@@ -23,7 +23,7 @@ from gateway.redis.options import redis_of
 from tests.redis.serving import Server, redis_server, server
 from tests.stories import test_replica
 from tests.stories.test_fleet import Story, story, worker_id
-from tests.stories.test_replica import QUICK, feeds, metric, num_led, sums, until_leader
+from tests.stories.test_replica import LASTING, QUICK, feeds, metric, num_led, sums, until_leader
 
 __all__ = ["redis_server", "server"]
 pytestmark = pytest.mark.process
@@ -139,7 +139,7 @@ async def test_leader_stopped_past_its_lease_writes_nothing(server: Server) -> N
     async with (
         story() as first,
         leader_process(first, server) as leader,
-        sharing_gateway(first, server) as follower,
+        sharing_gateway(first, server, pace=LASTING) as follower,
     ):
         await follower.talk(220)
         await follower.settled()

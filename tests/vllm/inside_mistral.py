@@ -24,9 +24,9 @@ def renderer_of(directory: str) -> Any:
     )
 
 
-async def tokens_of(made: Awaitable[Any]) -> list[list[int]] | None:
+async def tokens_of(rendering: Awaitable[Any]) -> list[list[int]] | None:
     try:
-        answer = await made
+        answer = await rendering
     except Exception as exc:  # noqa: BLE001  vLLM answers any of them with an error
         print(type(exc).__name__, str(exc)[:300].replace("\n", " "), file=sys.stderr)
         return None
@@ -39,8 +39,8 @@ async def tokens_by_kind(directory: str, given: dict[str, Any]) -> dict[str, Any
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 
-    async def rendered(made: ChatCompletionRequest) -> Any:
-        return (await renderer.render_chat(made))[1]
+    async def rendered(request: ChatCompletionRequest) -> Any:
+        return (await renderer.render_chat(request))[1]
 
     async def chat(body: dict[str, Any]) -> Any:
         return await rendered(ChatCompletionRequest.model_validate(body))
@@ -49,17 +49,17 @@ async def tokens_by_kind(directory: str, given: dict[str, Any]) -> dict[str, Any
         return await renderer.render_completion(CompletionRequest.model_validate(body))
 
     async def message(body: dict[str, Any]) -> Any:
-        made = AnthropicServingMessages.to_chat_completion_request(
+        request = AnthropicServingMessages.to_chat_completion_request(
             AnthropicMessagesRequest.model_validate(body), merge_inline_system=True
         )
-        return await rendered(made)
+        return await rendered(request)
 
     renderer = renderer_of(directory)
     chats = [await tokens_of(chat(body)) for body in given["chats"]]
     messages = [await tokens_of(message(body)) for body in given["messages"]]
     return {
-        "chats": [made and made[0] for made in chats],
-        "messages": [made and made[0] for made in messages],
+        "chats": [tokens and tokens[0] for tokens in chats],
+        "messages": [tokens and tokens[0] for tokens in messages],
         "texts": [await tokens_of(text(body)) for body in given["texts"]],
     }
 
