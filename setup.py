@@ -49,6 +49,7 @@ COMPILED = [
     "gateway/core/requests/request.py",
     "gateway/core/requests/routes.py",
     "gateway/proxy/retries.py",
+    "gateway/core/requests/adapter_field.py",
     "gateway/core/requests/cache_salt.py",
     "gateway/tenancy/admission/saturation.py",
     "gateway/routing/concurrency.py",

@@ -22,7 +22,7 @@ from gateway.app.admin_wiring import admin_of
 from gateway.app.front_end import routes_of, surface_of
 from gateway.app.index_backend import backend_of
 from gateway.app.reloads import Reloads
-from gateway.app.workers import limits_of, resolver_of, roster_of, standings_of, suspect
+from gateway.app.workers import limits_of, resolver_of, roster_of, salt_prober_of, standings_of, suspect
 from gateway.bookings.shared_memory import ProcessView, view_alone
 from gateway.bookings.tenant_usage import QuotaUsage
 from gateway.config import Config
@@ -191,6 +191,7 @@ class Gateway:
         prober = Prober(partial(self.session.post, headers=self.worker_headers))
         self.pair_parity = PairParity(self.fleet, self.splits.policy, prober, self._tasks.start)
         self.catalog.open(self._tasks.start, prober, self.worker_tokenizer)
+        self.salt_prober = salt_prober_of(self, self._tasks.start)
         self.roster = roster_of(self)
         self.resolver = resolver_of(self)
         end_observers, authenticator = self.telemetry.end_observers, self.credentials.authenticator

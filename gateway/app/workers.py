@@ -1,11 +1,13 @@
 """The parts of a gateway that know its workers, and the observers of their changes."""
 
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from engines import HANDOFFS
 from gateway.config import Config
 from gateway.core.block_limits import BlockLimits, block_limits
+from gateway.core.eligibility import Eligibility
 from gateway.core.engine import EngineMetrics
 from gateway.core.worker import Worker, WorkerId
 from gateway.discovery.bootstrap import with_engine_ids
@@ -16,10 +18,15 @@ from gateway.discovery.outlier_detection import Rules
 from gateway.discovery.probe import Probe
 from gateway.discovery.probed import Facts
 from gateway.discovery.roster import Roster, RosterOptions
+from gateway.discovery.salt_prober import SaltProber, keep_proving
 from gateway.discovery.served_models import Names
 
 if TYPE_CHECKING:
     from gateway.app.gateway import Gateway
+
+
+Start = Callable[[str, Coroutine[Any, Any, None]], object]
+"""Runs a task in the background."""
 
 
 def limits_of(config: Config) -> Callable[[Worker], BlockLimits]:
@@ -69,6 +76,7 @@ def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOp
     def gone(url: str, workers: Collection[WorkerId]) -> None:
         gateway.pools.drop(url)
         gateway.standings.dropped(url, workers)
+        gateway.salt_prober.drop(url)
 
     def looked(worker: WorkerId, metrics: EngineMetrics | None) -> None:
         gateway.verifier.scraped(worker, metrics)
@@ -76,6 +84,8 @@ def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOp
 
     async def complete(probe: Probe, facts: Facts) -> Facts:
         facts = await with_addresses(facts, gateway.ways.reachable)
+        if await gateway.salt_prober.prove(facts):
+            gateway.fleet.judge_again()
         return await with_engine_ids(facts, gateway.said, HANDOFFS, probe)
 
     return Roster(
@@ -100,6 +110,19 @@ def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOp
         on_look=looked,
         options=options,
     )
+
+
+def salt_prober_of(gateway: "Gateway", start: Start) -> SaltProber:
+    """The salt prober; asks in the background again where nothing was proven."""
+    fleet, ask = gateway.fleet, partial(gateway.session.post, headers=gateway.worker_headers)
+    prober = SaltProber(fleet.eligibility or Eligibility({}), ask)
+
+    def known() -> list[Facts | None]:
+        return [endpoint.facts for endpoint in gateway.roster]
+
+    if fleet.eligibility is not None and fleet.eligibility.needs_salt:
+        start("prove salts", keep_proving(prober, known, fleet.judge_again))
+    return prober
 
 
 def resolver_of(gateway: "Gateway") -> Resolver:

@@ -20,6 +20,7 @@ from gateway.discovery.declared import Said
 from gateway.discovery.engine_detection import Engines
 from gateway.discovery.probe import Probe, ProbeError
 from gateway.discovery.probed import Facts, Mode
+from gateway.discovery.salt_prober import WORDS, SaltProber
 from gateway.http.address import Address
 from gateway.parity.comparison import Made, parity_difference
 from gateway.parity.prober import Ask, made_by
@@ -119,6 +120,8 @@ class Checker:
             return [Finding(url, None, "", str(exc))]
         if not facts.models:
             return [Finding(url, None, "", f"{url} serves no model")]
+        if self.eligibility is not None:
+            await SaltProber(self.eligibility, self.session.post).prove(facts)
         return [replace(await self._worker(facts, worker), worker=worker) for worker in workers]
 
     async def _worker(self, facts: Facts, worker: Worker) -> Finding:
@@ -129,6 +132,8 @@ class Checker:
             finding = replace(finding, made=await made_by(worker.served[0].name, ask))
         faults = [sight.fault for sight in sights if sight.fault]
         notes = [sight.note for sight in sights]
+        if self.eligibility is not None and (proof := self.eligibility.proofs.get(worker.url)):
+            notes.append(f"tenants' caches {WORDS[proof.isolation]} ({proof.reason})")
         if self.eligibility is not None and (unusable := self.eligibility.unusable(worker)):
             is_all = len(unusable) == len(worker.served)
             (faults if is_all else notes).append(f"not used for {summary(unusable)}")

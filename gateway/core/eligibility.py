@@ -1,7 +1,8 @@
 """Names at a worker that no request may use, because its engine does not do what the request asks. Pure.
 
 salt      where tenants' requests are salted (`tenancy/auth/tenant_salt.py`), an engine that drops
-          `cache_salt` would let them time each other
+          `cache_salt` would let them time each other. A proof by the worker itself
+          (`discovery/salt_prober.py`) decides; without one the engine's version
 
 Such a worker is not eligible under these names, as if it did not serve them: the fleet leaves them out when
 it indexes its models, so that a request costs nothing more.
@@ -22,6 +23,20 @@ _BEFORE = re.compile(r"[.\-_]?(a|b|c|rc|alpha|beta|pre|preview|dev)\d*", re.IGNO
 
 class Cause(Enum):
     SALT = "salt"
+
+
+class Isolation(Enum):
+    APART = "apart"
+    SHARED = "shared"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class SaltProof:
+    """A worker's own proof that it keeps prompts of different salts apart; `reason` is for operators."""
+
+    isolation: Isolation
+    reason: str
 
 
 class Obeys(Protocol):
@@ -57,24 +72,33 @@ def not_chosen(path: str, served: Served) -> NotSupported:
 
 
 class Eligibility:
-    """`needs_salt`: requests are salted, each by its tenant's."""
+    """`needs_salt`: requests are salted, each by its tenant's. `proofs` are those of endpoints, by URL."""
 
     def __init__(self, engines: Mapping[str, Obeys], *, needs_salt: bool = False) -> None:
         self._engines = engines
-        self._needs_salt = needs_salt
+        self.needs_salt = needs_salt
+        self.proofs: dict[str, SaltProof] = {}
 
     def __repr__(self) -> str:
-        return f"Eligibility({len(self._engines)} engines, needs_salt={self._needs_salt})"
+        return f"Eligibility({len(self._engines)} engines, needs_salt={self.needs_salt})"
 
     def unusable(self, worker: Worker) -> Sequence[Unusable]:
         """The names that the worker lists and no request may use."""
-        engine = self._engines.get(worker.engine)
-        if engine is None:
+        reason = self._salt_refusal(worker) if self.needs_salt else None
+        if reason is None:
             return ()
-        if not self._needs_salt or is_from(engine.salts_from, worker.version):
-            return ()
-        reason = _of_salts(worker, engine.salts_from)
         return [Unusable(Cause.SALT, served, reason) for served in worker.served]
+
+    def _salt_refusal(self, worker: Worker) -> str | None:
+        """Why the worker gets no salted request; None if it may."""
+        proof, engine = self.proofs.get(worker.url), self._engines.get(worker.engine)
+        if proof is not None and proof.isolation is Isolation.SHARED:
+            return proof.reason
+        if proof is not None and proof.isolation is Isolation.APART:
+            return None
+        if engine is None or is_from(engine.salts_from, worker.version):
+            return None
+        return _of_salts(worker, engine.salts_from)
 
 
 def is_from(first: tuple[int, ...] | None, version: str | None) -> bool:

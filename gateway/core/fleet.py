@@ -248,6 +248,10 @@ class Fleet:
             raise NoWorker(f"no worker that {what} '{model}' is up{others}", retry_after_s=RETRY_AFTER_S)
         return left
 
+    def judge_again(self) -> None:
+        """Apply what `eligibility` learned since the workers joined."""
+        self._index_models()
+
     def unusable(self, worker: WorkerId) -> Sequence[Unusable]:
         """Names of the worker that no request may use."""
         return self._unusable.get(worker, ())

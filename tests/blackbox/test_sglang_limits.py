@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,12 @@ class SglangFake(FakeWorker):
 
     version: str | None = "0.5.23"
     info: dict[str, Any] = {}
+    isolation: bool | None = None
+    """How it answers salt probes: False ignores salts, None does not answer."""
+
+    def __init__(self, models: Sequence[Any]) -> None:
+        super().__init__(models)
+        self.seen: set[Any] = set()
 
     def _own(self, call: Call) -> bytes:
         cards = [{"id": "m", "owned_by": "sglang", "root": "m", "max_model_len": 8192}, *self.models[1:]]
@@ -42,13 +49,29 @@ class SglangFake(FakeWorker):
             b"/metrics": b'sglang:num_running_reqs{dp_rank="0"} 0.0\n',
             b"/server_info": json.dumps(reported).encode(),
         }
+        if self.isolation is not None and call.target == b"/v1/completions":
+            return wire(200, self._proof(json.loads(call.body)))
         page = pages.get(call.target)
         return wire(404) if page is None else wire(200, page)
 
+    def _proof(self, body: dict[str, Any]) -> bytes:
+        """Answer to a salt probe: a hit for a prompt seen under the same salt, or under any."""
+        key = (body["cache_salt"] if self.isolation else None, *body["prompt"])
+        cached = len(body["prompt"]) - 1 if key in self.seen else 0
+        self.seen.add(key)
+        usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": 1}
+        return json.dumps({"usage": usage | {"prompt_tokens_details": {"cached_tokens": cached}}}).encode()
 
-async def sglang(bench: Bench, *models: Any, version: str | None = "0.5.23", **info: Any) -> SglangFake:
+
+async def sglang(
+    bench: Bench,
+    *models: Any,
+    version: str | None = "0.5.23",
+    isolation: bool | None = None,
+    **info: Any,
+) -> SglangFake:
     worker = SglangFake(("m", *models))
-    worker.version, worker.info = version, info
+    worker.version, worker.info, worker.isolation = version, info, isolation
     await worker.start()
     bench.workers.append(worker)
     await bench.gateway.join(worker)
@@ -162,6 +185,43 @@ async def test_tenants_are_not_sent_to_an_sglang_that_ignores_salts(
         assert b'"cache_salt":"' in newer.calls[0].body
 
 
+async def test_a_proof_overrules_the_version(salted: tuple[str, ...]) -> None:
+    async with running(*salted) as bench:
+        shared = await sglang(bench, ADAPTER, version="0.5.23", isolation=False)
+        assert (await bench.ask(post(completion()))).status == 501
+        await bench.gateway.logged(
+            rf"worker {shared.url}: tenants' caches are shared; it gets no tenant's request \(it ignores "
+            r"cache_salt: 32 tokens of another salt's prompt were cached\)"
+        )
+        shown = f'kvgate_worker_unusable_models{{reason="salt",worker="{shared.id}"}}'
+        assert (await bench.gateway.metrics())[shown] == 2
+        endpoint = await bench.gateway.endpoint(shared)
+        assert endpoint is not None and list(endpoint["workers"][0]["not_used"]) == ["m", "ad1"]
+        apart = await sglang(bench, version=None, isolation=True)
+        for _ in range(8):
+            assert (await bench.ask(post(completion()))).status == 200
+        assert (len(shared.calls), len(apart.calls)) == (0, 8)
+
+
+async def test_a_restart_is_proven_again(salted: tuple[str, ...]) -> None:
+    async with running(*salted, "--probe-interval-s", "0.1") as bench:
+        worker = await sglang(bench, version="0.5.22", isolation=True)
+        assert (await bench.ask(post(completion()))).status == 200
+        await worker.die()
+
+        async def is_down() -> bool:
+            return not await bench.gateway.is_up(worker)
+
+        await until(is_down, "it is down")
+        worker.version, worker.isolation = "0.5.23", False
+        await worker.start()
+
+        async def is_refused() -> bool:
+            return (await bench.ask(post(completion()))).status == 501
+
+        await until(is_refused, "the new process is judged by its own proof")
+
+
 async def test_an_upgraded_engine_is_recognized(salted: tuple[str, ...]) -> None:
     async with running(*salted, "--probe-interval-s", "0.1") as bench:
         worker = await sglang(bench, version="0.5.10")
@@ -227,6 +287,14 @@ async def test_check_names_the_limit(salted: tuple[str, ...]) -> None:
         assert code == 0, printed
         code, printed = await checked("--worker", worker.url, *salted)
         assert "WRONG: not used for m, ad1 (sglang ignores cache_salt before version 0.5.11" in printed
+        assert code == 1, printed
+        worker.isolation = True
+        code, printed = await checked("--worker", worker.url, *salted)
+        assert "tenants' caches are kept apart (32 tokens cached under their own salt" in printed
+        assert code == 0, printed
+        worker.isolation = False
+        code, printed = await checked("--worker", worker.url, *salted)
+        assert "WRONG: not used for m, ad1 (it ignores cache_salt: 32 tokens of another salt's" in printed
         assert code == 1, printed
     finally:
         await worker.die()

@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.support.engine_process import ROOT, EngineProcess
 
 PYTHON = Path(os.environ.get("SGLANG_PYTHON") or ROOT / ".venv-sglang" / "bin" / "python").absolute()
+OLDER = PYTHON.parents[1] / "older"
 STUBS = Path(__file__).parent / "stubs"
 
 ENVIRONMENT = {
@@ -30,9 +31,10 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class SglangOptions:
-    """Settings of one server. `num_tokens` is the size of its cache."""
+    """Settings of one server. `num_tokens` is the size of its cache; `is_older`: SGLang 0.5.10.post1."""
 
     page_size: int = 1
+    is_older: bool = False
     num_tokens: int = 16_384
     lora: Sequence[tuple[str, Path]] = ()
     extra_args: Sequence[str] = ()
@@ -50,7 +52,8 @@ class SglangWorker(EngineProcess):
         return "m"
 
     def environment(self) -> Mapping[str, str]:
-        return ENVIRONMENT | {"PYTHONPATH": str(STUBS)}
+        older = [str(OLDER)] if self.options.is_older else []
+        return ENVIRONMENT | {"PYTHONPATH": os.pathsep.join([str(STUBS), *older])}
 
     def command(self) -> list[str]:
         options = self.options
@@ -67,6 +70,8 @@ class SglangWorker(EngineProcess):
         return [*command, *options.extra_args]
 
     def _events_config(self) -> dict[str, object]:
-        # Without `bind` only a wildcard is bound, which is every interface.
-        ends = {"endpoint": self.events_endpoint, "replay_endpoint": self.replay_endpoint}
-        return {"publisher": "zmq", "bind": True, **ends}
+        # Without the newer `bind` only an endpoint with a "*" is bound; ZeroMQ reads the digits before it.
+        how = {"endpoint": f"{self.events_endpoint}*"}
+        if not self.options.is_older:
+            how = {"endpoint": self.events_endpoint, "bind": True}
+        return {"publisher": "zmq", "replay_endpoint": self.replay_endpoint, **how}

@@ -1,0 +1,79 @@
+"""Tenants' caches on a real SGLang server: proven apart before it is used, and apart in use."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from loadtest.fleet import GATEWAY
+from tests.sglang.conftest import Start
+from tests.sglang.engine import SglangWorker
+from tests.sglang.talk import complete, gateway_of, ids, post
+from tests.support.gateway_process import GatewayProcess
+
+SECRET = "0123456789abcdef" * 4
+PROVEN = "tenants' caches are kept apart (32 tokens cached under their own salt, none under another)"
+
+
+@pytest.fixture(scope="module")
+def worker(start_module_sglang: Start) -> SglangWorker:
+    return start_module_sglang(page_size=16).wait_ready()
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    secret = tmp_path_factory.mktemp("salts") / "secret"
+    secret.write_text(SECRET)
+    return "--tenant-salt-file", str(secret)
+
+
+def keys_of(folder: Path, *tenants: str) -> tuple[list[dict[str, str]], tuple[str, ...]]:
+    """A header for each tenant, and the flag for their keys."""
+    file, headers = folder / "keys.jsonl", []
+    with file.open("w") as lines:
+        for tenant in tenants:
+            command = [*GATEWAY, "key", "new", "--tenant", tenant]
+            made = subprocess.run(command, capture_output=True, text=True, check=True)
+            lines.write(made.stdout)
+            headers.append({"authorization": f"Bearer {made.stderr.split()[-1]}"})
+    return headers, ("--key-file", str(file), "--admin-auth", "off")
+
+
+def test_tenants_share_no_cached_token(worker: SglangWorker, flags: tuple[str, ...], tmp_path: Path) -> None:
+    (one, other), keys = keys_of(tmp_path, "one", "other")
+    with gateway_of(worker, flags=(*flags, *keys)) as gateway:
+        assert PROVEN in gateway.log()
+        for seed in range(5):
+            body = {"model": "m", "prompt": ids(f"salts {seed}", 100), "max_tokens": 2}
+            answers = [post(gateway, "/v1/completions", body, **who) for who in (one, one, other, other)]
+            assert [answer.cached for answer in answers] == [0, 96, 0, 96]
+            assert [answer.predicted for answer in answers] == [0, 96, 0, 96]
+
+
+def test_check_names_the_proof(worker: SglangWorker, flags: tuple[str, ...]) -> None:
+    assert PROVEN in GatewayProcess.check("--worker", worker.url, "--tokenizer", str(worker.model), *flags)
+
+
+def test_a_version_that_drops_salts_is_found_out(
+    start_module_sglang: Start, worker: SglangWorker, flags: tuple[str, ...]
+) -> None:
+    """SGLang 0.5.10.post1 has the field and drops it: the proof shows it whatever the version is."""
+    worker.stop()  # its cores
+    old = start_module_sglang(page_size=16, is_older=True).wait_ready()
+    prompt = ids("dropped", 100)
+    usages = [old.complete(prompt, cache_salt=salt)["usage"] for salt in ("one", "other")]
+    assert [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages] == [0, 96]
+    with gateway_of(old) as plain:
+        assert [answer.cached for answer in (complete(plain, prompt), complete(plain, prompt))] == [96, 96]
+        later = ids("array wire", 100)
+        assert [(a.predicted, a.cached) for a in (complete(plain, later), complete(plain, later))] == [
+            (0, 0),
+            (96, 96),
+        ]
+    with gateway_of(old, flags=flags) as gateway:
+        refused = post(gateway, "/v1/completions", {"model": "m", "prompt": "hi"})
+        assert refused.status == 501 and "keep the prompts of tenants apart" in str(refused.body)
+        assert "tenants' caches are shared" in gateway.log()
+        assert "it ignores cache_salt: 32 tokens of another salt's prompt were cached" in gateway.log()
+        shown = f'kvgate_worker_unusable_models{{reason="salt",worker="127.0.0.1:{old.port}"}} 1.0'
+        assert shown in gateway.metrics()
