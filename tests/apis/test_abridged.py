@@ -23,12 +23,12 @@ def same(given: Any, short: Any) -> None:
             assert given[:30] == short[:30] and given[-30:] == short[-30:]
     elif isinstance(given, list):
         assert len(given) == len(short)
-        for one, other in zip(given, short, strict=True):
-            same(one, other)
+        for first, second in zip(given, short, strict=True):
+            same(first, second)
     elif isinstance(given, dict):
         assert list(given) == list(short)
-        for name, one in given.items():
-            same(one, short[name])
+        for name, first in given.items():
+            same(first, short[name])
     else:
         assert given == short
 

@@ -95,7 +95,7 @@ async def test_a_caller_with_a_key_is_served_and_one_without_gets_401(tmp_path: 
 @pytest.mark.parametrize("processes", [1, 2])
 async def test_keys_are_reloaded_when_the_file_changes_and_on_sighup(tmp_path: Path, processes: int) -> None:
     file = tmp_path / "keys.jsonl"
-    (one, one_line), (two, two_line) = made("--tenant", "a"), made("--tenant", "b")
+    (first, one_line), (second, two_line) = made("--tenant", "a"), made("--tenant", "b")
     file.write_text(one_line)
     async with running("--key-file", str(file), "--processes", str(processes)) as bench:
         await bench.worker()
@@ -104,7 +104,7 @@ async def test_keys_are_reloaded_when_the_file_changes_and_on_sighup(tmp_path: P
             """Statuses of a few requests, so that each process gets some."""
             answers = [
                 (await bench.ask(post(completion(), bearer(key)))).status
-                for key in (one, two)
+                for key in (first, second)
                 for _ in "1234"
             ]
             return answers == [status for status in statuses for _ in "1234"]
@@ -194,14 +194,14 @@ async def test_the_key_is_forwarded_to_the_worker_where_configured(tmp_path: Pat
 
 async def test_workers_get_the_salt_and_scoped_media_of_a_tenant(tmp_path: Path) -> None:
     file, secret = tmp_path / "keys.jsonl", tmp_path / "secret"
-    (one, one_line), (two, two_line) = made("--tenant", "a"), made("--tenant", "b")
-    (three, three_line) = made("--tenant", "c")
+    (first, one_line), (second, two_line) = made("--tenant", "a"), made("--tenant", "b")
+    (third, three_line) = made("--tenant", "c")
     file.write_text(one_line + two_line + three_line + '{"group":"g","tenants":["b","c"]}\n')
     secret.write_text("s" * 32)
     flags = ["--key-file", str(file), "--tenant-salt-file", str(secret)]
     async with running(*flags) as bench:
         worker = await bench.worker()
-        for key in (one, one, two, three):
+        for key in (first, first, second, third):
             medium = {"type": "image_url", "image_url": None, "uuid": "theirs"}
             messages = [{"role": "user", "content": [medium]}]
             body = completion(cache_salt="mine", messages=messages)
@@ -212,7 +212,7 @@ async def test_workers_get_the_salt_and_scoped_media_of_a_tenant(tmp_path: Path)
         bodies = [json.loads(call.body) for call in worker.calls]
         uuids = [body["messages"][0]["content"][0]["uuid"] for body in bodies]
         assert uuids[0] == uuids[1] != uuids[2] == uuids[3] and "theirs" not in uuids
-        offer = [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket"), bearer(one)]
+        offer = [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket"), bearer(first)]
         assert (await bench.ask(request("GET", "/v1/realtime?model=m", None, *offer))).status == 501
 
 
@@ -267,17 +267,17 @@ async def test_tokens_of_an_issuer_are_accepted(tmp_path: Path) -> None:
 
 async def test_stored_responses_of_one_tenant_are_unknown_to_another(tmp_path: Path) -> None:
     keys, secret = tmp_path / "keys.jsonl", tmp_path / "secret"
-    (one, one_line), (two, two_line) = made("--tenant", "a"), made("--tenant", "b")
+    (first, one_line), (second, two_line) = made("--tenant", "a"), made("--tenant", "b")
     keys.write_text(one_line + two_line)
     secret.write_text("s" * 40)
     async with running("--key-file", str(keys), f"KVGATE_RESPONSE_KEY_FILE={secret}") as bench:
         await bench.worker(script=StoringWorker().script)
-        kept = await bench.ask(post(body(store=True), bearer(one), target="/v1/responses"))
+        kept = await bench.ask(post(body(store=True), bearer(first), target="/v1/responses"))
         assert kept.status == 200
         path = f"/v1/responses/{kept.json['id']}"
-        assert (await bench.ask(request("GET", path, None, bearer(one)))).json["id"] == kept.json["id"]
-        refused = await bench.ask(request("GET", path, None, bearer(two)))
+        assert (await bench.ask(request("GET", path, None, bearer(first)))).json["id"] == kept.json["id"]
+        refused = await bench.ask(request("GET", path, None, bearer(second)))
         assert status_code(refused) == (404, "response_not_found")
         follow = body(store=True, previous_response_id=kept.json["id"])
-        refused = await bench.ask(post(follow, bearer(two), target="/v1/responses"))
+        refused = await bench.ask(post(follow, bearer(second), target="/v1/responses"))
         assert status_code(refused) == (404, "response_not_found")

@@ -30,10 +30,10 @@ pytestmark = pytest.mark.interpreted
 
 
 async def test_workers_given_by_flag_join() -> None:
-    one, two = await FakeWorker(["m", "a"]).start(), await FakeWorker(["m", "b"]).start()
-    async with running("--worker", one.url, "--worker", two.url) as bench:
-        bench.workers += [one, two]
-        for worker in (one, two):
+    first, second = await FakeWorker(["m", "a"]).start(), await FakeWorker(["m", "b"]).start()
+    async with running("--worker", first.url, "--worker", second.url) as bench:
+        bench.workers += [first, second]
+        for worker in (first, second):
             await until(lambda w=worker: bench.gateway.is_up(w), "joined")  # type: ignore[misc]
         models = (await bench.ask(request("GET", "/v1/models"))).json["data"]
         assert [model["id"] for model in models] == ["a", "b", "m"]

@@ -191,9 +191,9 @@ async def test_a_route_without_a_model_is_answered_from_the_base(tmp_path: Path)
     key, flags = limited(tmp_path, "base")
     other, _ = limited(tmp_path, "ad1")
     keys = tmp_path / "keys.jsonl"
-    one, two = made("--tenant", "a", "--models", "base"), made("--tenant", "b", "--models", "ad1")
-    keys.write_text(one[1] + two[1])
-    key, other = bearer(one[0]), bearer(two[0])
+    first, second = made("--tenant", "a", "--models", "base"), made("--tenant", "b", "--models", "ad1")
+    keys.write_text(first[1] + second[1])
+    key, other = bearer(first[0]), bearer(second[0])
     async with running(*flags) as bench:
         worker = await bench.worker(*CARDS)
         for route in ("/generate", "/encode"):

@@ -223,29 +223,29 @@ async def test_workers_are_added_and_dropped_in_all_processes() -> None:
 
 
 async def test_a_replaced_process_does_not_bring_a_dropped_worker_back() -> None:
-    one, two = await FakeWorker().start(), await FakeWorker().start()
-    async with running_with_deaths(*TWO, "--worker", one.url + "/", "--worker", two.url) as bench:
-        bench.workers += [one, two]
-        for worker in (one, two):
+    first, second = await FakeWorker().start(), await FakeWorker().start()
+    async with running_with_deaths(*TWO, "--worker", first.url + "/", "--worker", second.url) as bench:
+        bench.workers += [first, second]
+        for worker in (first, second):
             await until(lambda w=worker: bench.gateway.is_up(w), "joined")  # type: ignore[misc]
-        await bench.gateway.drop(one)
+        await bench.gateway.drop(first)
         before = pids(bench.gateway)
         os.kill(before[1], signal.SIGKILL)
         await until(lambda: pids(bench.gateway)[1] != before[1], "replaced")
         for client in await on_each(bench, 4):
             assert (await client.ask(post(completion()))).status == 200
-        assert one.calls == []
+        assert first.calls == []
         endpoints = (await bench.gateway.admin("GET", "/admin/workers")).json["endpoints"]
-        assert [endpoint["url"] for endpoint in endpoints] == [two.url]
+        assert [endpoint["url"] for endpoint in endpoints] == [second.url]
 
 
 async def test_a_drain_applies_to_all_processes_and_to_later_ones() -> None:
-    one, two = await FakeWorker().start(), await FakeWorker().start()
-    async with running_with_deaths(*TWO, "--worker", one.url, "--worker", two.url) as bench:
-        bench.workers += [one, two]
-        for worker in (one, two):
+    first, second = await FakeWorker().start(), await FakeWorker().start()
+    async with running_with_deaths(*TWO, "--worker", first.url, "--worker", second.url) as bench:
+        bench.workers += [first, second]
+        for worker in (first, second):
             await until(lambda w=worker: bench.gateway.is_up(w), "joined")  # type: ignore[misc]
-        assert (await bench.gateway.admin("POST", f"/admin/workers/{one.id}/drain")).status == 200
+        assert (await bench.gateway.admin("POST", f"/admin/workers/{first.id}/drain")).status == 200
         for client in await on_each(bench, 4):
             assert (await client.ask(post(completion()))).status == 200
         before = pids(bench.gateway)
@@ -253,11 +253,11 @@ async def test_a_drain_applies_to_all_processes_and_to_later_ones() -> None:
         await until(lambda: pids(bench.gateway)[1] != before[1], "replaced")
         for client in await on_each(bench, 4):
             assert (await client.ask(post(completion()))).status == 200
-        assert (one.calls, len(two.calls)) == ([], 8)
-        assert (await bench.gateway.admin("DELETE", f"/admin/workers/{one.id}/drain")).status == 200
+        assert (first.calls, len(second.calls)) == ([], 8)
+        assert (await bench.gateway.admin("DELETE", f"/admin/workers/{first.id}/drain")).status == 200
         for client in await on_each(bench, 8):
             assert (await client.ask(post(completion()))).status == 200
-        assert one.calls
+        assert first.calls
 
 
 async def test_a_stop_lets_requests_finish_in_all_processes() -> None:

@@ -81,12 +81,12 @@ async def test_bodies_and_answers_pass_byte_for_byte(bench: Bench, route: str) -
 
 @pytest.mark.parametrize("route", ROUTES)
 async def test_a_model_is_routed_to_its_worker(bench: Bench, route: str) -> None:
-    one, other = await bench.worker("m"), await bench.worker("other")
+    first, second = await bench.worker("m"), await bench.worker("other")
     client = await bench.client()
     for _ in range(3):
         answer = await client.ask(post(ODD_BODY.replace(b'"m"', b'"other"'), target=route))
         assert answer.status == 200
-    assert (len(one.calls), len(other.calls)) == (0, 3)
+    assert (len(first.calls), len(second.calls)) == (0, 3)
 
 
 CONTROL = ["/reset_prefix_cache", "/sleep", "/wake_up", "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
@@ -111,19 +111,19 @@ FORM = (
 
 
 async def test_forms_are_routed_by_model_and_pass_unchanged(bench: Bench) -> None:
-    one, other = await bench.worker("m"), await bench.worker("other")
+    first, second = await bench.worker("m"), await bench.worker("other")
     kind = (b"Content-Type", b"multipart/form-data; boundary=b")
     for route in ("/v1/audio/transcriptions", "/v1/audio/translations"):
         assert (await bench.ask(post(FORM, kind, target=route))).status == 200
-        assert other.calls[-1].body == FORM
-    assert not one.calls
+        assert second.calls[-1].body == FORM
+    assert not first.calls
     assert (await bench.ask(post(FORM, target="/v1/audio/translations"))).status == 400
 
 
 async def test_a_model_may_be_named_in_the_query(bench: Bench) -> None:
-    one, other = await bench.worker("m"), await bench.worker("other")
+    first, second = await bench.worker("m"), await bench.worker("other")
     assert (await bench.ask(post(b'{"text":"x"}', target="/generate?model=other"))).status == 200
-    assert (len(one.calls), other.calls[0].target) == (0, b"/generate?model=other")
+    assert (len(first.calls), second.calls[0].target) == (0, b"/generate?model=other")
     missing = await bench.ask(post(b'{"text":"x"}', target="/generate"))
     assert missing.status == 400
     assert "?model=NAME, of m, other" in missing.error["message"]

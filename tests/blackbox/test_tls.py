@@ -186,9 +186,9 @@ async def plain(authority: Authority, hasty: Gateway) -> AsyncIterator[Say]:
 
 async def test_plain_http_to_the_tls_port_is_closed(plain: Say) -> None:
     """At most an alert is sent: nothing that could pass for an answer."""
-    said = await plain(request("GET", "/health"))
-    assert len(said) < 16
-    assert b"HTTP" not in said
+    received = await plain(request("GET", "/health"))
+    assert len(received) < 16
+    assert b"HTTP" not in received
 
 
 def hello(authority: Authority) -> bytes:

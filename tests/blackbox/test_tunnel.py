@@ -272,10 +272,10 @@ async def test_requests_before_the_upgrade_are_answered_first(bench: Bench) -> N
 
 
 async def test_a_websocket_counts_as_load(bench: Bench) -> None:
-    one, two = await bench.worker(script=agree), await bench.worker(script=agree)
+    first, second = await bench.worker(script=agree), await bench.worker(script=agree)
     clients = [await opened(bench) for _ in range(4)]
-    assert (len(one.calls), len(two.calls)) == (2, 2)
-    for worker in (one, two):
+    assert (len(first.calls), len(second.calls)) == (2, 2)
+    for worker in (first, second):
         endpoint = await bench.gateway.endpoint(worker)
         assert endpoint and endpoint["workers"][0]["in_flight"] == 2
     assert await tunnels(bench) == 4

@@ -37,8 +37,8 @@ def chunk(choices: list[Any], **more: Any) -> bytes:
     return b"data: " + json.dumps(fields, separators=(",", ":")).encode() + b"\n\n"
 
 
-def piece(said: str, finish: str | None = None) -> dict[str, Any]:
-    return {"index": 0, "text": said, "delta": {"content": said}, "finish_reason": finish}
+def piece(generated: str, finish: str | None = None) -> dict[str, Any]:
+    return {"index": 0, "text": generated, "delta": {"content": generated}, "finish_reason": finish}
 
 
 BEGUN = chunk([piece("a")]) + chunk([piece('"usage":null {"usage":{}}')])

@@ -176,16 +176,16 @@ async def test_a_worker_no_longer_trusted_costs_no_request(
         for i in range(4):
             assert (await bench.ask(post(completion([i])))).status == 200
         assert (len(good.calls), len(bad.calls)) == (4, 0)
-        what = "certificate has expired" if is_expired else "unable to get local issuer certificate"
+        reason = "certificate has expired" if is_expired else "unable to get local issuer certificate"
         await bench.gateway.logged(
-            rf"worker {bad.id} failed \(cannot connect: its certificate is not trusted: {what}"
+            rf"worker {bad.id} failed \(cannot connect: its certificate is not trusted: {reason}"
         )
         assert await bench.gateway.total("kvgate_worker_failed_requests_total") == 1
         assert not await bench.gateway.is_up(bad)
 
         async def has_reason() -> bool:
             endpoint = await bench.gateway.endpoint(bad)
-            return bool(endpoint and what in str(endpoint["last_error"]))
+            return bool(endpoint and reason in str(endpoint["last_error"]))
 
         await until(has_reason, "the reason")
 
@@ -249,9 +249,9 @@ async def test_a_missing_client_certificate_has_a_reason(bench: Bench, authority
 async def test_unusable_files_are_rejected(authority: Authority, tmp_path: Path) -> None:
     missing = str(tmp_path / "ca.pem")
     assert f"worker_ca_file: {missing} cannot be read" in await refusal("--worker-ca-file", missing)
-    one, two = authority.issue(), authority.issue()
-    reported = await refusal("--worker-cert-file", one.cert, f"KVGATE_WORKER_CERT_KEY_FILE={two.key}")
-    assert f"worker_cert_key_file: {two.key} is not the key of {one.cert}" in reported
+    first, second = authority.issue(), authority.issue()
+    reported = await refusal("--worker-cert-file", first.cert, f"KVGATE_WORKER_CERT_KEY_FILE={second.key}")
+    assert f"worker_cert_key_file: {second.key} is not the key of {first.cert}" in reported
 
 
 async def test_a_new_authority_is_loaded(authority: Authority, tmp_path: Path) -> None:

@@ -76,10 +76,10 @@ def test_each_change_is_reported() -> None:
 
 def test_without_a_remote_row_load_here_is_all_load() -> None:
     shared = table()
-    one, two = SharedLedger(shared, 0), SharedLedger(shared, 1)
-    one.book(A, 5, 5)
-    two.book(A, 7, 7)
-    assert (one.here(A), one.remote(A)) == (Load(2, 12), Load())
+    first, second = SharedLedger(shared, 0), SharedLedger(shared, 1)
+    first.book(A, 5, 5)
+    second.book(A, 7, 7)
+    assert (first.here(A), first.remote(A)) == (Load(2, 12), Load())
     assert Ledger().here(A) == Load()
 
 
@@ -106,28 +106,28 @@ def test_the_row_of_a_dead_process_is_released_and_no_other() -> None:
 
 def test_columns_of_workers_without_load_are_reused() -> None:
     shared = table(num_rows=2, max_columns=3)
-    one, two = SharedLedger(shared, 0), SharedLedger(shared, 1)
-    staying = one.book(A, 10, 10)
-    two.release(two.book(B, 1, 1))
-    one.load(B)
+    first, second = SharedLedger(shared, 0), SharedLedger(shared, 1)
+    staying = first.book(A, 10, 10)
+    second.release(second.book(B, 1, 1))
+    first.load(B)
     for number in range(20):  # pods come and go
         worker = WorkerId(f"pod{number}")
-        booking = two.book(worker, 3, 3)
-        assert loads(one, worker) == (1, 3)
-        two.release(booking)
-    assert (loads(one, A), loads(two, A)) == ((1, 10), (1, 10))
-    one.release(staying)
-    assert loads(two, A) == (0, 0)
+        booking = second.book(worker, 3, 3)
+        assert loads(first, worker) == (1, 3)
+        second.release(booking)
+    assert (loads(first, A), loads(second, A)) == ((1, 10), (1, 10))
+    first.release(staying)
+    assert loads(second, A) == (0, 0)
     assert shared.generation > 0
 
 
 def test_without_a_free_column_a_process_counts_for_itself() -> None:
     shared = table(num_rows=2, max_columns=2)
-    one, two = SharedLedger(shared, 0), SharedLedger(shared, 1)
-    bookings = [one.book(WorkerId(f"w{number}"), 5, 5) for number in range(3)]
-    assert [loads(one, WorkerId(f"w{number}")) for number in range(3)] == [(1, 5)] * 3
-    assert loads(two, WorkerId("w2")) == (0, 0)
-    assert all(one.release(booking) for booking in bookings)
+    first, second = SharedLedger(shared, 0), SharedLedger(shared, 1)
+    bookings = [first.book(WorkerId(f"w{number}"), 5, 5) for number in range(3)]
+    assert [loads(first, WorkerId(f"w{number}")) for number in range(3)] == [(1, 5)] * 3
+    assert loads(second, WorkerId("w2")) == (0, 0)
+    assert all(first.release(booking) for booking in bookings)
 
 
 def test_a_worker_is_found_by_its_column() -> None:

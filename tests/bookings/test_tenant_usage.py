@@ -38,29 +38,29 @@ def test_without_a_free_column_a_process_counts_for_itself() -> None:
 
 def test_growth_is_reported_once_and_earlier_usage_is_not() -> None:
     shared = table()
-    one = of(shared, "t", 0)
-    one.add(REQUESTS, 5)
-    other = of(shared, "t", 1)
-    assert other.grown_elsewhere(REQUESTS) == 0
-    one.add(REQUESTS, 2)
-    one.add(TOKENS, 10**12)
-    assert (other.grown_elsewhere(REQUESTS), other.grown_elsewhere(TOKENS)) == (2, 10**12)
-    assert (other.grown_elsewhere(REQUESTS), one.grown_elsewhere(REQUESTS)) == (0, 0)
+    first = of(shared, "t", 0)
+    first.add(REQUESTS, 5)
+    second = of(shared, "t", 1)
+    assert second.grown_elsewhere(REQUESTS) == 0
+    first.add(REQUESTS, 2)
+    first.add(TOKENS, 10**12)
+    assert (second.grown_elsewhere(REQUESTS), second.grown_elsewhere(TOKENS)) == (2, 10**12)
+    assert (second.grown_elsewhere(REQUESTS), first.grown_elsewhere(REQUESTS)) == (0, 0)
 
 
 def test_a_dead_process_has_no_active_requests_and_its_usage_stays() -> None:
     shared = table()
-    one, other = of(shared, "t", 0), of(shared, "t", 1)
-    one.set_active(7)
-    one.add(REQUESTS, 50)
-    other.set_active(2)
-    assert other.grown_elsewhere(REQUESTS) == 50
+    first, second = of(shared, "t", 0), of(shared, "t", 1)
+    first.set_active(7)
+    first.add(REQUESTS, 50)
+    second.set_active(2)
+    assert second.grown_elsewhere(REQUESTS) == 50
     shared.release(0)
-    assert (other.num_active_elsewhere(), other.grown_elsewhere(REQUESTS)) == (0, 0)
+    assert (second.num_active_elsewhere(), second.grown_elsewhere(REQUESTS)) == (0, 0)
     assert of(shared, "t", 2).num_active_elsewhere() == 2
     successor = of(shared, "t", 0)
     successor.add(REQUESTS, 1)
-    assert other.grown_elsewhere(REQUESTS) == 1
+    assert second.grown_elsewhere(REQUESTS) == 1
 
 
 @given(st.lists(st.tuples(st.integers(0, ROWS - 1), st.integers(0, 100)), max_size=60))

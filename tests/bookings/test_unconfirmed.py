@@ -150,6 +150,6 @@ def test_a_burst_over_several_gateways_spreads_as_over_one() -> None:
     assert spread(4, guesses=False)[0] == 64
     for num in (2, 4, 8):
         published = spread(num, guesses=True)
-        assert sum(abs(one - other) for one, other in zip(alone, published, strict=True)) / 2 <= 6.4, (
+        assert sum(abs(first - second) for first, second in zip(alone, published, strict=True)) / 2 <= 6.4, (
             published
         )

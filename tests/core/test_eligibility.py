@@ -133,12 +133,12 @@ def test_models_loaded_later_are_judged_too() -> None:
 
 def test_a_pair_with_an_ineligible_worker_is_excluded() -> None:
     bound = Transfer("bootstrap", "s:8998", is_bound=True)
-    two = [
+    second = [
         replace(worker(name=name), role=role, transfer=bound)
         for name, role in (("p:1", Role.PREFILL), ("d:1", Role.DECODE))
     ]
-    assert fleet(*two).has_prefills("m") and fleet(*two).is_bound("m")
-    old = fleet(*(replace(one, version="0.5.10") for one in two), needs_salt=True)
+    assert fleet(*second).has_prefills("m") and fleet(*second).is_bound("m")
+    old = fleet(*(replace(first, version="0.5.10") for first in second), needs_salt=True)
     assert not old.has_prefills("m") and list(old.served()) == []
     with pytest.raises(NotSupported, match="cannot keep the prompts of tenants apart"):
         old.eligible("m")

@@ -170,12 +170,12 @@ def of_root(name: str, *served: Served) -> Worker:
 
 def test_an_alias_leads_to_all_workers_of_the_root_under_their_own_names() -> None:
     fleet = Fleet({"gpt-4": "org/name"})
-    one, other = of_root("a:1", Served("m", "org/name")), of_root("b:1", Served("n", "org/name"))
-    for each in (one, other, of_root("c:1", Served("x", "other"))):
+    first, second = of_root("a:1", Served("m", "org/name")), of_root("b:1", Served("n", "org/name"))
+    for each in (first, second, of_root("c:1", Served("x", "other"))):
         fleet.add(each)
     assert ids(fleet, "gpt-4") == ["a:1", "b:1"]
-    assert [fleet.name_at(each, "gpt-4") for each in (one, other)] == ["m", "n"]
-    assert fleet.name_at(one, "m") == "m"
+    assert [fleet.name_at(each, "gpt-4") for each in (first, second)] == ["m", "n"]
+    assert fleet.name_at(first, "m") == "m"
     assert list(fleet.served()) == ["gpt-4", "m", "n", "x"]
     assert fleet.is_ready("gpt-4")
 

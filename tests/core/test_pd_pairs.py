@@ -54,15 +54,15 @@ class Has:
 
 
 def test_prefill_workers_of_one_kind_have_the_same_partners() -> None:
-    one, other = kind(PREFILL), kind(PREFILL, version="0.31.0")
-    decodes = [Has(one), Has(None), Has(other), Has(one), Has(kind(PREFILL, model="x"))]
-    partners = partners_of(decodes, [Has(one), Has(other), Has(one), Has(None)])
+    first, second = kind(PREFILL), kind(PREFILL, version="0.31.0")
+    decodes = [Has(first), Has(None), Has(second), Has(first), Has(kind(PREFILL, model="x"))]
+    partners = partners_of(decodes, [Has(first), Has(second), Has(first), Has(None)])
     assert [list(each) for each in partners] == [[0, 2], [], [1], [0, 2], []]
     assert partners[0] is partners[3]
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "shared"),
+    ("first", "second", "shared"),
     [
         ("", "", 0),
         ("r1/h1", "", 0),
@@ -72,8 +72,8 @@ def test_prefill_workers_of_one_kind_have_the_same_partners() -> None:
         ("r2/h1", "r1/h1", 0),
     ],
 )
-def test_nearness_is_the_common_prefix_of_topology_labels(one: str, other: str, shared: int) -> None:
-    assert nearness(one, other) == nearness(other, one) == shared
+def test_nearness_is_the_common_prefix_of_topology_labels(first: str, second: str, shared: int) -> None:
+    assert nearness(first, second) == nearness(second, first) == shared
 
 
 def test_misfits_are_pairs_of_one_model_that_differ() -> None:

@@ -24,13 +24,13 @@ def test_tokens_of_a_chain_are_in_order() -> None:
 def test_used_runs_are_kept_with_their_parents() -> None:
     runs = Runs(4 * (RUN_BYTES + 2 * TOKEN_BYTES))
     root = run(b"root")
-    one, other = run(b"one", root), run(b"other", root)
-    for each in (one, other, run(b"x"), one, run(b"y"), run(b"z")):
+    first, second = run(b"one", root), run(b"other", root)
+    for each in (first, second, run(b"x"), first, run(b"y"), run(b"z")):
         runs.use(each)
     assert [name in runs for name in (b"root", b"one", b"other", b"x", b"y", b"z")] == [
         True, True, False, False, True, True,
     ]  # fmt: skip
-    assert runs.get(b"one") is one and runs.get(b"other") is None
+    assert runs.get(b"one") is first and runs.get(b"other") is None
     assert len(runs) == 4 and runs.num_bytes == 4 * (RUN_BYTES + 2 * TOKEN_BYTES)
     assert repr(runs) == f"Runs(4 runs, {runs.num_bytes} of {runs.num_bytes} bytes)"
 

@@ -35,8 +35,8 @@ def said(**options: list[str]) -> Said:
     return said_of(load(options, environ={}), HANDOFFS, CONNECTORS)
 
 
-async def asked_for(facts: Facts, said: Said, probe: FakeProbe) -> Facts:
-    return await with_engine_ids(facts, said, HANDOFFS, cast(Probe, probe))
+async def asked_for(facts: Facts, declared: Said, probe: FakeProbe) -> Facts:
+    return await with_engine_ids(facts, declared, HANDOFFS, cast(Probe, probe))
 
 
 async def test_the_engine_id_is_read_from_the_bootstrap_server() -> None:

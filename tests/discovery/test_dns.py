@@ -26,7 +26,7 @@ class World:
         self.resolver = Resolver(
             self.world.roster,
             self.standings,
-            inherit=lambda *said: self.inherited.append(said),
+            inherit=lambda *call: self.inherited.append(call),
             reachable=Reachable(),
             interval_s=1000.0,
             resolve=self._resolve,

@@ -8,9 +8,9 @@ RULES = Rules(num_failures=3, eject_s=10.0, stalled_s=60.0)
 
 
 def fail(conduct: Conduct, times: int, answered: int = 0) -> Ejection | None:
-    said = [conduct.failed("it refused", answered) for _ in range(times)]
-    assert not any(said[:-1])
-    return said[-1]
+    ejections = [conduct.failed("it refused", answered) for _ in range(times)]
+    assert not any(ejections[:-1])
+    return ejections[-1]
 
 
 def working(tokens: float, num_here: int = 1, usage: float = 0.5) -> Progress:

@@ -41,11 +41,11 @@ def check_client(given: Input) -> None:
     assert parted.to_worker == whole.to_worker, "the worker's requests depend on the parts"
     assert parted.is_open == whole.is_open, "whether it is closed depends on the parts"
     bodies = [body for _, _, body in whole.handed]
-    said = judge.requests(given.data)
+    verdict = judge.requests(given.data)
     if judge.takes_more(given.data):
         return
-    assert bodies == list(said.bodies[: len(bodies)]), f"h11 reads {said.bodies}, we {bodies}"
-    if said.is_malformed:
+    assert bodies == list(verdict.bodies[: len(bodies)]), f"h11 reads {verdict.bodies}, we {bodies}"
+    if verdict.is_malformed:
         statuses = [answer.status for answer in whole.answers(_methods(whole)) if answer.status >= 200]
         assert not whole.is_open, f"h11 says malformed, and it is open after {statuses}"
         assert len(statuses) <= len(bodies) + 1
@@ -83,8 +83,8 @@ def check_worker(given: Input) -> None:
         return
     if judge.takes_more(data) or b'data: {"error":' in answer.body:
         return
-    said = judge.answer(data, closes=given.closes)
-    assert (answer.status, answer.body) == said, f"h11 reads {said}, we {answer}"
+    expected = judge.answer(data, closes=given.closes)
+    assert (answer.status, answer.body) == expected, f"h11 reads {expected}, we {answer}"
 
 
 def _answer(parts: list[bytes], closes: bool) -> tuple[Answered | None, bool, bool]:

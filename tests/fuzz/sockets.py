@@ -41,8 +41,8 @@ NOT_ANSWERED = "malformed, and not answered"
 class Found(Exception):
     """Fault, and the input that caused it, where one is to blame."""
 
-    def __init__(self, what: str, given: Input | None = None) -> None:
-        super().__init__(what)
+    def __init__(self, fault: str, given: Input | None = None) -> None:
+        super().__init__(fault)
         self.given = given
 
 
@@ -106,11 +106,11 @@ class Pipeline:
         finally:
             await client.close()
         is_judged = is_all and given.leaving == "stays" and not judge.takes_more(data)
-        what = self.fault or self._wrong() or (_wrongly_answered(out, self.said) if is_judged else "")
+        fault = self.fault or self._wrong() or (_wrongly_answered(out, self.said) if is_judged else "")
         if b'"code":"internal_error"' in out:
-            what = "an internal error"
-        if what:
-            raise Found(what, given)
+            fault = "an internal error"
+        if fault:
+            raise Found(fault, given)
 
     def _wrong(self) -> str:
         """True if a worker got something else than h11 reads.
@@ -161,19 +161,19 @@ async def _read(client: Client) -> tuple[bytes, bool]:
     return out, False
 
 
-def _wrongly_answered(out: bytes, said: judge.Verdict) -> str:
+def _wrongly_answered(out: bytes, verdict: judge.Verdict) -> str:
     if not out:
-        return NOT_ANSWERED if said.is_malformed and not said.bodies else ""
+        return NOT_ANSWERED if verdict.is_malformed and not verdict.bodies else ""
     if out == HTTP2_REFUSAL:  # no answer in HTTP/1.1, and the end
         return ""
     try:
-        answers = read_answers(out, said.methods, is_closed=True)
+        answers = read_answers(out, verdict.methods, is_closed=True)
     except (AssertionError, h11.ProtocolError) as exc:
         return f"the client got no plain answers: {exc!r}: {out[-200:]!r}"
     final = [answer for answer in answers if answer.status >= 200]
-    if len(final) > len(said.bodies) + 1:
-        return f"{len(final)} answers to {len(said.bodies)} requests"
-    if said.is_malformed and len(final) > len(said.bodies) and final[-1].status not in judge.REFUSALS:
+    if len(final) > len(verdict.bodies) + 1:
+        return f"{len(final)} answers to {len(verdict.bodies)} requests"
+    if verdict.is_malformed and len(final) > len(verdict.bodies) and final[-1].status not in judge.REFUSALS:
         return f"malformed, and answered {final[-1].status}"
     return ""
 

@@ -117,12 +117,12 @@ async def one(under: Siege, pages: dict[bytes, bytes]) -> None:
 
 async def test_odd_workers_affect_no_other_worker() -> None:
     async with siege("--probe-interval-s", "0.2", "--events", "off") as under:
-        for what, pages in ODD.items():
+        for oddity, pages in ODD.items():
             try:
                 num = await under.keep_good(one(under, pages))
             except AssertionError as exc:
-                raise AssertionError(f"{what}: {exc}") from exc
+                raise AssertionError(f"{oddity}: {exc}") from exc
             assert num
-            assert not under.faults(), (what, under.faults()[:5])
+            assert not under.faults(), (oddity, under.faults()[:5])
         page = (await under.gateway.admin("GET", "/metrics")).body
         assert len(page) < 200_000, f"{len(page)} bytes of metrics when all of them are gone"

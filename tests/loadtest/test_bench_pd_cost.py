@@ -27,7 +27,7 @@ def test_the_figure_is_the_worse_of_the_small_and_the_known_long_prompt() -> Non
 
 
 @pytest.mark.parametrize(
-    ("more", "what"),
+    ("more", "words"),
     [
         (
             'kvgate_disaggregation_plans_total{plan="direct",reason="no compatible prefill worker"} 2.0',
@@ -37,10 +37,10 @@ def test_the_figure_is_the_worse_of_the_small_and_the_known_long_prompt() -> Non
         ("kvgate_disaggregation_prompt_mismatches_total 3.0", "3 saw another prompt"),
     ],
 )
-def test_a_run_with_direct_requests_has_no_figure(more: str, what: str) -> None:
+def test_a_run_with_direct_requests_has_no_figure(more: str, words: str) -> None:
     check_split(SIZES[0], "", SPLIT)
     check_split(SIZES[0], f"{more}\n", f"{SPLIT}{more}\n")
-    with pytest.raises(BenchError, match=what):
+    with pytest.raises(BenchError, match=words):
         check_split(SIZES[0], "", f"{SPLIT}{more}\n")
 
 

@@ -11,8 +11,11 @@ def piece(text: str, **more: object) -> dict[str, object]:
 
 
 def test_the_splitting_of_a_text_is_irrelevant() -> None:
-    one, other = [piece("ab"), piece("c"), piece("", usage=3)], [piece("a"), piece("bc"), piece("", usage=3)]
-    assert plain(one) == plain(other) != plain([*other, piece("d")])
+    first, second = (
+        [piece("ab"), piece("c"), piece("", usage=3)],
+        [piece("a"), piece("bc"), piece("", usage=3)],
+    )
+    assert plain(first) == plain(second) != plain([*second, piece("d")])
 
 
 def test_content_and_order_of_a_text_are_compared() -> None:

@@ -27,10 +27,10 @@ class Seen:
     def finished(self, *args: object) -> None:
         self._see("finished")
 
-    def _see(self, what: str) -> None:
+    def _see(self, event: str) -> None:
         if self.is_broken:
             raise RuntimeError("a bug")
-        self.seen.append(what)
+        self.seen.append(event)
 
 
 def observers_of(*seen: Seen) -> Observers:

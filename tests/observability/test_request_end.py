@@ -23,7 +23,7 @@ def end(how: str, status: int, fault: str = "") -> End:
 
 
 @pytest.mark.parametrize(
-    ("how", "status", "fault", "who"),
+    ("how", "status", "fault", "side"),
     [
         ("ended", 200, "", None),
         ("ended", 400, "", "client"),  # the worker's answer to a wrong request
@@ -45,8 +45,8 @@ def end(how: str, status: int, fault: str = "") -> End:
         ("client gone", 499, "", "client"),
     ],
 )
-def test_the_side_that_failed(how: str, status: int, fault: str, who: str | None) -> None:
-    assert who_failed(end(how, status, fault)) == who
+def test_the_side_that_failed(how: str, status: int, fault: str, side: str | None) -> None:
+    assert who_failed(end(how, status, fault)) == side
 
 
 def test_a_rejection_has_the_fields_of_a_parsed_request() -> None:

@@ -54,11 +54,11 @@ def test_chats_of_a_renderer_without_them_are_not_compared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "at"),
+    ("first", "second", "at"),
     [([], [], None), ([1, 2], [1, 2], None), ([1, 2], [1, 3], 1), ([1], [1, 2], 1), ([1, 2], [1], 1)],
 )
-def test_first_difference(one: list[int], other: list[int], at: int | None) -> None:
-    assert first_difference(one, other) == at
+def test_first_difference(first: list[int], second: list[int], at: int | None) -> None:
+    assert first_difference(first, second) == at
 
 
 def test_two_workers_are_compared_in_the_probes_that_both_answer() -> None:

@@ -70,13 +70,13 @@ def test_workers_are_merged_by_id_and_up_where_all_processes_see_them_up() -> No
     def merged(*lists: list[dict[str, Any]]) -> Any:
         return merge([{"endpoints": each} for each in lists], merger_of(fields.Workers))["endpoints"]
 
-    one, two = endpoint(is_up=True, failures=1), endpoint(is_up=False, failures=1)
-    assert merged([one], [two]) == [endpoint(is_up=False, failures=2)]
+    first, second = endpoint(is_up=True, failures=1), endpoint(is_up=False, failures=1)
+    assert merged([first], [second]) == [endpoint(is_up=False, failures=2)]
     waiting = {"url": "http://w:1", "workers": []}
-    assert merged([one], [waiting])[0]["workers"] == [
+    assert merged([first], [waiting])[0]["workers"] == [
         {"id": "w:1", "in_flight": 3, "is_up": False, "failures": 1}
     ]
-    assert merged([one], [one])[0]["workers"][0]["is_up"] is True
+    assert merged([first], [first])[0]["workers"][0]["is_up"] is True
 
 
 def test_caches_of_processes_are_added_and_models_merged_by_name() -> None:

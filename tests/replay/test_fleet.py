@@ -62,11 +62,11 @@ def test_later_turns_hit_the_cache() -> None:
 
 
 def test_two_runs_are_equal_and_single_steps_change_nothing() -> None:
-    one, two, stepped = (
+    first, second, stepped = (
         [(job.first_s, job.last_s, job.cached_tokens) for job in run(glides=glides)[1]]
         for glides in (True, True, False)
     )
-    assert one == two == stepped
+    assert first == second == stepped
 
 
 def test_computing_takes_its_time() -> None:

@@ -16,16 +16,16 @@ def test_generated_tokens_are_equal_where_hashes_are(
     """Hashes are of blocks of the trace's size, and of parts of them."""
     num_shared = data.draw(st.integers(0, len(hashes) - 1))
     other = [*hashes[:num_shared], *[h ^ 1 for h in hashes[num_shared:]]]
-    one, two = (HashedPrompt(array("Q", each), 16, 16 * len(each)).tokens() for each in (hashes, other))
-    assert len(one) == 16 * len(hashes)
+    first, second = (HashedPrompt(array("Q", each), 16, 16 * len(each)).tokens() for each in (hashes, other))
+    assert len(first) == 16 * len(hashes)
     root = root_hash("m")
-    pairs = zip(hash_blocks(one, size, root), hash_blocks(two, size, root), strict=True)
+    pairs = zip(hash_blocks(first, size, root), hash_blocks(second, size, root), strict=True)
     assert [a == b for a, b in pairs].count(True) == num_shared * 16 // size
 
 
 def test_blocks_of_one_token_have_one_token_each() -> None:
-    one, two = (HashedPrompt(array("Q", each), 1, 3).tokens() for each in ([9, 2**40 + 1, 8], [9, 7, 8]))
-    assert one.tolist() == [9, 1, 8] and two.tolist() == [9, 7, 8]
+    first, second = (HashedPrompt(array("Q", each), 1, 3).tokens() for each in ([9, 2**40 + 1, 8], [9, 7, 8]))
+    assert first.tolist() == [9, 1, 8] and second.tolist() == [9, 7, 8]
 
 
 def test_the_last_block_may_be_partial() -> None:

@@ -25,12 +25,12 @@ def asked(timestamp: int, length: int, hashes: list[int]) -> dict[str, Any]:
 
 def test_mooncake_prompts_are_equal_where_their_hashes_are(tmp_path: Path) -> None:
     rows = [asked(0, 1500, [0, 1, 2]), asked(6000, 2000, [0, 1, 5, 6]), asked(9000, 3000, [0, 1, 5, 6, 7, 8])]
-    one, two, three = mooncake(write(tmp_path / "t.xz", rows), speed=2.0)
-    assert [len(job.tokens()) for job in (one, two, three)] == [1500, 2000, 3000]
-    assert one.tokens()[:1024] == two.tokens()[:1024] and one.tokens()[1024] != two.tokens()[1024]
-    assert two.tokens() == three.tokens()[:2000]
-    assert one.at == 0.0 and 3.0 - MOMENT_S / 2 <= two.at <= 3.0 + MOMENT_S / 2
-    assert isinstance(one.prompt, HashedPrompt)
+    first, second, third = mooncake(write(tmp_path / "t.xz", rows), speed=2.0)
+    assert [len(job.tokens()) for job in (first, second, third)] == [1500, 2000, 3000]
+    assert first.tokens()[:1024] == second.tokens()[:1024] and first.tokens()[1024] != second.tokens()[1024]
+    assert second.tokens() == third.tokens()[:2000]
+    assert first.at == 0.0 and 3.0 - MOMENT_S / 2 <= second.at <= 3.0 + MOMENT_S / 2
+    assert isinstance(first.prompt, HashedPrompt)
 
 
 def test_the_number_of_requests_is_limited(tmp_path: Path) -> None:
@@ -45,10 +45,10 @@ TURNS = [
 
 
 def test_turns_of_a_session_continue_each_other(tmp_path: Path) -> None:
-    one, two = read(write(tmp_path / "t.xz", TURNS), TraceOptions(speed=2.0, encode=encode))
-    assert (one.at, two.at, one.turn, two.turn) == (0.0, pytest.approx(2.0), 1, 2)
-    assert two.tokens()[: one.num_tokens] == one.tokens() and list(one.output) == list(b" you")
-    assert two.num_output == 1 and one.session == two.session == "a"
+    first, second = read(write(tmp_path / "t.xz", TURNS), TraceOptions(speed=2.0, encode=encode))
+    assert (first.at, second.at, first.turn, second.turn) == (0.0, pytest.approx(2.0), 1, 2)
+    assert second.tokens()[: first.num_tokens] == first.tokens() and list(first.output) == list(b" you")
+    assert second.num_output == 1 and first.session == second.session == "a"
 
 
 def test_turns_without_times_come_one_per_second(tmp_path: Path) -> None:
@@ -72,9 +72,9 @@ AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 def test_azure_prompts_have_a_length_only(tmp_path: Path) -> None:
     """Clocks of both years are read."""
     (tmp_path / "t.csv").write_text(AZURE.replace("\n", "\r\n"))
-    one, two = read(tmp_path / "t.csv", TraceOptions())
-    assert (one.num_tokens, one.num_output, two.num_tokens, two.num_output) == (4808, 10, 3180, 1)
-    assert len(one.tokens()) == 4808 and one.tokens()[:16] != two.tokens()[:16]
+    first, second = read(tmp_path / "t.csv", TraceOptions())
+    assert (first.num_tokens, first.num_output, second.num_tokens, second.num_output) == (4808, 10, 3180, 1)
+    assert len(first.tokens()) == 4808 and first.tokens()[:16] != second.tokens()[:16]
 
 
 BAD = [

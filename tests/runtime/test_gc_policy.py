@@ -28,8 +28,8 @@ def young_nodes() -> int:
 
 
 def make_cycle() -> None:
-    one, other = Node(), Node()
-    one.other, other.other = other, one
+    first, second = Node(), Node()
+    first.other, second.other = second, first
 
 
 @pytest.fixture

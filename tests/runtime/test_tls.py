@@ -129,9 +129,9 @@ def test_missing_or_unreadable_files_are_rejected(authority: Authority, tmp_path
 
 
 def test_files_of_different_pairs_are_rejected(authority: Authority) -> None:
-    one, two = authority.issue(), authority.issue()
-    assert refused(lambda: listening_tls(one.cert, two.key)) == (
-        f"tls_key_file: {two.key} is not the key of {one.cert}"
+    first, second = authority.issue(), authority.issue()
+    assert refused(lambda: listening_tls(first.cert, second.key)) == (
+        f"tls_key_file: {second.key} is not the key of {first.cert}"
     )
 
 

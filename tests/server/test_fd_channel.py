@@ -41,11 +41,11 @@ class End:
 
 @pytest.fixture
 async def pair() -> AsyncIterator[tuple[End, End]]:
-    one, two = (End(sock) for sock in socket.socketpair())
-    yield one, two
-    one.channel.close()
-    two.channel.close()
-    for end in (one, two):
+    first, second = (End(sock) for sock in socket.socketpair())
+    yield first, second
+    first.channel.close()
+    second.channel.close()
+    for end in (first, second):
         for files in end.files:
             for file in files:
                 os.close(file)
@@ -59,61 +59,61 @@ def pipe_with(text: bytes) -> int:
 
 
 async def test_messages_come_in_order_each_with_its_files(pair: tuple[End, End]) -> None:
-    one, two = pair
-    one.channel.send(b"none")
-    one.channel.send(b"two", [pipe_with(b"a"), pipe_with(b"b")])
-    one.channel.send(b"")
-    one.channel.send(b"one", [pipe_with(b"c")])
-    await two.has(4)
-    assert two.messages == [b"none", b"two", b"", b"one"]
-    texts = [[os.read(file, 9) for file in files] for files in two.files]
+    first, second = pair
+    first.channel.send(b"none")
+    first.channel.send(b"two", [pipe_with(b"a"), pipe_with(b"b")])
+    first.channel.send(b"")
+    first.channel.send(b"one", [pipe_with(b"c")])
+    await second.has(4)
+    assert second.messages == [b"none", b"two", b"", b"one"]
+    texts = [[os.read(file, 9) for file in files] for files in second.files]
     assert texts == [[], [b"a", b"b"], [], [b"c"]]
 
 
 async def test_messages_beyond_the_buffer_wait_and_arrive_whole(pair: tuple[End, End]) -> None:
-    one, two = pair
+    first, second = pair
     long = os.urandom(1 << 22)
-    one.channel.send(long, [pipe_with(b"first")])
-    assert one.channel.is_full
+    first.channel.send(long, [pipe_with(b"first")])
+    assert first.channel.is_full
     for number in range(50):
-        one.channel.send(b"%d" % number, [pipe_with(b"%d" % number)])
-    assert repr(one.channel) == "Channel(open, waiting=51)"
-    await two.has(51)
-    assert two.messages == [long, *(b"%d" % number for number in range(50))]
-    assert [os.read(*files, 9) for files in two.files[1:]] == two.messages[1:]  # type: ignore[call-arg]
-    assert not one.channel.is_full
+        first.channel.send(b"%d" % number, [pipe_with(b"%d" % number)])
+    assert repr(first.channel) == "Channel(open, waiting=51)"
+    await second.has(51)
+    assert second.messages == [long, *(b"%d" % number for number in range(50))]
+    assert [os.read(*files, 9) for files in second.files[1:]] == second.messages[1:]  # type: ignore[call-arg]
+    assert not first.channel.is_full
 
 
 async def test_a_sent_file_is_closed_here(pair: tuple[End, End]) -> None:
-    one, two = pair
+    first, second = pair
     file = pipe_with(b"x")
-    one.channel.send(b"m", [file])
+    first.channel.send(b"m", [file])
     with pytest.raises(OSError):
         os.fstat(file)  # before it arrives, under a number that may be the same
-    await two.has(1)
+    await second.has(1)
 
 
 async def test_the_end_of_the_peer_is_reported_once(pair: tuple[End, End]) -> None:
-    one, two = pair
-    one.channel.send(b"last words")
-    one.channel.close()
-    await two.has(2)
-    assert (two.messages, two.num_ends, one.num_ends) == ([b"last words"], 1, 0)
-    assert two.channel.is_closed
+    first, second = pair
+    first.channel.send(b"last words")
+    first.channel.close()
+    await second.has(2)
+    assert (second.messages, second.num_ends, first.num_ends) == ([b"last words"], 1, 0)
+    assert second.channel.is_closed
     file = pipe_with(b"x")
-    two.channel.send(b"dropped", [file])
+    second.channel.send(b"dropped", [file])
     with pytest.raises(OSError):
         os.fstat(file)
 
 
 async def test_messages_waiting_for_a_closed_peer_release_their_files(pair: tuple[End, End]) -> None:
-    one, two = pair
+    first, second = pair
     file = pipe_with(b"x")
-    one.channel.send(bytes(1 << 22))
-    one.channel.send(b"behind", [file])
-    two.channel.close()
-    await one.has(1)
-    assert one.num_ends == 1
+    first.channel.send(bytes(1 << 22))
+    first.channel.send(b"behind", [file])
+    second.channel.close()
+    await first.has(1)
+    assert first.num_ends == 1
     with pytest.raises(OSError):
         os.fstat(file)
 
@@ -121,7 +121,7 @@ async def test_messages_waiting_for_a_closed_peer_release_their_files(pair: tupl
 async def test_a_file_without_a_free_number_is_lost_and_the_order_stays(
     pair: tuple[End, End], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, two = pair
+    first, second = pair
     received = socket.recv_fds
 
     def without_files(*given: Any) -> Any:
@@ -131,12 +131,12 @@ async def test_a_file_without_a_free_number_is_lost_and_the_order_stays(
         return data, [], flags | (socket.MSG_CTRUNC if files else 0), address
 
     monkeypatch.setattr(socket, "recv_fds", without_files)
-    one.channel.send(b"lost", [pipe_with(b"x")])
-    await two.has(1)
+    first.channel.send(b"lost", [pipe_with(b"x")])
+    await second.has(1)
     monkeypatch.undo()
-    one.channel.send(b"there", [pipe_with(b"y")])
-    await two.has(2)
-    assert two.messages == [b"lost", b"there"]
-    assert two.files[0] == [LOST] and os.read(two.files[1][0], 1) == b"y"
+    first.channel.send(b"there", [pipe_with(b"y")])
+    await second.has(2)
+    assert second.messages == [b"lost", b"there"]
+    assert second.files[0] == [LOST] and os.read(second.files[1][0], 1) == b"y"
     assert "out of open files" in caplog.text
-    two.files[0] = []
+    second.files[0] = []

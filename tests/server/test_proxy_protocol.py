@@ -89,7 +89,7 @@ def test_peers_have_addresses_or_none() -> None:
     pair = Pair()
     assert peer_of(pair.near) == "127.0.0.1"
     pair.close()
-    one, other = socket.socketpair()
-    assert peer_of(one) == ""
-    one.close()
-    other.close()
+    first, second = socket.socketpair()
+    assert peer_of(first) == ""
+    first.close()
+    second.close()

@@ -206,13 +206,13 @@ def roles() -> list[Body]:
 
 
 def reasoning() -> list[Body]:
-    said: list[Body] = [
+    reasoned: list[Body] = [
         {"reasoning": "r1"},
         {"reasoning": ""},
         {"reasoning": None},
         {"reasoning": "\nlines\n\n"},
     ]
-    bodies = [chat(user("q1"), assistant("a1", **more), user("q2")) for more in said]
+    bodies = [chat(user("q1"), assistant("a1", **more), user("q2")) for more in reasoned]
     bodies += [
         chat(
             user("q"),

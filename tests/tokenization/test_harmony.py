@@ -67,10 +67,10 @@ def test_a_chat_that_harmony_cannot_render_is_rejected(harmony: Renderer, body: 
 
 def test_messages_of_agents_are_rendered_and_responses_are_not(harmony: Renderer) -> None:
     prompts = PromptSource({"m": harmony}, Metrics(), clock=lambda: NOON)
-    one = request("/v1/messages", {"model": "m", "max_tokens": 5, "messages": [USER]})
-    assert prompts.tokenize(one).tokens == prompts.tokenize(chat({"model": "m", "messages": [USER]})).tokens
-    other = request("/v1/responses", {"model": "m", "input": "a"})
-    assert prompts.tokenize(other).source == "failed"
+    first = request("/v1/messages", {"model": "m", "max_tokens": 5, "messages": [USER]})
+    assert prompts.tokenize(first).tokens == prompts.tokenize(chat({"model": "m", "messages": [USER]})).tokens
+    second = request("/v1/responses", {"model": "m", "input": "a"})
+    assert prompts.tokenize(second).source == "failed"
 
 
 def test_a_missing_library_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,13 +93,13 @@ def test_only_the_new_part_is_encoded() -> None:
 
 def test_tokenizers_do_not_share() -> None:
     runs, text = Runs(), document(5, 500)
-    one, other = (
+    first, second = (
         TextCache(runs, encode, b"one"),
         TextCache(runs, lambda text: tokens_of(map(ord, text)), b"other"),
     )
-    assert one.tokens(text).tokens == encode(text)
-    assert other.tokens(text).tokens == tokens_of(map(ord, text))
-    assert one.tokens(text).tokens == encode(text)
+    assert first.tokens(text).tokens == encode(text)
+    assert second.tokens(text).tokens == tokens_of(map(ord, text))
+    assert first.tokens(text).tokens == encode(text)
 
 
 def test_text_cached_under_one_salt_is_not_used_under_another() -> None:

@@ -37,10 +37,10 @@ def parts(body: bytes, salt: str = "A", *, large: bool = False) -> Any:
     "part", [IMAGE, NAMELESS, {"image_url": "u", "uuid": "a"}, {"type": "input_audio", "uuid": "a"}]
 )
 def test_a_media_uuid_differs_by_tenant(part: dict[str, Any], large: bool) -> None:
-    (one,), (again,), (other,) = (parts(chat(part), salt, large=large) for salt in "AAB")
-    assert one == again and one["uuid"] != other["uuid"] and one["uuid"] != "a"
-    assert len(one["uuid"]) == 43
-    assert one | {"uuid": "a"} == part
+    (first,), (again,), (second,) = (parts(chat(part), salt, large=large) for salt in "AAB")
+    assert first == again and first["uuid"] != second["uuid"] and first["uuid"] != "a"
+    assert len(first["uuid"]) == 43
+    assert first | {"uuid": "a"} == part
 
 
 def test_a_long_medium_keeps_its_data() -> None:

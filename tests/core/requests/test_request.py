@@ -189,11 +189,11 @@ def test_new_messages_behind_known_ones_are_checked(last: bytes, more: bytes, pa
 )
 def test_a_client_that_splits_requests_itself_may_send_transfer_fields(field: str, is_kept: bool) -> None:
     """Transfer fields pass where that is allowed; fields that steer events never do."""
-    for path, what in (
+    for path, prompt_field in (
         ("/v1/completions", '"prompt":"x"'),
         ("/v1/chat/completions", '"messages":[{"role":"user"}]'),
     ):
-        body = f'{{"model":"m",{what},{field}}}'.encode()
+        body = f'{{"model":"m",{prompt_field},{field}}}'.encode()
         allowed, removed = parse_request(path, body, keeps_transfer=True), parse_request(path, body)
         assert (allowed.may_split, field.encode() in allowed.body) == (not is_kept, is_kept)
         assert (removed.may_split, field.encode() in removed.body) == (True, False)
@@ -360,8 +360,8 @@ def test_a_salt_of_a_wrong_type_is_rejected_although_it_is_replaced() -> None:
 def test_conversations_are_known_under_their_salt_only() -> None:
     body = SALTED[0][1] % b""
     names = [parse_request(CHAT, body, salt=salt).messages for salt in ("a", "a", "b", None)]
-    one, same, other, unsalted = [messages.names for messages in names if messages]
-    assert one == same and len({*map(tuple, (one, other, unsalted))}) == 3
+    first, same, second, unsalted = [messages.names for messages in names if messages]
+    assert first == same and len({*map(tuple, (first, second, unsalted))}) == 3
 
 
 def test_steering_fields_are_removed_and_the_salt_stays() -> None:

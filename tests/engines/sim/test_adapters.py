@@ -29,7 +29,7 @@ async def test_an_adapter_is_loaded_answers_and_is_unloaded(start_sim: StartSim,
     asked = {"model": "a", "prompt": [5] * 40, "max_tokens": 2}
     async with http.post(f"{sim.url}/v1/completions", json=asked) as answer:
         assert (await answer.json())["model"] == "a"
-    for name, path, status, said in (
+    for name, path, status, message in (
         ("a", "/adapters/a", 400, "The lora adapter 'a' has already been loaded."),
         ("other", "/x", 400, "The lora adapter 'other' conflicts with a served base model."),
         ("b", "", 400, "Both 'lora_name' and 'lora_path' must be provided."),
@@ -37,7 +37,7 @@ async def test_an_adapter_is_loaded_answers_and_is_unloaded(start_sim: StartSim,
     ):
         async with http.post(sim.url + PATH, json={"lora_name": name, "lora_path": path}) as answer:
             assert answer.status == status
-            assert (await answer.json())["error"]["message"].startswith(said)
+            assert (await answer.json())["error"]["message"].startswith(message)
     async with http.post(sim.url + GONE, json={"lora_name": "a"}) as answer:
         assert await answer.text() == "Success: LoRA adapter 'a' removed successfully."
     assert list(await names(http, sim.url)) == ["m", "other", "first"]

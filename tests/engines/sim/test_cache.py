@@ -75,10 +75,10 @@ def test_an_aligned_prompt_stores_its_last_block_again() -> None:
 
 def test_twins_are_removed_one_by_one() -> None:
     cache = PrefixCache(4, 4)
-    one, other = sequence(*range(4)), sequence(*range(4))
-    assert (hold(cache, one), hold(cache, other)) == (0, 0)
-    cache.free(one)
-    cache.free(other)
+    first, second = sequence(*range(4)), sequence(*range(4))
+    assert (hold(cache, first), hold(cache, second)) == (0, 0)
+    cache.free(first)
+    cache.free(second)
     cache.take_events()
     use(cache, *range(100, 108))
     removed, _ = cache.take_events()
@@ -392,8 +392,8 @@ def run_of(event: KvEvent) -> list[int]:
 def assert_same(real: Sequence[Sequence[KvEvent]], ours: Sequence[Sequence[KvEvent]]) -> None:
     """Equal but for the names of blocks, which must correspond one to one."""
     there: dict[Any, Any] = {None: None}
-    for one, other in zip(real, ours, strict=True):
-        for expected, event in zip(one, other, strict=True):
+    for first, second in zip(real, ours, strict=True):
+        for expected, event in zip(first, second, strict=True):
             for name, its in zip(_names(expected), _names(event), strict=True):
                 assert there.setdefault(name, its) == its
             assert _rest(expected) == _rest(event)

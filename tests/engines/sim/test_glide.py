@@ -78,10 +78,10 @@ def glided(one: Scheduler, limit: int) -> tuple[Reported, Any, int]:
 def test_glided_steps_equal_single_steps(
     lengths: list[tuple[int, int]], num_blocks: int, block_size: int, seqs: int, limit: int
 ) -> None:
-    one = scheduler(lengths, num_blocks, block_size, seqs)
-    other = scheduler(lengths, num_blocks, block_size, seqs)
-    events, end = stepped(one, limit)
-    other_events, other_end, _ = glided(other, limit)
+    first = scheduler(lengths, num_blocks, block_size, seqs)
+    second = scheduler(lengths, num_blocks, block_size, seqs)
+    events, end = stepped(first, limit)
+    other_events, other_end, _ = glided(second, limit)
     assert other_events == events
     assert other_end == end
 
@@ -94,9 +94,9 @@ def test_long_answers_are_glided() -> None:
 def test_a_glide_ends_before_blocks_run_out() -> None:
     """Two sequences that do not fit together: one is preempted, as without a glide."""
     lengths = [(8, 60), (8, 60)]
-    one, other = scheduler(lengths, 20, 4, 8), scheduler(lengths, 20, 4, 8)
-    assert glided(other, 500)[:2] == stepped(one, 500)
-    assert one.counts.preemptions > 0
+    first, second = scheduler(lengths, 20, 4, 8), scheduler(lengths, 20, 4, 8)
+    assert glided(second, 500)[:2] == stepped(first, 500)
+    assert first.counts.preemptions > 0
 
 
 def test_steps_with_prompts_are_not_glided() -> None:

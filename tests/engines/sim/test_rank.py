@@ -54,12 +54,12 @@ async def test_requests_at_one_time_share_a_step() -> None:
 
 async def test_gauges_move_with_steps() -> None:
     rank = Rank(FAST, 0)
-    one = request()
+    first = request()
     seen: list[Gauges] = []
-    rank.submit(one, lambda: seen.append(rank.gauges))
+    rank.submit(first, lambda: seen.append(rank.gauges))
     assert rank.gauges == Gauges()
-    other = request(first=900, num_output=9)
-    await finished(lambda reported: rank.submit(other, reported), other)
+    second = request(first=900, num_output=9)
+    await finished(lambda reported: rank.submit(second, reported), second)
     assert [gauges.num_running for gauges in seen] == [2, 2, 2, 2, 1]
     assert rank.gauges.num_running == 0
 
@@ -84,15 +84,15 @@ async def test_an_idle_rank_resets_at_once() -> None:
 
 async def test_an_aborted_sequence_is_no_longer_reported() -> None:
     rank = Rank(FAST, 0)
-    one, other = request(num_output=500), request(first=300)
+    first, second = request(num_output=500), request(first=300)
     reported: list[int] = []
 
     def on_token() -> None:
         reported.append(1)
-        rank.abort(one)
+        rank.abort(first)
 
-    rank.submit(one, on_token)
-    await finished(lambda on_token: rank.submit(other, on_token), other)
+    rank.submit(first, on_token)
+    await finished(lambda on_token: rank.submit(second, on_token), second)
     assert len(reported) == 1
     assert (rank.scheduler.counts.aborts, rank.num_clients) == (1, 0)
 

@@ -5,14 +5,14 @@ from loadtest.workloads.groups import ANSWER, BLOCK, PREFIX, QUESTION, groups, p
 
 
 def test_a_group_shares_its_prefix_and_nothing_else() -> None:
-    one, same, other = (
+    first, same, second = (
         hash_blocks(prompt.tokens(), BLOCK, root_hash("m"))
         for prompt in (prompt_of(3, 0), prompt_of(3, 1), prompt_of(4, 0))
     )
     num_shared = PREFIX // BLOCK
-    assert one[:num_shared] == same[:num_shared]
-    assert not set(one[num_shared:]) & set(same[num_shared:])
-    assert not set(one) & set(other)
+    assert first[:num_shared] == same[:num_shared]
+    assert not set(first[num_shared:]) & set(same[num_shared:])
+    assert not set(first) & set(second)
 
 
 def test_requests_arrive_at_the_given_rates() -> None:

@@ -99,9 +99,9 @@ def test_blocks_evicted_between_the_decision_and_the_run() -> None:
 def test_prompts_that_are_computed_at_the_same_time_are_no_loss() -> None:
     """No worker had cached the tokens yet when the second prompt was sent."""
     world = World()
-    one, two = world.send(PROMPT, a=0), world.send(PROMPT, a=192)
-    world.answer(one, PROMPT, 0)
-    world.answer(two, PROMPT, 0)
+    first, second = world.send(PROMPT, a=0), world.send(PROMPT, a=192)
+    world.answer(first, PROMPT, 0)
+    world.answer(second, PROMPT, 0)
     assert world.causes() == {}
 
 

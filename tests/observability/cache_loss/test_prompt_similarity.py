@@ -50,19 +50,19 @@ def test_text_after_a_changed_beginning_is_found_to_the_token() -> None:
 
 @given(st.integers(0, 1 << 30), st.integers(1, 40), st.integers(0, 40), st.integers(200, 400))
 @settings(max_examples=50)
-def test_common_text_is_found_behind_any_beginning(seed: int, one: int, other: int, num: int) -> None:
+def test_common_text_is_found_behind_any_beginning(seed: int, first: int, second: int, num: int) -> None:
     earlier, rest = EarlierPrompts(), text(seed, num)
-    see(earlier, [*text(seed + 1, one), *rest])
-    found = see(earlier, [*text(seed + 2, other), *rest])
+    see(earlier, [*text(seed + 1, first), *rest])
+    found = see(earlier, [*text(seed + 2, second), *rest])
     assert found and sum(span.end - span.start for span in found.spans) >= num - 1
-    assert all(span.end <= other + num for span in found.spans)
+    assert all(span.end <= second + num for span in found.spans)
 
 
 def test_common_text_of_several_prompts_is_found() -> None:
-    earlier, one, two = EarlierPrompts(), text(1, 300), text(2, 300)
-    see(earlier, [7, *one])
-    see(earlier, [8, *two])
-    found = see(earlier, [9, *two, 9, 9, *one])
+    earlier, first, second = EarlierPrompts(), text(1, 300), text(2, 300)
+    see(earlier, [7, *first])
+    see(earlier, [8, *second])
+    found = see(earlier, [9, *second, 9, 9, *first])
     assert found and [(s.start, s.end) for s in found.spans] == [(1, 301), (303, 603)]
 
 
@@ -132,10 +132,10 @@ def test_long_prompts_marked_in_portions_equal_the_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [([], []), ([1], []), ([1, 2], [1, 3]), ([1, 2], [1, 2, 3]), ([2], [1])]
+    ("first", "second"), [([], []), ([1], []), ([1, 2], [1, 3]), ([1, 2], [1, 2, 3]), ([2], [1])]
 )
-def test_common_prefix(one: list[int], other: list[int]) -> None:
+def test_common_prefix(first: list[int], second: list[int]) -> None:
     expected = 0
-    while expected < min(len(one), len(other)) and one[expected] == other[expected]:
+    while expected < min(len(first), len(second)) and first[expected] == second[expected]:
         expected += 1
-    assert common_prefix(tokens_of(one), tokens_of(other)) == expected
+    assert common_prefix(tokens_of(first), tokens_of(second)) == expected

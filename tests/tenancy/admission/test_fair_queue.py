@@ -138,11 +138,11 @@ def test_removed_requests_are_not_served() -> None:
 
 
 def test_deadlines_remove_expired_requests() -> None:
-    one, two, three = (QueueEntry("a", 1, 0.0, deadline_s=at) for at in (3.0, 2.0, 2.5))
-    queue = filled(one, two, three, of("a"))
-    queue.remove(three)
+    first, second, third = (QueueEntry("a", 1, 0.0, deadline_s=at) for at in (3.0, 2.0, 2.5))
+    queue = filled(first, second, third, of("a"))
+    queue.remove(third)
     assert queue.expire(1.9) == []
-    assert queue.expire(3.0) == [two, one]
+    assert queue.expire(3.0) == [second, first]
     assert len(queue) == 1
 
 
@@ -209,9 +209,9 @@ def test_no_request_is_lost_served_twice_or_out_of_order(doing: list[tuple[objec
         waiting.entries.remove(entry)
 
     kept = []  # so that no two have the same id
-    for what, *how in doing:
+    for step, *how in doing:
         now += 1.0
-        if what == "push":
+        if step == "push":
             tenant, priority, tokens, patience = how
             entry = QueueEntry(str(tenant), int(str(tokens)), now, priority=int(str(priority)),
                           deadline_s=now + int(str(patience)))  # fmt: skip
@@ -223,13 +223,13 @@ def test_no_request_is_lost_served_twice_or_out_of_order(doing: list[tuple[objec
             if out is not None:
                 assert out.priority == max(e.priority for e in waiting.entries)
                 end(out)
-        elif what == "pop":
+        elif step == "pop":
             popped = queue.pop()
             assert (popped is None) == (not waiting.entries)
             if popped:
                 assert waiting.may_be_next(popped)
                 end(popped)
-        elif what == "expire":
+        elif step == "expire":
             over = queue.expire(now)
             assert over == sorted(over, key=lambda e: e.deadline_s)
             for entry in over:
@@ -260,15 +260,15 @@ def test_tenants_that_wait_are_served_alike(
     queue = filled(*[of(tenant, tokens, weight=weight[tenant]) for tenant, tokens in coming])
     left = Counter(tenant for tenant, _ in coming)
     largest = {t: max([n for o, n in coming if o == t], default=0) / weight[t] for t in "abc"}
-    spans = {(one, other): [0.0] for one in "abc" for other in "abc" if one < other}
+    spans = {(first, second): [0.0] for first in "abc" for second in "abc" if first < second}
     while entry := queue.pop():
         cost = entry.num_tokens / entry.weight
-        for (one, other), gaps in spans.items():
-            if left[one] and left[other]:
-                gaps.append(gaps[-1] + cost * ((entry.tenant == one) - (entry.tenant == other)))
+        for (first, second), gaps in spans.items():
+            if left[first] and left[second]:
+                gaps.append(gaps[-1] + cost * ((entry.tenant == first) - (entry.tenant == second)))
         left[entry.tenant] -= 1
-    for (one, other), gaps in spans.items():
-        assert max(gaps) - min(gaps) <= largest[one] + largest[other] + 1e-6
+    for (first, second), gaps in spans.items():
+        assert max(gaps) - min(gaps) <= largest[first] + largest[second] + 1e-6
 
 
 def test_first_come_first_served_at_random() -> None:

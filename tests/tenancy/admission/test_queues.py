@@ -13,8 +13,8 @@ ONE_EACH = Saturation(max_in_flight=1)
 
 def test_requests_are_sent_at_once_while_a_worker_has_room() -> None:
     world = World(ONE_EACH)
-    one, two = world.ask(), world.ask()
-    assert world.routed == [one, two]
+    first, second = world.ask(), world.ask()
+    assert world.routed == [first, second]
     assert (world.in_flight("a:1"), world.in_flight("b:1")) == (1, 1)
     assert world.num_waiting() == 0 and world.loop.timers == []
 

@@ -147,41 +147,41 @@ def beside(**limits: float) -> tuple[Tenant, Tenant]:
     memory = memoryview(bytearray(QuotaTable.num_bytes(2)))
     table = QuotaTable(memory, 2, nullcontext)
     every = {"*": Limits(**limits)}  # type: ignore[arg-type]
-    one, other = (Tenants(every, used_of=lambda name, row=row: table.of(name, row)) for row in (0, 1))  # type: ignore[misc]
-    return one.of("t", 0.0), other.of("t", 0.0)
+    first, second = (Tenants(every, used_of=lambda name, row=row: table.of(name, row)) for row in (0, 1))  # type: ignore[misc]
+    return first.of("t", 0.0), second.of("t", 0.0)
 
 
 def test_processes_admit_no_more_together_than_one_would() -> None:
-    one, other = beside(requests_per_s=2)
-    one.admit(0.0)
-    other.admit(0.0)
-    for each in (one, other):
+    first, second = beside(requests_per_s=2)
+    first.admit(0.0)
+    second.admit(0.0)
+    for each in (first, second):
         assert refused(each, 0.0).kind == "requests"
-    other.admit(0.5)
-    assert refused(one, 0.6).retry_after_ms == 400
+    second.admit(0.5)
+    assert refused(first, 0.6).retry_after_ms == 400
 
 
 def test_active_requests_are_counted_over_processes() -> None:
-    one, other = beside(max_concurrent=2)
-    one.admit(0.0)
-    one.admit(0.0)
-    assert "2 are in flight" in refused(other, 0.0).message
-    one.ended()
-    other.admit(0.0)
-    assert "2 are in flight" in refused(one, 0.0).message
+    first, second = beside(max_concurrent=2)
+    first.admit(0.0)
+    first.admit(0.0)
+    assert "2 are in flight" in refused(second, 0.0).message
+    first.ended()
+    second.admit(0.0)
+    assert "2 are in flight" in refused(first, 0.0).message
 
 
 def test_tokens_are_counted_over_processes_and_given_back() -> None:
-    one, other = beside(tokens_per_min=600)
-    one.admit(0.0)
-    one.take_tokens(500, 0.0)
-    other.admit(0.0)
+    first, second = beside(tokens_per_min=600)
+    first.admit(0.0)
+    first.take_tokens(500, 0.0)
+    second.admit(0.0)
     with pytest.raises(TooManyRequests):
-        other.take_tokens(200, 0.0)
-    one.correct_tokens(-500, 0.0)
-    other.admit(0.0)
-    other.take_tokens(600, 0.0)
-    assert refused(one, 0.0).kind == "tokens"
+        second.take_tokens(200, 0.0)
+    first.correct_tokens(-500, 0.0)
+    second.admit(0.0)
+    second.take_tokens(600, 0.0)
+    assert refused(first, 0.0).kind == "tokens"
 
 
 def test_a_process_that_meets_a_tenant_begins_with_the_remaining_quota() -> None:

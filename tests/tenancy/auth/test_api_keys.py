@@ -22,8 +22,8 @@ KEY = make_key(bytes.fromhex("0b1c2d3e4f50"), bytes(range(32)))
 ACME = Who("acme", "0b1c2d3e4f50")
 
 
-def ring(key: bytes = KEY, who: Who = ACME) -> KeyRing:
-    return KeyRing({id_of(key): KeyEntry(SALT, digest_of(key, SALT), who)}, {})
+def ring(key: bytes = KEY, caller: Who = ACME) -> KeyRing:
+    return KeyRing({id_of(key): KeyEntry(SALT, digest_of(key, SALT), caller)}, {})
 
 
 def test_a_key_contains_its_id_and_256_bits() -> None:

@@ -20,8 +20,8 @@ KEY, OTHER = (make_key(bytes([n] * 6), bytes(32)) for n in range(2))
 
 def ask(credentials: Credentials, key: bytes = KEY) -> tuple[str, str | None]:
     assert credentials.authenticator
-    who = credentials.authenticator.ask(HttpRequest("POST", b"/", [(b"x-api-key", key)]), None)
-    return who.tenant, who.salt
+    caller = credentials.authenticator.ask(HttpRequest("POST", b"/", [(b"x-api-key", key)]), None)
+    return caller.tenant, caller.salt
 
 
 @pytest.fixture

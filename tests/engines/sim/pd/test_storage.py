@@ -39,5 +39,5 @@ async def test_missing_blocks_are_computed(start_sim: StartSim, http: ClientSess
 
 def test_a_prompt_is_found_by_its_full_blocks(tmp_path: Path) -> None:
     assert [aligned(num, 16) for num in (0, 1, 16, 17, 33)] == [0, 0, 0, 16, 32]
-    one, same, other = array("I", IDS[:20]), array("I", [*IDS[:16], 1, 2]), array("I", IDS[1:21])
-    assert place(tmp_path, one, 16) == place(tmp_path, same, 16) != place(tmp_path, other, 16)
+    first, same, second = array("I", IDS[:20]), array("I", [*IDS[:16], 1, 2]), array("I", IDS[1:21])
+    assert place(tmp_path, first, 16) == place(tmp_path, same, 16) != place(tmp_path, second, 16)
