@@ -95,8 +95,8 @@ def split_fleet(*flags: str, sims: Sequence[str] = (), first: Sequence[str] = ()
         prefills = [sim("--pd-role", "prefill", *sims, *more) for more in (first, ())]
         decodes = [sim("--pd-role", "decode", *sims) for _ in range(2)]
         alone = sim()
-        workers = [flag for one in prefills for flag in ("--prefill", one.url)]
-        workers += [flag for one in decodes for flag in ("--decode", one.url)]
+        workers = [flag for started in prefills for flag in ("--prefill", started.url)]
+        workers += [flag for started in decodes for flag in ("--decode", started.url)]
         options = "--tokenizer", str(bundled_tokenizer()), "--disaggregation", "always", *flags
         gateway = stack.enter_context(
             running("serve", "--port", "0", "--admin-port", "0", *workers, *options)

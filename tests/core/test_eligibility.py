@@ -15,8 +15,8 @@ def worker(engine: str = "sglang", version: str | None = "0.5.23", name: str = "
     return Worker(WorkerId(name), f"http://{name}", (BASE, ADAPTER), engine=engine, version=version)
 
 
-def names(one: Worker, *, needs_salt: bool = False) -> dict[str, Cause]:
-    found = Eligibility(ENGINES, needs_salt=needs_salt).unusable(one)
+def names(candidate: Worker, *, needs_salt: bool = False) -> dict[str, Cause]:
+    found = Eligibility(ENGINES, needs_salt=needs_salt).unusable(candidate)
     return {each.served.name: each.cause for each in found}
 
 
@@ -90,8 +90,8 @@ def test_the_summary_is_short() -> None:
 
 def fleet(*workers: Worker, needs_salt: bool = False, **aliases: str) -> Fleet:
     made = Fleet(aliases, Eligibility(ENGINES, needs_salt=needs_salt))
-    for one in workers:
-        made.add(one)
+    for candidate in workers:
+        made.add(candidate)
     return made
 
 

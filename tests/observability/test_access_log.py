@@ -37,9 +37,9 @@ def ended(*headers: tuple[bytes, bytes], **changes: Any) -> End:
 def line(end: End) -> dict[str, Any]:
     written: list[bytes] = []
     JsonLines(written.append, clock=lambda: 1_800_000_000.25)(end)
-    (one,) = written
-    assert one.endswith(b"}\n") and one.count(b"\n") == 1
-    found: dict[str, Any] = json.loads(one)
+    (entry,) = written
+    assert entry.endswith(b"}\n") and entry.count(b"\n") == 1
+    found: dict[str, Any] = json.loads(entry)
     return found
 
 

@@ -33,11 +33,11 @@ def recorder(
     return Recorder(path, metrics or Metrics(), max_bytes=max_bytes, **fields)
 
 
-def see(one: Recorder, made: Decision, session: str | None = "alice", blocks: int = 2) -> None:
+def see(observer: Recorder, made: Decision, session: str | None = "alice", blocks: int = 2) -> None:
     body = {"model": "m", "prompt": "x"} | ({"user": session} if session else {})
     prompt = Prompt((tokens_of(range(40)),), "ids")
     hashes = [[2**63 + i for i in range(blocks)]]
-    one.decided(Decided(made, prompt, hashes, request("/v1/completions", body)))  # type: ignore[arg-type]
+    observer.decided(Decided(made, prompt, hashes, request("/v1/completions", body)))  # type: ignore[arg-type]
 
 
 def lines(path: Path) -> list[Recorded]:
@@ -45,11 +45,11 @@ def lines(path: Path) -> list[Recorded]:
 
 
 def test_a_line_has_the_fields_of_a_replay_and_no_prompt(tmp_path: Path) -> None:
-    one, path = recorder(tmp_path / "r.jsonl"), tmp_path / "r.jsonl"
+    observer, path = recorder(tmp_path / "r.jsonl"), tmp_path / "r.jsonl"
     made = decision("d1", "a:1", "b:1")
-    see(one, made)
-    one.finished(made, Outcome("ended", 200, 0.25, USAGE, 1.5))
-    one.close()
+    see(observer, made)
+    observer.finished(made, Outcome("ended", 200, 0.25, USAGE, 1.5))
+    observer.close()
     (line,) = lines(path)
     assert (line.worker, line.policy, line.status, line.how) == ("a:1", "p", 200, "ended")
     assert (line.num_tokens, line.output_tokens, line.cached_tokens, line.overlap_tokens) == (40, 7, 32, 64)
@@ -60,25 +60,25 @@ def test_a_line_has_the_fields_of_a_replay_and_no_prompt(tmp_path: Path) -> None
 
 
 def test_tokens_are_recorded_where_enabled(tmp_path: Path) -> None:
-    one = recorder(tmp_path / "r.jsonl", keeps_tokens=True)
+    observer = recorder(tmp_path / "r.jsonl", keeps_tokens=True)
     made = decision("d1", "a:1")
-    see(one, made, session=None)
-    one.finished(made, Outcome("cut", 200, None, None, 1.5))
-    one.close()
+    see(observer, made, session=None)
+    observer.finished(made, Outcome("cut", 200, None, None, 1.5))
+    observer.close()
     (line,) = lines(tmp_path / "r.jsonl")
     assert array("I", line.tokens) == tokens_of(range(40))
     assert (line.session, line.output_tokens, line.num_tokens) == (None, None, 100)
 
 
 def test_a_failed_attempt_is_not_recorded_as_the_end(tmp_path: Path) -> None:
-    one = recorder(tmp_path / "r.jsonl")
+    observer = recorder(tmp_path / "r.jsonl")
     first, second = decision("d1", "a:1"), decision("d2", "b:1")
-    see(one, first)
-    one.finished(first, Outcome("failed", 0, None, None, None))
-    see(one, second)
-    one.finished(second, Outcome("ended", 200, 0.1, USAGE, 0.2))
-    one.finished(first, Outcome("failed", 502, None, None, 0.3))
-    one.close()
+    see(observer, first)
+    observer.finished(first, Outcome("failed", 0, None, None, None))
+    see(observer, second)
+    observer.finished(second, Outcome("ended", 200, 0.1, USAGE, 0.2))
+    observer.finished(first, Outcome("failed", 502, None, None, 0.3))
+    observer.close()
     assert [(line.worker, line.how, len(line.blocks)) for line in lines(tmp_path / "r.jsonl")] == [
         ("b:1", "ended", 16),
         ("a:1", "failed", 0),
@@ -89,12 +89,12 @@ def test_the_file_is_bounded_and_lost_lines_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     metrics = Metrics()
-    one = recorder(tmp_path / "r.jsonl", metrics, max_bytes=1000)
+    observer = recorder(tmp_path / "r.jsonl", metrics, max_bytes=1000)
     for i in range(20):
         made = decision(f"d{i}", "a:1")
-        see(one, made)
-        one.finished(made, Outcome("ended", 200, 0.25, USAGE, 1.5))
-    one.close()
+        see(observer, made)
+        observer.finished(made, Outcome("ended", 200, 0.25, USAGE, 1.5))
+    observer.close()
     num = len(lines(tmp_path / "r.jsonl"))
     assert 0 < num < 20 and (tmp_path / "r.jsonl").stat().st_size <= 1000
     assert (metrics.num_recorded, metrics.num_unwritten) == (num, 20 - num)
@@ -107,8 +107,8 @@ def test_processes_append_to_one_file_within_one_bound(tmp_path: Path) -> None:
         made = decision(f"d{i}", "a:1")
         see(ones[i % 3], made)
         ones[i % 3].finished(made, Outcome("ended", 200, 0.25, USAGE, 1.5))
-    for one in ones:
-        one.close()
+    for observer in ones:
+        observer.close()
     assert 0 < len(lines(tmp_path / "r.jsonl")) < 12
 
 
@@ -117,35 +117,35 @@ def test_requests_beyond_the_queue_are_counted_without_waiting(
 ) -> None:
     monkeypatch.setattr(gateway.observability.recorder, "MAX_QUEUED_BYTES", 1000)
     metrics = Metrics()
-    one = recorder(tmp_path / "r.jsonl", metrics)
+    observer = recorder(tmp_path / "r.jsonl", metrics)
     large, small = decision("d1", "a:1"), decision("d2", "a:1")
-    see(one, large, blocks=200)
-    one.finished(large, Outcome("ended", 200, 0.25, USAGE, 1.5))
-    see(one, small)
-    one.finished(small, Outcome("ended", 200, 0.25, USAGE, 1.5))
-    one.close()
+    see(observer, large, blocks=200)
+    observer.finished(large, Outcome("ended", 200, 0.25, USAGE, 1.5))
+    see(observer, small)
+    observer.finished(small, Outcome("ended", 200, 0.25, USAGE, 1.5))
+    observer.close()
     assert (metrics.num_unqueued, metrics.num_recorded) == (1, 1)
 
 
 def test_a_removed_file_drops_lines_and_no_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "there").mkdir()
     metrics = Metrics()
-    one = recorder(tmp_path / "there" / "r.jsonl", metrics)
+    observer = recorder(tmp_path / "there" / "r.jsonl", metrics)
     (tmp_path / "there" / "r.jsonl").unlink()
     (tmp_path / "there").rmdir()
     made = decision("d1", "a:1")
-    see(one, made)
-    one.finished(made, Outcome("ended", 200, 0.25, USAGE, 1.5))
-    one.close()
+    see(observer, made)
+    observer.finished(made, Outcome("ended", 200, 0.25, USAGE, 1.5))
+    observer.close()
     assert (metrics.num_unwritten, metrics.num_recorded) == (1, 0) and "No such file" in caplog.text
 
 
 def test_decisions_without_an_end_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway.observability.recorder, "MAX_OPEN", 3)
-    one = recorder(tmp_path / "r.jsonl")
+    observer = recorder(tmp_path / "r.jsonl")
     for i in range(10):
-        see(one, decision(f"d{i}", "a:1"))
-    assert len(one._known) == 3
+        see(observer, decision(f"d{i}", "a:1"))
+    assert len(observer._known) == 3
 
 
 def test_an_unwritable_path_is_rejected_at_the_start(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_an_unwritable_path_is_rejected_at_the_start(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_on", [True, False])
 def test_a_disabled_recorder_observes_nothing(tmp_path: Path, is_on: bool) -> None:
     observers, path = Observers(), tmp_path / "r.jsonl"
-    one = recorder_of(config_of(record=str(path) if is_on else ""), Metrics(), observers)
-    observes = (one.decided in observers.decided, one.finished in observers.finished, path.exists())
+    observer = recorder_of(config_of(record=str(path) if is_on else ""), Metrics(), observers)
+    observes = (observer.decided in observers.decided, observer.finished in observers.finished, path.exists())
     assert observes == (is_on,) * 3
-    one.close()
+    observer.close()

@@ -83,7 +83,7 @@ def test_the_price_of_a_token_follows_the_load_and_is_one_for_the_fleet() -> Non
 
 def test_the_parts_of_a_cost_add_up() -> None:
     pace = replace(PACE, seats=3.0, start_seq_s=0.001)
-    one = replace(IDLE, booked_tokens=300, num_in_flight=7, stays_s=100.0, kv_usage=0.98, pace=pace)
-    one = replace(one, offloaded={("CPU",): 64})
-    parts = parts_s(one, WORTH, 1e-4)
-    assert sum(parts.values()) == pytest.approx(ttft_s(one, WORTH) + others_s(one, 1e-4))
+    busy = replace(IDLE, booked_tokens=300, num_in_flight=7, stays_s=100.0, kv_usage=0.98, pace=pace)
+    busy = replace(busy, offloaded={("CPU",): 64})
+    parts = parts_s(busy, WORTH, 1e-4)
+    assert sum(parts.values()) == pytest.approx(ttft_s(busy, WORTH) + others_s(busy, 1e-4))

@@ -88,9 +88,9 @@ def test_totals_of_a_dead_process_stay_and_its_gauges_do_not() -> None:
 
 
 def test_pages_are_not_changed_by_a_merge() -> None:
-    one = parse(ONE)
-    merge([one, parse(OTHER)])
-    assert write(one) == ONE
+    page = parse(ONE)
+    merge([page, parse(OTHER)])
+    assert write(page) == ONE
 
 
 def test_a_sum_over_labels() -> None:

@@ -17,10 +17,10 @@ from gateway.replay.profile import H100_8B
 
 
 def test_one_worker_for_all_has_the_capacity_of_all() -> None:
-    one = pooled([H100_8B] * 4)
-    assert (one.kv_tokens, one.prefill_tokens_per_s) == (1_600_000, 88_000)
-    assert one.step_s == pytest.approx(0.007925)
-    assert one.seq_s == pytest.approx(H100_8B.seq_s / 4)
+    single = pooled([H100_8B] * 4)
+    assert (single.kv_tokens, single.prefill_tokens_per_s) == (1_600_000, 88_000)
+    assert single.step_s == pytest.approx(0.007925)
+    assert single.seq_s == pytest.approx(H100_8B.seq_s / 4)
     assert pooled([replace(H100_8B, seq_s=0.0)] * 2).step_s == H100_8B.step_s
 
 

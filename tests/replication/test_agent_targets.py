@@ -48,8 +48,8 @@ def test_tls_and_token_are_read_from_files(tmp_path: Path) -> None:
     both: dict[str, Any] = {"agent_ca_file": str(ca), "agent_cert_file": str(cert)}
     tls = agents_of(config_of(**both, agent_cert_key_file=str(key))).tls
     assert tls is not None and (tls.cert, tls.key) == (PEM + b"cert", PEM + b"key")
-    one = agents_of(config_of(**both)).tls
-    assert one is not None and one.key == PEM + b"cert"
+    read = agents_of(config_of(**both)).tls
+    assert read is not None and read.key == PEM + b"cert"
     assert agents_of(config_of()) == Agents()
 
 

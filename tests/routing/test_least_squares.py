@@ -15,7 +15,7 @@ def features(rng: random.Random) -> tuple[float, float, float]:
 
 
 def seconds(x: tuple[float, float, float], truth: tuple[float, float, float] = TRUTH) -> float:
-    return sum(weight * one for weight, one in zip(truth, x, strict=True))
+    return sum(weight * feature for weight, feature in zip(truth, x, strict=True))
 
 
 def fit() -> Fit:
@@ -87,8 +87,8 @@ def test_no_weight_is_negative_or_infinite(seen: list[tuple[float, float, float,
 
 def test_a_fit_has_as_many_features_as_given() -> None:
     rng, truth = random.Random(2), (0.01, 0.002, 0.000_1, 0.03)
-    one = Fit((0.1,) * 4, (0.2,) * 4)
+    feature = Fit((0.1,) * 4, (0.2,) * 4)
     for number in range(300):
         x = (1.0, rng.randrange(50), rng.randrange(5000), rng.randrange(9))
-        one.observe(x, sum(weight * each for weight, each in zip(truth, x, strict=True)), float(number))
-    assert one.weights == pytest.approx(list(truth), rel=0.2)
+        feature.observe(x, sum(weight * each for weight, each in zip(truth, x, strict=True)), float(number))
+    assert feature.weights == pytest.approx(list(truth), rel=0.2)

@@ -31,9 +31,9 @@ def made(
 
 def test_equal_variables_share_a_setting_and_its_proof() -> None:
     known = settings()
-    one = made(known, mode=1)
-    assert one is made(known, mode=1)
-    assert one is not made(known, mode=2) and one is not made(known, mode=True)
+    setting = made(known, mode=1)
+    assert setting is made(known, mode=1)
+    assert setting is not made(known, mode=2) and setting is not made(known, mode=True)
     assert repr(known) == "RenderSettings(3 of 1 templates)"
 
 
@@ -44,10 +44,10 @@ def test_another_order_of_keys_may_be_another_text() -> None:
 
 def test_tools_share_a_setting_with_other_tools_but_not_with_none() -> None:
     known = settings()
-    one = made(known, tools=[{"function": {"name": "a"}}])
-    assert one and one is made(known, tools=[{"function": {"name": "b"}}])
-    assert one.variables["tools"] == STUB_TOOLS
-    assert one is not made(known) and made(known, tools=[]) not in (one, made(known))
+    setting = made(known, tools=[{"function": {"name": "a"}}])
+    assert setting and setting is made(known, tools=[{"function": {"name": "b"}}])
+    assert setting.variables["tools"] == STUB_TOOLS
+    assert setting is not made(known) and made(known, tools=[]) not in (setting, made(known))
 
 
 def test_the_setting_of_a_name_is_kept() -> None:

@@ -110,7 +110,7 @@ def test_text_cached_under_one_salt_is_not_used_under_another() -> None:
         return encode(text)
 
     texts, text = TextCache(Runs(), noting, b"t"), document(1, 400)
-    one = texts.tokens(text, "a")
+    known = texts.tokens(text, "a")
     num = len(encoded)
-    assert texts.tokens(text, "a").tokens == one.tokens and len(encoded) == num + 1  # the rest of the text
-    assert texts.tokens(text, "b").tokens == one.tokens and len(encoded) == 2 * num + 1
+    assert texts.tokens(text, "a").tokens == known.tokens and len(encoded) == num + 1  # the rest of the text
+    assert texts.tokens(text, "b").tokens == known.tokens and len(encoded) == 2 * num + 1

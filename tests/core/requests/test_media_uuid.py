@@ -45,8 +45,8 @@ def test_a_media_uuid_differs_by_tenant(part: dict[str, Any], large: bool) -> No
 
 def test_a_long_medium_keeps_its_data() -> None:
     part = {"type": "image_url", "image_url": {"url": "data:," + "x" * 200_000}, "uuid": "a" * 100_000}
-    (one,) = parts(chat(part), large=True)
-    assert one["image_url"] == part["image_url"] and len(one["uuid"]) == 43
+    (scoped,) = parts(chat(part), large=True)
+    assert scoped["image_url"] == part["image_url"] and len(scoped["uuid"]) == 43
 
 
 @pytest.mark.parametrize("key", [rb'"u\u0075id"', rb'"\u0075\u0075\u0069\u0064"'])
@@ -55,14 +55,14 @@ def test_escapes_do_not_hide_a_uuid(key: bytes) -> None:
 
 
 def test_a_key_written_twice_is_scoped() -> None:
-    (one,) = parts(chat(IMAGE).replace(b'"uuid":"a"', b'"uuid":"b","uuid":"a"'))
-    assert [one] == parts(chat(IMAGE))
+    (scoped,) = parts(chat(IMAGE).replace(b'"uuid":"a"', b'"uuid":"b","uuid":"a"'))
+    assert [scoped] == parts(chat(IMAGE))
 
 
 @pytest.mark.parametrize("uuid", [5, ["a"], {"b": 1}, "", "a", 5.5, False])
 def test_a_uuid_of_any_type_is_scoped(uuid: object) -> None:
-    (one,) = parts(chat(IMAGE | {"uuid": uuid}))
-    assert isinstance(one["uuid"], str) and len(one["uuid"]) == 43
+    (scoped,) = parts(chat(IMAGE | {"uuid": uuid}))
+    assert isinstance(scoped["uuid"], str) and len(scoped["uuid"]) == 43
 
 
 @pytest.mark.parametrize("part", [TEXT, CALL, IMAGE | {"uuid": None}])

@@ -24,18 +24,18 @@ def sequence(*ids: int, **fields: Any) -> CachedSequence:
     return CachedSequence(array("I", ids), **fields)
 
 
-def hold(cache: PrefixCache, one: CachedSequence) -> int:
+def hold(cache: PrefixCache, cached: CachedSequence) -> int:
     """Find and hold all of its tokens; returns the number of blocks hit."""
-    hit = cache.find(one)
-    assert cache.allocate(one, hit, len(one.tokens))
+    hit = cache.find(cached)
+    assert cache.allocate(cached, hit, len(cached.tokens))
     return len(hit)
 
 
 def use(cache: PrefixCache, *ids: int, **fields: Any) -> int:
     """Allocate and free, as a request of one step."""
-    one = sequence(*ids, **fields)
-    num_hit = hold(cache, one)
-    cache.free(one)
+    cached = sequence(*ids, **fields)
+    num_hit = hold(cache, cached)
+    cache.free(cached)
     return num_hit
 
 
@@ -119,11 +119,11 @@ def test_blocks_without_a_hash_are_taken_before_cached_ones() -> None:
 
 def test_generated_tokens_are_cached_when_their_block_is_full() -> None:
     cache = PrefixCache(10, 4)
-    one = sequence(*range(6))
-    hold(cache, one)
+    cached = sequence(*range(6))
+    hold(cache, cached)
     for token in (6, 7, 8):
-        one.tokens.append(token)
-        assert cache.allocate(one, (), len(one.tokens))
+        cached.tokens.append(token)
+        assert cache.allocate(cached, (), len(cached.tokens))
     first, second = cache.take_events()
     assert isinstance(first, BlocksStored)
     assert isinstance(second, BlocksStored)
@@ -183,10 +183,10 @@ def test_a_hit_is_announced_again_on_request() -> None:
 
 def test_reset_waits_for_holders() -> None:
     cache = PrefixCache(10, 2)
-    one = sequence(1, 2, 3)
-    hold(cache, one)
+    cached = sequence(1, 2, 3)
+    hold(cache, cached)
     assert not cache.reset()
-    cache.free(one)
+    cache.free(cached)
     assert cache.reset()
     assert cache.take_events()[-1] == BlocksCleared()
     assert cache.held() == []
@@ -313,22 +313,22 @@ def test_the_cache_equals_the_obvious_model(steps: list[tuple[str, int, list[int
     prefixes: dict[EngineHash, tuple[int, ...]] = {}
     for kind, key, ids in steps:
         if kind == "begin" and key not in living:
-            one = sequence(*ids)
-            hit = cache.find(one)
+            cached = sequence(*ids)
+            hit = cache.find(cached)
             assert len(hit) == len(oracle.find(tuple(ids)))
             if oracle.hold(key, tuple(ids)):
-                assert cache.allocate(one, hit, len(ids))
-                living[key] = one
+                assert cache.allocate(cached, hit, len(ids))
+                living[key] = cached
             else:
-                assert not cache.allocate(one, hit, len(ids))
+                assert not cache.allocate(cached, hit, len(ids))
         elif kind == "grow" and key in living:
-            one = living[key]
-            longer = (*one.tokens, ids[0])
+            cached = living[key]
+            longer = (*cached.tokens, ids[0])
             fits = oracle.hold(key, longer)
-            one.tokens.append(ids[0])
-            assert cache.allocate(one, (), len(longer)) == fits
+            cached.tokens.append(ids[0])
+            assert cache.allocate(cached, (), len(longer)) == fits
             if not fits:
-                one.tokens.pop()
+                cached.tokens.pop()
         elif kind == "end" and key in living:
             cache.free(living.pop(key))
             oracle.free(key)
@@ -338,10 +338,10 @@ def test_the_cache_equals_the_obvious_model(steps: list[tuple[str, int, list[int
                 for slot in list(oracle.born):
                     oracle.forget(slot)
         follower.follow(cache.take_events())
-        for one in living.values():
-            for index, content in enumerate(one.contents):
+        for cached in living.values():
+            for index, content in enumerate(cached.contents):
                 name = int.from_bytes(content.digest[-8:], "big")
-                prefixes[name] = tuple(one.tokens[: (index + 1) * size])
+                prefixes[name] = tuple(cached.tokens[: (index + 1) * size])
         held = Counter({name: copies for name, _, copies in cache.held()})
         assert follower.held == held, "the event stream says exactly what is held"
         assert Counter({prefixes[name]: copies for name, copies in held.items()}) == oracle.cached()
@@ -436,13 +436,13 @@ def test_a_captured_session_is_reproduced() -> None:
     ours.append(cache.take_events())
     assert use(cache, *first, *child, 1) == 2
     ours.append(cache.take_events())
-    one = sequence(*prompt, generated[0])
-    hold(cache, one)
+    cached = sequence(*prompt, generated[0])
+    hold(cache, cached)
     ours.append(cache.take_events())
     for token in generated[1:]:
-        one.tokens.append(token)
-        assert cache.allocate(one, (), len(one.tokens))
-    cache.free(one)
+        cached.tokens.append(token)
+        assert cache.allocate(cached, (), len(cached.tokens))
+    cache.free(cached)
     ours.append(cache.take_events())
     use(cache, *first, 1, cache_salt="tenantA")
     ours.append(cache.take_events())

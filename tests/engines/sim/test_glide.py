@@ -18,18 +18,20 @@ def scheduler(lengths: list[tuple[int, int]], num_blocks: int, block_size: int, 
     beginning.
     """
     cache = PrefixCache(num_blocks, block_size, hash_form="ours")
-    one = Scheduler(cache, Limits(16, seqs), Costs(1.0, 0.1, 0.01))
+    batcher = Scheduler(cache, Limits(16, seqs), Costs(1.0, 0.1, 0.01))
     for number, (num_prompt, num_output) in enumerate(lengths):
         tokens = array("I", [number % 2, *range(num_prompt - 1)])
         output = [10_000 * (number + 1) + i for i in range(num_output)]
-        one.add(Sequence(CachedSequence(tokens), output, "length", num_prompt))
-    return one
+        batcher.add(Sequence(CachedSequence(tokens), output, "length", num_prompt))
+    return batcher
 
 
-def state(one: Scheduler) -> Any:
-    rows = [(s.cached.tokens.tolist(), s.num_computed, s.num_output) for s in (*one.running, *one.waiting)]
-    numbers = [[block.number for block in s.cached.blocks] for s in one.running]
-    return rows, numbers, one.cache.num_free, one.counts, len(one.running)
+def state(batcher: Scheduler) -> Any:
+    rows = [
+        (s.cached.tokens.tolist(), s.num_computed, s.num_output) for s in (*batcher.running, *batcher.waiting)
+    ]
+    numbers = [[block.number for block in s.cached.blocks] for s in batcher.running]
+    return rows, numbers, batcher.cache.num_free, batcher.counts, len(batcher.running)
 
 
 def reported(number: int, outcome: Outcome) -> Reported:
@@ -37,35 +39,35 @@ def reported(number: int, outcome: Outcome) -> Reported:
     return [(number, event) for event in outcome.events] + [(number, tokens) for tokens in ended]
 
 
-def stepped(one: Scheduler, limit: int) -> tuple[Reported, Any]:
+def stepped(batcher: Scheduler, limit: int) -> tuple[Reported, Any]:
     found: Reported = []
     for number in range(1, limit + 1):
-        step = one.start_step()
+        step = batcher.start_step()
         if step is None:
             break
-        found += reported(number, one.finish_step(step))
-    return found, state(one)
+        found += reported(number, batcher.finish_step(step))
+    return found, state(batcher)
 
 
-def glided(one: Scheduler, limit: int) -> tuple[Reported, Any, int]:
+def glided(batcher: Scheduler, limit: int) -> tuple[Reported, Any, int]:
     """Result of as many steps by glides, and the number of steps that were not taken singly."""
     found: Reported = []
     number = saved = 0
-    while number < limit and (step := one.start_step()) is not None:
-        glide = Glide.of(one, step)
+    while number < limit and (step := batcher.start_step()) is not None:
+        glide = Glide.of(batcher, step)
         if glide is None:
             number += 1
-            found += reported(number, one.finish_step(step))
+            found += reported(number, batcher.finish_step(step))
             continue
         before = number
         while not glide.is_over and before + glide.next <= limit:
             number = before + glide.next
             found += reported(number, glide.take())
         if not glide.is_over:  # as a newly arrived request does
-            found += reported(limit, one.finish_step(glide.stop(limit - before - 1)))
+            found += reported(limit, batcher.finish_step(glide.stop(limit - before - 1)))
             number = limit
         saved += number - before - 1
-    return found, state(one), saved
+    return found, state(batcher), saved
 
 
 @given(
@@ -100,8 +102,8 @@ def test_a_glide_ends_before_blocks_run_out() -> None:
 
 
 def test_steps_with_prompts_are_not_glided() -> None:
-    one = scheduler([(4, 50), (40, 10)], 100, 4, 8)
+    batcher = scheduler([(4, 50), (40, 10)], 100, 4, 8)
     for _ in range(3):  # 16 tokens of prompts each
-        step = one.start_step()
-        assert step is not None and Glide.of(one, step) is None
-        one.finish_step(step)
+        step = batcher.start_step()
+        assert step is not None and Glide.of(batcher, step) is None
+        batcher.finish_step(step)

@@ -20,26 +20,26 @@ def job(num_choices: int = 1) -> HttpJob:
 
 async def test_every_token_of_every_choice_is_reported_once() -> None:
     rank = Rank(FAST, 0)
-    one = job(num_choices=2)
-    one.submit(lambda: rank)
+    submitted = job(num_choices=2)
+    submitted.submit(lambda: rank)
     reported: list[int] = []
-    while not one.is_done:
-        reported.append((await one.wait()).index)
+    while not submitted.is_done:
+        reported.append((await submitted.wait()).index)
     assert sorted(reported) == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
-    assert [choice.prompt for choice in one.choices] == [PROMPTS[0]] * 2 + [PROMPTS[1]] * 2
-    usage = one.usage(with_details=True)
+    assert [choice.prompt for choice in submitted.choices] == [PROMPTS[0]] * 2 + [PROMPTS[1]] * 2
+    usage = submitted.usage(with_details=True)
     assert (usage.prompt, usage.completion, usage.cached) == (60, 12, 0), "of the last prompt's first choice"
-    assert one.usage(with_details=False).cached is None
+    assert submitted.usage(with_details=False).cached is None
 
 
 async def test_an_abort_reaches_every_choice() -> None:
     rank = Rank(FAST, 0)
-    one = job()
-    one.submit(lambda: rank)
-    await one.wait()
-    one.abort()
+    submitted = job()
+    submitted.submit(lambda: rank)
+    await submitted.wait()
+    submitted.abort()
     assert rank.num_clients == 0
-    assert not one.is_done
+    assert not submitted.is_done
     rank.close()
 
 

@@ -24,18 +24,18 @@ def data(chunk: bytes) -> Any:
     return json.loads(chunk.removeprefix(b"data: "))
 
 
-def reported(one: HttpJob, count: int) -> Any:
-    (choice,) = one.choices
+def reported(submitted: HttpJob, count: int) -> Any:
+    (choice,) = submitted.choices
     choice.num_sent = count
     return choice
 
 
 def test_a_chat_chunk_has_the_recorded_fields() -> None:
-    one = job()
-    assert data(Chat().chunk(one, reported(one, 1), USAGE)) == {
+    submitted = job()
+    assert data(Chat().chunk(submitted, reported(submitted, 1), USAGE)) == {
         "id": "chatcmpl-abc",
         "object": "chat.completion.chunk",
-        "created": one.created,
+        "created": submitted.created,
         "model": "m",
         "choices": [
             {
@@ -47,17 +47,17 @@ def test_a_chat_chunk_has_the_recorded_fields() -> None:
             }
         ],
     }
-    last = data(Chat().chunk(one, reported(one, 2), USAGE))
+    last = data(Chat().chunk(submitted, reported(submitted, 2), USAGE))
     assert last["choices"][0]["finish_reason"] == "length"
     assert last["choices"][0]["stop_reason"] is None
     assert "system_fingerprint" in last
 
 
 def test_a_completion_chunk_has_the_recorded_fields() -> None:
-    one = job(return_token_ids=True)
-    first = data(Completions().chunk(one, reported(one, 1), USAGE))["choices"][0]
+    submitted = job(return_token_ids=True)
+    first = data(Completions().chunk(submitted, reported(submitted, 1), USAGE))["choices"][0]
     assert (first["text"], first["token_ids"], first["prompt_token_ids"]) == (" one", [11], [7, 8, 9])
-    second = data(Completions().chunk(one, reported(one, 2), USAGE))["choices"][0]
+    second = data(Completions().chunk(submitted, reported(submitted, 2), USAGE))["choices"][0]
     assert (second["token_ids"], second["prompt_token_ids"]) == ([12], None)
 
 
@@ -78,25 +78,28 @@ def test_the_last_chunk_has_the_usage(dialect: Completions | Chat, details: dict
 
 
 def test_usage_in_each_chunk_on_request() -> None:
-    one = job(stream_options={"include_usage": True, "continuous_usage_stats": True})
+    submitted = job(stream_options={"include_usage": True, "continuous_usage_stats": True})
     counts = {
         "prompt_tokens": 3,
         "total_tokens": 4,
         "completion_tokens": 1,
         "completion_tokens_details": None,
     }
-    assert data(Chat().chunk(one, reported(one, 1), USAGE))["usage"] == counts
-    assert data(Completions().chunk(one, reported(one, 1), USAGE))["usage"] == counts
-    assert data(Chat().opening(one, USAGE))["usage"]["completion_tokens"] == 0
+    assert data(Chat().chunk(submitted, reported(submitted, 1), USAGE))["usage"] == counts
+    assert data(Completions().chunk(submitted, reported(submitted, 1), USAGE))["usage"] == counts
+    assert data(Chat().opening(submitted, USAGE))["usage"]["completion_tokens"] == 0
 
 
 def test_an_echo_comes_with_the_first_chunk() -> None:
-    one = job(echo=True)
+    submitted = job(echo=True)
     assert (
-        data(Completions(["prompt"]).chunk(one, reported(one, 1), USAGE))["choices"][0]["text"]
+        data(Completions(["prompt"]).chunk(submitted, reported(submitted, 1), USAGE))["choices"][0]["text"]
         == "prompt one"
     )
-    assert data(Completions(["prompt"]).chunk(one, reported(one, 2), USAGE))["choices"][0]["text"] == " two"
+    assert (
+        data(Completions(["prompt"]).chunk(submitted, reported(submitted, 2), USAGE))["choices"][0]["text"]
+        == " two"
+    )
 
 
 def test_an_event_has_its_name() -> None:

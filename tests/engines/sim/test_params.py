@@ -13,15 +13,15 @@ def asked(body: dict[str, Any], default: int | None = None) -> Any:
 
 
 def test_an_empty_request_has_defaults() -> None:
-    one = asked({})
-    assert (one.model, one.adapter, one.num_choices, one.stream, one.reads_cache) == (
+    params = asked({})
+    assert (params.model, params.adapter, params.num_choices, params.stream, params.reads_cache) == (
         "m",
         None,
         1,
         False,
         True,
     )
-    assert one.sampling(10, 100) == Sampling(90)
+    assert params.sampling(10, 100) == Sampling(90)
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "max_output_tokens"])
@@ -37,8 +37,8 @@ def test_prompt_logprobs_make_the_engine_compute_the_whole_prompt() -> None:
 
 
 def test_adapters_salts_and_reports() -> None:
-    one = asked({"model": "tuned", "cache_salt": "s", "vllm_xargs": {"kv_cache_report_mode": "full"}})
-    assert (one.adapter, one.cache_salt, one.reports_hit) == ("tuned", "s", True)
+    params = asked({"model": "tuned", "cache_salt": "s", "vllm_xargs": {"kv_cache_report_mode": "full"}})
+    assert (params.adapter, params.cache_salt, params.reports_hit) == ("tuned", "s", True)
 
 
 def test_stop_strings_in_both_forms() -> None:

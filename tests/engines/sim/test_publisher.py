@@ -24,16 +24,16 @@ class Sockets:
         self._opened: list[zmq.asyncio.Socket] = []
 
     def connect(self, kind: int, endpoint: str | None) -> zmq.asyncio.Socket:
-        one = self._context.socket(kind)
-        self._opened.append(one)
+        opened = self._context.socket(kind)
+        self._opened.append(opened)
         if kind == zmq.SUB:
-            one.subscribe(b"")
-        one.connect(endpoint or "")
-        return one
+            opened.subscribe(b"")
+        opened.connect(endpoint or "")
+        return opened
 
     def close(self) -> None:
-        for one in self._opened:
-            one.close(linger=0)
+        for opened in self._opened:
+            opened.close(linger=0)
         self._context.term()
 
 

@@ -37,8 +37,8 @@ async def finished(submit: Callable[[Callable[[], None]], None], sequence: Seque
 
 async def test_a_sequence_is_reported_token_by_token_and_then_the_rank_is_idle() -> None:
     rank = Rank(FAST, 0)
-    one = request()
-    assert await finished(lambda reported: rank.submit(one, reported), one) == 5
+    sequence = request()
+    assert await finished(lambda reported: rank.submit(sequence, reported), sequence) == 5
     assert (rank.num_steps, rank.num_clients, rank.scheduler.has_work) == (5, 0, False)
     assert rank._timer is None, "nothing is scheduled"
     assert (rank.ttft.count, rank.itl.count, rank.e2e.count) == (1, 4, 1)
@@ -66,14 +66,14 @@ async def test_gauges_move_with_steps() -> None:
 
 async def test_a_reset_waits_for_the_step_and_fails_while_blocks_are_held() -> None:
     rank = Rank(FAST, 0)
-    one = request()
+    sequence = request()
     reported = asyncio.Event()
-    rank.submit(one, reported.set)
+    rank.submit(sequence, reported.set)
     await reported.wait()
     assert await rank.reset() is False
     assert await rank.reset(with_running=True) is True
-    assert one.num_preemptions == 1
-    rank.abort(one)
+    assert sequence.num_preemptions == 1
+    rank.abort(sequence)
     rank.close()
 
 
@@ -100,9 +100,9 @@ async def test_an_aborted_sequence_is_no_longer_reported() -> None:
 async def test_a_hung_step_ends_when_the_fault_does() -> None:
     rank = Rank(FAST, 0)
     rank.set_faults(FaultPlan(hang=True), random.Random(1))
-    one = request(num_output=1)
+    sequence = request(num_output=1)
     done = asyncio.Event()
-    rank.submit(one, done.set)
+    rank.submit(sequence, done.set)
     while rank._hung_step is None:  # noqa: ASYNC110 - the end of a step that hangs is not announced
         await asyncio.sleep(0)
     assert not done.is_set()

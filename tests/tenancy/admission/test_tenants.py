@@ -14,87 +14,87 @@ def tenant(**limits: float) -> Tenant:
     return Tenant("t", "t", Limits(**limits), 0.0)  # type: ignore[arg-type]
 
 
-def refused(one: Tenant, now: float) -> TooManyRequests:
+def refused(acme: Tenant, now: float) -> TooManyRequests:
     with pytest.raises(TooManyRequests) as caught:
-        one.admit(now)
+        acme.admit(now)
     return caught.value
 
 
 def test_without_limits_all_requests_are_admitted() -> None:
-    one = tenant()
+    acme = tenant()
     for _ in range(1000):
-        one.admit(0.0)
-    one.take_tokens(10**9, 0.0)
-    one.correct_tokens(5, 0.0)
-    assert one.num_active == 1000 and one.headers(0.0) == [] and not one.has_limits
+        acme.admit(0.0)
+    acme.take_tokens(10**9, 0.0)
+    acme.correct_tokens(5, 0.0)
+    assert acme.num_active == 1000 and acme.headers(0.0) == [] and not acme.has_limits
 
 
 def test_requests_per_second() -> None:
-    one = tenant(requests_per_s=2)
-    one.admit(0.0)
-    one.admit(0.0)
-    error = refused(one, 0.1)
+    acme = tenant(requests_per_s=2)
+    acme.admit(0.0)
+    acme.admit(0.0)
+    error = refused(acme, 0.1)
     assert (error.status, error.code, error.kind) == (429, "rate_limit_exceeded", "requests")
     assert (error.retry_after_s, error.retry_after_ms) == (1, 400)
     assert "tenant 't'" in error.message and "at most 2 per second; try again in 0.4 s" in error.message
-    assert one.num_active == 2
-    one.admit(0.5)
+    assert acme.num_active == 2
+    acme.admit(0.5)
 
 
 def test_a_burst_after_a_pause() -> None:
-    one = tenant(requests_per_s=0.5, requests_at_once=3)
+    acme = tenant(requests_per_s=0.5, requests_at_once=3)
     for _ in range(3):
-        one.admit(0.0)
-    assert refused(one, 0.0).retry_after_s == 2
+        acme.admit(0.0)
+    assert refused(acme, 0.0).retry_after_s == 2
 
 
 def test_requests_at_once() -> None:
-    one = tenant(max_concurrent=2)
-    one.admit(0.0)
-    one.admit(0.0)
-    assert "at most 2 at once, 2 are in flight" in refused(one, 100.0).message
-    one.ended()
-    one.admit(100.0)
-    assert one.num_active == 2
+    acme = tenant(max_concurrent=2)
+    acme.admit(0.0)
+    acme.admit(0.0)
+    assert "at most 2 at once, 2 are in flight" in refused(acme, 100.0).message
+    acme.ended()
+    acme.admit(100.0)
+    assert acme.num_active == 2
 
 
 def test_tokens_per_minute_count_prompts_and_answers() -> None:
-    one = tenant(tokens_per_min=600)
-    one.admit(0.0)
-    one.take_tokens(400, 0.0)
+    acme = tenant(tokens_per_min=600)
+    acme.admit(0.0)
+    acme.take_tokens(400, 0.0)
     with pytest.raises(TooManyRequests) as caught:
-        one.take_tokens(300, 0.0)
+        acme.take_tokens(300, 0.0)
     assert (caught.value.kind, caught.value.retry_after_s) == ("tokens", 10)
     assert "at most 600 per minute, 200 are left and the request needs 300" in caught.value.message
-    one.correct_tokens(1200, 0.0)  # its answer
-    error = refused(one, 0.0)  # before any work is done for it
+    acme.correct_tokens(1200, 0.0)  # its answer
+    error = refused(acme, 0.0)  # before any work is done for it
     # 100.1 s, of which no more than this is reported
     assert error.kind == "tokens" and error.retry_after_s == 60
-    one.admit(101.0)
+    acme.admit(101.0)
 
 
 def test_a_prompt_larger_than_the_bucket_is_admitted_when_it_is_full() -> None:
-    one = tenant(tokens_per_min=60)
-    one.take_tokens(1000, 0.0)
-    assert refused(one, 900.0).kind == "tokens"
-    one.admit(942.0)
+    acme = tenant(tokens_per_min=60)
+    acme.take_tokens(1000, 0.0)
+    assert refused(acme, 900.0).kind == "tokens"
+    acme.admit(942.0)
 
 
 def test_a_rejected_request_takes_no_quota() -> None:
-    one = tenant(requests_per_s=1, max_concurrent=1)
-    one.admit(0.0)
+    acme = tenant(requests_per_s=1, max_concurrent=1)
+    acme.admit(0.0)
     for _ in range(100):
-        refused(one, 10.0)
-    one.ended()
-    one.admit(10.0)
+        refused(acme, 10.0)
+    acme.ended()
+    acme.admit(10.0)
 
 
 def test_remaining_quota_headers_are_openais() -> None:
-    one = tenant(requests_per_s=2, tokens_per_min=6000)
-    one.admit(0.0)
-    one.take_tokens(1500, 0.0)
-    assert one.has_limits
-    assert one.headers(0.0) == [
+    acme = tenant(requests_per_s=2, tokens_per_min=6000)
+    acme.admit(0.0)
+    acme.take_tokens(1500, 0.0)
+    assert acme.has_limits
+    assert acme.headers(0.0) == [
         (b"x-ratelimit-limit-requests", b"2"),
         (b"x-ratelimit-remaining-requests", b"1"),
         (b"x-ratelimit-reset-requests", b"500ms"),
@@ -102,8 +102,8 @@ def test_remaining_quota_headers_are_openais() -> None:
         (b"x-ratelimit-remaining-tokens", b"4500"),
         (b"x-ratelimit-reset-tokens", b"15s"),
     ]
-    one.correct_tokens(10_000, 0.0)
-    assert one.headers(0.0)[4] == (b"x-ratelimit-remaining-tokens", b"0")
+    acme.correct_tokens(10_000, 0.0)
+    assert acme.headers(0.0)[4] == (b"x-ratelimit-remaining-tokens", b"0")
 
 
 # all of them -----------------------------------------------------------------------------------------

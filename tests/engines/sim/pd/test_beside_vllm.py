@@ -18,8 +18,8 @@ REAL: Any = json.loads(SEEN.read_text())
 def shape(value: Any) -> Any:
     """Names and types; for a list, those of its items."""
     if isinstance(value, dict):
-        return {name: shape(one) for name, one in value.items()}
-    return [shape(one) for one in value[:1]] if isinstance(value, list) else type(value).__name__
+        return {name: shape(item) for name, item in value.items()}
+    return [shape(item) for item in value[:1]] if isinstance(value, list) else type(value).__name__
 
 
 async def test_the_prefill_answer_has_the_recorded_fields(start_sim: StartSim, http: ClientSession) -> None:
