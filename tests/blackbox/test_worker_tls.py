@@ -37,7 +37,8 @@ from tests.support.gateway_process import split
 
 pytestmark = pytest.mark.interpreted
 
-QUICK = ("--probe-interval-s", "0.2")
+QUICK = ("--probe-interval-s", "0.2", "KVGATE_TOKENIZER_TIMEOUT_S=10")
+"""A busy machine takes longer for a worker's /tokenize than prompts are given."""
 
 
 @pytest.fixture(scope="module")
