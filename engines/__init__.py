@@ -1,21 +1,21 @@
 """Engine adapters, one per engine: wire formats, metric names and paths. They import `gateway.core` only.
 
 To add an engine: `engines/<name>.py` with an `Engine` (gateway/core/engine.py), a line here, golden payloads,
-a test. To add a KV connector: `engines/connectors/<name>.py` with a `Handoff` (gateway/core/kv_connector.py),
-a line here, a test.
+a test. To add a KV connector: `engines/connectors/<name>.py` with a `KvConnector`
+(gateway/core/kv_connector.py), a line here, a test.
 """
 
 from engines.connectors.mooncake import Mooncake
 from engines.connectors.nixl import Nixl
-from engines.connectors.sglang_bootstrap import Bootstrap
+from engines.connectors.sglang_bootstrap import SglangBootstrap
 from engines.connectors.shared_storage import SharedStorage
-from engines.connectors.trtllm_context import Context
+from engines.connectors.trtllm_context import TrtLlmContext
 from engines.openai import OpenAi
 from engines.sglang import Sglang
 from engines.trtllm import TrtLlm
 from engines.vllm import Vllm
 from gateway.core.engine import Engine
-from gateway.core.kv_connector import Handoff
+from gateway.core.kv_connector import KvConnector
 
 ENGINES: dict[str, Engine] = {
     "vllm": Vllm(),
@@ -25,8 +25,14 @@ ENGINES: dict[str, Engine] = {
 }
 """Engines by name; the last has no marks of its own and stands for any other that speaks OpenAI's API."""
 
-_HANDOFFS: tuple[Handoff, ...] = (Nixl(), Mooncake(), SharedStorage(), Bootstrap(), Context())
-HANDOFFS: dict[str, Handoff] = {handoff.name: handoff for handoff in _HANDOFFS}
+_KV_CONNECTORS: tuple[KvConnector, ...] = (
+    Nixl(),
+    Mooncake(),
+    SharedStorage(),
+    SglangBootstrap(),
+    TrtLlmContext(),
+)
+KV_CONNECTORS: dict[str, KvConnector] = {connector.name: connector for connector in _KV_CONNECTORS}
 """KV connectors by name, which transfer a prompt from prefill to decode workers."""
-CONNECTORS = {"vllm": "nixl", "sglang": "bootstrap", "trtllm": "context"}
+DEFAULT_CONNECTORS = {"vllm": "nixl", "sglang": "bootstrap", "trtllm": "context"}
 """Default connector of each engine, where neither the worker nor its operator names one."""

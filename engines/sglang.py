@@ -116,7 +116,7 @@ class ModelList(Struct):
     data: list[ModelCard]
 
 
-class Publisher(Struct):
+class KvEventsInfo(Struct):
     """Field `kv_events` of /server_info, from 0.5.13 on: the events' blocks may be larger than a page."""
 
     block_size: int | None = None
@@ -129,7 +129,7 @@ class ServerInfo(Struct):
     dp_size: int = 1
     max_total_num_tokens: int | None = None
     kv_events_config: str | None = None
-    kv_events: Publisher | None = None
+    kv_events: KvEventsInfo | None = None
     disaggregation_mode: str | None = None
     disaggregation_bootstrap_port: int | None = None
     disaggregation_transfer_backend: str | None = None

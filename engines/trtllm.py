@@ -93,7 +93,7 @@ class KvStats(Struct):
     maxNumBlocks: int | None = None  # noqa: N815
 
 
-class Step(Struct):
+class IterationStats(Struct):
     kvCacheStats: KvStats | None = None  # noqa: N815
 
 
@@ -102,7 +102,7 @@ class VersionAnswer(Struct):
 
 
 _models = json.Decoder(ModelList).decode
-_steps = json.Decoder(list[Step | str]).decode
+_steps = json.Decoder(list[IterationStats | str]).decode
 _version = json.Decoder(VersionAnswer).decode
 
 
@@ -157,7 +157,9 @@ class TrtLlm:
         # Optional statistics: a page of another kind under this path must not keep a worker out.
         is_steps = body is not None and body[:1] == b"["
         steps = parse("trtllm /metrics", _steps, body) if body and is_steps else []
-        found = [step.kvCacheStats for step in steps if isinstance(step, Step) and step.kvCacheStats]
+        found = [
+            step.kvCacheStats for step in steps if isinstance(step, IterationStats) and step.kvCacheStats
+        ]
         stats = found[-1] if found else KvStats()
         rank = EngineMetrics(
             block_size=stats.tokensPerBlock or BLOCK_SIZE, num_gpu_blocks=stats.maxNumBlocks or None

@@ -25,7 +25,7 @@ Count: TypeAlias = Annotated[int, Meta(ge=0)]
 T = TypeVar("T")
 
 
-class Batch(Struct, Generic[T], array_like=True, gc=False):
+class WireBatch(Struct, Generic[T], array_like=True, gc=False):
     ts: float
     events: list[T]
     dp_rank: Count | None = None
@@ -134,7 +134,7 @@ class BatchReader:
         self._convert = convert
         self._decode_map = msgpack.Decoder(maps).decode
         self._decode_array = msgpack.Decoder(arrays).decode
-        self._decode_all = [msgpack.Decoder(Batch[form]).decode for form in (maps, arrays)]  # type: ignore[valid-type]
+        self._decode_all = [msgpack.Decoder(WireBatch[form]).decode for form in (maps, arrays)]  # type: ignore[valid-type]
 
     def read(self, seq: int, payload: bytes) -> EventBatch:
         """Decode a batch in one pass. Mostly all events are of a known kind and of one form, at half the

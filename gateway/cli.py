@@ -20,7 +20,7 @@ from gateway.commands import lora as adapter_command
 from gateway.config import Config, by_key, old_config_name, read
 from gateway.config.flags import Parser, ShortHelp, add_flags
 from gateway.config.options import options
-from gateway.config.reading import Mistakes, Reader
+from gateway.config.reading import ConfigErrors, ConfigReader
 from gateway.config.reference import reference_page
 from gateway.core.errors import ConfigError
 from gateway.observability.log_setup import set_up
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code: int = args.run(args)
     except ConfigError as exc:
-        for mistake in exc.mistakes if isinstance(exc, Mistakes) else [str(exc)]:
+        for mistake in exc.mistakes if isinstance(exc, ConfigErrors) else [str(exc)]:
             print(f"kvgate: {mistake}", file=sys.stderr)
         return 2
     return code
@@ -175,7 +175,7 @@ def _load(args: argparse.Namespace) -> Config:
     return _read(args).checked()
 
 
-def _read(args: argparse.Namespace) -> Reader[Config]:
+def _read(args: argparse.Namespace) -> ConfigReader[Config]:
     return read({key: getattr(args, key, None) for key in by_key()}, path=args.config)
 
 
@@ -209,7 +209,7 @@ def _check(args: argparse.Namespace) -> int:
     # What is logged of each model and worker as it joins is in the findings too.
     set_up("warning" if config.log.level == "info" else config.log.level, config.log.format)
     if mistakes := [*args.mistakes, *reader.mistakes]:
-        raise Mistakes([*mistakes, *mistakes_of(config)])
+        raise ConfigErrors([*mistakes, *mistakes_of(config)])
     with embedded(config) as config:
         return run(lambda: check(config))
 

@@ -18,7 +18,7 @@ from gateway.core.blocks import root_hash, tokens_of
 from gateway.core.fleet import Fleet
 from gateway.core.kv_events import BlocksStored
 from gateway.core.requests.request import InferenceRequest, parse_request
-from gateway.core.worker import Served, Worker, WorkerId
+from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.models.prompt_source import ANY_MODEL, PromptSource
@@ -96,7 +96,7 @@ def make_router() -> tuple[Router, PromptSource]:
     fleet, index, assumed = Fleet(), MemoryIndex(), AssumedIndex()
     prompts = PromptSource({ANY_MODEL: PromptEncoder.load(bundled_tokenizer())}, Metrics())
     for i in range(NUM_WORKERS):
-        worker = Worker(WorkerId(f"w{i}"), f"http://w{i}", (Served("m", "m"),), block_size=BLOCK_SIZE)
+        worker = Worker(WorkerId(f"w{i}"), f"http://w{i}", (ServedModel("m", "m"),), block_size=BLOCK_SIZE)
         fleet.add(worker)
         index.add_worker(worker.id, root_hash("m"), BLOCK_SIZE)
         assumed.add_worker(worker.id, keep_s=1.0, max_blocks=100_000)

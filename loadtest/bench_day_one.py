@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from loadtest import day_auth, day_clients, day_redaction, day_retries, day_timing, day_upgrades
 from loadtest.extent import extent
-from loadtest.instruments import InstrumentError
+from loadtest.instruments import BenchError, InstrumentError
 from loadtest.report import Figure, publish
 
 MODULES: Mapping[str, Callable[[], list[Figure]]] = {
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in names:
         try:
             found += MODULES[name]()
-        except (InstrumentError, day_auth.BenchError, TimeoutError) as exc:
+        except (InstrumentError, BenchError, TimeoutError) as exc:
             print(f"bench-day-one: {name}: {exc}", file=sys.stderr)
             return 1
     if args.only:  # a part must not take the place of the whole on file

@@ -35,7 +35,7 @@ ENGINES: dict[str, dict[str, Any]] = {"announcing": {}, "older": {"event_wire": 
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveryIndex:
+class PrefixRecovery:
     """Recovery of one hot prefix: requests until one was predicted rightly, and its blocks in the index
     then."""
 
@@ -56,11 +56,11 @@ def main() -> None:
     publish("bench_heal", figures)
 
 
-def requests_of(healed: list[RecoveryIndex]) -> list[float]:
+def requests_of(healed: list[PrefixRecovery]) -> list[float]:
     return [float(each.num_requests) for each in healed]
 
 
-async def heal(**flags: Any) -> list[RecoveryIndex]:
+async def heal(**flags: Any) -> list[PrefixRecovery]:
     """Warm an engine up, start a gateway in front, and continue each conversation."""
     flags = {"replay_buffer": 2, "kv_blocks": 4000, "prefill_tokens_per_s": 1e6} | flags
     sim = await Sim(SimConfig(port=0, decode_tokens_per_s=2000.0, **flags)).start()
@@ -108,16 +108,16 @@ async def blind_gateway(sim: Sim) -> AsyncIterator[Gateway]:
 
 async def heal_one(
     session: aiohttp.ClientSession, gateway: Gateway, questions: list[dict[str, Any]]
-) -> RecoveryIndex:
+) -> PrefixRecovery:
     worker = WorkerId(next(iter(gateway.fleet)).worker.id)
     for num, body in enumerate(questions, 1):
         num_known = known(gateway, worker, body)
         answer = await ask(session, f"http://127.0.0.1:{gateway.port}", body)
         cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
         if cached and answer["predicted"] == cached:
-            return RecoveryIndex(num, num_known, cached // 16)
+            return PrefixRecovery(num, num_known, cached // 16)
         await asyncio.sleep(PAUSE_S)
-    return RecoveryIndex(MAX_REQUESTS + 1, 0, 0)
+    return PrefixRecovery(MAX_REQUESTS + 1, 0, 0)
 
 
 def known(gateway: Gateway, worker: WorkerId, body: dict[str, Any]) -> int:

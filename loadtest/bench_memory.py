@@ -28,7 +28,7 @@ from gateway.app import bundled_tokenizer
 from loadtest.contenders import GatewayContender, fake_workers, flood_worker, gateway, metric_sum
 from loadtest.extent import extent
 from loadtest.fleet import rss_mb
-from loadtest.instruments import InstrumentError, Load, Reading, fake_worker, measure
+from loadtest.instruments import InstrumentError, LoadgenLoad, LoadgenReading, fake_worker, measure
 from loadtest.report import Figure, best_of
 from loadtest.vocabulary import tokenizer_32k
 
@@ -44,7 +44,7 @@ CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-class Materials(Protocol):
+class BodyFiles(Protocol):
     """Files of `bench_proxy`: the workers' prompts, and bodies that continue them."""
 
     def prompts(self) -> Path: ...
@@ -52,7 +52,7 @@ class Materials(Protocol):
     def long_bodies(self) -> Path: ...
 
 
-def figures(names: Collection[str], rounds: int, materials: Materials) -> Iterator[Figure]:
+def figures(names: Collection[str], rounds: int, materials: BodyFiles) -> Iterator[Figure]:
     """Figures of NAMES that are requested."""
     if not set(NAMES) & set(names):
         return
@@ -67,9 +67,9 @@ def figures(names: Collection[str], rounds: int, materials: Materials) -> Iterat
         yield best_of("proxy.slow_reader_kb", "KB", 256, found)
     if "worst_stall" in names:
         loads = [
-            (materials.bodies("small"), Load(CHAT, 8, MIX_SECONDS, think_ms=20)),
-            (materials.bodies("16k_warm"), Load(CHAT, 8, MIX_SECONDS, think_ms=40)),
-            (materials.long_bodies(), Load(COMPLETION, 2, MIX_SECONDS, think_ms=100)),
+            (materials.bodies("small"), LoadgenLoad(CHAT, 8, MIX_SECONDS, think_ms=20)),
+            (materials.bodies("16k_warm"), LoadgenLoad(CHAT, 8, MIX_SECONDS, think_ms=40)),
+            (materials.long_bodies(), LoadgenLoad(COMPLETION, 2, MIX_SECONDS, think_ms=100)),
         ]
         found_stalls = [stall(prompts, loads) for _ in range(rounds)]
         yield best_of("proxy.worst_stall_ms", "ms", 10, [found.load.lag_ms for found in found_stalls])
@@ -175,7 +175,7 @@ def _settled_rss_mb(pid: int, timeout_s: float = 60.0) -> float:
 
 
 @dataclass(slots=True)
-class Worst:
+class WorstStall:
     """Worst stall in milliseconds over all pages that were read."""
 
     lag_ms: float = 0.0
@@ -195,12 +195,12 @@ class Worst:
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    load: Worst
-    drop: Worst
+    load: WorstStall
+    drop: WorstStall
 
 
-def stall(prompts: Path, loads: Sequence[tuple[Path, Load]]) -> Stalls:
-    found = Stalls(Worst(), Worst())
+def stall(prompts: Path, loads: Sequence[tuple[Path, LoadgenLoad]]) -> Stalls:
+    found = Stalls(WorstStall(), WorstStall())
     full = fake_workers(NUM_WORKERS, 5, prompts, BLOCKS_PER_WORKER)
     with full as ports, gateway(ports, bundled_tokenizer()) as contender:
         known = metric_sum(contender.metrics(), "kvgate_index_blocks")
@@ -216,10 +216,12 @@ def stall(prompts: Path, loads: Sequence[tuple[Path, Load]]) -> Stalls:
     return found
 
 
-def _under_load(contender: GatewayContender, loads: Sequence[tuple[Path, Load]], worst: Worst) -> None:
+def _under_load(
+    contender: GatewayContender, loads: Sequence[tuple[Path, LoadgenLoad]], worst: WorstStall
+) -> None:
     contender.metrics()  # the worst stall before is reported here
     with ThreadPoolExecutor(len(loads)) as threads:
-        running: list[Future[Reading]] = [
+        running: list[Future[LoadgenReading]] = [
             threads.submit(measure, contender.port, path, load) for path, load in loads
         ]
         while not all(each.done() for each in running):
@@ -233,7 +235,7 @@ def _under_load(contender: GatewayContender, loads: Sequence[tuple[Path, Load]],
 
 
 @contextmanager
-def _sleeper(worst: Worst) -> Iterator[None]:
+def _sleeper(worst: WorstStall) -> Iterator[None]:
     command = [sys.executable, "-m", "loadtest.sleeper"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:

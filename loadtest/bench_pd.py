@@ -27,7 +27,7 @@ LIMIT = int(os.environ.get("LIMIT", extent("40", "1600")))
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RunFigures:
     """Results of one run."""
 
     goodput: float
@@ -76,18 +76,18 @@ def compare(
     ]
 
 
-def _auto_over_best(rows: Mapping[Mode, Row]) -> float:
+def _auto_over_best(rows: Mapping[Mode, RunFigures]) -> float:
     return rows["auto"].goodput / max(rows["never"].goodput, rows["always"].goodput)
 
 
-def run(profile: Profile, num_prefill: int, mode: Mode, jobs: Iterable[ReplayJob]) -> Row:
+def run(profile: Profile, num_prefill: int, mode: Mode, jobs: Iterable[ReplayJob]) -> RunFigures:
     fleet = VirtualFleet(Setup(NUM_WORKERS, profile, num_prefill, mode, block_size=128))
     done = fleet.run(jobs)
     end_s = max(job.last_s or 0.0 for job in done)
     later = [job.ttft_s for job in done if job.turn > 1]
     if not later:
         sys.exit(f"bench-pd: none of {len(done)} requests is a second turn; a LIMIT of 1000 has some")
-    return Row(
+    return RunFigures(
         goodput=sum(job.meets(TTFT_S, TPOT_S) for job in done) / end_s,
         ttft_s=statistics.median(job.ttft_s for job in done),
         turn2_ttft_s=statistics.median(later),

@@ -19,7 +19,7 @@ from gateway.app import bundled_tokenizer
 from gateway.tokenization.prompt_encoder import PromptEncoder
 from loadtest.contenders import GatewayContender, fake_workers, gateway, metric_sum
 from loadtest.extent import extent
-from loadtest.instruments import InstrumentError, Load, Reading, measure
+from loadtest.instruments import BenchError, InstrumentError, LoadgenLoad, LoadgenReading, measure
 from loadtest.publisher import write_prompts
 from loadtest.report import Figure, best_of, publish
 from loadtest.workloads.bodies import STREAMED_WITH_USAGE, Bodies, Message, Texts, new, small, warm
@@ -38,10 +38,6 @@ GOAL = 2.2
 """Goal: two requests where there was one, and something for joining them."""
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 SPLIT_FLAGS = ("--disaggregation", "always", "--connector", "nixl")
-
-
-class BenchError(Exception):
-    """Run with figures that would be misleading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +60,7 @@ SIZES = extent(ALL_SIZES[1:2], ALL_SIZES)
 
 
 @dataclass(slots=True)
-class Costs:
+class RequestCosts:
     """CPU-us per request, round by round, of one size."""
 
     direct: list[float] = field(default_factory=list)
@@ -75,7 +71,7 @@ class Costs:
         return [split / min(self.direct) for split in self.split]
 
 
-class Workers:
+class BenchWorkers:
     """Ports of the workers of both fleets, which hold the same prompts. Prefill and decode workers hold them
     all twice: computed blocks were handed on."""
 
@@ -97,15 +93,15 @@ def main() -> int:
     return 0
 
 
-def run(directory: Path, stack: ExitStack) -> dict[str, Costs]:
+def run(directory: Path, stack: ExitStack) -> dict[str, RequestCosts]:
     """Costs by the name of the size. Raises BenchError and InstrumentError."""
     texts = Texts("m", seed=1)
     known = [texts.conversation(11, 16_000) for _ in range(NUM_CONVERSATIONS)]
     _write_known(directory / "prompts", known)
-    workers = Workers(stack, directory / "prompts")
-    costs: dict[str, Costs] = {}
+    workers = BenchWorkers(stack, directory / "prompts")
+    costs: dict[str, RequestCosts] = {}
     for size in SIZES:
-        bodies, of_size = directory / f"{size.name}.bodies", costs.setdefault(size.name, Costs())
+        bodies, of_size = directory / f"{size.name}.bodies", costs.setdefault(size.name, RequestCosts())
         _bodies(size.name, texts, known).write(bodies)
         for _ in range(ROUNDS):
             with gateway(workers.both, bundled_tokenizer()) as direct:
@@ -129,7 +125,9 @@ def show_lengths(contender: GatewayContender, bodies: Path) -> None:
     small(Texts("m", seed=2), 2_000, STREAMED_WITH_USAGE).write(bodies)
     for _ in range(MAX_SHOWN):
         _, failed_before, differ_before, _ = _counts(contender.metrics())
-        measure(contender.port, bodies, Load(CHAT, CONNECTIONS, FIRST_S, is_stream=True), contender.pids)
+        measure(
+            contender.port, bodies, LoadgenLoad(CHAT, CONNECTIONS, FIRST_S, is_stream=True), contender.pids
+        )
         split, failed, differ, _ = _counts(contender.metrics())
         if split and (failed, differ) == (failed_before, differ_before):
             return
@@ -155,7 +153,7 @@ def _bodies(name: str, texts: Texts, known: Sequence[Sequence[Message]]) -> Bodi
 def cost_us(size: Size, name: str, contender: GatewayContender, bodies: Path) -> float:
     """CPU microseconds per request. Raises BenchError for statuses other than 200, and where the index did
     not know what it should or bodies were sent again."""
-    load = Load(size.path, CONNECTIONS, SECONDS, is_stream=True)
+    load = LoadgenLoad(size.path, CONNECTIONS, SECONDS, is_stream=True)
     reading = measure(contender.port, bodies, load, contender.pids)
     if reading.num_errors or not reading.num_requests:
         raise BenchError(f"{size.name}, {name}: {reading.num_requests} answered, {reading.num_errors} failed")
@@ -194,7 +192,7 @@ def _counts(metrics: str) -> tuple[float, float, float, float]:
     return split, failed, differ, sum(float(line.rpartition(" ")[2]) for line in direct)
 
 
-def _print(size: Size, name: str, reading: Reading, share: float) -> None:
+def _print(size: Size, name: str, reading: LoadgenReading, share: float) -> None:
     times = f"first byte p50 {reading.first_byte_p50_us} us, p99 {reading.first_byte_p99_us} us"
     print(
         f"{size.name:8} {name:7} {reading.cpu_us_per_request:8.1f} us  "
@@ -202,7 +200,7 @@ def _print(size: Size, name: str, reading: Reading, share: float) -> None:
     )
 
 
-def figures(costs: Mapping[str, Costs]) -> Iterator[Figure]:
+def figures(costs: Mapping[str, RequestCosts]) -> Iterator[Figure]:
     """Figures: the worse of the small and the known long prompt first, then each size."""
     name = "pd.cpu_split_over_direct"
     worst = max((costs[size.name].ratios for size in SIZES if size.in_headline), key=min)

@@ -57,7 +57,7 @@ HALF = replace(
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PolicyScenario:
     """Workload and fleet; `jobs` by seed. `p99_goal` of the default policy over the best of the others."""
 
     name: str
@@ -84,26 +84,26 @@ def ladder(seed: int) -> Iterable[ReplayJob]:
     return groups((3, 10, 20, 30, 40, 50, 60), 40.0 * LIMIT / 12031, seed)
 
 
-def rows() -> list[Row]:
-    half, large = Slo(2.0, 0.1), partial(Row, profile=LARGE, slo=Slo(5.0, 0.1))
+def rows() -> list[PolicyScenario]:
+    half, large = Slo(2.0, 0.1), partial(PolicyScenario, profile=LARGE, slo=Slo(5.0, 0.1))
     twice = partial(conversation, 2.0)
     minutes = [Restart(60.0 * (1 + number), number % NUM_WORKERS, 20.0) for number in range(30)]
     return [
-        Row("conversation_1x", partial(conversation, 1.0)),
-        Row("conversation_2x", twice, p99_goal=0.8),
-        Row("conversation_3x", partial(conversation, 3.0), p99_goal=0.8),
+        PolicyScenario("conversation_1x", partial(conversation, 1.0)),
+        PolicyScenario("conversation_2x", twice, p99_goal=0.8),
+        PolicyScenario("conversation_3x", partial(conversation, 3.0), p99_goal=0.8),
         large("conversation_1x_70b", partial(conversation, 1.0)),
         large("conversation_2x_70b", twice, p99_goal=0.8),
         large("conversation_3x_70b", partial(conversation, 3.0), p99_goal=0.8),
-        Row("agent", partial(agents, 40, 5.0), block_size=64),
-        Row("groups_ladder", ladder, block_size=400),
-        Row("mixed_fleet_2x", twice, profiles=(*[FAST] * 4, *[HALF] * 4), slo=half),
-        Row("late_events_2x", twice, event_delay_s=2.0),
-        Row("restarts_2x", twice, restarts=minutes),
+        PolicyScenario("agent", partial(agents, 40, 5.0), block_size=64),
+        PolicyScenario("groups_ladder", ladder, block_size=400),
+        PolicyScenario("mixed_fleet_2x", twice, profiles=(*[FAST] * 4, *[HALF] * 4), slo=half),
+        PolicyScenario("late_events_2x", twice, event_delay_s=2.0),
+        PolicyScenario("restarts_2x", twice, restarts=minutes),
     ]
 
 
-def run(row: Row, name: str, seed: int) -> Summary:
+def run(row: PolicyScenario, name: str, seed: int) -> Summary:
     setup = Setup(
         NUM_WORKERS,
         row.profile,
@@ -135,7 +135,7 @@ def main() -> None:
     publish("bench_policies", figures)
 
 
-def play(row: Row) -> Mapping[str, Sequence[Summary]]:
+def play(row: PolicyScenario) -> Mapping[str, Sequence[Summary]]:
     """Play each policy with each seed. Each row has processes of its own, so that its memory is given
     back."""
     names = [OURS, *OTHERS, "all_knowing", "pooled"]
@@ -144,7 +144,7 @@ def play(row: Row) -> Mapping[str, Sequence[Summary]]:
         return {name: [future.result() for future in futures] for name, futures in asked.items()}
 
 
-def show(row: Row, cells: Mapping[str, Sequence[Summary]], took_s: float) -> None:
+def show(row: PolicyScenario, cells: Mapping[str, Sequence[Summary]], took_s: float) -> None:
     print(f"\n{row.name} ({took_s:.0f} s): median of {len(SEEDS)} seeds (least to most)")
     print(f"  {'':15}" + "".join(f"{column:>24}" for column in COLUMNS))
     for name, some in cells.items():
@@ -153,7 +153,7 @@ def show(row: Row, cells: Mapping[str, Sequence[Summary]], took_s: float) -> Non
         print(f"  {name:15}" + "".join(f"{text:>24}" for text in texts), flush=True)
 
 
-def compare(row: Row, cells: Mapping[str, Sequence[Summary]]) -> list[Figure]:
+def compare(row: PolicyScenario, cells: Mapping[str, Sequence[Summary]]) -> list[Figure]:
     ours, others = cells[OURS], [cells[name] for name in OTHERS]
     seeds = list(zip(ours, *others, strict=True))
     p99 = [one.ttft_p99_s / min(each.ttft_p99_s for each in rest) for one, *rest in seeds]

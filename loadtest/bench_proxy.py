@@ -22,7 +22,7 @@ from gateway.tokenization.prompt_encoder import PromptEncoder
 from loadtest import bench_memory
 from loadtest.contenders import Contender, GatewayContender, fake_workers, gateway, missing_nginx, nginx
 from loadtest.extent import extent
-from loadtest.instruments import InstrumentError, Load, Reading, build, measure
+from loadtest.instruments import BenchError, InstrumentError, LoadgenLoad, LoadgenReading, build, measure
 from loadtest.publisher import write_prompts
 from loadtest.report import Figure, best_of, publish
 from loadtest.workloads.bodies import STREAMED, Bodies, Texts, grow, new, small, warm
@@ -38,10 +38,6 @@ GROW_CONNECTIONS = 16
 QWEN3 = Path(__file__).parents[1] / "tests" / "data" / "templates" / "qwen3.jinja"
 
 
-class BenchError(Exception):
-    """Run with figures that would be misleading."""
-
-
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """Scenario: `bodies` names a file of Materials; `column` where its ratio to nginx is shown, "" for
@@ -52,19 +48,19 @@ class Scenario:
 
     name: str
     bodies: str
-    load: Load
+    load: LoadgenLoad
     goal: float | None = None
     column: str = ""
     min_hit_share: float = 0.0
     template: str = "bundled"
     gap_ms: int = 5
 
-    def cost_us(self, reading: Reading) -> float:
+    def cost_us(self, reading: LoadgenReading) -> float:
         return reading.cpu_us_per_chunk if self.load.is_stream else reading.cpu_us_per_request
 
 
-def _load(connections: int, path: str = CHAT, think_ms: int = 0, is_stream: bool = False) -> Load:
-    return Load(path, connections, SECONDS, think_ms=think_ms, is_stream=is_stream)
+def _load(connections: int, path: str = CHAT, think_ms: int = 0, is_stream: bool = False) -> LoadgenLoad:
+    return LoadgenLoad(path, connections, SECONDS, think_ms=think_ms, is_stream=is_stream)
 
 
 SCENARIOS = (
@@ -254,7 +250,7 @@ def run_round(scenario: Scenario, materials: Materials, ports: Sequence[int], re
 
 def run_gateway(
     scenario: Scenario, materials: Materials, ports: Sequence[int], results: Results, processes: int = 1
-) -> Reading:
+) -> LoadgenReading:
     """Measure a gateway of its own for each round: none profits from another's requests."""
     with gateway(ports, materials.tokenizers[scenario.template], "--processes", str(processes)) as contender:
         reading = run_load(scenario, materials, contender)
@@ -266,10 +262,10 @@ def run_gateway(
 
 def run_load(
     scenario: Scenario, materials: Materials, contender: Contender, seconds: float = SECONDS
-) -> Reading:
+) -> LoadgenReading:
     """Put a load on a contender. Raises BenchError for statuses other than 200."""
     load = scenario.load
-    timed = Load(load.path, load.connections, seconds, load.warm_up_s, load.think_ms, load.is_stream)
+    timed = LoadgenLoad(load.path, load.connections, seconds, load.warm_up_s, load.think_ms, load.is_stream)
     reading = measure(contender.port, materials.bodies(scenario.bodies), timed, contender.pids)
     if reading.num_errors or not (reading.num_chunks if load.is_stream else reading.num_requests):
         raise BenchError(
@@ -283,7 +279,7 @@ def run_load(
     return reading
 
 
-def check_hits(scenario: Scenario, contender: GatewayContender, reading: Reading) -> None:
+def check_hits(scenario: Scenario, contender: GatewayContender, reading: LoadgenReading) -> None:
     """Raise BenchError where the index did not know what it should, or bodies were sent again."""
     share = contender.hit_share()
     print(f"{'':23} hit share {share:.0%}, {reading.rss_mb:.0f} MB")

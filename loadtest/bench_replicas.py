@@ -26,7 +26,7 @@ from gateway.core.decision import Prompt
 from gateway.core.event_stream import StreamState
 from gateway.core.fleet import Fleet
 from gateway.core.kv_events import BlocksStored
-from gateway.core.worker import Served, Worker, WorkerId
+from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.index.redis_tree.service import RadixService
@@ -42,7 +42,9 @@ from loadtest.bench_index import BLOCK_SIZE, new_tokens, prompt_of
 from loadtest.extent import extent
 from loadtest.report import Figure, median_of
 
-WORKER = Worker(WorkerId("10.0.0.1:8000"), "http://10.0.0.1:8000", (Served("m", "m"),), block_size=BLOCK_SIZE)
+WORKER = Worker(
+    WorkerId("10.0.0.1:8000"), "http://10.0.0.1:8000", (ServedModel("m", "m"),), block_size=BLOCK_SIZE
+)
 ROOT = root_hash("m")
 NUM_BLOCKS = extent(20_000, 1_000_000)
 PROMPT_BLOCKS = 256
@@ -62,7 +64,7 @@ class PlayedFeed:
         """Do nothing: no connection is open."""
 
 
-class Member:
+class ReplicaGateway:
     """Gateway's parts that are measured: index, feed, router."""
 
     def __init__(self, options: RedisOptions) -> None:
@@ -136,7 +138,7 @@ def router_of(index: MemoryIndex, assumed: AssumedIndex) -> Router:
 async def replica_figures(url: str) -> list[Figure]:
     options = redis_of(load({"redis": url}, environ={}))
     assert options
-    reads, direct = Member(options), MemoryIndex()
+    reads, direct = ReplicaGateway(options), MemoryIndex()
     beside = router_of(direct, AssumedIndex())
     await reads.start()
     await until(lambda: bool(reads.feed and reads.feed.leader))
@@ -163,8 +165,8 @@ async def replica_figures(url: str) -> list[Figure]:
     return [*figures, p99("redis.tree_visible_p99_ms", await found(options))]
 
 
-async def warmed(options: RedisOptions, num_blocks: int) -> tuple[Member, float]:
-    follows = Member(options)
+async def warmed(options: RedisOptions, num_blocks: int) -> tuple[ReplicaGateway, float]:
+    follows = ReplicaGateway(options)
     started = time.perf_counter()
     await follows.start()
     await until(lambda: follows.knows == num_blocks)
@@ -197,7 +199,7 @@ def run_of() -> tuple[BlocksStored, list[BlockHash]]:
     return event, hash_blocks(tokens, BLOCK_SIZE, ROOT)
 
 
-async def seen(reads: Member, follows: Member) -> list[float]:
+async def seen(reads: ReplicaGateway, follows: ReplicaGateway) -> list[float]:
     taken = []
     for _ in range(CHANGES):
         event, hashes = run_of()

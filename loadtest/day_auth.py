@@ -26,7 +26,7 @@ from gateway.tenancy.auth.key_format import format_key_record
 from loadtest.contenders import GatewayContender, fake_workers, gateway
 from loadtest.extent import extent
 from loadtest.fleet import GATEWAY
-from loadtest.instruments import Load
+from loadtest.instruments import BenchError, LoadgenLoad
 from loadtest.instruments import measure as put_load
 from loadtest.publisher import write_prompts
 from loadtest.report import Figure, best_of, publish
@@ -45,12 +45,8 @@ GOAL = 3.0
 PLAIN, KEYED, SALTED = "plain", "keyed", "salted"
 
 
-class BenchError(Exception):
-    """Run with figures that would be misleading."""
-
-
 @dataclass(slots=True)
-class Cost:
+class AuthCost:
     """Cost of one gateway in one round."""
 
     cpu_us: float = 0.0
@@ -61,7 +57,7 @@ class Cost:
         return self.cpu_us / self.num_requests
 
 
-Round = Mapping[str, Cost]
+Round = Mapping[str, AuthCost]
 
 
 def made_in(directory: Path) -> tuple[str, str, str]:
@@ -86,7 +82,7 @@ def run(directory: Path, num_rounds: int = ROUNDS, slice_s: float = SLICE_S) -> 
         KEYED: keyed,
         SALTED: [*keyed, "--tenant-salt-file", secret],
     }
-    load = Load(CHAT, CONNECTIONS, slice_s, warm_up_s=0.2, key=key)
+    load = LoadgenLoad(CHAT, CONNECTIONS, slice_s, warm_up_s=0.2, key=key)
     with ExitStack() as stack:
         ports = stack.enter_context(fake_workers(NUM_WORKERS, 5, prompts))
         gateways = {
@@ -104,9 +100,9 @@ def _bodies(directory: Path, texts: Texts) -> Iterator[Path]:
         yield path
 
 
-def one_round(gateways: Mapping[str, GatewayContender], files: Iterator[Path], load: Load) -> Round:
+def one_round(gateways: Mapping[str, GatewayContender], files: Iterator[Path], load: LoadgenLoad) -> Round:
     """Measure one round; the first gateway of a slice is last in the next."""
-    costs = {name: Cost() for name in gateways}
+    costs = {name: AuthCost() for name in gateways}
     for number, bodies in enumerate(files):
         turn = list(gateways.items())
         for name, contender in turn if number % 2 == 0 else reversed(turn):

@@ -20,16 +20,13 @@ from gateway.http.messages import HttpRequest
 from gateway.server.responder import Responder
 from loadtest.day_auth import KEYED, PLAIN, SALTED, made_in
 from loadtest.extent import extent
+from loadtest.instruments import BenchError
 
 ROUNDS = extent(1, 2)
 SLICES = extent(2, 150)
 SLICE_REQUESTS = 200
 BODY = b'{"model":"m","messages":[{"role":"user","content":"how are you?"}],"max_tokens":64}'
 NO_WORKER = b"HTTP/1.1 503 "
-
-
-class BenchError(Exception):
-    """Run with figures that would be misleading."""
 
 
 class Client:

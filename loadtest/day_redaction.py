@@ -125,7 +125,7 @@ class Echo(BaseHTTPRequestHandler):
         self.close_connection = True
 
 
-class Collector(BaseHTTPRequestHandler):
+class TraceCollector(BaseHTTPRequestHandler):
     """Collector of traces; strings are in their protobuf as they are."""
 
     taken: list[bytes] = []
@@ -140,7 +140,7 @@ class Collector(BaseHTTPRequestHandler):
         self.end_headers()
 
 
-class Quiet(ThreadingHTTPServer):
+class QuietServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -149,7 +149,7 @@ class Quiet(ThreadingHTTPServer):
 
 @contextmanager
 def echo_worker(handler: type[BaseHTTPRequestHandler] = Echo) -> Iterator[str]:
-    server = Quiet(("127.0.0.1", 0), handler)
+    server = QuietServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -161,7 +161,7 @@ def echo_worker(handler: type[BaseHTTPRequestHandler] = Echo) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class RunningGateway:
     """Running gateway, and the file of its log."""
 
     url: str
@@ -190,7 +190,7 @@ class Reached:
 
 
 @contextmanager
-def gateway(directory: Path, workers: Sequence[str], *flags: str) -> Iterator[Reached]:
+def gateway(directory: Path, workers: Sequence[str], *flags: str) -> Iterator[RunningGateway]:
     log = directory / f"log-{secrets.token_hex(4)}"
     command = [
         *FROM_SOURCE,
@@ -212,7 +212,7 @@ def gateway(directory: Path, workers: Sequence[str], *flags: str) -> Iterator[Re
             if time.monotonic() > deadline or process.poll() is not None:
                 raise TimeoutError(f"the gateway did not start:\n{log.read_text()}")
             time.sleep(0.02)
-        reached = Reached(*found.groups(), log)
+        reached = RunningGateway(*found.groups(), log)
         for model in ("m", ECHO):
             while reached.ask(f"/ready?model={model}", None)[0] != 200:
                 if time.monotonic() > deadline:
@@ -261,7 +261,7 @@ def headers(canaries: Canaries) -> dict[str, str]:
     }
 
 
-def ask_all(reached: Reached, canaries: Canaries) -> None:
+def ask_all(reached: RunningGateway, canaries: Canaries) -> None:
     """Send all kinds of requests, good and bad; each has its own words in it."""
     plant = canaries.plant
 
@@ -312,7 +312,7 @@ def broken_bodies(canaries: Canaries) -> list[bytes]:
     ]
 
 
-def raw(reached: Reached, text: str) -> None:
+def raw(reached: RunningGateway, text: str) -> None:
     import socket
 
     place = urlsplit(reached.url)
@@ -322,7 +322,7 @@ def raw(reached: Reached, text: str) -> None:
             sock.recv(4096)
 
 
-def admin_pages(reached: Reached) -> dict[str, bytes]:
+def admin_pages(reached: RunningGateway) -> dict[str, bytes]:
     """Every page of the admin API, each decision among them."""
     pages = {page: reached.ask(page, None, is_admin=True)[1] for page in PAGES}
     for decision in json.loads(pages["/admin/decisions"])["decisions"]:
@@ -332,7 +332,7 @@ def admin_pages(reached: Reached) -> dict[str, bytes]:
 
 
 def leaks(
-    workers: Sequence[str], *flags: str, do: Callable[[Reached, Canaries], None] = ask_all
+    workers: Sequence[str], *flags: str, do: Callable[[RunningGateway, Canaries], None] = ask_all
 ) -> list[str]:
     """Places of planted words in the output of one gateway."""
     canaries = Canaries()
@@ -342,8 +342,8 @@ def leaks(
         log = reached.log.open("rb")
     with log:
         texts["the log"] = log.read()
-    texts["traces"] = b"".join(Collector.taken)
-    Collector.taken.clear()
+    texts["traces"] = b"".join(TraceCollector.taken)
+    TraceCollector.taken.clear()
     assert bool(texts["traces"]) is ("--otlp-endpoint" in flags), "traces arrive where they are asked for"
     assert b'"how":' in texts["the log"] or b" status " in texts["the log"], (
         "lines of requests are in the log"
@@ -351,7 +351,7 @@ def leaks(
     return canaries.found(texts)
 
 
-def one_prompt(reached: Reached, canaries: Canaries) -> None:
+def one_prompt(reached: RunningGateway, canaries: Canaries) -> None:
     reached.ask(COMPLETIONS, completion(canaries, "m", stream=False), headers(canaries))
 
 
@@ -359,7 +359,7 @@ def measure() -> list[Figure]:
     with ExitStack() as opened, tempfile.TemporaryDirectory() as directory:
         sim = opened.enter_context(running("sim", "--port", "0"))
         workers = [first_match(sim, SIM_READY)[0], opened.enter_context(echo_worker())]
-        collector = opened.enter_context(echo_worker(Collector))
+        collector = opened.enter_context(echo_worker(TraceCollector))
         found = leaks(workers, "--otlp-endpoint", f"{collector}/v1/traces")
         found += leaks(workers, "--log-format", "text", "--processes", "2")
         found += leaks(workers, "--log-format", "json", "--queue-above-in-flight", "4")

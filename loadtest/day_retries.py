@@ -28,7 +28,7 @@ WORKER = ("--kv-blocks", "20000", "--prefill-tokens-per-s", "100000", "--decode-
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RetryOutcome:
     """Outcome of clients' requests: how many reached workers, and how many were answered."""
 
     num_asked: int
@@ -74,7 +74,7 @@ async def num_up(session: aiohttp.ClientSession, fleet: RunningFleet) -> int:
     return sum(worker["is_up"] for endpoint in endpoints for worker in endpoint["workers"])
 
 
-async def outcome(fleet: RunningFleet, fault: str, num_asked: int) -> Outcome:
+async def outcome(fleet: RunningFleet, fault: str, num_asked: int) -> RetryOutcome:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         async with asyncio.timeout(30):
             while await num_up(session, fleet) < NUM_WORKERS:  # noqa: ASYNC110  state of another process
@@ -85,10 +85,10 @@ async def outcome(fleet: RunningFleet, fault: str, num_asked: int) -> Outcome:
         await burst(session, fleet, NUM_SETTLE)
         before = await reached(session, fleet)
         num_good = await burst(session, fleet, num_asked)
-        return Outcome(num_asked, await reached(session, fleet) - before, num_good)
+        return RetryOutcome(num_asked, await reached(session, fleet) - before, num_good)
 
 
-def run(fault: str, num_asked: int = NUM_ASKED, *flags: str) -> Outcome:
+def run(fault: str, num_asked: int = NUM_ASKED, *flags: str) -> RetryOutcome:
     """Run with a `fault` at half of the workers (`engines/sim/faults.py`)."""
     with ExitStack() as stack:
         gateway = ("--tokenizer", str(bundled_tokenizer()), "--probe-interval-s", "0.5", *flags)

@@ -40,7 +40,7 @@ STAY_S = 0.02
 
 
 @dataclass(slots=True)
-class Tally:
+class UpgradeTally:
     """Outcomes of the clients' requests."""
 
     num_asked: int = 0
@@ -86,7 +86,7 @@ def rolling(num: int, shutdown: str) -> Iterator[Sequence[Rolling]]:
         yield workers
 
 
-async def client(session: aiohttp.ClientSession, url: str, number: int, tally: Tally) -> None:
+async def client(session: aiohttp.ClientSession, url: str, number: int, tally: UpgradeTally) -> None:
     """Client with streams as every second request is a stream, of another prompt each."""
     turn = 0
     while not tally.is_over:
@@ -125,8 +125,8 @@ async def until_up(session: aiohttp.ClientSession, fleet: RunningFleet, url: str
             await asyncio.sleep(0.05)
 
 
-async def restarts(fleet: RunningFleet, workers: Sequence[Rolling], num: int) -> Tally:
-    tally = Tally()
+async def restarts(fleet: RunningFleet, workers: Sequence[Rolling], num: int) -> UpgradeTally:
+    tally = UpgradeTally()
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
         for worker in workers:
@@ -145,7 +145,7 @@ async def restarts(fleet: RunningFleet, workers: Sequence[Rolling], num: int) ->
     return tally
 
 
-def run(num_restarts: int, *flags: str, shutdown: str = "refuse") -> Tally:
+def run(num_restarts: int, *flags: str, shutdown: str = "refuse") -> UpgradeTally:
     """Run the restarts; `shutdown` is the workers' reply to requests while they end (`engines/sim`)."""
     gateway = ("--tokenizer", str(bundled_tokenizer()), "--probe-interval-s", "0.5", *flags)
     with ExitStack() as stack:

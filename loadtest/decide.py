@@ -8,7 +8,7 @@ from gateway.core.blocks import root_hash
 from gateway.core.decision import Prompt
 from gateway.core.fleet import Fleet
 from gateway.core.kv_events import BlocksStored
-from gateway.core.worker import Served, Worker, WorkerId
+from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.policies.expected_ttft import ExpectedTtft
@@ -28,7 +28,9 @@ def router_of(num_workers: int) -> tuple[Router, Prompt]:
     tokens = array("I", range(BLOCK * NUM_BLOCKS))
     for number in range(num_workers):
         name = WorkerId(f"w{number}")
-        fleet.add(Worker(name, f"http://{name}", (Served("m", "m"),), block_size=BLOCK, num_blocks=10_000))
+        fleet.add(
+            Worker(name, f"http://{name}", (ServedModel("m", "m"),), block_size=BLOCK, num_blocks=10_000)
+        )
         index.add_worker(name, root_hash("m"), BLOCK)
         assumed.add_worker(name, keep_s=1.0, max_blocks=10_000)
         if held := number % 10 * 20:

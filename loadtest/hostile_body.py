@@ -47,7 +47,7 @@ SMALL = json.dumps({"model": OTHER, "prompt": "Hello", "max_tokens": 1}).encode(
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class BodyCost:
     """Cost of one body: the response, its time, the process's peak and remaining memory, and the others'
     delay."""
 
@@ -60,7 +60,7 @@ class Cost:
     late_ms: float
 
 
-class Others:
+class OtherClient:
     """Client that sends small requests, again and again, on one connection."""
 
     def __init__(self, url: str) -> None:
@@ -69,7 +69,7 @@ class Others:
         self.times_ms: list[float] = []
         self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> "Others":
+    def __enter__(self) -> "OtherClient":
         self._thread.start()
         return self
 
@@ -127,14 +127,14 @@ def _message(data: bytes) -> str:
         return data[:100].decode(errors="replace")
 
 
-def cost_of(fleet: RunningFleet, path: str, body: bytes) -> Cost:
+def cost_of(fleet: RunningFleet, path: str, body: bytes) -> BodyCost:
     pid = fleet.gateway_pid
-    with Others(fleet.gateway_url) as quiet:
+    with OtherClient(fleet.gateway_url) as quiet:
         time.sleep(SMOKE_QUIET_S if is_smoke() else QUIET_S)
     usual_ms = statistics.median(quiet.times_ms)
     reset_peak(pid)
     start_mb = memory_mb(pid, "VmRSS")
-    with Others(fleet.gateway_url) as others:
+    with OtherClient(fleet.gateway_url) as others:
         time.sleep(PAUSE_S)
         began = time.perf_counter()
         status, message = post(fleet.gateway_url, path, body)
@@ -142,7 +142,7 @@ def cost_of(fleet: RunningFleet, path: str, body: bytes) -> Cost:
     peak_mb = memory_mb(pid, "VmHWM")
     left_mb = _settled_mb(pid, start_mb)
     late_ms = max(others.times_ms, default=usual_ms) - usual_ms
-    return Cost(status, message, took_ms, start_mb, peak_mb, left_mb, late_ms)
+    return BodyCost(status, message, took_ms, start_mb, peak_mb, left_mb, late_ms)
 
 
 def _settled_mb(pid: int, start_mb: float) -> float:
@@ -194,10 +194,10 @@ def measure() -> list[Figure]:
     ]
 
 
-def _least(fleet: RunningFleet, name: str, size: int) -> Cost:
+def _least(fleet: RunningFleet, name: str, size: int) -> BodyCost:
     """The best of some rounds of a form; a round within the goal ends them."""
     path, make = FORMS[name]
-    best: Cost | None = None
+    best: BodyCost | None = None
     for _ in range(1 if is_smoke() else ROUNDS):
         cost = cost_of(fleet, path, make(size))
         best = cost if best is None or cost.late_ms < best.late_ms else best
@@ -208,12 +208,12 @@ def _least(fleet: RunningFleet, name: str, size: int) -> Cost:
     return best
 
 
-def _worst(forms: Mapping[str, Cost], goal: float | None) -> Figure:
+def _worst(forms: Mapping[str, BodyCost], goal: float | None) -> Figure:
     lates = sorted(round(cost.late_ms, 1) for cost in forms.values())
     return Figure("hostile.bodies60_others_late_ms", lates[-1], "ms", goal, lates)
 
 
-def shown(name: str, cost: Cost) -> str:
+def shown(name: str, cost: BodyCost) -> str:
     memory = f"{cost.start_mb:6.0f} {cost.peak_mb:6.0f} {cost.left_mb:6.0f}"
     return f"{name:24} {cost.status:6} {cost.took_ms:8.0f} {memory} {cost.late_ms:11.1f}  {cost.message[:70]}"
 

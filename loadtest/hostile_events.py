@@ -24,7 +24,7 @@ from pathlib import Path
 
 from loadtest.contenders import metric_sum, samples
 from loadtest.fleet import RunningFleet, gateway_before, rss_mb
-from loadtest.instruments import Load, fake_worker, stop
+from loadtest.instruments import LoadgenLoad, fake_worker, stop
 from loadtest.instruments import measure as put_load
 from loadtest.report import Figure, best_of
 from loadtest.workloads.bodies import Texts, small
@@ -54,7 +54,7 @@ class HostileError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Liar:
+class LyingWorker:
     process: "subprocess.Popen[str]"
     url: str
 
@@ -70,14 +70,14 @@ class Liar:
 
 
 @contextmanager
-def liar(mode: str, amount: float, declared: int) -> Iterator[Liar]:
+def liar(mode: str, amount: float, declared: int) -> Iterator[LyingWorker]:
     command = ["nice", "-n", "19", sys.executable, "-m", "loadtest.liar", mode, str(amount)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         sources = process.stdout.readline()
         with fake_worker("-k", str(declared), "-e", sources.strip(), "-m", "liar") as port:
-            yield Liar(process, f"http://127.0.0.1:{port}")
+            yield LyingWorker(process, f"http://127.0.0.1:{port}")
     finally:
         stop(process)
         if process.stdin is not None:
@@ -85,7 +85,7 @@ def liar(mode: str, amount: float, declared: int) -> Iterator[Liar]:
 
 
 @contextmanager
-def fleet(*liars: Liar) -> Iterator[RunningFleet]:
+def fleet(*liars: LyingWorker) -> Iterator[RunningFleet]:
     """Run a gateway with a good worker and `liars`, which it follows."""
     with fake_worker("-g", "0") as port:
         urls = [f"http://127.0.0.1:{port}", *(each.url for each in liars)]
@@ -109,7 +109,7 @@ def measure() -> list[Figure]:
 
 
 def flood(bodies: Path) -> float:
-    load = Load(CHAT, CONNECTIONS, SLICE_S, warm_up_s=0.3, think_ms=THINK_MS)
+    load = LoadgenLoad(CHAT, CONNECTIONS, SLICE_S, warm_up_s=0.3, think_ms=THINK_MS)
     with liar("flood", 10 * TIMEOUT_S, DECLARED) as bad, fleet(bad) as running:
         port = int(running.gateway_url.rpartition(":")[2])
         quiet = put_load(port, bodies, load)

@@ -35,7 +35,7 @@ FOLLOWED_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class AttackCounts:
     """Counts of attacks. `long_prompts` are good ones before all others: so many fill the tokenizer's
     cache."""
 
@@ -45,9 +45,9 @@ class Counts:
     long_prompts: int = 450
 
 
-FULL = Counts(50_000, 20_000, 100_000)
-REDUCED = Counts(50_000, 5_000, 15_000)
-SMOKE = Counts(2_000, 300, 500, long_prompts=20)
+FULL = AttackCounts(50_000, 20_000, 100_000)
+REDUCED = AttackCounts(50_000, 5_000, 15_000)
+SMOKE = AttackCounts(2_000, 300, 500, long_prompts=20)
 LONG_PROMPT = "a b " * 15_000
 """Prompt of some 30,000 tokens, 180 KB with them."""
 
@@ -56,7 +56,7 @@ class LeakError(RuntimeError):
     """Unexpected behaviour that spoils the measurement."""
 
 
-def counts() -> Counts:
+def counts() -> AttackCounts:
     return FULL if os.environ.get("FULL") else SMOKE if os.environ.get("SMOKE") else REDUCED
 
 
@@ -107,7 +107,7 @@ async def _leave(writer: asyncio.StreamWriter, *, with_reset: bool) -> None:
         await writer.wait_closed()
 
 
-class Asking:
+class KeptConnections:
     """Connections that are kept, on which whole responses are read."""
 
     def __init__(self, port: int) -> None:
@@ -137,7 +137,7 @@ class Asking:
 class Leaks:
     """Gateway under attack in one way after the other."""
 
-    def __init__(self, fleet: RunningFleet, num: Counts) -> None:
+    def __init__(self, fleet: RunningFleet, num: AttackCounts) -> None:
         self._fleet = fleet
         self._num = num
         self._port = urlsplit(fleet.gateway_url).port or 0
@@ -147,7 +147,7 @@ class Leaks:
 
     async def run(self) -> list[Figure]:
         rng, num = random.Random(1), self._num
-        asking = Asking(self._port)
+        asking = KeptConnections(self._port)
 
         async def ask(_: int) -> None:
             await asking.ask(f"{next(self._prompts)} is a number of its own. " * 8)

@@ -20,11 +20,15 @@ GRACE_S = 30.0
 """Seconds beyond its own duration that a load generator may take before it is stopped."""
 
 
+class BenchError(Exception):
+    """Run with figures that would be misleading."""
+
+
 class InstrumentError(Exception):
     """Instrument that cannot be built, or that failed; the message has the remedy."""
 
 
-class Reading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LoadgenReading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Readings of loadgen in the measured part. `cpu_us` is that of the watched processes together."""
 
     seconds: float
@@ -57,7 +61,7 @@ class Reading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadgenLoad:
     """Load by loadgen. `connections` send in turn the bodies of the file, each its own, and show a key."""
 
     path: str
@@ -86,7 +90,7 @@ def build(name: str) -> Path:
     return program
 
 
-def measure(port: int, bodies: Path, load: Load, pids: Sequence[int] = ()) -> Reading:
+def measure(port: int, bodies: Path, load: LoadgenLoad, pids: Sequence[int] = ()) -> LoadgenReading:
     """Put the load on a loopback port. Raises InstrumentError where loadgen fails."""
     command = [str(build("loadgen")), str(port), "-j", "1", "-B", str(bodies), "-p", load.path]
     command += ["-c", str(load.connections), "-d", str(load.seconds), "-w", str(load.warm_up_s)]
@@ -100,7 +104,7 @@ def measure(port: int, bodies: Path, load: Load, pids: Sequence[int] = ()) -> Re
         raise InstrumentError("loadgen does not end by itself") from exc
     if done.returncode != 0:
         raise InstrumentError(f"loadgen failed: {done.stderr}")
-    return msgspec.json.decode(done.stdout, type=Reading)
+    return msgspec.json.decode(done.stdout, type=LoadgenReading)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ NUM_BATCHES = 64
 """Batches made in advance, and sent over and over."""
 
 
-class Liar:
+class LyingPublisher:
     """Publisher of false events. `can_replay` is only declared: nothing is ever replayed."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ def hoard(num: int) -> Iterator[bytes]:
 
 def run(mode: str, amount: float) -> None:
     """Publish in a mode; `amount` is seconds, which giant, or blocks."""
-    liar = Liar()
+    liar = LyingPublisher()
     payloads = {
         "flood": churn,
         "giant": lambda: [giants(int(amount))],

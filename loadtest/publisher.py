@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from engines.sim.publisher import Publisher
+from engines.sim.publisher import EventPublisher
 from engines.sim.wire import EventEncoder
 from gateway.core.blocks import Tokens
 from gateway.core.kv_events import BlocksRemoved, BlocksStored, EngineHash, KvEvent
@@ -42,7 +42,7 @@ def read_prompts(path: Path) -> list[Tokens]:
     return [array("I", data) for data in msgspec.msgpack.decode(path.read_bytes(), type=list[bytes])]
 
 
-class EventSource:
+class PayloadSource:
     """Payloads of one worker's stream; engine hashes are numbers that no other worker gives."""
 
     def __init__(self, index: int) -> None:
@@ -85,7 +85,7 @@ class EventSource:
         return self._encode(time.time(), events, 0)
 
 
-def sources_body(publisher: Publisher) -> bytes:
+def sources_body(publisher: EventPublisher) -> bytes:
     """The body of /kv_event_sources: rank 0 and where it publishes."""
     config = {
         "endpoint": publisher.endpoint,
@@ -99,8 +99,8 @@ def sources_body(publisher: Publisher) -> bytes:
 
 async def publish(path: Path, index: int, num_workers: int, num_others: int = 0) -> None:
     """Publish until SIGTERM."""
-    publisher = Publisher(HOST, "", BUFFER_BATCHES)
-    source, stop = EventSource(index), stop_event()
+    publisher = EventPublisher(HOST, "", BUFFER_BATCHES)
+    source, stop = PayloadSource(index), stop_event()
     publisher.open(0, 0)
     try:
         for tokens in read_prompts(path)[index::num_workers]:

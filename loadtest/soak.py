@@ -43,7 +43,7 @@ MIN_FLAT_MINUTES = 5.0
 
 
 @dataclass(slots=True)
-class Tally:
+class SoakTally:
     num_answered: int = 0
     num_left: int = 0
     num_cut: int = 0
@@ -61,7 +61,7 @@ class Soak:
         self.session = session
         self.fleet = fleet
         self.deadline = time.monotonic() + seconds
-        self.tally = Tally()
+        self.tally = SoakTally()
         self.may_run = asyncio.Event()
         self.is_quiet = asyncio.Event()
         self.num_running = 0
@@ -71,7 +71,7 @@ class Soak:
     def left_s(self) -> float:
         return self.deadline - time.monotonic()
 
-    async def run(self) -> Tally:
+    async def run(self) -> SoakTally:
         async with asyncio.TaskGroup() as group:
             clients = [group.create_task(self._client(seed)) for seed in range(NUM_CLIENTS)]
             sampler = group.create_task(self._sample())
@@ -197,12 +197,12 @@ def main() -> int:
     return 1 if any(figure.verdict == "MISSED" for figure in found) else 0
 
 
-async def soak(fleet: RunningFleet, seconds: float) -> Tally:
+async def soak(fleet: RunningFleet, seconds: float) -> SoakTally:
     async with aiohttp.ClientSession() as session:
         return await Soak(session, fleet, seconds).run()
 
 
-def figures(tally: Tally, minutes: float) -> list[Figure]:
+def figures(tally: SoakTally, minutes: float) -> list[Figure]:
     warm = tally.rss_mb[int(len(tally.rss_mb) * WARM_UP_SHARE) :]
     part = max(len(warm) // 6, 1)
     before, after = statistics.median(warm[:part]), statistics.median(warm[-part:])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engines import ENGINES, HANDOFFS
+from engines import ENGINES, KV_CONNECTORS
 from gateway.apis.to_chat import TRANSLATORS
 from gateway.policies import FILTERS, PICKERS, POLICIES, SCORERS
 from tests import ROOT
@@ -54,7 +54,7 @@ def test_the_table_has_a_row_for_each_extension_point() -> None:
     [
         ([*POLICIES.values(), *FILTERS.values(), *SCORERS.values(), *PICKERS.values()], "gateway/policies"),
         ([type(engine) for engine in ENGINES.values()], "engines"),
-        ([type(handoff) for handoff in HANDOFFS.values()], "engines/connectors"),
+        ([type(connector) for connector in KV_CONNECTORS.values()], "engines/connectors"),
         (list(TRANSLATORS.values()), "gateway/apis"),
     ],
     ids=["policies", "engines", "connectors", "translators"],

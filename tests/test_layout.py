@@ -12,7 +12,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 40
 
 NO_TEST_OF_THEIR_OWN = {
-    "gateway/core/kv_connector.py": "types only; the connectors keep its promises in test_handoffs.py",
+    "gateway/core/kv_connector.py": "types only; the connectors keep its promises in test_kv_connectors.py",
     "gateway/tokenization/base.py": "types only; the renderers keep its promises",
     "gateway/apis/anthropic.py": "tests/apis/test_to_chat.py, beside the golden answers of the engine",
     "gateway/apis/responses.py": "tests/apis/test_to_chat.py, beside the golden answers of the engine",

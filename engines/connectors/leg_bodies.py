@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from engines.wire import parse
-from gateway.core.kv_connector import Handed
+from gateway.core.kv_connector import PrefillResult
 from gateway.core.usage import WIDEST, RefusedUsage, UsageLimit, judged
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -70,14 +70,14 @@ class PrefillAnswer(msgspec.Struct):
     kv_transfer_params: msgspec.Raw = msgspec.Raw(b"null")
     choices: list[Mapping[str, msgspec.Raw]] = []
 
-    def handed(self, params: bytes) -> Handed:
+    def prefill_result(self, params: bytes) -> PrefillResult:
         """Handed-over parameters for the decode worker, with the usage of this response."""
         usage = judged(self.usage, _ONE_ANSWER)
         if isinstance(usage, RefusedUsage):
-            return Handed(params, refused_usage=usage.why)
+            return PrefillResult(params, refused_usage=usage.why)
         if usage is None:
-            return Handed(params)
-        return Handed(params, usage.prompt_tokens or None, usage.cached_tokens)
+            return PrefillResult(params)
+        return PrefillResult(params, usage.prompt_tokens or None, usage.cached_tokens)
 
 
 _answer = msgspec.json.Decoder(PrefillAnswer).decode

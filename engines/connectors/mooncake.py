@@ -11,7 +11,7 @@ import msgspec
 
 from engines.connectors.leg_bodies import encode, prefill_only, read_answer, with_field
 from engines.wire import parse
-from gateway.core.kv_connector import Bootstrap, Handed, Pair
+from gateway.core.kv_connector import BootstrapServer, Pair, PrefillResult
 from gateway.core.kv_events import DecodeError
 
 
@@ -33,21 +33,21 @@ def engine_ids(body: bytes) -> Mapping[int, str]:
 class Mooncake:
     name = "mooncake"
     is_together = False
-    bootstrap = Bootstrap(8998, engine_ids)
+    bootstrap = BootstrapServer(8998, engine_ids)
 
     def to_prefill(self, body: bytes, pair: Pair) -> bytes:
         asked = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": _transfer_id(pair)}
         fields = {name: raw for name, raw in prefill_only(body).items() if name not in _ENDS}
         return encode({**fields, "ignore_eos": True, "kv_transfer_params": asked})
 
-    def handed(self, answer: bytes) -> Handed:
+    def prefill_result(self, answer: bytes) -> PrefillResult:
         response = read_answer(answer)
         ended = [bytes(choice.get("finish_reason", msgspec.Raw(b"null"))) for choice in response.choices]
         if ended != [_LENGTH]:
             raise DecodeError("the prefill worker's answer did not end by its length: its blocks are gone")
-        return response.handed(b"")
+        return response.prefill_result(b"")
 
-    def to_decode(self, body: bytes, pair: Pair, handed: Handed | None) -> bytes:
+    def to_decode(self, body: bytes, pair: Pair, result: PrefillResult | None) -> bytes:
         transfer = pair.prefill.transfer
         assert transfer is not None
         params = {

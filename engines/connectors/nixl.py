@@ -10,7 +10,7 @@ from dataclasses import replace
 import msgspec
 
 from engines.connectors.leg_bodies import encode, fields_of, prefill_only, read_answer, with_field
-from gateway.core.kv_connector import Handed, Pair
+from gateway.core.kv_connector import Pair, PrefillResult
 from gateway.core.kv_events import DecodeError
 
 _ASK = msgspec.Raw(
@@ -31,7 +31,7 @@ class Nixl:
     def to_prefill(self, body: bytes, pair: Pair) -> bytes:
         return encode({**prefill_only(body), "kv_transfer_params": _ASK})
 
-    def handed(self, answer: bytes) -> Handed:
+    def prefill_result(self, answer: bytes) -> PrefillResult:
         response = read_answer(answer)
         params = bytes(response.kv_transfer_params)
         if not params.startswith(b"{"):
@@ -39,11 +39,11 @@ class Nixl:
         fields = fields_of(params)
         if missing := [name for name in _NEEDED if bytes(fields.get(name, b"null")) == b"null"]:
             raise DecodeError(f"kv_transfer_params of the prefill worker have no {', '.join(missing)}")
-        handed = response.handed(params)
-        if handed.cached_tokens is not None and _CACHED not in params:
-            params = with_field(params, "remote_prefill_cached_tokens", handed.cached_tokens)
-        return replace(handed, params=params)
+        result = response.prefill_result(params)
+        if result.cached_tokens is not None and _CACHED not in params:
+            params = with_field(params, "remote_prefill_cached_tokens", result.cached_tokens)
+        return replace(result, params=params)
 
-    def to_decode(self, body: bytes, pair: Pair, handed: Handed | None) -> bytes:
-        assert handed is not None, "decode follows prefill"
-        return with_field(body, "kv_transfer_params", handed.params)
+    def to_decode(self, body: bytes, pair: Pair, result: PrefillResult | None) -> bytes:
+        assert result is not None, "decode follows prefill"
+        return with_field(body, "kv_transfer_params", result.params)

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from engines.connectors.leg_bodies import encode, fields_of, read_answer
-from gateway.core.kv_connector import Handed, Pair
+from gateway.core.kv_connector import Pair, PrefillResult
 
 MAX_ROOM = 1 << 63
 
 
-class Bootstrap:
+class SglangBootstrap:
     name = "bootstrap"
     is_together = True
     bootstrap = None
@@ -23,14 +23,14 @@ class Bootstrap:
     def to_prefill(self, body: bytes, pair: Pair) -> bytes:
         return self._in_room(body, pair)
 
-    def handed(self, answer: bytes) -> Handed:
+    def prefill_result(self, answer: bytes) -> PrefillResult:
         """Usage of prefill's response; a streamed one is events, and has nothing that is needed."""
         if not answer.startswith(b"{"):
-            return Handed(b"")
+            return PrefillResult(b"")
         response = read_answer(answer)
-        return response.handed(b"")
+        return response.prefill_result(b"")
 
-    def to_decode(self, body: bytes, pair: Pair, handed: Handed | None) -> bytes:
+    def to_decode(self, body: bytes, pair: Pair, result: PrefillResult | None) -> bytes:
         return self._in_room(body, pair)
 
     def _in_room(self, body: bytes, pair: Pair) -> bytes:

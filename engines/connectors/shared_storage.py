@@ -4,7 +4,7 @@ Prefill stores its blocks, decode looks for its prompt's blocks there and comput
 """
 
 from engines.connectors.leg_bodies import encode, prefill_only, read_answer
-from gateway.core.kv_connector import Handed, Pair
+from gateway.core.kv_connector import Pair, PrefillResult
 
 
 class SharedStorage:
@@ -15,9 +15,9 @@ class SharedStorage:
     def to_prefill(self, body: bytes, pair: Pair) -> bytes:
         return encode(prefill_only(body))
 
-    def handed(self, answer: bytes) -> Handed:
+    def prefill_result(self, answer: bytes) -> PrefillResult:
         response = read_answer(answer)
-        return response.handed(b"")
+        return response.prefill_result(b"")
 
-    def to_decode(self, body: bytes, pair: Pair, handed: Handed | None) -> bytes:
+    def to_decode(self, body: bytes, pair: Pair, result: PrefillResult | None) -> bytes:
         return body

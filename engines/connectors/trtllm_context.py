@@ -11,27 +11,27 @@ import msgspec
 
 from engines.connectors.leg_bodies import encode, fields_of, read_answer
 from engines.wire import parse
-from gateway.core.kv_connector import Handed, Pair
+from gateway.core.kv_connector import Pair, PrefillResult
 from gateway.core.kv_events import DecodeError
 
 _MORE = (b'"length"', b'"not_finished"')
 
 
-class _Answer(msgspec.Struct):
+class _ContextAnswer(msgspec.Struct):
     prompt_token_ids: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class _Handed(msgspec.Struct):
+class _DisaggregatedParams(msgspec.Struct):
     params: dict[str, Any]
     tokens: msgspec.Raw
 
 
-_answer = msgspec.json.Decoder(_Answer).decode
-_handed = msgspec.json.Decoder(_Handed).decode
+_answer = msgspec.json.Decoder(_ContextAnswer).decode
+_decode_params = msgspec.json.Decoder(_DisaggregatedParams).decode
 _params = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class Context:
+class TrtLlmContext:
     name = "context"
     is_together = False
     bootstrap = None
@@ -42,7 +42,7 @@ class Context:
         asked = {"request_type": "context_only", "disagg_request_id": pair.number}
         return encode({**fields, "stream": False, "disaggregated_params": asked})
 
-    def handed(self, answer: bytes) -> Handed:
+    def prefill_result(self, answer: bytes) -> PrefillResult:
         response = read_answer(answer)
         tokens = parse("the prefill worker's answer", _answer, answer).prompt_token_ids
         choice = response.choices[0] if len(response.choices) == 1 else {}
@@ -52,11 +52,11 @@ class Context:
         params = parse("disaggregated_params", _params, data)
         if params.get("ctx_request_id") is None:
             raise DecodeError("the prefill worker answered without ctx_request_id")
-        return response.handed(encode(_Handed(params, tokens)))
+        return response.prefill_result(encode(_DisaggregatedParams(params, tokens)))
 
-    def to_decode(self, body: bytes, pair: Pair, handed: Handed | None) -> bytes:
-        assert handed is not None, "decode follows prefill"
-        handed_over = _handed(handed.params)
+    def to_decode(self, body: bytes, pair: Pair, result: PrefillResult | None) -> bytes:
+        assert result is not None, "decode follows prefill"
+        handed_over = _decode_params(result.params)
         fields = {
             **fields_of(body),
             "disaggregated_params": {**handed_over.params, "request_type": "generation_only"},

@@ -10,7 +10,7 @@ rank       one engine rank in a loop              worker     the whole, start to
 
 from engines.sim.cli import main
 from engines.sim.config import SimConfig, add_flags, from_args
-from engines.sim.server import Texts
+from engines.sim.server import TextModel
 from engines.sim.worker import Sim, run
 
-__all__ = ["Sim", "SimConfig", "Texts", "add_flags", "from_args", "main", "run"]
+__all__ = ["Sim", "SimConfig", "TextModel", "add_flags", "from_args", "main", "run"]

@@ -16,16 +16,16 @@ To touch the scheduler meanwhile, call `stop` first.
 
 import heapq
 
-from engines.sim.scheduler import Outcome, Scheduler, Step
+from engines.sim.scheduler import Scheduler, SchedulerStep, StepOutcome
 
 
 class Glide:
     """Glide from `step` on, which the scheduler has just started. Steps are counted from it, beginning with
     1."""
 
-    def __init__(self, scheduler: Scheduler, step: Step) -> None:
+    def __init__(self, scheduler: Scheduler, step: SchedulerStep) -> None:
         self.next = 0
-        """Step at the end of which `take` is to be called."""
+        """The step at the end of which `take` is to be called."""
         self.is_over = False
         self._scheduler, self._cache, self._step = scheduler, scheduler.cache, step
         self._sequences = [sequence for sequence, _ in step.work]
@@ -36,7 +36,7 @@ class Glide:
         self._plan()
 
     @classmethod
-    def of(cls, scheduler: Scheduler, step: Step) -> "Glide | None":
+    def of(cls, scheduler: Scheduler, step: SchedulerStep) -> "Glide | None":
         """Glide of a step, or None where there is nothing to gain."""
         if not step.is_steady or scheduler.cache.has_events:
             return None
@@ -46,7 +46,7 @@ class Glide:
     def __repr__(self) -> str:
         return f"Glide(next={self.next}, end={self._end}, {len(self._sequences)} sequences)"
 
-    def take(self) -> Outcome:
+    def take(self) -> StepOutcome:
         """Finish all steps up to `next`; only the last has sequences that got their last token."""
         now = self.next
         while self._blocks_due and self._blocks_due[0][0] == now:
@@ -60,9 +60,9 @@ class Glide:
             self._catch_up_all(now - 1)
             self.is_over = True
             return self._scheduler.finish_step(self._step)
-        return Outcome((), self._cache.take_events(), self._step.cost_s, self._step.num_decoding)
+        return StepOutcome((), self._cache.take_events(), self._step.cost_s, self._step.num_decoding)
 
-    def stop(self, num_steps: int) -> Step:
+    def stop(self, num_steps: int) -> SchedulerStep:
         """End the glide after `num_steps` finished steps, no fewer than `take` was called for. Returns the
         current step."""
         self.is_over = True

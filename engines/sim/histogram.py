@@ -14,14 +14,14 @@ E2E_S = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 5
 # fmt: on
 
 
-class Histogram:
+class SimHistogram:
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
     def __repr__(self) -> str:
-        return f"Histogram(count={self.count}, sum={self.sum:.6g})"
+        return f"SimHistogram(count={self.count}, sum={self.sum:.6g})"
 
     @property
     def count(self) -> int:

@@ -10,9 +10,9 @@ from secrets import token_hex
 
 from engines.sim.cache import CachedSequence
 from engines.sim.params import RequestParams
-from engines.sim.pd.leg import Leg, Load
+from engines.sim.pd.leg import KvLoad, Leg
 from engines.sim.pd.storage import aligned, place
-from engines.sim.rank import Rank
+from engines.sim.rank import SimRank
 from engines.sim.scheduler import Sequence as EngineSequence
 from engines.sim.words import GeneratedText, garbled
 from gateway.core.blocks import Tokens
@@ -90,7 +90,7 @@ class HttpJob:
             JobChoice(index, prompts[index // asked.num_choices], answer)
             for index, answer in enumerate(answers)
         ]
-        self._sequences: list[tuple[Rank, EngineSequence]] = []
+        self._sequences: list[tuple[SimRank, EngineSequence]] = []
         self._progress: asyncio.Queue[JobChoice | None] = asyncio.Queue()
         self._is_streaming = True
         self._leg = leg
@@ -100,7 +100,7 @@ class HttpJob:
     def sequences(self) -> list[EngineSequence]:
         return [sequence for _, sequence in self._sequences]
 
-    def submit(self, choose: Callable[[], Rank]) -> None:
+    def submit(self, choose: Callable[[], SimRank]) -> None:
         """Submit each choice to the rank that `choose` returns. Then `wait` for tokens, or `finish` for all
         of them."""
         for choice in self.choices:
@@ -125,7 +125,7 @@ class HttpJob:
             sequence.pins = leg.key or f"{self.request_id}-{choice.index}-{token_hex(4)}"
         if leg.fetches:
             garble = partial(_garble, sequence, choice)
-            sequence.load = Load(len(choice.prompt), leg.source, on_mismatch=garble)
+            sequence.load = KvLoad(len(choice.prompt), leg.source, on_mismatch=garble)
 
     def abort(self) -> None:
         """Abort the sequences that are not finished; harmless when all are."""
@@ -175,7 +175,7 @@ class HttpJob:
 def _look(store: Path, sequence: EngineSequence, prompt: Tokens, block_size: int) -> None:
     path, num_tokens = place(store, prompt, block_size), aligned(len(prompt), block_size)
     if path.exists():
-        sequence.load = Load(num_tokens, None, path)
+        sequence.load = KvLoad(num_tokens, None, path)
     elif num_tokens:
         sequence.stores = path
 

@@ -4,12 +4,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from engines.sim.config import SimConfig
-from engines.sim.histogram import Histogram
+from engines.sim.histogram import SimHistogram
 from engines.sim.pd.info import metric_lines
 from engines.sim.pd.transfers import Transfers
-from engines.sim.rank import Rank
+from engines.sim.rank import SimRank
 
-Value = Callable[[Rank], float]
+Value = Callable[[SimRank], float]
 
 GAUGES: dict[str, Value] = {
     "vllm:num_requests_running": lambda rank: rank.gauges.num_running,
@@ -24,7 +24,7 @@ COUNTERS: dict[str, Value] = {
     "vllm:prompt_tokens_cached_total": lambda rank: rank.scheduler.counts.cached_tokens,
     "vllm:generation_tokens_total": lambda rank: rank.scheduler.counts.generated_tokens,
 }
-HISTOGRAMS: dict[str, Callable[[Rank], Histogram]] = {
+HISTOGRAMS: dict[str, Callable[[SimRank], SimHistogram]] = {
     "vllm:time_to_first_token_seconds": lambda rank: rank.ttft,
     "vllm:inter_token_latency_seconds": lambda rank: rank.itl,
     "vllm:e2e_request_latency_seconds": lambda rank: rank.e2e,
@@ -39,14 +39,14 @@ SOURCES: dict[str, Value] = {
 
 
 def exposition(
-    config: SimConfig, ranks: Sequence[Rank], started: float, transfers: Transfers | None = None
+    config: SimConfig, ranks: Sequence[SimRank], started: float, transfers: Transfers | None = None
 ) -> str:
     """Text of the page. `started`: wall clock in seconds."""
     lines = [*_lines(config, ranks, started), *(metric_lines(config, transfers) if transfers else ())]
     return "\n".join(lines) + "\n"
 
 
-def _lines(config: SimConfig, ranks: Sequence[Rank], started: float) -> Iterator[str]:
+def _lines(config: SimConfig, ranks: Sequence[SimRank], started: float) -> Iterator[str]:
     yield "# TYPE process_start_time_seconds gauge"
     yield f"process_start_time_seconds {started}"
     yield "# TYPE process_cpu_seconds_total counter"
@@ -65,7 +65,7 @@ def _lines(config: SimConfig, ranks: Sequence[Rank], started: float) -> Iterator
     yield from _info(config, ranks)
 
 
-def _labelled(ranks: Sequence[Rank], model: str) -> Iterator[str]:
+def _labelled(ranks: Sequence[SimRank], model: str) -> Iterator[str]:
     yield "# TYPE vllm:prompt_tokens_by_source_total counter"
     for rank in ranks:
         for source, value in SOURCES.items():
@@ -78,14 +78,14 @@ def _labelled(ranks: Sequence[Rank], model: str) -> Iterator[str]:
             yield f"vllm:request_success_total{{{labels}}} {float(count)}"
 
 
-def _histogram(name: str, engine: str, model: str, histogram: Histogram) -> Iterator[str]:
+def _histogram(name: str, engine: str, model: str, histogram: SimHistogram) -> Iterator[str]:
     for bound, count in histogram.buckets():
         yield f'{name}_bucket{{{engine},le="{bound}",{model}}} {float(count)}'
     yield f"{name}_count{{{engine},{model}}} {float(histogram.count)}"
     yield f"{name}_sum{{{engine},{model}}} {histogram.sum}"
 
 
-def _info(config: SimConfig, ranks: Sequence[Rank]) -> Iterator[str]:
+def _info(config: SimConfig, ranks: Sequence[SimRank]) -> Iterator[str]:
     yield "# TYPE vllm:cache_config_info gauge"
     for rank in ranks:
         labels = {

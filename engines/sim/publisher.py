@@ -17,7 +17,7 @@ HIGH_WATER_MARK = 100_000  # vLLM's default `hwm` of the PUB socket
 LINGER_MS = 0
 
 
-class Publisher:
+class EventPublisher:
     """Publisher of KV events. Open it in the loop that publishes. Its own context lets closing free the
     ports."""
 
@@ -39,7 +39,7 @@ class Publisher:
         self.replay_port: int | None = None
 
     def __repr__(self) -> str:
-        return f"Publisher(port={self.events_port}, replay={self.replay_port}, next_seq={self.next_seq})"
+        return f"EventPublisher(port={self.events_port}, replay={self.replay_port}, next_seq={self.next_seq})"
 
     @property
     def endpoint(self) -> str:

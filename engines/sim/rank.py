@@ -15,9 +15,9 @@ from typing import Protocol
 from engines.sim.cache import PrefixCache
 from engines.sim.config import SimConfig
 from engines.sim.faults import EventFaults, FaultPlan
-from engines.sim.histogram import E2E_S, ITL_S, TTFT_S, Histogram
-from engines.sim.publisher import Publisher
-from engines.sim.scheduler import Costs, Limits, Scheduler, Sequence, Step
+from engines.sim.histogram import E2E_S, ITL_S, TTFT_S, SimHistogram
+from engines.sim.publisher import EventPublisher
+from engines.sim.scheduler import Scheduler, SchedulerLimits, SchedulerStep, Sequence, StepCosts
 from engines.sim.wire import EventEncoder
 
 #  Steps that start this soon after the last one was due continue it, so that timers' rounding and
@@ -44,25 +44,25 @@ class SequenceClient:
     last_token: float | None = None
 
 
-class Transfers(Protocol):
+class RankTransfers(Protocol):
     """Transfers of blocks between workers, as a rank uses them."""
 
-    def pin(self, rank: "Rank", sequence: Sequence) -> None: ...
+    def pin(self, rank: "SimRank", sequence: Sequence) -> None: ...
 
-    def fetch(self, rank: "Rank", sequence: Sequence) -> None: ...
+    def fetch(self, rank: "SimRank", sequence: Sequence) -> None: ...
 
     def store(self, sequence: Sequence) -> None: ...
 
     def await_turn(self, sequence: Sequence) -> None: ...
 
 
-class Rank:
+class SimRank:
     def __init__(self, config: SimConfig, number: int) -> None:
         self.number = number
-        self.publisher: Publisher | None = None
-        self.transfers: Transfers | None = None
+        self.publisher: EventPublisher | None = None
+        self.transfers: RankTransfers | None = None
         self.gauges = Gauges()
-        self.ttft, self.itl, self.e2e = Histogram(TTFT_S), Histogram(ITL_S), Histogram(E2E_S)
+        self.ttft, self.itl, self.e2e = SimHistogram(TTFT_S), SimHistogram(ITL_S), SimHistogram(E2E_S)
         self.num_steps = 0
         cache = PrefixCache(
             config.kv_blocks,
@@ -73,8 +73,12 @@ class Rank:
             config.window,
             config.partial_blocks,
         )
-        costs = Costs.of(config.prefill_tokens_per_s, config.decode_tokens_per_s, config.decode_batch_cost)
-        self.scheduler = Scheduler(cache, Limits(config.max_batched_tokens, config.max_num_seqs), costs)
+        costs = StepCosts.of(
+            config.prefill_tokens_per_s, config.decode_tokens_per_s, config.decode_batch_cost
+        )
+        self.scheduler = Scheduler(
+            cache, SchedulerLimits(config.max_batched_tokens, config.max_num_seqs), costs
+        )
         self._config = config
         self._encoder = EventEncoder(config.event_wire, config.lora)
         self._clients: dict[Sequence, SequenceClient] = {}
@@ -83,10 +87,10 @@ class Rank:
         self._resets: list[tuple[asyncio.Future[bool], bool]] = []
         self._due = 0.0
         self._faults = FaultPlan()
-        self._hung_step: Step | None = None
+        self._hung_step: SchedulerStep | None = None
 
     def __repr__(self) -> str:
-        return f"Rank({self.number}, {self.scheduler!r}, {self.publisher!r})"
+        return f"SimRank({self.number}, {self.scheduler!r}, {self.publisher!r})"
 
     @property
     def load(self) -> int:
@@ -111,7 +115,7 @@ class Rank:
 
     def open(self, events_port: int, replay_port: int | None) -> None:
         """Start the event stream on these ports, 0 for free ones."""
-        self.publisher = Publisher(self._config.host, self._config.topic, self._config.replay_buffer)
+        self.publisher = EventPublisher(self._config.host, self._config.topic, self._config.replay_buffer)
         self.publisher.open(events_port, replay_port)
 
     def close(self) -> None:
@@ -203,7 +207,7 @@ class Rank:
         self._due = begin + step.cost_s * self._faults.slow
         self._timer = self._loop.call_at(self._due, self._finish, step)
 
-    def _finish(self, step: Step) -> None:
+    def _finish(self, step: SchedulerStep) -> None:
         self._timer = None
         if self._faults.hang:
             self._hung_step = step

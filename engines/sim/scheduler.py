@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Literal
 
 from engines.sim.cache import CachedSequence, PrefixCache
-from engines.sim.pd.leg import Load
+from engines.sim.pd.leg import KvLoad
 from gateway.core.kv_events import KvEvent
 
 Finish = Literal["stop", "length"]
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class StepCosts:
     """Costs of a step: `base_s` per step, `prefill_s` per prompt token computed, `decode_s` per sequence
     decoding."""
 
@@ -34,7 +34,7 @@ class Costs:
     decode_s: float
 
     @classmethod
-    def of(cls, prefill_tokens_per_s: float, decode_tokens_per_s: float, batch_cost: float) -> "Costs":
+    def of(cls, prefill_tokens_per_s: float, decode_tokens_per_s: float, batch_cost: float) -> "StepCosts":
         """Costs from measured speeds: prefill, decode alone, and how much a second sequence slows."""
         alone = 1.0 / decode_tokens_per_s
         return cls(alone * (1.0 - batch_cost), 1.0 / prefill_tokens_per_s, alone * batch_cost)
@@ -44,7 +44,7 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SchedulerLimits:
     max_batched_tokens: int
     max_num_seqs: int
 
@@ -68,7 +68,7 @@ class Sequence:
     pinned_ids: Items[int] = ()
     stores: Path | None = None
     """Path where its prompt's blocks are stored when they are computed."""
-    load: Load | None = None
+    load: KvLoad | None = None
     num_external_tokens: int = 0
 
     @property
@@ -82,7 +82,7 @@ class Sequence:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SchedulerStep:
     """Work of one step: sequences, and the number of tokens of each."""
 
     work: Items[tuple[Sequence, int]]
@@ -94,7 +94,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StepOutcome:
     """Outcome of a step: sequences that got a token, in order; events; the seconds it took."""
 
     produced: Items[Sequence]
@@ -104,7 +104,7 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Counts:
+class SchedulerCounts:
     """Totals since the start, as vLLM's counters have them."""
 
     prefix_queries: int = 0
@@ -122,9 +122,9 @@ class Counts:
 class Scheduler:
     """Queue and batch of one rank over one cache."""
 
-    def __init__(self, cache: PrefixCache, limits: Limits, costs: Costs) -> None:
+    def __init__(self, cache: PrefixCache, limits: SchedulerLimits, costs: StepCosts) -> None:
         self.cache = cache
-        self.counts = Counts()
+        self.counts = SchedulerCounts()
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.loading: list[Sequence] = []
@@ -198,7 +198,7 @@ class Scheduler:
 
     # a step ---------------------------------------------------------------------------------------
 
-    def start_step(self) -> Step | None:
+    def start_step(self) -> SchedulerStep | None:
         """Choose the next step's work; None where there is none, or nothing fits."""
         work: list[tuple[Sequence, int]] = []
         budget = self._limits.max_batched_tokens
@@ -211,9 +211,9 @@ class Scheduler:
         decoding = sum(sequence.is_decoding for sequence, _ in work)
         prefill = sum(num for _, num in work) - decoding
         is_steady = not prefill and not has_preempted and len(work) == len(self.running) and self._is_plain
-        return Step(work, prefill, decoding, self._costs.step_s(prefill, decoding), is_steady)
+        return SchedulerStep(work, prefill, decoding, self._costs.step_s(prefill, decoding), is_steady)
 
-    def finish_step(self, step: Step) -> Outcome:
+    def finish_step(self, step: SchedulerStep) -> StepOutcome:
         """Apply the step's result: `step` must be the last one started."""
         self._is_stepping = False
         produced = [sequence for sequence, num in step.work if self._advance(sequence, num)]
@@ -228,7 +228,7 @@ class Scheduler:
             ]
         events = self.cache.take_events()
         self._drop_aborted()
-        return Outcome(produced, events, step.cost_s, step.num_prefill_tokens + step.num_decoding)
+        return StepOutcome(produced, events, step.cost_s, step.num_prefill_tokens + step.num_decoding)
 
     @property
     def waiting_may_fit(self) -> bool:

@@ -38,7 +38,7 @@ from engines.sim.params import (
 from engines.sim.pd.leg import Leg
 from engines.sim.pd.protocols import add_transfer_params, load_failed, read_leg
 from engines.sim.pd.transfers import Transfers
-from engines.sim.rank import Rank
+from engines.sim.rank import SimRank
 from engines.sim.words import Vocabulary
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.tokenization.chat_template import TooLong
@@ -63,14 +63,14 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class TextModel:
     """Tokenizer and vocabulary of a model; workers of one process can share it."""
 
     prompts: PromptEncoder
     vocabulary: Vocabulary
 
     @classmethod
-    def load(cls, directory: Path) -> "Texts":
+    def load(cls, directory: Path) -> "TextModel":
         """Load from a directory. Raises PromptError or VocabularyError."""
         return cls(PromptEncoder.load(directory), Vocabulary.load(directory))
 
@@ -80,8 +80,8 @@ class SimEngine:
     """State that the handlers work on: the whole worker except its sockets. A restart replaces the ranks."""
 
     config: SimConfig
-    texts: Texts
-    ranks: Sequence[Rank]
+    texts: TextModel
+    ranks: Sequence[SimRank]
     started: float
     faults: FaultPlan = field(default_factory=FaultPlan)
     rng: random.Random = field(default_factory=random.Random)
@@ -152,7 +152,7 @@ class SimEngine:
         except PromptError as exc:
             raise ApiError(str(exc), param="prompt") from exc
 
-    def choose_rank(self, asked_for: str | None) -> Rank:
+    def choose_rank(self, asked_for: str | None) -> SimRank:
         """Rank that the client names, else the least loaded, as with vLLM's own balancer."""
         if asked_for is None:
             return min(self.ranks, key=lambda rank: rank.load)

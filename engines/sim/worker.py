@@ -18,8 +18,8 @@ from engines.sim.config import SimConfig
 from engines.sim.faults import FaultPlan, parse_faults
 from engines.sim.params import ApiError
 from engines.sim.pd.transfers import Transfers
-from engines.sim.rank import Rank
-from engines.sim.server import GUARDED, Server, SimEngine, Texts, abort
+from engines.sim.rank import SimRank
+from engines.sim.server import GUARDED, Server, SimEngine, TextModel, abort
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -32,7 +32,7 @@ class Sim:
     """Simulated worker: `start` binds the ports, `stop` frees them; `url` and the endpoints are valid in
     between."""
 
-    def __init__(self, config: SimConfig, texts: Texts | None = None) -> None:
+    def __init__(self, config: SimConfig, texts: TextModel | None = None) -> None:
         """Make a worker. `texts`: the tokenizer, if it is loaded already."""
         self.config = config
         self._texts = texts
@@ -71,14 +71,14 @@ class Sim:
         return self._bootstrap_port
 
     @property
-    def ranks(self) -> list[Rank]:
+    def ranks(self) -> list[SimRank]:
         assert self.engine is not None, "not started"
         return list(self.engine.ranks)
 
     async def start(self) -> "Sim":
         """Bind the ports. Raises OSError where a port is taken, PromptError or VocabularyError for the
         tokenizer."""
-        texts = self._texts or Texts.load(self.config.tokenizer)
+        texts = self._texts or TextModel.load(self.config.tokenizer)
         faults = parse_faults(self.config.faults) if self.config.faults else FaultPlan()
         engine = SimEngine(self.config, texts, [], 0.0, faults, random.Random(self.config.seed))
         self.engine = engine
@@ -125,7 +125,7 @@ class Sim:
             await self.restart(await self._restarts.get())
 
     async def _open(self, engine: SimEngine) -> None:
-        engine.ranks = [Rank(self.config, number) for number in range(self.config.dp_size)]
+        engine.ranks = [SimRank(self.config, number) for number in range(self.config.dp_size)]
         engine.started = time.time()
         engine.adapters = {name: name for name in self.config.lora}
         if self.config.events:

@@ -23,7 +23,7 @@ from gateway.core.fleet import Fleet, Member
 from gateway.observability.cache_loss.observer import CacheLoss
 from gateway.proxy.api import Api, ready
 from gateway.routing.active_policy import ActivePolicy
-from gateway.routing.decision_log import Records
+from gateway.routing.decision_log import DecisionLog
 from gateway.routing.router import Router
 
 log = logging.getLogger("kvgate.admin")
@@ -50,7 +50,7 @@ class Admin:
         api: Api,
         router: Router,
         workers: FleetAdmin,
-        records: Records,
+        records: DecisionLog,
         registry: CollectorRegistry,
         losses: CacheLoss,
         describe_tokenizer: Callable[[], Mapping[str, Any]],

@@ -113,18 +113,18 @@ def key_handlers(credentials: Credentials) -> dict[str, Handler]:
 def describe(credentials: Credentials) -> dict[str, object]:
     """No key and no hash."""
     ring = credentials.file.ring if credentials.file else None
-    entries = [(id.decode(), entry.who) for id, entry in ring.entries.items()] if ring else []
+    entries = [(id.decode(), entry.caller) for id, entry in ring.entries.items()] if ring else []
     return {
         "keys": [
             {
                 "id": id,
-                "tenant": who.tenant,
-                "models": sorted(who.models) if who.models else None,
-                "expires_s": who.expires_s or None,
-                "is_admin": who.is_admin,
+                "tenant": caller.tenant,
+                "models": sorted(caller.models) if caller.models else None,
+                "expires_s": caller.expires_s or None,
+                "is_admin": caller.is_admin,
             }
-            for id, who in entries
-            if who is not None
+            for id, caller in entries
+            if caller is not None
         ],
         "groups": dict(ring.groups) if ring else {},
         "file": credentials.file.path if credentials.file else None,

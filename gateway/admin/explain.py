@@ -45,7 +45,7 @@ class Preview:
         if self._authenticator is not None and (
             SHOWN & {name for name, _ in some} or not self._authenticator.wants_key
         ):
-            http.who = self._authenticator.ask(http, None)
+            http.caller = self._authenticator.ask(http, None)
         context = self._dispatch.context
         request, note, flow = request_of(context, http), None, None
         if gate := context.gate:

@@ -10,7 +10,7 @@ from typing import Annotated as A
 import msgspec
 
 
-class Rule(Enum):
+class MergeRule(Enum):
     """How the values of several processes become one."""
 
     SUM = "added up: each process counts its own"
@@ -21,14 +21,21 @@ class Rule(Enum):
     WORST = "the word furthest from well"
 
 
-SUM, MEAN, MAX, MIN, FIRST, WORST = Rule.SUM, Rule.MEAN, Rule.MAX, Rule.MIN, Rule.FIRST, Rule.WORST
+SUM, MEAN, MAX, MIN, FIRST, WORST = (
+    MergeRule.SUM,
+    MergeRule.MEAN,
+    MergeRule.MAX,
+    MergeRule.MIN,
+    MergeRule.FIRST,
+    MergeRule.WORST,
+)
 
 
-class Answer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Fields of one object of an answer; a field with a default may be missing."""
+class View(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Fields of one JSON object of an answer; a field with a default may be missing."""
 
 
-class Cache(Answer):
+class CacheView(View):
     entries: A[int, SUM, "entries kept"]
     bytes: A[int, SUM, "memory used"]
     max_bytes: A[int, SUM, "memory at most"]
@@ -37,7 +44,7 @@ class Cache(Answer):
 # /admin/workers ----------------------------------------------------------------------------------
 
 
-class Verified(Answer):
+class VerificationCountsView(View):
     compared: A[int, SUM, "answers with a compared prediction"]
     share_right: A[float | None, MIN, "share of predictions that were exactly right lately"]
     mean_error_tokens: A[float | None, MAX, "mean error, predicted minus cached tokens"]
@@ -46,7 +53,7 @@ class Verified(Answer):
     prompt_tokens: A[str, WORST, "`differ` where the engine makes other tokens of a prompt"]
 
 
-class Blind(Answer):
+class BlindRecoveryView(View):
     reason: A[str, "why not all of the cache is known"]
     proven_blocks: A[int, MAX, "blocks that answers proved"] = 0
     orphan_blocks: A[int, MAX, "reported blocks without a known parent"] = 0
@@ -55,13 +62,13 @@ class Blind(Answer):
     announcements_asked: A[int, MAX, "reports requested of the engine"] = 0
 
 
-class TokenSource(Answer):
+class TokenSourceView(View):
     model: A[str, "model root"]
     way: A[str, WORST, "`local`, `remote` (the worker's /tokenize) or `none`"]
     why: A[str, "reason"]
 
 
-class WorkerView(Answer):
+class WorkerView(View):
     id: A[str, "host and port; `#rank` behind it where an endpoint has several DP ranks"]
     is_up: A[bool, "answers health checks"]
     state: A[str, WORST, "lifecycle state"]
@@ -80,16 +87,16 @@ class WorkerView(Answer):
     kv_usage: A[float, MAX, "share of the cache in use, as the engine reports"]
     failures: A[int, SUM, "failed attempts"]
     stream: A[str | None, WORST, "state of the KV event stream"]
-    blind: A[Blind | None, "for a BLIND stream: why, and what is recovered"]
+    blind: A[BlindRecoveryView | None, "for a BLIND stream: why, and what is recovered"]
     no_pair_with: A[dict[str, str], "decode workers that it must not prefill for, with the reason"]
-    verified: A[Verified, "accuracy of the predictions"]
+    verified: A[VerificationCountsView, "accuracy of the predictions"]
     events: A[str | None, "endpoint of its KV events"]
     agent: A[str | None, "endpoint of its agent"]
     replay: A[str | None, "replay endpoint"]
     events_connected: A[bool, "connected to the event endpoint"]
 
 
-class EndpointView(Answer):
+class EndpointView(View):
     url: A[str, "base URL"]
     state: A[str, WORST, "`joining` or `joined`"]
     is_draining: A[bool, "takes no new requests"]
@@ -99,35 +106,35 @@ class EndpointView(Answer):
     given_as: A[str, "the specification that names it (`--worker`)"]
     is_member: A[bool, "an address of a `dns+` name"]
     last_error: A[str | None, "why the last probe failed"]
-    tokens: A[list[TokenSource], "who tokenizes its prompts"]
+    tokens: A[list[TokenSourceView], "who tokenizes its prompts"]
     workers: A[list[WorkerView], "its workers, one per DP rank"]
 
 
-class DnsName(Answer):
+class DnsNameView(View):
     url: A[str, "`dns+` URL"]
     given_as: A[str, "the specification that names it"]
     members: A[list[str], "URLs of its addresses"]
     last_error: A[str | None, "why the last resolution failed"] = None
 
 
-class GoneView(Answer):
+class RemovedEndpointView(View):
     url: A[str, "base URL"]
     state: A[str, "`gone`"]
     why: A[str, "reason"]
     at: A[float, MAX, "Unix time"]
 
 
-class Workers(Answer):
+class FleetView(View):
     endpoints: list[EndpointView]
-    names: A[list[DnsName], "names that are resolved"]
+    names: A[list[DnsNameView], "names that are resolved"]
     drains: A[list[str], "URLs of endpoints that drain, with `drain:` or `leave:` in front"]
-    gone: A[list[GoneView], "endpoints dropped lately"]
+    gone: A[list[RemovedEndpointView], "endpoints dropped lately"]
 
 
 # /admin/index ------------------------------------------------------------------------------------
 
 
-class AppliedEvents(Answer):
+class AppliedEventsView(View):
     num_stored: A[int, MAX, "blocks stored"]
     num_removed: A[int, MAX, "blocks removed"]
     num_orphans: A[int, MAX, "blocks with an unknown parent"]
@@ -136,37 +143,37 @@ class AppliedEvents(Answer):
     num_unknown_events: A[int, MAX, "events of an unknown kind"]
 
 
-class WorkerIndex(Answer):
+class WorkerIndexView(View):
     worker: A[str, "worker id"]
     stream: A[str | None, WORST, "state of the KV event stream"]
     blocks: A[int, MAX, "blocks that its events report"]
     assumed_blocks: A[int, SUM, "blocks assumed from answers"]
     pinned_blocks: A[int, SUM, "blocks of requests in flight"]
-    applied: A[AppliedEvents, "events applied"]
+    applied: A[AppliedEventsView, "events applied"]
 
 
-class Index(Answer):
+class IndexView(View):
     index: A[str, "the index"]
     assumed: A[str, "the index of assumed blocks"]
-    workers: list[WorkerIndex]
+    workers: list[WorkerIndexView]
 
 
 # /admin/tokenizer --------------------------------------------------------------------------------
 
 
-class TemplateView(Answer):
+class TemplateView(View):
     name: A[str, "chat template"]
     rendering: A[str, "`incremental`: costs what is new in a conversation; or `whole`"]
     why: A[str, "reason"]
 
 
-class WorkerTokens(Answer):
+class WorkerTokensView(View):
     worker: A[str, "endpoint"]
     way: A[str, WORST, "token source"]
     why: A[str, "reason"]
 
 
-class ModelTokenizer(Answer):
+class ModelTokenizerView(View):
     model: A[str, "model root"]
     way: A[str, WORST, "token source"] = ""
     tokenizer: A[str, WORST, "state of its tokenizer"] = ""
@@ -175,35 +182,35 @@ class ModelTokenizer(Answer):
     encoder: A[str | None, "encoder in use"] = None
     why: A[str, "why this encoder"] = ""
     templates: list[TemplateView] = []
-    segments: A[Cache | None, "segments of text"] = None
-    workers: A[list[WorkerTokens], "token source of each of its workers"] = []
+    segments: A[CacheView | None, "segments of text"] = None
+    workers: A[list[WorkerTokensView], "token source of each of its workers"] = []
 
 
-class Outcome(Answer):
+class CallOutcomeView(View):
     name: A[str, "outcome"]
     calls: A[int, SUM, "calls"]
 
 
-class RemoteTokenizers(Cache):
-    calls: A[list[Outcome], "calls of workers' /tokenize"]
+class RemoteTokenizersView(CacheView):
+    calls: A[list[CallOutcomeView], "calls of workers' /tokenize"]
     left_alone: A[list[str], "workers that are not asked for a while"]
 
 
-class Tokenizers(Answer):
-    models: list[ModelTokenizer]
-    conversations: A[Cache, "token runs of conversations"]
-    asked_of_workers: A[RemoteTokenizers, "tokens that workers made"]
+class TokenizersView(View):
+    models: list[ModelTokenizerView]
+    conversations: A[CacheView, "token runs of conversations"]
+    asked_of_workers: A[RemoteTokenizersView, "tokens that workers made"]
 
 
 # /admin/cache-loss -------------------------------------------------------------------------------
 
 
-class CauseView(Answer):
+class CauseView(View):
     id: A[str, "cause"]
     recomputed_tokens: A[int, SUM, "tokens computed again"]
 
 
-class BreakView(Answer):
+class BreakView(View):
     token: A[int, FIRST, "first token that differs"]
     num_tokens: A[int, FIRST, "tokens that differ"]
     kind: A[str, "kind of text"]
@@ -212,7 +219,7 @@ class BreakView(Answer):
     text: A[str | None, "the text, where it may be shown"] = None
 
 
-class Loss(Answer):
+class LossView(View):
     id: A[str, "the same in every process"]
     cause: A[str, "cause"]
     model: A[str, "model"]
@@ -225,93 +232,93 @@ class Loss(Answer):
     latest_decision: A[str, "id of a decision"] = ""
 
 
-class CacheLosses(Answer):
+class CacheLossesView(View):
     computed_tokens: A[int, SUM, "prompt tokens computed"]
     new_tokens: A[int, SUM, "of these, never seen before"]
     unexplained_tokens: A[int, SUM, "of these, not explained"]
     avoided_tokens: A[int, SUM, "work ahead that routing elsewhere avoided"]
     causes: list[CauseView]
     missed_blocks: A[int, SUM, "blocks cached that the index did not know"]
-    worst: A[list[Loss], "the largest losses, worst first"]
-    memory: A[Cache, "earlier prompts"]
+    worst: A[list[LossView], "the largest losses, worst first"]
+    memory: A[CacheView, "earlier prompts"]
 
 
 # /admin/verify -----------------------------------------------------------------------------------
 
 
-class WrongPrediction(Answer):
+class WrongPredictionView(View):
     id: A[str, "id of the decision"]
     predicted: A[int, FIRST, "predicted cached tokens"]
     cached: A[int, FIRST, "cached tokens that the engine reported"]
     cause: A[str, "cause"]
 
 
-class Window(Answer):
+class TokenWindowView(View):
     tokens: A[list[int], FIRST, "token ids"]
     text: A[str | None, "their text"]
 
 
-class FirstDifference(Answer):
+class FirstDifferenceView(View):
     id: A[str, "id of the decision"]
     model: A[str, "model"]
     num_ours: A[int, FIRST, "tokens made here"]
     num_engine: A[int, FIRST, "tokens of the engine"]
     position: A[int | None, FIRST, "first that differs"]
     window_from: A[int | None, FIRST, "position of the windows"]
-    ours: A[Window, "tokens made here"]
-    engine: A[Window, "tokens of the engine"]
+    ours: A[TokenWindowView, "tokens made here"]
+    engine: A[TokenWindowView, "tokens of the engine"]
 
 
-class PromptCheck(Answer):
+class PromptCheckView(View):
     counted: A[int, SUM, "prompts with compared lengths"]
     counted_differing: A[int, SUM, "of these, differing"]
     sampled: A[int, SUM, "prompts with compared tokens"]
     sampled_differing: A[int, SUM, "of these, differing"]
-    first_difference: A[FirstDifference | None, FIRST, "the latest difference"]
+    first_difference: A[FirstDifferenceView | None, FIRST, "the latest difference"]
 
 
-class EngineTokens(Answer):
+class EngineTokensView(View):
     prompt_tokens: A[int | None, MAX, "prompt tokens since it joined, of all traffic"]
     cached_tokens: A[int | None, MAX, "of these, cached"]
 
 
-class SentTokens(Answer):
+class SentTokensView(View):
     sent_prompt_tokens: A[int, SUM, "prompt tokens sent"]
     sent_predicted_tokens: A[int, SUM, "of these, predicted to be cached"]
 
 
-class VerifiedWorker(Verified):
+class VerifiedWorkerView(VerificationCountsView):
     worker: A[str, "worker id"]
     mispredictions: A[dict[str, int], SUM, "wrong predictions by cause"]
-    latest_wrong: A[list[WrongPrediction], "the latest wrong predictions"]
-    prompts: A[PromptCheck, "token parity with the engine"]
-    engine: A[EngineTokens | None, "the engine's own counters"]
-    sent: A[SentTokens, "tokens of requests sent"]
+    latest_wrong: A[list[WrongPredictionView], "the latest wrong predictions"]
+    prompts: A[PromptCheckView, "token parity with the engine"]
+    engine: A[EngineTokensView | None, "the engine's own counters"]
+    sent: A[SentTokensView, "tokens of requests sent"]
 
 
-class Verification(Answer):
-    workers: list[VerifiedWorker]
+class VerificationView(View):
+    workers: list[VerifiedWorkerView]
 
 
 # /admin/flow -------------------------------------------------------------------------------------
 
 
-class Band(Answer):
+class BandView(View):
     name: A[str, "priority"]
     queued: A[int, SUM, "requests queued"]
     queued_tokens: A[int, SUM, "their prompt tokens"]
 
 
-class Queue(Answer):
+class QueueView(View):
     model: A[str, "model"]
     queued: A[int, SUM, "requests queued"]
     queued_tokens: A[int, SUM, "their prompt tokens"]
     drained_in_s: A[float, MAX, "seconds until the queue is empty"]
-    bands: A[list[Band], "by priority"]
+    bands: A[list[BandView], "by priority"]
     ends: A[dict[str, int], SUM, "requests that were queued, by outcome"]
 
 
-class TenantView(Answer):
+class TenantView(View):
     name: A[str, "tenant"]
     under_way: A[int, SUM, "requests in progress"]
     requests_left: A[float | None, MIN, "requests left in its token bucket"]
@@ -319,7 +326,7 @@ class TenantView(Answer):
     weight: A[float, MAX, "share of the queue"]
 
 
-class Rejection(Answer):
+class RejectionView(View):
     id: A[str, "of this entry"]
     request_id: A[str, "of the request"]
     model: A[str, "model"]
@@ -332,17 +339,17 @@ class Rejection(Answer):
     queued_s: A[float, FIRST, "seconds queued"]
 
 
-class Admission(Answer):
+class AdmissionView(View):
     is_on: A[bool, "something of admission control is configured"]
-    queues: A[list[Queue], "by model"]
+    queues: A[list[QueueView], "by model"]
     tenants: A[list[TenantView], "busiest first"]
-    refusals: A[list[Rejection], "the latest rejections, newest first"]
+    refusals: A[list[RejectionView], "the latest rejections, newest first"]
 
 
 # /admin/policies ---------------------------------------------------------------------------------
 
 
-class Fallbacks(Answer):
+class FallbacksView(View):
     name: A[str, "policy"]
     raised: A[int, SUM, "decisions by least load since it raised"] = 0
     nonsense: A[int, SUM, "since its answer was none"] = 0
@@ -350,12 +357,12 @@ class Fallbacks(Answer):
     resting: A[int, SUM, "while it rests"] = 0
 
 
-class PolicyFileView(Answer):
+class PolicyFileView(View):
     path: A[str, "`--policy-file`"]
     refused: A[str | None, "why its latest version is not in use"]
 
 
-class PolicyScore(Answer):
+class PolicyScoreView(View):
     name: A[str, "policy"]
     share: A[float, MAX, "share of the sessions"]
     requests: A[int, SUM, "requests"]
@@ -370,7 +377,7 @@ class PolicyScore(Answer):
     prediction_error: A[float | None, MEAN, "mean absolute error over mean TTFT"]
 
 
-class ShadowView(Answer):
+class ShadowView(View):
     name: A[str, "policy"]
     compared: A[int, SUM, "decisions compared"]
     agreed: A[int, SUM, "of these, the same worker"]
@@ -387,13 +394,13 @@ class ShadowView(Answer):
     resting: A[int, SUM, "while it rests"] = 0
 
 
-class Policies(Answer):
+class PoliciesView(View):
     policy: A[str, "active policy; `ab` for an A/B test"]
     fault: A[str | None, "why it fails"]
-    fallbacks: A[list[Fallbacks], "decisions by least load, by policy and cause"]
+    fallbacks: A[list[FallbacksView], "decisions by least load, by policy and cause"]
     file: A[PolicyFileView | None, "the policy file"]
     known: A[list[str], "names of policies"]
-    scores: A[list[PolicyScore], "each active policy of an A/B test, or with a shadow"] = []
+    scores: A[list[PolicyScoreView], "each active policy of an A/B test, or with a shadow"] = []
     shadow: A[list[ShadowView], "shadow policies"] = []
     dropped: A[int, SUM, "decisions that were not compared"] = 0
 
@@ -401,11 +408,11 @@ class Policies(Answer):
 # decisions, keys, adapters, configuration ----------------------------------------------------------
 
 
-class Decisions(Answer):
+class DecisionsView(View):
     decisions: A[list[str], "ids, newest first"]
 
 
-class KeyView(Answer):
+class KeyView(View):
     id: A[str, "key id"]
     tenant: A[str | None, "tenant"]
     models: A[list[str] | None, "models that it is limited to"]
@@ -413,24 +420,24 @@ class KeyView(Answer):
     is_admin: A[bool, "has admin scope"]
 
 
-class Keys(Answer):
+class KeysView(View):
     keys: A[list[KeyView], "no key and no hash"]
     groups: A[dict[str, str], FIRST, "cache-sharing group of each tenant"]
     file: A[str | None, "`--key-file`"]
 
 
-class AdapterView(Answer):
+class AdapterView(View):
     name: A[str, "adapter"]
     root: A[str, "root of its base model"]
     workers: A[list[str], "workers that list it"]
     not_used_at: A[list[str], "workers that get no requests for it"]
 
 
-class Adapters(Answer):
+class AdaptersView(View):
     adapters: list[AdapterView]
 
 
-class Reloaded(Answer):
+class ReloadView(View):
     generation: A[int, FIRST, "number of the configuration"]
     changed: A[list[str], "options that were changed"]
     needs_restart: A[list[str], "options that wait for a restart"]

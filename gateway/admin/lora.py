@@ -8,12 +8,12 @@ from aiohttp.typedefs import Handler
 
 from gateway.admin.workers import as_error, as_json
 from gateway.core.decoding import UNREADABLE
-from gateway.discovery.lora_loading import Asked, Loading, Refused
+from gateway.discovery.lora_loading import AdapterLoader, AdapterRequestError, EndpointResult
 
 OFF = "the gateway loads and unloads adapters only where it was started with --admin-load-adapters"
 
 
-class _Wish(msgspec.Struct, forbid_unknown_fields=True):
+class _AdapterRequest(msgspec.Struct, forbid_unknown_fields=True):
     adapter: str
     path: str
     model: str | None = None
@@ -23,7 +23,7 @@ class _Wish(msgspec.Struct, forbid_unknown_fields=True):
 class AdapterAdmin:
     """`is_on`: others than GET are taken."""
 
-    def __init__(self, loading: Loading, *, is_on: bool) -> None:
+    def __init__(self, loading: AdapterLoader, *, is_on: bool) -> None:
         self._loading = loading
         self._is_on = is_on
 
@@ -45,14 +45,14 @@ class AdapterAdmin:
         if request.content_type != "application/json":
             return as_error(415, 'send application/json, as in {"adapter": "a", "path": "/adapters/a"}')
         try:
-            wish = msgspec.json.decode(await request.read(), type=_Wish)
+            wanted = msgspec.json.decode(await request.read(), type=_AdapterRequest)
         except UNREADABLE as exc:
             return as_error(400, str(exc))
         try:
-            asked = await self._loading.load(wish.adapter, wish.path, wish.model, wish.workers)
-        except Refused as exc:
+            asked = await self._loading.load(wanted.adapter, wanted.path, wanted.model, wanted.workers)
+        except AdapterRequestError as exc:
             return as_error(exc.status, str(exc))
-        return _result(wish.adapter, asked)
+        return _result(wanted.adapter, asked)
 
     async def _unload(self, request: web.Request) -> web.Response:
         """`?worker=` as often as needed, `?model=`."""
@@ -63,7 +63,7 @@ class AdapterAdmin:
             return as_error(400, f"?{min(unknown)}= is none of ?worker= and ?model=")
         try:
             asked = await self._loading.unload(name, query.get("model"), query.getall("worker", []))
-        except Refused as exc:
+        except AdapterRequestError as exc:
             return as_error(exc.status, str(exc))
         return _result(name, asked)
 
@@ -75,7 +75,7 @@ class AdapterAdmin:
         return await self._show(request)
 
 
-def _result(name: str, asked: Sequence[Asked]) -> web.Response:
+def _result(name: str, asked: Sequence[EndpointResult]) -> web.Response:
     """The result of each worker; 502 unless all succeeded."""
     failed = [each for each in asked if not each.is_done]
     result: dict[str, object] = {"adapter": name, "workers": asked}

@@ -14,23 +14,23 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from gateway.admin.fields import (
-    Adapters,
-    Admission,
-    Answer,
-    CacheLosses,
-    Decisions,
-    Index,
-    Keys,
-    Policies,
-    Reloaded,
-    Tokenizers,
-    Verification,
-    Workers,
+    AdaptersView,
+    AdmissionView,
+    CacheLossesView,
+    DecisionsView,
+    FleetView,
+    IndexView,
+    KeysView,
+    PoliciesView,
+    ReloadView,
+    TokenizersView,
+    VerificationView,
+    View,
 )
 from gateway.core.requests.routes import HEALTH, METRICS, READY
 
 
-class Processes(Enum):
+class ProcessScope(Enum):
     """How several processes answer."""
 
     MERGED = "merged"  # every process is asked, and each field is merged by its rule
@@ -40,12 +40,12 @@ class Processes(Enum):
     SUPERVISOR = "supervisor"  # the supervisor answers
 
 
-MERGED, ALL, ONE = Processes.MERGED, Processes.ALL, Processes.ONE
-FOUND, SUPERVISOR = Processes.FOUND, Processes.SUPERVISOR
+MERGED, ALL, ONE = ProcessScope.MERGED, ProcessScope.ALL, ProcessScope.ONE
+FOUND, SUPERVISOR = ProcessScope.FOUND, ProcessScope.SUPERVISOR
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class AdminRoute:
     """`name` is that of its handler; `answer` the fields of its JSON answer, None for an answer without a
     fixed form."""
 
@@ -53,16 +53,16 @@ class Endpoint:
     path: str
     name: str
     about: str
-    answer: type[Answer] | None = None
-    processes: Processes = MERGED
+    answer: type[View] | None = None
+    processes: ProcessScope = MERGED
 
 
 _WORKER = "/admin/workers/{name:.+}"
 _ADAPTER = "/admin/adapters/{name:.+}"
 
-ENDPOINTS: tuple[Endpoint, ...] = (
-    Endpoint("GET", HEALTH, "health", "200 while the gateway runs", None, SUPERVISOR),
-    Endpoint(
+ADMIN_ROUTES: tuple[AdminRoute, ...] = (
+    AdminRoute("GET", HEALTH, "health", "200 while the gateway runs", None, SUPERVISOR),
+    AdminRoute(
         "GET",
         READY,
         "ready",
@@ -70,60 +70,60 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         None,
         SUPERVISOR,
     ),
-    Endpoint("GET", METRICS, "metrics", "metrics in Prometheus' text format", None, SUPERVISOR),
-    Endpoint("GET", "/admin/workers", "workers", "endpoints, their workers and loads", Workers),
-    Endpoint("POST", "/admin/workers", "add_worker", "adds `url`, with an optional `role`", None, ALL),
-    Endpoint("POST", _WORKER + "/drain", "drain", "drains a worker; `drop`: then drops it", None, ALL),
-    Endpoint("DELETE", _WORKER + "/drain", "undo_drain", "takes a drained worker back", None, ALL),
-    Endpoint("DELETE", _WORKER, "drop_worker", "drops a worker, aborting its requests", None, ALL),
-    Endpoint("GET", "/admin/index", "index", "blocks known of each worker", Index),
-    Endpoint("GET", "/admin/index/{worker}/blocks", "blocks", "block hashes, one per line", None, FOUND),
-    Endpoint("GET", "/admin/tokenizer", "tokenizer", "tokenizer and templates by model", Tokenizers),
-    Endpoint("GET", "/admin/cache-loss", "cache_loss", "tokens computed again, by cause", CacheLosses),
-    Endpoint("GET", "/admin/verify", "verify", "accuracy of the predictions", Verification),
-    Endpoint("GET", "/admin/flow", "admission", "queues, tenants and rejections", Admission),
-    Endpoint("GET", "/admin/policies", "policies", "policies, A/B tests and shadows", Policies),
-    Endpoint(
+    AdminRoute("GET", METRICS, "metrics", "metrics in Prometheus' text format", None, SUPERVISOR),
+    AdminRoute("GET", "/admin/workers", "workers", "endpoints, their workers and loads", FleetView),
+    AdminRoute("POST", "/admin/workers", "add_worker", "adds `url`, with an optional `role`", None, ALL),
+    AdminRoute("POST", _WORKER + "/drain", "drain", "drains a worker; `drop`: then drops it", None, ALL),
+    AdminRoute("DELETE", _WORKER + "/drain", "undo_drain", "takes a drained worker back", None, ALL),
+    AdminRoute("DELETE", _WORKER, "drop_worker", "drops a worker, aborting its requests", None, ALL),
+    AdminRoute("GET", "/admin/index", "index", "blocks known of each worker", IndexView),
+    AdminRoute("GET", "/admin/index/{worker}/blocks", "blocks", "block hashes, one per line", None, FOUND),
+    AdminRoute("GET", "/admin/tokenizer", "tokenizer", "tokenizer and templates by model", TokenizersView),
+    AdminRoute("GET", "/admin/cache-loss", "cache_loss", "tokens computed again, by cause", CacheLossesView),
+    AdminRoute("GET", "/admin/verify", "verify", "accuracy of the predictions", VerificationView),
+    AdminRoute("GET", "/admin/flow", "admission", "queues, tenants and rejections", AdmissionView),
+    AdminRoute("GET", "/admin/policies", "policies", "policies, A/B tests and shadows", PoliciesView),
+    AdminRoute(
         "POST",
         "/admin/policies/reload",
         "reload_policies",
         "reloads the policy file",
-        Policies,
+        PoliciesView,
         SUPERVISOR,
     ),
-    Endpoint(
+    AdminRoute(
         "POST",
         "/admin/config/reload",
         "reload_config",
         "reloads the configuration",
-        Reloaded,
+        ReloadView,
         SUPERVISOR,
     ),
-    Endpoint("POST", "/admin/explain", "explain", "the decision for a request that is not sent", None, ONE),
-    Endpoint("GET", "/admin/decisions", "decisions", "ids of the latest decisions", Decisions),
-    Endpoint("GET", "/admin/decisions/{id}", "decision", "a [decision record](decisions.md)", None, FOUND),
-    Endpoint("GET", "/admin/keys", "keys", "API keys in use", Keys),
-    Endpoint("POST", "/admin/keys/reload", "reload_keys", "reloads the key files", Keys, ALL),
-    Endpoint("GET", "/admin/adapters", "adapters", "adapters and the workers that list them", Adapters),
-    Endpoint("POST", "/admin/adapters", "load_adapter", "loads `adapter` from `path`", None, ONE),
-    Endpoint(
+    AdminRoute("POST", "/admin/explain", "explain", "the decision for a request that is not sent", None, ONE),
+    AdminRoute("GET", "/admin/decisions", "decisions", "ids of the latest decisions", DecisionsView),
+    AdminRoute("GET", "/admin/decisions/{id}", "decision", "a [decision record](decisions.md)", None, FOUND),
+    AdminRoute("GET", "/admin/keys", "keys", "API keys in use", KeysView),
+    AdminRoute("POST", "/admin/keys/reload", "reload_keys", "reloads the key files", KeysView, ALL),
+    AdminRoute("GET", "/admin/adapters", "adapters", "adapters and the workers that list them", AdaptersView),
+    AdminRoute("POST", "/admin/adapters", "load_adapter", "loads `adapter` from `path`", None, ONE),
+    AdminRoute(
         "POST",
         "/admin/adapters/names",
         "refresh_adapters",
         "asks workers for their names",
-        Adapters,
+        AdaptersView,
         ALL,
     ),
-    Endpoint("DELETE", _ADAPTER, "unload_adapter", "unloads it; `?worker=`, `?model=`", None, ONE),
+    AdminRoute("DELETE", _ADAPTER, "unload_adapter", "unloads it; `?worker=`, `?model=`", None, ONE),
 )
 
 
 def bound(handlers: Mapping[str, Handler]) -> Iterator[web.RouteDef]:
     """The rows that have a handler here. Raises KeyError for a handler without a row."""
-    unknown = handlers.keys() - {endpoint.name for endpoint in ENDPOINTS}
+    unknown = handlers.keys() - {endpoint.name for endpoint in ADMIN_ROUTES}
     if unknown:
         raise KeyError(f"handlers without a row in the table: {', '.join(sorted(unknown))}")
-    for endpoint in ENDPOINTS:
+    for endpoint in ADMIN_ROUTES:
         if handler := handlers.get(endpoint.name):
             method = web.get if endpoint.method == "GET" else partial(web.route, endpoint.method)
             yield method(endpoint.path, handler)  # HEAD goes with GET

@@ -11,21 +11,21 @@ from gateway.config.worker_specs import spec_of
 from gateway.core.decoding import UNREADABLE
 from gateway.core.worker import Role, WorkerId
 from gateway.discovery.dns import Resolver, resolve
-from gateway.discovery.endpoint import Endpoint, Subscribed
-from gateway.discovery.lifecycle import Standings
+from gateway.discovery.endpoint import Endpoint, EventSubscription
+from gateway.discovery.lifecycle import Lifecycle
 from gateway.discovery.probed import endpoint_url
 from gateway.discovery.roster import Roster
 from gateway.http.address import DNS, Address
 from gateway.routing.router import Router
-from gateway.upstream.access import Ways
+from gateway.upstream.access import FleetAccess
 
 
-class _NewWorker(msgspec.Struct, forbid_unknown_fields=True):
+class _NewWorkerRequest(msgspec.Struct, forbid_unknown_fields=True):
     url: str
     role: Literal["prefill", "decode"] | None = None
 
 
-class _Drain(msgspec.Struct, forbid_unknown_fields=True):
+class _DrainRequest(msgspec.Struct, forbid_unknown_fields=True):
     """`drop`: when it has nothing left."""
 
     drop: bool = False
@@ -39,18 +39,18 @@ class FleetAdmin:
         self,
         router: Router,
         roster: Roster,
-        standings: Standings,
+        lifecycle: Lifecycle,
         resolver: Resolver,
-        ways: Ways,
+        access: FleetAccess,
         verified: Callable[[WorkerId], Mapping[str, Any]],
         tokens_at: Callable[[str], Sequence[Mapping[str, str]]],
     ) -> None:
         self._router = router
         self._fleet = router.fleet
         self._roster = roster
-        self._standings = standings
+        self._lifecycle = lifecycle
         self._resolver = resolver
-        self._ways = ways
+        self._access = access
         self._verified = verified
         self._tokens_at = tokens_at
 
@@ -66,7 +66,7 @@ class FleetAdmin:
     async def _workers(self, request: web.Request) -> web.Response:
         gone = [
             {"url": each.url, "state": "gone", "why": each.why, "at": each.at}
-            for each in self._standings.gone
+            for each in self._lifecycle.gone
         ]
         endpoints = [self._endpoint(endpoint) for endpoint in self._roster]
         names = [
@@ -78,7 +78,7 @@ class FleetAdmin:
             }
             for name in self._resolver.names.values()
         ]
-        drains = self._standings.specs
+        drains = self._lifecycle.specs
         return as_json({"endpoints": endpoints, "names": names, "drains": drains, "gone": gone})
 
     async def _add(self, request: web.Request) -> web.Response:
@@ -86,7 +86,7 @@ class FleetAdmin:
         if request.content_type != "application/json":
             return as_error(415, 'send application/json, as in {"url": "http://10.0.0.3:8000"}')
         try:
-            new = msgspec.json.decode(await request.read(), type=_NewWorker)
+            new = msgspec.json.decode(await request.read(), type=_NewWorkerRequest)
             url = endpoint_url(new.url)
         except UNREADABLE as exc:
             return as_error(400, str(exc))
@@ -101,14 +101,14 @@ class FleetAdmin:
         is looked at again."""
         address = Address.of(url.removeprefix(DNS))
         if address.unix_path is not None:
-            return self._ways.socket_refusal(address.unix_path)
-        if refusal := self._ways.refusal(address.url):
+            return self._access.socket_refusal(address.unix_path)
+        if refusal := self._access.refusal(address.url):
             return refusal
         try:
             found = await resolve(address.host, address.port)
         except (OSError, UnicodeError):
             return None
-        return next(filter(None, map(self._ways.reachable.refusal, found)), None)
+        return next(filter(None, map(self._access.reachable.refusal, found)), None)
 
     async def _drop(self, request: web.Request) -> web.Response:
         name = _name(request)
@@ -123,30 +123,30 @@ class FleetAdmin:
         ):
             return as_error(415, "send application/json, as in {}")
         try:
-            wish = msgspec.json.decode(await request.read() or b"{}", type=_Drain)
+            wanted = msgspec.json.decode(await request.read() or b"{}", type=_DrainRequest)
         except UNREADABLE as exc:
             return as_error(400, str(exc))
         if (endpoint := self._roster.find(name := _name(request))) is None:
             return _unknown(name)
-        why = "asked for, and to be dropped when nothing is left" if wish.drop else "asked for"
-        is_new = self._standings.drain(endpoint.url, endpoint.workers, why, is_last=wish.drop)
+        why = "asked for, and to be dropped when nothing is left" if wanted.drop else "asked for"
+        is_new = self._lifecycle.drain(endpoint.url, endpoint.workers, why, is_last=wanted.drop)
         return as_json({"draining": endpoint.url, "changed": is_new, "left": self._left(endpoint)})
 
     async def _undo(self, request: web.Request) -> web.Response:
         if (endpoint := self._roster.find(name := _name(request))) is None:
             return _unknown(name)
-        is_new = self._standings.undo(endpoint.url, endpoint.workers)
+        is_new = self._lifecycle.undo(endpoint.url, endpoint.workers)
         return as_json({"draining": None, "changed": is_new, "left": self._left(endpoint)})
 
     def _left(self, endpoint: Endpoint) -> int:
-        return sum(self._standings.num_left(worker.id) for worker in endpoint.workers)
+        return sum(self._lifecycle.num_left(worker.id) for worker in endpoint.workers)
 
     def _endpoint(self, endpoint: Endpoint) -> dict[str, Any]:
         facts = endpoint.facts
         return {
             "url": endpoint.url,
             "state": "joining" if facts is None else "joined",
-            "is_draining": endpoint.url in self._standings.draining,
+            "is_draining": endpoint.url in self._lifecycle.draining,
             "engine": facts.engine if facts else None,
             "version": facts.version if facts else None,
             "role": endpoint.workers[0].role.value if endpoint.workers else facts.role if facts else None,
@@ -166,7 +166,7 @@ class FleetAdmin:
         return {
             "id": worker.id,
             "is_up": member.is_up,
-            **self._standings.describe(worker_id),
+            **self._lifecycle.describe(worker_id),
             "models": [served.name for served in worker.served],
             "not_used": {each.served.name: each.reason for each in self._fleet.unusable(worker.id)},
             "block_size": worker.block_size,
@@ -199,7 +199,7 @@ def _unknown(name: str) -> web.Response:
     return as_error(404, f"no worker '{name}'; name it by its URL or its id")
 
 
-def _blind(subscribed: Subscribed) -> dict[str, Any] | None:
+def _blind(subscribed: EventSubscription) -> dict[str, Any] | None:
     """Why not all is known of what the worker holds, and what has come to be known since."""
     if (reason := subscribed.stream.blind_reason) is None:
         return None

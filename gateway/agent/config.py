@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from gateway.config.options import option
-from gateway.config.reading import Reader
+from gateway.config.reading import ConfigReader
 from gateway.core.errors import ConfigError
 
 
@@ -96,7 +96,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 def load(flags: Mapping[str, Any]) -> AgentConfig:
     """Configuration from the parsed flags. Raises ConfigError that names the flag."""
-    reader = Reader(AgentConfig)
+    reader = ConfigReader(AgentConfig)
     reader.flags(flags)
     config = reader.checked()
     address_of(config.listen, "--listen")

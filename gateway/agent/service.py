@@ -19,9 +19,9 @@ import grpc.aio
 from gateway.core.errors import ConfigError
 from gateway.core.kv_events import DecodeError
 from gateway.replication.codec import SERVICE, LogRequest, decode_request, encode, encode_hello
-from gateway.replication.journal import Reader
-from gateway.replication.messages import VERSION, Hello
-from gateway.replication.rank_store import Rank
+from gateway.replication.journal import JournalReader
+from gateway.replication.messages import VERSION, AgentHello
+from gateway.replication.rank_store import RankState
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.agent")
@@ -41,7 +41,7 @@ _OPTIONS = [
     ("grpc.http2.max_ping_strikes", 0),
 ]
 
-Find = Callable[[int], "tuple[Hello, Rank] | None"]
+Find = Callable[[int], "tuple[AgentHello, RankState] | None"]
 """Returns the stream of a DP rank; None while its engine is unknown, or where it has no such rank."""
 
 
@@ -92,7 +92,7 @@ class KvEvents:
         await context.abort(grpc.StatusCode.UNAVAILABLE, "another engine process is there, or none")
 
     async def _stream(
-        self, rank: Rank, reader: Reader, wake: asyncio.Event, sample_every_s: int, write: Write
+        self, rank: RankState, reader: JournalReader, wake: asyncio.Event, sample_every_s: int, write: Write
     ) -> None:
         """Stream until the rank is gone."""
         loop, sampled_s = asyncio.get_running_loop(), 0.0
@@ -108,7 +108,7 @@ class KvEvents:
                 async with asyncio.timeout(sample_every_s or None):
                     await wake.wait()
 
-    async def _begin(self, context: Any) -> tuple[Hello, Rank, LogRequest]:
+    async def _begin(self, context: Any) -> tuple[AgentHello, RankState, LogRequest]:
         """Handshake of a reader. Aborts, which raises, where nothing can be streamed to it."""
         if self._token and not hmac.compare_digest(_shown(context), self._token):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is missing or wrong")

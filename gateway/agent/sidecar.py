@@ -18,7 +18,7 @@ from gateway.core.engine import EventSource
 from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
 from gateway.core.worker import Worker
-from gateway.discovery.endpoint import Subscribed
+from gateway.discovery.endpoint import EventSubscription
 from gateway.discovery.engine_detection import Engines
 from gateway.discovery.feeds import Feeds
 from gateway.discovery.probe import Probe
@@ -27,8 +27,8 @@ from gateway.discovery.roster import Roster, RosterOptions
 from gateway.index.assumed import AssumedIndex
 from gateway.ingest.base import Feed
 from gateway.observability.metrics import Metrics
-from gateway.replication.messages import Hello
-from gateway.replication.rank_store import Rank, RankStore, RankSubscription
+from gateway.replication.messages import AgentHello
+from gateway.replication.rank_store import RankState, RankStore, RankSubscription
 from gateway.runtime.tasks import Tasks, stop_event
 from gateway.runtime.tls import worker_tls
 from gateway.upstream.control_client import ControlSession
@@ -105,14 +105,14 @@ class Sidecar:
         await self._session.close()
         self._feeds.close()
 
-    def _open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, Subscribed]:
+    def _open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, EventSubscription]:
         feed, subscription = self._feeds.open(worker, source, self._session, self.roster.stream_changed)
         log.info(
             "rank %d: events from %s, replays from %s", worker.dp_rank, feed.endpoint, feed.replay_endpoint
         )
         return feed, subscription
 
-    def _find(self, dp_rank: int) -> tuple[Hello, Rank] | None:
+    def _find(self, dp_rank: int) -> tuple[AgentHello, RankState] | None:
         for endpoint in self.roster:
             for worker in endpoint.workers:
                 rank = self.store.ranks.get(worker.id)
@@ -122,8 +122,8 @@ class Sidecar:
         return None
 
 
-def _hello(worker: Worker, rank: Rank, start_time_s: float | None, agent: str) -> Hello:
-    return Hello(
+def _hello(worker: Worker, rank: RankState, start_time_s: float | None, agent: str) -> AgentHello:
+    return AgentHello(
         engine_url=worker.url,
         dp_rank=worker.dp_rank,
         block_size=rank.inventory.block_size,

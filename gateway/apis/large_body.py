@@ -32,7 +32,7 @@ from gateway.core.requests.request import (
     names_of,
     num_known_of,
 )
-from gateway.core.requests.routes import Kind, route_of
+from gateway.core.requests.routes import RouteKind, route_of
 
 VALUE_BYTES, ID_BYTES = 200, 40
 """About what a value takes, decoded and handed to a template; and a token id."""
@@ -101,10 +101,10 @@ def is_crowded(outline: Outline, num_bytes: int) -> bool:
     return is_slow or takes > room
 
 
-def num_ids(kind: Kind, fields: Mapping[str, Field], body: bytes) -> int:
+def num_ids(kind: RouteKind, fields: Mapping[str, Field], body: bytes) -> int:
     """How many token ids the prompt is a list of; 0 for anything else."""
     prompt = fields.get(PROMPT)
-    if kind is not Kind.COMPLETION or prompt is None or prompt.num_values != 1:
+    if kind is not RouteKind.COMPLETION or prompt is None or prompt.num_values != 1:
         return 0
     return prompt.num_ids if _first(body, prompt) == b"[" else 0
 
@@ -144,15 +144,15 @@ def _first(body: bytes, each: Field) -> bytes:
     return body[each.start : each.start + 1]
 
 
-def _top_of(kind: Kind, core: bytes, fields: Mapping[str, Field], body: bytes) -> dict[str, Any]:
+def _top_of(kind: RouteKind, core: bytes, fields: Mapping[str, Field], body: bytes) -> dict[str, Any]:
     """The top level decoded as routing reads it. Raises InvalidRequest."""
     try:
         core.decode()
-        if kind is Kind.PASS or kind is Kind.AGENT:
+        if kind is RouteKind.PASS or kind is RouteKind.AGENT:
             top: dict[str, Any] = decode_raw(core)
             return top | {name: decode_any(top[name]) for name in (*SCALARS, *STATE_FIELDS) if name in top}
         top = _decode_core(core)
-        if kind is Kind.CHAT:
+        if kind is RouteKind.CHAT:
             top = {name: decode_value(raw) for name, raw in decode_raw(core).items()}
             long = [each for each in fields.values() if each.size > LONG_BYTES]
             top |= {each.name: _setting_of(each, body) for each in long if each.name in PROMPT_FIELDS}
@@ -173,7 +173,7 @@ def _raw(body: bytes, start: int, end: int) -> msgspec.Raw:
 
 
 def _checked(
-    kind: Kind,
+    kind: RouteKind,
     top: dict[str, Any],
     fields: Mapping[str, Field],
     body: bytes,
@@ -183,9 +183,9 @@ def _checked(
     crowded: bool,
 ) -> Messages | None:
     """The messages of a chat that can be looked into. Raises InvalidRequest for what is of a wrong type."""
-    if kind is Kind.COMPLETION:
+    if kind is RouteKind.COMPLETION:
         check_prompt(top)
-    if kind is not Kind.CHAT:
+    if kind is not RouteKind.CHAT:
         return None
     found = fields.get(MESSAGES)
     if found is None or _first(body, found) != b"[":

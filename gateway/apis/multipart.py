@@ -17,7 +17,7 @@ from gateway.core.requests.field_judgement import GUARDED, XARGS
 from gateway.core.requests.model_alias import renamed
 from gateway.core.requests.model_name import MODEL, decide
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import Kind
+from gateway.core.requests.routes import RouteKind
 from gateway.core.requests.steering import check_adapter, check_letters, is_adapter, is_removed, value_of
 from gateway.http.messages import HttpRequest
 
@@ -45,7 +45,7 @@ _ENCODING = re.compile(
 _FORM_KINDS = (b"multipart/", b"application/x-www-form-urlencoded")
 
 
-class Part(NamedTuple):
+class FormPart(NamedTuple):
     """A part of a form: its value is the body from `value_at` to `end`, its delimiter begins at `begin`."""
 
     name: str
@@ -94,7 +94,7 @@ def parse_form(
     if decide(fields, model, default, is_limited=models is not None):
         body = renamed_form(body, fields[MODEL])
     top = {"model": fields["model"], "stream": fields.get("stream", "").lower() in ("true", "1", "on", "yes")}
-    return InferenceRequest(Kind.PASS, path, body, top, fields=fields)
+    return InferenceRequest(RouteKind.PASS, path, body, top, fields=fields)
 
 
 def renamed_form(body: bytes, model: str) -> bytes:
@@ -148,7 +148,7 @@ def _boundary(content_type: bytes) -> bytes:
     return params[b"boundary"]
 
 
-def _parts(body: bytes, delimiter: bytes) -> Iterator[Part]:
+def _parts(body: bytes, delimiter: bytes) -> Iterator[FormPart]:
     """Raises InvalidRequest."""
     begin, at = 0, len(delimiter)
     for _ in range(MAX_PARTS):
@@ -159,7 +159,7 @@ def _parts(body: bytes, delimiter: bytes) -> Iterator[Part]:
         if body[at : at + 2] != b"\r\n" or end < 0:
             raise _broken("a part has no head or no end")
         name, is_file = _name(body[at + 2 : head_end])
-        yield Part(name, is_file, begin, head_end + 4, end)
+        yield FormPart(name, is_file, begin, head_end + 4, end)
         begin = end + 2
         at = begin + len(delimiter)
     raise _broken(f"it has over {MAX_PARTS} parts")

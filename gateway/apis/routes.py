@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from gateway.core.errors import MethodNotAllowed, ModelMissing, RouteRefused, UnknownRoute
 from gateway.core.requests.routes import OWN, ROUTES, route_of
-from gateway.core.worker import Served
+from gateway.core.worker import ServedModel
 
 Methods = tuple[str, ...]
 
@@ -108,7 +108,7 @@ def _read(entry: str) -> tuple[str, str]:
     return found[1] or "POST", found[2]
 
 
-def default_model(path: str, served: Mapping[str, Served]) -> str:
+def default_model(path: str, served: Mapping[str, ServedModel]) -> str:
     """The model of a request that names none: a fleet of one model needs no name where the route has no
     place for one. Raises ModelMissing."""
     if route_of(path).names_model:

@@ -15,7 +15,7 @@ from gateway.apis import anthropic, responses
 from gateway.apis.anthropic import Dialect
 from gateway.core.errors import InvalidRequest
 from gateway.core.requests.request import InferenceRequest, parse_request
-from gateway.core.requests.routes import CHAT, Kind, route_of
+from gateway.core.requests.routes import CHAT, RouteKind, route_of
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.chat_template import PromptError
 
@@ -43,7 +43,7 @@ def as_chat(
         translate = TRANSLATORS[route_of(request.path).to_chat]
         chat = {"model": request.model, **translate(request.fields, dialect)}
         if len(request.body) > MAX_COPIED_BYTES:
-            made = InferenceRequest(Kind.CHAT, CHAT, b"", {"model": request.model}, fields=chat)
+            made = InferenceRequest(RouteKind.CHAT, CHAT, b"", {"model": request.model}, fields=chat)
         else:
             made = parse_request(CHAT, msgspec.json.encode(chat), known, salt=request.cache_salt)
     except (AttributeError, KeyError, TypeError, InvalidRequest) as exc:

@@ -12,17 +12,17 @@ from gateway.admin.auth import add_guard, key_handlers
 from gateway.admin.explain import Preview
 from gateway.admin.lora import AdapterAdmin
 from gateway.admin.workers import FleetAdmin
-from gateway.disaggregation.metrics import SplitsCollector
-from gateway.discovery.lifecycle_metrics import StandingsCollector
-from gateway.discovery.lora_loading import Loading
+from gateway.disaggregation.metrics import DisaggregationCollector
+from gateway.discovery.lifecycle_metrics import LifecycleCollector
+from gateway.discovery.lora_loading import AdapterLoader
 from gateway.discovery.recovery_metrics import RecoveryCollector
 from gateway.models.metrics import ModelsCollector
 from gateway.observability.cache_loss.metrics import LossCollector
-from gateway.observability.collector import Collector, registry_of
+from gateway.observability.collector import MetricsCollector, registry_of
 from gateway.observability.verification.metrics import VerifyCollector, describe, summary
 from gateway.proxy.retry_metrics import RetriesCollector
 from gateway.routing.active_policy import PolicyCollector
-from gateway.routing.trial_metrics import TrialsCollector
+from gateway.routing.trial_metrics import ExperimentsCollector
 from gateway.runtime.build import VERSION, is_compiled
 from gateway.tenancy.admission.stats import AdmissionCollector, describe_admission
 from gateway.tenancy.auth.metrics import KeysCollector
@@ -44,7 +44,7 @@ class _Flow(RegistryCollector):
 
 def collectors_of(gateway: "Gateway") -> Sequence[RegistryCollector]:
     return (
-        Collector(
+        MetricsCollector(
             gateway.metrics,
             gateway.fleet,
             gateway.router.ledger,
@@ -54,17 +54,17 @@ def collectors_of(gateway: "Gateway") -> Sequence[RegistryCollector]:
             lambda: len(gateway.connections),
             (VERSION, is_compiled),
         ),
-        _standings_of(gateway),
+        _lifecycle_of(gateway),
         LossCollector(gateway.losses),
         VerifyCollector(gateway.verifier),
         RecoveryCollector(gateway.recovery_observer),
-        SplitsCollector(gateway.splits, gateway.router),
+        DisaggregationCollector(gateway.disaggregation_stats, gateway.router),
         *[sharing.collector() for sharing in gateway.sharing],
         *gateway.backend.collectors,
         RetriesCollector(gateway.dispatch.context.retries, gateway.surface.bodies),
         PolicyCollector(gateway.active_policy),
         ModelsCollector(gateway.catalog, gateway.worker_tokenizer.counts),
-        TrialsCollector(gateway.active_policy.trials),
+        ExperimentsCollector(gateway.active_policy.trials),
         _Flow(gateway),
         KeysCollector(gateway.credentials),
         *gateway.collectors,
@@ -95,15 +95,15 @@ def admin_of(gateway: "Gateway") -> web.Application:
     return app
 
 
-def _standings_of(gateway: "Gateway") -> StandingsCollector:
+def _lifecycle_of(gateway: "Gateway") -> LifecycleCollector:
     def joining() -> list[str]:
         return [endpoint.url for endpoint in gateway.roster if endpoint.facts is None]
 
-    return StandingsCollector(gateway.fleet, gateway.standings, joining)
+    return LifecycleCollector(gateway.fleet, gateway.lifecycle, joining)
 
 
 def _adapters_of(gateway: "Gateway") -> AdapterAdmin:
-    loading = Loading(
+    loading = AdapterLoader(
         gateway.fleet,
         gateway.roster,
         gateway.engines.named,
@@ -118,9 +118,9 @@ def _workers_of(gateway: "Gateway") -> FleetAdmin:
     return FleetAdmin(
         gateway.router,
         gateway.roster,
-        gateway.standings,
+        gateway.lifecycle,
         gateway.resolver,
-        gateway.ways,
+        gateway.access,
         lambda worker: summary(gateway.verifier, worker),
         gateway.catalog.tokens_at,
     )

@@ -7,21 +7,21 @@ from gateway.apis.routes import Routes
 from gateway.config import Config
 from gateway.config.secrets import response_ids
 from gateway.core.errors import ConfigError
-from gateway.server.body_budget import Bodies
+from gateway.server.body_budget import BodyBudget
 
 
 @dataclass(frozen=True, slots=True)
-class Surface:
+class FrontEnd:
     response_ids: ResponseIds
-    bodies: Bodies
+    bodies: BodyBudget
 
 
-def surface_of(config: Config) -> Surface:
+def surface_of(config: Config) -> FrontEnd:
     """Raises ConfigError."""
     check_bodies(config)
-    return Surface(
+    return FrontEnd(
         response_ids=response_ids(config.proxy.response_key_file),
-        bodies=Bodies(config.server.body_memory_bytes),
+        bodies=BodyBudget(config.server.body_memory_bytes),
     )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.registry import Collector
 
-from engines import CONNECTORS, ENGINES, HANDOFFS
+from engines import DEFAULT_CONNECTORS, ENGINES, KV_CONNECTORS
 from gateway.app import reconfigure
 from gateway.app.admin_wiring import admin_of
 from gateway.app.front_end import routes_of, surface_of
@@ -26,7 +26,7 @@ from gateway.app.workers import limits_of, resolver_of, roster_of, salt_prober_o
 from gateway.bookings.shared_memory import ProcessView, view_alone
 from gateway.bookings.tenant_usage import QuotaUsage
 from gateway.config import Config
-from gateway.config.diff import Difference
+from gateway.config.diff import ConfigDiff
 from gateway.config.models import aliases_of
 from gateway.config.secrets import worker_headers
 from gateway.core.eligibility import Eligibility
@@ -37,9 +37,9 @@ from gateway.core.fleet import Fleet
 from gateway.core.ledger import Ledger
 from gateway.core.worker import Role, Worker
 from gateway.disaggregation.legs import LegServices
-from gateway.disaggregation.stats import splits_of
+from gateway.disaggregation.stats import disaggregation_stats_of
 from gateway.discovery.declared import said_of
-from gateway.discovery.endpoint import Subscribed
+from gateway.discovery.endpoint import EventSubscription
 from gateway.discovery.engine_detection import Engines
 from gateway.discovery.feeds import Feeds
 from gateway.discovery.lifecycle import keep_leaving
@@ -53,7 +53,7 @@ from gateway.ingest.blind_recovery import RecoveryObserver, keep_recovering
 from gateway.models.from_config import catalog_of
 from gateway.models.prompt_source import PromptSource, WorkerTokenizer
 from gateway.observability.cache_loss.observer import CacheLoss, keep_explained
-from gateway.observability.log_sink import Sink
+from gateway.observability.log_sink import LogSink
 from gateway.observability.metrics import Metrics
 from gateway.observability.observers import Observers
 from gateway.observability.recorder import recorder_of
@@ -68,26 +68,26 @@ from gateway.proxy.context import AskUsage, Context
 from gateway.proxy.dispatch import Dispatch
 from gateway.proxy.prompts import Prompts
 from gateway.proxy.time_slice import TimeSlice
-from gateway.proxy.usage_check import Usages
+from gateway.proxy.usage_check import UsageCheck
 from gateway.redis.options import redis_of
 from gateway.replication.agent_targets import AgentFeeds, agents_of
 from gateway.routing.active_policy import ActivePolicy
-from gateway.routing.decision_log import Records
+from gateway.routing.decision_log import DecisionLog
 from gateway.routing.remote_lookup import RemoteLookup
 from gateway.routing.router import Router
-from gateway.routing.speed_model import Paces
+from gateway.routing.speed_model import SpeedModels
 from gateway.routing.trials import keep_compared
-from gateway.runtime.loop_lag import Lag
+from gateway.runtime.loop_lag import LoopLag
 from gateway.runtime.tasks import Tasks
 from gateway.runtime.tls import follow, listening_tls, worker_tls
 from gateway.server.connection import ClientConnection
-from gateway.server.listener import Front
-from gateway.server.reverse_proxy import behind, trusted_of
+from gateway.server.listener import Listener
+from gateway.server.reverse_proxy import reverse_proxied, trusted_of
 from gateway.server.socket_set import Sockets
 from gateway.tenancy.admission.gate import gate_of
 from gateway.tenancy.admission.request_identity import trusted_peers
 from gateway.tenancy.auth.credentials import Credentials
-from gateway.upstream.access import ways_of, with_tables
+from gateway.upstream.access import fleet_access, with_tables
 from gateway.upstream.control_client import ControlSession
 from gateway.upstream.outgoing import Outgoing
 from gateway.upstream.pools import Pools
@@ -117,7 +117,7 @@ class Gateway:
         place: ProcessView | None = None,
         connections: set[ClientConnection] | None = None,
         policy_source: str | None = None,
-        sink: Sink | None = None,
+        sink: LogSink | None = None,
     ) -> None:
         """`sink` takes lines of the log; the rest is for one of several processes. Raises ConfigError."""
         self.config = config
@@ -134,11 +134,11 @@ class Gateway:
         self.index: Index = self.backend.index
         self.recovery_observer = RecoveryObserver(self.index, keep_s=config.events.assumed_keep_s)
         self.verifier = Verifier(self.fleet, self.index, time.monotonic, self.losses.set_drifting)
-        self.splits = splits_of(config)
+        self.disaggregation_stats = disaggregation_stats_of(config)
         self.observers = Observers()
-        self.records = Records(self.observers)
+        self.records = DecisionLog(self.observers)
         self.router = self._make_router(place.ledger if place else Ledger())
-        self.standings = standings_of(self)
+        self.lifecycle = standings_of(self)
         self.recorder = recorder_of(config, self.metrics, self.observers)
         self._tasks = Tasks()
         self.telemetry = Telemetry(config, sink, trusted_peers(config).trusts)
@@ -164,9 +164,9 @@ class Gateway:
     def _read_workers(self) -> None:
         """Add the configured workers. Raises ConfigError."""
         config = with_tables(self.config)
-        self.said = said_of(config, HANDOFFS, CONNECTORS)
+        self.said = said_of(config, KV_CONNECTORS, DEFAULT_CONNECTORS)
         self.worker_urls = worker_urls([*config.fleet.worker, *self.said.roles])
-        self.ways = ways_of(config)
+        self.access = fleet_access(config)
         self.check_workers(self.worker_urls)
         self.worker_tls = worker_tls(*shown_to_workers(config))
         self.worker_headers = worker_headers(config.worker.key_file)
@@ -176,20 +176,20 @@ class Gateway:
     def check_workers(self, urls: Sequence[str]) -> None:
         """Raises ConfigError for addresses that are no worker's."""
         for url in urls:
-            if not url.startswith(DNS) and (refusal := self.ways.refusal(url)):
+            if not url.startswith(DNS) and (refusal := self.access.refusal(url)):
                 raise ConfigError(f"worker: {url}: {refusal}")
 
     async def start(self, *, serve: bool = True) -> None:
         """Begin to wait for the workers; with `serve`, listen for clients and admins too."""
         config = self.config
-        tls, ways = self.worker_tls, self.ways
-        self.session = ControlSession(tls, timeout_s=config.lifecycle.probe_timeout_s, ways=ways)
-        self.worker_tokenizer = WorkerTokenizer(timeout_s=config.tokenizer.timeout_s, tls=tls, ways=ways)
+        tls, access = self.worker_tls, self.access
+        self.session = ControlSession(tls, timeout_s=config.lifecycle.probe_timeout_s, access=access)
+        self.worker_tokenizer = WorkerTokenizer(timeout_s=config.tokenizer.timeout_s, tls=tls, access=access)
         self.dispatch = self._make_dispatch()
-        self.lag = Lag(self.metrics.loop_lag_s.observe, self.metrics.loop_lag_cpu_s.observe)
+        self.lag = LoopLag(self.metrics.loop_lag_s.observe, self.metrics.loop_lag_cpu_s.observe)
         self.lag.start()
         prober = Prober(partial(self.session.post, headers=self.worker_headers))
-        self.pair_parity = PairParity(self.fleet, self.splits.policy, prober, self._tasks.start)
+        self.pair_parity = PairParity(self.fleet, self.disaggregation_stats.policy, prober, self._tasks.start)
         self.catalog.open(self._tasks.start, prober, self.worker_tokenizer)
         self.salt_prober = salt_prober_of(self, self._tasks.start)
         self.roster = roster_of(self)
@@ -213,7 +213,7 @@ class Gateway:
         self._tasks.start("sweep index", keep_swept(self.index))
         self._tasks.start("explain cache losses", keep_explained(self.losses))
         self._tasks.start("heal streams", keep_recovering(self.recovery_observer))
-        self._tasks.start("let go of workers", keep_leaving(self.standings, self.roster))
+        self._tasks.start("let go of workers", keep_leaving(self.lifecycle, self.roster))
         self._tasks.start("compare policies", keep_compared(self.active_policy.trials))
         for url in self.worker_urls:
             self.add_worker(url, self.said.roles.get(url))
@@ -287,7 +287,7 @@ class Gateway:
         if self.reloads is None:
             raise ConfigError("it was not read from anywhere: give it to a new gateway")
 
-        async def apply(difference: Difference) -> None:
+        async def apply(difference: ConfigDiff) -> None:
             new = difference.applied_to(self.config)
             (await reconfigure.prepare(self, new, difference.added, difference.dropped))()
 
@@ -298,11 +298,11 @@ class Gateway:
         """All collectors of metrics."""
         return [*self.telemetry.collectors, *([self.reloads] if self.reloads else [])]
 
-    def _make_front(self) -> Front:
-        return Front(
+    def _make_front(self) -> Listener:
+        return Listener(
             self.config,
             self.connections,
-            behind(self.config, self.api.handle, self.api.refuse),
+            reverse_proxied(self.config, self.api.handle, self.api.refuse),
             self.api.refused,
             admin_of(self),
             self._tls,
@@ -318,8 +318,8 @@ class Gateway:
             tokenize=self.prompts.tokenize,
             ledger=ledger,
             keep_sent_s=self.config.events.assumed_keep_s,
-            disaggregation=self.splits.policy,
-            paces=Paces.of(),
+            disaggregation=self.disaggregation_stats.policy,
+            speed_models=SpeedModels.of(),
             observers=self.observers,
         )
         self.active_policy.drive(router)
@@ -365,13 +365,13 @@ class Gateway:
             agents=AgentFeeds(self.agents, index=self.index, assumed=self.assumed, tasks=self._tasks),
             recovery_observer=self.recovery_observer,
             shared=self.shared,
-            ways=self.ways,
+            access=self.access,
         )
 
     def _make_dispatch(self) -> Dispatch:
         config, router = self.config, self.router
-        self.pools = Pools(tls_context=lambda: self.worker_tls.context, ways=self.ways)
-        outgoing, usages = Outgoing(self.fleet, self.pools), Usages(self.metrics)
+        self.pools = Pools(tls_context=lambda: self.worker_tls.context, access=self.access)
+        outgoing, usages = Outgoing(self.fleet, self.pools), UsageCheck(self.metrics)
         fetch = self.backend.fetch
         remote_lookup = RemoteLookup(router, fetch) if fetch else None
         under_lock = self.bookings.under_lock if self.bookings else None
@@ -386,7 +386,7 @@ class Gateway:
             outgoing=outgoing,
             usages=usages,
             suspect=partial(suspect, self),
-            blame=self.standings.failed,
+            blame=self.lifecycle.failed,
             gate=gate_of(config, router, self.quota_usage),
             ask_usage=self.asking(),
             time_slice=TimeSlice(under_lock, router.tokenize) if under_lock else None,
@@ -396,8 +396,8 @@ class Gateway:
             end_observers=self.telemetry.end_observers,
         )
         self.legs = LegServices(
-            splits=self.splits,
-            handoffs=HANDOFFS,
+            disaggregation_stats=self.disaggregation_stats,
+            connectors=KV_CONNECTORS,
             router=router,
             metrics=self.metrics,
             pools=self.pools,
@@ -409,7 +409,7 @@ class Gateway:
         )
         return Dispatch(context, self.legs, self.telemetry.traces)
 
-    def open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, Subscribed]:
+    def open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, EventSubscription]:
         start_time_s, on_state = self.roster.start_time_s(worker.url), self.roster.stream_changed
         return self._feeds.open(worker, source, self.session, on_state, start_time_s)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from engines import CONNECTORS, HANDOFFS
+from engines import DEFAULT_CONNECTORS, KV_CONNECTORS
 from gateway.app.front_end import check_bodies, routes_of
 from gateway.config import Config
 from gateway.config.worker_specs import parse_spec
@@ -35,7 +35,7 @@ async def prepare(
     """Raises ConfigError, with nothing changed."""
     trusted = trusted_peers(config)
     gateway.check_workers([parse_spec(spec)[0] for spec in added])
-    said_of(config, HANDOFFS, CONNECTORS)
+    said_of(config, KV_CONNECTORS, DEFAULT_CONNECTORS)
     check_bodies(config)
     credentials.check(config)
     chosen = await gateway.active_policy.prepare(config, policy_source)

@@ -1,6 +1,6 @@
 """SIGHUP and `POST /admin/config/reload`: read, compare, apply, report.
 
-file, environment, flags ─► Config ─► Difference ─► apply: all of it, or ConfigError and nothing
+file, environment, flags ─► Config ─► ConfigDiff ─► apply: all of it, or ConfigError and nothing
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.config import Config
-from gateway.config.diff import Difference, compare
+from gateway.config.diff import ConfigDiff, compare
 from gateway.core.errors import ConfigError
 from gateway.observability.metric_spec import counter, gauge
 
@@ -20,7 +20,7 @@ log = logging.getLogger("kvgate.config")
 
 Reread = Callable[[], Config]
 """The configuration as it is now, from where it came at the start. Raises ConfigError."""
-Apply = Callable[[Difference], Awaitable[None]]
+Apply = Callable[[ConfigDiff], Awaitable[None]]
 """Takes what can be taken. Raises ConfigError, with nothing changed."""
 
 GENERATION = gauge(
@@ -62,7 +62,7 @@ class Reloads(Collector):
             self.pending = list(difference.restart)
         return self._report(difference)
 
-    def _report(self, difference: Difference) -> dict[str, Any]:
+    def _report(self, difference: ConfigDiff) -> dict[str, Any]:
         for line in difference.lines():
             log.info("%s", line)
         if difference.restart:

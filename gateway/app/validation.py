@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from engines import CONNECTORS, ENGINES, HANDOFFS
+from engines import DEFAULT_CONNECTORS, ENGINES, KV_CONNECTORS
 from gateway.app.front_end import surface_of
 from gateway.app.index_backend import backend_of
 from gateway.bookings.shared_memory import shares_bookings
@@ -10,7 +10,7 @@ from gateway.config import Config, replaced
 from gateway.config.secrets import worker_headers
 from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
-from gateway.disaggregation.stats import splits_of
+from gateway.disaggregation.stats import disaggregation_stats_of
 from gateway.discovery.declared import said_of
 from gateway.discovery.engine_detection import Engines
 from gateway.discovery.probed import worker_urls
@@ -24,20 +24,20 @@ from gateway.runtime.tls import listening_tls, worker_tls
 from gateway.server.reverse_proxy import trusted_of
 from gateway.tenancy.auth.admin_access import check_open
 from gateway.tenancy.auth.credentials import Credentials
-from gateway.upstream.access import ways_of, with_tables
+from gateway.upstream.access import fleet_access, with_tables
 
 Check = Callable[[Config], object]
 
 CHECKS: tuple[Check, ...] = (
     lambda config: worker_urls([*config.fleet.worker, *config.fleet.prefill, *config.fleet.decode]),
-    lambda config: said_of(with_tables(config), HANDOFFS, CONNECTORS),
+    lambda config: said_of(with_tables(config), KV_CONNECTORS, DEFAULT_CONNECTORS),
     lambda config: Engines(ENGINES, with_tables(config).fleet.engine),
     lambda config: worker_tls(config.worker.ca_file, config.worker.cert_file, config.worker.cert_key_file),
     lambda config: worker_headers(config.worker.key_file),
-    ways_of,
+    fleet_access,
     lambda config: catalog_of(config, PromptSource({}, Metrics()), Fleet()).close(),
     ActivePolicy,
-    splits_of,
+    disaggregation_stats_of,
     trusted_of,
     lambda config: listening_tls(config.tls.cert_file, config.tls.key_file),
     surface_of,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from engines import HANDOFFS
+from engines import KV_CONNECTORS
 from gateway.config import Config
 from gateway.core.block_limits import BlockLimits, block_limits
 from gateway.core.eligibility import Eligibility
@@ -13,13 +13,13 @@ from gateway.core.worker import Worker, WorkerId
 from gateway.discovery.bootstrap import with_engine_ids
 from gateway.discovery.claims import with_addresses
 from gateway.discovery.dns import Resolver
-from gateway.discovery.lifecycle import Left, Standings
-from gateway.discovery.outlier_detection import Rules
+from gateway.discovery.lifecycle import Lifecycle, RemainingWork
+from gateway.discovery.outlier_detection import OutlierRules
 from gateway.discovery.probe import Probe
 from gateway.discovery.probed import Facts
 from gateway.discovery.roster import Roster, RosterOptions
 from gateway.discovery.salt_prober import SaltProber, keep_proving
-from gateway.discovery.served_models import Names
+from gateway.discovery.served_models import ServedNames
 
 if TYPE_CHECKING:
     from gateway.app.gateway import Gateway
@@ -34,11 +34,11 @@ def limits_of(config: Config) -> Callable[[Worker], BlockLimits]:
     return lambda worker: block_limits(worker.num_blocks, most=most, offloaded=offloaded)
 
 
-def standings_of(gateway: "Gateway") -> Standings:
+def standings_of(gateway: "Gateway") -> Lifecycle:
     config, ledger = gateway.config, gateway.router.ledger
-    return Standings(
+    return Lifecycle(
         gateway.fleet,
-        Left(
+        RemainingWork(
             in_flight=lambda worker: ledger.load(worker).num_in_flight,
             unstarted_tokens=lambda worker: ledger.load(worker).booked_tokens,
             fetching=lambda worker: gateway.legs.num_fetching(worker),
@@ -46,7 +46,7 @@ def standings_of(gateway: "Gateway") -> Standings:
         num_answered=lambda worker: gateway.metrics.worker(worker).num_answered,
         observers=gateway.observers,
         on_ejected=lambda worker: gateway.dispatch.worker_down(worker),
-        rules=Rules(
+        rules=OutlierRules(
             config.lifecycle.eject_after_failures, config.lifecycle.eject_s, config.lifecycle.stalled_after_s
         ),
         warm_up_s=config.lifecycle.slow_start_s,
@@ -75,18 +75,18 @@ def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOp
 
     def gone(url: str, workers: Collection[WorkerId]) -> None:
         gateway.pools.drop(url)
-        gateway.standings.dropped(url, workers)
+        gateway.lifecycle.dropped(url, workers)
         gateway.salt_prober.drop(url)
 
     def looked(worker: WorkerId, metrics: EngineMetrics | None) -> None:
         gateway.verifier.scraped(worker, metrics)
-        gateway.standings.looked(worker, metrics)
+        gateway.lifecycle.looked(worker, metrics)
 
     async def complete(probe: Probe, facts: Facts) -> Facts:
-        facts = await with_addresses(facts, gateway.ways.reachable)
+        facts = await with_addresses(facts, gateway.access.reachable)
         if await gateway.salt_prober.prove(facts):
             gateway.fleet.judge_again()
-        return await with_engine_ids(facts, gateway.said, HANDOFFS, probe)
+        return await with_engine_ids(facts, gateway.said, KV_CONNECTORS, probe)
 
     return Roster(
         fleet=gateway.fleet,
@@ -98,12 +98,12 @@ def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOp
         on_gone=gone,
         on_down=gateway.dispatch.worker_down,
         said=gateway.said,
-        names=Names(gateway.fleet, gateway.catalog.renamed),
-        on_joined=[gateway.standings.joined, gateway.catalog.joined, gateway.pair_parity.joined],
+        names=ServedNames(gateway.fleet, gateway.catalog.renamed),
+        on_joined=[gateway.lifecycle.joined, gateway.catalog.joined, gateway.pair_parity.joined],
         on_left=[
-            gateway.splits.drop_worker,
+            gateway.disaggregation_stats.drop_worker,
             gateway.router.learning.drop,
-            gateway.standings.left,
+            gateway.lifecycle.left,
             gateway.catalog.left,
         ],
         complete=complete,
@@ -127,7 +127,7 @@ def salt_prober_of(gateway: "Gateway", start: Start) -> SaltProber:
 
 def resolver_of(gateway: "Gateway") -> Resolver:
     def inherit(url: str, source: str, host: str) -> None:
-        gateway.ways.inherit(url, source, host if url.startswith("https:") else "")
+        gateway.access.inherit(url, source, host if url.startswith("https:") else "")
         gateway.said.inherit(url, source)
         gateway.engines.inherit(url, source)
         if source in gateway.agents.named:
@@ -135,9 +135,9 @@ def resolver_of(gateway: "Gateway") -> Resolver:
 
     return Resolver(
         gateway.roster,
-        gateway.standings,
+        gateway.lifecycle,
         inherit=inherit,
-        reachable=gateway.ways.reachable,
+        reachable=gateway.access.reachable,
         interval_s=gateway.config.lifecycle.dns_interval_s,
     )
 
@@ -145,4 +145,4 @@ def resolver_of(gateway: "Gateway") -> Resolver:
 def suspect(gateway: "Gateway", worker: WorkerId, why: str, is_refused: bool) -> None:
     """A request failed there: look whether it is there, and count."""
     gateway.roster.suspect(worker, why, is_refused=is_refused)
-    gateway.standings.failed(worker, why)
+    gateway.lifecycle.failed(worker, why)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from redis.asyncio import Redis
 
-from gateway.bookings.publisher import Publisher
+from gateway.bookings.publisher import BookingsPublisher
 from gateway.bookings.pubsub import PublishConnection
 from gateway.bookings.shared_ledger import Table
 from gateway.redis.client import LOST, open_client
@@ -76,7 +76,7 @@ class DistributedLock:
             f"DistributedLock({self.num_acquired} acquired, {len(self._waiting)} waiting, off={self._is_off})"
         )
 
-    def start(self, tasks: Tasks, publisher: Publisher) -> None:
+    def start(self, tasks: Tasks, publisher: BookingsPublisher) -> None:
         self._loop = asyncio.get_running_loop()
         self._publisher = publisher
         self._name = f"{publisher.gateway:x}:"

@@ -26,7 +26,7 @@ _Some = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
 
 
-class Booked(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class WorkerBookings(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Totals of one gateway in flight at one worker."""
 
     worker: _Name
@@ -60,7 +60,7 @@ class BookingsMessage(msgspec.Struct, frozen=True, array_like=True):
     host: _Number
     gateway: _Number
     seq: _Number
-    booked: list[Booked] = []
+    booked: list[WorkerBookings] = []
     promises: list[Promise] = []
     lock_number: _Number = 0
     is_whole: bool = False

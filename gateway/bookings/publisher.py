@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from gateway.bookings.message import KEEP_S, Booked, BookingsMessage, Promise, encode
+from gateway.bookings.message import KEEP_S, BookingsMessage, Promise, WorkerBookings, encode
 from gateway.bookings.shared_assumed import IN_FLIGHT, SharedAssumedIndex
 from gateway.bookings.shared_ledger import SharedLedger
 from gateway.core.blocks import BlockHash
@@ -15,7 +15,7 @@ iteration."""
 LONGEST_MS = 86_400_000
 
 
-class Loop(Protocol):
+class EventLoop(Protocol):
     """Event-loop methods that the publisher needs."""
 
     def time(self) -> float: ...
@@ -23,7 +23,7 @@ class Loop(Protocol):
     def call_later(self, delay: float, callback: Callable[[], None], /) -> object: ...
 
 
-class Publisher:
+class BookingsPublisher:
     """Makes messages of booking changes. `send` is given each message that is due."""
 
     def __init__(
@@ -34,7 +34,7 @@ class Publisher:
         host: int,
         gateway: int,
         send: Callable[[bytes], None],
-        loop: Loop,
+        loop: EventLoop,
     ) -> None:
         self.gateway = gateway
         self.num_sent = 0
@@ -79,7 +79,10 @@ class Publisher:
         self._changed.clear()
         news, self._promises = self._promises, []
         ended = [promise for promise in news if promise.keep_ms != round(KEEP_S * 1000)]
-        booked = [Booked(w, load.num_in_flight, load.booked_tokens) for w, load in self._ledger.own().items()]
+        booked = [
+            WorkerBookings(w, load.num_in_flight, load.booked_tokens)
+            for w, load in self._ledger.own().items()
+        ]
         in_flight = [
             Promise(worker, blocks, round(KEEP_S * 1000)) for worker, blocks in self._assumed.in_flight()
         ]
@@ -110,13 +113,13 @@ class Publisher:
         self._sent_s = self._loop.time()
         self._send(self.news())
 
-    def _booked(self, worker: WorkerId) -> Booked:
+    def _booked(self, worker: WorkerId) -> WorkerBookings:
         load = self._ledger.own_at(worker)
-        return Booked(worker, load.num_in_flight, load.booked_tokens)
+        return WorkerBookings(worker, load.num_in_flight, load.booked_tokens)
 
     def _encode(
         self,
-        booked: list[Booked],
+        booked: list[WorkerBookings],
         promises: list[Promise],
         *,
         lock_number: int = 0,

@@ -10,7 +10,7 @@ requests in flight end by themselves by then.
 
 from dataclasses import dataclass, field
 
-from gateway.bookings.message import KEEP_S, Booked, BookingsMessage, Promise
+from gateway.bookings.message import KEEP_S, BookingsMessage, Promise, WorkerBookings
 from gateway.bookings.promises import Promises
 from gateway.bookings.shared_ledger import Columns, SharedLedger, Table
 from gateway.core.worker import WorkerId
@@ -27,7 +27,7 @@ foreign client may send any number of names."""
 class _Gateway:
     seq: int
     echo_at: float
-    booked: dict[WorkerId, Booked] = field(default_factory=dict)
+    booked: dict[WorkerId, WorkerBookings] = field(default_factory=dict)
 
 
 class RemoteHosts:
@@ -107,7 +107,7 @@ class RemoteHosts:
         if message.is_whole:
             there = {booked.worker for booked in message.booked}
             for worker in [each for each in known.booked if each not in there]:
-                self._set(known, Booked(worker, 0, 0))
+                self._set(known, WorkerBookings(worker, 0, 0))
         for booked in message.booked:
             self._set(known, booked)
         if message.promises:
@@ -117,7 +117,7 @@ class RemoteHosts:
                 self._promise(promise, now_ms)
         return None
 
-    def _set(self, gateway: _Gateway, booked: Booked) -> None:
+    def _set(self, gateway: _Gateway, booked: WorkerBookings) -> None:
         worker = booked.id
         if not self._is_named(worker):
             return
@@ -136,7 +136,7 @@ class RemoteHosts:
         gateway = self._gateways.pop(number)
         self._table.set_num_others(len(self._gateways))
         for worker in list(gateway.booked):
-            self._set(gateway, Booked(worker, 0, 0))
+            self._set(gateway, WorkerBookings(worker, 0, 0))
 
     def _promise(self, promise: Promise, now_ms: int) -> None:
         worker = WorkerId(promise.worker)
@@ -165,6 +165,6 @@ class RemoteHosts:
             self._promises.clear()
 
 
-def _tokens(booked: Booked) -> int:
+def _tokens(booked: WorkerBookings) -> int:
     """Return booked tokens, ignoring those of a gateway with nothing in flight."""
     return booked.booked_tokens if booked.num_in_flight else 0

@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from gateway.bookings.unconfirmed import Unconfirmed
+from gateway.bookings.unconfirmed import UnconfirmedBookings
 from gateway.core.ledger import Booking, Ledger, Load, Phase
 from gateway.core.worker import WorkerId
 
@@ -210,7 +210,7 @@ class SharedLedger(Ledger):
         super().__init__()
         self._far_row = far_row
         self.on_change: Callable[[WorkerId], None] | None = None
-        self.unconfirmed: Unconfirmed | None = None
+        self.unconfirmed: UnconfirmedBookings | None = None
         self._heard_at = table.echo_at + row
         self._host_lock = host_lock
         self._table = table

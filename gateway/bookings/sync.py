@@ -10,11 +10,11 @@ from gateway.bookings.acl_check import advice, channel_of, refusals
 from gateway.bookings.atomic_lock import DistributedLock
 from gateway.bookings.message import SNAPSHOT_S, decode
 from gateway.bookings.metrics import BookingsCollector
-from gateway.bookings.publisher import Publisher
+from gateway.bookings.publisher import BookingsPublisher
 from gateway.bookings.pubsub import PublishConnection, SubscribeConnection
 from gateway.bookings.remote_hosts import RemoteHosts
 from gateway.bookings.shared_memory import ProcessView
-from gateway.bookings.unconfirmed import Unconfirmed
+from gateway.bookings.unconfirmed import UnconfirmedBookings
 from gateway.core.worker import WorkerId
 from gateway.observability.metrics import Histogram
 from gateway.redis.client import LOST, UnusableRedis, check, failure, open_client
@@ -80,9 +80,9 @@ class SharedBookings:
             await client.aclose()
         place, gateway = self.place, secrets.randbits(61) | 1
         if not self.lock:  # under the lock no other gateway decides
-            place.ledger.unconfirmed = Unconfirmed()
+            place.ledger.unconfirmed = UnconfirmedBookings()
         place.publishes_as(gateway)
-        self.publisher = Publisher(
+        self.publisher = BookingsPublisher(
             place.ledger,
             place.assumed,
             host=self.host,

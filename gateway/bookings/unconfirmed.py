@@ -19,14 +19,14 @@ LOST_S = 0.25
 """Time after which an unechoed message counts as lost."""
 
 
-class Unconfirmed:
+class UnconfirmedBookings:
     def __init__(self) -> None:
         self._counts: dict[WorkerId, int] = {}
         self._new: dict[WorkerId, int] = {}
         self._published: deque[tuple[int, float, dict[WorkerId, int]]] = deque()
 
     def __repr__(self) -> str:
-        return f"Unheard({self._counts}, messages={len(self._published)})"
+        return f"UnconfirmedBookings({self._counts}, messages={len(self._published)})"
 
     def at(self, worker: WorkerId) -> int:
         return self._counts.get(worker, 0) if self._counts else 0

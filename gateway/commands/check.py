@@ -16,7 +16,7 @@ from gateway.core.event_stream import StreamState
 from gateway.core.pd_pairs import are_pair, kind_of, misfits
 from gateway.core.usage import Usage, read_usage
 from gateway.core.worker import Role, Worker
-from gateway.discovery.declared import Said
+from gateway.discovery.declared import DeclaredSettings
 from gateway.discovery.engine_detection import Engines
 from gateway.discovery.probe import Probe, ProbeError
 from gateway.discovery.probed import Facts, Mode
@@ -24,14 +24,14 @@ from gateway.discovery.salt_prober import WORDS, SaltProber
 from gateway.http.address import Address
 from gateway.parity.comparison import Made, parity_difference
 from gateway.parity.prober import Ask, made_by
-from gateway.replication.messages import Hello
+from gateway.replication.messages import AgentHello
 from gateway.tokenization.worker_tokens import read_tokens
 from gateway.upstream.control_client import ControlSession
 
 ReachEvents = Callable[[Worker, EventSource], Awaitable[str | None]]
 """Tries a worker's event publisher and replay; returns None if both answer, else the fault."""
 
-ReachAgent = Callable[[Worker, float | None], Awaitable[tuple[str, Hello | str] | None]]
+ReachAgent = Callable[[Worker, float | None], Awaitable[tuple[str, AgentHello | str] | None]]
 """Tries a worker's agent: its address, with its hello or the reason why it cannot be followed; None without
 one."""
 
@@ -107,7 +107,7 @@ class Checker:
     events_port: int = 5557
     reach_agent: ReachAgent = _no_agent
     tokens: Tokens | None = None
-    said: Said = field(default_factory=Said)
+    said: DeclaredSettings = field(default_factory=DeclaredSettings)
     eligibility: Eligibility | None = None
 
     async def check(self, url: str) -> list[Finding]:

@@ -6,7 +6,7 @@ from gateway.app.gateway import Gateway
 from gateway.app.validation import mistakes_of
 from gateway.commands.check import Checker, check_all, pair_lines
 from gateway.config import Config
-from gateway.config.reading import Mistakes
+from gateway.config.reading import ConfigErrors
 from gateway.core.errors import ConfigError
 from gateway.discovery.probed import event_source
 from gateway.replication.agent_targets import reach_agent
@@ -20,7 +20,7 @@ def _gateway_of(config: Config) -> Gateway:
         check_open(config, config.admin.host)
         return Gateway(config)
     except ConfigError as exc:
-        raise Mistakes(mistakes_of(config) or [str(exc)]) from exc
+        raise ConfigErrors(mistakes_of(config) or [str(exc)]) from exc
 
 
 async def check(config: Config) -> int:
@@ -28,8 +28,9 @@ async def check(config: Config) -> int:
     tokenizer."""
     gateway = _gateway_of(config)
     timeout_s, headers = config.lifecycle.probe_timeout_s, gateway.worker_headers
-    ways = gateway.ways
-    async with ControlSession(gateway.worker_tls, timeout_s=timeout_s, headers=headers, ways=ways) as session:
+    async with ControlSession(
+        gateway.worker_tls, timeout_s=timeout_s, headers=headers, access=gateway.access
+    ) as session:
         checker = Checker(
             session=session,
             engines=gateway.engines,

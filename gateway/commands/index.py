@@ -7,7 +7,7 @@ from itertools import groupby
 
 import aiohttp
 
-from gateway.commands.index_survey import Row, Survey, table
+from gateway.commands.index_survey import Survey, SurveyRow, table
 from gateway.config import Config
 from gateway.core.errors import ConfigError
 from gateway.redis.client import LOST, UnusableRedis, open_client
@@ -85,7 +85,7 @@ async def _verify(args: argparse.Namespace, survey: Survey) -> int:
     return DIFFERENT if any(faults.values()) else 0
 
 
-async def _faults(rows: list[Row], gateway: str | None) -> dict[str, str]:
+async def _faults(rows: list[SurveyRow], gateway: str | None) -> dict[str, str]:
     faults: dict[str, str] = {row.worker: "; ".join(row.faults) for row in rows}
     if gateway:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session:
@@ -94,7 +94,7 @@ async def _faults(rows: list[Row], gateway: str | None) -> dict[str, str]:
     return faults
 
 
-async def _compare(session: aiohttp.ClientSession, gateway: str, row: Row) -> str:
+async def _compare(session: aiohttp.ClientSession, gateway: str, row: SurveyRow) -> str:
     """How a gateway's own index differs. With `--index redis` only who reads a worker's events has one."""
     try:
         async with session.get(f"{gateway}/admin/index/{row.worker}/blocks") as answer:

@@ -29,7 +29,7 @@ AT_ONCE = 500
 
 
 @dataclass(slots=True)
-class Row:
+class SurveyRow:
     """Worker in the survey. `blocks` is None where its data cannot be read; `num_bytes` is its part of the
     edges that it shares, `log_bytes` the size of its log and snapshot."""
 
@@ -68,20 +68,20 @@ class Survey:
         found = await _of(self._client.hgetall(trees_key(self._options.prefix)))
         return {BlockHash(int(root, 16)): model.decode() for root, model in found.items()}
 
-    async def rows(self) -> list[Row]:
+    async def rows(self) -> list[SurveyRow]:
         """Rows of all workers, by name."""
-        trees, found = await self.trees(), dict[tuple[BlockHash, str], Row]()
+        trees, found = await self.trees(), dict[tuple[BlockHash, str], SurveyRow]()
         for root, model in trees.items():
             for worker, published in (
                 await Browser(self._client, self._options.prefix, root).workers()
             ).items():
                 if published.slots:
-                    found[root, worker] = Row(
+                    found[root, worker] = SurveyRow(
                         worker, model, root, published=published, stream=published.state
                     )
         for base in sorted(await _of(self._client.smembers(workers_key(self._options.prefix)))):
             root, worker = self._read_base(base.decode())
-            row = found.setdefault((root, worker), Row(worker, trees.get(root, ""), root))
+            row = found.setdefault((root, worker), SurveyRow(worker, trees.get(root, ""), root))
             row.keys = WorkerKeys.under(base.decode())
         for row in found.values():
             await self._fill(row)
@@ -94,7 +94,7 @@ class Survey:
         namespace, _, worker = base.removeprefix(f"{self._options.prefix}:").partition(":")
         return BlockHash(int(namespace.partition(".")[0], 16)), WorkerId(worker.strip("{}"))
 
-    async def _fill(self, row: Row) -> None:
+    async def _fill(self, row: SurveyRow) -> None:
         if row.keys:
             lease = (await _of(self._client.get(row.keys.lease)) or b"").decode()
             fence, _, row.holder = lease.partition(":")
@@ -106,7 +106,7 @@ class Survey:
         elif row.keys and row.log_bytes:
             await self._inherit(row, row.keys)
 
-    async def _count(self, row: Row, published: PublishedWorker) -> None:
+    async def _count(self, row: SurveyRow, published: PublishedWorker) -> None:
         """Count a worker's blocks in the tree, edge by edge; inconsistencies are faults."""
         browser = Browser(self._client, self._options.prefix, row.root)
         row.blocks = set()
@@ -126,7 +126,7 @@ class Survey:
             except ValueError as exc:
                 row.faults.append(str(exc))
 
-    async def _inherit(self, row: Row, keys: WorkerKeys) -> None:
+    async def _inherit(self, row: SurveyRow, keys: WorkerKeys) -> None:
         """Read a worker's log as a gateway that takes over would."""
         size = int(keys.base.removeprefix(f"{self._options.prefix}:").partition(":")[0].partition(".")[2])
         parts = await _of(self._client.lrange(keys.snapshot, 0, -1))
@@ -196,7 +196,7 @@ class Survey:
         return num
 
 
-def table(rows: Sequence[Row]) -> Iterator[str]:
+def table(rows: Sequence[SurveyRow]) -> Iterator[str]:
     """Table of rows, for people; the size of blocks is that of the worker's part of the tree."""
     heads = ("worker", "stream", "blocks", "edges", "bytes", "log bytes", "epoch", "holder")
     lines = [heads, *map(_cells, rows)]
@@ -205,7 +205,7 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
         yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: SurveyRow) -> tuple[str, ...]:
     return (
         row.worker,
         row.stream.value if row.stream else "-",

@@ -17,13 +17,13 @@ from gateway.app.reloads import Reloads, Reread
 from gateway.config import Config
 from gateway.config.worker_specs import drains_of, parse_spec, spec_of, without_drains
 from gateway.core.errors import ConfigError
-from gateway.observability.log_sink import Sink
+from gateway.observability.log_sink import LogSink
 from gateway.processes.supervisor import WARM_UP_S, Supervisor
 from gateway.redis.embedded import embedded
 from gateway.runtime import process_limits
 from gateway.runtime.tasks import Tasks, on_hangup, stop_event
 from gateway.server.handover import Predecessor, TakeoverPoint
-from gateway.server.socket_set import Sockets, asked
+from gateway.server.socket_set import Sockets, socket_specs
 from gateway.server.systemd import READY, STOPPING, activated, notify, reloading
 from gateway.tenancy.auth.admin_access import settle
 
@@ -50,12 +50,12 @@ class Service(Protocol):
 class SingleProcess:
     """Gateway in one process. Imported here, since a supervisor has no use for its libraries."""
 
-    def __init__(self, config: Config, sink: Sink | None = None) -> None:
+    def __init__(self, config: Config, sink: LogSink | None = None) -> None:
         from gateway.app import Gateway
-        from gateway.runtime.gc_policy import Garbage
+        from gateway.runtime.gc_policy import GcPolicy
 
         self._gateway = Gateway(config, sink=sink)
-        self._garbage = Garbage(self._gateway.metrics.gc_pause_s.observe)
+        self._garbage = GcPolicy(self._gateway.metrics.gc_pause_s.observe)
         self.listen, self.leave = self._gateway.listen, self._gateway.leave
         process_limits.prepare()
         self._garbage.settle()
@@ -67,7 +67,7 @@ class SingleProcess:
         known = [e.url for e in gateway.roster if not resolver.is_member(e.url)]
         urls = [url for url in known if url not in self._configured]
         names = [spec_of(n.url, n.role) for n in resolver.names.values() if n.url not in self._configured]
-        return [*[spec_of(url, roles.get(url)) for url in urls], *names, *gateway.standings.specs]
+        return [*[spec_of(url, roles.get(url)) for url in urls], *names, *gateway.lifecycle.specs]
 
     async def start(self, workers: Sequence[str] = (), warm_up_s: float = 0.0) -> None:
         await self._gateway.start(serve=False)
@@ -79,7 +79,7 @@ class SingleProcess:
         gateway = self._gateway
         for spec in without_drains(specs):
             gateway.add_worker(*parse_spec(spec))
-        gateway.standings.resume(drains_of(specs), gateway.roster)
+        gateway.lifecycle.resume(drains_of(specs), gateway.roster)
 
     @property
     def reloads(self) -> Reloads | None:
@@ -101,7 +101,7 @@ class SingleProcess:
         self._garbage.release()
 
 
-async def serve(config: Config, sink: Sink | None = None, reread: Reread | None = None) -> int:
+async def serve(config: Config, sink: LogSink | None = None, reread: Reread | None = None) -> int:
     """Serve until a signal, or until the last request has ended after another gateway took over. `reread`
     reads the configuration again, at each SIGHUP. Raises ConfigError."""
     given = config
@@ -112,7 +112,7 @@ async def serve(config: Config, sink: Sink | None = None, reread: Reread | None 
         predecessor = await Predecessor.reach(path) if path else None
         if predecessor:
             opened.callback(predecessor.close)
-        passed = activated(list(asked(config)))
+        passed = activated(list(socket_specs(config)))
         sockets = Sockets(config, predecessor.sockets if predecessor else passed)
         opened.callback(sockets.close)
         config = settle(config, sockets.admin)

@@ -17,28 +17,28 @@ from typing import Annotated, Any
 
 import msgspec
 
-from gateway.config.admin import Admin
-from gateway.config.admission import Headers, Queue
-from gateway.config.auth import Auth, Jwt
-from gateway.config.events import Agent, Events
-from gateway.config.fleet import Disaggregation, Fleet, Lifecycle
-from gateway.config.models import ModelTable, Tokenizer, aliases_of
-from gateway.config.observability import Log, Otlp, Record
+from gateway.config.admin import AdminSection
+from gateway.config.admission import HeadersSection, QueueSection
+from gateway.config.auth import AuthSection, JwtSection
+from gateway.config.events import AgentSection, EventsSection
+from gateway.config.fleet import DisaggregationSection, FleetSection, LifecycleSection
+from gateway.config.models import ModelTable, TokenizerSection, aliases_of
+from gateway.config.observability import LogSection, OtlpSection, RecordSection
 from gateway.config.options import REQUESTS, Option, Section, option, options, table
-from gateway.config.policy import Policy
-from gateway.config.proxy import Proxy
-from gateway.config.reading import Reader
-from gateway.config.redis import Index, Redis
+from gateway.config.policy import PolicySection
+from gateway.config.proxy import ProxySection
+from gateway.config.reading import ConfigReader
+from gateway.config.redis import IndexSection, RedisSection
 from gateway.config.renamed import old_name
-from gateway.config.server import Server, Tls
-from gateway.config.tenant_limits import Limits
-from gateway.config.workers import WorkerAccess, WorkerTable, check_urls
+from gateway.config.server import ServerSection, TlsSection
+from gateway.config.tenant_limits import TenantLimits
+from gateway.config.workers import WorkerSection, WorkerTable, check_urls
 from gateway.policies.composition import Composition
 
 
 class Config(Section, frozen=True, kw_only=True):
-    fleet: Annotated[Fleet, table("Workers", is_plain=True)] = Fleet()
-    worker: Annotated[WorkerAccess, table("Access to workers: credentials, TLS, networks")] = WorkerAccess()
+    fleet: Annotated[FleetSection, table("Workers", is_plain=True)] = FleetSection()
+    worker: Annotated[WorkerSection, table("Access to workers: credentials, TLS, networks")] = WorkerSection()
     workers: Annotated[
         dict[str, WorkerTable],
         option(
@@ -47,9 +47,9 @@ class Config(Section, frozen=True, kw_only=True):
         ),
     ] = msgspec.field(default_factory=dict)
     lifecycle: Annotated[
-        Lifecycle, table("Probes, slow start and outlier ejection of workers", is_plain=True)
-    ] = Lifecycle()
-    tokenizer: Annotated[Tokenizer, table("Tokenizers")] = Tokenizer()
+        LifecycleSection, table("Probes, slow start and outlier ejection of workers", is_plain=True)
+    ] = LifecycleSection()
+    tokenizer: Annotated[TokenizerSection, table("Tokenizers")] = TokenizerSection()
     models: Annotated[
         dict[str, ModelTable],
         option(
@@ -57,7 +57,7 @@ class Config(Section, frozen=True, kw_only=True):
             "renderer, aliases; docs/guides/models.md. kvgate looks for the root of a model without one."
         ),
     ] = msgspec.field(default_factory=dict)
-    policy: Annotated[Policy, table("The choice of a worker")] = Policy()
+    policy: Annotated[PolicySection, table("The choice of a worker")] = PolicySection()
     policies: Annotated[
         dict[str, Composition],
         option(
@@ -66,18 +66,26 @@ class Config(Section, frozen=True, kw_only=True):
             live=REQUESTS,
         ),
     ] = msgspec.field(default_factory=dict)
-    disaggregation: Annotated[Disaggregation, table("Prefill and decode on two workers")] = Disaggregation()
-    server: Annotated[Server, table("The port for clients, and the processes behind it", is_plain=True)] = (
-        Server()
+    disaggregation: Annotated[DisaggregationSection, table("Prefill and decode on two workers")] = (
+        DisaggregationSection()
     )
-    tls: Annotated[Tls, table("TLS of the port for clients")] = Tls()
-    proxy: Annotated[Proxy, table("Timeouts, retries and routes of requests", is_plain=True)] = Proxy()
-    headers: Annotated[Headers, table("Headers of requests and answers", is_plain=True)] = Headers()
-    auth: Annotated[Auth, table("API keys, and isolation of tenants", is_plain=True)] = Auth()
-    jwt: Annotated[Jwt, table("JSON Web Tokens in place of API keys")] = Jwt()
-    queue: Annotated[Queue, table("Admission control: queues in front of saturated workers")] = Queue()
+    server: Annotated[
+        ServerSection, table("The port for clients, and the processes behind it", is_plain=True)
+    ] = ServerSection()
+    tls: Annotated[TlsSection, table("TLS of the port for clients")] = TlsSection()
+    proxy: Annotated[ProxySection, table("Timeouts, retries and routes of requests", is_plain=True)] = (
+        ProxySection()
+    )
+    headers: Annotated[HeadersSection, table("Headers of requests and answers", is_plain=True)] = (
+        HeadersSection()
+    )
+    auth: Annotated[AuthSection, table("API keys, and isolation of tenants", is_plain=True)] = AuthSection()
+    jwt: Annotated[JwtSection, table("JSON Web Tokens in place of API keys")] = JwtSection()
+    queue: Annotated[QueueSection, table("Admission control: queues in front of saturated workers")] = (
+        QueueSection()
+    )
     tenants: Annotated[
-        dict[str, Limits],
+        dict[str, TenantLimits],
         option(
             'Tables [tenants.NAME], and [tenants."*"] for every other tenant: requests_per_s, '
             "requests_at_once, tokens_per_min, max_concurrent, weight, priority, slo_ttft_s; "
@@ -85,14 +93,14 @@ class Config(Section, frozen=True, kw_only=True):
             live=REQUESTS,
         ),
     ] = msgspec.field(default_factory=dict)
-    events: Annotated[Events, table("KV events of workers")] = Events()
-    agent: Annotated[Agent, table("Agents beside engines")] = Agent()
-    index: Annotated[Index, table("The index of cached blocks")] = Index()
-    redis: Annotated[Redis, table("State that gateways share")] = Redis()
-    admin: Annotated[Admin, table("The admin API and metrics")] = Admin()
-    log: Annotated[Log, table("Logs")] = Log()
-    otlp: Annotated[Otlp, table("Traces")] = Otlp()
-    record: Annotated[Record, table("Recordings of requests")] = Record()
+    events: Annotated[EventsSection, table("KV events of workers")] = EventsSection()
+    agent: Annotated[AgentSection, table("Agents beside engines")] = AgentSection()
+    index: Annotated[IndexSection, table("The index of cached blocks")] = IndexSection()
+    redis: Annotated[RedisSection, table("State that gateways share")] = RedisSection()
+    admin: Annotated[AdminSection, table("The admin API and metrics")] = AdminSection()
+    log: Annotated[LogSection, table("Logs")] = LogSection()
+    otlp: Annotated[OtlpSection, table("Traces")] = OtlpSection()
+    record: Annotated[RecordSection, table("Recordings of requests")] = RecordSection()
 
     def __post_init__(self) -> None:
         aliases_of(self.models)
@@ -112,9 +120,9 @@ def old_config_name(key: str, form: str) -> str:
 
 def read(
     flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, path: Path | None = None
-) -> Reader[Config]:
+) -> ConfigReader[Config]:
     """Flags over environment over file over defaults, with all mistakes. `flags` are by key."""
-    reader = Reader(Config, old_config_name)
+    reader = ConfigReader(Config, old_config_name)
     if path is not None:
         reader.file(path)
     reader.environment(environ)

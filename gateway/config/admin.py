@@ -8,7 +8,7 @@ from gateway.config.options import Section, option
 from gateway.http.origins import AllowedHosts
 
 
-class Admin(Section, frozen=True):
+class AdminSection(Section, frozen=True):
     host: Annotated[
         str,
         option(

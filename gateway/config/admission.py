@@ -11,7 +11,7 @@ HEADER = "^[A-Za-z0-9_-]{1,64}$"
 TOKEN = "^[A-Za-z0-9!#$%&'*+.^_`|~-]*$"
 
 
-class Queue(Section, frozen=True):
+class QueueSection(Section, frozen=True):
     above_ttft_s: Annotated[
         float,
         option(
@@ -56,7 +56,7 @@ class Queue(Section, frozen=True):
     ] = 50.0
 
 
-class Headers(Section, frozen=True):
+class HeadersSection(Section, frozen=True):
     session_header: Annotated[
         str,
         option(

@@ -9,7 +9,7 @@ from gateway.config.options import Section, option
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 
 
-class Auth(Section, frozen=True):
+class AuthSection(Section, frozen=True):
     key_file: Annotated[
         str,
         option(
@@ -45,7 +45,7 @@ class Auth(Section, frozen=True):
     ] = False
 
 
-class Jwt(Section, frozen=True):
+class JwtSection(Section, frozen=True):
     keys: Annotated[
         str,
         option(

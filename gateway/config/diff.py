@@ -14,7 +14,7 @@ MAX_SHOWN_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ConfigDiff:
     """The difference of two configurations: keys of options that are live, and of those that need a restart.
     Workers are written as `parse_spec` reads them."""
 
@@ -35,11 +35,11 @@ class Difference:
             yield f"{key}: {_shown(by_key()[key], self.old)} -> {_shown(by_key()[key], self.new)}"
 
 
-def compare(old: Config, new: Config) -> Difference:
+def compare(old: Config, new: Config) -> ConfigDiff:
     """Raises ConfigError for workers that cannot be."""
     changed = [each for each in by_key().values() if each.of(old) != each.of(new)]
     before, after = _specs(old), _specs(new)
-    return Difference(
+    return ConfigDiff(
         old,
         new,
         live=[each.key for each in changed if each.live],

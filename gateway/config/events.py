@@ -7,7 +7,7 @@ import msgspec
 from gateway.config.options import Section, option
 
 
-class Events(Section, frozen=True):
+class EventsSection(Section, frozen=True):
     mode: Annotated[
         Literal["auto", "off"],
         option(
@@ -47,7 +47,7 @@ class Events(Section, frozen=True):
     ] = 600.0
 
 
-class Agent(Section, frozen=True):
+class AgentSection(Section, frozen=True):
     port: Annotated[
         int,
         option(

@@ -8,7 +8,7 @@ import msgspec
 from gateway.config.options import AT_ONCE, REQUESTS, Section, option
 
 
-class Fleet(Section, frozen=True):
+class FleetSection(Section, frozen=True):
     worker: Annotated[
         list[str],
         option(
@@ -75,7 +75,7 @@ class Fleet(Section, frozen=True):
     ] = ""
 
 
-class Disaggregation(Section, frozen=True):
+class DisaggregationSection(Section, frozen=True):
     mode: Annotated[
         list[str],
         option(
@@ -98,7 +98,7 @@ class Disaggregation(Section, frozen=True):
     ] = 60.0
 
 
-class Lifecycle(Section, frozen=True):
+class LifecycleSection(Section, frozen=True):
     probe_interval_s: Annotated[
         float,
         option("Interval of health probes and load scrapes of a worker.", "seconds", gt=0, live=AT_ONCE),

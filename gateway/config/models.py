@@ -23,7 +23,7 @@ class ModelTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     aliases: list[str] = msgspec.field(default_factory=list)
 
 
-class Tokenizer(Section, frozen=True):
+class TokenizerSection(Section, frozen=True):
     path: Annotated[
         list[str],
         option(

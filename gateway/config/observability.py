@@ -6,7 +6,7 @@ from gateway.config.options import AT_ONCE, Section, option
 from gateway.http.url import Url
 
 
-class Log(Section, frozen=True):
+class LogSection(Section, frozen=True):
     level: Annotated[
         Literal["debug", "info", "warning", "error"],
         option("Least severe level logged to stderr.", live=AT_ONCE),
@@ -28,7 +28,7 @@ class Log(Section, frozen=True):
     ] = False
 
 
-class Otlp(Section, frozen=True):
+class OtlpSection(Section, frozen=True):
     endpoint: Annotated[
         str,
         option(
@@ -59,7 +59,7 @@ class Otlp(Section, frozen=True):
                 raise ValueError(f"otlp_endpoint: {exc}") from exc
 
 
-class Record(Section, frozen=True):
+class RecordSection(Section, frozen=True):
     file: Annotated[
         str,
         option(

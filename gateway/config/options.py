@@ -1,6 +1,6 @@
 """The declaration of an option: one field of a frozen struct with its type, default, unit, help and reload.
 
-    class Redis(Section, frozen=True):                 redis: Annotated[Redis, table("State …")]
+    class RedisSection(Section, frozen=True):          redis: Annotated[RedisSection, table("State …")]
         timeout_s: Annotated[float, option("Timeout …", "seconds", gt=0)] = 1.0
 
 is `config.redis.timeout_s`, `[redis] timeout_s` in a file, `--redis-timeout-s` and KVGATE_REDIS_TIMEOUT_S.

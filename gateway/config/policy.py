@@ -7,7 +7,7 @@ import msgspec
 from gateway.config.options import REQUESTS, Section, option
 
 
-class Policy(Section, frozen=True):
+class PolicySection(Section, frozen=True):
     name: Annotated[
         str,
         option(

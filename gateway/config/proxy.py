@@ -8,7 +8,7 @@ from gateway.apis.routes import Routes
 from gateway.config.options import REQUESTS, Section, option
 
 
-class Proxy(Section, frozen=True):
+class ProxySection(Section, frozen=True):
     connect_timeout_s: Annotated[
         float,
         option(

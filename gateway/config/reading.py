@@ -1,6 +1,6 @@
 """From flags, environment and file to a configuration; every mistake is collected, with its source.
 
-file ─► environment ─► flags ─► `Reader.values` ─► `made`
+file ─► environment ─► flags ─► `ConfigReader.values` ─► `made`
            └─► `mistakes`, each with its source: the file, the variable, the flag
 """
 
@@ -27,7 +27,7 @@ ADMIN_KEY_VARIABLE = "KVGATE_ADMIN_KEY"
 _IN_TABLE = re.compile(r"\$\.([\w.]+)\[\.\.\.\]")
 
 
-class Mistakes(ConfigError):
+class ConfigErrors(ConfigError):
     """All mistakes of a configuration."""
 
     def __init__(self, mistakes: Sequence[str]) -> None:
@@ -35,7 +35,7 @@ class Mistakes(ConfigError):
         self.mistakes = mistakes
 
 
-class Reader(Generic[Struct]):
+class ConfigReader(Generic[Struct]):
     """Later sources override earlier ones; a value that is wrong is a mistake, and left out."""
 
     def __init__(self, struct: type[Struct], old_name: OldName = lambda key, form: "") -> None:
@@ -103,16 +103,16 @@ class Reader(Generic[Struct]):
                 self.mistakes.append(words)
 
     def made(self) -> Struct:
-        """The configuration without what is wrong. Raises Mistakes for options that contradict each other."""
+        """The configuration without what is wrong. Raises ConfigErrors if options contradict one another."""
         try:
             return msgspec.convert(self.values, self._struct, strict=False)
         except msgspec.ValidationError as exc:
-            raise Mistakes([*self.mistakes, f"configuration: {_plain(str(exc))}"]) from exc
+            raise ConfigErrors([*self.mistakes, f"configuration: {_plain(str(exc))}"]) from exc
 
     def checked(self) -> Struct:
-        """Raises Mistakes."""
+        """Raises ConfigErrors."""
         if self.mistakes:
-            raise Mistakes(self.mistakes)
+            raise ConfigErrors(self.mistakes)
         return self.made()
 
     def _put(self, option: Option, value: Any, source: str, *, is_strict: bool = False) -> None:
@@ -182,8 +182,8 @@ def _right(message: str, option: Option) -> str:
 
 
 def convert(values: Mapping[str, Any], struct: type[Struct], source: str) -> Struct:
-    """The tables of a file as a configuration. Raises Mistakes."""
-    reader = Reader(struct)
+    """The tables of a file as a configuration. Raises ConfigErrors."""
+    reader = ConfigReader(struct)
     reader.tables(values, source)
     return reader.checked()
 

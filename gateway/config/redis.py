@@ -6,7 +6,7 @@ from gateway.config.options import Section, option
 from gateway.core.block_limits import MAX_BLOCKS
 
 
-class Index(Section, frozen=True):
+class IndexSection(Section, frozen=True):
     backend: Annotated[
         Literal["auto", "memory", "replicated", "redis"],
         option(
@@ -40,7 +40,7 @@ class Index(Section, frozen=True):
     ] = 0
 
 
-class Redis(Section, frozen=True):
+class RedisSection(Section, frozen=True):
     url: Annotated[
         str,
         option(

@@ -11,7 +11,7 @@ MAX_BODY_BYTES = 64 << 20
 """Default limit of a client's body, and the limit of a body that the admin API explains."""
 
 
-class Server(Section, frozen=True):
+class ServerSection(Section, frozen=True):
     host: Annotated[
         str,
         option("Address for clients; loopback by default, closed to networks.", "address", is_common=True),
@@ -160,7 +160,7 @@ class Server(Section, frozen=True):
         check_peers("trusted_proxies", self.trusted_proxies)
 
 
-class Tls(Section, frozen=True):
+class TlsSection(Section, frozen=True):
     cert_file: Annotated[
         str,
         option(

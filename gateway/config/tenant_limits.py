@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TenantLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """requests_per_s   let in per second, on average
     requests_at_once    and as many at once after a pause; without it, those of a second
     tokens_per_min      prompt tokens as counted here, and generated ones as the engine reports
@@ -25,8 +25,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     slo_ttft_s: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = TenantLimits()
 
 
-def is_limited(limits: Limits) -> bool:
+def is_limited(limits: TenantLimits) -> bool:
     return bool(limits.requests_per_s or limits.tokens_per_min or limits.max_concurrent)

@@ -25,7 +25,7 @@ class WorkerTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     agent: str = ""
 
 
-class WorkerAccess(Section, frozen=True):
+class WorkerSection(Section, frozen=True):
     key_file: Annotated[
         str,
         option(

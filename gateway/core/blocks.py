@@ -71,7 +71,7 @@ FEW_BLOCKS = 8
 """Length of a short prompt, for which slicing is cheaper than unpacking."""
 
 
-class Space(NamedTuple):
+class HashSpace(NamedTuple):
     """Everything but the tokens that block hashes depend on: model root, adapter, cache salt, block size."""
 
     root: BlockHash

@@ -11,8 +11,8 @@ import msgspec
 from gateway.core.blocks import BlockHash, Tokens
 from gateway.core.multimodal import Links
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.speed import TYPICAL, Pace
-from gateway.core.token_runs import Run
+from gateway.core.speed import TYPICAL, Speed
+from gateway.core.token_runs import TokenRun
 from gateway.core.worker import Worker, WorkerId
 
 
@@ -24,7 +24,7 @@ class Prompt(msgspec.Struct, frozen=True):
 
     tokens: Sequence[Tokens] = ()
     source: str = "none"
-    run: Run | None = None
+    run: TokenRun | None = None
     links: Links | None = None
 
     @property
@@ -45,7 +45,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     assumed_tokens    about how many tokens after the first image were sent there before; not in the overlap
     is_exact          its event stream is EXACT
     confidence        the share of predicted overlaps that it really had lately
-    pace              how fast it works, as learnt
+    speed             the learnt speed model
     stays_s           lifetime of an unused block in its cache; infinite where none is evicted
     """
 
@@ -60,7 +60,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     confidence: float = 1.0
     offloaded: Mapping[tuple[str, ...], int] = {}
     assumed_tokens: int = 0
-    pace: Pace = TYPICAL
+    speed: Speed = TYPICAL
     stays_s: float = math.inf
 
     @property
@@ -102,7 +102,7 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     policy: str = ""
 
 
-class Split(msgspec.Struct, frozen=True, gc=False):
+class PrefillChoice(msgspec.Struct, frozen=True, gc=False):
     """The decision whether another worker computes the prompt: `prefill` is one of `candidates`, or None.
 
     `direct_s` and `split_s` are the predicted seconds to first token without and with it; None where that way
@@ -146,7 +146,7 @@ class Decision(msgspec.Struct, frozen=True):
     prompt_from: str = "none"
     timings_s: Timings = Timings()
     confirmed_tokens: int = 0
-    split: Split | None = None
+    split: PrefillChoice | None = None
     query: Query | None = None
     ttft_s: float | None = None
 

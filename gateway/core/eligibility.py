@@ -15,13 +15,13 @@ from enum import Enum
 from typing import Protocol
 
 from gateway.core.errors import NotSupported
-from gateway.core.worker import Served, Worker
+from gateway.core.worker import ServedModel, Worker
 
 _VERSION = re.compile(r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})(.*)", re.DOTALL)
 _BEFORE = re.compile(r"[.\-_]?(a|b|c|rc|alpha|beta|pre|preview|dev)\d*", re.IGNORECASE)
 
 
-class Cause(Enum):
+class UnusableCause(Enum):
     SALT = "salt"
 
 
@@ -39,18 +39,18 @@ class SaltProof:
     reason: str
 
 
-class Obeys(Protocol):
+class EngineTraits(Protocol):
     """The attributes of an engine (`engine.py`) that eligibility depends on."""
 
     salts_from: tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Unusable:
+class UnusableName:
     """Why a name of a worker is not used: `reason` is for operators."""
 
-    cause: Cause
-    served: Served
+    cause: UnusableCause
+    served: ServedModel
     reason: str
 
     def error(self, model: str) -> NotSupported:
@@ -62,7 +62,7 @@ class Unusable:
         return NotSupported(message, param="model")
 
 
-def not_chosen(path: str, served: Served) -> NotSupported:
+def not_chosen(path: str, served: ServedModel) -> NotSupported:
     """For a request for an adapter on a route where all workers that have it answer from their base model."""
     return NotSupported(
         f"{path} cannot reach the adapter '{served.name}': the workers that have it answer there from its "
@@ -74,7 +74,7 @@ def not_chosen(path: str, served: Served) -> NotSupported:
 class Eligibility:
     """`needs_salt`: requests are salted, each by its tenant's. `proofs` are those of endpoints, by URL."""
 
-    def __init__(self, engines: Mapping[str, Obeys], *, needs_salt: bool = False) -> None:
+    def __init__(self, engines: Mapping[str, EngineTraits], *, needs_salt: bool = False) -> None:
         self._engines = engines
         self.needs_salt = needs_salt
         self.proofs: dict[str, SaltProof] = {}
@@ -82,12 +82,12 @@ class Eligibility:
     def __repr__(self) -> str:
         return f"Eligibility({len(self._engines)} engines, needs_salt={self.needs_salt})"
 
-    def unusable(self, worker: Worker) -> Sequence[Unusable]:
+    def unusable(self, worker: Worker) -> Sequence[UnusableName]:
         """The names that the worker lists and no request may use."""
         reason = self._salt_refusal(worker) if self.needs_salt else None
         if reason is None:
             return ()
-        return [Unusable(Cause.SALT, served, reason) for served in worker.served]
+        return [UnusableName(UnusableCause.SALT, served, reason) for served in worker.served]
 
     def _salt_refusal(self, worker: Worker) -> str | None:
         """Why the worker gets no salted request; None if it may."""
@@ -114,7 +114,7 @@ def is_from(first: tuple[int, ...] | None, version: str | None) -> bool:
     return numbers > first or (numbers == first and not _BEFORE.match(found[4]))
 
 
-def summary(unusable: Sequence[Unusable], max_named: int = 8) -> str:
+def summary(unusable: Sequence[UnusableName], max_named: int = 8) -> str:
     """In a line of the log."""
     names = [each.served.name for each in unusable]
     more = f" and {len(names) - max_named} more" if len(names) > max_named else ""

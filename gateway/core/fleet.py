@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from gateway.core.eligibility import Eligibility, Unusable, not_chosen
+from gateway.core.eligibility import Eligibility, UnusableName, not_chosen
 from gateway.core.errors import NoWorker, UnknownModel
 from gateway.core.event_stream import StreamState
-from gateway.core.pd_pairs import Kind, kind_of
-from gateway.core.slow_start import Ramp
-from gateway.core.speed import TYPICAL, Pace
-from gateway.core.worker import Reported, Role, Served, Worker, WorkerId
+from gateway.core.pd_pairs import PairKind, kind_of
+from gateway.core.slow_start import SlowStart
+from gateway.core.speed import TYPICAL, Speed
+from gateway.core.worker import ReportedLoad, Role, ServedModel, Worker, WorkerId
 
 
 @dataclass(slots=True, eq=False)
@@ -21,19 +21,19 @@ class Member:
 
     `stream` is None where it has no events, `confidence` the share of its overlaps that counts
     (`observability/verification/accuracy.py`), `stays_s` the lifetime of an unused block in its cache.
-    `is_draining`, `ejected` (the reason) and `ramp` (slow start) limit its requests; the fleet sets them."""
+    `is_draining`, `ejected` (the reason) and `slow_start` limit its requests; the fleet sets them."""
 
     worker: Worker
     is_up: bool = True
-    reported: Reported = field(default_factory=Reported)
+    reported: ReportedLoad = field(default_factory=ReportedLoad)
     stream: StreamState | None = None
     num_failures: int = 0
     confidence: float = 1.0
-    pace: Pace = TYPICAL
+    speed: Speed = TYPICAL
     stays_s: float = math.inf
     is_draining: bool = False
     ejected: str | None = None
-    ramp: Ramp | None = None
+    slow_start: SlowStart | None = None
 
     @property
     def is_open(self) -> bool:
@@ -47,14 +47,14 @@ class Member:
             return "draining"
         if not self.is_up:
             return "down"
-        return "ejected" if self.ejected is not None else "active" if self.ramp is None else "warm_up"
+        return "ejected" if self.ejected is not None else "active" if self.slow_start is None else "warm_up"
 
 
 STATES = ("warm_up", "active", "draining", "ejected", "down")
 """States of a worker that has joined; before that it is joining, after its removal gone."""
 
 
-class Group(NamedTuple):
+class HashGroup(NamedTuple):
     """Workers of one group see the same block hashes for a prompt; 0 means an unknown block size.
 
     A fleet has one object for each, so that `is` compares them.
@@ -66,15 +66,15 @@ class Group(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Eligible:
+class EligibleWorker:
     """A worker that can answer for a model, and under which of its names; `kind` where its cache can go to
     others, or come from them. Kinds and groups are one object each in a fleet. `is_apart`: it makes other
     tokens of a prompt than those that it is routed by."""
 
     member: Member
-    served: Served
-    group: Group
-    kind: Kind | None = None
+    served: ServedModel
+    group: HashGroup
+    kind: PairKind | None = None
     is_apart: bool = False
 
 
@@ -88,11 +88,11 @@ class Fleet:
     ) -> None:
         self.aliases: Mapping[str, str] = aliases or {}
         self.eligibility = eligibility
-        self._unusable: dict[WorkerId, Sequence[Unusable]] = {}
+        self._unusable: dict[WorkerId, Sequence[UnusableName]] = {}
         self._differing: Set[tuple[WorkerId, str]] = frozenset()
         self._members: dict[WorkerId, Member] = {}
-        self._by_model: dict[str, list[Eligible]] = {}
-        self._prefills: dict[str, list[Eligible]] = {}
+        self._by_model: dict[str, list[EligibleWorker]] = {}
+        self._prefills: dict[str, list[EligibleWorker]] = {}
         self._bound: set[str] = set()
         self._called: dict[tuple[WorkerId, str], str] = {}
         self._translated: set[str] = set(self.aliases)
@@ -145,9 +145,9 @@ class Fleet:
             member.ejected = reason
             self._set_aside(member)
 
-    def warm_up(self, worker: WorkerId, ramp: Ramp | None) -> None:
+    def warm_up(self, worker: WorkerId, slow_start: SlowStart | None) -> None:
         if member := self.get(worker):
-            member.ramp = ramp
+            member.slow_start = slow_start
             self._set_aside(member)
 
     def is_last(self, worker: WorkerId) -> str | None:
@@ -159,7 +159,7 @@ class Fleet:
                     return model
         return None
 
-    def serve(self, worker: WorkerId, served: tuple[Served, ...]) -> Worker | None:
+    def serve(self, worker: WorkerId, served: tuple[ServedModel, ...]) -> Worker | None:
         """Replace the names that a worker serves, and keep its state; returns it as it is now."""
         member = self._members.get(worker)
         if member is None:
@@ -219,12 +219,14 @@ class Fleet:
         """True if some worker of the fleet, up or not, serves this name."""
         return model in self._by_model or model in self._prefills
 
-    def served(self) -> dict[str, Served]:
+    def served(self) -> dict[str, ServedModel]:
         """Every name that some worker of the fleet answers to, up or not, and aliases of these."""
         some = {name: (*eligible, *self._prefills.get(name, ())) for name, eligible in self._by_model.items()}
         return {name: eligible[0].served for name, eligible in sorted(some.items()) if eligible}
 
-    def eligible(self, model: str, exclude: Collection[WorkerId] = (), path: str = "") -> list[Eligible]:
+    def eligible(
+        self, model: str, exclude: Collection[WorkerId] = (), path: str = ""
+    ) -> list[EligibleWorker]:
         """Workers that are up and serve `model`, on the route `path` where one is given.
 
         Raises UnknownModel if no known worker serves it, NotSupported if none does on that route, NoWorker if
@@ -252,11 +254,11 @@ class Fleet:
         """Apply what `eligibility` learned since the workers joined."""
         self._index_models()
 
-    def unusable(self, worker: WorkerId) -> Sequence[Unusable]:
+    def unusable(self, worker: WorkerId) -> Sequence[UnusableName]:
         """Names of the worker that no request may use."""
         return self._unusable.get(worker, ())
 
-    def _unusable_as(self, model: str) -> Unusable | None:
+    def _unusable_as(self, model: str) -> UnusableName | None:
         """Why no request for `model` goes anywhere, where some worker lists it, or what it is an alias of."""
         target = self.aliases.get(model, model)
         for some in self._unusable.values():
@@ -273,7 +275,7 @@ class Fleet:
         """True if some of the model's workers answer only prompts that another one has prefilled."""
         return model in self._bound
 
-    def prefills(self, model: str, exclude: Collection[WorkerId] = ()) -> Sequence[Eligible]:
+    def prefills(self, model: str, exclude: Collection[WorkerId] = ()) -> Sequence[EligibleWorker]:
         """Workers that are up and compute prompts for others."""
         known = self._prefills.get(model)
         if not known:
@@ -281,7 +283,7 @@ class Fleet:
         left = [e for e in known if e.member.is_up and e.member.worker.id not in exclude]
         return _taking(left) if self._aside else left
 
-    def alone(self, eligible: Sequence[Eligible], model: str) -> list[Eligible]:
+    def alone(self, eligible: Sequence[EligibleWorker], model: str) -> list[EligibleWorker]:
         """The eligible workers that answer without a prefill worker. Raises NoWorker."""
         left = [e for e in eligible if not e.member.worker.is_bound]
         if not left:
@@ -303,7 +305,7 @@ class Fleet:
         return any(e.member.is_open for e in self._by_model.get(model, ()))
 
     def _set_aside(self, member: Member) -> None:
-        if member.is_draining or member.ejected is not None or member.ramp is not None:
+        if member.is_draining or member.ejected is not None or member.slow_start is not None:
             self._aside.add(member.worker.id)
         else:
             self._aside.discard(member.worker.id)
@@ -313,30 +315,30 @@ class Fleet:
             return
         self._by_model, self._prefills, self._bound, self._unusable = {}, {}, set(), {}
         self._called, self._translated, self._limited = {}, set(self.aliases), set()
-        groups: dict[Group, Group] = {}
-        kinds: dict[Kind | None, Kind | None] = {}
+        groups: dict[HashGroup, HashGroup] = {}
+        kinds: dict[PairKind | None, PairKind | None] = {}
         for member in self:
             worker = member.worker
             kind = kind_of(worker)
             kind = kinds.setdefault(kind, kind)
             for served in self._usable(worker):
                 is_apart = (worker.id, served.root) in self._differing
-                group = Group(served.root, served.adapter, 0 if is_apart else worker.block_size or 0)
+                group = HashGroup(served.root, served.adapter, 0 if is_apart else worker.block_size or 0)
                 group = groups.setdefault(group, group)
-                self._index_as(served.name, Eligible(member, served, group, kind, is_apart))
+                self._index_as(served.name, EligibleWorker(member, served, group, kind, is_apart))
         own = list(self._by_model)
         for alias in self.aliases:
             if alias not in own:
                 self._index_alias(alias, own)
 
-    def _usable(self, worker: Worker) -> Sequence[Served]:
+    def _usable(self, worker: Worker) -> Sequence[ServedModel]:
         if self.eligibility is None or not (unusable := self.eligibility.unusable(worker)):
             return worker.served
         self._unusable[worker.id] = unusable
         left_out = {each.served.name for each in unusable}
         return [served for served in worker.served if served.name not in left_out]
 
-    def _index_as(self, name: str, eligible: Eligible) -> None:
+    def _index_as(self, name: str, eligible: EligibleWorker) -> None:
         worker, served = eligible.member.worker, eligible.served
         there = self._by_model.setdefault(name, [])  # known, though no worker decodes for it
         if served.called is not None:
@@ -360,7 +362,7 @@ class Fleet:
                     self._index_as(alias, eligible)
 
 
-def _chosen_at(path: str, known: Sequence[Eligible]) -> list[Eligible]:
+def _chosen_at(path: str, known: Sequence[EligibleWorker]) -> list[EligibleWorker]:
     """The workers where the model is chosen on this route. Raises NotSupported where none is left."""
     left = [e for e in known if e.served.paths is None or path in e.served.paths]
     if known and not left:
@@ -368,13 +370,13 @@ def _chosen_at(path: str, known: Sequence[Eligible]) -> list[Eligible]:
     return left
 
 
-def _taking(up: list[Eligible]) -> list[Eligible]:
+def _taking(up: list[EligibleWorker]) -> list[EligibleWorker]:
     """The workers that may get a request: not draining; not ejected, unless all are; in slow start only when
     due, while another one is past its warm-up."""
     left = [e for e in up if not e.member.is_draining]
     left = [e for e in left if e.member.ejected is None] or left
-    if any(e.member.ramp is None for e in left):
-        left = [e for e in left if e.member.ramp is None or e.member.ramp.is_due]
+    if any(e.member.slow_start is None for e in left):
+        left = [e for e in left if e.member.slow_start is None or e.member.slow_start.is_due]
     return left
 
 

@@ -15,7 +15,7 @@ from gateway.core.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class PrefillResult:
     """The prefill worker's answer: `params` is JSON for one decode worker, to be used once.
 
     Token counts are the engine's, None where it reports none; `refused_usage`: why they are not believed."""
@@ -36,7 +36,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Bootstrap:
+class BootstrapServer:
     """The bootstrap server of a prefill worker, which reports engine ids at `path` of `port` by default.
 
     `engine_ids` decodes its answer: ids by DP rank, empty until the engine is ready; raises DecodeError."""
@@ -46,12 +46,12 @@ class Bootstrap:
     path: str = "/query"
 
 
-class Handoff(Protocol):
+class KvConnector(Protocol):
     name: str
     is_together: bool
 
     @property
-    def bootstrap(self) -> Bootstrap | None:
+    def bootstrap(self) -> BootstrapServer | None:
         """None where a worker needs no name."""
         ...
 
@@ -59,10 +59,10 @@ class Handoff(Protocol):
         """A client's body as the prefill worker gets it."""
         ...
 
-    def handed(self, answer: bytes) -> Handed:
+    def prefill_result(self, answer: bytes) -> PrefillResult:
         """The prefill worker's whole answer. Raises DecodeError where it cannot be handed on."""
         ...
 
-    def to_decode(self, body: bytes, pair: Pair, handed: Handed | None) -> bytes:
-        """The same body as the decode worker gets it; `handed` is None where both are asked together."""
+    def to_decode(self, body: bytes, pair: Pair, result: PrefillResult | None) -> bytes:
+        """The same body as the decode worker gets it; `result` is None where both are asked together."""
         ...

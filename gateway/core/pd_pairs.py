@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from gateway.core.worker import Role, Worker, WorkerId
 
 
-class Kind(NamedTuple):
+class PairKind(NamedTuple):
     """Properties in which a prefill and a decode worker must agree; one kind has one set of partners."""
 
     model: str
@@ -23,12 +23,12 @@ class Kind(NamedTuple):
     tensor_parallel: int | None
 
 
-def kind_of(worker: Worker) -> Kind | None:
+def kind_of(worker: Worker) -> PairKind | None:
     """The kind of a worker; None if its cache is never transferred."""
     transfer = worker.transfer
     if transfer is None or not worker.served:
         return None
-    return Kind(
+    return PairKind(
         worker.served[0].root,
         worker.engine,
         worker.version,
@@ -40,7 +40,7 @@ def kind_of(worker: Worker) -> Kind | None:
 
 
 @lru_cache(4096)
-def misfit(prefill: Kind, decode: Kind) -> str:
+def misfit(prefill: PairKind, decode: PairKind) -> str:
     """Why the two are no pair; empty where they are. Heads are split between tensor-parallel ranks, so that
     one side's ranks must divide the other's."""
     for name, one, other in zip(_NAMES, prefill, decode, strict=True):
@@ -88,7 +88,7 @@ def _parts(label: str) -> Sequence[str]:
 
 class HasKind(Protocol):
     @property
-    def kind(self) -> Kind | None: ...
+    def kind(self) -> PairKind | None: ...
 
 
 def partners_of(decodes: Sequence[HasKind], prefills: Sequence[HasKind]) -> list[Sequence[int]]:
@@ -96,10 +96,10 @@ def partners_of(decodes: Sequence[HasKind], prefills: Sequence[HasKind]) -> list
     kind."""
     if not prefills:
         return []
-    by_kind: dict[Kind | None, list[int]] = {}
+    by_kind: dict[PairKind | None, list[int]] = {}
     for position, prefill in enumerate(prefills):
         by_kind.setdefault(prefill.kind, []).append(position)
-    found: dict[Kind | None, Sequence[int]] = {None: ()}
+    found: dict[PairKind | None, Sequence[int]] = {None: ()}
     for decode in decodes:
         kind = decode.kind
         if kind is not None and kind not in found:

@@ -16,7 +16,7 @@ FIRST_SHARE = 0.1
 
 
 @mypyc_attr(acyclic=True)
-class Ramp:
+class SlowStart:
     """Seconds on the caller's clock. It begins with enough for one request: to see whether it answers."""
 
     __slots__ = ("began_s", "lasts_s", "credit")
@@ -27,7 +27,7 @@ class Ramp:
         self.credit = 1.0
 
     def __repr__(self) -> str:
-        return f"Ramp(of {self.lasts_s:g} s, credit {self.credit:.2f})"
+        return f"SlowStart(of {self.lasts_s:g} s, credit {self.credit:.2f})"
 
     @property
     def is_due(self) -> bool:

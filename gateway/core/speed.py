@@ -14,7 +14,7 @@ import math
 import msgspec
 
 
-class Pace(msgspec.Struct, frozen=True, gc=False):
+class Speed(msgspec.Struct, frozen=True, gc=False):
     """start_s   what a request waits for besides its prompt: the network, the step that runs, its first token
     start_seq_s   what each answer that runs there adds to that: its tokens come in the same steps
     token_s   computing one prompt token where nothing else runs
@@ -22,7 +22,7 @@ class Pace(msgspec.Struct, frozen=True, gc=False):
     step_s, step_seq_s   between two tokens of an answer that runs alone, and what each other one adds
     harm_s    what computing one prompt token delays an answer by
     answer_tokens   of its answers lately
-    seats     answers that it runs at once; infinite where that is not known
+    max_running   answers that it runs at once; infinite where that is not known
     """
 
     start_s: float = 0.02
@@ -33,23 +33,23 @@ class Pace(msgspec.Struct, frozen=True, gc=False):
     harm_s: float = 0.0
     start_seq_s: float = 0.0
     answer_tokens: float = 200.0
-    seats: float = math.inf
+    max_running: float = math.inf
 
     def ttft_s(self, num_tokens: float, num_running: int) -> float:
         """Seconds until the first token of a request, with `num_tokens` to be computed until then."""
         start_s = self.start_s + num_running * self.start_seq_s
         return start_s + num_tokens * (self.token_s + num_running * self.seq_s)
 
-    def seat_s(self, num_in_flight: int) -> float:
-        """Until enough of the answers have ended that a request that comes now may begin."""
-        num_behind = num_in_flight + 1 - self.seats
-        return num_behind * self.between_s(self.seats) if num_behind > 0 else 0.0
+    def wait_s(self, num_in_flight: int) -> float:
+        """Seconds until enough answers have ended for a request that comes now."""
+        num_behind = num_in_flight + 1 - self.max_running
+        return num_behind * self.interval_s(self.max_running) if num_behind > 0 else 0.0
 
-    def between_s(self, num_running: float) -> float:
+    def interval_s(self, num_running: float) -> float:
         """From the end of one answer to that of the next, where so many run."""
         return self.answer_tokens * (self.step_s / num_running + self.step_seq_s)
 
 
-TYPICAL = Pace(harm_s=1 / 8000)
+TYPICAL = Speed(harm_s=1 / 8000)
 """Before anything was seen: a model of some ten billion parameters on one card of a data centre. The first
 observations move it, and what matters is how workers compare."""

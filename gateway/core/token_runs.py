@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gateway.core.blocks import SMALL_BLOCK, BlockHash, Space, Tokens, tokens_of
+from gateway.core.blocks import SMALL_BLOCK, BlockHash, HashSpace, Tokens, tokens_of
 
 MAX_BYTES = 64 << 20
 """About 4,000 conversations of 4k tokens, those that share a beginning counted once."""
@@ -26,16 +26,16 @@ MAX_SPACES = 2
 """Spaces of each run: a conversation is one tenant's, and goes on with one adapter."""
 
 
-class Run(msgspec.Struct, frozen=True, eq=False):
+class TokenRun(msgspec.Struct, frozen=True, eq=False):
     """Tokens behind those of `parent`. `proof` is what makes them right: it must be the one in force."""
 
     name: bytes
-    parent: "Run | None"
+    parent: "TokenRun | None"
     tokens: Tokens
     proof: object
     cut: Any
     features: int
-    hashes: dict[Space, list[BlockHash]] = msgspec.field(default_factory=dict)
+    hashes: dict[HashSpace, list[BlockHash]] = msgspec.field(default_factory=dict)
 
     @property
     def num_bytes(self) -> int:
@@ -52,17 +52,17 @@ class Run(msgspec.Struct, frozen=True, eq=False):
         return tokens
 
 
-class Continued(NamedTuple):
+class ContinuedTokens(NamedTuple):
     """Tokens that begin with all those of `run`."""
 
     tokens: Tokens
-    run: Run | None = None
+    run: TokenRun | None = None
 
 
-def hash_continued(tokens: Tokens, run: Run | None, space: Space) -> list[BlockHash]:
+def hash_continued(tokens: Tokens, run: TokenRun | None, space: HashSpace) -> list[BlockHash]:
     """The hashes of the full blocks of `tokens`, which begin with those of `run`; a run's are made once."""
     size = space.block_size
-    chain: list[Run] = []
+    chain: list[TokenRun] = []
     while run is not None and size >= SMALL_BLOCK:
         chain.append(run)
         run = run.parent
@@ -81,17 +81,17 @@ def hash_continued(tokens: Tokens, run: Run | None, space: Space) -> list[BlockH
     return hashes
 
 
-class Runs:
+class TokenRunCache:
     """`max_bytes` bounds what is kept."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._runs: OrderedDict[bytes, Run] = OrderedDict()
+        self._runs: OrderedDict[bytes, TokenRun] = OrderedDict()
         self._lock = Lock()
         self.num_bytes = 0
 
     def __repr__(self) -> str:
-        return f"Runs({len(self._runs)} runs, {self.num_bytes} of {self._max_bytes} bytes)"
+        return f"TokenRunCache({len(self._runs)} runs, {self.num_bytes} of {self._max_bytes} bytes)"
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -102,13 +102,13 @@ class Runs:
     def describe(self) -> dict[str, int]:
         return {"entries": len(self._runs), "bytes": self.num_bytes, "max_bytes": self._max_bytes}
 
-    def get(self, name: bytes) -> Run | None:
+    def get(self, name: bytes) -> TokenRun | None:
         return self._runs.get(name)
 
-    def use(self, run: Run) -> None:
+    def use(self, run: TokenRun) -> None:
         """Make it the youngest, and its parents younger: so the oldest has no children."""
         with self._lock:
-            node: Run | None = run
+            node: TokenRun | None = run
             while node is not None:
                 if self._runs.get(node.name) is node:
                     self._runs.move_to_end(node.name)
@@ -118,7 +118,7 @@ class Runs:
             while self.num_bytes > self._max_bytes:
                 self.num_bytes -= self._runs.popitem(last=False)[1].num_bytes
 
-    def _put(self, run: Run) -> None:
+    def _put(self, run: TokenRun) -> None:
         if (former := self._runs.pop(run.name, None)) is not None:
             self.num_bytes -= former.num_bytes
         self._runs[run.name] = run

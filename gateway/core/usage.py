@@ -17,7 +17,7 @@ import msgspec
 from gateway.core.decision import Decision
 from gateway.core.decoding import LARGE, UNREADABLE
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import Kind, route_of
+from gateway.core.requests.routes import RouteKind, route_of
 from gateway.core.worker import Worker
 
 MAX_LEN = 1 << 24
@@ -143,16 +143,16 @@ def limit_of(request: InferenceRequest, decision: Decision | None) -> UsageLimit
         return WIDEST
     longest, kind = _longest(decision.worker), request.kind
     is_small = request.messages is not None or len(request.body) < LARGE  # a large one is not decoded for it
-    if is_small and (kind is Kind.CHAT or kind is Kind.COMPLETION):
+    if is_small and (kind is RouteKind.CHAT or kind is RouteKind.COMPLETION):
         top = request.messages.top if request.messages is not None else request.fields
         num_prompts = _num_prompts(top.get("prompt"))
         num_answers = max(_num_answers(top.get("n")), _num_answers(top.get("best_of")))
         num_prompt_tokens = longest * num_prompts
         return UsageLimit(num_prompt_tokens, num_prompt_tokens * num_answers, num_answers)
-    if kind is Kind.AGENT and not route_of(request.path).keeps_state:
+    if kind is RouteKind.AGENT and not route_of(request.path).keeps_state:
         return UsageLimit(longest, longest)
     # A response has turns; anything else, inputs of a byte at least.
-    num = MAX_TURNS if kind is Kind.AGENT else max(len(request.body), MAX_TURNS)
+    num = MAX_TURNS if kind is RouteKind.AGENT else max(len(request.body), MAX_TURNS)
     return UsageLimit(longest * num, longest * num)
 
 

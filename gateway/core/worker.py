@@ -9,7 +9,7 @@ WorkerId = NewType("WorkerId", str)
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedModel:
     """A model name that a worker serves.
 
     `root` is the model with the weights that answer; all names with one root share an index. `adapter` is
@@ -66,7 +66,7 @@ class Worker:
 
     id: WorkerId
     url: str
-    served: tuple[Served, ...]
+    served: tuple[ServedModel, ...]
     dp_rank: int = 0
     dp_size: int = 1
     block_size: int | None = None
@@ -81,7 +81,7 @@ class Worker:
     def is_bound(self) -> bool:
         return self.transfer is not None and self.transfer.is_bound
 
-    def find(self, model: str) -> Served | None:
+    def find(self, model: str) -> ServedModel | None:
         for served in self.served:
             if served.name == model:
                 return served
@@ -98,7 +98,7 @@ then evicts, or waits."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class ReportedLoad:
     """Load as the engine last said; late by up to a scrape interval and an engine step. What it fetched from
     other workers since it started, and the time that took, where it counts that."""
 

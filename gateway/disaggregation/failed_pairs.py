@@ -10,7 +10,7 @@ from collections.abc import Collection
 from gateway.core.worker import WorkerId
 
 
-class Tried:
+class FailedPairs:
     __slots__ = ("num", "_prefills", "_decodes", "_unfetched")
 
     def __init__(self) -> None:
@@ -21,10 +21,10 @@ class Tried:
         """Prefill workers with blocks that did not arrive, and the decode worker that did not get them."""
 
     def __repr__(self) -> str:
-        return f"Tried({self.num}, {sorted(self.left_out)})"
+        return f"FailedPairs({self.num}, {sorted(self.excluded)})"
 
     @property
-    def left_out(self) -> Collection[WorkerId]:
+    def excluded(self) -> Collection[WorkerId]:
         return {*self._prefills, *self._unfetched, *self._decodes}
 
     def prefill_failed(self, prefill: WorkerId) -> None:

@@ -18,20 +18,20 @@ from xxhash import xxh3_64_intdigest
 
 from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import GatewayError, InvalidRequest, WorkerFailed
-from gateway.core.kv_connector import Handed, Handoff, Pair
+from gateway.core.kv_connector import KvConnector, Pair, PrefillResult
 from gateway.core.kv_events import DecodeError
 from gateway.core.usage import Usage
 from gateway.core.worker import Worker, WorkerId
-from gateway.disaggregation.failed_pairs import Tried
-from gateway.disaggregation.prefill_leg import Failure, Prefill, Start
-from gateway.disaggregation.stats import Splits
+from gateway.disaggregation.failed_pairs import FailedPairs
+from gateway.disaggregation.prefill_leg import PrefillFailure, PrefillLeg, Start
+from gateway.disaggregation.stats import DisaggregationStats
 from gateway.disaggregation.stream_holdback import Beginning, HeldStream
 from gateway.http.headers import is_event_stream
 from gateway.http.messages import ResponseHead
 from gateway.observability.metrics import Metrics
 from gateway.routing.router import Router
 from gateway.runtime.rate_limited_log import RateLimitedLog
-from gateway.upstream.connection import Sink
+from gateway.upstream.connection import ResponseSink
 from gateway.upstream.outgoing import Outgoing
 from gateway.upstream.plan import Execution, Observer, Plan
 from gateway.upstream.pools import Pools
@@ -48,8 +48,8 @@ class LegServices:
     """Services that all requests on two workers share. `fetching` has the requests between the end of the
     prefill leg and the answer of the decode leg."""
 
-    splits: Splits
-    handoffs: Mapping[str, Handoff]
+    disaggregation_stats: DisaggregationStats
+    connectors: Mapping[str, KvConnector]
     router: Router
     metrics: Metrics
     pools: Pools
@@ -72,8 +72,8 @@ class Legs(Observer):
 
     # fmt: off
     __slots__ = (
-        "_services", "_exchange", "_max_attempts", "_timeout_s", "_leg", "_handed", "_tried", "_may_split",
-        "_began_s", "_ahead_s", "_doubted",
+        "_services", "_exchange", "_max_attempts", "_timeout_s", "_leg", "_result", "_failed_pairs",
+        "_may_split", "_began_s", "_ahead_s", "_doubted",
     )
     # fmt: on
 
@@ -85,16 +85,16 @@ class Legs(Observer):
         self._exchange = exchange
         self._max_attempts = max_attempts
         self._timeout_s = timeout_s
-        self._leg: Prefill | None = None
-        self._handed: Handed | None = None
-        self._tried = Tried()
+        self._leg: PrefillLeg | None = None
+        self._result: PrefillResult | None = None
+        self._failed_pairs = FailedPairs()
         self._may_split = True
         self._began_s = self._ahead_s = 0.0
         self._doubted: tuple[Pair, int | None] | None = None
         """A pair that seems to make different prompts, and the tokens that prefill counted in this one."""
 
     def __repr__(self) -> str:
-        return f"Legs({self._exchange!r}, prefill={self._leg}, tried={self._tried})"
+        return f"Legs({self._exchange!r}, prefill={self._leg}, tried={self._failed_pairs})"
 
     def plan(self) -> Plan:
         return Plan(
@@ -109,15 +109,15 @@ class Legs(Observer):
     # the plan ----------------------------------------------------------------------------------
 
     def _decide(self, prompt: Prompt | None, failed: Collection[WorkerId], attempt: int) -> Decision:
-        tried = self._tried
+        tried = self._failed_pairs
         decision = self._services.router.decide(
             self._exchange.request,
             prompt=prompt,
-            exclude={*failed, *tried.left_out} if tried.num else failed,
+            exclude={*failed, *tried.excluded} if tried.num else failed,
             attempt=attempt + tried.num,
             may_split=self._may_split,
         )
-        self._services.splits.decided(decision)
+        self._services.disaggregation_stats.decided(decision)
         return decision
 
     def _prefill(self, decision: Decision) -> bool:
@@ -125,36 +125,36 @@ class Legs(Observer):
         prefill = decision.prefill
         if prefill is None:
             return True
-        services, exchange, handoff = self._services, self._exchange, self._handoff(decision.worker)
+        services, exchange, connector = self._services, self._exchange, self._connector(decision.worker)
         request, outgoing = exchange.request, services.outgoing
-        body = handoff.to_prefill(outgoing.body(request, prefill), self._pair(decision, prefill))
+        body = connector.to_prefill(outgoing.body(request, prefill), self._pair(decision, prefill))
         self._began_s = services.loop.time()
-        self._leg = Prefill(
+        self._leg = PrefillLeg(
             services.pools.of(prefill.url),
             outgoing.head(exchange.http, request.model, prefill, len(body), exchange.request_id),
             body,
             loop=services.loop,
             start=services.start,
             timeout_s=self._timeout_s,
-            on_handed=self._answered,
+            on_prefilled=self._answered,
             on_failed=self._prefill_failed,
         )
         self._leg.begin()
-        return handoff.is_together
+        return connector.is_together
 
     def _body(self, decision: Decision, body: bytes) -> bytes:
         if (prefill := decision.prefill) is None:
             return body
-        return self._handoff(decision.worker).to_decode(body, self._pair(decision, prefill), self._handed)
+        return self._connector(decision.worker).to_decode(body, self._pair(decision, prefill), self._result)
 
-    def _reader(self, decision: Decision) -> Sink:
+    def _reader(self, decision: Decision) -> ResponseSink:
         if self._leg is None:
             return self._exchange
         return DecodeAnswer(self, self._exchange)
 
-    def _handoff(self, worker: Worker) -> Handoff:
+    def _connector(self, worker: Worker) -> KvConnector:
         assert worker.transfer is not None, "a worker without a KV connector is in no pair"
-        return self._services.handoffs[worker.transfer.connector]
+        return self._services.connectors[worker.transfer.connector]
 
     def _pair(self, decision: Decision, prefill: Worker) -> Pair:
         return Pair(prefill, decision.worker, number_of(decision.id))
@@ -165,28 +165,28 @@ class Legs(Observer):
         """Take the whole answer of the prefill worker, and begin the decode leg."""
         services, exchange, decision = self._services, self._exchange, self._exchange.decision
         assert decision is not None and decision.prefill is not None and self._leg is not None
-        handoff = self._handoff(decision.worker)
+        connector = self._connector(decision.worker)
         try:
-            handed = handoff.handed(answer)
+            result = connector.prefill_result(answer)
         except DecodeError as exc:
-            return self._prefill_failed(Failure.REFUSED, str(exc))
-        if handed.refused_usage:
-            services.refuse_usage(decision.prefill.id, handed.refused_usage)
+            return self._prefill_failed(PrefillFailure.REFUSED, str(exc))
+        if result.refused_usage:
+            services.refuse_usage(decision.prefill.id, result.refused_usage)
         took_s = services.loop.time() - self._began_s
         services.router.prefilled(decision, took_s)
         services.metrics.worker(decision.prefill.id).num_answered += 1
-        services.splits.prefilled(took_s)
-        if not handoff.is_together and self._differs(decision, handed.num_prompt_tokens):
-            self._doubted = self._pair(decision, decision.prefill), handed.num_prompt_tokens
+        services.disaggregation_stats.prefilled(took_s)
+        if not connector.is_together and self._differs(decision, result.num_prompt_tokens):
+            self._doubted = self._pair(decision, decision.prefill), result.num_prompt_tokens
             self._may_split = False
             return self._again(decision)
-        self._handed = handed
+        self._result = result
         if not exchange.has_answer:
             services.fetching.add(self)
         self._began_s = services.loop.time()
         self._ahead_s = services.router.ahead_s(decision.worker.id)
-        if not handoff.is_together:  # else the decode worker has fetched it by now
-            services.splits.handed(decision, handed.num_prompt_tokens)
+        if not connector.is_together:  # else the decode worker has fetched it by now
+            services.disaggregation_stats.pin(decision, result.num_prompt_tokens)
             exchange.send()
         return None
 
@@ -197,27 +197,27 @@ class Legs(Observer):
             return False
         if "truncate_prompt_tokens" in self._exchange.request.fields:
             return False
-        return not self._services.splits.agree(decision, prefilled_tokens)
+        return not self._services.disaggregation_stats.agree(decision, prefilled_tokens)
 
-    def _prefill_failed(self, failure: Failure, reason: str) -> None:
+    def _prefill_failed(self, failure: PrefillFailure, reason: str) -> None:
         """Try another prefill worker, or none."""
         services, exchange, decision = self._services, self._exchange, self._exchange.decision
         assert decision is not None and decision.prefill is not None
         if exchange.is_closed or exchange.has_answer:
             return
         prefill = decision.prefill.id
-        services.splits.failed(failure.value)
+        services.disaggregation_stats.failed(failure.value)
         services.log.info("prefill worker %s failed (%s); request %s", prefill, reason, exchange.log_id)
-        if failure is not Failure.REFUSED:
-            services.suspect(prefill, reason, failure is Failure.UNREACHABLE)
+        if failure is not PrefillFailure.REFUSED:
+            services.suspect(prefill, reason, failure is PrefillFailure.UNREACHABLE)
         if decision.worker.is_bound:
-            if failure is Failure.REFUSED:
+            if failure is PrefillFailure.REFUSED:
                 return self._refused(decision, reason)
-            return self._pair_failed(decision, is_prefills_fault=failure is not Failure.ERROR)
-        self._tried.prefill_failed(prefill)
-        may_split = failure is not Failure.REFUSED and self._tried.num < MAX_PREFILLS
+            return self._pair_failed(decision, is_prefills_fault=failure is not PrefillFailure.ERROR)
+        self._failed_pairs.prefill_failed(prefill)
+        may_split = failure is not PrefillFailure.REFUSED and self._failed_pairs.num < MAX_PREFILLS
         # An unreachable worker computed nothing. Without a retry to spend, the decode worker computes it all.
-        self._may_split = may_split and (failure is Failure.UNREACHABLE or exchange.pays_retry())
+        self._may_split = may_split and (failure is PrefillFailure.UNREACHABLE or exchange.pays_retry())
         return self._again(decision)
 
     def _refused(self, decision: Decision, reason: str) -> None:
@@ -234,12 +234,12 @@ class Legs(Observer):
     def _pair_failed(self, decision: Decision, *, is_prefills_fault: bool = False) -> None:
         """Try another pair, in all as many as `max_attempts`, of workers that answer nothing alone. The retry
         budget is not asked: no single worker could compute the request in their place."""
-        tried, decode = self._tried, decision.worker.id
+        tried, decode = self._failed_pairs, decision.worker.id
         assert decision.prefill is not None
         if is_prefills_fault:
             tried.prefill_failed(decision.prefill.id)
         elif tried.transfer_failed(decision.prefill.id, decode):
-            without = {decode, *self._exchange.failed_workers(), *tried.left_out}
+            without = {decode, *self._exchange.failed_workers(), *tried.excluded}
             request = self._exchange.request
             if self._services.router.fleet.has_another(request.model, without, request.path):
                 tried.blame(decode)
@@ -254,25 +254,25 @@ class Legs(Observer):
             try:
                 return exchange.decide_again()
             except GatewayError as exc:
-                if not (self._may_split and self._tried.turn()):
+                if not (self._may_split and self._failed_pairs.turn()):
                     is_last = decision.worker.is_bound and not self._may_split
                     return exchange.fail(self._no_pair() if is_last else exc)
 
     def _no_pair(self) -> WorkerFailed:
         request, text = self._exchange.request, "model %s: no pair answered request %s: %s"
-        self._services.log.warning(text, request.model, self._exchange.log_id, self._tried)
-        return WorkerFailed(f"no pair answered, {self._tried.num} tried", retry_after_s=1)
+        self._services.log.warning(text, request.model, self._exchange.log_id, self._failed_pairs)
+        return WorkerFailed(f"no pair answered, {self._failed_pairs.num} tried", retry_after_s=1)
 
     def _drop(self, decision: Decision) -> None:
         """Forget both legs of an attempt."""
         if self._leg:
             self._leg.cancel()
         self._fetched(decision)
-        self._leg = self._handed = None
+        self._leg = self._result = None
 
     def _fetched(self, decision: Decision) -> None:
         """The prompt was fetched, or will not be; a second call does nothing."""
-        self._services.splits.let_go(decision)
+        self._services.disaggregation_stats.unpin(decision)
         self._services.fetching.discard(self)
 
     # the decode leg ----------------------------------------------------------------------------
@@ -281,7 +281,7 @@ class Legs(Observer):
         """The decode worker did not get the blocks: it, another one or another pair computes the prompt."""
         decision = self._exchange.decision
         assert decision is not None and decision.prefill is not None
-        self._services.splits.failed("transfer")
+        self._services.disaggregation_stats.failed("transfer")
         text, log = "worker %s did not get the KV blocks of %s (%s); request %s", self._services.log
         log.info(text, decision.worker.id, decision.prefill.id, reason, self._exchange.log_id)
         self._services.suspect(decision.prefill.id, reason, False)
@@ -292,24 +292,24 @@ class Legs(Observer):
 
     def decode_began(self) -> None:
         """The decode worker answers."""
-        if self._handed and self._exchange.decision:
+        if self._result and self._exchange.decision:
             self._fetched(self._exchange.decision)
 
     # what the exchange reports -----------------------------------------------------------------
 
     def first_token(self, decision: Decision, arrived_s: float, now: float) -> None:
-        self._services.splits.began(decision, now - arrived_s)
-        if self._handed:
-            self._services.splits.transferred(decision, now - self._began_s, self._ahead_s)
+        self._services.disaggregation_stats.began(decision, now - arrived_s)
+        if self._result:
+            self._services.disaggregation_stats.transferred(decision, now - self._began_s, self._ahead_s)
 
     def worker_down(self, worker: WorkerId) -> None:
         decision = self._exchange.decision
-        if self._leg and not self._handed and decision and decision.prefill and decision.prefill.id == worker:
-            self._leg.fail(Failure.DIED, "worker is down")
+        if self._leg and not self._result and decision and decision.prefill and decision.prefill.id == worker:
+            self._leg.fail(PrefillFailure.DIED, "worker is down")
 
     def attempt_failed(self, decision: Decision) -> None:
         self._drop(decision)
-        self._tried.blame(decision.worker.id)
+        self._failed_pairs.blame(decision.worker.id)
 
     def closed(self, decision: Decision | None, usage: Usage | None) -> None:
         if decision is None:
@@ -323,14 +323,14 @@ class Legs(Observer):
 
     def _compare(self, decision: Decision, usage: Usage) -> None:
         """Compare the prompt tokens that the decode worker counted with those of prefill and the gateway."""
-        splits = self._services.splits
-        splits.answered(decision, usage)
-        if self._handed:
-            splits.compare(decision, self._handed.num_prompt_tokens, usage.prompt_tokens)
+        disaggregation_stats = self._services.disaggregation_stats
+        disaggregation_stats.answered(decision, usage)
+        if self._result:
+            disaggregation_stats.compare(decision, self._result.num_prompt_tokens, usage.prompt_tokens)
         if self._doubted:
             pair, num_tokens = self._doubted
             if num_tokens == usage.prompt_tokens:
-                splits.acquit(pair.prefill.id, decision, usage.prompt_tokens)
+                disaggregation_stats.acquit(pair.prefill.id, decision, usage.prompt_tokens)
 
 
 class DecodeAnswer:

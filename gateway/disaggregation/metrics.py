@@ -7,7 +7,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.core.worker import Role
-from gateway.disaggregation.stats import Splits
+from gateway.disaggregation.stats import DisaggregationStats
 from gateway.observability.metric_spec import Merge, counter, gauge, histogram
 from gateway.routing.router import Router
 
@@ -84,20 +84,20 @@ METRICS = (
 )
 
 
-class SplitsCollector(Collector):
-    def __init__(self, splits: Splits, router: Router) -> None:
-        self._splits = splits
+class DisaggregationCollector(Collector):
+    def __init__(self, disaggregation_stats: DisaggregationStats, router: Router) -> None:
+        self._stats = disaggregation_stats
         self._router = router
 
     def collect(self) -> Iterator[Metric]:
-        splits = self._splits
-        yield PLANS.family(splits.plans.items())
-        yield FAILURES.family(splits.failures.items())
-        yield TTFT.histograms(splits.ttft_s.items())
-        yield PREFILL_SECONDS.histograms([((), splits.prefill_s)])
-        yield TRANSFER_SECONDS.histograms([((), splits.transfer_s)])
-        yield TRANSFER_TOKENS.single(splits.moved_tokens)
-        yield MISMATCHES.single(splits.num_mismatches)
+        stats = self._stats
+        yield PLANS.family(stats.plans.items())
+        yield FAILURES.family(stats.failures.items())
+        yield TTFT.histograms(stats.ttft_s.items())
+        yield PREFILL_SECONDS.histograms([((), stats.prefill_s)])
+        yield TRANSFER_SECONDS.histograms([((), stats.transfer_s)])
+        yield TRANSFER_TOKENS.single(stats.moved_tokens)
+        yield MISMATCHES.single(stats.num_mismatches)
         yield from self._prefill_load()
         yield from self._engine_counters()
 
@@ -109,7 +109,7 @@ class SplitsCollector(Collector):
         for booking in self._router.prefilling():
             queued[booking.worker] += 1
             queued_tokens[booking.worker] += booking.uncached_tokens
-        for pinned in self._splits.pinned.values():
+        for pinned in self._stats.pinned.values():
             blocks[pinned.worker] += pinned.num_blocks
             tokens[pinned.worker] += pinned.num_tokens
         yield LEGS.family(queued.items())

@@ -1,6 +1,6 @@
 """The prefill leg of a disaggregated request: another worker computes the prompt, and reports where it lies.
 
-    connect ─ send ─► its whole answer ─► `on_handed`
+    connect ─ send ─► its whole answer ─► `on_prefilled`
        └─ any failure, or the timeout ─► `on_failed`
 
 One of the two is called, once; neither after `cancel`, which the worker sees as a disconnect: it stops
@@ -18,7 +18,7 @@ MAX_ANSWER_BYTES = 8 << 20
 """The answer names each block: a prompt of a million tokens has some 60,000 of them."""
 
 
-class Failure(Enum):
+class PrefillFailure(Enum):
     """Causes of a failed prefill leg. REFUSED: the worker rejects the request, or its answer cannot be used;
     it is not down."""
 
@@ -32,8 +32,8 @@ class Failure(Enum):
 Start = Callable[[str, Coroutine[None, None, None]], "asyncio.Task[None]"]
 
 
-class Prefill:
-    """A prefill leg, which sends `head` and `body`. `on_handed` gets the answer, `on_failed` the cause."""
+class PrefillLeg:
+    """A prefill leg, which sends `head` and `body`. `on_prefilled` gets the answer, `on_failed` the cause."""
 
     def __init__(
         self,
@@ -44,15 +44,15 @@ class Prefill:
         loop: asyncio.AbstractEventLoop,
         start: Start,
         timeout_s: float,
-        on_handed: Callable[[bytes], None],
-        on_failed: Callable[[Failure, str], None],
+        on_prefilled: Callable[[bytes], None],
+        on_failed: Callable[[PrefillFailure, str], None],
     ) -> None:
         self._pool = pool
         self._head = head
         self._body = body
         self._loop = loop
         self._start = start
-        self._on_handed = on_handed
+        self._on_prefilled = on_prefilled
         self._on_failed = on_failed
         self._timeout_s = timeout_s
         self._timer: asyncio.TimerHandle | None = None
@@ -64,7 +64,7 @@ class Prefill:
         self._is_over = False
 
     def __repr__(self) -> str:
-        return f"Prefill({self._pool!r}, over={self._is_over})"
+        return f"PrefillLeg({self._pool!r}, over={self._is_over})"
 
     def begin(self) -> None:
         self._timer = self._loop.call_later(self._timeout_s, self._too_late)
@@ -77,7 +77,7 @@ class Prefill:
     def cancel(self) -> None:
         self._end()
 
-    def fail(self, failure: Failure, reason: str) -> None:
+    def fail(self, failure: PrefillFailure, reason: str) -> None:
         """End the leg with this cause, unless it is over."""
         if not self._is_over:
             self._end()
@@ -88,9 +88,9 @@ class Prefill:
         try:
             connection = await self._pool.connect()
         except TimeoutError:
-            return self.fail(Failure.UNREACHABLE, "connecting took too long")
+            return self.fail(PrefillFailure.UNREACHABLE, "connecting took too long")
         except OSError as exc:
-            failure = Failure.REFUSED if exc.errno in OUR_ERRNOS else Failure.UNREACHABLE
+            failure = PrefillFailure.REFUSED if exc.errno in OUR_ERRNOS else PrefillFailure.UNREACHABLE
             return self.fail(failure, f"cannot connect: {exc.strerror or exc}")
         if self._is_over:
             return connection.abort()
@@ -108,7 +108,7 @@ class Prefill:
     def upstream_data(self, data: bytes) -> None:
         self._answer += data
         if len(self._answer) > MAX_ANSWER_BYTES:
-            self.fail(Failure.ERROR, f"its answer is over {MAX_ANSWER_BYTES} bytes")
+            self.fail(PrefillFailure.ERROR, f"its answer is over {MAX_ANSWER_BYTES} bytes")
 
     def upstream_ended(self, data: bytes) -> None:
         self._upstream = None
@@ -117,15 +117,17 @@ class Prefill:
             return None
         if self._status == 200:
             self._end()
-            return self._on_handed(bytes(self._answer))
+            return self._on_prefilled(bytes(self._answer))
         is_refused = self._status < 500
         text = bytes(self._answer[:200]).decode("utf-8", "replace")
-        return self.fail(Failure.REFUSED if is_refused else Failure.ERROR, f"answered {self._status}: {text}")
+        return self.fail(
+            PrefillFailure.REFUSED if is_refused else PrefillFailure.ERROR, f"answered {self._status}: {text}"
+        )
 
     def upstream_lost(self, reason: str) -> None:
         self._upstream = None
         if self._is_fresh or self._status:
-            return self.fail(Failure.DIED, reason)
+            return self.fail(PrefillFailure.DIED, reason)
         self._task = self._start(
             "connect for prefill", self._connect()
         )  # the worker had closed a resting connection
@@ -134,7 +136,7 @@ class Prefill:
     # the end -----------------------------------------------------------------------------------
 
     def _too_late(self) -> None:
-        self.fail(Failure.TIMEOUT, f"no answer in {self._timeout_s:g} s")
+        self.fail(PrefillFailure.TIMEOUT, f"no answer in {self._timeout_s:g} s")
 
     def _end(self) -> None:
         self._is_over = True

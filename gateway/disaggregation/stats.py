@@ -11,7 +11,7 @@ from gateway.core.multimodal import BEFORE_MEDIA
 from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
 from gateway.observability.metrics import TTFT_BOUNDS_S, Histogram
-from gateway.policies.disaggregation import Disaggregation, modes_of
+from gateway.policies.disaggregation import DisaggregationPolicy, modes_of
 from gateway.policies.transfer_speed import TransferSpeed
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
@@ -20,7 +20,7 @@ log = logging.getLogger("kvgate.proxy")
 DIRECT, SPLIT = "direct", "prefill_decode"
 
 
-class Pinned(NamedTuple):
+class PinnedPrompt(NamedTuple):
     """A prompt kept at its prefill worker for a transfer; 0 blocks where the block size is unknown."""
 
     worker: WorkerId
@@ -28,19 +28,19 @@ class Pinned(NamedTuple):
     num_blocks: int
 
 
-class Splits:
+class DisaggregationStats:
     """Counters of one gateway. `pinned` has prompts that were handed on and not yet fetched, by decision.
     `ttft_s` is by plan; `prefill_s` and `transfer_s` (until the first token behind it) are of disaggregated
     requests."""
 
-    def __init__(self, policy: Disaggregation) -> None:
+    def __init__(self, policy: DisaggregationPolicy) -> None:
         self.policy = policy
         self.plans: Counter[tuple[str, str]] = Counter()  # plan, reason
         self.failures: Counter[str] = Counter()
         self.ttft_s = {DIRECT: Histogram(TTFT_BOUNDS_S), SPLIT: Histogram(TTFT_BOUNDS_S)}
         self.prefill_s = Histogram(TTFT_BOUNDS_S)
         self.transfer_s = Histogram(TTFT_BOUNDS_S)
-        self.pinned: dict[str, Pinned] = {}
+        self.pinned: dict[str, PinnedPrompt] = {}
         self.moved_tokens = 0
         self.num_mismatches = 0
         self._log = RateLimitedLog(log)
@@ -48,7 +48,7 @@ class Splits:
         """Decode workers that counted other tokens of their last prompt than the gateway."""
 
     def __repr__(self) -> str:
-        return f"Splits({dict(self.plans)}, failures={dict(self.failures)})"
+        return f"DisaggregationStats({dict(self.plans)}, failures={dict(self.failures)})"
 
     def decided(self, decision: Decision) -> None:
         if decision.split:
@@ -60,14 +60,14 @@ class Splits:
     def prefilled(self, seconds: float) -> None:
         self.prefill_s.observe(seconds)
 
-    def handed(self, decision: Decision, prefilled_tokens: int | None) -> None:
-        """The decode worker gets the transfer parameters; `let_go` follows, however the request ends."""
+    def pin(self, decision: Decision, prefilled_tokens: int | None) -> None:
+        """The decode worker gets the transfer parameters; `unpin` follows, however the request ends."""
         prefill, num_tokens = decision.prefill, prefilled_tokens or decision.num_tokens
         if prefill is not None:
             num_blocks = -(-num_tokens // prefill.block_size) if prefill.block_size else 0
-            self.pinned[decision.id] = Pinned(prefill.id, num_tokens, num_blocks)
+            self.pinned[decision.id] = PinnedPrompt(prefill.id, num_tokens, num_blocks)
 
-    def let_go(self, decision: Decision) -> None:
+    def unpin(self, decision: Decision) -> None:
         """The prompt was fetched, or will not be; a second call does nothing."""
         self.pinned.pop(decision.id, None)
 
@@ -133,9 +133,9 @@ class Splits:
         self._counts_otherwise.discard(worker)
 
 
-def splits_of(config: Config) -> Splits:
+def disaggregation_stats_of(config: Config) -> DisaggregationStats:
     """Return the statistics for a configuration. Raises ConfigError."""
-    return Splits(Disaggregation(TransferSpeed(), modes_of(config.disaggregation.mode)))
+    return DisaggregationStats(DisaggregationPolicy(TransferSpeed(), modes_of(config.disaggregation.mode)))
 
 
 def _tokens_made(decision: Decision) -> int:

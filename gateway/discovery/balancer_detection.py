@@ -15,7 +15,7 @@ FALLS, WITHIN_LOOKS = 3, 12
 """Falls of counters within so many probes that mean several engines: restarts are not that frequent."""
 
 
-class Identity:
+class EngineIdentity:
     """Engine identities seen at one address. `reason` describes several engines, None where there is one."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Identity:
         self._falls: deque[int] = deque(maxlen=FALLS)
 
     def __repr__(self) -> str:
-        return f"Identity({self.reason or 'one'})"
+        return f"EngineIdentity({self.reason or 'one'})"
 
     def saw(self, began_s: float | None, *, has_fallen: bool = False) -> str | None:
         """Record a probe: the start time of the answering process (Unix time), if reported, and whether its

@@ -6,21 +6,23 @@ They are new with each start of an engine, and so requested whenever the worker 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gateway.core.kv_connector import Handoff
+from gateway.core.kv_connector import KvConnector
 from gateway.core.kv_events import DecodeError
 from gateway.core.worker import Role
-from gateway.discovery.declared import Said
+from gateway.discovery.declared import DeclaredSettings
 from gateway.discovery.probe import Probe, ProbeError
 from gateway.discovery.probed import Facts
 from gateway.http.address import Address
 
 
-async def with_engine_ids(facts: Facts, said: Said, handoffs: Mapping[str, Handoff], probe: Probe) -> Facts:
+async def with_engine_ids(
+    facts: Facts, said: DeclaredSettings, connectors: Mapping[str, KvConnector], probe: Probe
+) -> Facts:
     """Add the engine ids of a prefill worker. Raises ProbeError while its connector is not ready."""
     worker = said.workers_of(facts)[0]
     transfer = worker.transfer
-    handoff = handoffs.get(transfer.connector) if transfer else None
-    bootstrap = handoff.bootstrap if handoff else None
+    connector = connectors.get(transfer.connector) if transfer else None
+    bootstrap = connector.bootstrap if connector else None
     if transfer is None or bootstrap is None or worker.role is Role.DECODE:
         return facts
     address = transfer.address or f"{Address.of(facts.url).host}:{bootstrap.port}"

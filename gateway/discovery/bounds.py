@@ -21,14 +21,14 @@ MAX_SERVED = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Usable:
+class UsableModels:
     """Usable models of an endpoint; `refusal` explains why others are ignored, and is empty if none are."""
 
     models: tuple[ModelInfo, ...]
     refusal: str = ""
 
 
-def usable(models: Sequence[ModelInfo], num_ranks: int = 1) -> Usable:
+def usable(models: Sequence[ModelInfo], num_ranks: int = 1) -> UsableModels:
     most = min(MAX_MODELS, max(MAX_SERVED // max(num_ranks, 1), 1))
     good: list[ModelInfo] = []
     seen: set[str] = set()
@@ -49,7 +49,7 @@ def usable(models: Sequence[ModelInfo], num_ranks: int = 1) -> Usable:
         f"{num_again} are listed twice" if num_again else "",
         f"{left} are more than the {most} that are used of one endpoint" if left else "",
     ]
-    return Usable(tuple(good), "; ".join(filter(None, said)))
+    return UsableModels(tuple(good), "; ".join(filter(None, said)))
 
 
 def ranks_refusal(num_ranks: int) -> str | None:

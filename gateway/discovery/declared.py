@@ -20,7 +20,7 @@ class WrongRole(ProbeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class DeclaredSettings:
     """Declared settings of workers: `connectors` by URL, `connector` for all others, `defaults` by engine;
     `topology` by URL. Roles change when workers are added."""
 
@@ -55,7 +55,9 @@ class Said:
         return replace(worker, role=role, transfer=transfer, topology=topology)
 
 
-def said_of(config: Config, known: Collection[str] = (), defaults: Mapping[str, str] | None = None) -> Said:
+def said_of(
+    config: Config, known: Collection[str] = (), defaults: Mapping[str, str] | None = None
+) -> DeclaredSettings:
     """Return the declared settings. `known` are connectors, `defaults` those of engines. Raises
     ConfigError."""
     roles = dict.fromkeys(worker_urls(config.fleet.prefill), Role.PREFILL)
@@ -71,7 +73,7 @@ def said_of(config: Config, known: Collection[str] = (), defaults: Mapping[str, 
     places = dict(_by_url("topology", spec) for spec in config.fleet.topology)
     if "" in places:
         raise ConfigError(f"topology: '{places['']}' names no worker; give URL=LABEL")
-    return Said(roles, named, named.get(""), defaults or {}, places)
+    return DeclaredSettings(roles, named, named.get(""), defaults or {}, places)
 
 
 def _by_url(option: str, spec: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from gateway.core.worker import Role, Worker
-from gateway.discovery.lifecycle import Standings
+from gateway.discovery.lifecycle import Lifecycle
 from gateway.discovery.roster import Roster
 from gateway.http.address import DNS, Address
 from gateway.http.networks import Reachable
@@ -44,7 +44,7 @@ def member_url(source: str, ip: str) -> str:
 
 
 @dataclass(slots=True)
-class Name:
+class DnsName:
     """DNS name with its state. `members` are the URLs of its addresses."""
 
     url: str
@@ -60,7 +60,7 @@ class Resolver:
     def __init__(
         self,
         roster: Roster,
-        standings: Standings,
+        lifecycle: Lifecycle,
         *,
         inherit: Callable[[str, str, str], None],
         reachable: Reachable,
@@ -68,7 +68,7 @@ class Resolver:
         resolve: Resolve = resolve,
     ) -> None:
         self._roster = roster
-        self._standings = standings
+        self._lifecycle = lifecycle
         self._inherit = inherit
         self._reachable = reachable
         self._interval_s = interval_s
@@ -76,7 +76,7 @@ class Resolver:
         self._log = RateLimitedLog(log)
         self._wake = asyncio.Event()
         self.has_looked = asyncio.Event()
-        self.names: dict[str, Name] = {}
+        self.names: dict[str, DnsName] = {}
 
     def __repr__(self) -> str:
         return f"Resolver({sorted(self.names)})"
@@ -85,7 +85,7 @@ class Resolver:
         """Start resolving a name; False if it is known already."""
         if url in self.names:
             return False
-        self.names[url] = Name(url, role)
+        self.names[url] = DnsName(url, role)
         self._wake.set()
         return True
 
@@ -115,7 +115,7 @@ class Resolver:
         """Resolve all names at once: a slow one delays no other."""
         await asyncio.gather(*map(self._look, list(self.names.values())))
 
-    async def _look(self, name: Name) -> None:
+    async def _look(self, name: DnsName) -> None:
         address = Address.of(name.url.removeprefix(DNS))
         try:
             found = await self._resolve(address.host, address.port)
@@ -136,22 +136,22 @@ class Resolver:
             name.last_error = None
         return self._change(name, set(good), address.host) if good else None
 
-    def _change(self, name: Name, now: set[str], host: str) -> None:
+    def _change(self, name: DnsName, now: set[str], host: str) -> None:
         for url in sorted(now):
             self._inherit(url, name.url, host)
             self._roster.add(url, name.role)
-            if self._standings.why(url) == NO_LONGER_NAMED:
-                self._standings.undo(url, self._workers(url))
+            if self._lifecycle.why(url) == NO_LONGER_NAMED:
+                self._lifecycle.undo(url, self._workers(url))
         left = {url for url in name.members if self._roster.find(url)}
         for url in sorted(left - now):
-            self._standings.drain(url, self._workers(url), NO_LONGER_NAMED, is_last=True)
+            self._lifecycle.drain(url, self._workers(url), NO_LONGER_NAMED, is_last=True)
         name.members = now | left
 
     def _workers(self, url: str) -> tuple[Worker, ...]:
         endpoint = self._roster.find(url)
         return endpoint.workers if endpoint else ()
 
-    def _failed(self, name: Name, why: str) -> None:
+    def _failed(self, name: DnsName, why: str) -> None:
         if name.last_error != why:
             self._log.warning("DNS name %s: %s", name.url, why)
         name.last_error = why

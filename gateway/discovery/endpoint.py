@@ -8,7 +8,7 @@ from typing import Protocol
 from gateway.core.engine import EngineMetrics
 from gateway.core.event_stream import StreamCounts, StreamState
 from gateway.core.worker import Worker, WorkerId
-from gateway.discovery.balancer_detection import Identity
+from gateway.discovery.balancer_detection import EngineIdentity
 from gateway.discovery.probe import Probe, ProbeError
 from gateway.discovery.probed import Facts
 from gateway.ingest.base import Feed
@@ -25,7 +25,7 @@ class SeveralEngines(ProbeError):
     """Several engines answer at one address, with caches that cannot be distinguished."""
 
 
-class Read(Protocol):
+class StreamStatus(Protocol):
     """State of an event stream."""
 
     counts: StreamCounts
@@ -35,9 +35,9 @@ class Read(Protocol):
     def state(self) -> StreamState: ...
 
 
-class Subscribed(Protocol):
+class EventSubscription(Protocol):
     @property
-    def stream(self) -> Read: ...
+    def stream(self) -> StreamStatus: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -54,14 +54,14 @@ class Endpoint:
     has_looked: asyncio.Event = field(default_factory=asyncio.Event)
     facts: Facts | None = None
     workers: tuple[Worker, ...] = ()
-    feeds: dict[WorkerId, tuple[Feed, Subscribed]] = field(default_factory=dict)
+    feeds: dict[WorkerId, tuple[Feed, EventSubscription]] = field(default_factory=dict)
     num_resets: dict[WorkerId, int] = field(default_factory=dict)
     last: Mapping[int, EngineMetrics] = field(default_factory=dict)
     num_failures: int = 0
     num_silences: int = 0
     last_error: str | None = None
     is_misplaced: bool = False
-    identity: Identity = field(default_factory=Identity)
+    identity: EngineIdentity = field(default_factory=EngineIdentity)
     num_looks: int = 0
     task: asyncio.Task[None] | None = None
 

@@ -22,7 +22,7 @@ from gateway.ingest.unread_bytes import Wires
 from gateway.ingest.zmq import ZmqFeed, reach
 from gateway.replication.agent_targets import AgentFeeds
 from gateway.runtime.tasks import Tasks
-from gateway.upstream.access import Ways
+from gateway.upstream.access import FleetAccess
 from gateway.upstream.control_client import ControlSession
 
 if TYPE_CHECKING:
@@ -49,12 +49,12 @@ class Feeds:
         recovery_observer: RecoveryObserver | None = None,
         shared: "ReplicationSession | None" = None,
         limits_of: Callable[[Worker], BlockLimits] = lambda worker: block_limits(worker.num_blocks),
-        ways: Ways | None = None,
+        access: FleetAccess | None = None,
     ) -> None:
         """Create a factory. `limits_of` bounds a worker's blocks. `shared` is Redis: one gateway leads each
-        worker without an agent. `ways` check the endpoints that engines report; without them all are
+        worker without an agent. `access` check the endpoints that engines report; without them all are
         accepted."""
-        self._ways = ways
+        self._access = access
         self._shared = shared
         self._limits_of = limits_of
         self._engine_of = engine_of
@@ -185,14 +185,14 @@ class Feeds:
             topic=source.topic,
             time_slices=self._time_slices,
             wires=self._wires,
-            refusal=self._ways.reachable.refusal if self._ways else lambda address: None,
+            refusal=self._access.reachable.refusal if self._access else lambda address: None,
         )
 
     def _reached(self, worker: Worker, source: EventSource) -> tuple[str, str | None]:
         """Return both endpoints as reachable from here. Raises ValueError for a rejected one."""
         host, replay = Address.of(worker.url).host, source.replay_endpoint
-        return reachable_endpoint(source.endpoint, host, self._ways), reachable_endpoint(
-            replay, host, self._ways
+        return reachable_endpoint(source.endpoint, host, self._access), reachable_endpoint(
+            replay, host, self._access
         ) if replay else None
 
     def _poll(

@@ -22,9 +22,9 @@ from gateway.core.decision import Decided
 from gateway.core.engine import EngineMetrics
 from gateway.core.fleet import Fleet
 from gateway.core.outcome import UNLOADED
-from gateway.core.slow_start import Ramp
+from gateway.core.slow_start import SlowStart
 from gateway.core.worker import Worker, WorkerId
-from gateway.discovery.outlier_detection import Conduct, Ejection, Progress, Rules
+from gateway.discovery.outlier_detection import Ejection, EngineProgress, OutlierRules, OutlierState
 from gateway.discovery.roster import Roster
 from gateway.observability.observers import Observers
 from gateway.runtime.rate_limited_log import RateLimitedLog
@@ -36,7 +36,7 @@ MAX_GONE = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class RemainingWork:
     """Work that a worker still has: requests of all processes of this host, and transfers that other workers
     have yet to fetch from it."""
 
@@ -49,7 +49,7 @@ class Left:
 
 
 @dataclass(slots=True)
-class _Drain:
+class _DrainingEndpoint:
     """Draining endpoint; `is_last`: dropped when nothing is left."""
 
     why: str
@@ -57,29 +57,29 @@ class _Drain:
 
 
 @dataclass(slots=True)
-class Gone:
+class RemovedEndpoint:
     url: str
     why: str
     at: float = field(default_factory=time.time)
 
 
-class Standings:
+class Lifecycle:
     def __init__(
         self,
         fleet: Fleet,
-        left: Left,
+        left: RemainingWork,
         *,
         num_answered: Callable[[WorkerId], int],
         observers: Observers,
         on_ejected: Callable[[WorkerId], None],
-        rules: Rules,
+        rules: OutlierRules,
         warm_up_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create the lifecycle states. `num_answered` counts a worker's successful requests, `on_ejected` is
         called for a worker with requests that should go elsewhere."""
         self._fleet = fleet
-        self._left = left
+        self._remaining = left
         self._num_answered = num_answered
         self._observers = observers
         self._on_ejected = on_ejected
@@ -87,17 +87,17 @@ class Standings:
         self._warm_up_s = warm_up_s
         self._clock = clock
         self._began_s = clock()
-        self._conducts: dict[WorkerId, Conduct] = {}
-        self._drains: dict[str, _Drain] = {}
-        self._warming: dict[WorkerId, Ramp] = {}
+        self._outliers: dict[WorkerId, OutlierState] = {}
+        self._drains: dict[str, _DrainingEndpoint] = {}
+        self._warming: dict[WorkerId, SlowStart] = {}
         self._kept: dict[WorkerId, str] = {}
         self.ejections: Counter[tuple[WorkerId, str]] = Counter()
-        self.gone: deque[Gone] = deque(maxlen=MAX_GONE)
+        self.gone: deque[RemovedEndpoint] = deque(maxlen=MAX_GONE)
         self.num_gone = 0
         self._log = RateLimitedLog(log, clock=clock)
 
     def __repr__(self) -> str:
-        return f"Standings(draining={sorted(self._drains)}, warming={sorted(self._warming)})"
+        return f"Lifecycle(draining={sorted(self._drains)}, warming={sorted(self._warming)})"
 
     # events of the roster ----------------------------------------------------------------------
 
@@ -106,34 +106,34 @@ class Standings:
         already: they skip warm-up."""
         is_new = self._clock() - self._began_s >= self._warm_up_s
         for worker in workers:
-            self._conducts[worker.id] = Conduct(self._rules)
+            self._outliers[worker.id] = OutlierState(self._rules)
             if worker.url in self._drains:
                 self._fleet.drain(worker.id, True)
             if is_new:
                 self._warm_up(worker.id)
 
     def left(self, worker: WorkerId) -> None:
-        self._conducts.pop(worker, None)
+        self._outliers.pop(worker, None)
         self._kept.pop(worker, None)
         self._warming.pop(worker, None)
 
     def dropped(self, url: str, workers: Collection[WorkerId]) -> None:
         drain = self._drains.pop(url, None)
         why = drain.why if drain and drain.is_last else "dropped"
-        self.gone.append(Gone(url, why))
+        self.gone.append(RemovedEndpoint(url, why))
         self.num_gone += 1
         for key in [key for key in self.ejections if key[0] in workers]:
             del self.ejections[key]
 
     def looked(self, worker: WorkerId, metrics: EngineMetrics | None) -> None:
         """Handle a successful probe: eject, readmit or warm up the worker."""
-        if (conduct := self._conducts.get(worker)) is None:
+        if (outlier := self._outliers.get(worker)) is None:
             return
         now = self._clock()
-        if ejection := conduct.looked(self._progress(worker, metrics), now):
-            self._eject(worker, conduct, ejection, now)
-        if conduct.may_return(now):
-            conduct.returned(now)
+        if ejection := outlier.looked(self._progress(worker, metrics), now):
+            self._eject(worker, outlier, ejection, now)
+        if outlier.may_return(now):
+            outlier.returned(now)
             self._log.info("worker %s readmitted", worker)
             self._fleet.eject(worker, None)
             self._warm_up(worker)
@@ -142,10 +142,10 @@ class Standings:
 
     def failed(self, worker: WorkerId, reason: str) -> None:
         """Handle a failed request. An unloaded adapter is no failure of the worker."""
-        if reason == UNLOADED or (conduct := self._conducts.get(worker)) is None:
+        if reason == UNLOADED or (outlier := self._outliers.get(worker)) is None:
             return
-        if ejection := conduct.failed(reason, self._num_answered(worker)):
-            self._eject(worker, conduct, ejection, self._clock())
+        if ejection := outlier.failed(reason, self._num_answered(worker)):
+            self._eject(worker, outlier, ejection, self._clock())
 
     # operators' requests -----------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class Standings:
         """Stop sending requests to an endpoint; with `is_last` drop it when nothing is left. False if that
         was so before."""
         before = self._drains.get(url)
-        self._drains[url] = _Drain(why, is_last)
+        self._drains[url] = _DrainingEndpoint(why, is_last)
         for worker in workers:
             self._fleet.drain(worker.id, True)
         if before is None:
@@ -195,21 +195,21 @@ class Standings:
         return [
             url
             for url, drain in self._drains.items()
-            if drain.is_last and not any(self._left.of(worker.id) for worker in workers_of(url))
+            if drain.is_last and not any(self._remaining.of(worker.id) for worker in workers_of(url))
         ]
 
     def num_left(self, worker: WorkerId) -> int:
         """Return the number of requests that still need the worker."""
-        return self._left.of(worker)
+        return self._remaining.of(worker)
 
     def describe(self, worker: WorkerId) -> dict[str, Any]:
-        member, ramp = self._fleet.get(worker), self._warming.get(worker)
+        member, slow_start = self._fleet.get(worker), self._warming.get(worker)
         assert member is not None, "the worker is in the fleet"
         drain = self._drains.get(member.worker.url)
         return {
             "state": member.state,
             "why": member.ejected or (drain.why if drain else self._kept.get(worker)),
-            "share": round(ramp.share(self._clock()), 3) if ramp else 1.0,
+            "share": round(slow_start.share(self._clock()), 3) if slow_start else 1.0,
             "left": self.num_left(worker),
         }
 
@@ -218,7 +218,7 @@ class Standings:
     def decided(self, decided: Decided) -> None:
         decision = decided.decision
         now, split = self._clock(), decision.split
-        for name, ramp in list(self._warming.items()):
+        for name, slow_start in list(self._warming.items()):
             for candidates, chosen in (
                 (decision.candidates, decision.worker),
                 (split.candidates if split else (), decision.prefill),
@@ -226,7 +226,7 @@ class Standings:
                 among = any(candidate.id == name for candidate in candidates)
                 if among or (candidates and self._could(name, decision.model, candidates[0].worker)):
                     is_here = chosen is not None and chosen.id == name
-                    ramp.decided(now, len(candidates) + (not among), is_here=is_here)
+                    slow_start.decided(now, len(candidates) + (not among), is_here=is_here)
             self._look_at_ramp(name, now)
 
     def _could(self, name: WorkerId, model: str, like: Worker) -> bool:
@@ -237,14 +237,14 @@ class Standings:
 
     # ---------------------------------------------------------------------------------------------
 
-    def _progress(self, worker: WorkerId, metrics: EngineMetrics | None) -> Progress | None:
+    def _progress(self, worker: WorkerId, metrics: EngineMetrics | None) -> EngineProgress | None:
         if metrics is None or metrics.step_tokens_total is None:
             return None
         num_reported = (metrics.num_requests_running or 0) + (metrics.num_requests_waiting or 0)
-        num_here = num_reported or (1 if self._left.unstarted_tokens(worker) else 0)
-        return Progress(metrics.step_tokens_total, metrics.kv_cache_usage or 0.0, num_here)
+        num_here = num_reported or (1 if self._remaining.unstarted_tokens(worker) else 0)
+        return EngineProgress(metrics.step_tokens_total, metrics.kv_cache_usage or 0.0, num_here)
 
-    def _eject(self, worker: WorkerId, conduct: Conduct, ejection: Ejection, now: float) -> None:
+    def _eject(self, worker: WorkerId, outlier: OutlierState, ejection: Ejection, now: float) -> None:
         if model := self._fleet.is_last(worker):
             if worker not in self._kept:
                 self._log.warning(
@@ -253,7 +253,7 @@ class Standings:
                 )  # fmt: skip
             self._kept[worker] = f"not ejected: last worker for '{model}' ({ejection.reason})"
             return
-        seconds = conduct.eject(ejection, now)
+        seconds = outlier.eject(ejection, now)
         self._kept.pop(worker, None)
         self._stop_ramp(worker)
         self._fleet.eject(worker, ejection.reason)
@@ -265,8 +265,8 @@ class Standings:
     def _warm_up(self, worker: WorkerId) -> None:
         if self._warm_up_s <= 0:
             return
-        ramp = self._warming[worker] = Ramp(self._clock(), self._warm_up_s)
-        self._fleet.warm_up(worker, ramp)
+        slow_start = self._warming[worker] = SlowStart(self._clock(), self._warm_up_s)
+        self._fleet.warm_up(worker, slow_start)
         if self.decided not in self._observers.decided:
             self._observers.decided.append(self.decided)
 
@@ -285,7 +285,7 @@ LOOK_INTERVAL_S = 0.5
 """Time between two checks of draining workers."""
 
 
-async def keep_leaving(standings: Standings, roster: Roster, interval_s: float = LOOK_INTERVAL_S) -> None:
+async def keep_leaving(lifecycle: Lifecycle, roster: Roster, interval_s: float = LOOK_INTERVAL_S) -> None:
     """Drop endpoints that were to be dropped when nothing is left."""
 
     def workers_of(url: str) -> Iterable[Worker]:
@@ -294,6 +294,6 @@ async def keep_leaving(standings: Standings, roster: Roster, interval_s: float =
 
     while True:
         await asyncio.sleep(interval_s)
-        for url in standings.to_drop(workers_of):
+        for url in lifecycle.to_drop(workers_of):
             if not roster.drop(url):
-                standings.undo(url, ())  # of another process
+                lifecycle.undo(url, ())  # of another process

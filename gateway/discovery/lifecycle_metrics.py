@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from gateway.core.eligibility import Cause
+from gateway.core.eligibility import UnusableCause
 from gateway.core.fleet import STATES, Fleet
-from gateway.discovery.lifecycle import Standings
+from gateway.discovery.lifecycle import Lifecycle
 from gateway.observability.metric_spec import counter, gauge
 
 STATE = gauge(
@@ -30,19 +30,19 @@ REMOVED = counter("kvgate_endpoints_removed_total", "Endpoints removed from the 
 METRICS = (STATE, UNUSABLE, EJECTIONS, REMOVED)
 
 
-class StandingsCollector(Collector):
+class LifecycleCollector(Collector):
     """`joining` gives the URLs of endpoints that have not answered yet."""
 
-    def __init__(self, fleet: Fleet, standings: Standings, joining: Callable[[], Iterable[str]]) -> None:
+    def __init__(self, fleet: Fleet, lifecycle: Lifecycle, joining: Callable[[], Iterable[str]]) -> None:
         self._fleet = fleet
-        self._standings = standings
+        self._lifecycle = lifecycle
         self._joining = joining
 
     def collect(self) -> Iterator[Metric]:
         yield STATE.family(self._states())
         yield UNUSABLE.family(self._unusable())
-        yield EJECTIONS.family(sorted(self._standings.ejections.items()))
-        yield REMOVED.single(self._standings.num_gone)
+        yield EJECTIONS.family(sorted(self._lifecycle.ejections.items()))
+        yield REMOVED.single(self._lifecycle.num_gone)
 
     def _states(self) -> Iterator[tuple[tuple[str, str], float]]:
         for member in self._fleet:
@@ -54,5 +54,5 @@ class StandingsCollector(Collector):
     def _unusable(self) -> Iterator[tuple[tuple[str, str], float]]:
         for member in self._fleet:
             causes = Counter(each.cause for each in self._fleet.unusable(member.worker.id))
-            for cause in Cause:
+            for cause in UnusableCause:
                 yield (member.worker.id, cause.value), causes[cause]

@@ -15,9 +15,9 @@ import msgspec
 
 from gateway.core.engine import Engine
 from gateway.core.fleet import Fleet
-from gateway.core.worker import Served
+from gateway.core.worker import ServedModel
 from gateway.discovery.endpoint import Endpoint
-from gateway.discovery.lora_wire import Outcome, check_name, load_body, outcome, unload_body
+from gateway.discovery.lora_wire import AdapterCallResult, check_name, load_body, outcome, unload_body
 from gateway.discovery.roster import Roster
 from gateway.upstream.control_client import ControlSession, failure, read_all
 
@@ -29,7 +29,7 @@ DOUBTS = {
 }
 
 
-class Refused(Exception):
+class AdapterRequestError(Exception):
     """Request that cannot be executed; no worker was asked."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -38,7 +38,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EndpointResult:
     """Result at one endpoint, and whether it lists the adapter now."""
 
     url: str
@@ -47,7 +47,7 @@ class Asked:
     message: str
 
 
-class Loading:
+class AdapterLoader:
     def __init__(
         self,
         fleet: Fleet,
@@ -83,30 +83,34 @@ class Loading:
             for key, urls in sorted(listed.items())
         ]
 
-    async def load(self, name: str, path: str, model: str | None, workers: Sequence[str]) -> list[Asked]:
+    async def load(
+        self, name: str, path: str, model: str | None, workers: Sequence[str]
+    ) -> list[EndpointResult]:
         """Load an adapter on the named workers, or on all that serve the model (which may be omitted if there
-        is only one). Raises Refused."""
+        is only one). Raises AdapterRequestError."""
         try:
             check_name(name), check_name(path, "path")
         except ValueError as exc:
-            raise Refused(400, str(exc)) from exc
+            raise AdapterRequestError(400, str(exc)) from exc
         async with self._turn:
             await self.refresh()
             chosen = self._chosen(model, workers)
             self._check_free(name, {served.root for each in chosen for served in _bases(each)})
 
-            async def ask(endpoint: Endpoint) -> Outcome:
+            async def ask(endpoint: Endpoint) -> AdapterCallResult:
                 known = _found(endpoint, name)
                 if known == path:
-                    return Outcome(True, "already loaded")
+                    return AdapterCallResult(True, "already loaded")
                 if known is not None:
-                    return Outcome(False, f"another adapter has this name (from {known}); unload it first")
+                    return AdapterCallResult(
+                        False, f"another adapter has this name (from {known}); unload it first"
+                    )
                 return await self._call(endpoint, name, load_body(name, path))
 
             return await self._ask_all("load", name, chosen, ask)
 
-    async def unload(self, name: str, model: str | None, workers: Sequence[str]) -> list[Asked]:
-        """Unload an adapter from the named workers, or from all that list it. Raises Refused."""
+    async def unload(self, name: str, model: str | None, workers: Sequence[str]) -> list[EndpointResult]:
+        """Unload an adapter from the named workers, or from all that list it. Raises AdapterRequestError."""
         async with self._turn:
             await self.refresh()
             some = self._named(workers) if workers else list(self._roster)
@@ -116,7 +120,7 @@ class Loading:
                 chosen = [each for each in chosen if any(s.root == root for s in _served(each))]
             if not chosen:
                 where = ", ".join(each.url for each in some) if workers else "any worker"
-                raise Refused(404, f"no adapter '{name}' at {where}")
+                raise AdapterRequestError(404, f"no adapter '{name}' at {where}")
             return await self._ask_all(
                 "unload", name, chosen, lambda each: self._call(each, name, unload_body(name))
             )
@@ -132,14 +136,14 @@ class Loading:
         if model is None:
             roots = sorted({served.root for each in some for served in _bases(each)})
             if len(roots) > 1:
-                raise Refused(400, f"model: required, one of: {', '.join(roots)}")
+                raise AdapterRequestError(400, f"model: required, one of: {', '.join(roots)}")
             if not some:
-                raise Refused(404, "no worker has joined")
+                raise AdapterRequestError(404, "no worker has joined")
             return some
         root = self._root_of(model)
         chosen = [each for each in some if any(served.root == root for served in _bases(each))]
         if workers and (others := [each.url for each in some if each not in chosen]):
-            raise Refused(400, f"model: '{model}' is not served by {', '.join(others)}")
+            raise AdapterRequestError(400, f"model: '{model}' is not served by {', '.join(others)}")
         return chosen
 
     def _named(self, workers: Sequence[str]) -> list[Endpoint]:
@@ -152,9 +156,9 @@ class Loading:
                 unknown.append(name)
         if unknown:
             names = ", ".join(f"'{name}'" for name in unknown)
-            raise Refused(404, f"no worker {names}; use its URL or its id. No worker was asked")
+            raise AdapterRequestError(404, f"no worker {names}; use its URL or its id. No worker was asked")
         if waiting := [each.url for each in found.values() if not each.workers]:
-            raise Refused(409, f"{', '.join(waiting)} has not joined yet. No worker was asked")
+            raise AdapterRequestError(409, f"{', '.join(waiting)} has not joined yet. No worker was asked")
         return list(found.values())
 
     def _root_of(self, model: str) -> str:
@@ -164,19 +168,23 @@ class Loading:
                 if target in (served.name, served.root):
                     return served.root
         known = sorted({served.name for each in self._roster for served in _bases(each)})
-        raise Refused(404, f"model: no worker serves '{model}'; known: {', '.join(known) or 'none'}")
+        raise AdapterRequestError(
+            404, f"model: no worker serves '{model}'; known: {', '.join(known) or 'none'}"
+        )
 
     def _check_free(self, name: str, roots: set[str]) -> None:
         """Check that a name has one meaning in the fleet, since its requests go to all workers that
         list it."""
         if name in self._fleet.aliases:
-            raise Refused(409, f"adapter: '{name}' is an alias of a model here")
+            raise AdapterRequestError(409, f"adapter: '{name}' is an alias of a model here")
         for endpoint in self._roster:
             for served in _served(endpoint):
                 if served.name == name and served.adapter is None:
-                    raise Refused(409, f"adapter: '{name}' is a model of {endpoint.url}")
+                    raise AdapterRequestError(409, f"adapter: '{name}' is a model of {endpoint.url}")
                 if served.name == name and served.root not in roots:
-                    raise Refused(409, f"adapter: '{name}' is one of {served.root} at {endpoint.url}")
+                    raise AdapterRequestError(
+                        409, f"adapter: '{name}' is one of {served.root} at {endpoint.url}"
+                    )
 
     # calls -------------------------------------------------------------------------------------
 
@@ -185,25 +193,25 @@ class Loading:
         what: str,
         name: str,
         chosen: Sequence[Endpoint],
-        ask: Callable[[Endpoint], Awaitable[Outcome]],
-    ) -> list[Asked]:
-        async def one(endpoint: Endpoint) -> Asked:
+        ask: Callable[[Endpoint], Awaitable[AdapterCallResult]],
+    ) -> list[EndpointResult]:
+        async def one(endpoint: Endpoint) -> EndpointResult:
             result = await ask(endpoint)
             await self._roster.ask_names(endpoint)
             is_listed = any(served.adapter == name for served in _served(endpoint))
             doubt = DOUBTS[is_listed] if result.is_done and is_listed is not (what == "load") else ""
             level = logging.INFO if result.is_done and not doubt else logging.WARNING
             log.log(level, "%s adapter %s at %s: %s", what, name, endpoint.url, result.message + doubt)
-            return Asked(endpoint.url, result.is_done, is_listed, result.message + doubt)
+            return EndpointResult(endpoint.url, result.is_done, is_listed, result.message + doubt)
 
         return list(await asyncio.gather(*map(one, chosen)))
 
-    async def _call(self, endpoint: Endpoint, name: str, body: Mapping[str, str]) -> Outcome:
+    async def _call(self, endpoint: Endpoint, name: str, body: Mapping[str, str]) -> AdapterCallResult:
         assert endpoint.facts is not None, "it has joined"
         engine = self._engine_of(endpoint.facts.engine)
         calls = engine.adapters
         if calls is None:
-            return Outcome(False, f"{engine.name} loads no adapters at run time")
+            return AdapterCallResult(False, f"{engine.name} loads no adapters at run time")
         path = calls.load if "lora_path" in body else calls.unload
         try:
             async with self._session.call(
@@ -216,16 +224,16 @@ class Loading:
             ) as answer:
                 return outcome(answer.status, await read_all(answer), path, calls)
         except TimeoutError:
-            return Outcome(False, f"no answer to {path} within {self._timeout.total:g} s")
+            return AdapterCallResult(False, f"no answer to {path} within {self._timeout.total:g} s")
         except (aiohttp.ClientError, OSError, ValueError) as exc:
-            return Outcome(False, f"{path}: {failure(exc)}")
+            return AdapterCallResult(False, f"{path}: {failure(exc)}")
 
 
-def _served(endpoint: Endpoint) -> tuple[Served, ...]:
+def _served(endpoint: Endpoint) -> tuple[ServedModel, ...]:
     return endpoint.workers[0].served if endpoint.workers else ()
 
 
-def _bases(endpoint: Endpoint) -> list[Served]:
+def _bases(endpoint: Endpoint) -> list[ServedModel]:
     return [served for served in _served(endpoint) if served.adapter is None]
 
 

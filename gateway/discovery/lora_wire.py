@@ -14,7 +14,7 @@ _NO_ROUTE = ("Not Found", "Method Not Allowed")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AdapterCallResult:
     is_done: bool
     message: str
 
@@ -36,15 +36,15 @@ def check_name(name: str, what: str = "adapter") -> str:
     return name
 
 
-def outcome(status: int, body: bytes, path: str, calls: AdapterCalls) -> Outcome:
+def outcome(status: int, body: bytes, path: str, calls: AdapterCalls) -> AdapterCallResult:
     """Interpret an answer: vLLM sends text, or an error as OpenAI's; SGLang an object either way, with
     `error_message`."""
     message = _message(body)
     if status == 200:
-        return Outcome(True, message or "done")
+        return AdapterCallResult(True, message or "done")
     if status in (404, 405) and message in ("", *_NO_ROUTE):
-        return Outcome(False, f"no {path}: start the engine with {calls.needs} to load adapters")
-    return Outcome(False, f"answered {status}: {message}" if message else f"answered {status}")
+        return AdapterCallResult(False, f"no {path}: start the engine with {calls.needs} to load adapters")
+    return AdapterCallResult(False, f"answered {status}: {message}" if message else f"answered {status}")
 
 
 def _message(body: bytes) -> str:

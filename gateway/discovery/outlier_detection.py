@@ -16,7 +16,7 @@ WELL_AFTER = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class OutlierRules:
     """Thresholds of outlier detection; 0 means never."""
 
     num_failures: int = 5
@@ -33,7 +33,7 @@ class Ejection:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class EngineProgress:
     """Progress of an engine: `tokens` and `kv_usage` move with its steps; `num_here` requests run or wait
     there, as reported, or were sent and have no answer yet."""
 
@@ -42,22 +42,22 @@ class Progress:
     num_here: int
 
 
-class Conduct:
+class OutlierState:
     """Outlier state of one worker. `ejection` is set while it is ejected. Times are seconds on the caller's
     clock."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: OutlierRules) -> None:
         self._rules = rules
         self.ejection: Ejection | None = None
         self.num_ejections = 0
         self._num_failures = 0
         self._answered = 0
         self._until_s = 0.0
-        self._last: Progress | None = None
+        self._last: EngineProgress | None = None
         self._moved_s = 0.0
 
     def __repr__(self) -> str:
-        return f"Conduct({self.ejection.reason if self.ejection else 'well'})"
+        return f"OutlierState({self.ejection.reason if self.ejection else 'well'})"
 
     def failed(self, reason: str, num_answered: int) -> Ejection | None:
         """Count a failed request of a worker with `num_answered` successes since it joined. Returns the
@@ -74,7 +74,7 @@ class Conduct:
         times = "the first since readmission" if self.num_ejections else f"{self._num_failures} in a row"
         return Ejection("failures", f"failed requests ({times}): {reason}")
 
-    def looked(self, progress: Progress | None, now: float) -> Ejection | None:
+    def looked(self, progress: EngineProgress | None, now: float) -> Ejection | None:
         """Check the progress of a worker that answered its probe. Returns the ejection that is due,
         or None."""
         if progress is None:

@@ -43,7 +43,7 @@ class ProbeError(Exception):
     """The endpoint does not answer as an engine; the message has the path and the failure."""
 
 
-class Silence(ProbeError):
+class ProbeTimeout(ProbeError):
     """No answer at all, not even a refusal: the endpoint hangs, or its host is gone."""
 
 
@@ -217,7 +217,7 @@ class Probe:
             async with self._session.call("GET", url or self.url, path, headers=headers) as answer:
                 return answer.status, await read_all(answer, max_bytes)
         except TimeoutError as exc:
-            raise Silence(f"{url or self.url}{path} did not answer in time") from exc
+            raise ProbeTimeout(f"{url or self.url}{path} did not answer in time") from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
-            kind = Silence if getattr(exc, "errno", None) in UNREACHABLE else ProbeError
+            kind = ProbeTimeout if getattr(exc, "errno", None) in UNREACHABLE else ProbeError
             raise kind(f"{url or self.url}{path}: {failure(exc)}") from exc

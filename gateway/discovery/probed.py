@@ -6,7 +6,7 @@ from enum import IntEnum
 
 from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
 from gateway.core.errors import ConfigError
-from gateway.core.worker import Reported, Role, Served, Transfer, Worker, WorkerId, worker_id
+from gateway.core.worker import ReportedLoad, Role, ServedModel, Transfer, Worker, WorkerId, worker_id
 from gateway.http.address import Address, worker_url
 
 
@@ -90,7 +90,7 @@ def workers_of(facts: Facts) -> tuple[Worker, ...]:
     return tuple(_worker(facts, name, served, rank, len(ranks)) for rank in ranks)
 
 
-def served_models(models: tuple[ModelInfo, ...]) -> tuple[Served, ...]:
+def served_models(models: tuple[ModelInfo, ...]) -> tuple[ServedModel, ...]:
     """Return the served names: adapters share the root of their base, and keep their own name as the adapter.
     The base is the first with the name or root that an adapter declares (it may declare the model it was
     trained on by another name); else the only one there is."""
@@ -100,21 +100,21 @@ def served_models(models: tuple[ModelInfo, ...]) -> tuple[Served, ...]:
         named.setdefault(base.id, base)
         named.setdefault(base.root, base)
     only = bases[0] if len({base.root or base.id for base in bases}) == 1 else None
-    served: list[Served] = []
+    served: list[ServedModel] = []
     for model in models:
         if model.parent:
             found = named.get(model.parent, only)
             parent = found.id if found else model.parent
             root = (found.root or found.id) if found else model.parent
             most = found.max_model_len if found else None
-            served.append(Served(model.id, root, model.id, most, parent, model.called, model.paths))
+            served.append(ServedModel(model.id, root, model.id, most, parent, model.called, model.paths))
         else:
-            served.append(Served(model.id, model.root or model.id, None, model.max_model_len))
+            served.append(ServedModel(model.id, model.root or model.id, None, model.max_model_len))
     return tuple(served)
 
 
-def reported(metrics: EngineMetrics) -> Reported:
-    return Reported(
+def reported(metrics: EngineMetrics) -> ReportedLoad:
+    return ReportedLoad(
         num_running=metrics.num_requests_running or 0,
         num_waiting=metrics.num_requests_waiting or 0,
         kv_usage=min(metrics.kv_cache_usage or 0.0, 1.0),
@@ -143,7 +143,7 @@ def has_changed(facts: Facts, ranks: Mapping[int, EngineMetrics]) -> bool:
     return before is not None and now is not None and abs(now - before) > 0.5
 
 
-def _worker(facts: Facts, name: str, served: tuple[Served, ...], rank: int, num_ranks: int) -> Worker:
+def _worker(facts: Facts, name: str, served: tuple[ServedModel, ...], rank: int, num_ranks: int) -> Worker:
     metrics = facts.ranks.get(rank, EngineMetrics())
     return Worker(
         id=WorkerId(worker_id(name, rank, num_ranks)),

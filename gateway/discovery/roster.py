@@ -16,14 +16,14 @@ from gateway.core.engine import EngineMetrics, EventSource
 from gateway.core.event_stream import StreamCounts, StreamState
 from gateway.core.fleet import Fleet
 from gateway.core.worker import Role, Worker, WorkerId
-from gateway.discovery.declared import Said, WrongRole
+from gateway.discovery.declared import DeclaredSettings, WrongRole
 from gateway.discovery.endpoint import (
     FAILURES_TO_DOWN,
     FRESH_EVERY,
     LOOKS_TO_JOIN,
     Endpoint,
+    EventSubscription,
     SeveralEngines,
-    Subscribed,
     has_gone_back,
     is_doubtful,
     num_resets,
@@ -31,10 +31,10 @@ from gateway.discovery.endpoint import (
     streams,
     was_reset,
 )
-from gateway.discovery.probe import Probe, ProbeError, Silence
+from gateway.discovery.probe import Probe, ProbeError, ProbeTimeout
 from gateway.discovery.probed import Facts, event_source, has_changed, reported
 from gateway.discovery.refused import log_figures, log_unusable
-from gateway.discovery.served_models import Names, shortened
+from gateway.discovery.served_models import ServedNames, shortened
 from gateway.http.address import Address
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import BlockSets
@@ -51,7 +51,7 @@ DEFAULT_CACHE_BLOCKS = 16_384
 """Assumed cache size of a worker that does not report its own."""
 
 
-OpenFeed = Callable[[Worker, EventSource], tuple[Feed, Subscribed]]
+OpenFeed = Callable[[Worker, EventSource], tuple[Feed, EventSubscription]]
 """Starts a feed; the caller of the roster knows transports and engines. Raises ValueError for a bad endpoint.
 """
 
@@ -82,11 +82,11 @@ class Roster:
         on_gone: Callable[[str, Collection[WorkerId]], None],
         on_down: Callable[[WorkerId], None],
         options: RosterOptions,
-        said: Said | None = None,
+        said: DeclaredSettings | None = None,
         complete: Callable[[Probe, Facts], Awaitable[Facts]] = _unchanged,
         on_joined: Iterable[Callable[[Sequence[Worker]], None]] = (),
         on_left: Iterable[Callable[[WorkerId], None]] = (),
-        names: Names | None = None,
+        names: ServedNames | None = None,
         on_look: Callable[[WorkerId, EngineMetrics | None], None] = lambda worker, metrics: None,
     ) -> None:
         """Create a roster. `on_gone` gets a dropped endpoint's URL and workers, `on_down` a silent worker,
@@ -103,9 +103,9 @@ class Roster:
         self._on_look = on_look
         self._on_joined = on_joined
         self._on_left = on_left
-        self._names = Names(fleet) if names is None else names
+        self._names = ServedNames(fleet) if names is None else names
         self._options = options
-        self.said = Said() if said is None else said
+        self.said = DeclaredSettings() if said is None else said
         self._complete = complete
         self._endpoints: dict[str, Endpoint] = {}
         self._tasks, self._log = Tasks(), RateLimitedLog(log)
@@ -206,7 +206,7 @@ class Roster:
                 await self._look(endpoint)
             except ProbeError as exc:
                 endpoint.is_misplaced = isinstance(exc, WrongRole | SeveralEngines)
-                self._failed(endpoint, str(exc), is_silent=isinstance(exc, Silence))
+                self._failed(endpoint, str(exc), is_silent=isinstance(exc, ProbeTimeout))
             endpoint.has_looked.set()
             try:
                 async with asyncio.timeout(self._options.probe_interval_s):

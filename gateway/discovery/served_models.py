@@ -24,7 +24,7 @@ ASK_EVERY_S = 5.0
 is known within 10 s."""
 
 
-class Endpoint(Protocol):
+class NamedEndpoint(Protocol):
     """Part of `roster.Endpoint` that is read and changed here."""
 
     url: str
@@ -33,7 +33,7 @@ class Endpoint(Protocol):
     workers: tuple[Worker, ...]
 
 
-class Names:
+class ServedNames:
     """Keeps the served names of endpoints current. `on_renamed` is called after changes. `clock` is monotonic
     seconds."""
 
@@ -55,7 +55,7 @@ class Names:
         """Request the names again after a failed request: the worker may have unloaded its adapter."""
         self._due_s.pop(url, None)
 
-    async def ask(self, endpoint: Endpoint) -> None:
+    async def ask(self, endpoint: NamedEndpoint) -> None:
         """Request an endpoint's names unless done lately. One that does not answer is down soon, or answers
         the next time."""
         if endpoint.facts is None or self._clock() < self._due_s.get(endpoint.url, 0.0):
@@ -70,7 +70,7 @@ class Names:
             if endpoint.workers and _is_another_list(endpoint.workers, models):
                 self._rename(endpoint, endpoint.facts, models)
 
-    def _rename(self, endpoint: Endpoint, facts: Facts, models: tuple[ModelInfo, ...]) -> None:
+    def _rename(self, endpoint: NamedEndpoint, facts: Facts, models: tuple[ModelInfo, ...]) -> None:
         before = {served.name for served in endpoint.workers[0].served}
         after = {model.id for model in models}
         self._log.info(

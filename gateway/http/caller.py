@@ -5,11 +5,11 @@ from collections.abc import Collection, Mapping
 from mypy_extensions import mypyc_attr
 
 from gateway.core.errors import Forbidden
-from gateway.core.worker import Served
+from gateway.core.worker import ServedModel
 
 
 @mypyc_attr(acyclic=True)
-class Who:
+class Caller:
     """Authenticated caller: `name` of the key or token, which may be logged; no `models` means all. `salt`
     separates this tenant's cache (`tenancy/auth/tenant_salt.py`); None where it is shared."""
 
@@ -33,7 +33,7 @@ class Who:
         self.salt = salt
 
     def __repr__(self) -> str:
-        return f"Who({self.tenant!r}, {self.name!r}, admin={self.is_admin})"
+        return f"Caller({self.tenant!r}, {self.name!r}, admin={self.is_admin})"
 
     def may_use(self, model: str) -> bool:
         return self.models is None or model in self.models
@@ -49,8 +49,8 @@ class Who:
             )
 
 
-def usable(who: Who | None, served: Mapping[str, Served]) -> Mapping[str, Served]:
+def usable(caller: Caller | None, served: Mapping[str, ServedModel]) -> Mapping[str, ServedModel]:
     """Return the served models that a caller may use; all without authentication."""
-    if who is None or who.models is None:
+    if caller is None or caller.models is None:
         return served
-    return {name: one for name, one in served.items() if who.may_use(name)}
+    return {name: one for name, one in served.items() if caller.may_use(name)}

@@ -24,7 +24,7 @@ _ABSOLUTE = re.compile(rb"https?://[^/?#@]+([/?#]|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HttpLimits:
     """Limits for clients' requests, in bytes, seconds and bytes per second."""
 
     max_body_bytes: int = 64 << 20

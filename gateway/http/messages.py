@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from mypy_extensions import mypyc_attr
 
-from gateway.http.caller import Who
+from gateway.http.caller import Caller
 
 Header: TypeAlias = tuple[bytes, bytes]
 """Name in lower case, value as received."""
@@ -38,7 +38,7 @@ class HttpRequest:
     """Request of a client, with its body complete and de-chunked.
 
     `is_upgrade`: the client requests a WebSocket. `client` and `forwarded` are set behind trusted proxies
-    (`server/reverse_proxy.py`): the client's address, and the forwarding headers for workers. `who` is the
+    (`server/reverse_proxy.py`): the client's address, and the forwarding headers for workers. `caller` is the
     authenticated caller, if any (`tenancy/auth/authenticator.py`).
     """
 
@@ -54,7 +54,7 @@ class HttpRequest:
         "num_held",
         "client",
         "forwarded",
-        "who",
+        "caller",
     )
 
     def __init__(
@@ -78,7 +78,7 @@ class HttpRequest:
         self.path = self.target.partition(b"?")[0].decode("latin-1")
         self.client = ""
         self.forwarded: list[Header] = []
-        self.who: Who | None = None
+        self.caller: Caller | None = None
 
     def header(self, name: bytes) -> bytes | None:
         for known, value in self.headers:

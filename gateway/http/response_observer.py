@@ -10,7 +10,7 @@ from gateway.http.headers import is_event_stream
 from gateway.http.json_usage import PlainScanner
 from gateway.http.messages import ResponseHead
 from gateway.http.sse import SseScanner
-from gateway.http.usage_redaction import Masker
+from gateway.http.usage_redaction import UsageRedactor
 
 
 class Piece(Enum):
@@ -21,7 +21,7 @@ class Piece(Enum):
     OTHER = "other"
 
 
-class Answer:
+class ResponseObserver:
     """Observer of one response. `first_token_s` is the time of the first token on the caller's clock."""
 
     # fmt: off
@@ -49,11 +49,11 @@ class Answer:
         is_stream = is_ok and is_event_stream(head)
         self._scanner = (unasked or SseScanner()) if is_stream else None
         self._plain = PlainScanner() if is_ok and self._scanner is None else None
-        self._masker = Masker() if is_ok and masks else None
+        self._masker = UsageRedactor() if is_ok and masks else None
 
     def __repr__(self) -> str:
         kind = "stream" if self._scanner else "plain"
-        return f"Answer({self.status}, {kind}, first_token_s={self.first_token_s})"
+        return f"ResponseObserver({self.status}, {kind}, first_token_s={self.first_token_s})"
 
     @property
     def can_be_ended(self) -> bool:

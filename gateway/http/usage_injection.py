@@ -43,7 +43,7 @@ class _Chunk(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Chunk).decode
 
 
-class UnaskedScanner(SseScanner):
+class InjectedUsageScanner(SseScanner):
     """Scanner that strips injected usage: passes on the stream as for a client without the request."""
 
     __slots__ = ("_held", "_keeps_null", "_key", "_usage", "_finish", "_is_forced")

@@ -30,7 +30,7 @@ _PER_TURN = "cached_tokens_per_turn"
 _OF_INPUT = ("cache_read_input_tokens", "cache_creation_input_tokens")
 
 
-class Masker:
+class UsageRedactor:
     """Redacts an answer's body fed in any splits, holding back what may be an unfinished `usage`."""
 
     __slots__ = ("_carry",)

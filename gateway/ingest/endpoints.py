@@ -4,7 +4,7 @@ import re
 
 from gateway.http.networks import is_literal
 from gateway.ingest.sockets import resolve
-from gateway.upstream.access import Ways
+from gateway.upstream.access import FleetAccess
 
 IPC = "ipc://"
 _TCP = re.compile(r"tcp://(?:\[([0-9A-Fa-f:.]+(?:%[A-Za-z0-9]+)?)\]|([A-Za-z0-9_.-]+)):([0-9]{1,5})")
@@ -17,14 +17,14 @@ def tcp_address(endpoint: str) -> tuple[str, int] | None:
     return found[1] or found[2], int(found[3])
 
 
-def reachable_endpoint(endpoint: str, host: str, ways: Ways | None) -> str:
+def reachable_endpoint(endpoint: str, host: str, access: FleetAccess | None) -> str:
     """Return the endpoint as reachable from here, for a worker at `host`. Raises ValueError for one that
     `access` rejects; without it any is accepted."""
     endpoint = resolve(endpoint, host)
-    if ways is None:
+    if access is None:
         return endpoint
     if endpoint.startswith(IPC):
-        if refusal := ways.socket_refusal(endpoint.removeprefix(IPC)):
+        if refusal := access.socket_refusal(endpoint.removeprefix(IPC)):
             raise ValueError(f"{endpoint}: {refusal}")
         return endpoint
     if (place := tcp_address(endpoint)) is None:
@@ -34,6 +34,6 @@ def reachable_endpoint(endpoint: str, host: str, ways: Ways | None) -> str:
             raise ValueError(
                 f"{endpoint}: the name cannot be resolved here; publish at an address, or at '*'"
             )
-        if refusal := ways.reachable.refusal(place[0]):
+        if refusal := access.reachable.refusal(place[0]):
             raise ValueError(f"{endpoint}: {refusal}")
     return endpoint

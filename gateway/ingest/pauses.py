@@ -7,7 +7,7 @@ CALM_S = 1800.0
 """Time without another pause after which the next is the first again."""
 
 
-class Pauses:
+class Backoff:
     def __init__(self, first_s: float = FIRST_S, longest_s: float = LONGEST_S) -> None:
         self._first_s = first_s
         self._longest_s = longest_s
@@ -15,7 +15,7 @@ class Pauses:
         self._last = float("-inf")
 
     def __repr__(self) -> str:
-        return f"Pauses(next={self._next_s:g} s)"
+        return f"Backoff(next={self._next_s:g} s)"
 
     def next(self, now: float) -> float:
         """Return the next pause in seconds, twice the one before."""

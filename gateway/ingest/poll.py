@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import aiohttp
 
-from gateway.ingest.pauses import Pauses
+from gateway.ingest.pauses import Backoff
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.time_slices import TimeSlices
 from gateway.runtime.tasks import Tasks
@@ -58,7 +58,7 @@ class PollFeed:
         self._clock = clock
         self.endpoint = url + path
         self.is_connected = False
-        self._pauses = Pauses()
+        self._pauses = Backoff()
         self._paused_until = 0.0
         self._is_logged = False
         self._task: asyncio.Task[None] | None = None

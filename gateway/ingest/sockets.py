@@ -30,7 +30,7 @@ READ_S = 0.0005
 OnMessage = Callable[[list[bytes]], None]
 
 
-class Reader:
+class SocketReader:
     """Reader of a socket that calls `on_message` for each message, in turn with other readers.
 
     While `continue_work` returns True (the last messages are still being processed), further ones wait.

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import zmq
 
-from gateway.ingest.sockets import Reader
+from gateway.ingest.sockets import SocketReader
 
 MAX_BYTES = 128 << 20
 """Unread bytes per connection: a full queue of the largest messages (64 MiB), and the host's buffers."""
@@ -35,7 +35,7 @@ _BYTES_RECEIVED = 128
 class Wire:
     """The connection of one socket, and those that follow it. `on_excess` gets the bytes that wait."""
 
-    def __init__(self, reader: Reader, on_excess: Callable[[int], None]) -> None:
+    def __init__(self, reader: SocketReader, on_excess: Callable[[int], None]) -> None:
         self._reader = reader
         self.on_excess = on_excess
         self._sock: socket.socket | None = None
@@ -102,7 +102,7 @@ class Wires:
     def __repr__(self) -> str:
         return f"Wires({len(self._wires)} connections)"
 
-    def open(self, reader: Reader, on_excess: Callable[[int], None]) -> Wire:
+    def open(self, reader: SocketReader, on_excess: Callable[[int], None]) -> Wire:
         wire = Wire(reader, on_excess)
         self._wires.add(wire)
         if self._timer is None:

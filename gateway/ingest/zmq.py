@@ -16,12 +16,12 @@ from zmq.utils.monitor import parse_monitor_message
 
 from gateway.core.engine import Engine
 from gateway.core.event_stream import StreamState
-from gateway.ingest.pauses import Pauses
+from gateway.ingest.pauses import Backoff
 from gateway.ingest.sockets import (
     MAX_MESSAGE_BYTES,
     MAX_REPLAY_QUEUED,
     OnMessage,
-    Reader,
+    SocketReader,
     connected,
     opened,
 )
@@ -90,12 +90,12 @@ class ZmqFeed:
         self.is_connected = self._was_connected = False
         self._topic = topic
         self._loop = asyncio.get_running_loop()
-        self._readers: list[Reader] = []
+        self._readers: list[SocketReader] = []
         self._sockets: list[zmq.Socket[bytes]] = []
         self._replay: _Replay | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._knock_timer: asyncio.TimerHandle | None = None
-        self._pauses = Pauses()
+        self._pauses = Backoff()
         subscription.ask_replay = self._ask_replay
         subscription.on_cut = self._pause
 
@@ -120,9 +120,9 @@ class ZmqFeed:
         sub.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
         monitor = sub.get_monitor_socket(EVENTS | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CLOSED)
         self._sockets = [monitor, sub]
-        self._monitor = Reader(monitor, self._on_monitor, self._time_slices)
+        self._monitor = SocketReader(monitor, self._on_monitor, self._time_slices)
         take, continue_work = self._on_live, self._subscription.continue_work
-        self._live = Reader(sub, take, self._time_slices, continue_work, self._on_refused)
+        self._live = SocketReader(sub, take, self._time_slices, continue_work, self._on_refused)
         self._subscription.behind = self._live.wake
         self._wire = self._wires.open(self._live, self._on_excess)
         self._readers = [self._monitor, self._live]
@@ -252,7 +252,7 @@ class ZmqFeed:
             monitor = socket.get_monitor_socket(EVENTS | zmq.EVENT_HANDSHAKE_SUCCEEDED)
             socket.connect(self.replay_endpoint)
             reader = partial(
-                Reader,
+                SocketReader,
                 socket,
                 time_slices=self._time_slices,
                 continue_work=self._subscription.continue_work,
@@ -274,7 +274,7 @@ class _Replay:
         self,
         socket: "zmq.Socket[bytes]",
         request: list[bytes],
-        reader: Callable[[OnMessage], Reader],
+        reader: Callable[[OnMessage], SocketReader],
         on_message: Callable[[list[bytes]], bool],
         on_silence: Callable[[], None],
         times: ZmqTimes,
@@ -314,7 +314,7 @@ class _Replay:
                 self._socket.send_multipart(self._request)
                 self._request = None
 
-        self._monitor, self._monitor_socket = Reader(monitor, on_event, time_slices), monitor
+        self._monitor, self._monitor_socket = SocketReader(monitor, on_event, time_slices), monitor
         self._wires, self._wire = wires, wire
 
     def close(self) -> None:
@@ -385,7 +385,9 @@ _FAR_SEQ = 1 << 62
 async def _first_message(socket: "zmq.Socket[bytes]", timeout_s: float) -> bool:
     loop = asyncio.get_running_loop()
     first: asyncio.Future[None] = loop.create_future()
-    reader = Reader(socket, lambda frames: None if first.done() else first.set_result(None), TimeSlices())
+    reader = SocketReader(
+        socket, lambda frames: None if first.done() else first.set_result(None), TimeSlices()
+    )
     try:
         async with asyncio.timeout(timeout_s):
             await first

@@ -12,7 +12,7 @@ REST_S = 2.0
 MAX_REST_S = 60.0
 
 
-class Breaker:
+class CircuitBreaker:
     """Circuit breaker; times are monotonic seconds, given by the caller."""
 
     __slots__ = ("_num_failures", "_rest_s", "_until")
@@ -23,7 +23,7 @@ class Breaker:
         self._until = 0.0
 
     def __repr__(self) -> str:
-        return f"Breaker({self._num_failures} failures in a row)"
+        return f"CircuitBreaker({self._num_failures} failures in a row)"
 
     def is_open(self, now: float) -> bool:
         return now < self._until

@@ -25,7 +25,7 @@ from gateway.core.worker import Worker, WorkerId
 from gateway.models.hub import Hub
 from gateway.models.loader import RETRY_S, Loader, LoadState, TokenizerEntry, TokenizerSource
 from gateway.models.prompt_source import ANY_MODEL, PromptSource
-from gateway.parity.comparison import Comparison, ParityResult
+from gateway.parity.comparison import ParityComparison, ParityResult
 from gateway.parity.prober import Ask, Prober, compare
 from gateway.parity.token_source import SourceChoice, TokenSource, WorkerParity, choose_sources
 from gateway.tokenization.base import Renderer
@@ -40,19 +40,19 @@ the day, and a worker's day may begin at another time."""
 
 REPAIR = 'repair it, or set renderer = "worker" in its table to use its workers\' /tokenize'
 
-Compare = Callable[[Comparison], Awaitable[ParityResult]]
+Compare = Callable[[ParityComparison], Awaitable[ParityResult]]
 """Compares a worker's tokens with the local ones."""
 Start = Callable[[str, Coroutine[None, None, None]], object]
 
 
-class Answers(Protocol):
+class TokenCache(Protocol):
     """Cache of workers' tokens (`prompt_source.WorkerTokenizer`)."""
 
     def forget(self, url: str | None = None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class TokenReport:
+class WorkerTokenReport:
     """Token source of a worker as `kvgate check` reports it; `fault` is the reason why the check fails, if
     any."""
 
@@ -98,7 +98,7 @@ class Catalog:
         self._entries: dict[str, ModelEntry] = {}
         self._start: Start | None = None
         self._prober: Prober | None = None
-        self._answers: Answers | None = None
+        self._answers: TokenCache | None = None
         self._load_given()
 
     def __iter__(self) -> Iterator[ModelEntry]:
@@ -107,7 +107,7 @@ class Catalog:
     def __repr__(self) -> str:
         return f"Catalog({len(self._entries)} roots, {len(self._loader)} tokenizers)"
 
-    def open(self, start: Start, prober: Prober, answers: Answers) -> None:
+    def open(self, start: Start, prober: Prober, answers: TokenCache) -> None:
         """Let workers join from now on; `start` runs a task in the background."""
         self._start, self._prober, self._answers = start, prober, answers
 
@@ -147,7 +147,7 @@ class Catalog:
         """True if prompts for the model served by this name are tokenized here."""
         return any(entry.token_source is TokenSource.LOCAL and model in entry.names for entry in self)
 
-    async def look(self, worker: Worker, ask: Ask) -> list[TokenReport]:
+    async def look(self, worker: Worker, ask: Ask) -> list[WorkerTokenReport]:
         """Token sources of all models of a worker, loaded and compared now, for `kvgate check`."""
         entries = [self._entry(root, worker) for root in _roots(worker)]
         for entry in entries:
@@ -173,7 +173,7 @@ class Catalog:
     async def _compare(self, entry: ModelEntry, worker: Worker, compare: Compare) -> None:
         if self._probes:
             renderer, name = entry.tokenizer.renderer, _name_of(entry.root, worker)
-            comparison = Comparison(
+            comparison = ParityComparison(
                 name,
                 partial(self._ours, renderer),
                 lambda model, ids: renderer.decode(ids) if renderer else None,
@@ -320,7 +320,7 @@ def _renderer(entry: ModelEntry) -> Renderer | None:
     return Unavailable("no tokenizer found, and no worker answers /tokenize")
 
 
-def _report(entry: ModelEntry, url: str) -> TokenReport:
+def _report(entry: ModelEntry, url: str) -> WorkerTokenReport:
     tokenizer, choice, checked = entry.tokenizer, entry.choices.get(url), entry.checked.get(url)
     way, why = (
         (choice.token_source.value, choice.why) if choice else (entry.token_source.value, "not compared")
@@ -331,9 +331,9 @@ def _report(entry: ModelEntry, url: str) -> TokenReport:
     elif tokenizer.why and tokenizer.why not in note:
         note += f"; {tokenizer.why}"
     if tokenizer.state is LoadState.BROKEN:
-        return TokenReport(note, f"the tokenizer of {entry.root} is broken: {tokenizer.why}; {REPAIR}")
+        return WorkerTokenReport(note, f"the tokenizer of {entry.root} is broken: {tokenizer.why}; {REPAIR}")
     difference = checked.parity.difference if checked and tokenizer.source.is_given else None
-    return TokenReport(note, difference)
+    return WorkerTokenReport(note, difference)
 
 
 def _describe(entry: ModelEntry) -> dict[str, Any]:

@@ -32,14 +32,14 @@ _ON_HUB = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TokenizerLocation:
     """Directory of a tokenizer; `how` describes where it was found, for people."""
 
     directory: Path
     how: str
 
 
-class NotFound(Exception):
+class TokenizerNotFound(Exception):
     """No tokenizer was found; the message names the places and a remedy. `is_passing`: a later try may
     succeed."""
 
@@ -56,36 +56,36 @@ class Hub:
     uses_hub: bool = True
     _own: tempfile.TemporaryDirectory[str] | None = None
 
-    def find(self, name: str) -> Found:
-        """Find a tokenizer by directory, or by name on the hub. Raises NotFound."""
+    def find(self, name: str) -> TokenizerLocation:
+        """Find a tokenizer by directory, or by name on the hub. Raises TokenizerNotFound."""
         path = Path(name).expanduser()
         if _holds_tokenizer(path):
-            return Found(path, f"the directory {path}")
+            return TokenizerLocation(path, f"the directory {path}")
         if not _ON_HUB.fullmatch(name):
             what = "has no tokenizer.json" if path.is_dir() else "is not a directory"
-            raise NotFound(f"{name} {what}")
+            raise TokenizerNotFound(f"{name} {what}")
         if path.is_dir():
-            raise NotFound(f"{path} has no tokenizer.json")
+            raise TokenizerNotFound(f"{path} has no tokenizer.json")
         try:
             return self._cached(name) or self._fetched(name)
         except ValueError as exc:  # a name that the hub does not accept
-            raise NotFound(f"{name}: {exc}") from exc
+            raise TokenizerNotFound(f"{name}: {exc}") from exc
 
     def close(self) -> None:
         if self._own is not None:
             self._own.cleanup()
             self._own = None
 
-    def _cached(self, name: str) -> Found | None:
+    def _cached(self, name: str) -> TokenizerLocation | None:
         from huggingface_hub import constants, try_to_load_from_cache
 
         for mark in MARKS:
             path = try_to_load_from_cache(name, mark)
             if isinstance(path, str):
-                return Found(Path(path).parent, f"the cache in {constants.HF_HUB_CACHE}")
+                return TokenizerLocation(Path(path).parent, f"the cache in {constants.HF_HUB_CACHE}")
         return None
 
-    def _fetched(self, name: str) -> Found:
+    def _fetched(self, name: str) -> TokenizerLocation:
         """Fetch from the hub. Names without an organisation are not looked up: workers choose them freely,
         and they may be confidential."""
         from huggingface_hub import constants, snapshot_download
@@ -99,27 +99,31 @@ class Hub:
 
         where = f"the cache in {constants.HF_HUB_CACHE}"
         if "/" not in name:
-            raise NotFound(f"{name} is neither a directory nor an ORG/NAME on the hub, and not in {where}")
+            raise TokenizerNotFound(
+                f"{name} is neither a directory nor an ORG/NAME on the hub, and not in {where}"
+            )
         if not self.uses_hub or constants.HF_HUB_OFFLINE:
             why = "the environment is set to offline" if self.uses_hub else "hub = false in [tokenizer]"
-            raise NotFound(f"{name} is not in {where}, and the hub is not used: {why}")
+            raise TokenizerNotFound(f"{name} is not in {where}, and the hub is not used: {why}")
         disable_progress_bars()  # they write to stderr, where the log is
         cache = constants.HF_HUB_CACHE if _is_writable(Path(constants.HF_HUB_CACHE)) else self._room()
         try:
             path = Path(snapshot_download(name, allow_patterns=FILES, cache_dir=cache))
         except GatedRepoError as exc:
-            raise NotFound(
+            raise TokenizerNotFound(
                 f"access to {name} on the hub is restricted: give a token with access in HF_TOKEN, or a "
                 "token file in HF_TOKEN_PATH"
             ) from exc
         except RepositoryNotFoundError as exc:
-            raise NotFound(f"{constants.ENDPOINT}: {name} not found, or no access") from exc
+            raise TokenizerNotFound(f"{constants.ENDPOINT}: {name} not found, or no access") from exc
         except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as exc:
             words = str(exc).strip().partition("\n")[0] or type(exc).__name__
-            raise NotFound(f"{constants.ENDPOINT}: fetching {name} failed: {words}", is_passing=True) from exc
+            raise TokenizerNotFound(
+                f"{constants.ENDPOINT}: fetching {name} failed: {words}", is_passing=True
+            ) from exc
         if not _holds_tokenizer(path):
-            raise NotFound(f"{name} on {constants.ENDPOINT} has no tokenizer.json")
-        return Found(path, f"{constants.ENDPOINT}, kept in {cache}")
+            raise TokenizerNotFound(f"{name} on {constants.ENDPOINT} has no tokenizer.json")
+        return TokenizerLocation(path, f"{constants.ENDPOINT}, kept in {cache}")
 
     def _room(self) -> str:
         if self._own is None:

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gateway.models.hub import Hub, NotFound
+from gateway.models.hub import Hub, TokenizerNotFound
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.prompt_encoder import PromptError
 from gateway.tokenization.registry import RENDERERS, renderer_of
@@ -116,7 +116,7 @@ class Loader:
     def _reading(self) -> Iterator[None]:
         with self._idle:
             if self._is_closed:
-                raise NotFound("the gateway is shutting down")
+                raise TokenizerNotFound("the gateway is shutting down")
             self._num_reading += 1
         try:
             yield
@@ -147,7 +147,7 @@ class Loader:
                 renderer = RENDERERS[kind](place.directory, template)
                 self._prepare(source.name, renderer)
             found.state, found.renderer = LoadState.LOADED, renderer
-        except NotFound as exc:
+        except TokenizerNotFound as exc:
             found.why, found.is_passing = str(exc), exc.is_passing
             if not (source.is_given or self._is_closed):
                 found.why += f"; --tokenizer {source.name}=DIR names one"

@@ -26,9 +26,9 @@ from gateway.core.decision import Prompt
 from gateway.core.decoding import UNREADABLE
 from gateway.core.multimodal import BEFORE_MEDIA, first_medium, links
 from gateway.core.requests.request import PROMPT_FIELDS, InferenceRequest
-from gateway.core.requests.routes import Kind
-from gateway.core.token_runs import Runs
-from gateway.models.breaker import Breaker
+from gateway.core.requests.routes import RouteKind
+from gateway.core.token_runs import TokenRunCache
+from gateway.models.breaker import CircuitBreaker
 from gateway.observability.metrics import Metrics
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tls import Tls
@@ -36,7 +36,7 @@ from gateway.tokenization.base import Renderer
 from gateway.tokenization.chat_template import MediaError, TooLong
 from gateway.tokenization.prompt_encoder import PromptError
 from gateway.tokenization.worker_tokens import read_tokens, tokenize_bodies
-from gateway.upstream.access import Ways
+from gateway.upstream.access import FleetAccess
 from gateway.upstream.control_client import ControlSession, read_all
 
 log = logging.getLogger("kvgate.prompts")
@@ -73,7 +73,7 @@ class PromptSource:
         self._clock = clock
         self._log = RateLimitedLog(log)
         self._dialects: dict[Renderer, Dialect] = {}
-        self.runs = Runs()
+        self.runs = TokenRunCache()
         for model, prompts in local.items():
             self.prepare(model, prompts)
 
@@ -99,7 +99,7 @@ class PromptSource:
 
     def is_local(self, request: InferenceRequest) -> bool:
         """True if `tokenize` has a result without a call to a worker."""
-        if request.kind is Kind.PASS or self._find(request.model) is not None:
+        if request.kind is RouteKind.PASS or self._find(request.model) is not None:
             return True
         return request.is_crowded or len(request.body) > MAX_ASKED_BYTES or bool(_id_lists(request))
 
@@ -125,7 +125,7 @@ class PromptSource:
             return self._tokenize(request)
         most_bytes = prompts.expect(max_tokens)
         try:
-            if most_bytes and not request.is_crowded and request.kind is not Kind.PASS:
+            if most_bytes and not request.is_crowded and request.kind is not RouteKind.PASS:
                 self._check_length(prompts, request, most_bytes)
             return self._tokenize(request)
         finally:
@@ -150,7 +150,7 @@ class PromptSource:
 
     def _tokenize(self, request: InferenceRequest) -> Prompt:
         """Tokenize by the local tokenizer. Raises TooLong."""
-        if request.kind is Kind.PASS:
+        if request.kind is RouteKind.PASS:
             return Prompt()
         if request.is_crowded:
             return self.failed(request.model, "too many values in the body")
@@ -171,9 +171,9 @@ class PromptSource:
     def made_by(self, prompts: Renderer, request: InferenceRequest) -> Prompt:
         """Prompt made by one renderer. Raises PromptError."""
         try:
-            if request.kind is Kind.AGENT:
+            if request.kind is RouteKind.AGENT:
                 request = as_chat(request, self._dialect(prompts), self.runs)
-            if request.kind is Kind.CHAT:
+            if request.kind is RouteKind.CHAT:
                 tokens, run = prompts.tokens(request, self._clock())
                 return Prompt((tokens,), prompts.kind, run)
             if found := prompts.growing(request.fields):
@@ -239,17 +239,17 @@ class WorkerTokenizer:
         timeout_s: float,
         max_cache_bytes: int = 64 << 20,
         tls: Tls | None = None,
-        ways: Ways | None = None,
+        access: FleetAccess | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._timeout_s = timeout_s
         self._clock = clock
         self._log = RateLimitedLog(log, clock=clock)
-        self._session = ControlSession(tls, ways=ways)  # `ask` keeps the time
+        self._session = ControlSession(tls, access=access)  # `ask` keeps the time
         self._cache: OrderedDict[bytes, Tokens] = OrderedDict()
         self._max_bytes = max_cache_bytes
         self._num_bytes = 0
-        self._breakers: dict[str, Breaker] = {}
+        self._breakers: dict[str, CircuitBreaker] = {}
         self.counts: Counter[str] = Counter()
 
     def is_resting(self, url: str) -> bool:
@@ -272,7 +272,7 @@ class WorkerTokenizer:
         except TimeoutError as exc:
             self._failed(url, "late")
             raise PromptError("the worker's /tokenize did not answer in time") from exc
-        is_whole = request.kind is not Kind.CHAT or first_medium(request.fields["messages"]) is None
+        is_whole = request.kind is not RouteKind.CHAT or first_medium(request.fields["messages"]) is None
         return Prompt(tuple(tokens), "worker" if is_whole else BEFORE_MEDIA)
 
     def forget(self, url: str | None = None) -> None:
@@ -312,8 +312,8 @@ class WorkerTokenizer:
             self._num_bytes -= _cached_bytes(self._cache.popitem(last=False)[1])
         return tokens
 
-    def _breaker(self, url: str) -> Breaker:
-        return self._breakers.setdefault(url, Breaker())
+    def _breaker(self, url: str) -> CircuitBreaker:
+        return self._breakers.setdefault(url, CircuitBreaker())
 
     def _failed(self, url: str, how: str) -> None:
         self.counts[how] += 1
@@ -360,7 +360,7 @@ def _loggable(exc: PromptError) -> str:
 
 def _id_lists(request: InferenceRequest) -> list[list[int]]:
     """Prompts of a completion given as token ids; empty where it is text."""
-    prompt = request.fields.get("prompt") if request.kind is Kind.COMPLETION else None
+    prompt = request.fields.get("prompt") if request.kind is RouteKind.COMPLETION else None
     if not isinstance(prompt, list) or not prompt:
         return []
     lists = prompt if isinstance(prompt[0], list) else [prompt]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from gateway.observability.request_end import End, who_failed
+from gateway.observability.request_end import RequestEnd, who_failed
 from gateway.observability.traceparent import PARENT, read
 
 log = logging.getLogger("kvgate.requests")
@@ -61,14 +61,14 @@ class JsonLines:
         self._write = write
         self._clock = clock
 
-    def __call__(self, end: End) -> None:
+    def __call__(self, end: RequestEnd) -> None:
         self._write(_encode(line_of(end, self._clock())) + b"\n")
 
 
 class TextLines:
     """Logs each request as text, among the program's own messages."""
 
-    def __call__(self, end: End) -> None:
+    def __call__(self, end: RequestEnd) -> None:
         line = line_of(end, 0.0)
         error = f"{line.error or line.status} by the {line.error_by}" if line.error_by else None
         if line.worker is None:
@@ -95,7 +95,7 @@ class TextLines:
         )
 
 
-def line_of(end: End, now: float) -> RequestLine:
+def line_of(end: RequestEnd, now: float) -> RequestLine:
     """The access log line of a request that ended; `now` is seconds since 1970."""
     request, decision, usage = end.request, end.decision, end.usage
     query = decision.query if decision else None
@@ -132,12 +132,12 @@ def line_of(end: End, now: float) -> RequestLine:
     )
 
 
-def client_of(end: End) -> str | None:
+def client_of(end: RequestEnd) -> str | None:
     """The client's address as trusted proxies reported it (`--trusted-proxies`), if there is one."""
     return (end.http.client or None) if end.http else None
 
 
-def trace_of(end: End) -> str | None:
+def trace_of(end: RequestEnd) -> str | None:
     """The trace id: kvgate's own, or the client's where tracing is off (W3C Trace Context)."""
     span = read(end.http.header(PARENT)) if end.http else None
     return span.trace_id if span else None

@@ -14,7 +14,7 @@ from gateway.core.worker import WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Applied, Index
 from gateway.observability.metric_spec import Merge, MetricSpec, counter, gauge, histogram
-from gateway.observability.metrics import Metrics, Pauses, WorkerMetrics
+from gateway.observability.metrics import Metrics, PauseHistogram, WorkerMetrics
 
 StreamCountsOf = Callable[[], Iterable[tuple[WorkerId, StreamCounts]]]
 
@@ -353,7 +353,7 @@ METRICS = (
 )
 
 
-class Collector(RegistryCollector):
+class MetricsCollector(RegistryCollector):
     """Reads the metrics, and the state of the components that keep counts of their own, at each scrape.
     `build` is kvgate's version and whether the data path is compiled."""
 
@@ -412,7 +412,7 @@ class Collector(RegistryCollector):
 
     def _pauses(self) -> Iterator[Metric]:
         m = self._metrics
-        pauses: tuple[tuple[MetricSpec, MetricSpec, Pauses], ...] = (
+        pauses: tuple[tuple[MetricSpec, MetricSpec, PauseHistogram], ...] = (
             (LOOP_LAG, LOOP_LAG_MAX, m.loop_lag_s),
             (LOOP_CPU_LAG, LOOP_CPU_LAG_MAX, m.loop_lag_cpu_s),
             (GC_PAUSE, GC_PAUSE_MAX, m.gc_pause_s),

@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.observability.access_log import JsonLines, TextLines, log
-from gateway.observability.log_sink import Sink, plain_notice
+from gateway.observability.log_sink import LogSink, plain_notice
 from gateway.observability.metric_spec import counter
 from gateway.observability.request_end import OnEnd
 
@@ -43,7 +43,7 @@ def _encodable(text: str) -> str:
 
 
 class SinkHandler(logging.Handler):
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: LogSink) -> None:
         super().__init__()
         self._sink = sink
 
@@ -87,7 +87,7 @@ def text_formatter(process: int | None = None) -> logging.Formatter:
     return TextFormatter(f"%(asctime)s %(levelname)s{number} %(name)s: %(message)s")
 
 
-def set_up(level: str, form: str, process: int | None = None) -> Sink:
+def set_up(level: str, form: str, process: int | None = None) -> LogSink:
     """Log messages of this level and above to standard error in the given form, as the access log does.
     Logging that an embedding program has set up already is left unchanged."""
     is_json = form == "json"
@@ -98,7 +98,7 @@ def set_up(level: str, form: str, process: int | None = None) -> Sink:
         record = logging.LogRecord("kvgate.log", logging.WARNING, "", 0, text, None, None)
         return formatter.format(record).encode() + b"\n"
 
-    sink = Sink(_standard_error(), notice=notice)
+    sink = LogSink(_standard_error(), notice=notice)
     handler = SinkHandler(sink)
     handler.setFormatter(formatter)
     logging.basicConfig(level=level.upper(), handlers=[handler])
@@ -112,7 +112,7 @@ def _standard_error() -> int:
         return STDERR
 
 
-def access_log_of(form: str, sink: Sink | None) -> OnEnd:
+def access_log_of(form: str, sink: LogSink | None) -> OnEnd:
     """The access log in the given form, which is text only if configured so. Without a sink, each line is
     logged as a message."""
     if form == "text":
@@ -127,7 +127,7 @@ METRICS = (DROPPED,)
 
 
 class LogCollector(Collector):
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: LogSink) -> None:
         self._sink = sink
 
     def collect(self) -> Iterator[Metric]:

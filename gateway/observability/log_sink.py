@@ -29,7 +29,7 @@ def plain_notice(num: int) -> bytes:
     return b"%d log lines dropped here: the reader was too slow\n" % num
 
 
-class Direct:
+class DirectWriter:
     """Writes a whole line at once, or nothing. A pipe is opened a second time, because O_NONBLOCK applies to
     every process that shares the same open file description."""
 
@@ -62,7 +62,7 @@ class Direct:
             self._own = None
 
 
-class Sink:
+class LogSink:
     """Writes whole lines to a file from any thread. `notice` makes the line that reports dropped lines."""
 
     def __init__(
@@ -77,10 +77,10 @@ class Sink:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_closed = False
-        self._direct = Direct(file)
+        self._direct = DirectWriter(file)
 
     def __repr__(self) -> str:
-        return f"Sink({self._num_queued_bytes} bytes queued, {self.num_dropped} lines dropped)"
+        return f"LogSink({self._num_queued_bytes} bytes queued, {self.num_dropped} lines dropped)"
 
     def write(self, line: bytes) -> None:
         """Write or queue a line, without waiting for the reader."""

@@ -19,7 +19,7 @@ Key = str | tuple[str, ...]
 """The values of a metric's labels; a plain string where there is one label."""
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
@@ -38,7 +38,7 @@ class MetricSpec:
     """A metric as `/metrics` exposes it; a counter's name includes `_total`."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
     merge: Merge = Merge.SUM
@@ -49,7 +49,7 @@ class MetricSpec:
 
     def family(self, rows: Iterable[tuple[Key, float]]) -> Metric:
         """A counter or gauge with one sample per row."""
-        made = CounterMetricFamily if self.kind is Kind.COUNTER else GaugeMetricFamily
+        made = CounterMetricFamily if self.kind is MetricKind.COUNTER else GaugeMetricFamily
         family = made(self.name, self.help, labels=self.labels)
         for key, value in rows:
             family.add_metric(_values(key), value)
@@ -64,16 +64,16 @@ class MetricSpec:
 
 def counter(name: str, text: str, *labels: str, merge: Merge = Merge.SUM) -> MetricSpec:
     """A counter, added over processes unless all of them count the same events."""
-    return MetricSpec(name, Kind.COUNTER, text, labels, merge)
+    return MetricSpec(name, MetricKind.COUNTER, text, labels, merge)
 
 
 def gauge(name: str, text: str, *labels: str, merge: Merge = Merge.MAX) -> MetricSpec:
     """A gauge; by default all processes measure the same thing, and the highest value is shown."""
-    return MetricSpec(name, Kind.GAUGE, text, labels, merge)
+    return MetricSpec(name, MetricKind.GAUGE, text, labels, merge)
 
 
 def histogram(name: str, text: str, *labels: str) -> MetricSpec:
-    return MetricSpec(name, Kind.HISTOGRAM, text, labels)
+    return MetricSpec(name, MetricKind.HISTOGRAM, text, labels)
 
 
 def _values(key: Key) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ class Histogram:
         return out
 
 
-class Pauses(Histogram):
+class PauseHistogram(Histogram):
     """Durations of pauses of the process, and the longest one since `take_worst_s` was last called."""
 
     __slots__ = ("_worst_s",)
@@ -120,9 +120,9 @@ class Metrics:
         self.requests: Counter[tuple[str, str, str]] = Counter()  # model, route kind, status class
         self.request_s: dict[tuple[str, str], Histogram] = {}  # route kind, status class
         self.stages_s = {stage: Histogram(STAGE_BOUNDS_S) for stage in Timings.__struct_fields__}
-        self.loop_lag_s = Pauses()
-        self.loop_lag_cpu_s = Pauses()
-        self.gc_pause_s = Pauses()
+        self.loop_lag_s = PauseHistogram()
+        self.loop_lag_cpu_s = PauseHistogram()
+        self.gc_pause_s = PauseHistogram()
         self.num_tunnels_open = 0
         self.tunnel_bytes: Counter[str] = Counter()
         self.tls_loads: Counter[str] = Counter()

@@ -20,9 +20,9 @@ from prometheus_client.registry import Collector
 from gateway.core.errors import ConfigError
 from gateway.http.messages import HttpRequest
 from gateway.observability.metric_spec import counter
-from gateway.observability.request_end import End
+from gateway.observability.request_end import RequestEnd
 from gateway.observability.spans import SENT, attributes_of, name_of, parts_of
-from gateway.observability.traceparent import PARENT, Span, Traced, begin, read, traced
+from gateway.observability.traceparent import PARENT, RequestTrace, SpanContext, begin, read, traced
 from gateway.runtime.ids import new_id
 
 log = logging.getLogger("kvgate.traces")
@@ -38,7 +38,7 @@ EXPORT_TIMEOUT_S = 5.0
 TRACES = counter("kvgate_traces_total", "Sampled traces of requests, by result of the export.", "result")
 METRICS = (TRACES,)
 
-Item = tuple[End, Traced, float]
+Item = tuple[RequestEnd, RequestTrace, float]
 """A request, its trace, and the offset from the loop's clock to seconds since 1970."""
 
 
@@ -89,12 +89,12 @@ class Traces(Collector):
         client = read(http.header(PARENT))
         is_child = client is not None and self.trusts(peer)
         if client is not None and is_child:
-            own = Span(client.trace_id, new_id(8), client.is_sampled)
+            own = SpanContext(client.trace_id, new_id(8), client.is_sampled)
         else:
-            own = Span(new_id(16), new_id(8), self._rng.random() < self._ratio)
+            own = SpanContext(new_id(16), new_id(8), self._rng.random() < self._ratio)
         begin(http, own, client, is_child=is_child)
 
-    def ended(self, end: End) -> None:
+    def ended(self, end: RequestEnd) -> None:
         found = traced(end.http)
         if found is None or not found.own.is_sampled:
             return
@@ -171,7 +171,7 @@ class Traces(Collector):
         yield TRACES.family(results)
 
 
-def spans_of(end: End, found: Traced, since: float) -> Iterator[Any]:
+def spans_of(end: RequestEnd, found: RequestTrace, since: float) -> Iterator[Any]:
     """The request's spans as SDK objects. kvgate made the ids, which the worker received with the request."""
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan
@@ -200,7 +200,7 @@ def spans_of(end: End, found: Traced, since: float) -> Iterator[Any]:
     for part in parts_of(end):
         yield ReadableSpan(
             part.name,
-            _context(Span(found.own.trace_id, new_span_id(), True)),
+            _context(SpanContext(found.own.trace_id, new_span_id(), True)),
             parent=own,
             resource=resource,
             attributes=part.attributes,
@@ -210,7 +210,7 @@ def spans_of(end: End, found: Traced, since: float) -> Iterator[Any]:
         )
 
 
-def _context(span: Span, *, is_remote: bool = False) -> Any:
+def _context(span: SpanContext, *, is_remote: bool = False) -> Any:
     from opentelemetry.trace import SpanContext, TraceFlags
 
     return SpanContext(int(span.trace_id, 16), int(span.span_id, 16), is_remote, TraceFlags(1))

@@ -22,7 +22,7 @@ _OF_CLIENTS_LOAD = "rate_limit_exceeded"
 """The one 429 that is caused by the tenant's own load; the others are caused by everybody's."""
 
 
-class End(msgspec.Struct, frozen=True):
+class RequestEnd(msgspec.Struct, frozen=True):
     """A request that has ended. `how` is "ended", "cut", "failed", "client gone" or "refused" (before a model
     was known); `fault` is the error code, or empty. Times are on the loop's clock; `sent_s` is that of the
     last attempt. `request` is None if the body was not read."""
@@ -53,8 +53,8 @@ class End(msgspec.Struct, frozen=True):
         """The tenant that the request names, or the API key's where it was rejected earlier."""
         if self.request is not None and self.request.tenant is not None:
             return self.request.tenant
-        who = self.http.who if self.http else None
-        return who.tenant if who else None
+        caller = self.http.caller if self.http else None
+        return caller.tenant if caller else None
 
     @property
     def route(self) -> str | None:
@@ -62,11 +62,11 @@ class End(msgspec.Struct, frozen=True):
         return self.http.path if self.http and (self.http.path in ROUTES or self.request) else None
 
 
-OnEnd = Callable[[End], None]
+OnEnd = Callable[[RequestEnd], None]
 """Called for each request that has ended, on the data path: microseconds, no I/O."""
 
 
-def notify_ended(end_observers: list[OnEnd], end: End) -> None:
+def notify_ended(end_observers: list[OnEnd], end: RequestEnd) -> None:
     for observer in tuple(end_observers):
         try:
             observer(end)
@@ -76,15 +76,15 @@ def notify_ended(end_observers: list[OnEnd], end: End) -> None:
 
 def refusal(
     http: HttpRequest | None, error: GatewayError | None, status: int, now: float, request_id: bytes = b""
-) -> End:
+) -> RequestEnd:
     """The end of a request that was rejected before an exchange was made. `http` is None if it was not valid
     HTTP; `request_id` is the one in the answer."""
     fault = error.code if error else "malformed"
     request = error.request if error and isinstance(error.request, InferenceRequest) else None
-    return End(http, request, None, "refused", status, fault, request_id, now, now, now)
+    return RequestEnd(http, request, None, "refused", status, fault, request_id, now, now, now)
 
 
-def who_failed(end: End) -> str | None:
+def who_failed(end: RequestEnd) -> str | None:
     """The side that caused the error: "client", "gateway" or "worker"; None if there was none."""
     status, fault = end.status, end.fault
     if end.how == "client gone":

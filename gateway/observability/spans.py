@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gateway.core.requests.routes import route_of
 from gateway.observability.access_log import MAX_NAME_CHARS
-from gateway.observability.request_end import End, who_failed
+from gateway.observability.request_end import RequestEnd, who_failed
 
 Value = str | int | float | bool
 
@@ -24,7 +24,7 @@ SENT = frozenset({"prefill", "decode", "prefill and decode", "send"})
 """Names of the spans that take place at a worker."""
 
 
-class Part(NamedTuple):
+class TimedSpan(NamedTuple):
     """A span of time on the loop's clock."""
 
     name: str
@@ -33,17 +33,17 @@ class Part(NamedTuple):
     attributes: Mapping[str, Value]
 
 
-def name_of(end: End) -> str:
+def name_of(end: RequestEnd) -> str:
     model = end.request.model[:MAX_NAME_CHARS] if end.request else ""
     return f"{operation_of(end)} {model}".strip()
 
 
-def operation_of(end: End) -> str:
+def operation_of(end: RequestEnd) -> str:
     route = end.route or ""
     return route_of(route).operation or route.rpartition("/")[2] or "request"
 
 
-def attributes_of(end: End) -> dict[str, Value]:
+def attributes_of(end: RequestEnd) -> dict[str, Value]:
     """Attributes of the request's root span."""
     request, decision, usage = end.request, end.decision, end.usage
     attributes: dict[str, Value | None] = {
@@ -70,16 +70,16 @@ def attributes_of(end: End) -> dict[str, Value]:
     return {name: value for name, value in attributes.items() if value is not None}
 
 
-def parts_of(end: End) -> Sequence[Part]:
+def parts_of(end: RequestEnd) -> Sequence[TimedSpan]:
     return list(_parts(end))
 
 
-def _parts(end: End) -> Iterator[Part]:
+def _parts(end: RequestEnd) -> Iterator[TimedSpan]:
     decision, request = end.decision, end.request
     queued_s = request.queued_s if request else 0.0
     if decision is None:
         if queued_s:
-            yield Part("queue", end.ended_s - queued_s, end.ended_s, {})
+            yield TimedSpan("queue", end.ended_s - queued_s, end.ended_s, {})
         return
     timings = decision.timings_s
     decide_s = timings.hash + timings.index + timings.policy
@@ -91,30 +91,30 @@ def _parts(end: End) -> Iterator[Part]:
         "kvgate.tokenized_by": decision.prompt_from,
         "kvgate.prompt_tokens": decision.num_tokens,
     }
-    yield Part("tokenize", end.arrived_s, at, by)
+    yield TimedSpan("tokenize", end.arrived_s, at, by)
     if queued_s:
-        yield Part("queue", at, at + queued_s, {})
+        yield TimedSpan("queue", at, at + queued_s, {})
         at += queued_s
     chosen: dict[str, Value] = {
         "kvgate.policy": decision.policy,
         "kvgate.candidates": len(decision.candidates),
         "kvgate.predicted_cached_tokens": decision.overlap_tokens,
     }
-    yield Part("decide", at, at + decide_s, chosen)
+    yield TimedSpan("decide", at, at + decide_s, chosen)
     yield from _answer(end, max(at + decide_s, end.arrived_s))
 
 
-def _answer(end: End, decided_s: float) -> Iterator[Part]:
+def _answer(end: RequestEnd, decided_s: float) -> Iterator[TimedSpan]:
     decision = end.decision
     assert decision is not None
     computing = decision.prefill or decision.worker
     began_s = decided_s if decision.prefill else max(end.sent_s, decided_s)
     on = {"kvgate.worker": decision.worker.id}
     if end.ttft_s is None:
-        yield Part(
+        yield TimedSpan(
             "prefill and decode" if end.status == 200 else "send", began_s, max(end.ended_s, began_s), on
         )
         return
     first_s = max(end.arrived_s + end.ttft_s, began_s)
-    yield Part("prefill", began_s, first_s, {"kvgate.worker": computing.id})
-    yield Part("decode", first_s, max(end.ended_s, first_s), on)
+    yield TimedSpan("prefill", began_s, first_s, {"kvgate.worker": computing.id})
+    yield TimedSpan("decode", first_s, max(end.ended_s, first_s), on)

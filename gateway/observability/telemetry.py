@@ -6,7 +6,7 @@ from prometheus_client.registry import Collector
 
 from gateway.config import Config
 from gateway.observability.log_setup import LogCollector, access_log_of
-from gateway.observability.log_sink import Sink
+from gateway.observability.log_sink import LogSink
 from gateway.observability.otlp import Traces, otlp_exporter
 from gateway.observability.request_end import OnEnd
 
@@ -16,7 +16,7 @@ class Telemetry:
     the proxy and the API share this list."""
 
     def __init__(
-        self, config: Config, sink: Sink | None, trusts: Callable[[str | None], bool] = lambda peer: False
+        self, config: Config, sink: LogSink | None, trusts: Callable[[str | None], bool] = lambda peer: False
     ) -> None:
         """Without a `sink`, access log lines are logged as messages. `trusts` decides by a peer's address
         whether its traces are continued. Raises ConfigError."""

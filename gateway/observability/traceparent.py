@@ -17,7 +17,7 @@ _FORM = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(
 SAMPLED = 1
 
 
-class Span(NamedTuple):
+class SpanContext(NamedTuple):
     """A span's ids, as hex digits."""
 
     trace_id: str
@@ -25,15 +25,15 @@ class Span(NamedTuple):
     is_sampled: bool
 
 
-class Traced(NamedTuple):
+class RequestTrace(NamedTuple):
     """kvgate's span and the client's, which is the parent (`is_child`) or is linked to."""
 
-    own: Span
-    client: Span | None
+    own: SpanContext
+    client: SpanContext | None
     is_child: bool
 
 
-def read(value: bytes | None) -> Span | None:
+def read(value: bytes | None) -> SpanContext | None:
     """Parse a `traceparent` header; None if it is invalid, for which the standard requires a new trace."""
     found = _FORM.fullmatch(value) if value else None
     if found is None or found[1] == b"ff" or (found[1] == b"00" and found[5]):
@@ -41,14 +41,14 @@ def read(value: bytes | None) -> Span | None:
     trace_id, span_id = found[2].decode(), found[3].decode()
     if not trace_id.strip("0") or not span_id.strip("0"):
         return None
-    return Span(trace_id, span_id, bool(int(found[4], 16) & SAMPLED))
+    return SpanContext(trace_id, span_id, bool(int(found[4], 16) & SAMPLED))
 
 
-def write(span: Span) -> bytes:
+def write(span: SpanContext) -> bytes:
     return f"00-{span.trace_id}-{span.span_id}-{span.is_sampled:02x}".encode()
 
 
-def begin(http: HttpRequest, own: Span, client: Span | None, *, is_child: bool) -> None:
+def begin(http: HttpRequest, own: SpanContext, client: SpanContext | None, *, is_child: bool) -> None:
     """Replace the client's span by kvgate's in the request's headers. `tracestate` is kept only where the
     client's trace is continued."""
     dropped = {PARENT, OURS} if is_child else {PARENT, OURS, b"tracestate"}
@@ -59,11 +59,11 @@ def begin(http: HttpRequest, own: Span, client: Span | None, *, is_child: bool) 
     http.headers = headers
 
 
-def traced(http: HttpRequest | None) -> Traced | None:
+def traced(http: HttpRequest | None) -> RequestTrace | None:
     """The trace of a request; None if `begin` was not called for it."""
     ours = http.header(OURS) if http else None
     own = read(http.header(PARENT)) if http and ours else None
     if ours is None or own is None:
         return None
     how, _, client = ours.partition(b" ")
-    return Traced(own, read(client), how == b"child")
+    return RequestTrace(own, read(client), how == b"child")

@@ -6,7 +6,7 @@ from itertools import zip_longest
 
 from gateway.core.decision import Prompt
 from gateway.core.requests.request import InferenceRequest
-from gateway.parity.probes import Probe
+from gateway.parity.probes import ProbePrompt
 
 NUM_SHOWN = 4
 
@@ -27,7 +27,7 @@ class ParityResult:
     difference: str | None = None
 
 
-class Comparison:
+class ParityComparison:
     """Comparison of a worker's tokens with the local ones (`tokenize`), probe by probe; `text` decodes tokens
     for messages. `with_chats`: chats can be compared too."""
 
@@ -41,9 +41,11 @@ class Comparison:
         self._difference: str | None = None
 
     def __repr__(self) -> str:
-        return f"Comparison({self.model}, {self._num_compared} compared, difference={self._difference!r})"
+        return (
+            f"ParityComparison({self.model}, {self._num_compared} compared, difference={self._difference!r})"
+        )
 
-    def add(self, probe: Probe, theirs: Sequence[int]) -> None:
+    def add(self, probe: ProbePrompt, theirs: Sequence[int]) -> None:
         """Compare the worker's tokens of one probe."""
         self._made[probe.name] = theirs
         if probe.is_chat and not self._with_chats:

@@ -15,7 +15,14 @@ from gateway.core.event_stream import StreamState
 from gateway.core.fleet import Fleet
 from gateway.core.worker import WorkerId
 from gateway.index.base import Index
-from gateway.parity.live_check import MAX_TOKENS, Checks, Difference, Sample, TokenCheck, compare
+from gateway.parity.live_check import (
+    MAX_TOKENS,
+    CheckResults,
+    TokenCheck,
+    TokenDifference,
+    TokenSample,
+    compare,
+)
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.verify")
@@ -83,7 +90,7 @@ class LiveParity:
     def _count(self, check: TokenCheck, decision: Decision, num_engines: int) -> None:
         ours, difference = decision.num_tokens, None
         if num_engines != ours:
-            difference = Difference(decision.id, decision.model, ours, num_engines)
+            difference = TokenDifference(decision.id, decision.model, ours, num_engines)
         self._checked(check, check.counts, difference)
 
     def _sample(
@@ -98,7 +105,7 @@ class LiveParity:
         size = decision.worker.block_size
         if not size or decision.confirmed_tokens >= size * len(blocks):
             return
-        check.samples[decision.id] = Sample(
+        check.samples[decision.id] = TokenSample(
             decision=decision.id,
             model=decision.model,
             tokens=prompt.tokens[0][:MAX_TOKENS],
@@ -110,7 +117,7 @@ class LiveParity:
             num_decided=check.num_decided,
         )
 
-    def _checked(self, check: TokenCheck, checks: Checks, difference: Difference | None) -> None:
+    def _checked(self, check: TokenCheck, checks: CheckResults, difference: TokenDifference | None) -> None:
         was_raised = check.is_raised
         checks.add(differs=difference is not None)
         if difference is not None:

@@ -45,14 +45,14 @@ NUM_BEFORE, NUM_BEHIND = 3, 5
 """Tokens shown around a difference: enough to find the place, too few to reveal the prompt."""
 
 
-class Run(NamedTuple):
+class StoredRun(NamedTuple):
     """Leading tokens of a run that the engine stored; `is_first`: the run begins a prompt."""
 
     is_first: bool
     tokens: Tokens
 
 
-class Difference(NamedTuple):
+class TokenDifference(NamedTuple):
     """Our tokens and the engine's for the prompt of one decision. `position` is the first difference, None
     if only the counts are known; `ours` and `engines` are the tokens from `start` on."""
 
@@ -67,7 +67,7 @@ class Difference(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Sample:
+class TokenSample:
     """A sampled prompt that the engine is to store; `ended_s` is the end of its answer, `num_decided` its
     number among the worker's decisions."""
 
@@ -82,8 +82,8 @@ class Sample:
     ended_s: float | None = None
     num_engines: int | None = None
     num_decided: int = 0
-    runs: deque[Run] = field(default_factory=lambda: deque(maxlen=MAX_RUNS))
-    suspected: "Difference | None" = None
+    runs: deque[StoredRun] = field(default_factory=lambda: deque(maxlen=MAX_RUNS))
+    suspected: "TokenDifference | None" = None
 
     @property
     def is_plain(self) -> bool:
@@ -91,7 +91,7 @@ class Sample:
         return hash_blocks(self.tokens[: self.block_size], self.block_size, self.root) == [self.blocks[0]]
 
 
-class Checks:
+class CheckResults:
     """Recent results of one source of checks."""
 
     __slots__ = ("num", "num_differing", "recent", "is_raised")
@@ -102,7 +102,7 @@ class Checks:
         self.is_raised = False
 
     def __repr__(self) -> str:
-        return f"Checks({self.num}, differing={self.num_differing}, raised={self.is_raised})"
+        return f"CheckResults({self.num}, differing={self.num_differing}, raised={self.is_raised})"
 
     def add(self, *, differs: bool) -> None:
         self.num += 1
@@ -119,9 +119,9 @@ class TokenCheck:
         self.worker = worker
         self.root = root_hash(worker.served[0].root)
         self.num_decided = 0
-        self.counts, self.stored = Checks(), Checks()
-        self.difference: Difference | None = None
-        self.samples: dict[str, Sample] = {}
+        self.counts, self.stored = CheckResults(), CheckResults()
+        self.difference: TokenDifference | None = None
+        self.samples: dict[str, TokenSample] = {}
         self.due_s = inf
         self._looked_s = -inf
 
@@ -152,7 +152,7 @@ class TokenCheck:
         del samples[oldest.decision]
         return True
 
-    def differed(self, difference: Difference) -> None:
+    def differed(self, difference: TokenDifference) -> None:
         """Keep the latest difference; a difference with a position is not replaced by one of counts."""
         if difference.position is not None or self.difference is None or self.difference.position is None:
             self.difference = difference
@@ -163,7 +163,7 @@ class TokenCheck:
             return
         if not event.tokens:
             return
-        run = Run(event.parent is None, event.tokens[:MAX_RUN_TOKENS])
+        run = StoredRun(event.parent is None, event.tokens[:MAX_RUN_TOKENS])
         for sample in self.samples.values():
             sample.runs.append(run)
 
@@ -178,14 +178,16 @@ class TokenCheck:
         before, self._looked_s = self._looked_s, now
         return now - before > AGAIN_S
 
-    def due(self, now: float) -> list[Sample]:
+    def due(self, now: float) -> list[TokenSample]:
         """Remove and return the samples with all events received by now."""
         ended = {s.decision: s.ended_s + SETTLE_S for s in self.samples.values() if s.ended_s is not None}
         due = [self.samples.pop(decision) for decision, due_s in ended.items() if due_s <= now]
         self.due_s = min((due_s for due_s in ended.values() if due_s > now), default=inf)
         return due
 
-    def confirmed(self, sample: Sample, difference: Difference, now: float) -> Difference | None:
+    def confirmed(
+        self, sample: TokenSample, difference: TokenDifference, now: float
+    ) -> TokenDifference | None:
         """The difference that both checks of a sample found; None after the first check."""
         first = sample.suspected
         if first is not None:  # the runs that showed the position may be discarded by now
@@ -196,7 +198,7 @@ class TokenCheck:
         return None
 
 
-def compare(sample: Sample, worker: WorkerId, index: Index) -> tuple[bool, Difference | None]:
+def compare(sample: TokenSample, worker: WorkerId, index: Index) -> tuple[bool, TokenDifference | None]:
     """Compare a sample with the index: whether the result is conclusive, and the difference if any."""
     depth = _depth(sample.blocks, worker, index)
     if depth == len(sample.blocks):
@@ -221,7 +223,7 @@ def _depth(blocks: Sequence[BlockHash], worker: WorkerId, index: Index) -> int:
 
 
 def _begin(
-    sample: Sample, depth: int, run: Run, worker: WorkerId, index: Index
+    sample: TokenSample, depth: int, run: StoredRun, worker: WorkerId, index: Index
 ) -> "tuple[Tokens, int] | None":
     """A run's tokens and their position in the prompt, if the run reaches the first missing block."""
     size, tokens = sample.block_size, run.tokens
@@ -238,7 +240,7 @@ def _begin(
     return None
 
 
-def _follows(sample: Sample, at: int, tokens: Tokens) -> bool:
+def _follows(sample: TokenSample, at: int, tokens: Tokens) -> bool:
     """True if the first block of a run equals the prompt's tokens at that position."""
     return sample.tokens[at : at + sample.block_size] == tokens[: sample.block_size]
 
@@ -256,13 +258,13 @@ def _common(ours: Tokens, run: Tokens, at: int) -> int:
 
 
 def _difference(
-    sample: Sample, position: int | None = None, run: "Tokens | None" = None, at: int = 0
-) -> Difference:
+    sample: TokenSample, position: int | None = None, run: "Tokens | None" = None, at: int = 0
+) -> TokenDifference:
     known = (sample.decision, sample.model, sample.num_ours, sample.num_engines)
     if position is None or run is None:
-        return Difference(*known)
+        return TokenDifference(*known)
     start = max(position - NUM_BEFORE, at)
     end = position + NUM_BEHIND
-    return Difference(
+    return TokenDifference(
         *known, position, start, tuple(sample.tokens[start:end]), tuple(run[start - at : end - at])
     )

@@ -25,7 +25,7 @@ log = logging.getLogger("kvgate.roster")
 Start = Callable[[str, Coroutine[None, None, None]], object]
 
 
-class Bans(Protocol):
+class PairBans(Protocol):
     """Keeps banned pairs."""
 
     def ban(self, prefill: WorkerId, decode: WorkerId, why: str) -> bool: ...
@@ -34,7 +34,7 @@ class Bans(Protocol):
 class PairParity:
     """Checks the token parity of pairs; `start` runs a task in the background."""
 
-    def __init__(self, fleet: Fleet, bans: Bans, prober: Prober, start: Start) -> None:
+    def __init__(self, fleet: Fleet, bans: PairBans, prober: Prober, start: Start) -> None:
         self._fleet = fleet
         self._bans = bans
         self._prober = prober

@@ -1,6 +1,6 @@
 """Prober: asks workers for their tokens of the probes, and has them compared.
 
-catalog (a worker joins), `kvgate check` ─ compare ─► 20 probes ─► Comparison ─► ParityResult
+catalog (a worker joins), `kvgate check` ─ compare ─► 20 probes ─► ParityComparison ─► ParityResult
 pairs (prefill and decode workers)       ─ made_by ─►  2 probes ─► Made
 """
 
@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 
 from gateway.core.decoding import UNREADABLE
-from gateway.parity.comparison import Comparison, Made, ParityResult
-from gateway.parity.probes import MUST_ANSWER, PAIR_PROBES, PROBES, Probe
+from gateway.parity.comparison import Made, ParityComparison, ParityResult
+from gateway.parity.probes import MUST_ANSWER, PAIR_PROBES, PROBES, ProbePrompt
 from gateway.tokenization.worker_tokens import read_tokens, tokenize_bodies
 
 Ask = Callable[[str, object], Awaitable[bytes | None]]
@@ -29,7 +29,7 @@ class Prober:
         self._post = post
         self._turn = asyncio.Semaphore(MAX_AT_ONCE)
 
-    async def compare(self, url: str, comparison: Comparison) -> ParityResult:
+    async def compare(self, url: str, comparison: ParityComparison) -> ParityResult:
         async with self._turn:
             return await compare(partial(self._post, url), comparison)
 
@@ -38,7 +38,7 @@ class Prober:
             return await made_by(model, partial(self._post, url))
 
 
-async def compare(ask: Ask, comparison: Comparison) -> ParityResult:
+async def compare(ask: Ask, comparison: ParityComparison) -> ParityResult:
     """Compare a worker's tokens of all probes. A worker that answers neither a text nor a chat gets no more
     of them."""
     async for probe, tokens in _answered(comparison.model, ask, PROBES):
@@ -52,8 +52,8 @@ async def made_by(model: str, ask: Ask) -> Made:
 
 
 async def _answered(
-    model: str, ask: Ask, probes: Sequence[Probe]
-) -> AsyncIterator[tuple[Probe, Sequence[int]]]:
+    model: str, ask: Ask, probes: Sequence[ProbePrompt]
+) -> AsyncIterator[tuple[ProbePrompt, Sequence[int]]]:
     has_answered = False
     for number, probe in enumerate(probes):
         if number == MUST_ANSWER and not has_answered:

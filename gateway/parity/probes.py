@@ -13,7 +13,7 @@ from gateway.core.requests.request import InferenceRequest, parse_request
 _TEXT, _CHAT = "/v1/completions", "/v1/chat/completions"
 
 
-class Probe(NamedTuple):
+class ProbePrompt(NamedTuple):
     """Prompt to compare: its name in messages, a route that takes it, and the fields of its body."""
 
     name: str
@@ -44,38 +44,44 @@ _CALLS = [_CALL, {**_CALL, "id": "call20000"}]
 _CALLED = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
 _RESULT = {"role": "tool", "tool_call_id": "call10000", "content": ' {"sum": 1.5}\n'}
 _PARTS = {"role": "user", "content": [{"type": "text", "text": "One."}, {"type": "text", "text": " Two?\n"}]}
-PROBES: Sequence[Probe] = (
-    Probe("a text", _TEXT, {"prompt": "Once upon a time, in 1984: don't  stop\n\n\nhere."}),
-    Probe("a chat of one message", _CHAT, {"messages": [_USER]}),
-    Probe("a text of code", _TEXT, {"prompt": "def f(x):\n\treturn x ** 2  # ünïcode 中文 😀\r\n"}),
-    Probe(
+PROBES: Sequence[ProbePrompt] = (
+    ProbePrompt("a text", _TEXT, {"prompt": "Once upon a time, in 1984: don't  stop\n\n\nhere."}),
+    ProbePrompt("a chat of one message", _CHAT, {"messages": [_USER]}),
+    ProbePrompt("a text of code", _TEXT, {"prompt": "def f(x):\n\treturn x ** 2  # ünïcode 中文 😀\r\n"}),
+    ProbePrompt(
         "a text in several scripts",
         _TEXT,
         {"prompt": "शान्ति שלום مرحبا ภาษาไทย é e\u0301 👩\u200d👩\u200d👧 \u3000x"},
     ),
-    Probe("a text of white space", _TEXT, {"prompt": "  \n \t\n\n   x   \n"}),
-    Probe(
+    ProbePrompt("a text of white space", _TEXT, {"prompt": "  \n \t\n\n   x   \n"}),
+    ProbePrompt(
         "a text with marks", _TEXT, {"prompt": "<|im_start|>user\n<s>[INST] </s><|endoftext|> <eos> & more"}
     ),
-    Probe(
+    ProbePrompt(
         "a text without special tokens", _TEXT, {"prompt": "Once upon a time", "add_special_tokens": False}
     ),
-    Probe("a chat with a system message", _CHAT, {"messages": [_SYSTEM, _USER]}),
-    Probe("a chat of several turns", _CHAT, {"messages": [_SYSTEM, _USER, _ASSISTANT, _THEN]}),
-    Probe("a chat with a late system message", _CHAT, {"messages": [_USER, _ASSISTANT, _SYSTEM, _THEN]}),
-    Probe("a chat of content parts", _CHAT, {"messages": [_PARTS, _ASSISTANT, _PARTS]}),
-    Probe("a chat with an empty message", _CHAT, {"messages": [{**_USER, "content": ""}, _ASSISTANT, _THEN]}),
-    Probe("a chat of two users in a row", _CHAT, {"messages": [_USER, _THEN]}),
-    Probe("a chat with a developer", _CHAT, {"messages": [{**_SYSTEM, "role": "developer"}, _USER]}),
-    Probe("a chat with a name", _CHAT, {"messages": [{**_USER, "name": "ann"}]}),
-    Probe("a chat with a call", _CHAT, {"messages": [_USER, _CALLED, _RESULT], "tools": _TOOLS}),
-    Probe(
+    ProbePrompt("a chat with a system message", _CHAT, {"messages": [_SYSTEM, _USER]}),
+    ProbePrompt("a chat of several turns", _CHAT, {"messages": [_SYSTEM, _USER, _ASSISTANT, _THEN]}),
+    ProbePrompt(
+        "a chat with a late system message", _CHAT, {"messages": [_USER, _ASSISTANT, _SYSTEM, _THEN]}
+    ),
+    ProbePrompt("a chat of content parts", _CHAT, {"messages": [_PARTS, _ASSISTANT, _PARTS]}),
+    ProbePrompt(
+        "a chat with an empty message", _CHAT, {"messages": [{**_USER, "content": ""}, _ASSISTANT, _THEN]}
+    ),
+    ProbePrompt("a chat of two users in a row", _CHAT, {"messages": [_USER, _THEN]}),
+    ProbePrompt("a chat with a developer", _CHAT, {"messages": [{**_SYSTEM, "role": "developer"}, _USER]}),
+    ProbePrompt("a chat with a name", _CHAT, {"messages": [{**_USER, "name": "ann"}]}),
+    ProbePrompt("a chat with a call", _CHAT, {"messages": [_USER, _CALLED, _RESULT], "tools": _TOOLS}),
+    ProbePrompt(
         "a chat with two calls",
         _CHAT,
         {"messages": [_USER, {**_CALLED, "tool_calls": _CALLS}, _RESULT, _RESULT, _ASSISTANT, _THEN]},
     ),
-    Probe("a chat without a prompt to answer", _CHAT, {"messages": [_USER], "add_generation_prompt": False}),
-    Probe(
+    ProbePrompt(
+        "a chat without a prompt to answer", _CHAT, {"messages": [_USER], "add_generation_prompt": False}
+    ),
+    ProbePrompt(
         "a chat to be continued",
         _CHAT,
         {
@@ -84,7 +90,7 @@ PROBES: Sequence[Probe] = (
             "continue_final_message": True,
         },
     ),
-    Probe("a chat with tools", _CHAT, {"messages": [_SYSTEM, _USER], "tools": _TOOLS}),
+    ProbePrompt("a chat with tools", _CHAT, {"messages": [_SYSTEM, _USER], "tools": _TOOLS}),
 )
 """Prompts to compare; the first two show whether a worker tokenizes at all. Fields that `/tokenize` ignores
 (reasoning, `documents`, truncation) are in none of them."""

@@ -46,7 +46,7 @@ class Picker(Protocol):
 
 
 @runtime_checkable
-class Explains(Protocol):
+class ExplainingPolicy(Protocol):
     """A policy that can break down its cost of a candidate."""
 
     def explain(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[Mapping[str, float]]:
@@ -54,7 +54,7 @@ class Explains(Protocol):
 
 
 @runtime_checkable
-class Remembers(Protocol):
+class StatefulPolicy(Protocol):
     """A policy or filter with state: its choices depend on those that it made before."""
 
     def twin(self) -> "Policy | Filter":

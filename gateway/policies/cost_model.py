@@ -44,7 +44,7 @@ REUSE_S = 300.0
 the longer it has been unused."""
 
 
-class Price:
+class TokenPrice:
     """The cost of one computed token to all other requests, from the average load that decisions found. Loads
     are kept by name (of a model, or of one of its roles)."""
 
@@ -52,10 +52,10 @@ class Price:
         self._busy: dict[str, float] = {}
 
     def __repr__(self) -> str:
-        return f"Price({ {name: round(busy, 2) for name, busy in self._busy.items()} })"
+        return f"TokenPrice({ {name: round(busy, 2) for name, busy in self._busy.items()} })"
 
-    def twin(self) -> "Price":
-        other = Price()
+    def twin(self) -> "TokenPrice":
+        other = TokenPrice()
         other._busy = dict(self._busy)
         return other
 
@@ -73,21 +73,21 @@ class Price:
 
 
 def mean_token_s(candidates: Sequence[Candidate]) -> float:
-    speed = 0.0
+    total = 0.0
     for candidate in candidates:
-        speed += 1.0 / candidate.pace.token_s
-    return len(candidates) / speed
+        total += 1.0 / candidate.speed.token_s
+    return len(candidates) / total
 
 
 def ttft_s(candidate: Candidate, worth: Mapping[str, float]) -> float:
-    pace = candidate.pace
+    speed = candidate.speed
     num_running = candidate.num_in_flight
-    each: float = pace.token_s + num_running * pace.seq_s
-    seconds: float = pace.start_s + num_running * pace.start_seq_s
+    each: float = speed.token_s + num_running * speed.seq_s
+    seconds: float = speed.start_s + num_running * speed.start_seq_s
     seconds += (candidate.booked_tokens + candidate.uncached_tokens) * each
     if candidate.offloaded:
-        seconds += to_load(candidate.offloaded, worth) * pace.token_s
-    if candidate.kv_usage > FULL_KV or num_running >= pace.seats:
+        seconds += to_load(candidate.offloaded, worth) * speed.token_s
+    if candidate.kv_usage > FULL_KV or num_running >= speed.max_running:
         seconds += until_free_s(candidate)
     return seconds
 
@@ -113,13 +113,13 @@ def parts_s(candidate: Candidate, worth: Mapping[str, float], price: float) -> d
 
 def first_parts_s(candidate: Candidate, worth: Mapping[str, float]) -> dict[str, float]:
     """Return the parts of `ttft_s` by name."""
-    pace = candidate.pace
-    each = pace.token_s + candidate.num_in_flight * pace.seq_s
+    speed = candidate.speed
+    each = speed.token_s + candidate.num_in_flight * speed.seq_s
     return {
-        "start_s": pace.start_s + candidate.num_in_flight * pace.start_seq_s,
+        "start_s": speed.start_s + candidate.num_in_flight * speed.start_seq_s,
         "ahead_s": candidate.booked_tokens * each,
         "own_s": candidate.uncached_tokens * each,
-        "fetch_s": to_load(candidate.offloaded, worth) * pace.token_s,
+        "fetch_s": to_load(candidate.offloaded, worth) * speed.token_s,
         "full_s": until_free_s(candidate),
     }
 
@@ -128,8 +128,8 @@ def running_s(candidate: Candidate) -> float:
     """Return the cost of running answers; requests that the engine reports as waiting, beyond those of this
     gateway, count too."""
     num_running: int = max(candidate.num_in_flight, candidate.num_waiting)
-    pace = candidate.pace
-    each: float = REQUEST_TOKENS * pace.token_s + CROWD * pace.answer_tokens * pace.step_seq_s
+    speed = candidate.speed
+    each: float = REQUEST_TOKENS * speed.token_s + CROWD * speed.answer_tokens * speed.step_seq_s
     return num_running * each
 
 
@@ -137,19 +137,21 @@ def harm_s(candidate: Candidate) -> float:
     """Return the cost of delaying running answers; a prefill worker runs none."""
     if candidate.worker.role is Role.PREFILL:
         return 0.0
-    harm: float = HARM * candidate.num_in_flight * candidate.uncached_tokens * candidate.pace.harm_s
+    harm: float = HARM * candidate.num_in_flight * candidate.uncached_tokens * candidate.speed.harm_s
     return harm
 
 
 def evict_s(candidate: Candidate) -> float:
-    evict: float = candidate.uncached_tokens * candidate.pace.token_s * math.exp(-candidate.stays_s / REUSE_S)
+    evict: float = (
+        candidate.uncached_tokens * candidate.speed.token_s * math.exp(-candidate.stays_s / REUSE_S)
+    )
     return evict
 
 
 def until_free_s(candidate: Candidate) -> float:
-    pace = candidate.pace
-    seconds: float = pace.seat_s(candidate.num_in_flight)
+    speed = candidate.speed
+    seconds: float = speed.wait_s(candidate.num_in_flight)
     if candidate.kv_usage > FULL_KV:
-        between_s = pace.between_s(max(candidate.num_in_flight, 1))
-        seconds = max(seconds, (candidate.num_waiting + 1) * between_s)
+        interval_s = speed.interval_s(max(candidate.num_in_flight, 1))
+        seconds = max(seconds, (candidate.num_waiting + 1) * interval_s)
     return seconds

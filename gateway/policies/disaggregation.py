@@ -21,7 +21,7 @@ from gateway.core.errors import ConfigError
 from gateway.core.pd_pairs import nearness
 from gateway.core.worker import FULL_KV, Role, WorkerId
 from gateway.policies.base import pick_lowest
-from gateway.policies.cost_model import BASE, Price, mean_token_s, others_s, running_s, ttft_s
+from gateway.policies.cost_model import BASE, TokenPrice, mean_token_s, others_s, running_s, ttft_s
 from gateway.policies.prefix_overlap import WORTH
 from gateway.policies.transfer_speed import TransferSpeed
 
@@ -38,7 +38,7 @@ have one object."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PairChoice:
     """Positions among the candidates; `prefill` is None where the decode worker also computes the prompt.
     `direct_s` and `split_s` are the predicted TTFT of the best of each kind, None where there is none."""
 
@@ -62,14 +62,14 @@ class _Pair:
         self.cost_s = cost_s
 
 
-class Disaggregation:
+class DisaggregationPolicy:
     """The policy of prefill and decode pairs; `modes` by model, "" for all others."""
 
     def __init__(self, transfer: TransferSpeed, modes: Mapping[str, Mode] | None = None) -> None:
         self.modes: Mapping[str, Mode] = {"": "auto", **(modes or {})}
         self.transfer = transfer
         self.worth = WORTH
-        self.price = Price()
+        self.price = TokenPrice()
         self._banned: dict[tuple[WorkerId, WorkerId], str] = {}
 
     def ban(self, prefill: WorkerId, decode: WorkerId, why: str) -> bool:
@@ -92,7 +92,7 @@ class Disaggregation:
         self._banned = {pair: why for pair, why in self._banned.items() if worker not in pair}
 
     def __repr__(self) -> str:
-        return f"Disaggregation({self.modes}, {self.transfer})"
+        return f"DisaggregationPolicy({self.modes}, {self.transfer})"
 
     def choose(
         self,
@@ -104,16 +104,16 @@ class Disaggregation:
         rng: random.Random,
         *,
         is_real: bool = True,
-    ) -> Plan:
+    ) -> PairChoice:
         """Plan one request: `direct` is the policy's choice among `decodes` without disaggregation. A plan
         that is not real (`is_real`) leaves no trace."""
         alone, mode = decodes[direct], self.modes.get(query.model, self.modes[""])
         is_bound = alone.worker.is_bound
         direct_s = None if is_bound else ttft_s(alone, self.worth)
         if mode == "never" and not is_bound:
-            return Plan(direct, None, "disaggregation is off", direct_s)
+            return PairChoice(direct, None, "disaggregation is off", direct_s)
         if not prefills:
-            return Plan(direct, None, "no compatible prefill worker", direct_s)
+            return PairChoice(direct, None, "no compatible prefill worker", direct_s)
         here, there = query.model, f"{query.model} (prefill)"
         if is_real:
             self.price.see(here, decodes)
@@ -123,16 +123,16 @@ class Disaggregation:
         price = self.price.per_token_s(there, prefills, base)
         pair = self._best_pair(query.num_tokens, decodes, prefills, partners, price, rng)
         if pair is None:
-            return Plan(direct, None, "no compatible prefill worker", direct_s)
+            return PairChoice(direct, None, "no compatible prefill worker", direct_s)
         if direct_s is None:
-            return Plan(pair.decode, pair.prefill, "no worker serves both phases", None, pair.ttft_s)
+            return PairChoice(pair.decode, pair.prefill, "no worker serves both phases", None, pair.ttft_s)
         direct_cost_s = direct_s + others_s(alone, self.price.per_token_s(here, decodes))
         if mode == "auto" and direct_cost_s <= pair.cost_s:
-            return Plan(direct, None, _why_direct(alone), direct_s, pair.ttft_s)
+            return PairChoice(direct, None, _why_direct(alone), direct_s, pair.ttft_s)
         if prefills[pair.prefill].id == decodes[pair.decode].id:
-            return Plan(pair.decode, None, "its own prefill worker", direct_s, pair.ttft_s)
+            return PairChoice(pair.decode, None, "its own prefill worker", direct_s, pair.ttft_s)
         reason = "always split" if mode == "always" else "lower predicted TTFT with a transfer"
-        return Plan(pair.decode, pair.prefill, reason, direct_s, pair.ttft_s)
+        return PairChoice(pair.decode, pair.prefill, reason, direct_s, pair.ttft_s)
 
     def _best_pair(
         self,
@@ -162,10 +162,12 @@ class Disaggregation:
                 by_distance = found[id(mine), place] = _by_distance(place, prefills, mine)
             num_moved = max(num_tokens - decode.overlap_tokens, 0)
             move_s, decode_s = self.transfer.seconds(num_moved), running_s(decode) + num_moved * copy_s
-            ahead_s = decode.booked_tokens * decode.pace.token_s
+            ahead_s = decode.booked_tokens * decode.speed.token_s
             for distance, near in by_distance.items():
                 best = near[pick_lowest([cost_s[j] for j in near], rng)]
-                behind_s = move_s * (1 + distance) + max(ahead_s - prefill_s[best], 0.0) + decode.pace.start_s
+                behind_s = (
+                    move_s * (1 + distance) + max(ahead_s - prefill_s[best], 0.0) + decode.speed.start_s
+                )
                 pairs.append(_Pair(i, best, prefill_s[best] + behind_s, cost_s[best] + behind_s + decode_s))
                 costs.append(pairs[-1].cost_s if decode.kv_usage < FULL_KV else pairs[-1].cost_s * FULL_COST)
         return pairs[pick_lowest(costs, rng)] if pairs else None

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from gateway.core.decision import Candidate, Choice, Query
 from gateway.policies.base import pick_lowest
-from gateway.policies.cost_model import Price, others_s, parts_s, ttft_s
+from gateway.policies.cost_model import TokenPrice, others_s, parts_s, ttft_s
 from gateway.policies.prefix_overlap import WORTH
 
 
@@ -16,7 +16,7 @@ class ExpectedTtft:
 
     def __init__(self, worth: Mapping[str, float] = WORTH) -> None:
         self.worth = worth
-        self.price = Price()
+        self.price = TokenPrice()
 
     def __repr__(self) -> str:
         return f"ExpectedTtft({self.price})"

@@ -22,7 +22,7 @@ from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTO
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from gateway.admin.routes import ENDPOINTS, Processes, bound
+from gateway.admin.routes import ADMIN_ROUTES, ProcessScope, bound
 from gateway.config.server import MAX_BODY_BYTES
 from gateway.core.errors import ConfigError
 from gateway.observability.metric_spec import MetricSpec
@@ -45,7 +45,7 @@ OF_THE_HOP = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AdminRequest:
     """A request to the admin API, with those of its headers that are passed on."""
 
     method: str
@@ -54,7 +54,7 @@ class Question:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    async def of(cls, request: web.Request, *, is_whole: bool = False) -> "Question":
+    async def of(cls, request: web.Request, *, is_whole: bool = False) -> "AdminRequest":
         """HEAD is asked as GET: who answers the client leaves the body out. `is_whole`: with all headers."""
         passed_on = {name.lower() for name in request.headers} - OF_THE_HOP if is_whole else PASSED_ON
         headers = {name: value for name, value in request.headers.items() if name.lower() in passed_on}
@@ -69,7 +69,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class AdminReply:
     """Response of a process."""
 
     status: int
@@ -77,7 +77,7 @@ class Reply:
     body: bytes
 
 
-class Asked(Protocol):
+class AdminPeer(Protocol):
     """Process with an admin API. `ask` raises OSError (TimeoutError is one) where it does not answer."""
 
     @property
@@ -86,7 +86,7 @@ class Asked(Protocol):
     def has_begun(self) -> bool: ...
     @property
     def num_restarts(self) -> int: ...
-    async def ask(self, question: Question) -> Reply: ...
+    async def ask(self, question: AdminRequest) -> AdminReply: ...
 
 
 class Aggregate:
@@ -95,10 +95,10 @@ class Aggregate:
 
     def __init__(
         self,
-        processes: Callable[[], Sequence[Asked]],
+        processes: Callable[[], Sequence[AdminPeer]],
         is_stopping: Callable[[], bool],
         changed: Callable[[], Awaitable[None]],
-        reload_policies: Callable[[], Awaitable[Reply]],
+        reload_policies: Callable[[], Awaitable[AdminReply]],
         reload: Callable[[], Awaitable[Mapping[str, Any]]],
         adapter_timeout_s: float = ASK_TIMEOUT_S,
     ) -> None:
@@ -126,8 +126,8 @@ class Aggregate:
         return {
             **{
                 endpoint.name: partial(self._merged, merger_of(endpoint.answer))
-                for endpoint in ENDPOINTS
-                if endpoint.processes is Processes.MERGED and endpoint.answer
+                for endpoint in ADMIN_ROUTES
+                if endpoint.processes is ProcessScope.MERGED and endpoint.answer
             },
             "health": self._health,
             "ready": self._ready,
@@ -148,7 +148,7 @@ class Aggregate:
         return web.json_response({"status": "alive"})
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        replies = await self._ask_all(await Question.of(request))
+        replies = await self._ask_all(await AdminRequest.of(request))
         refused = [reply for _, reply in replies if reply.status != 200]
         if refused:
             return _answer(refused[0])
@@ -163,7 +163,7 @@ class Aggregate:
     async def _one(self, request: web.Request) -> web.Response:
         """Response of any one process, for a request that changes nothing."""
         request = request.clone(client_max_size=MAX_BODY_BYTES)
-        question = await Question.of(request, is_whole=True)
+        question = await AdminRequest.of(request, is_whole=True)
         for process in self._processes():
             if process.has_begun and (reply := await self._ask(process, question)):
                 return _answer(reply)
@@ -171,8 +171,8 @@ class Aggregate:
 
     async def _adapter(self, request: web.Request) -> web.Response:
         """Change adapters by one process, for all; the others are notified of the workers' new names."""
-        question = await Question.of(request)
-        refresh = Question("POST", "/admin/adapters/names", b"{}", {"content-type": "application/json"})
+        question = await AdminRequest.of(request)
+        refresh = AdminRequest("POST", "/admin/adapters/names", b"{}", {"content-type": "application/json"})
         async with self._change:
             begun = [process for process in self._processes() if process.has_begun]
             if not begun:
@@ -222,7 +222,7 @@ class Aggregate:
         return {spec.name: _family(spec, samples) for spec, samples in families}
 
     async def _other(self, request: web.Request) -> web.Response:
-        question = await Question.of(request)
+        question = await AdminRequest.of(request)
         if question.method != "GET":
             return await self._change_all(question)
         replies = [reply for _, reply in await self._ask_all(question)]
@@ -230,7 +230,7 @@ class Aggregate:
         return _answer(found[0]) if found else _unavailable()
 
     async def _merged(self, one: Merge, request: web.Request) -> web.Response:
-        replies = [reply for _, reply in await self._ask_all(await Question.of(request))]
+        replies = [reply for _, reply in await self._ask_all(await AdminRequest.of(request))]
         good = [reply for reply in replies if reply.status == 200]
         if not good:
             return _answer(replies[0]) if replies else _unavailable()
@@ -238,12 +238,12 @@ class Aggregate:
         return web.Response(body=msgspec.json.encode(body), content_type="application/json")
 
     async def _ready(self, request: web.Request) -> web.Response:
-        replies = [reply for _, reply in await self._ask_all(await Question.of(request))]
+        replies = [reply for _, reply in await self._ask_all(await AdminRequest.of(request))]
         if not replies or self._is_stopping():
             return _unavailable("the gateway is stopping" if self._is_stopping() else None)
         return _answer(min(replies, key=lambda reply: reply.status))
 
-    async def _change_all(self, question: Question) -> web.Response:
+    async def _change_all(self, question: AdminRequest) -> web.Response:
         """Send a change to one process after the other, so that all see changes in the same order."""
         async with self._change:
             asked = list(self._processes())
@@ -255,7 +255,7 @@ class Aggregate:
             )
         return _answer(max(replies, key=lambda reply: reply.status))
 
-    async def _ask_all(self, question: Question) -> list[tuple[Asked, Reply]]:
+    async def _ask_all(self, question: AdminRequest) -> list[tuple[AdminPeer, AdminReply]]:
         """Replies of the processes that answer."""
         processes = [p for p in self._processes() if p.has_begun or question.method != "GET"]
         asked = [self._ask(process, question) for process in processes]
@@ -263,8 +263,8 @@ class Aggregate:
         return [(process, reply) for process, reply in zip(processes, replies, strict=True) if reply]
 
     async def _ask(
-        self, process: Asked, question: Question, timeout_s: float = ASK_TIMEOUT_S
-    ) -> Reply | None:
+        self, process: AdminPeer, question: AdminRequest, timeout_s: float = ASK_TIMEOUT_S
+    ) -> AdminReply | None:
         try:
             async with asyncio.timeout(timeout_s):
                 return await process.ask(question)
@@ -294,7 +294,7 @@ def _refused(status: int, message: str) -> web.Response:
     return web.json_response({"error": {"message": message}}, status=status)
 
 
-def _answer(reply: Reply) -> web.Response:
+def _answer(reply: AdminReply) -> web.Response:
     return web.Response(status=reply.status, body=reply.body, content_type=reply.content_type)
 
 

@@ -34,7 +34,7 @@ from gateway.processes.messages import (
     encode,
 )
 from gateway.runtime import process_limits
-from gateway.runtime.gc_policy import Garbage
+from gateway.runtime.gc_policy import GcPolicy
 from gateway.runtime.tasks import Tasks
 from gateway.server.connection import ClientConnection
 from gateway.server.fd_channel import LOST, Channel
@@ -99,11 +99,11 @@ class Child:
             self._channel.send(encode(ConfigRejected(str(exc))))
             return 2
         process_limits.prepare()
-        garbage = Garbage(gateway.metrics.gc_pause_s.observe)
+        garbage = GcPolicy(gateway.metrics.gc_pause_s.observe)
         garbage.settle()
         try:
             await gateway.start(serve=False)
-            gateway.standings.resume(begin.drains, gateway.roster)
+            gateway.lifecycle.resume(begin.drains, gateway.roster)
             await self._serve(gateway, begin, connections)
         except ConfigError as exc:
             self._channel.send(encode(ConfigRejected(str(exc))))

@@ -5,7 +5,7 @@ import signal
 import socket
 from dataclasses import dataclass, field
 
-from gateway.processes.admin import Question, Reply
+from gateway.processes.admin import AdminReply, AdminRequest
 from gateway.processes.messages import ADMIN_CLIENT, CLIENT
 from gateway.processes.reload import Answer
 from gateway.server.fd_channel import Channel
@@ -68,7 +68,7 @@ class Process:
         self.num_sent += 1
         self.channel.send(CLIENT, [file])
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: AdminRequest) -> AdminReply:
         """Send one request to its admin API, on a connection of its own."""
         if self.channel is None:
             raise ConnectionError("it has ended")
@@ -82,11 +82,11 @@ class Process:
             writer.close()
 
 
-def read_reply(data: bytes) -> Reply:
+def read_reply(data: bytes) -> AdminReply:
     """Parse a whole reply, read to its end. Raises ConnectionError for an incomplete one."""
     head, _, body = data.partition(b"\r\n\r\n")
     status, *lines = head.decode("latin-1").split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     if len(body) != int(headers.get("content-length", -1)):
         raise ConnectionError("incomplete reply")
-    return Reply(int(status.split()[1]), headers.get("content-type", "").partition(";")[0], body)
+    return AdminReply(int(status.split()[1]), headers.get("content-type", "").partition(";")[0], body)

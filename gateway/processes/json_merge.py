@@ -17,7 +17,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from gateway.admin.fields import Answer, Rule
+from gateway.admin.fields import MergeRule, View
 
 Merge = Callable[[Sequence[Any]], Any]
 """The values of a field, at least one and none of them None, as one."""
@@ -36,30 +36,30 @@ class NoRule(TypeError):
     """A number without a rule."""
 
 
-def merger_of(answer: type[Answer]) -> Merge:
+def merger_of(answer: type[View]) -> Merge:
     """Raises NoRule."""
     hints = get_type_hints(answer, include_extras=True)
     names = {field.name: field.encode_name for field in msgspec.structs.fields(answer)}
     return _objects({names[name]: _field(hint, f"{answer.__name__}.{name}") for name, hint in hints.items()})
 
 
-def _field(hint: Any, where: str, rule: Rule | None = None) -> Merge:
+def _field(hint: Any, where: str, rule: MergeRule | None = None) -> Merge:
     if get_origin(hint) is Annotated:
-        rule = next((each for each in hint.__metadata__ if isinstance(each, Rule)), None)
+        rule = next((each for each in hint.__metadata__ if isinstance(each, MergeRule)), None)
         hint = hint.__origin__
     plain = _without_none(hint)
-    if rule is Rule.FIRST:
+    if rule is MergeRule.FIRST:
         return _first
     if get_origin(plain) is list:
         return _lists(_field(get_args(plain)[0], where))
     if get_origin(plain) is dict:
         return _by_key(_field(get_args(plain)[1], where, rule))
-    if issubclass(plain, Answer):
+    if issubclass(plain, View):
         return merger_of(plain)
     if plain is bool:
         return all
     if plain is str:
-        return _worst if rule is Rule.WORST else _first
+        return _worst if rule is MergeRule.WORST else _first
     if rule not in _NUMBERS:
         raise NoRule(f"{where} has no rule for its numbers: say SUM, MEAN, MAX, MIN or FIRST")
     return _NUMBERS[rule]
@@ -88,11 +88,11 @@ def _mean(numbers: Sequence[Any]) -> Any:
     return sum(numbers) / len(numbers)
 
 
-_NUMBERS: Mapping[Rule | None, Merge] = {
-    Rule.SUM: sum,
-    Rule.MEAN: _mean,
-    Rule.MAX: max,
-    Rule.MIN: min,
+_NUMBERS: Mapping[MergeRule | None, Merge] = {
+    MergeRule.SUM: sum,
+    MergeRule.MEAN: _mean,
+    MergeRule.MAX: max,
+    MergeRule.MIN: min,
 }
 
 

@@ -34,10 +34,10 @@ from gateway.admin.auth import keeper_before
 from gateway.app.reloads import Reloads
 from gateway.bookings import shared_memory
 from gateway.config import Config
-from gateway.config.diff import Difference
+from gateway.config.diff import ConfigDiff
 from gateway.config.worker_specs import changes_of, drains_of, parse_spec, spec_of, specs_of, with_specs
 from gateway.core.errors import ConfigError
-from gateway.processes.admin import Aggregate, Question, Reply
+from gateway.processes.admin import AdminReply, AdminRequest, Aggregate
 from gateway.processes.child_handle import LONGEST_DELAY_S, Process, how_it_ended, restart_delay_s
 from gateway.processes.messages import (
     Begin,
@@ -55,7 +55,7 @@ from gateway.runtime import process_limits
 from gateway.runtime.tasks import Tasks
 from gateway.server.acceptor import Acceptor
 from gateway.server.admin_runner import AdminRunner
-from gateway.server.client_limit import Room
+from gateway.server.client_limit import ClientLimit
 from gateway.server.draining import closing
 from gateway.server.fd_channel import Channel
 from gateway.tenancy.auth.admin_access import has_keys
@@ -150,7 +150,9 @@ class Supervisor:
 
     async def listen(self, traffic: Sequence[socket.socket], admin: socket.socket) -> None:
         """Begin to accept from listening sockets, which are closed by `leave` and `stop`."""
-        room = Room(process_limits.descriptors(), self._fewest_clients, asyncio.get_running_loop().time)
+        room = ClientLimit(
+            process_limits.descriptors(), self._fewest_clients, asyncio.get_running_loop().time
+        )
         self._acceptors = [Acceptor(listening, self._taker, room) for listening in traffic]
         self._accept()
         self._admin_site = web.SockSite(self._admin_runner, admin)
@@ -159,7 +161,9 @@ class Supervisor:
     async def add_workers(self, specs: Sequence[str]) -> None:
         self._workers += [spec for spec in specs if spec not in self._workers]
         for path, body in changes_of(specs):
-            question = Question("POST", path, msgspec.json.encode(body), {"Content-Type": "application/json"})
+            question = AdminRequest(
+                "POST", path, msgspec.json.encode(body), {"Content-Type": "application/json"}
+            )
             for process in self._alive():
                 try:
                     reply = await process.ask(question)
@@ -168,12 +172,12 @@ class Supervisor:
                 except OSError as exc:  # it is dying: the next one begins with all workers
                     log.warning("process %d: change %s not delivered: %s", process.row, body, exc)
 
-    async def reload_policies(self) -> Reply:
+    async def reload_policies(self) -> AdminReply:
         """Reload the policy file in all processes, and in those that start later. The first rejection is the
         reply: if one rejects it, all would."""
         source = _source_of(self.config.policy.file)
-        question = Question("POST", "/admin/policies/reload", b"{}", {"Content-Type": "application/json"})
-        reply = Reply(503, "application/json", b'{"error":{"message":"no process is ready"}}')
+        question = AdminRequest("POST", "/admin/policies/reload", b"{}", {"Content-Type": "application/json"})
+        reply = AdminReply(503, "application/json", b'{"error":{"message":"no process is ready"}}')
         for process in self._alive():
             try:
                 reply = await process.ask(question)
@@ -191,7 +195,7 @@ class Supervisor:
         assert self.reloads is not None, "set by `serve`"
         return await self.reloads.reload(self._change)
 
-    async def _change(self, difference: Difference) -> None:
+    async def _change(self, difference: ConfigDiff) -> None:
         new, added, dropped = difference.applied_to(self.config), difference.added, difference.dropped
         source = _source_of(new.policy.file)
         for process in self._processes:
@@ -209,7 +213,7 @@ class Supervisor:
         """Reload the keys here and in all processes; each logs its errors."""
         if not has_keys(self.config):
             return
-        question = Question("POST", "/admin/keys/reload", b"{}", {"Content-Type": "application/json"})
+        question = AdminRequest("POST", "/admin/keys/reload", b"{}", {"Content-Type": "application/json"})
         for process in self._alive():
             with contextlib.suppress(OSError):  # it is dying: the next one reads the file as it is
                 await process.ask(question)
@@ -375,7 +379,7 @@ class Supervisor:
         """Note the workers in the fleet, for processes that start later."""
         for process in self._alive():
             try:
-                reply = await process.ask(Question("GET", "/admin/workers"))
+                reply = await process.ask(AdminRequest("GET", "/admin/workers"))
                 answer = msgspec.json.decode(reply.body)
                 each = [*[e for e in answer["endpoints"] if not e["is_member"]], *answer["names"]]
                 self._workers = [*[e["given_as"] for e in each], *answer["drains"]]

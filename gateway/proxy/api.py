@@ -21,7 +21,7 @@ from gateway.core.errors import (
 )
 from gateway.core.fleet import RETRY_AFTER_S, Fleet
 from gateway.core.requests.routes import HEALTH, MODELS, PROBES, READY, REALTIME, RESPONSES
-from gateway.core.worker import Served
+from gateway.core.worker import ServedModel
 from gateway.http.caller import usable
 from gateway.http.messages import Header, HttpRequest
 from gateway.observability.metrics import Metrics
@@ -75,7 +75,7 @@ class Api:
 
     def _route(self, http: HttpRequest, responder: Responder) -> Exchange | None:
         if self._authenticator is not None and http.path not in PROBES:
-            http.who = self._authenticator.ask(
+            http.caller = self._authenticator.ask(
                 http, responder.peer if self._authenticator.asks_peer else None
             )
         if http.path == REALTIME or http.is_upgrade:
@@ -128,12 +128,12 @@ class Api:
 
     def _models(self, http: HttpRequest) -> tuple[int, Any]:
         """Return the models of all workers, up or not, that the caller may use."""
-        data = [_as_model(name, served) for name, served in usable(http.who, self._fleet.served()).items()]
+        data = [_as_model(name, served) for name, served in usable(http.caller, self._fleet.served()).items()]
         return 200, {"object": "list", "data": data}
 
     def _model(self, http: HttpRequest) -> tuple[int, Any]:
         name = unquote(http.path.removeprefix(MODELS + "/"))
-        served = usable(http.who, self._fleet.served())
+        served = usable(http.caller, self._fleet.served())
         if name not in served:
             known = ", ".join(served)
             raise UnknownModel(f"the model '{name}' does not exist; known: {known}", param="model")
@@ -164,7 +164,7 @@ def _require(http: HttpRequest, *methods: str) -> None:
         raise MethodNotAllowed(f"{http.path} takes {allowed}, not {http.method}", param=allowed)
 
 
-def _as_model(name: str, served: Served) -> dict[str, Any]:
+def _as_model(name: str, served: ServedModel) -> dict[str, Any]:
     return {
         "id": name,
         "object": "model",

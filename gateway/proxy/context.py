@@ -12,18 +12,18 @@ from gateway.core.requests.request import InferenceRequest
 from gateway.core.worker import Worker, WorkerId
 from gateway.http import cache_report
 from gateway.http.messages import HttpRequest
-from gateway.http.usage_injection import UnaskedScanner, with_usage
+from gateway.http.usage_injection import InjectedUsageScanner, with_usage
 from gateway.observability.metrics import Metrics
 from gateway.observability.request_end import OnEnd
 from gateway.proxy.prompts import Prompts
-from gateway.proxy.retries import Retries
+from gateway.proxy.retries import RetryBudget
 from gateway.proxy.time_slice import TimeSlice
-from gateway.proxy.usage_check import Usages
-from gateway.routing.decision_log import Records
+from gateway.proxy.usage_check import UsageCheck
+from gateway.routing.decision_log import DecisionLog
 from gateway.routing.router import Router
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tasks import Tasks
-from gateway.server.body_budget import Bodies
+from gateway.server.body_budget import BodyBudget
 from gateway.tenancy.admission.gate import Gate
 from gateway.tenancy.admission.tenants import Ticket
 from gateway.upstream.outgoing import Outgoing
@@ -32,7 +32,7 @@ from gateway.upstream.pools import Pools
 log = logging.getLogger("kvgate.proxy")
 
 
-AskUsage = Callable[[Worker, bool], UnaskedScanner | None]
+AskUsage = Callable[[Worker, bool], InjectedUsageScanner | None]
 """Decides whether a stream's usage is requested where its client does not: the scanner that strips it, or
 None. The flag is True where the usage is needed."""
 
@@ -46,11 +46,11 @@ class Context:
     router: Router
     prompts: Prompts
     metrics: Metrics
-    records: Records
+    records: DecisionLog
     tasks: Tasks
     pools: Pools
     outgoing: Outgoing
-    usages: Usages
+    usages: UsageCheck
     suspect: Callable[[WorkerId, str, bool], None]
     """Reports a failure of a worker that may be down: why, and whether it refused the connection."""
     blame: Callable[[WorkerId, str], None] = lambda worker, reason: None
@@ -61,9 +61,9 @@ class Context:
     """Set with `--booking atomic`."""
     to_report: Collection[str] = ()
     """Ids of decisions for which the engine is to report its cache hit (`ingest/blind_recovery.py`)."""
-    retries: Retries = field(default_factory=Retries)
+    retries: RetryBudget = field(default_factory=RetryBudget)
     response_ids: ResponseIds = field(default_factory=ResponseIds)
-    bodies: Bodies = field(default_factory=Bodies)
+    bodies: BodyBudget = field(default_factory=BodyBudget)
     end_observers: list[OnEnd] = field(default_factory=list)
     """Notified of each request that has ended."""
     log: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(log))
@@ -77,7 +77,7 @@ class Context:
 
     def body_for(
         self, request: InferenceRequest, decision: Decision, ticket: Ticket | None
-    ) -> tuple[bytes, UnaskedScanner | None]:
+    ) -> tuple[bytes, InjectedUsageScanner | None]:
         """Return the body for a worker: the client's, with the worker's model name and the gateway's own
         requests for usage and cache hits; the scanner strips injected usage from a stream."""
         body, unasked = self.outgoing.body(request, decision.worker), None

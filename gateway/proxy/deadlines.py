@@ -1,10 +1,10 @@
 """Timeouts of an exchange, from table `[proxy]`; 0 is no limit."""
 
-from gateway.config.proxy import Proxy
+from gateway.config.proxy import ProxySection
 
 
 def time_left(
-    timeouts: Proxy, now: float, *, started: float, last_activity: float, has_answer: bool
+    timeouts: ProxySection, now: float, *, started: float, last_activity: float, has_answer: bool
 ) -> float | None:
     """Return the seconds until the next check; 0 or less: a timeout is exceeded; None: no check is due.
 
@@ -23,5 +23,5 @@ def time_left(
     return min(ends) - now if ends else None
 
 
-def is_total_over(timeouts: Proxy, now: float, started: float) -> bool:
+def is_total_over(timeouts: ProxySection, now: float, started: float) -> bool:
     return bool(timeouts.total_timeout_s) and now >= started + timeouts.total_timeout_s

@@ -11,7 +11,7 @@ from gateway.config import Config
 from gateway.core.decision import Prompt
 from gateway.core.decoding import LARGE
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import Kind, route_of
+from gateway.core.requests.routes import RouteKind, route_of
 from gateway.core.requests.steering import behind
 from gateway.core.worker import WorkerId
 from gateway.disaggregation.legs import Legs, LegServices
@@ -99,8 +99,8 @@ class Dispatch:
         if self._traces is not None:
             self._traces.begin(http, responder.peer)
         request, stored = responses.about(self.context, http)
-        if (who := http.who) is not None:
-            request.tenant = who.tenant
+        if (caller := http.caller) is not None:
+            request.tenant = caller.tenant
         exchange = InferenceExchange(self.context, http, responder, request, self.exchanges)
         exchange.plan = responses.plan_of(exchange, stored)
         return self._admit(exchange)
@@ -122,7 +122,7 @@ class Dispatch:
     def _may_split(self, request: InferenceRequest) -> bool:
         """True where a prefill worker of the model could compute the prompt."""
         fleet, model = self.context.router.fleet, request.model
-        is_prompt = request.kind is Kind.CHAT or request.kind is Kind.COMPLETION
+        is_prompt = request.kind is RouteKind.CHAT or request.kind is RouteKind.COMPLETION
         return (request.may_split or (fleet.is_bound(model) and is_prompt)) and fleet.has_prefills(model)
 
     def _admit(self, exchange: InferenceExchange) -> InferenceExchange:

@@ -21,13 +21,13 @@ from gateway.core.usage import Usage, limit_of
 from gateway.core.worker import WorkerId
 from gateway.http.headers import head_to_client
 from gateway.http.messages import HttpRequest, ResponseHead
-from gateway.http.response_observer import Answer, Piece
+from gateway.http.response_observer import Piece, ResponseObserver
 from gateway.http.sse import SseScanner
 from gateway.observability.metrics import WorkerMetrics
-from gateway.observability.request_end import CUT, OUT_OF_TIME, STOPPED, End, notify_ended
+from gateway.observability.request_end import CUT, OUT_OF_TIME, STOPPED, RequestEnd, notify_ended
 from gateway.proxy.context import Context
 from gateway.proxy.deadlines import is_total_over, time_left
-from gateway.proxy.retries import Tries
+from gateway.proxy.retries import Attempts
 from gateway.proxy.retryable import refusal_of
 from gateway.proxy.time_slice import failed
 from gateway.runtime.ids import new_id
@@ -72,13 +72,13 @@ class InferenceExchange(Execution):
         self._loop = context.loop
         self.scanner: SseScanner | None = None
         """Edits a streamed answer; a reader may set it before it passes the head on."""
-        self.tries = Tries(context.retries, may_repeat=request.may_repeat)
+        self.tries = Attempts(context.retries, may_repeat=request.may_repeat)
         self.is_closed = False
         self._exchanges = exchanges
         self._prompt: Prompt | None = None
         self._worker_metrics: WorkerMetrics | None = None
         self._upstream: UpstreamConnection | None = None
-        self._answer: Answer | None = None
+        self._answer: ResponseObserver | None = None
         self._status = 0
         self._is_fresh = True
         self._timer: asyncio.TimerHandle | None = None
@@ -219,16 +219,17 @@ class InferenceExchange(Execution):
             refused = refusal_of(head.status, self.decision, self.tries.failed.values())
             if refused and self.may_try_another():
                 return self._abandon(refused)
-        masks, limit = self.context.config.auth.mask_cached_tokens, limit_of(self.request, self.decision)
-        self._status, self._answer = head.status, Answer(head, self.scanner, masks=masks, limit=limit)
+        self._status, limit = head.status, limit_of(self.request, self.decision)
+        masks = self.context.config.auth.mask_cached_tokens
+        self._answer = ResponseObserver(head, self.scanner, masks=masks, limit=limit)
         self._prompt = None  # no other attempt follows, and a stream may last for an hour
         self.request.let_go()
         self.context.let_go(self.http)
         if self._answer.is_plain and self.decision:
             self.context.router.first_token(self.decision)  # an unstreamed answer comes all at once
         exposed = self.decision if self.context.config.headers.expose_headers else None
-        is_reframed = self._answer.is_reframed
-        self.responder.head(head_to_client(head, self.request_id, exposed, is_stream=is_reframed))
+        is_stream = self._answer.is_reframed
+        self.responder.head(head_to_client(head, self.request_id, exposed, is_stream=is_stream))
         return None
 
     def upstream_data(self, data: bytes) -> None:
@@ -461,7 +462,7 @@ class InferenceExchange(Execution):
         now = self._loop.time()
         ttft_s = answer.ttft_s(self.arrived_s) if answer else None
         if context.end_observers:
-            end = End(self.http, self.request, decision, how, self._status, fault, self.request_id,
+            end = RequestEnd(self.http, self.request, decision, how, self._status, fault, self.request_id,
                       self.arrived_s, self._sent_s, now, ttft_s, usage)  # fmt: skip
             notify_ended(context.end_observers, end)
         if decision is None:
@@ -490,8 +491,7 @@ class InferenceExchange(Execution):
 
     def _count_answer(self, decision: Decision, usage: Usage | None) -> None:
         """Count a complete answer of its worker, and the tokens that the worker reported."""
-        metrics = self._worker_metrics
-        assert metrics is not None, "set with each decision"
+        assert (metrics := self._worker_metrics) is not None, "set with each decision"
         if self._status < SERVER_ERROR:
             metrics.num_answered += 1
         else:

@@ -7,7 +7,7 @@ from gateway.apis.large_body import parse_large
 from gateway.apis.multipart import MARK, check_no_form, form_kind, parse_form, renamed_body
 from gateway.apis.routes import default_model
 from gateway.apis.session import session_of
-from gateway.config.admission import Headers
+from gateway.config.admission import HeadersSection
 from gateway.core.decoding import LARGE
 from gateway.core.errors import ModelMissing, UnknownModel
 from gateway.core.fleet import Fleet
@@ -26,12 +26,12 @@ NAMELESS = paths(route for route in TABLE if not route.names_model)
 
 def request_of(context: Context, http: HttpRequest) -> InferenceRequest:
     """Return the parsed and checked request. Raises InvalidRequest or Forbidden."""
-    who, fleet = http.who, context.router.fleet
+    caller, fleet = http.caller, context.router.fleet
     asked = asked_in_query(http.target) if b"?" in http.target else None
     try:
         request = _parse(context, http, asked, None)
     except ModelMissing:
-        default = default_model(http.path, usable(who, fleet.served()))
+        default = default_model(http.path, usable(caller, fleet.served()))
         request = _parse(context, http, None, default)
     return _checked(context, http, asked, request)
 
@@ -50,7 +50,7 @@ async def large_request_of(
     try:
         request = await read(partial(parse, asked, None))
     except ModelMissing:
-        default = default_model(http.path, usable(http.who, context.router.fleet.served()))
+        default = default_model(http.path, usable(http.caller, context.router.fleet.served()))
         request = await read(partial(parse, None, default))
     return None if request is None or is_over() else _checked(context, http, asked, request)
 
@@ -58,13 +58,13 @@ async def large_request_of(
 def _checked(
     context: Context, http: HttpRequest, asked: str | None, request: InferenceRequest
 ) -> InferenceRequest:
-    who, fleet = http.who, context.router.fleet
+    caller, fleet = http.caller, context.router.fleet
     if http.path in NAMELESS:
         check_plain(http.path, request.model, fleet.served())
     is_chosen = (request.adapter is not None or not fleet.knows(request.model)) and _chose(fleet, request)
-    if who is not None:
-        who.check(request.model)
-        request.tenant = who.tenant
+    if caller is not None:
+        caller.check(request.model)
+        request.tenant = caller.tenant
     if (asked is None or is_chosen) and b"?" in http.target:
         http.target = renamed_query(http.target, request.model)  # the query may name an empty one
     if session := session_of(http, *session_names(context.config.headers)):
@@ -72,7 +72,7 @@ def _checked(
     return request
 
 
-def session_names(headers: Headers) -> tuple[bytes, bytes]:
+def session_names(headers: HeadersSection) -> tuple[bytes, bytes]:
     """Return the header, in lower case, and the cookie that name a session."""
     return headers.session_header.lower().encode(), headers.session_cookie.encode()
 
@@ -90,8 +90,8 @@ def _chose(fleet: Fleet, request: InferenceRequest) -> bool:
 
 
 def _parse(context: Context, http: HttpRequest, asked: str | None, default: str | None) -> InferenceRequest:
-    keeps, path, body, who = context.config.proxy.allow_transfer_fields, http.path, http.body, http.who
-    salt, models = (who.salt, who.models) if who is not None else (None, None)
+    keeps, path, body, caller = context.config.proxy.allow_transfer_fields, http.path, http.body, http.caller
+    salt, models = (caller.salt, caller.models) if caller is not None else (None, None)
     if body[:2] == MARK:
         if salt is not None:
             raise refused(path)

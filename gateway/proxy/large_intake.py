@@ -13,7 +13,7 @@ from gateway.core.errors import FAILED, GatewayError
 from gateway.core.outcome import CLIENT_GONE
 from gateway.core.requests.request import InferenceRequest
 from gateway.http.messages import HttpRequest
-from gateway.observability.request_end import STOPPED, End, notify_ended
+from gateway.observability.request_end import STOPPED, RequestEnd, notify_ended
 from gateway.proxy.context import Context
 from gateway.proxy.intake import large_request_of
 from gateway.server.responder import Exchange, Responder, request_id
@@ -82,7 +82,7 @@ class LargeIntake:
         context, now = self._context, self._context.loop.time()
         context.metrics.responses[CLIENT_GONE] += 1
         name = request_id(self._http)[1]
-        end = End(self._http, None, None, how, CLIENT_GONE, fault, name, self._began_s, now, now)
+        end = RequestEnd(self._http, None, None, how, CLIENT_GONE, fault, name, self._began_s, now, now)
         notify_ended(context.end_observers, end)
 
     async def _run(self) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from gateway.apis.to_chat import as_chat
 from gateway.core.decision import Prompt
 from gateway.core.errors import ContextTooLong, GatewayError
-from gateway.core.fleet import Eligible
+from gateway.core.fleet import EligibleWorker
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import Kind
+from gateway.core.requests.routes import RouteKind
 from gateway.models.offload import LongPrompts
 from gateway.models.prompt_source import PromptSource, WorkerTokenizer
 from gateway.routing.prompt_limit import longest_prompt
@@ -52,7 +52,7 @@ class Prompts:
             key = authorization.decode("latin-1") if authorization else None
             chosen = self._tokenizing(eligible)
             url, name = chosen.member.worker.url, chosen.served.name
-            request = as_chat(request) if request.kind is Kind.AGENT else request
+            request = as_chat(request) if request.kind is RouteKind.AGENT else request
             prompt = await self.worker_tokenizer.ask(url, request, key, name)
         elif self.long_prompts.is_long(request):
             prompt = await self._long_prompt(request, eligible)
@@ -75,7 +75,7 @@ class Prompts:
             log.exception("request %s: tokenizing failed", log_id)
             return self.source.failed(request.model, "a bug, see the log")
 
-    async def _long_prompt(self, request: InferenceRequest, eligible: Sequence[Eligible]) -> Prompt:
+    async def _long_prompt(self, request: InferenceRequest, eligible: Sequence[EligibleWorker]) -> Prompt:
         """Raises ContextTooLong for a prompt that none of these workers takes, and PromptError."""
         most = 0 if request.is_cut else longest_prompt(eligible)
         try:
@@ -85,7 +85,7 @@ class Prompts:
                 raise
             raise ContextTooLong(most, exc.num_tokens) from exc
 
-    def _tokenizing(self, eligible: Sequence[Eligible]) -> Eligible:
+    def _tokenizing(self, eligible: Sequence[EligibleWorker]) -> EligibleWorker:
         """A worker with the same tokens as the others; one that failed lately only where no other is left."""
         some = [e for e in eligible if not e.is_apart] or eligible
         tokenizer = self.worker_tokenizer

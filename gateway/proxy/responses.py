@@ -17,13 +17,13 @@ from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import InvalidRequest, NoWorker, UnknownResponse
 from gateway.core.fleet import RETRY_AFTER_S
 from gateway.core.requests.request import PREVIOUS, InferenceRequest
-from gateway.core.requests.routes import Kind
+from gateway.core.requests.routes import RouteKind
 from gateway.core.worker import WorkerId
 from gateway.http.headers import is_event_stream
 from gateway.http.messages import HttpRequest, ResponseHead
 from gateway.proxy.context import Context
 from gateway.proxy.exchange import InferenceExchange
-from gateway.upstream.connection import Sink
+from gateway.upstream.connection import ResponseSink
 from gateway.upstream.plan import Plan
 
 MAX_KEPT_BYTES = 64 << 20
@@ -32,7 +32,7 @@ MAX_KEPT_BYTES = 64 << 20
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-class Stored:
+class StoredResponse:
     """A response at the worker that keeps it, under that worker's own id."""
 
     __slots__ = ("own_id", "worker")
@@ -42,10 +42,10 @@ class Stored:
         self.worker = worker
 
     def __repr__(self) -> str:
-        return f"Stored({self.own_id!r}, {self.worker})"
+        return f"StoredResponse({self.own_id!r}, {self.worker})"
 
 
-def plan_of(exchange: InferenceExchange, stored: Stored | None) -> Plan:
+def plan_of(exchange: InferenceExchange, stored: StoredResponse | None) -> Plan:
     """The plan of a request that creates a response, or is about one that is `stored`."""
     http = exchange.http
     # A compressed answer could not be edited.
@@ -73,7 +73,7 @@ def _decide(
         raise NoWorker(why, retry_after_s=RETRY_AFTER_S) from exc
 
 
-def _reader(exchange: InferenceExchange, stored: Stored | None, decision: Decision) -> Sink:
+def _reader(exchange: InferenceExchange, stored: StoredResponse | None, decision: Decision) -> ResponseSink:
     given = exchange.context.response_ids.given
     renaming = Renaming(partial(given, worker=decision.worker.id, tenant=_tenant(exchange.http)))
     if stored is not None:
@@ -132,7 +132,7 @@ class RenamedAnswer:
         return self._renaming.renamed(data)
 
 
-def continued(context: Context, http: HttpRequest, request: InferenceRequest) -> Stored | None:
+def continued(context: Context, http: HttpRequest, request: InferenceRequest) -> StoredResponse | None:
     """The response that a request to create one continues; its body then has the worker's own id. Raises
     UnknownResponse or InvalidRequest."""
     if request.may_repeat:
@@ -149,7 +149,7 @@ def continued(context: Context, http: HttpRequest, request: InferenceRequest) ->
     return stored
 
 
-def about(context: Context, http: HttpRequest) -> tuple[InferenceRequest, Stored]:
+def about(context: Context, http: HttpRequest) -> tuple[InferenceRequest, StoredResponse]:
     """A request about a stored response; the target of `http` becomes its worker's. Raises UnknownRoute,
     MethodNotAllowed or UnknownResponse."""
     given, behind = parse_stored(http.method, http.path)
@@ -159,17 +159,17 @@ def about(context: Context, http: HttpRequest) -> tuple[InferenceRequest, Stored
     _, mark, query = http.target.partition(b"?")
     http.target = stored_path(stored.own_id, behind) + mark + query
     top = {"model": member.worker.served[0].name}
-    request = InferenceRequest(Kind.PASS, STORED, http.body, top, fields=top)
+    request = InferenceRequest(RouteKind.PASS, STORED, http.body, top, fields=top)
     request.may_repeat = http.method == "GET"
     return request, stored
 
 
 def _tenant(http: HttpRequest) -> str:
     """The tenant of the request's API key; tenants that a header merely claims separate nothing."""
-    return http.who.tenant if http.who is not None else ""
+    return http.caller.tenant if http.caller is not None else ""
 
 
-def _find(context: Context, http: HttpRequest, given: str, model: str | None) -> Stored:
+def _find(context: Context, http: HttpRequest, given: str, model: str | None) -> StoredResponse:
     fleet = context.router.fleet
     try:
         own, worker = context.response_ids.find(given, [m.worker.id for m in fleet], _tenant(http))
@@ -180,4 +180,4 @@ def _find(context: Context, http: HttpRequest, given: str, model: str | None) ->
     assert member is not None, "it was found there"
     if model is not None and model not in [served.name for served in member.worker.served]:
         raise UnknownResponse(f"the worker that made '{given[:80]}' does not serve '{model}'", param=PREVIOUS)
-    return Stored(own, worker)
+    return StoredResponse(own, worker)

@@ -9,7 +9,7 @@ and each request earns `share` of one. So workers get no more than 1 + `share` t
 except for a few retries each second where clients send little.
 """
 
-from gateway.config.proxy import Proxy
+from gateway.config.proxy import ProxySection
 from gateway.core.errors import WorkerFailed, WorkerTimeout
 from gateway.core.worker import WorkerId
 
@@ -18,13 +18,13 @@ FLOOR = 10
 requests would be less than one."""
 
 
-DEFAULTS = Proxy()
+DEFAULTS = ProxySection()
 
 
-class Retries:
+class RetryBudget:
     """The retry budget of a process, as table `[proxy]` limits it."""
 
-    def __init__(self, limits: Proxy = DEFAULTS) -> None:
+    def __init__(self, limits: ProxySection = DEFAULTS) -> None:
         self.limit(limits)
         self.num_in_flight = 0
         self.num_retrying = 0
@@ -34,9 +34,9 @@ class Retries:
         self._num_before = self._num_now = self._num_extra = 0
 
     def __repr__(self) -> str:
-        return f"Retries({self.num_retrying} of {self.num_in_flight} in flight, {self._left:.1f} left)"
+        return f"RetryBudget({self.num_retrying} of {self.num_in_flight} in flight, {self._left:.1f} left)"
 
-    def limit(self, limits: Proxy) -> None:
+    def limit(self, limits: ProxySection) -> None:
         self.max_attempts = limits.max_attempts
         self.share = limits.retry_share
 
@@ -50,7 +50,7 @@ class Retries:
             self._second, self._num_now, self._num_extra = second, 0, 0
         self._num_now += 1
 
-    def ended(self, tries: "Tries") -> None:
+    def ended(self, tries: "Attempts") -> None:
         self.num_in_flight -= 1
         self.num_retrying -= tries.is_retry
 
@@ -72,12 +72,12 @@ class Retries:
         return self._num_extra < FLOOR - self.share * max(self._num_before, self._num_now)
 
 
-class Tries:
+class Attempts:
     """Attempts of a request so far. `was_sent` is True once its current worker got it."""
 
     __slots__ = ("failed", "num_asked", "was_sent", "is_retry", "may_repeat", "_budget")
 
-    def __init__(self, budget: Retries, *, may_repeat: bool) -> None:
+    def __init__(self, budget: RetryBudget, *, may_repeat: bool) -> None:
         self.failed: dict[WorkerId, str] = {}
         self.num_asked = 0
         self.was_sent = False

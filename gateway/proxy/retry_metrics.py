@@ -6,8 +6,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.observability.metric_spec import Merge, counter, gauge
-from gateway.proxy.retries import Retries
-from gateway.server.body_budget import Bodies
+from gateway.proxy.retries import RetryBudget
+from gateway.server.body_budget import BodyBudget
 
 RETRYING = gauge("kvgate_retries_in_flight", "Retried requests that have not finished.", merge=Merge.SUM)
 DENIED = counter(
@@ -30,7 +30,7 @@ METRICS = (RETRYING, DENIED, BODY_BYTES, BODY_LIMIT, BODY_REJECTIONS)
 
 
 class RetriesCollector(Collector):
-    def __init__(self, retries: Retries, bodies: Bodies) -> None:
+    def __init__(self, retries: RetryBudget, bodies: BodyBudget) -> None:
         self._retries, self._bodies = retries, bodies
 
     def collect(self) -> Iterator[Metric]:

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from gateway.core.decision import Decision
 from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
-from gateway.http.response_observer import Answer
+from gateway.http.response_observer import ResponseObserver
 from gateway.observability.metrics import Metrics
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.proxy")
 
 
-class Usages:
+class UsageCheck:
     """Checks reported usage; `clock` is monotonic seconds."""
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
@@ -22,9 +22,9 @@ class Usages:
         self._log = RateLimitedLog(log, clock=clock)
 
     def __repr__(self) -> str:
-        return f"Usages({self._log})"
+        return f"UsageCheck({self._log})"
 
-    def of(self, answer: Answer, decision: Decision | None) -> Usage | None:
+    def of(self, answer: ResponseObserver, decision: Decision | None) -> Usage | None:
         """Return the usage of an answer, or None where the worker reported none or an impossible one. Called
         once for each answer."""
         usage = answer.usage()

@@ -16,36 +16,36 @@ from gateway.core.decision import Decision
 from gateway.core.requests.cache_salt import refused
 from gateway.core.requests.model_name import asked_in_query, check_plain, renamed_query, with_query
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import Kind
+from gateway.core.requests.routes import RouteKind
 from gateway.core.usage import Usage
-from gateway.core.worker import Served
+from gateway.core.worker import ServedModel
 from gateway.http.caller import usable
 from gateway.http.headers import upgrade_to_client
 from gateway.http.messages import HttpRequest, ResponseHead
 from gateway.http.websocket_frames import FrameRefused, ModelFrames, close_frame, without_extensions
 from gateway.observability.request_end import CUT, OUT_OF_TIME
 from gateway.proxy.exchange import InferenceExchange
-from gateway.upstream.connection import Sink, UpstreamConnection
+from gateway.upstream.connection import ResponseSink, UpstreamConnection
 from gateway.upstream.plan import Observer, Plan
 
 FLUSH_S = 10.0
 """A worker has so long to take the client's last bytes; then its connection is cut."""
 
 
-def parse_tunnel(http: HttpRequest, served: Mapping[str, Served]) -> InferenceRequest:
+def parse_tunnel(http: HttpRequest, served: Mapping[str, ServedModel]) -> InferenceRequest:
     """Parse an offer: the model is in the query; a fleet of one model needs no name. Raises InvalidRequest,
     Forbidden, or NotSupported where tenants' caches are kept apart."""
-    who = http.who
-    if who is not None and who.salt is not None:
+    caller = http.caller
+    if caller is not None and caller.salt is not None:
         raise refused(http.path)
     asked = asked_in_query(http.target)
-    model = default_model(http.path, usable(who, served)) if asked is None else asked
-    request = InferenceRequest(Kind.PASS, http.path, b"", {"model": model})
+    model = default_model(http.path, usable(caller, served)) if asked is None else asked
+    request = InferenceRequest(RouteKind.PASS, http.path, b"", {"model": model})
     request.may_repeat = True  # nothing is sent before a worker agrees
-    if who is not None:
-        who.check(model)
-        request.tenant = who.tenant
-    if who is not None and who.models is not None:
+    if caller is not None:
+        caller.check(model)
+        request.tenant = caller.tenant
+    if caller is not None and caller.models is not None:
         check_plain(http.path, model, served)
         http.headers = without_extensions(http.headers)
         if asked is None:
@@ -88,7 +88,7 @@ class Tunnel(Observer):
         outgoing, model = exchange.context.outgoing, exchange.request.model
         return outgoing.upgrade_head(exchange.http, model, decision.worker, exchange.request_id)
 
-    def _reader(self, decision: Decision) -> Sink:
+    def _reader(self, decision: Decision) -> ResponseSink:
         return self
 
     # the worker's answer -----------------------------------------------------------------------
@@ -124,8 +124,8 @@ class Tunnel(Observer):
     def _limited_frames(self) -> ModelFrames | None:
         """The filter of a limited key's messages: they may name the checked model only, by either name."""
         exchange = self._exchange
-        who, decision = exchange.http.who, exchange.decision
-        if who is None or who.models is None:
+        caller, decision = exchange.http.caller, exchange.decision
+        if caller is None or caller.models is None:
             return None
         assert decision is not None
         model = exchange.request.model

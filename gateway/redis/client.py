@@ -86,13 +86,13 @@ class LocatedConnection:
             raise
 
 
-class Client(CancellableRedis):
+class RedisClient(CancellableRedis):
     connects: ConnectionCount
 
 
 def open_client(
     options: RedisOptions, *, max_connections: int = MAX_CONNECTIONS, block_s: float = 0
-) -> Client:
+) -> RedisClient:
     """Create a client, which connects with its first command. `block_s` is the longest wait of its commands
     in the server."""
     connects = ConnectionCount()
@@ -109,7 +109,7 @@ def open_client(
         connects=connects,
         locator=locator(options),
     )
-    client = cast(Client, Client.from_pool(pool))  # closes the pool with the client
+    client = cast(RedisClient, RedisClient.from_pool(pool))  # closes the pool with the client
     client.connects = connects
     return client
 

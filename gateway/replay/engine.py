@@ -13,12 +13,12 @@ from itertools import accumulate, repeat
 
 from engines.sim.cache import CachedSequence, PrefixCache
 from engines.sim.glide import Glide
-from engines.sim.pd.leg import Load
-from engines.sim.scheduler import Costs, Limits, Outcome, Scheduler, Step
+from engines.sim.pd.leg import KvLoad
+from engines.sim.scheduler import Scheduler, SchedulerLimits, SchedulerStep, StepCosts, StepOutcome
 from engines.sim.scheduler import Sequence as EngineSequence
 from gateway.core.blocks import Tokens
 from gateway.core.kv_events import KvEvent
-from gateway.core.worker import Reported
+from gateway.core.worker import ReportedLoad
 from gateway.replay.clock import STEP, Clock
 from gateway.replay.profile import Profile
 
@@ -48,13 +48,15 @@ class VirtualEngine:
         glides: bool = True,
     ) -> None:
         self.profile = profile
-        self.reported = Reported()
+        self.reported = ReportedLoad()
         """Load as of the last step's end, which is when vLLM's gauges move."""
-        self.step: Step | None = None
+        self.step: SchedulerStep | None = None
         """Current step, where steps are taken singly."""
         cache = PrefixCache(profile.kv_tokens // block_size + 1, block_size, hash_form="ours")
-        costs = Costs(profile.step_s - profile.seq_s, 1 / profile.prefill_tokens_per_s, profile.seq_s)
-        self.scheduler = Scheduler(cache, Limits(profile.max_batched_tokens, profile.max_num_seqs), costs)
+        costs = StepCosts(profile.step_s - profile.seq_s, 1 / profile.prefill_tokens_per_s, profile.seq_s)
+        self.scheduler = Scheduler(
+            cache, SchedulerLimits(profile.max_batched_tokens, profile.max_num_seqs), costs
+        )
         self._clock = clock
         self._on_events = on_events
         self._glides = glides
@@ -90,7 +92,7 @@ class VirtualEngine:
             CachedSequence(array("I", tokens)), output, "length", len(tokens), pins=pins
         )
         if loads:
-            sequence.load = Load(len(tokens), None)
+            sequence.load = KvLoad(len(tokens), None)
         self._runs[sequence] = _Run(on_first, on_last)
         self.scheduler.add(sequence)
         self._wake()
@@ -148,7 +150,7 @@ class VirtualEngine:
         self._glide, self._cost_s, self._num_taken = glide, step.cost_s, 0
         self._await_glide(glide, now)
 
-    def _await(self, step: Step, begin: float) -> None:
+    def _await(self, step: SchedulerStep, begin: float) -> None:
         self.step, self._due_s = step, begin + step.cost_s
         self._clock.at(self._due_s, partial(self._finish, step), STEP)
 
@@ -179,11 +181,11 @@ class VirtualEngine:
             self._observe(outcome)
             self._await_glide(glide, self._clock.now)
 
-    def _finish(self, step: Step) -> None:
+    def _finish(self, step: SchedulerStep) -> None:
         if not self._is_stopped:
             self._finished(self.scheduler.finish_step(step))
 
-    def _finished(self, outcome: Outcome) -> None:
+    def _finished(self, outcome: StepOutcome) -> None:
         self._is_stepping, self.step = False, None
         self._observe(outcome)
         for sequence in outcome.produced:
@@ -193,11 +195,11 @@ class VirtualEngine:
                 self._runs.pop(sequence).on_last()
         self._wake()
 
-    def _load(self) -> Reported:
+    def _load(self) -> ReportedLoad:
         scheduler = self.scheduler
-        return Reported(len(scheduler.running), scheduler.num_waiting, scheduler.cache.usage)
+        return ReportedLoad(len(scheduler.running), scheduler.num_waiting, scheduler.cache.usage)
 
-    def _observe(self, outcome: Outcome) -> None:
+    def _observe(self, outcome: StepOutcome) -> None:
         self.reported = self._load()
         if outcome.events:
             self._on_events(outcome.events)

@@ -30,7 +30,7 @@ RETRY_S = 1.0
 """Seconds after which a client retries when no worker is up."""
 
 
-class FleetView(Protocol):
+class ExchangeFleet(Protocol):
     """Interface of the fleet to an exchange."""
 
     clock: Clock
@@ -47,7 +47,7 @@ class FleetView(Protocol):
 
 
 class VirtualExchange:
-    def __init__(self, gateway: FleetView, job: ReplayJob) -> None:
+    def __init__(self, gateway: ExchangeFleet, job: ReplayJob) -> None:
         self.job = job
         self._gateway = gateway
         self._request = _request_of(job)

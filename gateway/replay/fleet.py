@@ -18,11 +18,11 @@ from gateway.core.blocks import Tokens, root_hash
 from gateway.core.decision import Prompt
 from gateway.core.fleet import Fleet
 from gateway.core.kv_events import BlocksRemoved, KvEvent
-from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
+from gateway.core.worker import Role, ServedModel, Transfer, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.policies.base import Policy
-from gateway.policies.disaggregation import Disaggregation, Mode
+from gateway.policies.disaggregation import DisaggregationPolicy, Mode
 from gateway.policies.expected_ttft import ExpectedTtft
 from gateway.policies.transfer_speed import TransferSpeed
 from gateway.replay.bounds import AllKnowing, AsRecorded, pooled
@@ -95,7 +95,7 @@ class VirtualFleet:
             tokenize=lambda _: Prompt(),
             clock=lambda: self.clock.now,
             rng=random.Random(setup.seed),
-            disaggregation=Disaggregation(self.transfer, {"": setup.mode}),
+            disaggregation=DisaggregationPolicy(self.transfer, {"": setup.mode}),
         )
         self.engines: dict[WorkerId, VirtualEngine] = {}
         self._chance = random.Random(setup.seed + 1)
@@ -133,7 +133,7 @@ class VirtualFleet:
             role = Role.PREFILL if number < setup.num_prefill else Role.DECODE
         name, size = worker_of(number), setup.block_size
         transfer = Transfer("nixl") if self.may_split else None
-        served, num_blocks = (Served(MODEL, MODEL),), setup.profile_of(number).kv_tokens // size
+        served, num_blocks = (ServedModel(MODEL, MODEL),), setup.profile_of(number).kv_tokens // size
         worker = Worker(
             name,
             f"http://{name}",

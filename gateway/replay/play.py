@@ -14,7 +14,7 @@ from gateway.app import bundled_tokenizer
 from gateway.observability.recording import Recorded
 from gateway.policies.base import Policy
 from gateway.policies.framework.plugins import read_file
-from gateway.policies.framework.registry import Library
+from gateway.policies.framework.registry import PolicyRegistry
 from gateway.replay.bounds import AllKnowing
 from gateway.replay.calibration import (
     Error,
@@ -187,9 +187,9 @@ def maker_of(policy: str, path: str = "") -> Callable[[], Policy]:
     return partial(library_of(path).bare, STAND_IN if policy == POOLED else policy)
 
 
-def library_of(path: str = "") -> Library:
+def library_of(path: str = "") -> PolicyRegistry:
     """Policies that are shipped, installed, or in a policy file. Raises ConfigError."""
-    return Library(file=read_file(Path(path)) if path else None)
+    return PolicyRegistry(file=read_file(Path(path)) if path else None)
 
 
 def play_all(runs: list[ReplayRun], num_processes: int) -> list[RunResult]:

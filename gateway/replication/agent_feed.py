@@ -27,7 +27,7 @@ from gateway.core.worker import Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
 from gateway.ingest.base import Feed
-from gateway.ingest.pauses import Pauses
+from gateway.ingest.pauses import Backoff
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.time_slices import TimeSlices
 from gateway.replication.agent_targets import Agents
@@ -41,7 +41,7 @@ from gateway.replication.codec import (
     encode_request,
 )
 from gateway.replication.follower import Drift, Follower, LogError
-from gateway.replication.messages import VERSION, Hello, Sample, Update
+from gateway.replication.messages import VERSION, AgentHello, BlockSample, Update
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tasks import Tasks
 
@@ -92,7 +92,7 @@ class AgentFeed:
         agents: Agents,
         index: Index,
         assumed: AssumedIndex,
-        refusal: Callable[[Hello], str | None],
+        refusal: Callable[[AgentHello], str | None],
         open_engine: OpenEngine,
         on_state: Callable[[WorkerId, StreamState], None],
         time_slices: TimeSlices,
@@ -105,7 +105,7 @@ class AgentFeed:
         self._agents = agents
         self._index = index
         self._applier = Applier(worker.id, index, assumed, limits)
-        self._pauses = Pauses()
+        self._pauses = Backoff()
         self._paused_until = 0.0
         self._log = RateLimitedLog(log)
         self._refusal = refusal
@@ -212,7 +212,7 @@ class AgentFeed:
         return decode(data)
 
     def _accepts(self, hello: Update) -> bool:
-        if not isinstance(hello, Hello):
+        if not isinstance(hello, AgentHello):
             raise LogError("the agent did not introduce itself")
         if why := self._refusal(hello):
             self._not_followed(why)
@@ -230,10 +230,10 @@ class AgentFeed:
         except LogError:
             self._follower.forget()
             raise
-        if isinstance(update, Sample):
+        if isinstance(update, BlockSample):
             self._compare(update)
 
-    def _compare(self, sample: Sample) -> None:
+    def _compare(self, sample: BlockSample) -> None:
         """Compare the index with a sample of the agent: number of blocks, and one prefix."""
         num_blocks = self._index.num_blocks(self._worker)
         self._follower.counts.num_samples += 1
@@ -334,14 +334,14 @@ def metadata(agents: Agents) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Bearer {agents.token}"),) if agents.token else ()
 
 
-async def describe(channel: grpc.aio.Channel, agents: Agents, dp_rank: int, timeout_s: float) -> Hello:
+async def describe(channel: grpc.aio.Channel, agents: Agents, dp_rank: int, timeout_s: float) -> AgentHello:
     """Return an agent's introduction. Raises grpc.aio.AioRpcError, DecodeError."""
     call = channel.unary_unary(f"/{SERVICE}/Describe")
     request = encode_request(LogRequest(VERSION, dp_rank))
     return decode_hello(await call(request, timeout=timeout_s, metadata=metadata(agents)))
 
 
-async def reach(agents: Agents, target: str, dp_rank: int, timeout_s: float) -> Hello | str:
+async def reach(agents: Agents, target: str, dp_rank: int, timeout_s: float) -> AgentHello | str:
     """Return an agent's introduction, or why there is none."""
     async with open_channel(target, agents) as channel:
         try:

@@ -17,7 +17,7 @@ from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
 from gateway.ingest.time_slices import TimeSlices
 from gateway.replication.follower import refusal
-from gateway.replication.messages import Hello
+from gateway.replication.messages import AgentHello
 from gateway.runtime.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class AgentFeeds:
 
 async def reach_agent(
     agents: Agents, worker: Worker, start_time_s: float | None, *, timeout_s: float
-) -> "tuple[str, Hello | str] | None":
+) -> "tuple[str, AgentHello | str] | None":
     """Return the address of a worker's agent and its introduction, or why it is rejected; None where there is
     none."""
     if (found := agents.of(worker.url)) is None:
@@ -125,7 +125,7 @@ async def reach_agent(
 
     agent, is_named = found
     hello = await reach(agents, agent, worker.dp_rank, timeout_s)
-    if isinstance(hello, Hello) and (why := refusal(hello, worker, start_time_s, is_named=is_named)):
+    if isinstance(hello, AgentHello) and (why := refusal(hello, worker, start_time_s, is_named=is_named)):
         return agent, why
     return agent, hello
 

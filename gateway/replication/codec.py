@@ -18,7 +18,7 @@ from gateway.core.kv_events import (
     num_blocks,
 )
 from gateway.proto.kvgate.v1 import kv_events_pb2 as pb
-from gateway.replication.messages import Hello, LogBatch, Sample, SnapshotPart, Status, Update
+from gateway.replication.messages import AgentHello, AgentStatus, BlockSample, LogBatch, SnapshotPart, Update
 
 SERVICE = "kvgate.v1.KvEvents"
 MAX_MESSAGE_BYTES = 512 << 10
@@ -41,7 +41,7 @@ _NO_TOKENS = tokens_of(())
 def encode(update: Update) -> bytes:
     message = pb.Update()
     match update:
-        case Hello():
+        case AgentHello():
             message.hello.CopyFrom(_hello_message(update))
         case SnapshotPart():
             part = message.snapshot
@@ -51,9 +51,9 @@ def encode(update: Update) -> bytes:
         case LogBatch():
             message.batch.epoch, message.batch.seq = update.epoch, update.seq
             _fill(message.batch, update.changes, update.position)
-        case Status():
+        case AgentStatus():
             message.status.CopyFrom(_status_message(update))
-        case Sample():
+        case BlockSample():
             sample = message.sample
             sample.epoch, sample.next_seq = update.epoch, update.next_seq
             sample.num_blocks = update.num_blocks
@@ -80,15 +80,15 @@ def decode(data: bytes) -> Update:
             return _status(message.status)
         case "sample":
             sample = message.sample
-            return Sample(sample.epoch, sample.next_seq, sample.num_blocks, list(sample.path))
+            return BlockSample(sample.epoch, sample.next_seq, sample.num_blocks, list(sample.path))
     raise DecodeError("unknown kind of update: is the agent newer than this gateway?")
 
 
-def encode_hello(hello: Hello) -> bytes:
+def encode_hello(hello: AgentHello) -> bytes:
     return bytes(_hello_message(hello).SerializeToString())
 
 
-def decode_hello(data: bytes) -> Hello:
+def decode_hello(data: bytes) -> AgentHello:
     return _hello(_parse(pb.Hello(), data))
 
 
@@ -122,7 +122,7 @@ def _parse(message: Any, data: bytes) -> Any:
     return message
 
 
-def _hello_message(hello: Hello) -> Any:
+def _hello_message(hello: AgentHello) -> Any:
     return pb.Hello(
         version=hello.version,
         agent=hello.agent,
@@ -136,8 +136,8 @@ def _hello_message(hello: Hello) -> Any:
     )
 
 
-def _hello(message: Any) -> Hello:
-    return Hello(
+def _hello(message: Any) -> AgentHello:
+    return AgentHello(
         engine_url=message.engine_url,
         dp_rank=message.dp_rank,
         block_size=message.block_size,
@@ -150,14 +150,14 @@ def _hello(message: Any) -> Hello:
     )
 
 
-def _status_message(status: Status) -> Any:
+def _status_message(status: AgentStatus) -> Any:
     return pb.Status(state=_STATES[status.state], reason=status.reason)
 
 
-def _status(message: Any) -> Status:
+def _status(message: Any) -> AgentStatus:
     for state, number in _STATES.items():
         if message.state == number:
-            return Status(state, message.reason[:MAX_REASON_CHARS])
+            return AgentStatus(state, message.reason[:MAX_REASON_CHARS])
     raise DecodeError(f"unknown state {message.state} in a status")
 
 

@@ -23,7 +23,15 @@ from gateway.core.event_stream import Position, Reset, StreamCounts, StreamState
 from gateway.core.kv_events import KvEvent
 from gateway.core.worker import Worker
 from gateway.http.address import Address
-from gateway.replication.messages import VERSION, Hello, LogBatch, Sample, SnapshotPart, Status, Update
+from gateway.replication.messages import (
+    VERSION,
+    AgentHello,
+    AgentStatus,
+    BlockSample,
+    LogBatch,
+    SnapshotPart,
+    Update,
+)
 
 
 class LogError(ValueError):
@@ -53,7 +61,7 @@ class Follower:
         self._position: Position | None = None
         self._is_complete = False
         self.blind_reason: str | None = None
-        self.status = Status(StreamState.CATCHING_UP)
+        self.status = AgentStatus(StreamState.CATCHING_UP)
         self._next_part = 0  # of a snapshot under way
 
     def __repr__(self) -> str:
@@ -79,14 +87,14 @@ class Follower:
                 return self._snapshot(update)
             case LogBatch():
                 return self._batch(update)
-            case Status():
+            case AgentStatus():
                 self.status = update
                 if update.state is not StreamState.CATCHING_UP:
                     self._is_complete = True
                     self.blind_reason = update.reason if update.state is StreamState.BLIND else None
-            case Hello():
+            case AgentHello():
                 self._wait()
-            case Sample():
+            case BlockSample():
                 if self._next_part or Cursor(update.epoch, update.next_seq) != self.cursor:
                     raise LogError(f"a sample behind batch {update.next_seq} of epoch {update.epoch}")
         return []
@@ -105,10 +113,10 @@ class Follower:
         """Drop everything, since more blocks were reported than may be kept of one worker."""
         self.counts.num_cuts += 1
         self.forget()
-        self.status, self.blind_reason = Status(StreamState.BLIND, reason), reason
+        self.status, self.blind_reason = AgentStatus(StreamState.BLIND, reason), reason
 
     def _wait(self) -> None:
-        self.status = Status(StreamState.CATCHING_UP)
+        self.status = AgentStatus(StreamState.CATCHING_UP)
 
     def _snapshot(self, part: SnapshotPart) -> list[Change]:
         if part.part and (part.part != self._next_part or part.epoch != self.cursor.epoch):
@@ -143,7 +151,7 @@ START_TOLERANCE_S = 0.005
 """Tolerance between two readings of one engine's start time."""
 
 
-def refusal(hello: Hello, worker: Worker, start_time_s: float | None, *, is_named: bool) -> str | None:
+def refusal(hello: AgentHello, worker: Worker, start_time_s: float | None, *, is_named: bool) -> str | None:
     """Explain why an agent's introduction does not fit this worker; None if it fits. `is_named`: the operator
     assigned the agent to the worker, else it was found at the agents' port."""
     if hello.version != VERSION:

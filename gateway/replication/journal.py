@@ -18,7 +18,7 @@ from gateway.core.event_stream import Position, StreamState
 from gateway.core.kv_events import KvEvent, num_blocks
 from gateway.index.inventory import PART_BLOCKS, Inventory
 from gateway.replication.codec import encode
-from gateway.replication.messages import LogBatch, Sample, SnapshotPart, Status
+from gateway.replication.messages import AgentStatus, BlockSample, LogBatch, SnapshotPart
 
 MAX_LOG_BYTES = 16 << 20
 """Size of the log: a million blocks stored, minutes of a busy engine, for gateways that lose their
@@ -40,7 +40,7 @@ class Journal:
     ) -> None:
         self._make = snapshot
         self._max_bytes = max_bytes
-        self.status = Status(StreamState.CATCHING_UP)
+        self.status = AgentStatus(StreamState.CATCHING_UP)
         self.num_snapshots = 0
         self.begin(epoch)
 
@@ -74,8 +74,8 @@ class Journal:
             self._is_whole.popleft()
             self.first_seq += 1
 
-    def read(self, epoch: int = 0, next_seq: int = 0) -> "Reader":
-        return Reader(self, epoch, next_seq)
+    def read(self, epoch: int = 0, next_seq: int = 0) -> "JournalReader":
+        return JournalReader(self, epoch, next_seq)
 
     def has(self, epoch: int, next_seq: int) -> bool:
         """Return True if everything from there on is in the log."""
@@ -107,7 +107,7 @@ class Journal:
         return Snapshot(parts, self.next_seq, sum(map(len, parts)))
 
 
-class Reader:
+class JournalReader:
     """Reader of a journal: `next` returns the next message, or None until the journal changes."""
 
     def __init__(self, journal: Journal, epoch: int, next_seq: int) -> None:
@@ -115,11 +115,13 @@ class Reader:
         self._epoch = epoch
         self._next_seq = next_seq
         self._parts: Iterator[bytes] = iter(())
-        self._reported: Status | None = None
+        self._reported: AgentStatus | None = None
         self.num_snapshots = 0
 
     def __repr__(self) -> str:
-        return f"Reader(epoch={self._epoch}, next_seq={self._next_seq}, snapshots={self.num_snapshots})"
+        return (
+            f"JournalReader(epoch={self._epoch}, next_seq={self._next_seq}, snapshots={self.num_snapshots})"
+        )
 
     def next(self) -> bytes | None:
         journal = self._journal
@@ -139,7 +141,7 @@ class Reader:
         """Return a sample of the current blocks, for a reader that is at the end of the log."""
         journal = self._journal
         path = inventory.sample(rng)
-        return encode(Sample(journal.epoch, journal.next_seq, inventory.num_blocks, path))
+        return encode(BlockSample(journal.epoch, journal.next_seq, inventory.num_blocks, path))
 
     def _begin_snapshot(self) -> bytes:
         snapshot = self._journal.snapshot()

@@ -17,11 +17,11 @@ from gateway.ingest.time_slices import TimeSlices
 from gateway.redis.client import LOST
 from gateway.replication.codec import decode
 from gateway.replication.follower import Cursor, Follower, LogError
-from gateway.replication.journal import Journal, Reader
+from gateway.replication.journal import Journal, JournalReader
 from gateway.replication.log_writer import LogWriter
 from gateway.replication.messages import Update
-from gateway.replication.rank_store import Rank, RankStore
-from gateway.replication.redis_log import START, Entry, Lease, WorkerLog
+from gateway.replication.rank_store import RankState, RankStore
+from gateway.replication.redis_log import START, Lease, LogEntry, WorkerLog
 from gateway.replication.takeover import Takeover, restore
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
@@ -63,8 +63,8 @@ class Leader:
         self._news, self._is_redis_up = asyncio.Event(), asyncio.Event()
         self._is_redis_up.set()
         self._regaining = asyncio.Lock()
-        self._rank: Rank | None = None
-        self._reader: Reader | None = None
+        self._rank: RankState | None = None
+        self._reader: JournalReader | None = None
         self._takeover: Takeover | None = None
         self._is_scheduled = self._is_closed = False
         self.feed: Feed | None = None
@@ -91,7 +91,7 @@ class Leader:
     def num_queued(self) -> int:
         return self.writer.num_queued if self._rank else 0
 
-    async def read_log(self) -> Sequence[Entry]:
+    async def read_log(self) -> Sequence[LogEntry]:
         """Read the log in Redis, complete or not; no other gateway writes now. Raises one of LOST."""
         parts, entries = await self._log.snapshot(), await self._log.read(START)
         log = [(entry.epoch, entry.data) for entry in entries]

@@ -14,14 +14,14 @@ from collections.abc import Callable
 
 from gateway.replication.codec import encode
 from gateway.replication.journal import Journal, Snapshot
-from gateway.replication.messages import Status
-from gateway.replication.rank_store import Rank
+from gateway.replication.messages import AgentStatus
+from gateway.replication.rank_store import RankState
 from gateway.replication.redis_log import (
     START,
     STATES,
     Lease,
     WorkerLog,
-    Written,
+    WriteResult,
     after_id,
     batch_id,
     state_id,
@@ -37,15 +37,15 @@ class LogWriter:
     """Writes one rank's journal to Redis. `renumber` starts another epoch of the journal with its current
     blocks."""
 
-    def __init__(self, log: WorkerLog, rank: Rank, renumber: Callable[[], None]) -> None:
+    def __init__(self, log: WorkerLog, rank: RankState, renumber: Callable[[], None]) -> None:
         self._log = log
         self._rank = rank
         self._renumber = renumber
         self.epoch = self.next_seq = 0
         self.num_snapshots = 0
         self._last = START
-        self._reported: Status | None = None
-        self._writing_status: Status | None = None
+        self._reported: AgentStatus | None = None
+        self._writing_status: AgentStatus | None = None
         self._begun = 0  # the last epoch that was written
         self._since = self._snapshot_bytes = self._snapshot_seq = 0
         self._sending: list[tuple[str, bytes]] = []
@@ -88,9 +88,9 @@ class LogWriter:
                 written = await self._write_some(lease)
                 if written is None:
                     return True
-                if written is Written.FENCED:
+                if written is WriteResult.FENCED:
                     return False
-                if written is Written.TORN:
+                if written is WriteResult.TORN:
                     self.rewrite()
         finally:
             self._is_writing = False
@@ -101,7 +101,7 @@ class LogWriter:
         self._last = START
         self.epoch = 0
 
-    async def _write_some(self, lease: Lease) -> Written | None:
+    async def _write_some(self, lease: Lease) -> WriteResult | None:
         """Write the next part; None where nothing is to be written."""
         journal = self._journal
         if not self._sending and not journal.has(self.epoch, self.next_seq):
@@ -113,7 +113,7 @@ class LogWriter:
             return await self._snapshot(lease, after_id(self.epoch, self._snapshot_seq))
         return None
 
-    async def _begin(self, lease: Lease) -> Written | None:
+    async def _begin(self, lease: Lease) -> WriteResult | None:
         """Start the log with a snapshot, dropping its old content."""
         if self._journal.position is None:
             return None  # inside an engine batch; the rest is on its way
@@ -121,7 +121,7 @@ class LogWriter:
             self._renumber()
         return await self._snapshot(lease, "")
 
-    async def _snapshot(self, lease: Lease, keep_from: str) -> Written:
+    async def _snapshot(self, lease: Lease, keep_from: str) -> WriteResult:
         snapshot = await self._make_snapshot()
         journal, status = self._journal, self._journal.status
         epoch = self._begun = journal.epoch
@@ -129,7 +129,7 @@ class LogWriter:
         next_seq = max(snapshot.next_seq, self.next_seq) if keep_from else snapshot.next_seq
         state = state_id(last, epoch, next_seq), encode(status)
         written = await self._log.replace(lease, snapshot.parts, keep_from, state)
-        if written is Written.OK and (keep_from or epoch == journal.epoch):
+        if written is WriteResult.OK and (keep_from or epoch == journal.epoch):
             self.epoch, self.next_seq, self._last = epoch, next_seq, state[0]
             self._reported, self._since, self._snapshot_bytes = status, 0, snapshot.num_bytes
             self._snapshot_seq = snapshot.next_seq
@@ -163,11 +163,11 @@ class LogWriter:
             self._writing_status = journal.status
         return bool(self._sending)
 
-    async def _append(self, lease: Lease) -> Written:
+    async def _append(self, lease: Lease) -> WriteResult:
         """Append the queued entries. Unanswered ones are sent again unchanged: Redis recognizes their ids."""
         sending = self._sending
         written = await self._log.append(lease, self._last, sending)
-        if written is Written.OK:
+        if written is WriteResult.OK:
             self._last, self._sending = sending[-1][0], []
             self.next_seq = int(self._last.partition("-")[2]) // STATES
             self._since += sum(len(data) for _, data in sending)

@@ -15,13 +15,13 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class AgentStatus:
     state: StreamState
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
+class AgentHello:
     """Introduction of an agent and the worker it reports on. `start_time_s` is 0 where the engine's start is
     unknown."""
 
@@ -29,7 +29,7 @@ class Hello:
     dp_rank: int
     block_size: int
     root: BlockHash
-    status: Status
+    status: AgentStatus
     start_time_s: float = 0.0
     num_blocks: int = 0
     agent: str = ""
@@ -60,7 +60,7 @@ class LogBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class BlockSample:
     """Sample of the blocks held behind batch `next_seq` - 1, for comparison: their number, and a prefix of
     some of them."""
 
@@ -70,4 +70,4 @@ class Sample:
     path: Sequence[BlockHash]
 
 
-Update: TypeAlias = Hello | SnapshotPart | LogBatch | Status | Sample
+Update: TypeAlias = AgentHello | SnapshotPart | LogBatch | AgentStatus | BlockSample

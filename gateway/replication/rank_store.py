@@ -16,12 +16,12 @@ from gateway.index.base import Applied, RecoveryIndex
 from gateway.index.inventory import Inventory
 from gateway.ingest.subscription import Subscription
 from gateway.replication.journal import Journal
-from gateway.replication.messages import Status
+from gateway.replication.messages import AgentStatus
 from gateway.replication.recovery_target import RankRecoveryTarget
 
 
 @dataclass(slots=True, eq=False)
-class Rank:
+class RankState:
     """Inventory and journal of one rank. `changed` are called when a reader may have something to send;
     `is_gone`: never again."""
 
@@ -44,7 +44,7 @@ class RankStore:
     def __init__(self, now_us: Callable[[], int]) -> None:
         self._now_us = now_us
         self._last_epoch = 0
-        self.ranks: dict[WorkerId, Rank] = {}
+        self.ranks: dict[WorkerId, RankState] = {}
 
     def __repr__(self) -> str:
         return f"Shelf({self.ranks})"
@@ -53,11 +53,11 @@ class RankStore:
         self.drop_worker(worker)
         if block_size:
             inventory = Inventory(root, block_size)
-            self.ranks[worker] = Rank(inventory, Journal(inventory.snapshot, self.next_epoch()))
+            self.ranks[worker] = RankState(inventory, Journal(inventory.snapshot, self.next_epoch()))
 
-    def take_over(self, worker: WorkerId, inventory: Inventory, journal: Journal) -> Rank:
+    def take_over(self, worker: WorkerId, inventory: Inventory, journal: Journal) -> RankState:
         """Add a rank with the inventory and journal of an earlier leader."""
-        rank = self.ranks[worker] = Rank(inventory, journal)
+        rank = self.ranks[worker] = RankState(inventory, journal)
         return rank
 
     def drop_worker(self, worker: WorkerId) -> None:
@@ -140,5 +140,5 @@ class RankSubscription(Subscription):
         self.store.settle(self.worker, self.stream, has_more=bool(self._todo))
 
 
-def _status(stream: Stream) -> Status:
-    return Status(stream.state, (stream.blind_reason or "") if stream.state is StreamState.BLIND else "")
+def _status(stream: Stream) -> AgentStatus:
+    return AgentStatus(stream.state, (stream.blind_reason or "") if stream.state is StreamState.BLIND else "")

@@ -14,7 +14,7 @@ from gateway.core.worker import WorkerId
 from gateway.index.base import Applied, RecoveryIndex
 
 if TYPE_CHECKING:
-    from gateway.replication.rank_store import Rank, RankStore
+    from gateway.replication.rank_store import RankState, RankStore
 
 
 class RankRecoveryTarget:
@@ -33,7 +33,7 @@ class RankRecoveryTarget:
         return f"RankRecoveryTarget({self._worker}, frozen={self.is_frozen})"
 
     @property
-    def _rank(self) -> "Rank":
+    def _rank(self) -> "RankState":
         return self._store.ranks[self._worker]
 
     @property

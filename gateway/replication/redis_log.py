@@ -95,7 +95,7 @@ return 'OK'
 """
 
 
-class Written(Enum):
+class WriteResult(Enum):
     """Result of a write. FENCED: the lease is another gateway's. TORN: the log does not end with our last
     write; it, or its end, was lost."""
 
@@ -111,7 +111,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """Entry of a log; `written_us` is the server's time when it was written."""
 
     id: str
@@ -180,24 +180,26 @@ class WorkerLog:
     async def release(self, lease: Lease) -> None:
         await self._run(_RELEASE, [self.keys.lease], [lease.value])
 
-    async def append(self, lease: Lease, last: str, entries: Sequence[tuple[str, bytes]]) -> Written:
+    async def append(self, lease: Lease, last: str, entries: Sequence[tuple[str, bytes]]) -> WriteResult:
         """Append entries behind `last`, all or none. Repeating a call with a lost answer is OK too."""
         flat = [part for entry in entries for part in entry]
-        return Written(await self._run(_APPEND, [self.keys.lease, self.keys.log], [lease.value, last, *flat]))
+        return WriteResult(
+            await self._run(_APPEND, [self.keys.lease, self.keys.log], [lease.value, last, *flat])
+        )
 
     async def replace(
         self, lease: Lease, parts: Sequence[bytes], keep_from: str, state: tuple[str, bytes]
-    ) -> Written:
+    ) -> WriteResult:
         """Replace the snapshot, with the state behind it. Log entries behind `keep_from` stay for readers;
         none where it is empty."""
         keys = self.keys
         for first in range(0, len(parts), READ_AT_ONCE):
             some = parts[first : first + READ_AT_ONCE]
             reply = await self._run(_DRAFT, [keys.lease, keys.draft], [lease.value, int(not first), *some])
-            if (written := Written(reply)) is not Written.OK:
+            if (written := WriteResult(reply)) is not WriteResult.OK:
                 return written
         names = [keys.lease, keys.draft, keys.snapshot, keys.log]
-        return Written(await self._run(_PUBLISH, names, [lease.value, keep_from, KEPT_S, *state]))
+        return WriteResult(await self._run(_PUBLISH, names, [lease.value, keep_from, KEPT_S, *state]))
 
     async def snapshot(self) -> list[bytes]:
         """Return the parts; they may be of two snapshots, if one was replaced meanwhile, which their numbers
@@ -214,9 +216,9 @@ class WorkerLog:
         """Delete a snapshot that does not decode, so that the leader writes everything again."""
         await self._client.unlink(self.keys.snapshot)
 
-    async def read(self, after: str) -> list[Entry]:
+    async def read(self, after: str) -> list[LogEntry]:
         """Return all entries behind `after`."""
-        entries: list[Entry] = []
+        entries: list[LogEntry] = []
         while True:
             reply: Any = await self._client.xrange(self.keys.log, f"({after}", "+", count=READ_AT_ONCE)
             entries += map(entry, reply)
@@ -232,13 +234,13 @@ class WorkerLog:
         return await self._scripts[text](keys=keys, args=args)
 
 
-def entry(raw: Any) -> Entry:
+def entry(raw: Any) -> LogEntry:
     """Decode a stream entry. A foreign client may have written it: an invalid time counts as 0, missing data
     as empty."""
     name, fields = raw
     micros = fields.get(b"t", b"")
     is_time = micros.isdigit() and len(micros) <= MAX_TIME_DIGITS
-    return Entry(name.decode(), int(micros) if is_time else 0, fields.get(b"d", b""))
+    return LogEntry(name.decode(), int(micros) if is_time else 0, fields.get(b"d", b""))
 
 
 async def _answer(call: Any) -> Any:

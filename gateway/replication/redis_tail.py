@@ -14,8 +14,8 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError
 
-from gateway.redis.client import LOST, Client
-from gateway.replication.redis_log import Entry, entry
+from gateway.redis.client import LOST, RedisClient
+from gateway.replication.redis_log import LogEntry, entry
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.redis")
@@ -41,11 +41,11 @@ class FollowedLog:
     key: str
     after: str
     woken: asyncio.Event = field(default_factory=asyncio.Event)
-    entries: deque[Entry] = field(default_factory=deque)
+    entries: deque[LogEntry] = field(default_factory=deque)
     is_live: bool = False
 
 
-class Tail:
+class LogTail:
     """Reader of followed logs on a `client` of its own; `run` must be started.
 
     `server` changes when another server answers, which (as a former replica) may lack entries of the one
@@ -53,7 +53,10 @@ class Tail:
     """
 
     def __init__(
-        self, client: Client, clock: Callable[[], float] = time.time, on_other: OnOtherServer | None = None
+        self,
+        client: RedisClient,
+        clock: Callable[[], float] = time.time,
+        on_other: OnOtherServer | None = None,
     ) -> None:
         self._client = client
         self._on_other = on_other
@@ -68,7 +71,7 @@ class Tail:
         self.num_losses = 0
 
     def __repr__(self) -> str:
-        return f"Tail({len(self._followed)} logs, lost={self.is_lost})"
+        return f"LogTail({len(self._followed)} logs, lost={self.is_lost})"
 
     def follow(self, key: str, after: str) -> FollowedLog:
         """Follow a log from the entry `after` on, replacing an earlier follow of it."""
@@ -79,7 +82,7 @@ class Tail:
         if self._followed.get(followed.key) is followed:
             del self._followed[followed.key]
 
-    def age_s(self, entry: Entry) -> float:
+    def age_s(self, entry: LogEntry) -> float:
         """Return the time since an entry was written, by the server's clock."""
         return max(0.0, self._clock() + self._offset_s - entry.written_us / 1e6)
 

@@ -26,7 +26,7 @@ from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
 from gateway.index.blind_recovery import BlindRecovery
 from gateway.ingest.base import Feed
-from gateway.ingest.pauses import Pauses
+from gateway.ingest.pauses import Backoff
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.time_slices import TimeSlices
 from gateway.redis.client import LOST
@@ -34,9 +34,9 @@ from gateway.replication.applier import Applier, LimitExceeded
 from gateway.replication.codec import decode
 from gateway.replication.follower import Cursor, Follower, LogError
 from gateway.replication.leader import Leader, LeaseLost
-from gateway.replication.messages import Status, Update
+from gateway.replication.messages import AgentStatus, Update
 from gateway.replication.rank_store import RankStore
-from gateway.replication.redis_log import STATES, Entry, Lease, after_id
+from gateway.replication.redis_log import STATES, Lease, LogEntry, after_id
 from gateway.replication.redis_tail import FollowedLog
 from gateway.replication.session import ReplicaCounts, ReplicaTimes, ReplicationSession
 from gateway.runtime.rate_limited_log import RateLimitedLog
@@ -86,7 +86,7 @@ class ReplicaFeed:
         self._times: ReplicaTimes = shared.times
         self._log = shared.log_of(self._root, self._block_size, worker.id)
         self._applier = Applier(worker.id, index, assumed, limits)
-        self._pauses = Pauses()
+        self._pauses = Backoff()
         self._open_engine = open_engine
         self._on_state = on_state
         self._time_slices = time_slices
@@ -94,7 +94,7 @@ class ReplicaFeed:
         self._rate_limited = RateLimitedLog(log)
         self._followed: FollowedLog | None = None
         self._server = -1  # the one that our state came from
-        self._last_status: Status | None = None
+        self._last_status: AgentStatus | None = None
         self._reported: StreamState | None = None
         self._lost_at: float | None = None
         self._has_followed = False  # before reading directly
@@ -227,11 +227,11 @@ class ReplicaFeed:
             await self._log.drop_snapshot()
             raise
 
-    def _apply_entry(self, entry: Entry) -> None:
+    def _apply_entry(self, entry: LogEntry) -> None:
         cursor, update = self._follower.cursor, decode(entry.data)
         if entry.epoch != cursor.epoch:
             raise LogError(f"epoch {entry.epoch} behind epoch {cursor.epoch}")
-        if isinstance(update, Status) and entry.place // STATES > cursor.next_seq:
+        if isinstance(update, AgentStatus) and entry.place // STATES > cursor.next_seq:
             raise LogError(f"a state behind batch {entry.place // STATES}, where {cursor.next_seq} is due")
         self._apply(update)
         self._shared.delays_s.observe(self._shared.tail.age_s(entry))
@@ -357,7 +357,7 @@ class ReplicaFeed:
     # both --------------------------------------------------------------------------------------
 
     def _apply(self, update: Update) -> None:
-        if isinstance(update, Status):
+        if isinstance(update, AgentStatus):
             self._last_status = update
         self._applier.apply(self._follower.advance(update))
         self._report()

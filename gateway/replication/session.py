@@ -21,7 +21,7 @@ from gateway.redis.error_reporter import AlreadyReported, ErrorReporter
 from gateway.redis.keys import WorkerKeys, workers_key
 from gateway.redis.options import RedisOptions
 from gateway.replication.redis_log import Lease, WorkerLog
-from gateway.replication.redis_tail import BLOCK_S, Tail
+from gateway.replication.redis_tail import BLOCK_S, LogTail
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tasks import Tasks
 
@@ -99,7 +99,7 @@ class ReplicationSession:
         self._gateway = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._is_checked = False
         self._refusal: str | None = None
-        self.tail = Tail(self._waiting, on_other=self._reconnect)
+        self.tail = LogTail(self._waiting, on_other=self._reconnect)
         self.error_reporter = ErrorReporter(self.where, lambda: self.is_lost)
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ from gateway.core.kv_events import DecodeError
 from gateway.index.inventory import Inventory
 from gateway.replication.codec import decode
 from gateway.replication.follower import Cursor, Follower, LogError
-from gateway.replication.messages import SnapshotPart, Status, Update
+from gateway.replication.messages import AgentStatus, SnapshotPart, Update
 
 
 @dataclass(slots=True, eq=False)
@@ -20,7 +20,7 @@ class Takeover:
     inventory: Inventory
     cursor: Cursor
     position: Position | None
-    status: Status
+    status: AgentStatus
 
 
 def restore(

@@ -21,7 +21,7 @@ from gateway.core.event_stream import StreamState
 from gateway.core.worker import Worker
 from gateway.index.redis_tree.service import RadixService
 from gateway.redis.client import LOST
-from gateway.replication.messages import Status
+from gateway.replication.messages import AgentStatus
 from gateway.replication.redis_log import Lease
 from gateway.replication.replica_feed import ReplicaFeed
 from gateway.replication.session import ReplicationSession
@@ -59,7 +59,7 @@ class TreeFeed(ReplicaFeed):
     def _on_owner(self, state: StreamState | None) -> None:
         """Adopt the stream state that the tree has for the worker."""
         if not self._is_leading:
-            self._follower.status = Status(state or StreamState.CATCHING_UP)
+            self._follower.status = AgentStatus(state or StreamState.CATCHING_UP)
         self._report()
 
     async def _follow(self, seconds: float) -> None:

@@ -17,25 +17,30 @@ from gateway.observability.metric_spec import counter
 from gateway.policies.base import Policy, reads_prefix
 from gateway.policies.framework.ab_test import ABTest
 from gateway.policies.framework.composed_policy import explained
-from gateway.policies.framework.contract import Broken, declares_what_it_reads, many_candidates, one_candidate
-from gateway.policies.framework.guard import Faults, Guard, where
+from gateway.policies.framework.contract import (
+    ContractViolation,
+    declares_what_it_reads,
+    many_candidates,
+    one_candidate,
+)
+from gateway.policies.framework.guard import PolicyFaults, PolicyGuard, where
 from gateway.policies.framework.plugins import PolicyFile, read_file
-from gateway.policies.framework.registry import AUTO, Library, is_shipped, worth_of
-from gateway.routing.trials import Shadow, Trials
+from gateway.policies.framework.registry import AUTO, PolicyRegistry, is_shipped, worth_of
+from gateway.routing.trials import PolicyExperiments, Shadow
 
 log = logging.getLogger("kvgate.policies")
 
 
-class Made(NamedTuple):
+class LoadedPolicies(NamedTuple):
     """The policies of one reading of the file."""
 
     file: PolicyFile | None
-    library: Library
+    library: PolicyRegistry
     policy: Policy
     shadows: Mapping[str, Shadow]
 
 
-class Driven(Protocol):
+class PolicyHost(Protocol):
     """A router: decides by `policy`, and sets `Query.prefix` where `reads_prefix` is True."""
 
     policy: Policy
@@ -49,13 +54,13 @@ class ActivePolicy:
         """Load the policies; `source` is the policy file's text where it was read before. Raises
         ConfigError."""
         self._config = config
-        self.faults = Faults()
+        self.faults = PolicyFaults()
         self.num_loaded = self.num_refused = 0
         self.refusal: str | None = None
         self.changed: Callable[[Policy], None] = lambda policy: None
         self._reading = asyncio.Lock()
         self._made = self._make(config, source)
-        self.trials = Trials(self._shares(), self._made.shadows)
+        self.trials = PolicyExperiments(self._shares(), self._made.shadows)
 
     def __repr__(self) -> str:
         return f"ActivePolicy({self.policy!r}, file={self._config.policy.file!r})"
@@ -64,7 +69,7 @@ class ActivePolicy:
     def policy(self) -> Policy:
         return self._made.policy
 
-    def drive(self, router: Driven) -> None:
+    def drive(self, router: PolicyHost) -> None:
         """Give a router the active policy, and each later one."""
 
         def use(policy: Policy) -> None:
@@ -91,7 +96,7 @@ class ActivePolicy:
             log.error("policies not reloaded, keeping the current ones: %s", exc)
             raise
 
-    async def prepare(self, config: Config, source: str | None = None) -> tuple[Config, Made]:
+    async def prepare(self, config: Config, source: str | None = None) -> tuple[Config, LoadedPolicies]:
         """Load the policies of another configuration, from the file or from `source`, for `use`. Raises
         ConfigError; the current policies stay."""
         try:
@@ -101,7 +106,7 @@ class ActivePolicy:
             self.refusal = str(exc)
             raise
 
-    def use(self, config: Config, made: Made) -> None:
+    def use(self, config: Config, made: LoadedPolicies) -> None:
         self._config, self._made, self.refusal = config, made, None
         self.num_loaded += 1
         self.trials.replace(self._shares(), made.shadows)
@@ -111,7 +116,9 @@ class ActivePolicy:
     def describe(self) -> dict[str, Any]:
         """Return the policies, their faults and the file's state as plain JSON values."""
         used = [self._used(name) for name in self._shares()]
-        faults = [f"{each.name}: {each.fault}" for each in used if isinstance(each, Guard) and each.fault]
+        faults = [
+            f"{each.name}: {each.fault}" for each in used if isinstance(each, PolicyGuard) and each.fault
+        ]
         file = {"path": self._config.policy.file, "refused": self.refusal}
         return {
             "policy": self.policy.name,
@@ -150,7 +157,7 @@ class ActivePolicy:
             by_name.setdefault(name, {"name": name})[cause] = num
         return list(by_name.values())
 
-    def _make(self, config: Config, source: str | None) -> Made:
+    def _make(self, config: Config, source: str | None) -> LoadedPolicies:
         """Load and try out the policies of a configuration. Raises ConfigError."""
         file = read_file(Path(config.policy.file), source) if config.policy.file else None
         library = library_of(config, file, self.faults)
@@ -158,12 +165,14 @@ class ActivePolicy:
         for name in map(library.resolved, [*(config.policy.ab or [config.policy.name]), *shadows]):
             if not is_shipped(name):
                 try_out(library, name)
-        return Made(file, library, policy, shadows)
+        return LoadedPolicies(file, library, policy, shadows)
 
 
-def library_of(config: Config, file: PolicyFile | None = None, faults: Faults | None = None) -> Library:
+def library_of(
+    config: Config, file: PolicyFile | None = None, faults: PolicyFaults | None = None
+) -> PolicyRegistry:
     """Return the library of policies of a configuration. Raises ConfigError."""
-    return Library(
+    return PolicyRegistry(
         worth=worth_of(config.policy.medium_worth),
         place=config.fleet.location,
         compositions=config.policies,
@@ -173,7 +182,7 @@ def library_of(config: Config, file: PolicyFile | None = None, faults: Faults | 
     )
 
 
-def policy_of(config: Config, library: Library) -> Policy:
+def policy_of(config: Config, library: PolicyRegistry) -> Policy:
     """Return the active policy, or the A/B test of several. Raises ConfigError."""
     if not config.policy.ab:
         return library.policy(config.policy.name)
@@ -188,20 +197,20 @@ def policy_of(config: Config, library: Library) -> Policy:
     return ABTest({name: library.policy(name) for name in shares}, shares)
 
 
-def shadows_of(config: Config, library: Library) -> Iterator[tuple[str, Shadow]]:
+def shadows_of(config: Config, library: PolicyRegistry) -> Iterator[tuple[str, Shadow]]:
     """Yield the shadow policies by name. Raises ConfigError."""
     for name in map(library.resolved, config.policy.shadow):
-        faults = Faults()
+        faults = PolicyFaults()
         yield name, Shadow(library.policy(name, faults), faults)
 
 
-def try_out(library: Library, name: str) -> None:
+def try_out(library: PolicyRegistry, name: str) -> None:
     """Raises ConfigError for a policy that fails among made-up candidates too."""
     policy = library.bare(name)
     for check in (one_candidate, many_candidates, declares_what_it_reads):
         try:
             check(lambda: policy, inf)
-        except Broken as exc:
+        except ContractViolation as exc:
             raise ConfigError(f"policy {name}: {exc}") from exc
         except Exception as exc:  # noqa: BLE001  third-party code: whatever it raises, it is no policy
             raise ConfigError(f"policy {name}: {where(exc)}") from exc

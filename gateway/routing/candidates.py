@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from mypy_extensions import mypyc_attr
 
-from gateway.core.blocks import SMALL_BLOCK, BlockHash, HashCache, Space, prompt_extra_keys, root_hash
+from gateway.core.blocks import SMALL_BLOCK, BlockHash, HashCache, HashSpace, prompt_extra_keys, root_hash
 from gateway.core.decision import Candidate, Prompt
 from gateway.core.event_stream import StreamState
-from gateway.core.fleet import Eligible, Group, Member
+from gateway.core.fleet import EligibleWorker, HashGroup, Member
 from gateway.core.ledger import Ledger, Load
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.token_runs import hash_continued
@@ -49,10 +49,10 @@ class Lookups:
         return f"Lookups({self.index})"
 
     def hash_all(
-        self, request: InferenceRequest, prompt: Prompt, eligible: Sequence[Eligible]
-    ) -> dict[Group, list[list[BlockHash]]]:
+        self, request: InferenceRequest, prompt: Prompt, eligible: Sequence[EligibleWorker]
+    ) -> dict[HashGroup, list[list[BlockHash]]]:
         """Return the prompts' block hashes, once for each group of workers that share them."""
-        hashed: dict[Group, list[list[BlockHash]]] = {}
+        hashed: dict[HashGroup, list[list[BlockHash]]] = {}
         last = None
         for e in eligible if prompt.tokens else ():
             if e.group is not last:
@@ -61,10 +61,10 @@ class Lookups:
                     hashed[last] = self.hash(prompt, last, request.cache_salt)
         return hashed
 
-    def hash(self, prompt: Prompt, group: Group, cache_salt: str | None) -> list[list[BlockHash]]:
+    def hash(self, prompt: Prompt, group: HashGroup, cache_salt: str | None) -> list[list[BlockHash]]:
         root, size = root_hash(group.root), group.block_size
         if prompt.run and size >= SMALL_BLOCK:  # a run remembers no smaller ones
-            space = Space(root, size, group.adapter, cache_salt)
+            space = HashSpace(root, size, group.adapter, cache_salt)
             return [hash_continued(prompt.tokens[0], prompt.run, space)]
         hashes = []
         for tokens in prompt.tokens:
@@ -75,11 +75,11 @@ class Lookups:
     def hold_all(
         self,
         prompt: Prompt,
-        hashed: Mapping[Group, list[list[BlockHash]]],
+        hashed: Mapping[HashGroup, list[list[BlockHash]]],
         now: float,
         *,
         reads_cache: bool,
-    ) -> dict[Group, Lookup]:
+    ) -> dict[HashGroup, Lookup]:
         """Look the prompts up for each group; a request that reads no cache has no overlap."""
         lookups = {group: self.hold(prompt, group, hashes, now) for group, hashes in hashed.items()}
         if not reads_cache:
@@ -87,7 +87,7 @@ class Lookups:
                 lookup.held_tokens.clear()
         return lookups
 
-    def hold(self, prompt: Prompt, group: Group, hashes: list[list[BlockHash]], now: float) -> Lookup:
+    def hold(self, prompt: Prompt, group: HashGroup, hashes: list[list[BlockHash]], now: float) -> Lookup:
         """Look the prompts up for one group: leading blocks that events reported, then those sent."""
         size = group.block_size
         lookup = Lookup(hashes)
@@ -108,8 +108,8 @@ class Lookups:
 
     def candidates(
         self,
-        eligible: Sequence[Eligible],
-        lookups: Mapping[Group, Lookup],
+        eligible: Sequence[EligibleWorker],
+        lookups: Mapping[HashGroup, Lookup],
         prompt: Prompt,
         now: float,
     ) -> tuple[Candidate, ...]:
@@ -156,7 +156,7 @@ def _candidate(
         member.confidence,
         offloaded,
         assumed,
-        member.pace,
+        member.speed,
         member.stays_s,
     )
 

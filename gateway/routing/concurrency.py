@@ -11,7 +11,7 @@ import math
 
 from mypy_extensions import mypyc_attr
 
-from gateway.core.worker import Reported
+from gateway.core.worker import ReportedLoad
 
 LEAST = 8
 """A few long prompts, one after the other, look the same; no engine runs with so low a limit."""
@@ -21,21 +21,21 @@ KEPT_S = 300.0
 
 
 @mypyc_attr(acyclic=True)
-class Seats:
+class ConcurrencyLimit:
     """The concurrency limit of one worker; `num` is infinite where it is unknown."""
 
     __slots__ = ("num", "_last", "_num_alike", "_seen_s")
 
     def __init__(self) -> None:
         self.num = math.inf
-        self._last: Reported | None = None
+        self._last: ReportedLoad | None = None
         self._num_alike = 0
         self._seen_s = 0.0
 
     def __repr__(self) -> str:
-        return f"Seats({self.num:g})"
+        return f"ConcurrencyLimit({self.num:g})"
 
-    def look(self, reported: Reported, now: float) -> None:
+    def look(self, reported: ReportedLoad, now: float) -> None:
         """Learn from the worker's latest report; the same report again adds nothing."""
         last, self._last = self._last, reported
         if last is reported:

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from gateway.core.decision import Candidate, Decision, Split
+from gateway.core.decision import Candidate, Decision, PrefillChoice
 from gateway.core.outcome import Outcome
 from gateway.core.usage import Usage
 from gateway.observability.observers import Observers
@@ -22,7 +22,7 @@ CANDIDATE_BYTES = 400
 """Approximate memory of one candidate of a record."""
 
 
-class Records:
+class DecisionLog:
     """A ring of decisions, bounded by count and bytes; `observers` are notified of each outcome."""
 
     def __init__(
@@ -105,7 +105,7 @@ def _size(decision: Decision) -> int:
     return 1200 + CANDIDATE_BYTES * num
 
 
-def _split(split: Split) -> dict[str, Any]:
+def _split(split: PrefillChoice) -> dict[str, Any]:
     prefill = split.prefill
     return {
         "prefill_worker": prefill.id if prefill else None,

@@ -14,14 +14,14 @@ from gateway.core.decision import Candidate
 from gateway.core.fleet import Fleet
 from gateway.core.worker import FULL_KV, WorkerId
 from gateway.index.base import Index
-from gateway.routing.speed_model import Paces
+from gateway.routing.speed_model import SpeedModels
 
 STAYS_STEP = 0.1
 """Weight of one second in the moving average of a worker's evictions."""
 
 
 @mypyc_attr(acyclic=True)
-class Lesson:
+class SpeedObservation:
     """A request at a worker, with the worker's load when it was sent. The TTFT of a request that `waits` for
     others to end measures their duration, not the worker's speed."""
 
@@ -33,65 +33,67 @@ class Lesson:
         self.num_tokens = num_tokens
         self.num_running: int = chosen.num_in_flight
         self.num_computed = num_computed
-        self.waits: bool = chosen.num_in_flight >= chosen.pace.seats or chosen.kv_usage > FULL_KV
+        self.waits: bool = chosen.num_in_flight >= chosen.speed.max_running or chosen.kv_usage > FULL_KV
 
 
 class Learning:
     """Learning of one gateway. A lesson's `num_tokens` are the prompt tokens that the worker computes."""
 
-    def __init__(self, fleet: Fleet, index: Index, paces: Paces | None = None) -> None:
-        self.paces = paces or Paces()
+    def __init__(self, fleet: Fleet, index: Index, speed_models: SpeedModels | None = None) -> None:
+        self.speed_models = speed_models or SpeedModels()
         self._fleet = fleet
         self._index = index
         self._removed: dict[WorkerId, tuple[int, float]] = {}  # blocks so far, and lately per second
         self._looked_s = 0.0
 
     def __repr__(self) -> str:
-        return f"Learning({self.paces})"
+        return f"Learning({self.speed_models})"
 
-    def booked(self, chosen: Candidate, num_tokens: int) -> Lesson:
-        return Lesson(chosen, num_tokens, self.paces.num_computed(chosen.worker.id))
+    def booked(self, chosen: Candidate, num_tokens: int) -> SpeedObservation:
+        return SpeedObservation(chosen, num_tokens, self.speed_models.num_computed(chosen.worker.id))
 
-    def began(self, lesson: Lesson, seconds: float | None, now: float) -> None:
+    def began(self, lesson: SpeedObservation, seconds: float | None, now: float) -> None:
         """Learn from a first token, which came `seconds` after the request was sent, where that is known."""
-        paces, worker = self.paces, lesson.worker
+        speed_models, worker = self.speed_models, lesson.worker
         if self._fleet.get(worker) is None:
             return  # the worker was dropped: its model would never be dropped again
         if seconds is None or lesson.waits:
-            paces.computed(worker, lesson.num_tokens)
+            speed_models.computed(worker, lesson.num_tokens)
         else:
-            paces.began(worker, lesson.num_ahead, lesson.num_tokens, lesson.num_running, seconds, now)
-        lesson.num_computed = paces.num_computed(worker)
+            speed_models.began(worker, lesson.num_ahead, lesson.num_tokens, lesson.num_running, seconds, now)
+        lesson.num_computed = speed_models.num_computed(worker)
         self._publish(worker)
 
-    def ended(self, lesson: Lesson, num_tokens: int, num_now: int, seconds: float, now: float) -> None:
+    def ended(
+        self, lesson: SpeedObservation, num_tokens: int, num_now: int, seconds: float, now: float
+    ) -> None:
         """Learn from a complete answer: tokens after the first one, and their time; `num_now` counts the
         other answers that run there now."""
         if self._fleet.get(lesson.worker) is None:
             return
-        computed = self.paces.num_computed(lesson.worker) - lesson.num_computed
+        computed = self.speed_models.num_computed(lesson.worker) - lesson.num_computed
         num_running = (lesson.num_running + num_now) / 2
-        self.paces.ended(lesson.worker, num_tokens, num_running, computed, seconds, now)
+        self.speed_models.ended(lesson.worker, num_tokens, num_running, computed, seconds, now)
         self._publish(lesson.worker)
 
     def look(self, now: float) -> None:
         """Update all members, once a second; other calls are cheap."""
-        if not self.paces.refresh(now):
+        if not self.speed_models.refresh(now):
             return
         passed_s, self._looked_s = now - self._looked_s, now
         for member in self._fleet:
-            self.paces.reported(member.worker.id, member.reported, now)
-            member.pace = self.paces.pace(member.worker.id)
+            self.speed_models.reported(member.worker.id, member.reported, now)
+            member.speed = self.speed_models.speed(member.worker.id)
             member.stays_s = self._stays_s(member.worker.id, member.worker.num_blocks, passed_s)
 
     def drop(self, worker: WorkerId) -> None:
         """Forget a worker: it is another process when it comes back."""
-        self.paces.drop(worker)
+        self.speed_models.drop(worker)
         self._removed.pop(worker, None)
 
     def _publish(self, worker: WorkerId) -> None:
         if member := self._fleet.get(worker):
-            member.pace = self.paces.pace(worker)
+            member.speed = self.speed_models.speed(worker)
 
     def _stays_s(self, worker: WorkerId, num_blocks: int | None, passed_s: float) -> float:
         """Return the block lifetime: the time in which the worker evicts as many blocks as its cache has."""

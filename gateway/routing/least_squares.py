@@ -26,8 +26,8 @@ SWEEPS = 3
 """Sweeps of coordinate descent per solution; the previous solution, where they begin, is near."""
 
 
-class Fit:
-    """An online fit; `prior` holds before any observation, with `spread` as one standard deviation."""
+class LeastSquares:
+    """Online least squares; `prior` holds before any observation, with `spread` as one standard deviation."""
 
     def __init__(self, prior: Sequence[float], spread: Sequence[float]) -> None:
         self.weights = list(prior)
@@ -41,7 +41,9 @@ class Fit:
         self._num_below = 0
 
     def __repr__(self) -> str:
-        return f"Fit({[float(f'{weight:.3g}') for weight in self.weights]}, seen={self.num_seen:.1f})"
+        return (
+            f"LeastSquares({[float(f'{weight:.3g}') for weight in self.weights]}, seen={self.num_seen:.1f})"
+        )
 
     def expect(self, x: Sequence[float]) -> float:
         seconds = 0.0

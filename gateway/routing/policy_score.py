@@ -11,14 +11,14 @@ LATEST = 4096
 """Latest TTFTs that quantiles are taken of: some minutes of a busy fleet, 32 KB."""
 
 
-class Score:
+class PolicyScore:
     """The outcomes of a policy's attempts. The hit rate covers answers that report their cached tokens."""
 
     def __init__(self) -> None:
         self.num_requests = self.num_errors = 0
         self.reported_prompt_tokens = self.reported_cached_tokens = 0
         self.ttft_s = Histogram(TTFT_BOUNDS_S)
-        self.promises = Promises()
+        self.promises = TtftPredictions()
         self._latest_s: deque[float] = deque(maxlen=LATEST)
 
     def ended(self, decision: Decision, outcome: Outcome) -> None:
@@ -48,7 +48,7 @@ class Score:
         }
 
 
-class Promises:
+class TtftPredictions:
     """Predicted and measured times to first token. A prediction's error is known only where the request went
     to the predicted worker."""
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from gateway.core.fleet import Eligible
+from gateway.core.fleet import EligibleWorker
 
 REFUSING = frozenset({"vllm"})
 """Engines that always reject a prompt over their context; others may truncate it."""
 
 
-def longest_prompt(eligible: Sequence[Eligible]) -> int:
+def longest_prompt(eligible: Sequence[EligibleWorker]) -> int:
     """Return the tokens of the longest prompt that a worker accepts; 0 where a worker's limit is unknown, or
     its tokens differ from the gateway's."""
     longest = 0

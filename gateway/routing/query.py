@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 
 from gateway.core.blocks import BlockHash
 from gateway.core.decision import Prompt, Query
-from gateway.core.fleet import Group
+from gateway.core.fleet import HashGroup
 from gateway.core.requests.request import InferenceRequest
 
 PREFIX_TOKENS = 256
 """Leading prompt tokens that `Query.prefix` identifies; all of a shorter prompt."""
 
-Hashed = Mapping[Group, Sequence[Sequence[BlockHash]]]
+Hashed = Mapping[HashGroup, Sequence[Sequence[BlockHash]]]
 """The block hashes of each prompt, as workers of each group see them."""
 
 
-def query_of(request: InferenceRequest, prompt: Prompt, group: Group, hashed: Hashed | None) -> Query:
+def query_of(request: InferenceRequest, prompt: Prompt, group: HashGroup, hashed: Hashed | None) -> Query:
     """Return the query of a request. `group` is that of any worker of the model: all serve it by the same
     adapter. `hashed` is None where no policy reads the prefix."""
     return Query(

@@ -16,9 +16,9 @@ from itertools import islice, pairwise
 from mypy_extensions import mypyc_attr
 
 from gateway.core.blocks import BlockHash, root_hash
-from gateway.core.decision import Candidate, Choice, Decided, Decision, Prompt, Query, Split, Timings
+from gateway.core.decision import Candidate, Choice, Decided, Decision, PrefillChoice, Prompt, Query, Timings
 from gateway.core.errors import NoWorker
-from gateway.core.fleet import Eligible, Fleet, Group
+from gateway.core.fleet import EligibleWorker, Fleet, HashGroup
 from gateway.core.ledger import Booking, Ledger
 from gateway.core.multimodal import Links
 from gateway.core.pd_pairs import partners_of
@@ -30,12 +30,12 @@ from gateway.index.base import Index
 from gateway.index.sent_media import SentLinks
 from gateway.observability.observers import Observers
 from gateway.policies.base import Policy
-from gateway.policies.disaggregation import Disaggregation
+from gateway.policies.disaggregation import DisaggregationPolicy
 from gateway.policies.framework.composed_policy import twin_of
 from gateway.routing.candidates import Lookup, Lookups
-from gateway.routing.learning import Learning, Lesson
+from gateway.routing.learning import Learning, SpeedObservation
 from gateway.routing.query import query_of
-from gateway.routing.speed_model import Paces
+from gateway.routing.speed_model import SpeedModels
 from gateway.runtime.ids import new_id
 
 MAX_LOOKED_AT = 256
@@ -61,7 +61,7 @@ class _Open:
         hashes: Sequence[BlockHash],
         prompt: Sequence[BlockHash],
         links: Sequence[BlockHash],
-        lesson: Lesson,
+        lesson: SpeedObservation,
     ) -> None:
         self.booking = booking
         self.lesson = lesson
@@ -78,7 +78,7 @@ class _Weighed:
     __slots__ = ("candidates", "choice", "index", "split")
 
     def __init__(
-        self, candidates: tuple[Candidate, ...], choice: Choice, index: int, split: Split | None
+        self, candidates: tuple[Candidate, ...], choice: Choice, index: int, split: PrefillChoice | None
     ) -> None:
         self.candidates = candidates
         self.choice = choice
@@ -103,8 +103,8 @@ class Router:
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
         keep_sent_s: float = 600.0,
-        disaggregation: Disaggregation | None = None,
-        paces: Paces | None = None,
+        disaggregation: DisaggregationPolicy | None = None,
+        speed_models: SpeedModels | None = None,
         observers: Observers | None = None,
     ) -> None:
         self.fleet = fleet
@@ -120,11 +120,11 @@ class Router:
         self._prefilling: dict[str, _Open] = {}
         self._looked_s = 0.0
         self._sent = SentLinks(assumed, keep_sent_s)
-        self.learning = Learning(fleet, index, paces)
+        self.learning = Learning(fleet, index, speed_models)
         self._lookups = Lookups(index, assumed, self.ledger, self._sent)
         self.observers = observers or Observers()
         self.reads_prefix = True
-        self.spare: Callable[[list[Eligible]], list[Eligible]] | None = None
+        self.spare: Callable[[list[EligibleWorker]], list[EligibleWorker]] | None = None
         self.on_freed: Callable[[WorkerId], None] | None = None
 
     def __repr__(self) -> str:
@@ -151,7 +151,7 @@ class Router:
         eligible = self.fleet.eligible(request.model, exclude, request.path)
         prompt = self.tokenize(request) if prompt is None else prompt
         has_prompt = time.perf_counter()
-        prefills: Sequence[Eligible] = ()
+        prefills: Sequence[EligibleWorker] = ()
         is_bound = self.fleet.is_bound(request.model)
         if may_split and self.disaggregation is not None and (request.may_split or is_bound):
             prefills = self.fleet.prefills(request.model, exclude)
@@ -173,9 +173,9 @@ class Router:
         self,
         request: InferenceRequest,
         prompt: Prompt,
-        eligible: Sequence[Eligible],
-        prefills: Sequence[Eligible],
-        hashed: Mapping[Group, list[list[BlockHash]]],
+        eligible: Sequence[EligibleWorker],
+        prefills: Sequence[EligibleWorker],
+        hashed: Mapping[HashGroup, list[list[BlockHash]]],
         attempt: int,
         now: float,
         marks: tuple[float, float, float],
@@ -215,9 +215,9 @@ class Router:
         twin: Policy | None,
         query: Query,
         prompt: Prompt,
-        eligible: Sequence[Eligible],
-        prefills: Sequence[Eligible],
-        lookups: Mapping[Group, Lookup],
+        eligible: Sequence[EligibleWorker],
+        prefills: Sequence[EligibleWorker],
+        lookups: Mapping[HashGroup, Lookup],
         now: float,
     ) -> _Weighed:
         candidates = self._lookups.candidates(eligible, lookups, prompt, now)
@@ -272,7 +272,7 @@ class Router:
 
     def ahead_s(self, worker: WorkerId) -> float:
         """Return the predicted seconds of the work booked at a worker."""
-        return self.ledger.load(worker).booked_tokens * self.learning.paces.pace(worker).token_s
+        return self.ledger.load(worker).booked_tokens * self.learning.speed_models.speed(worker).token_s
 
     def prefilling(self) -> Sequence[Booking]:
         """Return the bookings of open prefill legs."""
@@ -330,7 +330,7 @@ class Router:
         there: tuple[Candidate, ...],
         *,
         is_real: bool,
-    ) -> tuple[int, Split | None]:
+    ) -> tuple[int, PrefillChoice | None]:
         """Return the candidate that answers, and the plan for computing its prompt. Raises NoWorker."""
         if not there or self.disaggregation is None:
             return direct, None
@@ -342,14 +342,14 @@ class Router:
                 f"{plan.reason}: {candidates[plan.decode].id} answers nothing alone", retry_after_s=1
             )
         prefill = there[plan.prefill] if plan.prefill is not None else None
-        return plan.decode, Split(plan.reason, prefill, plan.direct_s, plan.split_s, there)
+        return plan.decode, PrefillChoice(plan.reason, prefill, plan.direct_s, plan.split_s, there)
 
     def _book(
         self,
         decision: Decision,
         chosen: Candidate,
-        lookups: Mapping[Group, Lookup],
-        group: Group,
+        lookups: Mapping[HashGroup, Lookup],
+        group: HashGroup,
         links: Links | None,
     ) -> None:
         """Book the work, and pin the blocks that it will add to those that events reported."""
@@ -382,7 +382,7 @@ class Router:
         return _Open(booking, added, lookup.hashes[-1] if lookup else (), behind, lesson)
 
 
-def _confirmed_tokens(used: Lookup | None, chosen: Candidate, group: Group) -> int:
+def _confirmed_tokens(used: Lookup | None, chosen: Candidate, group: HashGroup) -> int:
     return used.overlaps[-1].get(chosen.id, 0) * group.block_size if used else 0
 
 

@@ -6,22 +6,22 @@ from typing import Any
 
 from gateway.core.decision import Decision
 from gateway.policies.base import Policy
-from gateway.policies.framework.guard import Faults
-from gateway.routing.policy_score import Promises
+from gateway.policies.framework.guard import PolicyFaults
+from gateway.routing.policy_score import TtftPredictions
 
 MAX_OPEN = 1 << 14
 """Requests in flight, some 200 bytes each; those without a reported end stay until others replace them."""
 
 
-class Comparison:
+class ShadowComparison:
     """A shadow policy compared with the active one; `policy` may be replaced by another one of its name."""
 
-    def __init__(self, policy: Policy, faults: Faults) -> None:
+    def __init__(self, policy: Policy, faults: PolicyFaults) -> None:
         self.policy = policy
         self.faults = faults
         self.num_compared = self.num_agreed = 0
         self.overlap_tokens = self.active_overlap_tokens = self.prompt_tokens = 0
-        self.promises = Promises()
+        self.promises = TtftPredictions()
         self._open: OrderedDict[str, tuple[float, bool]] = OrderedDict()
 
     def decided(self, decision: Decision, rng: random.Random) -> None:

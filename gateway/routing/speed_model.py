@@ -15,10 +15,10 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import astuple
 from mypy_extensions import mypyc_attr
 
-from gateway.core.speed import TYPICAL, Pace
-from gateway.core.worker import Reported, WorkerId
-from gateway.routing.concurrency import Seats
-from gateway.routing.least_squares import Fit
+from gateway.core.speed import TYPICAL, Speed
+from gateway.core.worker import ReportedLoad, WorkerId
+from gateway.routing.concurrency import ConcurrencyLimit
+from gateway.routing.least_squares import LeastSquares
 
 PREFILL_TOKENS_PER_S = 20_000.0
 """The first estimate of a worker's speed: about an 8B model's on an H100."""
@@ -35,40 +35,40 @@ ANSWER_STEP = 0.05
 
 
 @mypyc_attr(acyclic=True)
-class _Learnt:
+class _WorkerSpeed:
     """The fits of one worker; `num_computed` counts the prompt tokens that it computed for this gateway."""
 
-    __slots__ = ("first", "rest", "num_computed", "answer_tokens", "seats", "pace")
+    __slots__ = ("first", "rest", "num_computed", "answer_tokens", "max_running", "speed")
 
-    def __init__(self, pace: Pace, doubt: float) -> None:
-        self.first = Fit(_first(pace), _first_spread(pace, doubt))
-        self.rest = Fit(_rest(pace), _rest_spread(pace, doubt))
+    def __init__(self, speed: Speed, doubt: float) -> None:
+        self.first = LeastSquares(_first(speed), _first_spread(speed, doubt))
+        self.rest = LeastSquares(_rest(speed), _rest_spread(speed, doubt))
         self.num_computed = 0
-        self.answer_tokens = pace.answer_tokens
-        self.seats = Seats()
-        self.pace = pace
+        self.answer_tokens = speed.answer_tokens
+        self.max_running = ConcurrencyLimit()
+        self.speed = speed
 
 
-class Paces:
-    def __init__(self, prior: Pace = TYPICAL) -> None:
+class SpeedModels:
+    def __init__(self, prior: Speed = TYPICAL) -> None:
         self.typical = prior
         self._doubt = UNKNOWN
-        self._known: dict[WorkerId, _Learnt] = {}
+        self._known: dict[WorkerId, _WorkerSpeed] = {}
         self._refreshed_s = -REFRESH_S
 
     @staticmethod
-    def of(prefill_tokens_per_s: float = PREFILL_TOKENS_PER_S) -> "Paces":
+    def of(prefill_tokens_per_s: float = PREFILL_TOKENS_PER_S) -> "SpeedModels":
         """Return models with this prefill speed as the prior, and all else in proportion."""
         share = 1 / prefill_tokens_per_s / TYPICAL.token_s
         scaled = [share * field for field in (*_rest(TYPICAL), *_first(TYPICAL))]
-        return Paces(_pace(scaled[3:], scaled[:3], TYPICAL.answer_tokens, TYPICAL.seats))
+        return SpeedModels(_speed(scaled[3:], scaled[:3], TYPICAL.answer_tokens, TYPICAL.max_running))
 
     def __repr__(self) -> str:
-        return f"Paces({len(self._known)} known, typical {1 / self.typical.token_s:.0f} tokens/s)"
+        return f"SpeedModels({len(self._known)} known, typical {1 / self.typical.token_s:.0f} tokens/s)"
 
-    def pace(self, worker: WorkerId) -> Pace:
+    def speed(self, worker: WorkerId) -> Speed:
         known = self._known.get(worker)
-        return known.pace if known else self.typical
+        return known.speed if known else self.typical
 
     def num_computed(self, worker: WorkerId) -> int:
         known = self._known.get(worker)
@@ -107,10 +107,10 @@ class Paces:
             known.answer_tokens += (num_tokens - known.answer_tokens) * ANSWER_STEP
             _read(known)
 
-    def reported(self, worker: WorkerId, said: Reported, now: float) -> None:
+    def reported(self, worker: WorkerId, said: ReportedLoad, now: float) -> None:
         """Learn from the engine's own report, once a second."""
         if known := self._known.get(worker):
-            known.seats.look(said, now)
+            known.max_running.look(said, now)
             _read(known)
 
     def drop(self, worker: WorkerId) -> None:
@@ -124,7 +124,7 @@ class Paces:
         for known in self._known.values():
             known.first.forget(now)
             known.rest.forget(now)
-        seen = [known.pace for known in self._known.values() if known.first.num_seen >= MIN_SEEN]
+        seen = [known.speed for known in self._known.values() if known.first.num_seen >= MIN_SEEN]
         if seen:
             self.typical, self._doubt = _middle(seen), LIKE_OTHERS
         for known in self._known.values():
@@ -133,41 +133,41 @@ class Paces:
             _read(known)
         return True
 
-    def _learnt(self, worker: WorkerId) -> _Learnt:
+    def _learnt(self, worker: WorkerId) -> _WorkerSpeed:
         known = self._known.get(worker)
         if known is None:
-            known = self._known[worker] = _Learnt(self.typical, self._doubt)
+            known = self._known[worker] = _WorkerSpeed(self.typical, self._doubt)
         return known
 
 
-def _read(known: _Learnt) -> None:
+def _read(known: _WorkerSpeed) -> None:
     first, rest = known.first.weights, known.rest.weights
-    known.pace = _pace(first, rest, known.answer_tokens, known.seats.num)
+    known.speed = _speed(first, rest, known.answer_tokens, known.max_running.num)
 
 
-def _pace(first: Sequence[float], rest: Sequence[float], answer_tokens: float, seats: float) -> Pace:
+def _speed(first: Sequence[float], rest: Sequence[float], answer_tokens: float, max_running: float) -> Speed:
     token_s = max(first[1], LEAST_TOKEN_S)
-    return Pace(first[0], token_s, first[2], rest[0], rest[1], rest[2], first[3], answer_tokens, seats)
+    return Speed(first[0], token_s, first[2], rest[0], rest[1], rest[2], first[3], answer_tokens, max_running)
 
 
-def _first(pace: Pace) -> tuple[float, float, float, float]:
-    return pace.start_s, pace.token_s, pace.seq_s, pace.start_seq_s
+def _first(speed: Speed) -> tuple[float, float, float, float]:
+    return speed.start_s, speed.token_s, speed.seq_s, speed.start_seq_s
 
 
-def _rest(pace: Pace) -> tuple[float, float, float]:
-    return pace.step_s, pace.step_seq_s, pace.harm_s
+def _rest(speed: Speed) -> tuple[float, float, float]:
+    return speed.step_s, speed.step_seq_s, speed.harm_s
 
 
-def _first_spread(pace: Pace, doubt: float) -> tuple[float, float, float, float]:
-    start_s = doubt * pace.start_s + 0.005
-    return start_s, doubt * pace.token_s, doubt * pace.token_s / MOST_RUNNING, start_s / MOST_RUNNING
+def _first_spread(speed: Speed, doubt: float) -> tuple[float, float, float, float]:
+    start_s = doubt * speed.start_s + 0.005
+    return start_s, doubt * speed.token_s, doubt * speed.token_s / MOST_RUNNING, start_s / MOST_RUNNING
 
 
-def _rest_spread(pace: Pace, doubt: float) -> tuple[float, float, float]:
-    return doubt * pace.step_s + 0.001, doubt * pace.step_s / MOST_RUNNING, doubt * pace.token_s
+def _rest_spread(speed: Speed, doubt: float) -> tuple[float, float, float]:
+    return doubt * speed.step_s + 0.001, doubt * speed.step_s / MOST_RUNNING, doubt * speed.token_s
 
 
-def _middle(paces: Iterable[Pace]) -> Pace:
+def _middle(speeds: Iterable[Speed]) -> Speed:
     """Return the median of each field, so that a broken worker does not count for the others."""
-    columns = zip(*map(astuple, paces), strict=True)
-    return Pace(*[sorted(column)[len(column) // 2] for column in columns])
+    columns = zip(*map(astuple, speeds), strict=True)
+    return Speed(*[sorted(column)[len(column) // 2] for column in columns])

@@ -6,9 +6,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.observability.metric_spec import MetricSpec, counter, histogram
-from gateway.routing.policy_score import Score
-from gateway.routing.shadow import Comparison
-from gateway.routing.trials import Trials
+from gateway.routing.policy_score import PolicyScore
+from gateway.routing.shadow import ShadowComparison
+from gateway.routing.trials import PolicyExperiments
 
 TTFT = histogram(
     "kvgate_policy_ttft_seconds",
@@ -19,7 +19,7 @@ DROPPED = counter(
     "kvgate_shadow_dropped_decisions_total", "Decisions that shadow policies skipped because of a full queue."
 )
 
-_SCORES: tuple[tuple[MetricSpec, Callable[[Score], float]], ...] = (
+_SCORES: tuple[tuple[MetricSpec, Callable[[PolicyScore], float]], ...] = (
     (
         counter("kvgate_policy_requests_total", "Requests for which the policy chose the worker.", "policy"),
         lambda s: s.num_requests,
@@ -67,7 +67,7 @@ _SCORES: tuple[tuple[MetricSpec, Callable[[Score], float]], ...] = (
     ),
 )
 
-_COMPARISONS: tuple[tuple[MetricSpec, Callable[[Comparison], float]], ...] = (
+_COMPARISONS: tuple[tuple[MetricSpec, Callable[[ShadowComparison], float]], ...] = (
     (
         counter("kvgate_shadow_decisions_total", "Decisions repeated with the shadow policy.", "policy"),
         lambda c: c.num_compared,
@@ -130,8 +130,8 @@ _COMPARISONS: tuple[tuple[MetricSpec, Callable[[Comparison], float]], ...] = (
 METRICS = (*(spec for spec, _ in _SCORES), TTFT, *(spec for spec, _ in _COMPARISONS), DROPPED)
 
 
-class TrialsCollector(Collector):
-    def __init__(self, trials: Trials) -> None:
+class ExperimentsCollector(Collector):
+    def __init__(self, trials: PolicyExperiments) -> None:
         self._trials = trials
 
     def collect(self) -> Iterator[Metric]:

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from gateway.core.decision import Decided, Decision
 from gateway.core.outcome import Outcome
 from gateway.policies.base import Policy
-from gateway.policies.framework.guard import Faults
-from gateway.routing.policy_score import Score
-from gateway.routing.shadow import Comparison
+from gateway.policies.framework.guard import PolicyFaults
+from gateway.routing.policy_score import PolicyScore
+from gateway.routing.shadow import ShadowComparison
 
 MAX_QUEUED = 1000
 PORTION_S = 0.001
@@ -31,24 +31,25 @@ class Shadow(NamedTuple):
     """A shadow policy; `faults` are counted apart from those of policies in use."""
 
     policy: Policy
-    faults: Faults
+    faults: PolicyFaults
 
 
-class Trials:
+class PolicyExperiments:
     """Observer of decisions and their outcomes. `shares` are those of the policies in use."""
 
     def __init__(
         self, shares: Mapping[str, float], shadows: Mapping[str, Shadow], rng: random.Random | None = None
     ) -> None:
         self.shares = shares
-        self.scores = {name: Score() for name in shares}
-        self.comparisons = {name: Comparison(*shadow) for name, shadow in shadows.items()}
+        self.scores = {name: PolicyScore() for name in shares}
+        self.comparisons = {name: ShadowComparison(*shadow) for name, shadow in shadows.items()}
         self.num_dropped = 0
         self._rng = rng or random.Random()
         self._queue: deque[Decision | tuple[Decision, float | None]] = deque()
 
     def __repr__(self) -> str:
-        return f"Trials({list(self.scores)}, shadow={list(self.comparisons)}, {len(self._queue)} queued)"
+        names = f"{list(self.scores)}, shadow={list(self.comparisons)}"
+        return f"PolicyExperiments({names}, {len(self._queue)} queued)"
 
     @property
     def is_on(self) -> bool:
@@ -58,13 +59,13 @@ class Trials:
     def replace(self, shares: Mapping[str, float], shadows: Mapping[str, Shadow]) -> None:
         """Replace the policies; counts of the same names stay, so that metrics do not go down."""
         self.shares = shares
-        self.scores = {name: self.scores.get(name) or Score() for name in shares}
+        self.scores = {name: self.scores.get(name) or PolicyScore() for name in shares}
         for name, (policy, faults) in shadows.items():
             if known := self.comparisons.get(name):
                 faults.update(known.faults)
                 known.policy, known.faults = policy, faults
             else:
-                self.comparisons[name] = Comparison(policy, faults)
+                self.comparisons[name] = ShadowComparison(policy, faults)
 
     # on the request path -----------------------------------------------------------------------
 
@@ -114,7 +115,7 @@ class Trials:
         }
 
 
-async def keep_compared(trials: Trials) -> None:
+async def keep_compared(trials: PolicyExperiments) -> None:
     """Process the queue in short portions with pauses, since requests come first. Ends without shadows."""
     while trials.comparisons:
         await asyncio.sleep(PAUSE_S)

@@ -28,7 +28,7 @@ YOUNG = 5_000
 """Objects made and not freed at which Python collects before the next interval."""
 
 
-class Garbage:
+class GcPolicy:
     """Garbage collector of this process. `observe` gets the duration of each collection, in seconds."""
 
     def __init__(

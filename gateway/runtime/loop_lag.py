@@ -13,7 +13,7 @@ INTERVAL_S = 0.025
 as a request arriving then would have waited. Forty readings a second wake an idle host at 0.2 % of a core."""
 
 
-class Lag:
+class LoopLag:
     """Reads the clock in equal intervals of the running loop. `observe_late` gets how late each reading came,
     in seconds; `observe_work` the part of it that the loop's own thread computed at most."""
 

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 
 from gateway.runtime.rate_limited_log import RateLimitedLog
-from gateway.server.client_limit import Room
+from gateway.server.client_limit import ClientLimit
 
 log = logging.getLogger("kvgate.processes")
 
@@ -27,7 +27,7 @@ class Acceptor:
         self,
         listening: socket.socket,
         taker: Callable[[], Callable[[int], None] | None],
-        room: Room | None = None,
+        room: ClientLimit | None = None,
     ) -> None:
         self._listening = listening
         self._taker = taker

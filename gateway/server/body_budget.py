@@ -15,7 +15,7 @@ RETRY_AFTER_S = 1
 """Bodies are freed when answers begin: seconds, as a rule."""
 
 
-class Bodies:
+class BodyBudget:
     """Counts the bytes held; each request has its share in `num_held`."""
 
     def __init__(self, max_bytes: int = 1 << 30) -> None:
@@ -24,7 +24,7 @@ class Bodies:
         self.num_refused = 0
 
     def __repr__(self) -> str:
-        return f"Bodies({self.num_bytes} of {self.max_bytes} bytes, {self.num_refused} refused)"
+        return f"BodyBudget({self.num_bytes} of {self.max_bytes} bytes, {self.num_refused} refused)"
 
     def let_go(self, http: HttpRequest) -> None:
         """Free a request's share when it ends; only the first call counts."""
@@ -44,7 +44,7 @@ class Intake:
 
     __slots__ = ("num_bytes", "_pieces", "_bodies", "_num_held", "_max_bytes", "_whole")
 
-    def __init__(self, bodies: Bodies, max_bytes: int) -> None:
+    def __init__(self, bodies: BodyBudget, max_bytes: int) -> None:
         self.num_bytes = 0
         self._pieces: list[bytes] = []
         self._bodies = bodies

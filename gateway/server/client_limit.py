@@ -10,7 +10,7 @@ from gateway.runtime.rate_limited_log import RateLimitedLog
 log = logging.getLogger("kvgate")
 
 
-class Room:
+class ClientLimit:
     """Client limit. `num_open` counts connected clients, `clock` is in seconds."""
 
     def __init__(
@@ -22,7 +22,7 @@ class Room:
         self._rate_limited = RateLimitedLog(log, clock=clock)
 
     def __repr__(self) -> str:
-        return f"Room({self._num_open()} of {self._descriptors.max_clients}, tight={self._is_tight})"
+        return f"ClientLimit({self._num_open()} of {self._descriptors.max_clients}, tight={self._is_tight})"
 
     def has_one(self) -> bool:
         """Return True if one more client may be accepted now; logs if not."""

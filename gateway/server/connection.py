@@ -24,14 +24,14 @@ from gateway.core.errors import (
     NotSupported,
     RequestTimeout,
 )
-from gateway.http.framing import Limits, check_request
+from gateway.http.framing import HttpLimits, check_request
 from gateway.http.messages import Header, HttpRequest
 from gateway.http.upgrade import HTTP2_REFUSAL, has_body, offers_websocket, without_offer
 from gateway.runtime.deadline_timer import LazyTimer
-from gateway.server.body_budget import Bodies, Intake
+from gateway.server.body_budget import BodyBudget, Intake
 from gateway.server.responder import Exchange, Handle, Responder, request_id
 from gateway.server.sockets import reset_at_close
-from gateway.server.upgrade_buffer import Beyond
+from gateway.server.upgrade_buffer import UpgradeBuffer
 
 MAX_QUEUED_BYTES = 1 << 20
 """Bodies of pipelined requests that a connection may hold before reading pauses."""
@@ -54,10 +54,10 @@ class ClientConnection(asyncio.Protocol):
     def __init__(
         self,
         handle: Handle,
-        limits: Limits,
+        limits: HttpLimits,
         registry: MutableSet["ClientConnection"],
         on_refused: Callable[[int], None] = lambda status: None,
-        bodies: Bodies | None = None,
+        bodies: BodyBudget | None = None,
     ) -> None:
         self._handle = handle
         self._on_refused = on_refused
@@ -71,7 +71,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_answering = self._is_starting = False
         self.source: object = None  # the client's address, where a proxy in front of us sends it
         self._is_refusing = False  # a broken request was queued: nothing behind it is read
-        self._beyond: Beyond | None = None  # set where an upgrade request was queued
+        self._upgrade_buffer: UpgradeBuffer | None = None  # set where an upgrade request was queued
         self._is_closing = False
         self._is_reading_paused = self._has_yielded = False
         self._has_spoken = False  # HTTP/1.1, so that no HTTP/2 preface follows
@@ -81,7 +81,7 @@ class ClientConnection(asyncio.Protocol):
         self._timer = LazyTimer(self._loop, self._on_due)
         self._body_began = 0.0
         self._headers: list[Header] = []
-        self._bodies = Bodies() if bodies is None else bodies
+        self._bodies = BodyBudget() if bodies is None else bodies
         self._intake = Intake(self._bodies, limits.max_body_bytes)
         self._begin_message()
         self._in_head = self._is_receiving = False
@@ -101,7 +101,7 @@ class ClientConnection(asyncio.Protocol):
         self._set_deadline(self._limits.head_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = self._beyond = None
+        self._transport = self._upgrade_buffer = None
         self._parser = (
             None  # it refers to our methods: a cycle that is never collected (runtime/gc_policy.py)
         )
@@ -127,7 +127,7 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._is_refusing or self._is_closing:
-            return self._beyond.take(data) if self._beyond else None
+            return self._upgrade_buffer.take(data) if self._upgrade_buffer else None
         self._has_body_in_read = False
         try:
             self._feed(data)
@@ -156,8 +156,8 @@ class ClientConnection(asyncio.Protocol):
         """
         method, version, headers = self._parser.get_method(), self._parser.get_http_version(), self._headers
         if offers_websocket(headers):
-            self._beyond, rest = Beyond(self, rest), b""
-        if method == b"CONNECT" or (self._beyond and has_body(headers)):
+            self._upgrade_buffer, rest = UpgradeBuffer(self, rest), b""
+        if method == b"CONNECT" or (self._upgrade_buffer and has_body(headers)):
             self._refuse(NotSupported("CONNECT and WebSocket requests with a body are not supported"))
             return b""
         self._parser = httptools.HttpRequestParser(self)
@@ -229,12 +229,12 @@ class ClientConnection(asyncio.Protocol):
             target=self._target,
             headers=self._headers,
             is_http10=self._parser.get_http_version() in ("0.9", "1.0"),
-            keep_alive=self._parser.should_keep_alive() and not self._beyond,
-            is_upgrade=self._beyond is not None,
+            keep_alive=self._parser.should_keep_alive() and not self._upgrade_buffer,
+            is_upgrade=self._upgrade_buffer is not None,
         )
         self._intake.hand_to(request)
         self._is_receiving = self._owes_continue = False
-        self._is_refusing = self._beyond is not None
+        self._is_refusing = self._upgrade_buffer is not None
         self._has_body_in_read = True
         self._queue.append(request)
         self._set_deadline(0)
@@ -257,8 +257,8 @@ class ClientConnection(asyncio.Protocol):
         self._transport.abort()
 
     def leave_http(self, receive: Callable[[bytes], None]) -> None:
-        assert self._beyond is not None, "it was not offered"
-        self._beyond.agreed(receive)
+        assert self._upgrade_buffer is not None, "it was not offered"
+        self._upgrade_buffer.agreed(receive)
 
     def answered(self, keep_alive: bool) -> None:
         self._exchange = None
@@ -338,8 +338,8 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._is_refusing and self._transport.can_write_eof():
             self._transport.write_eof()
-            self._set_deadline(self._limits.keep_alive_s if self._beyond else LINGER_S)
-            self._beyond = None
+            self._set_deadline(self._limits.keep_alive_s if self._upgrade_buffer else LINGER_S)
+            self._upgrade_buffer = None
         else:
             self._transport.close()
             self._set_deadline(self._limits.keep_alive_s)

@@ -14,12 +14,12 @@ from aiohttp.typedefs import Handler, Middleware
 LOOK_EVERY_S = 0.05
 
 
-class Leaving(Protocol):
+class Drainable(Protocol):
     def leave(self) -> None: ...
 
 
 async def all_left(
-    connections: Collection[Leaving], seconds: float, stop: asyncio.Event, opening: Sized = ()
+    connections: Collection[Drainable], seconds: float, stop: asyncio.Event, opening: Sized = ()
 ) -> bool:
     """Wait until no connection is open or opening; False if the time is over or `stop` is set before. Asks
     repeatedly, to reach connections accepted at the last moment."""

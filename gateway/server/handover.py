@@ -24,7 +24,7 @@ import msgspec
 
 from gateway.core.errors import ConfigError
 from gateway.server.fd_channel import Channel
-from gateway.server.socket_set import Asked
+from gateway.server.socket_set import SocketSpec
 
 log = logging.getLogger("kvgate.takeover")
 
@@ -41,7 +41,7 @@ class Offer(msgspec.Struct, tag=True):
     run time."""
 
     pid: int
-    sockets: list[Asked]
+    sockets: list[SocketSpec]
     workers: list[str]
 
 
@@ -55,7 +55,7 @@ class Accepting(msgspec.Struct, tag=True):
     """Announcement that the new gateway accepts; `kept` are the offered sockets that it keeps
     listening at."""
 
-    kept: list[Asked]
+    kept: list[SocketSpec]
 
 
 class Left(msgspec.Struct, tag=True):
@@ -70,7 +70,7 @@ class Predecessor:
     """Running gateway as the new one sees it: its offer, and the end of its accepting."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self.sockets: dict[Asked, socket.socket] = {}
+        self.sockets: dict[SocketSpec, socket.socket] = {}
         self._offer: asyncio.Future[Offer] = asyncio.get_running_loop().create_future()
         self._left: asyncio.Future[Left | None] = asyncio.get_running_loop().create_future()
         self._channel = Channel(sock, self._on_message, self._on_end)
@@ -105,7 +105,7 @@ class Predecessor:
     def workers(self) -> list[str]:
         return self._offer.result().workers
 
-    async def take_over(self, kept: Collection[Asked]) -> list[str]:
+    async def take_over(self, kept: Collection[SocketSpec]) -> list[str]:
         """Announce that this gateway accepts from now on. Returns the old gateway's workers by then; none if
         it has ended meanwhile."""
         self._channel.send(_encode(Accepting(list(kept))))
@@ -124,8 +124,8 @@ class Predecessor:
     def _on_message(self, message: bytes, files: list[int]) -> None:
         match _decode(message):
             case Offer() as offer:
-                for asked, file in zip(offer.sockets, files, strict=True):
-                    self.sockets[asked] = socket.socket(fileno=file)
+                for spec, file in zip(offer.sockets, files, strict=True):
+                    self.sockets[spec] = socket.socket(fileno=file)
                 self._offer.set_result(offer)
             case Busy(pid):
                 self._refuse(f"process {pid} is taking over just now; try again")
@@ -150,13 +150,13 @@ class TakeoverPoint:
     def __init__(
         self,
         listening: socket.socket,
-        sockets: Mapping[Asked, socket.socket],
+        sockets: Mapping[SocketSpec, socket.socket],
         workers: Callable[[], list[str]],
     ) -> None:
         """Listen for the next gateway; `sockets` are those to hand over, `listening` among them."""
         self.taken = asyncio.Event()
         self.successor = 0
-        self.kept: Collection[Asked] = ()
+        self.kept: Collection[SocketSpec] = ()
         self._listening = listening
         self._sockets = sockets
         self._workers = workers
@@ -194,7 +194,7 @@ class TakeoverPoint:
         files = [os.dup(sock.fileno()) for sock in self._sockets.values()]
         return channel.send(_encode(Offer(os.getpid(), list(self._sockets), self._workers())), files)
 
-    def accepting(self, channel: Channel, kept: Collection[Asked]) -> None:
+    def accepting(self, channel: Channel, kept: Collection[SocketSpec]) -> None:
         if channel is self._channel:
             self.kept = kept
             channel.send(_encode(Left(self._workers())))

@@ -17,14 +17,14 @@ from collections.abc import Callable, MutableSet, Sequence
 from aiohttp import web
 
 from gateway.config import Config
-from gateway.http.framing import Limits
+from gateway.http.framing import HttpLimits
 from gateway.runtime import process_limits
 from gateway.runtime.tasks import Tasks
 from gateway.runtime.tls import Tls, listening_context
 from gateway.server.acceptor import Acceptor
 from gateway.server.admin_runner import AdminRunner
-from gateway.server.body_budget import Bodies
-from gateway.server.client_limit import Room
+from gateway.server.body_budget import BodyBudget
+from gateway.server.client_limit import ClientLimit
 from gateway.server.connection import ClientConnection
 from gateway.server.draining import all_left, closing
 from gateway.server.proxy_protocol import source_of
@@ -39,8 +39,8 @@ MAX_HANDSHAKE_S = 10.0
 """A client that shakes hands takes some round trips; the head of its request may come later."""
 
 
-def limits_of(config: Config) -> Limits:
-    return Limits(
+def limits_of(config: Config) -> HttpLimits:
+    return HttpLimits(
         max_body_bytes=config.server.max_body_bytes,
         head_timeout_s=config.server.head_timeout_s,
         body_timeout_s=config.server.body_timeout_s,
@@ -49,7 +49,7 @@ def limits_of(config: Config) -> Limits:
     )
 
 
-class Front:
+class Listener:
     """Front end of a gateway: call `open`, `listen` or `take_client`, then `leave` or `drain`, then `close`.
     `connections` has the clients."""
 
@@ -61,7 +61,7 @@ class Front:
         on_refused: Callable[[int], None],
         admin: web.Application,
         tls: Tls | None,
-        bodies: Bodies,
+        bodies: BodyBudget,
     ) -> None:
         self._connections = connections
         self._handle, self._on_refused, self._bodies = handle, on_refused, bodies
@@ -78,7 +78,7 @@ class Front:
         self._admin_runner = AdminRunner(admin, config.server.head_timeout_s, config.server.body_timeout_s)
 
     def __repr__(self) -> str:
-        return f"Front(open={len(self._connections)}, opening={len(self._opening)})"
+        return f"Listener(open={len(self._connections)}, opening={len(self._opening)})"
 
     def take(self, config: Config) -> None:
         """Apply new limits to connections from now on."""
@@ -90,7 +90,7 @@ class Front:
 
     async def listen(self, traffic: Sequence[socket.socket], admin: socket.socket) -> None:
         """Start accepting from listening sockets, which are closed by `leave` and `close`."""
-        room = Room(process_limits.descriptors(), self._num_clients, asyncio.get_running_loop().time)
+        room = ClientLimit(process_limits.descriptors(), self._num_clients, asyncio.get_running_loop().time)
         for listening in traffic:
             acceptor = Acceptor(listening, lambda: self.take_client, room)
             self._acceptors.append(acceptor)

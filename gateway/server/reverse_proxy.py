@@ -16,7 +16,7 @@ from gateway.server.responder import Exchange, Handle, Responder
 Refuse = Callable[[HttpRequest, Responder, GatewayError], None]
 
 
-class Behind:
+class ReverseProxyMiddleware:
     """Strips the base path and finds the client's address before `handle`; `refuse` answers requests outside
     the base path."""
 
@@ -61,8 +61,8 @@ def trusted_of(config: Config) -> Trusted:
     return Trusted(config.server.trusted_proxies, "--trusted-proxies")
 
 
-def behind(config: Config, handle: Handle, refuse: Refuse) -> Handle:
+def reverse_proxied(config: Config, handle: Handle, refuse: Refuse) -> Handle:
     """Wrap `handle` where a base path or proxies are configured; else return it."""
     if config.server.base_path or config.server.trusted_proxies or config.server.proxy_protocol:
-        return Behind(config, handle, refuse).handle
+        return ReverseProxyMiddleware(config, handle, refuse).handle
     return handle

@@ -20,7 +20,7 @@ LOOK_INTERVAL_S = 0.5
 
 
 @dataclass(slots=True)
-class _Seen:
+class _ConnectionState:
     """State of a connection since `since_s`: without a request, with a body under way (`request`), or
     answered."""
 
@@ -37,7 +37,7 @@ class SlowAdmins:
     def __init__(self, head_s: float, body_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._head_s, self._body_s = head_s, body_s
         self._clock = clock
-        self._seen: dict[Any, _Seen] = {}
+        self._seen: dict[Any, _ConnectionState] = {}
         self.num_cut = 0
 
     def __repr__(self) -> str:
@@ -47,7 +47,7 @@ class SlowAdmins:
     def middleware(self) -> Any:
         @web.middleware
         async def noted(request: web.Request, handler: Handler) -> web.StreamResponse:
-            seen = self._seen[request.protocol] = _Seen(self._clock(), request, has_asked=True)
+            seen = self._seen[request.protocol] = _ConnectionState(self._clock(), request, has_asked=True)
             try:
                 return await handler(request)
             finally:
@@ -63,14 +63,14 @@ class SlowAdmins:
     def look(self, connections: Iterable[Any]) -> None:
         """Abort connections with their deadline over."""
         now, before = self._clock(), self._seen
-        self._seen = {each: before.get(each) or _Seen(now) for each in connections}
+        self._seen = {each: before.get(each) or _ConnectionState(now) for each in connections}
         for connection, seen in self._seen.items():
             transport = connection.transport
             if transport is not None and self._is_late(seen, transport, now):
                 self.num_cut += 1
                 transport.abort()
 
-    def _is_late(self, seen: _Seen, transport: asyncio.Transport, now: float) -> bool:
+    def _is_late(self, seen: _ConnectionState, transport: asyncio.Transport, now: float) -> bool:
         waited_s = now - seen.since_s
         if not seen.has_asked:
             return waited_s > self._head_s

@@ -20,7 +20,7 @@ TRAFFIC = ("port", UNIX)
 OWN_USER_ONLY = 0o600
 
 
-class Asked(msgspec.Struct, frozen=True):
+class SocketSpec(msgspec.Struct, frozen=True):
     """Configuration of a listening socket; `host` is the path of a Unix socket. The role is the option that
     configures it."""
 
@@ -29,16 +29,16 @@ class Asked(msgspec.Struct, frozen=True):
     port: int = 0
 
 
-def asked(config: Config) -> dict[Asked, int]:
+def socket_specs(config: Config) -> dict[SocketSpec, int]:
     """Return all sockets of a configuration, each with the permissions of its file, 0 where it has none."""
     wanted = {
-        Asked("port", config.server.host, config.server.port): 0,
-        Asked("admin_port", config.admin.host, config.admin.port): 0,
+        SocketSpec("port", config.server.host, config.server.port): 0,
+        SocketSpec("admin_port", config.admin.host, config.admin.port): 0,
     }
     if config.server.unix_socket:
-        wanted[Asked(UNIX, config.server.unix_socket)] = int(config.server.unix_socket_mode, 8)
+        wanted[SocketSpec(UNIX, config.server.unix_socket)] = int(config.server.unix_socket_mode, 8)
     if config.server.takeover_socket:
-        wanted[Asked(TAKEOVER, config.server.takeover_socket)] = OWN_USER_ONLY
+        wanted[SocketSpec(TAKEOVER, config.server.takeover_socket)] = OWN_USER_ONLY
     return wanted
 
 
@@ -49,12 +49,12 @@ class Sockets:
     that it has bound itself, with `own_files` the others too, and none that its successor keeps.
     """
 
-    def __init__(self, config: Config, inherited: Mapping[Asked, socket.socket] | None = None) -> None:
+    def __init__(self, config: Config, inherited: Mapping[SocketSpec, socket.socket] | None = None) -> None:
         """Take sockets over and bind the rest; sockets that are no longer configured are closed. Raises
         ConfigError, with all closed."""
-        self._modes = asked(config)
-        self.all: dict[Asked, socket.socket] = {}
-        self._files: dict[Asked, SocketFile] = {}
+        self._modes = socket_specs(config)
+        self.all: dict[SocketSpec, socket.socket] = {}
+        self._files: dict[SocketSpec, SocketFile] = {}
         known = dict(inherited or {})
         try:
             for one, mode in self._modes.items():
@@ -94,7 +94,7 @@ class Sockets:
                 with contextlib.suppress(OSError):  # removed just now
                     os.chmod(self._files[one].path, mode)
 
-    def hand_over(self, kept: Collection[Asked]) -> None:
+    def hand_over(self, kept: Collection[SocketSpec]) -> None:
         """Leave the files of these sockets to the gateway that keeps them."""
         for one in kept:
             self._files.pop(one, None)
@@ -110,13 +110,13 @@ class Sockets:
         for sock in self.all.values():
             sock.close()
 
-    def _note_file(self, one: Asked) -> bool:
+    def _note_file(self, one: SocketSpec) -> bool:
         if file := SocketFile.of(self.all[one]):
             self._files[one] = file
         return one in self._files
 
 
-def _bind(one: Asked, mode: int) -> socket.socket:
+def _bind(one: SocketSpec, mode: int) -> socket.socket:
     if one.role in (UNIX, TAKEOVER):
         return bind_unix(one.host, mode, one.role)
     return bind_tcp(one.host, one.port, one.role)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, MutableMapping, Sequence
 
 from gateway.core.errors import ConfigError
-from gateway.server.socket_set import Asked
+from gateway.server.socket_set import SocketSpec
 
 log = logging.getLogger("kvgate")
 
@@ -35,8 +35,8 @@ def notify(state: str, environ: Mapping[str, str] = os.environ) -> None:
 
 
 def activated(
-    wanted: Sequence[Asked], environ: MutableMapping[str, str] = os.environ
-) -> dict[Asked, socket.socket]:
+    wanted: Sequence[SocketSpec], environ: MutableMapping[str, str] = os.environ
+) -> dict[SocketSpec, socket.socket]:
     """Return the listening sockets that systemd passed, by their option: the FileDescriptorName=; of unnamed
     ones the first is the port, the second the admin port. Raises ConfigError for a socket without an option.
     """
@@ -45,7 +45,7 @@ def activated(
     if pid != str(os.getpid()):
         return {}
     by_role = {one.role: one for one in wanted}
-    found: dict[Asked, socket.socket] = {}
+    found: dict[SocketSpec, socket.socket] = {}
     for number in range(int(num)):
         name = names[number] if number < len(names) else ""
         role = name if name in by_role else (("port", "admin_port")[number] if number < 2 else name)

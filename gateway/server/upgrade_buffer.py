@@ -11,15 +11,15 @@ MAX_WAITING_BYTES = 64 << 10
 """Bytes that a client may send before its upgrade request is answered; beyond, reading pauses."""
 
 
-class Reading(Protocol):
+class PausableConnection(Protocol):
     """Connection, as far as reading is concerned."""
 
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
 
 
-class Beyond:
-    def __init__(self, connection: Reading, early: bytes) -> None:
+class UpgradeBuffer:
+    def __init__(self, connection: PausableConnection, early: bytes) -> None:
         """Create a buffer; `early` came in the same read as the upgrade request."""
         self._connection = connection
         self._waiting = bytearray()
@@ -27,7 +27,7 @@ class Beyond:
         self.take(early)
 
     def __repr__(self) -> str:
-        return f"Beyond({'agreed' if self._receive else f'{len(self._waiting)} bytes wait'})"
+        return f"UpgradeBuffer({'agreed' if self._receive else f'{len(self._waiting)} bytes wait'})"
 
     def take(self, data: bytes) -> None:
         if self._receive:

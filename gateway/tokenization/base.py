@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from gateway.core.blocks import Tokens
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.token_runs import Continued, Runs
+from gateway.core.token_runs import ContinuedTokens, TokenRunCache
 
 
 class Renderer(Protocol):
@@ -41,10 +41,10 @@ class Renderer(Protocol):
         TooLong early. Returns the bytes of text that are too many in any case; 0 where there is no such
         bound."""
 
-    def tokens(self, request: InferenceRequest, now: datetime) -> Continued:
+    def tokens(self, request: InferenceRequest, now: datetime) -> ContinuedTokens:
         """Tokens of a chat request. Raises MediaError where it has images or other media."""
 
-    def growing(self, body: Mapping[str, Any]) -> Continued | None:
+    def growing(self, body: Mapping[str, Any]) -> ContinuedTokens | None:
         """Tokens of a completion of one long text, at the cost of its new part; None for others."""
 
     def completion(self, body: Mapping[str, Any]) -> list[Tokens]:
@@ -55,5 +55,5 @@ class Renderer(Protocol):
 
     def decode(self, tokens: Sequence[int]) -> str | None: ...
 
-    def remember(self, runs: Runs, now: datetime, mismatch: Callable[[str], None]) -> None:
+    def remember(self, runs: TokenRunCache, now: datetime, mismatch: Callable[[str], None]) -> None:
         """Start to reuse the tokens of earlier prompts; `mismatch` is called when a proof turns out wrong."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from gateway.core.blocks import Tokens
 from gateway.core.requests.chat_messages import Messages
-from gateway.core.token_runs import Continued, Run, Runs
+from gateway.core.token_runs import ContinuedTokens, TokenRun, TokenRunCache
 from gateway.tokenization.chat_template import Message, PromptError, conversation
 from gateway.tokenization.message_frame import plain_content
 from gateway.tokenization.probe_conversations import CutPoint
@@ -27,14 +27,14 @@ LED = frozenset({CutPoint.LEAD, CutPoint.TURN_LED, CutPoint.STEP_LED})
 class ConversationCache:
     """Cache of one model's conversations. `encode` makes tokens of text that begins at a special token."""
 
-    def __init__(self, runs: Runs, encode: Callable[[str], Tokens]) -> None:
+    def __init__(self, runs: TokenRunCache, encode: Callable[[str], Tokens]) -> None:
         self._runs = runs
         self._encode = encode
 
     def __repr__(self) -> str:
         return f"ConversationCache({self._runs!r})"
 
-    def known(self, chat: Messages, setting: RenderSetting) -> Continued | None:
+    def known(self, chat: Messages, setting: RenderSetting) -> ContinuedTokens | None:
         """Tokens of a chat that continues a known run; None if there is none."""
         stubs = setting.stubs
         if not stubs:
@@ -55,28 +55,28 @@ class ConversationCache:
                 return self._tokens(run, text, new, chat.names[number:], setting)
         return None
 
-    def first(self, messages: Sequence[Message], setting: RenderSetting) -> Continued | None:
+    def first(self, messages: Sequence[Message], setting: RenderSetting) -> ContinuedTokens | None:
         """Tokens of a conversation of one plain message; None if it has to be rendered."""
         text = _plain_text(messages, features(messages, "", setting.markup), setting, None)
-        return None if text is None else Continued(self._encode(text))
+        return None if text is None else ContinuedTokens(self._encode(text))
 
     def whole(
         self, chat: Messages, messages: Sequence[Message], text: str, setting: RenderSetting
-    ) -> Continued:
+    ) -> ContinuedTokens:
         """Tokens of all `messages`, rendered as `text`; they are cached."""
         return self._tokens(None, text, messages, chat.names, setting)
 
     def _tokens(
         self,
-        run: Run | None,
+        run: TokenRun | None,
         text: str,
         new: Sequence[Message],
         names: Sequence[bytes],
         setting: RenderSetting,
-    ) -> Continued:
+    ) -> ContinuedTokens:
         """Tokens of `text`, rendered from `new`, behind those of `run`; cached at its last cut points."""
         if run is None and len(new) == 1:
-            return Continued(self._encode(text))  # no next turn can begin before its only message
+            return ContinuedTokens(self._encode(text))  # no next turn can begin before its only message
         stubs = setting.stubs or {}
         kind, is_led = (stubs[run.cut].kind, run.cut in LED) if run else ("", new[0]["role"] == "system")
         known, at, start = run, 0, 0
@@ -84,16 +84,16 @@ class ConversationCache:
             found = (run.features if run else 0) | features(new[at:place], kind, setting.markup)
             if found & ~stubs[cut].allowed:
                 break
-            run = Run(names[place - 1], run, self._encode(text[start:end]), setting.stubs, cut, found)
+            run = TokenRun(names[place - 1], run, self._encode(text[start:end]), setting.stubs, cut, found)
             kind, at, start = kind_of(new[place - 1]), place, end
         rest = self._encode(text[start:])
         if run is None:
-            return Continued(rest)
+            return ContinuedTokens(rest)
         if run is not known or len(self._runs):
             self._runs.use(run)
         tokens = run.all_tokens()
         tokens.extend(rest)
-        return Continued(tokens, run)
+        return ContinuedTokens(tokens, run)
 
 
 def _plain_text(

@@ -14,7 +14,7 @@ from typing import Any
 
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.token_runs import Continued, Runs
+from gateway.core.token_runs import ContinuedTokens, TokenRunCache
 from gateway.tokenization.plain_text import check_runs, plain_texts
 from gateway.tokenization.prompt_encoder import PromptError
 
@@ -62,7 +62,7 @@ class Harmony:
         """No bound: the library makes a conversation's tokens at once."""
         return 0
 
-    def tokens(self, request: InferenceRequest, now: datetime) -> Continued:
+    def tokens(self, request: InferenceRequest, now: datetime) -> ContinuedTokens:
         fields = request.fields
         for name in _REFUSED:
             if fields.get(name):
@@ -78,9 +78,9 @@ class Harmony:
             raise
         except Exception as exc:  # the library's own kinds, for any input of a client
             raise PromptError(f"harmony: {exc}", type(exc).__name__) from exc
-        return Continued(tokens_of(self._with_old_headers(ids)))
+        return ContinuedTokens(tokens_of(self._with_old_headers(ids)))
 
-    def growing(self, body: Mapping[str, Any]) -> Continued | None:
+    def growing(self, body: Mapping[str, Any]) -> ContinuedTokens | None:
         return None
 
     def completion(self, body: Mapping[str, Any]) -> list[Tokens]:
@@ -96,7 +96,7 @@ class Harmony:
         text: str = self._encoding.decode(list(tokens))
         return text
 
-    def remember(self, runs: Runs, now: datetime, mismatch: Callable[[str], None]) -> None:
+    def remember(self, runs: TokenRunCache, now: datetime, mismatch: Callable[[str], None]) -> None:
         """Do nothing: prompts are rendered whole."""
 
     # messages ----------------------------------------------------------------------------------

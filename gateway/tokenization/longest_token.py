@@ -26,7 +26,7 @@ SPLITTING = frozenset(
 NUM_BYTES = 256
 
 
-class _Model(msgspec.Struct):
+class _Vocabulary(msgspec.Struct):
     type: str | None = None
     unk_token: str | None = None
     fuse_unk: bool = False
@@ -34,14 +34,14 @@ class _Model(msgspec.Struct):
     continuing_subword_prefix: str | None = None
 
 
-class _File(msgspec.Struct):
-    model: _Model
+class _ModelFile(msgspec.Struct):
+    model: _Vocabulary
     normalizer: Any = None
     pre_tokenizer: Any = None
     added_tokens: list[dict[str, Any]] | None = None
 
 
-_decode = msgspec.json.Decoder(_File).decode
+_decode = msgspec.json.Decoder(_ModelFile).decode
 
 
 def longest_token(text: str, vocabulary: Collection[str]) -> int | None:
@@ -110,7 +110,7 @@ def _is_byte_level(stage: Any) -> bool:
     return any(each.get("type") == "ByteLevel" for each in _parts(stage))
 
 
-def _knows_all(model: _Model, is_byte_level: bool, vocabulary: Collection[str]) -> bool:
+def _knows_all(model: _Vocabulary, is_byte_level: bool, vocabulary: Collection[str]) -> bool:
     """True if every text has tokens and no run of any length becomes a single one: Unigram joins unknown
     characters, and models of whole words have one token for any unknown word."""
     if model.type not in (None, "BPE", "Unigram") or model.continuing_subword_prefix:

@@ -13,7 +13,7 @@ from typing import Any
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.multimodal import MEDIA
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.token_runs import Continued, Runs
+from gateway.core.token_runs import ContinuedTokens, TokenRunCache
 from gateway.tokenization.chat_template import MediaError, arguments_of, dump_tools
 from gateway.tokenization.plain_text import check_length, plain_texts
 from gateway.tokenization.prompt_encoder import PromptError
@@ -114,16 +114,16 @@ class Mistral:
         """No bound: the library makes the tokens of a text at once."""
         return 0
 
-    def tokens(self, request: InferenceRequest, now: datetime) -> Continued:
+    def tokens(self, request: InferenceRequest, now: datetime) -> ContinuedTokens:
         try:
             made = self._tokenizer.encode_chat_completion(self._request(request.fields))
         except PromptError:
             raise
         except Exception as exc:  # the library's own kinds, for any input of a client
             raise PromptError(f"mistral: {exc}", type(exc).__name__) from exc
-        return Continued(tokens_of(made.tokens))
+        return ContinuedTokens(tokens_of(made.tokens))
 
-    def growing(self, body: Mapping[str, Any]) -> Continued | None:
+    def growing(self, body: Mapping[str, Any]) -> ContinuedTokens | None:
         return None
 
     def completion(self, body: Mapping[str, Any]) -> list[Tokens]:
@@ -141,7 +141,7 @@ class Mistral:
             return "(token ids outside the model's vocabulary)"
         return "".join(self._texts.id_to_piece(token) for token in tokens)
 
-    def remember(self, runs: Runs, now: datetime, mismatch: Callable[[str], None]) -> None:
+    def remember(self, runs: TokenRunCache, now: datetime, mismatch: Callable[[str], None]) -> None:
         """Do nothing: prompts are rendered whole."""
 
     def _encode(self, text: str, bos: bool, eos: bool) -> list[int]:

@@ -16,7 +16,7 @@ from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.multimodal import first_medium, media_endings
 from gateway.core.requests.chat_messages import Messages
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.token_runs import Continued, Runs
+from gateway.core.token_runs import ContinuedTokens, TokenRunCache
 from gateway.tokenization.chat_template import HF_PARAMETERS, PromptError, Template, conversation, dump_tools
 from gateway.tokenization.conversation_cache import ConversationCache
 from gateway.tokenization.model_files import (
@@ -147,7 +147,7 @@ class PromptEncoder:
     def decode(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode(tokens)
 
-    def remember(self, runs: Runs, now: datetime, mismatch: Callable[[str], None]) -> None:
+    def remember(self, runs: TokenRunCache, now: datetime, mismatch: Callable[[str], None]) -> None:
         """Make `tokens` cost only the new part of a conversation, where the template is proved for it. `runs`
         may be shared between models. `mismatch` is called, once per template, when a proof turns out wrong;
         its conversations are rendered whole from then on."""
@@ -180,24 +180,24 @@ class PromptEncoder:
     def expect(self, max_tokens: int) -> int:
         return self._tokenizer.pieces.expect(max_tokens)
 
-    def tokens(self, request: InferenceRequest, now: datetime) -> Continued:
+    def tokens(self, request: InferenceRequest, now: datetime) -> ContinuedTokens:
         """Tokens of a chat request, as by `chat`, at the cost of its new messages."""
         settings, chat = self._settings, request.messages
         may_be_too_long = self._tokenizer.pieces.may_be_too_long
         if settings is None or chat is None or not chat.names or may_be_too_long(len(request.body)):
-            return Continued(self.chat(request.fields, now))
+            return ContinuedTokens(self.chat(request.fields, now))
         setting = settings.find(chat.setting, now, lambda: self._setting(request.fields, now))
         if setting is None or not settings.prove(setting):
-            return Continued(self.chat(request.fields, now))
+            return ContinuedTokens(self.chat(request.fields, now))
         found = self._known(chat, setting)
         if found is None:
             found = self._whole(request, chat, setting, now)
         elif self._is_wrong(found.tokens, request, setting, now):
-            return Continued(self.chat(request.fields, now))
+            return ContinuedTokens(self.chat(request.fields, now))
         fitting = self._fit(chat.top, found.tokens, _flag(chat.top, "add_special_tokens", False))
-        return found if fitting is found.tokens else Continued(fitting)
+        return found if fitting is found.tokens else ContinuedTokens(fitting)
 
-    def _known(self, chat: Messages, setting: RenderSetting) -> Continued | None:
+    def _known(self, chat: Messages, setting: RenderSetting) -> ContinuedTokens | None:
         try:
             if len(chat.names) > 1:
                 return self._conversations.known(chat, setting)
@@ -211,7 +211,7 @@ class PromptEncoder:
 
     def _whole(
         self, request: InferenceRequest, chat: Messages, setting: RenderSetting, now: datetime
-    ) -> Continued:
+    ) -> ContinuedTokens:
         template, variables = setting.template, setting.variables
         messages = conversation(chat.decode(0), template.content_format)
         if variables["tools"]:  # behind a stub others stand for them
@@ -306,7 +306,7 @@ class PromptEncoder:
             raise PromptError("prompt mixes text and token ids")
         return [self._completion(prompt, body, special) for prompt in prompts]
 
-    def growing(self, body: Mapping[str, Any]) -> Continued | None:
+    def growing(self, body: Mapping[str, Any]) -> ContinuedTokens | None:
         """Tokens of a completion of one long text, as by `completion`, at the cost of its new part; None for
         others."""
         text = body.get("prompt")
@@ -322,7 +322,7 @@ class PromptEncoder:
             self._mismatch("single texts")
             return None
         fitting = self._fit(body, found.tokens, _flag(body, "add_special_tokens", True))
-        return found if fitting is found.tokens else Continued(fitting)
+        return found if fitting is found.tokens else ContinuedTokens(fitting)
 
     def _completion(self, prompt: object, body: Mapping[str, Any], special: bool) -> Tokens:
         if isinstance(prompt, str):

@@ -15,7 +15,7 @@ from itertools import product
 from xxhash import xxh3_128
 
 from gateway.core.blocks import Tokens
-from gateway.core.token_runs import Continued, Run, Runs
+from gateway.core.token_runs import ContinuedTokens, TokenRun, TokenRunCache
 from gateway.tokenization.pieces import MAX_CHARS
 
 STRIDE = 2048
@@ -75,12 +75,12 @@ def are_apart(encode: Callable[[str], Tokens]) -> bool:
 class TextCache:
     """Cache of one tokenizer's texts among the `runs`; `name` distinguishes it from other tokenizers."""
 
-    def __init__(self, runs: Runs, encode: Callable[[str], Tokens], name: bytes) -> None:
+    def __init__(self, runs: TokenRunCache, encode: Callable[[str], Tokens], name: bytes) -> None:
         self._runs = runs
         self._encode = encode
         self._name = name
 
-    def tokens(self, text: str, salt: str | None = None) -> Continued:
+    def tokens(self, text: str, salt: str | None = None) -> ContinuedTokens:
         """Tokens of a text, equal to encoding it whole. Texts cached under one `salt` speed up nothing under
         another."""
         chain, run, start = xxh3_128(self._name), None, 0
@@ -92,12 +92,12 @@ class TextCache:
             name = chain.digest()
             known = self._runs.get(name)
             if known is None or known.parent is not run or known.proof is not self:
-                known = Run(name, run, self._encode(piece), self, None, 0)
+                known = TokenRun(name, run, self._encode(piece), self, None, 0)
             run, start = known, end
         rest = self._encode(text[start:])
         if run is None:
-            return Continued(rest)
+            return ContinuedTokens(rest)
         self._runs.use(run)
         tokens = run.all_tokens()
         tokens.extend(rest)
-        return Continued(tokens, run)
+        return ContinuedTokens(tokens, run)

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from gateway.core.blocks import Tokens
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.token_runs import Continued, Runs
+from gateway.core.token_runs import ContinuedTokens, TokenRunCache
 from gateway.tokenization.prompt_encoder import PromptError
 
 
@@ -30,10 +30,10 @@ class Unavailable:
         """No bound: there are no tokens."""
         return 0
 
-    def tokens(self, request: InferenceRequest, now: datetime) -> Continued:
+    def tokens(self, request: InferenceRequest, now: datetime) -> ContinuedTokens:
         self._refuse()
 
-    def growing(self, body: Mapping[str, Any]) -> Continued | None:
+    def growing(self, body: Mapping[str, Any]) -> ContinuedTokens | None:
         self._refuse()
 
     def completion(self, body: Mapping[str, Any]) -> list[Tokens]:
@@ -45,7 +45,7 @@ class Unavailable:
     def decode(self, tokens: Sequence[int]) -> str | None:
         return None
 
-    def remember(self, runs: Runs, now: datetime, mismatch: Callable[[str], None]) -> None:
+    def remember(self, runs: TokenRunCache, now: datetime, mismatch: Callable[[str], None]) -> None:
         """Do nothing: there is nothing to cache."""
 
     def _refuse(self) -> NoReturn:

@@ -6,7 +6,7 @@ import msgspec
 
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import Kind
+from gateway.core.requests.routes import RouteKind
 
 MAX_TOKEN_ID = 0xFFFF_FFFF
 
@@ -45,7 +45,7 @@ def read_tokens(body: bytes) -> Tokens:
 def tokenize_bodies(request: InferenceRequest, model: str | None = None) -> list[dict[str, Any]]:
     """Bodies for a worker's `/tokenize`, one for each prompt of a request."""
     fields, model = request.fields, model or request.model
-    if request.kind is Kind.CHAT:
+    if request.kind is RouteKind.CHAT:
         kept = {name: fields[name] for name in _CHAT_FIELDS if name in fields}
         return [{"model": model, **kept}]
     prompt = fields.get("prompt")

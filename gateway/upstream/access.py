@@ -16,7 +16,7 @@ from gateway.http.networks import Reachable, is_literal, name_refusal
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class WorkerAccess:
     """Access to one worker. `authorization` replaces a client's own; `server_name` is verified, and used in
     the handshake and as the Host, instead of the URL's."""
 
@@ -31,16 +31,16 @@ class Way:
         return f"{self.server_name}:{port}" if colon and port.isdigit() else self.server_name
 
 
-PLAIN = Way()
+PLAIN = WorkerAccess()
 
 
-class Ways:
+class FleetAccess:
     """Access to all workers: `by_url` for those with settings; `sockets` are the Unix sockets in the
     configuration, `socket_dirs` directories in which there may be others."""
 
     def __init__(
         self,
-        by_url: Mapping[str, Way] | None = None,
+        by_url: Mapping[str, WorkerAccess] | None = None,
         reachable: Reachable | None = None,
         *,
         sockets: Collection[str] = (),
@@ -51,13 +51,13 @@ class Ways:
         self._sockets = frozenset(sockets)
         self._socket_dirs = [os.path.realpath(each) for each in socket_dirs]
 
-    def of(self, url: str) -> Way:
+    def of(self, url: str) -> WorkerAccess:
         return self._by_url.get(url, PLAIN)
 
     def inherit(self, url: str, source: str, server_name: str) -> None:
         """Copy a DNS name's access to one of its addresses, which is verified by that name."""
-        way = self.of(source)
-        self._by_url[url] = Way(way.authorization, way.server_name or server_name)
+        access = self.of(source)
+        self._by_url[url] = WorkerAccess(access.authorization, access.server_name or server_name)
 
     def refusal(self, url: str) -> str | None:
         """Explain why no worker may be at a URL, as far as known without resolving it; None where one may."""
@@ -89,19 +89,19 @@ def with_tables(config: Config) -> Config:
     return replaced(config, **more) if more else config
 
 
-def ways_of(config: Config, environ: Mapping[str, str] = os.environ) -> Ways:
+def fleet_access(config: Config, environ: Mapping[str, str] = os.environ) -> FleetAccess:
     """Return the access of all workers. Raises ConfigError."""
-    by_url = {url: _way(url, table, environ) for url, table in config.workers.items()}
+    by_url = {url: _worker_access(url, table, environ) for url, table in config.workers.items()}
     try:
         reachable = Reachable(config.worker.ip_networks)
     except ValueError as exc:
         raise ConfigError(f"worker_networks: {exc}") from exc
     named = [*config.fleet.worker, *config.fleet.prefill, *config.fleet.decode, *config.workers]
     sockets = [Address.of(url).unix_path or "" for url in named if url[: len(UNIX)].lower() == UNIX]
-    return Ways(by_url, reachable, sockets=sockets, socket_dirs=config.worker.socket_dirs)
+    return FleetAccess(by_url, reachable, sockets=sockets, socket_dirs=config.worker.socket_dirs)
 
 
-def _way(url: str, table: WorkerTable, environ: Mapping[str, str]) -> Way:
+def _worker_access(url: str, table: WorkerTable, environ: Mapping[str, str]) -> WorkerAccess:
     where = f'workers."{url}"'
     if table.key_file and table.key_env:
         raise ConfigError(f"{where}: has key_file and key_env; give one of them")
@@ -112,4 +112,4 @@ def _way(url: str, table: WorkerTable, environ: Mapping[str, str]) -> Way:
             raise ConfigError(f"{where}.key_env: the variable {table.key_env} holds no key")
     if table.server_name and not url.startswith(("https:", "dns+https:")):
         raise ConfigError(f"{where}.server_name: needs an https URL")
-    return Way(f"Bearer {key}" if key else None, table.server_name or None)
+    return WorkerAccess(f"Bearer {key}" if key else None, table.server_name or None)

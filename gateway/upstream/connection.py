@@ -14,13 +14,13 @@ from typing import Any, Protocol, cast
 
 import httptools
 
-from gateway.config.proxy import Proxy
+from gateway.config.proxy import ProxySection
 from gateway.http.address import Address
 from gateway.http.framing import BadAnswer, check_answer
 from gateway.http.messages import Header, ResponseHead
 from gateway.http.networks import Reachable
 from gateway.runtime import process_limits, tls
-from gateway.upstream.access import PLAIN, Way
+from gateway.upstream.access import PLAIN, WorkerAccess
 
 OUR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 """Connect failures of this host, not of the worker."""
@@ -29,7 +29,7 @@ MAX_HEAD_BYTES = 256 << 10
 body. Several times what any engine sends; an unbounded worker must not fill our memory."""
 
 
-class Sink(Protocol):
+class ResponseSink(Protocol):
     """Receiver of a worker's answer: gets it in order, then exactly one of `upstream_ended`, with the last of
     the body, and `upstream_lost`.
 
@@ -48,7 +48,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._pool = pool
         self._transport: asyncio.Transport | None = None
         self._parser: Any = httptools.HttpResponseParser(self)
-        self._sink: Sink | None = None
+        self._sink: ResponseSink | None = None
         self._headers: list[Header] = []
         self._num_head_bytes = 0
         self._fed_between = 0
@@ -70,7 +70,7 @@ class UpstreamConnection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    def send(self, head: bytes, body: bytes, sink: Sink) -> None:
+    def send(self, head: bytes, body: bytes, sink: ResponseSink) -> None:
         assert self._transport is not None, "send on a closed connection"
         self._sink = sink
         self.num_requests += 1
@@ -242,7 +242,7 @@ TlsContext = Callable[[], ssl.SSLContext | None]
 """Returns the current verification of an https endpoint; None: the system's."""
 
 
-DEFAULTS = Proxy()
+DEFAULTS = ProxySection()
 
 
 class Pool:
@@ -251,17 +251,17 @@ class Pool:
     def __init__(
         self,
         url: str,
-        timeouts: Proxy = DEFAULTS,
+        timeouts: ProxySection = DEFAULTS,
         *,
         tls_context: TlsContext = lambda: None,
-        way: Way = PLAIN,
+        access: WorkerAccess = PLAIN,
         reachable: Reachable = ANYWHERE,
     ) -> None:
         self._address = Address.of(url)
-        self._server_name = way.server_name
+        self._server_name = access.server_name
         self._reachable = reachable
-        self.netloc = way.host(self._address).encode()
-        self.key = way.authorization.encode() if way.authorization else None
+        self.netloc = access.host(self._address).encode()
+        self.key = access.authorization.encode() if access.authorization else None
         self.path_prefix = self._address.prefix.encode()
         self._tls_context = tls_context
         self.limit(timeouts)
@@ -272,7 +272,7 @@ class Pool:
         self._open: set[UpstreamConnection] = set()
         self._sweeper: asyncio.TimerHandle | None = None
 
-    def limit(self, timeouts: Proxy) -> None:
+    def limit(self, timeouts: ProxySection) -> None:
         self.connect_timeout_s, self.idle_s = timeouts.connect_timeout_s, timeouts.pool_idle_s
 
     def __repr__(self) -> str:

@@ -18,7 +18,7 @@ from gateway.http.address import Address
 from gateway.http.networks import Reachable, name_refusal
 from gateway.runtime import process_limits as host
 from gateway.runtime.tls import Tls, reason
-from gateway.upstream.access import Ways
+from gateway.upstream.access import FleetAccess
 
 MAX_ANSWER_BYTES = 8 << 20
 
@@ -33,10 +33,10 @@ class ControlSession:
         *,
         timeout_s: float | None = None,
         headers: Mapping[str, str] | None = None,
-        ways: Ways | None = None,
+        access: FleetAccess | None = None,
     ) -> None:
         self._tls = tls
-        self._ways = ways or Ways()
+        self._access = access or FleetAccess()
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._headers = headers
         self._sessions: dict[str | None, aiohttp.ClientSession] = {}
@@ -57,20 +57,20 @@ class ControlSession:
         base = f"http://{address.netloc}" if address.unix_path else address.url
         if address.is_tls and self._tls:
             options["ssl"] = self._tls.context
-        way = self._ways.of(address.url)
-        if way.authorization:
-            options["headers"] = _with_key(options.get("headers") or {}, way.authorization)
-        if way.server_name and address.is_tls:
-            options["server_hostname"] = way.server_name
-            options["headers"] = {**(options.get("headers") or {}), "Host": way.host(address)}
-        if refusal := self._ways.refusal(address.url):
-            raise Refused(refusal)
+        access = self._access.of(address.url)
+        if access.authorization:
+            options["headers"] = _with_key(options.get("headers") or {}, access.authorization)
+        if access.server_name and address.is_tls:
+            options["server_hostname"] = access.server_name
+            options["headers"] = {**(options.get("headers") or {}), "Host": access.host(address)}
+        if refusal := self._access.refusal(address.url):
+            raise AddressNotAllowed(refusal)
         session = self._session(address.unix_path)
         return session.request(method, base + path, allow_redirects=False, **options)
 
     def address_refusal(self, address: str) -> str | None:
         """Explain why an address is not allowed; None where it is."""
-        return self._ways.reachable.refusal(address)
+        return self._access.reachable.refusal(address)
 
     async def post(
         self, endpoint: str, path: str, body: object, headers: Mapping[str, str] | None = None
@@ -89,7 +89,7 @@ class ControlSession:
         self._sessions.clear()
 
     def _tcp(self) -> aiohttp.TCPConnector:
-        resolver, limit = _Resolver(self._ways.reachable), host.descriptors().max_calls
+        resolver, limit = _Resolver(self._access.reachable), host.descriptors().max_calls
         return aiohttp.TCPConnector(resolver=resolver, ttl_dns_cache=1, limit=limit)
 
     def _session(self, unix_path: str | None) -> aiohttp.ClientSession:
@@ -102,7 +102,7 @@ class ControlSession:
         return session
 
 
-class Refused(ValueError):
+class AddressNotAllowed(ValueError):
     """Address at which no worker may be."""
 
 

@@ -21,7 +21,7 @@ from gateway.core.requests.request import InferenceRequest
 from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
 from gateway.http.messages import HttpRequest, ResponseHead
-from gateway.upstream.connection import Sink
+from gateway.upstream.connection import ResponseSink
 
 Decide = Callable[[Prompt | None, Collection[WorkerId], int], Decision]
 """Chooses and books the worker of one attempt, given the prompt, the workers that failed this request and the
@@ -64,7 +64,7 @@ class Plan:
         ahead: Callable[[Decision], bool] | None = None,
         upgrade: Callable[[Decision], bytes] | None = None,
         body: Callable[[Decision, bytes], bytes] | None = None,
-        reader: Callable[[Decision], Sink] | None = None,
+        reader: Callable[[Decision], ResponseSink] | None = None,
         observer: Observer | None = None,
     ) -> None:
         self.decide: Final = decide

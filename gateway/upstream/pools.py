@@ -1,7 +1,7 @@
 """The connection pools of this process: one per endpoint, opened at the first request to it."""
 
-from gateway.config.proxy import Proxy
-from gateway.upstream.access import Ways
+from gateway.config.proxy import ProxySection
+from gateway.upstream.access import FleetAccess
 from gateway.upstream.connection import DEFAULTS, Pool, TlsContext
 
 
@@ -10,15 +10,15 @@ class Pools:
 
     def __init__(
         self,
-        timeouts: Proxy = DEFAULTS,
+        timeouts: ProxySection = DEFAULTS,
         *,
         tls_context: TlsContext = lambda: None,
-        ways: Ways | None = None,
+        access: FleetAccess | None = None,
     ) -> None:
         self.by_url: dict[str, Pool] = {}
         self._timeouts = timeouts
         self._tls_context = tls_context
-        self._ways = Ways() if ways is None else ways
+        self._access = FleetAccess() if access is None else access
 
     def __repr__(self) -> str:
         return f"Pools({', '.join(map(repr, self.by_url.values()))})"
@@ -30,12 +30,12 @@ class Pools:
                 url,
                 self._timeouts,
                 tls_context=self._tls_context,
-                way=self._ways.of(url),
-                reachable=self._ways.reachable,
+                access=self._access.of(url),
+                reachable=self._access.reachable,
             )
         return pool
 
-    def limit(self, timeouts: Proxy) -> None:
+    def limit(self, timeouts: ProxySection) -> None:
         """Other timeouts, also for the pools that are open."""
         self._timeouts = timeouts
         for pool in self.by_url.values():

@@ -18,20 +18,20 @@ from gateway.config import config_of, load
 from gateway.core.decision import Prompt
 from gateway.core.errors import ConfigError
 from gateway.core.event_stream import StreamState
-from gateway.core.worker import Reported, WorkerId
-from gateway.disaggregation.stats import splits_of
+from gateway.core.worker import ReportedLoad, WorkerId
+from gateway.disaggregation.stats import disaggregation_stats_of
 from gateway.discovery.dns import Resolver
-from gateway.discovery.lifecycle import Left, Standings
-from gateway.discovery.outlier_detection import Rules
+from gateway.discovery.lifecycle import Lifecycle, RemainingWork
+from gateway.discovery.outlier_detection import OutlierRules
 from gateway.observability.cache_loss.observer import CacheLoss
-from gateway.observability.collector import Collector
+from gateway.observability.collector import MetricsCollector
 from gateway.policies.least_load import LeastLoad
 from gateway.proxy.api import Api
 from gateway.proxy.dispatch import Dispatch
 from gateway.routing.active_policy import ActivePolicy
-from gateway.routing.decision_log import Records
+from gateway.routing.decision_log import DecisionLog
 from gateway.routing.router import Router
-from gateway.upstream.access import Ways
+from gateway.upstream.access import FleetAccess
 from tests.discovery.test_roster import RANK, URL, W, World
 from tests.support.fakes import decision
 
@@ -42,7 +42,7 @@ class Admined:
     """Roster with one joined worker, and a client of its admin API."""
 
     def __init__(self, world: World) -> None:
-        self.world, self.records = world, Records()
+        self.world, self.records = world, DecisionLog()
         self.refusal: str | None = None
         self.router = Router(
             fleet=world.fleet,
@@ -51,27 +51,27 @@ class Admined:
             policy=LeastLoad(),
             tokenize=lambda request: Prompt(),
         )
-        self.standings = Standings(
+        self.lifecycle = Lifecycle(
             world.fleet,
-            Left(lambda w: self.router.ledger.load(w).num_in_flight, lambda w: 0, lambda w: 0),
+            RemainingWork(lambda w: self.router.ledger.load(w).num_in_flight, lambda w: 0, lambda w: 0),
             num_answered=lambda worker: 0,
             observers=self.router.observers,
             on_ejected=lambda worker: None,
-            rules=Rules(),
+            rules=OutlierRules(),
             warm_up_s=10.0,
         )
-        self.ways = Ways()
+        self.access = FleetAccess()
         self.resolver = Resolver(
             world.roster,
-            self.standings,
-            inherit=self.ways.inherit,
-            reachable=self.ways.reachable,
+            self.lifecycle,
+            inherit=self.access.inherit,
+            reachable=self.access.reachable,
             interval_s=1000.0,
         )
         self.api = Api(cast(Dispatch, None), world.fleet, world.metrics)
         registry = CollectorRegistry()
         registry.register(
-            Collector(
+            MetricsCollector(
                 world.metrics,
                 world.fleet,
                 self.router.ledger,
@@ -89,9 +89,9 @@ class Admined:
             workers=FleetAdmin(
                 self.router,
                 world.roster,
-                self.standings,
+                self.lifecycle,
                 self.resolver,
-                self.ways,
+                self.access,
                 lambda worker: {"compared": 7},
                 lambda url: [],
             ),
@@ -160,10 +160,10 @@ async def test_metrics_have_the_content_type_of_prometheus(admined: Admined) -> 
 
 async def test_workers_are_shown_with_every_field(admined: Admined) -> None:
     world = admined.world
-    world.member().reported = Reported(1, 2, 0.5)
+    world.member().reported = ReportedLoad(1, 2, 0.5)
     world.member().num_failures = 4
     admined.router.ledger.book(W, 40, 100)
-    admined.router.disaggregation = splits_of(load({}, environ={})).policy
+    admined.router.disaggregation = disaggregation_stats_of(load({}, environ={})).policy
     admined.router.disaggregation.ban(W, WorkerId("d:1"), "they differ")
     world.probe("http://late:1").health = "refused"
     await world.add("http://late:1")

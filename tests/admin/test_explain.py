@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from gateway.admin.explain import Preview
-from gateway.config.tenant_limits import Limits
+from gateway.config.tenant_limits import TenantLimits
 from gateway.core.errors import Forbidden, InvalidRequest, Unauthorized, UnknownModel
 from gateway.http.networks import Trusted
 from gateway.tenancy.admission.request_identity import HeaderNames
@@ -76,7 +76,7 @@ async def test_an_invalid_request_is_rejected_by_explain(
 async def test_a_preview_shows_the_tenant_and_whether_the_request_would_queue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tenants = {"acme": Limits(priority=3)}
+    tenants = {"acme": TenantLimits(priority=3)}
     world = World(monkeypatch, "w:1", queue_above_in_flight=1, tenants=tenants)
     world.context.prompts.worker_tokenizer = UnknowingTokenizer()  # type: ignore[assignment]
     body: dict[str, Any] = {"model": "m", "prompt": "x"}

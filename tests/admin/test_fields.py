@@ -7,12 +7,12 @@ from typing import Annotated
 import msgspec
 import pytest
 
-from gateway.admin.fields import Answer, Reloaded
-from gateway.admin.routes import ENDPOINTS, Processes
+from gateway.admin.fields import ReloadView, View
+from gateway.admin.routes import ADMIN_ROUTES, ProcessScope
 from gateway.processes.json_merge import NoRule, merger_of
 from tests.blackbox.harness import answer_ok, completion, post, running
 
-ANSWERS = {each.path: each.answer for each in ENDPOINTS if each.answer and each.method == "GET"}
+ANSWERS = {each.path: each.answer for each in ADMIN_ROUTES if each.answer and each.method == "GET"}
 
 
 @pytest.mark.parametrize("path", ANSWERS)
@@ -21,7 +21,7 @@ def test_each_number_has_a_rule(path: str) -> None:
 
 
 def test_a_number_without_a_rule_is_rejected() -> None:
-    class Forgotten(Answer):
+    class Forgotten(View):
         count: Annotated[int, "no rule"]
 
     with pytest.raises(NoRule, match=r"Forgotten\.count has no rule"):
@@ -54,8 +54,10 @@ async def test_responses_have_the_declared_fields(tmp_path: Path) -> None:
         assert admission["tenants"] and admission["refusals"]
         body = json.dumps({}).encode()
         reloaded = await bench.gateway.admin("POST", "/admin/config/reload", body)
-        msgspec.convert(reloaded.json, Reloaded)
+        msgspec.convert(reloaded.json, ReloadView)
 
 
 def test_endpoints_merged_across_processes_have_declared_fields() -> None:
-    assert [each.path for each in ENDPOINTS if each.processes is Processes.MERGED and not each.answer] == []
+    assert [
+        each.path for each in ADMIN_ROUTES if each.processes is ProcessScope.MERGED and not each.answer
+    ] == []

@@ -6,7 +6,7 @@ from aiohttp import web
 from gateway.admin.app import Admin
 from gateway.admin.auth import key_handlers
 from gateway.admin.lora import AdapterAdmin
-from gateway.admin.routes import ENDPOINTS, Processes, bound
+from gateway.admin.routes import ADMIN_ROUTES, ProcessScope, bound
 from gateway.admin.workers import FleetAdmin
 from gateway.processes.admin import Aggregate
 from gateway.tenancy.auth.credentials import Credentials
@@ -17,8 +17,8 @@ async def _answer(request: web.Request) -> web.Response:
 
 
 def test_paths_and_names_of_rows_are_unique() -> None:
-    assert len({each.name for each in ENDPOINTS}) == len(ENDPOINTS)
-    assert len({(each.method, each.path) for each in ENDPOINTS}) == len(ENDPOINTS)
+    assert len({each.name for each in ADMIN_ROUTES}) == len(ADMIN_ROUTES)
+    assert len({(each.method, each.path) for each in ADMIN_ROUTES}) == len(ADMIN_ROUTES)
 
 
 def test_a_handler_without_a_row_is_rejected() -> None:
@@ -30,7 +30,7 @@ def test_each_row_has_a_handler() -> None:
     parts = (Admin, FleetAdmin, AdapterAdmin)
     handled = {name for part in parts for name in part.__new__(part).handlers()}  # type: ignore[attr-defined]
     handled |= key_handlers(Credentials.__new__(Credentials)).keys()
-    assert handled == {each.name for each in ENDPOINTS}
+    assert handled == {each.name for each in ADMIN_ROUTES}
 
 
 def test_rows_are_bound_to_handlers_by_name() -> None:
@@ -40,5 +40,7 @@ def test_rows_are_bound_to_handlers_by_name() -> None:
 
 def test_a_supervisor_handles_the_endpoints_that_one_process_answers_for_all() -> None:
     handled = Aggregate.__new__(Aggregate)._handlers().keys()
-    wanted = {each.name for each in ENDPOINTS if each.processes in (Processes.ONE, Processes.SUPERVISOR)}
+    wanted = {
+        each.name for each in ADMIN_ROUTES if each.processes in (ProcessScope.ONE, ProcessScope.SUPERVISOR)
+    }
     assert wanted <= handled

@@ -35,11 +35,11 @@ async def test_a_worker_drains_and_its_drain_is_undone(admined: Admined, name: s
 async def test_a_worker_can_be_dropped_once_drained(admined: Admined) -> None:
     await admined.client.post(f"/admin/workers/{URL}/drain", json={"drop": True})
     assert (await admined.get("/admin/workers"))["drains"] == [f"leaving={URL}"]
-    assert admined.standings.to_drop(lambda url: ()) == [URL]
+    assert admined.lifecycle.to_drop(lambda url: ()) == [URL]
 
 
 async def test_a_dropped_worker_is_listed_as_gone_for_a_while(admined: Admined) -> None:
-    admined.standings.dropped(URL, [W])
+    admined.lifecycle.dropped(URL, [W])
     (gone,) = (await admined.get("/admin/workers"))["gone"]
     assert (gone["url"], gone["state"], gone["why"]) == (URL, "gone", "dropped")
 

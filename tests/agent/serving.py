@@ -14,11 +14,11 @@ from gateway.replication.agent_feed import metadata, open_channel
 from gateway.replication.agent_targets import Agents
 from gateway.replication.codec import SERVICE, LogRequest, decode, encode_request
 from gateway.replication.journal import Journal
-from gateway.replication.messages import Hello, Status, Update
-from gateway.replication.rank_store import Rank
+from gateway.replication.messages import AgentHello, AgentStatus, Update
+from gateway.replication.rank_store import RankState
 from tests.index.contract import ROOT, stored
 
-EXACT = Status(StreamState.EXACT)
+EXACT = AgentStatus(StreamState.EXACT)
 
 
 class Served:
@@ -26,13 +26,13 @@ class Served:
 
     def __init__(self, max_bytes: int = 1 << 20) -> None:
         self.inventory = Inventory(ROOT, 4)
-        self.rank = Rank(self.inventory, Journal(self.inventory.snapshot, 5, max_bytes=max_bytes))
+        self.rank = RankState(self.inventory, Journal(self.inventory.snapshot, 5, max_bytes=max_bytes))
         self.rank.journal.status = EXACT
-        self.hello = Hello("http://127.0.0.1:8000", 0, 4, ROOT, EXACT)
+        self.hello = AgentHello("http://127.0.0.1:8000", 0, 4, ROOT, EXACT)
         self.status = EXACT
         self.port = self.num_described = 0
 
-    def find(self, dp_rank: int) -> tuple[Hello, Rank] | None:
+    def find(self, dp_rank: int) -> tuple[AgentHello, RankState] | None:
         self.num_described += 1
         reported = replace(self.hello, status=self.status, num_blocks=self.inventory.num_blocks)
         return None if dp_rank else (reported, self.rank)

@@ -13,7 +13,7 @@ from gateway.core.errors import ConfigError
 from gateway.replication.agent_feed import describe, open_channel
 from gateway.replication.agent_targets import Agents, AgentTls
 from gateway.replication.codec import SERVICE, LogRequest, encode_request
-from gateway.replication.messages import Hello, LogBatch, Sample, SnapshotPart, Status
+from gateway.replication.messages import AgentHello, AgentStatus, BlockSample, LogBatch, SnapshotPart
 from tests.agent.serving import EXACT, Served, served
 from tests.support.certificates import Authority
 
@@ -41,14 +41,14 @@ async def test_a_stream_is_hello_then_a_snapshot_then_changes() -> None:
             s.store(2)
             assert [(await read()).seq, (await read()).seq] == [3, 4]
         async with s.read(epoch=5, next_seq=4) as read:
-            assert [type(await read()) for _ in range(3)] == [Hello, LogBatch, Status]
+            assert [type(await read()) for _ in range(3)] == [AgentHello, LogBatch, AgentStatus]
 
 
 async def test_metrics_samples_are_streamed_on_request() -> None:
     async with served() as s, s.read(sample_every_s=1) as read:
         s.store(3)
         reported = [await read() for _ in range(4)]
-        assert [type(update) for update in reported] == [Hello, SnapshotPart, Status, Sample]
+        assert [type(update) for update in reported] == [AgentHello, SnapshotPart, AgentStatus, BlockSample]
         blocks = list(s.inventory.blocks())
         assert (reported[-1].next_seq, reported[-1].num_blocks) == (3, 3)
         assert reported[-1].path == blocks[: len(reported[-1].path)] != []
@@ -57,7 +57,7 @@ async def test_metrics_samples_are_streamed_on_request() -> None:
 
 async def test_a_slow_reader_gets_a_snapshot_and_no_queue() -> None:
     async with served(Served(max_bytes=200_000)) as s, s.read() as read:
-        assert [type(await read()) for _ in range(3)] == [Hello, SnapshotPart, Status]
+        assert [type(await read()) for _ in range(3)] == [AgentHello, SnapshotPart, AgentStatus]
         before = s.rank.journal.num_snapshots
         for _ in range(100):  # 24 MB, while no reader reads
             s.churn(10, blocks=1000)
@@ -72,7 +72,7 @@ async def test_a_slow_reader_gets_a_snapshot_and_no_queue() -> None:
 
 async def test_a_dropped_rank_ends_its_streams() -> None:
     async with served() as s, s.read() as read:
-        assert [type(await read()) for _ in range(3)] == [Hello, SnapshotPart, Status]
+        assert [type(await read()) for _ in range(3)] == [AgentHello, SnapshotPart, AgentStatus]
         s.rank.is_gone = True
         s.rank.wake()
         with pytest.raises(grpc.aio.AioRpcError, match="another engine process is there, or none"):
@@ -82,7 +82,7 @@ async def test_a_dropped_rank_ends_its_streams() -> None:
 async def test_readers_that_leave_are_forgotten() -> None:
     async with served() as s:
         async with s.read() as read:
-            assert isinstance(await read(), Hello)
+            assert isinstance(await read(), AgentHello)
             assert len(s.rank.changed) == 1
         async with asyncio.timeout(10):
             while s.rank.changed:  # noqa: ASYNC110

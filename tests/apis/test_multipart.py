@@ -12,7 +12,7 @@ from gateway.apis.multipart import (
     renamed_form,
 )
 from gateway.core.errors import Forbidden, InvalidRequest, ModelMissing
-from gateway.core.requests.routes import Kind
+from gateway.core.requests.routes import RouteKind
 from gateway.http.messages import HttpRequest
 
 KIND = b"multipart/form-data; boundary=xx"
@@ -48,7 +48,7 @@ def test_a_form_makes_a_request() -> None:
     body = form(AUDIO, part("model", b"whisper"), part("stream", b"True"), part("priority", b"7"))
     request = parse_form(PATH, body, KIND)
     assert (request.kind, request.model, request.stream, request.priority) == (
-        Kind.PASS,
+        RouteKind.PASS,
         "whisper",
         True,
         None,

@@ -5,7 +5,7 @@ import pytest
 from gateway.apis.routes import CONTROL, Routes, default_model
 from gateway.core.errors import MethodNotAllowed, ModelMissing
 from gateway.core.requests.routes import ROUTES
-from gateway.core.worker import Served
+from gateway.core.worker import ServedModel
 
 
 def test_inference_is_open_and_engine_control_is_closed() -> None:
@@ -55,8 +55,12 @@ def test_an_invalid_route_is_rejected(entry: str) -> None:
         Routes((), [entry])
 
 
-ONE = {"m": Served("m", "root"), "alias": Served("alias", "root"), "tuned": Served("tuned", "root", "tuned")}
-TWO = ONE | {"other": Served("other", "else")}
+ONE = {
+    "m": ServedModel("m", "root"),
+    "alias": ServedModel("alias", "root"),
+    "tuned": ServedModel("tuned", "root", "tuned"),
+}
+TWO = ONE | {"other": ServedModel("other", "else")}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +76,7 @@ TWO = ONE | {"other": Served("other", "else")}
     ],
 )
 def test_a_route_without_a_model_field_takes_the_only_model_served(
-    path: str, served: dict[str, Served], model: str | None
+    path: str, served: dict[str, ServedModel], model: str | None
 ) -> None:
     if model is None:
         with pytest.raises(ModelMissing):

@@ -7,21 +7,21 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.app.reloads import Reloads
 from gateway.config import Config, config_of
-from gateway.config.diff import Difference
+from gateway.config.diff import ConfigDiff
 from gateway.core.errors import ConfigError
 
 
 class World:
     def __init__(self) -> None:
         self.now = config_of(max_attempts=3, port=1)
-        self.applied: list[Difference] = []
+        self.applied: list[ConfigDiff] = []
         self.refusal: str | None = None
         self.reloads = Reloads(self.now, self.read)
 
     def read(self) -> Config:
         return self.now
 
-    async def apply(self, difference: Difference) -> None:
+    async def apply(self, difference: ConfigDiff) -> None:
         if self.refusal:
             raise ConfigError(self.refusal)
         self.applied.append(difference)

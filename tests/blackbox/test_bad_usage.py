@@ -146,7 +146,7 @@ async def test_impossible_usage_of_a_prefill_worker_is_ignored() -> None:
     async with running("--connector", "nixl", "--disaggregation", "always") as bench:
         prefill, decode = await FakeWorker([MODEL]).start(), await FakeWorker([MODEL]).start()
         bench.workers += [prefill, decode]
-        handed = {
+        result = {
             "remote_engine_id": "e",
             "remote_request_id": "r",
             "remote_block_ids": [[1]],
@@ -155,7 +155,7 @@ async def test_impossible_usage_of_a_prefill_worker_is_ignored() -> None:
             "tp_size": 1,
         }
         usage = {"prompt_tokens": -5, "prompt_tokens_details": {"cached_tokens": 10**9}}
-        body = json.dumps({"choices": [], "usage": usage, "kv_transfer_params": handed}).encode()
+        body = json.dumps({"choices": [], "usage": usage, "kv_transfer_params": result}).encode()
         prefill.script = says(wire(200, body, JSON))
         decode.script = says(wire(200, json.dumps({"usage": {"prompt_tokens": 3}}).encode(), JSON))
         for worker, role in ((prefill, "prefill"), (decode, "decode")):

@@ -1,14 +1,14 @@
 import msgspec
 import pytest
 
-from gateway.bookings.message import MAX_BYTES, Booked, BookingsMessage, Promise, decode, encode
+from gateway.bookings.message import MAX_BYTES, BookingsMessage, Promise, WorkerBookings, decode, encode
 from gateway.core.blocks import BlockHash
 
 MESSAGE = BookingsMessage(
     1,
     2,
     3,
-    [Booked("w:1", 4, 500)],
+    [WorkerBookings("w:1", 4, 500)],
     [Promise("w:1", [BlockHash(2**64 - 1)], 3500)],
     lock_number=7,
     is_whole=True,
@@ -45,5 +45,5 @@ def test_unknown_fields_of_a_later_version_are_ignored() -> None:
 
 
 def test_a_message_is_bounded() -> None:
-    message = BookingsMessage(1, 2, 3, [Booked("w" * 300, 1, 1)] * 4000)
+    message = BookingsMessage(1, 2, 3, [WorkerBookings("w" * 300, 1, 1)] * 4000)
     assert len(encode(message)) > MAX_BYTES and decode(encode(message)) is None

@@ -1,4 +1,4 @@
-from gateway.bookings.message import Booked, BookingsMessage
+from gateway.bookings.message import BookingsMessage, WorkerBookings
 from gateway.bookings.metrics import BookingsCollector
 from gateway.bookings.shared_memory import view_alone
 from gateway.bookings.sync import SharedBookings
@@ -13,7 +13,7 @@ async def test_remote_bookings_are_exposed() -> None:
     assert place and options
     bookings = SharedBookings(options, place, is_atomic=True, clock=lambda: 12.0)
     place.ledger.book(WorkerId("a:1"), 5, 5)
-    bookings.remote_hosts.receive(BookingsMessage(99, 1, 1, [Booked("a:1", 2, 300)]), 10.0)
+    bookings.remote_hosts.receive(BookingsMessage(99, 1, 1, [WorkerBookings("a:1", 2, 300)]), 10.0)
     bookings.remote_hosts.receive(BookingsMessage(99, 2, 1), 11.0)
     assert bookings.lock
     bookings.lock.num_acquired = 7

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
-from gateway.bookings.message import Booked, BookingsMessage, Promise, decode
-from gateway.bookings.publisher import EVERY_S, Publisher
+from gateway.bookings.message import BookingsMessage, Promise, WorkerBookings, decode
+from gateway.bookings.publisher import EVERY_S, BookingsPublisher
 from gateway.bookings.shared_assumed import IN_FLIGHT
 from gateway.bookings.shared_memory import ProcessView
 from gateway.core.blocks import BlockHash
@@ -39,7 +39,7 @@ class Sender:
         self.place = ProcessView(table(2, max_columns=8), 0, 1)
         for worker in (A, B):
             self.place.assumed.add_worker(worker, keep_s=10, max_blocks=100)
-        self.publisher = Publisher(
+        self.publisher = BookingsPublisher(
             self.place.ledger,
             self.place.assumed,
             host=1,
@@ -66,7 +66,10 @@ def test_changes_of_one_loop_iteration_are_one_message() -> None:
     sender.loop.advance(100.0)
     (message,) = sender.sent
     assert (message.host, message.gateway, message.is_whole) == (1, 7, False)
-    assert sorted(message.booked, key=lambda b: b.worker) == [Booked(A, 2, 30), Booked(B, 1, 7)]
+    assert sorted(message.booked, key=lambda b: b.worker) == [
+        WorkerBookings(A, 2, 30),
+        WorkerBookings(B, 1, 7),
+    ]
 
 
 def test_messages_are_at_least_a_millisecond_apart() -> None:
@@ -79,7 +82,10 @@ def test_messages_are_at_least_a_millisecond_apart() -> None:
     ledger.release(booking)
     assert len(sender.sent) == 1
     sender.loop.advance(100.0 + EVERY_S)
-    assert [message.booked for message in sender.sent] == [[Booked(A, 1, 100)], [Booked(A, 0, 0)]]
+    assert [message.booked for message in sender.sent] == [
+        [WorkerBookings(A, 1, 100)],
+        [WorkerBookings(A, 0, 0)],
+    ]
     assert sender.sent[0].seq < sender.sent[1].seq
     assert sender.loop.due == []
 
@@ -98,9 +104,9 @@ def test_the_first_promise_and_booking_after_a_pause_are_sent_at_once() -> None:
     for _ in range(3):
         sender.place.ledger.book(A, 100, 100)
         sender.publisher.promised(A, RUN, IN_FLIGHT)
-    assert [(m.booked, len(m.promises)) for m in sender.sent] == [([Booked(A, 1, 100)], 1)]
+    assert [(m.booked, len(m.promises)) for m in sender.sent] == [([WorkerBookings(A, 1, 100)], 1)]
     sender.loop.advance(sender.loop.now + EVERY_S)
-    assert [(m.booked, len(m.promises)) for m in sender.sent[1:]] == [([Booked(A, 3, 300)], 2)]
+    assert [(m.booked, len(m.promises)) for m in sender.sent[1:]] == [([WorkerBookings(A, 3, 300)], 2)]
 
 
 def test_news_sent_with_another_message_are_not_sent_again() -> None:
@@ -122,7 +128,7 @@ def test_a_whole_message_has_all_bookings_in_flight() -> None:
     place.assumed.unpin(B, run, 1.0, was_run=True)
     place.ledger.release(booking)
     message = message_of(publisher.whole(asks=True))
-    assert (message.is_whole, message.asks, message.booked) == (True, True, [Booked(A, 1, 50)])
+    assert (message.is_whole, message.asks, message.booked) == (True, True, [WorkerBookings(A, 1, 50)])
     assert message.promises == [Promise(B, [RUN[9]], 10_000), Promise(A, [RUN[9]], 3500)]
     assert message_of(publisher.whole()).promises == [Promise(A, [RUN[9]], 3500)]
     assert message_of(publisher.last()).is_last

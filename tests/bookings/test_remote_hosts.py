@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.bookings.message import Booked, BookingsMessage, Promise
+from gateway.bookings.message import BookingsMessage, Promise, WorkerBookings
 from gateway.bookings.remote_hosts import MAX_GATEWAYS, MAX_WORKERS, RemoteHosts
 from gateway.bookings.shared_assumed import SharedAssumedIndex
 from gateway.bookings.shared_ledger import SharedLedger, Table
@@ -39,7 +39,7 @@ class Host:
     ) -> None:
         self.seq += 1
         message = BookingsMessage(
-            host, gateway, more.pop("seq", self.seq), [Booked(*each) for each in booked], **more
+            host, gateway, more.pop("seq", self.seq), [WorkerBookings(*each) for each in booked], **more
         )
         self.remote.receive(message, now)
 

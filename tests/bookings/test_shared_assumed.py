@@ -9,7 +9,7 @@ from gateway.bookings.shared_assumed import IN_FLIGHT, MIN_BLOCKS, SharedAssumed
 from gateway.bookings.shared_ledger import SharedLedger, Table
 from gateway.core.blocks import BlockHash, root_hash, tokens_of
 from gateway.core.fleet import Fleet
-from gateway.core.worker import Served, Worker, WorkerId
+from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.policies.prefix_overlap import PrefixOverlap
@@ -184,7 +184,7 @@ class Host:
             )
             for number in range(num_workers):
                 worker = Worker(
-                    WorkerId(f"w{number}"), f"http://w{number}", (Served("m", "m"),), block_size=16
+                    WorkerId(f"w{number}"), f"http://w{number}", (ServedModel("m", "m"),), block_size=16
                 )
                 fleet.add(worker)
                 index.add_worker(worker.id, root_hash("m"), 16)

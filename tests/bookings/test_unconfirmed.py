@@ -6,10 +6,10 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.bookings.message import Booked, BookingsMessage
+from gateway.bookings.message import BookingsMessage, WorkerBookings
 from gateway.bookings.remote_hosts import RemoteHosts
 from gateway.bookings.shared_ledger import SharedLedger
-from gateway.bookings.unconfirmed import LOST_S, Unconfirmed
+from gateway.bookings.unconfirmed import LOST_S, UnconfirmedBookings
 from gateway.core.decision import Candidate, Query
 from gateway.core.worker import Worker, WorkerId
 from gateway.policies.prefix_overlap import PrefixOverlap
@@ -22,7 +22,7 @@ QUERY = Query("m", PROMPT)
 
 
 def test_a_booking_is_unconfirmed_until_its_message_has_come_back() -> None:
-    unconfirmed = Unconfirmed()
+    unconfirmed = UnconfirmedBookings()
     unconfirmed.booked(A)
     unconfirmed.booked(A)
     unconfirmed.published(7, 0.0)
@@ -36,11 +36,11 @@ def test_a_booking_is_unconfirmed_until_its_message_has_come_back() -> None:
     assert (unconfirmed.at(A), unconfirmed.at(B)) == (1, 1)
     unconfirmed.confirm(9)
     assert (unconfirmed.at(A), unconfirmed.at(B)) == (0, 0)
-    assert repr(unconfirmed) == "Unheard({}, messages=0)"
+    assert repr(unconfirmed) == "UnconfirmedBookings({}, messages=0)"
 
 
 def test_a_message_that_does_not_come_back_is_lost() -> None:
-    unconfirmed = Unconfirmed()
+    unconfirmed = UnconfirmedBookings()
     unconfirmed.booked(A)
     unconfirmed.published(1, 0.0)
     unconfirmed.booked(B)
@@ -52,7 +52,7 @@ def test_a_message_that_does_not_come_back_is_lost() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("btTh"), st.sampled_from([A, B]), st.floats(0, 0.1))))
 def test_a_booking_is_counted_once_until_confirmed_or_lost(steps: list[tuple[str, WorkerId, float]]) -> None:
-    unconfirmed, now, seq = Unconfirmed(), 0.0, 0
+    unconfirmed, now, seq = UnconfirmedBookings(), 0.0, 0
     booked: list[tuple[int, float, WorkerId]] = []  # message, its time, worker
     new: list[WorkerId] = []
     for step, worker, seconds in steps:
@@ -74,14 +74,14 @@ def test_a_booking_is_counted_once_until_confirmed_or_lost(steps: list[tuple[str
         assert (unconfirmed.at(A), unconfirmed.at(B)) == (counts[A], counts[B])
 
 
-def message_from(host: int, gateway: int, seq: int, *booked: Booked) -> BookingsMessage:
+def message_from(host: int, gateway: int, seq: int, *booked: WorkerBookings) -> BookingsMessage:
     return BookingsMessage(host, gateway, seq, list(booked))
 
 
 def test_each_remote_gateway_is_assumed_to_book_the_same_until_confirmed() -> None:
     shared = table(2)
     ledger, remote = SharedLedger(shared, 0, far_row=1), RemoteHosts(shared, 1, HERE)
-    ledger.unconfirmed = Unconfirmed()
+    ledger.unconfirmed = UnconfirmedBookings()
     shared.publishes_as(0, 99)
     ledger.book(A, 100, 100)
     assert loads(ledger, A) == (1, 100)  # there is no other gateway
@@ -90,7 +90,7 @@ def test_each_remote_gateway_is_assumed_to_book_the_same_until_confirmed() -> No
         remote.receive(message_from(THERE, gateway, 1), 0.0)
     assert loads(ledger, A) == (3, 100)
     assert (ledger.here(A).num_in_flight, ledger.remote(A).num_in_flight) == (1, 0)
-    remote.receive(message_from(THERE, 5, 2, Booked(A, 1, 30)), 0.0)
+    remote.receive(message_from(THERE, 5, 2, WorkerBookings(A, 1, 30)), 0.0)
     remote.receive(message_from(HERE, 99, 1), 0.0)
     assert loads(ledger, A) == (2, 130)
     ledger.book(A, 10, 10)
@@ -104,7 +104,7 @@ def test_the_subscriber_of_a_host_confirms_for_all_its_processes() -> None:
     ledgers = [SharedLedger(shared, row, far_row=2) for row in range(2)]
     subscriber = RemoteHosts(shared, 2, HERE)
     for row, ledger in enumerate(ledgers):
-        ledger.unconfirmed = Unconfirmed()
+        ledger.unconfirmed = UnconfirmedBookings()
         shared.publishes_as(row, 100 + row)
         ledger.book(A, 10, 10)
         ledger.unconfirmed.published(4, 0.0)
@@ -125,7 +125,7 @@ def spread(num_gateways: int, *, guesses: bool) -> list[int]:
     for _ in range(num_gateways):
         shared = table(2)
         ledger, remote = SharedLedger(shared, 0, far_row=1), RemoteHosts(shared, 1, HERE)
-        ledger.unconfirmed = Unconfirmed() if guesses else None
+        ledger.unconfirmed = UnconfirmedBookings() if guesses else None
         for gateway in range(1, num_gateways):
             remote.receive(message_from(THERE, gateway, 1), 0.0)
         held = {workers[0]}

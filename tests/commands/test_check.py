@@ -15,10 +15,10 @@ from gateway.core.blocks import root_hash
 from gateway.core.engine import EngineFlags, EventSource
 from gateway.core.event_stream import StreamState
 from gateway.core.worker import Role, Worker
-from gateway.discovery.declared import Said
+from gateway.discovery.declared import DeclaredSettings
 from gateway.discovery.engine_detection import Engines
 from gateway.discovery.probed import Mode, event_source
-from gateway.replication.messages import Hello, Status
+from gateway.replication.messages import AgentHello, AgentStatus
 from tests.support.fakes import FakeEngine, only, serve, session, url_of
 
 SOURCE = {"dp_rank": 0, "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:6557"}
@@ -89,13 +89,13 @@ class Checked:
     obstacle: str | None = None
     has_tokenizer: bool = False
     reached: list[EventSource] = field(default_factory=list)
-    agent: tuple[str, Hello | str] | None = None
+    agent: tuple[str, AgentHello | str] | None = None
     tokens: "Looked | None" = None
-    said: Said = field(default_factory=Said)
+    said: DeclaredSettings = field(default_factory=DeclaredSettings)
 
     async def _reach_agent(
         self, worker: Worker, start_time_s: float | None
-    ) -> tuple[str, Hello | str] | None:
+    ) -> tuple[str, AgentHello | str] | None:
         return self.agent
 
     async def _reach(self, worker: Worker, source: EventSource) -> str | None:
@@ -264,7 +264,7 @@ async def test_tokens_of_a_pair_are_compared(checked: Checked, tokens: list[int]
     other = Answers(tokens=tokens)
     server = await other.serve()
     prefill, decode = url_of(server), url_of(checked.server)
-    checked.said = Said({prefill: Role.PREFILL, decode: Role.DECODE}, connector="nixl")
+    checked.said = DeclaredSettings({prefill: Role.PREFILL, decode: Role.DECODE}, connector="nixl")
     first, second = await checked.findings(prefill, decode)
     await server.close()
     assert first.fault is None
@@ -317,9 +317,9 @@ async def test_each_worker_is_checked_as_its_own_engine(owner: str, engine: str,
 @pytest.mark.parametrize(
     ("reported", "mode", "words"),
     [
-        (Status(StreamState.EXACT), Mode.VERIFIED, "is exact: 12 blocks"),
+        (AgentStatus(StreamState.EXACT), Mode.VERIFIED, "is exact: 12 blocks"),
         (
-            Status(StreamState.BLIND, "a gap"),
+            AgentStatus(StreamState.BLIND, "a gap"),
             Mode.APPROXIMATE,
             "is blind (a gap): 12 blocks",
         ),
@@ -327,11 +327,11 @@ async def test_each_worker_is_checked_as_its_own_engine(owner: str, engine: str,
     ],
 )
 async def test_an_agent_that_knows_all_blocks_makes_a_worker_exact(
-    checked: Checked, reported: Status | str, mode: Mode, words: str
+    checked: Checked, reported: AgentStatus | str, mode: Mode, words: str
 ) -> None:
     """Worker without events of its own."""
     checked.answers.sources = []
-    hello = Hello("http://w:1", 0, 16, root_hash("root"), reported, num_blocks=12)  # type: ignore[arg-type]
+    hello = AgentHello("http://w:1", 0, 16, root_hash("root"), reported, num_blocks=12)  # type: ignore[arg-type]
     checked.agent = "w:7070", reported if isinstance(reported, str) else hello
     finding = await checked.finding()
     assert finding.mode is mode

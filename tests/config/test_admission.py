@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config import config_of, load
-from gateway.config.tenant_limits import Limits
+from gateway.config.tenant_limits import TenantLimits
 from gateway.core.errors import ConfigError
 
 
@@ -19,8 +19,8 @@ def test_tenants_are_tables(tmp_path: Path) -> None:
     path = tmp_path / "kvgate.toml"
     path.write_text('[tenants.acme]\nrequests_per_s = 5\nweight = 2.5\n[tenants."*"]\nmax_concurrent = 3\n')
     assert load({}, {}, path).tenants == {
-        "acme": Limits(requests_per_s=5, weight=2.5),
-        "*": Limits(max_concurrent=3),
+        "acme": TenantLimits(requests_per_s=5, weight=2.5),
+        "*": TenantLimits(max_concurrent=3),
     }
 
 

@@ -20,7 +20,7 @@ from gateway.config.options import (
     options,
     table,
 )
-from gateway.config.reading import Mistakes, Reader
+from gateway.config.reading import ConfigErrors, ConfigReader
 from gateway.core.errors import ConfigError
 
 
@@ -53,13 +53,13 @@ TRIP: dict[str, Any] = {"pace": "late", "wait_s": 2.0, "name": ["a", "b"], "is_l
 def parsed(*arguments: str) -> Options:
     parser = argparse.ArgumentParser()
     add_flags(parser, Options, has_variables=True)
-    reader = Reader(Options)
+    reader = ConfigReader(Options)
     reader.flags(vars(parser.parse_args(arguments)))
     return reader.checked()
 
 
 def of_environment(environ: dict[str, str]) -> Options:
-    reader = Reader(Options)
+    reader = ConfigReader(Options)
     reader.environment(environ)
     return reader.checked()
 
@@ -132,7 +132,7 @@ def test_a_rare_option_has_a_variable_and_no_flag() -> None:
     ],
 )
 def test_a_mistake_names_the_flag_and_the_valid_values(arguments: list[str], words: str) -> None:
-    with pytest.raises(Mistakes) as caught:
+    with pytest.raises(ConfigErrors) as caught:
         parsed(*arguments)
     assert str(caught.value) == words
 
@@ -158,7 +158,7 @@ def test_a_mistake_names_the_flag_and_the_valid_values(arguments: list[str], wor
 )
 def test_a_mistake_in_a_file_names_the_similar_option(text: str, words: str, tmp_path: Path) -> None:
     (file := tmp_path / "file").write_text(text)
-    reader = Reader(Options)
+    reader = ConfigReader(Options)
     reader.file(file)
     assert reader.mistakes == [f"{file}: {words}"]
 
@@ -171,7 +171,7 @@ def test_a_mistake_in_a_file_names_the_similar_option(text: str, words: str, tmp
     ],
 )
 def test_an_unknown_variable_is_rejected(variable: str, words: str) -> None:
-    with pytest.raises(Mistakes) as caught:
+    with pytest.raises(ConfigErrors) as caught:
         of_environment({variable: "1"})
     assert str(caught.value) == f"environment: {variable} is no option{words}"
 

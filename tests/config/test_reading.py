@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from gateway.config import config_of, read, replaced
-from gateway.config.reading import Mistakes
-from gateway.config.tenant_limits import Limits
+from gateway.config.reading import ConfigErrors
+from gateway.config.tenant_limits import TenantLimits
 
 FILE = """
 max_attempts = 3
@@ -35,7 +35,7 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
         "--port: Expected `int`, got `str`",
         "there is no option prot; did you mean port?",
     ]
-    with pytest.raises(Mistakes) as caught:
+    with pytest.raises(ConfigErrors) as caught:
         reader.checked()
     assert caught.value.mistakes == reader.mistakes
     assert str(caught.value) == "; ".join(reader.mistakes)
@@ -54,13 +54,15 @@ def test_a_flat_file_of_an_older_version_is_answered_with_the_new_tables(tmp_pat
 
 
 def test_values_may_be_structs() -> None:
-    assert config_of(tenants={"a": Limits(weight=2.0)}).tenants["a"].weight == 2.0
+    assert config_of(tenants={"a": TenantLimits(weight=2.0)}).tenants["a"].weight == 2.0
 
 
 def test_options_can_be_replaced_one_by_one() -> None:
-    config = replaced(config_of(port=1), redis="redis://h", redis_timeout_s=3.0, tenants={"a": Limits()})
+    config = replaced(
+        config_of(port=1), redis="redis://h", redis_timeout_s=3.0, tenants={"a": TenantLimits()}
+    )
     assert (config.redis.url, config.redis.timeout_s, config.server.port) == ("redis://h", 3.0, 1)
-    assert config.tenants == {"a": Limits()}
+    assert config.tenants == {"a": TenantLimits()}
 
 
 def test_the_key_of_admin_commands_is_no_option() -> None:

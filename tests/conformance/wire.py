@@ -13,7 +13,7 @@ import h11
 import pytest
 
 from gateway.core.decision import Prompt
-from gateway.http.framing import Limits
+from gateway.http.framing import HttpLimits
 from gateway.http.messages import HttpRequest
 from gateway.http.upgrade import HTTP2_REFUSAL
 from gateway.models.prompt_source import WorkerTokenizer
@@ -77,7 +77,7 @@ class Wire:
         self._workers_answer = workers_answer
         self._api = Api(self.world.dispatch, self.world.router.fleet, self.world.metrics)
         self._waiting: deque[bytes] = deque()
-        self.connection = ClientConnection(self._handle, Limits(), set(), self._api.refused)
+        self.connection = ClientConnection(self._handle, HttpLimits(), set(), self._api.refused)
         self.client = FakeTransport(self.connection)
 
     def _handle(self, http: HttpRequest, responder: Responder) -> Exchange | None:

@@ -23,8 +23,8 @@ from gateway.discovery.engine_detection import Engines
 from gateway.discovery.lora_wire import outcome
 from gateway.http import usage_redaction
 from gateway.http.messages import ResponseHead
-from gateway.http.response_observer import Answer
-from gateway.http.usage_injection import UnaskedScanner
+from gateway.http.response_observer import ResponseObserver
+from gateway.http.usage_injection import InjectedUsageScanner
 from gateway.parity.prober import _read
 from gateway.tenancy.auth.key_format import parse_key_file
 from gateway.tokenization.chat_template import arguments_of
@@ -70,7 +70,11 @@ CALLS = AdapterCalls("/load", "/unload", "--enable-lora")
 
 
 def streamed(data: bytes) -> object:
-    answers = [Answer(SSE), Answer(SSE, UnaskedScanner()), Answer(SSE, masks=True)]
+    answers = [
+        ResponseObserver(SSE),
+        ResponseObserver(SSE, InjectedUsageScanner()),
+        ResponseObserver(SSE, masks=True),
+    ]
     event = b"data: " + data + b"\n\n"
     for answer in answers:
         passed = answer.feed(event, 0.0)[0] + answer.flush()
@@ -80,7 +84,7 @@ def streamed(data: bytes) -> object:
 
 
 def plain(data: bytes) -> object:
-    answer = Answer(PLAIN)
+    answer = ResponseObserver(PLAIN)
     assert answer.feed(data, 0.0)[0] == data
     return answer.usage()
 
@@ -148,9 +152,9 @@ def test_a_reader_of_remote_bookings(data: bytes) -> None:
 
 
 def test_a_reader_of_a_jwks() -> None:
-    from gateway.tenancy.auth.jwt import Jwt
+    from gateway.tenancy.auth.jwt import JwtVerifier
 
-    jwt = Jwt(
+    jwt = JwtVerifier(
         algorithms=["RS256"],
         issuer="i",
         audience="a",

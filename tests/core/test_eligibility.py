@@ -3,19 +3,19 @@ from dataclasses import replace
 import pytest
 
 from engines import ENGINES
-from gateway.core.eligibility import Cause, Eligibility, is_from, summary
+from gateway.core.eligibility import Eligibility, UnusableCause, is_from, summary
 from gateway.core.errors import NotSupported, NoWorker
 from gateway.core.fleet import Fleet
-from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
+from gateway.core.worker import Role, ServedModel, Transfer, Worker, WorkerId
 
-BASE, ADAPTER = Served("m", "org/m"), Served("ad1", "org/m", "ad1", parent="m")
+BASE, ADAPTER = ServedModel("m", "org/m"), ServedModel("ad1", "org/m", "ad1", parent="m")
 
 
 def worker(engine: str = "sglang", version: str | None = "0.5.23", name: str = "s:1") -> Worker:
     return Worker(WorkerId(name), f"http://{name}", (BASE, ADAPTER), engine=engine, version=version)
 
 
-def names(candidate: Worker, *, needs_salt: bool = False) -> dict[str, Cause]:
+def names(candidate: Worker, *, needs_salt: bool = False) -> dict[str, UnusableCause]:
     found = Eligibility(ENGINES, needs_salt=needs_salt).unusable(candidate)
     return {each.served.name: each.cause for each in found}
 

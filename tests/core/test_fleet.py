@@ -4,12 +4,12 @@ import pytest
 
 from gateway.core.errors import NotSupported, NoWorker, UnknownModel
 from gateway.core.fleet import Fleet
-from gateway.core.slow_start import Ramp
-from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
+from gateway.core.slow_start import SlowStart
+from gateway.core.worker import Role, ServedModel, Transfer, Worker, WorkerId
 
 
 def worker(name: str, *models: str) -> Worker:
-    return Worker(WorkerId(name), f"http://{name}", tuple(Served(m, m) for m in models))
+    return Worker(WorkerId(name), f"http://{name}", tuple(ServedModel(m, m) for m in models))
 
 
 def ids(fleet: Fleet, model: str, **kw: object) -> list[str]:
@@ -134,10 +134,10 @@ def test_the_last_prefill_worker_is_recognized() -> None:
 
 
 def test_a_warming_worker_is_eligible_when_it_is_due() -> None:
-    fleet, ramp = three(), Ramp(0.0, 10.0)
-    fleet.warm_up(A, ramp)
+    fleet, slow_start = three(), SlowStart(0.0, 10.0)
+    fleet.warm_up(A, slow_start)
     assert (ids(fleet, "m"), state(fleet, A)) == (["a:1", "b:1", "c:1"], "warm_up")
-    ramp.credit = 0.5
+    slow_start.credit = 0.5
     assert ids(fleet, "m") == ["b:1", "c:1"]
     assert ids(fleet, "m", exclude={B, C}) == ["a:1"]
     fleet.warm_up(A, None)
@@ -147,10 +147,10 @@ def test_a_warming_worker_is_eligible_when_it_is_due() -> None:
 def test_where_all_workers_warm_up_they_share_equally() -> None:
     fleet = three()
     for name in (A, B, C):
-        fleet.warm_up(name, Ramp(0.0, 10.0))
+        fleet.warm_up(name, SlowStart(0.0, 10.0))
         member = fleet.get(name)
-        assert member is not None and member.ramp is not None
-        member.ramp.credit = 0.0
+        assert member is not None and member.slow_start is not None
+        member.slow_start.credit = 0.0
     assert ids(fleet, "m") == ["a:1", "b:1", "c:1"]
 
 
@@ -164,14 +164,14 @@ def test_a_worker_that_joins_again_begins_a_new_lifecycle() -> None:
 # aliases ---------------------------------------------------------------------------------------
 
 
-def of_root(name: str, *served: Served) -> Worker:
+def of_root(name: str, *served: ServedModel) -> Worker:
     return Worker(WorkerId(name), f"http://{name}", served, block_size=16)
 
 
 def test_an_alias_leads_to_all_workers_of_the_root_under_their_own_names() -> None:
     fleet = Fleet({"gpt-4": "org/name"})
-    first, second = of_root("a:1", Served("m", "org/name")), of_root("b:1", Served("n", "org/name"))
-    for each in (first, second, of_root("c:1", Served("x", "other"))):
+    first, second = of_root("a:1", ServedModel("m", "org/name")), of_root("b:1", ServedModel("n", "org/name"))
+    for each in (first, second, of_root("c:1", ServedModel("x", "other"))):
         fleet.add(each)
     assert ids(fleet, "gpt-4") == ["a:1", "b:1"]
     assert [fleet.name_at(each, "gpt-4") for each in (first, second)] == ["m", "n"]
@@ -182,7 +182,11 @@ def test_an_alias_leads_to_all_workers_of_the_root_under_their_own_names() -> No
 
 def test_an_alias_may_stand_for_a_served_name_or_an_adapter() -> None:
     fleet = Fleet({"a1": "m", "a2": "lora", "a3": "nothing"})
-    fleet.add(both := of_root("a:1", Served("m", "r"), Served("m2", "r"), Served("lora", "r", "lora")))
+    fleet.add(
+        both := of_root(
+            "a:1", ServedModel("m", "r"), ServedModel("m2", "r"), ServedModel("lora", "r", "lora")
+        )
+    )
     assert [fleet.name_at(both, alias) for alias in ("a1", "a2")] == ["m", "lora"]
     assert [e.group.adapter for e in fleet.eligible("a2")] == ["lora"]
     assert len(fleet.eligible("a1")) == 1
@@ -192,14 +196,14 @@ def test_an_alias_may_stand_for_a_served_name_or_an_adapter() -> None:
 
 def test_a_worker_with_several_names_of_the_root_is_one_candidate() -> None:
     fleet = Fleet({"alias": "r"})
-    fleet.add(of_root("a:1", Served("m", "r"), Served("m2", "r")))
+    fleet.add(of_root("a:1", ServedModel("m", "r"), ServedModel("m2", "r")))
     assert len(fleet.eligible("alias")) == 1
 
 
 def test_a_served_name_overrides_an_alias() -> None:
     fleet = Fleet({"n": "m"})
-    fleet.add(of_root("a:1", Served("m", "r")))
-    fleet.add(other := of_root("b:1", Served("n", "s")))
+    fleet.add(of_root("a:1", ServedModel("m", "r")))
+    fleet.add(other := of_root("b:1", ServedModel("n", "s")))
     assert ids(fleet, "n") == ["b:1"]
     assert fleet.name_at(other, "n") == "n"
     fleet.drop(WorkerId("b:1"))
@@ -209,7 +213,7 @@ def test_a_served_name_overrides_an_alias() -> None:
 def test_a_worker_set_apart_has_no_block_size() -> None:
     fleet = Fleet()
     for name in ("a:1", "b:1"):
-        fleet.add(of_root(name, Served("m", "r"), Served("lora", "r", "lora")))
+        fleet.add(of_root(name, ServedModel("m", "r"), ServedModel("lora", "r", "lora")))
     fleet.set_apart({(WorkerId("b:1"), "r")})
     for model in ("m", "lora"):
         assert [(e.group.block_size, e.is_apart) for e in fleet.eligible(model)] == [(16, False), (0, True)]
@@ -224,7 +228,7 @@ def test_models_are_indexed_once_per_batch() -> None:
             fleet.add(worker("a:1", "m"))
         fleet.add(worker("b:1", "m", "n"))
         fleet.drop(WorkerId("a:1"))
-        fleet.serve(WorkerId("b:1"), (Served("o", "o"),))
+        fleet.serve(WorkerId("b:1"), (ServedModel("o", "o"),))
         assert not fleet.served(), "as before the batch"
     assert ids(fleet, "o") == ["b:1"]
     assert list(fleet.served()) == ["o"]
@@ -240,12 +244,12 @@ def test_a_batch_that_fails_keeps_its_changes() -> None:
 
 # adapters under names of the worker's own --------------------------------------------------------
 
-BASE = Served("m", "org/m")
+BASE = ServedModel("m", "org/m")
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
-NAMED = Served("ad1", "org/m", "ad1", None, "m", "m:ad1", frozenset({CHAT}))
+NAMED = ServedModel("ad1", "org/m", "ad1", None, "m", "m:ad1", frozenset({CHAT}))
 
 
-def mixed(*engines: Served, **aliases: str) -> Fleet:
+def mixed(*engines: ServedModel, **aliases: str) -> Fleet:
     fleet = Fleet(aliases)
     for number, adapter in enumerate(engines):
         fleet.add(Worker(WorkerId(f"w:{number}"), f"http://w:{number}", (BASE, adapter)))
@@ -306,6 +310,6 @@ def test_an_adapter_beside_or_behind_its_base(model: str, adapter: str | None, e
 
 def test_names_may_have_colons() -> None:
     fleet = Fleet()
-    adapter = Served("v2:ad", "s3://m:v1", "v2:ad", None, "s3://m:v1")
-    fleet.add(Worker(WorkerId("w:1"), "http://w:1", (Served("s3://m:v1", "s3://m:v1"), adapter)))
+    adapter = ServedModel("v2:ad", "s3://m:v1", "v2:ad", None, "s3://m:v1")
+    fleet.add(Worker(WorkerId("w:1"), "http://w:1", (ServedModel("s3://m:v1", "s3://m:v1"), adapter)))
     assert fleet.adapter_of("s3://m:v1:v2:ad", None) == "v2:ad"

@@ -2,13 +2,13 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.pd_pairs import Kind, kind_of, misfit, misfits, nearness, partners_of
-from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
+from gateway.core.pd_pairs import PairKind, kind_of, misfit, misfits, nearness, partners_of
+from gateway.core.worker import Role, ServedModel, Transfer, Worker, WorkerId
 
 PREFILL = Worker(
     WorkerId("p:1"),
     "http://p:1",
-    (Served("m", "root"),),
+    (ServedModel("m", "root"),),
     block_size=32,
     version="0.32.0",
     role=Role.PREFILL,
@@ -17,7 +17,7 @@ PREFILL = Worker(
 DECODE = replace(PREFILL, id=WorkerId("d:1"), url="http://d:1", role=Role.DECODE)
 
 
-def kind(worker: Worker, **changes: object) -> Kind:
+def kind(worker: Worker, **changes: object) -> PairKind:
     found = kind_of(worker)
     assert found is not None
     return found._replace(**changes)  # type: ignore[arg-type]
@@ -49,7 +49,7 @@ def test_a_worker_without_a_transfer_has_no_kind() -> None:
 
 
 class Has:
-    def __init__(self, kind: Kind | None) -> None:
+    def __init__(self, kind: PairKind | None) -> None:
         self.kind = kind
 
 
@@ -78,7 +78,7 @@ def test_nearness_is_the_common_prefix_of_topology_labels(first: str, second: st
 
 def test_misfits_are_pairs_of_one_model_that_differ() -> None:
     old = replace(DECODE, id=WorkerId("d:2"), version="0.31.0")
-    other = replace(old, id=WorkerId("d:3"), served=(Served("x", "x"),))
+    other = replace(old, id=WorkerId("d:3"), served=(ServedModel("x", "x"),))
     both = replace(old, id=WorkerId("b:1"), role=Role.BOTH)
     found = list(misfits([PREFILL, DECODE, old, other, both, replace(old, transfer=None)]))
     assert found == [("p:1", "d:2", "engine versions differ: 0.32.0, 0.31.0")]

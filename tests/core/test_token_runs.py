@@ -6,23 +6,32 @@ from concurrent.futures import ThreadPoolExecutor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.blocks import Space, hash_blocks, prompt_extra_keys, root_hash, tokens_of
-from gateway.core.token_runs import MAX_SPACES, RUN_BYTES, TOKEN_BYTES, Run, Runs, hash_continued
+from gateway.core.blocks import HashSpace, hash_blocks, prompt_extra_keys, root_hash, tokens_of
+from gateway.core.token_runs import (
+    MAX_SPACES,
+    RUN_BYTES,
+    TOKEN_BYTES,
+    TokenRun,
+    TokenRunCache,
+    hash_continued,
+)
 
 
-def run(name: bytes, parent: Run | None = None, num_tokens: int = 2) -> Run:
-    return Run(name, parent, tokens_of(range(num_tokens)), "proof", None, 0)
+def run(name: bytes, parent: TokenRun | None = None, num_tokens: int = 2) -> TokenRun:
+    return TokenRun(name, parent, tokens_of(range(num_tokens)), "proof", None, 0)
 
 
 def test_tokens_of_a_chain_are_in_order() -> None:
-    first = Run(b"a", None, tokens_of([1, 2]), None, None, 0)
-    last = Run(b"c", Run(b"b", first, tokens_of([3]), None, None, 0), tokens_of([4, 5]), None, None, 0)
+    first = TokenRun(b"a", None, tokens_of([1, 2]), None, None, 0)
+    last = TokenRun(
+        b"c", TokenRun(b"b", first, tokens_of([3]), None, None, 0), tokens_of([4, 5]), None, None, 0
+    )
     assert last.all_tokens().tolist() == [1, 2, 3, 4, 5]
     assert last.all_tokens() is not last.tokens
 
 
 def test_used_runs_are_kept_with_their_parents() -> None:
-    runs = Runs(4 * (RUN_BYTES + 2 * TOKEN_BYTES))
+    runs = TokenRunCache(4 * (RUN_BYTES + 2 * TOKEN_BYTES))
     root = run(b"root")
     first, second = run(b"one", root), run(b"other", root)
     for each in (first, second, run(b"x"), first, run(b"y"), run(b"z")):
@@ -32,11 +41,11 @@ def test_used_runs_are_kept_with_their_parents() -> None:
     ]  # fmt: skip
     assert runs.get(b"one") is first and runs.get(b"other") is None
     assert len(runs) == 4 and runs.num_bytes == 4 * (RUN_BYTES + 2 * TOKEN_BYTES)
-    assert repr(runs) == f"Runs(4 runs, {runs.num_bytes} of {runs.num_bytes} bytes)"
+    assert repr(runs) == f"TokenRunCache(4 runs, {runs.num_bytes} of {runs.num_bytes} bytes)"
 
 
 def test_a_run_of_the_same_name_replaces_the_earlier_one() -> None:
-    runs = Runs()
+    runs = TokenRunCache()
     runs.use(run(b"a", num_tokens=100))
     runs.use(newer := run(b"a", num_tokens=1))
     assert runs.get(b"a") is newer
@@ -44,13 +53,13 @@ def test_a_run_of_the_same_name_replaces_the_earlier_one() -> None:
 
 
 def test_a_run_larger_than_the_limit_is_not_kept() -> None:
-    runs = Runs(1000)
+    runs = TokenRunCache(1000)
     runs.use(run(b"a", num_tokens=1000))
     assert (len(runs), runs.num_bytes) == (0, 0)
 
 
 def test_bytes_are_counted_under_threads() -> None:
-    runs = Runs(50_000)
+    runs = TokenRunCache(50_000)
 
     def work(seed: int) -> None:
         rng = random.Random(seed)
@@ -75,9 +84,9 @@ def test_hashes_remembered_by_runs_equal_those_of_the_whole(
     tokens = tokens_of(range(sum(parts) + num_new))
     node, at = None, 0
     for i, num in enumerate(parts):
-        node = Run(b"%d" % i, node, tokens[at : at + num], None, None, 0)
+        node = TokenRun(b"%d" % i, node, tokens[at : at + num], None, None, 0)
         at += num
-    space = Space(root_hash("m"), size, *extra)
+    space = HashSpace(root_hash("m"), size, *extra)
     expected = hash_blocks(tokens, size, space.root, prompt_extra_keys(*extra, len(tokens) // size))
     for known in (node, node and node.parent, node):  # a parent first, then its child, and again
         assert hash_continued(tokens, known, space) == expected
@@ -86,5 +95,5 @@ def test_hashes_remembered_by_runs_equal_those_of_the_whole(
 def test_a_run_remembers_the_hashes_of_a_few_spaces() -> None:
     known = run(b"a", num_tokens=64)
     for i in range(MAX_SPACES + 1):
-        hash_continued(known.tokens, known, Space(root_hash("m"), 16, None, f"tenant {i}"))
+        hash_continued(known.tokens, known, HashSpace(root_hash("m"), 16, None, f"tenant {i}"))
     assert len(known.hashes) == 1

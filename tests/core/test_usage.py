@@ -19,7 +19,7 @@ from gateway.core.usage import (
     limit_of,
     read_usage,
 )
-from gateway.core.worker import Served
+from gateway.core.worker import ServedModel
 from tests.support.fakes import decision, worker
 
 LIMIT = UsageLimit(1000, 500)
@@ -124,11 +124,11 @@ def test_copies_of_a_cached_prompt_are_counted_as_sglang_does() -> None:
 # limits ------------------------------------------------------------------------------------------
 
 
-def chosen(*served: Served) -> Decision:
+def chosen(*served: ServedModel) -> Decision:
     return msgspec.structs.replace(decision(), worker=worker("w:1", *served))
 
 
-BASE = Served("m", "m", None, 8192)
+BASE = ServedModel("m", "m", None, 8192)
 
 
 def asked(path: str = "/v1/completions", **fields: Any) -> InferenceRequest:
@@ -165,13 +165,13 @@ def test_limits_follow_from_the_request(request_: InferenceRequest, expected: Us
     ("served", "longest"),
     [
         ((BASE,), 8192),
-        ((Served("m", "m"),), MAX_LEN),
-        ((Served("a", "a", None, 100), BASE), 8192),
-        ((BASE, Served("ad", "m", "ad", 10**9, "m")), 8192),
-        ((Served("ad", "m", "ad", 10**9, "m"),), MAX_LEN),
+        ((ServedModel("m", "m"),), MAX_LEN),
+        ((ServedModel("a", "a", None, 100), BASE), 8192),
+        ((BASE, ServedModel("ad", "m", "ad", 10**9, "m")), 8192),
+        ((ServedModel("ad", "m", "ad", 10**9, "m"),), MAX_LEN),
     ],
 )
-def test_limits_follow_from_the_models_of_the_worker(served: tuple[Served, ...], longest: int) -> None:
+def test_limits_follow_from_the_models_of_the_worker(served: tuple[ServedModel, ...], longest: int) -> None:
     assert limit_of(asked(), chosen(*served)).prompt == longest
 
 

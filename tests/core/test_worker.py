@@ -1,4 +1,4 @@
-from gateway.core.worker import Served, Worker, WorkerId, worker_id
+from gateway.core.worker import ServedModel, Worker, WorkerId, worker_id
 
 
 def test_a_worker_is_named_by_its_address_and_its_rank_where_there_are_several() -> None:
@@ -7,6 +7,6 @@ def test_a_worker_is_named_by_its_address_and_its_rank_where_there_are_several()
 
 
 def test_a_worker_is_found_under_each_of_its_names() -> None:
-    served = (Served("m", "root"), Served("lora", "root", "lora"))
+    served = (ServedModel("m", "root"), ServedModel("lora", "root", "lora"))
     worker = Worker(WorkerId("h:1"), "http://h:1", served)
     assert [worker.find(name) for name in ("m", "lora", "x")] == [*served, None]

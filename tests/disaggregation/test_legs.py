@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from engines import HANDOFFS
+from engines import KV_CONNECTORS
 from gateway.core.blocks import root_hash
-from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
+from gateway.core.worker import Role, ServedModel, Transfer, Worker, WorkerId
 from gateway.disaggregation.legs import REFUSAL_S, LegServices, number_of
-from gateway.disaggregation.stats import Splits
-from gateway.policies.disaggregation import Disaggregation, modes_of
+from gateway.disaggregation.stats import DisaggregationStats
+from gateway.policies.disaggregation import DisaggregationPolicy, modes_of
 from gateway.policies.transfer_speed import TransferSpeed
 from gateway.proxy.context import Context
 from gateway.proxy.dispatch import Dispatch
@@ -43,16 +43,16 @@ class World(exchanges.World):
         **options: Any,
     ) -> None:
         transfer = TransferSpeed(tokens_per_s=1000, latency_s=0.01)
-        self.splits = Splits(Disaggregation(transfer, modes_of([mode])))
+        self.disaggregation_stats = DisaggregationStats(DisaggregationPolicy(transfer, modes_of([mode])))
         super().__init__(monkeypatch, **options)
-        self.router.disaggregation = self.splits.policy
+        self.router.disaggregation = self.disaggregation_stats.policy
         for name in names:
             self.join(name, connector)
 
     def make_dispatch(self, context: Context) -> Dispatch:
         self.legs = LegServices(
-            splits=self.splits,
-            handoffs=HANDOFFS,
+            disaggregation_stats=self.disaggregation_stats,
+            connectors=KV_CONNECTORS,
             router=context.router,
             metrics=context.metrics,
             pools=context.pools,
@@ -67,7 +67,9 @@ class World(exchanges.World):
     def join(self, name: str, connector: str) -> None:
         role = Role.PREFILL if name.startswith("p") else Role.DECODE
         transfer = Transfer(connector, f"{name[0]}:8998", "engine", is_bound=connector == "bootstrap")
-        worker = Worker(WorkerId(name), f"http://{name}", (Served("m", "root"),), block_size=16, role=role)
+        worker = Worker(
+            WorkerId(name), f"http://{name}", (ServedModel("m", "root"),), block_size=16, role=role
+        )
         self.router.fleet.add(replace(worker, transfer=transfer))
         self.router.index.add_worker(worker.id, root_hash("root"), 16)
         self.router.assumed.add_worker(worker.id, keep_s=10, max_blocks=1000)
@@ -87,7 +89,7 @@ class World(exchanges.World):
         return self.router.ledger.load(WorkerId(name)).num_in_flight
 
     def is_clean(self) -> bool:
-        is_open = self.router._prefilling or self.router._open or self.splits.pinned
+        is_open = self.router._prefilling or self.router._open or self.disaggregation_stats.pinned
         return super().is_clean() and not is_open
 
 
@@ -124,8 +126,11 @@ def test_prefill_then_decode(world: World) -> None:
     world.transport("d:1").feed(HEAD, chunk(EVENT), END)
     assert answered.events == [200, EVENT, "end"]
     assert world.is_clean()
-    assert world.splits.plans == {("prefill_decode", "always split"): 1}
-    assert (world.splits.prefill_s.sum, sum(world.splits.ttft_s["prefill_decode"].counts)) == (0.5, 1)
+    assert world.disaggregation_stats.plans == {("prefill_decode", "always split"): 1}
+    assert (
+        world.disaggregation_stats.prefill_s.sum,
+        sum(world.disaggregation_stats.ttft_s["prefill_decode"].counts),
+    ) == (0.5, 1)
     record = world.records.explain(world.records.recent(1)[0])
     assert record and record["split"]["prefill_worker"] == "p:1"
 
@@ -185,7 +190,7 @@ def test_a_failed_prefill_leg_is_retried_at_another_prefill_worker(
     prefilled(world, second)
     world.transport("d:1").feed(HEAD, chunk(EVENT), END)
     assert answered.events == [200, EVENT, "end"]
-    assert world.splits.failures == {cause: 1}
+    assert world.disaggregation_stats.failures == {cause: 1}
     assert world.is_clean()
 
 
@@ -209,7 +214,7 @@ def test_an_unreached_prefill_worker_costs_no_retry_budget(monkeypatch: pytest.M
     for name in ("p:1", "p:2"):
         world.pools[name].error = ConnectionRefusedError(111, "Connection refused")
     _, answered = world.ask()
-    assert world.splits.failures == {"unreachable": 2}
+    assert world.disaggregation_stats.failures == {"unreachable": 2}
     world.transport("d:1").feed(HEAD, chunk(EVENT), END)
     assert answered.events == [200, EVENT, "end"]
     assert world.context.retries.num_denied == 0
@@ -229,7 +234,7 @@ def test_an_unreachable_prefill_worker_is_down_at_once(world: World) -> None:
     world.pools["p:1"].error = ConnectionRefusedError(111, "Connection refused")
     _, answered = world.ask()
     assert world.suspected == [("p:1", "cannot connect: Connection refused", True)]
-    assert world.splits.failures == {"unreachable": 1}
+    assert world.disaggregation_stats.failures == {"unreachable": 1}
     world.transport("d:1").feed(HEAD, chunk(EVENT), END)
     assert answered.events == [200, EVENT, "end"]
     assert world.is_clean()
@@ -254,7 +259,7 @@ def test_an_unusable_prefill_answer_blames_no_worker(monkeypatch: pytest.MonkeyP
     assert "kv_transfer_params" not in world.asked("d:1")
     world.transport("d:1").feed(plain({"error": {}}, "400 Bad Request"))
     assert answered.events[0] == 400
-    assert world.splits.failures == {"refused": 1}
+    assert world.disaggregation_stats.failures == {"refused": 1}
     assert world.is_clean()
 
 
@@ -275,7 +280,7 @@ def test_a_closed_resting_connection_is_no_failure(world: World) -> None:
     assert first.out and len(world.pools["p:1"].transports) == 1
     first.lose()
     assert len(world.pools["p:1"].transports) == 2
-    assert world.splits.failures == {}
+    assert world.disaggregation_stats.failures == {}
 
 
 # decode fails ----------------------------------------------------------------------------------
@@ -288,7 +293,7 @@ def test_after_a_failed_transfer_the_decode_worker_computes_the_prompt(world: Wo
     assert "kv_transfer_params" not in world.asked("d:1")
     world.transport("d:1").feed(PLAIN)
     assert answered.events == [200, b"{}", "end"]
-    assert world.splits.failures == {"transfer": 1}
+    assert world.disaggregation_stats.failures == {"transfer": 1}
     assert world.is_clean()
 
 
@@ -383,16 +388,16 @@ UNSTREAMED = b'{"model":"m","prompt":[1,2,3]}'
 
 def is_no_pair(world: World) -> bool:
     """True if another request is not disaggregated over the pair."""
-    before = world.splits.plans[("direct", "no compatible prefill worker")]
+    before = world.disaggregation_stats.plans[("direct", "no compatible prefill worker")]
     world.ask()
-    return world.splits.plans[("direct", "no compatible prefill worker")] > before
+    return world.disaggregation_stats.plans[("direct", "no compatible prefill worker")] > before
 
 
 def test_legs_that_made_different_prompts_are_no_longer_a_pair(world: World) -> None:
     world.ask(UNSTREAMED)
     prefilled(world)
     world.transport("d:1").feed(answer_of(4))
-    assert world.splits.num_mismatches == 1
+    assert world.disaggregation_stats.num_mismatches == 1
     assert is_no_pair(world)
 
 
@@ -401,7 +406,10 @@ def test_a_prefill_of_another_prompt_than_ours_is_not_transferred(world: World) 
     _, answered = world.ask(UNSTREAMED)
     prefilled(world, body={**PREFILLED, "usage": {"prompt_tokens": 4}})
     assert world.asked("d:1") == {"model": "m", "prompt": [1, 2, 3]}
-    assert (world.splits.failures, world.splits.num_mismatches) == ({"mismatch": 1}, 1)
+    assert (world.disaggregation_stats.failures, world.disaggregation_stats.num_mismatches) == (
+        {"mismatch": 1},
+        1,
+    )
     world.transport("d:1").feed(answer_of(3))
     assert (answered.events[0], answered.events[-1]) == (200, "end")
     assert world.is_clean()
@@ -419,21 +427,24 @@ def test_the_pair_is_allowed_again_if_our_tokens_are_the_ones_that_differ(world:
     assert "kv_transfer_params" in world.asked("d:1")
     world.transport("d:1").feed(answer_of(4))
     assert (answered.events[0], answered.events[-1]) == (200, "end")
-    assert (world.splits.failures, world.splits.num_mismatches) == ({"mismatch": 1}, 1)
+    assert (world.disaggregation_stats.failures, world.disaggregation_stats.num_mismatches) == (
+        {"mismatch": 1},
+        1,
+    )
     world.ask(UNSTREAMED)
     prefilled(world)
     world.transport("d:1").feed(answer_of(3))
     assert world.is_clean()
     world.ask(UNSTREAMED)
     prefilled(world, body=four)
-    assert world.splits.failures == {"mismatch": 2}, "it counts as we do again"
+    assert world.disaggregation_stats.failures == {"mismatch": 2}, "it counts as we do again"
 
 
 def test_a_prompt_truncated_by_the_engine_has_an_unknown_length(world: World) -> None:
     world.ask(b'{"model":"m","prompt":[1,2,3],"truncate_prompt_tokens":2}')
     prefilled(world, body={**PREFILLED, "usage": {"prompt_tokens": 2}})
     assert "kv_transfer_params" in world.asked("d:1")
-    assert world.splits.failures == {}
+    assert world.disaggregation_stats.failures == {}
 
 
 # both legs at once -----------------------------------------------------------------------------

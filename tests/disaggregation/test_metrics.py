@@ -3,25 +3,25 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from engines.vllm import Vllm
 from gateway.core.worker import WorkerId
-from gateway.disaggregation.metrics import SplitsCollector
-from gateway.disaggregation.stats import Splits
+from gateway.disaggregation.metrics import DisaggregationCollector
+from gateway.disaggregation.stats import DisaggregationStats
 from gateway.discovery.probed import reported
 from gateway.routing.router import Router
 from tests import DATA
 from tests.disaggregation.test_legs import World, prefilled
-from tests.disaggregation.test_stats import decision, splits
+from tests.disaggregation.test_stats import decision, disaggregation_stats
 from tests.proxy.test_exchange import END, EVENT, HEAD, chunk
 from tests.support import exchanges, fakes
 
 
-def page_of(counted: Splits, router: Router) -> str:
+def page_of(counted: DisaggregationStats, router: Router) -> str:
     registry = CollectorRegistry()
-    registry.register(SplitsCollector(counted, router))
+    registry.register(DisaggregationCollector(counted, router))
     return generate_latest(registry).decode()
 
 
 def test_counts_are_exposed(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted, split = splits(), decision(is_split=True)
+    counted, split = disaggregation_stats(), decision(is_split=True)
     counted.decided(split)
     counted.decided(decision(is_split=False))
     counted.decided(fakes.decision())  # in a fleet without prefill workers
@@ -49,7 +49,7 @@ def test_counts_are_exposed(monkeypatch: pytest.MonkeyPatch) -> None:
 def waiting(world: World) -> dict[str, dict[str, float]]:
     """Figures by prefill worker: waiting legs and tokens, pinned blocks and tokens."""
     found: dict[str, dict[str, float]] = {}
-    for line in page_of(world.splits, world.router).splitlines():
+    for line in page_of(world.disaggregation_stats, world.router).splitlines():
         if line.startswith(("kvgate_prefill_legs_", "kvgate_prefill_pinned_")):
             name, _, rest = line.removeprefix("kvgate_prefill_").partition("{")
             worker, _, value = rest.partition("} ")
@@ -78,10 +78,10 @@ def test_transfers_counted_by_engines_are_exposed(monkeypatch: pytest.MonkeyPatc
     world = World(monkeypatch, "p:1", "d:1")
     member = world.router.fleet.get(WorkerId("d:1"))
     assert member is not None
-    assert "kvgate_engine_kv_transfer_bytes_total{" not in page_of(world.splits, world.router)
+    assert "kvgate_engine_kv_transfer_bytes_total{" not in page_of(world.disaggregation_stats, world.router)
     metrics = Vllm().parse_metrics((DATA / "vllm_captures" / "metrics_decode.txt").read_text())[0]
     member.reported = reported(metrics)
-    page = page_of(world.splits, world.router)
+    page = page_of(world.disaggregation_stats, world.router)
     assert 'kvgate_engine_kv_transfer_seconds_total{worker="d:1"} 0.68447' in page
     (sample,) = [
         line for line in page.splitlines() if line.startswith("kvgate_engine_kv_transfer_bytes_total{")

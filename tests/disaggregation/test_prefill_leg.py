@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.disaggregation.prefill_leg import MAX_ANSWER_BYTES, Failure, Prefill
+from gateway.disaggregation.prefill_leg import MAX_ANSWER_BYTES, PrefillFailure, PrefillLeg
 from tests.support.exchanges import FakePool, InlineTasks
 from tests.support.transports import FakeLoop
 
@@ -17,14 +17,14 @@ class World:
         self.pool = FakePool("http://p:1")
         self.pool.error = error
         self.ends: list[Any] = []
-        self.leg = Prefill(
+        self.leg = PrefillLeg(
             self.pool,
             b"POST / HTTP/1.1\r\n\r\n",
             b"{}",
             loop=cast(asyncio.AbstractEventLoop, self.loop),
             start=cast(Any, InlineTasks().start),
             timeout_s=5.0,
-            on_handed=self.ends.append,
+            on_prefilled=self.ends.append,
             on_failed=lambda *why: self.ends.append(why),
         )
         self.leg.begin()
@@ -36,7 +36,7 @@ def test_a_whole_answer_is_handed_over_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert transport.out.endswith(b"\r\n\r\n{}")
     transport.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab", b"cd")
     world.loop.advance(10.0)
-    world.leg.fail(Failure.DIED, "later")
+    world.leg.fail(PrefillFailure.DIED, "later")
     assert world.ends == [b"abcd"]
     assert "over=True" in repr(world.leg)
 
@@ -45,7 +45,7 @@ def test_a_prefill_leg_has_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     world.pool.transports[0].feed(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab")
     world.loop.advance(5.0)
-    assert world.ends == [(Failure.TIMEOUT, "no answer in 5 s")]
+    assert world.ends == [(PrefillFailure.TIMEOUT, "no answer in 5 s")]
     assert world.pool.transports[0].end == "aborted"
 
 
@@ -60,23 +60,24 @@ def test_a_cancelled_leg_reports_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("error", "failure"),
     [
-        (TimeoutError(), Failure.UNREACHABLE),
-        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), Failure.UNREACHABLE),
-        (OSError(errno.EMFILE, "too many open files"), Failure.REFUSED),
+        (TimeoutError(), PrefillFailure.UNREACHABLE),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), PrefillFailure.UNREACHABLE),
+        (OSError(errno.EMFILE, "too many open files"), PrefillFailure.REFUSED),
     ],
 )
 def test_a_connection_error_has_its_failure(
-    monkeypatch: pytest.MonkeyPatch, error: OSError, failure: Failure
+    monkeypatch: pytest.MonkeyPatch, error: OSError, failure: PrefillFailure
 ) -> None:
     ((why, _),) = World(monkeypatch, error).ends
     assert why is failure
 
 
 @pytest.mark.parametrize(
-    ("status", "failure"), [(400, Failure.REFUSED), (404, Failure.REFUSED), (503, Failure.ERROR)]
+    ("status", "failure"),
+    [(400, PrefillFailure.REFUSED), (404, PrefillFailure.REFUSED), (503, PrefillFailure.ERROR)],
 )
 def test_a_rejected_request_is_no_fault_of_the_worker(
-    monkeypatch: pytest.MonkeyPatch, status: int, failure: Failure
+    monkeypatch: pytest.MonkeyPatch, status: int, failure: PrefillFailure
 ) -> None:
     world = World(monkeypatch)
     world.pool.transports[0].feed(b"HTTP/1.1 %d X\r\nContent-Length: 3\r\n\r\nwhy" % status)
@@ -87,4 +88,4 @@ def test_a_prefill_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     size = MAX_ANSWER_BYTES + 1
     world.pool.transports[0].feed(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size, b"x" * size)
-    assert world.ends == [(Failure.ERROR, f"its answer is over {MAX_ANSWER_BYTES} bytes")]
+    assert world.ends == [(PrefillFailure.ERROR, f"its answer is over {MAX_ANSWER_BYTES} bytes")]

@@ -2,12 +2,12 @@ import pytest
 from msgspec import structs
 
 from gateway.config import load
-from gateway.core.decision import Decision, Split
+from gateway.core.decision import Decision, PrefillChoice
 from gateway.core.errors import ConfigError
 from gateway.core.multimodal import BEFORE_MEDIA
 from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
-from gateway.disaggregation.stats import Pinned, Splits, splits_of
+from gateway.disaggregation.stats import DisaggregationStats, PinnedPrompt, disaggregation_stats_of
 from tests.support import fakes
 
 
@@ -15,35 +15,35 @@ def decision(*, is_split: bool) -> Decision:
     made = fakes.decision("d1", "d:1", "p:1")
     prefill = made.candidates[1]
     reason = "lower predicted TTFT with a transfer" if is_split else "lower predicted TTFT without a transfer"
-    split = Split(reason, prefill if is_split else None, candidates=(prefill,))
+    split = PrefillChoice(reason, prefill if is_split else None, candidates=(prefill,))
     return Decision(**{name: getattr(made, name) for name in made.__struct_fields__} | {"split": split})
 
 
-def splits() -> Splits:
-    return splits_of(load({"disaggregation": ["m=never"]}, environ={}))
+def disaggregation_stats() -> DisaggregationStats:
+    return disaggregation_stats_of(load({"disaggregation": ["m=never"]}, environ={}))
 
 
 def test_modes_make_the_policy() -> None:
-    assert splits().policy.modes == {"": "auto", "m": "never"}
+    assert disaggregation_stats().policy.modes == {"": "auto", "m": "never"}
     with pytest.raises(ConfigError, match="disaggregation"):
-        splits_of(load({"disaggregation": ["sometimes"]}, environ={}))
+        disaggregation_stats_of(load({"disaggregation": ["sometimes"]}, environ={}))
 
 
 def test_transferred_blocks_are_pinned_until_released() -> None:
-    counted, split = splits(), decision(is_split=True)
-    counted.handed(split, 33)
-    assert list(counted.pinned.values()) == [Pinned(WorkerId("p:1"), 33, 3)]
-    counted.handed(split, None)
+    counted, split = disaggregation_stats(), decision(is_split=True)
+    counted.pin(split, 33)
+    assert list(counted.pinned.values()) == [PinnedPrompt(WorkerId("p:1"), 33, 3)]
+    counted.pin(split, None)
     assert counted.pinned["d1"].num_tokens == split.num_tokens
     for _ in range(2):
-        counted.let_go(split)
+        counted.unpin(split)
     assert counted.pinned == {}
-    counted.handed(decision(is_split=False), 33)
+    counted.pin(decision(is_split=False), 33)
     assert counted.pinned == {}
 
 
 def test_different_prompts_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    counted, split = splits(), decision(is_split=True)
+    counted, split = disaggregation_stats(), decision(is_split=True)
     for prefilled, decoded in ((None, 4), (4, 4)):
         counted.compare(split, prefilled, decoded)
     counted.compare(decision(is_split=False), 3, 4)
@@ -60,7 +60,7 @@ def test_different_prompts_are_logged_once(caplog: pytest.LogCaptureFixture) -> 
 
 def test_our_count_is_used_until_the_decode_worker_reports_its_own(caplog: pytest.LogCaptureFixture) -> None:
     """An unknown prompt, or one of which only the beginning is known, is not compared."""
-    counted, split = splits(), decision(is_split=True)
+    counted, split = disaggregation_stats(), decision(is_split=True)
     ours = split.num_tokens
     assert counted.agree(split, None) and counted.agree(split, ours)
     assert counted.agree(structs.replace(split, num_tokens=0), 7)
@@ -77,7 +77,7 @@ def test_our_count_is_used_until_the_decode_worker_reports_its_own(caplog: pytes
 
 
 def test_an_acquitted_worker_is_a_pair_again(caplog: pytest.LogCaptureFixture) -> None:
-    counted, split = splits(), decision(is_split=True)
+    counted, split = disaggregation_stats(), decision(is_split=True)
     p = WorkerId("p:1")
     counted.acquit(p, split, 7)
     assert not caplog.text
@@ -88,7 +88,7 @@ def test_an_acquitted_worker_is_a_pair_again(caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_restarted_decode_worker_is_compared_with_our_count_again() -> None:
-    counted, split = splits(), decision(is_split=True)
+    counted, split = disaggregation_stats(), decision(is_split=True)
     counted.answered(split, Usage(7))
     counted.drop_worker(WorkerId("d:1"))
     assert not counted.agree(split, 7)

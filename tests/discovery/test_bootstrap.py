@@ -2,12 +2,12 @@ from typing import cast
 
 import pytest
 
-from engines import CONNECTORS, HANDOFFS
+from engines import DEFAULT_CONNECTORS, KV_CONNECTORS
 from gateway.config import load
 from gateway.core.engine import ModelInfo
 from gateway.core.worker import Transfer
 from gateway.discovery.bootstrap import with_engine_ids
-from gateway.discovery.declared import Said, said_of
+from gateway.discovery.declared import DeclaredSettings, said_of
 from gateway.discovery.probe import Probe, ProbeError
 from gateway.discovery.probed import Facts
 
@@ -31,12 +31,12 @@ def facts(transfer: Transfer | None = None, role: str | None = None) -> Facts:
     return Facts(P, "vllm", (ModelInfo("m"),), transfer=transfer, role=role)
 
 
-def said(**options: list[str]) -> Said:
-    return said_of(load(options, environ={}), HANDOFFS, CONNECTORS)
+def said(**options: list[str]) -> DeclaredSettings:
+    return said_of(load(options, environ={}), KV_CONNECTORS, DEFAULT_CONNECTORS)
 
 
-async def asked_for(facts: Facts, declared: Said, probe: FakeProbe) -> Facts:
-    return await with_engine_ids(facts, declared, HANDOFFS, cast(Probe, probe))
+async def asked_for(facts: Facts, declared: DeclaredSettings, probe: FakeProbe) -> Facts:
+    return await with_engine_ids(facts, declared, KV_CONNECTORS, cast(Probe, probe))
 
 
 async def test_the_engine_id_is_read_from_the_bootstrap_server() -> None:
@@ -64,7 +64,7 @@ async def test_a_reported_bootstrap_address_is_used() -> None:
     ],
     ids=["alone", "decode", "nixl", "said to decode"],
 )
-async def test_other_workers_are_not_asked_for_an_engine_id(known: Facts, spec: Said) -> None:
+async def test_other_workers_are_not_asked_for_an_engine_id(known: Facts, spec: DeclaredSettings) -> None:
     probe = FakeProbe()
     assert await asked_for(known, spec, probe) is known
     assert probe.urls == []

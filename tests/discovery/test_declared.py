@@ -6,14 +6,14 @@ from gateway.config import load
 from gateway.core.engine import EngineMetrics, ModelInfo
 from gateway.core.errors import ConfigError
 from gateway.core.worker import Role, Transfer
-from gateway.discovery.declared import Said, WrongRole, said_of
+from gateway.discovery.declared import DeclaredSettings, WrongRole, said_of
 from gateway.discovery.probed import Facts
 
 P, D, W = "http://10.0.0.1:8000", "http://10.0.0.2:8000", "http://10.0.0.3:8000"
 KNOWN, DEFAULTS = ("nixl", "mooncake", "bootstrap"), {"vllm": "nixl", "sglang": "bootstrap"}
 
 
-def said(**options: Any) -> Said:
+def said(**options: Any) -> DeclaredSettings:
     return said_of(load(options, environ={}), KNOWN, DEFAULTS)
 
 

@@ -19,13 +19,13 @@ ONE, TWO = "https://10.0.0.1:8000/v", "https://10.0.0.2:8000/v"
 
 class World:
     def __init__(self) -> None:
-        self.world, self.standings = RosterWorld(), StandingsWorld().standings
+        self.world, self.lifecycle = RosterWorld(), StandingsWorld().lifecycle
         self.answer: Sequence[str] | Exception = ["10.0.0.1", "10.0.0.2"]
         self.inherited: list[tuple[str, str, str]] = []
         self.asked: list[tuple[str, int]] = []
         self.resolver = Resolver(
             self.world.roster,
-            self.standings,
+            self.lifecycle,
             inherit=lambda *call: self.inherited.append(call),
             reachable=Reachable(),
             interval_s=1000.0,
@@ -49,7 +49,7 @@ class World:
 
     @property
     def draining(self) -> list[str]:
-        return sorted(self.standings.draining)
+        return sorted(self.lifecycle.draining)
 
     def workers(self, url: str) -> tuple[Worker, ...]:
         endpoint = self.world.roster.find(url)
@@ -74,10 +74,10 @@ async def test_an_address_no_longer_listed_drains_and_is_dropped() -> None:
     await world.look()
     await world.look("10.0.0.1", "10.0.0.3")
     assert world.urls == [ONE, TWO, "https://10.0.0.3:8000/v"]
-    assert (world.draining, world.standings.why(TWO)) == ([TWO], NO_LONGER_NAMED)
-    assert world.standings.to_drop(world.workers) == [TWO]
+    assert (world.draining, world.lifecycle.why(TWO)) == ([TWO], NO_LONGER_NAMED)
+    assert world.lifecycle.to_drop(world.workers) == [TWO]
     world.world.roster.drop(TWO)
-    world.standings.dropped(TWO, ())
+    world.lifecycle.dropped(TWO, ())
     await world.look()
     assert (world.urls, world.draining) == ([ONE, "https://10.0.0.3:8000/v"], [])
     await world.world.roster.stop()
@@ -97,7 +97,7 @@ async def test_a_drain_by_an_operator_survives_a_lookup() -> None:
     world = World()
     world.resolver.add(NAME)
     await world.look()
-    world.standings.drain(TWO, (), "asked for")
+    world.lifecycle.drain(TWO, (), "asked for")
     await world.look()
     assert world.draining == [TWO]
     await world.world.roster.stop()

@@ -19,7 +19,7 @@ from gateway.replication.agent_targets import AgentFeeds, Agents
 from gateway.replication.rank_store import RankStore
 from gateway.replication.replica_feed import OpenEngine
 from gateway.runtime.tasks import Tasks
-from gateway.upstream.access import Ways
+from gateway.upstream.access import FleetAccess
 from tests.support.fakes import BLOCK_SIZE, FakeEngine, Known, session, worker
 
 W = worker("127.0.0.1:9")
@@ -132,7 +132,7 @@ async def test_a_published_worker_is_recovered_in_its_rank_store_instead_of_our_
 
 async def test_a_forbidden_event_address_is_rejected(opened: Opened) -> None:
     """Nothing is opened before the address is checked."""
-    feeds = opened.feeds(ways=Ways(), recovery_observer=opened.recovery_observer)
+    feeds = opened.feeds(access=FleetAccess(), recovery_observer=opened.recovery_observer)
     async with session() as open_session:
         for source in (
             EventSource(0, "tcp://169.254.169.254:80"),

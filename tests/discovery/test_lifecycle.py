@@ -14,9 +14,9 @@ from gateway.core.engine import EngineMetrics
 from gateway.core.fleet import Fleet
 from gateway.core.outcome import UNLOADED
 from gateway.core.requests.request import parse_request
-from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
-from gateway.discovery.lifecycle import Left, Standings, keep_leaving
-from gateway.discovery.outlier_detection import Rules
+from gateway.core.worker import Role, ServedModel, Transfer, Worker, WorkerId
+from gateway.discovery.lifecycle import Lifecycle, RemainingWork, keep_leaving
+from gateway.discovery.outlier_detection import OutlierRules
 from gateway.discovery.roster import Roster
 from gateway.policies.least_load import LeastLoad
 from gateway.routing.router import Router
@@ -30,7 +30,7 @@ REQUEST = parse_request("/v1/completions", b'{"model":"m","prompt":"x"}')
 
 def worker_of(name: str, role: Role = Role.BOTH) -> Worker:
     transfer = None if role is Role.BOTH else Transfer("nixl")
-    return Worker(WorkerId(name), f"http://{name}", (Served("m", "m"),), role=role, transfer=transfer)
+    return Worker(WorkerId(name), f"http://{name}", (ServedModel("m", "m"),), role=role, transfer=transfer)
 
 
 class World:
@@ -52,9 +52,9 @@ class World:
         self.num_answered: Counter[WorkerId] = Counter()
         self.elsewhere: list[WorkerId] = []
         load = self.router.ledger.load
-        self.standings = Standings(
+        self.lifecycle = Lifecycle(
             self.fleet,
-            Left(
+            RemainingWork(
                 lambda worker: load(worker).num_in_flight,
                 lambda worker: load(worker).booked_tokens,
                 lambda worker: self.fetching[worker],
@@ -62,7 +62,7 @@ class World:
             num_answered=lambda worker: self.num_answered[worker],
             observers=self.router.observers,
             on_ejected=self.elsewhere.append,
-            rules=Rules(num_failures=2, eject_s=10.0, stalled_s=60.0),
+            rules=OutlierRules(num_failures=2, eject_s=10.0, stalled_s=60.0),
             warm_up_s=warm_up_s,
             clock=lambda: self.now,
         )
@@ -72,7 +72,7 @@ class World:
             self.fleet.add(worker_of(name, role))
             self.known.index.add_worker(WorkerId(name), root_hash("m"), None)
             self.known.assumed.add_worker(WorkerId(name), keep_s=600.0, max_blocks=100)
-            self.standings.joined([worker_of(name, role)])
+            self.lifecycle.joined([worker_of(name, role)])
 
     def decide(self, times: int = 1, *, ends: bool = True) -> Counter[WorkerId]:
         got: Counter[WorkerId] = Counter()
@@ -84,7 +84,7 @@ class World:
         return got
 
     def state(self, name: WorkerId) -> str:
-        return str(self.standings.describe(name)["state"])
+        return str(self.lifecycle.describe(name)["state"])
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -111,7 +111,7 @@ def test_a_worker_that_joins_later_warms_up_under_any_policy() -> None:
     world.decide(1000, ends=False)
     world.now = 100.0
     world.join(B)
-    described = world.standings.describe(B)
+    described = world.lifecycle.describe(B)
     assert (described["state"], described["share"]) == ("warm_up", 0.1)
     assert world.decide(200, ends=False)[B] == pytest.approx(10, abs=2)
     world.now = 105.0
@@ -129,7 +129,7 @@ def test_a_preview_uses_no_warm_up_share() -> None:
     world.join(B)
     for _ in range(100):
         world.router.preview(REQUEST)
-    assert world.standings.describe(B)["share"] == 0.1
+    assert world.lifecycle.describe(B)["share"] == 0.1
     assert world.decide(10)[B] == 1
 
 
@@ -147,7 +147,7 @@ def test_a_probe_ends_a_warm_up_without_requests() -> None:
     world.join(A)
     assert world.state(A) == "warm_up"
     world.now = 111.0
-    world.standings.looked(A, None)
+    world.lifecycle.looked(A, None)
     assert world.state(A) == "active"
 
 
@@ -155,7 +155,7 @@ def test_a_worker_that_leaves_ends_its_warm_up() -> None:
     world = World()
     world.now = 100.0
     world.join(A)
-    world.standings.left(A)
+    world.lifecycle.left(A)
     world.fleet.drop(A)
     world.join(B)
     assert world.decide(3) == {B: 3}
@@ -178,16 +178,16 @@ def test_a_worker_that_fails_repeatedly_is_ejected_for_a_while(caplog: pytest.Lo
     world = World()
     world.join(A, B)
     for _ in range(2):
-        world.standings.failed(A, "it refused")
-    described = world.standings.describe(A)
+        world.lifecycle.failed(A, "it refused")
+    described = world.lifecycle.describe(A)
     assert (described["state"], described["why"]) == (
         "ejected",
         "failed requests (2 in a row): it refused",
     )
-    assert (world.decide(10), world.standings.ejections) == ({B: 10}, {(A, "failures"): 1})
+    assert (world.decide(10), world.lifecycle.ejections) == ({B: 10}, {(A, "failures"): 1})
     assert warnings(caplog) == ["worker a:1 ejected for 10 s: failed requests (2 in a row): it refused"]
     world.now = 20.0
-    world.standings.looked(A, metrics(1.0))
+    world.lifecycle.looked(A, metrics(1.0))
     assert world.state(A) == "warm_up"
     assert world.elsewhere == []
 
@@ -195,11 +195,11 @@ def test_a_worker_that_fails_repeatedly_is_ejected_for_a_while(caplog: pytest.Lo
 def test_the_last_worker_of_a_model_is_not_ejected_and_has_a_reason(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.join(A, B)
-    world.standings.drain("http://b:1", [worker_of(B)], "asked for")
+    world.lifecycle.drain("http://b:1", [worker_of(B)], "asked for")
     with caplog.at_level(logging.WARNING):
         for _ in range(4):
-            world.standings.failed(A, "it refused")
-    described = world.standings.describe(A)
+            world.lifecycle.failed(A, "it refused")
+    described = world.lifecycle.describe(A)
     assert described["state"] == "active"
     assert described["why"].startswith("not ejected: last worker for 'm' (failed requests (4 in a row)")
     assert len(warnings(caplog)) == 1
@@ -210,10 +210,10 @@ def test_requests_for_an_unloaded_adapter_do_not_eject_a_worker() -> None:
     world = World()
     world.join(A, B)
     for _ in range(20):
-        world.standings.failed(A, UNLOADED)
+        world.lifecycle.failed(A, UNLOADED)
     assert world.state(A) == "active"
     for _ in range(20):
-        world.standings.failed(A, "it refused")
+        world.lifecycle.failed(A, "it refused")
     assert world.state(A) == "ejected"
 
 
@@ -221,30 +221,30 @@ def test_a_stalled_engine_is_ejected_and_its_requests_go_elsewhere() -> None:
     world = World()
     world.join(A, B)
     for world.now in (0.0, 30.0, 61.0):
-        world.standings.looked(A, metrics(100.0))
-        world.standings.looked(B, metrics(world.now))
+        world.lifecycle.looked(A, metrics(100.0))
+        world.lifecycle.looked(B, metrics(world.now))
     assert (world.state(A), world.state(B), world.elsewhere) == ("ejected", "active", [A])
-    assert world.standings.describe(A)["why"] == "no step in 61 s, with 1 requests"
+    assert world.lifecycle.describe(A)["why"] == "no step in 61 s, with 1 requests"
     world.now = 63.0
-    world.standings.looked(A, metrics(101.0))
+    world.lifecycle.looked(A, metrics(101.0))
     assert world.state(A) == "warm_up"
 
 
 def test_requests_in_flight_here_count_even_if_the_engine_reports_none() -> None:
     world = World()
     world.join(A, B)
-    world.standings.looked(A, metrics(100.0, running=0))
+    world.lifecycle.looked(A, metrics(100.0, running=0))
     world.router.ledger.book(A, 40, 100)
     for world.now in (1.0, 62.0):
-        world.standings.looked(A, metrics(100.0, running=0))
+        world.lifecycle.looked(A, metrics(100.0, running=0))
     assert world.state(A) == "ejected"
 
 
 def test_an_unknown_worker_is_not_judged() -> None:
     world = World()
-    world.standings.failed(A, "late")
-    world.standings.looked(A, metrics(1.0))
-    assert world.standings.ejections == {}
+    world.lifecycle.failed(A, "late")
+    world.lifecycle.looked(A, metrics(1.0))
+    assert world.lifecycle.ejections == {}
 
 
 # draining ----------------------------------------------------------------------------------------
@@ -253,19 +253,19 @@ def test_an_unknown_worker_is_not_judged() -> None:
 def test_an_endpoint_drains_until_the_drain_is_undone() -> None:
     world = World()
     world.join(A, B)
-    assert world.standings.drain("http://a:1", [worker_of(A)], "asked for")
-    assert not world.standings.drain("http://a:1", [worker_of(A)], "asked for")
-    assert (world.standings.describe(A)["why"], world.decide(3)) == ("asked for", {B: 3})
-    assert world.standings.undo("http://a:1", [worker_of(A)])
-    assert not world.standings.undo("http://a:1", [worker_of(A)])
+    assert world.lifecycle.drain("http://a:1", [worker_of(A)], "asked for")
+    assert not world.lifecycle.drain("http://a:1", [worker_of(A)], "asked for")
+    assert (world.lifecycle.describe(A)["why"], world.decide(3)) == ("asked for", {B: 3})
+    assert world.lifecycle.undo("http://a:1", [worker_of(A)])
+    assert not world.lifecycle.undo("http://a:1", [worker_of(A)])
     assert world.decide(20)[A] > 0
 
 
 def test_a_restarted_worker_goes_on_draining() -> None:
     world = World()
     world.join(A, B)
-    world.standings.drain("http://a:1", [worker_of(A)], "asked for")
-    world.standings.left(A)
+    world.lifecycle.drain("http://a:1", [worker_of(A)], "asked for")
+    world.lifecycle.left(A)
     world.join(A)
     assert world.state(A) == "draining"
 
@@ -275,19 +275,19 @@ def test_requests_in_flight_and_blocks_not_yet_fetched_are_left_while_draining()
     world.join(A, B)
     world.router.decide(REQUEST, exclude=[B])
     world.fetching[A] = 2
-    assert world.standings.num_left(A) == 3
+    assert world.lifecycle.num_left(A) == 3
 
 
 def test_a_leaving_worker_is_dropped_when_no_request_is_left() -> None:
     world = World()
     world.join(A)
     decision = world.router.decide(REQUEST)
-    world.standings.drain("http://a:1", [worker_of(A)], "its name is gone", is_last=True)
-    assert world.standings.to_drop(lambda url: [worker_of(A)]) == []
+    world.lifecycle.drain("http://a:1", [worker_of(A)], "its name is gone", is_last=True)
+    assert world.lifecycle.to_drop(lambda url: [worker_of(A)]) == []
     world.router.finish(decision)
-    assert world.standings.to_drop(lambda url: [worker_of(A)]) == ["http://a:1"]
-    world.standings.dropped("http://a:1", [A])
-    assert ([(each.url, each.why) for each in world.standings.gone], world.standings.num_gone) == (
+    assert world.lifecycle.to_drop(lambda url: [worker_of(A)]) == ["http://a:1"]
+    world.lifecycle.dropped("http://a:1", [A])
+    assert ([(each.url, each.why) for each in world.lifecycle.gone], world.lifecycle.num_gone) == (
         [("http://a:1", "its name is gone")],
         1,
     )
@@ -296,25 +296,25 @@ def test_a_leaving_worker_is_dropped_when_no_request_is_left() -> None:
 def test_draining_workers_are_listed_for_other_gateways() -> None:
     world = World()
     world.join(A, B)
-    world.standings.drain("http://a:1", [worker_of(A)], "asked for")
-    world.standings.drain("http://b:1", [worker_of(B)], "asked for", is_last=True)
-    assert world.standings.specs == ["draining=http://a:1", "leaving=http://b:1"]
+    world.lifecycle.drain("http://a:1", [worker_of(A)], "asked for")
+    world.lifecycle.drain("http://b:1", [worker_of(B)], "asked for", is_last=True)
+    assert world.lifecycle.specs == ["draining=http://a:1", "leaving=http://b:1"]
 
 
 async def test_drains_of_another_gateway_are_resumed() -> None:
     world, fleet = RosterWorld(), World()
     await world.add()
-    fleet.standings.resume([(URL, True), ("http://late:1", False)], world.roster)
-    assert fleet.standings.draining == {URL: True, "http://late:1": False}
+    fleet.lifecycle.resume([(URL, True), ("http://late:1", False)], world.roster)
+    assert fleet.lifecycle.draining == {URL: True, "http://late:1": False}
     await world.roster.stop()
 
 
 async def test_a_leaving_worker_is_dropped_from_the_roster() -> None:
     world, fleet = RosterWorld(), World()
     await world.add()
-    fleet.standings.drain(URL, (), "asked for", is_last=True)
+    fleet.lifecycle.drain(URL, (), "asked for", is_last=True)
     keeping = asyncio.get_running_loop().create_task(
-        keep_leaving(fleet.standings, cast(Roster, world.roster), 0.001)
+        keep_leaving(fleet.lifecycle, cast(Roster, world.roster), 0.001)
     )
     async with asyncio.timeout(20):
         while len(list(world.roster)):  # noqa: ASYNC110

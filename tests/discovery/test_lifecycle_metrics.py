@@ -1,19 +1,19 @@
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.discovery.lifecycle_metrics import StandingsCollector
+from gateway.discovery.lifecycle_metrics import LifecycleCollector
 from tests.discovery.test_lifecycle import A, B, World, worker_of
 
 
 def page(world: World, *joining: str) -> set[str]:
     registry = CollectorRegistry()
-    registry.register(StandingsCollector(world.fleet, world.standings, lambda: joining))
+    registry.register(LifecycleCollector(world.fleet, world.lifecycle, lambda: joining))
     return {line for line in generate_latest(registry).decode().splitlines() if not line.endswith(" 0.0")}
 
 
 def test_each_worker_has_one_state() -> None:
     world = World()
     world.join(A, B)
-    world.standings.drain("http://a:1", [worker_of(A)], "asked for")
+    world.lifecycle.drain("http://a:1", [worker_of(A)], "asked for")
     states = {line for line in page(world, "http://late:1") if line.startswith("kvgate_worker_state")}
     assert states == {
         'kvgate_worker_state{state="draining",worker="a:1"} 1.0',
@@ -26,8 +26,8 @@ def test_ejections_and_removed_endpoints_are_counted() -> None:
     world = World()
     world.join(A, B)
     for _ in range(2):
-        world.standings.failed(A, "it refused")
+        world.lifecycle.failed(A, "it refused")
     assert 'kvgate_worker_ejections_total{reason="failures",worker="a:1"} 1.0' in page(world)
-    world.standings.dropped("http://a:1", [A])
+    world.lifecycle.dropped("http://a:1", [A])
     assert "kvgate_endpoints_removed_total 1.0" in page(world)
     assert not [line for line in page(world) if line.startswith("kvgate_worker_ejections_total{")]

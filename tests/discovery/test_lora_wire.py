@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.core.engine import AdapterCalls
-from gateway.discovery.lora_wire import Outcome, check_name, load_body, outcome, unload_body
+from gateway.discovery.lora_wire import AdapterCallResult, check_name, load_body, outcome, unload_body
 
 NO_ROUTE = "no /load: start the engine with --enable-lora to load adapters"
 CALLS = AdapterCalls("/load", "/unload", "--enable-lora")
@@ -34,7 +34,7 @@ def test_request_bodies_are_those_of_both_engines() -> None:
     ],
 )  # fmt: skip
 def test_an_answer_is_read_as_its_outcome(status: int, body: bytes, is_done: bool, message: str) -> None:
-    assert outcome(status, body, "/load", CALLS) == Outcome(is_done, message)
+    assert outcome(status, body, "/load", CALLS) == AdapterCallResult(is_done, message)
 
 
 def test_a_long_answer_is_cut() -> None:

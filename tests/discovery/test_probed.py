@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
 from gateway.core.errors import ConfigError
-from gateway.core.worker import Reported, Served
+from gateway.core.worker import ReportedLoad, ServedModel
 from gateway.discovery.probed import (
     Facts,
     Mode,
@@ -88,7 +88,7 @@ def test_one_rank_is_one_worker_named_by_its_address() -> None:
     assert (worker.id, worker.url, worker.dp_rank, worker.dp_size) == ("10.0.0.1:8000", URL, 0, 1)
     assert (worker.block_size, worker.num_blocks) == (16, 100)
     assert (worker.engine, worker.version) == ("vllm", "0.32.0")
-    assert worker.served == (Served("m", "root", None, 4096),)
+    assert worker.served == (ServedModel("m", "root", None, 4096),)
 
 
 def test_each_rank_is_a_worker() -> None:
@@ -117,7 +117,7 @@ def test_an_alias_shares_the_root_of_its_model() -> None:
 
 def test_an_adapter_shares_the_root_of_its_parent_and_keeps_its_name() -> None:
     models = (*MODELS, ModelInfo("lora", "/adapters/x", "m"))
-    assert served_models(models)[1] == Served("lora", "root", "lora", 4096, "m")
+    assert served_models(models)[1] == ServedModel("lora", "root", "lora", 4096, "m")
 
 
 def test_a_model_without_a_root_is_its_own() -> None:
@@ -152,8 +152,8 @@ def test_added_or_removed_adapters_do_not_make_another_engine() -> None:
 
 
 def test_unreported_load_is_zero() -> None:
-    assert reported(EngineMetrics()) == Reported(0, 0, 0.0)
-    assert reported(EngineMetrics(2, 3, 0.5)) == Reported(2, 3, 0.5)
+    assert reported(EngineMetrics()) == ReportedLoad(0, 0, 0.0)
+    assert reported(EngineMetrics(2, 3, 0.5)) == ReportedLoad(2, 3, 0.5)
 
 
 # events ----------------------------------------------------------------------------------------

@@ -6,12 +6,12 @@ from engines import ENGINES
 from gateway.core.eligibility import Eligibility
 from gateway.core.engine import EngineMetrics
 from gateway.core.fleet import Fleet
-from gateway.core.worker import Served, Worker, WorkerId
+from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.discovery.refused import log_figures, log_unusable
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
 LOG = logging.getLogger("kvgate.roster")
-BASE, ADAPTER = Served("m", "m"), Served("ad1", "m", "ad1", parent="m")
+BASE, ADAPTER = ServedModel("m", "m"), ServedModel("ad1", "m", "ad1", parent="m")
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ BASE, ADAPTER = Served("m", "m"), Served("ad1", "m", "ad1", parent="m")
     ],
 )
 def test_an_unusable_name_is_logged(
-    engine: str, served: tuple[Served, ...], lines: list[str], caplog: pytest.LogCaptureFixture
+    engine: str, served: tuple[ServedModel, ...], lines: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet = Fleet(eligibility=Eligibility(ENGINES, needs_salt=True))
     worker = Worker(WorkerId("w:1"), "http://w:1", served, engine=engine)

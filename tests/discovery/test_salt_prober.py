@@ -12,7 +12,7 @@ from engines import ENGINES
 from gateway.core.eligibility import Eligibility, Isolation
 from gateway.core.engine import EngineMetrics, ModelInfo
 from gateway.core.fleet import Fleet
-from gateway.core.worker import Served, Worker, WorkerId
+from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.discovery.probed import Facts
 from gateway.discovery.salt_prober import RETRY_S, SaltProber, keep_proving
 
@@ -51,7 +51,7 @@ def made(engine: Engine, *, needs_salt: bool = True) -> tuple[SaltProber, Eligib
 
 
 def refusals(eligibility: Eligibility, version: str | None) -> list[str]:
-    worker = Worker(WorkerId("w:1"), URL, (Served("m", "m"),), engine="sglang", version=version)
+    worker = Worker(WorkerId("w:1"), URL, (ServedModel("m", "m"),), engine="sglang", version=version)
     return [each.reason for each in eligibility.unusable(worker)]
 
 
@@ -127,7 +127,7 @@ async def test_a_worker_that_proved_nothing_is_asked_again() -> None:
     now = iter(range(0, 10_000, int(RETRY_S)))
     prober = SaltProber(eligibility, engine.post, clock=lambda: float(next(now)))
     fleet = Fleet(eligibility=eligibility)
-    fleet.add(Worker(WorkerId("w:1"), URL, (Served("m", "m"),), engine="sglang", version="0.5.10"))
+    fleet.add(Worker(WorkerId("w:1"), URL, (ServedModel("m", "m"),), engine="sglang", version="0.5.10"))
     await prober.prove(facts())
     assert not fleet.knows("m")
     engine.reports = True

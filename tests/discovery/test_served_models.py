@@ -12,7 +12,7 @@ from gateway.core.fleet import Fleet
 from gateway.core.worker import Worker
 from gateway.discovery.probe import Probe, ProbeError
 from gateway.discovery.probed import Facts, workers_of
-from gateway.discovery.served_models import ASK_EVERY_S, Names
+from gateway.discovery.served_models import ASK_EVERY_S, ServedNames
 from gateway.runtime.rate_limited_log import EVERY_S
 
 BASE = ModelInfo("m", "root")
@@ -50,7 +50,7 @@ class World:
     fleet: Fleet = field(default_factory=Fleet)
 
     def __post_init__(self) -> None:
-        self.names = Names(self.fleet, self._renamed, clock=lambda: self.now)
+        self.names = ServedNames(self.fleet, self._renamed, clock=lambda: self.now)
         facts = Facts("http://w:1", "fake", (BASE, ONE))
         self.endpoint = FakeEndpoint(FakeProbe((BASE, ONE)), facts, workers=workers_of(facts))
         self.member = self.fleet.add(self.endpoint.workers[0])

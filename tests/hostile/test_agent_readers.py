@@ -11,7 +11,7 @@ from gateway.agent.service import MAX_READERS
 from gateway.replication.agent_feed import describe, metadata, open_channel
 from gateway.replication.agent_targets import Agents
 from gateway.replication.codec import SERVICE, LogRequest, encode_request
-from gateway.replication.messages import Hello
+from gateway.replication.messages import AgentHello
 from tests.agent.serving import Served, served
 from tests.blackbox.harness import until
 from tests.hostile.harness import count
@@ -63,9 +63,9 @@ def stalled(port: int, data: bytes) -> Iterator[None]:
 async def goes_on(s: Served, agents: Agents) -> None:
     """Check that other readers are described to, and read new events."""
     async with open_channel(f"127.0.0.1:{s.port}", agents) as channel:
-        assert isinstance(await describe(channel, agents, 0, 20), Hello)
+        assert isinstance(await describe(channel, agents, 0, 20), AgentHello)
     async with s.read(agents) as read:
-        assert isinstance(await read(), Hello)
+        assert isinstance(await read(), AgentHello)
 
 
 @pytest.mark.parametrize("token", [None, TOKEN])

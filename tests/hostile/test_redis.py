@@ -10,7 +10,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from gateway.app import bundled_tokenizer
-from gateway.bookings.message import Booked, BookingsMessage, Promise, encode
+from gateway.bookings.message import BookingsMessage, Promise, WorkerBookings, encode
 from gateway.redis.embedded import EmbeddedServer
 from tests.blackbox.harness import until
 from tests.hostile.harness import Siege, count, siege
@@ -88,8 +88,8 @@ def talk_nonsense(client: Redis, worker: str, seed: int) -> None:
     """Send bookings of thousands of gateways, at known and unknown workers."""
     rng, pipe = random.Random(seed), client.pipeline(transaction=False)
     for number in range(NUM_MESSAGES):
-        booked = [Booked(f"w{rng.randrange(10**9)}:1", 2**40, 2**40) for _ in range(5)]
-        booked.append(Booked(worker, rng.randrange(2**40), 2**40))
+        booked = [WorkerBookings(f"w{rng.randrange(10**9)}:1", 2**40, 2**40) for _ in range(5)]
+        booked.append(WorkerBookings(worker, rng.randrange(2**40), 2**40))
         promises = [Promise(worker, [rng.randrange(2**64)], 86_400_000)]  # type: ignore[list-item]
         reported = BookingsMessage(
             rng.randrange(2**62), rng.randrange(2**62), 2**62, booked, promises, lock_number=2**62, asks=True

@@ -1,12 +1,12 @@
 import pytest
 
 from gateway.core.errors import Forbidden
-from gateway.core.worker import Served
-from gateway.http.caller import Who, usable
+from gateway.core.worker import ServedModel
+from gateway.http.caller import Caller, usable
 
 
 def test_a_caller_may_use_the_models_of_its_key() -> None:
-    everything, some = Who("t"), Who("t", "id", ["m", "n"])
+    everything, some = Caller("t"), Caller("t", "id", ["m", "n"])
     assert everything.may_use("x") and some.may_use("m") and not some.may_use("x")
     everything.check("x")
     some.check("n")
@@ -16,6 +16,6 @@ def test_a_caller_may_use_the_models_of_its_key() -> None:
 
 
 def test_usable_models_are_those_of_the_key() -> None:
-    served = {name: Served(name, "root") for name in ("m", "n", "o")}
-    assert usable(None, served) is served and usable(Who("t"), served) is served
-    assert list(usable(Who("t", "id", ["n", "x"]), served)) == ["n"]
+    served = {name: ServedModel(name, "root") for name in ("m", "n", "o")}
+    assert usable(None, served) is served and usable(Caller("t"), served) is served
+    assert list(usable(Caller("t", "id", ["n", "x"]), served)) == ["n"]

@@ -1,7 +1,7 @@
 import pytest
 
 from gateway.core.errors import GatewayError
-from gateway.http.framing import BadAnswer, Limits, check_answer, check_request
+from gateway.http.framing import BadAnswer, HttpLimits, check_answer, check_request
 from gateway.http.messages import Header
 
 HOST = (b"host", b"a")
@@ -81,7 +81,7 @@ def test_invalid_framing_of_answers_is_rejected(version: str, status: int, heade
         check_answer(version, status, headers)
 
 
-LIMITS = Limits(body_timeout_s=60, min_body_rate=500)
+LIMITS = HttpLimits(body_timeout_s=60, min_body_rate=500)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import pytest
 
 from gateway.http.messages import ResponseHead
-from gateway.http.response_observer import Answer, Piece
-from gateway.http.usage_injection import UnaskedScanner
+from gateway.http.response_observer import Piece, ResponseObserver
+from gateway.http.usage_injection import InjectedUsageScanner
 
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8")]
 JSON = [(b"content-type", b"application/json")]
@@ -13,20 +13,20 @@ TOKEN = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":7}}\n\n'
 
 
-def stream(status: int = 200) -> Answer:
-    return Answer(ResponseHead(status, EVENTS))
+def stream(status: int = 200) -> ResponseObserver:
+    return ResponseObserver(ResponseHead(status, EVENTS))
 
 
 def test_a_stream_has_its_first_token_in_its_body() -> None:
     answer = stream()
     assert not answer.is_plain
     assert answer.feed(ROLE, 2.0) == (ROLE, Piece.OTHER, 0.0)
-    assert repr(answer) == "Answer(200, stream, first_token_s=None)"
+    assert repr(answer) == "ResponseObserver(200, stream, first_token_s=None)"
     assert answer.feed(TOKEN, 3.0) == (TOKEN, Piece.FIRST_TOKEN, 0.0)
     assert answer.feed(TOKEN, 3.5) == (TOKEN, Piece.TOKEN, 0.5)
     assert answer.feed(TOKEN, 3.75) == (TOKEN, Piece.TOKEN, 0.25)
     assert answer.first_token_s == 3.0
-    assert repr(answer) == "Answer(200, stream, first_token_s=3.0)"
+    assert repr(answer) == "ResponseObserver(200, stream, first_token_s=3.0)"
 
 
 def test_half_an_event_waits_and_is_no_token() -> None:
@@ -40,7 +40,7 @@ def test_half_an_event_waits_and_is_no_token() -> None:
 
 
 def test_a_plain_answer_has_no_first_token() -> None:
-    answer = Answer(ResponseHead(200, JSON))
+    answer = ResponseObserver(ResponseHead(200, JSON))
     assert answer.is_plain
     assert answer.feed(b'{"usage":{"prompt', 2.0) == (b'{"usage":{"prompt', Piece.OTHER, 0.0)
     assert (answer.usage(), answer.first_token_s) == (None, None)
@@ -60,14 +60,14 @@ def test_usage_of_a_stream_is_read() -> None:
 
 @pytest.mark.parametrize("headers", [EVENTS, JSON])
 def test_an_error_has_no_token_and_no_usage(headers: list[tuple[bytes, bytes]]) -> None:
-    answer = Answer(ResponseHead(500, headers))
+    answer = ResponseObserver(ResponseHead(500, headers))
     assert not answer.is_plain
     assert answer.feed(TOKEN + USAGE, 2.0) == (TOKEN + USAGE, Piece.OTHER, 0.0)
     assert (answer.first_token_s, answer.usage(), answer.can_be_ended) == (None, None, False)
 
 
 def test_a_large_answer_is_passed_on_and_its_usage_read() -> None:
-    answer = Answer(ResponseHead(200, JSON))
+    answer = ResponseObserver(ResponseHead(200, JSON))
     for data in (b'{"text":"', b" " * (1 << 20), b'","usage":{"prompt_tokens":7}}'):
         assert answer.feed(data, 1.0)[0] == data
     usage = answer.usage()
@@ -76,7 +76,7 @@ def test_a_large_answer_is_passed_on_and_its_usage_read() -> None:
 
 def test_a_first_token_that_waits_for_the_next_event_counts() -> None:
     last = b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}\n\n'
-    answer = Answer(ResponseHead(200, EVENTS), UnaskedScanner())
+    answer = ResponseObserver(ResponseHead(200, EVENTS), InjectedUsageScanner())
     assert answer.feed(last, 1.0) == (b"", Piece.OTHER, 0.0)
     assert answer.feed(USAGE, 2.0) == (last, Piece.FIRST_TOKEN, 0.0)
     assert answer.first_token_s == 2.0
@@ -87,11 +87,11 @@ def test_a_first_token_that_waits_for_the_next_event_counts() -> None:
 
 def test_held_bytes_can_be_flushed_before_an_error_event() -> None:
     last = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
-    answer = Answer(ResponseHead(200, EVENTS), UnaskedScanner())
+    answer = ResponseObserver(ResponseHead(200, EVENTS), InjectedUsageScanner())
     answer.feed(last, 1.0)
     assert answer.can_be_ended
     assert answer.held() == last
-    assert stream().held() == Answer(ResponseHead(200, JSON)).held() == b""
+    assert stream().held() == ResponseObserver(ResponseHead(200, JSON)).held() == b""
 
 
 def test_bytes_of_a_stream_are_scanned_in_pieces() -> None:
@@ -99,23 +99,23 @@ def test_bytes_of_a_stream_are_scanned_in_pieces() -> None:
     for _ in range(3):
         answer.feed(TOKEN, 1.0)
     assert answer.num_pieces == 3
-    plain = Answer(ResponseHead(200, JSON))
+    plain = ResponseObserver(ResponseHead(200, JSON))
     plain.feed(b"{}", 1.0)
     assert plain.num_pieces == 0
 
 
 def test_cached_tokens_are_hidden_from_the_client_and_known_here() -> None:
     usage = b'"usage":{"prompt_tokens":9,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":8}}'
-    plain = Answer(ResponseHead(200, JSON), masks=True)
+    plain = ResponseObserver(ResponseHead(200, JSON), masks=True)
     body = b"".join([plain.feed(part, 1.0)[0] for part in (b"{" + usage[:30], usage[30:] + b"}")])
     assert body + plain.flush() == b"{" + usage.replace(b"8", b"0") + b"}"
     found = plain.usage()
     assert found and found.cached_tokens == 8 and plain.is_reframed
-    stream = Answer(ResponseHead(200, EVENTS), masks=True)
+    stream = ResponseObserver(ResponseHead(200, EVENTS), masks=True)
     event = b'data: {"choices":[],' + usage + b"}"
     assert stream.feed(event + b"\n\n", 1.0)[0] == event.replace(b"8", b"0") + b"\n\n"
     found = stream.usage()
     assert found and found.cached_tokens == 8
     assert stream.feed(event, 2.0)[0] == b"" and stream.flush() == event.replace(b"8", b"0")
-    assert not Answer(ResponseHead(200, JSON)).is_reframed
-    assert not Answer(ResponseHead(500, JSON), masks=True).is_reframed
+    assert not ResponseObserver(ResponseHead(200, JSON)).is_reframed
+    assert not ResponseObserver(ResponseHead(500, JSON), masks=True).is_reframed

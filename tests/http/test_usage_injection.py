@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.http.sse import MAX_HELD_BYTES
-from gateway.http.usage_injection import UnaskedScanner, with_usage
+from gateway.http.usage_injection import InjectedUsageScanner, with_usage
 
 DONE = b"data: [DONE]\n\n"
 STAMP = {"system_fingerprint": "vllm-0.32.0-tp1"}
@@ -77,14 +77,14 @@ def test_the_stream_is_that_of_a_client_without_injection_in_any_split(
 ) -> None:
     asked, plain = CASES[name]
     cuts = sorted(data.draw(st.lists(st.integers(0, len(asked)), max_size=10)))
-    scanner = UnaskedScanner()
+    scanner = InjectedUsageScanner()
     out = [scanner.feed(asked[a:b]) for a, b in zip([0, *cuts], [*cuts, len(asked)], strict=True)]
     assert b"".join(out) + scanner.flush() == plain
     assert (scanner.usage() is not None) is (asked != plain or asked is FORCED)
 
 
 def test_an_engine_that_always_writes_null_keeps_it() -> None:
-    scanner = UnaskedScanner(keeps_null=True)
+    scanner = InjectedUsageScanner(keeps_null=True)
     null = chunk(text("a"), usage=None)
     assert scanner.feed(null + chunk(text("b", "stop"), usage=None) + chunk(**USAGE) + DONE) == (
         null + chunk(text("b", "stop"), usage=None) + DONE
@@ -95,7 +95,7 @@ def test_an_engine_that_always_writes_null_keeps_it() -> None:
 
 
 def test_held_bytes_can_be_flushed_at_the_end() -> None:
-    scanner = UnaskedScanner()
+    scanner = InjectedUsageScanner()
     last = chunk(text("b", "stop"))
     assert scanner.feed(last) == b""
     assert scanner.held() == last
@@ -103,7 +103,7 @@ def test_held_bytes_can_be_flushed_at_the_end() -> None:
 
 
 def test_an_event_without_end_passes_in_parts() -> None:
-    scanner = UnaskedScanner()
+    scanner = InjectedUsageScanner()
     long = b'data: {"usage":null,"finish_reason":"' + b"x" * MAX_HELD_BYTES
     assert scanner.feed(long) == long
     assert scanner.feed(b'"}\n\n' + DONE) == b'"}\n\n' + DONE
@@ -111,7 +111,7 @@ def test_an_event_without_end_passes_in_parts() -> None:
 
 def test_invalid_json_passes_unchanged() -> None:
     for event in (b'data: {"usage":{\n\n', b'data: "usage":{\xff}\n\n', b'event: "usage":{\n\n'):
-        assert UnaskedScanner().feed(event) == event
+        assert InjectedUsageScanner().feed(event) == event
 
 
 @pytest.mark.parametrize(

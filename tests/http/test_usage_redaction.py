@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.usage_redaction import MAX_USAGE_BYTES, Masker, masked
+from gateway.http.usage_redaction import MAX_USAGE_BYTES, UsageRedactor, masked
 
 CHAT = {
     "prompt_tokens": 512,
@@ -81,9 +81,9 @@ PIECES = [
 @given(st.lists(st.sampled_from(PIECES), max_size=8), st.lists(st.integers(1, 40), max_size=60))
 def test_splits_make_no_difference(pieces: list[bytes], sizes: list[int]) -> None:
     data = b"{" + b",".join(pieces) + b"}"
-    whole = Masker()
+    whole = UsageRedactor()
     expected = whole.feed(data) + whole.flush()
-    masker, out, at = Masker(), [], 0
+    masker, out, at = UsageRedactor(), [], 0
     for size in sizes:
         out.append(masker.feed(data[at : at + size]))
         at += size
@@ -94,19 +94,19 @@ def test_splits_make_no_difference(pieces: list[bytes], sizes: list[int]) -> Non
 
 def test_generated_text_is_not_changed() -> None:
     data = dumped({"choices": [{"text": TEXT}]}, False)
-    masker = Masker()
+    masker = UsageRedactor()
     assert masker.feed(data) + masker.flush() == data
 
 
 def test_a_truncated_body_loses_only_its_count() -> None:
-    masker = Masker()
+    masker = UsageRedactor()
     assert masker.feed(b'{"a":1,"usage":{"prompt_tokens":5,') == b'{"a":1,'
     assert masker.flush() == b'"usage":{"prompt_tokens":5,'
     assert masker.feed(b'"u') == b"" and masker.feed(b"p") == b'"up'
 
 
 def test_a_value_too_long_for_usage_is_not_held() -> None:
-    masker = Masker()
+    masker = UsageRedactor()
     data = b'{"usage":{"description":"' + b"x" * MAX_USAGE_BYTES
     assert masker.feed(data) == data
     assert masker.feed(b'"},"usage":{"cached_tokens":5}}') == b'"},"usage":{"cached_tokens":0}}'

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.http.networks import Reachable
 from gateway.ingest.endpoints import reachable_endpoint, tcp_address
-from gateway.upstream.access import Ways
+from gateway.upstream.access import FleetAccess
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from gateway.upstream.access import Ways
     ],
 )
 def test_an_ordinary_endpoint_is_allowed(endpoint: str, where: str) -> None:
-    assert reachable_endpoint(endpoint, "engine", Ways()) == where
+    assert reachable_endpoint(endpoint, "engine", FleetAccess()) == where
 
 
 @pytest.mark.parametrize(
@@ -40,17 +40,17 @@ def test_an_ordinary_endpoint_is_allowed(endpoint: str, where: str) -> None:
 )
 def test_a_forbidden_endpoint_is_rejected(endpoint: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        reachable_endpoint(endpoint, "engine", Ways())
+        reachable_endpoint(endpoint, "engine", FleetAccess())
 
 
 def test_networks_and_directories_of_the_operator_apply(tmp_path: Path) -> None:
-    ways = Ways(reachable=Reachable(["10.0.0.0/8"]), socket_dirs=[str(tmp_path)])
-    assert reachable_endpoint("tcp://10.1.1.1:1", "w", ways) == "tcp://10.1.1.1:1"
-    assert reachable_endpoint(f"ipc://{tmp_path}/kv", "w", ways) == f"ipc://{tmp_path}/kv"
+    access = FleetAccess(reachable=Reachable(["10.0.0.0/8"]), socket_dirs=[str(tmp_path)])
+    assert reachable_endpoint("tcp://10.1.1.1:1", "w", access) == "tcp://10.1.1.1:1"
+    assert reachable_endpoint(f"ipc://{tmp_path}/kv", "w", access) == f"ipc://{tmp_path}/kv"
     with pytest.raises(ValueError, match="in none of --worker-networks"):
-        reachable_endpoint("tcp://11.0.0.1:1", "w", ways)
+        reachable_endpoint("tcp://11.0.0.1:1", "w", access)
     with pytest.raises(ValueError, match="no directory of --worker-networks"):
-        reachable_endpoint(f"ipc://{tmp_path}/../kv", "w", ways)
+        reachable_endpoint(f"ipc://{tmp_path}/../kv", "w", access)
 
 
 def test_an_agent_trusts_its_own_engine() -> None:

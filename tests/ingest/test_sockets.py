@@ -7,7 +7,7 @@ import pytest
 import zmq
 
 from gateway.ingest import sockets
-from gateway.ingest.sockets import MAX_FRAMES, Reader, connected, opened, resolve
+from gateway.ingest.sockets import MAX_FRAMES, SocketReader, connected, opened, resolve
 from gateway.ingest.time_slices import TimeSlices
 
 
@@ -66,7 +66,7 @@ def pair() -> Iterator[Pair]:
 async def test_messages_wait_while_the_last_one_is_processed(pair: Pair) -> None:
     read: list[list[bytes]] = []
     left = iter([False, True, True, True, False])
-    reader = Reader(pair.socket, read.append, TimeSlices(), continue_work=lambda: next(left, False))
+    reader = SocketReader(pair.socket, read.append, TimeSlices(), continue_work=lambda: next(left, False))
     for number in range(3):
         pair.sender.send(b"%d" % number)
     async with asyncio.timeout(10):
@@ -86,7 +86,7 @@ async def test_a_message_beyond_the_bounds_is_rejected(
     monkeypatch.setattr(sockets, "MAX_MESSAGE_BYTES", 2_000)
     read: list[list[bytes]] = []
     refused: list[int] = []
-    reader = Reader(
+    reader = SocketReader(
         pair.socket, read.append, TimeSlices(), on_refused=lambda size: _close(refused, size, reader)
     )
     pair.sender.send_multipart(frames)
@@ -96,7 +96,7 @@ async def test_a_message_beyond_the_bounds_is_rejected(
     assert (refused, read) == ([sum(map(len, frames))], [])
 
 
-def _close(refused: list[int], size: int, reader: Reader) -> None:
+def _close(refused: list[int], size: int, reader: SocketReader) -> None:
     refused.append(size)
     reader.close()
 

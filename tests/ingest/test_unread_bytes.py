@@ -8,7 +8,7 @@ import pytest
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from gateway.ingest.sockets import Reader, opened
+from gateway.ingest.sockets import SocketReader, opened
 from gateway.ingest.time_slices import TimeSlices
 from gateway.ingest.unread_bytes import EVENTS, Wires
 from tests.support.zmtp import EndlessPeer
@@ -37,11 +37,11 @@ class Connection:
         self.wires = wires
         self.socket = opened(context, zmq.DEALER, endpoint)
         monitor = self.socket.get_monitor_socket(EVENTS)
-        self.reader = Reader(self.socket, lambda frames: None, Held())
+        self.reader = SocketReader(self.socket, lambda frames: None, Held())
         self.excess: list[int] = []
         self.peers: list[str] = []
         self.wire = wires.open(self.reader, self._on_excess)
-        self.monitor = Reader(monitor, self._on_event, TimeSlices())
+        self.monitor = SocketReader(monitor, self._on_event, TimeSlices())
         self.socket.connect(endpoint)
 
     def _on_event(self, frames: list[bytes]) -> None:

@@ -10,7 +10,7 @@ import zmq
 from gateway.core.event_stream import StreamState
 from gateway.core.worker import WorkerId
 from gateway.ingest import sockets
-from gateway.ingest.pauses import Pauses
+from gateway.ingest.pauses import Backoff
 from gateway.ingest.sockets import MAX_BATCHES_PER_TURN, resolve
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.time_slices import SLICE_S, TimeSlices
@@ -376,7 +376,7 @@ async def test_a_message_too_large_is_not_read_and_the_stream_restarts_after_a_p
 ) -> None:
     monkeypatch.setattr(sockets, "MAX_MESSAGE_BYTES", 2_000)
     feed = world.open()
-    feed._pauses = Pauses(first_s=0.1)
+    feed._pauses = Backoff(first_s=0.1)
     follow(world, 1, 2)
     await world.exact(2)
     world.publisher.pub.send_multipart([b"kv", seq_frame(2), b"x" * 3_000])
@@ -391,7 +391,7 @@ async def test_a_message_too_large_is_not_read_and_the_stream_restarts_after_a_p
 @pytest.mark.process
 async def test_a_worker_that_publishes_more_than_is_applied_is_paused(world: World) -> None:
     feed = world.open(times=ZmqTimes(replay_s=5.0, quiet_s=1.0, settle_s=0.02, behind_s=0.0))
-    feed._pauses = Pauses(first_s=0.1)
+    feed._pauses = Backoff(first_s=0.1)
     await world.exact(0)
     feed._replay = None
     follow(world, 1, 20 * MAX_BATCHES_PER_TURN)
@@ -443,7 +443,7 @@ async def test_an_endless_message_cuts_the_stream(world: World) -> None:
 @pytest.mark.process
 async def test_an_address_that_a_name_resolves_to_later_is_checked(world: World) -> None:
     feed = world.open()
-    feed._pauses = Pauses(first_s=0.1)
+    feed._pauses = Backoff(first_s=0.1)
     await world.exact(0)
     world.refused = "no address for a worker"
     follow(world, 1, 2)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.bench_memory import NAMES, Worst, _ask, figures
+from loadtest.bench_memory import NAMES, WorstStall, _ask, figures
 from loadtest.bench_proxy import main
 from loadtest.instruments import InstrumentError
 
@@ -29,7 +29,7 @@ class Nothing:
 
 
 def test_the_maximum_over_all_pages_is_kept() -> None:
-    worst = Worst()
+    worst = WorstStall()
     worst.read(PAGE)
     worst.read(PAGE.replace("0.004", "0.002").replace("0.0005", "0.0007"))
     assert (worst.lag_ms, worst.cpu_ms) == (pytest.approx(4), pytest.approx(3))

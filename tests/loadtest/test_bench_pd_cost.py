@@ -2,7 +2,8 @@
 
 import pytest
 
-from loadtest.bench_pd_cost import SIZES, BenchError, Costs, check_split, figures
+from loadtest.bench_pd_cost import SIZES, RequestCosts, check_split, figures
+from loadtest.instruments import BenchError
 
 SPLIT = """\
 kvgate_disaggregation_plans_total{plan="prefill_decode",reason="always split"} 9.0
@@ -13,9 +14,9 @@ kvgate_disaggregation_prompt_mismatches_total 0.0
 
 def test_the_figure_is_the_worse_of_the_small_and_the_known_long_prompt() -> None:
     costs = {
-        "small": Costs(direct=[100.0, 110.0], split=[190.0, 180.0]),
-        "16k": Costs(direct=[220.0, 200.0], split=[400.0, 420.0]),
-        "16k_new": Costs(direct=[500.0], split=[1500.0]),
+        "small": RequestCosts(direct=[100.0, 110.0], split=[190.0, 180.0]),
+        "16k": RequestCosts(direct=[220.0, 200.0], split=[400.0, 420.0]),
+        "16k_new": RequestCosts(direct=[500.0], split=[1500.0]),
     }
     found = {figure.name: figure for figure in figures(costs)}
     assert found["pd.cpu_split_over_direct"].value == 2.0

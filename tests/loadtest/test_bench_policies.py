@@ -4,7 +4,7 @@ import pytest
 
 from gateway.replay.results import Summary
 from loadtest import bench_policies
-from loadtest.bench_policies import MADE, OTHERS, OURS, Row, compare, rows, run
+from loadtest.bench_policies import MADE, OTHERS, OURS, PolicyScenario, compare, rows, run
 from loadtest.workloads.groups import groups
 
 
@@ -34,7 +34,7 @@ def test_each_workload_of_the_table_has_its_row() -> None:
 
 @pytest.mark.parametrize("name", [*MADE, "pooled"])
 def test_an_incomplete_run_is_rejected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = Row("few", lambda seed: groups((5,), 4.0, seed), block_size=400)
+    row = PolicyScenario("few", lambda seed: groups((5,), 4.0, seed), block_size=400)
     monkeypatch.setattr(bench_policies, "NUM_WORKERS", 2)
     found = run(row, name, 1)
     assert found.num_requests == len(list(groups((5,), 4.0, 1)))

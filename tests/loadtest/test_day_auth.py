@@ -1,11 +1,11 @@
 """The figure `day.auth_cpu_us`, and its definition."""
 
-from loadtest.day_auth import KEYED, PLAIN, SALTED, Cost, figures
+from loadtest.day_auth import KEYED, PLAIN, SALTED, AuthCost, figures
 
 
-def round_of(plain: float, keyed: float, salted: float) -> dict[str, Cost]:
+def round_of(plain: float, keyed: float, salted: float) -> dict[str, AuthCost]:
     costs = {PLAIN: plain, KEYED: keyed, SALTED: salted}
-    return {name: Cost(us * 100, 100) for name, us in costs.items()}
+    return {name: AuthCost(us * 100, 100) for name, us in costs.items()}
 
 
 def test_the_cost_of_a_key_is_a_difference_within_a_round() -> None:

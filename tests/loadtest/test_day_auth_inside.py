@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from loadtest.day_auth import KEYED, PLAIN, SALTED, made_in
-from loadtest.day_auth_inside import ROUNDS, BenchError, configs_of, measured
+from loadtest.day_auth_inside import ROUNDS, configs_of, measured
+from loadtest.instruments import BenchError
 
 
 @pytest.mark.process

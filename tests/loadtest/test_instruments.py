@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from engines import ENGINES, HANDOFFS
+from engines import ENGINES, KV_CONNECTORS
 from gateway.core.engine import EngineInfo
 from gateway.core.kv_connector import Pair
 from gateway.core.usage import read_usage
 from gateway.core.worker import Worker, WorkerId
 from loadtest import instruments
-from loadtest.instruments import InstrumentError, Load, Reading, build, fake_worker, measure
+from loadtest.instruments import InstrumentError, LoadgenLoad, LoadgenReading, build, fake_worker, measure
 from loadtest.workloads.bodies import ENDING, STREAMED, STREAMED_WITH_USAGE, Texts, small, warm
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -33,8 +33,10 @@ def test_a_missing_compiler_is_reported(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_costs_are_per_request_and_per_chunk() -> None:
-    zeros: dict[str, Any] = dict.fromkeys(Reading.__struct_fields__, 0)
-    reading = Reading(**zeros | {"seconds": 2.0, "num_requests": 10, "num_chunks": 50, "cpu_us": 600.0})
+    zeros: dict[str, Any] = dict.fromkeys(LoadgenReading.__struct_fields__, 0)
+    reading = LoadgenReading(
+        **zeros | {"seconds": 2.0, "num_requests": 10, "num_chunks": 50, "cpu_us": 600.0}
+    )
     assert reading.cpu_us_per_request == 60
     assert reading.cpu_us_per_chunk == 12
     assert reading.requests_per_s == 5
@@ -59,15 +61,17 @@ def test_the_worker_reports_the_facts_of_an_engine() -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("flags", [(), ("-t", "1")])
 def test_the_worker_plays_both_legs_of_a_disaggregated_request(flags: Sequence[str]) -> None:
-    handoff, body = HANDOFFS["nixl"], small(Texts("m", 1), 1, STREAMED_WITH_USAGE)[0]
+    connector, body = KV_CONNECTORS["nixl"], small(Texts("m", 1), 1, STREAMED_WITH_USAGE)[0]
     worker = Worker(WorkerId("w"), "http://w", ())
     pair = Pair(worker, worker, 1)
     with fake_worker("-u", "1", "-n", "2", "-g", "1", *flags) as port:
-        handed = handoff.handed(get(port, "/v1/chat/completions", handoff.to_prefill(body, pair)))
+        prefill_result = connector.prefill_result(
+            get(port, "/v1/chat/completions", connector.to_prefill(body, pair))
+        )
         (event,) = [e for e in get(port, "/v1/chat/completions", body).split(b"\n\n") if b'"usage"' in e]
     usage = read_usage(event.removeprefix(b"data: "))
     assert usage is not None
-    assert usage.prompt_tokens == handed.num_prompt_tokens == 12
+    assert usage.prompt_tokens == prefill_result.num_prompt_tokens == 12
 
 
 @needs_cc
@@ -75,7 +79,7 @@ def test_the_worker_plays_both_legs_of_a_disaggregated_request(flags: Sequence[s
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_load_on_a_worker_is_answered_and_counted(tmp_path: Path, is_stream: bool) -> None:
     small(Texts("m", 1), 500, STREAMED if is_stream else ENDING).write(tmp_path / "bodies")
-    load = Load("/v1/chat/completions", 4, seconds=0.3, warm_up_s=0.1, think_ms=2, is_stream=is_stream)
+    load = LoadgenLoad("/v1/chat/completions", 4, seconds=0.3, warm_up_s=0.1, think_ms=2, is_stream=is_stream)
     with fake_worker("-g", "1", "-n", "5") as port:
         reading = measure(port, tmp_path / "bodies", load)
     assert reading.num_errors == 0
@@ -91,7 +95,7 @@ def test_bodies_reach_the_worker_whole_and_in_order(tmp_path: Path) -> None:
     texts = Texts("m", 1)
     bodies = warm(texts, [texts.conversation(3, 900)], 6)
     bodies.write(tmp_path / "bodies")
-    load = Load("/v1/chat/completions", 2, seconds=0.1, warm_up_s=0.0, think_ms=10)
+    load = LoadgenLoad("/v1/chat/completions", 2, seconds=0.1, warm_up_s=0.0, think_ms=10)
     with fake_worker("-l", str(tmp_path / "log")) as port:
         measure(port, tmp_path / "bodies", load)
     order = {bodies[i]: i for i in range(len(bodies))}
@@ -108,4 +112,4 @@ def test_bodies_reach_the_worker_whole_and_in_order(tmp_path: Path) -> None:
 def test_an_invalid_file_of_bodies_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "bodies").write_text("nonsense\n")
     with pytest.raises(InstrumentError, match="neither a piece"):
-        measure(1, tmp_path / "bodies", Load("/v1/completions", 1, seconds=0.1))
+        measure(1, tmp_path / "bodies", LoadgenLoad("/v1/completions", 1, seconds=0.1))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from engines import ENGINES
-from engines.sim.publisher import Publisher
+from engines.sim.publisher import EventPublisher
 from engines.sim.wire import seq_bytes
 from gateway.core.blocks import root_hash
 from gateway.core.kv_events import BlocksRemoved, BlocksStored, EventBatch
@@ -15,7 +15,7 @@ from loadtest.publisher import (
     BLOCK_SIZE,
     RUN_BLOCKS,
     RUNS_HELD,
-    EventSource,
+    PayloadSource,
     read_prompts,
     sources_body,
     write_prompts,
@@ -35,7 +35,7 @@ def test_prompts_are_read_back_as_written(tmp_path: Path) -> None:
 
 
 def test_a_known_prompt_is_stored_by_its_full_blocks() -> None:
-    (event,) = decoded(EventSource(0).stored(PROMPT)).events
+    (event,) = decoded(PayloadSource(0).stored(PROMPT)).events
     assert isinstance(event, BlocksStored)
     assert (event.parent, event.block_size) == (None, BLOCK_SIZE)
     assert event.tokens == PROMPT[: 3 * BLOCK_SIZE]
@@ -43,7 +43,7 @@ def test_a_known_prompt_is_stored_by_its_full_blocks() -> None:
 
 
 def test_the_trickle_stores_and_after_a_while_removes_as_much() -> None:
-    source, worker, index = EventSource(1), WorkerId("w"), MemoryIndex()
+    source, worker, index = PayloadSource(1), WorkerId("w"), MemoryIndex()
     index.add_worker(worker, root_hash("m"), BLOCK_SIZE)
     for payload in islice(source.trickle(), RUNS_HELD + 10):
         for event in decoded(payload).events:
@@ -54,7 +54,7 @@ def test_the_trickle_stores_and_after_a_while_removes_as_much() -> None:
 
 
 def test_the_first_run_is_removed_first() -> None:
-    batches = [decoded(payload).events for payload in islice(EventSource(0).trickle(), RUNS_HELD + 1)]
+    batches = [decoded(payload).events for payload in islice(PayloadSource(0).trickle(), RUNS_HELD + 1)]
     assert [len(events) for events in batches] == [*[1] * RUNS_HELD, 2]
     first, removed = batches[0][0], batches[-1][1]
     assert isinstance(first, BlocksStored)
@@ -63,13 +63,13 @@ def test_the_first_run_is_removed_first() -> None:
 
 @pytest.mark.parametrize("other", [1, 2, 7])
 def test_workers_name_their_blocks_differently(other: int) -> None:
-    (mine,), (theirs,) = (decoded(EventSource(i).stored(PROMPT)).events for i in (0, other))
+    (mine,), (theirs,) = (decoded(PayloadSource(i).stored(PROMPT)).events for i in (0, other))
     assert isinstance(mine, BlocksStored) and isinstance(theirs, BlocksStored)
     assert not set(mine.engine_hashes) & set(theirs.engine_hashes)
 
 
 async def test_the_engine_adapter_finds_the_event_endpoint() -> None:
-    publisher = Publisher("127.0.0.1", "", 10)
+    publisher = EventPublisher("127.0.0.1", "", 10)
     publisher.open(0, 0)
     try:
         (source,) = VLLM.parse_event_sources(sources_body(publisher))
@@ -85,7 +85,7 @@ async def test_the_engine_adapter_finds_the_event_endpoint() -> None:
 def test_other_workers_fill_the_cache_with_unshared_blocks() -> None:
     index = MemoryIndex()
     for number in range(2):
-        worker, source = WorkerId(f"w{number}"), EventSource(number)
+        worker, source = WorkerId(f"w{number}"), PayloadSource(number)
         index.add_worker(worker, root_hash("m"), BLOCK_SIZE)
         for payload in source.others(200):
             for event in decoded(payload).events:

@@ -1,10 +1,10 @@
 """Circuit breaker of a worker's `/tokenize`."""
 
-from gateway.models.breaker import MAX_REST_S, NUM_FAILURES, REST_S, Breaker
+from gateway.models.breaker import MAX_REST_S, NUM_FAILURES, REST_S, CircuitBreaker
 
 
-def broken(at: float = 0.0) -> Breaker:
-    breaker = Breaker()
+def broken(at: float = 0.0) -> CircuitBreaker:
+    breaker = CircuitBreaker()
     opened = [breaker.failed(at) for _ in range(NUM_FAILURES)]
     assert opened == [False] * (NUM_FAILURES - 1) + [True]
     return breaker
@@ -18,7 +18,7 @@ def test_failures_in_a_row_open_the_breaker() -> None:
 
 
 def test_an_answer_between_failures_resets_the_count() -> None:
-    breaker = Breaker()
+    breaker = CircuitBreaker()
     for _ in range(10):
         for _ in range(NUM_FAILURES - 1):
             breaker.failed(0.0)
@@ -50,4 +50,4 @@ def test_each_rest_is_longer_up_to_a_bound() -> None:
         breaker.failed(now)
     assert rests == [2, 4, 8, 16, 32, 60, 60, MAX_REST_S]
     breaker.answered()
-    assert repr(breaker) == "Breaker(0 failures in a row)"
+    assert repr(breaker) == "CircuitBreaker(0 failures in a row)"

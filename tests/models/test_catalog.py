@@ -17,7 +17,7 @@ from gateway.app import bundled_tokenizer
 from gateway.config.models import ModelTable
 from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
-from gateway.core.worker import Served, Worker, WorkerId
+from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.models.catalog import Catalog
 from gateway.models.metrics import ModelsCollector
 from gateway.models.prompt_source import PromptSource, tokenize_bodies
@@ -72,8 +72,10 @@ class World:
         await asyncio.sleep(0)
         return self.engines[url].answer(body)
 
-    async def join(self, name: str, *served: Served, shift: int | None = 0) -> Worker:
-        worker = Worker(WorkerId(name), f"http://{name}", served or (Served("m", BUNDLED),), block_size=16)
+    async def join(self, name: str, *served: ServedModel, shift: int | None = 0) -> Worker:
+        worker = Worker(
+            WorkerId(name), f"http://{name}", served or (ServedModel("m", BUNDLED),), block_size=16
+        )
         self.engines[worker.url] = Engine(shift)
         self.fleet.add(worker)
         self.catalog.joined([worker])
@@ -93,7 +95,7 @@ class World:
         """Token source of a prompt; "none" where a worker tokenizes."""
         return self.prompts.tokenize(request("/v1/chat/completions", {"model": model, **CHAT})).source
 
-    def ways(self, root: str = BUNDLED) -> dict[str, str]:
+    def access(self, root: str = BUNDLED) -> dict[str, str]:
         (entry,) = (entry for entry in self.catalog if entry.root == root)
         return {
             url.removeprefix("http://"): choice.token_source.value for url, choice in entry.choices.items()
@@ -118,8 +120,10 @@ async def test_the_tokenizer_of_a_new_model_is_found_by_its_root() -> None:
     """All served names of the root have it; the name itself is irrelevant."""
     world = World()
     assert world.source() == "none"
-    await world.join("w:1", Served("m", BUNDLED), Served("gpt", BUNDLED), Served("lora", BUNDLED, "lora"))
-    assert world.ways() == {"w:1": "local"}
+    await world.join(
+        "w:1", ServedModel("m", BUNDLED), ServedModel("gpt", BUNDLED), ServedModel("lora", BUNDLED, "lora")
+    )
+    assert world.access() == {"w:1": "local"}
     assert [world.source(name) for name in ("m", "gpt", "lora", "other")] == ["fastokens"] * 3 + ["none"]
     assert world.engines["http://w:1"].num_asked == len(PROBES)
     assert world.catalog.tokens_at("http://w:1")[0]["why"].startswith("equal in all ")
@@ -139,25 +143,25 @@ async def test_a_worker_with_other_tokens_is_routed_without_a_prefix_lookup() ->
     world = World()
     await world.join("w:1")
     differing = await world.join("w:2", shift=1)
-    assert (world.ways(), world.apart()) == ({"w:1": "local", "w:2": "none"}, {"w:2"})
+    assert (world.access(), world.apart()) == ({"w:1": "local", "w:2": "none"}, {"w:2"})
     sizes = {e.member.worker.id: e.group.block_size for e in world.fleet.eligible("m")}
     assert sizes == {"w:1": 16, "w:2": 0}
     world.leave(differing)
-    assert (world.ways(), world.apart()) == ({"w:1": "local"}, set())
+    assert (world.access(), world.apart()) == ({"w:1": "local"}, set())
     await world.join("w:2")
-    assert (world.ways(), world.apart()) == ({"w:1": "local", "w:2": "local"}, set())
+    assert (world.access(), world.apart()) == ({"w:1": "local", "w:2": "local"}, set())
 
 
 async def test_where_most_workers_differ_they_are_asked_for_tokens() -> None:
     world = World()
     first = await world.join("w:1", shift=1)
-    assert (world.ways(), world.source()) == ({"w:1": "remote"}, "none")
+    assert (world.access(), world.source()) == ({"w:1": "remote"}, "none")
     await world.join("w:2", shift=1)
     await world.join("w:3", shift=0)
-    assert world.ways() == {"w:1": "remote", "w:2": "remote", "w:3": "none"}
+    assert world.access() == {"w:1": "remote", "w:2": "remote", "w:3": "none"}
     assert world.apart() == {"w:3"}
     world.leave(first)
-    assert (world.ways(), world.source()) == ({"w:2": "none", "w:3": "local"}, "fastokens")
+    assert (world.access(), world.source()) == ({"w:2": "none", "w:3": "local"}, "fastokens")
     assert None in world.forgotten and "http://w:3" in world.forgotten
 
 
@@ -167,7 +171,7 @@ async def test_a_broken_tokenizer_of_ten_is_routed_on_load_and_the_others_work(
     tables = {f"m{number}": ModelTable(tokenizer=BUNDLED) for number in range(9)}
     world = World({**tables, "m9": ModelTable(tokenizer=broken)})
     for number in range(10):
-        await world.join(f"w:{number}", Served(f"m{number}", f"root{number}"))
+        await world.join(f"w:{number}", ServedModel(f"m{number}", f"root{number}"))
     assert [world.source(f"m{number}") for number in range(10)] == ["fastokens"] * 9 + ["failed"]
     assert world.metrics.prompt_failures == {"m9": 1}
     errors = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
@@ -183,7 +187,7 @@ async def test_a_broken_tokenizer_of_ten_is_routed_on_load_and_the_others_work(
 
 async def test_check_reports_a_broken_tokenizer(broken: str) -> None:
     world = World({"m": ModelTable(tokenizer=broken)})
-    worker = await world.join("w:1", Served("m", "root"))
+    worker = await world.join("w:1", ServedModel("m", "root"))
     (sight,) = await world.catalog.look(worker, partial(world._post, worker.url))
     assert sight.fault is not None and broken in sight.fault and 'renderer = "worker"' in sight.fault
     assert "tokens of root: none" in sight.note
@@ -205,36 +209,36 @@ async def test_check_reports_other_tokens() -> None:
 async def test_a_table_names_the_model_by_a_served_name_or_its_root() -> None:
     for key in ("m", "root"):
         world = World({key: ModelTable(tokenizer=BUNDLED)})
-        await world.join("w:1", Served("m", "root"))
-        assert (world.ways("root"), world.source()) == ({"w:1": "local"}, "fastokens")
+        await world.join("w:1", ServedModel("m", "root"))
+        assert (world.access("root"), world.source()) == ({"w:1": "local"}, "fastokens")
         assert world.catalog.has_tokenizer("m") and not world.catalog.has_tokenizer("root")
 
 
 async def test_workers_are_asked_where_a_table_says_so_or_no_tokenizer_is_found() -> None:
     world = World({"m": ModelTable(renderer="worker")})
     await world.join("w:1")
-    assert (world.ways(), world.source()) == ({"w:1": "remote"}, "none")
-    await world.join("w:2", Served("n", "/nowhere"))
-    assert (world.ways("/nowhere"), world.source("n")) == ({"w:2": "remote"}, "none")
+    assert (world.access(), world.source()) == ({"w:1": "remote"}, "none")
+    await world.join("w:2", ServedModel("n", "/nowhere"))
+    assert (world.access("/nowhere"), world.source("n")) == ({"w:2": "remote"}, "none")
 
 
 async def test_where_no_worker_tokenizes_no_request_asks() -> None:
     world = World()
-    await world.join("w:1", Served("m", "/nowhere"), shift=None)
+    await world.join("w:1", ServedModel("m", "/nowhere"), shift=None)
     assert world.engines["http://w:1"].num_asked == 2
-    assert (world.ways("/nowhere"), world.source()) == ({"w:1": "none"}, "failed")
+    assert (world.access("/nowhere"), world.source()) == ({"w:1": "none"}, "failed")
     assert world.metrics.prompt_failures == {"m": 1}
 
 
 async def test_a_worker_that_tokenizes_later_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.models.catalog.RETRY_S", 0.01)
     world = World()
-    worker = await world.join("w:1", Served("m", "/nowhere"), shift=None)
+    worker = await world.join("w:1", ServedModel("m", "/nowhere"), shift=None)
     world.engines[worker.url].shift = 0
     async with asyncio.timeout(30):
         while world.source() != "none":  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    assert world.ways("/nowhere") == {"w:1": "remote"}
+    assert world.access("/nowhere") == {"w:1": "remote"}
     await world.tasks.stop()
 
 
@@ -244,14 +248,14 @@ async def test_a_wrong_tokenizer_for_all_models_is_rejected(broken: str) -> None
     world = World(any_model=BUNDLED)
     assert world.source("anything") == "fastokens"
     assert [each["model"] for each in world.catalog.describe()] == ["all models"]
-    await world.join("w:1", Served("m", "root"))
-    assert world.ways("root") == {"w:1": "local"}
+    await world.join("w:1", ServedModel("m", "root"))
+    assert world.access("root") == {"w:1": "local"}
     assert [each["model"] for each in world.catalog.describe()] == ["root"]
 
 
 async def test_without_probes_the_local_tokenizer_is_used() -> None:
     world = World(any_model=BUNDLED, probes=False)
-    worker = Worker(WorkerId("w:1"), "http://w:1", (Served("m", "root"),), block_size=16)
+    worker = Worker(WorkerId("w:1"), "http://w:1", (ServedModel("m", "root"),), block_size=16)
     world.engines[worker.url] = Engine(1)
     world.fleet.add(worker)
     world.catalog.joined([worker])
@@ -262,13 +266,13 @@ async def test_without_probes_the_local_tokenizer_is_used() -> None:
 
 async def test_a_worker_dropped_before_its_probe_has_no_token_source() -> None:
     world = World()
-    worker = Worker(WorkerId("w:1"), "http://w:1", (Served("m", BUNDLED),), block_size=16)
+    worker = Worker(WorkerId("w:1"), "http://w:1", (ServedModel("m", BUNDLED),), block_size=16)
     world.engines[worker.url] = Engine()
     world.fleet.add(worker)
     world.catalog.joined([worker])
     world.leave(worker)
     await asyncio.gather(*world.tasks._tasks)
-    assert world.ways() == {}
+    assert world.access() == {}
 
 
 async def test_an_alias_has_the_tokenizer_of_its_model() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.app import bundled_tokenizer
-from gateway.models.hub import Hub, NotFound
+from gateway.models.hub import Hub, TokenizerNotFound
 from tests.models.hub import COMMIT, FakeHub, running, use
 
 
@@ -29,7 +29,7 @@ def model_files() -> Iterator[Hub]:
 
 
 def reason(model_files: Hub, name: str) -> str:
-    with pytest.raises(NotFound) as caught:
+    with pytest.raises(TokenizerNotFound) as caught:
         model_files.find(name)
     return str(caught.value)
 
@@ -146,7 +146,7 @@ def test_an_unreachable_hub_is_tried_again_later(
     with running(FakeHub({})) as hub:
         pass
     use(monkeypatch, tmp_path / "hub", hub.url)
-    with pytest.raises(NotFound) as caught:
+    with pytest.raises(TokenizerNotFound) as caught:
         model_files.find("org/name")
     assert caught.value.is_passing
     assert f"{hub.url}: fetching org/name failed" in str(caught.value)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.app import bundled_tokenizer
-from gateway.models.hub import Found, Hub, NotFound
+from gateway.models.hub import Hub, TokenizerLocation, TokenizerNotFound
 from gateway.models.loader import RETRY_S, Loader, LoadState, TokenizerSource
 from gateway.tokenization.base import Renderer
 
@@ -18,15 +18,15 @@ from gateway.tokenization.base import Renderer
 class FakeHub:
     """Hub that finds one directory under every name, or raises an error."""
 
-    def __init__(self, error: NotFound | None = None) -> None:
+    def __init__(self, error: TokenizerNotFound | None = None) -> None:
         self.error = error
         self.asked: list[str] = []
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str) -> TokenizerLocation:
         self.asked.append(name)
         if self.error:
             raise self.error
-        return Found(bundled_tokenizer(), "a test")
+        return TokenizerLocation(bundled_tokenizer(), "a test")
 
 
 def loader(hub: FakeHub | None = None) -> Loader:
@@ -56,7 +56,7 @@ async def test_a_tokenizer_is_loaded_once_for_all_users() -> None:
 async def test_a_given_tokenizer_must_exist_and_a_found_one_need_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    made = loader(FakeHub(NotFound("it is nowhere")))
+    made = loader(FakeHub(TokenizerNotFound("it is nowhere")))
     with caplog.at_level(logging.INFO):
         for is_given in (True, False):
             await made.have(made.get(TokenizerSource("x", is_given=is_given)))
@@ -69,14 +69,14 @@ async def test_a_given_tokenizer_must_exist_and_a_found_one_need_not(
 
 
 def test_a_tokenizer_that_ends_a_start_is_not_logged_here(caplog: pytest.LogCaptureFixture) -> None:
-    made = loader(FakeHub(NotFound("it is nowhere")))
+    made = loader(FakeHub(TokenizerNotFound("it is nowhere")))
     tokenizer = made.get(TokenizerSource("x", is_given=True))
     made.read(tokenizer, is_needed=True)
     assert (tokenizer.state, tokenizer.why, caplog.messages) == (LoadState.BROKEN, "it is nowhere", [])
 
 
 async def test_an_unreachable_hub_is_asked_again_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    hub = FakeHub(NotFound("no route", is_passing=True))
+    hub = FakeHub(TokenizerNotFound("no route", is_passing=True))
     made = loader(hub)
     tokenizer = made.get(TokenizerSource("org/name"))
     with caplog.at_level(logging.INFO):
@@ -140,7 +140,7 @@ async def test_a_broken_file_affects_its_model_only(tmp_path: Path, broken: byte
 
 async def test_an_unexpected_error_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
     class Odd(FakeHub):
-        def find(self, name: str) -> Found:
+        def find(self, name: str) -> TokenizerLocation:
             raise ZeroDivisionError("a bug")
 
     made = loader(Odd())

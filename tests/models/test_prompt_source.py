@@ -16,7 +16,7 @@ from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.multimodal import BEFORE_MEDIA
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.token_runs import Continued, Runs
+from gateway.core.token_runs import ContinuedTokens, TokenRunCache
 from gateway.models.breaker import NUM_FAILURES, REST_S
 from gateway.models.prompt_source import (
     ANY_MODEL,
@@ -43,7 +43,7 @@ class FakePrompts:
         self.ids, self.error = ids, error
         self.calls: list[tuple[str, Any]] = []
 
-    def remember(self, runs: Runs, now: datetime, mismatch: Callable[[str], None]) -> None:
+    def remember(self, runs: TokenRunCache, now: datetime, mismatch: Callable[[str], None]) -> None:
         self.runs, self.mismatch = runs, mismatch
 
     def describe(self) -> dict[str, Any]:
@@ -52,9 +52,9 @@ class FakePrompts:
     def decode(self, tokens: Tokens) -> str:
         return f"text of {len(tokens)}"
 
-    def tokens(self, request: InferenceRequest, now: datetime) -> Continued:
+    def tokens(self, request: InferenceRequest, now: datetime) -> ContinuedTokens:
         self.calls.append(("chat", now))
-        return Continued(self._tokens())
+        return ContinuedTokens(self._tokens())
 
     def expect(self, max_tokens: int) -> int:
         return 0
@@ -209,7 +209,7 @@ def test_chats_and_texts_without_a_tokenizer_require_a_worker() -> None:
 
 def test_a_chat_with_images_has_tokens_before_them_and_links_behind() -> None:
     class Looking(FakePrompts):
-        def tokens(self, request: InferenceRequest, now: datetime) -> Continued:
+        def tokens(self, request: InferenceRequest, now: datetime) -> ContinuedTokens:
             raise MediaError("an image")
 
         def before_media(self, body: Mapping[str, Any], now: datetime) -> Tokens:

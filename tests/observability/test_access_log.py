@@ -7,34 +7,34 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.core.decision import Query, Split
+from gateway.core.decision import PrefillChoice, Query
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import Kind
+from gateway.core.requests.routes import RouteKind
 from gateway.core.usage import read_usage
 from gateway.http.messages import HttpRequest
 from gateway.observability.access_log import JsonLines, TextLines
-from gateway.observability.request_end import CUT, End, refusal
+from gateway.observability.request_end import CUT, RequestEnd, refusal
 from tests.support.fakes import decision
 
 TRACE = b"4bf92f3577b34da6a3ce929d0e0e4736"
 TRACEPARENT = (b"traceparent", b"00-" + TRACE + b"-00f067aa0ba902b7-01")
 
 
-def ended(*headers: tuple[bytes, bytes], **changes: Any) -> End:
+def ended(*headers: tuple[bytes, bytes], **changes: Any) -> RequestEnd:
     usage = read_usage(
         b'{"usage":{"prompt_tokens":100,"completion_tokens":9,"prompt_tokens_details":{"cached_tokens":48}}}'
     )
     request = InferenceRequest(
-        Kind.CHAT, "/v1/chat/completions", b"", {"model": "m", "stream": True, "user": "somebody"}
+        RouteKind.CHAT, "/v1/chat/completions", b"", {"model": "m", "stream": True, "user": "somebody"}
     )
     request.tenant, request.queued_s = "acme", 0.25
     chosen = replace(decision("d1", "a:1", "b:1"), query=Query("m", 100, adapter="lora"), attempt=2)
     http = HttpRequest("POST", b"/v1/chat/completions?key=secret", list(headers))
-    request_end = End(http, request, chosen, "ended", 200, "", b"r1", 10.0, 10.3, 12.0, 0.5, usage)
+    request_end = RequestEnd(http, request, chosen, "ended", 200, "", b"r1", 10.0, 10.3, 12.0, 0.5, usage)
     return replace(request_end, **changes)
 
 
-def line(end: End) -> dict[str, Any]:
+def line(end: RequestEnd) -> dict[str, Any]:
     written: list[bytes] = []
     JsonLines(written.append, clock=lambda: 1_800_000_000.25)(end)
     (entry,) = written
@@ -87,7 +87,7 @@ def test_a_refused_request_has_the_same_fields() -> None:
 
 
 def test_the_prefill_worker_is_named() -> None:
-    split = Split("cold", decision("d1", "b:1", "b:1").candidates[0])
+    split = PrefillChoice("cold", decision("d1", "b:1", "b:1").candidates[0])
     request_end = ended()
     assert request_end.decision is not None
     request_end = replace(request_end, decision=replace(request_end.decision, split=split))

@@ -13,8 +13,8 @@ from gateway.core.fleet import Fleet
 from gateway.core.kv_events import BlocksRemoved
 from gateway.core.ledger import Ledger
 from gateway.core.usage import Usage, read_usage
-from gateway.core.worker import Reported, WorkerId
-from gateway.observability.collector import METRICS, Collector, registry_of
+from gateway.core.worker import ReportedLoad, WorkerId
+from gateway.observability.collector import METRICS, MetricsCollector, registry_of
 from gateway.observability.metrics import Metrics
 from tests.support.fakes import Known, worker
 
@@ -32,7 +32,7 @@ class World:
             self.streams[WorkerId(name)] = StreamCounts()
         self.registry = CollectorRegistry()
         self.registry.register(
-            Collector(
+            MetricsCollector(
                 self.metrics,
                 self.fleet,
                 self.ledger,
@@ -155,7 +155,7 @@ def test_metrics_of_a_worker() -> None:
     world = World("a:1")
     member = world.fleet.get(A)
     assert member is not None
-    member.is_up, member.stream, member.reported = False, StreamState.BLIND, Reported(2, 3, 0.5)
+    member.is_up, member.stream, member.reported = False, StreamState.BLIND, ReportedLoad(2, 3, 0.5)
     world.ledger.book(A, 40, 100)
     world.known.assumed.pin(A, [1, 2])  # type: ignore[list-item]
     world.known.index.apply(A, BlocksRemoved([1]))

@@ -16,7 +16,7 @@ from gateway.observability.log_setup import (
     access_log_of,
     text_formatter,
 )
-from gateway.observability.log_sink import Sink
+from gateway.observability.log_sink import LogSink
 from tests.observability.test_access_log import ended
 
 
@@ -54,7 +54,7 @@ def test_text_names_the_process_where_there_are_several() -> None:
 
 def test_messages_and_access_log_share_a_sink() -> None:
     reading, writing = os.pipe()
-    sink = Sink(writing)
+    sink = LogSink(writing)
     handler = SinkHandler(sink)
     handler.setFormatter(JsonFormatter())
     handler.emit(record("up \ud800"))  # a message that cannot be encoded is still logged
@@ -69,7 +69,7 @@ def test_messages_and_access_log_share_a_sink() -> None:
 def test_a_message_that_cannot_be_formatted_is_reported_as_by_every_handler(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    handler = SinkHandler(Sink(0))
+    handler = SinkHandler(LogSink(0))
     handler.emit(record("%d", "no number"))
     assert "Logging error" in capsys.readouterr().err
 
@@ -82,7 +82,7 @@ def test_without_a_sink_lines_are_messages(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_dropped_lines_are_in_the_metrics() -> None:
-    sink, registry = Sink(0), CollectorRegistry()
+    sink, registry = LogSink(0), CollectorRegistry()
     sink.num_dropped = 7
     registry.register(LogCollector(sink))
     assert "kvgate_log_dropped_lines_total 7.0" in generate_latest(registry).decode()

@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.observability.otlp import Traces
-from gateway.observability.request_end import End
+from gateway.observability.request_end import RequestEnd
 from gateway.observability.traceparent import PARENT, read
 from tests.observability.test_access_log import TRACEPARENT, ended
 
@@ -37,7 +37,7 @@ class Exporter:
         self.was_shut = True
 
 
-def one(traces: Traces, *headers: tuple[bytes, bytes], peer: str = "10.0.0.1", **changes: Any) -> End:
+def one(traces: Traces, *headers: tuple[bytes, bytes], peer: str = "10.0.0.1", **changes: Any) -> RequestEnd:
     request_end = ended(*headers, **changes)
     assert request_end.http is not None
     traces.begin(request_end.http, peer)

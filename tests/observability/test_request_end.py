@@ -4,22 +4,22 @@ import pytest
 
 from gateway.core.errors import InvalidRequest, UnknownRoute
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import Kind
-from gateway.http.caller import Who
+from gateway.core.requests.routes import RouteKind
+from gateway.http.caller import Caller
 from gateway.http.messages import HttpRequest
 from gateway.observability.request_end import (
     CUT,
     OUT_OF_TIME,
     STOPPED,
-    End,
+    RequestEnd,
     notify_ended,
     refusal,
     who_failed,
 )
 
 
-def end(how: str, status: int, fault: str = "") -> End:
-    return End(None, None, None, how, status, fault)
+def end(how: str, status: int, fault: str = "") -> RequestEnd:
+    return RequestEnd(None, None, None, how, status, fault)
 
 
 @pytest.mark.parametrize(
@@ -60,16 +60,16 @@ def test_a_rejection_has_the_fields_of_a_parsed_request() -> None:
         "invalid_request",
         0.0,
     )
-    error.request = request = InferenceRequest(Kind.CHAT, "/v1/chat/completions", b"", {"model": "m"})
+    error.request = request = InferenceRequest(RouteKind.CHAT, "/v1/chat/completions", b"", {"model": "m"})
     assert refusal(http, error, 400, 5.0).request is request
 
 
 def test_a_rejected_request_has_the_tenant_of_its_key() -> None:
     http = HttpRequest("POST", b"/v1/completions", [])
     assert refusal(http, None, 403, 0.0).tenant is None
-    http.who = Who("acme")
+    http.caller = Caller("acme")
     error = InvalidRequest("no")
-    error.request = request = InferenceRequest(Kind.CHAT, "/v1/chat/completions", b"", {"model": "m"})
+    error.request = request = InferenceRequest(RouteKind.CHAT, "/v1/chat/completions", b"", {"model": "m"})
     assert [refusal(http, each, 403, 0.0).tenant for each in (None, error)] == ["acme"] * 2
     request.tenant = "as flow control has it"
     assert refusal(http, error, 429, 0.0).tenant == "as flow control has it"
@@ -88,9 +88,9 @@ def test_invalid_http() -> None:
 def test_an_observer_that_raises_is_disabled_and_the_others_are_called(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    heard: list[End] = []
+    heard: list[RequestEnd] = []
 
-    def broken(end: End) -> None:
+    def broken(end: RequestEnd) -> None:
         raise KeyError("a bug")
 
     end_observers = [broken, heard.append]

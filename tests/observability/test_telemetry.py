@@ -2,7 +2,7 @@
 
 from gateway.config import load
 from gateway.observability.access_log import JsonLines, TextLines
-from gateway.observability.log_sink import Sink
+from gateway.observability.log_sink import LogSink
 from gateway.observability.telemetry import Telemetry
 
 
@@ -12,7 +12,7 @@ def test_nothing_is_logged_by_default() -> None:
 
 
 def test_access_log_lines_are_json_unless_configured_as_text() -> None:
-    sink = Sink(2)
+    sink = LogSink(2)
     kinds = []
     for form in ("auto", "json", "text"):
         telemetry = Telemetry(load({"log_requests": True, "log_format": form}, {}), sink)

@@ -3,10 +3,10 @@
 import pytest
 
 from gateway.http.messages import HttpRequest, end_to_end
-from gateway.observability.traceparent import OURS, PARENT, Span, begin, read, traced, write
+from gateway.observability.traceparent import OURS, PARENT, SpanContext, begin, read, traced, write
 
 CLIENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-OWN = Span("a" * 32, "b" * 16, True)
+OWN = SpanContext("a" * 32, "b" * 16, True)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from gateway.core.blocks import tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.requests.request import InferenceRequest
-from gateway.parity.comparison import Comparison, first_difference, parity_difference
+from gateway.parity.comparison import ParityComparison, first_difference, parity_difference
 from gateway.parity.probes import PAIR_PROBES, PROBES
 
 OURS = [1, 2, 3]
@@ -23,17 +23,17 @@ def ours(request: InferenceRequest) -> Prompt:
 
 
 def test_equal_tokens_have_no_difference() -> None:
-    comparison = Comparison("m", ours, text)
+    comparison = ParityComparison("m", ours, text)
     for probe in PROBES:
         comparison.add(probe, OURS)
     result = comparison.result()
     assert (result.num_compared, result.difference) == (len(PROBES), None)
     assert result.made == {probe.name: OURS for probe in PROBES}
-    assert repr(comparison) == "Comparison(m, 20 compared, difference=None)"
+    assert repr(comparison) == "ParityComparison(m, 20 compared, difference=None)"
 
 
 def test_the_first_difference_is_reported() -> None:
-    comparison = Comparison("m", ours, text)
+    comparison = ParityComparison("m", ours, text)
     for probe, theirs in zip(PROBES, (OURS, [1, 2, 4], [7]), strict=False):
         comparison.add(probe, theirs)
     words = comparison.result().difference
@@ -41,13 +41,13 @@ def test_the_first_difference_is_reported() -> None:
 
 
 def test_prompts_without_local_tokens_are_not_compared() -> None:
-    blind = Comparison("m", lambda request: Prompt((), "failed"), text)
+    blind = ParityComparison("m", lambda request: Prompt((), "failed"), text)
     blind.add(PROBES[0], [7])
     assert (blind.result().num_compared, blind.result().difference) == (0, None)
 
 
 def test_chats_of_a_renderer_without_them_are_not_compared() -> None:
-    comparison = Comparison("m", ours, text, with_chats=False)
+    comparison = ParityComparison("m", ours, text, with_chats=False)
     for probe in PROBES[:2]:
         comparison.add(probe, [7] if probe.is_chat else OURS)
     assert (comparison.result().num_compared, comparison.result().difference) == (1, None)

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from gateway.core.event_stream import StreamState
-from gateway.observability.verification.causes import Cause
+from gateway.observability.verification.causes import ErrorCause
 from gateway.parity.live import SAMPLE
 from gateway.parity.live_check import MAX_RUNS, SETTLE_S
 from tests.support.fakes import BLOCK_SIZE, worker
@@ -53,7 +53,7 @@ def test_equally_many_other_tokens_are_noticed_by_events() -> None:
     assert (difference.decision, difference.position) == (decision.id, 9)
     assert (difference.ours[3], difference.engines[3]) == (3009, 7)
     assert world.ask(ids(9), 16).overlap_tokens == 0
-    assert world.causes() == {Cause.TOKENS_DIFFER: 1}
+    assert world.causes() == {ErrorCause.TOKENS_DIFFER: 1}
 
 
 def test_events_not_read_yet_are_no_difference() -> None:

@@ -16,9 +16,9 @@ from gateway.parity.live_check import (
     MEMORY,
     RAISED,
     SETTLE_S,
-    Checks,
-    Sample,
+    CheckResults,
     TokenCheck,
+    TokenSample,
     compare,
 )
 from tests.support.fakes import worker
@@ -46,11 +46,11 @@ class Engine:
         self.index.apply(W, event)
         self.check.heard(event)
 
-    def sample(self, tokens: Sequence[int] = OURS, salt: str | None = None) -> Sample:
+    def sample(self, tokens: Sequence[int] = OURS, salt: str | None = None) -> TokenSample:
         packed: Tokens = array("I", tokens)
         blocks = hash_blocks(packed, SIZE, ROOT, [[salt]] if salt else None)
         removed = self.index.applied(W).num_removed
-        sample = Sample("d1", "m", packed, blocks, SIZE, ROOT, removed, len(tokens))
+        sample = TokenSample("d1", "m", packed, blocks, SIZE, ROOT, removed, len(tokens))
         self.check.samples[sample.decision] = sample
         return sample
 
@@ -181,7 +181,7 @@ def test_the_time_of_the_next_sample_is_known() -> None:
 
 
 def test_several_differences_raise_the_alarm_and_many_equal_checks_clear_it() -> None:
-    checks = Checks()
+    checks = CheckResults()
     for _ in range(2):
         checks.add(differs=True)
     assert not checks.is_raised
@@ -196,7 +196,7 @@ def test_several_differences_raise_the_alarm_and_many_equal_checks_clear_it() ->
 
 
 def test_one_difference_in_a_hundred_raises_no_alarm() -> None:
-    checks = Checks()
+    checks = CheckResults()
     for i in range(10 * MEMORY):
         checks.add(differs=i % MEMORY == 0)
         assert not checks.is_raised

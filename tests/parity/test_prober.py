@@ -9,15 +9,15 @@ import pytest
 from gateway.core.blocks import tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import Kind
-from gateway.parity.comparison import Comparison, ParityResult
+from gateway.core.requests.routes import RouteKind
+from gateway.parity.comparison import ParityComparison, ParityResult
 from gateway.parity.prober import MAX_AT_ONCE, Prober, compare, made_by
 from gateway.parity.probes import MUST_ANSWER, PAIR_PROBES, PROBES
 
 
 def ours(request: InferenceRequest) -> Prompt:
     """Bytes of the body as tokens: no two prompts have the same."""
-    field = "messages" if request.kind is Kind.CHAT else "prompt"
+    field = "messages" if request.kind is RouteKind.CHAT else "prompt"
     return Prompt((tokens_of(list(msgspec.json.encode(request.fields[field]))),), "fake")
 
 
@@ -39,8 +39,8 @@ class Worker:
         return msgspec.json.encode({"tokens": tokens, "count": len(tokens)})
 
 
-def comparison() -> Comparison:
-    return Comparison("m", ours, lambda model, ids: f"text of {len(ids)}")
+def comparison() -> ParityComparison:
+    return ParityComparison("m", ours, lambda model, ids: f"text of {len(ids)}")
 
 
 async def test_all_probes_are_asked_of_a_worker_with_equal_tokens() -> None:

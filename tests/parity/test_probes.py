@@ -1,4 +1,4 @@
-from gateway.core.requests.routes import Kind
+from gateway.core.requests.routes import RouteKind
 from gateway.parity.probes import MUST_ANSWER, PAIR_PROBES, PROBES
 
 
@@ -12,4 +12,4 @@ def test_each_probe_has_its_own_name() -> None:
     for probe in PROBES:
         request = probe.request("m")
         assert request.model == "m"
-        assert (request.kind is Kind.CHAT) is probe.is_chat
+        assert (request.kind is RouteKind.CHAT) is probe.is_chat

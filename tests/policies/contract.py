@@ -7,14 +7,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.core.decision import Candidate, Query
-from gateway.core.worker import Served, Worker, WorkerId
+from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.policies.base import Policy
 from gateway.policies.framework.contract import run
 
 
 def candidate(name: str, *, prompt: int = 1000, overlap: int = 0, booked: int = 0, in_flight: int = 0,
               waiting: int = 0) -> Candidate:  # fmt: skip
-    worker = Worker(WorkerId(name), f"http://{name}", (Served("m", "m"),), block_size=16)
+    worker = Worker(WorkerId(name), f"http://{name}", (ServedModel("m", "m"),), block_size=16)
     return Candidate(worker, overlap, prompt - overlap, booked, in_flight, waiting)
 
 

@@ -1,11 +1,11 @@
 import pytest
 from msgspec.structs import replace
 
-from gateway.core.speed import Pace
+from gateway.core.speed import Speed
 from gateway.core.worker import Role
 from gateway.policies.cost_model import (
     BASE,
-    Price,
+    TokenPrice,
     harm_s,
     mean_token_s,
     others_s,
@@ -17,8 +17,8 @@ from gateway.policies.cost_model import (
 from gateway.policies.prefix_overlap import WORTH
 from tests.policies.contract import candidate
 
-PACE = Pace(0.01, 1 / 10_000, 1e-7, 0.02, 1e-3, 1e-4)
-IDLE = replace(candidate("a", prompt=5000), pace=PACE)
+PACE = Speed(0.01, 1 / 10_000, 1e-7, 0.02, 1e-3, 1e-4)
+IDLE = replace(candidate("a", prompt=5000), speed=PACE)
 
 
 def test_ttft_grows_with_work_ahead_and_running_answers() -> None:
@@ -40,12 +40,12 @@ def test_a_full_cache_delays_the_first_token() -> None:
 
 
 def test_a_reached_concurrency_limit_delays_the_first_token() -> None:
-    pace = replace(PACE, seats=64.0, answer_tokens=500.0)
-    last, none = (replace(IDLE, pace=pace, num_in_flight=number) for number in (63, 64))
-    between_s = 500 * (0.02 / 64 + 0.001)
-    assert [until_free_s(last), until_free_s(none)] == [0, pytest.approx(between_s)]
-    assert until_free_s(replace(none, num_in_flight=73)) == pytest.approx(10 * between_s)
-    assert ttft_s(none, WORTH) - ttft_s(last, WORTH) > between_s
+    speed = replace(PACE, max_running=64.0, answer_tokens=500.0)
+    last, none = (replace(IDLE, speed=speed, num_in_flight=number) for number in (63, 64))
+    interval_s = 500 * (0.02 / 64 + 0.001)
+    assert [until_free_s(last), until_free_s(none)] == [0, pytest.approx(interval_s)]
+    assert until_free_s(replace(none, num_in_flight=73)) == pytest.approx(10 * interval_s)
+    assert ttft_s(none, WORTH) - ttft_s(last, WORTH) > interval_s
 
 
 def test_long_answers_raise_the_cost_of_a_worker() -> None:
@@ -53,7 +53,7 @@ def test_long_answers_raise_the_cost_of_a_worker() -> None:
     long, short = (replace(PACE, answer_tokens=number) for number in (1000.0, 10.0))
     few, many = replace(IDLE, num_in_flight=10), replace(IDLE, num_in_flight=20)
     more_s = [
-        running_s(replace(many, pace=each)) - running_s(replace(few, pace=each)) for each in (short, long)
+        running_s(replace(many, speed=each)) - running_s(replace(few, speed=each)) for each in (short, long)
     ]
     assert more_s[0] < 0.1 < 2 < more_s[1]
 
@@ -67,8 +67,8 @@ def test_running_answers_are_delayed_by_a_prefill_except_at_prefill_workers() ->
 
 
 def test_the_price_of_a_token_follows_the_load_and_is_one_for_the_fleet() -> None:
-    price, busy = Price(), replace(IDLE, booked_tokens=1)
-    fast = replace(IDLE, pace=Pace(token_s=1 / 30_000))
+    price, busy = TokenPrice(), replace(IDLE, booked_tokens=1)
+    fast = replace(IDLE, speed=Speed(token_s=1 / 30_000))
     assert price.per_token_s("m", [IDLE]) == pytest.approx(BASE / 10_000)
     assert mean_token_s([IDLE, fast]) == pytest.approx(1 / 20_000)
     for _ in range(5000):
@@ -78,12 +78,12 @@ def test_the_price_of_a_token_follows_the_load_and_is_one_for_the_fleet() -> Non
         price.see("m", [busy, busy])
     assert price.per_token_s("m", [IDLE]) == pytest.approx((BASE + 38) / 10_000, rel=0.01)
     assert price.per_token_s("other", [IDLE]) == pytest.approx(BASE / 10_000)
-    assert repr(price) == "Price({'m': 1.0})"
+    assert repr(price) == "TokenPrice({'m': 1.0})"
 
 
 def test_the_parts_of_a_cost_add_up() -> None:
-    pace = replace(PACE, seats=3.0, start_seq_s=0.001)
-    busy = replace(IDLE, booked_tokens=300, num_in_flight=7, stays_s=100.0, kv_usage=0.98, pace=pace)
+    speed = replace(PACE, max_running=3.0, start_seq_s=0.001)
+    busy = replace(IDLE, booked_tokens=300, num_in_flight=7, stays_s=100.0, kv_usage=0.98, speed=speed)
     busy = replace(busy, offloaded={("CPU",): 64})
     parts = parts_s(busy, WORTH, 1e-4)
     assert sum(parts.values()) == pytest.approx(ttft_s(busy, WORTH) + others_s(busy, 1e-4))

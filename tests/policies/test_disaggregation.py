@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from gateway.core.decision import Candidate, Query
 from gateway.core.errors import ConfigError
-from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
-from gateway.policies.disaggregation import MODES, Disaggregation, Plan, modes_of
+from gateway.core.worker import Role, ServedModel, Transfer, Worker, WorkerId
+from gateway.policies.disaggregation import MODES, DisaggregationPolicy, PairChoice, modes_of
 from gateway.policies.transfer_speed import TransferSpeed
 
 TOKENS = 8000
@@ -19,15 +19,15 @@ def candidate(name: str, overlap: int = 0, *, num_tokens: int = TOKENS, **more: 
     topology, is_bound = more.pop("topology", ""), more.pop("is_bound", False)
     role = Role.PREFILL if name.startswith("p") else Role.DECODE
     transfer = Transfer("nixl", is_bound=is_bound)
-    worker = Worker(WorkerId(name), f"http://{name}", (Served("m", "m"),), role=role, transfer=transfer)
+    worker = Worker(WorkerId(name), f"http://{name}", (ServedModel("m", "m"),), role=role, transfer=transfer)
     worker = replace(worker, topology=topology)
     booked, in_flight = more.pop("booked", 0), more.pop("in_flight", 0)
     return Candidate(worker, overlap, num_tokens - overlap, booked, in_flight, **more)
 
 
-def policy(mode: str = "auto", latency_s: float = 0.02) -> Disaggregation:
+def policy(mode: str = "auto", latency_s: float = 0.02) -> DisaggregationPolicy:
     transfer = TransferSpeed(tokens_per_s=100_000, latency_s=latency_s)
-    return Disaggregation(transfer, modes_of([mode]))
+    return DisaggregationPolicy(transfer, modes_of([mode]))
 
 
 def choose(
@@ -36,8 +36,8 @@ def choose(
     mode: str = "auto",
     num_tokens: int = TOKENS,
     partners: Any = None,
-    of: Disaggregation | None = None,
-) -> Plan:
+    of: DisaggregationPolicy | None = None,
+) -> PairChoice:
     partners = partners or [range(len(prefills))] * len(decodes)
     direct = min(range(len(decodes)), key=lambda i: decodes[i].uncached_tokens + decodes[i].booked_tokens)
     return (of or policy(mode)).choose(

@@ -13,7 +13,7 @@ from gateway.core.decision import Candidate, Query
 from gateway.policies import COMPOSITIONS, FILTERS, PICKERS, POLICIES, SCORERS
 from gateway.policies.framework.contract import run
 from gateway.policies.framework.plugins import read_file
-from gateway.policies.framework.registry import Library
+from gateway.policies.framework.registry import PolicyRegistry
 from gateway.routing.active_policy import library_of, policy_of
 from tests import ROOT
 
@@ -43,7 +43,7 @@ def test_every_part_is_named(name: str) -> None:
 
 def test_the_example_of_a_composition_is_valid() -> None:
     config = config_under("## Compositions")
-    library = Library(compositions=config.policies)
+    library = PolicyRegistry(compositions=config.policies)
     assert [library.policy(name).name for name in (config.policy.name, "fair_slo")] == ["mine", "fair_slo"]
 
 

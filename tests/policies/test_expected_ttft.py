@@ -4,13 +4,13 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.core.decision import Candidate, Query
-from gateway.core.speed import Pace
-from gateway.policies.base import Explains, Policy
+from gateway.core.speed import Speed
+from gateway.policies.base import ExplainingPolicy, Policy
 from gateway.policies.expected_ttft import ExpectedTtft
 from tests.policies.contract import PolicyContract, candidate
 
-FAST = Pace(0.01, 1 / 20_000, 1e-8, 0.01, 1e-4, 4e-5)
-SLOW = Pace(0.01, 1 / 10_000, 2e-8, 0.02, 2e-4, 8e-5)
+FAST = Speed(0.01, 1 / 20_000, 1e-8, 0.01, 1e-4, 4e-5)
+SLOW = Speed(0.01, 1 / 10_000, 2e-8, 0.02, 2e-4, 8e-5)
 
 
 class TestExpectedTtft(PolicyContract):
@@ -25,9 +25,9 @@ def choose(*candidates: Candidate, tokens: int = 10_000, policy: ExpectedTtft | 
 
 
 def one(
-    name: str, pace: Pace = FAST, stays_s: float | None = None, usage: float = 0.0, **fields: int
+    name: str, speed: Speed = FAST, stays_s: float | None = None, usage: float = 0.0, **fields: int
 ) -> Candidate:
-    made = replace(candidate(name, prompt=10_000, **fields), pace=pace, kv_usage=usage)
+    made = replace(candidate(name, prompt=10_000, **fields), speed=speed, kv_usage=usage)
     return made if stays_s is None else replace(made, stays_s=stays_s)
 
 
@@ -67,7 +67,7 @@ def test_a_busy_fleet_raises_the_price_of_computing_twice() -> None:
     there = [one("held", overlap=8000, booked=45_000), one("b")]
     assert choose(*there, policy=idle) == "b"
     assert choose(*there, policy=busy) == "held"
-    assert repr(busy) == "ExpectedTtft(Price({'m': 1.0}))"
+    assert repr(busy) == "ExpectedTtft(TokenPrice({'m': 1.0}))"
 
 
 def test_each_model_has_its_own_load() -> None:
@@ -92,7 +92,7 @@ def test_the_prediction_is_the_ttft_alone() -> None:
 )
 def test_the_explanation_adds_up_to_the_cost(candidates: list[Candidate]) -> None:
     policy = ExpectedTtft()
-    assert isinstance(policy, Explains)
+    assert isinstance(policy, ExplainingPolicy)
     choice = policy.choose(Query("m", 10_000), candidates, random.Random(0))
     for parts, term in zip(policy.explain(Query("m", 10_000), candidates), choice.terms, strict=True):
         assert sum(parts.values()) == pytest.approx(term)

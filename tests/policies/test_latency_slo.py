@@ -4,19 +4,19 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.core.decision import Candidate, Query
-from gateway.core.speed import Pace
-from gateway.policies.base import Explains, Policy
+from gateway.core.speed import Speed
+from gateway.policies.base import ExplainingPolicy, Policy
 from gateway.policies.cost_model import ttft_s
 from gateway.policies.latency_slo import HeadroomScorer, LatencySlo
 from gateway.policies.prefix_overlap import WORTH
 from tests.policies.contract import PolicyContract, candidate
 
-PACE = Pace(start_s=0.1, token_s=0.001, seq_s=0.0001)
+PACE = Speed(start_s=0.1, token_s=0.001, seq_s=0.0001)
 
 
 def at(name: str, **more: int) -> Candidate:
     """Candidate that computes a thousand tokens per second."""
-    return replace(candidate(name, **more), pace=PACE)
+    return replace(candidate(name, **more), speed=PACE)
 
 
 def chosen(query: Query, *some: Candidate) -> tuple[str, str]:
@@ -61,7 +61,7 @@ def test_running_answers_slow_a_prompt_down() -> None:
 
 def test_the_explanation_adds_up_to_the_cost() -> None:
     policy, some = LatencySlo(), at("a", overlap=200, booked=300, in_flight=7)
-    assert isinstance(policy, Explains)
+    assert isinstance(policy, ExplainingPolicy)
     (terms,) = policy.explain(Query("m", 1000), [some])
     assert sum(terms.values()) == pytest.approx(ttft_s(some, WORTH))
     assert (terms["ahead_s"], terms["own_s"]) == pytest.approx((0.51, 1.36))

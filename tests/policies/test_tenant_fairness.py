@@ -1,6 +1,6 @@
 from gateway.core.decision import Candidate, Query
 from gateway.policies.base import Policy
-from gateway.policies.framework.registry import Library
+from gateway.policies.framework.registry import PolicyRegistry
 from gateway.policies.rendezvous import ranked
 from gateway.policies.tenant_fairness import FairnessFilter
 from tests.policies.contract import PolicyContract, candidate
@@ -16,7 +16,7 @@ def ask(
 
 class TestTenantFairness(PolicyContract):
     def make(self) -> Policy:
-        return Library().policy("tenant_fairness")
+        return PolicyRegistry().policy("tenant_fairness")
 
 
 def test_a_single_tenant_may_use_all_workers() -> None:

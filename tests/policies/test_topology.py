@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from gateway.core.decision import Candidate, Query
 from gateway.policies.base import Policy
-from gateway.policies.framework.registry import Library
+from gateway.policies.framework.registry import PolicyRegistry
 from gateway.policies.topology import TopologyFilter
 from tests.policies.contract import PolicyContract, candidate
 
@@ -25,7 +25,7 @@ def kept(place: str, *some: Candidate) -> list[str]:
 
 class TestTopology(PolicyContract):
     def make(self) -> Policy:
-        return Library(place="zone1/rack1").policy("topology")
+        return PolicyRegistry(place="zone1/rack1").policy("topology")
 
 
 def test_the_nearest_workers_are_kept() -> None:
@@ -42,7 +42,7 @@ def test_full_workers_are_skipped() -> None:
 
 
 def test_as_a_policy_overlap_counts_among_the_near() -> None:
-    policy = Library(place="z1").policy("topology")
+    policy = PolicyRegistry(place="z1").policy("topology")
     far = replace(FAR, overlap_tokens=1000, uncached_tokens=0)
     zone = replace(SAME_ZONE, overlap_tokens=500, uncached_tokens=500)
     choice = policy.choose(Query("m", 1000), [far, NEAR, zone], random.Random(1))

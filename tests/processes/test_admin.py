@@ -8,7 +8,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from gateway.core.errors import ConfigError
-from gateway.processes.admin import Aggregate, Question, Reply
+from gateway.processes.admin import AdminReply, AdminRequest, Aggregate
 
 pytestmark = pytest.mark.process
 
@@ -30,18 +30,18 @@ class FakeProcess:
         self.num_restarts = row
         self.has_begun = True
         self.answers: dict[str, Any] = {}
-        self.asked: list[Question] = []
+        self.asked: list[AdminRequest] = []
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: AdminRequest) -> AdminReply:
         self.asked.append(question)
         target = question.target
         answer = self.answers.get(target, (404, {"error": {"message": f"no {target}"}}))
         if answer is None:
             raise ConnectionError("its answer was cut")
         if isinstance(answer, str):
-            return Reply(200, "text/plain", answer.encode())
+            return AdminReply(200, "text/plain", answer.encode())
         status, value = answer
-        return Reply(status, "application/json", msgspec.json.encode(value))
+        return AdminReply(status, "application/json", msgspec.json.encode(value))
 
 
 class Host:
@@ -53,7 +53,7 @@ class Host:
             lambda: self.processes, lambda: self.is_stopping, self._changed, self._reload, self._config
         )
         self.refusal: str | None = None
-        self.reloaded = Reply(200, "application/json", b'{"policy":"p"}')
+        self.reloaded = AdminReply(200, "application/json", b'{"policy":"p"}')
         self.client = TestClient(TestServer(self.aggregate.app()))
 
     async def _config(self) -> dict[str, int]:
@@ -64,7 +64,7 @@ class Host:
     async def _changed(self) -> None:
         self.num_changes += 1
 
-    async def _reload(self) -> Reply:
+    async def _reload(self) -> AdminReply:
         return self.reloaded
 
     def answer(self, target: str, *answers: Any) -> None:
@@ -162,7 +162,7 @@ async def test_changes_go_to_all_processes_and_the_first_error_is_the_answer(hos
     answer = await host.client.post("/admin/workers", json={"url": "http://w"})
     assert (answer.status, await answer.json()) == (201, {"added": True})
     for process in host.processes:
-        question = Question(
+        question = AdminRequest(
             "POST", "/admin/workers", b'{"url": "http://w"}', {"Content-Type": "application/json"}
         )
         assert process.asked[-1] == question
@@ -182,7 +182,7 @@ async def test_credentials_are_passed_on_and_a_rejection_is_returned(host: Host)
     for target in ("/metrics", "/admin/x"):
         host.answer(target, (401, {"error": {"message": "who?"}}), (401, {"error": {"message": "who?"}}))
         assert (await host.client.get(target, headers={"Authorization": "Bearer k"})).status == 401
-        assert host.processes[1].asked[-1] == Question("GET", target, b"", {"Authorization": "Bearer k"})
+        assert host.processes[1].asked[-1] == AdminRequest("GET", target, b"", {"Authorization": "Bearer k"})
 
 
 async def test_head_is_answered_like_get(host: Host) -> None:
@@ -192,7 +192,7 @@ async def test_head_is_answered_like_get(host: Host) -> None:
 
 
 def test_a_request_to_a_process_is_encoded() -> None:
-    question = Question("POST", "/a?b=%20", b"body", {"Content-Type": "t"})
+    question = AdminRequest("POST", "/a?b=%20", b"body", {"Content-Type": "t"})
     wire = b"POST /a?b=%20 HTTP/1.0\r\nHost: kvgate\r\nContent-Length: 4\r\nContent-Type: t\r\n\r\nbody"
     assert question.encode() == wire
 
@@ -222,7 +222,7 @@ async def test_a_preview_is_made_by_one_process_with_the_headers_of_the_client(h
 async def test_policies_are_reloaded_by_the_supervisor_once_for_all(host: Host) -> None:
     answer = await host.client.post("/admin/policies/reload", json={})
     assert (answer.status, await answer.json()) == (200, {"policy": "p"})
-    host.reloaded = Reply(400, "application/json", b'{"error":{"message":"line 3"}}')
+    host.reloaded = AdminReply(400, "application/json", b'{"error":{"message":"line 3"}}')
     answer = await host.client.post("/admin/policies/reload", json={})
     assert (answer.status, await answer.json()) == (400, {"error": {"message": "line 3"}})
     assert (await host.client.post("/admin/policies/reload", data=b"{}")).status == 415

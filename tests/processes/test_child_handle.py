@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.processes.admin import Question
+from gateway.processes.admin import AdminRequest
 from gateway.processes.child_handle import LONGEST_DELAY_S, Process, how_it_ended, read_reply, restart_delay_s
 
 
@@ -30,4 +30,4 @@ def test_an_answer_is_read_whole_or_not_at_all() -> None:
 
 async def test_an_ended_process_cannot_be_asked() -> None:
     with pytest.raises(ConnectionError):
-        await Process(0).ask(Question("GET", "/"))
+        await Process(0).ask(AdminRequest("GET", "/"))

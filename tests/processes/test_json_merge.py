@@ -5,16 +5,16 @@ from typing import Annotated, Any
 import pytest
 
 from gateway.admin import fields
-from gateway.admin.fields import FIRST, MAX, MEAN, MIN, SUM, WORST, Answer
+from gateway.admin.fields import FIRST, MAX, MEAN, MIN, SUM, WORST, View
 from gateway.processes.json_merge import merge, merger_of
 
 
-class Part(Answer):
+class Part(View):
     name: str
     count: Annotated[int, SUM]
 
 
-class Some(Answer):
+class Some(View):
     num: Annotated[int, MAX]
     total: Annotated[int, SUM]
     mean: Annotated[float, MEAN]
@@ -68,7 +68,7 @@ def test_workers_are_merged_by_id_and_up_where_all_processes_see_them_up() -> No
         return {"url": "http://w:1", "workers": [{"id": "w:1", "in_flight": 3, **worker}]}
 
     def merged(*lists: list[dict[str, Any]]) -> Any:
-        return merge([{"endpoints": each} for each in lists], merger_of(fields.Workers))["endpoints"]
+        return merge([{"endpoints": each} for each in lists], merger_of(fields.FleetView))["endpoints"]
 
     first, second = endpoint(is_up=True, failures=1), endpoint(is_up=False, failures=1)
     assert merged([first], [second]) == [endpoint(is_up=False, failures=2)]
@@ -84,7 +84,7 @@ def test_caches_of_processes_are_added_and_models_merged_by_name() -> None:
     model = {"model": "m", "encoder": "fastokens", "templates": [{"name": "default"}], "segments": cache}
     both = {"entries": 2, "bytes": 20, "max_bytes": 200}
     tokenizer = {"models": [model], "conversations": cache, "asked_of_workers": cache}
-    assert merge([tokenizer, tokenizer], merger_of(fields.Tokenizers)) == {
+    assert merge([tokenizer, tokenizer], merger_of(fields.TokenizersView)) == {
         "models": [{**model, "segments": both}],
         "conversations": both,
         "asked_of_workers": both,
@@ -95,14 +95,14 @@ def test_the_largest_losses_come_first() -> None:
     def lost(**tokens: int) -> dict[str, Any]:
         return {"worst": [{"id": name, "recomputed_tokens": num} for name, num in tokens.items()]}
 
-    merged = merge([lost(a=10, b=7), lost(c=9, b=4)], merger_of(fields.CacheLosses))["worst"]
+    merged = merge([lost(a=10, b=7), lost(c=9, b=4)], merger_of(fields.CacheLossesView))["worst"]
     assert [(each["id"], each["recomputed_tokens"]) for each in merged] == [("b", 11), ("a", 10), ("c", 9)]
 
 
 def test_queues_of_each_process_are_added() -> None:
     queue = {"model": "m", "queued": 2, "ends": {"served": 3}, "bands": [{"name": "0", "queued": 2}]}
     tenant = {"name": "t", "under_way": 1, "requests_left": 4.5}
-    merged = merge([{"queues": [queue], "tenants": [tenant]}] * 2, merger_of(fields.Admission))
+    merged = merge([{"queues": [queue], "tenants": [tenant]}] * 2, merger_of(fields.AdmissionView))
     assert merged["queues"] == [
         {"model": "m", "queued": 4, "ends": {"served": 6}, "bands": [{"name": "0", "queued": 4}]}
     ]

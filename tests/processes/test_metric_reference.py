@@ -7,7 +7,7 @@ import re
 import pytest
 
 import gateway
-from gateway.observability.metric_spec import Kind, MetricSpec
+from gateway.observability.metric_spec import MetricKind, MetricSpec
 from gateway.processes.metric_reference import SPECS, page
 
 UNITS = {"seconds": "second", "bytes": "byte", "ratio": "from 0 to 1", "tokens": "token", "blocks": "block"}
@@ -36,7 +36,7 @@ UNCLEAR = re.compile(
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 def test_a_metric_keeps_the_conventions(spec: MetricSpec) -> None:
     assert re.fullmatch(r"kvgate(_[a-z0-9]+)+", spec.name)
-    assert spec.name.endswith("_total") == (spec.kind is Kind.COUNTER)
+    assert spec.name.endswith("_total") == (spec.kind is MetricKind.COUNTER)
     assert not spec.name.endswith(("_count", "_sum", "_bucket"))
     assert not set(spec.name.split("_")) & {
         "ms",
@@ -50,7 +50,7 @@ def test_a_metric_keeps_the_conventions(spec: MetricSpec) -> None:
         "gauge",
         "counter",
     }
-    assert spec.kind is not Kind.HISTOGRAM or spec.name.endswith("_seconds")
+    assert spec.kind is not MetricKind.HISTOGRAM or spec.name.endswith("_seconds")
     assert set(spec.labels) <= {*COMMON_LABELS, *OTHER_LABELS}
     base = spec.name.removesuffix("_total")
     for unit, word in UNITS.items():

@@ -8,11 +8,11 @@ import pytest
 
 from gateway.core.errors import GatewayError
 from gateway.core.fleet import Fleet
-from gateway.core.worker import Served
+from gateway.core.worker import ServedModel
 from gateway.http.messages import Header, HttpRequest
 from gateway.http.networks import Trusted
 from gateway.observability.metrics import Metrics
-from gateway.observability.request_end import End, OnEnd
+from gateway.observability.request_end import OnEnd, RequestEnd
 from gateway.proxy.api import Api
 from gateway.proxy.dispatch import Dispatch
 from gateway.proxy.large_intake import Refuse
@@ -62,11 +62,11 @@ class World:
     def __init__(self, authenticator: Authenticator | None = None) -> None:
         self.fleet, self.metrics, self.dispatch = Fleet(), Metrics(), FakeDispatch()
         served = (
-            Served("org/name", "root", max_model_len=4096),
-            Served("tuned", "root", "tuned", None, "org/name"),
+            ServedModel("org/name", "root", max_model_len=4096),
+            ServedModel("tuned", "root", "tuned", None, "org/name"),
         )
         self.member = self.fleet.add(worker("w:1", *served))
-        self.ends: list[End] = []
+        self.ends: list[RequestEnd] = []
         end_observers: list[OnEnd] = [self.ends.append]
         self.api = Api(
             cast(Dispatch, self.dispatch),

@@ -1,11 +1,11 @@
 import pytest
 
-from gateway.config.proxy import Proxy
+from gateway.config.proxy import ProxySection
 from gateway.proxy.deadlines import is_total_over, time_left
 
 
-def timeouts(first_byte_s: float = 0, idle_s: float = 600, total_s: float = 0) -> Proxy:
-    return Proxy(first_byte_timeout_s=first_byte_s, idle_timeout_s=idle_s, total_timeout_s=total_s)
+def timeouts(first_byte_s: float = 0, idle_s: float = 600, total_s: float = 0) -> ProxySection:
+    return ProxySection(first_byte_timeout_s=first_byte_s, idle_timeout_s=idle_s, total_timeout_s=total_s)
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def timeouts(first_byte_s: float = 0, idle_s: float = 600, total_s: float = 0) -
         (timeouts(0, 0, 40), False, 0),
     ],
 )
-def test_the_nearest_timeout_counts(limits: Proxy, has_answer: bool, left: float | None) -> None:
+def test_the_nearest_timeout_counts(limits: ProxySection, has_answer: bool, left: float | None) -> None:
     assert time_left(limits, 1040, started=1000, last_activity=1030, has_answer=has_answer) == left
 
 

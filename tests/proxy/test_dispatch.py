@@ -2,12 +2,12 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.config.tenant_limits import Limits
+from gateway.config.tenant_limits import TenantLimits
 from gateway.core.blocks import tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.errors import Forbidden, InvalidRequest, TooManyRequests
 from gateway.core.requests.request import InferenceRequest
-from gateway.http.caller import Who
+from gateway.http.caller import Caller
 from gateway.http.messages import HttpRequest
 from gateway.models.prompt_source import PromptSource
 from gateway.proxy.intake import request_of
@@ -69,11 +69,11 @@ def test_a_session_is_read_from_a_header_then_a_cookie_then_the_user_field(
 def test_a_request_has_the_tenant_and_salt_of_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "w:1")
     http = HttpRequest("POST", b"/v1/completions", [], b'{"model":"m","prompt":"x","cache_salt":"mine"}')
-    http.who = Who("acme", "id", ["m"], salt="SALT")
+    http.caller = Caller("acme", "id", ["m"], salt="SALT")
     request = request_of(world.context, http)
     assert (request.tenant, request.cache_salt) == ("acme", "SALT")
     assert request.body == b'{"model":"m","prompt":"x","cache_salt":"SALT"}'
-    http.who = Who("acme", "id", ["n"])
+    http.caller = Caller("acme", "id", ["n"])
     with pytest.raises(Forbidden, match="may not use the model 'm', only n"):
         request_of(world.context, http)
 
@@ -120,7 +120,7 @@ def test_a_request_that_waits_too_long_is_rejected_and_released(monkeypatch: pyt
 
 
 def test_a_limit_is_checked_before_there_is_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", tenants={"*": Limits(max_concurrent=1)})
+    world = World(monkeypatch, "w:1", tenants={"*": TenantLimits(max_concurrent=1)})
     exchange, _ = world.ask()
     with pytest.raises(TooManyRequests):
         world.ask()
@@ -176,7 +176,7 @@ def test_priority_headers_are_ignored_where_no_peer_is_trusted(world: World) -> 
 
 def test_usage_is_injected_into_streams_where_tokens_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
-    for limits in (Limits(), Limits(tokens_per_min=1000)):
+    for limits in (TenantLimits(), TenantLimits(tokens_per_min=1000)):
         world = World(monkeypatch, "w:1", tenants={"*": limits})
         world.use(ask_usage=lambda worker, is_needed: asked.append(is_needed))
         world.ask()

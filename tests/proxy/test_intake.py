@@ -3,8 +3,8 @@
 import pytest
 
 from gateway.core.errors import Forbidden, InvalidRequest, ModelMissing, NotSupported, UnknownModel
-from gateway.core.worker import Served, WorkerId
-from gateway.http.caller import Who
+from gateway.core.worker import ServedModel, WorkerId
+from gateway.http.caller import Caller
 from gateway.http.messages import HttpRequest
 from gateway.proxy.intake import request_of
 from tests.apis.test_multipart import KIND, form, part
@@ -12,10 +12,10 @@ from tests.support.exchanges import World
 
 
 def asked(
-    target: str, body: bytes, caller: Who | None = None, kind: bytes = b"application/json"
+    target: str, body: bytes, caller: Caller | None = None, kind: bytes = b"application/json"
 ) -> HttpRequest:
     http = HttpRequest("POST", target.encode(), [(b"content-type", kind)], body)
-    http.who = caller
+    http.caller = caller
     return http
 
 
@@ -45,7 +45,7 @@ def test_a_request_without_a_model_or_with_two_is_rejected(world: World) -> None
 
 
 def test_a_key_is_checked_for_the_model_that_is_forwarded(world: World) -> None:
-    caller = Who("t", "k", ["m"])
+    caller = Caller("t", "k", ["m"])
     request = request_of(world.context, asked("/v1/completions?model=m", b'{"prompt":"x"}', caller))
     assert (request.tenant, request.body) == ("t", b'{"prompt":"x","model":"m"}')
     with pytest.raises(Forbidden):
@@ -56,7 +56,7 @@ def test_a_key_is_checked_for_the_model_that_is_forwarded(world: World) -> None:
 
 @pytest.fixture
 def with_adapter(world: World) -> World:
-    names = Served("m", "m"), Served("ad1", "m", "ad1", None, "m", "m:ad1")
+    names = ServedModel("m", "m"), ServedModel("ad1", "m", "ad1", None, "m", "m:ad1")
     world.context.router.fleet.serve(WorkerId("w:1"), names)
     return world
 
@@ -71,13 +71,13 @@ def with_adapter(world: World) -> World:
     ],
 )
 def test_an_adapter_is_the_model_however_it_is_named(with_adapter: World, fields: bytes) -> None:
-    for caller in (None, Who("t", "k", ["ad1"])):
+    for caller in (None, Caller("t", "k", ["ad1"])):
         http = asked("/v1/completions", b'{"prompt":"x",%b}' % fields, caller)
         request = request_of(with_adapter.context, http)
         assert (request.model, request.body) == ("ad1", b'{"prompt":"x","model":"ad1"}')
         assert request.fields == {"prompt": "x", "model": "ad1"}
     with pytest.raises(Forbidden):
-        http = asked("/v1/completions", b'{"prompt":"x",%b}' % fields, Who("t", "k", ["m"]))
+        http = asked("/v1/completions", b'{"prompt":"x",%b}' % fields, Caller("t", "k", ["m"]))
         request_of(with_adapter.context, http)
 
 
@@ -108,4 +108,4 @@ def test_a_form_is_recognized_by_its_content_type(world: World) -> None:
     with pytest.raises(InvalidRequest, match="no form"):
         request_of(world.context, asked(path, b'{"model":"m"}', kind=KIND))
     with pytest.raises(NotSupported):
-        request_of(world.context, asked(path, body, Who("t", salt="s"), KIND))
+        request_of(world.context, asked(path, body, Caller("t", salt="s"), KIND))

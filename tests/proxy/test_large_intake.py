@@ -12,7 +12,7 @@ from gateway.core.outcome import CLIENT_GONE
 from gateway.core.requests.request import InferenceRequest
 from gateway.http.messages import HttpRequest
 from gateway.observability.metrics import Metrics
-from gateway.observability.request_end import STOPPED, End
+from gateway.observability.request_end import STOPPED, RequestEnd
 from gateway.proxy import large_intake
 from gateway.proxy.context import Context
 from gateway.proxy.large_intake import LargeIntake
@@ -42,7 +42,7 @@ class World:
     def __init__(self) -> None:
         self.loop, self.tasks, self.metrics = asyncio.get_running_loop(), Tasks(), Metrics()
         self.intakes: set[LargeIntake] = set()
-        self.ends: list[End] = []
+        self.ends: list[RequestEnd] = []
         self.end_observers = [self.ends.append]
         self.refused: list[GatewayError] = []
         self.let_go_of: list[HttpRequest] = []

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.errors import UnknownModel
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import Kind
+from gateway.core.requests.routes import RouteKind
 from gateway.models.prompt_source import PromptSource, WorkerTokenizer
 from gateway.proxy.prompts import Prompts
 from gateway.tokenization.prompt_encoder import PromptError
@@ -31,7 +31,7 @@ class Failing:
 
 def request(model: str = "m") -> InferenceRequest:
     top = {"model": model, "prompt": "x"}
-    return InferenceRequest(Kind.COMPLETION, "/v1/completions", b"{}", top)
+    return InferenceRequest(RouteKind.COMPLETION, "/v1/completions", b"{}", top)
 
 
 def prompts(monkeypatch: pytest.MonkeyPatch, tokenizer: Failing) -> Prompts:

@@ -2,20 +2,20 @@
 
 import pytest
 
-from gateway.config.proxy import Proxy
+from gateway.config.proxy import ProxySection
 from gateway.core.worker import WorkerId
-from gateway.proxy.retries import FLOOR, Retries, Tries
+from gateway.proxy.retries import FLOOR, Attempts, RetryBudget
 
 A, B, C = WorkerId("a"), WorkerId("b"), WorkerId("c")
 
 
-def begun(budget: Retries, *, may_repeat: bool = True, now: float = 0.0) -> Tries:
+def begun(budget: RetryBudget, *, may_repeat: bool = True, now: float = 0.0) -> Attempts:
     budget.began(now)
-    return Tries(budget, may_repeat=may_repeat)
+    return Attempts(budget, may_repeat=may_repeat)
 
 
 def test_a_failed_request_is_retried_at_another_worker() -> None:
-    tries = begun(Retries())
+    tries = begun(RetryBudget())
     tries.was_sent = True
     assert tries.may_ask_another()
     assert tries.lost(A, "died", is_refused=False) == ""
@@ -26,7 +26,7 @@ def test_a_failed_request_is_retried_at_another_worker() -> None:
 
 
 def test_refused_connections_are_no_attempts_and_cost_no_budget() -> None:
-    budget = Retries()
+    budget = RetryBudget()
     tries = begun(budget)
     for worker in (A, B):
         assert tries.lost(worker, "refused", is_refused=True) == ""
@@ -37,7 +37,7 @@ def test_refused_connections_are_no_attempts_and_cost_no_budget() -> None:
 
 
 def test_a_connection_that_times_out_is_an_attempt_but_no_load() -> None:
-    budget = Retries(Proxy(max_attempts=2))
+    budget = RetryBudget(ProxySection(max_attempts=2))
     tries = begun(budget)
     assert tries.lost(A, "too slow", is_refused=False) == ""
     assert not budget.num_retrying
@@ -56,7 +56,7 @@ def test_a_connection_that_times_out_is_an_attempt_but_no_load() -> None:
 def test_a_request_that_stores_state_is_not_sent_twice(
     may_repeat: bool, was_sent: bool, is_again: bool, should_retry: bool
 ) -> None:
-    tries = begun(Retries(), may_repeat=may_repeat)
+    tries = begun(RetryBudget(), may_repeat=may_repeat)
     tries.was_sent = was_sent
     assert tries.may_ask_another() is may_repeat
     why = tries.lost(A, "died", is_refused=False)
@@ -66,7 +66,7 @@ def test_a_request_that_stores_state_is_not_sent_twice(
     assert tries.was_late().should_retry is may_repeat
 
 
-def lose(tries: Tries) -> bool:
+def lose(tries: Attempts) -> bool:
     tries.was_sent = True
     return not tries.lost(A, "died", is_refused=False)
 
@@ -74,7 +74,7 @@ def lose(tries: Tries) -> bool:
 @pytest.mark.parametrize("num", [500, 5000])
 def test_retries_add_at_most_a_fifth_of_requests(num: int) -> None:
     """Requests follow one another, each of them lost."""
-    budget, num_again = Retries(), 0
+    budget, num_again = RetryBudget(), 0
     for i in range(num):
         tries = begun(budget, now=i * 0.001)
         num_again += lose(tries)
@@ -86,7 +86,7 @@ def test_retries_add_at_most_a_fifth_of_requests(num: int) -> None:
 
 def test_the_floor_does_not_lift_the_share() -> None:
     """At a steady hundred requests per second, a second adds no more than twenty."""
-    budget, num_again = Retries(), []
+    budget, num_again = RetryBudget(), []
     for i in range(1000):
         tries = begun(budget, now=i * 0.01)
         num_again.append(lose(tries))
@@ -97,7 +97,7 @@ def test_the_floor_does_not_lift_the_share() -> None:
 @pytest.mark.parametrize(("num", "most"), [(5, 5), (30, FLOOR), (200, 40)])
 def test_at_most_a_fifth_in_flight_are_retries(num: int, most: int) -> None:
     """All requests are at work when their worker dies."""
-    budget = Retries()
+    budget = RetryBudget()
     some = [begun(budget, now=i * 10.0) for i in range(num)]
     assert sum(map(lose, some)) == most
     assert budget.num_retrying == most
@@ -107,7 +107,7 @@ def test_at_most_a_fifth_in_flight_are_retries(num: int, most: int) -> None:
 
 
 def test_a_quiet_gateway_retries_every_request() -> None:
-    budget = Retries()
+    budget = RetryBudget()
     for i in range(100):
         tries = begun(budget, now=i * 0.1)
         assert lose(tries)
@@ -115,7 +115,7 @@ def test_a_quiet_gateway_retries_every_request() -> None:
 
 
 def test_a_lost_retry_is_one_in_flight_but_each_is_paid_for() -> None:
-    budget = Retries(Proxy(max_attempts=5))
+    budget = RetryBudget(ProxySection(max_attempts=5))
     tries = begun(budget)
     assert lose(tries) and lose(tries) and lose(tries)
     assert budget.num_retrying == 1
@@ -123,7 +123,7 @@ def test_a_lost_retry_is_one_in_flight_but_each_is_paid_for() -> None:
 
 
 def test_without_a_share_only_refused_connections_are_retried() -> None:
-    budget = Retries(Proxy(retry_share=0.0))
+    budget = RetryBudget(ProxySection(retry_share=0.0))
     tries = begun(budget)
     assert tries.lost(A, "refused", is_refused=True) == ""
     assert not lose(tries)

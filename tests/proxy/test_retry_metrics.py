@@ -2,15 +2,15 @@
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.proxy.retries import Retries
+from gateway.proxy.retries import RetryBudget
 from gateway.proxy.retry_metrics import RetriesCollector
-from gateway.server.body_budget import Bodies
+from gateway.server.body_budget import BodyBudget
 
 
 def test_retries_and_budget_are_exposed() -> None:
-    retries, registry = Retries(), CollectorRegistry()
+    retries, registry = RetryBudget(), CollectorRegistry()
     retries.num_retrying, retries.num_denied = 3, 5
-    bodies = Bodies(100)
+    bodies = BodyBudget(100)
     bodies.num_bytes, bodies.num_refused = 7, 2
     registry.register(RetriesCollector(retries, bodies))
     page = generate_latest(registry).decode()

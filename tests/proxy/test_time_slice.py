@@ -10,11 +10,11 @@ from gateway.core.blocks import tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import Kind
+from gateway.core.requests.routes import RouteKind
 from gateway.proxy.time_slice import TimeSlice
 from gateway.tenancy.admission.tenants import Ticket
 
-REQUEST = InferenceRequest(Kind.COMPLETION, "/v1/completions", b"", {"model": "m"})
+REQUEST = InferenceRequest(RouteKind.COMPLETION, "/v1/completions", b"", {"model": "m"})
 LONG = Prompt((tokens_of([1] * LOCK_TOKENS),))
 
 

@@ -5,18 +5,18 @@ import pytest
 from gateway.core.usage import Usage, UsageLimit
 from gateway.core.worker import WorkerId
 from gateway.http.messages import ResponseHead
-from gateway.http.response_observer import Answer
+from gateway.http.response_observer import ResponseObserver
 from gateway.observability.metrics import Metrics
-from gateway.proxy.usage_check import Usages
+from gateway.proxy.usage_check import UsageCheck
 from tests.support.fakes import decision
 
 GOOD = b'{"usage":{"prompt_tokens":5,"completion_tokens":2}}'
 BAD = b'{"usage":{"prompt_tokens":5,"completion_tokens":-9}}'
 
 
-def answer_of(body: bytes) -> Answer:
+def answer_of(body: bytes) -> ResponseObserver:
     head = ResponseHead(200, [(b"content-type", b"application/json")], None)
-    answer = Answer(head, limit=UsageLimit(100, 100))
+    answer = ResponseObserver(head, limit=UsageLimit(100, 100))
     answer.feed(body, 0.0)
     return answer
 
@@ -24,7 +24,7 @@ def answer_of(body: bytes) -> Answer:
 def test_rejected_usage_is_counted_and_logged_seldom(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     metrics = Metrics()
-    usages = Usages(metrics, clock=lambda: now[0])
+    usages = UsageCheck(metrics, clock=lambda: now[0])
     with caplog.at_level(logging.WARNING):
         assert usages.of(answer_of(GOOD), decision()) == Usage(5, 2)
         for _ in range(1000):
@@ -41,5 +41,5 @@ def test_rejected_usage_is_counted_and_logged_seldom(caplog: pytest.LogCaptureFi
 
 def test_an_answer_without_usage_is_not_rejected() -> None:
     metrics = Metrics()
-    assert Usages(metrics).of(answer_of(b"{}"), decision()) is None
+    assert UsageCheck(metrics).of(answer_of(b"{}"), decision()) is None
     assert not list(metrics.items())

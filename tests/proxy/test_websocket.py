@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from gateway.core.errors import Forbidden, InvalidRequest, NotSupported
-from gateway.core.worker import Served
-from gateway.http.caller import Who
+from gateway.core.worker import ServedModel
+from gateway.http.caller import Caller
 from gateway.http.messages import HttpRequest
 from gateway.proxy.websocket import FLUSH_S, Tunnel, parse_tunnel
 from tests.support.exchanges import Answered, World
@@ -34,12 +34,17 @@ def opened(world: World) -> tuple[Tunnel, Answered, FakeTransport]:
 # which model -----------------------------------------------------------------------------------
 
 
-def model(query: str, *served: Served) -> str:
+def model(query: str, *served: ServedModel) -> str:
     http = HttpRequest("GET", b"/v1/realtime" + query.encode(), [])
     return parse_tunnel(http, {model.name: model for model in served}).model
 
 
-M, ALIAS, LORA, OTHER = Served("m", "r"), Served("n", "r"), Served("l", "r", "l"), Served("o", "s")
+M, ALIAS, LORA, OTHER = (
+    ServedModel("m", "r"),
+    ServedModel("n", "r"),
+    ServedModel("l", "r", "l"),
+    ServedModel("o", "s"),
+)
 
 
 def test_the_model_is_named_or_the_only_one() -> None:
@@ -56,21 +61,21 @@ def test_with_several_models_one_must_be_named() -> None:
 def test_a_key_opens_its_models_only() -> None:
     served = {model.name: model for model in (M, OTHER)}
     http = HttpRequest("GET", b"/v1/realtime", [])
-    http.who = Who("acme", "id", ["m"])
+    http.caller = Caller("acme", "id", ["m"])
     request = parse_tunnel(http, served)  # the only one of the key's
     assert (request.model, request.tenant) == ("m", "acme")
     named = HttpRequest("GET", b"/v1/realtime?model=o", [])
-    named.who = http.who
+    named.caller = http.caller
     with pytest.raises(Forbidden):
         parse_tunnel(named, served)
-    http.who = Who("acme", "id", ["x", "y"])
+    http.caller = Caller("acme", "id", ["x", "y"])
     with pytest.raises(Forbidden):
         parse_tunnel(http, served)
 
 
 def test_with_salts_a_websocket_is_rejected() -> None:
     http = HttpRequest("GET", b"/v1/realtime?model=m", [])
-    http.who = Who("acme", salt="s")
+    http.caller = Caller("acme", salt="s")
     with pytest.raises(NotSupported, match="cannot be salted"):
         parse_tunnel(http, {"m": M})
 

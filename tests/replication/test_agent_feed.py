@@ -11,14 +11,14 @@ from gateway.agent.service import KvEvents, serve
 from gateway.core.block_limits import BlockLimits
 from gateway.core.event_stream import Position, StreamState
 from gateway.core.kv_events import BlocksRemoved
-from gateway.core.worker import Served as Model
+from gateway.core.worker import ServedModel as Model
 from gateway.core.worker import Worker, WorkerId
-from gateway.ingest.pauses import Pauses
+from gateway.ingest.pauses import Backoff
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.time_slices import TimeSlices
 from gateway.replication.agent_feed import AgentFeed, AgentTimes, reach
 from gateway.replication.agent_targets import Agents
-from gateway.replication.messages import Hello, Status
+from gateway.replication.messages import AgentHello, AgentStatus
 from gateway.runtime.tasks import Tasks
 from tests.agent.serving import EXACT, Served
 from tests.index.contract import ROOT
@@ -243,7 +243,7 @@ async def test_a_returned_agent_is_followed_once_it_has_more_than_the_engine(wor
     engine = await world.on_its_own()
     engine.connect((50, payload(9)))  # the buffer does not reach back
     assert engine.subscription.stream.state is StreamState.BLIND
-    world.agent.status = Status(StreamState.BLIND, "a gap")
+    world.agent.status = AgentStatus(StreamState.BLIND, "a gap")
     await world.serve()
     await world.until(lambda: world.agent.num_described > 2)
     assert not engine.is_stopped  # the agent knows no more than the engine
@@ -281,7 +281,7 @@ async def test_an_agent_of_another_engine_is_not_followed(
 
 async def test_an_agent_that_does_not_catch_up_is_replaced_by_the_engine(world: World) -> None:
     await followed(world)
-    world.agent.rank.journal.status = Status(StreamState.CATCHING_UP)
+    world.agent.rank.journal.status = AgentStatus(StreamState.CATCHING_UP)
     world.agent.rank.wake()
     await world.on_its_own()
     assert world.num_blocks == 3
@@ -336,7 +336,7 @@ async def test_a_stopped_feed_changes_nothing(world: World) -> None:
 async def test_an_agent_can_be_reached_once(world: World) -> None:
     await world.serve()
     hello = await reach(Agents(), f"127.0.0.1:{world.agent.port}", 0, 5)
-    assert isinstance(hello, Hello) and hello.status == EXACT
+    assert isinstance(hello, AgentHello) and hello.status == EXACT
     why = await reach(Agents(), f"127.0.0.1:{world.agent.port}", 1, 5)
     assert isinstance(why, str) and why.startswith("unavailable: nothing is known of rank 1")
 
@@ -360,7 +360,7 @@ async def test_an_agent_that_reports_too_many_blocks_is_paused(
     await world.serve()
     world.agent.store(3)
     feed = world.open()
-    feed._pauses = Pauses(first_s=0.2)
+    feed._pauses = Backoff(first_s=0.2)
     await world.exact(3)
     world.agent.store(300)
     await world.until(lambda: world.states[-1] is StreamState.BLIND)

@@ -19,7 +19,7 @@ from gateway.core.kv_events import (
 )
 from gateway.proto.kvgate.v1 import kv_events_pb2 as pb
 from gateway.replication import codec
-from gateway.replication.messages import Hello, LogBatch, Sample, SnapshotPart, Status
+from gateway.replication.messages import AgentHello, AgentStatus, BlockSample, LogBatch, SnapshotPart
 
 U64 = st.integers(0, 2**64 - 1)
 HASHES = st.lists(U64, max_size=5)
@@ -52,9 +52,9 @@ CHANGES = st.lists(
     max_size=4,
 )
 POSITIONS = st.none() | st.builds(Position, U64, U64, st.floats(0, 1e12))
-STATUSES = st.builds(Status, st.sampled_from(StreamState), st.text(max_size=10))
+STATUSES = st.builds(AgentStatus, st.sampled_from(StreamState), st.text(max_size=10))
 HELLOS = st.builds(
-    Hello,
+    AgentHello,
     st.just("http://127.0.0.1:8000"),
     st.integers(0, 2**32 - 1),
     st.integers(0, 2**32 - 1),
@@ -69,7 +69,7 @@ UPDATES = st.one_of(
     st.builds(SnapshotPart, U64, U64, st.integers(0, 2**32 - 1), st.booleans(), CHANGES, POSITIONS),
     STATUSES,
     HELLOS,
-    st.builds(Sample, U64, U64, U64, HASHES),
+    st.builds(BlockSample, U64, U64, U64, HASHES),
 )
 
 
@@ -79,7 +79,7 @@ def test_updates_survive_encoding(update: Any) -> None:
 
 
 @given(HELLOS)
-def test_a_hello_survives_encoding(hello: Hello) -> None:
+def test_a_hello_survives_encoding(hello: AgentHello) -> None:
     assert codec.decode_hello(codec.encode_hello(hello)) == hello
 
 
@@ -131,8 +131,8 @@ def test_a_block_costs_sixteen_bytes() -> None:
 
 
 def test_reasons_of_an_agent_are_truncated() -> None:
-    decoded = codec.decode(codec.encode(Status(StreamState.BLIND, "x" * 100_000)))
-    assert decoded == Status(StreamState.BLIND, "x" * codec.MAX_REASON_CHARS)
+    decoded = codec.decode(codec.encode(AgentStatus(StreamState.BLIND, "x" * 100_000)))
+    assert decoded == AgentStatus(StreamState.BLIND, "x" * codec.MAX_REASON_CHARS)
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,15 @@ import pytest
 from gateway.core.blocks import BlockHash, root_hash
 from gateway.core.event_stream import Position, Reset, StreamCounts, StreamState
 from gateway.core.kv_events import BlocksCleared, KvEvent
-from gateway.core.worker import Served, Worker, WorkerId
+from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.replication.follower import Cursor, Follower, LogError, refusal
-from gateway.replication.messages import Hello, LogBatch, Sample, SnapshotPart, Status, Update
+from gateway.replication.messages import AgentHello, AgentStatus, BlockSample, LogBatch, SnapshotPart, Update
 
 EXACT, CATCHING_UP, BLIND = StreamState.EXACT, StreamState.CATCHING_UP, StreamState.BLIND
 CLEARED: KvEvent = BlocksCleared()
 HERE = Position(40, 7, 1.0)
-HELLO = Hello("http://127.0.0.1:8000", 0, 16, root_hash("root"), Status(EXACT), 123.25)
-WORKER = Worker(WorkerId("w:8000"), "http://w:8000", (Served("m", "root"),), block_size=16)
+HELLO = AgentHello("http://127.0.0.1:8000", 0, 16, root_hash("root"), AgentStatus(EXACT), 123.25)
+WORKER = Worker(WorkerId("w:8000"), "http://w:8000", (ServedModel("m", "root"),), block_size=16)
 
 
 def part(number: int = 0, *, is_last: bool = True, epoch: int = 5, next_seq: int = 3) -> SnapshotPart:
@@ -33,7 +33,7 @@ def follower(*updates: Update) -> Follower:
     return made
 
 
-EXACT_AT_3 = (HELLO, part(), Status(EXACT))
+EXACT_AT_3 = (HELLO, part(), AgentStatus(EXACT))
 
 
 def test_a_new_follower_asks_for_everything() -> None:
@@ -46,7 +46,7 @@ def test_a_snapshot_resets_first_and_its_parts_add_up() -> None:
     assert made.advance(part(is_last=False)) == [Reset("a snapshot follows"), CLEARED]
     assert made.advance(part(1, is_last=False)) == [CLEARED]
     assert (made.advance(part(2)), made.state) == ([CLEARED], CATCHING_UP)
-    assert made.advance(Status(EXACT)) == []
+    assert made.advance(AgentStatus(EXACT)) == []
     assert (made.state, made.cursor, made.handover) == (EXACT, Cursor(5, 3), HERE)
 
 
@@ -73,9 +73,9 @@ def test_batches_follow_the_snapshot() -> None:
         ((HELLO, part(is_last=False)), batch(3), "batch 3 of epoch 5 without its snapshot"),
         ((HELLO, part(is_last=False)), part(2), "part 2 of a snapshot where part 1 was due"),
         ((HELLO, part(is_last=False)), part(1, epoch=6), "part 1 of a snapshot where part 1 was due"),
-        (EXACT_AT_3, Sample(5, 4, 0, []), "a sample behind batch 4 of epoch 5"),
-        (EXACT_AT_3, Sample(6, 3, 0, []), "a sample behind batch 3 of epoch 6"),
-        ((HELLO, part(is_last=False)), Sample(5, 3, 0, []), "a sample behind batch 3"),
+        (EXACT_AT_3, BlockSample(5, 4, 0, []), "a sample behind batch 4 of epoch 5"),
+        (EXACT_AT_3, BlockSample(6, 3, 0, []), "a sample behind batch 3 of epoch 6"),
+        ((HELLO, part(is_last=False)), BlockSample(5, 3, 0, []), "a sample behind batch 3"),
         (EXACT_AT_3, part(1), "part 1 of a snapshot where part 0 was due"),
     ],
 )
@@ -86,7 +86,7 @@ def test_an_update_out_of_order_is_an_error(before: tuple[Update, ...], update: 
 
 def test_a_sample_changes_nothing() -> None:
     made = follower(*EXACT_AT_3)
-    assert (made.advance(Sample(5, 3, 0, [])), made.cursor, made.state) == ([], Cursor(5, 3), EXACT)
+    assert (made.advance(BlockSample(5, 3, 0, [])), made.cursor, made.state) == ([], Cursor(5, 3), EXACT)
 
 
 def test_after_a_gap_the_follower_asks_from_there() -> None:
@@ -108,7 +108,7 @@ def test_a_truncated_snapshot_is_asked_for_again(last: SnapshotPart | None) -> N
 
 
 def test_the_position_of_a_lost_agent_can_be_handed_over() -> None:
-    made = follower(*EXACT_AT_3, Status(CATCHING_UP))
+    made = follower(*EXACT_AT_3, AgentStatus(CATCHING_UP))
     made.lost()
     assert (made.handover, made.state, made.blind_reason) == (HERE, CATCHING_UP, None)
     made.advance(HELLO)
@@ -118,10 +118,10 @@ def test_the_position_of_a_lost_agent_can_be_handed_over() -> None:
 
 
 def test_an_incomplete_position_is_handed_over_with_its_reason() -> None:
-    made = follower(HELLO, part(), Status(BLIND, "a gap"))
+    made = follower(HELLO, part(), AgentStatus(BLIND, "a gap"))
     made.lost()
     assert (made.handover, made.blind_reason) == (HERE, "a gap")
-    made.advance(Status(EXACT))
+    made.advance(AgentStatus(EXACT))
     assert made.blind_reason is None
 
 
@@ -135,7 +135,7 @@ def test_a_position_without_a_proof_is_not_handed_over(position: Position, is_pr
     ("hello", "is_named", "words"),
     [
         (HELLO, False, None),
-        (replace(HELLO, status=Status(BLIND)), False, None),
+        (replace(HELLO, status=AgentStatus(BLIND)), False, None),
         (replace(HELLO, start_time_s=0.0), False, None),
         (replace(HELLO, version=2), False, "protocol version 2 instead of 1"),
         (replace(HELLO, root=BlockHash(1)), False, "another model than root"),
@@ -144,10 +144,10 @@ def test_a_position_without_a_proof_is_not_handed_over(position: Position, is_pr
         (replace(HELLO, start_time_s=124.0), True, "another engine process, at http://127.0.0.1:8000"),
         (replace(HELLO, engine_url="http://127.0.0.1:8001"), False, "on another port"),
         (replace(HELLO, engine_url="http://127.0.0.1:8001"), True, None),
-        (replace(HELLO, status=Status(CATCHING_UP)), False, "it is catching up"),
+        (replace(HELLO, status=AgentStatus(CATCHING_UP)), False, "it is catching up"),
     ],
 )
-def test_the_agents_of_a_worker_are_recognized(hello: Hello, is_named: bool, words: str | None) -> None:
+def test_the_agents_of_a_worker_are_recognized(hello: AgentHello, is_named: bool, words: str | None) -> None:
     why = refusal(hello, WORKER, 123.25, is_named=is_named)
     assert (why is None) is (words is None) and (words or "") in (why or "")
 

@@ -18,11 +18,11 @@ from gateway.index.reference import ReferenceIndex
 from gateway.replication import journal as journal_module
 from gateway.replication.codec import decode
 from gateway.replication.follower import Cursor, Follower, LogError
-from gateway.replication.journal import Journal, Reader
-from gateway.replication.messages import LogBatch, Sample, SnapshotPart, Status
+from gateway.replication.journal import Journal, JournalReader
+from gateway.replication.messages import AgentStatus, BlockSample, LogBatch, SnapshotPart
 from tests.index.contract import ROOT, A, prompt, stored
 
-EXACT = Status(StreamState.EXACT)
+EXACT = AgentStatus(StreamState.EXACT)
 
 
 class Gateway:
@@ -37,7 +37,7 @@ class Gateway:
     def connect(self, journal: Journal) -> None:
         self.follower.lost()
         self.journal = journal
-        self.reader: Reader = journal.read(self.follower.cursor.epoch, self.follower.cursor.next_seq)
+        self.reader: JournalReader = journal.read(self.follower.cursor.epoch, self.follower.cursor.next_seq)
         self.last: bytes | None = None
 
     def step(self) -> bool:
@@ -157,7 +157,7 @@ class JournalMachine(RuleBasedStateMachine):
         assert gateway.follower.cursor == Cursor(self.journal.epoch, self.journal.next_seq)
         assert sorted(gateway.index.blocks(A)) == sorted(self.truth.blocks(A))
         sample = decode(gateway.reader.sample(self.inventory, random.Random(len(self.history))))
-        assert isinstance(sample, Sample) and gateway.follower.advance(sample) == []
+        assert isinstance(sample, BlockSample) and gateway.follower.advance(sample) == []
         assert sample.num_blocks == gateway.index.num_blocks(A)
         assert gateway.index.holds(A, sample.path)
         for start in range(3):
@@ -189,59 +189,59 @@ def more(inventory: Inventory, journal: Journal, num: int) -> None:
         journal.append(inventory.apply(event), Position(i + 1, 7, 1.0))
 
 
-def everything(reader: Reader) -> Iterator[Any]:
+def everything(reader: JournalReader) -> Iterator[Any]:
     while (data := reader.next()) is not None:
         yield decode(data)
 
 
-def kinds(reader: Reader) -> list[str]:
+def kinds(reader: JournalReader) -> list[str]:
     return [type(update).__name__ for update in everything(reader)]
 
 
 def test_a_new_reader_gets_a_snapshot_then_new_batches() -> None:
     inventory, journal = made(3)
     reader = journal.read()
-    assert kinds(reader) == ["SnapshotPart", "Status"]
+    assert kinds(reader) == ["SnapshotPart", "AgentStatus"]
     more(inventory, journal, 2)
     assert kinds(reader) == ["LogBatch", "LogBatch"]
-    assert repr(reader) == "Reader(epoch=5, next_seq=5, snapshots=1)"
-    journal.status = Status(StreamState.CATCHING_UP)
-    assert kinds(reader) == ["Status"]
+    assert repr(reader) == "JournalReader(epoch=5, next_seq=5, snapshots=1)"
+    journal.status = AgentStatus(StreamState.CATCHING_UP)
+    assert kinds(reader) == ["AgentStatus"]
 
 
 def test_a_returned_reader_gets_the_batches_that_it_lacks() -> None:
     _, journal = made(5)
     assert [u.seq for u in everything(journal.read(5, 3)) if isinstance(u, LogBatch)] == [3, 4]
-    assert kinds(journal.read(5, 5)) == ["Status"]
+    assert kinds(journal.read(5, 5)) == ["AgentStatus"]
 
 
 @pytest.mark.parametrize("cursor", [(4, 3), (5, 6), (6, 0)])
 def test_a_reader_from_another_epoch_gets_a_snapshot(cursor: tuple[int, int]) -> None:
     _, journal = made(5)
-    assert kinds(journal.read(*cursor)) == ["SnapshotPart", "Status"]
+    assert kinds(journal.read(*cursor)) == ["SnapshotPart", "AgentStatus"]
 
 
 def test_a_reader_behind_the_log_gets_a_snapshot() -> None:
     inventory, journal = made(3, max_bytes=500)
     reader = journal.read()
-    assert kinds(reader) == ["SnapshotPart", "Status"]
+    assert kinds(reader) == ["SnapshotPart", "AgentStatus"]
     more(inventory, journal, 1000)
     assert journal.first_seq > 3 and journal._num_bytes <= 500
     updates = list(everything(reader))
-    assert [type(u) for u in updates] == [SnapshotPart, Status]
+    assert [type(u) for u in updates] == [SnapshotPart, AgentStatus]
     assert sum(len(change.blocks) for change in updates[0].changes) == 1003
     assert reader.num_snapshots == 2
 
 
 def test_a_snapshot_is_reused_until_the_log_behind_it_is_longer() -> None:
     inventory, journal = made(100)
-    assert kinds(journal.read()) == kinds(journal.read()) == ["SnapshotPart", "Status"]
+    assert kinds(journal.read()) == kinds(journal.read()) == ["SnapshotPart", "AgentStatus"]
     assert journal.num_snapshots == 1
     more(inventory, journal, 3)
-    assert kinds(journal.read()) == ["SnapshotPart", *["LogBatch"] * 3, "Status"]
+    assert kinds(journal.read()) == ["SnapshotPart", *["LogBatch"] * 3, "AgentStatus"]
     assert journal.num_snapshots == 1
     more(inventory, journal, 100)
-    assert kinds(journal.read()) == ["SnapshotPart", "Status"]
+    assert kinds(journal.read()) == ["SnapshotPart", "AgentStatus"]
     assert journal.num_snapshots == 2
 
 

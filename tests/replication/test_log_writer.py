@@ -12,12 +12,12 @@ from gateway.replication import log_writer as writer_module
 from gateway.replication.codec import decode
 from gateway.replication.journal import Journal
 from gateway.replication.log_writer import LogWriter
-from gateway.replication.messages import LogBatch, Status, Update
-from gateway.replication.rank_store import Rank
-from gateway.replication.redis_log import START, Lease, Written
+from gateway.replication.messages import AgentStatus, LogBatch, Update
+from gateway.replication.rank_store import RankState
+from gateway.replication.redis_log import START, Lease, WriteResult
 from tests.index.contract import ROOT, stored
 
-EXACT = Status(StreamState.EXACT)
+EXACT = AgentStatus(StreamState.EXACT)
 LEASE = Lease(1, "1:a")
 
 
@@ -34,36 +34,38 @@ class PlayedLog:
     def last(self) -> str:
         return next(reversed(self.entries), START)
 
-    async def append(self, lease: Lease, last: str, entries: list[tuple[str, bytes]]) -> Written:
+    async def append(self, lease: Lease, last: str, entries: list[tuple[str, bytes]]) -> WriteResult:
         if self.is_away:
             raise ConnectionError
         if self.is_fenced:
-            return Written.FENCED
+            return WriteResult.FENCED
         if self.last != last:
-            return Written.OK if self.last == entries[-1][0] else Written.TORN
+            return WriteResult.OK if self.last == entries[-1][0] else WriteResult.TORN
         self.entries |= dict(entries)
         if self.is_answer_lost:
             self.is_answer_lost = False
             raise TimeoutError
-        return Written.OK
+        return WriteResult.OK
 
-    async def replace(self, lease: Lease, parts: Any, keep_from: str, state: tuple[str, bytes]) -> Written:
+    async def replace(
+        self, lease: Lease, parts: Any, keep_from: str, state: tuple[str, bytes]
+    ) -> WriteResult:
         if self.is_away:
             raise ConnectionError
         if self.is_fenced:
-            return Written.FENCED
+            return WriteResult.FENCED
         self.parts = list(parts)
         self.kept.append(keep_from)
         if not keep_from:
             self.entries = {}
         self.entries[state[0]] = state[1]
-        return Written.OK
+        return WriteResult.OK
 
 
 class World:
     def __init__(self, max_bytes: int = 1 << 20) -> None:
         self.inventory = Inventory(ROOT, 4)
-        self.rank = Rank(self.inventory, Journal(self.inventory.snapshot, 5, max_bytes=max_bytes))
+        self.rank = RankState(self.inventory, Journal(self.inventory.snapshot, 5, max_bytes=max_bytes))
         self.rank.journal.status = EXACT
         self.log: Any = PlayedLog()
         self.writer = LogWriter(self.log, self.rank, self.renumber)
@@ -98,9 +100,9 @@ async def test_a_snapshot_is_written_first_then_batches_and_states(world: World)
     assert await world.write()
     assert len(world.log.parts) == 1 and world.updates() == [EXACT]
     world.store(2)
-    world.rank.journal.status = Status(StreamState.BLIND, "why")
+    world.rank.journal.status = AgentStatus(StreamState.BLIND, "why")
     assert await world.write() and await world.write()
-    assert world.seqs() == [2, 3] and world.updates()[-1] == Status(StreamState.BLIND, "why")
+    assert world.seqs() == [2, 3] and world.updates()[-1] == AgentStatus(StreamState.BLIND, "why")
     assert world.writer.has_written_all and not world.writer.num_queued
 
 

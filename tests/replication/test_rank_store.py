@@ -10,7 +10,7 @@ from gateway.core.worker import WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.ingest.chunks import PORTION_BLOCKS
 from gateway.replication.codec import decode
-from gateway.replication.messages import LogBatch, SnapshotPart, Status
+from gateway.replication.messages import AgentStatus, LogBatch, SnapshotPart
 from gateway.replication.rank_store import RankStore, RankSubscription
 from tests.support.fakes import BLOCK_SIZE, END, FakeEngine, payload, seq_frame
 
@@ -59,8 +59,8 @@ class World:
 def exact(*bodies: bytes) -> World:
     world = World()
     world.replay(*bodies)
-    assert [type(update) for update in world.updates()] == [SnapshotPart, Status]
-    assert world.rank.journal.status == Status(StreamState.EXACT)
+    assert [type(update) for update in world.updates()] == [SnapshotPart, AgentStatus]
+    assert world.rank.journal.status == AgentStatus(StreamState.EXACT)
     return world
 
 
@@ -97,11 +97,11 @@ def test_a_large_batch_is_split_and_only_its_end_has_a_position() -> None:
 def test_a_gap_is_published_as_catching_up_and_then_exact() -> None:
     world = exact(payload(1))
     world.live(2, payload(3, parent=2, ts=3))
-    assert world.updates() == [Status(StreamState.CATCHING_UP)]
+    assert world.updates() == [AgentStatus(StreamState.CATCHING_UP)]
     for seq, body in enumerate((payload(1), payload(2, parent=1, ts=2))):
         world.subscription.replayed([b"", b"kv", seq_frame(seq), body])
     world.subscription.replayed([b"", END, b""])
-    assert [type(update) for update in world.updates()] == [LogBatch, LogBatch, Status]
+    assert [type(update) for update in world.updates()] == [LogBatch, LogBatch, AgentStatus]
     assert world.rank.inventory.num_blocks == 3
 
 
@@ -114,13 +114,13 @@ def test_a_restarted_engine_begins_a_new_epoch() -> None:
     assert world.rank.journal.epoch == before + 1
     updates = world.updates()
     assert isinstance(updates[-2], SnapshotPart) and list(updates[-2].changes) == []
-    assert updates[-1] == Status(StreamState.EXACT)
+    assert updates[-1] == AgentStatus(StreamState.EXACT)
 
 
 def test_an_agent_that_missed_events_publishes_it() -> None:
     world = World(can_replay=False)
     world.live(5, payload(1))
-    assert world.updates()[-1] == Status(StreamState.BLIND, "a gap without a replay endpoint")
+    assert world.updates()[-1] == AgentStatus(StreamState.BLIND, "a gap without a replay endpoint")
     assert world.rank.inventory.num_blocks == 1
 
 

@@ -18,7 +18,7 @@ from gateway.ingest.chunks import PORTION_BLOCKS
 from gateway.replication.applier import Applier
 from gateway.replication.codec import decode
 from gateway.replication.follower import Follower
-from gateway.replication.journal import Reader
+from gateway.replication.journal import JournalReader
 from gateway.replication.messages import LogBatch
 from tests.replication.test_rank_store import ROOT, W
 from tests.replication.test_rank_store import World as ShelfWorld
@@ -33,7 +33,7 @@ KEEP_S = 60.0
 class Follows:
     """Another gateway, or the leader of the worker."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: JournalReader) -> None:
         self.known = Known(W)
         self._reader = reader
         self._follower = Follower(StreamCounts())

@@ -15,7 +15,7 @@ from gateway.replication.redis_log import (
     STATES,
     Lease,
     WorkerLog,
-    Written,
+    WriteResult,
     after_id,
     batch_id,
     state_id,
@@ -90,32 +90,32 @@ async def test_a_gateway_without_a_log_waits_for_the_last_leader(logs: list[Work
 async def test_a_writer_without_the_lease_is_fenced(logs: list[WorkerLog], server: Server) -> None:
     a, b = logs
     was = await leased(a)
-    assert await a.append(was, START, [(batch_id(E, 0), b"0")]) is Written.OK
+    assert await a.append(was, START, [(batch_id(E, 0), b"0")]) is WriteResult.OK
     await a.release(was)
-    assert await a.append(was, batch_id(E, 0), [(batch_id(E, 1), b"1")]) is Written.FENCED
+    assert await a.append(was, batch_id(E, 0), [(batch_id(E, 1), b"1")]) is WriteResult.FENCED
     lease = await leased(b)
-    assert await a.append(was, batch_id(E, 0), [(batch_id(E, 1), b"1")]) is Written.FENCED
-    assert await a.replace(was, [b"p"], "", (batch_id(E, 2), b"s")) is Written.FENCED
+    assert await a.append(was, batch_id(E, 0), [(batch_id(E, 1), b"1")]) is WriteResult.FENCED
+    assert await a.replace(was, [b"p"], "", (batch_id(E, 2), b"s")) is WriteResult.FENCED
     assert written(server) == [batch_id(E, 0)]
     assert KEYS.snapshot not in server.names() and KEYS.draft not in server.names()
-    assert await b.append(lease, batch_id(E, 0), [(batch_id(E, 1), b"1")]) is Written.OK
+    assert await b.append(lease, batch_id(E, 0), [(batch_id(E, 1), b"1")]) is WriteResult.OK
 
 
 async def test_a_repeated_write_is_stored_once(logs: list[WorkerLog], server: Server) -> None:
     a, _ = logs
     lease, entries = await leased(a), [(batch_id(E, seq), b"x") for seq in range(3)]
     for _ in range(2):
-        assert await a.append(lease, START, entries) is Written.OK
+        assert await a.append(lease, START, entries) is WriteResult.OK
     assert written(server) == [name for name, _ in entries]
 
 
 async def test_a_log_changed_by_another_writer_is_torn(logs: list[WorkerLog], server: Server) -> None:
     a, _ = logs
     lease = await leased(a)
-    assert await a.append(lease, START, [(batch_id(E, 0), b"0")]) is Written.OK
-    assert await a.append(lease, START, [(batch_id(E, 1), b"1")]) is Written.TORN
+    assert await a.append(lease, START, [(batch_id(E, 0), b"0")]) is WriteResult.OK
+    assert await a.append(lease, START, [(batch_id(E, 1), b"1")]) is WriteResult.TORN
     server.ask("DEL", KEYS.log)
-    assert await a.append(lease, batch_id(E, 0), [(batch_id(E, 1), b"1")]) is Written.TORN
+    assert await a.append(lease, batch_id(E, 0), [(batch_id(E, 1), b"1")]) is WriteResult.TORN
     assert written(server) == []
 
 
@@ -123,7 +123,7 @@ async def test_a_log_changed_by_another_writer_is_torn(logs: list[WorkerLog], se
 async def test_a_snapshot_is_read_as_written(logs: list[WorkerLog], num_parts: int) -> None:
     a, b = logs
     parts = [b"%d" % i for i in range(num_parts)]
-    assert await a.replace(await leased(a), parts, "", (batch_id(E, 0), b"state")) is Written.OK
+    assert await a.replace(await leased(a), parts, "", (batch_id(E, 0), b"state")) is WriteResult.OK
     assert await b.snapshot() == parts
     assert [(e.data, e.epoch, e.place) for e in await b.read(START)] == [(b"state", E, STATES)]
 
@@ -134,7 +134,7 @@ async def test_a_snapshot_trims_the_log_behind_it(logs: list[WorkerLog], server:
     await a.append(lease, START, [(batch_id(E, seq), b"x") for seq in range(200)])
     assert len(await b.read(START)) == 200
     state = (state_id(batch_id(E, 199), E, 200), b"s")
-    assert await a.replace(lease, [b"p"], after_id(E, 150), state) is Written.OK
+    assert await a.replace(lease, [b"p"], after_id(E, 150), state) is WriteResult.OK
     assert written(server)[0] == batch_id(E, 149) and written(server)[-1] == state[0]
     assert await b.last_id() == state[0]
 
@@ -170,8 +170,8 @@ async def test_a_renewal_returns_the_last_entry(logs: list[WorkerLog], server: S
     assert await a.renew(lease) not in (None, START, batch_id(E, 0))
     server.ask("SET", KEYS.log, "nonsense")
     assert await a.renew(lease) not in (None, START, batch_id(E, 0))
-    assert await a.append(lease, batch_id(E, 0), [(batch_id(E, 1), b"y")]) is Written.TORN
-    assert await a.replace(lease, [b"p"], "", state) is Written.OK
+    assert await a.append(lease, batch_id(E, 0), [(batch_id(E, 1), b"y")]) is WriteResult.TORN
+    assert await a.replace(lease, [b"p"], "", state) is WriteResult.OK
     assert await a.renew(lease) == state[0]
 
 

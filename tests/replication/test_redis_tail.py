@@ -8,8 +8,8 @@ import pytest
 
 from gateway.redis.client import open_client
 from gateway.replication import redis_tail as tail_module
-from gateway.replication.redis_log import START, Entry
-from gateway.replication.redis_tail import BLOCK_S, FollowedLog, Tail
+from gateway.replication.redis_log import START, LogEntry
+from gateway.replication.redis_tail import BLOCK_S, FollowedLog, LogTail
 from gateway.runtime.tasks import Tasks
 from tests.redis.serving import Server, redis_server, server, serving
 
@@ -18,10 +18,10 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 
 @asynccontextmanager
-async def tailing(server: Server) -> AsyncIterator[Tail]:
+async def tailing(server: Server) -> AsyncIterator[LogTail]:
     tasks = Tasks()
     client = open_client(server.options(redis_timeout_s=0.3), max_connections=1, block_s=BLOCK_S)
-    tail = Tail(client)
+    tail = LogTail(client)
     tasks.start("tail", tail.run())
     try:
         yield tail
@@ -107,11 +107,11 @@ async def test_a_lost_connection_is_opened_again(server: Server) -> None:
 
 async def test_age_is_by_the_servers_clock(server: Server) -> None:
     client = open_client(server.options(), max_connections=1)
-    tail = Tail(client, clock=lambda: 1000.0)  # decades behind
+    tail = LogTail(client, clock=lambda: 1000.0)  # decades behind
     await tail._compare_clocks()
     seconds, _ = server.ask("TIME")
-    assert tail.age_s(Entry("1-1", int(seconds) * 10**6 - 10**6, b"")) < 60
-    assert tail.age_s(Entry("1-1", (int(seconds) + 60) * 10**6, b"")) == 0
+    assert tail.age_s(LogEntry("1-1", int(seconds) * 10**6 - 10**6, b"")) < 60
+    assert tail.age_s(LogEntry("1-1", (int(seconds) + 60) * 10**6, b"")) == 0
     await client.aclose()
 
 

@@ -8,11 +8,11 @@ from gateway.index.inventory import Inventory
 from gateway.replication.codec import encode
 from gateway.replication.follower import Cursor
 from gateway.replication.journal import Journal
-from gateway.replication.messages import LogBatch, Status
+from gateway.replication.messages import AgentStatus, LogBatch
 from gateway.replication.takeover import Takeover, restore
 from tests.index.contract import ROOT, stored
 
-EXACT = Status(StreamState.EXACT)
+EXACT = AgentStatus(StreamState.EXACT)
 E, AT = 7, Position(3, 9, 1.0)
 
 

@@ -12,7 +12,7 @@ from gateway.core.decision import Query
 from gateway.core.errors import ConfigError
 from gateway.policies.base import Policy
 from gateway.policies.expected_ttft import ExpectedTtft
-from gateway.policies.framework.guard import Guard
+from gateway.policies.framework.guard import PolicyGuard
 from gateway.policies.least_load import LeastLoad
 from gateway.routing.active_policy import ActivePolicy, PolicyCollector, library_of
 from tests.policies.contract import candidate
@@ -128,7 +128,7 @@ async def test_a_file_is_reloaded_and_a_broken_one_changes_nothing(
 async def test_fallbacks_are_counted_over_all_reloads(tmp_path: Path) -> None:
     own = with_file(tmp_path, MOODY, policy_budget_ms=10_000.0)
     for _ in range(2):
-        assert isinstance(own.policy, Guard)
+        assert isinstance(own.policy, PolicyGuard)
         own.policy.choose(Query("odd", 1), [candidate("a")], random.Random(1))
         await own.reload()
     assert own.describe()["fallbacks"] == [{"name": "own", "raised": 2}]
@@ -193,7 +193,7 @@ async def test_shadow_policies_are_reloaded(tmp_path: Path) -> None:
     before = comparison.policy
     await own.reload()
     assert comparison.policy is not before and list(own.trials.comparisons) == ["own", "least_load"]
-    assert isinstance(comparison.policy, Guard)
+    assert isinstance(comparison.policy, PolicyGuard)
     comparison.policy.choose(Query("odd", 1), [candidate("a")], random.Random(1))
     assert (comparison.faults.total(), own.faults.total()) == (1, 0)
 

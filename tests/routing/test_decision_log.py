@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gateway.core.decision import Split
+from gateway.core.decision import PrefillChoice
 from gateway.core.usage import Usage, read_usage
-from gateway.routing.decision_log import CANDIDATE_BYTES, Records
+from gateway.routing.decision_log import CANDIDATE_BYTES, DecisionLog
 from tests.support.fakes import decision
 
 
@@ -18,7 +18,7 @@ def usage() -> Usage | None:
 
 
 def test_a_record_has_the_numbers_of_every_candidate() -> None:
-    records = Records()
+    records = DecisionLog()
     records.add(decision("d1", "a:1", "b:1"))
     record = records.explain("d1")
     assert record == {
@@ -59,9 +59,9 @@ def test_a_record_has_the_numbers_of_every_candidate() -> None:
 
 
 def test_a_disaggregated_request_shows_both_predictions_and_prefill_candidates() -> None:
-    records, made = Records(), decision("d1", "d:1", "p:1")
+    records, made = DecisionLog(), decision("d1", "d:1", "p:1")
     prefill = made.candidates[1]
-    made_split = Split("lower predicted TTFT with a transfer", prefill, 0.5, 0.25, (prefill,))
+    made_split = PrefillChoice("lower predicted TTFT with a transfer", prefill, 0.5, 0.25, (prefill,))
     records.add(replace(made, split=made_split))
     record = records.explain("d1")
     assert record is not None
@@ -72,7 +72,7 @@ def test_a_disaggregated_request_shows_both_predictions_and_prefill_candidates()
 
 
 def test_terms_of_costs_are_shown_where_the_policy_explains_them() -> None:
-    records = Records()
+    records = DecisionLog()
     records.add(replace(decision("d1", "a:1", "b:1"), ttft_s=0.5))
     record = records.explain("d1", lambda decision: [{"own_s": 0.1}, {"own_s": 0.2}])
     assert record is not None and record["predicted_ttft_s"] == 0.5
@@ -82,7 +82,7 @@ def test_terms_of_costs_are_shown_where_the_policy_explains_them() -> None:
 
 
 def test_a_policy_without_terms_has_no_costs() -> None:
-    records = Records()
+    records = DecisionLog()
     records.add(replace(decision(), terms=()))
     record = records.explain("d1")
     assert record is not None
@@ -90,7 +90,7 @@ def test_a_policy_without_terms_has_no_costs() -> None:
 
 
 def test_the_outcome_is_added_to_the_decision() -> None:
-    records = Records()
+    records = DecisionLog()
     records.add(decision("d1"))
     records.finish(decision("d1"), "ended", 200, 0.25, usage())
     record = records.explain("d1")
@@ -106,7 +106,7 @@ def test_the_outcome_is_added_to_the_decision() -> None:
 
 
 def test_an_outcome_without_an_answer_has_no_tokens() -> None:
-    records = Records()
+    records = DecisionLog()
     records.add(decision("d1"))
     records.finish(decision("d1"), "client gone", 499, None, None)
     record = records.explain("d1")
@@ -115,7 +115,7 @@ def test_an_outcome_without_an_answer_has_no_tokens() -> None:
 
 
 def test_unknown_or_dropped_ids_are_none() -> None:
-    records = Records(max_records=1)
+    records = DecisionLog(max_records=1)
     records.finish(decision("never"), "ended", 200, None, None)
     records.add(decision("d1"))
     records.add(decision("d2"))
@@ -125,7 +125,7 @@ def test_unknown_or_dropped_ids_are_none() -> None:
 
 
 def test_the_newest_records_come_first() -> None:
-    records = Records(max_records=3)
+    records = DecisionLog(max_records=3)
     for i in range(5):
         records.add(decision(f"d{i}"))
     assert records.recent(10) == ["d4", "d3", "d2"]
@@ -136,7 +136,7 @@ def test_the_newest_records_come_first() -> None:
 
 def test_many_candidates_leave_room_for_fewer_records() -> None:
     names = [f"w:{i}" for i in range(100)]
-    records = Records(max_bytes=10 * (1200 + 100 * CANDIDATE_BYTES))
+    records = DecisionLog(max_bytes=10 * (1200 + 100 * CANDIDATE_BYTES))
     for i in range(30):
         records.add(decision(f"d{i}", *names))
     assert len(records) == 10
@@ -146,7 +146,7 @@ def test_many_candidates_leave_room_for_fewer_records() -> None:
 def test_both_bounds_hold_and_the_newest_records_are_kept(
     sizes: list[int], max_records: int, max_bytes: int
 ) -> None:
-    records = Records(max_records=max_records, max_bytes=max_bytes)
+    records = DecisionLog(max_records=max_records, max_bytes=max_bytes)
     for i, size in enumerate(sizes):
         records.add(decision(f"d{i}", *(f"w:{n}" for n in range(size))))
     kept = records.recent(len(sizes))

@@ -7,10 +7,10 @@ from msgspec.structs import replace as replace_pace
 from gateway.core.blocks import tokens_of
 from gateway.core.kv_events import BlocksRemoved, BlocksStored
 from gateway.core.usage import Usage
-from gateway.core.worker import Served, Worker, WorkerId
+from gateway.core.worker import ServedModel, Worker, WorkerId
 from tests.routing.test_router import World, worker
 
-M = Served("m", "m")
+M = ServedModel("m", "m")
 
 
 def test_first_tokens_teach_a_workers_speed() -> None:
@@ -22,8 +22,8 @@ def test_first_tokens_teach_a_workers_speed() -> None:
         world.router.finish(decision)
     member = world.fleet.get(WorkerId("a"))
     assert member is not None
-    assert member.pace.ttft_s(2000, 0) == pytest.approx(0.41, rel=0.1)
-    assert world.decide(range(9)).candidates[0].pace is member.pace
+    assert member.speed.ttft_s(2000, 0) == pytest.approx(0.41, rel=0.1)
+    assert world.decide(range(9)).candidates[0].speed is member.speed
 
 
 def test_answers_teach_the_time_of_a_step() -> None:
@@ -35,17 +35,17 @@ def test_answers_teach_the_time_of_a_step() -> None:
         world.router.finish(decision, Usage(100, 101), answer_s=100 * 0.005)
     member = world.fleet.get(WorkerId("a"))
     assert member is not None
-    assert member.pace.step_s == pytest.approx(0.005, rel=0.1)
+    assert member.speed.step_s == pytest.approx(0.005, rel=0.1)
 
 
 def test_an_unstreamed_answer_teaches_no_speed() -> None:
     world = World(worker("a", M))
-    before = world.router.learning.paces.pace(WorkerId("a"))
+    before = world.router.learning.speed_models.speed(WorkerId("a"))
     decision = world.decide(range(2000))
     world.router.first_token(decision)
     world.router.finish(decision, Usage(2000, 500))
-    assert world.router.learning.paces.pace(WorkerId("a")) == before
-    assert world.router.learning.paces.num_computed(WorkerId("a")) == 2000
+    assert world.router.learning.speed_models.speed(WorkerId("a")) == before
+    assert world.router.learning.speed_models.num_computed(WorkerId("a")) == 2000
 
 
 def test_the_lifetime_of_blocks_is_learnt_from_evictions() -> None:
@@ -67,9 +67,9 @@ def test_a_dropped_worker_is_forgotten() -> None:
     decision = world.decide(range(2000))
     world.router.first_token(decision, 50.0)
     learning = world.router.learning
-    assert learning.paces.pace(WorkerId("a")).token_s > 0.001
+    assert learning.speed_models.speed(WorkerId("a")).token_s > 0.001
     learning.drop(WorkerId("a"))
-    assert learning.paces.pace(WorkerId("a")) == learning.paces.typical
+    assert learning.speed_models.speed(WorkerId("a")) == learning.speed_models.typical
 
 
 def test_a_request_queued_at_the_engine_does_not_make_its_worker_look_slow() -> None:
@@ -82,12 +82,12 @@ def test_a_request_queued_at_the_engine_does_not_make_its_worker_look_slow() -> 
         decision = world.decide(range(number, number + 100))
         world.router.first_token(decision, 0.03)
         world.router.finish(decision, Usage(100, 101), answer_s=1.0)
-    before = learning.paces.pace(name)
-    member.pace = replace_pace(before, seats=1.0)
+    before = learning.speed_models.speed(name)
+    member.speed = replace_pace(before, max_running=1.0)
     running, waiting = world.decide(range(100)), world.decide(range(200))
     world.router.first_token(running, 0.03)
     world.router.first_token(waiting, 30.0)
-    assert learning.paces.pace(name).ttft_s(100, 1) == pytest.approx(before.ttft_s(100, 1), rel=0.1)
+    assert learning.speed_models.speed(name).ttft_s(100, 1) == pytest.approx(before.ttft_s(100, 1), rel=0.1)
 
 
 def test_concurrent_answers_teach_the_cost_of_each() -> None:
@@ -104,5 +104,5 @@ def test_concurrent_answers_teach_the_cost_of_each() -> None:
         world.router.finish(decision, Usage(32, 101), answer_s=100 * (0.01 + beside * 0.002))
         for each in (*running, *more):
             world.router.finish(each)
-    pace = world.router.learning.paces.pace(name)
-    assert pace.step_s + 5 * pace.step_seq_s == pytest.approx(0.02, rel=0.1)
+    speed = world.router.learning.speed_models.speed(name)
+    assert speed.step_s + 5 * speed.step_seq_s == pytest.approx(0.02, rel=0.1)

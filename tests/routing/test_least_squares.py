@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.routing.least_squares import FORGET_S, Fit
+from gateway.routing.least_squares import FORGET_S, LeastSquares
 
 TRUTH = (0.02, 0.000_1, 0.000_001)
 
@@ -18,12 +18,17 @@ def seconds(x: tuple[float, float, float], truth: tuple[float, float, float] = T
     return sum(weight * feature for weight, feature in zip(truth, x, strict=True))
 
 
-def fit() -> Fit:
-    return Fit((0.05, 0.000_5, 0.0), (0.1, 0.001, 0.000_01))
+def fit() -> LeastSquares:
+    return LeastSquares((0.05, 0.000_5, 0.0), (0.1, 0.001, 0.000_01))
 
 
 def see(
-    fit: Fit, num: int, *, truth: tuple[float, float, float] = TRUTH, far: float = 0.0, now: float = 0.0
+    fit: LeastSquares,
+    num: int,
+    *,
+    truth: tuple[float, float, float] = TRUTH,
+    far: float = 0.0,
+    now: float = 0.0,
 ) -> float:
     rng = random.Random(1)
     for _ in range(num):
@@ -66,7 +71,7 @@ def test_without_observations_the_fit_returns_to_its_prior() -> None:
 
 
 def test_a_weight_with_a_prior_of_zero_is_learnt() -> None:
-    learnt = Fit((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
+    learnt = LeastSquares((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
     see(learnt, 50)
     assert learnt.expect((1.0, 10_000.0, 0.0)) >= 0
     learnt.believe((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
@@ -87,7 +92,7 @@ def test_no_weight_is_negative_or_infinite(seen: list[tuple[float, float, float,
 
 def test_a_fit_has_as_many_features_as_given() -> None:
     rng, truth = random.Random(2), (0.01, 0.002, 0.000_1, 0.03)
-    feature = Fit((0.1,) * 4, (0.2,) * 4)
+    feature = LeastSquares((0.1,) * 4, (0.2,) * 4)
     for number in range(300):
         x = (1.0, rng.randrange(50), rng.randrange(5000), rng.randrange(9))
         feature.observe(x, sum(weight * each for weight, each in zip(truth, x, strict=True)), float(number))

@@ -2,13 +2,13 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.core.outcome import Outcome
-from gateway.routing.policy_score import LATEST, Promises, Score
+from gateway.routing.policy_score import LATEST, PolicyScore, TtftPredictions
 from tests.core.test_outcome import usage_of
 from tests.support.fakes import decision
 
 
 def test_a_score_summarizes_the_outcomes_of_a_policy() -> None:
-    score, made = Score(), replace(decision(), ttft_s=0.2)
+    score, made = PolicyScore(), replace(decision(), ttft_s=0.2)
     for i in range(100):
         usage = usage_of(100, i) if i % 2 else None
         score.ended(made, Outcome("ended", 200, i / 100, usage))
@@ -27,14 +27,14 @@ def test_a_score_summarizes_the_outcomes_of_a_policy() -> None:
 
 
 def test_quantiles_are_of_the_latest() -> None:
-    score = Score()
+    score = PolicyScore()
     for i in range(2 * LATEST):
         score.ended(decision(), Outcome("ended", 200, 5.0 if i < LATEST else 0.5, None))
     assert (score.describe()["ttft_p90_s"], sum(score.ttft_s.counts)) == (0.5, 2 * LATEST)
 
 
 def test_a_score_without_outcomes_has_no_values() -> None:
-    summary = Score().describe()
+    summary = PolicyScore().describe()
     assert [name for name, value in summary.items() if value is None] == [
         "ttft_p50_s",
         "ttft_p90_s",
@@ -46,7 +46,7 @@ def test_a_score_without_outcomes_has_no_values() -> None:
 
 
 def test_the_prediction_error_covers_requests_that_stayed_at_their_worker() -> None:
-    promises = Promises()
+    promises = TtftPredictions()
     promises.add(1.0, 2.0, is_same=True)
     promises.add(3.0, 2.0, is_same=True)
     promises.add(5.0, 2.0, is_same=False)

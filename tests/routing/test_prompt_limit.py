@@ -2,15 +2,15 @@
 
 import pytest
 
-from gateway.core.fleet import Eligible, Fleet
-from gateway.core.worker import Served, Worker, WorkerId
+from gateway.core.fleet import EligibleWorker, Fleet
+from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.routing.prompt_limit import longest_prompt
 
 
-def eligible(*workers: tuple[str, int | None]) -> list[Eligible]:
+def eligible(*workers: tuple[str, int | None]) -> list[EligibleWorker]:
     fleet = Fleet()
     for number, (engine, most) in enumerate(workers):
-        served = Served("m", "m", max_model_len=most)
+        served = ServedModel("m", "m", max_model_len=most)
         fleet.add(Worker(WorkerId(f"w:{number}"), f"http://w:{number}", (served,), engine=engine))
     return list(fleet.eligible("m"))
 

@@ -1,10 +1,10 @@
 from gateway import request as make_request
 from gateway.core.blocks import BlockHash, tokens_of
 from gateway.core.decision import Prompt, Query
-from gateway.core.fleet import Group
+from gateway.core.fleet import HashGroup
 from gateway.routing.query import prefix_of, query_of
 
-GROUP, LARGE = Group("root", "lora", 16), Group("root", "lora", 512)
+GROUP, LARGE = HashGroup("root", "lora", 16), HashGroup("root", "lora", 512)
 
 
 def hashes(*numbers: int) -> list[BlockHash]:
@@ -16,7 +16,7 @@ def test_a_query_has_session_adapter_and_prefix() -> None:
     prompt = Prompt((tokens_of([1] * 40),), "ids")
     query = query_of(request, prompt, GROUP, {GROUP: [hashes(7, 8)]})
     assert query == Query("m", 40, "u", adapter="lora", prefix=8)
-    assert query_of(request, Prompt(), Group("root", None, 16), {}) == Query("m", 0, "u")
+    assert query_of(request, Prompt(), HashGroup("root", None, 16), {}) == Query("m", 0, "u")
     assert query_of(request, prompt, GROUP, None) == Query("m", 40, "u", adapter="lora")
 
 

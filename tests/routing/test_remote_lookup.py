@@ -10,7 +10,7 @@ from gateway.core.blocks import BlockHash, root_hash, tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.errors import UnknownModel
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.worker import Served, Worker, WorkerId
+from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.index.redis_tree.index import RadixIndex
 from gateway.index.redis_tree.tree import RadixTree
 from gateway.routing.remote_lookup import RemoteLookup
@@ -72,7 +72,7 @@ async def test_an_empty_lookup_replaces_an_earlier_one() -> None:
 
 
 async def test_each_prompt_of_a_batch_and_each_group_of_workers_is_fetched() -> None:
-    remote = Remote(worker("a"), worker("b"), worker("c", Served("m", "other"), size=32))
+    remote = Remote(worker("a"), worker("b"), worker("c", ServedModel("m", "other"), size=32))
     request = completion([list(range(64)), list(range(500, 628)), [1, 2]])
     prompt = await remote.fetched(request)
     assert sorted(num for _, num in remote.calls) == [2, 4, 4, 8]

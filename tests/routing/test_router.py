@@ -13,7 +13,7 @@ from gateway.core.kv_events import BlocksRemoved, BlocksStored
 from gateway.core.multimodal import BEFORE_MEDIA, Links
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.usage import Usage
-from gateway.core.worker import Served, Worker, WorkerId
+from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
 from gateway.index.memory import MemoryIndex
@@ -21,7 +21,7 @@ from gateway.policies.baselines import RoundRobin
 from gateway.policies.latency_slo import LatencySlo
 from gateway.policies.prefix_overlap import PrefixOverlap
 from gateway.routing.candidates import max_hit_blocks
-from gateway.routing.decision_log import Records
+from gateway.routing.decision_log import DecisionLog
 from gateway.routing.router import LOOK_EVERY_S, Router
 
 
@@ -56,7 +56,7 @@ class World:
         )
 
     def records(self, decision: Decision) -> list[object]:
-        records = Records()
+        records = DecisionLog()
         records.add(decision)
         explained = records.explain(decision.id)
         assert explained is not None
@@ -82,8 +82,8 @@ def _lists(request: InferenceRequest) -> list[list[int]]:
     return prompt if isinstance(prompt[0], list) else [prompt]
 
 
-def worker(name: str, *served: Served, size: int | None = 16) -> Worker:
-    return Worker(WorkerId(name), f"http://{name}", served or (Served("m", "root"),), block_size=size)
+def worker(name: str, *served: ServedModel, size: int | None = 16) -> Worker:
+    return Worker(WorkerId(name), f"http://{name}", served or (ServedModel("m", "root"),), block_size=size)
 
 
 def observe_with(world: World, seen: Seen) -> None:
@@ -137,7 +137,7 @@ def test_a_preview_equals_the_next_decision_and_changes_nothing() -> None:
 
 
 def test_a_decision_has_the_query_and_the_prediction_of_its_policy() -> None:
-    world = World(worker("a", Served("lora", "root", "adapter")))
+    world = World(worker("a", ServedModel("lora", "root", "adapter")))
     world.router.policy = LatencySlo()
     decision = world.decide(range(300), model="lora", user="u")
     assert decision.query is not None and decision.ttft_s == decision.terms[0]
@@ -263,7 +263,11 @@ def test_workers_with_different_block_sizes_work_together() -> None:
 
 
 def test_names_of_one_root_share_blocks_and_adapters_do_not() -> None:
-    names = (Served("m", "root"), Served("alias", "root"), Served("lora", "root", adapter="lora"))
+    names = (
+        ServedModel("m", "root"),
+        ServedModel("alias", "root"),
+        ServedModel("lora", "root", adapter="lora"),
+    )
     world = World(worker("a", *names))
     world.store("a", range(64))
     assert world.decide([*range(64), 1], model="alias").overlap_tokens == 64
@@ -290,7 +294,7 @@ def test_a_worker_without_block_size_is_routed_by_load() -> None:
 
 
 def test_models_and_exclusions() -> None:
-    world = World(worker("a"), worker("b", Served("n", "n")))
+    world = World(worker("a"), worker("b", ServedModel("n", "n")))
     with pytest.raises(UnknownModel):
         world.decide([1], model="x")
     request = make_request("/v1/completions", {"model": "m", "prompt": [1]})

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from gateway.core.decision import Candidate, Choice, Decision, Query
-from gateway.policies.framework.guard import Faults, Guard
+from gateway.policies.framework.guard import PolicyFaults, PolicyGuard
 from gateway.routing import shadow as module
-from gateway.routing.shadow import Comparison
+from gateway.routing.shadow import ShadowComparison
 from tests.support.fakes import decision
 
 RNG = random.Random(1)
@@ -31,7 +31,7 @@ def made(id: str = "d1") -> Decision:
 
 
 def test_choice_and_overlap_of_a_shadow_are_compared() -> None:
-    compared = Comparison(FakePolicy(0), Faults())
+    compared = ShadowComparison(FakePolicy(0), PolicyFaults())
     compared.decided(made("d1"), RNG)
     compared.policy = FakePolicy(1)
     compared.decided(made("d2"), RNG)
@@ -49,7 +49,7 @@ def test_choice_and_overlap_of_a_shadow_are_compared() -> None:
 
 
 def test_predictions_are_compared_with_measurements() -> None:
-    compared = Comparison(FakePolicy(0, 1.0), Faults())
+    compared = ShadowComparison(FakePolicy(0, 1.0), PolicyFaults())
     for id, measured_s in (("d1", 2.0), ("d2", None)):
         compared.decided(made(id), RNG)
         compared.ended(made(id), measured_s)
@@ -66,14 +66,14 @@ def test_predictions_are_compared_with_measurements() -> None:
 
 
 def test_a_failed_shadow_policy_is_not_compared() -> None:
-    faults = Faults()
-    compared = Comparison(Guard("says", FakePolicy(5), 1.0, faults), faults)
+    faults = PolicyFaults()
+    compared = ShadowComparison(PolicyGuard("says", FakePolicy(5), 1.0, faults), faults)
     compared.decided(made(), RNG)
     assert (compared.describe()["compared"], compared.describe()["nonsense"]) == (0, 1)
 
 
 def test_requests_that_never_end_are_dropped(monkeypatch: object) -> None:
-    compared = Comparison(FakePolicy(0, 1.0), Faults())
+    compared = ShadowComparison(FakePolicy(0, 1.0), PolicyFaults())
     for i in range(module.MAX_OPEN + 10):
         compared.decided(made(f"d{i}"), RNG)
     assert len(compared._open) == module.MAX_OPEN

@@ -1,25 +1,25 @@
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.core.outcome import Outcome
-from gateway.policies.framework.guard import Faults
-from gateway.routing.trial_metrics import TrialsCollector
-from gateway.routing.trials import Shadow, Trials
+from gateway.policies.framework.guard import PolicyFaults
+from gateway.routing.trial_metrics import ExperimentsCollector
+from gateway.routing.trials import PolicyExperiments, Shadow
 from tests.routing.test_shadow import FakePolicy
 from tests.routing.test_trials import decide, made
 
 
-def page(trials: Trials) -> str:
+def page(trials: PolicyExperiments) -> str:
     registry = CollectorRegistry()
-    registry.register(TrialsCollector(trials))
+    registry.register(ExperimentsCollector(trials))
     return generate_latest(registry).decode()
 
 
 def test_without_trials_no_metrics_are_exposed() -> None:
-    assert page(Trials({"p": 1.0}, {})) == ""
+    assert page(PolicyExperiments({"p": 1.0}, {})) == ""
 
 
 def test_scores_and_comparisons_are_exposed_by_policy() -> None:
-    trials = Trials({"p": 1.0}, {"says": Shadow(FakePolicy(0, 0.5), Faults())})
+    trials = PolicyExperiments({"p": 1.0}, {"says": Shadow(FakePolicy(0, 0.5), PolicyFaults())})
     decide(trials, made())
     trials.finished(made(), Outcome("ended", 200, 0.75, None))
     while trials.step():

@@ -6,9 +6,9 @@ from msgspec.structs import replace
 from gateway import request
 from gateway.core.decision import Decided, Decision, Prompt, Query
 from gateway.core.outcome import Outcome
-from gateway.policies.framework.guard import Faults
+from gateway.policies.framework.guard import PolicyFaults
 from gateway.routing import trials as module
-from gateway.routing.trials import Shadow, Trials, keep_compared
+from gateway.routing.trials import PolicyExperiments, Shadow, keep_compared
 from tests.routing.test_shadow import FakePolicy
 from tests.support.fakes import decision
 
@@ -19,17 +19,17 @@ def made(id: str = "d1", **more: Any) -> Decision:
     return replace(decision(id, "a:1", "b:1"), query=Query("m", 100), **more)
 
 
-def decide(trials: Trials, *decisions: Decision) -> None:
+def decide(trials: PolicyExperiments, *decisions: Decision) -> None:
     for each in decisions:
         trials.decided(Decided(each, Prompt(), (), REQUEST))
 
 
-def end(trials: Trials, decision: Decision, ttft_s: float | None = 1.0) -> None:
+def end(trials: PolicyExperiments, decision: Decision, ttft_s: float | None = 1.0) -> None:
     trials.finished(decision, Outcome("ended", 200, ttft_s, None, 2.0))
 
 
 def test_a_single_policy_has_no_scores() -> None:
-    trials = Trials({"p": 1.0}, {})
+    trials = PolicyExperiments({"p": 1.0}, {})
     assert (trials.is_on, trials.describe()) == (False, {})
     decide(trials, made())
     end(trials, made())
@@ -37,7 +37,7 @@ def test_a_single_policy_has_no_scores() -> None:
 
 
 def test_each_arm_is_scored_by_its_own_requests() -> None:
-    trials = Trials({"p": 0.9, "q": 0.1}, {})
+    trials = PolicyExperiments({"p": 0.9, "q": 0.1}, {})
     for name, num in (("p", 3), ("q", 2), ("gone", 1)):
         for _ in range(num):
             end(trials, made(policy=name))
@@ -47,8 +47,11 @@ def test_each_arm_is_scored_by_its_own_requests() -> None:
 
 
 def test_shadow_policies_choose_later_and_in_order() -> None:
-    shadows = {"says": Shadow(FakePolicy(0, 0.5), Faults()), "other": Shadow(FakePolicy(1), Faults())}
-    trials = Trials({"p": 1.0}, shadows)
+    shadows = {
+        "says": Shadow(FakePolicy(0, 0.5), PolicyFaults()),
+        "other": Shadow(FakePolicy(1), PolicyFaults()),
+    }
+    trials = PolicyExperiments({"p": 1.0}, shadows)
     decide(trials, made("d1"), made("d2", attempt=2))
     end(trials, made("d1"))
     end(trials, made("d2", attempt=2))
@@ -60,7 +63,7 @@ def test_shadow_policies_choose_later_and_in_order() -> None:
 
 
 def test_requests_beyond_the_queue_are_dropped_and_counted() -> None:
-    trials = Trials({"p": 1.0}, {"says": Shadow(FakePolicy(0), Faults())})
+    trials = PolicyExperiments({"p": 1.0}, {"says": Shadow(FakePolicy(0), PolicyFaults())})
     decide(trials, *[made(f"d{i}") for i in range(module.MAX_QUEUED + 5)])
     for i in range(3 * module.MAX_QUEUED):
         end(trials, made(f"d{i}"))
@@ -73,15 +76,15 @@ def test_requests_beyond_the_queue_are_dropped_and_counted() -> None:
 
 
 def test_a_reload_keeps_the_counts() -> None:
-    faults = Faults()
-    trials = Trials({"p": 1.0}, {"says": Shadow(FakePolicy(0), faults)})
+    faults = PolicyFaults()
+    trials = PolicyExperiments({"p": 1.0}, {"says": Shadow(FakePolicy(0), faults)})
     faults["says", "raised"] += 1
     decide(trials, made())
     trials.step()
     end(trials, made())
     trials.replace(
         {"p": 0.5, "q": 0.5},
-        {"says": Shadow(FakePolicy(1), Faults()), "new": Shadow(FakePolicy(0), Faults())},
+        {"says": Shadow(FakePolicy(1), PolicyFaults()), "new": Shadow(FakePolicy(0), PolicyFaults())},
     )
     decide(trials, made())
     while trials.step():
@@ -92,8 +95,8 @@ def test_a_reload_keeps_the_counts() -> None:
 
 
 async def test_the_queue_is_worked_off_between_requests() -> None:
-    await keep_compared(Trials({"p": 1.0}, {}))  # ends only: there is no choice to compare
-    trials = Trials({"p": 1.0}, {"says": Shadow(FakePolicy(0), Faults())})
+    await keep_compared(PolicyExperiments({"p": 1.0}, {}))  # ends only: there is no choice to compare
+    trials = PolicyExperiments({"p": 1.0}, {"says": Shadow(FakePolicy(0), PolicyFaults())})
     task = asyncio.get_running_loop().create_task(keep_compared(trials))
     try:
         decide(trials, made())

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import pytest
 
 from gateway.http.messages import HttpRequest, ResponseHead
-from gateway.observability.metrics import Pauses
-from gateway.runtime.gc_policy import INTERVAL_S, PORTIONS, YOUNG, Garbage
-from gateway.server.connection import ClientConnection, Limits
+from gateway.observability.metrics import PauseHistogram
+from gateway.runtime.gc_policy import INTERVAL_S, PORTIONS, YOUNG, GcPolicy
+from gateway.server.connection import ClientConnection, HttpLimits
 from gateway.server.responder import Responder
 from gateway.upstream.connection import Pool
 from tests.support.exchanges import World
@@ -38,8 +38,8 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> FakeLoop:
 
 
 @contextmanager
-def settled(pauses: Pauses) -> Iterator[None]:
-    garbage = Garbage(pauses.observe, iter(range(1_000_000)).__next__)
+def settled(pauses: PauseHistogram) -> Iterator[None]:
+    garbage = GcPolicy(pauses.observe, iter(range(1_000_000)).__next__)
     garbage.settle()
     try:
         yield
@@ -50,7 +50,7 @@ def settled(pauses: Pauses) -> Iterator[None]:
 
 def test_the_policy_applies_until_it_is_undone(loop: FakeLoop) -> None:
     before = gc.get_threshold(), len(gc.callbacks)
-    with settled(Pauses()):
+    with settled(PauseHistogram()):
         assert gc.get_threshold() == (YOUNG, PORTIONS, PORTIONS)
         assert gc.get_freeze_count() > 10_000
     assert (gc.get_threshold(), len(gc.callbacks)) == before
@@ -58,7 +58,7 @@ def test_the_policy_applies_until_it_is_undone(loop: FakeLoop) -> None:
 
 
 def test_objects_that_survive_twice_are_frozen(loop: FakeLoop) -> None:
-    with settled(Pauses()):
+    with settled(PauseHistogram()):
         held = Node()
         gc.collect(0)
         assert young_nodes() == 1
@@ -68,7 +68,7 @@ def test_objects_that_survive_twice_are_frozen(loop: FakeLoop) -> None:
 
 
 def test_a_young_cycle_is_collected(loop: FakeLoop) -> None:
-    with settled(Pauses()):
+    with settled(PauseHistogram()):
         make_cycle()
         assert young_nodes() == 2
         gc.collect(0)
@@ -76,7 +76,7 @@ def test_a_young_cycle_is_collected(loop: FakeLoop) -> None:
 
 
 def test_each_collection_is_timed(loop: FakeLoop) -> None:
-    pauses = Pauses()
+    pauses = PauseHistogram()
     with settled(pauses):
         gc.collect(0)
         gc.collect(1)
@@ -87,7 +87,7 @@ def test_each_collection_is_timed(loop: FakeLoop) -> None:
 
 
 def test_young_objects_are_collected_at_intervals_and_survivors_at_longer_ones(loop: FakeLoop) -> None:
-    pauses = Pauses()
+    pauses = PauseHistogram()
     with settled(pauses):
         make_cycle()
         held = Node()
@@ -168,7 +168,7 @@ async def test_connections_on_both_sides_leave_no_cycle() -> None:
 
     open_connections: set[ClientConnection] = set()
     server = await asyncio.get_running_loop().create_server(
-        lambda: ClientConnection(handle, Limits(), open_connections), "127.0.0.1", 0
+        lambda: ClientConnection(handle, HttpLimits(), open_connections), "127.0.0.1", 0
     )
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     await ask_and_close(url)  # the first one makes lasting objects
@@ -186,7 +186,7 @@ async def test_a_websocket_leaves_no_cycle(monkeypatch: pytest.MonkeyPatch) -> N
     )
 
     def converse() -> None:
-        client = FakeTransport(ClientConnection(world.dispatch.tunnel, Limits(), set()))
+        client = FakeTransport(ClientConnection(world.dispatch.tunnel, HttpLimits(), set()))
         client.feed(offer + b"early")
         worker = world.transport()
         worker.feed(agreed + b"a")

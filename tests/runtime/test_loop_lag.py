@@ -2,15 +2,15 @@
 
 import pytest
 
-from gateway.observability.metrics import Pauses
-from gateway.runtime.loop_lag import INTERVAL_S, Lag
+from gateway.observability.metrics import PauseHistogram
+from gateway.runtime.loop_lag import INTERVAL_S, LoopLag
 from tests.support.transports import FakeLoop
 
 
 def test_late_and_punctual_wakings_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, pauses = FakeLoop.install(monkeypatch), Pauses()
+    loop, pauses = FakeLoop.install(monkeypatch), PauseHistogram()
     held_s = 0.0
-    lag = Lag(pauses.observe, Pauses().observe, clock=lambda: loop.time() + held_s)
+    lag = LoopLag(pauses.observe, PauseHistogram().observe, clock=lambda: loop.time() + held_s)
     lag.start()
     loop.advance(INTERVAL_S)
     assert pauses.take_worst_s() == pytest.approx(0.0)
@@ -27,9 +27,9 @@ def test_computing_time_is_reported_separately(
     monkeypatch: pytest.MonkeyPatch, cpu_s: float, expected_s: float
 ) -> None:
     """The loop waited for the rest; computing before the waking was due is no lag."""
-    loop, pauses, work = FakeLoop.install(monkeypatch), Pauses(), Pauses()
+    loop, pauses, work = FakeLoop.install(monkeypatch), PauseHistogram(), PauseHistogram()
     held_s = computed_s = 0.0
-    lag = Lag(
+    lag = LoopLag(
         pauses.observe, work.observe, clock=lambda: loop.time() + held_s, cpu_clock=lambda: 7 + computed_s
     )
     lag.start()
@@ -41,8 +41,8 @@ def test_computing_time_is_reported_separately(
 
 
 def test_a_stopped_lag_observes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, pauses = FakeLoop.install(monkeypatch), Pauses()
-    lag = Lag(pauses.observe, pauses.observe, clock=loop.time)
+    loop, pauses = FakeLoop.install(monkeypatch), PauseHistogram()
+    lag = LoopLag(pauses.observe, pauses.observe, clock=loop.time)
     lag.start()
     lag.stop()
     lag.stop()  # a second stop does nothing

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.core.errors import BodyTooLarge, NoRoomForBody
 from gateway.http.messages import HttpRequest
-from gateway.server.body_budget import Bodies, Intake
+from gateway.server.body_budget import BodyBudget, Intake
 
 
 def request() -> HttpRequest:
@@ -12,7 +12,7 @@ def request() -> HttpRequest:
 
 
 def test_a_body_is_counted_from_its_first_byte_until_released() -> None:
-    bodies, http = Bodies(100), request()
+    bodies, http = BodyBudget(100), request()
     intake = Intake(bodies, 50)
     assert intake.add(b"a" * 20) is None
     assert intake.add(b"b" * 10) is None
@@ -27,7 +27,7 @@ def test_a_body_is_counted_from_its_first_byte_until_released() -> None:
 
 @pytest.mark.parametrize("end", ["drop", "begin"])
 def test_an_incomplete_body_is_released(end: str) -> None:
-    bodies = Bodies(100)
+    bodies = BodyBudget(100)
     intake = Intake(bodies, 50)
     intake.add(b"abc")
     getattr(intake, end)()
@@ -38,7 +38,7 @@ def test_an_incomplete_body_is_released(end: str) -> None:
 
 
 def test_a_body_over_the_limit_is_dropped() -> None:
-    bodies = Bodies(100)
+    bodies = BodyBudget(100)
     intake = Intake(bodies, 50)
     assert intake.add(b"a" * 50) is None
     refusal = intake.add(b"b")
@@ -47,7 +47,7 @@ def test_a_body_over_the_limit_is_dropped() -> None:
 
 
 def test_a_body_beyond_the_budget_is_rejected_as_retryable() -> None:
-    bodies = Bodies(100)
+    bodies = BodyBudget(100)
     Intake(bodies, 80).add(b"a" * 70)
     late = Intake(bodies, 80)
     assert late.add(b"b" * 30) is None
@@ -62,7 +62,7 @@ def test_a_body_beyond_the_budget_is_rejected_as_retryable() -> None:
 def test_a_declared_length_beyond_the_budget_is_rejected_before_the_body(
     length: bytes | None, is_refused: bool
 ) -> None:
-    bodies = Bodies(100)
+    bodies = BodyBudget(100)
     Intake(bodies, 80).add(b"a" * 70)
     headers = [(b"host", b"a")] + ([(b"content-length", length)] if length else [])
     intake = Intake(bodies, 80)

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.runtime.descriptors import Descriptors
 from gateway.runtime.rate_limited_log import EVERY_S
-from gateway.server.client_limit import Room
+from gateway.server.client_limit import ClientLimit
 
 FILES = Descriptors(1024)
 
@@ -16,7 +16,7 @@ class World:
     def __init__(self, files: Descriptors = FILES) -> None:
         self.num_open = 0
         self.now = 0.0
-        self.room = Room(files, lambda: self.num_open, lambda: self.now)
+        self.room = ClientLimit(files, lambda: self.num_open, lambda: self.now)
 
 
 def test_clients_are_accepted_up_to_the_limit() -> None:

@@ -4,17 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.framing import Limits
+from gateway.http.framing import HttpLimits
 from gateway.http.messages import HttpRequest, ResponseHead
 from gateway.http.upgrade import HTTP2_REFUSAL
-from gateway.server.body_budget import Bodies
+from gateway.server.body_budget import BodyBudget
 from gateway.server.connection import LINGER_S, ClientConnection
 from gateway.server.responder import Exchange, Responder
 from tests.support.transports import FakeLoop, FakeTransport
 
 GET, SLOW = b"GET /now HTTP/1.1\r\nHost: a\r\n\r\n", b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
-LIMITS = Limits(keep_alive_s=75.0, head_timeout_s=30.0, body_timeout_s=60.0, max_pipelined=4)
+LIMITS = HttpLimits(keep_alive_s=75.0, head_timeout_s=30.0, body_timeout_s=60.0, max_pipelined=4)
 
 
 class HeldExchange:
@@ -36,13 +36,13 @@ class HeldExchange:
 class Server:
     """Connection to a server; /now is answered at once, /slow by the test."""
 
-    def __init__(self, loop: FakeLoop, limits: Limits = LIMITS) -> None:
+    def __init__(self, loop: FakeLoop, limits: HttpLimits = LIMITS) -> None:
         self.loop = loop
         self.requests: list[HttpRequest] = []
         self.slow: list[tuple[Responder, HeldExchange]] = []
         self.registry: set[ClientConnection] = set()
         self.refused: list[int] = []
-        self.bodies = Bodies()
+        self.bodies = BodyBudget()
         self.connection = ClientConnection(
             self.handle, limits, self.registry, self.refused.append, self.bodies
         )

@@ -9,18 +9,18 @@ import pytest
 from gateway.core.errors import ConfigError
 from gateway.server import handover
 from gateway.server.handover import Predecessor, TakeoverPoint
-from gateway.server.socket_set import TAKEOVER, Asked
+from gateway.server.socket_set import TAKEOVER, SocketSpec
 from gateway.server.sockets import bind_tcp, bind_unix
 
 pytestmark = pytest.mark.process
 
-PORT = Asked("port", "127.0.0.1")
+PORT = SocketSpec("port", "127.0.0.1")
 
 
 def point(path: Path, workers: list[str]) -> TakeoverPoint:
-    asked = Asked(TAKEOVER, str(path))
-    sockets = {PORT: bind_tcp("127.0.0.1", 0, "port"), asked: bind_unix(str(path), 0o600, TAKEOVER)}
-    return TakeoverPoint(sockets[asked], sockets, lambda: workers)
+    spec = SocketSpec(TAKEOVER, str(path))
+    sockets = {PORT: bind_tcp("127.0.0.1", 0, "port"), spec: bind_unix(str(path), 0o600, TAKEOVER)}
+    return TakeoverPoint(sockets[spec], sockets, lambda: workers)
 
 
 def close(point: TakeoverPoint, *predecessors: Predecessor | None) -> None:
@@ -37,7 +37,7 @@ async def test_sockets_and_workers_are_handed_over(tmp_path: Path) -> None:
     new = await Predecessor.reach(str(tmp_path / "s"))
     assert new is not None
     assert new.workers == ["http://a:1"]
-    assert [(asked.role, asked.port) for asked in new.sockets] == [("port", 0), (TAKEOVER, 0)]
+    assert [(spec.role, spec.port) for spec in new.sockets] == [("port", 0), (TAKEOVER, 0)]
     ours, theirs = ([sock.getsockname() for sock in side.values()] for side in (old._sockets, new.sockets))
     assert ours == theirs
     assert old.has_heir and not old.taken.is_set()

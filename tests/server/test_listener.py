@@ -13,9 +13,9 @@ from aiohttp import web
 from gateway.config import config_of
 from gateway.http.messages import HttpRequest
 from gateway.runtime.tls import listening_tls
-from gateway.server.body_budget import Bodies
+from gateway.server.body_budget import BodyBudget
 from gateway.server.connection import ClientConnection
-from gateway.server.listener import Front
+from gateway.server.listener import Listener
 from gateway.server.responder import Exchange, Responder
 from gateway.server.sockets import bind_tcp
 from tests.support.certificates import Authority
@@ -38,7 +38,7 @@ class Held:
 
 
 class World:
-    def __init__(self, front: Front, connections: set[ClientConnection], held: list[Held]) -> None:
+    def __init__(self, front: Listener, connections: set[ClientConnection], held: list[Held]) -> None:
         self.front, self.connections, self.held = front, connections, held
         self.traffic, self.admin = bind_tcp("127.0.0.1", 0, "port"), bind_tcp("127.0.0.1", 0, "admin_port")
 
@@ -54,7 +54,7 @@ class World:
         tls = listening_tls((pair := authority.issue()).cert, pair.key) if authority else None
         app = web.Application()
         app.router.add_get("/", _hello)
-        front = Front(config_of(), connections, handle, lambda status: None, app, tls, Bodies())
+        front = Listener(config_of(), connections, handle, lambda status: None, app, tls, BodyBudget())
         await front.open()
         return cls(front, connections, held)
 
@@ -124,7 +124,7 @@ async def test_a_drain_lets_requests_finish_and_closes_idle_connections(plain: W
     plain.held[0].responder.send(200, [], b"done")
     assert (await ends(*busy)).endswith(b"done")
     await draining
-    assert repr(plain.front) == "Front(open=0, opening=0)"
+    assert repr(plain.front) == "Listener(open=0, opening=0)"
 
 
 async def test_connections_left_after_a_drain_are_cut(plain: World) -> None:

@@ -8,7 +8,7 @@ from gateway.config import config_of
 from gateway.core.errors import ConfigError, GatewayError
 from gateway.http.messages import HttpRequest
 from gateway.server.responder import Responder
-from gateway.server.reverse_proxy import behind
+from gateway.server.reverse_proxy import reverse_proxied
 
 
 class World:
@@ -17,7 +17,9 @@ class World:
         self.handled: list[HttpRequest] = []
         self.refused: list[GatewayError] = []
         config = config_of(**options)
-        self.handle = behind(config, self._handle, lambda http, responder, error: self.refused.append(error))
+        self.handle = reverse_proxied(
+            config, self._handle, lambda http, responder, error: self.refused.append(error)
+        )
 
     def _handle(self, http: HttpRequest, responder: Responder) -> None:
         self.handled.append(http)

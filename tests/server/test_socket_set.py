@@ -8,7 +8,7 @@ import pytest
 
 from gateway.config import config_of
 from gateway.core.errors import ConfigError
-from gateway.server.socket_set import Asked, Sockets, asked
+from gateway.server.socket_set import Sockets, SocketSpec, socket_specs
 from gateway.server.sockets import bind_tcp, bind_unix
 
 pytestmark = pytest.mark.process
@@ -30,14 +30,14 @@ def mode(path: str) -> int:
 
 
 def test_a_configuration_asks_for_its_sockets() -> None:
-    assert [(asked_for.role, asked_for.port) for asked_for in asked(config_of())] == [
+    assert [(asked_for.role, asked_for.port) for asked_for in socket_specs(config_of())] == [
         ("port", 8000),
         ("admin_port", 9400),
     ]
     config = config_of(unix_socket="u", unix_socket_mode="660", takeover_socket="t")
-    assert {asked_for: mode for asked_for, mode in asked(config).items() if mode} == {
-        Asked("unix_socket", "u"): 0o660,
-        Asked("takeover_socket", "t"): 0o600,
+    assert {asked_for: mode for asked_for, mode in socket_specs(config).items() if mode} == {
+        SocketSpec("unix_socket", "u"): 0o660,
+        SocketSpec("takeover_socket", "t"): 0o600,
     }
 
 
@@ -54,8 +54,8 @@ def test_sockets_are_found_by_their_role() -> None:
 
 
 def test_equal_sockets_are_taken_over_and_others_opened() -> None:
-    traffic, admin = asked(FREE)
-    other = Asked("port", "127.0.0.1", 1)
+    traffic, admin = socket_specs(FREE)
+    other = SocketSpec("port", "127.0.0.1", 1)
     inherited = {traffic: bind_tcp("127.0.0.1", 0, "port"), other: bind_tcp("127.0.0.1", 0, "port")}
     sockets = Sockets(FREE, inherited)
     assert list(sockets.all) == [traffic, admin]
@@ -69,8 +69,8 @@ def test_an_occupied_address_is_named_and_no_socket_stays_open() -> None:
         port = taken.getsockname()[1]
         config = config_of(port=0, admin_port=port)
         inherited = {
-            next(iter(asked(config))): bind_tcp("127.0.0.1", 0, "port"),
-            Asked("unix_socket", "u"): bind_unix("u", 0o600),
+            next(iter(socket_specs(config))): bind_tcp("127.0.0.1", 0, "port"),
+            SocketSpec("unix_socket", "u"): bind_unix("u", 0o600),
         }
         with pytest.raises(ConfigError, match=f"admin_port: cannot listen on 127.0.0.1:{port}"):
             Sockets(config, inherited)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from gateway.core.errors import ConfigError
-from gateway.server.socket_set import Asked
+from gateway.server.socket_set import SocketSpec
 from gateway.server.systemd import READY, STOPPING, activated, notify, reloading
 
-PORT, ADMIN = Asked("port", "127.0.0.1", 1), Asked("admin_port", "127.0.0.1", 2)
+PORT, ADMIN = SocketSpec("port", "127.0.0.1", 1), SocketSpec("admin_port", "127.0.0.1", 2)
 
 
 def heard(path: str, state: str) -> str:
@@ -47,4 +47,4 @@ def test_sockets_for_another_process_are_not_ours() -> None:
 def test_a_socket_without_an_option_is_rejected() -> None:
     environ = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "3", "LISTEN_FDNAMES": "x:y:z"}
     with pytest.raises(ConfigError, match="name it takeover_socket"):
-        activated([Asked("takeover_socket", "/x")], environ)
+        activated([SocketSpec("takeover_socket", "/x")], environ)

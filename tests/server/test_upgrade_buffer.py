@@ -1,6 +1,6 @@
 """Bytes behind the last HTTP request of a connection."""
 
-from gateway.server.upgrade_buffer import MAX_WAITING_BYTES, Beyond
+from gateway.server.upgrade_buffer import MAX_WAITING_BYTES, UpgradeBuffer
 
 
 class Connection:
@@ -15,26 +15,26 @@ class Connection:
 
 
 def test_buffered_bytes_come_first_and_later_ones_as_they_arrive() -> None:
-    beyond, received = Beyond(Connection(), b"ab"), []
-    assert repr(beyond) == "Beyond(2 bytes wait)"
-    beyond.take(b"c")
-    beyond.agreed(received.append)
-    beyond.take(b"d")
+    upgrade_buffer, received = UpgradeBuffer(Connection(), b"ab"), []
+    assert repr(upgrade_buffer) == "UpgradeBuffer(2 bytes wait)"
+    upgrade_buffer.take(b"c")
+    upgrade_buffer.agreed(received.append)
+    upgrade_buffer.take(b"d")
     assert received == [b"abc", b"d"]
-    assert repr(beyond) == "Beyond(agreed)"
+    assert repr(upgrade_buffer) == "UpgradeBuffer(agreed)"
 
 
 def test_an_empty_buffer_passes_nothing() -> None:
-    beyond, received = Beyond(Connection(), b""), []
-    beyond.agreed(received.append)
+    upgrade_buffer, received = UpgradeBuffer(Connection(), b""), []
+    upgrade_buffer.agreed(received.append)
     assert received == []
 
 
 def test_a_full_buffer_pauses_reading() -> None:
     connection = Connection()
-    beyond = Beyond(connection, b"x" * MAX_WAITING_BYTES)
+    upgrade_buffer = UpgradeBuffer(connection, b"x" * MAX_WAITING_BYTES)
     assert connection.events == []
-    beyond.take(b"x")
+    upgrade_buffer.take(b"x")
     assert connection.events == ["paused"]
-    beyond.agreed(lambda data: None)
+    upgrade_buffer.agreed(lambda data: None)
     assert connection.events == ["paused", "resumed"]

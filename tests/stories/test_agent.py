@@ -23,7 +23,7 @@ from gateway.config import replaced
 from gateway.core.event_stream import StreamState
 from gateway.replication.agent_feed import reach
 from gateway.replication.agent_targets import Agents
-from gateway.replication.messages import Hello
+from gateway.replication.messages import AgentHello
 from loadtest.fleet import GATEWAY
 from loadtest.ports import free_port
 from tests.stories.test_fleet import Story, story, worker_id
@@ -190,7 +190,7 @@ async def _port_of(process: "subprocess.Popen[bytes]", log: Any) -> int:
         while process.poll() is None:
             if found := re.search(r"listening on (127\.0\.0\.1:(\d+)) for gateways", written(log)):
                 hello = await reach(Agents(), found[1], 0, 10)
-                if isinstance(hello, Hello) and hello.status.state is StreamState.EXACT:
+                if isinstance(hello, AgentHello) and hello.status.state is StreamState.EXACT:
                     return int(found[2])
             await asyncio.sleep(0.02)
     raise AssertionError("the agent did not start")

@@ -20,7 +20,7 @@ import pytest
 from engines.sim import Sim, SimConfig
 from gateway.app import Gateway
 from gateway.config import config_of
-from gateway.config.tenant_limits import Limits
+from gateway.config.tenant_limits import TenantLimits
 from gateway.core.decision import Prompt
 from gateway.core.requests.request import InferenceRequest
 from gateway.tenancy.admission.base import Waiter
@@ -270,8 +270,8 @@ async def test_full_queue_rejects_with_retry_after() -> None:
 
 async def test_openai_client_reads_rate_limits() -> None:
     limits = {
-        KEY: Limits(requests_per_s=0.5),
-        "*": Limits(requests_per_s=50, tokens_per_min=1000),
+        KEY: TenantLimits(requests_per_s=0.5),
+        "*": TenantLimits(requests_per_s=50, tokens_per_min=1000),
     }
     async with story(tenants=limits, queue_above_in_flight=0) as s:
 

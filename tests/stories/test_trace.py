@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from loadtest.day_redaction import COMPLETIONS, ECHO, Collector, Echo, echo_worker
+from loadtest.day_redaction import COMPLETIONS, ECHO, Echo, TraceCollector, echo_worker
 from tests.support.gateway_process import GatewayProcess
 
 pytestmark = pytest.mark.process
@@ -30,7 +30,7 @@ class TracedEcho(Echo):
         super().do_POST()
 
 
-class TraceCollector(Collector):
+class TraceCollector(TraceCollector):
     taken: list[bytes] = []
 
 

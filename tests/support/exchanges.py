@@ -19,9 +19,9 @@ from gateway.proxy.dispatch import Dispatch
 from gateway.proxy.exchange import InferenceExchange
 from gateway.proxy.intake import request_of
 from gateway.proxy.prompts import Prompts
-from gateway.proxy.usage_check import Usages
+from gateway.proxy.usage_check import UsageCheck
 from gateway.proxy.websocket import Tunnel
-from gateway.routing.decision_log import Records
+from gateway.routing.decision_log import DecisionLog
 from gateway.routing.router import Router
 from gateway.runtime.tasks import Tasks
 from gateway.server.responder import Responder
@@ -107,7 +107,7 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str, **options: Any) -> None:
         """Options are those of `gateway.config`, by key."""
         self.loop = FakeLoop.install(monkeypatch)
-        self.metrics, self.records, known = Metrics(), Records(), Known(*names)
+        self.metrics, self.records, known = Metrics(), DecisionLog(), Known(*names)
         prompts, fleet = PromptSource({}, self.metrics), Fleet()
         for name in names:
             fleet.add(worker(name))
@@ -131,7 +131,7 @@ class World:
             tasks=cast(Tasks, InlineTasks()),
             pools=pools,
             outgoing=Outgoing(fleet, pools),
-            usages=Usages(self.metrics),
+            usages=UsageCheck(self.metrics),
             suspect=lambda *what: self.suspected.append(what),
             gate=gate_of(config, self.router),
         )

@@ -23,7 +23,7 @@ from gateway.core.engine import (
     StreamUsage,
 )
 from gateway.core.kv_events import BlocksCleared, BlocksStored, DecodeError, EventBatch, KvEvent
-from gateway.core.worker import Served, Worker, WorkerId
+from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.discovery.engine_detection import Engines
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
@@ -127,8 +127,10 @@ class Known:
         return self.index.num_blocks(WorkerId(name))
 
 
-def worker(name: str = "w:1", *served: Served, block_size: int | None = 16) -> Worker:
-    return Worker(WorkerId(name), f"http://{name}", served or (Served("m", "root"),), block_size=block_size)
+def worker(name: str = "w:1", *served: ServedModel, block_size: int | None = 16) -> Worker:
+    return Worker(
+        WorkerId(name), f"http://{name}", served or (ServedModel("m", "root"),), block_size=block_size
+    )
 
 
 def decision(id: str = "d1", *names: str, reason: str = "because") -> Decision:

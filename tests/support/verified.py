@@ -11,8 +11,8 @@ from gateway.core.kv_events import BlocksStored
 from gateway.core.usage import Usage, _Details
 from gateway.core.worker import WorkerId
 from gateway.index.memory import MemoryIndex
-from gateway.observability.verification.causes import Cause
-from gateway.observability.verification.verifier import Verifier, Watched
+from gateway.observability.verification.causes import ErrorCause
+from gateway.observability.verification.verifier import Verifier, WorkerVerification
 from gateway.parity.live_check import SETTLE_S
 from gateway.policies.prefix_overlap import PrefixOverlap
 from gateway.routing.router import Router
@@ -74,12 +74,12 @@ class World:
         self.verifier.scraped(W, None)
 
     @property
-    def watched(self) -> Watched:
+    def watched(self) -> WorkerVerification:
         found = self.verifier.find(W)
         assert found is not None
         return found
 
-    def causes(self) -> dict[Cause, int]:
+    def causes(self) -> dict[ErrorCause, int]:
         return dict(self.watched.causes)
 
 

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from gateway.core.blocks import Tokens
 from gateway.core.errors import InvalidRequest
 from gateway.core.requests.request import InferenceRequest, parse_request
-from gateway.core.token_runs import Runs
+from gateway.core.token_runs import TokenRunCache
 from gateway.tokenization.chat_template import Template
 from gateway.tokenization.prompt_encoder import CHECK_EVERY, PromptEncoder, PromptError
 from tests import ROOT
@@ -89,11 +89,11 @@ def never(template: str) -> None:
     raise AssertionError(f"a check failed: {template}")
 
 
-def parsed(body: Body, runs: Runs) -> InferenceRequest:
+def parsed(body: Body, runs: TokenRunCache) -> InferenceRequest:
     return parse_request(CHAT, msgspec.json.encode({"model": "m", **body}), runs)
 
 
-def short(prompts: PromptEncoder, body: Body, runs: Runs, now: datetime = NOW) -> "Tokens | None":
+def short(prompts: PromptEncoder, body: Body, runs: TokenRunCache, now: datetime = NOW) -> "Tokens | None":
     try:
         return prompts.tokens(parsed(body, runs), now).tokens
     except PromptError:
@@ -147,7 +147,7 @@ class Talks(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.runs = self.prompts._conversations._runs = Runs(self.max_bytes)
+        self.runs = self.prompts._conversations._runs = TokenRunCache(self.max_bytes)
         self.now = NOW
         self.bodies: list[Body] = []
 
@@ -236,7 +236,7 @@ class Talks(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("max_bytes", [1 << 20, 6_000], ids=["roomy", "tiny"])
 def test_cached_text_changes_no_token(loaded: PromptEncoder, max_bytes: int) -> None:
-    loaded.remember(Runs(), NOW, never)
+    loaded.remember(TokenRunCache(), NOW, never)
     machine = type("Machine", (Talks,), {"prompts": loaded, "max_bytes": max_bytes})
     profile = settings(
         max_examples=EXAMPLES,
@@ -273,7 +273,7 @@ def rendered(monkeypatch: pytest.MonkeyPatch, prompts: PromptEncoder) -> list[in
 
 
 def test_a_turn_renders_its_new_messages_only(chatml: PromptEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = Runs()
+    runs = TokenRunCache()
     chatml.remember(runs, NOW, never)
     messages = talk(50)
     short(chatml, {"messages": messages}, runs)
@@ -288,7 +288,7 @@ def test_a_turn_renders_its_new_messages_only(chatml: PromptEncoder, monkeypatch
 def test_a_tool_loop_renders_its_last_step_only(
     qwen3: PromptEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = Runs()
+    runs = TokenRunCache()
     qwen3.remember(runs, NOW, never)
     body: Body = {"messages": [system("s"), user("go")], "tools": TOOLS}
     tool = assistant(None, reasoning="now", tool_calls=[call("f", "{}")])
@@ -306,7 +306,7 @@ def test_a_tool_loop_renders_its_last_step_only(
 def test_a_system_message_is_shared_by_conversations(
     chatml: PromptEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = Runs()
+    runs = TokenRunCache()
     chatml.remember(runs, NOW, never)
     lead = system("shared " * 50)
     short(chatml, {"messages": [lead, user("a")]}, runs)
@@ -318,7 +318,7 @@ def test_a_system_message_is_shared_by_conversations(
 
 
 def test_a_cut_point_is_valid_for_the_role_it_was_proved_for(qwen3: PromptEncoder) -> None:
-    runs = Runs()
+    runs = TokenRunCache()
     qwen3.remember(runs, NOW, never)
     short(qwen3, {"messages": [assistant("a"), user("b")]}, runs)
     body = {"messages": [assistant("a"), assistant("b")]}
@@ -326,7 +326,7 @@ def test_a_cut_point_is_valid_for_the_role_it_was_proved_for(qwen3: PromptEncode
 
 
 def test_text_changed_by_later_messages_is_not_cached(qwen3: PromptEncoder) -> None:
-    runs = Runs()
+    runs = TokenRunCache()
     qwen3.remember(runs, NOW, never)
     tool = assistant(None, reasoning="why", tool_calls=[call("f", "{}")])
     loop = [user("go"), tool, answer("r"), tool, answer("r")]
@@ -335,7 +335,7 @@ def test_text_changed_by_later_messages_is_not_cached(qwen3: PromptEncoder) -> N
 
 
 def test_another_day_is_another_text(tmp_path: Path) -> None:
-    prompts, runs = load(tmp_path, "llama3"), Runs()
+    prompts, runs = load(tmp_path, "llama3"), TokenRunCache()
     prompts.remember(runs, NOW, never)
     body = {"messages": talk(3)}
     short(prompts, body, runs)
@@ -348,11 +348,11 @@ def test_another_day_is_another_text(tmp_path: Path) -> None:
 def test_without_memory_the_whole_is_rendered(tmp_path: Path) -> None:
     prompts = load(tmp_path, "chatml")
     body = {"messages": talk(2)}
-    assert short(prompts, body, Runs()) == full(prompts, body)
+    assert short(prompts, body, TokenRunCache()) == full(prompts, body)
 
 
 def test_an_unproved_setting_is_proved_while_requests_are_rendered_whole(chatml: PromptEncoder) -> None:
-    runs = Runs()
+    runs = TokenRunCache()
     chatml.remember(runs, NOW, never)
     body = {"messages": talk(2), "add_generation_prompt": False}
     num = 0
@@ -370,7 +370,7 @@ LIAR = """{% if messages[0].content | length > 99 < messages[-1].content | lengt
 
 
 def test_a_wrong_proof_is_noticed_reported_once_and_discarded() -> None:
-    prompts, runs = PromptEncoder.load(TOKENIZER, LIAR), Runs()
+    prompts, runs = PromptEncoder.load(TOKENIZER, LIAR), TokenRunCache()
     mismatches: list[str] = []
     prompts.remember(runs, NOW, mismatches.append)
     body: Body = {"messages": [user("x" * 200), assistant("a"), user("b")]}
@@ -420,8 +420,8 @@ def test_conversations_that_grow_and_branch(loaded: PromptEncoder) -> None:
     )
 
 
-def grow(prompts: PromptEncoder) -> Runs:
-    runs = Runs()
+def grow(prompts: PromptEncoder) -> TokenRunCache:
+    runs = TokenRunCache()
     prompts.remember(runs, NOW, never)
     rng = random.Random(0)
     for seed in range(6):
@@ -437,7 +437,7 @@ def grow(prompts: PromptEncoder) -> Runs:
 
 
 def test_threads_share_the_cache(qwen3: PromptEncoder) -> None:
-    runs = Runs(30_000)
+    runs = TokenRunCache(30_000)
     qwen3.remember(runs, NOW, never)
     talks = [talk(6, seed) for seed in range(6)]
     expected = {(i, n): full(qwen3, {"messages": talks[i][:n]}) for i in range(6) for n in range(1, 14)}
@@ -455,7 +455,7 @@ def test_threads_share_the_cache(qwen3: PromptEncoder) -> None:
 
 
 def test_invalid_messages_behind_known_ones_are_rejected(chatml: PromptEncoder) -> None:
-    runs = Runs()
+    runs = TokenRunCache()
     chatml.remember(runs, NOW, never)
     messages = talk(3)
     short(chatml, {"messages": messages}, runs)

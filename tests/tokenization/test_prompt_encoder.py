@@ -8,7 +8,7 @@ from typing import Any
 import fastokens
 import pytest
 
-from gateway.core.token_runs import Runs
+from gateway.core.token_runs import TokenRunCache
 from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
 from tests.support import corpus
 from tests.support.corpus import CHATS, COMPLETIONS, REFUSED, TEMPLATE_NAMES, TEMPLATES, Body, digest
@@ -278,7 +278,7 @@ def test_the_description_of_an_encoder_has_its_templates() -> None:
     prompts = PromptEncoder.load(TOKENIZER)
     (template,) = prompts.describe()["templates"]
     assert (template["name"], template["rendering"]) == ("default", "whole")
-    prompts.remember(Runs(), NOW, print)
+    prompts.remember(TokenRunCache(), NOW, print)
     reported = prompts.describe()
     assert (reported["encoder"], reported["why"]) == (prompts.kind, prompts.why)
     assert reported["templates"][0]["rendering"] == "incremental"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.app import bundled_tokenizer
 from gateway.core.blocks import Tokens, tokens_of
-from gateway.core.token_runs import Runs
+from gateway.core.token_runs import TokenRunCache
 from gateway.tokenization.prompt_encoder import PromptEncoder
 from gateway.tokenization.text_cache import STRIDE, TextCache, are_apart, cuts
 
@@ -67,7 +67,7 @@ def test_cuts_depend_on_earlier_text_only(seed: int, num_lines: int, num_more: i
 @given(st.integers(0, 1 << 32), st.lists(st.integers(1, 60), min_size=1, max_size=8))
 @settings(max_examples=40)
 def test_a_growing_text_has_the_tokens_of_the_whole(seed: int, steps: list[int]) -> None:
-    runs, text = Runs(), document(seed, 300)
+    runs, text = TokenRunCache(), document(seed, 300)
     texts = TextCache(runs, encode, b"t")
     for i, num_lines in enumerate(steps):
         text += document(seed + i, num_lines) if i % 3 else document(seed, num_lines)
@@ -83,7 +83,7 @@ def test_only_the_new_part_is_encoded() -> None:
         encoded.append(text)
         return encode(text)
 
-    texts, text = TextCache(Runs(), counting, b"t"), document(3, 1000)
+    texts, text = TextCache(TokenRunCache(), counting, b"t"), document(3, 1000)
     texts.tokens(text)
     encoded.clear()
     texts.tokens(text + "one more line\n")
@@ -92,7 +92,7 @@ def test_only_the_new_part_is_encoded() -> None:
 
 
 def test_tokenizers_do_not_share() -> None:
-    runs, text = Runs(), document(5, 500)
+    runs, text = TokenRunCache(), document(5, 500)
     first, second = (
         TextCache(runs, encode, b"one"),
         TextCache(runs, lambda text: tokens_of(map(ord, text)), b"other"),
@@ -109,7 +109,7 @@ def test_text_cached_under_one_salt_is_not_used_under_another() -> None:
         encoded.append(text)
         return encode(text)
 
-    texts, text = TextCache(Runs(), noting, b"t"), document(1, 400)
+    texts, text = TextCache(TokenRunCache(), noting, b"t"), document(1, 400)
     known = texts.tokens(text, "a")
     num = len(encoded)
     assert texts.tokens(text, "a").tokens == known.tokens and len(encoded) == num + 1  # the rest of the text

@@ -9,7 +9,7 @@ from gateway.config.workers import WorkerTable
 from gateway.core.errors import ConfigError
 from gateway.http.address import Address
 from gateway.http.networks import Reachable
-from gateway.upstream.access import PLAIN, Way, Ways, ways_of, with_tables
+from gateway.upstream.access import PLAIN, FleetAccess, WorkerAccess, fleet_access, with_tables
 
 URL = "https://10.0.0.1:8000"
 
@@ -20,20 +20,20 @@ def configured(url: str = URL, **table: str) -> Config:
 
 def test_a_key_is_read_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("sk-1\n")
-    ways = ways_of(configured(key_file=str(tmp_path / "key")), {})
-    assert ways.of(URL) == Way("Bearer sk-1")
-    assert ways.of("https://10.0.0.2:8000") is PLAIN
+    access = fleet_access(configured(key_file=str(tmp_path / "key")), {})
+    assert access.of(URL) == WorkerAccess("Bearer sk-1")
+    assert access.of("https://10.0.0.2:8000") is PLAIN
 
 
 def test_a_key_is_read_from_the_environment() -> None:
     assert (
-        ways_of(configured(key_env="ENGINE_KEY"), {"ENGINE_KEY": "sk-2"}).of(URL).authorization
+        fleet_access(configured(key_env="ENGINE_KEY"), {"ENGINE_KEY": "sk-2"}).of(URL).authorization
         == "Bearer sk-2"
     )
 
 
 def test_keys_are_not_shown() -> None:
-    assert "sk-2" not in repr(Way("Bearer sk-2"))
+    assert "sk-2" not in repr(WorkerAccess("Bearer sk-2"))
 
 
 @pytest.mark.parametrize(
@@ -49,12 +49,12 @@ def test_keys_are_not_shown() -> None:
 )
 def test_a_missing_key_is_rejected_at_the_start(table: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        ways_of(configured(**table), {})
+        fleet_access(configured(**table), {})
 
 
 def test_a_tls_name_requires_https() -> None:
     with pytest.raises(ConfigError, match="needs an https URL"):
-        ways_of(configured("http://10.0.0.1:8000", server_name="engine"), {})
+        fleet_access(configured("http://10.0.0.1:8000", server_name="engine"), {})
 
 
 @pytest.mark.parametrize(
@@ -66,14 +66,14 @@ def test_a_tls_name_requires_https() -> None:
     ],
 )
 def test_the_configured_name_is_verified(url: str, host: str) -> None:
-    assert Way(server_name="engine").host(Address.of(url)) == host
+    assert WorkerAccess(server_name="engine").host(Address.of(url)) == host
     assert PLAIN.host(Address.of(url)) == Address.of(url).netloc
 
 
 def test_an_address_of_a_dns_name_inherits_its_access() -> None:
-    ways = Ways({"dns+https://engines:8000": Way("Bearer k")})
-    ways.inherit("https://10.0.0.7:8000", "dns+https://engines:8000", "engines")
-    assert ways.of("https://10.0.0.7:8000") == Way("Bearer k", "engines")
+    access = FleetAccess({"dns+https://engines:8000": WorkerAccess("Bearer k")})
+    access.inherit("https://10.0.0.7:8000", "dns+https://engines:8000", "engines")
+    assert access.of("https://10.0.0.7:8000") == WorkerAccess("Bearer k", "engines")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_an_address_of_a_dns_name_inherits_its_access() -> None:
     ],
 )
 def test_forbidden_addresses_are_rejected(url: str, is_refused: bool) -> None:
-    assert (Ways(reachable=Reachable()).refusal(url) is not None) is is_refused
+    assert (FleetAccess(reachable=Reachable()).refusal(url) is not None) is is_refused
 
 
 def test_tables_are_read_like_options_and_options_override_them() -> None:
@@ -108,4 +108,4 @@ def test_tables_are_read_like_options_and_options_override_them() -> None:
 def test_a_table_is_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "kvgate.toml"
     file.write_text(f'[worker]\nnetworks = ["10.0.0.0/8"]\n[workers."{URL}"]\nserver_name = "engine"\n')
-    assert ways_of(load({}, {}, file), {}).of(URL).server_name == "engine"
+    assert fleet_access(load({}, {}, file), {}).of(URL).server_name == "engine"

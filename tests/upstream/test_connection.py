@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from gateway.config.proxy import Proxy
+from gateway.config.proxy import ProxySection
 from gateway.http.messages import ResponseHead
 from gateway.upstream.connection import MAX_HEAD_BYTES, Pool, UpstreamConnection
 from tests.support.transports import FakeLoop, FakeTransport
@@ -43,7 +43,7 @@ class Transcript:
 class World:
     def __init__(self, loop: FakeLoop, idle_s: float = 4.0) -> None:
         self.loop = loop
-        self.pool = Pool("http://w:8000/base/", Proxy(pool_idle_s=idle_s))
+        self.pool = Pool("http://w:8000/base/", ProxySection(pool_idle_s=idle_s))
 
     def connect(self) -> tuple[UpstreamConnection, FakeTransport]:
         connection = UpstreamConnection(self.pool)
@@ -217,7 +217,7 @@ def test_a_large_head_is_not_copied_to_its_body(world: World) -> None:
 
 
 def test_connections_rest_shorter_than_engines_keep_them() -> None:
-    assert Proxy().pool_idle_s == 4.0
+    assert ProxySection().pool_idle_s == 4.0
 
 
 def test_connections_rest_for_a_limited_time(world: World) -> None:

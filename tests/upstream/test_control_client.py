@@ -11,8 +11,8 @@ from aiohttp.test_utils import TestServer, unused_port
 from gateway.http.networks import Reachable
 from gateway.runtime.tls import worker_tls
 from gateway.upstream import control_client
-from gateway.upstream.access import Way, Ways
-from gateway.upstream.control_client import ControlSession, Refused, failure
+from gateway.upstream.access import FleetAccess, WorkerAccess
+from gateway.upstream.control_client import AddressNotAllowed, ControlSession, failure
 from tests.support.certificates import Authority
 from tests.support.fakes import serve, url_of
 
@@ -118,8 +118,8 @@ async def test_a_worker_gets_its_own_key_in_place_of_any_other() -> None:
         )
 
     server = await serve(web.get("/p", keys))
-    ways = Ways({url_of(server): Way("Bearer own")})
-    async with ControlSession(ways=ways, headers={"Authorization": "Bearer of all"}) as session:
+    access = FleetAccess({url_of(server): WorkerAccess("Bearer own")})
+    async with ControlSession(access=access, headers={"Authorization": "Bearer of all"}) as session:
         theirs = {"Authorization": "Bearer client", "X-Api-Key": "client"}
         async with session.call("GET", url_of(server), "/p", headers=theirs) as answer:
             assert await answer.text() == "['Bearer own'] False"
@@ -128,8 +128,8 @@ async def test_a_worker_gets_its_own_key_in_place_of_any_other() -> None:
 
 async def test_a_forbidden_address_is_not_called() -> None:
     server = await serve(web.get("/p", echo))
-    async with ControlSession(ways=Ways(reachable=Reachable(["10.0.0.0/8"]))) as session:
-        with pytest.raises(Refused, match=r"127\.0\.0\.1 is in none of --worker-networks"):
+    async with ControlSession(access=FleetAccess(reachable=Reachable(["10.0.0.0/8"]))) as session:
+        with pytest.raises(AddressNotAllowed, match=r"127\.0\.0\.1 is in none of --worker-networks"):
             await said(session, url_of(server))
         with pytest.raises(aiohttp.ClientError) as caught:
             await said(session, f"http://localhost:{server.port}")

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.core.fleet import Fleet
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import Kind
+from gateway.core.requests.routes import RouteKind
 from gateway.core.worker import Worker
 from gateway.http.messages import HttpRequest
 from gateway.upstream.outgoing import Outgoing
@@ -24,7 +24,9 @@ def outgoing(monkeypatch: pytest.MonkeyPatch) -> Outgoing:
 
 
 def body(outgoing: Outgoing, model: str, sent: bytes, to: Worker) -> bytes:
-    return outgoing.body(InferenceRequest(Kind.COMPLETION, "/v1/completions", sent, {"model": model}), to)
+    return outgoing.body(
+        InferenceRequest(RouteKind.COMPLETION, "/v1/completions", sent, {"model": model}), to
+    )
 
 
 def test_a_worker_gets_its_own_name_of_the_model(outgoing: Outgoing) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.config.proxy import Proxy
+from gateway.config.proxy import ProxySection
 from gateway.upstream.pools import Pools
 from tests.support.transports import FakeLoop
 
@@ -10,7 +10,7 @@ from tests.support.transports import FakeLoop
 @pytest.fixture
 def pools(monkeypatch: pytest.MonkeyPatch) -> Pools:
     FakeLoop.install(monkeypatch)
-    return Pools(Proxy(pool_idle_s=2.0, connect_timeout_s=3.0))
+    return Pools(ProxySection(pool_idle_s=2.0, connect_timeout_s=3.0))
 
 
 def test_each_endpoint_has_one_pool_with_the_configured_timeouts(pools: Pools) -> None:
@@ -22,7 +22,7 @@ def test_each_endpoint_has_one_pool_with_the_configured_timeouts(pools: Pools) -
 
 def test_other_timeouts_apply_to_open_pools_and_to_later_ones(pools: Pools) -> None:
     pools.of("http://w:9")
-    pools.limit(Proxy(connect_timeout_s=1.0, pool_idle_s=4.0))
+    pools.limit(ProxySection(connect_timeout_s=1.0, pool_idle_s=4.0))
     for url in ("http://w:9", "http://w:8"):
         assert (pools.of(url).idle_s, pools.of(url).connect_timeout_s) == (4.0, 1.0)
 

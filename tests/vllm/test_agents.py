@@ -15,7 +15,7 @@ from gateway import request
 from gateway.apis.to_chat import as_chat, dialect_of
 from gateway.models.prompt_source import PromptSource
 from gateway.observability.metrics import Metrics
-from gateway.parity.comparison import Comparison
+from gateway.parity.comparison import ParityComparison
 from gateway.parity.prober import compare
 from gateway.parity.probes import PROBES
 from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
@@ -68,7 +68,7 @@ async def test_worker_with_the_same_tokenizer_passes_all_parity_probes(vllm_work
         answer = ask(vllm_worker.url, path, dict(body))  # type: ignore[call-overload]
         return None if answer is None else json.dumps(answer).encode()
 
-    parity = await compare(post, Comparison("m", prompts.tokenize, prompts.decode))
+    parity = await compare(post, ParityComparison("m", prompts.tokenize, prompts.decode))
     assert parity.difference is None
     assert parity.num_compared == len(PROBES)
 

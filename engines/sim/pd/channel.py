@@ -16,14 +16,14 @@ import msgspec
 
 RETRY_S = 0.02  # as ZeroMQ: an absent peer is retried until time is up
 Message = dict[str, Any]
-TalkHandler = Callable[[Message, "Talk"], Awaitable[Message | None]]
+TalkHandler = Callable[[Message, "ChannelConnection"], Awaitable[Message | None]]
 
 
 class ChannelError(Exception):
     """The other worker is gone, or returned an error."""
 
 
-class Talk:
+class ChannelConnection:
     """Connection, seen by the worker that is called. `key`: the blocks being pulled over it."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class TransferChannel:
     """Server side of the channel. `answer` returns the reply to each message, None for none; `gone` is called
     for broken connections."""
 
-    def __init__(self, answer: TalkHandler, gone: Callable[[Talk], None]) -> None:
+    def __init__(self, answer: TalkHandler, gone: Callable[[ChannelConnection], None]) -> None:
         self._answer = answer
         self._gone = gone
         self._server: asyncio.Server | None = None
@@ -56,7 +56,7 @@ class TransferChannel:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
-        talk = Talk()
+        talk = ChannelConnection()
         try:
             with contextlib.suppress(OSError, msgspec.DecodeError):
                 while line := await reader.readline():

@@ -20,7 +20,7 @@ class Source:
 
 
 @dataclass(slots=True, eq=False)
-class Load:
+class KvLoad:
     """KV of the first `num_tokens` of a prompt, from elsewhere. Without a source it never comes."""
 
     num_tokens: int

@@ -11,11 +11,11 @@ from xxhash import xxh3_64_intdigest
 
 from engines.sim.config import SimConfig
 from engines.sim.faults import FaultPlan
-from engines.sim.pd.channel import ChannelClient, ChannelError, Message, Talk, TransferChannel
+from engines.sim.pd.channel import ChannelClient, ChannelConnection, ChannelError, Message, TransferChannel
 from engines.sim.pd.leases import Leases
-from engines.sim.pd.leg import Load, Source
+from engines.sim.pd.leg import KvLoad, Source
 from engines.sim.pd.mooncake import found, query_response
-from engines.sim.rank import Rank
+from engines.sim.rank import SimRank
 from engines.sim.scheduler import Sequence
 
 HEARTBEATS_PER_LEASE = 6  # vLLM's
@@ -118,7 +118,7 @@ class Transfers:
 
     # prefill --------------------------------------------------------------------------------------
 
-    def pin(self, rank: Rank, sequence: Sequence) -> None:
+    def pin(self, rank: SimRank, sequence: Sequence) -> None:
         """Keep the blocks of a finished prompt until they are fetched or the lease ends."""
         key, cached = sequence.pins, sequence.cached
         assert key is not None
@@ -173,7 +173,7 @@ class Transfers:
         if end is not None and not end.done():
             end.set_result(is_fetched)
 
-    async def _answer(self, message: Message, talk: Talk) -> Message | None:
+    async def _answer(self, message: Message, talk: ChannelConnection) -> Message | None:
         key = str(message.get("key"))
         match message.get("op"):
             case "hello":
@@ -191,7 +191,7 @@ class Transfers:
                     self._end(key, False)
         return {}
 
-    async def _pulled(self, key: str, may_wait: bool, talk: Talk) -> Message | None:
+    async def _pulled(self, key: str, may_wait: bool, talk: ChannelConnection) -> Message | None:
         if self._faults.hang_transfer:
             return None
         if may_wait and key not in self.leases.keys:
@@ -206,13 +206,13 @@ class Transfers:
         talk.key = key
         return {"num_tokens": pinned.num_tokens, "digest": pinned.digest}
 
-    def _gone(self, talk: Talk) -> None:
+    def _gone(self, talk: ChannelConnection) -> None:
         if talk.key is not None:
             self.leases.give_back(talk.key)
 
     # decode ---------------------------------------------------------------------------------------
 
-    def fetch(self, rank: Rank, sequence: Sequence) -> None:
+    def fetch(self, rank: SimRank, sequence: Sequence) -> None:
         """Fill the blocks of a sequence that loads; its rank is notified of the outcome."""
         load = sequence.load
         assert load is not None
@@ -250,7 +250,7 @@ class Transfers:
         except (ChannelError, TimeoutError):
             return  # its lease ends by itself
 
-    async def _fetch(self, rank: Rank, sequence: Sequence, load: Load) -> None:
+    async def _fetch(self, rank: SimRank, sequence: Sequence, load: KvLoad) -> None:
         self.num_loading += 1
         started = self._loop.time()
         try:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, quote
 import msgspec
 
 from gateway.core.errors import InvalidRequest, ModelMissing
-from gateway.core.worker import Served
+from gateway.core.worker import ServedModel
 
 MODEL = "model"
 
@@ -87,7 +87,7 @@ def decide(
     return bool(model) and (is_there or is_limited or asked is not None)
 
 
-def check_plain(path: str, model: str, served: Mapping[str, Served]) -> None:
+def check_plain(path: str, model: str, served: Mapping[str, ServedModel]) -> None:
     """Where an engine reads no model it answers from its base, whatever adapter was asked for. Raises
     InvalidRequest."""
     one = served.get(model)
@@ -99,11 +99,11 @@ def check_plain(path: str, model: str, served: Mapping[str, Served]) -> None:
         )
 
 
-class _Seen:
+class _SeenModel:
     """Any value of the field `model`."""
 
 
-_Top = msgspec.defstruct("_Top", [(MODEL, _Seen, None)])
+_Top = msgspec.defstruct("_Top", [(MODEL, _SeenModel, None)])
 
 
 def check_once(body: bytes) -> None:
@@ -113,7 +113,7 @@ def check_once(body: bytes) -> None:
 
     def see(kind: type, value: object) -> object:
         seen.append(kind)
-        return _Seen()
+        return _SeenModel()
 
     msgspec.json.decode(body, type=_Top, dec_hook=see)
     if len(seen) > 1:

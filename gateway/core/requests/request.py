@@ -27,7 +27,7 @@ from gateway.core.requests.field_types import (
 )
 from gateway.core.requests.model_alias import renamed
 from gateway.core.requests.model_name import check_once, decide
-from gateway.core.requests.routes import ADDED, Kind, route_of
+from gateway.core.requests.routes import ADDED, RouteKind, route_of
 from gateway.core.requests.session_id import short
 from gateway.core.requests.steering import has_transfer, unsteered
 
@@ -86,7 +86,7 @@ class InferenceRequest:
 
     def __init__(
         self,
-        kind: Kind,
+        kind: RouteKind,
         path: str,
         body: bytes,
         top: Mapping[str, Any],
@@ -169,13 +169,13 @@ def parse_request(
     they are not decoded again. Everything else is.
     """
     kind = route_of(path).kind
-    messages = _messages(body, known, salt) if kind is Kind.CHAT else None
+    messages = _messages(body, known, salt) if kind is RouteKind.CHAT else None
     if messages is not None:
         top, fields, writes_model = messages.top, None, False
         if model is not None:
             decide(top, model)
     else:
-        top = _scalars(path, body) if kind is Kind.PASS or kind is Kind.AGENT else _decode(body)
+        top = _scalars(path, body) if kind is RouteKind.PASS or kind is RouteKind.AGENT else _decode(body)
         writes_model = decide(top, model, default, is_limited=models is not None)
         fields = _checked(kind, top)
     return completed(
@@ -193,7 +193,7 @@ def parse_request(
 
 
 def completed(
-    kind: Kind,
+    kind: RouteKind,
     path: str,
     body: bytes,
     top: dict[str, Any],
@@ -228,11 +228,11 @@ def completed(
     return request
 
 
-def _checked(kind: Kind, top: dict[str, Any]) -> dict[str, Any] | None:
+def _checked(kind: RouteKind, top: dict[str, Any]) -> dict[str, Any] | None:
     """All fields of a body that has a prompt for us to read; None of another one."""
-    if kind is Kind.CHAT:
+    if kind is RouteKind.CHAT:
         check_messages(top)
-    elif kind is Kind.COMPLETION:
+    elif kind is RouteKind.COMPLETION:
         check_prompt(top)
     else:
         return None
@@ -321,8 +321,8 @@ def _decode(body: bytes) -> dict[str, Any]:
     return fields
 
 
-def _is_plain(kind: Kind) -> bool:
-    return kind is Kind.CHAT or kind is Kind.COMPLETION
+def _is_plain(kind: RouteKind) -> bool:
+    return kind is RouteKind.CHAT or kind is RouteKind.COMPLETION
 
 
 def _asks_for_one(top: Mapping[str, Any]) -> bool:

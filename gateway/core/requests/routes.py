@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Kind(Enum):
+class RouteKind(Enum):
     """How a route is routed: CHAT and COMPLETION by prefix, AGENT by the prefix of the chat that its body
     translates to (`apis/to_chat.py`), PASS by load alone."""
 
@@ -49,7 +49,7 @@ class Route:
     """
 
     path: str
-    kind: Kind = Kind.PASS
+    kind: RouteKind = RouteKind.PASS
     salt: Salt = Salt.REFUSED
     to_chat: str = ""
     operation: str = ""
@@ -60,7 +60,7 @@ class Route:
     keeps_state: bool = False
 
 
-_CHAT, _COMPLETION, _AGENT, _PASS = Kind.CHAT, Kind.COMPLETION, Kind.AGENT, Kind.PASS
+_CHAT, _COMPLETION, _AGENT, _PASS = RouteKind.CHAT, RouteKind.COMPLETION, RouteKind.AGENT, RouteKind.PASS
 _FIELD, _NO_CACHE = Salt.FIELD, Salt.NO_CACHE
 _ANTHROPIC = ErrorFormat.ANTHROPIC
 

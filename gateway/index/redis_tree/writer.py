@@ -89,39 +89,39 @@ class Slot:
 
 
 @dataclass(slots=True, eq=False)
-class Hold:
+class HoldWrite:
     slot: Slot
     blocks: list[BlockHash]
     before: BlockHash | None
 
 
 @dataclass(slots=True, eq=False)
-class Release:
+class ReleaseWrite:
     slot: Slot
     block: BlockHash
 
 
 @dataclass(slots=True, eq=False)
-class End:
+class EndWrite:
     slot: Slot
 
 
-Operation: TypeAlias = Hold | Release | End
+Operation: TypeAlias = HoldWrite | ReleaseWrite | EndWrite
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class WriteBatch:
     """Operations of one script call: `packed` for the script, `holds` in the order of its answers."""
 
     packed: bytes
-    holds: list[Hold]
+    holds: list[HoldWrite]
     num_blocks: int
 
 
 @dataclass(slots=True)
 class _Plan:
     parts: list[bytes] = field(default_factory=list)
-    holds: list[Hold] = field(default_factory=list)
+    holds: list[HoldWrite] = field(default_factory=list)
     fresh: set[int] = field(default_factory=set)
     releases: dict[tuple[int, int], bytearray] = field(default_factory=dict)
     num_blocks: int = 0
@@ -145,7 +145,7 @@ class Writer:
         self._slots: dict[int, Slot] = {}
         self._ended: dict[Slot, None] = {}  # still location hints for blocks that other slots take over
         self._queue: deque[Operation] = deque()
-        self._tails: dict[Slot, Hold] = {}
+        self._tails: dict[Slot, HoldWrite] = {}
         self.age = b""  # of the tree in which slots were opened
         self.unopened: list[Slot] = []
         self.unclosed: list[Slot] = []
@@ -195,7 +195,7 @@ class Writer:
         slot = self._slots.pop(holding)
         self._ended[slot] = None
         self._tails.pop(slot, None)
-        self._queue.append(End(slot))
+        self._queue.append(EndWrite(slot))
         if not slot.is_rejected:
             self.unclosed.append(slot)
 
@@ -208,7 +208,7 @@ class Writer:
         if tail and tail.blocks[-1] == before and len(tail.blocks) + len(blocks) <= RUN_BLOCKS:
             tail.blocks += blocks
             return
-        tail = self._tails[slot] = Hold(slot, list(blocks), before)
+        tail = self._tails[slot] = HoldWrite(slot, list(blocks), before)
         self._queue.append(tail)
 
     def release(self, holding: int, block: BlockHash) -> None:
@@ -217,7 +217,7 @@ class Writer:
             return
         self.num_queued += 1
         self._tails.pop(slot, None)  # a run must not grow to before this
-        self._queue.append(Release(slot, block))
+        self._queue.append(ReleaseWrite(slot, block))
 
     def opened(self, slot: Slot, number: int, age: bytes) -> bool:
         """Set a slot's number in a tree of this age; False where other slots have numbers of an older one."""
@@ -239,7 +239,7 @@ class Writer:
 
     # writing -----------------------------------------------------------------------------------
 
-    def plan(self) -> Batch | None:
+    def plan(self) -> WriteBatch | None:
         """Return the next operations with known locations; None where nothing is queued. All slots must be
         open."""
         plan, queue = _Plan(), self._queue
@@ -248,9 +248,9 @@ class Writer:
         plan.flush_releases()
         self._tails.clear()
         self.num_queued -= plan.num_blocks
-        return Batch(b"".join(plan.parts), plan.holds, plan.num_blocks) if plan.parts else None
+        return WriteBatch(b"".join(plan.parts), plan.holds, plan.num_blocks) if plan.parts else None
 
-    def done(self, batch: Batch, placed: bytes, gone: Sequence[int]) -> list[Slot]:
+    def done(self, batch: WriteBatch, placed: bytes, gone: Sequence[int]) -> list[Slot]:
         """Apply the script's answer; returns the slots unknown to the server: nothing of them was written."""
         parts, lost = _place.iter_unpack(placed), set(gone)
         for hold in batch.holds:
@@ -264,19 +264,19 @@ class Writer:
 
     def _encode(self, plan: _Plan, operation: Operation) -> bool:
         """Encode an operation; False where it must wait for the answer to what is planned already."""
-        if operation.slot.is_rejected and not isinstance(operation, End):
-            self.num_queued -= len(operation.blocks) if isinstance(operation, Hold) else 1
+        if operation.slot.is_rejected and not isinstance(operation, EndWrite):
+            self.num_queued -= len(operation.blocks) if isinstance(operation, HoldWrite) else 1
             return True
         match operation:
-            case Hold():
+            case HoldWrite():
                 return self._encode_hold(plan, operation)
-            case Release():
+            case ReleaseWrite():
                 return self._encode_release(plan, operation)
-            case End():
+            case EndWrite():
                 self._ended.pop(operation.slot, None)
         return True
 
-    def _encode_hold(self, plan: _Plan, hold: Hold) -> bool:
+    def _encode_hold(self, plan: _Plan, hold: HoldWrite) -> bool:
         slot, blocks, before = hold.slot, hold.blocks, hold.before
         if before in plan.fresh:
             return False
@@ -291,7 +291,7 @@ class Writer:
         plan.num_operations += 1
         return True
 
-    def _place_of(self, hold: Hold) -> tuple[int, tuple[int, int], int]:
+    def _place_of(self, hold: HoldWrite) -> tuple[int, tuple[int, int], int]:
         """Return mode, location and reference block of a hold.
 
         Runs lie behind their own block. Single blocks that are known from elsewhere (an offload tier's) may
@@ -313,7 +313,7 @@ class Writer:
         yield from self._slots.values()
         yield from self._ended
 
-    def _encode_release(self, plan: _Plan, release: Release) -> bool:
+    def _encode_release(self, plan: _Plan, release: ReleaseWrite) -> bool:
         slot, block = release.slot, release.block
         if block in plan.fresh:
             return False

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Cause(Enum):
+class LossCause(Enum):
     """Why a token that had been cached was computed again."""
 
     EVICTED = "evicted"
@@ -25,31 +25,31 @@ class Cause(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TokenSegment:
     """Tokens up to `end` from the end of the part before; `cause` is None for new text."""
 
     end: int
-    cause: Cause | None
+    cause: LossCause | None
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TokenSpan:
     """Tokens from `start` up to `end`."""
 
     start: int
     end: int
 
 
-def lay_out(num_tokens: int, layers: Iterable[tuple[Span, Cause]]) -> list[Part]:
+def lay_out(num_tokens: int, layers: Iterable[tuple[TokenSpan, LossCause]]) -> list[TokenSegment]:
     """Parts that cover all tokens. Where spans overlap, the first one counts; tokens in no span are new."""
     causes = [(span, cause) for span, cause in layers if span.start < span.end]
     if not causes:
-        return [Part(num_tokens, None)] if num_tokens else []
+        return [TokenSegment(num_tokens, None)] if num_tokens else []
     borders = {num_tokens}
     for span, _ in causes:
         borders.add(min(span.start, num_tokens))
         borders.add(min(span.end, num_tokens))
-    parts: list[Part] = []
+    parts: list[TokenSegment] = []
     start = 0
     for end in sorted(borders):
         if end <= 0:
@@ -61,27 +61,27 @@ def lay_out(num_tokens: int, layers: Iterable[tuple[Span, Cause]]) -> list[Part]
                 break
         if parts and parts[-1].cause is cause:
             parts.pop()
-        parts.append(Part(end, cause))
+        parts.append(TokenSegment(end, cause))
         start = end
     return parts
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class TokenAccount:
     """Computed tokens of one prompt: recomputed ones by cause, and new ones."""
 
-    lost: dict[Cause, int]
+    lost: dict[LossCause, int]
     num_new: int
 
 
-def settle(parts: Sequence[Part], cached: int, num_prompt: int, evicted_end: int = 0) -> Account:
+def settle(parts: Sequence[TokenSegment], cached: int, num_prompt: int, evicted_end: int = 0) -> TokenAccount:
     """The account of a prompt with `cached` of `num_prompt` tokens, as the engine reported. Tokens beyond our
     own count are new; computed tokens before `evicted_end` had been evicted after the decision."""
-    lost: dict[Cause, int] = {}
+    lost: dict[LossCause, int] = {}
     end = max(num_prompt, 0)
     at = first = min(max(cached, 0), end)
     if (evicted_end := min(evicted_end, end)) > at:
-        lost[Cause.EVICTED] = evicted_end - at
+        lost[LossCause.EVICTED] = evicted_end - at
         at = evicted_end
     for part in parts:
         part_end = min(part.end, end)
@@ -89,4 +89,4 @@ def settle(parts: Sequence[Part], cached: int, num_prompt: int, evicted_end: int
             if part.cause:
                 lost[part.cause] = lost.get(part.cause, 0) + part_end - at
             at = part_end
-    return Account(lost, end - first - sum(lost.values()))
+    return TokenAccount(lost, end - first - sum(lost.values()))

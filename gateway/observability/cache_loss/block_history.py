@@ -34,7 +34,7 @@ class BlockState(IntEnum):
     RESET = 3
 
 
-class Lives:
+class CacheLifetimes:
     """Numbered lives of the workers' caches: each begins empty, after the previous one was lost."""
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function
 """Roles that are shown; any other string in a message's `role` is the client's own text."""
 
 
-class Break(msgspec.Struct, frozen=True):
+class PrefixBreak(msgspec.Struct, frozen=True):
     """A break of a cached prefix. `token` is the first difference, in the message with that index and role if
     known. `num_tokens` differ until both prompts are equal again."""
 
@@ -46,7 +46,7 @@ def describe_break(
     messages: Sequence[Mapping[str, Any]],
     *,
     shows_text: bool,
-) -> Break:
+) -> PrefixBreak:
     """Describe a break. `texts` are the text before the token, the differing text and the text after it, or
     empty if the text is unknown."""
     before, differing, after = texts if len(texts) == 3 else ("", "", "")
@@ -54,7 +54,7 @@ def describe_break(
     word = begin + differing + end
     index = message_at(messages, before) if texts else None
     role = messages[index].get("role") if index is not None else None
-    return Break(
+    return PrefixBreak(
         token,
         num_tokens,
         kind_of(word) if num_tokens <= MAX_SHOWN_TOKENS else "text",

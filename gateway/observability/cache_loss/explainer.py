@@ -14,15 +14,21 @@ from gateway.core.decision import Candidate, Decision, Prompt
 from gateway.core.decoding import UNREADABLE
 from gateway.core.requests.chat_messages import Messages
 from gateway.core.worker import WorkerId
-from gateway.observability.cache_loss.attribution import Cause, Part, Span, lay_out
-from gateway.observability.cache_loss.block_history import BlockHistory, BlockState, Lives, life_of, state_of
-from gateway.observability.cache_loss.break_location import MAX_SHOWN_TOKENS, Break, describe_break
+from gateway.observability.cache_loss.attribution import LossCause, TokenSegment, TokenSpan, lay_out
+from gateway.observability.cache_loss.block_history import (
+    BlockHistory,
+    BlockState,
+    CacheLifetimes,
+    life_of,
+    state_of,
+)
+from gateway.observability.cache_loss.break_location import MAX_SHOWN_TOKENS, PrefixBreak, describe_break
 from gateway.observability.cache_loss.prompt_similarity import (
     MAX_TOKENS,
     MIN_TOKENS,
+    CacheNamespace,
     EarlierPrompts,
     Similarity,
-    Space,
     mark,
 )
 from gateway.policies.prefix_overlap import work_ahead
@@ -36,7 +42,7 @@ MAX_BLOCKS_ASKED = 500
 Decode = Callable[[str, Tokens], str | None]
 """The text of a model's tokens; None if kvgate does not have the tokenizer."""
 
-KnownBreak = Callable[[str, int], Break | None]
+KnownBreak = Callable[[str, int], PrefixBreak | None]
 """The break that was found before for a model and a family of prompts."""
 
 
@@ -65,10 +71,10 @@ class DecidedPrompt(NamedTuple):
         return size
 
     @property
-    def space(self) -> Space:
+    def space(self) -> CacheNamespace:
         served = self.decision.worker.find(self.decision.model)
         root = root_hash(served.root if served else self.decision.model)
-        return Space(root, served.adapter if served else None, hash(self.cache_salt or None))
+        return CacheNamespace(root, served.adapter if served else None, hash(self.cache_salt or None))
 
 
 @dataclass(slots=True, eq=False)
@@ -79,20 +85,20 @@ class Attribution:
     `unexplained`: why the causes do not count."""
 
     unexplained: str | None = None
-    parts: Sequence[Part] = ()
+    parts: Sequence[TokenSegment] = ()
     evicted_end: int = 0
     others: Sequence[Sequence[BlockHash]] = ()
     holder: Candidate | None = None
     lost_by: WorkerId | None = None
-    broken: Break | None = None
+    broken: PrefixBreak | None = None
     family: int = 0
-    layers: list[tuple[Span, Cause]] = field(default_factory=list)
+    layers: list[tuple[TokenSpan, LossCause]] = field(default_factory=list)
 
 
 class Explainer:
     def __init__(self, decode: Decode, known_break: KnownBreak, *, shows_text: bool) -> None:
         self.history = BlockHistory()
-        self.lives = Lives()
+        self.lives = CacheLifetimes()
         self.earlier = EarlierPrompts()
         self.drifting: set[WorkerId] = set()
         self._decode = decode
@@ -108,7 +114,7 @@ class Explainer:
         attribution.holder = holder = best_other(decision)
         at, held_elsewhere = 0, holder.overlap_tokens if holder else 0
         if held_elsewhere:
-            attribution.layers.append((Span(0, held_elsewhere), Cause.ROUTED_AWAY))
+            attribution.layers.append((TokenSpan(0, held_elsewhere), LossCause.ROUTED_AWAY))
         for tokens, blocks in zip(item.prompt.tokens, item.blocks, strict=True):
             most = max(len(tokens) - 1, 0) // size
             known = self._known(decision, blocks[:most], size, at, attribution)
@@ -117,11 +123,11 @@ class Explainer:
             if blocks and len(tokens) - known >= MIN_TOKENS:
                 marks: dict[int, int] = {}
                 yield from mark(tokens, known, item.space.root, marks)
-                self._elsewhere(item, Stretch(tokens, blocks, known, most * size, at), marks, attribution)
+                self._elsewhere(item, PromptSpan(tokens, blocks, known, most * size, at), marks, attribution)
             at += len(tokens)
         layers = attribution.layers
         if decision.worker.id in self.drifting:
-            layers = [(span, Cause.TOKENIZER_DRIFT) for span, _ in layers]
+            layers = [(span, LossCause.TOKENIZER_DRIFT) for span, _ in layers]
         attribution.parts = lay_out(at, layers)
         attribution.layers = []
 
@@ -157,23 +163,23 @@ class Explainer:
                 attribution.lost_by = self.lives.worker(life_of(entry))
             now = self._cause(entry, up)
             if cause and now is not cause:
-                attribution.layers.append((Span(at + number * size, at + end * size), cause))
+                attribution.layers.append((TokenSpan(at + number * size, at + end * size), cause))
                 end = number
             cause = now
         assert cause, "the last one is known"
-        attribution.layers.append((Span(at, at + end * size), cause))
+        attribution.layers.append((TokenSpan(at, at + end * size), cause))
         return last * size
 
-    def _cause(self, entry: int, up: Collection[WorkerId]) -> Cause:
+    def _cause(self, entry: int, up: Collection[WorkerId]) -> LossCause:
         """Cause of loss of a block that was once cached and is cached nowhere now."""
         life = life_of(entry)
         is_there = not self.lives.is_over(life) and self.lives.worker(life) in up
         if state_of(entry) == BlockState.EVICTED or (state_of(entry) == BlockState.HELD and is_there):
-            return Cause.EVICTED
-        return Cause.WORKER_RESTARTED
+            return LossCause.EVICTED
+        return LossCause.WORKER_RESTARTED
 
     def _elsewhere(
-        self, item: DecidedPrompt, it: "Stretch", marks: dict[int, int], attribution: Attribution
+        self, item: DecidedPrompt, it: "PromptSpan", marks: dict[int, int], attribution: Attribution
     ) -> None:
         """Add tokens of known text, in another space or at another position."""
         space, size = item.space, item.block_size
@@ -182,19 +188,19 @@ class Explainer:
         if found is None:
             return
         if found.space != space:
-            cause = Cause.OTHER_ADAPTER if found.space.adapter != space.adapter else Cause.OTHER_SALT
+            cause = LossCause.OTHER_ADAPTER if found.space.adapter != space.adapter else LossCause.OTHER_SALT
             end = min(found.num_common // size * size, it.most)
-            attribution.layers.append((Span(it.at + it.known, it.at + end), cause))
+            attribution.layers.append((TokenSpan(it.at + it.known, it.at + end), cause))
         broken = [span for span in found.spans if span.start < it.most]
         for span in broken:
-            moved = Span(it.at + span.start, it.at + min(span.end, it.most))
-            attribution.layers.append((moved, Cause.BROKEN_PREFIX))
+            moved = TokenSpan(it.at + span.start, it.at + min(span.end, it.most))
+            attribution.layers.append((moved, LossCause.BROKEN_PREFIX))
         if broken:
             attribution.family = it.blocks[it.known // size - 1] if it.known >= size else 0
             attribution.broken = self._known_break(item.decision.model, attribution.family)
             attribution.broken = attribution.broken or self._break(item, it.tokens, found)
 
-    def _break(self, item: DecidedPrompt, tokens: Tokens, found: Similarity) -> Break:
+    def _break(self, item: DecidedPrompt, tokens: Tokens, found: Similarity) -> PrefixBreak:
         start, num = found.num_common, found.num_differing
         texts: list[str] = []
         if start <= MAX_PLACED_TOKENS:
@@ -209,7 +215,7 @@ class Explainer:
         return describe_break(start, num, texts, messages, shows_text=self._shows_text)
 
 
-class Stretch(NamedTuple):
+class PromptSpan(NamedTuple):
     """A prompt of a request, beginning at token `at` of the concatenated prompts. The first `known` tokens
     were once cached; an engine can reuse at most `most` tokens."""
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from gateway.observability.cache_loss.attribution import Cause
+from gateway.observability.cache_loss.attribution import LossCause
 from gateway.observability.cache_loss.observer import CacheLoss
 from gateway.observability.metric_spec import counter
 
@@ -43,7 +43,7 @@ class LossCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         losses = self._losses
         yield COMPUTED.single(losses.num_computed_tokens)
-        yield RECOMPUTED.family((cause.value, losses.recomputed[cause]) for cause in Cause)
+        yield RECOMPUTED.family((cause.value, losses.recomputed[cause]) for cause in LossCause)
         yield NEW.single(losses.num_new_tokens)
         yield UNATTRIBUTED.family((dict.fromkeys(REASONS, 0) | losses.unexplained).items())
         yield AVOIDED.single(losses.num_avoided_tokens)

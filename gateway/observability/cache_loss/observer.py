@@ -21,11 +21,11 @@ from gateway.core.decision import Decided, Decision
 from gateway.core.multimodal import BEFORE_MEDIA
 from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
-from gateway.observability.cache_loss.attribution import Cause, settle
+from gateway.observability.cache_loss.attribution import LossCause, settle
 from gateway.observability.cache_loss.block_history import BlockState
-from gateway.observability.cache_loss.break_location import Break
+from gateway.observability.cache_loss.break_location import PrefixBreak
 from gateway.observability.cache_loss.explainer import Attribution, DecidedPrompt, Decode, Explainer, avoided
-from gateway.observability.cache_loss.top_losses import Offenders
+from gateway.observability.cache_loss.top_losses import TopLosses
 
 PORTION_S = 0.001
 PAUSE_S = 0.05
@@ -74,9 +74,9 @@ class CacheLoss:
         self._under_way: Iterator[None] = iter(())
         self._is_under_way = False
         self._open: OrderedDict[str, Attribution | None] = OrderedDict()  # None: not looked at yet
-        self._offenders = Offenders()
+        self._offenders = TopLosses()
         self._explainer = Explainer(decode, self._known_break, shows_text=shows_text)
-        self.recomputed: Counter[Cause] = Counter()
+        self.recomputed: Counter[LossCause] = Counter()
         self.unexplained: Counter[str] = Counter()
         self.num_new_tokens = 0
         self.num_computed_tokens = 0
@@ -227,27 +227,27 @@ class CacheLoss:
         self.num_computed_tokens += num
         self.unexplained[reason] += num
 
-    def _count(self, cause: Cause, num: int, decision: Decision, attribution: Attribution) -> None:
+    def _count(self, cause: LossCause, num: int, decision: Decision, attribution: Attribution) -> None:
         self.recomputed[cause] += num
         model, worker, id = decision.model, decision.worker.id, decision.id
         match cause:
-            case Cause.ROUTED_AWAY if attribution.holder:
+            case LossCause.ROUTED_AWAY if attribution.holder:
                 holder, bought = attribution.holder.id, avoided(decision, attribution.holder)
                 self.num_avoided_tokens += max(bought, 0)
                 offender = self._offenders.add(
                     cause, model, num, id, holder, worker, worker=worker, holder=holder
                 )
                 offender.avoided_tokens += bought
-            case Cause.EVICTED | Cause.WORKER_RESTARTED:
+            case LossCause.EVICTED | LossCause.WORKER_RESTARTED:
                 by = attribution.lost_by or (worker if attribution.evicted_end else None)
                 self._offenders.add(cause, model, num, id, by, holder=by)
-            case Cause.BROKEN_PREFIX:
+            case LossCause.BROKEN_PREFIX:
                 self._offenders.add(cause, model, num, id, attribution.family, broken=attribution.broken)
             case _:
                 self._offenders.add(cause, model, num, id, worker, worker=worker)
 
-    def _known_break(self, model: str, family: int) -> Break | None:
-        offender = self._offenders.find(Cause.BROKEN_PREFIX, model, family)
+    def _known_break(self, model: str, family: int) -> PrefixBreak | None:
+        offender = self._offenders.find(LossCause.BROKEN_PREFIX, model, family)
         return offender.broken if offender else None
 
 

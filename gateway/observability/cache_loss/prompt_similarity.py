@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from xxhash import xxh3_64_intdigest
 
 from gateway.core.blocks import Tokens
-from gateway.observability.cache_loss.attribution import Span
+from gateway.observability.cache_loss.attribution import TokenSpan
 
 GRAM = 16
 """Tokens in a mark: enough that equal marks are no coincidence."""
@@ -41,7 +41,7 @@ PROMPT_BYTES = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class CacheNamespace:
     """Cache namespace of an engine: a block of one space is never reused in another. `salt` is hashed."""
 
     root: int
@@ -50,11 +50,11 @@ class Space:
 
 
 @dataclass(slots=True, eq=False)
-class Earlier:
+class EarlierPrompt:
     """An earlier prompt, and the marks by which it is found."""
 
     number: int
-    space: Space
+    space: CacheNamespace
     tokens: Tokens
     last_block: int
     marks: list[int] = field(default_factory=list)
@@ -69,16 +69,16 @@ class Similarity:
     """Similarity of a prompt to an earlier one: the first `num_common` tokens are equal, and after
     `num_differing` others the tokens in `spans` of the new prompt."""
 
-    space: Space
+    space: CacheNamespace
     num_common: int
     num_differing: int
-    spans: Sequence[Span]
+    spans: Sequence[TokenSpan]
 
 
 class EarlierPrompts:
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._earlier: OrderedDict[int, Earlier] = OrderedDict()
+        self._earlier: OrderedDict[int, EarlierPrompt] = OrderedDict()
         self._by_mark: dict[int, int] = {}
         self._by_block: dict[int, int] = {}
         self._next = 0
@@ -108,7 +108,7 @@ class EarlierPrompts:
 
     def add(
         self,
-        space: Space,
+        space: CacheNamespace,
         tokens: Tokens,
         known: int,
         blocks: Sequence[int],
@@ -127,7 +127,7 @@ class EarlierPrompts:
         former = next((self._by_block[b] for b in reversed(blocks) if b in self._by_block), None)
         entry = self._earlier.get(former) if former is not None else None
         if entry is None or entry.space != space:
-            entry = Earlier(self._next, space, tokens, blocks[-1])
+            entry = EarlierPrompt(self._next, space, tokens, blocks[-1])
             self._next += 1
         else:
             self._forget(entry)
@@ -137,13 +137,13 @@ class EarlierPrompts:
         while self.num_bytes > self._max_bytes:
             self._forget(next(iter(self._earlier.values())))
 
-    def _keep(self, entry: Earlier) -> None:
+    def _keep(self, entry: EarlierPrompt) -> None:
         self._earlier[entry.number] = entry
         self._by_mark |= dict.fromkeys(entry.marks, entry.number)
         self._by_block[entry.last_block] = entry.number
         self.num_bytes += entry.num_bytes
 
-    def _forget(self, entry: Earlier) -> None:
+    def _forget(self, entry: EarlierPrompt) -> None:
         del self._earlier[entry.number]
         self.num_bytes -= entry.num_bytes
         for mark in entry.marks:
@@ -152,7 +152,9 @@ class EarlierPrompts:
         if self._by_block.get(entry.last_block) == entry.number:
             del self._by_block[entry.last_block]
 
-    def _shared(self, tokens: Tokens, first: int, marks: Mapping[int, int], number: int) -> Iterator[Span]:
+    def _shared(
+        self, tokens: Tokens, first: int, marks: Mapping[int, int], number: int
+    ) -> Iterator[TokenSpan]:
         """Disjoint runs of `tokens` after `first` that an earlier prompt contains too."""
         earlier, done, left = self._earlier[number].tokens, first, MAX_RUNS
         data = earlier.tobytes()
@@ -171,7 +173,7 @@ class EarlierPrompts:
                 back += 1
             end = at + common_prefix(tokens[at:], earlier[there:])
             if end - (at - back) >= MIN_SPAN:
-                yield Span(at - back, end)
+                yield TokenSpan(at - back, end)
                 done = end
 
 

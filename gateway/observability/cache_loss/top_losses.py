@@ -11,14 +11,14 @@ import msgspec
 from xxhash import xxh3_64_hexdigest
 
 from gateway.core.worker import WorkerId
-from gateway.observability.cache_loss.attribution import Cause
-from gateway.observability.cache_loss.break_location import Break
+from gateway.observability.cache_loss.attribution import LossCause
+from gateway.observability.cache_loss.break_location import PrefixBreak
 
 MAX_KEPT = 500
 MAX_SHOWN = 20
 
 
-class Offender(msgspec.Struct, omit_defaults=True):
+class LossGroup(msgspec.Struct, omit_defaults=True):
     """A group of losses: `worker` computed tokens that `holder` has or had cached. `avoided_tokens`: for
     requests routed away, the difference in work ahead between the holder and the worker."""
 
@@ -30,33 +30,33 @@ class Offender(msgspec.Struct, omit_defaults=True):
     recomputed_tokens: int = 0
     recomputed_requests: int = 0
     avoided_tokens: int = 0
-    broken: Break | None = None
+    broken: PrefixBreak | None = None
     latest_decision: str = ""
 
 
-class Offenders:
+class TopLosses:
     """The largest groups of losses, `max_kept` at most."""
 
     def __init__(self, max_kept: int = MAX_KEPT) -> None:
         self._max_kept = max_kept
-        self._kept: dict[str, Offender] = {}
+        self._kept: dict[str, LossGroup] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def find(self, cause: Cause, model: str, *key: Hashable) -> Offender | None:
+    def find(self, cause: LossCause, model: str, *key: Hashable) -> LossGroup | None:
         return self._kept.get(_name(cause, model, key))
 
     def add(
-        self, cause: Cause, model: str, num_tokens: int, decision: str, *key: Hashable, **about: Any
-    ) -> Offender:
+        self, cause: LossCause, model: str, num_tokens: int, decision: str, *key: Hashable, **about: Any
+    ) -> LossGroup:
         """Add a request's tokens to the group of a cause, a model and `key`; `about` are its other fields."""
         name = _name(cause, model, key)
         offender = self._kept.get(name)
         if offender is None:
             if len(self._kept) >= self._max_kept:
                 self._drop()
-            offender = self._kept[name] = Offender(name, cause.value, model, **about)
+            offender = self._kept[name] = LossGroup(name, cause.value, model, **about)
         offender.recomputed_tokens += num_tokens
         offender.recomputed_requests += 1
         offender.latest_decision = decision
@@ -74,6 +74,6 @@ class Offenders:
             del self._kept[offender.id]
 
 
-def _name(cause: Cause, model: str, key: tuple[Hashable, ...]) -> str:
+def _name(cause: LossCause, model: str, key: tuple[Hashable, ...]) -> str:
     """The id of a group, equal in every process."""
     return xxh3_64_hexdigest(repr((cause.value, model, key)).encode("utf-8", "surrogatepass"))

@@ -11,7 +11,7 @@ LEAST = 0.1
 """Lowest confidence: above 0, so that the worker still wins among otherwise equal ones and is tried again."""
 
 
-class Exactness:
+class Accuracy:
     """Running accuracy. `mean_error` is reported minus predicted tokens; below 0, predictions are high."""
 
     __slots__ = (
@@ -33,7 +33,7 @@ class Exactness:
         self._predicted = self._kept = 0.0
 
     def __repr__(self) -> str:
-        return f"Exactness({self.share_right:.2f} of {self.num_compared} right, worth {self.confidence:.2f})"
+        return f"Accuracy({self.share_right:.2f} of {self.num_compared} right, worth {self.confidence:.2f})"
 
     def compare(self, predicted: int, reported: int) -> None:
         """Compare the predicted with the reported cached tokens of one answer."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Cause(Enum):
+class ErrorCause(Enum):
     TOKENS_DIFFER = "tokens_differ"
     NEVER_STORED = "never_stored"
     EVICTED = "evicted"
@@ -41,11 +41,11 @@ class Evidence:
     tokens_differ: bool
 
 
-def cause_of(seen: Evidence) -> Cause:
+def cause_of(seen: Evidence) -> ErrorCause:
     if seen.tokens_differ:
-        return Cause.TOKENS_DIFFER
+        return ErrorCause.TOKENS_DIFFER
     if seen.cached > seen.predicted:
-        return Cause.REPORTED_LATER if seen.is_reported_now else Cause.NOT_REPORTED
+        return ErrorCause.REPORTED_LATER if seen.is_reported_now else ErrorCause.NOT_REPORTED
     if seen.from_events <= seen.cached:
-        return Cause.NEVER_STORED
-    return Cause.EVICTED if seen.num_removed else Cause.UNKNOWN
+        return ErrorCause.NEVER_STORED
+    return ErrorCause.EVICTED if seen.num_removed else ErrorCause.UNKNOWN

@@ -9,10 +9,10 @@ from prometheus_client.registry import Collector
 from gateway.core.worker import WorkerId
 from gateway.observability.metric_spec import Merge, MetricSpec, counter, gauge
 from gateway.observability.metrics import Metrics
-from gateway.observability.verification.causes import Cause
+from gateway.observability.verification.causes import ErrorCause
 from gateway.observability.verification.engine_counters import EngineCounters
-from gateway.observability.verification.verifier import Verifier, Watched
-from gateway.parity.live_check import Difference
+from gateway.observability.verification.verifier import Verifier, WorkerVerification
+from gateway.parity.live_check import TokenDifference
 
 TextOf = Callable[[str, Sequence[int]], str | None]
 """The text of some tokens of a model; None if kvgate does not have the model's tokenizer."""
@@ -24,7 +24,7 @@ MISPREDICTIONS = counter(
     *("worker", "reason"),
 )
 
-_GAUGES: tuple[tuple[MetricSpec, Callable[[Watched], float]], ...] = (
+_GAUGES: tuple[tuple[MetricSpec, Callable[[WorkerVerification], float]], ...] = (
     (
         gauge(
             "kvgate_prediction_exact_ratio",
@@ -102,7 +102,7 @@ class VerifyCollector(Collector):
         for spec, read in _GAUGES:
             yield spec.family((worker, read(w)) for worker, w in watched)
         yield MISPREDICTIONS.family(
-            ((worker, cause.value), w.causes[cause]) for worker, w in watched for cause in Cause
+            ((worker, cause.value), w.causes[cause]) for worker, w in watched for cause in ErrorCause
         )
         counters = list(self._verifier.counters())
         for counted, count in _COUNTED:
@@ -130,7 +130,7 @@ def describe(verifier: Verifier, metrics: Metrics, text_of: TextOf) -> dict[str,
         {
             "worker": worker,
             **summary(verifier, worker),
-            "mispredictions": {cause.value: watched.causes[cause] for cause in Cause},
+            "mispredictions": {cause.value: watched.causes[cause] for cause in ErrorCause},
             "latest_wrong": [
                 {"id": w.decision, "predicted": w.predicted, "cached": w.cached, "cause": w.cause.value}
                 for w in reversed(watched.wrong)
@@ -153,7 +153,7 @@ def _engine(counters: EngineCounters | None) -> dict[str, int | None] | None:
     return {"prompt_tokens": counters.prompt_tokens, "cached_tokens": counters.cached_tokens}
 
 
-def _prompts(watched: Watched, text_of: TextOf) -> dict[str, Any]:
+def _prompts(watched: WorkerVerification, text_of: TextOf) -> dict[str, Any]:
     tokens = watched.tokens
     return {
         "counted": tokens.counts.num,
@@ -164,7 +164,7 @@ def _prompts(watched: Watched, text_of: TextOf) -> dict[str, Any]:
     }
 
 
-def _difference(found: Difference, text_of: TextOf) -> dict[str, Any]:
+def _difference(found: TokenDifference, text_of: TextOf) -> dict[str, Any]:
     return {
         "id": found.decision,
         "model": found.model,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gateway.core.engine import StreamUsage
 from gateway.core.worker import Worker, WorkerId
-from gateway.http.usage_injection import UnaskedScanner
+from gateway.http.usage_injection import InjectedUsageScanner
 
 NEW_STREAMS = 32
 """First streams of a worker, all sampled: a worker that is wrong from the start is noticed at once."""
@@ -40,15 +40,15 @@ class UsageSampling:
         self._in_doubt = in_doubt
         self._asked: dict[WorkerId, _Sampled] = {}
 
-    def ask(self, worker: Worker, is_needed: bool = False) -> UnaskedScanner | None:
+    def ask(self, worker: Worker, is_needed: bool = False) -> InjectedUsageScanner | None:
         """A scanner that removes the usage from the stream, if the worker is to report it; else None.
         `is_needed`: a tenant's tokens are counted."""
         usage = self._usage.get(worker.engine, _UNKNOWN)
         if is_needed and usage.can_be_asked:
-            return UnaskedScanner(keeps_null=usage.writes_null)
+            return InjectedUsageScanner(keeps_null=usage.writes_null)
         if self._mode == "off" or (self._mode == "auto" and not self._is_due(worker, usage)):
             return None
-        return UnaskedScanner(keeps_null=usage.writes_null)
+        return InjectedUsageScanner(keeps_null=usage.writes_null)
 
     def _is_due(self, worker: Worker, usage: StreamUsage) -> bool:
         if not usage.can_be_asked:

@@ -21,8 +21,8 @@ from gateway.core.multimodal import BEFORE_MEDIA
 from gateway.core.usage import Usage
 from gateway.core.worker import Worker, WorkerId
 from gateway.index.base import Index
-from gateway.observability.verification.accuracy import Exactness
-from gateway.observability.verification.causes import Cause, Evidence, cause_of
+from gateway.observability.verification.accuracy import Accuracy
+from gateway.observability.verification.causes import ErrorCause, Evidence, cause_of
 from gateway.observability.verification.engine_counters import EngineCounters
 from gateway.parity.live import LiveParity
 from gateway.parity.live_check import TokenCheck
@@ -33,16 +33,16 @@ MAX_WRONG = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
+class WrongPrediction:
     """A wrong prediction, in tokens."""
 
     decision: str
     predicted: int
     cached: int
-    cause: Cause
+    cause: ErrorCause
 
 
-class Watched:
+class WorkerVerification:
     """Verification state of one worker; a restarted process at the same address is another `worker`.
     `num_compared_before` is the number of compared answers at the previous scrape."""
 
@@ -57,9 +57,9 @@ class Watched:
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        self.exactness, self.tokens = Exactness(), TokenCheck(worker)
-        self.causes: Counter[Cause] = Counter()
-        self.wrong: deque[Wrong] = deque(maxlen=MAX_WRONG)
+        self.exactness, self.tokens = Accuracy(), TokenCheck(worker)
+        self.causes: Counter[ErrorCause] = Counter()
+        self.wrong: deque[WrongPrediction] = deque(maxlen=MAX_WRONG)
         self.num_compared_before = 0
 
 
@@ -77,7 +77,7 @@ class Verifier:
         self._fleet = fleet
         self._index = index
         self._parity = LiveParity(fleet, index, clock, on_mismatch)
-        self._watched: dict[WorkerId, Watched] = {}
+        self._watched: dict[WorkerId, WorkerVerification] = {}
         self._counters: dict[WorkerId, EngineCounters] = {}
         self._open: dict[str, int] = {}  # blocks removed at the worker before the decision
 
@@ -145,14 +145,14 @@ class Verifier:
         watched.num_compared_before = watched.exactness.num_compared
         self._parity.settle(watched.tokens)
 
-    def watched(self) -> Iterator[tuple[WorkerId, Watched]]:
+    def watched(self) -> Iterator[tuple[WorkerId, WorkerVerification]]:
         """The fleet's workers to which requests were sent."""
         for member in self._fleet:
             watched = self._watched.get(member.worker.id)
             if watched is not None:
                 yield member.worker.id, watched
 
-    def find(self, worker: WorkerId) -> Watched | None:
+    def find(self, worker: WorkerId) -> WorkerVerification | None:
         return self._watched.get(worker)
 
     def counters(self) -> Iterator[tuple[WorkerId, EngineCounters]]:
@@ -164,18 +164,18 @@ class Verifier:
 
     # steps -------------------------------------------------------------------------------------
 
-    def _watch(self, worker: Worker) -> Watched:
+    def _watch(self, worker: Worker) -> WorkerVerification:
         """Begin to watch a new or restarted worker; workers that have left the fleet are dropped."""
         for gone in [name for name in self._watched if self._fleet.get(name) is None or name == worker.id]:
             self._parity.dropped(self._watched.pop(gone).tokens)
             if gone != worker.id:
                 self._counters.pop(gone, None)
-        watched = self._watched[worker.id] = Watched(worker)
+        watched = self._watched[worker.id] = WorkerVerification(worker)
         return watched
 
     def _explain(
         self,
-        watched: Watched,
+        watched: WorkerVerification,
         decision: Decision,
         blocks: Sequence[BlockHash],
         usage: Usage,
@@ -194,4 +194,4 @@ class Verifier:
             )
         )
         watched.causes[cause] += 1
-        watched.wrong.append(Wrong(decision.id, decision.overlap_tokens, cached, cause))
+        watched.wrong.append(WrongPrediction(decision.id, decision.overlap_tokens, cached, cause))

@@ -13,7 +13,15 @@ from math import nan
 from typing import Any, TypeVar, cast
 
 from gateway.core.decision import Candidate, Choice, Query
-from gateway.policies.base import Explains, Filter, Picker, Policy, Remembers, Scorer, reads_prefix
+from gateway.policies.base import (
+    ExplainingPolicy,
+    Filter,
+    Picker,
+    Policy,
+    Scorer,
+    StatefulPolicy,
+    reads_prefix,
+)
 
 Part = TypeVar("Part", Policy, Filter)
 
@@ -22,7 +30,7 @@ class PartError(Exception):
     """A policy or part that returned an invalid result."""
 
 
-class Scored:
+class ScoringPolicy:
     """A composition of scorers: the picker's choice by the weighted mean of all scores."""
 
     def __init__(self, name: str, scorers: Mapping[str, tuple[Scorer, float]], picker: Picker) -> None:
@@ -33,7 +41,7 @@ class Scored:
         self.reads_prefix = any(reads_prefix(scorer) for scorer, _ in scorers.values())
 
     def __repr__(self) -> str:
-        return f"Scored({self.name}, {[name for name, _, _ in self._scorers]})"
+        return f"ScoringPolicy({self.name}, {[name for name, _, _ in self._scorers]})"
 
     def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
         """The reason has what each scorer said of the chosen one."""
@@ -56,7 +64,7 @@ class Scored:
         return Choice(index, reason, tuple(sums))
 
 
-class Checked:
+class CheckedPolicy:
     """Somebody's policy, named as it was asked for; what it answers is a Choice, or PartError."""
 
     def __init__(self, name: str, policy: Policy) -> None:
@@ -65,10 +73,10 @@ class Checked:
         self.reads_prefix = reads_prefix(policy)
 
     def __repr__(self) -> str:
-        return f"Checked({self.name}, {self._policy!r})"
+        return f"CheckedPolicy({self.name}, {self._policy!r})"
 
-    def twin(self) -> "Checked":
-        return Checked(self.name, twin_of(self._policy))
+    def twin(self) -> "CheckedPolicy":
+        return CheckedPolicy(self.name, twin_of(self._policy))
 
     def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
         return as_choice(self._policy.choose(query, candidates, rng), len(candidates))
@@ -77,7 +85,7 @@ class Checked:
         return explained(self._policy, query, candidates)
 
 
-class Filtered:
+class FilteredPolicy:
     """A policy's choice among the candidates that all filters keep; the others have no term (nan)."""
 
     def __init__(self, name: str, filters: Mapping[str, Filter], policy: Policy) -> None:
@@ -87,11 +95,11 @@ class Filtered:
         self.reads_prefix = any(map(reads_prefix, [policy, *filters.values()]))
 
     def __repr__(self) -> str:
-        return f"Filtered({self.name}, {list(self._filters)}, {self._policy!r})"
+        return f"FilteredPolicy({self.name}, {list(self._filters)}, {self._policy!r})"
 
-    def twin(self) -> "Filtered":
+    def twin(self) -> "FilteredPolicy":
         filters = {name: twin_of(part) for name, part in self._filters.items()}
-        return Filtered(self.name, filters, twin_of(self._policy))
+        return FilteredPolicy(self.name, filters, twin_of(self._policy))
 
     def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
         kept = candidates
@@ -120,7 +128,11 @@ class Filtered:
 
 def explained(policy: Policy, query: Query, candidates: Sequence[Candidate]) -> Sequence[Mapping[str, float]]:
     """Return the parts of each candidate's cost; empty for policies that do not explain them."""
-    return policy.explain(query, candidates) if isinstance(policy, Explains) else [{} for _ in candidates]
+    return (
+        policy.explain(query, candidates)
+        if isinstance(policy, ExplainingPolicy)
+        else [{} for _ in candidates]
+    )
 
 
 def as_choice(answer: Any, num_candidates: int) -> Choice:
@@ -143,4 +155,4 @@ def as_choice(answer: Any, num_candidates: int) -> Choice:
 
 def twin_of(part: Part) -> Part:
     """Return a copy of a part for trial choices, which leaves the part's state unchanged."""
-    return cast(Part, part.twin()) if isinstance(part, Remembers) else part
+    return cast(Part, part.twin()) if isinstance(part, StatefulPolicy) else part

@@ -1,7 +1,7 @@
 """The contract of policies: checks that every policy must pass, whatever it prefers.
 
-A check gets a maker of policies, so that each begins with one that has seen nothing, and raises Broken with
-what is wrong. Chance has fixed seeds: the same policy always passes, or always fails.
+A check gets a maker of policies, so that each begins with one that has seen nothing, and raises
+ContractViolation with what is wrong. Chance has fixed seeds: the same policy always passes, or always fails.
 """
 
 import random
@@ -12,8 +12,8 @@ from math import isnan
 from typing import Any
 
 from gateway.core.decision import Candidate, Choice, Query
-from gateway.core.speed import Pace
-from gateway.core.worker import Served, Worker, WorkerId
+from gateway.core.speed import Speed
+from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.policies.base import Filter, Picker, Policy, Scorer, reads_prefix
 from gateway.policies.framework.composed_policy import PartError, as_choice
 from gateway.policies.framework.guard import where
@@ -27,12 +27,12 @@ TIES = 400
 DECLARED = "what it reads of the prompt is declared"
 
 
-class Broken(Exception):
+class ContractViolation(Exception):
     """A violation of the contract."""
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ContractResult:
     """`fault` is None where all is well."""
 
     check: str
@@ -44,7 +44,7 @@ def candidate(name: str, rng: random.Random | None = None, num_tokens: int = 100
     worker = Worker(
         WorkerId(name),
         f"http://{name}",
-        (Served("m", "m"),),
+        (ServedModel("m", "m"),),
         block_size=16,
         topology=rng.choice(["", "zone1/rack1", "zone1/rack2"]) if rng else "",
     )
@@ -63,7 +63,7 @@ def candidate(name: str, rng: random.Random | None = None, num_tokens: int = 100
         confidence=rng.choice([1.0, 0.5]),
         offloaded={("CPU",): overlap // 2} if overlap and rng.random() < 0.5 else {},
         assumed_tokens=0,
-        pace=Pace(token_s=rng.choice([1 / 8000, 1 / 4000])),
+        speed=Speed(token_s=rng.choice([1 / 8000, 1 / 4000])),
     )
 
 
@@ -96,11 +96,11 @@ def _choose(policy: Policy, query: Query, some: Sequence[Candidate], rng: random
     try:
         choice = as_choice(policy.choose(query, some, rng), len(some))
     except PartError as exc:
-        raise Broken(str(exc)) from exc
+        raise ContractViolation(str(exc)) from exc
     if not isinstance(choice.reason, str) or not choice.reason:
-        raise Broken(f"it gave {choice.reason!r} for a reason")
+        raise ContractViolation(f"it gave {choice.reason!r} for a reason")
     if choice.ttft_s is not None and not choice.ttft_s >= 0:
-        raise Broken(f"it predicted {choice.ttft_s} seconds")
+        raise ContractViolation(f"it predicted {choice.ttft_s} seconds")
     return choice
 
 
@@ -129,7 +129,9 @@ def ties_are_spread(make: Make, budget_s: float) -> None:
     for _ in range(TIES):
         counts[_choose(policy, Query("m", 1000), equals, rng).index] += 1
     if min(counts) < TIES / num / 2:
-        raise Broken(f"{TIES} requests went to {num} equal workers as {counts}; break ties with rng")
+        raise ContractViolation(
+            f"{TIES} requests went to {num} equal workers as {counts}; break ties with rng"
+        )
 
 
 def never_mutates(make: Make, budget_s: float) -> None:
@@ -138,14 +140,16 @@ def never_mutates(make: Make, budget_s: float) -> None:
         some = fleet(8, seed)
         _choose(policy, next(asked), some, random.Random(seed))
         if some != fleet(8, seed):  # compiled values cannot be copied
-            raise Broken("it changed the candidates")
+            raise ContractViolation("it changed the candidates")
 
 
 def is_deterministic(make: Make, budget_s: float) -> None:
     """Chance is the rng it is given, and time none of its business."""
     one, other = _seen(make()), _seen(make())
     if one != other:
-        raise Broken("the same requests and the same rng gave other choices; draw chance from rng only")
+        raise ContractViolation(
+            "the same requests and the same rng gave other choices; draw chance from rng only"
+        )
 
 
 def _seen(policy: Policy) -> list[WorkerId]:
@@ -168,7 +172,7 @@ def order_means_nothing(make: Make, budget_s: float) -> None:
         turned = some[::-1]
         again = turned[_choose(make(), query, turned, random.Random(seed)).index]
         if again.id != some[choice.index].id:
-            raise Broken("the same candidates in another order gave another choice")
+            raise ContractViolation("the same candidates in another order gave another choice")
 
 
 class _Watched(Query, frozen=True, gc=False):
@@ -193,7 +197,9 @@ def declares_what_it_reads(make: Callable[[], Any], budget_s: float) -> None:
         for seed in range(5 * ROUNDS):
             _ask(part, _watched(next(asked)), fleet(1 + seed % 8, seed), random.Random(seed))
     except _PrefixRead as exc:
-        raise Broken("it reads query.prefix, which is None unless it declares `reads_prefix = True`") from exc
+        raise ContractViolation(
+            "it reads query.prefix, which is None unless it declares `reads_prefix = True`"
+        ) from exc
 
 
 def _watched(query: Query) -> Query:
@@ -227,7 +233,9 @@ def within_budget(make: Make, budget_s: float) -> None:
         _choose(policy, query, some, rng)
         took_s.append(time.perf_counter() - began)
     if (median_s := sorted(took_s)[4]) > budget_s:
-        raise Broken(f"{MANY} candidates took {median_s * 1e3:.2f} ms, the budget is {budget_s * 1e3:g} ms")
+        raise ContractViolation(
+            f"{MANY} candidates took {median_s * 1e3:.2f} ms, the budget is {budget_s * 1e3:g} ms"
+        )
 
 
 POLICY_CHECKS: Mapping[str, Callable[[Make, float], None]] = {
@@ -250,23 +258,25 @@ def _filter(make: Callable[[], Filter], budget_s: float) -> None:
         ids = [each.id for each in some]
         kept = [each.id for each in part.keep(next(asked), some)]
         if not set(kept) <= set(ids) or len(set(kept)) < len(kept):
-            raise Broken(f"of {len(ids)} candidates it kept {kept}, which are not some of them, once each")
+            raise ContractViolation(
+                f"of {len(ids)} candidates it kept {kept}, which are not some of them, once each"
+            )
 
 
 def _scorer(make: Callable[[], Scorer], budget_s: float) -> None:
     part = make()
     if getattr(part, "pull", "spread") not in ("reuse", "spread"):
-        raise Broken(f'its pull is {part.pull!r}, neither "reuse" nor "spread"')
+        raise ContractViolation(f'its pull is {part.pull!r}, neither "reuse" nor "spread"')
     for num_tokens in (1000, 0):
         asked = queries(10, num_tokens)
         for seed in range(5 * ROUNDS):
             some = fleet(1 + seed % 20, seed, num_tokens)
             scores = part.score(next(asked), some)
             if len(scores) != len(some):
-                raise Broken(f"it gave {len(scores)} scores for {len(some)} candidates")
+                raise ContractViolation(f"it gave {len(scores)} scores for {len(some)} candidates")
             wrong = [score for score in scores if not 0 <= score <= 1]
             if wrong:
-                raise Broken(f"it gave {wrong[0]}, which is not from 0 to 1")
+                raise ContractViolation(f"it gave {wrong[0]}, which is not from 0 to 1")
 
 
 def _picker(make: Callable[[], Picker], budget_s: float) -> None:
@@ -276,7 +286,7 @@ def _picker(make: Callable[[], Picker], budget_s: float) -> None:
         for some in (scores, [0.0] * len(scores)):
             index = part.pick(some, random.Random(seed))
             if type(index) is not int or not 0 <= index < len(some):
-                raise Broken(f"it picked {index!r} of {len(some)} scores")
+                raise ContractViolation(f"it picked {index!r} of {len(some)} scores")
 
 
 CHECKS: Mapping[Kind, Mapping[str, Callable[..., None]]] = {
@@ -287,14 +297,14 @@ CHECKS: Mapping[Kind, Mapping[str, Callable[..., None]]] = {
 }
 
 
-def run(kind: Kind, make: Callable[[], object], budget_s: float) -> Iterator[Result]:
+def run(kind: Kind, make: Callable[[], object], budget_s: float) -> Iterator[ContractResult]:
     """Each check, and what was found."""
     for name, check in CHECKS[kind].items():
         try:
             check(make, budget_s)
-        except Broken as exc:
-            yield Result(name, str(exc))
+        except ContractViolation as exc:
+            yield ContractResult(name, str(exc))
         except Exception as exc:  # noqa: BLE001  others' code: what it raises is what is wrong
-            yield Result(name, where(exc))
+            yield ContractResult(name, where(exc))
         else:
-            yield Result(name, None)
+            yield ContractResult(name, None)

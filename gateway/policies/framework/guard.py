@@ -32,11 +32,11 @@ WELL_AFTER = 100
 """Decisions in a row without a fault."""
 
 
-class Faults(Counter[tuple[str, str]]):
+class PolicyFaults(Counter[tuple[str, str]]):
     """Decisions that went by least load, by policy and cause."""
 
 
-class Guard:
+class PolicyGuard:
     """Named as it was asked for. `clock` is in seconds and only compared with itself."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Guard:
         name: str,
         policy: Policy,
         budget_s: float,
-        faults: Faults,
+        faults: PolicyFaults,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.name = name
@@ -60,11 +60,11 @@ class Guard:
         self.fault: str | None = None
 
     def __repr__(self) -> str:
-        return f"Guard({self._policy!r}, {self.fault or 'well'})"
+        return f"PolicyGuard({self._policy!r}, {self.fault or 'well'})"
 
-    def twin(self) -> "Guard":
+    def twin(self) -> "PolicyGuard":
         """Return a guarded copy, with faults of its own."""
-        return Guard(self.name, twin_of(self._policy), self._budget_s, Faults(), self._clock)
+        return PolicyGuard(self.name, twin_of(self._policy), self._budget_s, PolicyFaults(), self._clock)
 
     def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
         began = self._clock()

@@ -15,8 +15,8 @@ from gateway.policies import COMPOSITIONS, DEFAULT, FILTERS, PICKERS, POLICIES, 
 from gateway.policies.base import Policy
 from gateway.policies.composition import Composition
 from gateway.policies.expected_ttft import ExpectedTtft
-from gateway.policies.framework.composed_policy import Checked, Filtered, Scored
-from gateway.policies.framework.guard import Faults, Guard
+from gateway.policies.framework.composed_policy import CheckedPolicy, FilteredPolicy, ScoringPolicy
+from gateway.policies.framework.guard import PolicyFaults, PolicyGuard
 from gateway.policies.framework.plugins import Kind, Plugin, PolicyFile, installed
 from gateway.policies.prefix_overlap import WORTH, PrefixOverlap
 from gateway.policies.topology import TopologyFilter
@@ -40,7 +40,7 @@ _WEIGHS_MEDIA: Mapping[str, Callable[[Mapping[str, float]], Policy]] = {
 }
 
 
-class Library:
+class PolicyRegistry:
     """`worth` is that of media (`prefix_overlap.py`), `place` where the gateway stands (`topology.py`)."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Library:
         compositions: Mapping[str, Composition] | None = None,
         file: PolicyFile | None = None,
         budget_s: float = BUDGET_S,
-        faults: Faults | None = None,
+        faults: PolicyFaults | None = None,
     ) -> None:
         """Raises ConfigError for names that are taken."""
         self._worth = worth
@@ -59,7 +59,7 @@ class Library:
         self._compositions = {**COMPOSITIONS, **(compositions or {})}
         self._file = file
         self._budget_s = budget_s
-        self._faults = Faults() if faults is None else faults
+        self._faults = PolicyFaults() if faults is None else faults
         self._installed = installed()
         self._warned: set[str] = set()
         for name in compositions or {}:
@@ -72,7 +72,7 @@ class Library:
                 )
 
     def __repr__(self) -> str:
-        return f"Library({', '.join(self.names('policy'))})"
+        return f"PolicyRegistry({', '.join(self.names('policy'))})"
 
     def names(self, kind: Kind, *, without_file: bool = False) -> list[str]:
         """All of a kind; of what packages offer, the kind is not known before it is loaded."""
@@ -95,14 +95,14 @@ class Library:
         """A new one, without a guard. Raises ConfigError."""
         return self._policy(self.resolved(name), ())
 
-    def policy(self, name: str, faults: Faults | None = None) -> Policy:
+    def policy(self, name: str, faults: PolicyFaults | None = None) -> Policy:
         """A new one; under guard if any of it is not shipped, its faults counted where all are, or there.
         Raises ConfigError."""
         name = self.resolved(name)
         policy = self._policy(name, ())
         if is_shipped(name):
             return policy
-        return Guard(name, policy, self._budget_s, self._faults if faults is None else faults)
+        return PolicyGuard(name, policy, self._budget_s, self._faults if faults is None else faults)
 
     def _policy(self, name: str, within: Sequence[str]) -> Policy:
         if name in _WEIGHS_MEDIA:
@@ -114,7 +114,7 @@ class Library:
             raise ConfigError(f"policies.{name}: is made of itself, by way of {' and '.join(within)}")
         where = f"policies.{within[-1]}.policy" if within else "policy"
         policy: Policy = self._part("policy", name, where)
-        return policy if name in POLICIES else Checked(name, policy)
+        return policy if name in POLICIES else CheckedPolicy(name, policy)
 
     def _compose(self, name: str, composition: Composition, within: Sequence[str]) -> Policy:
         where = f"policies.{name}"
@@ -127,9 +127,9 @@ class Library:
         else:
             chooser = self._scored(name, composition)
         if not composition.filters:
-            return Filtered(name, {}, chooser) if composition.policy else chooser
+            return FilteredPolicy(name, {}, chooser) if composition.policy else chooser
         filters = {each: self._part("filter", each, f"{where}.filters") for each in composition.filters}
-        return Filtered(name, filters, chooser)
+        return FilteredPolicy(name, filters, chooser)
 
     def _scored(self, name: str, composition: Composition) -> Policy:
         where = f"policies.{name}.scorers"
@@ -146,7 +146,7 @@ class Library:
             )
         picker = self._part("picker", composition.picker or "max", f"policies.{name}.picker")
         weighted = {part: (scorer, composition.scorers[part]) for part, scorer in scorers.items()}
-        return Scored(name, weighted, picker)
+        return ScoringPolicy(name, weighted, picker)
 
     def _part(self, kind: Kind, name: str, where: str) -> Any:
         """A new one of what is named. Raises ConfigError with the names there are."""

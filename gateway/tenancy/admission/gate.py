@@ -21,7 +21,7 @@ from gateway.core.requests.routes import TABLE, paths
 from gateway.core.usage import Usage
 from gateway.http.messages import HttpRequest
 from gateway.http.networks import Trusted
-from gateway.http.response_observer import Answer
+from gateway.http.response_observer import ResponseObserver
 from gateway.routing.router import Router
 from gateway.server.responder import Responder
 from gateway.tenancy.admission.base import Waiter
@@ -126,7 +126,7 @@ class Gate:
         self,
         waiter: Waiter,
         request: InferenceRequest,
-        answer: Answer | None,
+        answer: ResponseObserver | None,
         usage: Usage | None,
         *,
         was_sent: bool = True,
@@ -185,8 +185,8 @@ class Gate:
     ) -> Tenant:
         """Set the request's tenant, priority and SLO; the client's headers count only if it `is_trusted`."""
         declared = declared_identity(http.headers, self._names) if is_trusted else None
-        if http.who is not None:
-            name: str | None = http.who.tenant  # authenticated, not declared
+        if http.caller is not None:
+            name: str | None = http.caller.tenant  # authenticated, not declared
         else:
             name = declared.tenant if declared else None
         tenant = self.tenants.of(name or tenant_of_key(http.headers), now)

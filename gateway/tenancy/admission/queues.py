@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from gateway.config import Config
 from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError, TooManyRequests
-from gateway.core.fleet import Eligible, Fleet, Member
+from gateway.core.fleet import EligibleWorker, Fleet, Member
 from gateway.core.ledger import REQUEST_TOKENS, Ledger
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.worker import WorkerId
@@ -134,13 +134,13 @@ class ModelQueues:
 
     # loads -------------------------------------------------------------------------------------
 
-    def is_full(self, each: Eligible) -> bool:
+    def is_full(self, each: EligibleWorker) -> bool:
         return self._is_full(each.member)
 
     def _is_full(self, member: Member) -> bool:
-        return self.rule.is_full(self._ledger.load(member.worker.id), member.pace, member.reported)
+        return self.rule.is_full(self._ledger.load(member.worker.id), member.speed, member.reported)
 
-    def spare(self, eligible: list[Eligible]) -> list[Eligible]:
+    def spare(self, eligible: list[EligibleWorker]) -> list[EligibleWorker]:
         """Workers with room; all of them where none has."""
         for each in eligible:
             if self.is_full(each):
@@ -161,7 +161,7 @@ class ModelQueues:
             load = self._ledger.load(each.member.worker.id)
             if not load.booked_tokens:
                 return 0.0
-            best_s = min(best_s, ttft_s(load, each.member.pace))
+            best_s = min(best_s, ttft_s(load, each.member.speed))
         return best_s
 
     def _is_saturated(self, model: str) -> bool:
@@ -370,10 +370,10 @@ class ModelQueues:
         """Prompt tokens per second that the model's workers compute, as the rate before any drain was
         measured."""
         try:
-            eligible: Sequence[Eligible] = self._fleet.eligible(model)
+            eligible: Sequence[EligibleWorker] = self._fleet.eligible(model)
         except GatewayError:
             return 1.0
-        return max(sum([1 / each.member.pace.token_s for each in eligible]), 1.0)
+        return max(sum([1 / each.member.speed.token_s for each in eligible]), 1.0)
 
 
 BYTES_PER_TOKEN = 4

@@ -11,8 +11,8 @@ A worker with nothing in flight always takes a request, so that none waits witho
 from mypy_extensions import mypyc_attr
 
 from gateway.core.ledger import Load
-from gateway.core.speed import Pace
-from gateway.core.worker import FULL_KV, Reported
+from gateway.core.speed import Speed
+from gateway.core.worker import FULL_KV, ReportedLoad
 
 
 @mypyc_attr(acyclic=True)
@@ -31,7 +31,7 @@ class Saturation:
     def is_on(self) -> bool:
         return bool(self.above_ttft_s or self.max_in_flight)
 
-    def is_full(self, load: Load, pace: Pace, reported: Reported) -> bool:
+    def is_full(self, load: Load, speed: Speed, reported: ReportedLoad) -> bool:
         num = load.num_in_flight
         if num <= 0:
             return False
@@ -41,14 +41,14 @@ class Saturation:
             return False
         if reported.num_waiting and reported.kv_usage >= FULL_KV:
             return True
-        waits = load.booked_tokens > 0 or num >= pace.seats
-        return waits and ttft_s(load, pace) > self.above_ttft_s
+        waits = load.booked_tokens > 0 or num >= speed.max_running
+        return waits and ttft_s(load, speed) > self.above_ttft_s
 
 
-def ttft_s(load: Load, pace: Pace) -> float:
+def ttft_s(load: Load, speed: Speed) -> float:
     """Predicted seconds until the first token of a request that comes now, without its own prompt: the body
-    of `Pace.ttft_s`, inlined because it runs for each worker and request."""
+    of `Speed.ttft_s`, inlined because it runs for each worker and request."""
     num = load.num_in_flight
-    seat_s = pace.seat_s(num) if num >= pace.seats else 0.0
-    start_s = pace.start_s + num * pace.start_seq_s
-    return seat_s + start_s + load.booked_tokens * (pace.token_s + num * pace.seq_s)
+    wait_s = speed.wait_s(num) if num >= speed.max_running else 0.0
+    start_s = speed.start_s + num * speed.start_seq_s
+    return wait_s + start_s + load.booked_tokens * (speed.token_s + num * speed.seq_s)

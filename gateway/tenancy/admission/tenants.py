@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from mypy_extensions import mypyc_attr
 
 from gateway.bookings.tenant_usage import GIVEN, NO_REQUESTS, NO_TOKENS, REQUESTS, TOKENS, QuotaUsage
-from gateway.config.tenant_limits import NO_LIMITS, Limits, is_limited
+from gateway.config.tenant_limits import NO_LIMITS, TenantLimits, is_limited
 from gateway.core.errors import TooManyRequests
 from gateway.http.messages import Header, HttpRequest
 from gateway.tenancy.admission.fair_queue import QueueEntry
@@ -38,7 +38,7 @@ class Tenant:
     __slots__ = ("name", "label", "limits", "requests", "tokens", "num_active", "_used")
 
     def __init__(
-        self, name: str, label: str, limits: Limits, now: float, used: QuotaUsage | None = None
+        self, name: str, label: str, limits: TenantLimits, now: float, used: QuotaUsage | None = None
     ) -> None:
         self.name = name
         self.label = label
@@ -54,7 +54,7 @@ class Tenant:
     def __repr__(self) -> str:
         return f"Tenant({self.name!r}, active={self.num_active}, {self.requests}, {self.tokens})"
 
-    def limit(self, limits: Limits, now: float, used: QuotaUsage | None) -> None:
+    def limit(self, limits: TenantLimits, now: float, used: QuotaUsage | None) -> None:
         """Change the limits. The share of quota that was left of the old limits is left of the new ones."""
         shares = [
             1.0 if each is None else each.level(now) / each.capacity for each in (self.requests, self.tokens)
@@ -157,7 +157,7 @@ class Tenant:
         return TooManyRequests(message, code="rate_limit_exceeded", kind=kind, wait_s=wait_s)
 
 
-def _buckets(limits: Limits, now: float) -> tuple[TokenBucket | None, TokenBucket | None]:
+def _buckets(limits: TenantLimits, now: float) -> tuple[TokenBucket | None, TokenBucket | None]:
     """Token buckets for requests and for tokens; None where unlimited."""
     rate, at_once, per_min = limits.requests_per_s, limits.requests_at_once, limits.tokens_per_min
     requests = TokenBucket(rate, at_once or max(1, math.ceil(rate)), now) if rate else None
@@ -185,7 +185,7 @@ class Tenants:
 
     def __init__(
         self,
-        limits: Mapping[str, Limits],
+        limits: Mapping[str, TenantLimits],
         *,
         max_tenants: int = MAX_TENANTS,
         used_of: Callable[[str], QuotaUsage | None] | None = None,
@@ -202,7 +202,7 @@ class Tenants:
     def __repr__(self) -> str:
         return f"Tenants({len(self._tenants)}, configured={sorted(self._limits)})"
 
-    def limit(self, limits: Mapping[str, Limits], now: float) -> None:
+    def limit(self, limits: Mapping[str, TenantLimits], now: float) -> None:
         """Change the limits, also of tenants already known."""
         self._limits, self._others = limits, limits.get(DEFAULT, NO_LIMITS)
         self._labels |= {name for name in limits if name != DEFAULT}
@@ -228,7 +228,7 @@ class Tenants:
         self._tenants[name] = tenant
         return tenant
 
-    def _used(self, name: str, limits: Limits) -> QuotaUsage | None:
+    def _used(self, name: str, limits: TenantLimits) -> QuotaUsage | None:
         return self._used_of(name) if self._used_of and is_limited(limits) else None
 
     def _label(self, name: str) -> str:

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from hashlib import blake2s
 from hmac import compare_digest
 
-from gateway.http.caller import Who
+from gateway.http.caller import Caller
 
 PREFIX = b"kvg-"
 ID_DIGITS = 12
@@ -43,12 +43,12 @@ _OURS = re.compile(rb"kvg-[0-9a-f]{12}-[A-Za-z0-9_-]{43}")
 class KeyEntry:
     """Salted hash of one key, with its caller."""
 
-    __slots__ = ("salt", "digest", "who")
+    __slots__ = ("salt", "digest", "caller")
 
-    def __init__(self, salt: bytes, digest: bytes, who: Who | None) -> None:
+    def __init__(self, salt: bytes, digest: bytes, caller: Caller | None) -> None:
         self.salt = salt
         self.digest = digest
-        self.who = who
+        self.caller = caller
 
 
 _UNKNOWN_KEY = KeyEntry(bytes(NUM_SALT_BYTES), bytes(NUM_SECRET_BYTES), None)
@@ -71,7 +71,7 @@ class KeyRing:
     def __repr__(self) -> str:
         return f"KeyRing({len(self.entries)} keys, {len(set(self.groups.values()))} groups)"
 
-    def find(self, key: bytes) -> Who | None:
+    def find(self, key: bytes) -> Caller | None:
         """Caller of a key, expired or not; None if the key is unknown."""
         if len(key) > MAX_KEY_BYTES:
             return None
@@ -79,7 +79,7 @@ class KeyRing:
             entry = self.imported.get(finder_of(key), _UNKNOWN_KEY)
         else:
             entry = self.entries.get(id_of(key), _UNKNOWN_KEY)
-        return entry.who if compare_digest(digest_of(key, entry.salt), entry.digest) else None
+        return entry.caller if compare_digest(digest_of(key, entry.salt), entry.digest) else None
 
 
 def id_of(key: bytes) -> bytes:

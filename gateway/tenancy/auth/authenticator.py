@@ -1,6 +1,6 @@
 """Authentication of each request by its API key or JWT, where keys or salts are configured.
 
-    Authorization: Bearer KEY  ─┐                  ┌─► Who: tenant, models, salt; the key goes no further
+    Authorization: Bearer KEY  ─┐                  ┌─► Caller: tenant, models, salt; the key goes no further
     x-api-key: KEY             ─┴─► file, or JWT ──┴─► 401 missing, unknown, expired; 403 of another tenant
 
 Where no keys are configured but tenants' caches are kept apart, the tenant is the one of admission control:
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from gateway.core.errors import Forbidden, Unauthorized
-from gateway.http.caller import Who
+from gateway.http.caller import Caller
 from gateway.http.messages import Header, HttpRequest
 from gateway.http.networks import Trusted
 from gateway.tenancy.admission.request_identity import HeaderNames, declared_identity, tenant_of_key
@@ -23,7 +23,7 @@ MAX_UNAUTHENTICATED = 4096
 
 SaltOf = Callable[[str], str | None]
 
-Verify = Callable[[bytes], Who]
+Verify = Callable[[bytes], Caller]
 """Returns the caller of a JWT, or raises Unauthorized."""
 
 
@@ -48,7 +48,7 @@ class Authenticator:
         self._trusted = trusted
         self._salt_of = salt_of
         self._passes_key = passes_key
-        self._unauthenticated: dict[str, Who] = {}
+        self._unauthenticated: dict[str, Caller] = {}
 
     def __repr__(self) -> str:
         return f"Authenticator({self.ring!r}, jwt={self.jwt is not None}, refusals={dict(self.refusals)})"
@@ -70,7 +70,7 @@ class Authenticator:
         self.ring = ring
         self._unauthenticated.clear()
 
-    def ask(self, http: HttpRequest, peer: str | None) -> Who:
+    def ask(self, http: HttpRequest, peer: str | None) -> Caller:
         """Authenticate a request. Its credentials are removed from the headers, so that they reach neither a
         worker nor a log. Raises Unauthorized or Forbidden."""
         if self.ring is None and self.jwt is None:
@@ -91,17 +91,17 @@ class Authenticator:
                 kept.append(header)
         if not self._passes_key:
             http.headers = kept
-        who = self.who(bearer, key)
-        if declared is not None and declared.decode("utf-8", "replace").strip() != who.tenant:
+        caller = self.caller(bearer, key)
+        if declared is not None and declared.decode("utf-8", "replace").strip() != caller.tenant:
             raise self._refused(
                 Forbidden(
-                    f"key '{who.name}' belongs to tenant '{who.tenant}', but the request names another",
+                    f"key '{caller.name}' belongs to tenant '{caller.tenant}', but the request names another",
                     code="tenant_mismatch",
                 )
             )
-        return who
+        return caller
 
-    def who(self, authorization: bytes | None, api_key: bytes | None) -> Who:
+    def caller(self, authorization: bytes | None, api_key: bytes | None) -> Caller:
         """Caller of the two headers' values. Raises Unauthorized."""
         shown = api_key
         if authorization is not None and authorization[:7].lower() == b"bearer ":
@@ -118,32 +118,32 @@ class Authenticator:
                 return self.jwt(shown)
             except Unauthorized as error:
                 raise self._refused(error) from None
-        who = self.ring.find(shown) if self.ring is not None else None
-        if who is None:
+        caller = self.ring.find(shown) if self.ring is not None else None
+        if caller is None:
             raise self._refused(Unauthorized("unknown API key", code="invalid_api_key"))
-        if who.expires_s and who.expires_s <= self._clock():
-            when = datetime.fromtimestamp(who.expires_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            message = f"the API key '{who.name}' expired on {when}; ask for a new one"
+        if caller.expires_s and caller.expires_s <= self._clock():
+            when = datetime.fromtimestamp(caller.expires_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            message = f"the API key '{caller.name}' expired on {when}; ask for a new one"
             raise self._refused(Unauthorized(message, code="expired_api_key"))
-        return who
+        return caller
 
-    def check_admin(self, authorization: bytes | None, api_key: bytes | None) -> Who:
+    def check_admin(self, authorization: bytes | None, api_key: bytes | None) -> Caller:
         """Authenticate a request to the admin API. Raises Unauthorized or Forbidden."""
-        who = self.who(authorization, api_key)
-        if not who.is_admin:
-            message = f"key '{who.name}' has no admin scope; use a key with admin scope"
+        caller = self.caller(authorization, api_key)
+        if not caller.is_admin:
+            message = f"key '{caller.name}' has no admin scope; use a key with admin scope"
             raise self._refused(Forbidden(message, code="admin_scope_required"))
-        return who
+        return caller
 
-    def _unauthenticated_caller(self, http: HttpRequest, peer: str | None) -> Who:
+    def _unauthenticated_caller(self, http: HttpRequest, peer: str | None) -> Caller:
         declared = declared_identity(http.headers, self._names) if self._trusted.trusts(peer) else None
         tenant = (declared.tenant if declared else None) or tenant_of_key(http.headers)
-        who = self._unauthenticated.get(tenant)
-        if who is None:
+        caller = self._unauthenticated.get(tenant)
+        if caller is None:
             if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
                 self._unauthenticated.clear()
-            who = self._unauthenticated[tenant] = Who(tenant, salt=self._salt_of(tenant))
-        return who
+            caller = self._unauthenticated[tenant] = Caller(tenant, salt=self._salt_of(tenant))
+        return caller
 
     def _refused(self, error: Unauthorized | Forbidden) -> Unauthorized | Forbidden:
         self.refusals[error.code] += 1

@@ -2,7 +2,7 @@
 
 key file ──► KeyRing ─┐
 secret ──► salts ─────┼──► Authenticator ──► each request
-JWKS ──► Jwt ─────────┘
+JWKS ──► JwtVerifier ─┘
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from gateway.tenancy.auth.tenant_salt import MIN_SECRET_CHARS, Salts
 if TYPE_CHECKING:
     from gateway.routing.router import Router
     from gateway.tenancy.auth.jwks import Jwks
-    from gateway.tenancy.auth.jwt import Jwt
+    from gateway.tenancy.auth.jwt import JwtVerifier
     from gateway.tenancy.auth.salt_cost_observer import SaltCostObserver
 
 log = logging.getLogger("kvgate.keys")
@@ -51,7 +51,7 @@ class Credentials:
         self.salt_observer: SaltCostObserver | None = None
         self.authenticator: Authenticator | None = None
         self.admin_authenticator: Authenticator | None = None
-        self.jwt: Jwt | None = None
+        self.jwt: JwtVerifier | None = None
         self.jwks: Jwks | None = None
         if self.file or config.jwt.keys or self._salts:
             self.authenticator = authenticator = Authenticator(
@@ -135,14 +135,14 @@ class Credentials:
     def _take_tokens(self, config: Config, authenticator: Authenticator) -> None:
         """Accept JWTs. Raises ConfigError."""
         from gateway.tenancy.auth.jwks import Jwks  # with their libraries
-        from gateway.tenancy.auth.jwt import DEFAULT_ALGORITHMS, Jwt
+        from gateway.tenancy.auth.jwt import DEFAULT_ALGORITHMS, JwtVerifier
 
         for name, value in (("jwt_issuer", config.jwt.issuer), ("jwt_audience", config.jwt.audience)):
             if not value:
                 raise ConfigError(
                     f"jwt_keys: needs {name}; without it, tokens issued for other services would be accepted"
                 )
-        self.jwt = Jwt(
+        self.jwt = JwtVerifier(
             algorithms=config.jwt.algorithms or DEFAULT_ALGORITHMS,
             issuer=config.jwt.issuer,
             audience=config.jwt.audience,
@@ -153,7 +153,7 @@ class Credentials:
         )
         self.jwks = Jwks(config.jwt.keys, self.jwt.use, refresh_s=config.jwt.refresh_s)
         self.jwt.want_keys = self.jwks.want
-        authenticator.jwt = self.jwt.who
+        authenticator.jwt = self.jwt.caller
 
     def _salt_of(self, tenant: str) -> str | None:
         return self._salt_in(tenant, self.file.ring.groups if self.file else _NO_GROUPS)

@@ -1,6 +1,6 @@
 """JWT verification with the public keys of other issuers, as an alternative to API keys.
 
-    header ─ an allowed algorithm, a known key ─► signature, exp, nbf, iss, aud ─► claims ─► Who
+    header ─ an allowed algorithm, a known key ─► signature, exp, nbf, iss, aud ─► claims ─► Caller
 
 An algorithm belongs to a kind of key: RSA keys verify RS* and PS*, EC keys ES*, Ed25519 keys EdDSA; a key's
 own `alg` and `use` narrow that. Keys are never shared secrets, so HS* and "none" cannot be meant.
@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from gateway.core.decoding import UNREADABLE
 from gateway.core.errors import Unauthorized
-from gateway.http.caller import Who
+from gateway.http.caller import Caller
 from gateway.tenancy.auth.key_format import check_tenant
 
 MAX_TOKEN_BYTES = 16 << 10
@@ -51,7 +51,7 @@ class _Jwks(msgspec.Struct):
     keys: list[dict[str, Any]]
 
 
-class Jwt:
+class JwtVerifier:
     """Verifies JWTs and caches the result. `want_keys` is called where a token names an unknown key."""
 
     def __init__(
@@ -78,10 +78,10 @@ class Jwt:
         self.want_keys = want_keys
         self._keys: dict[tuple[str | None, str], pyjwt.PyJWK] = {}
         self._salt = os.urandom(16)
-        self._known: OrderedDict[bytes, Who] = OrderedDict()
+        self._known: OrderedDict[bytes, Caller] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"Jwt({self._issuer}, {self.num_keys} keys, {len(self._known)} tokens known)"
+        return f"JwtVerifier({self._issuer}, {self.num_keys} keys, {len(self._known)} tokens known)"
 
     @property
     def num_keys(self) -> int:
@@ -107,21 +107,21 @@ class Jwt:
         """Forget verified tokens, so that each is verified again: their tenants' groups may have changed."""
         self._known.clear()
 
-    def who(self, token: bytes) -> Who:
+    def caller(self, token: bytes) -> Caller:
         """Caller of a token. Raises Unauthorized, without the token in its text."""
         if len(token) > MAX_TOKEN_BYTES:
             raise _refused("the token is too long")
         digest = blake2s(token, key=self._salt).digest()
-        who = self._known.get(digest)
-        if who is None:
-            who = self._verified(token)
-            self._known[digest] = who
+        caller = self._known.get(digest)
+        if caller is None:
+            caller = self._verified(token)
+            self._known[digest] = caller
             if len(self._known) > MAX_KNOWN:
                 self._known.popitem(last=False)
-        elif who.expires_s <= self._clock():
+        elif caller.expires_s <= self._clock():
             del self._known[digest]
             raise Unauthorized("the token has expired", code="expired_token")
-        return who
+        return caller
 
     def _usable(self, given: Mapping[str, Any]) -> list[tuple[tuple[str | None, str], pyjwt.PyJWK]]:
         """Usable keys of a JWK by id and algorithm: none that sign, encrypt, are secret or are too short."""
@@ -140,7 +140,7 @@ class Jwt:
             usable.append(((given.get("kid"), name), key))
         return usable
 
-    def _verified(self, token: bytes) -> Who:
+    def _verified(self, token: bytes) -> Caller:
         try:
             claims = pyjwt.decode(
                 token,
@@ -173,7 +173,7 @@ class Jwt:
             raise _refused("the token's signing key is unknown; if it is new, retry in a few seconds")
         return key
 
-    def _who(self, claims: Mapping[str, Any]) -> Who:
+    def _who(self, claims: Mapping[str, Any]) -> Caller:
         tenant, models = claims.get(self._tenant_claim), claims.get(self._models_claim)
         if not isinstance(tenant, str):
             raise _refused(f"the token has no claim '{self._tenant_claim}' that names a tenant")
@@ -187,7 +187,7 @@ class Jwt:
         if self._models_claim in claims and not (is_list and models):  # null would mean all
             raise _refused(f"the token's claim '{self._models_claim}' lists no models")
         expires_s = float(claims["exp"]) + self._leeway_s
-        return Who(tenant, "jwt", models, expires_s, False, self._salt_of(tenant))
+        return Caller(tenant, "jwt", models, expires_s, False, self._salt_of(tenant))
 
 
 def _refused(message: str) -> Unauthorized:

@@ -39,7 +39,7 @@ class KeyFile:
 
     @property
     def has_admin(self) -> bool:
-        return any(entry.who is not None and entry.who.is_admin for entry in self.ring.entries.values())
+        return any(entry.caller is not None and entry.caller.is_admin for entry in self.ring.entries.values())
 
     def look(self) -> KeyRing | None:
         """Reload the file if it has changed and is the same as at the last look; None otherwise."""

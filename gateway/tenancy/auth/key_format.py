@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.core.decoding import UNREADABLE
 from gateway.core.errors import ConfigError
-from gateway.http.caller import Who
+from gateway.http.caller import Caller
 from gateway.tenancy.auth.api_keys import (
     ID_DIGITS,
     NUM_FINDER_BYTES,
@@ -165,8 +165,8 @@ def _entry(line: KeyRecord, salt_of: SaltOf, groups: Mapping[str, str]) -> KeyEn
     if line.find and len(_bytes("find", line.find)) != NUM_FINDER_BYTES:
         raise ValueError(f"find: give {NUM_FINDER_BYTES * 2} digits")
     tenant, expires_s = check_tenant(line.tenant), expiry_s(line.expires)
-    who = Who(tenant, line.id, line.models, expires_s, line.admin, salt_of(tenant, groups))
-    return KeyEntry(salt, digest, who)
+    caller = Caller(tenant, line.id, line.models, expires_s, line.admin, salt_of(tenant, groups))
+    return KeyEntry(salt, digest, caller)
 
 
 def _bytes(field: str, text: str) -> bytes:

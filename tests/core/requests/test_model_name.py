@@ -14,7 +14,7 @@ from gateway.core.requests.model_name import (
     renamed_query,
     with_query,
 )
-from gateway.core.worker import Served
+from gateway.core.worker import ServedModel
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_nested_model_field_is_ignored(body: bytes) -> None:
 
 
 def test_an_adapter_is_rejected_on_a_route_without_a_model_in_its_body() -> None:
-    served = {"m": Served("m", "root"), "ad": Served("ad", "root", "ad")}
+    served = {"m": ServedModel("m", "root"), "ad": ServedModel("ad", "root", "ad")}
     check_plain("/generate", "m", served)
     check_plain("/generate", "unknown", served)
     with pytest.raises(InvalidRequest, match="adapter 'ad'"):

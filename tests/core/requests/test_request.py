@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from gateway.core.errors import InvalidRequest, ModelMissing
 from gateway.core.requests.request import parse_request
-from gateway.core.requests.routes import Kind
+from gateway.core.requests.routes import RouteKind
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
@@ -14,7 +14,7 @@ def test_a_body_passes_byte_for_byte() -> None:
     body = b'{ "model":"org/m", "messages":[{"role":"user","content":"\\u00e9"}], "new_field": 1.50 }'
     request = parse_request(CHAT, body)
     assert request.body is body
-    assert (request.kind, request.model, request.stream) == (Kind.CHAT, "org/m", False)
+    assert (request.kind, request.model, request.stream) == (RouteKind.CHAT, "org/m", False)
 
 
 def test_fields_that_routing_reads() -> None:
@@ -93,7 +93,7 @@ def test_other_xargs_are_kept() -> None:
 def test_routes_without_a_known_prompt_need_a_model_only() -> None:
     body = b'{"model":"e","input":["a"],"user":"u","cache_salt":"s","stream":true}'
     request = parse_request("/v1/embeddings", body)
-    assert (request.kind, request.model) == (Kind.PASS, "e")
+    assert (request.kind, request.model) == (RouteKind.PASS, "e")
     assert (request.session, request.cache_salt, request.stream) == ("u", "s", True)
     assert request.fields["input"] == ["a"]
 
@@ -115,7 +115,12 @@ def test_a_model_may_be_named_outside_the_body(path: str) -> None:
 
 def test_an_added_route_may_have_no_body() -> None:
     request = parse_request("/sleep", b"", model="m")
-    assert (request.kind, request.model, request.body, request.may_repeat) == (Kind.PASS, "m", b"", False)
+    assert (request.kind, request.model, request.body, request.may_repeat) == (
+        RouteKind.PASS,
+        "m",
+        b"",
+        False,
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from gateway.apis.error_format import is_anthropic
 from gateway.apis.routes import CONTROL
 from gateway.apis.to_chat import TRANSLATORS
-from gateway.core.requests.routes import ADDED, OWN, ROUTES, TABLE, ErrorFormat, Kind, Route, route_of
+from gateway.core.requests.routes import ADDED, OWN, ROUTES, TABLE, ErrorFormat, Route, RouteKind, route_of
 from gateway.tenancy.admission.gate import UNQUEUED
 
 
@@ -16,7 +16,7 @@ def test_paths_are_unique_and_no_other_kinds_of_paths() -> None:
 
 @pytest.mark.parametrize("route", TABLE, ids=lambda route: route.path)
 def test_a_route_has_a_translator_exactly_where_its_body_is_a_chat_in_another_form(route: Route) -> None:
-    assert (route.to_chat in TRANSLATORS) == (route.kind is Kind.AGENT)
+    assert (route.to_chat in TRANSLATORS) == (route.kind is RouteKind.AGENT)
     assert route.path.startswith("/") and not route.path.endswith("/")
     assert is_anthropic(route.path) == (route.errors is ErrorFormat.ANTHROPIC)
     assert (route.path in UNQUEUED) == (not route.is_queued)
@@ -28,4 +28,4 @@ def test_each_translator_has_a_route() -> None:
 
 def test_a_path_outside_the_table_has_the_row_of_added_routes() -> None:
     assert route_of("/mine") is ADDED
-    assert ADDED.kind is Kind.PASS and not ADDED.names_model
+    assert ADDED.kind is RouteKind.PASS and not ADDED.names_model

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from engines.connectors.leg_bodies import fields_of, prefill_only, read_answer, with_field
-from gateway.core.kv_connector import Handed
+from gateway.core.kv_connector import PrefillResult
 from gateway.core.kv_events import DecodeError
 
 
@@ -47,9 +47,12 @@ def test_a_prefill_leg_asks_for_one_answer_of_one_token() -> None:
 
 def test_an_answer_without_usage_or_parameters_is_read() -> None:
     reported = read_answer(b"{}")
-    assert (reported.handed(b"p"), bytes(reported.kv_transfer_params)) == (Handed(b"p"), b"null")
+    assert (reported.prefill_result(b"p"), bytes(reported.kv_transfer_params)) == (
+        PrefillResult(b"p"),
+        b"null",
+    )
     reported = read_answer(b'{"usage":{"prompt_tokens":7,"prompt_tokens_details":null}}')
-    assert reported.handed(b"p") == Handed(b"p", 7, None)
+    assert reported.prefill_result(b"p") == PrefillResult(b"p", 7, None)
     with pytest.raises(DecodeError, match="the prefill worker's answer"):
         read_answer(b'{"choices":1}')
 
@@ -67,4 +70,4 @@ def test_an_answer_without_usage_or_parameters_is_read() -> None:
     ],
 )
 def test_impossible_counts_are_not_forwarded(usage: bytes, why: str) -> None:
-    assert read_answer(b'{"usage":%b}' % usage).handed(b"p") == Handed(b"p", refused_usage=why)
+    assert read_answer(b'{"usage":%b}' % usage).prefill_result(b"p") == PrefillResult(b"p", refused_usage=why)

@@ -4,7 +4,7 @@ import pytest
 
 from engines.connectors.mooncake import Mooncake
 from gateway.core.kv_events import DecodeError
-from tests.engines.test_handoffs import answer, of, pair
+from tests.engines.test_kv_connectors import answer, of, pair
 
 BODY = b'{"model":"m","prompt":"a"}'
 
@@ -16,7 +16,7 @@ def test_both_legs_have_one_transfer_id_and_decode_has_the_prefill_engine() -> N
         "do_remote_prefill": False,
         "transfer_id": "xfer-0000000000000abc",
     }
-    body = of(Mooncake().to_decode(BODY, pair(0xABC), Mooncake().handed(answer())))
+    body = of(Mooncake().to_decode(BODY, pair(0xABC), Mooncake().prefill_result(answer())))
     assert body == {
         **json.loads(BODY),
         "kv_transfer_params": {
@@ -32,4 +32,4 @@ def test_both_legs_have_one_transfer_id_and_decode_has_the_prefill_engine() -> N
 @pytest.mark.parametrize("reason", ["stop", "abort", None])
 def test_an_answer_that_did_not_end_by_its_length_is_an_error(reason: str | None) -> None:
     with pytest.raises(DecodeError, match="did not end by its length"):
-        Mooncake().handed(answer(choices=[{"finish_reason": reason}]))
+        Mooncake().prefill_result(answer(choices=[{"finish_reason": reason}]))

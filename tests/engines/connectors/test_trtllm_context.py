@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from engines.connectors.trtllm_context import Context
+from engines.connectors.trtllm_context import TrtLlmContext
 from gateway.core.kv_events import DecodeError
-from tests.engines.test_handoffs import answer, of, pair
+from tests.engines.test_kv_connectors import answer, of, pair
 
 BODY = b'{"model":"m","prompt":"a","stream":true,"stream_options":{},"max_tokens":9}'
 PARAMS = {
@@ -21,22 +21,24 @@ def reported(params: Any = PARAMS, reason: str | None = "length", **fields: Any)
 
 
 def test_decode_continues_with_the_first_token_of_prefill() -> None:
-    asked = of(Context().to_prefill(BODY, pair(9)))
+    asked = of(TrtLlmContext().to_prefill(BODY, pair(9)))
     assert asked["disaggregated_params"] == {"request_type": "context_only", "disagg_request_id": 9}
     assert (asked["stream"], asked["max_tokens"]) == (False, 9)
-    handed = Context().handed(reported(prompt_token_ids=[1, 2, 3]))
-    body = of(Context().to_decode(BODY, pair(9), handed))
+    result = TrtLlmContext().prefill_result(reported(prompt_token_ids=[1, 2, 3]))
+    body = of(TrtLlmContext().to_decode(BODY, pair(9), result))
     expected = {"disaggregated_params": {**PARAMS, "request_type": "generation_only"}, "prompt": [1, 2, 3]}
     assert body == {**json.loads(BODY), **expected}
 
 
 def test_a_chat_has_tokens_beside_its_messages() -> None:
     body = of(
-        Context().to_decode(b'{"messages":[]}', pair(), Context().handed(reported(prompt_token_ids=[1])))
+        TrtLlmContext().to_decode(
+            b'{"messages":[]}', pair(), TrtLlmContext().prefill_result(reported(prompt_token_ids=[1]))
+        )
     )
     assert (body["messages"], body["prompt_token_ids"]) == ([], [1])
     assert "prompt_token_ids" not in of(
-        Context().to_decode(b'{"messages":[]}', pair(), Context().handed(reported()))
+        TrtLlmContext().to_decode(b'{"messages":[]}', pair(), TrtLlmContext().prefill_result(reported()))
     )
 
 
@@ -52,4 +54,4 @@ def test_a_chat_has_tokens_beside_its_messages() -> None:
 )
 def test_an_answer_without_a_continuation_is_rejected(body: bytes, why: str) -> None:
     with pytest.raises(DecodeError, match=why):
-        Context().handed(body)
+        TrtLlmContext().prefill_result(body)

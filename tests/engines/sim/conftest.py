@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import aiohttp
 import pytest
 
-from engines.sim import Sim, SimConfig, Texts
+from engines.sim import Sim, SimConfig, TextModel
 from engines.sim.config import BUNDLED_TOKENIZER
 from loadtest.ports import sim_ports
 
@@ -17,12 +17,12 @@ FAST = {"decode_tokens_per_s": 20_000.0, "prefill_tokens_per_s": 1e7, "kv_blocks
 
 
 @pytest.fixture(scope="session")
-def texts() -> Texts:
-    return Texts.load(BUNDLED_TOKENIZER)
+def texts() -> TextModel:
+    return TextModel.load(BUNDLED_TOKENIZER)
 
 
 @pytest.fixture
-async def start_sim(texts: Texts) -> AsyncIterator[StartSim]:
+async def start_sim(texts: TextModel) -> AsyncIterator[StartSim]:
     """`await start_sim(kv_blocks=40)` returns a started worker, stopped after the test."""
     async with AsyncExitStack() as stack:
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from engines.sim.cache import CachedSequence, PrefixCache
 from engines.sim.glide import Glide
-from engines.sim.scheduler import Costs, Limits, Outcome, Scheduler, Sequence
+from engines.sim.scheduler import Scheduler, SchedulerLimits, Sequence, StepCosts, StepOutcome
 
 Reported = list[tuple[int, Any]]
 
@@ -18,7 +18,7 @@ def scheduler(lengths: list[tuple[int, int]], num_blocks: int, block_size: int, 
     beginning.
     """
     cache = PrefixCache(num_blocks, block_size, hash_form="ours")
-    batcher = Scheduler(cache, Limits(16, seqs), Costs(1.0, 0.1, 0.01))
+    batcher = Scheduler(cache, SchedulerLimits(16, seqs), StepCosts(1.0, 0.1, 0.01))
     for number, (num_prompt, num_output) in enumerate(lengths):
         tokens = array("I", [number % 2, *range(num_prompt - 1)])
         output = [10_000 * (number + 1) + i for i in range(num_output)]
@@ -34,7 +34,7 @@ def state(batcher: Scheduler) -> Any:
     return rows, numbers, batcher.cache.num_free, batcher.counts, len(batcher.running)
 
 
-def reported(number: int, outcome: Outcome) -> Reported:
+def reported(number: int, outcome: StepOutcome) -> Reported:
     ended = [s.cached.tokens.tolist() for s in outcome.produced if s.is_finished]
     return [(number, event) for event in outcome.events] + [(number, tokens) for tokens in ended]
 

@@ -5,7 +5,7 @@ from array import array
 from engines.sim import SimConfig
 from engines.sim.job import HttpJob
 from engines.sim.params import read
-from engines.sim.rank import Rank
+from engines.sim.rank import SimRank
 from engines.sim.words import GeneratedText
 
 FAST = SimConfig(decode_tokens_per_s=20_000.0, prefill_tokens_per_s=1e7, kv_blocks=100)
@@ -19,7 +19,7 @@ def job(num_choices: int = 1) -> HttpJob:
 
 
 async def test_every_token_of_every_choice_is_reported_once() -> None:
-    rank = Rank(FAST, 0)
+    rank = SimRank(FAST, 0)
     submitted = job(num_choices=2)
     submitted.submit(lambda: rank)
     reported: list[int] = []
@@ -33,7 +33,7 @@ async def test_every_token_of_every_choice_is_reported_once() -> None:
 
 
 async def test_an_abort_reaches_every_choice() -> None:
-    rank = Rank(FAST, 0)
+    rank = SimRank(FAST, 0)
     submitted = job()
     submitted.submit(lambda: rank)
     await submitted.wait()

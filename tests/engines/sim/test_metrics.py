@@ -4,7 +4,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engines.sim import SimConfig
 from engines.sim.metrics import exposition
-from engines.sim.rank import Rank
+from engines.sim.rank import SimRank
 from engines.vllm import Vllm
 from tests import DATA
 
@@ -24,7 +24,7 @@ def series(text: str) -> dict[str, set[frozenset[str]]]:
 
 async def test_names_labels_and_buckets_are_those_of_vllm() -> None:
     config = SimConfig(lora=("a",))
-    ours = series(exposition(config, [Rank(config, 0)], 1.0))
+    ours = series(exposition(config, [SimRank(config, 0)], 1.0))
     live = series(LIVE.read_text())
     for name, labels in ours.items():
         if name in OURS_ONLY:
@@ -37,7 +37,7 @@ async def test_names_labels_and_buckets_are_those_of_vllm() -> None:
 
 async def test_our_adapter_reads_every_rank() -> None:
     config = SimConfig(kv_blocks=77, block_size=32, dp_size=2)
-    text = exposition(config, [Rank(config, 0), Rank(config, 1)], 12.5)
+    text = exposition(config, [SimRank(config, 0), SimRank(config, 1)], 12.5)
     found = Vllm().parse_metrics(text)
     assert set(found) == {0, 1}
     assert "process_start_time_seconds 12.5" in text

@@ -9,7 +9,7 @@ import zmq
 import zmq.asyncio
 
 from engines.sim.faults import Chance, EventFaults, FaultPlan
-from engines.sim.publisher import Publisher
+from engines.sim.publisher import EventPublisher
 from engines.sim.wire import END_OF_REPLAY, seq_bytes
 
 Frames = list[bytes]
@@ -40,7 +40,7 @@ class Sockets:
 class Subscriber:
     """All messages after the probes that proved the subscription."""
 
-    def __init__(self, sockets: Sockets, publisher: Publisher) -> None:
+    def __init__(self, sockets: Sockets, publisher: EventPublisher) -> None:
         self._publisher = publisher
         self._socket = sockets.connect(zmq.SUB, publisher.endpoint)
 
@@ -73,11 +73,11 @@ async def sockets() -> AsyncIterator[Sockets]:
 
 
 @pytest.fixture
-async def open_publisher() -> AsyncIterator[Callable[..., Publisher]]:
-    opened: list[Publisher] = []
+async def open_publisher() -> AsyncIterator[Callable[..., EventPublisher]]:
+    opened: list[EventPublisher] = []
 
-    def open_one(buffer_size: int = 100, events_port: int = 0, replay_port: int | None = 0) -> Publisher:
-        publisher = Publisher("127.0.0.1", "kv@here", buffer_size)
+    def open_one(buffer_size: int = 100, events_port: int = 0, replay_port: int | None = 0) -> EventPublisher:
+        publisher = EventPublisher("127.0.0.1", "kv@here", buffer_size)
         publisher.open(events_port, replay_port)
         opened.append(publisher)
         return publisher
@@ -87,7 +87,7 @@ async def open_publisher() -> AsyncIterator[Callable[..., Publisher]]:
         publisher.close()
 
 
-async def replay(sockets: Sockets, publisher: Publisher, request: Frames) -> list[Frames]:
+async def replay(sockets: Sockets, publisher: EventPublisher, request: Frames) -> list[Frames]:
     dealer = sockets.connect(zmq.DEALER, publisher.replay_endpoint)
     await dealer.send_multipart(request)
     answers: list[Frames] = []
@@ -98,7 +98,7 @@ async def replay(sockets: Sockets, publisher: Publisher, request: Frames) -> lis
 
 
 async def test_batches_arrive_in_order_with_topic_and_number(
-    sockets: Sockets, open_publisher: Callable[..., Publisher]
+    sockets: Sockets, open_publisher: Callable[..., EventPublisher]
 ) -> None:
     publisher = open_publisher()
     subscriber = await Subscriber(sockets, publisher).join()
@@ -109,7 +109,7 @@ async def test_batches_arrive_in_order_with_topic_and_number(
 
 
 async def test_a_replay_begins_at_the_requested_number(
-    sockets: Sockets, open_publisher: Callable[..., Publisher]
+    sockets: Sockets, open_publisher: Callable[..., EventPublisher]
 ) -> None:
     publisher = open_publisher()
     for number in range(5):
@@ -124,7 +124,7 @@ async def test_a_replay_begins_at_the_requested_number(
 
 
 async def test_a_replay_reaches_back_as_far_as_the_buffer(
-    sockets: Sockets, open_publisher: Callable[..., Publisher]
+    sockets: Sockets, open_publisher: Callable[..., EventPublisher]
 ) -> None:
     publisher = open_publisher(buffer_size=3)
     for number in range(10):
@@ -134,7 +134,7 @@ async def test_a_replay_reaches_back_as_far_as_the_buffer(
 
 
 async def test_a_malformed_replay_request_is_ignored(
-    sockets: Sockets, open_publisher: Callable[..., Publisher]
+    sockets: Sockets, open_publisher: Callable[..., EventPublisher]
 ) -> None:
     publisher = open_publisher()
     publisher.publish(b"x")
@@ -145,7 +145,7 @@ async def test_a_malformed_replay_request_is_ignored(
 
 
 async def test_many_replay_requests_at_once_are_all_answered(
-    sockets: Sockets, open_publisher: Callable[..., Publisher]
+    sockets: Sockets, open_publisher: Callable[..., EventPublisher]
 ) -> None:
     publisher = open_publisher()
     for number in range(20):
@@ -159,30 +159,32 @@ async def test_many_replay_requests_at_once_are_all_answered(
 
 
 async def test_ports_are_free_again_after_closing() -> None:
-    first = Publisher("127.0.0.1", "", 10)
+    first = EventPublisher("127.0.0.1", "", 10)
     first.open(0, 0)
     for _ in range(20):
         first.close()
-        again = Publisher("127.0.0.1", "", 10)
+        again = EventPublisher("127.0.0.1", "", 10)
         again.open(first.events_port, first.replay_port)
         first = again
     first.close()
 
 
-async def test_an_occupied_port_is_an_error(open_publisher: Callable[..., Publisher]) -> None:
+async def test_an_occupied_port_is_an_error(open_publisher: Callable[..., EventPublisher]) -> None:
     taken = open_publisher().events_port
     with pytest.raises(OSError, match="Address already in use"):
         open_publisher(events_port=taken)
 
 
-async def test_without_replay_there_is_no_replay_endpoint(open_publisher: Callable[..., Publisher]) -> None:
+async def test_without_replay_there_is_no_replay_endpoint(
+    open_publisher: Callable[..., EventPublisher],
+) -> None:
     publisher = open_publisher(replay_port=None)
     assert publisher.replay_endpoint is None
     publisher.publish(b"x")
 
 
 async def test_endpoints_on_every_interface_are_reported_as_by_vllm() -> None:
-    publisher = Publisher("0.0.0.0", "", 10)
+    publisher = EventPublisher("0.0.0.0", "", 10)
     publisher.events_port = 5557
     assert publisher.endpoint == "tcp://*:5557"
     publisher.close()
@@ -199,7 +201,7 @@ async def test_endpoints_on_every_interface_are_reported_as_by_vllm() -> None:
 )
 async def test_faults_drop_delay_and_repeat_messages(
     sockets: Sockets,
-    open_publisher: Callable[..., Publisher],
+    open_publisher: Callable[..., EventPublisher],
     faults: FaultPlan,
     arrives: list[bytes],
 ) -> None:
@@ -216,7 +218,7 @@ async def test_faults_drop_delay_and_repeat_messages(
 
 
 async def test_a_late_message_delays_later_ones(
-    sockets: Sockets, open_publisher: Callable[..., Publisher]
+    sockets: Sockets, open_publisher: Callable[..., EventPublisher]
 ) -> None:
     publisher = open_publisher()
     subscriber = await Subscriber(sockets, publisher).join()
@@ -229,7 +231,7 @@ async def test_a_late_message_delays_later_ones(
 
 
 async def test_a_delayed_replay_has_the_batches_of_its_request(
-    sockets: Sockets, open_publisher: Callable[..., Publisher]
+    sockets: Sockets, open_publisher: Callable[..., EventPublisher]
 ) -> None:
     publisher = open_publisher()
     holding = EventFaults(FaultPlan(hold_replays=True), random.Random(1))

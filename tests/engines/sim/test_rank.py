@@ -8,7 +8,7 @@ from collections.abc import Callable
 from engines.sim import SimConfig
 from engines.sim.cache import CachedSequence
 from engines.sim.faults import FaultPlan
-from engines.sim.rank import Gauges, Rank
+from engines.sim.rank import Gauges, SimRank
 from engines.sim.scheduler import Sequence
 
 FAST = SimConfig(decode_tokens_per_s=20_000.0, prefill_tokens_per_s=1e7, kv_blocks=100)
@@ -36,7 +36,7 @@ async def finished(submit: Callable[[Callable[[], None]], None], sequence: Seque
 
 
 async def test_a_sequence_is_reported_token_by_token_and_then_the_rank_is_idle() -> None:
-    rank = Rank(FAST, 0)
+    rank = SimRank(FAST, 0)
     sequence = request()
     assert await finished(lambda reported: rank.submit(sequence, reported), sequence) == 5
     assert (rank.num_steps, rank.num_clients, rank.scheduler.has_work) == (5, 0, False)
@@ -45,7 +45,7 @@ async def test_a_sequence_is_reported_token_by_token_and_then_the_rank_is_idle()
 
 
 async def test_requests_at_one_time_share_a_step() -> None:
-    rank = Rank(FAST, 0)
+    rank = SimRank(FAST, 0)
     first, second = request(), request(first=500)
     rank.submit(first, lambda: None)
     await finished(lambda reported: rank.submit(second, reported), second)
@@ -53,7 +53,7 @@ async def test_requests_at_one_time_share_a_step() -> None:
 
 
 async def test_gauges_move_with_steps() -> None:
-    rank = Rank(FAST, 0)
+    rank = SimRank(FAST, 0)
     first = request()
     seen: list[Gauges] = []
     rank.submit(first, lambda: seen.append(rank.gauges))
@@ -65,7 +65,7 @@ async def test_gauges_move_with_steps() -> None:
 
 
 async def test_a_reset_waits_for_the_step_and_fails_while_blocks_are_held() -> None:
-    rank = Rank(FAST, 0)
+    rank = SimRank(FAST, 0)
     sequence = request()
     reported = asyncio.Event()
     rank.submit(sequence, reported.set)
@@ -78,12 +78,12 @@ async def test_a_reset_waits_for_the_step_and_fails_while_blocks_are_held() -> N
 
 
 async def test_an_idle_rank_resets_at_once() -> None:
-    rank = Rank(FAST, 0)
+    rank = SimRank(FAST, 0)
     assert rank.reset().result() is True
 
 
 async def test_an_aborted_sequence_is_no_longer_reported() -> None:
-    rank = Rank(FAST, 0)
+    rank = SimRank(FAST, 0)
     first, second = request(num_output=500), request(first=300)
     reported: list[int] = []
 
@@ -98,7 +98,7 @@ async def test_an_aborted_sequence_is_no_longer_reported() -> None:
 
 
 async def test_a_hung_step_ends_when_the_fault_does() -> None:
-    rank = Rank(FAST, 0)
+    rank = SimRank(FAST, 0)
     rank.set_faults(FaultPlan(hang=True), random.Random(1))
     sequence = request(num_output=1)
     done = asyncio.Event()
@@ -111,7 +111,7 @@ async def test_a_hung_step_ends_when_the_fault_does() -> None:
 
 
 async def test_waiting_requests_weigh_more_in_the_load() -> None:
-    rank = Rank(SimConfig(max_num_seqs=1), 0)
+    rank = SimRank(SimConfig(max_num_seqs=1), 0)
     for index in range(3):
         rank.submit(request(first=100 * index), lambda: None)
     assert rank.load == 12

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from engines.sim.cache import CachedSequence, PrefixCache
-from engines.sim.pd.leg import Load, Source
-from engines.sim.scheduler import Costs, Limits, Outcome, Scheduler, Sequence
+from engines.sim.pd.leg import KvLoad, Source
+from engines.sim.scheduler import Scheduler, SchedulerLimits, Sequence, StepCosts, StepOutcome
 
-COSTS = Costs(base_s=1.0, prefill_s=0.01, decode_s=0.1)
+COSTS = StepCosts(base_s=1.0, prefill_s=0.01, decode_s=0.1)
 
 
 def scheduler(num_blocks: int = 100, block_size: int = 4, tokens: int = 1000, seqs: int = 10) -> Scheduler:
-    return Scheduler(PrefixCache(num_blocks, block_size), Limits(tokens, seqs), COSTS)
+    return Scheduler(PrefixCache(num_blocks, block_size), SchedulerLimits(tokens, seqs), COSTS)
 
 
 def request(num_prompt: int, num_output: int = 1, first: int = 0, **fields: Any) -> Sequence:
@@ -23,13 +23,13 @@ def request(num_prompt: int, num_output: int = 1, first: int = 0, **fields: Any)
     return Sequence(CachedSequence(tokens, **fields), output, "length", num_prompt)
 
 
-def step(batcher: Scheduler) -> Outcome:
+def step(batcher: Scheduler) -> StepOutcome:
     started = batcher.start_step()
     assert started is not None
     return batcher.finish_step(started)
 
 
-def run_out(batcher: Scheduler, limit: int = 1000) -> list[Outcome]:
+def run_out(batcher: Scheduler, limit: int = 1000) -> list[StepOutcome]:
     outcomes = []
     while batcher.has_work:
         outcomes.append(step(batcher))
@@ -48,7 +48,7 @@ def test_a_step_costs_its_base_its_prompt_tokens_and_its_decoding_sequences() ->
 
 
 def test_costs_follow_from_measurements() -> None:
-    costs = Costs.of(prefill_tokens_per_s=1000.0, decode_tokens_per_s=50.0, batch_cost=0.1)
+    costs = StepCosts.of(prefill_tokens_per_s=1000.0, decode_tokens_per_s=50.0, batch_cost=0.1)
     assert costs.step_s(0, 1) == pytest.approx(1 / 50)
     assert costs.step_s(0, 11) == pytest.approx(2 / 50)
     assert costs.step_s(500, 0) == pytest.approx(0.5 + 0.9 / 50)
@@ -187,8 +187,8 @@ def test_equal_scripts_have_equal_outcomes() -> None:
 # blocks computed by other workers ----------------------------------------------------------------
 
 
-def load(num_tokens: int) -> Load:
-    return Load(num_tokens, Source("far", 1, "key"))
+def load(num_tokens: int) -> KvLoad:
+    return KvLoad(num_tokens, Source("far", 1, "key"))
 
 
 def test_a_load_holds_blocks_and_neither_runs_nor_waits() -> None:

@@ -9,12 +9,12 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.sim import Texts
+from engines.sim import TextModel
 from engines.sim.config import BUNDLED_TOKENIZER
 from engines.sim.words import GeneratedText, Sampling, Vocabulary, VocabularyError, garbled
 
 PROMPT = array("I", range(100))
-TEXTS = Texts.load(BUNDLED_TOKENIZER)
+TEXTS = TextModel.load(BUNDLED_TOKENIZER)
 VOCABULARY = TEXTS.vocabulary
 
 

@@ -3,7 +3,7 @@ from redis.asyncio import Redis
 
 from gateway.core.event_stream import StreamState
 from gateway.index.redis_tree.browse import Browser, edge_of
-from gateway.redis.client import Client
+from gateway.redis.client import RedisClient
 from tests.index.redis_tree.test_tree import ROOT, A, B, C, pair, path_hashes, removed, stored
 from tests.index.redis_tree.through import Radix, radix, redis_server
 
@@ -22,7 +22,7 @@ def test_browser_reads_the_tree_as_its_scripts_wrote_it(radix: Radix) -> None:
         radix.run(index.publication.flush())
 
     async def browse() -> None:
-        client: Redis = Client(unix_socket_path=str(radix.server.socket), protocol=2)
+        client: Redis = RedisClient(unix_socket_path=str(radix.server.socket), protocol=2)
         browser = Browser(client, ours.prefix, ROOT)
         owners = await browser.workers()
         assert {name: (worker.fence, worker.state) for name, worker in owners.items()} == {

@@ -5,8 +5,8 @@ from gateway.index.redis_tree.writer import (
     BEHIND,
     RUN_BLOCKS,
     UNPLACED,
-    Batch,
     Slot,
+    WriteBatch,
     Writer,
     _hold,
     _place,
@@ -28,7 +28,7 @@ def opened(*holdings: int) -> Writer:
     return writer
 
 
-def planned(writer: Writer) -> Batch:
+def planned(writer: Writer) -> WriteBatch:
     batch = writer.plan()
     assert batch
     return batch
@@ -41,7 +41,7 @@ def written(writer: Writer) -> None:
     assert writer.done(batch, placed, []) == []
 
 
-def mode(batch: Batch) -> tuple[int, int, int]:
+def mode(batch: WriteBatch) -> tuple[int, int, int]:
     """Placement of a batch's first hold: its kind, the head of its edge, the position there."""
     _, _, mode, head, position, _, _ = _hold.unpack_from(batch.packed)
     return mode, head, position

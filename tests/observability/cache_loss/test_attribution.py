@@ -2,27 +2,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.observability.cache_loss.attribution import Cause, Part, Span, lay_out, settle
+from gateway.observability.cache_loss.attribution import LossCause, TokenSegment, TokenSpan, lay_out, settle
 
-AWAY, GONE, BROKEN = Cause.ROUTED_AWAY, Cause.EVICTED, Cause.BROKEN_PREFIX
+AWAY, GONE, BROKEN = LossCause.ROUTED_AWAY, LossCause.EVICTED, LossCause.BROKEN_PREFIX
 
-spans = st.builds(Span, st.integers(0, 120), st.integers(0, 120))
-layers = st.lists(st.tuples(spans, st.sampled_from(Cause)), max_size=6)
+spans = st.builds(TokenSpan, st.integers(0, 120), st.integers(0, 120))
+layers = st.lists(st.tuples(spans, st.sampled_from(LossCause)), max_size=6)
 
 
 @pytest.mark.parametrize(
     ("layers", "parts"),
     [
-        ([], [Part(100, None)]),
-        ([(Span(0, 40), AWAY)], [Part(40, AWAY), Part(100, None)]),
-        ([(Span(0, 40), AWAY), (Span(0, 64), GONE)], [Part(40, AWAY), Part(64, GONE), Part(100, None)]),
-        ([(Span(0, 64), GONE), (Span(0, 40), AWAY)], [Part(64, GONE), Part(100, None)]),
-        ([(Span(50, 200), BROKEN)], [Part(50, None), Part(100, BROKEN)]),
-        ([(Span(40, 20), AWAY)], [Part(100, None)]),
-        ([(Span(0, 20), GONE), (Span(20, 40), GONE)], [Part(40, GONE), Part(100, None)]),
+        ([], [TokenSegment(100, None)]),
+        ([(TokenSpan(0, 40), AWAY)], [TokenSegment(40, AWAY), TokenSegment(100, None)]),
+        (
+            [(TokenSpan(0, 40), AWAY), (TokenSpan(0, 64), GONE)],
+            [TokenSegment(40, AWAY), TokenSegment(64, GONE), TokenSegment(100, None)],
+        ),
+        (
+            [(TokenSpan(0, 64), GONE), (TokenSpan(0, 40), AWAY)],
+            [TokenSegment(64, GONE), TokenSegment(100, None)],
+        ),
+        ([(TokenSpan(50, 200), BROKEN)], [TokenSegment(50, None), TokenSegment(100, BROKEN)]),
+        ([(TokenSpan(40, 20), AWAY)], [TokenSegment(100, None)]),
+        (
+            [(TokenSpan(0, 20), GONE), (TokenSpan(20, 40), GONE)],
+            [TokenSegment(40, GONE), TokenSegment(100, None)],
+        ),
     ],
 )
-def test_the_first_layer_has_a_token(layers: list[tuple[Span, Cause]], parts: list[Part]) -> None:
+def test_the_first_layer_has_a_token(
+    layers: list[tuple[TokenSpan, LossCause]], parts: list[TokenSegment]
+) -> None:
     assert lay_out(100, layers) == parts
 
 
@@ -42,16 +53,16 @@ def test_the_first_layer_has_a_token(layers: list[tuple[Span, Cause]], parts: li
     ],
 )
 def test_uncached_tokens_are_counted(
-    cached: int, num_prompt: int, evicted_end: int, lost: dict[Cause, int], num_new: int
+    cached: int, num_prompt: int, evicted_end: int, lost: dict[LossCause, int], num_new: int
 ) -> None:
-    parts = [Part(40, AWAY), Part(64, GONE), Part(100, None)]
+    parts = [TokenSegment(40, AWAY), TokenSegment(64, GONE), TokenSegment(100, None)]
     account = settle(parts, cached, num_prompt, evicted_end)
     assert (account.lost, account.num_new) == (lost, num_new)
 
 
 @given(layers, st.integers(0, 100), st.integers(-10, 150), st.integers(-10, 150), st.integers(0, 150))
 def test_causes_and_new_text_add_up_to_the_computed_tokens(
-    layers: list[tuple[Span, Cause]], num_tokens: int, cached: int, num_prompt: int, evicted_end: int
+    layers: list[tuple[TokenSpan, LossCause]], num_tokens: int, cached: int, num_prompt: int, evicted_end: int
 ) -> None:
     parts = lay_out(num_tokens, layers)
     assert [part.end for part in parts] == sorted({part.end for part in parts})

@@ -9,7 +9,7 @@ from gateway.observability.cache_loss.block_history import (
     PORTION_BLOCKS,
     BlockHistory,
     BlockState,
-    Lives,
+    CacheLifetimes,
     life_of,
     state_of,
 )
@@ -62,7 +62,7 @@ def test_few_blocks_are_lost_while_there_is_room() -> None:
 
 
 def test_each_restart_of_a_worker_is_another_life() -> None:
-    lives = Lives()
+    lives = CacheLifetimes()
     first = lives.of(W)
     assert lives.of(W) == first and not lives.is_over(first)
     lives.end(W)
@@ -73,7 +73,7 @@ def test_each_restart_of_a_worker_is_another_life() -> None:
 
 
 def test_old_lives_have_no_name() -> None:
-    lives = Lives()
+    lives = CacheLifetimes()
     first = lives.of(W)
     for _ in range(MAX_LIVES):
         lives.end(W)

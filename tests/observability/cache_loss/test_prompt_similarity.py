@@ -9,14 +9,14 @@ from gateway.observability.cache_loss.prompt_similarity import (
     GRAM,
     MIN_SPAN,
     PORTION,
+    CacheNamespace,
     EarlierPrompts,
     Similarity,
-    Space,
     common_prefix,
     mark,
 )
 
-HERE = Space(1, None, 0)
+HERE = CacheNamespace(1, None, 0)
 
 
 def text(seed: int, num: int) -> list[int]:
@@ -31,7 +31,9 @@ def marks_of(tokens: Tokens, known: int = 0) -> dict[int, int]:
     return marks
 
 
-def see(earlier: EarlierPrompts, ids: list[int], known: int = 0, space: Space = HERE) -> Similarity | None:
+def see(
+    earlier: EarlierPrompts, ids: list[int], known: int = 0, space: CacheNamespace = HERE
+) -> Similarity | None:
     """Find a prompt, then add it, as a request does."""
     tokens = tokens_of(ids)
     marks = marks_of(tokens, known)
@@ -69,7 +71,7 @@ def test_common_text_of_several_prompts_is_found() -> None:
 def test_equal_text_in_another_space_is_common() -> None:
     earlier, ids = EarlierPrompts(), text(1, 300)
     see(earlier, ids)
-    found = see(earlier, ids, space=Space(1, "lora", 0))
+    found = see(earlier, ids, space=CacheNamespace(1, "lora", 0))
     assert found and (found.space, found.num_common, list(found.spans)) == (HERE, 300, [])
 
 

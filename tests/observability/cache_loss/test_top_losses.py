@@ -1,13 +1,13 @@
 from gateway.core.worker import WorkerId
-from gateway.observability.cache_loss.attribution import Cause
-from gateway.observability.cache_loss.top_losses import Offenders
+from gateway.observability.cache_loss.attribution import LossCause
+from gateway.observability.cache_loss.top_losses import TopLosses
 
 
 def test_losses_of_one_kind_are_one_offender() -> None:
-    offenders = Offenders()
-    offenders.add(Cause.EVICTED, "m", 10, "d1", "w", holder=WorkerId("w"))
-    offenders.add(Cause.EVICTED, "m", 5, "d2", "w", holder=WorkerId("w"))
-    offenders.add(Cause.EVICTED, "n", 7, "d3", "w", holder=WorkerId("w"))
+    offenders = TopLosses()
+    offenders.add(LossCause.EVICTED, "m", 10, "d1", "w", holder=WorkerId("w"))
+    offenders.add(LossCause.EVICTED, "m", 5, "d2", "w", holder=WorkerId("w"))
+    offenders.add(LossCause.EVICTED, "n", 7, "d3", "w", holder=WorkerId("w"))
     first, second = offenders.worst()
     assert (first["recomputed_tokens"], first["recomputed_requests"], first["latest_decision"]) == (
         15,
@@ -21,22 +21,22 @@ def test_losses_of_one_kind_are_one_offender() -> None:
 def test_an_offender_has_the_same_id_in_every_process() -> None:
     ids = []
     for _ in range(2):
-        offenders = Offenders()
-        offenders.add(Cause.BROKEN_PREFIX, "m\ud800", 1, "d", 7)
+        offenders = TopLosses()
+        offenders.add(LossCause.BROKEN_PREFIX, "m\ud800", 1, "d", 7)
         ids.append(offenders.worst()[0]["id"])
     assert ids[0] == ids[1]
 
 
 def test_known_groups_are_found() -> None:
-    offenders = Offenders()
-    added = offenders.add(Cause.BROKEN_PREFIX, "m", 1, "d", 7)
-    assert offenders.find(Cause.BROKEN_PREFIX, "m", 7) is added
-    assert offenders.find(Cause.BROKEN_PREFIX, "m", 8) is None
+    offenders = TopLosses()
+    added = offenders.add(LossCause.BROKEN_PREFIX, "m", 1, "d", 7)
+    assert offenders.find(LossCause.BROKEN_PREFIX, "m", 7) is added
+    assert offenders.find(LossCause.BROKEN_PREFIX, "m", 8) is None
 
 
 def test_the_smallest_loss_is_dropped_when_full() -> None:
-    offenders = Offenders(max_kept=10)
+    offenders = TopLosses(max_kept=10)
     for number in range(100):
-        offenders.add(Cause.EVICTED, "m", 1000 if number == 0 else number, "d", number)
+        offenders.add(LossCause.EVICTED, "m", 1000 if number == 0 else number, "d", number)
     assert len(offenders) <= 10
     assert offenders.worst(1)[0]["recomputed_tokens"] == 1000

@@ -10,12 +10,12 @@ from gateway.core.blocks import BlockHash, hash_blocks, prompt_extra_keys, root_
 from gateway.core.decision import Candidate, Decided, Decision, Prompt
 from gateway.core.requests.request import InferenceRequest, parse_request
 from gateway.core.usage import Usage
-from gateway.core.worker import Served
+from gateway.core.worker import ServedModel
 from gateway.observability.cache_loss.observer import CacheLoss
 from tests.support.fakes import worker
 
 SIZE = 16
-SERVED = (Served("m", "root"), Served("tuned", "root", "tuned"))
+SERVED = (ServedModel("m", "root"), ServedModel("tuned", "root", "tuned"))
 
 
 class World:

@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.observability.verification.accuracy import LEAST, MIN_CREDITED, WINDOW, Exactness
+from gateway.observability.verification.accuracy import LEAST, MIN_CREDITED, WINDOW, Accuracy
 
 
-def after(*compared: tuple[int, int]) -> Exactness:
-    exactness = Exactness()
+def after(*compared: tuple[int, int]) -> Accuracy:
+    exactness = Accuracy()
     for predicted, reported in compared:
         exactness.compare(predicted, reported)
     return exactness
@@ -55,7 +55,7 @@ def test_confidence_returns_by_right_answers_and_by_time() -> None:
     for _ in range(4 * WINDOW):
         exactness.rest()
     assert exactness.confidence == 1.0
-    exactness = Exactness()
+    exactness = Accuracy()
     exactness.rest()  # nothing to return
     assert exactness.confidence == 1.0
 

@@ -7,7 +7,7 @@ from gateway.core.engine import EngineMetrics
 from gateway.core.kv_events import BlocksRemoved
 from gateway.core.multimodal import BEFORE_MEDIA, Links
 from gateway.observability.verification.accuracy import LEAST, MIN_CREDITED, WINDOW
-from gateway.observability.verification.causes import Cause
+from gateway.observability.verification.causes import ErrorCause
 from gateway.observability.verification.verifier import MAX_OPEN
 from tests.support.fakes import BLOCK_SIZE, worker
 from tests.support.verified import W, World, ids
@@ -32,7 +32,7 @@ def test_blocks_evicted_between_decision_and_run_are_a_cause() -> None:
     decision = world.decide(ids())
     world.index.apply(W, BlocksRemoved(names[2:]))
     world.answer(decision, 8)
-    assert world.causes() == {Cause.EVICTED: 1}
+    assert world.causes() == {ErrorCause.EVICTED: 1}
     (wrong,) = world.watched.wrong
     assert (wrong.decision, wrong.predicted, wrong.cached) == (decision.id, 16, 8)
     assert world.verifier.in_doubt(W)
@@ -42,7 +42,7 @@ def test_reported_blocks_that_were_not_cached_are_a_cause() -> None:
     world = World()
     world.store(ids())
     world.ask(ids(), 0)
-    assert world.causes() == {Cause.UNKNOWN: 1}
+    assert world.causes() == {ErrorCause.UNKNOWN: 1}
 
 
 def test_booked_blocks_that_were_never_stored_are_a_cause() -> None:
@@ -52,7 +52,7 @@ def test_booked_blocks_that_were_never_stored_are_a_cause() -> None:
     assert follower.overlap_tokens == 16
     world.answer(follower, 0)
     world.answer(under_way, 0)
-    assert world.causes() == {Cause.NEVER_STORED: 1}
+    assert world.causes() == {ErrorCause.NEVER_STORED: 1}
 
 
 def test_blocks_stored_while_the_request_was_on_its_way_are_a_cause() -> None:
@@ -60,19 +60,19 @@ def test_blocks_stored_while_the_request_was_on_its_way_are_a_cause() -> None:
     decision = world.decide(ids())
     world.store(ids())  # another gateway's request was faster
     world.answer(decision, 16)
-    assert world.causes() == {Cause.REPORTED_LATER: 1}
+    assert world.causes() == {ErrorCause.REPORTED_LATER: 1}
 
 
 def test_cached_blocks_that_were_not_reported_are_a_cause() -> None:
     world = World()
     world.ask(ids(), 16)
-    assert world.causes() == {Cause.NOT_REPORTED: 1}
+    assert world.causes() == {ErrorCause.NOT_REPORTED: 1}
 
 
 def test_another_number_of_tokens_is_a_cause() -> None:
     world = World()
     world.ask(ids(), 16, num_tokens=19)
-    assert world.causes() == {Cause.TOKENS_DIFFER: 1}
+    assert world.causes() == {ErrorCause.TOKENS_DIFFER: 1}
 
 
 def test_answers_without_cached_tokens_are_not_compared() -> None:

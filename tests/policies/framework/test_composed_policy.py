@@ -9,10 +9,10 @@ from gateway.core.decision import Candidate, Choice, Query
 from gateway.policies.base import Filter, Policy, Pull
 from gateway.policies.baselines import RoundRobin
 from gateway.policies.framework.composed_policy import (
-    Checked,
-    Filtered,
+    CheckedPolicy,
+    FilteredPolicy,
     PartError,
-    Scored,
+    ScoringPolicy,
     as_choice,
     twin_of,
 )
@@ -51,12 +51,12 @@ def choose(policy: Policy, some: list[Candidate] = SOME) -> Choice:
 
 class TestScored(PolicyContract):
     def make(self) -> Policy:
-        return Scored("mine", {"held": (OverlapScorer(), 3), "load": (LoadScorer(), 1)}, Max())
+        return ScoringPolicy("mine", {"held": (OverlapScorer(), 3), "load": (LoadScorer(), 1)}, Max())
 
 
 class TestFiltered(PolicyContract):
     def make(self) -> Policy:
-        return Filtered("mine", {"load": _NotTheBusiest()}, PrefixOverlap())
+        return FilteredPolicy("mine", {"load": _NotTheBusiest()}, PrefixOverlap())
 
 
 class _NotTheBusiest:
@@ -67,43 +67,50 @@ class _NotTheBusiest:
 
 def test_weights_decide() -> None:
     for weight, chosen in ((3, 0), (1, 2)):
-        choice = choose(Scored("mine", {"held": (OverlapScorer(), weight), "load": (LoadScorer(), 1)}, Max()))
+        choice = choose(
+            ScoringPolicy("mine", {"held": (OverlapScorer(), weight), "load": (LoadScorer(), 1)}, Max())
+        )
         assert choice.index == chosen
     assert choice.reason == "held 0.20, load 1.00"
     assert choice.terms == (pytest.approx(0.4), pytest.approx(0.25), pytest.approx(0.6))
 
 
 def test_filters_run_in_order_and_the_index_is_among_all_candidates() -> None:
-    choice = choose(Filtered("mine", {"one": Only("bc"), "two": Only("ab")}, LeastLoad()))
+    choice = choose(FilteredPolicy("mine", {"one": Only("bc"), "two": Only("ab")}, LeastLoad()))
     assert (choice.index, choice.reason) == (1, "least work ahead, of 1 that are kept")
     assert [isnan(term) for term in choice.terms] == [True, False, True]
 
 
 def test_a_filter_that_keeps_no_candidate_is_skipped() -> None:
-    choice = choose(Filtered("mine", {"one": Only("xyz"), "two": Only("a")}, LeastLoad()))
+    choice = choose(FilteredPolicy("mine", {"one": Only("xyz"), "two": Only("a")}, LeastLoad()))
     assert choice.index == 0
-    assert choose(Filtered("mine", {"one": Only("")}, LeastLoad())) == choose(LeastLoad())
+    assert choose(FilteredPolicy("mine", {"one": Only("")}, LeastLoad())) == choose(LeastLoad())
 
 
 def test_a_policy_without_terms_has_none_behind_a_filter() -> None:
-    assert choose(Filtered("mine", {"one": Only("bc")}, RoundRobin())).terms == ()
+    assert choose(FilteredPolicy("mine", {"one": Only("bc")}, RoundRobin())).terms == ()
 
 
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        (Scored("mine", {"s": (Says(1.0), 1)}, Max()), "scorer 's' gave 1 scores for 3 candidates"),
-        (Scored("mine", {"s": (Says(0, 1.5, 0), 1)}, Max()), "scorer 's' gave 1.5, which is not from 0 to 1"),
-        (Scored("mine", {"s": (Says(0, float("nan"), 0), 1)}, Max()), "scorer 's' gave nan"),
+        (ScoringPolicy("mine", {"s": (Says(1.0), 1)}, Max()), "scorer 's' gave 1 scores for 3 candidates"),
         (
-            Scored("mine", {"s": (Says(0, 0, 0), 1)}, type("P", (), {"pick": lambda *_: 3})()),
+            ScoringPolicy("mine", {"s": (Says(0, 1.5, 0), 1)}, Max()),
+            "scorer 's' gave 1.5, which is not from 0 to 1",
+        ),
+        (ScoringPolicy("mine", {"s": (Says(0, float("nan"), 0), 1)}, Max()), "scorer 's' gave nan"),
+        (
+            ScoringPolicy("mine", {"s": (Says(0, 0, 0), 1)}, type("P", (), {"pick": lambda *_: 3})()),
             "the picker gave 3",
         ),
         (
-            Filtered("mine", {"f": type("F", (), {"keep": lambda *_: [candidate("x")]})()}, LeastLoad()),
+            FilteredPolicy(
+                "mine", {"f": type("F", (), {"keep": lambda *_: [candidate("x")]})()}, LeastLoad()
+            ),
             "filter 'f'",
         ),
-        (Checked("mine", type("P", (), {"choose": lambda *_: -1})()), "it chose -1 of 3"),
+        (CheckedPolicy("mine", type("P", (), {"choose": lambda *_: -1})()), "it chose -1 of 3"),
     ],
 )
 def test_parts_with_invalid_results_are_named(policy: Policy, words: str) -> None:
@@ -132,14 +139,14 @@ def test_an_index_is_a_valid_choice() -> None:
 
 
 def test_a_foreign_policy_gets_a_name_and_returns_choices() -> None:
-    policy = Checked("mine", RoundRobin())
+    policy = CheckedPolicy("mine", RoundRobin())
     assert [choose(twin_of(policy)).index for _ in range(2)] == [0, 0]
     assert (policy.name, choose(policy).index, choose(policy).index) == ("mine", 0, 1)
     assert policy.explain(QUERY, SOME) == [{}] * 3
 
 
 def test_a_twin_chooses_without_changing_the_policy() -> None:
-    policy = Filtered("mine", {"one": Only("abc")}, RoundRobin())
+    policy = FilteredPolicy("mine", {"one": Only("abc")}, RoundRobin())
     assert [choose(twin_of(policy)).index for _ in range(3)] == [0, 0, 0]
     assert [choose(policy).index for _ in range(3)] == [0, 1, 2]
     plain: Filter = Only("a")
@@ -147,6 +154,6 @@ def test_a_twin_chooses_without_changing_the_policy() -> None:
 
 
 def test_a_filtered_policy_explains_its_inner_policy() -> None:
-    assert Filtered("mine", {}, LeastLoad()).explain(QUERY, SOME) == [{}] * 3
+    assert FilteredPolicy("mine", {}, LeastLoad()).explain(QUERY, SOME) == [{}] * 3
     explains = type("P", (), {"explain": lambda *_: [{"ahead_s": 1.0}]})()
-    assert Filtered("mine", {}, explains).explain(QUERY, SOME[:1]) == [{"ahead_s": 1.0}]
+    assert FilteredPolicy("mine", {}, explains).explain(QUERY, SOME[:1]) == [{"ahead_s": 1.0}]

@@ -8,7 +8,7 @@ import pytest
 from gateway.core.decision import Candidate, Choice, Query
 from gateway.policies.base import Policy
 from gateway.policies.baselines import RoundRobin
-from gateway.policies.framework.guard import MAX_LATE, REST, WELL_AFTER, Faults, Guard, where
+from gateway.policies.framework.guard import MAX_LATE, REST, WELL_AFTER, PolicyFaults, PolicyGuard, where
 from tests.policies.contract import PolicyContract, candidate
 
 QUERY, SOME = Query("m", 1000), [candidate("a", booked=5000), candidate("b")]
@@ -37,8 +37,8 @@ class FakePolicy:
 
 class Watched:
     def __init__(self) -> None:
-        self.policy, self.faults = FakePolicy(), Faults()
-        self.guard = Guard("mine", self.policy, BUDGET_S, self.faults, lambda: self.policy.now)
+        self.policy, self.faults = FakePolicy(), PolicyFaults()
+        self.guard = PolicyGuard("mine", self.policy, BUDGET_S, self.faults, lambda: self.policy.now)
 
     def choose(self) -> Choice:
         return self.guard.choose(QUERY, SOME, random.Random(1))
@@ -46,7 +46,7 @@ class Watched:
 
 class TestGuard(PolicyContract):
     def make(self) -> Policy:
-        return Guard("mine", RoundRobin(), 1e9, Faults())
+        return PolicyGuard("mine", RoundRobin(), 1e9, PolicyFaults())
 
 
 def test_a_valid_choice_is_passed_on() -> None:

@@ -10,9 +10,9 @@ from gateway.policies import COMPOSITIONS, DEFAULT, FILTERS, POLICIES, SCORERS
 from gateway.policies.composition import Composition
 from gateway.policies.framework import registry
 from gateway.policies.framework.contract import run
-from gateway.policies.framework.guard import Guard
+from gateway.policies.framework.guard import PolicyGuard
 from gateway.policies.framework.plugins import Plugin, PolicyFile, read_file
-from gateway.policies.framework.registry import Library, worth_of
+from gateway.policies.framework.registry import PolicyRegistry, worth_of
 from gateway.policies.prefix_overlap import PrefixOverlap
 from tests.policies.contract import candidate
 
@@ -25,8 +25,8 @@ def file(tmp_path: Path, text: str) -> PolicyFile:
     return read_file(path)
 
 
-def composed(**more: Composition) -> Library:
-    return Library(compositions=more)
+def composed(**more: Composition) -> PolicyRegistry:
+    return PolicyRegistry(compositions=more)
 
 
 def refused(name: str = "mine", **more: Composition) -> str:
@@ -37,9 +37,9 @@ def refused(name: str = "mine", **more: Composition) -> str:
 
 @pytest.mark.parametrize("name", [*POLICIES, *COMPOSITIONS])
 def test_every_shipped_policy_has_its_name_and_keeps_the_contract(name: str) -> None:
-    assert Library().policy(name).name == name
+    assert PolicyRegistry().policy(name).name == name
     assert [
-        each for each in run("policy", lambda: Library(place="zone1").policy(name), 1e9) if each.fault
+        each for each in run("policy", lambda: PolicyRegistry(place="zone1").policy(name), 1e9) if each.fault
     ] == []
 
 
@@ -57,7 +57,7 @@ def test_a_composition_is_a_guarded_policy() -> None:
     some = [candidate("a", overlap=900, booked=500), candidate("b")]
     mine = Composition(filters=["topology"], scorers=SCORES, picker="max")
     policy = composed(mine=mine).policy("mine")
-    assert isinstance(policy, Guard) and policy.name == "mine"
+    assert isinstance(policy, PolicyGuard) and policy.name == "mine"
     choice = policy.choose(Query("m", 1000), some, random.Random(1))
     assert (choice.index, choice.reason) == (0, "prefix_overlap 0.90, least_load 0.00")
 
@@ -110,7 +110,7 @@ def test_a_name_taken_twice_is_rejected(tmp_path: Path) -> None:
         )
     own = file(tmp_path, "class P:\n    name = 'random'\n    def choose(self, q, c, rng): return 0\n")
     with pytest.raises(ConfigError, match="own.py: there is a policy 'random' already"):
-        Library(file=own)
+        PolicyRegistry(file=own)
 
 
 def test_a_composition_that_only_favours_reuse_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -122,18 +122,18 @@ def test_a_composition_that_only_favours_reuse_is_logged(caplog: pytest.LogCaptu
 
 
 def test_auto_is_the_policy_of_the_file_or_the_default(tmp_path: Path) -> None:
-    assert Library().resolved("auto") == DEFAULT
+    assert PolicyRegistry().resolved("auto") == DEFAULT
     own = file(tmp_path, "def choose(query, candidates, rng):\n    return len(candidates) - 1\n")
-    policy = Library(file=own).policy("auto")
+    policy = PolicyRegistry(file=own).policy("auto")
     assert policy.name == "own"
     assert policy.choose(Query("m", 1), [candidate("a"), candidate("b")], random.Random(1)).index == 1
     scores = file(tmp_path, "def score(query, candidates):\n    return [0.5] * len(candidates)\n")
-    assert Library(file=scores).resolved("auto") == DEFAULT
+    assert PolicyRegistry(file=scores).resolved("auto") == DEFAULT
     mine = Composition(scorers={"own": 1})
-    assert Library(file=scores, compositions={"mine": mine}).policy("mine").name == "mine"
+    assert PolicyRegistry(file=scores, compositions={"mine": mine}).policy("mine").name == "mine"
     two = "class {}:\n    def choose(self, q, c, rng): return 0\n"
     with pytest.raises(ConfigError, match="own.py: has several policies; choose one with --policy"):
-        Library(file=file(tmp_path, two.format("P") + two.format("Q"))).policy("auto")
+        PolicyRegistry(file=file(tmp_path, two.format("P") + two.format("Q"))).policy("auto")
 
 
 def test_a_policy_that_cannot_be_made_is_rejected(tmp_path: Path) -> None:
@@ -142,20 +142,20 @@ def test_a_policy_that_cannot_be_made_is_rejected(tmp_path: Path) -> None:
         "class P:\n    name = 'p'\n    def __init__(self, x): 0\n    def choose(self, q, c, rng): 0\n",
     )
     with pytest.raises(ConfigError, match="policy: .*own.py: 'p' cannot be made: .*missing 1 required"):
-        Library(file=own).policy("p")
+        PolicyRegistry(file=own).policy("p")
 
 
 def test_packages_provide_policies(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = Plugin("theirs", "policy", "package p", POLICIES["random"])
     monkeypatch.setattr(registry, "installed", lambda: {"theirs": lambda: theirs})
-    assert isinstance(Library().policy("theirs"), Guard)
-    assert "theirs" in Library().names("policy")
+    assert isinstance(PolicyRegistry().policy("theirs"), PolicyGuard)
+    assert "theirs" in PolicyRegistry().names("policy")
     with pytest.raises(ConfigError, match="there is no filter 'theirs'"):
         composed(mine=Composition(filters=["theirs"], policy="random")).policy("mine")
 
 
 def test_the_worth_of_media_is_an_option() -> None:
-    policy = Library(worth=worth_of(["CPU=0.25", "TAPE=0"])).policy("prefix_overlap")
+    policy = PolicyRegistry(worth=worth_of(["CPU=0.25", "TAPE=0"])).policy("prefix_overlap")
     assert isinstance(policy, PrefixOverlap)
     assert policy.worth == {"CPU": 0.25, "TAPE": 0.0, "DISK": 0.5, "STORAGE": 0.5}
 

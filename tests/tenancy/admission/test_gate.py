@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from gateway.config import config_of
-from gateway.config.tenant_limits import Limits
+from gateway.config.tenant_limits import TenantLimits
 from gateway.core.errors import TooManyRequests
 from gateway.core.usage import Usage
-from gateway.http.caller import Who
+from gateway.http.caller import Caller
 from gateway.tenancy.admission.gate import gate_of
 from gateway.tenancy.admission.saturation import Saturation
 from tests.tenancy.admission.worlds import World
@@ -34,8 +34,8 @@ def test_headers_of_a_trusted_peer_reach_policies() -> None:
 
 
 def test_an_authenticated_tenant_overrides_a_declared_one() -> None:
-    world = World(NO_QUEUE, tenants={"shown": Limits(priority=-3)})
-    request = world.ask("acme", slo_ms=1500, who=Who("shown")).request
+    world = World(NO_QUEUE, tenants={"shown": TenantLimits(priority=-3)})
+    request = world.ask("acme", slo_ms=1500, caller=Caller("shown")).request
     assert (request.tenant, request.priority, request.slo_ttft_s) == ("shown", -3, 1.5)
 
 
@@ -67,12 +67,12 @@ def test_without_trusted_peers_headers_are_not_read() -> None:
 def test_priority_by_header_tenant_and_body(
     of_tenant: int, in_header: int | None, in_body: int | None, priority: int
 ) -> None:
-    world = World(NO_QUEUE, tenants={"t": Limits(priority=of_tenant)})
+    world = World(NO_QUEUE, tenants={"t": TenantLimits(priority=of_tenant)})
     assert world.ask(priority=in_header, body_priority=in_body).request.priority == priority
 
 
 def test_the_slo_of_a_request_precedes_its_tenants() -> None:
-    world = World(NO_QUEUE, tenants={"t": Limits(slo_ttft_s=4.0)})
+    world = World(NO_QUEUE, tenants={"t": TenantLimits(slo_ttft_s=4.0)})
     assert world.ask().request.slo_ttft_s == 4.0
     assert world.ask(slo_ms=500).request.slo_ttft_s == 0.5
     assert world.ask("other").request.slo_ttft_s is None
@@ -82,7 +82,7 @@ def test_the_slo_of_a_request_precedes_its_tenants() -> None:
 
 
 def test_requests_beyond_their_rate_are_rejected_with_the_remaining_quota() -> None:
-    world = World(NO_QUEUE, tenants={"t": Limits(requests_per_s=2)})
+    world = World(NO_QUEUE, tenants={"t": TenantLimits(requests_per_s=2)})
     first, second = world.ask(), world.ask()
     assert dict(first.more_headers)[b"x-ratelimit-remaining-requests"] == b"1"
     assert dict(second.more_headers)[b"x-ratelimit-remaining-requests"] == b"0"
@@ -96,7 +96,7 @@ def test_requests_beyond_their_rate_are_rejected_with_the_remaining_quota() -> N
 
 
 def test_queued_requests_count_as_active() -> None:
-    world = World(ONE_EACH, "a:1", tenants={"t": Limits(max_concurrent=2)})
+    world = World(ONE_EACH, "a:1", tenants={"t": TenantLimits(max_concurrent=2)})
     first, second = world.ask(), world.ask()
     assert "2 are in flight" in refused(world).message
     world.end(second)
@@ -107,7 +107,7 @@ def test_queued_requests_count_as_active() -> None:
 
 
 def test_tokens_are_taken_when_counted_and_corrected_at_the_end() -> None:
-    world = World(NO_QUEUE, tenants={"t": Limits(tokens_per_min=1000)})
+    world = World(NO_QUEUE, tenants={"t": TenantLimits(tokens_per_min=1000)})
     asked = world.ask(num_tokens=400)
     assert dict(asked.more_headers)[b"x-ratelimit-remaining-tokens"] == b"600"
     assert world.gate.needs_usage(asked.ticket)
@@ -121,7 +121,7 @@ def test_tokens_are_taken_when_counted_and_corrected_at_the_end() -> None:
 
 def test_a_rejected_request_costs_no_tokens() -> None:
     world = World(
-        Saturation(max_in_flight=1), "a:1", tenants={"t": Limits(tokens_per_min=1000)}, timeout_s=1.0
+        Saturation(max_in_flight=1), "a:1", tenants={"t": TenantLimits(tokens_per_min=1000)}, timeout_s=1.0
     )
     world.ask("another")
     world.ask("t", 300, slo_ms=1)  # rejected by the prediction
@@ -135,7 +135,7 @@ def test_a_rejected_request_costs_no_tokens() -> None:
 
 @pytest.mark.parametrize(("was_sent", "left"), [(True, 600), (False, 1000)])
 def test_an_unsent_request_costs_no_tokens(was_sent: bool, left: int) -> None:
-    world = World(NO_QUEUE, tenants={"t": Limits(tokens_per_min=1000)})
+    world = World(NO_QUEUE, tenants={"t": TenantLimits(tokens_per_min=1000)})
     asked = world.ask(num_tokens=400)
     world.gate.ended(asked, asked.request, None, None, was_sent=was_sent)
     tokens = world.gate.tenants.of("t", world.loop.now).tokens
@@ -203,7 +203,7 @@ async def test_where_nothing_is_configured_there_is_no_gate() -> None:
     assert asyncio.get_running_loop()
     assert gate_of(config_of(), world) is None
     assert world.spare is None
-    gate = gate_of(config_of(tenants={"a": Limits()}), world)
+    gate = gate_of(config_of(tenants={"a": TenantLimits()}), world)
     assert gate is not None and world.spare is None and not gate.queues.rule.is_on
     gate = gate_of(config_of(queue_above_in_flight=3), world)
     assert gate is not None and world.spare == gate.queues.spare and world.on_freed == gate.queues.freed

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.core.errors import TooManyRequests
-from gateway.core.worker import Reported, WorkerId
+from gateway.core.worker import ReportedLoad, WorkerId
 from gateway.tenancy.admission.queues import LOOK_S, work_of
 from gateway.tenancy.admission.saturation import Saturation
 from tests.tenancy.admission.worlds import Asked, World
@@ -99,11 +99,11 @@ def test_a_worker_with_a_full_cache_is_checked_again() -> None:
     member = world.fleet.get(WorkerId("a:1"))
     assert member is not None
     world.ask()
-    member.reported = Reported(5, 3, 1.0)
+    member.reported = ReportedLoad(5, 3, 1.0)
     second = world.ask()
     world.loop.advance(1.0)
     assert second.events == []
-    member.reported = Reported(5, 0, 0.7)
+    member.reported = ReportedLoad(5, 0, 0.7)
     world.loop.advance(LOOK_S)
     assert second.events == ["routed"]
 
@@ -201,12 +201,12 @@ def test_retry_after_is_the_time_in_which_the_queue_drains() -> None:
 
 
 def test_models_that_share_workers_alternate() -> None:
-    from gateway.core.worker import Served
+    from gateway.core.worker import ServedModel
     from tests.support.fakes import worker
 
     world = World(ONE_EACH, "x:1")
     world.fleet.drop(WorkerId("x:1"))
-    world.fleet.add(worker("a:1", Served("m", "root"), Served("lora", "root", "lora")))
+    world.fleet.add(worker("a:1", ServedModel("m", "root"), ServedModel("lora", "root", "lora")))
     running = world.ask()
     for model in ("m", "m", "m", "lora", "lora"):
         world.ask(model=model)

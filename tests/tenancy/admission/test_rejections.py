@@ -6,12 +6,12 @@ import pytest
 
 from gateway.core.errors import GatewayError
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import Kind
+from gateway.core.requests.routes import RouteKind
 from gateway.tenancy.admission import rejections
 
 
 def request() -> InferenceRequest:
-    asked = InferenceRequest(Kind.COMPLETION, "/v1/completions", b"{}", {"model": "m"})
+    asked = InferenceRequest(RouteKind.COMPLETION, "/v1/completions", b"{}", {"model": "m"})
     asked.slo_ttft_s = 1.5
     return asked
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.config.tenant_limits import Limits
+from gateway.config.tenant_limits import TenantLimits
 from gateway.tenancy.admission.saturation import Saturation
 from gateway.tenancy.admission.stats import AdmissionCollector, describe_admission
 from tests.tenancy.admission.worlds import World
@@ -14,7 +14,7 @@ def busy() -> World:
     world = World(
         Saturation(max_in_flight=1),
         "a:1",
-        tenants={"t": Limits(requests_per_s=100, tokens_per_min=60_000, weight=2.0)},
+        tenants={"t": TenantLimits(requests_per_s=100, tokens_per_min=60_000, weight=2.0)},
         timeout_s=1.0,
     )
     world.ask("t", 100)

@@ -5,13 +5,13 @@ from contextlib import nullcontext
 import pytest
 
 from gateway.bookings.tenant_usage import QuotaTable
-from gateway.config.tenant_limits import Limits
+from gateway.config.tenant_limits import TenantLimits
 from gateway.core.errors import TooManyRequests
 from gateway.tenancy.admission.tenants import MAX_LABELS, OTHERS, Tenant, Tenants
 
 
 def tenant(**limits: float) -> Tenant:
-    return Tenant("t", "t", Limits(**limits), 0.0)  # type: ignore[arg-type]
+    return Tenant("t", "t", TenantLimits(**limits), 0.0)  # type: ignore[arg-type]
 
 
 def refused(acme: Tenant, now: float) -> TooManyRequests:
@@ -110,7 +110,7 @@ def test_remaining_quota_headers_are_openais() -> None:
 
 
 def test_unnamed_tenants_each_have_the_default_limits() -> None:
-    tenants = Tenants({"*": Limits(max_concurrent=1), "big": Limits(max_concurrent=9)})
+    tenants = Tenants({"*": TenantLimits(max_concurrent=1), "big": TenantLimits(max_concurrent=9)})
     a, b, big = (tenants.of(name, 0.0) for name in ("a", "b", "big"))
     assert (a.limits.max_concurrent, b.limits.max_concurrent, big.limits.max_concurrent) == (1, 1, 9)
     a.admit(0.0)
@@ -119,7 +119,7 @@ def test_unnamed_tenants_each_have_the_default_limits() -> None:
 
 
 def test_a_bounded_number_is_kept_and_idle_tenants_are_forgotten_first() -> None:
-    tenants = Tenants({"*": Limits(requests_per_s=1), "known": Limits()}, max_tenants=3)
+    tenants = Tenants({"*": TenantLimits(requests_per_s=1), "known": TenantLimits()}, max_tenants=3)
     for name in ("a", "b", "c"):
         tenants.of(name, 0.0).admit(0.0)
     others = tenants.of("d", 0.0)
@@ -133,7 +133,7 @@ def test_a_bounded_number_is_kept_and_idle_tenants_are_forgotten_first() -> None
 
 
 def test_labels_of_metrics_are_bounded() -> None:
-    tenants = Tenants({"known": Limits()})
+    tenants = Tenants({"known": TenantLimits()})
     labels = {tenants.of(f"t{i}", 0.0).label for i in range(MAX_LABELS + 50)}
     assert len(labels) == MAX_LABELS + 1 and OTHERS in labels
     assert tenants.of("known", 0.0).label == "known"
@@ -146,7 +146,7 @@ def beside(**limits: float) -> tuple[Tenant, Tenant]:
     """The same tenant in two processes."""
     memory = memoryview(bytearray(QuotaTable.num_bytes(2)))
     table = QuotaTable(memory, 2, nullcontext)
-    every = {"*": Limits(**limits)}  # type: ignore[arg-type]
+    every = {"*": TenantLimits(**limits)}  # type: ignore[arg-type]
     first, second = (Tenants(every, used_of=lambda name, row=row: table.of(name, row)) for row in (0, 1))  # type: ignore[misc]
     return first.of("t", 0.0), second.of("t", 0.0)
 
@@ -187,7 +187,7 @@ def test_tokens_are_counted_over_processes_and_given_back() -> None:
 def test_a_process_that_meets_a_tenant_begins_with_the_remaining_quota() -> None:
     memory = memoryview(bytearray(QuotaTable.num_bytes(2)))
     table = QuotaTable(memory, 2, nullcontext)
-    every = {"*": Limits(requests_per_s=1, requests_at_once=4, tokens_per_min=60)}
+    every = {"*": TenantLimits(requests_per_s=1, requests_at_once=4, tokens_per_min=60)}
     first = Tenants(every, used_of=lambda name: table.of(name, 0)).of("t", 100.0)
     for _ in range(4):
         first.admit(100.0)

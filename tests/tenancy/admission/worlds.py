@@ -5,14 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from gateway.config.tenant_limits import Limits
+from gateway.config.tenant_limits import TenantLimits
 from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Booking, Ledger
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import Kind
-from gateway.core.speed import Pace
+from gateway.core.requests.routes import RouteKind
+from gateway.core.speed import Speed
 from gateway.core.worker import WorkerId
 from gateway.http.messages import Header, HttpRequest
 from gateway.http.networks import Trusted
@@ -26,7 +26,7 @@ from gateway.tenancy.admission.tenants import Tenants, Ticket
 from tests.support.fakes import worker
 from tests.support.transports import FakeLoop
 
-PACE = Pace(start_s=0.0, token_s=0.001)
+PACE = Speed(start_s=0.0, token_s=0.001)
 NAMES = HeaderNames(b"x-tenant", b"x-priority", b"x-slo")
 
 
@@ -59,14 +59,14 @@ class World:
         self,
         rule: Saturation,
         *names: str,
-        tenants: dict[str, Limits] | None = None,
+        tenants: dict[str, TenantLimits] | None = None,
         trusts: tuple[str, ...] = ("127.0.0.1",),
         **options: Any,
     ) -> None:
         self.loop = FakeLoop()
         self.fleet, self.ledger = Fleet(), Ledger()
         for name in names or ("a:1", "b:1"):
-            self.fleet.add(worker(name)).pace = PACE
+            self.fleet.add(worker(name)).speed = PACE
         loop = cast(Any, self.loop)
         self.queues = ModelQueues(
             self.fleet,
@@ -107,12 +107,12 @@ class World:
         priority, slo_ms, peer = more.get("priority"), more.get("slo_ms"), more.get("peer", "127.0.0.1")
         top = {"model": more.get("model", "m"), "priority": more.get("body_priority")}
         path = more.get("path", "/v1/completions")
-        asked = Asked(InferenceRequest(Kind.COMPLETION, path, b"x" * num_tokens, top), peer=peer)
+        asked = Asked(InferenceRequest(RouteKind.COMPLETION, path, b"x" * num_tokens, top), peer=peer)
         headers = [(b"x-tenant", tenant.encode()), (b"x-request-id", b"7")]
         headers += [(b"x-priority", b"%d" % priority)] if priority is not None else []
         headers += [(b"x-slo", b"%d" % slo_ms)] if slo_ms else []
         http = HttpRequest("POST", path.encode(), headers)
-        http.who = more.get("who")
+        http.caller = more.get("caller")
         asked.ticket = self.gate.admit(http, asked.request, cast(Responder, asked))
         asked.on_end = lambda: self.gate.ended(asked, asked.request, None, None)
         goes_on, prompt = self.gate.route(asked, asked.request, None)

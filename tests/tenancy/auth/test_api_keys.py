@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.http.caller import Who
+from gateway.http.caller import Caller
 from gateway.tenancy.auth.api_keys import (
     ID_DIGITS,
     MAX_KEY_BYTES,
@@ -19,10 +19,10 @@ from gateway.tenancy.auth.api_keys import (
 
 SALT = bytes(range(16))
 KEY = make_key(bytes.fromhex("0b1c2d3e4f50"), bytes(range(32)))
-ACME = Who("acme", "0b1c2d3e4f50")
+ACME = Caller("acme", "0b1c2d3e4f50")
 
 
-def ring(key: bytes = KEY, caller: Who = ACME) -> KeyRing:
+def ring(key: bytes = KEY, caller: Caller = ACME) -> KeyRing:
     return KeyRing({id_of(key): KeyEntry(SALT, digest_of(key, SALT), caller)}, {})
 
 
@@ -71,7 +71,7 @@ def test_a_long_key_is_not_hashed() -> None:
 def test_no_key_is_printed() -> None:
     shown = repr(ring()) + repr(ring().find(KEY))
     assert KEY[17:].decode() not in shown and digest_of(KEY, SALT).hex() not in shown
-    assert shown == "KeyRing(1 keys, 0 groups)Who('acme', '0b1c2d3e4f50', admin=False)"
+    assert shown == "KeyRing(1 keys, 0 groups)Caller('acme', '0b1c2d3e4f50', admin=False)"
 
 
 OLD = b"sk-Zp4q9XvT2mLwK8cRbN7d"
@@ -80,7 +80,7 @@ OLD = b"sk-Zp4q9XvT2mLwK8cRbN7d"
 def test_an_imported_key_is_found_by_its_hash() -> None:
     entry = KeyEntry(SALT, digest_of(OLD, SALT), ACME)
     both = KeyRing(
-        {b"9d41aa000001": entry, id_of(KEY): KeyEntry(SALT, digest_of(KEY, SALT), Who("b"))},
+        {b"9d41aa000001": entry, id_of(KEY): KeyEntry(SALT, digest_of(KEY, SALT), Caller("b"))},
         {},
         {finder_of(OLD): entry},
     )

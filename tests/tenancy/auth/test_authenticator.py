@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.core.errors import Forbidden, GatewayError, Unauthorized
-from gateway.http.caller import Who
+from gateway.http.caller import Caller
 from gateway.http.messages import Header, HttpRequest
 from gateway.http.networks import Trusted
 from gateway.tenancy.admission.request_identity import HeaderNames
@@ -49,7 +49,7 @@ def request(*headers: Header) -> HttpRequest:
     return HttpRequest("POST", b"/v1/completions", list(headers))
 
 
-def asked(authenticator: Authenticator, *headers: Header, peer: str | None = None) -> Who:
+def asked(authenticator: Authenticator, *headers: Header, peer: str | None = None) -> Caller:
     return authenticator.ask(request(*headers), peer)
 
 
@@ -159,13 +159,13 @@ def test_admins_have_the_admin_scope() -> None:
 
 def test_tokens_are_accepted_where_an_issuer_is_configured() -> None:
     authenticator = made(with_keys=False)
-    authenticator.jwt = lambda token: Who(token.decode())
+    authenticator.jwt = lambda token: Caller(token.decode())
     assert asked(authenticator, (b"authorization", b"Bearer a.b.c")).tenant == "a.b.c"
     assert refusal(authenticator, (b"x-api-key", ACME)).code == "invalid_api_key"
 
 
 def test_rejected_tokens_are_counted_by_reason() -> None:
-    def refuse(token: bytes) -> Who:
+    def refuse(token: bytes) -> Caller:
         raise Unauthorized("it is of another issuer", code="invalid_token")
 
     authenticator = made()

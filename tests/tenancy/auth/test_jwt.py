@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from gateway.core.errors import Unauthorized
 from gateway.tenancy.auth import jwt as module
-from gateway.tenancy.auth.jwt import MAX_TOKEN_BYTES, Jwt
+from gateway.tenancy.auth.jwt import MAX_TOKEN_BYTES, JwtVerifier
 from tests.tenancy.auth.issuers import AUDIENCE, ISSUER, NULL, jwks, private, public, token
 
 
@@ -25,8 +25,8 @@ class Clock:
         return time.time() + self.ahead_s
 
 
-def made(*keys: dict[str, Any], clock: Clock | None = None, **options: Any) -> Jwt:
-    jwt = Jwt(
+def made(*keys: dict[str, Any], clock: Clock | None = None, **options: Any) -> JwtVerifier:
+    jwt = JwtVerifier(
         **{
             "algorithms": ["RS256", "ES256"],
             "issuer": ISSUER,
@@ -43,9 +43,9 @@ def made(*keys: dict[str, Any], clock: Clock | None = None, **options: Any) -> J
     return jwt
 
 
-def refusal(jwt: Jwt, shown: bytes) -> str:
+def refusal(jwt: JwtVerifier, shown: bytes) -> str:
     with pytest.raises(Unauthorized) as caught:
-        jwt.who(shown)
+        jwt.caller(shown)
     assert shown.decode("latin-1")[-20:] not in caught.value.message
     return f"{caught.value.code}: {caught.value.message}"
 
@@ -59,36 +59,36 @@ def part(value: Any) -> bytes:
 
 @pytest.mark.parametrize("name", ["rsa", "ec"])
 def test_a_valid_token_has_its_tenant(name: str) -> None:
-    caller = made().who(token(name, models=["m", "n"]))
+    caller = made().caller(token(name, models=["m", "n"]))
     assert (caller.tenant, caller.models, caller.salt) == ("acme", {"m", "n"}, "salt of acme")
     assert not caller.is_admin
-    assert made().who(token(name)).models is None
-    assert made().who(token(name, models="m n")).models == {"m", "n"}
-    assert made().who(token(name, aud=["other", AUDIENCE])).tenant == "acme"
+    assert made().caller(token(name)).models is None
+    assert made().caller(token(name, models="m n")).models == {"m", "n"}
+    assert made().caller(token(name, aud=["other", AUDIENCE])).tenant == "acme"
 
 
 def test_a_token_without_a_key_id_uses_the_only_key() -> None:
     unnamed = token("rsa", {"kid": None})
-    assert made(public("rsa")).who(unnamed).tenant == "acme"
-    assert made(public("rsa", kid=None)).who(unnamed).tenant == "acme"
+    assert made(public("rsa")).caller(unnamed).tenant == "acme"
+    assert made(public("rsa", kid=None)).caller(unnamed).tenant == "acme"
     assert "signing key is unknown" in refusal(made(), unnamed)
 
 
 def test_other_algorithms_are_accepted_where_configured() -> None:
     jwt = made(public("ed"), public("ec384"), public("rsa"), algorithms=["EdDSA", "ES384", "PS256"])
     for shown in (token("ed"), token("ec384"), token("rsa", {"alg": "PS256"})):
-        assert jwt.who(shown).tenant == "acme"
+        assert jwt.caller(shown).tenant == "acme"
     assert "is not allowed" in refusal(jwt, token("rsa"))
 
 
 def test_clocks_may_differ_slightly() -> None:
     now = int(time.time())
-    assert made().who(token(exp=now - 5, nbf=now + 5)).tenant == "acme"
+    assert made().caller(token(exp=now - 5, nbf=now + 5)).tenant == "acme"
 
 
 def test_names_of_claims_are_configurable() -> None:
     jwt = made(tenant_claim="https://x/org", models_claim="scope")
-    caller = jwt.who(token(**{"https://x/org": "b", "scope": "m", "tenant": None}))
+    caller = jwt.caller(token(**{"https://x/org": "b", "scope": "m", "tenant": None}))
     assert (caller.tenant, caller.models) == ("b", {"m"})
 
 
@@ -183,7 +183,7 @@ def test_an_invalid_jwks_changes_nothing(text: bytes) -> None:
     jwt = made()
     with pytest.raises(ValueError, match="not a JWKS"):
         jwt.use(text)
-    assert jwt.who(token()).tenant == "acme"
+    assert jwt.caller(token()).tenant == "acme"
 
 
 def test_an_unknown_key_triggers_a_fetch() -> None:
@@ -192,7 +192,7 @@ def test_an_unknown_key_triggers_a_fetch() -> None:
     assert "retry in a few seconds" in refusal(jwt, token("rsa"))
     assert asked == [1]
     jwt.use(jwks(public("ec"), public("rsa")))
-    assert jwt.who(token("rsa")).tenant == "acme" and asked == [1]
+    assert jwt.caller(token("rsa")).tenant == "acme" and asked == [1]
 
 
 # remembered tokens ------------------------------------------------------------------------------------
@@ -202,21 +202,21 @@ def test_a_token_is_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
     jwt, shown, times = made(), token(), []
     decode = pyjwt.decode
     monkeypatch.setattr(module.pyjwt, "decode", lambda *a, **k: times.append(1) or decode(*a, **k))
-    first = jwt.who(shown)
-    assert jwt.who(shown) is first and len(times) == 1
+    first = jwt.caller(shown)
+    assert jwt.caller(shown) is first and len(times) == 1
     jwt.use(jwks(public("rsa"), public("ec")))  # the same keys
-    assert jwt.who(shown) is first
+    assert jwt.caller(shown) is first
     jwt.forget()
-    assert jwt.who(shown) is not first and len(times) == 2
+    assert jwt.caller(shown) is not first and len(times) == 2
     assert shown not in jwt._known and all(len(name) == 32 for name in jwt._known)
 
 
 def test_a_remembered_token_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     jwt, shown = made(clock=clock), token(exp=int(time.time()) + 100)
-    jwt.who(shown)
+    jwt.caller(shown)
     clock.ahead_s = 120.0  # within the allowed clock difference
-    jwt.who(shown)
+    jwt.caller(shown)
     clock.ahead_s = 140.0
     assert refusal(jwt, shown) == "expired_token: the token has expired"
     assert not jwt._known
@@ -224,7 +224,7 @@ def test_a_remembered_token_expires(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_token_of_a_removed_key_is_forgotten() -> None:
     jwt, shown = made(), token("rsa")
-    jwt.who(shown)
+    jwt.caller(shown)
     jwt.use(jwks(public("ec")))
     assert "signing key is unknown" in refusal(jwt, shown)
 
@@ -233,9 +233,9 @@ def test_remembered_tokens_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_KNOWN", 2)
     jwt = made()
     for number in range(4):
-        jwt.who(token("ec", jti=str(number)))
+        jwt.caller(token("ec", jti=str(number)))
     assert len(jwt._known) == 2
-    assert repr(jwt) == f"Jwt({ISSUER}, 2 keys, 2 tokens known)"
+    assert repr(jwt) == f"JwtVerifier({ISSUER}, 2 keys, 2 tokens known)"
 
 
 def test_keys_of_an_issuer_are_bounded() -> None:

@@ -8,7 +8,7 @@ from gateway.core.blocks import tokens_of
 from gateway.core.decision import Decided, Prompt
 from gateway.core.fleet import Fleet
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import Kind
+from gateway.core.requests.routes import RouteKind
 from gateway.tenancy.auth import salt_cost_observer as module
 from gateway.tenancy.auth.salt_cost import CHUNK_TOKENS, MAX_CHUNKS
 from gateway.tenancy.auth.salt_cost_observer import SaltCostObserver
@@ -18,7 +18,9 @@ PROMPT = Prompt([tokens_of(range(4 * CHUNK_TOKENS))])
 
 
 def see(salt_observer: SaltCostObserver, salt: str | None, prompt: Prompt = PROMPT, **more: Any) -> None:
-    request = InferenceRequest(Kind.COMPLETION, "/v1/completions", b"", {"model": "m", "cache_salt": salt})
+    request = InferenceRequest(
+        RouteKind.COMPLETION, "/v1/completions", b"", {"model": "m", "cache_salt": salt}
+    )
     salt_observer.decided(Decided(decision("d", **more), prompt, [], request))
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from engines.sim.pd.channel import ChannelClient, ChannelError, Message, Talk, TransferChannel
+from engines.sim.pd.channel import ChannelClient, ChannelConnection, ChannelError, Message, TransferChannel
 
 
 class Far:
@@ -13,7 +13,7 @@ class Far:
         self.gone: list[str | None] = []
         self.channel = TransferChannel(self._answer, lambda talk: self.gone.append(talk.key))
 
-    async def _answer(self, message: Message, talk: Talk) -> Message | None:
+    async def _answer(self, message: Message, talk: ChannelConnection) -> Message | None:
         talk.key = message.get("key")
         return {"no": {"error": "no"}, "silent": None}.get(message["op"], {"echo": message})
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines import CONNECTORS, ENGINES, HANDOFFS
+from engines import DEFAULT_CONNECTORS, ENGINES, KV_CONNECTORS
 from gateway.config import by_key
-from gateway.core.kv_connector import Handed, Handoff, Pair
+from gateway.core.kv_connector import KvConnector, Pair, PrefillResult
 from gateway.core.kv_events import DecodeError
-from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
+from gateway.core.worker import Role, ServedModel, Transfer, Worker, WorkerId
 from tests import ROOT
 
-each = pytest.mark.parametrize("handoff", HANDOFFS.values(), ids=HANDOFFS.keys())
-SERVED = (Served("m", "m"),)
+each = pytest.mark.parametrize("connector", KV_CONNECTORS.values(), ids=KV_CONNECTORS.keys())
+SERVED = (ServedModel("m", "m"),)
 CHAT: dict[str, Any] = {
     "model": "m",
     "messages": [{"role": "user", "content": "naïve 中文"}],
@@ -59,24 +59,24 @@ def answer(**fields: Any) -> bytes:
 
 
 def test_every_connector_has_its_name_and_every_default_is_one() -> None:
-    assert all(handoff.name == name for name, handoff in HANDOFFS.items())
-    assert set(CONNECTORS) < set(ENGINES)
-    assert set(CONNECTORS.values()) <= set(HANDOFFS)
+    assert all(connector.name == name for name, connector in KV_CONNECTORS.items())
+    assert set(DEFAULT_CONNECTORS) < set(ENGINES)
+    assert set(DEFAULT_CONNECTORS.values()) <= set(KV_CONNECTORS)
 
 
 @each
-def test_a_connector_is_named_in_the_help_and_in_the_guide(handoff: Handoff) -> None:
+def test_a_connector_is_named_in_the_help_and_in_the_guide(connector: KvConnector) -> None:
     guide = (ROOT / "docs/guides/disaggregation.md").read_text()
-    assert f"| `{handoff.name}`" in guide
-    assert re.search(rf"\b{handoff.name}\b", by_key()["connector"].help)
+    assert f"| `{connector.name}`" in guide
+    assert re.search(rf"\b{connector.name}\b", by_key()["connector"].help)
 
 
 @each
-def test_prompt_fields_are_equal_in_both_legs(handoff: Handoff) -> None:
+def test_prompt_fields_are_equal_in_both_legs(connector: KvConnector) -> None:
     body = json.dumps(CHAT).encode()
-    to_prefill = of(handoff.to_prefill(body, pair()))
-    handed = Handed(b'{"params": {"a": 1}, "tokens": null}', 100, 32)
-    to_decode = of(handoff.to_decode(body, pair(), None if handoff.is_together else handed))
+    to_prefill = of(connector.to_prefill(body, pair()))
+    result = PrefillResult(b'{"params": {"a": 1}, "tokens": null}', 100, 32)
+    to_decode = of(connector.to_decode(body, pair(), None if connector.is_together else result))
     for name in ("model", "messages", "tools", "temperature"):
         assert to_prefill[name] == to_decode[name] == CHAT[name]
     for name, value in CHAT.items():
@@ -84,13 +84,13 @@ def test_prompt_fields_are_equal_in_both_legs(handoff: Handoff) -> None:
 
 
 @each
-def test_prefill_computes_the_prompt_only(handoff: Handoff) -> None:
-    asked = of(handoff.to_prefill(json.dumps(CHAT).encode(), pair()))
-    if handoff.is_together:
+def test_prefill_computes_the_prompt_only(connector: KvConnector) -> None:
+    asked = of(connector.to_prefill(json.dumps(CHAT).encode(), pair()))
+    if connector.is_together:
         return  # the same body: the connector stops by itself
     assert asked["stream"] is False
     assert "stream_options" not in asked
-    if handoff.name != "context":  # the connector computes one token by itself
+    if connector.name != "context":  # the connector computes one token by itself
         assert (asked["max_tokens"], asked["max_completion_tokens"]) == (1, 1)
         assert asked["tool_choice"] == "none"
         assert not {"min_tokens", "logprobs", "top_logprobs", "response_format"} & set(asked)
@@ -98,14 +98,14 @@ def test_prefill_computes_the_prompt_only(handoff: Handoff) -> None:
 
 @each
 @given(st.binary(max_size=60))
-def test_any_answer_is_read_or_rejected(handoff: Handoff, body: bytes) -> None:
+def test_any_answer_is_read_or_rejected(connector: KvConnector, body: bytes) -> None:
     try:
-        assert isinstance(handoff.handed(body), Handed)
+        assert isinstance(connector.prefill_result(body), PrefillResult)
     except DecodeError as exc:
         assert str(exc)
 
 
 @each
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda some: st.lists(some, max_size=3) | st.dictionaries(st.sampled_from(["usage", "choices", "kv_transfer_params", "disaggregated_params", "finish_reason", "prompt_tokens"]), some, max_size=3)))  # fmt: skip  # noqa: E501
-def test_any_json_is_read_or_rejected(handoff: Handoff, value: Any) -> None:
-    test_any_answer_is_read_or_rejected.hypothesis.inner_test(handoff, json.dumps(value).encode())  # type: ignore[attr-defined]
+def test_any_json_is_read_or_rejected(connector: KvConnector, value: Any) -> None:
+    test_any_answer_is_read_or_rejected.hypothesis.inner_test(connector, json.dumps(value).encode())  # type: ignore[attr-defined]

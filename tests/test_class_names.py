@@ -1,0 +1,42 @@
+"""Names of classes: a reader who searches for a class finds one definition.
+
+The wire structs of engine adapters count as one: each describes its engine's message of that name.
+"""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def wire_structs(classes: list[ast.ClassDef]) -> set[str]:
+    """Names of the classes of a module that derive from msgspec's Struct, directly or through one another."""
+    found = {"Struct"}
+    for node in classes:  # a base is defined before the classes that derive from it
+        bases = {base.value if isinstance(base, ast.Subscript) else base for base in node.bases}
+        if any(isinstance(base, ast.Name) and base.id in found for base in bases):
+            found.add(node.name)
+    return found
+
+
+def test_no_two_classes_share_a_name() -> None:
+    places = defaultdict(set)
+    for path in sorted(
+        path for top in ("gateway", "engines", "loadtest") for path in (ROOT / top).rglob("*.py")
+    ):
+        name = str(path.relative_to(ROOT))
+        classes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
+        wire = wire_structs(classes) if name.startswith("engines/") else set()
+        for node in classes:
+            places[node.name].add(
+                "a wire struct in engines/" if node.name in wire else f"{name}:{node.lineno}"
+            )
+    assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_wire_structs_are_recognized_by_their_bases() -> None:
+    source = (
+        "class A(Struct, tag='x'): ...\nclass B(A): ...\nclass C(Generic[T], B): ...\nclass D(Protocol): ..."
+    )
+    assert wire_structs(ast.parse(source).body) == {"Struct", "A", "B", "C"}  # type: ignore[arg-type]
