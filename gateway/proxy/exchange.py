@@ -219,10 +219,9 @@ class InferenceExchange(Execution):
             refused = refusal_of(head.status, self.decision, self.tries.failed.values())
             if refused and self.may_try_another():
                 return self._abandon(refused)
-        self._status, limit = head.status, limit_of(self.request, self.decision)
-        masks = self.context.config.auth.mask_cached_tokens
+        masks, limit = self.context.config.auth.mask_cached_tokens, limit_of(self.request, self.decision)
         self._answer = ResponseObserver(head, self.scanner, masks=masks, limit=limit)
-        self._prompt = None  # no other attempt follows, and a stream may last for an hour
+        self._status, self._prompt = head.status, None  # no other attempt follows; a stream may last an hour
         self.request.let_go()
         self.context.let_go(self.http)
         if self._answer.is_plain and self.decision:
@@ -491,7 +490,8 @@ class InferenceExchange(Execution):
 
     def _count_answer(self, decision: Decision, usage: Usage | None) -> None:
         """Count a complete answer of its worker, and the tokens that the worker reported."""
-        assert (metrics := self._worker_metrics) is not None, "set with each decision"
+        metrics = self._worker_metrics
+        assert metrics is not None, "set with each decision"
         if self._status < SERVER_ERROR:
             metrics.num_answered += 1
         else:
