@@ -17,6 +17,7 @@ import msgspec
 from gateway.apis.outline import Field, Outline
 from gateway.core.decoding import UNREADABLE
 from gateway.core.errors import InvalidRequest
+from gateway.core.requests.adapter_field import FIELD as ADAPTER
 from gateway.core.requests.chat_messages import Messages
 from gateway.core.requests.field_types import MESSAGES, check_messages, check_prompt
 from gateway.core.requests.model_name import decide
@@ -115,7 +116,7 @@ def _core(outline: Outline, body: bytes) -> bytes:
     for each in outline.fields:
         if each.size <= LONG_BYTES:
             value, size = body[each.start : each.end], size + each.size
-        elif each.name in SCALARS:
+        elif each.name in SCALARS or each.name == ADAPTER:
             raise InvalidRequest(f"'{each.name}' is longer than {LONG_BYTES} bytes", param=each.name)
         else:
             value = _stand_in(each, body)

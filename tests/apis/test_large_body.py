@@ -79,6 +79,8 @@ def test_known_messages_are_found_in_a_large_body() -> None:
         (COMPLETIONS, b"[" + body(prompt="a" * MB) + b"]", "not valid JSON"),
         (COMPLETIONS, b"[" * MB, "not valid JSON"),
         (COMPLETIONS, body(prompt="hi", user="a" * MB), "'user' is longer than"),
+        (COMPLETIONS, body(prompt="hi", lora_path="a" * MB), "'lora_path' is longer than"),
+        (COMPLETIONS, body(prompt="hi", lora_path=["a" * MB]), "'lora_path' is longer than"),
         (COMPLETIONS, body(prompt="hi", stream=1, x="a" * MB), "'stream' must be a boolean"),
     ],
 )
@@ -173,3 +175,11 @@ def test_a_conversation_keeps_its_message_names_when_it_becomes_large() -> None:
 def test_a_message_without_a_role_is_rejected(message: object) -> None:
     with pytest.raises(InvalidRequest, match="role"):
         parse_large(CHAT, body(messages=[TURN, message], x="a" * MB))
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, "/generate"])
+def test_an_adapter_beside_the_model_is_read(path: str) -> None:
+    request = parse_large(path, body(prompt="a" * MB, lora_path="ad1"))
+    sent = json.loads(request.body)
+    assert request.adapter == "ad1" and len(sent["prompt"]) == MB
+    assert sent.get("lora_path") == (None if path == COMPLETIONS else "ad1")
