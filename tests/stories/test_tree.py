@@ -88,7 +88,7 @@ leader_process = partial(test_replica.leader_process, index="redis")
 
 
 async def test_follower_finds_blocks_cached_through_the_leader(server: Server) -> None:
-    async with sharing_gateways(server) as (_, (leader, follower)):
+    async with sharing_gateways(server, pace=LASTING) as (_, (leader, follower)):
         assert (num_led(leader), num_led(follower)) == (2, 0)
         await leader.talk(200)
         for s in (leader, follower):
@@ -190,7 +190,7 @@ async def test_lookups_fail_only_while_redis_is_paused(server: Server) -> None:
 
 async def test_leader_writes_the_tree_again_after_redis_is_emptied(server: Server) -> None:
     """The leader alone knows all blocks and writes them again; replay buffers reach back two batches."""
-    async with sharing_gateways(server, replay_buffer=2) as (_, (leader, follower)):
+    async with sharing_gateways(server, pace=LASTING, replay_buffer=2) as (_, (leader, follower)):
         await follower.talk(240)
         await follower.settled()
         server.ask("FLUSHALL")
@@ -203,7 +203,7 @@ async def test_leader_writes_the_tree_again_after_redis_is_emptied(server: Serve
 
 
 async def test_tree_forgets_a_restarted_engine(server: Server) -> None:
-    async with sharing_gateways(server) as (_, (leader, follower)):
+    async with sharing_gateways(server, pace=LASTING) as (_, (leader, follower)):
         await follower.talk(250)
         await follower.settled()
         await follower.sims[0].restart(0.0)
