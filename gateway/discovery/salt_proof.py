@@ -15,7 +15,7 @@ from gateway.discovery.probed import Facts
 
 PATH = "/v1/completions"
 BLOCK = 16
-"""Tokens per block assumed of an engine that reports none."""
+"""Fewest tokens per block assumed: of an engine that reports none, or has blocks of single tokens."""
 FIRST_ID, LAST_ID = 32, 1000
 """Token ids of the prompt: in every vocabulary, and behind most special tokens."""
 
@@ -26,7 +26,7 @@ def requests_of(facts: Facts, rng: random.Random) -> list[dict[str, Any]]:
     if base is None:
         return []
     block = max((metrics.block_size or 0 for metrics in facts.ranks.values()), default=0) or BLOCK
-    num = 2 * block + 1
+    num = 2 * max(block, BLOCK) + 1
     if base.max_model_len is not None:
         num = min(num, base.max_model_len - 1)
     prompt = [rng.randrange(FIRST_ID, LAST_ID) for _ in range(num)]

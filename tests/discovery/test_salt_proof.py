@@ -33,7 +33,7 @@ def test_a_prompt_is_sent_twice_under_a_salt_and_once_under_another() -> None:
 
 @pytest.mark.parametrize(
     ("block_size", "max_model_len", "num"),
-    [(16, 8192, 33), (1, 8192, 3), (4416, 8192, 8191), (None, 8192, 33), (16, None, 33)],
+    [(16, 8192, 33), (1, 8192, 33), (4416, 8192, 8191), (None, 8192, 33), (16, None, 33)],
 )
 def test_a_prompt_has_two_blocks_and_fits(
     block_size: int | None, max_model_len: int | None, num: int
