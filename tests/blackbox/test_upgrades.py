@@ -34,6 +34,7 @@ from tests.blackbox.test_processes import begin_stream, end_stream
 pytestmark = pytest.mark.interpreted
 
 NUM_UPGRADES = 20
+PAUSE_S, SCRAPE_PAUSE_S = 0.005, 0.2
 LIVES = 3
 """Upgrades through which a stream of the load lives."""
 
@@ -97,7 +98,7 @@ ENDS: dict[bytes, asyncio.Event] = {}
 
 
 class Load:
-    """Clients that never stop asking; each failure is a failure of the test."""
+    """Clients that ask again and again, some hundred times a second; each failure fails the test."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.port, self.admin_port = gateway.port, gateway.admin_port
@@ -124,6 +125,7 @@ class Load:
             client = await Client.open(self.port)
             self._check(await client.ask(post(completion())))
             await client.close()
+            await asyncio.sleep(PAUSE_S)
 
     async def kept(self) -> None:
         """Reopen when the gateway has announced its close, and never otherwise."""
@@ -136,6 +138,7 @@ class Load:
                     self.num_announced_ends += 1
                     await client.ends()
                     break
+                await asyncio.sleep(PAUSE_S)
             await client.close()
 
     async def pausing(self) -> None:
@@ -157,6 +160,7 @@ class Load:
             for _ in range(3):
                 self._check(await client.answer())
             await client.close()
+            await asyncio.sleep(PAUSE_S)
 
     async def scraping(self) -> None:
         """Client of the admin port, on a connection that is kept as long as possible."""
@@ -167,7 +171,7 @@ class Load:
             if answer.value(b"connection") == b"close":
                 await client.close()
                 client = await Client.open(self.admin_port)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(SCRAPE_PAUSE_S)
         await client.close()
 
     def _check(self, answer: Answer) -> None:
