@@ -44,8 +44,9 @@ def shown(urls: list[str]) -> str:
 
 async def run(program: str, folder: Path) -> dict[str, Any]:
     """The program's last line. -I: neither the current directory nor PYTHONPATH lead to the checkout."""
+    interpreter = Path(GATEWAY[0]).absolute()  # it may be relative to the current directory
     python = await asyncio.create_subprocess_exec(
-        *(GATEWAY[0], "-I", "-c", PROGRAM), stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=folder
+        *(interpreter, "-I", "-c", PROGRAM), stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=folder
     )
     out, err = await python.communicate(program.encode())
     assert python.returncode == 0, err.decode()
