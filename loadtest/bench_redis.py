@@ -75,7 +75,7 @@ async def new_index(pipeline: Pipeline, num_workers: int) -> RadixIndex:
     index = RadixIndex(lambda root: RadixTree(Pipelines(pipeline, pipeline), "kvgate", root))
     for worker in WORKERS[:num_workers]:
         index.add_worker(worker, ROOT, BLOCK_SIZE)
-        index.publish(worker, 1, StreamState.EXACT)
+        index.publication.publish(worker, 1, StreamState.EXACT)
     return index
 
 
@@ -90,10 +90,10 @@ async def lookup_figures(pipeline: Pipeline) -> list[Figure]:
         for i, worker in enumerate(WORKERS):
             store(index, worker, full)
             store(index, worker, ragged[: num * (i + 1) // len(WORKERS) * BLOCK_SIZE], has_hole=i == 3)
-        await index.flush()
+        await index.publication.flush()
         for name, tokens, goals in (("", full, (goal, 100)), ("_ragged", ragged, (None, None))):
             hashes = hash_blocks(tokens, BLOCK_SIZE, ROOT)
-            assert await index.trees[ROOT].overlap(hashes) == index.overlap(hashes)
+            assert await index.trees.of(ROOT).overlap(hashes) == index.overlap(hashes)
             taken = [await lookup_us(index, pipeline, hashes) for _ in range(ROUNDS)]
             own = memory_us(index.own, hashes)
             p50s, servers = zip(*taken, strict=True)
@@ -118,7 +118,7 @@ async def lookup_us(
     index: RadixIndex, pipeline: Pipeline, hashes: Sequence[BlockHash]
 ) -> tuple[float, float]:
     """Median time of a lookup here, and the mean in the server."""
-    tree, taken = index.trees[ROOT], []
+    tree, taken = index.trees.of(ROOT), []
     await pipeline.ask(pack(b"CONFIG", b"RESETSTAT"))
     for _ in range(LOOKUPS):
         started = time.perf_counter()
@@ -153,7 +153,7 @@ async def apply_figures(pipeline: Pipeline) -> list[Figure]:
         for first in range(0, len(events), 64):
             for event in events[first : first + 64]:
                 index.apply(WORKERS[0], event)
-            await index.flush()
+            await index.publication.flush()
         taken = time.perf_counter() - started
         rates.append(APPLIED_PROMPTS * 256 / taken)
         ratios.append(taken / alone)
@@ -171,13 +171,13 @@ async def size_figures(pipeline: Pipeline) -> list[Figure]:
     figures = []
     for name, goal, is_shared in (("redis.bytes", 40, False), ("redis.bytes_shared", None, True)):
         index = await new_index(pipeline, len(WORKERS))
-        await index.flush()
+        await index.publication.flush()
         before = await used(pipeline)
         for _ in range(SIZED_PROMPTS):
             tokens = new_tokens(256)
             for worker in WORKERS:
                 store(index, worker, tokens if is_shared else new_tokens(256))
-            await index.flush()
+            await index.publication.flush()
         pairs = sum(index.num_blocks(worker) for worker in WORKERS)
         figures.append(median_of(name, "bytes", goal, [(await used(pipeline) - before) / pairs]))
     return figures
@@ -203,15 +203,15 @@ async def edge_figure(pipeline: Pipeline) -> Figure:
             for i in range(len(event.engine_hashes)):
                 await say_one(index, worker, event, i)
                 named.append(event.engine_hashes[i])  # type: ignore[arg-type]
-        await index.flush()
+        await index.publication.flush()
         ends.append(named[-40:][::-1])
         if number >= len(WORKERS) * 2:
             old = number - len(WORKERS) * 2
             for name in ends[old]:
                 index.apply(WORKERS[old % len(WORKERS)], BlocksRemoved([name]))
         before = tokens
-    await index.flush()
-    slots = index.writers[ROOT].slots
+    await index.publication.flush()
+    slots = index.publication.writers[ROOT].slots
     blocks = sum(len(slot.where) for slot in slots) / sum(slot.num_edges for slot in slots)
     return median_of("redis.blocks_per_edge", "blocks", 16, [blocks], is_floor=True)
 
@@ -222,7 +222,7 @@ async def say_one(index: RadixIndex, worker: WorkerId, event: Any, i: int) -> No
     single = type(event)(names[i : i + 1], parent, event.tokens[i * size : (i + 1) * size], size)
     index.apply(worker, single)
     if i % 4 == 0:
-        await index.flush()
+        await index.publication.flush()
     await asyncio.sleep(0)
 
 

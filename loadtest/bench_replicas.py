@@ -215,7 +215,7 @@ async def found(options: RedisOptions) -> list[float]:
     ours, theirs = RadixService(options), RadixService(options)
     tasks = [asyncio.get_running_loop().create_task(service.run()) for service in (ours, theirs)]
     ours.index.add_worker(WORKER.id, ROOT, BLOCK_SIZE)
-    ours.index.publish(WORKER.id, 1, StreamState.EXACT)
+    ours.index.publication.publish(WORKER.id, 1, StreamState.EXACT)
     theirs.index.add_worker(WORKER.id, ROOT, BLOCK_SIZE)
     await until(lambda: ours.is_open and theirs.is_open)
     taken = []
