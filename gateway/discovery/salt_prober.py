@@ -51,7 +51,8 @@ class SaltProber:
         return f"SaltProber({len(self._tried)} endpoints)"
 
     async def prove(self, facts: Facts) -> bool:
-        """Have an endpoint prove it, unless this process of it has lately; True if its proof changed."""
+        """Have an endpoint prove that it keeps tenants' caches apart, unless its process has lately. Returns
+        True if its proof changed."""
         if not self._eligibility.needs_salt or self._is_known(facts):
             return False
         proof = verdict_of(await self._answers(facts))
