@@ -26,6 +26,7 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from gateway.core.blocks import BlockHash, Tokens, hash_blocks
 from gateway.core.kv_events import (
@@ -54,6 +55,8 @@ MAX_SENT = 1024
 MAX_AWAITING = 64
 """Requests with a run to look for, at most, at a time."""
 MAX_ASKED = 4_096
+MAX_REPEATED = 16_384
+"""Blocks of repeated runs remembered per worker, some 300 bytes each."""
 QUIET_REQUESTS = 64
 """Fruitless announcements in a row after which one request of RARELY asks for one."""
 RARELY = 16
@@ -72,6 +75,15 @@ class _Sent:
     reads_cache: bool = True
     ended: float = math.inf
     depth: int = 0
+
+
+class _Repeated(NamedTuple):
+    """Block of a run that was stored again, and the one before it; `parent` is None at the root."""
+
+    block: BlockHash
+    parent: EngineHash | None
+    before: BlockHash
+    group_idx: int
 
 
 class BlindRecovery:
@@ -108,6 +120,7 @@ class BlindRecovery:
         self._awaiting: list[_Sent] = []
         self._due: list[_Sent] = []
         self._asked: OrderedDict[BlockHash, None] = OrderedDict()
+        self._repeated: OrderedDict[EngineHash, _Repeated] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"Healing({self.worker}, blind={self.is_blind}, {self.proofs}, {self.orphans})"
@@ -138,6 +151,7 @@ class BlindRecovery:
     def reset(self, *, is_restart: bool) -> None:
         """Forget everything: the index has dropped the worker's blocks."""
         self._forget()
+        self._repeated.clear()
         if is_restart:
             self.was_blind = self.is_blind
 
@@ -150,6 +164,7 @@ class BlindRecovery:
                 self._remove(event)
             case BlocksCleared():
                 self._forget()
+                self._repeated.clear()
                 self._cleared_s = self._clock()
                 self._index.apply(self.worker, event)
             case _:
@@ -223,6 +238,8 @@ class BlindRecovery:
     def _store(self, event: BlocksStored) -> None:
         worker, is_run = self.worker, self._is_run(event)
         applied = self._index.applied(worker)
+        if is_run and event.parent is not None and event.parent in self._repeated:
+            self._place_again(event.parent)
         for part in self._unknown_parts(event) if is_run and event.parent is None else (event,):
             before = applied.num_orphans
             self._index.apply(worker, part)
@@ -243,6 +260,7 @@ class BlindRecovery:
         if not any(self._is_known(name) for name in names):
             yield event
             return
+        self._note_repeated(event)
         for first, end in self._new_parts(names):
             yield replace(
                 event,
@@ -251,6 +269,34 @@ class BlindRecovery:
                 tokens=event.tokens[first * size : end * size],
                 extra_keys=extra[first:end] if extra else None,
             )
+
+    def _note_repeated(self, event: BlocksStored) -> None:
+        """Remember the leading known blocks of a repeated run, since it may be another copy."""
+        parent = event.parent
+        before = self._root if parent is None else self._index.find(self.worker, parent)
+        for name in event.engine_hashes:
+            block = self._index.find(self.worker, name)
+            if block is None or before is None:
+                break
+            self._repeated[name] = _Repeated(block, parent, before, event.group_idx)
+            self._repeated.move_to_end(name)
+            parent, before = name, block
+        while len(self._repeated) > MAX_REPEATED:
+            self._repeated.popitem(last=False)
+
+    def _place_again(self, name: EngineHash) -> None:
+        """Place a remembered block and those before it, if the index has forgotten them."""
+        missing: list[tuple[EngineHash, _Repeated]] = []
+        parent: EngineHash | None = name
+        while parent is not None and not self._is_known(parent):
+            if (it := self._repeated.get(parent)) is None:
+                return  # the run is an orphan
+            missing.append((parent, it))
+            parent = it.parent
+        for known_as, it in reversed(missing):
+            run = RunStored([it.block], [known_as], it.parent, it.before, GPU, it.group_idx)
+            self._index.apply(self.worker, run)
+            self.proofs.drop([it.block])
 
     def _new_parts(self, names: Sequence[EngineHash]) -> list[tuple[int, int]]:
         """Return first and end of each stretch of unknown engine hashes."""

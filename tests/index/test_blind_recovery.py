@@ -17,6 +17,7 @@ from gateway.core.worker import WorkerId
 from gateway.index.base import Applied, Index
 from gateway.index.blind_recovery import (
     FADE_S,
+    MAX_REPEATED,
     MAX_SENT,
     PATIENCE_S,
     QUIET_REQUESTS,
@@ -419,6 +420,43 @@ def test_copies_count_again_a_while_after_a_clear(make: Callable[[], Index]) -> 
     world.run([8] * 8)
     world.deliver_events()
     assert world.recovery.was_blind
+
+
+@pytest.mark.parametrize("num_copies", [2, 3])
+def test_run_behind_a_second_copy_finds_it_after_the_first_was_evicted(
+    make: Callable[[], Index], num_copies: int
+) -> None:
+    world = warm(make, [1] * 8, num_blocks=64)
+    copies = [CachedSequence(tokens_of(HOT)) for _ in range(num_copies)]  # computed at once: each has its own
+    for copy in copies:
+        assert world.engine.allocate(copy, [], len(HOT))
+    world.deliver_events()
+    world.engine.free(copies[0])
+    evicting = CachedSequence(tokens_of(range(1000, 1000 + world.engine.num_free * SIZE)))
+    assert world.engine.allocate(evicting, [], len(evicting.tokens))
+    world.deliver_events()
+    assert world.known(world.hashes(HOT)) == 0  # too low a count, not too high
+    world.engine.free(evicting)
+    ids = [*HOT, *range(1, 9)]
+    world.run(ids)
+    world.deliver_events()
+    assert world.known(world.hashes(ids)) == 12
+    assert world.engine_hashed() == world.cached()
+    assert world.index.applied(W).num_orphans == 0
+    assert len(world.recovery.orphans) == 0
+
+
+def test_number_of_remembered_copies_is_bounded() -> None:
+    world = warm(MemoryIndex, [1] * 8, num_blocks=2 * MAX_REPEATED)
+    prompt = tokens_of(range(4 * MAX_REPEATED // 3))
+    for _ in range(4):
+        copies = [CachedSequence(prompt) for _ in range(2)]
+        prompt = tokens_of(number + len(prompt) for number in prompt)
+        for copy in copies:
+            assert world.engine.allocate(copy, [], len(copy.tokens))
+            world.engine.free(copy)
+        world.deliver_events()
+    assert len(world.recovery._repeated) <= MAX_REPEATED
 
 
 def test_announcement_restores_a_missing_block(make: Callable[[], Index]) -> None:
