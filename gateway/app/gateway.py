@@ -58,6 +58,7 @@ from gateway.observability.metrics import Metrics
 from gateway.observability.observers import Observers
 from gateway.observability.recorder import recorder_of
 from gateway.observability.telemetry import Telemetry
+from gateway.observability.verification.salt_alarm import SaltAlarm
 from gateway.observability.verification.tapped_index import TappedIndex
 from gateway.observability.verification.usage_sampling import UsageSampling
 from gateway.observability.verification.verifier import Verifier
@@ -133,7 +134,7 @@ class Gateway:
         self.backend = backend_of(config, self.losses)
         self.index: Index = self.backend.index
         self.recovery_observer = RecoveryObserver(self.index, keep_s=config.events.assumed_keep_s)
-        self.verifier = Verifier(self.fleet, self.index, time.monotonic, self.losses.set_drifting)
+        self.verifier = self._make_verifier()
         self.disaggregation_stats = disaggregation_stats_of(config)
         self.observers = Observers()
         self.records = DecisionLog(self.observers)
@@ -150,6 +151,10 @@ class Gateway:
         self.surface = surface_of(config)
         self._read_workers()
         self._join(place)
+
+    def _make_verifier(self) -> Verifier:
+        alarm = SaltAlarm(lambda url, rank: self.salt_prober.doubt(url, rank))
+        return Verifier(self.fleet, self.index, time.monotonic, self.losses.set_drifting, alarm)
 
     def _join(self, place: ProcessView | None) -> None:
         """Join the state shared with other processes and gateways."""

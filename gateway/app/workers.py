@@ -1,7 +1,6 @@
 """The parts of a gateway that know its workers, and the observers of their changes."""
 
-from collections.abc import Callable, Collection, Coroutine
-from functools import partial
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from engines import KV_CONNECTORS
@@ -114,7 +113,11 @@ def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOp
 
 def salt_prober_of(gateway: "Gateway", start: Start) -> SaltProber:
     """The salt prober; asks in the background again where nothing was proven."""
-    fleet, ask = gateway.fleet, partial(gateway.session.post, headers=gateway.worker_headers)
+    fleet, session = gateway.fleet, gateway.session
+
+    async def ask(url: str, path: str, body: object, headers: Mapping[str, str]) -> bytes | None:
+        return await session.post(url, path, body, {**gateway.worker_headers, **headers})
+
     prober = SaltProber(fleet.eligibility or Eligibility({}), ask)
 
     def known() -> list[Facts | None]:

@@ -132,7 +132,9 @@ class Checker:
             finding = replace(finding, made=await made_by(worker.served[0].name, ask))
         faults = [sight.fault for sight in sights if sight.fault]
         notes = [sight.note for sight in sights]
-        if self.eligibility is not None and (proof := self.eligibility.proofs.get(worker.url)):
+        if self.eligibility is not None and (
+            proof := self.eligibility.proofs.get((worker.url, worker.dp_rank))
+        ):
             notes.append(f"tenants' caches {WORDS[proof.isolation]} ({proof.reason})")
         if self.eligibility is not None and (unusable := self.eligibility.unusable(worker)):
             is_all = len(unusable) == len(worker.served)

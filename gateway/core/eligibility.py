@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from gateway.core.errors import NotSupported
 from gateway.core.worker import ServedModel, Worker
@@ -37,6 +37,10 @@ class SaltProof:
 
     isolation: Isolation
     reason: str
+
+
+CacheOwner: TypeAlias = tuple[str, int]
+"""URL of an endpoint, and the DP rank: each rank has a cache."""
 
 
 class EngineTraits(Protocol):
@@ -72,12 +76,12 @@ def not_chosen(path: str, served: ServedModel) -> NotSupported:
 
 
 class Eligibility:
-    """`needs_salt`: requests are salted, each by its tenant's. `proofs` are those of endpoints, by URL."""
+    """`needs_salt`: requests are salted, each by its tenant's. `proofs` are those of ranks."""
 
     def __init__(self, engines: Mapping[str, EngineTraits], *, needs_salt: bool = False) -> None:
         self._engines = engines
         self.needs_salt = needs_salt
-        self.proofs: dict[str, SaltProof] = {}
+        self.proofs: dict[CacheOwner, SaltProof] = {}
 
     def __repr__(self) -> str:
         return f"Eligibility({len(self._engines)} engines, needs_salt={self.needs_salt})"
@@ -91,7 +95,7 @@ class Eligibility:
 
     def _salt_refusal(self, worker: Worker) -> str | None:
         """Why the worker gets no salted request; None if it may."""
-        proof, engine = self.proofs.get(worker.url), self._engines.get(worker.engine)
+        proof, engine = self.proofs.get((worker.url, worker.dp_rank)), self._engines.get(worker.engine)
         if proof is not None and proof.isolation is Isolation.SHARED:
             return proof.reason
         if proof is not None and proof.isolation is Isolation.APART:

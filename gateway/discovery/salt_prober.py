@@ -1,17 +1,21 @@
 """Salt prober: workers prove that they keep tenants' caches apart, before they join and after each restart.
 
-A worker that cannot prove it (it reports no cached tokens, or is late) is judged by its engine's version, and
-asked again every `RETRY_S`.
+Each rank of an endpoint has a cache, and proves it alone: the requests name it in a header, since answers of
+several ranks prove nothing together. A worker that cannot prove it (it reports no cached tokens, or is late)
+is judged by its engine's version, and asked again every `RETRY_S`. One that is suspected, because an answer
+had cached tokens that no event explains (`observability/verification/salt_alarm.py`), proves it again.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
-from gateway.core.eligibility import Eligibility, Isolation
+from gateway.core.eligibility import CacheOwner, Eligibility, Isolation, SaltProof
 from gateway.discovery.probed import Facts
 from gateway.discovery.salt_proof import PATH, requests_of, verdict_of
 
@@ -20,8 +24,15 @@ log = logging.getLogger("kvgate.roster")
 RETRY_S = 30.0
 """Time between two tries with a worker that proved nothing, and the least between two of one process."""
 
-Post = Callable[[str, str, object], Awaitable[bytes | None]]
-"""Posts a body to a path of an endpoint; returns None unless the status is 200."""
+RANK_HEADER = "x-data-parallel-rank"
+
+
+class Post(Protocol):
+    """Posts a body to a path of an endpoint, with headers; returns None unless the status is 200."""
+
+    def __call__(
+        self, url: str, path: str, body: object, headers: Mapping[str, str], /
+    ) -> Awaitable[bytes | None]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,52 +56,80 @@ class SaltProber:
         self._post = post
         self._rng = rng or random.Random()
         self._clock = clock
-        self._tried: dict[str, _Tried] = {}
+        self._tried: dict[CacheOwner, _Tried] = {}
+        self.doubted = asyncio.Event()
+        """Set when a rank came into doubt."""
 
     def __repr__(self) -> str:
-        return f"SaltProber({len(self._tried)} endpoints)"
+        return f"SaltProber({len(self._tried)} ranks)"
 
     async def prove(self, facts: Facts) -> bool:
-        """Have an endpoint prove that it keeps tenants' caches apart, unless its process has lately. Returns
-        True if its proof changed."""
-        if not self._eligibility.needs_salt or self._is_known(facts):
+        """Have each rank of an endpoint prove that it keeps tenants' caches apart, unless its process has
+        lately. Returns True if a proof changed."""
+        if not self._eligibility.needs_salt:
             return False
-        proof = verdict_of(await self._answers(facts))
-        self._tried[facts.url] = _Tried(_process(facts), self._clock())
-        before, self._eligibility.proofs[facts.url] = self._eligibility.proofs.get(facts.url), proof
-        if proof == before:
+        return any([await self._prove_rank(facts, rank) for rank in sorted(facts.ranks) or [0]])
+
+    def doubt(self, url: str, rank: int) -> bool:
+        """Forget that a rank has proved it, so that `unproven` names its endpoint, and `prove` asks again.
+        The proof stays until then. False where it is in doubt already, or was asked less than `RETRY_S`
+        ago."""
+        tried = self._tried.get((url, rank))
+        if tried is None or self._clock() - tried.at_s < RETRY_S:
             return False
-        level = logging.INFO if proof.isolation is Isolation.APART else logging.WARNING
-        words = WORDS[proof.isolation]
-        log.log(level, "worker %s: tenants' caches %s (%s)", facts.url, words, proof.reason)
+        del self._tried[url, rank]
+        self.doubted.set()
         return True
 
     def drop(self, url: str) -> None:
-        self._tried.pop(url, None)
-        self._eligibility.proofs.pop(url, None)
+        for owner in [owner for owner in self._eligibility.proofs if owner[0] == url]:
+            del self._eligibility.proofs[owner]
+            self._tried.pop(owner, None)
 
     def unproven(self, each: Iterable[Facts | None]) -> list[Facts]:
-        """The endpoints that are to be asked again."""
+        """The endpoints that are to be asked again, because of some of their ranks."""
         proofs = self._eligibility.proofs
-        found = [facts for facts in each if facts is not None and facts.url in proofs]
-        return [facts for facts in found if proofs[facts.url].isolation is Isolation.UNKNOWN]
+        asked = {
+            url
+            for (url, rank), proof in proofs.items()
+            if proof.isolation is Isolation.UNKNOWN or (url, rank) not in self._tried
+        }
+        return [facts for facts in each if facts is not None and facts.url in asked]
 
-    def _is_known(self, facts: Facts) -> bool:
-        tried = self._tried.get(facts.url)
+    async def _prove_rank(self, facts: Facts, rank: int) -> bool:
+        owner = facts.url, rank
+        if self._is_known(facts, owner):
+            return False
+        proof = verdict_of(await self._answers(facts, rank))
+        self._tried[owner] = _Tried(_process(facts), self._clock())
+        before, self._eligibility.proofs[owner] = self._eligibility.proofs.get(owner), proof
+        if proof == before:
+            return False
+        self._log(facts, rank, proof)
+        return True
+
+    def _is_known(self, facts: Facts, owner: CacheOwner) -> bool:
+        tried = self._tried.get(owner)
         if tried is None or tried.process != _process(facts):
             return False
-        proof = self._eligibility.proofs[facts.url]
+        proof = self._eligibility.proofs[owner]
         is_same = facts.start_time_s is not None and proof.isolation is not Isolation.UNKNOWN
         return is_same or self._clock() - tried.at_s < RETRY_S
 
-    async def _answers(self, facts: Facts) -> list[bytes | None]:
+    async def _answers(self, facts: Facts, rank: int) -> list[bytes | None]:
         """The answers as far as they came: what follows a failure is not asked."""
+        headers = {RANK_HEADER: str(rank)} if len(facts.ranks) > 1 else {}
         answers: list[bytes | None] = []
         for body in requests_of(facts, self._rng):
-            answers.append(await self._post(facts.url, PATH, body))
+            answers.append(await self._post(facts.url, PATH, body, headers))
             if answers[-1] is None:
                 break
         return answers
+
+    def _log(self, facts: Facts, rank: int, proof: SaltProof) -> None:
+        level = logging.INFO if proof.isolation is Isolation.APART else logging.WARNING
+        name = f"{facts.url}#{rank}" if len(facts.ranks) > 1 else facts.url
+        log.log(level, "worker %s: tenants' caches %s (%s)", name, WORDS[proof.isolation], proof.reason)
 
 
 WORDS = {
@@ -110,9 +149,12 @@ async def keep_proving(
     judge_again: Callable[[], None],
     interval_s: float = RETRY_S,
 ) -> None:
-    """Ask workers again that have proved nothing."""
+    """Ask workers again that have proved nothing, or are in doubt: at once after `doubted` is set."""
     while True:
-        await asyncio.sleep(interval_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(interval_s):
+                await prober.doubted.wait()
+        prober.doubted.clear()
         changed = [await prober.prove(facts) for facts in prober.unproven(list(known()))]
         if any(changed):
             judge_again()

@@ -3,6 +3,8 @@
 1  a prompt that is nowhere cached, salt A
 2  the same again                              must be a hit, else the worker reports nothing to judge by
 3  the same, salt B                            must be none
+
+A hit at 3 is a proof to the contrary also where 2 was none: the worker may have answered from another rank.
 """
 
 import random
@@ -41,12 +43,12 @@ def verdict_of(answers: Sequence[bytes | None]) -> SaltProof:
     if len(usages) < 3 or not all(isinstance(usage, Usage) for usage in usages):
         return SaltProof(Isolation.UNKNOWN, f"it does not answer {PATH} with token ids and a cache_salt")
     _, again, other = (_cached(usage) for usage in usages)
-    if not again:
-        return SaltProof(Isolation.UNKNOWN, "it reports no cached tokens of a repeated prompt")
     if other:
         return SaltProof(
             Isolation.SHARED, f"it ignores cache_salt: {other} tokens of another salt's prompt were cached"
         )
+    if not again:
+        return SaltProof(Isolation.UNKNOWN, "it reports no cached tokens of a repeated prompt")
     return SaltProof(Isolation.APART, f"{again} tokens cached under their own salt, none under another")
 
 

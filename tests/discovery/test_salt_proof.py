@@ -56,7 +56,7 @@ def test_without_a_base_model_nothing_is_sent() -> None:
         ((answer(0), answer(32), answer(1)), Isolation.SHARED, "it ignores cache_salt: 1 tokens"),
         ((answer(0), answer(0), answer(0)), Isolation.UNKNOWN, "it reports no cached tokens"),
         ((answer(None), answer(None), answer(None)), Isolation.UNKNOWN, "it reports no cached tokens"),
-        ((answer(0), answer(0), answer(32)), Isolation.UNKNOWN, "it reports no cached tokens"),
+        ((answer(0), answer(0), answer(32)), Isolation.SHARED, "32 tokens of another salt's prompt"),
         ((None,), Isolation.UNKNOWN, "it does not answer /v1/completions"),
         ((answer(0), None), Isolation.UNKNOWN, "it does not answer"),
         ((answer(0), answer(32), None), Isolation.UNKNOWN, "it does not answer"),

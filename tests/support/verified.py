@@ -12,6 +12,7 @@ from gateway.core.usage import Usage, _Details
 from gateway.core.worker import WorkerId
 from gateway.index.memory import MemoryIndex
 from gateway.observability.verification.causes import ErrorCause
+from gateway.observability.verification.salt_alarm import SaltAlarm
 from gateway.observability.verification.verifier import Verifier, WorkerVerification
 from gateway.parity.live_check import SETTLE_S
 from gateway.policies.prefix_overlap import PrefixOverlap
@@ -38,30 +39,35 @@ class World:
             clock=lambda: self.now,
         )
         self.differing: dict[WorkerId, bool] = {}
-        self.verifier = Verifier(self.fleet, self.index, lambda: self.now, self.differing.__setitem__)
+        self.suspected: list[tuple[str, int]] = []
+        alarm = SaltAlarm(lambda url, rank: self.suspected.append((url, rank)))
+        self.verifier = Verifier(self.fleet, self.index, lambda: self.now, self.differing.__setitem__, alarm)
         self.router.observers.decided.append(self.verifier.decided)
         self.router.observers.answered.append(self.verifier.answered)
         self.num_names = 0
 
-    def decide(self, ids: object) -> Decision:
-        return self.router.decide(make_request("/v1/completions", {"model": "m", "prompt": ids}))
+    def decide(self, ids: object, **fields: object) -> Decision:
+        return self.router.decide(make_request("/v1/completions", {"model": "m", "prompt": ids, **fields}))
 
     def answer(self, decision: Decision, cached: int | None, num_tokens: int | None = None) -> None:
         num_tokens = decision.num_tokens if num_tokens is None else num_tokens
         details = None if cached is None else _Details(cached)
         self.router.finish(decision, Usage(num_tokens, 1, details))
 
-    def ask(self, ids: object, cached: int | None, num_tokens: int | None = None) -> Decision:
-        decision = self.decide(ids)
+    def ask(
+        self, ids: object, cached: int | None, num_tokens: int | None = None, **fields: object
+    ) -> Decision:
+        decision = self.decide(ids, **fields)
         self.answer(decision, cached, num_tokens)
         return decision
 
-    def store(self, ids: Sequence[int]) -> list[int]:
+    def store(self, ids: Sequence[int], salt: str | None = None) -> list[int]:
         """Store a prompt's blocks as one run; returns their engine hashes."""
         num = len(ids) // BLOCK_SIZE
         names = list(range(self.num_names, self.num_names + num))
         self.num_names += num
-        event = BlocksStored(names, None, tokens_of(ids[: num * BLOCK_SIZE]), BLOCK_SIZE)
+        keys = [[salt], *[None] * (num - 1)] if salt else None
+        event = BlocksStored(names, None, tokens_of(ids[: num * BLOCK_SIZE]), BLOCK_SIZE, keys)
         self.index.apply(W, event)
         self.verifier.heard(W, event)
         return names

@@ -24,6 +24,13 @@ MISPREDICTIONS = counter(
     *("worker", "reason"),
 )
 
+SALT_ALARMS = counter(
+    "kvgate_salt_alarms_total",
+    "Answers to salted prompts with cached tokens that no event stored under their salt: tenants may share "
+    "the worker's cache.",
+    "worker",
+)
+
 _GAUGES: tuple[tuple[MetricSpec, Callable[[WorkerVerification], float]], ...] = (
     (
         gauge(
@@ -90,7 +97,7 @@ _COUNTED: tuple[tuple[MetricSpec, Callable[[EngineCounters], int | None]], ...] 
     ),
 )
 
-METRICS = (*(spec for spec, _ in _GAUGES), MISPREDICTIONS, *(spec for spec, _ in _COUNTED))
+METRICS = (*(spec for spec, _ in _GAUGES), MISPREDICTIONS, SALT_ALARMS, *(spec for spec, _ in _COUNTED))
 
 
 class VerifyCollector(Collector):
@@ -104,6 +111,7 @@ class VerifyCollector(Collector):
         yield MISPREDICTIONS.family(
             ((worker, cause.value), w.causes[cause]) for worker, w in watched for cause in ErrorCause
         )
+        yield SALT_ALARMS.family((worker, w.num_salt_alarms) for worker, w in watched)
         counters = list(self._verifier.counters())
         for counted, count in _COUNTED:
             yield counted.family((worker, count(c) or 0) for worker, c in counters)

@@ -1,7 +1,7 @@
 """Verifier: compares predictions with what engines report, finds causes, and sets each worker's confidence.
 
     decided ─► answered ─► exactness ─► confidence of the fleet's member ─► the next decision
-                  │            └─► cause of a wrong prediction
+                  │            └─► cause of a wrong prediction ─► alarm, where tenants may share a cache
                   └─► token parity (`parity/live.py`): the engine's count and stored blocks beside ours
 
 The verifier observes each decision, each answer with reported usage (`observability.observers`), each event
@@ -24,6 +24,7 @@ from gateway.index.base import Index
 from gateway.observability.verification.accuracy import Accuracy
 from gateway.observability.verification.causes import ErrorCause, Evidence, cause_of
 from gateway.observability.verification.engine_counters import EngineCounters
+from gateway.observability.verification.salt_alarm import SaltAlarm
 from gateway.parity.live import LiveParity
 from gateway.parity.live_check import TokenCheck
 
@@ -44,7 +45,9 @@ class WrongPrediction:
 
 class WorkerVerification:
     """Verification state of one worker; a restarted process at the same address is another `worker`.
-    `num_compared_before` is the number of compared answers at the previous scrape."""
+    `num_compared_before` is the number of compared answers at the previous scrape, `num_salt_alarms` that of
+    answers with cached tokens of another salt. `publishes_salts`: events have named a salted prompt's blocks,
+    which some versions publish as if they had no salt."""
 
     __slots__ = (
         "worker",
@@ -53,6 +56,8 @@ class WorkerVerification:
         "causes",
         "wrong",
         "num_compared_before",
+        "num_salt_alarms",
+        "publishes_salts",
     )
 
     def __init__(self, worker: Worker) -> None:
@@ -60,12 +65,23 @@ class WorkerVerification:
         self.exactness, self.tokens = Accuracy(), TokenCheck(worker)
         self.causes: Counter[ErrorCause] = Counter()
         self.wrong: deque[WrongPrediction] = deque(maxlen=MAX_WRONG)
-        self.num_compared_before = 0
+        self.num_compared_before = self.num_salt_alarms = 0
+        self.publishes_salts = False
+
+
+@dataclass(frozen=True, slots=True)
+class _AwaitedAnswer:
+    """A decision with an awaited answer: blocks removed at the worker before it, and whether the prompt has a
+    salt by which an engine with exact events could be found to share its cache."""
+
+    num_removed: int
+    is_salted: bool
 
 
 class Verifier:
     """Observer that verifies predictions. `clock` is monotonic seconds; `on_mismatch` is called when a
-    worker's prompt tokens begin or cease to differ from ours."""
+    worker's prompt tokens begin or cease to differ from ours, `alarm` gets wrong predictions for salted
+    prompts."""
 
     def __init__(
         self,
@@ -73,13 +89,15 @@ class Verifier:
         index: Index,
         clock: Callable[[], float],
         on_mismatch: Callable[[WorkerId, bool], None] = lambda worker, differ: None,
+        alarm: SaltAlarm | None = None,
     ) -> None:
         self._fleet = fleet
         self._index = index
         self._parity = LiveParity(fleet, index, clock, on_mismatch)
         self._watched: dict[WorkerId, WorkerVerification] = {}
         self._counters: dict[WorkerId, EngineCounters] = {}
-        self._open: dict[str, int] = {}  # blocks removed at the worker before the decision
+        self._alarm = alarm or SaltAlarm()
+        self._open: dict[str, _AwaitedAnswer] = {}
 
     def __repr__(self) -> str:
         return f"Verifier({len(self._watched)} workers, {len(self._open)} open)"
@@ -95,16 +113,16 @@ class Verifier:
         if watched is None or watched.worker is not worker:
             watched = self._watch(worker)
         num_removed = self._index.applied(worker.id).num_removed
-        self._open[decision.id] = num_removed
+        self._open[decision.id] = _AwaitedAnswer(num_removed, _is_watched(decided))
         if len(self._open) > MAX_OPEN:
             del self._open[next(iter(self._open))]
         self._parity.decided(watched.tokens, decided, num_removed)
 
     def answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:
-        num_removed = self._open.pop(decision.id, None)
+        before = self._open.pop(decision.id, None)
         member, watched = self._fleet.get(decision.worker.id), self._watched.get(decision.worker.id)
         if (
-            num_removed is None
+            before is None
             or member is None
             or watched is None
             or not (member.worker is watched.worker is decision.worker)
@@ -112,10 +130,12 @@ class Verifier:
             return  # not a decision that we keep, or the worker's process is gone
         self._parity.answered(watched.tokens, decision, usage.prompt_tokens)
         cached = usage.cached_tokens
+        if blocks and before.is_salted and not watched.publishes_salts:
+            watched.publishes_salts = self._index.holds(decision.worker.id, blocks)
         if blocks and cached is not None:
             watched.exactness.compare(decision.overlap_tokens, cached)
             if cached != decision.overlap_tokens:
-                self._explain(watched, decision, blocks, usage, cached, num_removed)
+                self._explain(watched, decision, blocks, usage, cached, before)
             member.confidence = watched.exactness.confidence
 
     def in_doubt(self, worker: WorkerId) -> bool:
@@ -180,18 +200,28 @@ class Verifier:
         blocks: Sequence[BlockHash],
         usage: Usage,
         cached: int,
-        num_removed: int,
+        before: _AwaitedAnswer,
     ) -> None:
         worker, size = decision.worker, decision.worker.block_size or 1
-        cause = cause_of(
-            Evidence(
-                predicted=decision.overlap_tokens,
-                cached=cached,
-                from_events=decision.confirmed_tokens,
-                num_removed=self._index.applied(worker.id).num_removed - num_removed,
-                is_reported_now=self._index.holds(worker.id, blocks[: -(-cached // size)]),
-                tokens_differ=usage.prompt_tokens not in (0, decision.num_tokens) or watched.tokens.is_raised,
-            )
+        seen = Evidence(
+            predicted=decision.overlap_tokens,
+            cached=cached,
+            from_events=decision.confirmed_tokens,
+            num_removed=self._index.applied(worker.id).num_removed - before.num_removed,
+            is_reported_now=self._index.holds(worker.id, blocks[: -(-cached // size)]),
+            tokens_differ=usage.prompt_tokens not in (0, decision.num_tokens) or watched.tokens.is_raised,
         )
+        cause = cause_of(seen)
         watched.causes[cause] += 1
+        if before.is_salted and watched.publishes_salts:
+            watched.num_salt_alarms += self._alarm.answered(worker, seen, cause)
         watched.wrong.append(WrongPrediction(decision.id, decision.overlap_tokens, cached, cause))
+
+
+def _is_watched(decided: Decided) -> bool:
+    """True for a salted prompt at a worker with exact events: without them a hit that nothing predicted is no
+    surprise."""
+    if not decided.request.cache_salt:
+        return False
+    decision = decided.decision
+    return any(each.is_exact for each in decision.candidates if each.id == decision.worker.id)

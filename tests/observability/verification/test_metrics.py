@@ -34,6 +34,16 @@ def wrong_world() -> World:
     return world
 
 
+def test_alarms_are_counted() -> None:
+    world = World()
+    decision = world.decide(ids(), cache_salt="tenant")
+    world.store(ids(), salt="tenant")
+    world.answer(decision, 0)
+    assert page(world)['kvgate_salt_alarms_total{worker="w:1"}'] == 0
+    world.ask(ids(1), 16, cache_salt="tenant")
+    assert page(world)['kvgate_salt_alarms_total{worker="w:1"}'] == 1
+
+
 def test_metrics_of_verification_are_exposed() -> None:
     world = wrong_world()
     for total in (10, 50):
