@@ -7,7 +7,9 @@ tests/data/sglang/SOURCES.md for where each answer is from.
 import asyncio
 import hashlib
 import json
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
 import zmq
 from aiohttp import web
@@ -16,7 +18,8 @@ from msgspec import msgpack
 
 from tests.support.fakes import END, seq_frame, serve, url_of
 
-ROOT: tuple[int, ...] = ()
+Page: TypeAlias = tuple[int, ...]
+"""A page by its tokens and all before them."""
 
 
 class SglangWorker:
@@ -72,9 +75,12 @@ class SglangWorker:
         return min(known, (len(ids) - 1) // self.page_size) * self.page_size
 
     def evict(self, rank: int, num_tokens: int) -> None:
-        """Evict all tokens behind the first `num_tokens` of every prompt."""
+        """Evict all tokens behind the first `num_tokens` of every prompt.
+
+        As the radix tree does: node by node, those without children first, a node's pages head first."""
         gone = [page for page in self.held[rank] if len(page) > num_tokens]
-        names = [self.held[rank].pop(page) for page in sorted(gone, key=len, reverse=True)]
+        nodes = _nodes(gone, self.page_size)
+        names = [self.held[rank].pop(page) for node in reversed(nodes) for page in node]
         self._publish(rank, [self._event("BlockRemoved", block_hashes=names, medium="GPU")])
 
     def flush(self, rank: int) -> None:
@@ -164,6 +170,20 @@ class SglangWorker:
         return web.json_response(
             {"id": "1", "object": "text_completion", "model": "m", "choices": [choice], "usage": usage}
         )
+
+
+def _nodes(pages: Iterable[Page], size: int) -> list[list[Page]]:
+    """Pages in the nodes of a radix tree, parents before their children: a node ends where prompts part."""
+    ordered = sorted(pages)
+    num_children = Counter(page[:-size] for page in ordered)
+    nodes: list[list[Page]] = []
+    for page in ordered:
+        before = page[:-size]
+        if nodes and nodes[-1][-1] == before and num_children[before] == 1:
+            nodes[-1].append(page)
+        else:
+            nodes.append([page])
+    return nodes
 
 
 def _hash(page: tuple[int, ...]) -> int:
