@@ -4,6 +4,7 @@ from gateway.apis.multipart import renamed_body
 from gateway.core.fleet import Fleet
 from gateway.core.requests.model_name import renamed_query
 from gateway.core.requests.request import InferenceRequest
+from gateway.core.requests.routes import route_of
 from gateway.core.worker import Worker
 from gateway.http.headers import head_to_worker, upgrade_to_worker
 from gateway.http.messages import HttpRequest
@@ -48,11 +49,14 @@ class Outgoing:
         )
 
     def body(self, request: InferenceRequest, worker: Worker) -> bytes:
-        """The client's body, with the model by the name that the worker serves it under."""
-        fleet = self._fleet
-        if not request.body or not fleet.is_translated(request.model):
-            return request.body
-        return renamed_body(request.body, fleet.name_at(worker, request.model))
+        """The client's body, with the model by the name that the worker serves it under, and the rank where
+        the route has it there."""
+        fleet, body = self._fleet, request.body
+        if body and fleet.is_translated(request.model):
+            body = renamed_body(body, fleet.name_at(worker, request.model))
+        if worker.dp_size > 1 and body and (field := route_of(request.path).rank_field):
+            return _with_number(body, field, worker.dp_rank)  # a client's own was taken out
+        return body
 
     def _target(self, http: HttpRequest, model: str, worker: Worker) -> bytes:
         """The request target, with that name where its query has the model too."""
@@ -60,3 +64,10 @@ class Outgoing:
         if b"?" not in http.target or not fleet.is_translated(model):
             return http.target
         return renamed_query(http.target, fleet.name_at(worker, model))
+
+
+def _with_number(body: bytes, name: str, value: int) -> bytes:
+    """A JSON object with one more field, which it must not have yet."""
+    end = body.rindex(b"}")
+    comma = b"" if body[:end].rstrip().endswith(b"{") else b","
+    return b'%b%b"%b":%d}' % (body[:end], comma, name.encode(), value)

@@ -1,5 +1,7 @@
 """Requests as workers get them; `tests/http/test_headers.py` has the headers."""
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.core.fleet import Fleet
@@ -38,6 +40,23 @@ def test_a_worker_gets_its_own_name_of_the_model(outgoing: Outgoing) -> None:
         head = outgoing.head(HttpRequest("POST", target, []), "fast", to, 7, b"id")
         assert head.startswith(b"POST " + sent + b" HTTP/1.1\r\n")
         assert b"content-length: 7\r\n" in head.lower() and b"x-request-id: id\r\n" in head.lower()
+
+
+@pytest.mark.parametrize(
+    ("sent", "got"),
+    [
+        (b'{"text":"a"}', b'{"text":"a","routed_dp_rank":3}'),
+        (b' {"a":{}} \n', b' {"a":{},"routed_dp_rank":3}'),
+        (b"{ }", b'{ "routed_dp_rank":3}'),
+        (b"", b""),
+    ],
+)
+def test_the_native_route_names_the_rank_in_its_body(outgoing: Outgoing, sent: bytes, got: bytes) -> None:
+    """SGLang reads no header there."""
+    request = InferenceRequest(RouteKind.PASS, "/generate", sent, {"model": "m"})
+    assert outgoing.body(request, replace(worker("w:1"), dp_rank=3, dp_size=4)) == got
+    assert outgoing.body(request, worker("w:1")) == sent
+    assert body(outgoing, "m", BODY, replace(worker("w:1"), dp_rank=3, dp_size=4)) == BODY
 
 
 def test_an_upgrade_has_no_body(outgoing: Outgoing) -> None:

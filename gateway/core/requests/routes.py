@@ -46,6 +46,7 @@ class Route:
     names_model    its body has a place for the model
     takes_forms    engines also read a form (`multipart/form-data`)
     keeps_state    a worker may keep its answer under an id (`apis/response_ids.py`)
+    rank_field     names the DP rank in the body, where engines do not read it in a header
     """
 
     path: str
@@ -58,6 +59,7 @@ class Route:
     names_model: bool = True
     takes_forms: bool = False
     keeps_state: bool = False
+    rank_field: str = ""
 
 
 _CHAT, _COMPLETION, _AGENT, _PASS = RouteKind.CHAT, RouteKind.COMPLETION, RouteKind.AGENT, RouteKind.PASS
@@ -97,7 +99,7 @@ TABLE: tuple[Route, ...] = (
     Route("/v1/chat/completions/batch", _PASS, _FIELD),
     Route("/cohere/v2/chat"),
     Route("/cohere/v2/chat/render", _PASS, _NO_CACHE, is_queued=False),
-    Route("/generate", names_model=False),
+    Route("/generate", names_model=False, rank_field="routed_dp_rank"),
     Route("/v1/audio/transcriptions", takes_forms=True),
     Route("/v1/audio/translations", takes_forms=True),
 )
