@@ -17,6 +17,7 @@ srt/observability/metrics_collector.py.
     replay       answers carry the topic from 0.5.23 on
     DP ranks     each publishes at port + rank; a request may name one (X-Data-Parallel-Rank) from 0.5.10
                  on, so an older engine is one worker without events
+    n > 1        a first pass computes the prompt, and the answers report it as cached, on a cold cache too
     names        an unknown name means the base model, also an adapter's, although adapters are listed. An
                  adapter is chosen by `base:adapter` or the field `lora_path`, and on some routes only
 """
@@ -180,7 +181,7 @@ _config = json.Decoder(EventsConfig).decode
 class Sglang:
     name = "sglang"
     marks = EngineMarks(owned_by="sglang", metrics="sglang:")
-    usage = StreamUsage(writes_null=True)
+    usage = StreamUsage(writes_null=True, copies_hit=True)
     paths = EnginePaths("/health", "/metrics", "/v1/models", info="/server_info")
     flags = EngineFlags(
         # Rank r of a data-parallel engine publishes on port + r, so the two ports lie far apart.

@@ -2,7 +2,8 @@
 worker.
 
 Decode needs the address of prefill's bootstrap server, and its engine id there, which is new with each start.
-Prefill's response has neither; it must have ended by its length, or its blocks are gone.
+Prefill's response has neither; it must have ended by its length, or its blocks are gone. Decode counts all
+fetched tokens as cached, unless the request carries the number that the prefill worker had cached.
 """
 
 from collections.abc import Mapping
@@ -50,13 +51,15 @@ class Mooncake:
     def to_decode(self, body: bytes, pair: Pair, result: PrefillResult | None) -> bytes:
         transfer = pair.prefill.transfer
         assert transfer is not None
-        params = {
+        params: dict[str, object] = {
             "do_remote_decode": False,
             "do_remote_prefill": True,
             "transfer_id": _transfer_id(pair),
             "remote_bootstrap_addr": f"http://{transfer.address}",
             "remote_engine_id": transfer.engine_id,
         }
+        if result is not None and result.cached_tokens is not None:
+            params["remote_prefill_cached_tokens"] = result.cached_tokens
         return with_field(body, "kv_transfer_params", params)
 
 

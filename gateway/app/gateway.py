@@ -100,6 +100,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("kvgate")
 
 
+USAGES = {engine.name: engine.usage for engine in ENGINES.values()}
+"""How each engine reports usage, by name."""
+
+
 def shown_to_workers(config: Config) -> tuple[str, str, str]:
     """The files by which workers are verified, and we by them."""
     return config.worker.ca_file, config.worker.cert_file, config.worker.cert_key_file
@@ -343,9 +347,8 @@ class Gateway:
 
     def asking(self) -> AskUsage:
         """Usage sampling: the streams for which the worker is to report usage."""
-        usages = {engine.name: engine.usage for engine in ENGINES.values()}
         mode = "all" if self.config.record.file else self.config.proxy.usage_injection
-        return UsageSampling(mode, usages, self.verifier.in_doubt).ask
+        return UsageSampling(mode, USAGES, self.verifier.in_doubt).ask
 
     @property
     def quota_usage(self) -> Callable[[str], QuotaUsage | None] | None:
@@ -376,7 +379,7 @@ class Gateway:
     def _make_dispatch(self) -> Dispatch:
         config, router = self.config, self.router
         self.pools = Pools(tls_context=lambda: self.worker_tls.context, access=self.access)
-        outgoing, usages = Outgoing(self.fleet, self.pools), UsageCheck(self.metrics)
+        outgoing, usages = Outgoing(self.fleet, self.pools), UsageCheck(self.metrics, USAGES)
         fetch = self.backend.fetch
         remote_lookup = RemoteLookup(router, fetch) if fetch else None
         under_lock = self.bookings.under_lock if self.bookings else None

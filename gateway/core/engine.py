@@ -62,14 +62,16 @@ class AdapterCalls:
 
 @dataclass(frozen=True, slots=True)
 class StreamUsage:
-    """How an engine reports usage in a stream.
+    """How an engine reports usage, in a stream above all.
 
     `can_be_asked`: `stream_options.include_usage` is known to be understood. `writes_null`: its other chunks
-    have `"usage":null` whether it is asked or not.
+    have `"usage":null` whether it is asked or not. `copies_hit`: of several answers to a prompt (`n`), each
+    finds the prompt in the cache, where a first pass puts it, and the report is of that.
     """
 
     can_be_asked: bool = True
     writes_null: bool = False
+    copies_hit: bool = False
 
 
 @dataclass(frozen=True, slots=True)

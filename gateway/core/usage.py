@@ -61,6 +61,17 @@ class Usage(msgspec.Struct, frozen=True):
         return self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
 
 
+def without_hits(usage: Usage) -> Usage:
+    """The same usage without its cached tokens, where those say nothing about earlier requests."""
+    return Usage(usage.prompt_tokens, usage.completion_tokens)
+
+
+def of_own_cache(usage: Usage, decision: Decision) -> Usage:
+    """A usage as a statement about the cache of the decision's worker: the cached tokens of a prompt that
+    another worker computed are that worker's, or count what it sent."""
+    return without_hits(usage) if decision.prefill is not None else usage
+
+
 class RefusedUsage(msgspec.Struct, frozen=True):
     """A usage that cannot be, and why, in words."""
 

@@ -56,6 +56,11 @@ class ResponseObserver:
         return f"ResponseObserver({self.status}, {kind}, first_token_s={self.first_token_s})"
 
     @property
+    def num_answers(self) -> int:
+        """Answers to each prompt that were asked for, as far as that is known."""
+        return self._limit.num_answers
+
+    @property
     def can_be_ended(self) -> bool:
         """True if an error event can follow the bytes passed on: a stream, and not in mid-event."""
         return self._scanner is not None and self._scanner.is_whole

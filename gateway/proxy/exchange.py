@@ -17,7 +17,7 @@ from gateway.core.errors import GatewayError, NoWorker, WorkerFailed
 from gateway.core.multimodal import BEFORE_MEDIA
 from gateway.core.outcome import CLIENT_GONE, SERVER_ERROR
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.usage import Usage, limit_of
+from gateway.core.usage import Usage, limit_of, of_own_cache
 from gateway.core.worker import WorkerId
 from gateway.http.headers import head_to_client
 from gateway.http.messages import HttpRequest, ResponseHead
@@ -497,4 +497,4 @@ class InferenceExchange(Execution):
         else:
             self.context.blame(decision.worker.id, f"it answered {self._status}")
         if usage and decision.prompt_from != BEFORE_MEDIA:
-            metrics.report(usage, decision.overlap_tokens)
+            metrics.report(of_own_cache(usage, decision), decision.overlap_tokens)

@@ -2,10 +2,11 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gateway.core.decision import Decision
-from gateway.core.usage import Usage
+from gateway.core.engine import StreamUsage
+from gateway.core.usage import Usage, without_hits
 from gateway.core.worker import WorkerId
 from gateway.http.response_observer import ResponseObserver
 from gateway.observability.metrics import Metrics
@@ -15,10 +16,17 @@ log = logging.getLogger("kvgate.proxy")
 
 
 class UsageCheck:
-    """Checks reported usage; `clock` is monotonic seconds."""
+    """Checks reported usage; `engines` describes usage reports by engine name, `clock` is monotonic
+    seconds."""
 
-    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        engines: Mapping[str, StreamUsage] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._metrics = metrics
+        self._engines = engines or {}
         self._log = RateLimitedLog(log, clock=clock)
 
     def __repr__(self) -> str:
@@ -30,7 +38,13 @@ class UsageCheck:
         usage = answer.usage()
         if answer.refused and decision is not None:
             self.refuse(decision.worker.id, answer.refused)
+        if usage and answer.num_answers > 1 and decision and self._copies_hit(decision.worker.engine):
+            return without_hits(usage)
         return usage
+
+    def _copies_hit(self, engine: str) -> bool:
+        reports = self._engines.get(engine)
+        return reports is not None and reports.copies_hit
 
     def refuse(self, worker: WorkerId, why: str) -> None:
         """Count and log a usage that is ignored as impossible."""

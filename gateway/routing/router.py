@@ -23,7 +23,7 @@ from gateway.core.ledger import Booking, Ledger
 from gateway.core.multimodal import Links
 from gateway.core.pd_pairs import partners_of
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.usage import Usage
+from gateway.core.usage import Usage, of_own_cache
 from gateway.core.worker import WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
@@ -297,7 +297,7 @@ class Router:
             if answer_s and usage.completion_tokens:
                 num_now = self.ledger.load(decision.worker.id).num_in_flight
                 self.learning.ended(opened.lesson, usage.completion_tokens - 1, num_now, answer_s, now)
-            self.observers.notify_answered(decision, opened.prompt, usage)
+            self.observers.notify_answered(decision, opened.prompt, of_own_cache(usage, decision))
         return True
 
     def _see_prefilled(self, now: float) -> None:

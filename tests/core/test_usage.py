@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gateway.apis.large_body import parse_large
-from gateway.core.decision import Decision
+from gateway.core.decision import Decision, PrefillChoice
 from gateway.core.requests.request import InferenceRequest, parse_request
 from gateway.core.usage import (
     MAX_ANSWERS,
@@ -17,6 +17,7 @@ from gateway.core.usage import (
     Usage,
     UsageLimit,
     limit_of,
+    of_own_cache,
     read_usage,
 )
 from gateway.core.worker import ServedModel
@@ -190,3 +191,12 @@ def test_a_large_body_is_not_decoded_for_its_limit() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(request), "fields", property(lambda self: pytest.fail("it was decoded")))
         assert limit_of(request, chosen(BASE)).prompt == len(body) * 8192
+
+
+def test_a_prompt_of_another_worker_says_nothing_of_the_cache() -> None:
+    """NIXL reports what prefill had cached, Mooncake what it sent."""
+    made = decision()
+    usage = read_usage(b'{"usage":{"prompt_tokens":5,"prompt_tokens_details":{"cached_tokens":4}}}')
+    assert isinstance(usage, Usage) and of_own_cache(usage, made) is usage
+    split = msgspec.structs.replace(made, split=PrefillChoice("transfer", made.candidates[0]))
+    assert of_own_cache(usage, split) == Usage(5)

@@ -2,6 +2,7 @@ import logging
 
 import pytest
 
+from gateway.core.engine import StreamUsage
 from gateway.core.usage import Usage, UsageLimit
 from gateway.core.worker import WorkerId
 from gateway.http.messages import ResponseHead
@@ -37,6 +38,23 @@ def test_rejected_usage_is_counted_and_logged_seldom(caplog: pytest.LogCaptureFi
         f"worker w:1: usage ignored ({why}); nothing is counted with it (999 more in 60 s)",
     ]
     assert metrics.worker(WorkerId("w:1")).num_refused_usages == 1001
+
+
+@pytest.mark.parametrize(
+    ("num_answers", "engine", "cached"), [(1, "vllm", 4), (2, "vllm", None), (2, "a", 4)]
+)
+def test_hits_of_copies_are_no_hits(num_answers: int, engine: str, cached: int | None) -> None:
+    """The other counts stay."""
+    body = b'{"usage":{"prompt_tokens":5,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4}}}'
+    answer = ResponseObserver(
+        ResponseHead(200, [(b"content-type", b"application/json")], None),
+        limit=UsageLimit(100, 100, num_answers),
+    )
+    answer.feed(body, 0.0)
+    assert decision().worker.engine == "vllm"
+    usage = UsageCheck(Metrics(), {engine: StreamUsage(copies_hit=True)}).of(answer, decision())
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (5, 2, cached)
 
 
 def test_an_answer_without_usage_is_not_rejected() -> None:

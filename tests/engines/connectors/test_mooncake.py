@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,8 @@ def test_both_legs_have_one_transfer_id_and_decode_has_the_prefill_engine() -> N
         "do_remote_prefill": False,
         "transfer_id": "xfer-0000000000000abc",
     }
-    body = of(Mooncake().to_decode(BODY, pair(0xABC), Mooncake().prefill_result(answer())))
+    result = replace(Mooncake().prefill_result(answer()), cached_tokens=64)
+    body = of(Mooncake().to_decode(BODY, pair(0xABC), result))
     assert body == {
         **json.loads(BODY),
         "kv_transfer_params": {
@@ -25,8 +27,11 @@ def test_both_legs_have_one_transfer_id_and_decode_has_the_prefill_engine() -> N
             "transfer_id": "xfer-0000000000000abc",
             "remote_bootstrap_addr": "http://10.0.0.1:8998",
             "remote_engine_id": "engine-1",
+            "remote_prefill_cached_tokens": 64,
         },
     }
+    unknown = of(Mooncake().to_decode(BODY, pair(0xABC), replace(result, cached_tokens=None)))
+    assert "remote_prefill_cached_tokens" not in unknown["kv_transfer_params"]
 
 
 @pytest.mark.parametrize("reason", ["stop", "abort", None])
