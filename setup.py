@@ -55,6 +55,7 @@ COMPILED = [
     "gateway/routing/concurrency.py",
     "gateway/core/requests/steering.py",
     "gateway/tokenization/render_settings.py",
+    "gateway/tokenization/sglang.py",
     "gateway/core/requests/field_types.py",
     "gateway/tokenization/chat_template.py",
     "gateway/tenancy/admission/tenants.py",

@@ -54,6 +54,7 @@ from gateway.core.kv_events import (
     EventBatch,
     KvEvent,
 )
+from gateway.core.rendering import Rendering
 from gateway.core.worker import Transfer
 
 BLOCK_SIZE = 16
@@ -63,6 +64,9 @@ CHAINED, ROUTED = (0, 5, 6), (0, 5, 10)
 """First versions with hashes that name prefixes, and with DP ranks that can be chosen."""
 SALTED = (0, 5, 11)
 """First version that uses `cache_salt`; before, the API takes the field and the scheduler drops it."""
+
+RENDERED = (0, 5, 10), (0, 5, 23)
+"""Oldest and newest version with rules of rendering (`gateway/tokenization/sglang.py`)."""
 
 TokenId: TypeAlias = int | list[int]
 
@@ -136,6 +140,13 @@ class ServerInfo(Struct):
     disaggregation_transfer_backend: str | None = None
     tp_size: int | None = None
     kv_cache_dtype: str | None = None
+    reasoning_parser: str | None = None
+
+    @property
+    def rendering(self) -> Rendering:
+        numbers = _numbers(self.version)
+        version = min(max(numbers, RENDERED[0]), RENDERED[1]) if numbers else RENDERED[1]
+        return Rendering("sglang", version, self.reasoning_parser)
 
     @property
     def block_size(self) -> int:
@@ -148,8 +159,8 @@ class ServerInfo(Struct):
     def is_from(self, version: tuple[int, ...]) -> bool:
         """True for this version or a newer one; also for a build from source, which has no readable
         number."""
-        numbers = tuple(map(int, re.findall(r"\d{1,9}", self.version or "")[:3]))
-        return len(numbers) < 3 or not any(numbers) or numbers >= version
+        numbers = _numbers(self.version)
+        return not numbers or numbers >= version
 
 
 class EventsConfig(Struct):
@@ -235,7 +246,8 @@ class Sglang:
 
     def parse_info(self, body: bytes | None) -> EngineInfo:
         if body is None:  # up to 0.5.5
-            return EngineInfo(ranks={0: EngineMetrics(block_size=BLOCK_SIZE)}, sources=())
+            rank = EngineMetrics(block_size=BLOCK_SIZE)
+            return EngineInfo(ranks={0: rank}, sources=(), rendering=Rendering("sglang", RENDERED[0]))
         info = parse("sglang /server_info", _info, body)
         if info.num_ranks > MAX_RANKS:
             raise DecodeError(
@@ -255,6 +267,7 @@ class Sglang:
             sources=_sources(info, num_ranks),
             role=role if role in ROLES else None,
             transfer=_transfer(info) if role in ROLES else None,
+            rendering=info.rendering,
         )
 
     def decode_poll(self, body: bytes, block_size: int, now: float) -> list[EventBatch]:
@@ -262,6 +275,12 @@ class Sglang:
 
     def decode_poll_in_steps(self, body: bytes, block_size: int, now: float) -> Iterator[EventBatch | None]:
         raise DecodeError(NOT_POLLED)
+
+
+def _numbers(version: str | None) -> tuple[int, ...]:
+    """The three numbers of a version; () where there are none, as in a build from source."""
+    numbers = tuple(map(int, re.findall(r"\d{1,9}", version or "")[:3]))
+    return numbers if len(numbers) == 3 and any(numbers) else ()
 
 
 def _model(card: ModelCard) -> ModelInfo:

@@ -55,7 +55,7 @@ def test_the_table_has_a_row_for_each_extension_point() -> None:
         ([*POLICIES.values(), *FILTERS.values(), *SCORERS.values(), *PICKERS.values()], "gateway/policies"),
         ([type(engine) for engine in ENGINES.values()], "engines"),
         ([type(connector) for connector in KV_CONNECTORS.values()], "engines/connectors"),
-        (list(TRANSLATORS.values()), "gateway/apis"),
+        ([each for by_engine in TRANSLATORS.values() for each in by_engine.values()], "gateway/apis"),
     ],
     ids=["policies", "engines", "connectors", "translators"],
 )

@@ -18,11 +18,15 @@ _CHANGES = ("tool_addition", "tool_removal")
 class Dialect:
     """Properties that the engine derives from a model's template. `merges_system`: it takes system messages
     at the start only; `disabled_effort` is the `reasoning_effort` by which it does not think. None: unknown.
-    `has_chats`: it makes responses as it makes chats."""
+    `has_chats`: it makes responses as it makes chats. Conversions of some engines depend on `version` and
+    `reasoning_parser`."""
 
     merges_system: bool | None = None
     disabled_effort: str | None = None
     has_chats: bool = True
+    engine: str = "vllm"
+    version: tuple[int, ...] = ()
+    reasoning_parser: str | None = None
 
 
 def chat_of(body: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Bodies of the APIs that coding agents speak, translated to a chat. Pure.
 
-A renderer's dialect is what vLLM finds out about its template at start: see `Dialect`.
+A renderer's dialect is what its engine finds out about its template at start: see `Dialect`.
 """
 
 from collections.abc import Callable, Container, Mapping
@@ -11,19 +11,23 @@ import jinja2
 import msgspec
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from gateway.apis import anthropic, responses
+from gateway.apis import anthropic, responses, sglang
 from gateway.apis.anthropic import Dialect
 from gateway.core.errors import InvalidRequest
+from gateway.core.rendering import Rendering
 from gateway.core.requests.request import InferenceRequest, parse_request
 from gateway.core.requests.routes import CHAT, RouteKind, route_of
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.chat_template import PromptError
 
-TRANSLATORS: Mapping[str, Callable[[Mapping[str, Any], Dialect], dict[str, Any]]] = {
-    "anthropic": anthropic.chat_of,
-    "responses": responses.chat_of,
+Translate = Callable[[Mapping[str, Any], Dialect], dict[str, Any]]
+"""A body's fields to those of a chat. Raises PromptError."""
+
+TRANSLATORS: Mapping[str, Mapping[str, Translate]] = {
+    "anthropic": {"vllm": anthropic.chat_of, "sglang": sglang.messages_chat},
+    "responses": {"vllm": responses.chat_of, "sglang": sglang.responses_chat},
 }
-"""A body's fields to those of a chat, by the name in the table of routes (`Route.to_chat`)."""
+"""Translators by the name in the table of routes (`Route.to_chat`), and by the engine of the dialect."""
 
 UNKNOWN = Dialect()
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
@@ -31,6 +35,9 @@ MAX_COPIED_BYTES = 8 << 20
 """A longer body is not made a body again; what is known of its conversation is of no use then."""
 _SYSTEM, _USER = {"role": "system", "content": "t"}, {"role": "user", "content": "t"}
 _PROBE = [{"role": "user", "content": "Hi"}]
+_ENVIRONMENT = ImmutableSandboxedEnvironment(
+    trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+)
 
 
 def as_chat(
@@ -40,7 +47,7 @@ def as_chat(
     if request.is_crowded:
         raise PromptError("it holds too many values to be looked into")
     try:
-        translate = TRANSLATORS[route_of(request.path).to_chat]
+        translate = TRANSLATORS[route_of(request.path).to_chat][dialect.engine]
         chat = {"model": request.model, **translate(request.fields, dialect)}
         if len(request.body) > MAX_COPIED_BYTES:
             made = InferenceRequest(RouteKind.CHAT, CHAT, b"", {"model": request.model}, fields=chat)
@@ -53,8 +60,34 @@ def as_chat(
 
 
 def dialect_of(renderer: Renderer, now: datetime) -> Dialect:
+    rendering = renderer.rendering
+    if rendering.engine == "sglang":
+        return _sglang_dialect(rendering, renderer.sources[0])
     merges = any(map(_wants_system_first, renderer.sources)) if renderer.sources else None
     return Dialect(merges, _disabled_effort(renderer, now), renderer.renders_chats_as_engine)
+
+
+def _sglang_dialect(rendering: Rendering, template: str) -> Dialect:
+    """Dialect of SGLang, which makes responses of gpt-oss by code and their chats by the template."""
+    return Dialect(
+        merges_system=not _keeps_late_system(template),
+        has_chats="<|channel|>" not in template,
+        engine=rendering.engine,
+        version=rendering.version,
+        reasoning_parser=rendering.reasoning_parser,
+    )
+
+
+def _keeps_late_system(template: str) -> bool:
+    """True if a template prints a late system message; it is tested as SGLang tests it."""
+    late = {"role": "system", "content": "__sglang_inline_system_sentinel__"}
+    try:
+        text = _ENVIRONMENT.from_string(template).render(
+            messages=[_SYSTEM, _USER, late, _USER], add_generation_prompt=False
+        )
+    except Exception:  # noqa: BLE001  a template is a program from elsewhere
+        return False
+    return late["content"] in text
 
 
 def _wants_system_first(template: str) -> bool:
@@ -62,11 +95,8 @@ def _wants_system_first(template: str) -> bool:
     if not template:
         return True
     try:
-        env = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
         messages = [_SYSTEM, _USER, _SYSTEM, _USER]
-        env.from_string(template).render(messages=messages, add_generation_prompt=False)
+        _ENVIRONMENT.from_string(template).render(messages=messages, add_generation_prompt=False)
     except jinja2.TemplateError:
         return True
     except Exception as exc:  # noqa: BLE001  a template is a program from elsewhere; the engine does not start

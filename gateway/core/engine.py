@@ -11,6 +11,7 @@ from typing import Protocol
 
 from gateway.core import bounds
 from gateway.core.kv_events import EventBatch
+from gateway.core.rendering import VLLM, Rendering
 from gateway.core.worker import Transfer
 
 
@@ -150,7 +151,7 @@ class EngineInfo:
     Where a rank has metrics too, the metrics are newer and win. `sources` is None where the engine
     does not report where it publishes, empty where it publishes nothing usable. `role` is
     "prefill" or "decode" where prompts and answers are computed on different workers, `transfer` how its
-    cache goes to others.
+    cache goes to others, `rendering` how it makes prompts of requests.
     """
 
     version: str | None = None
@@ -158,6 +159,7 @@ class EngineInfo:
     sources: tuple[EventSource, ...] | None = None
     role: str | None = None
     transfer: Transfer | None = None
+    rendering: Rendering = VLLM
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "version", bounds.version(self.version))

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NewType
 
+from gateway.core.rendering import VLLM, Rendering
+
 WorkerId = NewType("WorkerId", str)
 """Host and port of the endpoint, with "#rank" behind it where an endpoint has several DP ranks."""
 
@@ -61,7 +63,8 @@ class Worker:
 
     `url` is the endpoint's base URL without a trailing slash. `block_size` is None where the engine
     does not report it: such a worker is routed by load. `num_blocks` is its cache size in blocks. `transfer`
-    is None where its cache goes nowhere. `topology` is its location, the widest first, as in "rack2/host7".
+    is None where its cache goes nowhere. `topology` is its location, the widest first, as in "rack2/host7",
+    `rendering` how it makes prompts of requests.
     """
 
     id: WorkerId
@@ -76,6 +79,7 @@ class Worker:
     role: Role = Role.BOTH
     transfer: Transfer | None = None
     topology: str = ""
+    rendering: Rendering = VLLM
 
     @property
     def is_bound(self) -> bool:

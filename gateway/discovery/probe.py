@@ -101,6 +101,7 @@ class Probe:
             version=info_found.version,
             role=info_found.role,
             transfer=info_found.transfer,
+            rendering=info_found.rendering,
         )
 
     async def models(self) -> tuple[ModelInfo, ...]:

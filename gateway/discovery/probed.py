@@ -6,6 +6,7 @@ from enum import IntEnum
 
 from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
 from gateway.core.errors import ConfigError
+from gateway.core.rendering import VLLM, Rendering
 from gateway.core.worker import ReportedLoad, Role, ServedModel, Transfer, Worker, WorkerId, worker_id
 from gateway.http.address import Address, worker_url
 
@@ -23,6 +24,7 @@ class Facts:
     version: str | None = None
     role: str | None = None
     transfer: Transfer | None = None
+    rendering: Rendering = VLLM
     engine_ids: Mapping[int, str] = field(default_factory=dict)
 
     def is_like(self, other: "Facts") -> bool:
@@ -35,7 +37,7 @@ class Facts:
         bases = tuple(
             model for model in self.models if not model.parent
         )  # without adapters, which are loaded and unloaded
-        return self.engine, self.version, bases, self.sources, self.role, self.transfer, sizes
+        return self.engine, self.version, bases, self.sources, self.role, self.transfer, self.rendering, sizes
 
     @property
     def start_time_s(self) -> float | None:
@@ -157,6 +159,7 @@ def _worker(facts: Facts, name: str, served: tuple[ServedModel, ...], rank: int,
         version=facts.version,
         role=Role(facts.role) if facts.role else Role.BOTH,
         transfer=_reachable(facts, rank),
+        rendering=facts.rendering,
     )
 
 

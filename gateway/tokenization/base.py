@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from gateway.core.blocks import Tokens
+from gateway.core.rendering import Rendering
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.token_runs import ContinuedTokens, TokenRunCache
 
@@ -23,6 +24,10 @@ class Renderer(Protocol):
     @property
     def why(self) -> str:
         """Reason for the choice of encoder."""
+
+    @property
+    def rendering(self) -> Rendering:
+        """The rules of an engine by which it renders."""
 
     @property
     def sources(self) -> Sequence[str]:

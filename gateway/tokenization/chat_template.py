@@ -87,12 +87,20 @@ class Template:
         self._globals = dict(compiled.globals)
         self.source = source
         self.variables = frozenset(meta.find_undeclared_variables(self.tree))
-        self.content_format = content_format(self.tree)
+        self.content_format = self.find_format()
         # vLLM looks for the quoted word, not for a role test.
         self.knows_developer = '"developer"' in source or "'developer'" in source
 
     def __repr__(self) -> str:
         return f"Template({self.content_format}, {len(self.source)} characters)"
+
+    def find_format(self) -> ContentFormat:
+        return content_format(self.tree)
+
+    def conversation(self, messages: object) -> list[Message]:
+        """Messages of a request as this template sees them. Raises PromptError, naming the message and the
+        field."""
+        return conversation(messages, self.content_format)
 
     def render(self, messages: Sequence[Message], variables: Mapping[str, Any], now: datetime) -> str:
         """The prompt's text. `variables` are what the template sees besides messages; `now` is local."""
@@ -325,7 +333,7 @@ class _Unreadable(Exception):
     """vLLM gives up on a template that unpacks messages or content in an assignment or a loop."""
 
 
-def _reads(node: nodes.Node | None, name: str, key: str | None = None) -> bool:
+def reads(node: nodes.Node | None, name: str, key: str | None = None) -> bool:
     """True if `node` is the variable `name` (or its `key`), perhaps filtered, tested or sliced."""
     while isinstance(node, nodes.Filter | nodes.Test) or (
         isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
@@ -353,10 +361,10 @@ def _message_names(tree: nodes.Template) -> set[str]:
     lists, todo = {"messages"}, ["messages"]
     while todo:
         name = todo.pop()
-        found = {_target(each.target) for each in tree.find_all(nodes.Assign) if _reads(each.node, name)}
+        found = {_target(each.target) for each in tree.find_all(nodes.Assign) if reads(each.node, name)}
         todo += found - lists
         lists |= found
-    loops = (loop for loop in tree.find_all(nodes.For) if any(_reads(loop.iter, name) for name in lists))
+    loops = (loop for loop in tree.find_all(nodes.For) if any(reads(loop.iter, name) for name in lists))
     return {_target(loop.target) for loop in loops}
 
 
@@ -372,7 +380,7 @@ def _content_loops(tree: nodes.Template) -> Iterator[str]:
         named = loop.iter.name if isinstance(loop.iter, nodes.Name) else None
         # Inside a macro "content" is the macro's own name for something.
         wanted = parameters.get(id(loop), {"content"})
-        if named in wanted or any(_reads(loop.iter, name, "content") for name in names):
+        if named in wanted or any(reads(loop.iter, name, "content") for name in names):
             yield _target(loop.target)
 
 
@@ -385,5 +393,5 @@ def _content_parameters(tree: nodes.Template, macro: nodes.Macro, names: set[str
             continue
         given = [*zip(declared, call.args, strict=False)]
         given += [(each.key, each.value) for each in call.kwargs if each.key in declared]
-        found |= {key for key, value in given if any(_reads(value, name, "content") for name in names)}
+        found |= {key for key, value in given if any(reads(value, name, "content") for name in names)}
     return found

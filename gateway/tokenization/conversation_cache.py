@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from gateway.core.blocks import Tokens
 from gateway.core.requests.chat_messages import Messages
 from gateway.core.token_runs import ContinuedTokens, TokenRun, TokenRunCache
-from gateway.tokenization.chat_template import Message, PromptError, conversation
+from gateway.tokenization.chat_template import Message, PromptError
 from gateway.tokenization.message_frame import plain_content
 from gateway.tokenization.probe_conversations import CutPoint
 from gateway.tokenization.render_settings import RenderSetting
@@ -44,7 +44,7 @@ class ConversationCache:
             if run is None or run.proof is not stubs:
                 continue
             stub = stubs[run.cut]
-            new = conversation(chat.decode(number), setting.template.content_format)
+            new = setting.template.conversation(chat.decode(number))
             in_new = features(new, stub.kind, setting.markup)
             if (run.features | in_new << BEHIND) & ~stub.allowed or new[0]["role"] != stub.next_role:
                 continue

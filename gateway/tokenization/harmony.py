@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.core.blocks import Tokens, tokens_of
+from gateway.core.rendering import VLLM
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.token_runs import ContinuedTokens, TokenRunCache
 from gateway.tokenization.plain_text import check_runs, plain_texts
@@ -40,6 +41,7 @@ class Harmony:
     why = "gpt-oss has no template in vLLM"
     sources: Sequence[str] = ()
     renders_chats_as_engine = False
+    rendering = VLLM
 
     def __init__(self, library: Any) -> None:
         self._h = library

@@ -12,6 +12,7 @@ from typing import Any
 
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.multimodal import MEDIA
+from gateway.core.rendering import VLLM
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.token_runs import ContinuedTokens, TokenRunCache
 from gateway.tokenization.chat_template import MediaError, arguments_of, dump_tools
@@ -86,6 +87,7 @@ class Mistral:
     why = f"the model has {FILE}"
     sources = ("",)  # none: vLLM moves late system messages of agents to the start
     renders_chats_as_engine = True
+    rendering = VLLM
 
     def __init__(self, tokenizer: Any, request_of: Callable[..., Any], efforts: Sequence[str]) -> None:
         self._tokenizer = tokenizer

@@ -4,7 +4,7 @@ Errors are PromptErrors with the path and the reason.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +79,12 @@ def template_sources(directory: Path, config: Mapping[str, Any]) -> dict[str, st
     return {}
 
 
-def read_templates(directory: Path, sources: Mapping[str, str]) -> dict[str, Template]:
+def read_templates(
+    directory: Path, sources: Mapping[str, str], compiled: Callable[[str], Template]
+) -> dict[str, Template]:
     if not sources:
         raise PromptError(f"{directory}: no chat template")
     try:
-        return {name: Template(source) for name, source in sources.items()}
+        return {name: compiled(source) for name, source in sources.items()}
     except PromptError as exc:
         raise PromptError(f"{directory}: {exc}") from exc

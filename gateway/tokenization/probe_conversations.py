@@ -45,7 +45,14 @@ def _with(message: Message, text: Any = " x\n\ny ", **more: Any) -> Message:
 
 
 _S, _U, _A = _with(_SYSTEM), _with(_USER), _with(_ASSISTANT)
-_THOUGHT = _with(_ASSISTANT, "b", reasoning="why \n")
+
+
+def _reasoned(text: str) -> Message:
+    """Reasoning by both of its names: engines read one of them."""
+    return {"reasoning": text, "reasoning_content": text}
+
+
+_THOUGHT = _with(_ASSISTANT, "b", **_reasoned("why \n"))
 _PARTS = [{"type": "text", "text": "p"}, {"type": "text", "text": " q\n"}]
 #  Stand-ins for all messages before a cut.
 STUBS: Mapping[CutPoint, list[Message]] = {
@@ -62,7 +69,7 @@ BEFORE_TURN: list[list[Message]] = [
     [_U, _A, _with(_USER, name="n"), _A],
     [_U, _THOUGHT],
     [_U, _call("f"), _result(), _A],
-    [_U, _call("f", "g", reasoning="r"), _result(), _result(1), _THOUGHT, _U, _A],
+    [_U, _call("f", "g", **_reasoned("r")), _result(), _result(1), _THOUGHT, _U, _A],
     [_U, _with(_call("f"), "text"), _result(), _call("g"), _result(), _A],
     [_U, _U, _A],
     [_A],
@@ -72,8 +79,8 @@ BEFORE_TURN: list[list[Message]] = [
 BEFORE_STEP: list[list[Message]] = [
     [_U, _call("f"), _result()],
     [_U, _A, _U, _call("f"), _result(), _call("g"), _result()],
-    [_U, _THOUGHT, _U, _call("f", "g", reasoning="r"), _result(), _result(1, name="g")],
-    [_U, _with(_call("f", reasoning="r"), "text"), _result()],
+    [_U, _THOUGHT, _U, _call("f", "g", **_reasoned("r")), _result(), _result(1, name="g")],
+    [_U, _with(_call("f", **_reasoned("r")), "text"), _result()],
     [_with(_USER, _PARTS), _call("f"), _with(_result(), _PARTS)],
     [_U, _U, _call("f"), _result()],
     [_call("f"), _result()],
@@ -89,7 +96,7 @@ AFTER_TURN: list[list[Message]] = [
     [_U, _A],
     [_U, _THOUGHT, _U],
     [_U, _call("f"), _result()],
-    [_U, _call("f", "g", reasoning="r"), _result(), _result(1), _THOUGHT, _U],
+    [_U, _call("f", "g", **_reasoned("r")), _result(), _result(1), _THOUGHT, _U],
     [_U, _with(_call("f"), "text"), _result(), _call("g"), _result(0, name="g")],
     [_U, _U],
     [_U, _A, _A],
@@ -100,7 +107,7 @@ AFTER_TURN: list[list[Message]] = [
 AFTER_STEP: list[list[Message]] = [
     [_A],
     [_call("f"), _result()],
-    [_call("f", "g", reasoning="r"), _result(), _result(1, name="g")],
+    [_call("f", "g", **_reasoned("r")), _result(), _result(1, name="g")],
     [_with(_call("f"), "text"), _with(_result(), _PARTS), _THOUGHT],
     [_A, _A],
     [_A, _result()],
@@ -108,7 +115,7 @@ AFTER_STEP: list[list[Message]] = [
     [_A, _U],
     [_THOUGHT, _U, _A],
     [_call("f"), _result(), _A, _U, _call("g"), _result()],
-    [_call("f", reasoning="r"), _result(), _THOUGHT, _U, _A, _U],
+    [_call("f", **_reasoned("r")), _result(), _THOUGHT, _U, _A, _U],
 ]
 HEADS = [[_with(_USER, text)] for text in ("1", "2", " ")]
 

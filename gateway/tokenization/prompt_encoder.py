@@ -14,10 +14,11 @@ from typing import Any
 
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.multimodal import first_medium, media_endings
+from gateway.core.rendering import VLLM, Rendering
 from gateway.core.requests.chat_messages import Messages
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.token_runs import ContinuedTokens, TokenRunCache
-from gateway.tokenization.chat_template import HF_PARAMETERS, PromptError, Template, conversation, dump_tools
+from gateway.tokenization.chat_template import HF_PARAMETERS, PromptError, Template, dump_tools
 from gateway.tokenization.conversation_cache import ConversationCache
 from gateway.tokenization.model_files import (
     added_tokens,
@@ -71,10 +72,12 @@ class PromptEncoder:
         chat_template: str | None = None,
         default_kwargs: Mapping[str, Any] | None = None,
         max_model_len: int | None = None,
+        compiled: Callable[[str], Template] = Template,
     ) -> "PromptEncoder":
         """Load the model in `directory`. Raises PromptError with the path and the reason. The other arguments
         must match the workers' options: `--chat-template` (its text, or the name of one of the model's),
-        `--default-chat-template-kwargs`, `--max-model-len` (only to serve `truncate_prompt_tokens: -1`)."""
+        `--default-chat-template-kwargs`, `--max-model-len` (only to serve `truncate_prompt_tokens: -1`).
+        `compiled` makes a template of its source."""
         if not directory.is_dir():
             raise PromptError(f"{directory}: no such directory")
         if not (directory / "tokenizer.json").is_file():
@@ -91,7 +94,7 @@ class PromptEncoder:
             sources = {"default": sources.get(chat_template, chat_template)}
         prompts = cls(
             tokenizer,
-            read_templates(directory, sources),
+            read_templates(directory, sources, compiled),
             special_tokens(config),
             default_kwargs or {},
             max_model_len,
@@ -118,6 +121,10 @@ class PromptEncoder:
     @property
     def why(self) -> str:
         return self._tokenizer.why
+
+    @property
+    def rendering(self) -> Rendering:
+        return VLLM
 
     @property
     def sources(self) -> list[str]:
@@ -194,7 +201,7 @@ class PromptEncoder:
             found = self._whole(request, chat, setting, now)
         elif self._is_wrong(found.tokens, request, setting, now):
             return ContinuedTokens(self.chat(request.fields, now))
-        fitting = self._fit(chat.top, found.tokens, _flag(chat.top, "add_special_tokens", False))
+        fitting = self._fit_chat(chat.top, found.tokens)
         return found if fitting is found.tokens else ContinuedTokens(fitting)
 
     def _known(self, chat: Messages, setting: RenderSetting) -> ContinuedTokens | None:
@@ -202,9 +209,7 @@ class PromptEncoder:
             if len(chat.names) > 1:
                 return self._conversations.known(chat, setting)
             if not setting.variables["tools"]:  # behind a stub others stand for them
-                return self._conversations.first(
-                    conversation(chat.decode(0), setting.template.content_format), setting
-                )
+                return self._conversations.first(setting.template.conversation(chat.decode(0)), setting)
             return None
         except PromptError:
             return None  # rendering the whole reports any error
@@ -213,7 +218,7 @@ class PromptEncoder:
         self, request: InferenceRequest, chat: Messages, setting: RenderSetting, now: datetime
     ) -> ContinuedTokens:
         template, variables = setting.template, setting.variables
-        messages = conversation(chat.decode(0), template.content_format)
+        messages = template.conversation(chat.decode(0))
         if variables["tools"]:  # behind a stub others stand for them
             variables = self._variables(template, self._template_kwargs(request.fields))
         text = template.render(messages, variables, now)
@@ -247,7 +252,9 @@ class PromptEncoder:
     def chat(self, body: Mapping[str, Any], now: datetime) -> Tokens:
         """Tokens of a /v1/chat/completions body. `now`: the worker's local time, for strftime_now. /tokenize
         reads less of such a body: no reasoning_effort, documents, reasoning_content, truncation."""
-        tokens = self.encode(self.render(body, now), False)
+        return self._fit_chat(body, self.encode(self.render(body, now), False))
+
+    def _fit_chat(self, body: Mapping[str, Any], tokens: Tokens) -> Tokens:
         return self._fit(body, tokens, _flag(body, "add_special_tokens", False))
 
     def before_media(self, body: Mapping[str, Any], now: datetime) -> Tokens:
@@ -261,9 +268,7 @@ class PromptEncoder:
         template = self._template(kwargs.get("tools") is not None)
         number, part = first
         message, content = messages[number], messages[number]["content"]
-        *known, at = conversation(
-            [*messages[:number], {**message, "content": content[:part]}], template.content_format
-        )
+        *known, at = template.conversation([*messages[:number], {**message, "content": content[:part]}])
         if len(message) != 2:
             return tokens_of(())  # the template may print its other fields beside its content
         variables = self._variables(template, kwargs)
@@ -278,7 +283,7 @@ class PromptEncoder:
         """Rendered text of a chat body, before the tokenizer."""
         kwargs = self._template_kwargs(body)
         template = self._template(kwargs.get("tools") is not None)
-        messages = conversation(body.get("messages"), template.content_format)
+        messages = template.conversation(body.get("messages"))
         render = template.render_open if kwargs["continue_final_message"] else template.render
         return render(messages, self._variables(template, kwargs), now)
 

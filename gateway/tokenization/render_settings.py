@@ -79,7 +79,7 @@ class RenderSetting:
         if self.stubs is None and self._lock.acquire(blocking=False):
             try:
                 if self._proof is None:
-                    self._proof = prove(self._probe, self.template.content_format, self.markup, marks)
+                    self._proof = prove(self._probe, self.template.conversation, self.markup, marks)
                 next(self._proof)
             except StopIteration as done:
                 self.stubs = done.value

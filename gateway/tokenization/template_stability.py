@@ -17,10 +17,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from datetime import datetime
 from os.path import commonprefix
+from typing import Any
 
 from jinja2 import nodes
 
-from gateway.tokenization.chat_template import ContentFormat, Message, PromptError, Template, conversation
+from gateway.tokenization.chat_template import Message, PromptError, Template
 from gateway.tokenization.probe_conversations import STUBS, CutPoint, before_and_behind, behind_stub
 
 # Features of a run of messages, as bits; those behind a cut are shifted.
@@ -45,6 +46,7 @@ REGULAR = frozenset(
 )
 PLAIN_KEYS = {"role", "content"}
 KNOWN_KEYS = PLAIN_KEYS | {"tool_calls", "reasoning", "reasoning_content", "tool_call_id", "name"}
+CALL_KEYS = {"id", "index", "function", "type"}
 
 #  String methods by which a template reads a message's text.
 READING = {"startswith", "endswith", "find", "rfind", "index", "rindex", "count", "split", "rsplit"}
@@ -169,7 +171,7 @@ def _feature(message: Message, kind: str, before: str, markup: Markup) -> int:
         return ODD
     if len(message) > 2:
         found |= _extra(message, kind)
-        text += message["reasoning"] if found & REASONING and not found & ODD else ""
+        text += _reasoning(message) if found & REASONING and not found & ODD else ""
     for each in markup.all:
         if each in text:
             found |= MARKUP if kind in ("assistant", "call") and each in markup.tried else ODD
@@ -183,21 +185,29 @@ def _extra(message: Message, kind: str) -> int:
     found = 0
     if "name" in message:
         found |= NAMED
-    if "reasoning" in message:
-        found |= REASONING if type(message["reasoning"]) is str else ODD
+    if "reasoning" in message or "reasoning_content" in message:
+        found |= REASONING if type(_reasoning(message)) is str else ODD
     if "tool_call_id" in message and (kind != "tool" or type(message["tool_call_id"]) is not str):
         found |= ODD
     for call in message.get("tool_calls", ()):
         function = call["function"]
-        is_usual = call.keys() <= {"id", "function", "type"} and function.keys() == {"arguments", "name"}
+        is_usual = call.keys() <= CALL_KEYS and call.get("index") is None
+        is_usual = is_usual and function.keys() == {"arguments", "name"}
         found |= CALLS if is_usual and type(function["name"]) is str else ODD
     return found
+
+
+def _reasoning(message: Message) -> Any:
+    """Reasoning of an assistant's message; engines that know one of its names leave out the other."""
+    return message["reasoning"] if "reasoning" in message else message["reasoning_content"]
 
 
 # --- proof ---
 
 Render = Callable[[Sequence[Message], bool], str]
 """Renders messages to the whole text; with the second argument with other tools, where there are tools."""
+Parse = Callable[[object], list[Message]]
+"""A request's messages as the template sees them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,34 +233,32 @@ Stubs = Mapping[CutPoint, Stub]
 """Stubs by the cuts that a template keeps under one set of variables, perhaps none."""
 
 
-def prove(
-    render: Render, form: ContentFormat, markup: Markup, marks: Sequence[str]
-) -> Generator[None, None, Stubs]:
+def prove(render: Render, parse: Parse, markup: Markup, marks: Sequence[str]) -> Generator[None, None, Stubs]:
     """Prove the cuts of a template by a few hundred short renderings, in steps of about a dozen.
 
     `marks` are special tokens at which text can be cut without changing a token.
     """
     stubs = {}
     for cut in CutPoint:
-        stub = _stub(render, form, cut, marks)
+        stub = _stub(render, parse, cut, marks)
         if stub is None:
             continue
         tries: list[tuple[int, bool]] = []
         for befores, afters in before_and_behind(cut, markup.tried):
-            rested = _rested(render, form, stub, markup, afters)
+            rested = _rested(render, parse, stub, markup, afters)
             for before in befores:
                 yield
-                tries += _tries(render, conversation(before, form), rested, markup)
+                tries += _tries(render, parse(before), rested, markup)
         if (allowed := _allowed(cut, tries)) is not None:
             stubs[cut] = replace(stub, allowed=allowed)
     return stubs
 
 
-def _stub(render: Render, form: ContentFormat, cut: CutPoint, marks: Sequence[str]) -> Stub | None:
+def _stub(render: Render, parse: Parse, cut: CutPoint, marks: Sequence[str]) -> Stub | None:
     """Stub of a cut: its text reaches up to the last mark before the next message's own text; None if there
     is none."""
-    messages = conversation(STUBS[cut], form)
-    texts = [_try(render, [*messages, *conversation(after, form)], False) for after in behind_stub(cut)]
+    messages = parse(STUBS[cut])
+    texts = [_try(render, [*messages, *parse(after)], False) for after in behind_stub(cut)]
     start = commonprefix([text for text in texts if text is not None])
     at, mark = max(((start.rfind(mark), mark) for mark in marks), default=(-1, ""))
     next_role = behind_stub(cut)[0][0]["role"]
@@ -267,10 +275,10 @@ class _Rest:
 
 
 def _rested(
-    render: Render, form: ContentFormat, stub: Stub, markup: Markup, afters: Sequence[list[Message]]
+    render: Render, parse: Parse, stub: Stub, markup: Markup, afters: Sequence[list[Message]]
 ) -> list[_Rest]:
     rested = []
-    for after in (conversation(each, form) for each in afters):
+    for after in (parse(each) for each in afters):
         text = _try(render, [*stub.messages, *after], False)
         rest = stub.rest(text) if text is not None else None
         if rest is not None:  # else the whole is rendered, when it counts

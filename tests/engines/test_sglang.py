@@ -23,6 +23,7 @@ from gateway.core.kv_events import (
     KvEvent,
     UnknownEvent,
 )
+from gateway.core.rendering import Rendering
 from tests import DATA
 
 CAPTURES = DATA / "sglang"
@@ -225,6 +226,7 @@ def test_facts_are_read_from_the_server_info() -> None:
         version="0.5.23",
         ranks={0: EngineMetrics(block_size=1, num_gpu_blocks=1000, kv_cache_size_tokens=1000)},
         sources=(EventSource(0, "tcp://*:5557", "tcp://*:6557", "kv"),),
+        rendering=Rendering("sglang", (0, 5, 23)),
     )
     assert SGLANG.parse_version(b'{"version":"0.5.23"}') == "0.5.23"
     assert SGLANG.parse_event_sources(b"{}") == ()
@@ -274,7 +276,27 @@ def test_roles_are_read(mode: str, role: str | None) -> None:
 
 
 def test_an_older_version_is_read_without_a_role() -> None:
-    assert SGLANG.parse_info(None) == EngineInfo(ranks={0: EngineMetrics(block_size=BLOCK_SIZE)}, sources=())
+    rank, rendering = EngineMetrics(block_size=BLOCK_SIZE), Rendering("sglang", (0, 5, 10))
+    assert SGLANG.parse_info(None) == EngineInfo(ranks={0: rank}, sources=(), rendering=rendering)
+
+
+@pytest.mark.parametrize(
+    ("version", "rules"),
+    [
+        ("0.5.10.post1", (0, 5, 10)),
+        ("0.5.6", (0, 5, 10)),
+        ("0.5.16", (0, 5, 16)),
+        ("0.5.23", (0, 5, 23)),
+        ("0.6.0", (0, 5, 23)),
+        ("0.0.0.dev0", (0, 5, 23)),
+        (None, (0, 5, 23)),
+    ],
+)
+def test_prompts_are_rendered_by_the_nearest_version_that_is_known(
+    version: str | None, rules: tuple[int, ...]
+) -> None:
+    rendering = info(version=version, reasoning_parser="qwen3").rendering
+    assert rendering == Rendering("sglang", rules, "qwen3")
 
 
 def test_an_unusable_event_configuration_is_named() -> None:

@@ -36,6 +36,24 @@ class Golden(msgspec.Struct):
     completions: list[str]  # all prompts of a body together
 
 
+class SglangGolden(Golden):
+    """Golden tokens of SGLang's own code; those of agents' bodies (`tests/support/agents.py`) by template."""
+
+    messages: dict[str, list[str]]
+    responses: dict[str, list[str]]
+
+
+SGLANG_VERSIONS = ("0.5.23", "0.5.10.post1")
+
+
+def sglang_golden_path(version: str) -> Path:
+    return DATA / "prompts" / f"sglang-{version}.json"
+
+
+def sglang_golden(version: str) -> SglangGolden:
+    return msgspec.json.decode(sglang_golden_path(version).read_bytes(), type=SglangGolden)
+
+
 TEXTS = (
     "What is the weather in Paris today?",
     "  leading and trailing blanks \n\n",

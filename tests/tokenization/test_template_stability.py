@@ -32,7 +32,7 @@ def proved(given: Template, marks: tuple[str, ...] = MARKS) -> Stubs:
     def render(messages: list[Message], with_other_tools: bool) -> str:
         return given.render(messages, {"bos_token": "<s>", "tools": None, "add_generation_prompt": True}, NOW)
 
-    steps = prove(render, given.content_format, markup_of(given), marks)  # type: ignore[arg-type]
+    steps = prove(render, given.conversation, markup_of(given), marks)  # type: ignore[arg-type]
     while True:
         try:
             next(steps)

@@ -45,9 +45,11 @@ _decode_top = msgspec.json.Decoder(dict[str, _Value]).decode
 
 PROMPT_FIELDS = (
     "tools",
+    "tool_choice",
     "documents",
     "chat_template",
     "chat_template_kwargs",
+    "reasoning",
     "reasoning_effort",
     "add_generation_prompt",
     "continue_final_message",
