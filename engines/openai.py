@@ -55,6 +55,7 @@ class OpenAi:
     reports_from: tuple[int, ...] | None = None
     adapters: AdapterCalls | None = None
     salts_from: tuple[int, ...] | None = None
+    salted_paths: frozenset[str] | None = None
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         raise DecodeError(NO_EVENTS)

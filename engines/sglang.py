@@ -68,6 +68,9 @@ SALTED = (0, 5, 11)
 RENDERED = (0, 5, 10), (0, 5, 23)
 """Oldest and newest version with rules of rendering (`gateway/tokenization/sglang.py`)."""
 
+SALTED_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses"})
+"""Routes that pass the salt on; /v1/messages, embeddings, score, rerank and classify drop it (0.5.23)."""
+
 TokenId: TypeAlias = int | list[int]
 
 
@@ -203,6 +206,7 @@ class Sglang:
     )
     reports_from: tuple[int, ...] | None = None
     salts_from: tuple[int, ...] | None = SALTED
+    salted_paths: frozenset[str] | None = SALTED_PATHS
     adapters: AdapterCalls | None = AdapterCalls(
         "/load_lora_adapter", "/unload_lora_adapter", "--enable-lora"
     )

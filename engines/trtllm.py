@@ -123,6 +123,7 @@ class TrtLlm:
     reports_from: tuple[int, ...] | None = None
     adapters: AdapterCalls | None = None
     salts_from: tuple[int, ...] | None = ()  # versions without the field reject requests with it
+    salted_paths: frozenset[str] | None = None
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         return _reader.read(*published(self.name, frames))

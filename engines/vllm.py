@@ -193,6 +193,7 @@ class Vllm:
     )
     reports_from: tuple[int, ...] | None = (0, 26)
     salts_from: tuple[int, ...] | None = ()
+    salted_paths: frozenset[str] | None = None
     adapters: AdapterCalls | None = AdapterCalls(
         "/v1/load_lora_adapter",
         "/v1/unload_lora_adapter",

@@ -4,20 +4,25 @@ salt      where tenants' requests are salted (`tenancy/auth/tenant_salt.py`), an
           `cache_salt` would let them time each other. A proof by the worker itself
           (`discovery/salt_prober.py`) decides; without one the engine's version
 
+          On some routes an engine drops the salt although it obeys it on others: these are left out
+
 Such a worker is not eligible under these names, as if it did not serve them: the fleet leaves them out when
 it indexes its models, so that a request costs nothing more.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol, TypeAlias
 
 from gateway.core.errors import NotSupported
+from gateway.core.requests.routes import TABLE, Salt, paths
 from gateway.core.worker import ServedModel, Worker
 
 _VERSION = re.compile(r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})(.*)", re.DOTALL)
+UNCACHED = paths(route for route in TABLE if route.salt is Salt.NO_CACHE)
+"""Routes that read no cache, and need no salt."""
 _BEFORE = re.compile(r"[.\-_]?(a|b|c|rc|alpha|beta|pre|preview|dev)\d*", re.IGNORECASE)
 
 
@@ -47,6 +52,7 @@ class EngineTraits(Protocol):
     """The attributes of an engine (`engine.py`) that eligibility depends on."""
 
     salts_from: tuple[int, ...] | None
+    salted_paths: frozenset[str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,14 @@ class UnusableName:
 
 
 def not_chosen(path: str, served: ServedModel) -> NotSupported:
-    """For a request for an adapter on a route where all workers that have it answer from their base model."""
+    """For a request for an adapter on a route where all workers that have it answer from their base model, or
+    for one on a route where all workers of the model drop the tenant's salt."""
+    if served.adapter is None:
+        return NotSupported(
+            f"the workers of '{served.name}' cannot keep the prompts of tenants apart on {path}; use a route "
+            f"of {', '.join(sorted((served.paths or frozenset()) - UNCACHED))}",
+            param="model",
+        )
     return NotSupported(
         f"{path} cannot reach the adapter '{served.name}': the workers that have it answer there from its "
         f"base model '{served.parent}'; use a route of {', '.join(sorted(served.paths or ()))}",
@@ -92,6 +105,15 @@ class Eligibility:
         if reason is None:
             return ()
         return [UnusableName(UnusableCause.SALT, served, reason) for served in worker.served]
+
+    def reachable(self, worker: Worker, served: ServedModel) -> ServedModel:
+        """The name with the routes where a request may use it."""
+        engine = self._engines.get(worker.engine)
+        salted = engine.salted_paths if engine is not None and self.needs_salt else None
+        if salted is None:
+            return served
+        allowed = salted | UNCACHED
+        return replace(served, paths=allowed if served.paths is None else served.paths & allowed)
 
     def _salt_refusal(self, worker: Worker) -> str | None:
         """Why the worker gets no salted request; None if it may."""

@@ -179,6 +179,8 @@ class Engine(Protocol):
     """None where it takes none while it runs."""
     salts_from: tuple[int, ...] | None
     """The version from which `cache_salt` keeps caches apart, or is refused; () for all, None for none."""
+    salted_paths: frozenset[str] | None
+    """The routes where it does, of those that read a cache; None for all."""
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         """A published message: `[topic, seq u64 big-endian, payload]`."""

@@ -332,11 +332,16 @@ class Fleet:
                 self._index_alias(alias, own)
 
     def _usable(self, worker: Worker) -> Sequence[ServedModel]:
-        if self.eligibility is None or not (unusable := self.eligibility.unusable(worker)):
+        if self.eligibility is None:
             return worker.served
-        self._unusable[worker.id] = unusable
+        if unusable := self.eligibility.unusable(worker):
+            self._unusable[worker.id] = unusable
         left_out = {each.served.name for each in unusable}
-        return [served for served in worker.served if served.name not in left_out]
+        return [
+            self.eligibility.reachable(worker, served)
+            for served in worker.served
+            if served.name not in left_out
+        ]
 
     def _index_as(self, name: str, eligible: EligibleWorker) -> None:
         worker, served = eligible.member.worker, eligible.served

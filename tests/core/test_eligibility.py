@@ -142,3 +142,30 @@ def test_a_pair_with_an_ineligible_worker_is_excluded() -> None:
     assert not old.has_prefills("m") and list(old.served()) == []
     with pytest.raises(NotSupported, match="cannot keep the prompts of tenants apart"):
         old.eligible("m")
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/embeddings", "/v1/score", "/rerank"])
+def test_a_route_that_drops_salts_reaches_no_worker(path: str) -> None:
+    """SGLang's other routes obey them; a worker that obeys them everywhere gets the requests."""
+    for needs_salt in (False, True):
+        fleet = Fleet(eligibility=Eligibility(ENGINES, needs_salt=needs_salt))
+        fleet.add(worker())
+        obeyed = ("/v1/chat/completions", "/v1/completions", "/tokenize")
+        assert [len(fleet.eligible("m", (), each)) for each in obeyed] == [1, 1, 1]
+        if not needs_salt:
+            assert len(fleet.eligible("m", (), path)) == 1
+            continue
+        with pytest.raises(NotSupported, match="cannot keep the prompts of tenants apart on") as refused:
+            fleet.eligible("m", (), path)
+        assert "use a route of /v1/chat/completions, /v1/completions, /v1/responses" in str(refused.value)
+        fleet.add(worker("vllm", "0.32.0", "v:1"))
+        assert [each.member.worker.id for each in fleet.eligible("m", (), path)] == ["v:1"]
+
+
+def test_an_adapter_is_reached_on_routes_that_obey_both() -> None:
+    paths = frozenset({"/v1/completions", "/v1/messages", "/tokenize"})
+    served = replace(ADAPTER, paths=paths)
+    salted = Eligibility(ENGINES, needs_salt=True).reachable(worker(), served)
+    assert salted == replace(served, paths=paths - {"/v1/messages"})
+    assert Eligibility(ENGINES).reachable(worker(), served) == served
+    assert Eligibility(ENGINES, needs_salt=True).reachable(worker("vllm"), served) == served

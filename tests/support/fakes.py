@@ -55,6 +55,7 @@ class FakeEngine:
     reports_from: tuple[int, ...] | None = None
     adapters: AdapterCalls | None = AdapterCalls("/load", "/unload", "--with-adapters")
     salts_from: tuple[int, ...] | None = ()
+    salted_paths: frozenset[str] | None = None
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         if len(frames) != 3 or len(frames[1]) != 8:
