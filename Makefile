@@ -35,7 +35,7 @@ test-proxies: $(VENV)/.installed-dev .cache/proxies/.installed
 test-vllm: $(VENV)/.installed-dev .venv-vllm/.installed
 	$(BIN)/python -m pytest -m vllm
 
-test-engines: $(VENV)/.installed-dev .venv-sglang/.installed
+test-engines: $(VENV)/.installed-dev .venv-sglang/.installed .venv-vllm/.installed-mooncake
 	$(BIN)/python -m pytest -m engines
 
 test-deploy: $(VENV)/.installed-dev # PROMETHEUS and PROMTOOL where they are not in the PATH
@@ -150,6 +150,10 @@ $(WHEEL_VENV)/.installed: dist/.built requirements.lock
 
 .venv-vllm/.installed: tests/vllm/install.sh
 	PYTHON=$(PYTHON) bash tests/vllm/install.sh .venv-vllm
+	@touch $@
+
+.venv-vllm/.installed-mooncake: .venv-vllm/.installed tests/vllm/install_mooncake.sh
+	bash tests/vllm/install_mooncake.sh .venv-vllm
 	@touch $@
 
 .venv-sglang/.installed: tests/sglang/install.sh tests/sglang/requirements.txt

@@ -20,14 +20,19 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer: its text, the tokens that were predicted to be cached, and those that the engine reports."""
+    """An answer: its text, the worker, the tokens that were predicted to be cached, and those that the engine
+    reports."""
 
     status: int
     body: dict[str, Any]
-    predicted: int
+    predicted: int = 0
+    worker: str = ""
+    decision: str = ""
 
     @property
     def cached(self) -> int:
+        if meta := self.body.get("meta_info"):
+            return int(meta["cached_tokens"])
         usage = self.body["usage"]
         details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
         return int(details.get("cached_tokens", usage.get("cache_read_input_tokens", 0)))
@@ -47,7 +52,7 @@ def gateway_of(*workers: SglangWorker, flags: tuple[str, ...] = ()) -> Iterator[
     given = [flag for worker in workers for flag in ("--worker", worker.url)]
     given += ["--tokenizer", str(workers[0].model), "--expose-headers", "KVGATE_TOKENIZER_TIMEOUT_S=5"]
     with GatewayProcess(*given, *flags) as gateway:
-        is_exact(gateway, len(workers))
+        is_exact(gateway, sum(worker.options.num_ranks for worker in workers))
         yield gateway
 
 
@@ -93,10 +98,11 @@ def post(gateway: GatewayProcess, path: str, body: dict[str, Any], **headers: st
     try:
         with _direct.open(request, timeout=120) as answer:
             predicted = int(answer.headers.get("x-kvgate-overlap-tokens") or 0)
-            return Answer(answer.status, json.load(answer), predicted)
+            names = [answer.headers.get(f"x-kvgate-{name}") or "" for name in ("worker", "decision")]
+            return Answer(answer.status, json.load(answer), predicted, *names)
     except urllib.error.HTTPError as exc:
         with exc:
-            return Answer(exc.code, json.load(exc), 0)
+            return Answer(exc.code, json.load(exc))
 
 
 def text(seed: object, num_words: int = 80) -> str:

@@ -1,4 +1,4 @@
-"""Real engines for the tests in this folder, all of them marked `vllm` (`make test-vllm`).
+"""Real engines for the tests in this folder, marked `vllm` (`make test-vllm`) or `engines` (`test-engines`).
 
 A start costs 20–60 s and 2.6 GB, so tests share engines: `vllm_worker` for tests that only send requests,
 `vllm_pair` for the gateway's end-to-end tests (which may kill and restart, and leave the pair running),
@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if HERE in item.path.parents:
+        if HERE in item.path.parents and item.get_closest_marker("engines") is None:
             item.add_marker(pytest.mark.vllm)
 
 
