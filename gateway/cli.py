@@ -81,6 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     policy = commands.add_parser("policy", help="list policies, or check a policy against the contract")
     _add_policy(policy)
     policy.set_defaults(run=_policy)
+    engine = commands.add_parser("engine", help="test whether an engine does what kvgate assumes")
+    _add_engine(engine)
+    engine.set_defaults(run=_engine)
     key = commands.add_parser("key", help="make an API key for --key-file, or import existing ones")
     key_command.add(key)
     key.set_defaults(run=key_command.run)
@@ -140,6 +143,18 @@ def _add_policy(parser: Parser) -> None:
     test.add_argument("file", nargs="?", metavar="FILE", help="Python file; without it, --policy is tested")
     for each in (listed, test):
         _add_options(each, ["policy"])
+
+
+def _add_engine(parser: Parser) -> None:
+    """Actions of `kvgate engine` (`gateway/commands/engine.py`)."""
+    doing = parser.add_subparsers(required=True, metavar="test", dest="action")
+    words = (
+        "send a worker some 150 requests, and compare what it does with what kvgate assumes; 1 if it differs"
+    )
+    test = doing.add_parser("test", help=words)
+    test.add_argument("url", metavar="URL", help="base URL of the worker, http://10.0.0.1:8000")
+    test.add_argument("--json", action="store_true", help="the report as JSON")
+    _add_options(test, ["fleet", "worker", "events", "lifecycle"])
 
 
 def _build() -> str:
@@ -231,6 +246,14 @@ def _policy(args: argparse.Namespace) -> int:
     from gateway.commands.policy import run as run_policy
 
     return run_policy(args, _config(args))
+
+
+def _engine(args: argparse.Namespace) -> int:
+    from gateway.commands.engine import run as run_engine
+
+    config = _load(args)
+    set_up("warning" if config.log.level == "info" else config.log.level, config.log.format)
+    return run(lambda: run_engine(args, config))
 
 
 def _agent(args: argparse.Namespace) -> int:

@@ -201,6 +201,7 @@ class SimRank:
                 self.transfers.fetch(self, sequence)
             self._observe()
         if step is None:
+            self._observe()  # the last one may have been aborted just before
             return  # waiting sequences do not fit; the next arrival or abort wakes the rank
         now = self._loop.time()
         begin = self._due if now - self._due < MAX_LAG_S else now

@@ -3,5 +3,6 @@
 serve    one process or several          check, check_run        the fleet and the configuration, checked
 demo     a simulated fleet               index, index_survey     the index in Redis
 explain  a decision, without sending     policy                  list and contract checks
+engine   the conformance test of one
 key      API keys                        lora                    adapters
 """

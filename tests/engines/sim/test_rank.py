@@ -97,6 +97,21 @@ async def test_an_aborted_sequence_is_no_longer_reported() -> None:
     assert (rank.scheduler.counts.aborts, rank.num_clients) == (1, 0)
 
 
+async def test_a_rank_is_idle_after_its_only_sequence_was_aborted_between_two_steps() -> None:
+    rank, loop = SimRank(FAST, 0), asyncio.get_running_loop()
+    sequence, begun = request(num_output=500), asyncio.Event()
+
+    def on_token() -> None:
+        loop.call_soon(rank.abort, sequence)  # before the next step, which is called soon after this
+        begun.set()
+
+    rank.submit(sequence, on_token)
+    await begun.wait()
+    while rank._is_stepping:  # noqa: ASYNC110 - the end of a step is not announced
+        await asyncio.sleep(0)
+    assert rank.gauges == Gauges(0, 0, 0.0)
+
+
 async def test_a_hung_step_ends_when_the_fault_does() -> None:
     rank = SimRank(FAST, 0)
     rank.set_faults(FaultPlan(hang=True), random.Random(1))

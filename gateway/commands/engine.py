@@ -1,0 +1,61 @@
+"""Command `kvgate engine test URL`: the conformance test of an engine, with the gateway's own probes."""
+
+import argparse
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+
+from gateway.app.gateway import Gateway
+from gateway.config import Config
+from gateway.core.engine import EventSource
+from gateway.core.worker import Worker
+from gateway.discovery.probe import Probe, ProbeError
+from gateway.discovery.probed import Facts, event_source
+from gateway.engine_test.followed import Followed, following
+from gateway.engine_test.questions import Examination
+from gateway.engine_test.report import EngineFinding, Report, Verdict
+from gateway.engine_test.subject import Subject
+from gateway.upstream.control_client import ControlSession
+
+ANSWER_TIMEOUT_S = 120.0
+"""Time for one answer: a prompt of the longest length on a CPU."""
+
+
+async def run(args: argparse.Namespace, config: Config) -> int:
+    """Print the report. Returns 1 if something is WRONG, or the worker was not reached."""
+    gateway = Gateway(config)
+    try:
+        report = await report_on(gateway, args.url)
+    finally:
+        gateway.close_context()
+    print(report.as_json() if args.json else "\n".join(report.lines()))
+    return 0 if report.is_usable else 1
+
+
+async def report_on(gateway: Gateway, url: str) -> Report:
+    config = gateway.config
+    async with ControlSession(
+        gateway.worker_tls, timeout_s=ANSWER_TIMEOUT_S, headers=gateway.worker_headers, access=gateway.access
+    ) as session:
+        probe = Probe(url, gateway.engines, session, {}, config.events.port)
+        try:
+            await probe.check_health()
+            facts = await probe.facts()
+        except ProbeError as exc:
+            return Report(
+                url, [EngineFinding("probe", Verdict.WRONG, str(exc), "it would not join the fleet")]
+            )
+
+        def source_of(worker: Worker) -> EventSource | None:
+            return event_source(facts, worker.dp_rank, config.events.port, config.events.replay_port)
+
+        def follow(workers: Sequence[Worker]) -> AbstractAsyncContextManager[Followed]:
+            return following(workers, source_of, gateway.engines.named, session, gateway.worker_headers)
+
+        examination = Examination(Subject(url, facts, probe, session), follow)
+        findings = [finding async for finding in examination.findings()]
+    return Report(_subject(facts), findings)
+
+
+def _subject(facts: Facts) -> str:
+    names = ", ".join(model.id for model in facts.models)
+    return f"{facts.url}: {facts.engine} {facts.version or 'of unknown version'}, models {names or 'none'}"

@@ -1,0 +1,64 @@
+"""Findings of a conformance test, for people and as JSON. Pure."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Verdict(Enum):
+    """RIGHT: as kvgate assumes. ABSENT: not offered, and kvgate works without it, less well. WRONG: kvgate
+    would serve requests wrongly, or believe what is false. UNKNOWN: the answers prove nothing."""
+
+    RIGHT = "right"
+    ABSENT = "absent"
+    WRONG = "WRONG"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFinding:
+    """Answer to one question. `observed` is what the worker did, `consequence` what follows for requests;
+    empty where nothing does."""
+
+    question: str
+    verdict: Verdict
+    observed: str
+    consequence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All findings of one worker; `subject` names it, its engine and its version."""
+
+    subject: str
+    findings: Sequence[EngineFinding]
+
+    @property
+    def is_usable(self) -> bool:
+        """True unless something is WRONG."""
+        return all(finding.verdict is not Verdict.WRONG for finding in self.findings)
+
+    def lines(self) -> list[str]:
+        width = max((len(finding.question) for finding in self.findings), default=0)
+        lines = [self.subject]
+        for finding in self.findings:
+            lines.append(f"  {finding.verdict.value:<8}{finding.question:<{width}}  {finding.observed}")
+            if finding.consequence:
+                lines.append(f"  {'':<8}{'':<{width}}  → {finding.consequence}")
+        counts = [(verdict, sum(f.verdict is verdict for f in self.findings)) for verdict in Verdict]
+        lines.append("  " + ", ".join(f"{num} {verdict.value}" for verdict, num in counts if num))
+        return lines
+
+    def as_json(self) -> str:
+        findings = [
+            {
+                "question": finding.question,
+                "verdict": finding.verdict.name.lower(),
+                "observed": finding.observed,
+                "consequence": finding.consequence,
+            }
+            for finding in self.findings
+        ]
+        whole = {"subject": self.subject, "usable": self.is_usable, "findings": findings}
+        return json.dumps(whole, indent=2)

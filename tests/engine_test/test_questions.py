@@ -1,0 +1,205 @@
+"""`kvgate engine test` against a simulated engine, and against one that does something else than it says.
+
+`Liar` stands before a simulated engine and alters requests or answers on the way; its events come from the
+engine itself.
+"""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from engines.sim import Sim, SimConfig
+from gateway.app.gateway import Gateway
+from gateway.commands.engine import report_on
+from gateway.config import config_of
+from gateway.engine_test import questions
+from gateway.engine_test.report import Report, Verdict
+from tests.support.fakes import serve, url_of
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(autouse=True)
+def few_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer requests: what is predicted of a simulated engine has tests of its own."""
+    monkeypatch.setattr(questions, "NUM_PREDICTIONS", 12)
+
+
+Alter = Callable[[dict[str, Any]], None]
+FAST: dict[str, Any] = {"prefill_tokens_per_s": 200_000.0, "decode_tokens_per_s": 500.0}
+
+
+def unaltered(body: dict[str, Any]) -> None:
+    pass
+
+
+@dataclass
+class Liar:
+    """Passes requests on. `request` alters their JSON bodies, `answer` those of the answers; `statuses`
+    replaces a status."""
+
+    sim: Sim
+    request: Alter = unaltered
+    answer: Alter = unaltered
+    statuses: dict[int, int] = field(default_factory=dict)
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        data = await request.read()
+        if data.startswith(b"{") and len(data) > 1:
+            body = json.loads(data)
+            self.request(body)
+            data = json.dumps(body).encode()
+        async with aiohttp.ClientSession() as session:
+            headers = {name: request.headers[name] for name in ("Content-Type",) if name in request.headers}
+            url = self.sim.url + request.path_qs
+            async with session.request(request.method, url, data=data, headers=headers) as answer:
+                body_bytes, status = await answer.read(), self.statuses.get(answer.status, answer.status)
+                if answer.content_type == "application/json":
+                    body = json.loads(body_bytes)
+                    if isinstance(body, dict):
+                        self.answer(body)
+                    body_bytes = json.dumps(body).encode()
+                return web.Response(status=status, body=body_bytes, content_type=answer.content_type)
+
+
+@asynccontextmanager
+async def simulated(**flags: Any) -> AsyncIterator[Sim]:
+    sim = await Sim(SimConfig(port=0, **(FAST | flags))).start()
+    try:
+        yield sim
+    finally:
+        await sim.stop()
+
+
+@asynccontextmanager
+async def lying(sim: Sim, **lies: Any) -> AsyncIterator[TestServer]:
+    server = await serve(web.route("*", "/{path:.*}", Liar(sim, **lies).handle))
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+async def report_of(url: str) -> Report:
+    gateway = Gateway(config_of(worker=[url]))
+    try:
+        return await report_on(gateway, url)
+    finally:
+        gateway.close_context()
+
+
+def verdicts(report: Report) -> dict[str, Verdict]:
+    return {finding.question: finding.verdict for finding in report.findings}
+
+
+async def test_a_simulated_engine_is_right_in_everything() -> None:
+    async with simulated(lora=("a",), dp_size=2) as sim:
+        report = await report_of(sim.url)
+    assert set(verdicts(report).values()) == {Verdict.RIGHT}, report.lines()
+    assert list(verdicts(report)) == [
+        "load", "token ids", "cached tokens", "events", "predictions", "replay", "tenants' salts",
+        "unknown model", "adapter a", "ranks", "prompts", "several prompts", "several answers",
+        "cancelled stream", "unknown field", "bad requests", "health",
+    ]  # fmt: skip
+
+
+async def test_an_engine_without_events_or_counts_is_usable() -> None:
+    async with simulated(events=False, prompt_tokens_details=False) as sim:
+        report = await report_of(sim.url)
+    found = verdicts(report)
+    assert report.is_usable, report.lines()
+    assert (found["events"], found["cached tokens"]) == (Verdict.ABSENT, Verdict.ABSENT)
+    assert found["tenants' salts"] is Verdict.UNKNOWN
+
+
+async def test_an_engine_without_a_replay_is_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "EVENTS_S", 0.5)
+    async with simulated(replay=False) as sim:
+        await report_of(sim.url)  # it has a past now
+        report = await report_of(sim.url)
+    assert verdicts(report)["replay"] is Verdict.ABSENT, report.lines()
+    assert report.is_usable
+
+
+def drop_salt(body: dict[str, Any]) -> None:
+    body.pop("cache_salt", None)
+
+
+def answer_any_model(body: dict[str, Any]) -> None:
+    if body.get("model") != "a":
+        body["model"] = "m"
+
+
+def name_the_base(body: dict[str, Any]) -> None:
+    if body.get("model") == "a":
+        body["model"] = "m"
+
+
+def add_cached(body: dict[str, Any]) -> None:
+    if details := (body.get("usage") or {}).get("prompt_tokens_details"):
+        details["cached_tokens"] = max(details["cached_tokens"] - 16, 0)
+
+
+def change_tokens(body: dict[str, Any]) -> None:
+    if isinstance(body.get("prompt"), list) and body["prompt"] and isinstance(body["prompt"][0], int):
+        body["prompt"] = [token ^ 1 for token in body["prompt"]]
+
+
+def count_another(body: dict[str, Any]) -> None:
+    if "count" in body:
+        body["tokens"], body["count"] = [*body["tokens"], 1], body["count"] + 1
+
+
+@pytest.mark.parametrize(
+    "question, verdict, lies",
+    [
+        ("tenants' salts", Verdict.WRONG, {"request": drop_salt}),
+        ("unknown model", Verdict.ABSENT, {"request": answer_any_model}),
+        ("adapter a", Verdict.WRONG, {"request": name_the_base}),
+        ("predictions", Verdict.WRONG, {"answer": add_cached}),
+        ("events", Verdict.WRONG, {"request": change_tokens}),
+        ("prompts", Verdict.WRONG, {"answer": count_another}),
+        ("bad requests", Verdict.WRONG, {"statuses": {400: 500}}),
+        ("unknown model", Verdict.WRONG, {"statuses": {404: 500}}),
+    ],
+)
+async def test_an_engine_that_does_something_else_is_found_out(
+    question: str, verdict: Verdict, lies: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "EVENTS_S", 1.0)
+    monkeypatch.setattr(questions, "IDLE_S", 1.0)
+    flags = {"lora": ("a",), "decode_tokens_per_s": 10_000.0}
+    async with simulated(**flags) as sim, lying(sim, **lies) as server:
+        report = await report_of(url_of(server))
+    assert verdicts(report)[question] is verdict, report.lines()
+    assert report.is_usable is (verdict is not Verdict.WRONG)
+
+
+async def test_an_engine_that_ends_during_the_test_is_wrong() -> None:
+    async with simulated() as sim:
+        ended = False
+
+        def end(body: dict[str, Any]) -> None:
+            nonlocal ended
+            ended |= isinstance(body.get("prompt"), list) and isinstance(body["prompt"][0], list)
+
+        liar = Liar(sim, request=end)
+        inner = liar.handle
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            return web.Response(status=503) if ended else await inner(request)
+
+        server = await serve(web.route("*", "/{path:.*}", handle))
+        try:
+            report = await report_of(url_of(server))
+        finally:
+            await server.close()
+    assert verdicts(report)["several prompts"] is Verdict.WRONG, report.lines()
+    assert not report.is_usable
