@@ -196,7 +196,7 @@ class SglangEncoder(PromptEncoder):
 
 
 def _coded(directory: Path) -> str | None:
-    """Architecture of a model whose prompts SGLang makes without its template; None for others."""
+    """Architecture of a model that SGLang renders without its template; None for others."""
     try:
         config = json.loads((directory / "config.json").read_bytes())
         names = [name for name in config.get("architectures") or [] if isinstance(name, str)]
