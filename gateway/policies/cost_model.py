@@ -17,6 +17,7 @@ a mean worker.
 """
 
 import math
+import random
 from collections.abc import Mapping, Sequence
 
 from gateway.core.decision import Candidate
@@ -42,6 +43,11 @@ groups of long answers up to the fleet's decode capacity, where 0.2 and 0.3 do b
 REUSE_S = 300.0
 """Most prefixes that are ever reused are reused within this time: a block about to be evicted is worth less
 the longer it has been unused."""
+
+ALIKE = 0.15
+"""An idle worker is as good as the cheapest one if its predicted TTFT is longer by no more than this share:
+single requests vary by as much. Else a quiet fleet sends everything to the worker that looks fastest by
+chance, and the speeds of the others are never seen again."""
 
 
 class TokenPrice:
@@ -155,3 +161,31 @@ def until_free_s(candidate: Candidate) -> float:
         interval_s = speed.interval_s(max(candidate.num_in_flight, 1))
         seconds = max(seconds, (candidate.num_waiting + 1) * interval_s)
     return seconds
+
+
+def pick_cheapest(
+    candidates: Sequence[Candidate], costs: Sequence[float], firsts: Sequence[float], rng: random.Random
+) -> int:
+    """Return the index of the lowest cost; idle workers that cost hardly more (see ALIKE), and have as much
+    cached, share the load with that one at random. `firsts` are the predicted TTFTs."""
+    lowest = min(costs)
+    index = costs.index(lowest)
+    limit = lowest + ALIKE * firsts[index]
+    near = [i for i, cost in enumerate(costs) if cost <= limit]
+    if len(near) == 1:
+        return index
+    cheapest = candidates[index]
+    equals = [i for i in near if costs[i] == lowest or _is_idle_with(candidates[i], cheapest)]
+    if len(equals) == 1:
+        return index
+    equals.sort(key=costs.__getitem__)  # the order of candidates means nothing
+    return rng.choice(equals)
+
+
+def _is_idle_with(candidate: Candidate, cheapest: Candidate) -> bool:
+    return (
+        candidate.num_in_flight == 0
+        and candidate.booked_tokens == 0
+        and candidate.uncached_tokens <= cheapest.uncached_tokens
+        and candidate.offloaded == cheapest.offloaded
+    )

@@ -4,8 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from gateway.core.decision import Candidate, Choice, Query
-from gateway.policies.base import pick_lowest
-from gateway.policies.cost_model import TokenPrice, others_s, parts_s, ttft_s
+from gateway.policies.cost_model import TokenPrice, others_s, parts_s, pick_cheapest, ttft_s
 from gateway.policies.prefix_overlap import WORTH
 
 
@@ -36,7 +35,7 @@ class ExpectedTtft:
             first_s = ttft_s(candidate, self.worth)
             firsts.append(first_s)
             costs.append(first_s + others_s(candidate, price))
-        index = pick_lowest(costs, rng)
+        index = pick_cheapest(candidates, costs, firsts, rng)
         return Choice(index, _reason(candidates, index), tuple(costs), firsts[index])
 
     def explain(self, query: Query, candidates: Sequence[Candidate]) -> list[Mapping[str, float]]:

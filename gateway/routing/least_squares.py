@@ -5,6 +5,7 @@
 Old observations count less, by their number and their age; where little weight is left, the solution returns
 to the prior. An outlier counts less the farther off it is: a request that waited for something unseen must
 not change the weights. Several outliers in a row are a change, and earlier observations are discounted.
+Observations that overlap in time are one event: a stall delays all requests that are there.
 """
 
 import math
@@ -19,6 +20,11 @@ NOISE, FLOOR_S = 0.15, 0.005
 """Noise of an observation: a share of the expected duration, plus clocks and engine steps."""
 FAR = 2.0
 """Observations farther off than this multiple of the noise count less."""
+FARTHEST = 20.0
+"""Observations slower than this multiple of the noise, some four times the expected duration, hardly count
+where the scale is known: a cold start or a stall says nothing about the requests that follow."""
+MIN_APART = 3.0
+"""Observations apart in time from which the scale of the durations is known."""
 IN_A_ROW, KEPT_OVER_CHANGE = 5, 0.5
 LEAST = 1e-12
 """The smallest spread: a certain prior could not be learnt from."""
@@ -32,6 +38,9 @@ class LeastSquares:
     def __init__(self, prior: Sequence[float], spread: Sequence[float]) -> None:
         self.weights = list(prior)
         self.num_seen = 0.0
+        self.num_apart = 0.0
+        """Observations that do not overlap in time, of which old ones count less."""
+        self._is_prior_learnt = False
         self._spread = list(spread)
         self._prior = list(prior)
         self._seen = [0.0] * len(prior) ** 2
@@ -39,6 +48,7 @@ class LeastSquares:
         self._at_s = -1.0
         self._num_above = 0
         self._num_below = 0
+        self._apart_s = self._far_s = -math.inf
 
     def __repr__(self) -> str:
         return (
@@ -57,12 +67,15 @@ class LeastSquares:
         noise = NOISE * expected + FLOOR_S
         off = (seconds - expected) / noise
         weight = 1.0 / (noise * noise)
-        self._num_above = self._num_above + 1 if off > FAR else 0
-        self._num_below = self._num_below + 1 if off < -FAR else 0
-        if max(self._num_above, self._num_below) >= IN_A_ROW:
+        is_farthest = off > FARTHEST and (self._is_prior_learnt or self.num_apart >= MIN_APART)
+        if self._counts_in_a_row(off, is_farthest=is_farthest, began_s=now - seconds, now=now) >= IN_A_ROW:
+            num_apart = self.num_apart
             self.forget(now, KEPT_OVER_CHANGE)
+            self.num_apart = num_apart
         elif abs(off) > FAR:
             weight *= FAR / abs(off)
+            if is_farthest:
+                weight *= FARTHEST / off
         seen, sums, num = self._seen, self._sums, len(self.weights)
         for i in range(num):
             xi = weight * x[i]
@@ -70,7 +83,23 @@ class LeastSquares:
             for j in range(num):
                 seen[num * i + j] += xi * x[j]
         self.num_seen += 1.0
+        if now - seconds >= self._apart_s:
+            self.num_apart += 1.0
+            self._apart_s = now
         self._solve(SWEEPS)
+
+    def _counts_in_a_row(self, off: float, *, is_farthest: bool, began_s: float, now: float) -> int:
+        """Count an outlier, and return how many there were in a row on one side. The farthest count once for
+        all that overlap."""
+        self._num_below = self._num_below + 1 if off < -FAR else 0
+        if off <= FAR:
+            self._num_above = 0
+        elif not is_farthest:
+            self._num_above += 1
+        elif began_s >= self._far_s:
+            self._num_above += 1
+            self._far_s = now
+        return max(self._num_above, self._num_below)
 
     def forget(self, now: float, kept: float = 1.0) -> None:
         """Discount observations by their age, and by the factor `kept`."""
@@ -80,10 +109,16 @@ class LeastSquares:
         self._seen = [kept * one for one in self._seen]
         self._sums = [kept * one for one in self._sums]
         self.num_seen *= kept
+        self.num_apart *= kept
 
-    def believe(self, prior: Sequence[float], spread: Sequence[float]) -> None:
-        """Replace the prior, which holds where there are no observations."""
-        self._prior, self._spread = list(prior), list(spread)
+    def restart(self) -> None:
+        """Forget all observations."""
+        self.forget(self._at_s, 0.0)
+        self._num_above = self._num_below = 0
+
+    def believe(self, prior: Sequence[float], spread: Sequence[float], *, is_learnt: bool = False) -> None:
+        """Replace the prior, which holds where there are no observations; `is_learnt` from others' ones."""
+        self._prior, self._spread, self._is_prior_learnt = list(prior), list(spread), is_learnt
         self._solve(SWEEPS)
 
     def _solve(self, sweeps: int) -> None:

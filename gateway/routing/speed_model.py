@@ -5,9 +5,10 @@
     the answer    its tokens · (step_s + answers that run there · step_seq_s) + prompt tokens that were
                   computed there meanwhile · harm_s
 
-Each line is a least-squares fit per worker (`least_squares.py`). A worker without observations, or without
-recent ones, is assumed to be like the others: only chosen workers are observed, and one that looked slow once
-must be tried again.
+Each line is a least-squares fit per worker (`least_squares.py`). A worker without observations, with few, or
+without recent ones is assumed to be like the others: only chosen workers are observed, and one that looked
+slow once must be tried again. Once the speed of some worker is known, what little was seen of the others is
+forgotten: it was weighed against a guess, and may have been a cold start.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,12 +19,10 @@ from mypy_extensions import mypyc_attr
 from gateway.core.speed import TYPICAL, Speed
 from gateway.core.worker import ReportedLoad, WorkerId
 from gateway.routing.concurrency import ConcurrencyLimit
-from gateway.routing.least_squares import LeastSquares
+from gateway.routing.least_squares import MIN_APART, LeastSquares
 
 PREFILL_TOKENS_PER_S = 20_000.0
 """The first estimate of a worker's speed: about an 8B model's on an H100."""
-MIN_SEEN = 3.0
-"""Observations from which a worker counts for the typical speed."""
 UNKNOWN, LIKE_OTHERS = 2.0, 0.5
 """Relative spread of a worker's speed around the configured prior, and around the typical worker."""
 REFRESH_S = 1.0
@@ -47,6 +46,22 @@ class _WorkerSpeed:
         self.answer_tokens = speed.answer_tokens
         self.max_running = ConcurrencyLimit()
         self.speed = speed
+        self.believe(speed, doubt)
+
+    @property
+    def is_seen(self) -> bool:
+        """True if enough was seen for the worker to count for the typical speed."""
+        return self.first.num_apart >= MIN_APART
+
+    def believe(self, typical: Speed, doubt: float) -> None:
+        """Set the speed that holds where there are no observations."""
+        is_learnt = doubt < UNKNOWN
+        self.first.believe(_first(typical), _first_spread(typical, doubt), is_learnt=is_learnt)
+        self.rest.believe(_rest(typical), _rest_spread(typical, doubt), is_learnt=is_learnt)
+
+    def restart(self) -> None:
+        self.first.restart()
+        self.rest.restart()
 
 
 class SpeedModels:
@@ -84,7 +99,7 @@ class SpeedModels:
         if seconds > 0.0:
             work = num_ahead + num_tokens
             known.first.observe((1.0, work, work * num_running, num_running), seconds, now)
-            _read(known)
+            self._read(known)
 
     def computed(self, worker: WorkerId, num_tokens: int) -> None:
         """Count a prompt that was computed in an unknown time."""
@@ -105,13 +120,13 @@ class SpeedModels:
             known = self._learnt(worker)
             known.rest.observe((num_tokens, num_tokens * num_running, num_computed), seconds, now)
             known.answer_tokens += (num_tokens - known.answer_tokens) * ANSWER_STEP
-            _read(known)
+            self._read(known)
 
     def reported(self, worker: WorkerId, said: ReportedLoad, now: float) -> None:
         """Learn from the engine's own report, once a second."""
         if known := self._known.get(worker):
             known.max_running.look(said, now)
-            _read(known)
+            self._read(known)
 
     def drop(self, worker: WorkerId) -> None:
         self._known.pop(worker, None)
@@ -124,14 +139,20 @@ class SpeedModels:
         for known in self._known.values():
             known.first.forget(now)
             known.rest.forget(now)
-        seen = [known.speed for known in self._known.values() if known.first.num_seen >= MIN_SEEN]
+        seen = [known.speed for known in self._known.values() if known.is_seen]
         if seen:
+            if self._doubt == UNKNOWN:
+                self._restart_little_seen()
             self.typical, self._doubt = _middle(seen), LIKE_OTHERS
         for known in self._known.values():
-            known.first.believe(_first(self.typical), _first_spread(self.typical, self._doubt))
-            known.rest.believe(_rest(self.typical), _rest_spread(self.typical, self._doubt))
-            _read(known)
+            known.believe(self.typical, self._doubt)
+            self._read(known)
         return True
+
+    def _restart_little_seen(self) -> None:
+        for known in self._known.values():
+            if not known.is_seen:
+                known.restart()
 
     def _learnt(self, worker: WorkerId) -> _WorkerSpeed:
         known = self._known.get(worker)
@@ -139,10 +160,13 @@ class SpeedModels:
             known = self._known[worker] = _WorkerSpeed(self.typical, self._doubt)
         return known
 
-
-def _read(known: _WorkerSpeed) -> None:
-    first, rest = known.first.weights, known.rest.weights
-    known.speed = _speed(first, rest, known.answer_tokens, known.max_running.num)
+    def _read(self, known: _WorkerSpeed) -> None:
+        if known.is_seen or self._doubt == UNKNOWN:
+            first: Sequence[float] = known.first.weights
+            rest: Sequence[float] = known.rest.weights
+        else:
+            first, rest = _first(self.typical), _rest(self.typical)
+        known.speed = _speed(first, rest, known.answer_tokens, known.max_running.num)
 
 
 def _speed(first: Sequence[float], rest: Sequence[float], answer_tokens: float, max_running: float) -> Speed:
@@ -168,6 +192,7 @@ def _rest_spread(speed: Speed, doubt: float) -> tuple[float, float, float]:
 
 
 def _middle(speeds: Iterable[Speed]) -> Speed:
-    """Return the median of each field, so that a broken worker does not count for the others."""
+    """Return the median of each field, so that a broken worker does not count for the others. Of two workers,
+    the slower one must not be typical itself."""
     columns = zip(*map(astuple, speeds), strict=True)
-    return Speed(*[sorted(column)[len(column) // 2] for column in columns])
+    return Speed(*[sorted(column)[(len(column) - 1) // 2] for column in columns])

@@ -97,3 +97,25 @@ def test_the_explanation_adds_up_to_the_cost(candidates: list[Candidate]) -> Non
     for parts, term in zip(policy.explain(Query("m", 10_000), candidates), choice.terms, strict=True):
         assert sum(parts.values()) == pytest.approx(term)
         assert all(value >= 0 for value in parts.values())
+
+
+def shares(*candidates: Candidate) -> dict[str, int]:
+    policy, rng = ExpectedTtft(), random.Random(3)
+    chosen = [policy.choose(Query("m", 10_000), candidates, rng).index for _ in range(200)]
+    return {candidate.id: chosen.count(i) for i, candidate in enumerate(candidates)}
+
+
+def test_idle_workers_that_look_alike_share_the_load() -> None:
+    """The learnt speeds of equal engines differ by some percent."""
+    slightly = replace(FAST, token_s=1.1 * FAST.token_s)
+    got = shares(one("a"), one("b", slightly), one("slow", SLOW))
+    assert got["slow"] == 0
+    assert min(got["a"], got["b"]) > 70
+
+
+@pytest.mark.parametrize("state", [{"in_flight": 1}, {"booked": 50}, {"overlap": -16}])
+def test_what_a_worker_has_to_do_makes_a_difference_however_small(state: dict[str, int]) -> None:
+    busier = one(
+        "b", **{"overlap": 16} | {name: num + 16 * (name == "overlap") for name, num in state.items()}
+    )
+    assert shares(one("a", overlap=16), busier) == {"a": 200, "b": 0}

@@ -1,5 +1,10 @@
 import math
+import random
+from collections import Counter
 from dataclasses import replace
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
 
 import pytest
 from msgspec.structs import replace as replace_pace
@@ -8,6 +13,7 @@ from gateway.core.blocks import tokens_of
 from gateway.core.kv_events import BlocksRemoved, BlocksStored
 from gateway.core.usage import Usage
 from gateway.core.worker import ServedModel, Worker, WorkerId
+from gateway.policies.expected_ttft import ExpectedTtft
 from tests.routing.test_router import World, worker
 
 M = ServedModel("m", "m")
@@ -106,3 +112,38 @@ def test_concurrent_answers_teach_the_cost_of_each() -> None:
             world.router.finish(each)
     speed = world.router.learning.speed_models.speed(name)
     assert speed.step_s + 5 * speed.step_seq_s == pytest.approx(0.02, rel=0.1)
+
+
+@pytest.mark.parametrize("first_s", [0.05, 0.3, 1.0, 5.0, 60.0])
+@pytest.mark.parametrize("interval_s", [0.05, 0.2, 1.0, 6.0])
+@pytest.mark.parametrize("num_before", [0, 20])
+def test_one_slow_answer_does_not_keep_requests_from_its_worker(
+    first_s: float, interval_s: float, num_before: int
+) -> None:
+    """Two equal engines with a TTFT of 50 ms, except for one request: a cold start, or a stall."""
+    got = two_engines(first_s, interval_s, num_before)
+    assert min(got[WorkerId("a")], got[WorkerId("b")]) >= 25, got
+
+
+def two_engines(first_s: float, interval_s: float, num_before: int) -> Counter[WorkerId]:
+    """Count the last 100 requests by worker; those while the slow one waits have nothing to choose."""
+    world, rng, order = World(worker("a", M), worker("b", M)), random.Random(1), count()
+    world.router.policy = ExpectedTtft()
+    num_waiting = int(first_s / interval_s) + 1
+    events: list[tuple[float, int, str, Any]] = []
+    for number in range(num_before + num_waiting + 100):
+        heappush(events, (number * interval_s, next(order), "request", number))
+    got: Counter[WorkerId] = Counter()
+    while events:
+        world.now, _, what, value = heappop(events)
+        if what == "request":
+            decision = world.decide([rng.randrange(9000) for _ in range(100)])
+            got[decision.worker.id] += value >= num_before + num_waiting
+            ttft_s = first_s if value == num_before else 0.05 * rng.gauss(1, 0.1)
+            heappush(events, (world.now + ttft_s, next(order), "token", (decision, ttft_s)))
+        elif what == "token":
+            world.router.first_token(*value)
+            heappush(events, (world.now + 0.2, next(order), "end", value[0]))
+        else:
+            world.router.finish(value, Usage(100, 21), 0.2)
+    return got

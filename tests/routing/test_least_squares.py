@@ -97,3 +97,55 @@ def test_a_fit_has_as_many_features_as_given() -> None:
         x = (1.0, rng.randrange(50), rng.randrange(5000), rng.randrange(9))
         feature.observe(x, sum(weight * each for weight, each in zip(truth, x, strict=True)), float(number))
     assert feature.weights == pytest.approx(list(truth), rel=0.2)
+
+
+def constant(num: int = 50) -> tuple[LeastSquares, float]:
+    """A fit that saw `num` durations of 50 ms, one each second, and the time."""
+    learnt = LeastSquares((0.02,), (0.05,))
+    for number in range(num):
+        learnt.observe((1.0,), 0.05, float(number))
+    return learnt, float(num)
+
+
+@pytest.mark.parametrize("seconds", [0.5, 5.0, 50.0])
+def test_one_far_outlier_hardly_counts_once_the_scale_is_known(seconds: float) -> None:
+    learnt, now = constant(5)
+    learnt.observe((1.0,), seconds, now)
+    assert learnt.expect((1.0,)) == pytest.approx(0.05, rel=0.15)
+
+
+def test_one_far_outlier_hardly_counts_where_others_know_the_scale() -> None:
+    learnt = LeastSquares((0.05,), (0.03,))
+    learnt.believe((0.05,), (0.03,), is_learnt=True)
+    learnt.observe((1.0,), 5.0, 0.0)
+    assert learnt.expect((1.0,)) == pytest.approx(0.05, rel=0.15)
+
+
+def test_a_first_observation_sets_the_scale() -> None:
+    """A fleet of CPUs is a hundred times as slow as the first guess."""
+    learnt = LeastSquares((0.02,), (0.05,))
+    learnt.observe((1.0,), 2.0, 2.0)
+    assert learnt.expect((1.0,)) > 0.2
+
+
+def test_a_stall_that_delays_many_is_one_outlier() -> None:
+    learnt, now = constant()
+    for number in range(20):  # sent within a second, answered within another one, four seconds later
+        learnt.observe((1.0,), 5.0, now + 5.0 + number / 20)
+    assert learnt.expect((1.0,)) == pytest.approx(0.05, rel=0.1)
+    assert learnt.num_apart < 51
+
+
+def test_slow_ones_apart_in_time_are_a_change() -> None:
+    learnt, now = constant()
+    for number in range(12):
+        learnt.observe((1.0,), 5.0, now + 5.5 * (number + 1))
+    assert learnt.expect((1.0,)) > 0.5
+
+
+def test_after_a_restart_only_the_prior_is_left() -> None:
+    learnt, _ = constant()
+    learnt.restart()
+    learnt.believe((0.02,), (0.05,))
+    assert learnt.expect((1.0,)) == pytest.approx(0.02)
+    assert (learnt.num_seen, learnt.num_apart) == (0.0, 0.0)

@@ -80,10 +80,11 @@ def test_a_worker_that_looked_slow_is_tried_again_and_recovers() -> None:
     speed_models = SpeedModels()
     now = see(speed_models, 50)
     for _ in range(20):
-        now += 0.25
-        speed_models.began(SLOW, 0, 2000, 0, 20.0, now)  # a hundred times as slow, for some seconds
-    was = speed_models.speed(SLOW).token_s
-    assert was > 20 * TRUTH[FAST].token_s
+        now += 25.0
+        speed_models.began(
+            SLOW, 0, 2000, 0, 20.0, now
+        )  # a hundred times as slow, one request after the other
+    assert speed_models.speed(SLOW).ttft_s(2000, 0) > 10 * TRUTH[FAST].ttft_s(2000, 0)
     for _ in range(int(4 * 6 * FORGET_S)):  # no request goes there, the others work on
         now += 0.25
         speed_models.began(FAST, 0, 2000, 0, TRUTH[FAST].ttft_s(2000, 0), now)
@@ -91,6 +92,33 @@ def test_a_worker_that_looked_slow_is_tried_again_and_recovers() -> None:
     assert speed_models.speed(SLOW).token_s < 2 * TRUTH[FAST].token_s
     see(speed_models, 30, now, {SLOW: TRUTH[FAST]})
     assert speed_models.speed(SLOW).token_s == pytest.approx(TRUTH[FAST].token_s, rel=0.2)
+
+
+def test_a_cold_start_before_any_speed_was_known_is_forgotten() -> None:
+    speed_models = SpeedModels()
+    for number in range(8):  # all waited for the same start
+        speed_models.began(SLOW, 0, 100, 0, 5.0, 5.0 + number / 100)
+    assert speed_models.speed(SLOW).ttft_s(100, 0) > 0.5
+    for number in range(4):
+        speed_models.began(FAST, 0, 100, 0, 0.05, 6.0 + number)
+    speed_models.refresh(10.0)
+    assert speed_models.speed(SLOW).ttft_s(100, 0) == speed_models.typical.ttft_s(100, 0) < 0.1
+
+
+def test_a_cold_start_of_a_later_worker_hardly_counts() -> None:
+    speed_models = SpeedModels()
+    now = see(speed_models, 50, workers={FAST: TRUTH[FAST]})
+    typical_s = speed_models.typical.ttft_s(100, 0)
+    for number, seconds in enumerate((0.5, typical_s, typical_s, typical_s)):
+        now += 1.0
+        speed_models.began(NEW, 0, 100, 0, seconds, now)
+        assert speed_models.speed(NEW).ttft_s(100, 0) == pytest.approx(typical_s, rel=0.3), number
+
+
+def test_of_two_workers_the_faster_one_is_typical() -> None:
+    speed_models = SpeedModels()
+    see(speed_models, 50)
+    assert speed_models.typical.token_s == pytest.approx(TRUTH[FAST].token_s, rel=0.1)
 
 
 def test_computed_tokens_are_counted_with_and_without_times() -> None:
