@@ -67,6 +67,8 @@ OTHERS_FLAGS = frozenset(
         "max-model-len",
         "max-num-batched-tokens",
         "max-num-seqs",
+        "max-num-queued-tokens",
+        "max-queued-requests",
         "model-path",
         "otlp-traces-endpoint",
         "served-model-name",

@@ -44,6 +44,9 @@ class SimConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 0.02
     max_batched_tokens: Annotated[int, Meta(description="tokens per step (chunked prefill)")] = 8192
     max_num_seqs: Annotated[int, Meta(description="sequences running at once")] = 128
+    max_num_queued_reqs: Annotated[
+        int, Meta(description="requests at once; more are rejected with 503, as by vLLM; 0: no limit")
+    ] = 0
     max_model_len: Annotated[
         int,
         Meta(description="prompt and output tokens of a request, 0: the cache size, at most 32768"),

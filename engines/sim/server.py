@@ -48,6 +48,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, which vLLM keeps
 GUARDED = ("/v1", "/v2", "/inference")
+BUSY = (
+    "The engine is currently busy and cannot accept new requests. "
+    "Please try again later or on a different instance."
+)
+"""In the words of vLLM 0.32."""
 EXIT_AFTER_S = 0.01  # the response goes out first
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
@@ -126,6 +131,12 @@ class SimEngine:
         if leg is not None and leg.pins and self.refuse_prefill.roll():
             raise ApiError("The server is overloaded.", status=503, kind="ServiceUnavailableError")
         return leg
+
+    def check_admission(self) -> None:
+        """Raise ApiError if as many requests run or wait as may."""
+        limit = self.config.max_num_queued_reqs
+        if limit and sum([rank.num_clients for rank in self.ranks]) >= limit:
+            raise ApiError(BUSY, status=503, kind="Service Unavailable")
 
     def chat_tokens(self, body: Body) -> Tokens:
         """Tokens of a chat. Raises ApiError for one that cannot be rendered."""
@@ -241,6 +252,7 @@ class Server:
     ) -> web.StreamResponse:
         engine = self._engine
         leg = engine.read_leg(body)
+        engine.check_admission()
         named = request.headers.get("X-data-parallel-rank")
         if leg is not None and leg.only_first_token:
             asked = replace(asked, max_tokens=1, min_tokens=0)

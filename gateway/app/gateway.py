@@ -22,7 +22,15 @@ from gateway.app.admin_wiring import admin_of
 from gateway.app.front_end import routes_of, surface_of
 from gateway.app.index_backend import backend_of
 from gateway.app.reloads import Reloads
-from gateway.app.workers import limits_of, resolver_of, roster_of, salt_prober_of, standings_of, suspect
+from gateway.app.workers import (
+    limits_of,
+    rejected,
+    resolver_of,
+    roster_of,
+    salt_prober_of,
+    standings_of,
+    suspect,
+)
 from gateway.bookings.shared_memory import ProcessView, view_alone
 from gateway.bookings.tenant_usage import QuotaUsage
 from gateway.config import Config
@@ -395,6 +403,7 @@ class Gateway:
             usages=usages,
             suspect=partial(suspect, self),
             blame=self.lifecycle.failed,
+            busy=partial(rejected, self),
             gate=gate_of(config, router, self.quota_usage),
             ask_usage=self.asking(),
             time_slice=TimeSlice(under_lock, router.tokenize) if under_lock else None,
@@ -403,19 +412,23 @@ class Gateway:
             bodies=self.surface.bodies,
             end_observers=self.telemetry.end_observers,
         )
-        self.legs = LegServices(
+        self.legs = self._make_legs(context)
+        return Dispatch(context, self.legs, self.telemetry.traces)
+
+    def _make_legs(self, context: Context) -> LegServices:
+        return LegServices(
             disaggregation_stats=self.disaggregation_stats,
             connectors=KV_CONNECTORS,
-            router=router,
-            metrics=self.metrics,
-            pools=self.pools,
-            outgoing=outgoing,
-            start=self._tasks.start,
+            router=context.router,
+            metrics=context.metrics,
+            pools=context.pools,
+            outgoing=context.outgoing,
+            start=context.tasks.start,
             log=context.log,
             suspect=context.suspect,
-            refuse_usage=usages.refuse,
+            busy=context.busy,
+            refuse_usage=context.usages.refuse,
         )
-        return Dispatch(context, self.legs, self.telemetry.traces)
 
     def open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, EventSubscription]:
         start_time_s, on_state = self.roster.start_time_s(worker.url), self.roster.stream_changed

@@ -149,3 +149,9 @@ def suspect(gateway: "Gateway", worker: WorkerId, why: str, is_refused: bool) ->
     """A request failed there: look whether it is there, and count."""
     gateway.roster.suspect(worker, why, is_refused=is_refused)
     gateway.lifecycle.failed(worker, why)
+
+
+def rejected(gateway: "Gateway", worker: WorkerId, busy_s: float) -> None:
+    """A request was rejected there, since the worker is saturated."""
+    gateway.metrics.worker(worker).num_rejected += 1
+    gateway.lifecycle.busy(worker, busy_s)

@@ -21,7 +21,8 @@ class Member:
 
     `stream` is None where it has no events, `confidence` the share of its overlaps that counts
     (`observability/verification/accuracy.py`), `stays_s` the lifetime of an unused block in its cache.
-    `is_draining`, `ejected` (the reason) and `slow_start` limit its requests; the fleet sets them."""
+    `is_draining`, `ejected` (the reason), `is_busy` (it just rejected a request because it is saturated) and
+    `slow_start` limit its requests; the fleet sets them."""
 
     worker: Worker
     is_up: bool = True
@@ -33,6 +34,7 @@ class Member:
     stays_s: float = math.inf
     is_draining: bool = False
     ejected: str | None = None
+    is_busy: bool = False
     slow_start: SlowStart | None = None
 
     @property
@@ -99,7 +101,7 @@ class Fleet:
         self._limited: set[str] = set()
         self._num_batches = 0
         self._aside: set[WorkerId] = set()
-        """Workers that are draining, ejected or warming up; usually empty, and decisions skip the check."""
+        """Workers that are draining, ejected, busy or warming up; usually none, and no decision looks."""
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -143,6 +145,12 @@ class Fleet:
         """Eject a worker for a reason, or readmit it (None). It gets requests only if no other worker can."""
         if member := self.get(worker):
             member.ejected = reason
+            self._set_aside(member)
+
+    def set_busy(self, worker: WorkerId, is_busy: bool) -> None:
+        """Send a worker that rejects requests none for now, unless no other worker can take them."""
+        if member := self.get(worker):
+            member.is_busy = is_busy
             self._set_aside(member)
 
     def warm_up(self, worker: WorkerId, slow_start: SlowStart | None) -> None:
@@ -305,7 +313,8 @@ class Fleet:
         return any(e.member.is_open for e in self._by_model.get(model, ()))
 
     def _set_aside(self, member: Member) -> None:
-        if member.is_draining or member.ejected is not None or member.slow_start is not None:
+        is_apart = member.is_draining or member.ejected is not None or member.is_busy
+        if is_apart or member.slow_start is not None:
             self._aside.add(member.worker.id)
         else:
             self._aside.discard(member.worker.id)
@@ -376,10 +385,11 @@ def _chosen_at(path: str, known: Sequence[EligibleWorker]) -> list[EligibleWorke
 
 
 def _taking(up: list[EligibleWorker]) -> list[EligibleWorker]:
-    """The workers that may get a request: not draining; not ejected, unless all are; in slow start only when
-    due, while another one is past its warm-up."""
+    """The workers that may get a request: not draining; neither ejected nor busy, unless all are; in slow
+    start only when due, while another one is past its warm-up."""
     left = [e for e in up if not e.member.is_draining]
     left = [e for e in left if e.member.ejected is None] or left
+    left = [e for e in left if not e.member.is_busy] or left
     if any(e.member.slow_start is None for e in left):
         left = [e for e in left if e.member.slow_start is None or e.member.slow_start.is_due]
     return left

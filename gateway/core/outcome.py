@@ -7,6 +7,8 @@ from gateway.core.usage import Usage
 SERVER_ERROR = 500
 UNAVAILABLE = 503
 """An engine that says so (dead inside, asleep, overloaded) has done nothing for the request yet."""
+SATURATED = "rejected the request because it is saturated"
+"""The reason of an attempt at a worker that takes no more requests for now; the worker is well."""
 UNLOADED = "answered 404, as if it had unloaded the adapter"
 """The reason reported for a worker's 404 to a LoRA adapter: the adapter is gone, the worker is well."""
 CLIENT_GONE = 499

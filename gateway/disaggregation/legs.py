@@ -20,6 +20,7 @@ from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import GatewayError, InvalidRequest, WorkerFailed
 from gateway.core.kv_connector import KvConnector, Pair, PrefillResult
 from gateway.core.kv_events import DecodeError
+from gateway.core.outcome import UNAVAILABLE
 from gateway.core.usage import Usage
 from gateway.core.worker import Worker, WorkerId
 from gateway.disaggregation.failed_pairs import FailedPairs
@@ -57,6 +58,7 @@ class LegServices:
     start: Start
     log: RateLimitedLog
     suspect: Callable[[WorkerId, str, bool], None]
+    busy: Callable[[WorkerId, float], None]
     refuse_usage: Callable[[WorkerId, str], None]
     loop: asyncio.AbstractEventLoop = field(default_factory=lambda: asyncio.get_running_loop())
     fetching: set["Legs"] = field(default_factory=set)
@@ -208,7 +210,9 @@ class Legs(Observer):
         prefill = decision.prefill.id
         services.disaggregation_stats.failed(failure.value)
         services.log.info("prefill worker %s failed (%s); request %s", prefill, reason, exchange.log_id)
-        if failure is not PrefillFailure.REFUSED:
+        if failure is PrefillFailure.BUSY and self._leg:
+            services.busy(prefill, self._leg.busy_s)
+        elif failure is not PrefillFailure.REFUSED:
             services.suspect(prefill, reason, failure is PrefillFailure.UNREACHABLE)
         if decision.worker.is_bound:
             if failure is PrefillFailure.REFUSED:
@@ -348,7 +352,7 @@ class DecodeAnswer:
         return f"DecodeAnswer({self._held!r})"
 
     def upstream_head(self, head: ResponseHead) -> None:
-        if head.status >= 500 and not (head.status == 503 and self._exchange.may_try_another()):
+        if head.status >= 500 and head.status != UNAVAILABLE:
             return self._legs.transfer_failed(f"it answered {head.status}")
         if head.status == 200 and is_event_stream(head):
             self._exchange.touch()

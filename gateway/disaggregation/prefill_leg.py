@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from enum import Enum
 
 from gateway.http.messages import ResponseHead
+from gateway.http.refusal import is_refusal, refusal_of
 from gateway.upstream.connection import OUR_ERRNOS, Pool, UpstreamConnection
 
 MAX_ANSWER_BYTES = 8 << 20
@@ -20,13 +21,14 @@ MAX_ANSWER_BYTES = 8 << 20
 
 class PrefillFailure(Enum):
     """Causes of a failed prefill leg. REFUSED: the worker rejects the request, or its answer cannot be used;
-    it is not down."""
+    it is not down. BUSY: it is saturated."""
 
     UNREACHABLE = "unreachable"
     DIED = "died"
     TIMEOUT = "timeout"
     ERROR = "error"
     REFUSED = "refused"
+    BUSY = "busy"
 
 
 Start = Callable[[str, Coroutine[None, None, None]], "asyncio.Task[None]"]
@@ -48,7 +50,7 @@ class PrefillLeg:
         on_failed: Callable[[PrefillFailure, str], None],
     ) -> None:
         self._pool = pool
-        self._head = head
+        self._request_head = head
         self._body = body
         self._loop = loop
         self._start = start
@@ -59,7 +61,9 @@ class PrefillLeg:
         self._task: asyncio.Task[None] | None = None
         self._upstream: UpstreamConnection | None = None
         self._answer = bytearray()
-        self._status = 0
+        self._head: ResponseHead | None = None
+        self.busy_s = 0.0
+        """The time for which a saturated worker gets no requests; set with BUSY."""
         self._is_fresh = False
         self._is_over = False
 
@@ -98,12 +102,12 @@ class PrefillLeg:
 
     def _send(self, connection: UpstreamConnection) -> None:
         self._upstream = connection
-        connection.send(self._head, self._body, self)
+        connection.send(self._request_head, self._body, self)
 
     # the worker's answer -----------------------------------------------------------------------
 
     def upstream_head(self, head: ResponseHead) -> None:
-        self._status = head.status
+        self._head = head
 
     def upstream_data(self, data: bytes) -> None:
         self._answer += data
@@ -115,18 +119,24 @@ class PrefillLeg:
         self.upstream_data(data)
         if self._is_over:
             return None
-        if self._status == 200:
+        assert self._head is not None, "an end follows its head"
+        if self._head.status == 200:
             self._end()
             return self._on_prefilled(bytes(self._answer))
-        is_refused = self._status < 500
         text = bytes(self._answer[:200]).decode("utf-8", "replace")
-        return self.fail(
-            PrefillFailure.REFUSED if is_refused else PrefillFailure.ERROR, f"answered {self._status}: {text}"
-        )
+        return self.fail(self._failure(self._head), f"answered {self._head.status}: {text}")
+
+    def _failure(self, head: ResponseHead) -> PrefillFailure:
+        if is_refusal(head.status):
+            refusal = refusal_of(head, bytes(self._answer))
+            if refusal.is_busy:
+                self.busy_s = refusal.busy_s
+                return PrefillFailure.BUSY
+        return PrefillFailure.REFUSED if head.status < 500 else PrefillFailure.ERROR
 
     def upstream_lost(self, reason: str) -> None:
         self._upstream = None
-        if self._is_fresh or self._status:
+        if self._is_fresh or self._head:
             return self.fail(PrefillFailure.DIED, reason)
         self._task = self._start(
             "connect for prefill", self._connect()

@@ -5,6 +5,9 @@
                   │ readmit  │  └───────┘
                   └─ ejected ◄┘ fails (discovery/outlier_detection.py)
 
+A worker that rejects requests because it is saturated is well: it is busy for some seconds, and chosen then
+only where no other worker can take a request.
+
 Failed requests and probe results come in; the fleet, which decisions read, gets the states. Runs only while
 something changes: a healthy fleet costs a decision nothing.
 """
@@ -15,6 +18,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from gateway.config.worker_specs import DRAINING, LEAVING
@@ -33,6 +37,13 @@ log = logging.getLogger("kvgate.roster")
 
 MAX_GONE = 50
 """Dropped endpoints remembered for /admin/workers."""
+
+CallLater = Callable[[float, Callable[[], None]], object]
+"""Calls back after some seconds."""
+
+
+def _call_later(seconds: float, callback: Callable[[], None]) -> object:
+    return asyncio.get_running_loop().call_later(seconds, callback)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +86,7 @@ class Lifecycle:
         rules: OutlierRules,
         warm_up_s: float,
         clock: Callable[[], float] = time.monotonic,
+        call_later: CallLater = _call_later,
     ) -> None:
         """Create the lifecycle states. `num_answered` counts a worker's successful requests, `on_ejected` is
         called for a worker with requests that should go elsewhere."""
@@ -91,6 +103,8 @@ class Lifecycle:
         self._drains: dict[str, _DrainingEndpoint] = {}
         self._warming: dict[WorkerId, SlowStart] = {}
         self._kept: dict[WorkerId, str] = {}
+        self._call_later = call_later
+        self._busy_until_s: dict[WorkerId, float] = {}
         self.ejections: Counter[tuple[WorkerId, str]] = Counter()
         self.gone: deque[RemovedEndpoint] = deque(maxlen=MAX_GONE)
         self.num_gone = 0
@@ -116,6 +130,7 @@ class Lifecycle:
         self._outliers.pop(worker, None)
         self._kept.pop(worker, None)
         self._warming.pop(worker, None)
+        self._busy_until_s.pop(worker, None)
 
     def dropped(self, url: str, workers: Collection[WorkerId]) -> None:
         drain = self._drains.pop(url, None)
@@ -146,6 +161,17 @@ class Lifecycle:
             return
         if ejection := outlier.failed(reason, self._num_answered(worker)):
             self._eject(worker, outlier, ejection, self._clock())
+
+    def busy(self, worker: WorkerId, seconds: float) -> None:
+        """Handle a request that a saturated worker rejected: it gets no others for so long."""
+        if worker not in self._outliers:
+            return
+        until_s = self._clock() + seconds
+        if (before_s := self._busy_until_s.get(worker)) is None:
+            self._fleet.set_busy(worker, True)
+            self._call_later(seconds, partial(self._look_if_busy, worker))
+            self._log.info("worker %s saturated: it rejects requests; no others for %g s", worker, seconds)
+        self._busy_until_s[worker] = max(until_s, before_s or 0.0)
 
     # operators' requests -----------------------------------------------------------------------
 
@@ -206,9 +232,10 @@ class Lifecycle:
         member, slow_start = self._fleet.get(worker), self._warming.get(worker)
         assert member is not None, "the worker is in the fleet"
         drain = self._drains.get(member.worker.url)
+        why = member.ejected or (drain.why if drain else self._kept.get(worker))
         return {
             "state": member.state,
-            "why": member.ejected or (drain.why if drain else self._kept.get(worker)),
+            "why": why or ("saturated: it rejects requests" if member.is_busy else None),
             "share": round(slow_start.share(self._clock()), 3) if slow_start else 1.0,
             "left": self.num_left(worker),
         }
@@ -261,6 +288,16 @@ class Lifecycle:
         self._log.warning("worker %s ejected for %g s: %s", worker, seconds, ejection.reason)
         if ejection.cause == "stalled":
             self._on_ejected(worker)
+
+    def _look_if_busy(self, worker: WorkerId) -> None:
+        """End the time without requests, unless another rejection prolonged it."""
+        if (until_s := self._busy_until_s.get(worker)) is None:
+            return
+        if (left_s := until_s - self._clock()) > 0.0:
+            self._call_later(left_s, partial(self._look_if_busy, worker))
+            return
+        del self._busy_until_s[worker]
+        self._fleet.set_busy(worker, False)
 
     def _warm_up(self, worker: WorkerId) -> None:
         if self._warm_up_s <= 0:

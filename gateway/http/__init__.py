@@ -7,4 +7,5 @@ caller               tenant, models and salt of a request     proxy_protocol    
 response_observer    first token, pieces, usage of an answer  sse, json_usage      streamed and plain answers
 usage_injection      usage requested of a stream              usage_redaction      cached counts hidden
 cache_report         announcements of a hit, on request       upgrade, websocket_frames   WebSockets
+refusal              503 and 429 of a worker, read
 """

@@ -150,6 +150,14 @@ _TRAFFIC: tuple[tuple[MetricSpec, Callable[[WorkerMetrics], float]], ...] = (
         lambda w: w.num_failed,
     ),
     (
+        counter(
+            "kvgate_worker_rejections_total",
+            "Requests that the worker rejected because it is saturated (503 or 429).",
+            "worker",
+        ),
+        lambda w: w.num_rejected,
+    ),
+    (
         counter("kvgate_worker_prompt_tokens_total", "Prompt tokens sent to the worker.", "worker"),
         lambda w: w.prompt_tokens,
     ),

@@ -72,6 +72,7 @@ class WorkerMetrics:
 
     num_requests: int = 0
     num_failed: int = 0
+    num_rejected: int = 0
     num_answered: int = 0
     prompt_tokens: int = 0
     predicted_cached_tokens: int = 0

@@ -55,6 +55,8 @@ class Context:
     """Reports a failure of a worker that may be down: why, and whether it refused the connection."""
     blame: Callable[[WorkerId, str], None] = lambda worker, reason: None
     """Reports a failure of a worker that is up."""
+    busy: Callable[[WorkerId, float], None] = lambda worker, seconds: None
+    """Reports a worker that rejects requests because it is saturated, and for how long to send it none."""
     gate: Gate | None = None
     ask_usage: AskUsage = lambda worker, is_needed: None
     time_slice: TimeSlice | None = None

@@ -10,25 +10,28 @@ A task exists only while a connection is opened or a prompt is tokenized elsewhe
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection
+from functools import partial
 
-from gateway.core.decision import Decision, Prompt
+from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError, NoWorker, WorkerFailed
-from gateway.core.multimodal import BEFORE_MEDIA
 from gateway.core.outcome import CLIENT_GONE, SERVER_ERROR
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.usage import Usage, limit_of, of_own_cache
+from gateway.core.usage import Usage, limit_of
 from gateway.core.worker import WorkerId
 from gateway.http.headers import head_to_client
 from gateway.http.messages import HttpRequest, ResponseHead
+from gateway.http.refusal import is_refusal
 from gateway.http.response_observer import Piece, ResponseObserver
 from gateway.http.sse import SseScanner
 from gateway.observability.metrics import WorkerMetrics
 from gateway.observability.request_end import CUT, OUT_OF_TIME, STOPPED, RequestEnd, notify_ended
+from gateway.proxy.accounting import count_answer, count_request
 from gateway.proxy.context import Context
 from gateway.proxy.deadlines import is_total_over, time_left
+from gateway.proxy.held_refusal import HeldRefusal
 from gateway.proxy.retries import Attempts
-from gateway.proxy.retryable import refusal_of
+from gateway.proxy.retryable import unloaded
 from gateway.proxy.time_slice import failed
 from gateway.runtime.ids import new_id
 from gateway.server.responder import Responder
@@ -45,8 +48,8 @@ class InferenceExchange(Execution):
     # fmt: off
     __slots__ = (
         "plan", "context", "responder", "ticket", "tries", "scanner", "_exchanges", "_prompt",
-        "_worker_metrics", "_upstream", "_status", "_answer", "_is_fresh", "_timer", "_task",
-        "_last_activity", "_sent_s", "_loop",
+        "_worker_metrics", "_upstream", "_status", "_answer", "_is_fresh", "_is_refused", "_timer",
+        "_task", "_last_activity", "_sent_s", "_loop",
     )
     # fmt: on
 
@@ -81,6 +84,7 @@ class InferenceExchange(Execution):
         self._answer: ResponseObserver | None = None
         self._status = 0
         self._is_fresh = True
+        self._is_refused = False
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -100,7 +104,7 @@ class InferenceExchange(Execution):
         self._exchanges.add(self)
         context.retries.began(self.arrived_s)
         if context.prompts.takes_time(self.request):
-            self._start("make a prompt", self._tokenize())
+            self._task = context.tasks.start("make a prompt", self._tokenize())
         else:
             self._proceed(None)
 
@@ -149,8 +153,7 @@ class InferenceExchange(Execution):
             decision = context.router.decide(self.request, prompt=prompt, exclude=failed, attempt=attempt)
         else:
             decision = plan.decide(prompt, failed, attempt)
-        self.decision = decision
-        self._prompt = prompt
+        self.decision, self._prompt = decision, prompt
         self._worker_metrics = context.metrics.decided(decision)
         context.records.add(decision)
         if plan.ahead is None or plan.ahead(decision):
@@ -167,7 +170,7 @@ class InferenceExchange(Execution):
         pool = self.context.pools.of(self.decision.worker.url)
         connection = pool.take() if self.tries.may_repeat else None
         if connection is None:
-            self._start("connect", self._connect())
+            self._task = self.context.tasks.start("connect", self._connect())
         else:
             self._send(connection)
 
@@ -216,20 +219,38 @@ class InferenceExchange(Execution):
     def upstream_head(self, head: ResponseHead) -> None:
         self.touch()
         if head.status >= 400:
-            refused = refusal_of(head.status, self.decision, self.tries.failed.values())
-            if refused and self.may_try_another():
-                return self._abandon(refused)
+            if is_refusal(head.status) and self._upstream:
+                make = partial(HeldRefusal, head, on_read=self._refused, on_lost=self.attempt_lost)
+                return self._upstream.divert(make)
+            reason = unloaded(head.status, self.decision, self.tries.failed.values())
+            if reason and self.may_try_another():
+                return self._abandon(reason)
+        return self._begin_answer(head)
+
+    def _refused(self, held: HeldRefusal) -> None:
+        """Try another worker; where none is left, the refusal is the answer."""
+        decision, refusal = self.decision, held.refusal
+        assert decision and refusal
+        self._upstream = None if held.has_ended else self._upstream
+        self._is_refused = refusal.is_busy
+        if refusal.is_busy:
+            self.context.busy(decision.worker.id, refusal.busy_s)
+        if self.may_try_another():
+            return self._abandon(refusal.reason)
+        self._begin_answer(refusal.to_client(held.head))
+        held.go_on()
+
+    def _begin_answer(self, head: ResponseHead) -> None:
         masks, limit = self.context.config.auth.mask_cached_tokens, limit_of(self.request, self.decision)
-        self._answer = ResponseObserver(head, self.scanner, masks=masks, limit=limit)
+        answer = self._answer = ResponseObserver(head, self.scanner, masks=masks, limit=limit)
         self._status, self._prompt = head.status, None  # no other attempt follows; a stream may last an hour
         self.request.let_go()
         self.context.let_go(self.http)
-        if self._answer.is_plain and self.decision:
+        if answer.is_plain and self.decision:
             self.context.router.first_token(self.decision)  # an unstreamed answer comes all at once
         exposed = self.decision if self.context.config.headers.expose_headers else None
-        is_stream = self._answer.is_reframed
-        self.responder.head(head_to_client(head, self.request_id, exposed, is_stream=is_stream))
-        return None
+        to_client = head_to_client(head, self.request_id, exposed, is_stream=answer.is_reframed)
+        self.responder.head(to_client)
 
     def upstream_data(self, data: bytes) -> None:
         self.touch()
@@ -248,7 +269,9 @@ class InferenceExchange(Execution):
         if self._answer:
             self._cut(f"the worker died: {reason}")
         elif not self._is_fresh:
-            self._start("connect", self._connect())  # the worker had closed the resting connection
+            self._task = self.context.tasks.start(
+                "connect", self._connect()
+            )  # its resting connection was closed
         else:
             self._attempt_failed(reason)
 
@@ -325,24 +348,20 @@ class InferenceExchange(Execution):
             return
         if self.plan.observer is not None:
             self.plan.observer.attempt_failed(decision)
-        worker = decision.worker.id
-        self._worker_metrics.num_failed += 1
+        worker, is_busy, self._is_refused = decision.worker.id, self._is_refused, False
         self.release()
-        context.suspect(worker, reason, is_refused)
+        if not is_busy:
+            self._worker_metrics.num_failed += 1
+            context.suspect(worker, reason, is_refused)
         if why := self.tries.lost(worker, reason, is_refused=is_refused):
-            return self.fail(self._gave_up(why))
+            return self.fail(self.tries.gave_up(why, context.log, self.log_id))
         try:
             self._route(self._prompt)
         except GatewayError:  # none is left, or the model's last worker was dropped meanwhile
-            return self.fail(self._gave_up("no other is up"))
-        context.metrics.retries["worker_failed"] += 1
+            return self.fail(self.tries.gave_up("no other is up", context.log, self.log_id))
+        context.metrics.retries["worker_busy" if is_busy else "worker_failed"] += 1
         context.log.info("worker %s failed (%s); request %s goes to another", worker, reason, self.log_id)
         return None
-
-    def _gave_up(self, why: str) -> WorkerFailed:
-        text = "no worker answered (%s); request %s, tried %s"
-        self.context.log.warning(text, why, self.log_id, self.tries)
-        return self.tries.gave_up(why)
 
     def _cut(self, reason: str, *, is_workers_fault: bool = True) -> None:
         """End an answer that cannot go on: a stream with an error event, any other with a cut."""
@@ -437,9 +456,6 @@ class InferenceExchange(Execution):
 
     # the end -----------------------------------------------------------------------------------
 
-    def _start(self, name: str, coro: Coroutine[None, None, None]) -> None:
-        self._task = self.context.tasks.start(name, coro)
-
     def close(self, how: str, fault: str = "") -> None:
         """Give back all that the request took; the first call counts. `fault`: the code of an error."""
         if self.is_closed:
@@ -452,13 +468,13 @@ class InferenceExchange(Execution):
         if self._upstream:
             self._upstream.abort()
             self._upstream = None
-        self._count()
+        now, kind = self._loop.time(), self.request.kind.value if self.plan.upgrade is None else "websocket"
+        count_request(context.metrics, self.request, decision, kind, self._status, now - self.arrived_s)
         usage = context.usages.of(answer, decision) if answer and how == "ended" else None
         if self.plan.observer is not None:
             self.plan.observer.closed(decision, usage)
         self.plan = PLAIN  # its parts refer to this exchange: no cycle is left behind
         self._leave(usage)
-        now = self._loop.time()
         ttft_s = answer.ttft_s(self.arrived_s) if answer else None
         if context.end_observers:
             end = RequestEnd(self.http, self.request, decision, how, self._status, fault, self.request_id,
@@ -468,16 +484,11 @@ class InferenceExchange(Execution):
             return
         context.router.finish(decision, usage, answer.lasted_s if answer else 0.0)
         if how == "ended":
-            self._count_answer(decision, usage)
+            assert self._worker_metrics is not None, "set with each decision"
+            count_answer(self._worker_metrics, decision, self._status, usage)
+            if self._status >= SERVER_ERROR and not self._is_refused:
+                context.blame(decision.worker.id, f"it answered {self._status}")
         context.records.finish(decision, how, self._status, ttft_s, usage, now - self.arrived_s)
-
-    def _count(self) -> None:
-        """Count the request by model, kind of route and status, and its duration."""
-        metrics, request, decision = self.context.metrics, self.request, self.decision
-        model = decision.model if decision else metrics.model_label(request.model)
-        route = request.kind.value if self.plan.upgrade is None else "websocket"
-        metrics.responses[self._status] += 1
-        metrics.ended(model, route, self._status, self._loop.time() - self.arrived_s)
 
     def _leave(self, usage: Usage | None) -> None:
         """End the admission, the share of the retry budget and the room for the body."""
@@ -487,14 +498,3 @@ class InferenceExchange(Execution):
         context.let_go(self.http)
         if gate is not None:
             gate.ended(self, self.request, self._answer, usage, was_sent=self.decision is not None)
-
-    def _count_answer(self, decision: Decision, usage: Usage | None) -> None:
-        """Count a complete answer of its worker, and the tokens that the worker reported."""
-        metrics = self._worker_metrics
-        assert metrics is not None, "set with each decision"
-        if self._status < SERVER_ERROR:
-            metrics.num_answered += 1
-        else:
-            self.context.blame(decision.worker.id, f"it answered {self._status}")
-        if usage and decision.prompt_from != BEFORE_MEDIA:
-            metrics.report(of_own_cache(usage, decision), decision.overlap_tokens)

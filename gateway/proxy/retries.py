@@ -12,6 +12,7 @@ except for a few retries each second where clients send little.
 from gateway.config.proxy import ProxySection
 from gateway.core.errors import WorkerFailed, WorkerTimeout
 from gateway.core.worker import WorkerId
+from gateway.runtime.rate_limited_log import RateLimitedLog
 
 FLOOR = 10
 """Retries in flight, and retries per second, that are always allowed: a share of a quiet gateway's few
@@ -117,8 +118,9 @@ class Attempts:
         self.is_retry = True
         return True
 
-    def gave_up(self, why: str) -> WorkerFailed:
+    def gave_up(self, why: str, log: RateLimitedLog, log_id: str) -> WorkerFailed:
         """Return the error of a request without a worker left; SDKs read from it if they should retry."""
+        log.warning("no worker answered (%s); request %s, tried %s", why, log_id, self)
         error = WorkerFailed(f"no worker answered, {len(self.failed)} tried; {why}", retry_after_s=1)
         error.should_retry = self.may_repeat or not self.was_sent
         return error

@@ -82,6 +82,11 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             self._transport.write(head + body)
 
+    def divert(self, make: Callable[[ResponseSink], ResponseSink]) -> None:
+        """Give the rest of an answer to another sink, which is made of the one so far."""
+        assert self._sink is not None, "an answer is being read"
+        self._sink = make(self._sink)
+
     @property
     def peer(self) -> str:
         """Address of the other end."""

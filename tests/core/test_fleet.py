@@ -115,6 +115,23 @@ def test_an_ejected_worker_is_excluded_while_another_is_eligible() -> None:
     assert (ids(fleet, "m"), state(fleet, B)) == (["a:1"], "down")
 
 
+def test_a_busy_worker_is_excluded_while_another_is_eligible() -> None:
+    fleet = three()
+    fleet.set_busy(A, True)
+    assert (ids(fleet, "m"), state(fleet, A)) == (["b:1", "c:1"], "active")
+    assert ids(fleet, "m", exclude={B, C}) == ["a:1"]
+    assert fleet.has_another("m", {B, C})
+    fleet.eject(B, "it failed")
+    fleet.set_busy(C, True)
+    assert ids(fleet, "m") == ["a:1", "c:1"], "saturated workers rather than a failing one"
+    fleet.set_busy(A, False)
+    assert ids(fleet, "m") == ["a:1"]
+    fleet.set_busy(C, False)
+    fleet.eject(B, None)
+    assert ids(fleet, "m") == ["a:1", "b:1", "c:1"]
+    fleet.set_busy(WorkerId("gone:1"), True)
+
+
 def test_the_last_worker_of_a_model_is_recognized() -> None:
     fleet = three()
     assert fleet.is_last(A) is None

@@ -60,6 +60,7 @@ class World(exchanges.World):
             start=context.tasks.start,
             log=context.log,
             suspect=context.suspect,
+            busy=context.busy,
             refuse_usage=context.usages.refuse,
         )
         return Dispatch(context, self.legs)

@@ -84,6 +84,24 @@ def test_a_rejected_request_is_no_fault_of_the_worker(
     assert world.ends == [(failure, f"answered {status}: why")]
 
 
+@pytest.mark.parametrize(
+    ("status", "after", "body", "busy_s"),
+    [
+        (503, b"", b"The request queue is full.", 1.0),
+        (503, b"Retry-After: 4\r\n", b"", 4.0),
+        (429, b"", b"", 1.0),
+    ],
+)
+def test_a_saturated_prefill_worker_is_busy(
+    monkeypatch: pytest.MonkeyPatch, status: int, after: bytes, body: bytes, busy_s: float
+) -> None:
+    world = World(monkeypatch)
+    head = b"HTTP/1.1 %d X\r\n%sContent-Length: %d\r\n\r\n" % (status, after, len(body))
+    world.pool.transports[0].feed(head + body)
+    assert [failure for failure, _ in world.ends] == [PrefillFailure.BUSY]
+    assert world.leg.busy_s == busy_s
+
+
 def test_a_prefill_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     size = MAX_ANSWER_BYTES + 1

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -65,7 +66,16 @@ class World:
             rules=OutlierRules(num_failures=2, eject_s=10.0, stalled_s=60.0),
             warm_up_s=warm_up_s,
             clock=lambda: self.now,
+            call_later=lambda seconds, callback: self.timers.append((self.now + seconds, callback)),
         )
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        due = [callback for at_s, callback in self.timers if at_s <= self.now]
+        self.timers = [(at_s, callback) for at_s, callback in self.timers if at_s > self.now]
+        for callback in due:
+            callback()
 
     def join(self, *names: str, role: Role = Role.BOTH) -> None:
         for name in names:
@@ -322,3 +332,50 @@ async def test_a_leaving_worker_is_dropped_from_the_roster() -> None:
     keeping.cancel()
     assert world.gone == [URL]
     await world.roster.stop()
+
+
+def test_a_saturated_worker_gets_no_requests_for_a_while_and_is_never_ejected() -> None:
+    world = World()
+    world.join(A, B)
+    for _ in range(20):  # far more than the failures that eject
+        world.lifecycle.busy(A, 2.0)
+    assert world.decide(10) == {B: 10}
+    described = world.lifecycle.describe(A)
+    assert (described["state"], described["why"]) == ("active", "saturated: it rejects requests")
+    assert (len(world.timers), world.lifecycle.ejections.total()) == (1, 0)
+    world.advance(2.0)
+    assert world.decide(100)[A] > 20
+    assert world.lifecycle.describe(A)["why"] is None
+
+
+def test_further_rejections_prolong_the_time_without_requests() -> None:
+    world = World()
+    world.join(A, B)
+    world.lifecycle.busy(A, 1.0)
+    world.advance(0.5)
+    world.lifecycle.busy(A, 3.0)
+    world.lifecycle.busy(A, 1.0)  # a shorter time does not end the longer one
+    world.advance(2.5)
+    assert world.decide(10) == {B: 10}
+    world.advance(0.5)
+    assert world.decide(100)[A] > 20
+
+
+def test_where_all_workers_are_saturated_requests_go_to_any() -> None:
+    world = World()
+    world.join(A, B)
+    world.lifecycle.busy(A, 5.0)
+    world.lifecycle.busy(B, 5.0)
+    assert set(world.decide(100)) == {A, B}
+
+
+def test_a_worker_that_left_while_it_was_saturated_comes_back_without_it() -> None:
+    world = World()
+    world.join(A, B)
+    world.lifecycle.busy(A, 5.0)
+    world.lifecycle.left(A)
+    world.fleet.drop(A)
+    world.advance(5.0)
+    world.lifecycle.busy(A, 5.0)  # a late answer of the worker that left
+    world.join(A)
+    assert world.decide(100)[A] > 5

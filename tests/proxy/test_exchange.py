@@ -390,7 +390,7 @@ def test_a_client_that_disconnects_during_tokenization_ends_its_request(
     """The tokenizer's answer is discarded: no decision, no booking, no request to a worker."""
     started: list[object] = []
     monkeypatch.setattr(PromptSource, "is_local", lambda self, request: False)
-    monkeypatch.setattr(InferenceExchange, "_start", lambda self, name, coro: started.append(coro))
+    monkeypatch.setattr(InlineTasks, "start", lambda self, name, coro: started.append(coro))
 
     class SlowTokenizer:
         def is_resting(self, url: str) -> bool:

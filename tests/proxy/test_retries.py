@@ -1,10 +1,13 @@
 """Retries: a table of failures, and a budget that bounds them."""
 
+import logging
+
 import pytest
 
 from gateway.config.proxy import ProxySection
 from gateway.core.worker import WorkerId
 from gateway.proxy.retries import FLOOR, Attempts, RetryBudget
+from gateway.runtime.rate_limited_log import RateLimitedLog
 
 A, B, C = WorkerId("a"), WorkerId("b"), WorkerId("c")
 
@@ -61,7 +64,7 @@ def test_a_request_that_stores_state_is_not_sent_twice(
     assert tries.may_ask_another() is may_repeat
     why = tries.lost(A, "died", is_refused=False)
     assert (why == "") is is_again
-    error = tries.gave_up(why or "x")
+    error = tries.gave_up(why or "x", RateLimitedLog(logging.getLogger("t")), "r")
     assert (error.should_retry, error.retry_after_s) == (should_retry, 1)
     assert tries.was_late().should_retry is may_repeat
 

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.core.decision import Decision, Query
 from gateway.core.outcome import UNLOADED
-from gateway.proxy.retryable import refusal_of
+from gateway.proxy.retryable import unloaded
 
 
 @dataclass
@@ -22,8 +22,6 @@ def decided(adapter: str | None) -> Decision:
 @pytest.mark.parametrize(
     ("status", "decision", "failed", "expected"),
     [
-        (503, decided(None), [], "answered 503"),
-        (503, None, [], "answered 503"),
         (404, decided("lora"), [], UNLOADED),
         (404, decided("lora"), ["cannot connect"], UNLOADED),
         (404, decided("lora"), [UNLOADED], None),  # the second worker with this answer is believed
@@ -34,7 +32,7 @@ def decided(adapter: str | None) -> Decision:
         (500, decided("lora"), [], None),
     ],
 )
-def test_answers_are_retryable_or_final(
+def test_an_unloaded_adapter_lets_another_worker_try(
     status: int, decision: Decision | None, failed: list[str], expected: Any
 ) -> None:
-    assert refusal_of(status, decision, failed) == expected
+    assert unloaded(status, decision, failed) == expected
