@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 SOURCES := setup.py pyproject.toml $(shell find gateway engines -name '*.py')
 
-.PHONY: run test lint check wheel test-wheel test-proxies test-vllm test-engines test-deploy bench bench-bookings bench-day-one bench-heal bench-hostile bench-index bench-pd bench-policies bench-proxy bench-redis bench-replay bench-smoke soak fuzz lock docs docs-site proto clean
+.PHONY: run test lint check wheel test-wheel test-proxies test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-day-one bench-heal bench-hostile bench-index bench-pd bench-policies bench-proxy bench-redis bench-replay bench-smoke soak fuzz lock docs docs-site proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m gateway demo --port $(PORT)
@@ -37,6 +37,10 @@ test-vllm: $(VENV)/.installed-dev .venv-vllm/.installed
 
 test-engines: $(VENV)/.installed-dev .venv-sglang/.installed .venv-vllm/.installed-mooncake
 	$(BIN)/python -m pytest -m engines
+
+# SGLang's pages, ranks and tenants: what fits into CI; `test-engines` runs before a release.
+test-engines-ci: $(VENV)/.installed-dev .venv-sglang/.installed
+	$(BIN)/python -m pytest -m "engines and ci"
 
 test-deploy: $(VENV)/.installed-dev # PROMETHEUS and PROMTOOL where they are not in the PATH
 	$(BIN)/python -m pytest -m prometheus tests/deploy

@@ -1,5 +1,6 @@
 """Tenants' caches on a real SGLang server: proven apart before it is used, and apart in use."""
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pytest
 from loadtest.fleet import GATEWAY
 from tests.sglang.conftest import Start
 from tests.sglang.engine import SglangWorker
-from tests.sglang.talk import complete, gateway_of, ids, post
+from tests.sglang.talk import Answer, ask, complete, gateway_of, ids, is_exact, post, text
+from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
 
 SECRET = "0123456789abcdef" * 4
@@ -39,6 +41,7 @@ def keys_of(folder: Path, *tenants: str) -> tuple[list[dict[str, str]], tuple[st
     return headers, ("--key-file", str(file), "--admin-auth", "off")
 
 
+@pytest.mark.ci
 def test_tenants_share_no_cached_token(worker: SglangWorker, flags: tuple[str, ...], tmp_path: Path) -> None:
     (one, other), keys = keys_of(tmp_path, "one", "other")
     with gateway_of(worker, flags=(*flags, *keys)) as gateway:
@@ -48,6 +51,72 @@ def test_tenants_share_no_cached_token(worker: SglangWorker, flags: tuple[str, .
             answers = [post(gateway, "/v1/completions", body, **who) for who in (one, one, other, other)]
             assert [answer.cached for answer in answers] == [0, 96, 0, 96]
             assert [answer.predicted for answer in answers] == [0, 96, 0, 96]
+
+
+@pytest.mark.ci
+def test_a_route_that_drops_salts_is_refused(
+    worker: SglangWorker, flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The engine's own counts show why."""
+    body = {"model": "m", "max_tokens": 2, "messages": [{"role": "user", "content": text("messages", 60)}]}
+    cached = [
+        Answer(200, json.loads(worker.post("/v1/messages", body | {"cache_salt": salt}))).cached
+        for salt in ("one", "other")
+    ]
+    assert cached[0] == 0 < cached[1]
+    (one,), keys = keys_of(tmp_path, "one")
+    with gateway_of(worker, flags=(*flags, *keys)) as gateway:
+        answer = post(gateway, "/v1/messages", body, **one)
+        assert answer.status == 501
+        assert "cannot keep the prompts of tenants apart on /v1/messages" in str(answer.body)
+        assert post(gateway, "/v1/chat/completions", body, **one).status == 200
+
+
+@pytest.mark.ci
+def test_cached_tokens_of_another_salt_raise_an_alarm(worker: SglangWorker) -> None:
+    """Clients choose the salts here, so that the route that drops them is open."""
+    with gateway_of(worker) as gateway:
+        for salt in ("one", "other"):
+            salted = complete(gateway, ids("alarm", 100), cache_salt=salt)
+            assert (salted.predicted, salted.cached) == (0, 0)
+        assert alarms(gateway, worker) == 0
+        fields = {"max_tokens": 2, "messages": [{"role": "user", "content": text("alarm", 60)}]}
+        for salt in ("one", "other"):
+            answer = ask(gateway, "/v1/messages", fields | {"cache_salt": salt})
+        assert answer.predicted == 0 < answer.cached
+        wait_until(lambda: alarms(gateway, worker) == 1, 10)
+        assert "for a prompt under a tenant's salt, none of them stored under it" in gateway.log()
+
+
+def alarms(gateway: GatewayProcess, worker: SglangWorker) -> int:
+    name = f'kvgate_salt_alarms_total{{worker="127.0.0.1:{worker.port}"}} '
+    return sum(
+        int(float(line.removeprefix(name)))
+        for line in gateway.metrics().splitlines()
+        if line.startswith(name)
+    )
+
+
+@pytest.mark.ci
+def test_a_restarted_worker_proves_it_again(worker: SglangWorker, flags: tuple[str, ...]) -> None:
+    with gateway_of(worker, flags=flags) as gateway:
+        assert gateway.log().count(PROVEN) == 1
+        worker.kill()
+        wait_until(lambda: gateway.streams() == [], 60)
+        worker.start().wait_ready()
+        is_exact(gateway)
+        assert num_proofs(worker) > 0, "the new process was asked before it got a request"
+        salted = complete(gateway, ids("after the restart", 100), cache_salt="one")
+        assert (salted.predicted, salted.cached) == (0, 0)
+
+
+def num_proofs(worker: SglangWorker) -> int:
+    """Proofs that the process at the worker's port answered, by its own count of cached tokens."""
+    page = worker.get("/metrics").decode().splitlines()
+    counts = [
+        float(line.rpartition(" ")[2]) for line in page if line.startswith("sglang:cached_tokens_total")
+    ]
+    return int(sum(counts)) // 32
 
 
 def test_check_names_the_proof(worker: SglangWorker, flags: tuple[str, ...]) -> None:
