@@ -3,8 +3,11 @@ from dataclasses import dataclass
 import pytest
 
 from engines.sim.tiers import BlockSet, Tiers, Window
-from gateway.core.blocks import BlockHash, tokens_of
+from gateway.core.blocks import BlockHash, root_hash, tokens_of
 from gateway.core.kv_events import BlocksRemoved, BlocksStored, EngineHash
+from gateway.core.worker import WorkerId
+from gateway.index.memory import MemoryIndex
+from tests.engines.test_vllm import published
 
 
 @dataclass(frozen=True)
@@ -60,3 +63,21 @@ def test_a_group_publishes_blocks_it_has_room_for_with_all_tokens() -> None:
     assert removed == BlocksRemoved([2], "GPU", 1)
     group.clear()
     assert group.bound(RUN) == 0
+
+
+def test_a_live_tier_publishes_as_the_simulated_one() -> None:
+    """vLLM 0.32 with its OffloadingConnector on CPU, without self-description (`make test-engines` runs it)."""
+    index, worker, num_placed = MemoryIndex(), WorkerId("w:1"), 0
+    index.add_worker(worker, root_hash("m"), 32)
+    for batch in published("offload_placeholders_bs32.bin"):
+        for event in batch.events:
+            index.apply(worker, event)
+            if isinstance(event, BlocksStored) and event.medium == "CPU":
+                num_placed += 1
+                simulated = Tiers([("CPU", 1)], lambda digest, names=event.engine_hashes: names[0])
+                simulated.offload(RUN[:1])
+                assert simulated.take_events() == []
+                assert simulated.take_events() == [event]
+    applied = index.applied(worker)
+    assert num_placed > 40 and applied.num_removed > 20
+    assert (applied.num_orphans, applied.num_unknown_removals, applied.num_mismatched) == (0, 0, 0)
