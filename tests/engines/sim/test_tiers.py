@@ -66,7 +66,7 @@ def test_a_group_publishes_blocks_it_has_room_for_with_all_tokens() -> None:
 
 
 def test_a_live_tier_publishes_as_the_simulated_one() -> None:
-    """vLLM 0.32 with its OffloadingConnector on CPU, without self-description (`make test-engines` runs it)."""
+    """vLLM 0.32 with its OffloadingConnector on CPU, without self-description."""
     index, worker, num_placed = MemoryIndex(), WorkerId("w:1"), 0
     index.add_worker(worker, root_hash("m"), 32)
     for batch in published("offload_placeholders_bs32.bin"):
