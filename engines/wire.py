@@ -18,9 +18,11 @@ from xxhash import xxh3_64_intdigest
 
 from engines.slices import LARGE_BYTES, portions, raw_events
 from gateway.core.decoding import UNREADABLE as UNREADABLE
-from gateway.core.kv_events import DecodeError, EventBatch, KvEvent, UnknownEvent
+from gateway.core.kv_events import DecodeError, EventBatch, KvEvent, ReplayUnavailable, UnknownEvent
 
 END_OF_REPLAY = b"\xff" * 8
+UNAVAILABLE = b"\xff" * 7 + b"\xfe"
+"""Sequence number -2: the publisher cannot replay now (vllm#57789)."""
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 T = TypeVar("T")
 
@@ -65,6 +67,11 @@ def parse(what: str, decode: Callable[[bytes], T], body: bytes) -> T:
         raise DecodeError(f"{what}: {exc}") from exc
 
 
+SEQUENCE_BYTES = (8, 24)
+"""A sequence number, alone or with 16 bytes behind it that name the publisher's process (vllm#57789). A
+restart is recognized by digests and times, which every version has."""
+
+
 def published(engine: str, frames: Sequence[bytes]) -> tuple[int, bytes]:
     """Sequence number and payload of a message. Raises DecodeError."""
     if len(frames) != 3:
@@ -76,7 +83,10 @@ def replayed(engine: str, frames: Sequence[bytes]) -> tuple[int, bytes] | None:
     """Sequence number and payload of an answer in a replay; None is its end. Raises DecodeError."""
     if len(frames) not in (3, 4):
         raise DecodeError(f"{engine} replay: expected 3 or 4 frames, got {len(frames)}")
-    return None if frames[-2] == END_OF_REPLAY else (_sequence(engine, frames[-2]), frames[-1])
+    mark = frames[-2][:8]
+    if mark == UNAVAILABLE:
+        raise ReplayUnavailable(f"{engine} replay: the engine has none now")
+    return None if mark == END_OF_REPLAY else (_sequence(engine, frames[-2]), frames[-1])
 
 
 def replay_request(start_seq: int) -> list[bytes]:
@@ -84,9 +94,9 @@ def replay_request(start_seq: int) -> list[bytes]:
 
 
 def _sequence(engine: str, frame: bytes) -> int:
-    if len(frame) != 8:
-        raise DecodeError(f"{engine} event: expected a sequence number of 8 bytes, got {len(frame)}")
-    return int.from_bytes(frame, "big")
+    if len(frame) not in SEQUENCE_BYTES:
+        raise DecodeError(f"{engine} event: expected a sequence number of 8 or 24 bytes, got {len(frame)}")
+    return int.from_bytes(frame[:8], "big")
 
 
 def in_portions(event: Raw) -> Iterator[Raw | None]:

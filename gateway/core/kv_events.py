@@ -107,3 +107,7 @@ class EventBatch:
 
 class DecodeError(ValueError):
     """A payload that this adapter cannot read; the message says what was expected where."""
+
+
+class ReplayUnavailable(DecodeError):
+    """The engine answers that it cannot replay now."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from gateway.core.block_limits import BlockLimits, block_limits
 from gateway.core.engine import Engine
 from gateway.core.event_stream import RESTARTED, Apply, AskReplay, Command, Reset, Stream, StreamState
-from gateway.core.kv_events import DecodeError, EventBatch, KvEvent, num_blocks
+from gateway.core.kv_events import DecodeError, EventBatch, KvEvent, ReplayUnavailable, num_blocks
 from gateway.core.worker import WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import BlockSets, RecoveryIndex, RecoveryTarget
@@ -23,7 +23,7 @@ from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.ingest")
 
-_SEQ_BYTES = 8
+_SEQ_BYTES = (8, 24)  # 24: with the publisher's id
 SMALL_BYTES = 64 << 10
 """Size up to which messages are decoded in one go, in a millisecond or two."""
 MIN_COST = 4
@@ -119,6 +119,8 @@ class Subscription:
             return False
         try:
             batch = self._engine.decode_replay(frames)
+        except ReplayUnavailable:
+            return False  # as if it were silent: it is asked again, a few times
         except DecodeError as exc:
             self._undecodable(frames, exc, is_replay=True)
             return False
@@ -303,6 +305,6 @@ def _is_large(frames: Sequence[bytes]) -> bool:
 
 def _sequence(frames: Sequence[bytes]) -> int | None:
     """Return the sequence number beside the payload, or None."""
-    if len(frames) < 2 or len(frames[-2]) != _SEQ_BYTES:
+    if len(frames) < 2 or len(frames[-2]) not in _SEQ_BYTES:
         return None
-    return int.from_bytes(frames[-2], "big")
+    return int.from_bytes(frames[-2][:8], "big")

@@ -16,6 +16,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from gateway.core.engine import Engine
 from gateway.core.event_stream import StreamState
+from gateway.core.kv_events import DecodeError, ReplayUnavailable
 from gateway.ingest.pauses import Backoff
 from gateway.ingest.sockets import (
     MAX_MESSAGE_BYTES,
@@ -239,6 +240,12 @@ class ZmqFeed:
             self._open_replay(_FAR_SEQ, self._on_answer, self._knock_later)
 
     def _on_answer(self, frames: list[bytes]) -> bool:
+        try:
+            self._engine.decode_replay(frames)
+        except ReplayUnavailable:
+            return False
+        except DecodeError:
+            pass  # reported in the replay that follows
         self._subscription.resync()
         return True
 

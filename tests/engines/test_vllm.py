@@ -419,3 +419,33 @@ def test_malformed_replay_answers_are_rejected(parts: list[bytes]) -> None:
 
 def test_a_replay_request_is_readable_by_the_engine() -> None:
     assert VLLM.replay_request(258) == [b"", b"\0\0\0\0\0\0\x01\x02"]
+
+
+def test_events_of_newer_versions_are_read_as_far_as_they_are_known() -> None:
+    """Fields of 0.32 and 0.33 and of open changes, maps in place of arrays, longer arrays, unknown tags."""
+    stored = {
+        "type": "BlockStored",
+        "block_hashes": [11, 12],
+        "parent_block_hash": None,
+        "token_ids": [1, 2, 3, 4],
+        "block_size": 2,
+        "lookahead_token_ids": [5],
+        "session_id": "s-1",
+        "future": {"deep": [1, {"x": None}]},
+    }
+    array_event = ["BlockRemoved", [11], "GPU", 0, None, None, {"reason": "evicted"}, "more"]
+    unknown = {"type": "BlockPinned", "block_hashes": [11]}
+    for batch in (
+        [1.0, [stored, array_event, unknown, ["BlockMoved", 1]], 0, "more", {"publisher": "x"}],
+        {"ts": 1.0, "events": [stored, array_event, unknown, ["BlockMoved", 1]], "snapshot": True},
+    ):
+        first, *rest = decode(batch).events
+        assert isinstance(first, BlocksStored) and list(first.engine_hashes) == [11, 12]
+        assert isinstance(rest[0], BlocksRemoved)
+        assert rest[1:] == [UnknownEvent("BlockPinned"), UnknownEvent("BlockMoved")]
+
+
+def test_a_heartbeat_is_a_batch_without_events() -> None:
+    publisher = bytes(range(16))
+    beat = VLLM.decode([b"kv", (9).to_bytes(8, "big") + publisher, msgpack.encode([1.0, []])])
+    assert (beat.seq, list(beat.events)) == (9, [])

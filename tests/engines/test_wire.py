@@ -6,7 +6,7 @@ import pytest
 from msgspec import Struct, msgpack
 
 from engines.wire import END_OF_REPLAY, BatchReader, is_map, parse, published, replay_request, replayed
-from gateway.core.kv_events import BlocksCleared, DecodeError, KvEvent, UnknownEvent
+from gateway.core.kv_events import BlocksCleared, DecodeError, KvEvent, ReplayUnavailable, UnknownEvent
 
 SEQ = (7).to_bytes(8, "big")
 
@@ -33,6 +33,21 @@ def test_published_and_replayed_messages_are_decoded() -> None:
     assert replayed("e", [b"", SEQ, b"p"]) == replayed("e", [b"", b"topic", SEQ, b"p"]) == (7, b"p")
     assert replayed("e", [b"", b"", END_OF_REPLAY, b""]) is None
     assert replay_request(258) == [b"", b"\0\0\0\0\0\0\x01\x02"]
+
+
+def test_sequence_numbers_may_have_the_publishers_id_behind_them() -> None:
+    """An open change to vLLM (57789) sends them, live and in replays."""
+    publisher = bytes(range(200, 216))
+    assert published("e", [b"topic", SEQ + publisher, b"p"]) == (7, b"p")
+    assert replayed("e", [b"", b"topic", SEQ + publisher, b"p"]) == (7, b"p")
+    assert replayed("e", [b"", b"", END_OF_REPLAY + publisher, b""]) is None
+
+
+@pytest.mark.parametrize("publisher", [b"", bytes(16)])
+def test_a_replay_may_be_unavailable(publisher: bytes) -> None:
+    mark = (-2).to_bytes(8, "big", signed=True)
+    with pytest.raises(ReplayUnavailable, match="e replay: the engine has none now"):
+        replayed("e", [b"", b"", mark + publisher, b""])
 
 
 @pytest.mark.parametrize("frames", [[], [b"", b"p"], [b"", b"short", b"p"], [b""] * 5])

@@ -1,10 +1,13 @@
 """Events of a worker from frames to the index, and the states that are reported."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from gateway.core.block_limits import BlockLimits
 from gateway.core.blocks import root_hash
 from gateway.core.event_stream import StreamState
+from gateway.core.kv_events import EventBatch, ReplayUnavailable
 from gateway.core.worker import WorkerId
 from gateway.index.blind_recovery import BlindRecovery
 from gateway.ingest.chunks import PORTION_BLOCKS
@@ -360,3 +363,25 @@ def test_a_thousand_bad_batches_are_logged_once(caplog: pytest.LogCaptureFixture
         world.live(number, b"nonsense")
     assert world.subscription.stream.counts.num_undecodable == 1_000
     assert len([line for line in caplog.messages if "do not decode" in line]) == 1
+
+
+def test_an_undecodable_message_with_the_publishers_id_keeps_its_number() -> None:
+    world = World()
+    world.subscription.connected()
+    world.replay()
+    world.subscription.live([b"kv", seq_frame(0) + bytes(16), b"nonsense"])
+    assert world.subscription.stream.next_seq == 1
+    assert world.subscription.stream.state is StreamState.BLIND
+
+
+def test_an_unavailable_replay_is_silence() -> None:
+    class NoReplay(FakeEngine):
+        def decode_replay(self, frames: Sequence[bytes]) -> EventBatch | None:
+            raise ReplayUnavailable("none now")
+
+    world = World()
+    world.subscription._engine = NoReplay()
+    world.subscription.connected()
+    assert not world.subscription.replayed([b"", seq_frame(0), b""])
+    assert world.subscription.stream.state is StreamState.CATCHING_UP
+    assert world.subscription.stream.counts.num_undecodable == 0
