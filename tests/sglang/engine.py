@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadtest.ports import free_port
 from tests.support.engine_process import ROOT, EngineProcess
 
 PYTHON = Path(os.environ.get("SGLANG_PYTHON") or ROOT / ".venv-sglang" / "bin" / "python").absolute()
@@ -29,14 +30,27 @@ ENVIRONMENT = {
 }
 
 
+TRANSFERS = {  # of a prefill or decode worker, by NIXL over loopback
+    "NIXL_ON_CPU": "1",  # stubs/sitecustomize.py
+    "UCX_TLS": "tcp,self,sm,cma,posix,sysv",
+    "UCX_NET_DEVICES": "lo",
+    "SGLANG_HOST_IP": "127.0.0.1",
+    "SGLANG_LOCAL_IP_NIC": "lo",
+    "HOST_IP": "127.0.0.1",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class SglangOptions:
-    """Settings of one server. `num_tokens` is the size of its cache; `is_older`: SGLang 0.5.10.post1."""
+    """Settings of one server. `num_tokens` is the size of a rank's cache; `is_older`: SGLang 0.5.10.post1;
+    `role` is "prefill", "decode", or empty for both."""
 
     page_size: int = 1
     is_older: bool = False
     num_tokens: int = 16_384
     lora: Sequence[tuple[str, Path]] = ()
+    num_ranks: int = 1
+    role: str = ""
     extra_args: Sequence[str] = ()
 
 
@@ -46,6 +60,9 @@ class SglangWorker(EngineProcess):
     def __init__(self, model: Path, log: Path, options: SglangOptions | None = None) -> None:
         super().__init__(model, log)
         self.options = options or SglangOptions()
+        if self.options.num_ranks > 1:  # each rank publishes and replays at a port of its own
+            self.events_port, self.replay_port = (free_port(self.options.num_ranks) for _ in range(2))
+        self.bootstrap_port = free_port()
 
     @property
     def name(self) -> str:
@@ -53,7 +70,10 @@ class SglangWorker(EngineProcess):
 
     def environment(self) -> Mapping[str, str]:
         older = [str(OLDER)] if self.options.is_older else []
-        return ENVIRONMENT | {"PYTHONPATH": os.pathsep.join([str(STUBS), *older])}
+        ours = {"PYTHONPATH": os.pathsep.join([str(STUBS), *older])}
+        if self.options.num_ranks > 1:
+            ours["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(map(str, range(self.options.num_ranks)))
+        return ENVIRONMENT | ours | (TRANSFERS if self.options.role else {})
 
     def command(self) -> list[str]:
         options = self.options
@@ -64,6 +84,13 @@ class SglangWorker(EngineProcess):
         command += ["--page-size", str(options.page_size), "--max-total-tokens", str(options.num_tokens)]
         command += ["--enable-metrics", "--enable-cache-report"]
         command += ["--kv-events-config", json.dumps(self._events_config())]
+        if options.num_ranks > 1:
+            command += ["--dp-size", str(options.num_ranks)]
+        if options.role:
+            command += ["--disaggregation-mode", options.role, "--disaggregation-transfer-backend", "nixl"]
+            command += ["--disaggregation-bootstrap-port", str(self.bootstrap_port)]
+        if options.role == "decode":
+            command += ["--disaggregation-decode-retraction-backup", "cpu_tensor"]
         if options.lora:
             command += ["--enable-lora", "--lora-backend", "torch_native", "--lora-paths"]
             command += [f"{name}={path}" for name, path in options.lora]

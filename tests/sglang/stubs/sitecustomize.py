@@ -7,6 +7,7 @@ process that has its folder in PYTHONPATH.
     torchvision, torchaudio, sgl_kernel    modules in which every name exists; a call raises RuntimeError
     transformers                           believes that they are not installed, also once one was imported
     torch, with NO_PINNING set             memory is not pinned for a GPU (LoRA buffers and host pools are)
+    nixl, with NIXL_ON_CPU set             the KV cache, registered as a GPU's whatever it is, is plain memory
 """
 
 import importlib.abc
@@ -28,6 +29,13 @@ MAKERS = (
     "empty_strided",
     "arange",
     "as_tensor",
+)
+MEMORY_METHODS = (
+    "register_memory",
+    "deregister_memory",
+    "get_reg_descs",
+    "get_xfer_descs",
+    "prep_xfer_dlist",
 )
 IS_INSTALLED = "transformers/utils/import_utils.py"
 
@@ -97,11 +105,15 @@ def _is_asked_by_transformers():
     return False
 
 
-class Unpinned(importlib.abc.MetaPathFinder):
-    """Patches torch once it is imported."""
+class Patch(importlib.abc.MetaPathFinder):
+    """Patches one module once it is imported."""
+
+    def __init__(self, name, patch):
+        self.name = name
+        self.patch = patch
 
     def find_spec(self, name, path=None, target=None):
-        if name != "torch":
+        if name != self.name:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -109,12 +121,33 @@ class Unpinned(importlib.abc.MetaPathFinder):
 
         def exec_module(module):
             run(module)
-            for maker in MAKERS:
-                setattr(module, maker, _unpinned(getattr(module, maker)))
-            module.Tensor.pin_memory = lambda self, *args, **options: self
+            self.patch(module)
 
         spec.loader.exec_module = exec_module
         return spec
+
+
+def _unpin(torch):
+    for maker in MAKERS:
+        setattr(torch, maker, _unpinned(getattr(torch, maker)))
+    torch.Tensor.pin_memory = lambda self, *args, **options: self
+
+
+def _transfer_plain_memory(nixl):
+    for method in MEMORY_METHODS:
+        setattr(nixl.nixl_agent, method, _of_plain_memory(getattr(nixl.nixl_agent, method)))
+
+
+def _of_plain_memory(call):
+    def called(self, *args, **options):
+        args = [_plain(each) for each in args]
+        return call(self, *args, **{name: _plain(each) for name, each in options.items()})
+
+    return called
+
+
+def _plain(value):
+    return "DRAM" if isinstance(value, str) and value.upper() in ("VRAM", "CUDA") else value
 
 
 def _unpinned(make):
@@ -137,4 +170,6 @@ def _find(name, package=None):
 importlib.util.find_spec = _find
 sys.meta_path.insert(0, Finder())
 if os.environ.get("NO_PINNING"):
-    sys.meta_path.insert(0, Unpinned())
+    sys.meta_path.insert(0, Patch("torch", _unpin))
+if os.environ.get("NIXL_ON_CPU"):
+    sys.meta_path.insert(0, Patch("nixl_cu13._api", _transfer_plain_memory))
