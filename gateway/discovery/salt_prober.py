@@ -24,6 +24,8 @@ log = logging.getLogger("kvgate.roster")
 RETRY_S = 30.0
 """Time between two tries with a worker that proved nothing, and the least between two of one process."""
 
+MAX_RANKS_AT_ONCE = 16
+"""Ranks of an endpoint that are asked side by side: hundreds one after the other would join late."""
 RANK_HEADER = "x-data-parallel-rank"
 
 
@@ -68,7 +70,9 @@ class SaltProber:
         lately. Returns True if a proof changed."""
         if not self._eligibility.needs_salt:
             return False
-        return any([await self._prove_rank(facts, rank) for rank in sorted(facts.ranks) or [0]])
+        turns = asyncio.Semaphore(MAX_RANKS_AT_ONCE)
+        ranks = sorted(facts.ranks) or [0]
+        return any(await asyncio.gather(*[self._prove_rank(facts, rank, turns) for rank in ranks]))
 
     def doubt(self, url: str, rank: int) -> bool:
         """Forget that a rank has proved it, so that `unproven` names its endpoint, and `prove` asks again.
@@ -96,11 +100,12 @@ class SaltProber:
         }
         return [facts for facts in each if facts is not None and facts.url in asked]
 
-    async def _prove_rank(self, facts: Facts, rank: int) -> bool:
+    async def _prove_rank(self, facts: Facts, rank: int, turns: asyncio.Semaphore) -> bool:
         owner = facts.url, rank
         if self._is_known(facts, owner):
             return False
-        proof = verdict_of(await self._answers(facts, rank))
+        async with turns:
+            proof = verdict_of(await self._answers(facts, rank))
         self._tried[owner] = _Tried(_process(facts), self._clock())
         before, self._eligibility.proofs[owner] = self._eligibility.proofs.get(owner), proof
         if proof == before:

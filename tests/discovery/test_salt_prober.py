@@ -15,7 +15,7 @@ from gateway.core.engine import EngineMetrics, ModelInfo
 from gateway.core.fleet import Fleet
 from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.discovery.probed import Facts
-from gateway.discovery.salt_prober import RETRY_S, SaltProber, keep_proving
+from gateway.discovery.salt_prober import MAX_RANKS_AT_ONCE, RETRY_S, SaltProber, keep_proving
 
 URL = "http://w:1"
 
@@ -156,6 +156,23 @@ async def test_a_worker_that_proved_nothing_is_asked_again() -> None:
     await asyncio.wait_for(judged.wait(), 20)
     task.cancel()
     assert fleet.knows("m")
+
+
+async def test_ranks_are_asked_side_by_side() -> None:
+    """Not all at once, which would be a burst."""
+    num_open = most = 0
+
+    async def post(url: str, path: str, body: Any, headers: Mapping[str, str]) -> bytes | None:
+        nonlocal num_open, most
+        num_open += 1
+        most = max(most, num_open)
+        await asyncio.sleep(0)
+        num_open -= 1
+        return None
+
+    eligibility = Eligibility(ENGINES, needs_salt=True)
+    await SaltProber(eligibility, post).prove(facts(num_ranks=3 * MAX_RANKS_AT_ONCE))
+    assert most == MAX_RANKS_AT_ONCE and len(eligibility.proofs) == 3 * MAX_RANKS_AT_ONCE
 
 
 async def test_each_rank_proves_it_alone(caplog: pytest.LogCaptureFixture) -> None:
