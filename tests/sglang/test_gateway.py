@@ -17,7 +17,10 @@ NUM_TOKENS = 4096
 """The cache's size: some twenty prompts, then it evicts."""
 
 
-@pytest.fixture(scope="module", params=[1, 16], ids=["page 1", "page 16"])
+PAGES = [pytest.param(1, id="page 1"), pytest.param(16, id="page 16", marks=pytest.mark.ci)]
+
+
+@pytest.fixture(scope="module", params=PAGES)
 def worker(request: pytest.FixtureRequest, start_module_sglang: Start) -> Iterator[SglangWorker]:
     started = start_module_sglang(page_size=request.param, num_tokens=NUM_TOKENS).wait_ready()
     yield started
@@ -64,6 +67,25 @@ def test_blocks_of_the_engine_s_own_route_are_known(gateway: GatewayProcess, wor
     assert answer.status == 200 and answer.body["meta_info"]["cached_tokens"] < worker.options.page_size
     after = complete(gateway, prompt)
     assert after.predicted == after.cached == whole(after, worker.options.page_size)
+
+
+def test_copies_of_a_cold_prompt_are_no_wrong_prediction(
+    gateway: GatewayProcess, worker: SglangWorker
+) -> None:
+    """The engine computes the prompt first, and its copies then report it as cached."""
+    prompt, before = ids("copies", 100), mispredictions(gateway)
+    several = complete(gateway, prompt, n=2)
+    assert several.predicted < worker.options.page_size < several.cached
+    assert len(several.body["choices"]) == 2
+    one = complete(gateway, prompt)
+    assert one.predicted == one.cached == whole(one, worker.options.page_size)
+    assert mispredictions(gateway) == before
+
+
+def mispredictions(gateway: GatewayProcess) -> list[str]:
+    return [
+        line for line in gateway.metrics().splitlines() if line.startswith("kvgate_mispredictions_total{")
+    ]
 
 
 def test_streams_are_predicted(gateway: GatewayProcess, worker: SglangWorker) -> None:

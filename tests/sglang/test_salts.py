@@ -97,7 +97,6 @@ def alarms(gateway: GatewayProcess, worker: SglangWorker) -> int:
     )
 
 
-@pytest.mark.ci
 def test_a_restarted_worker_proves_it_again(worker: SglangWorker, flags: tuple[str, ...]) -> None:
     with gateway_of(worker, flags=flags) as gateway:
         assert gateway.log().count(PROVEN) == 1
