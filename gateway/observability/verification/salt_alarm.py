@@ -35,7 +35,7 @@ class SaltAlarm:
             return False
         self._log.warning(
             "worker %s: %d cached tokens for a prompt under a tenant's salt, none of them stored under it by "
-            "any event; tenants may share its cache, so it proves again that it keeps them apart",
+            "any event; tenants may share its cache",
             worker.id,
             seen.cached,
         )
