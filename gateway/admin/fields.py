@@ -175,6 +175,7 @@ class WorkerTokensView(View):
 
 class ModelTokenizerView(View):
     model: A[str, "model root"]
+    rendering: A[str, "engine and version that prompts are rendered as"] = ""
     way: A[str, WORST, "token source"] = ""
     tokenizer: A[str, WORST, "state of its tokenizer"] = ""
     from_: A[str | None, "where it was found"] = msgspec.field(name="from", default=None)

@@ -47,6 +47,8 @@ def messages_chat(body: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
     late = [
         text for each in given if each.get("role") == "system" and (text := _late_text(each.get("content")))
     ]
+    if late and dialect.merges_system is None:
+        raise PromptError("a late system message, and no template here to say where the engine puts it")
     lead = [*_system(body.get("system"), is_old), *(late if merges else ())]
     messages: list[dict[str, Any]] = [{"role": "system", "content": "\n".join(lead)}] if lead else []
     for message in given:
@@ -262,6 +264,8 @@ def responses_chat(body: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
     for item in items:
         if (message := _item(item)) is not None:
             _append(messages, message)
+    if dialect.merges_system is None and any(each.get("role") == "system" for each in messages[1:]):
+        raise PromptError("a late system message, and no template here to say where the engine puts it")
     chat: dict[str, Any] = {"messages": _led(messages) if dialect.merges_system else messages}
     if tools := _functions(body.get("tools")):
         chat |= {"tools": tools, "tool_choice": _choice(body.get("tool_choice"))}

@@ -67,6 +67,13 @@ def dialect_of(renderer: Renderer, now: datetime) -> Dialect:
     return Dialect(merges, _disabled_effort(renderer, now), renderer.renders_chats_as_engine)
 
 
+def unknown_dialect(rendering: Rendering) -> Dialect:
+    """Dialect of a rendering before a template that is not known here."""
+    return Dialect(
+        engine=rendering.engine, version=rendering.version, reasoning_parser=rendering.reasoning_parser
+    )
+
+
 def _sglang_dialect(rendering: Rendering, template: str) -> Dialect:
     """Dialect of SGLang, which makes responses of gpt-oss by code and their chats by the template."""
     return Dialect(

@@ -14,6 +14,7 @@ from gateway.core.eligibility import Eligibility, summary
 from gateway.core.engine import EventSource
 from gateway.core.event_stream import StreamState
 from gateway.core.pd_pairs import are_pair, kind_of, misfits
+from gateway.core.rendering import Rendering
 from gateway.core.usage import Usage, read_usage
 from gateway.core.worker import Role, Worker
 from gateway.discovery.declared import DeclaredSettings
@@ -103,7 +104,7 @@ class Checker:
     engines: Engines
     source_of: Callable[[Facts, int], EventSource | None]
     reach_events: ReachEvents
-    has_tokenizer: Callable[[str], bool]
+    has_tokenizer: Callable[[str, Rendering], bool]
     events_port: int = 5557
     reach_agent: ReachAgent = _no_agent
     tokens: Tokens | None = None
@@ -192,7 +193,7 @@ class Checker:
 
     async def _can_tokenize(self, worker: Worker) -> bool:
         model = worker.served[0].name
-        if self.has_tokenizer(model):
+        if self.has_tokenizer(model, worker.rendering):
             return True
         answer = await self._post(worker, "/tokenize", {"model": model, "prompt": "a"})
         try:

@@ -10,6 +10,7 @@ import msgspec
 
 from gateway.core.blocks import BlockHash, Tokens
 from gateway.core.multimodal import Links
+from gateway.core.rendering import Rendering
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.speed import TYPICAL, Speed
 from gateway.core.token_runs import TokenRun
@@ -20,16 +21,22 @@ class Prompt(msgspec.Struct, frozen=True):
     """Token ids of a request's prompts: one, or several for a batch. `source` names the tokenizer.
 
     A chat that continues a known one begins with the tokens of `run`. With `links`, the tokens end at the
-    first image, and the prompt goes on after them."""
+    first image, and the prompt goes on after them. `others` are the prompts of renderings that make other
+    tokens of the request, where engines of several renderings serve its model."""
 
     tokens: Sequence[Tokens] = ()
     source: str = "none"
     run: TokenRun | None = None
     links: Links | None = None
+    others: Mapping[Rendering, "Prompt"] = {}
 
     @property
     def num_tokens(self) -> int:
         return sum(map(len, self.tokens))
+
+    def rendered_by(self, rendering: Rendering) -> "Prompt":
+        """The prompt as engines of a rendering make it."""
+        return self.others.get(rendering, self) if self.others else self
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):

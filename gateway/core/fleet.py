@@ -10,6 +10,7 @@ from gateway.core.eligibility import Eligibility, UnusableName, not_chosen
 from gateway.core.errors import NoWorker, UnknownModel
 from gateway.core.event_stream import StreamState
 from gateway.core.pd_pairs import PairKind, kind_of
+from gateway.core.rendering import VLLM, Rendering
 from gateway.core.slow_start import SlowStart
 from gateway.core.speed import TYPICAL, Speed
 from gateway.core.worker import ReportedLoad, Role, ServedModel, Worker, WorkerId
@@ -57,7 +58,7 @@ STATES = ("warm_up", "active", "draining", "ejected", "down")
 
 
 class HashGroup(NamedTuple):
-    """Workers of one group see the same block hashes for a prompt; 0 means an unknown block size.
+    """Workers of one group see the same block hashes for a request; 0 means an unknown block size.
 
     A fleet has one object for each, so that `is` compares them.
     """
@@ -65,6 +66,7 @@ class HashGroup(NamedTuple):
     root: str
     adapter: str | None
     block_size: int
+    rendering: Rendering = VLLM
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +334,8 @@ class Fleet:
             kind = kinds.setdefault(kind, kind)
             for served in self._usable(worker):
                 is_apart = (worker.id, served.root) in self._differing
-                group = HashGroup(served.root, served.adapter, 0 if is_apart else worker.block_size or 0)
+                size = 0 if is_apart else worker.block_size or 0
+                group = HashGroup(served.root, served.adapter, size, worker.rendering)
                 group = groups.setdefault(group, group)
                 self._index_as(served.name, EligibleWorker(member, served, group, kind, is_apart))
         own = list(self._by_model)

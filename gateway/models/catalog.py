@@ -20,6 +20,7 @@ from gateway.config.models import ModelTable
 from gateway.core.decision import Prompt
 from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
+from gateway.core.rendering import VLLM, Rendering
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.worker import Worker, WorkerId
 from gateway.models.hub import Hub
@@ -62,10 +63,13 @@ class WorkerTokenReport:
 
 @dataclass(slots=True, eq=False)
 class ModelEntry:
-    """Root model that workers serve, with its tokenizer. `judged` and `verdicts` are keyed by worker URL."""
+    """Root model that workers of one rendering serve, with its tokenizer. `checked` and `choices` are keyed
+    by worker URL; `workers` are those of the fleet."""
 
     root: str
     tokenizer: TokenizerEntry
+    rendering: Rendering = VLLM
+    workers: set[WorkerId] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     checked: dict[str, WorkerParity] = field(default_factory=dict)
     token_source: TokenSource = TokenSource.REMOTE
@@ -95,7 +99,7 @@ class Catalog:
         self._hub = hub or Hub()
         self._probes = probes
         self._loader = Loader(self._hub, prompts.prepare)
-        self._entries: dict[str, ModelEntry] = {}
+        self._entries: dict[tuple[str, Rendering], ModelEntry] = {}
         self._start: Start | None = None
         self._prober: Prober | None = None
         self._answers: TokenCache | None = None
@@ -124,6 +128,7 @@ class Catalog:
         self._answers.forget(worker.url)
         for root in _roots(worker):
             entry = self._entry(root, worker)
+            entry.workers.update(each.id for each in workers)
             self._settle(entry)
             self._start(f"tokens of {root} at {worker.id}", self._learn(entry, worker))
 
@@ -133,7 +138,9 @@ class Catalog:
         if member is None:
             return
         for entry in self:
-            if entry.checked.pop(member.worker.url, None) is not None:
+            was_here = worker in entry.workers
+            entry.workers.discard(worker)
+            if entry.checked.pop(member.worker.url, None) is not None or was_here:
                 self._settle(entry)
 
     def renamed(self) -> None:
@@ -143,9 +150,13 @@ class Catalog:
                 self._entry(root, member.worker)
         self._publish()
 
-    def has_tokenizer(self, model: str) -> bool:
-        """True if prompts for the model served by this name are tokenized here."""
-        return any(entry.token_source is TokenSource.LOCAL and model in entry.names for entry in self)
+    def has_tokenizer(self, model: str, rendering: Rendering = VLLM) -> bool:
+        """True if prompts for the model served by this name are tokenized here, as engines of a rendering
+        make them."""
+        return any(
+            entry.token_source is TokenSource.LOCAL and model in entry.names and entry.rendering == rendering
+            for entry in self
+        )
 
     async def look(self, worker: Worker, ask: Ask) -> list[WorkerTokenReport]:
         """Token sources of all models of a worker, loaded and compared now, for `kvgate check`."""
@@ -178,6 +189,7 @@ class Catalog:
                 partial(self._ours, renderer),
                 lambda model, ids: renderer.decode(ids) if renderer else None,
                 with_chats=renderer is None or renderer.renders_chats_as_engine,
+                rendering=entry.rendering,
             )
             parity = await compare(comparison)
             if self._prober is not None and not self._is_here(worker):
@@ -224,21 +236,33 @@ class Catalog:
     def _publish(self) -> None:
         """Publish the token sources to the prompt source and the fleet."""
         local: dict[str, Renderer | None] = {}
+        others: dict[str, list[Renderer]] = {}
         if self._any_model:
             local[ANY_MODEL] = self._loader.get(_given(self._any_model)).renderer
+        used = {root: self._used(root) for root, _ in self._entries}
         for name, served in self._fleet.served().items():
-            if entry := self._entries.get(served.root):
-                local[name] = _renderer(entry)
-        self._prompts.set_all(local)
+            if entries := used.get(served.root):
+                local[name] = _renderer(entries[0])
+                if len(entries) > 1:
+                    others[name] = [_renderer(entry) or _unknown(entry) for entry in entries[1:]]
+        self._prompts.set_all(local, others)
         self._fleet.set_apart(
             {
                 (member.worker.id, entry.root)
-                for entry in self._entries.values()
+                for entry in self
                 for member in self._fleet
-                if (choice := entry.choices.get(member.worker.url))
+                if member.worker.id in entry.workers
+                and (choice := entry.choices.get(member.worker.url))
                 and choice.token_source is not entry.token_source
             }
         )
+
+    def _used(self, root: str) -> list[ModelEntry]:
+        """Renderings of a root's workers: first one that is tokenized here, then that of most workers."""
+        entries = [entry for entry in self if entry.root == root]
+        present = [entry for entry in entries if entry.workers]
+        present.sort(key=lambda entry: (entry.token_source is not TokenSource.LOCAL, -len(entry.workers)))
+        return present or entries[:1]
 
     # tokenizers --------------------------------------------------------------------------------
 
@@ -246,7 +270,7 @@ class Catalog:
         """Load configured tokenizers on disk before there is traffic; a hub is used once its model is
         served."""
         for model, table in self._tables.items():
-            source = self._source(model, [])
+            source = self._source(model, [], VLLM)
             if table.tokenizer and (table.tokenizer[0] in "/.~" or Path(table.tokenizer).is_dir()):
                 self._loader.read(self._loader.get(source))
         if self._any_model:
@@ -257,19 +281,21 @@ class Catalog:
         self._publish()
 
     def _entry(self, root: str, worker: Worker) -> ModelEntry:
-        entry = self._entries.get(root)
+        key = root, worker.rendering
+        entry = self._entries.get(key)
         if entry is None:
             names = [served.name for served in worker.served if served.root == root]
-            entry = self._entries[root] = ModelEntry(root, self._loader.get(self._source(root, names)))
+            tokenizer = self._loader.get(self._source(root, names, worker.rendering))
+            entry = self._entries[key] = ModelEntry(root, tokenizer, worker.rendering)
         entry.names.update(served.name for served in worker.served if served.root == root)
         return entry
 
-    def _source(self, root: str, names: Iterable[str]) -> TokenizerSource:
+    def _source(self, root: str, names: Iterable[str], rendering: Rendering) -> TokenizerSource:
         table = next((self._tables[name] for name in (*names, root) if name in self._tables), ModelTable())
         name = table.tokenizer or self._any_model
         if table.template or table.renderer != "auto":
-            return TokenizerSource(name or root, table.template, table.renderer, bool(name))
-        return _given(name) if name else TokenizerSource(root)
+            return TokenizerSource(name or root, table.template, table.renderer, bool(name), rendering)
+        return TokenizerSource(name or root, is_given=bool(name), rendering=rendering)
 
     # people ------------------------------------------------------------------------------------
 
@@ -308,6 +334,11 @@ def _name_of(root: str, worker: Worker) -> str:
     return next((served for served in names if served.adapter is None), names[0]).name
 
 
+def _unknown(entry: ModelEntry) -> Renderer:
+    """Stand-in for a rendering by which only its workers make prompts, beside one that is in use."""
+    return Unavailable(f"prompts are not rendered here as {entry.rendering} does", entry.rendering)
+
+
 def _renderer(entry: ModelEntry) -> Renderer | None:
     """Renderer of the model's prompts; None where a worker tokenizes."""
     tokenizer = entry.tokenizer
@@ -316,8 +347,10 @@ def _renderer(entry: ModelEntry) -> Renderer | None:
     if entry.token_source is TokenSource.REMOTE:
         return None
     if tokenizer.state is LoadState.BROKEN:
-        return Unavailable(f"the tokenizer is broken, see /admin/tokenizer: {tokenizer.why}")
-    return Unavailable("no tokenizer found, and no worker answers /tokenize")
+        why = f"the tokenizer is broken, see /admin/tokenizer: {tokenizer.why}"
+    else:
+        why = "no tokenizer found, and no worker answers /tokenize"
+    return Unavailable(why, entry.rendering)
 
 
 def _report(entry: ModelEntry, url: str) -> WorkerTokenReport:
@@ -325,7 +358,8 @@ def _report(entry: ModelEntry, url: str) -> WorkerTokenReport:
     way, why = (
         (choice.token_source.value, choice.why) if choice else (entry.token_source.value, "not compared")
     )
-    note = f"tokens of {entry.root}: {way}, {why}"
+    as_engine = "" if entry.rendering == VLLM else f" rendered as {entry.rendering}"
+    note = f"tokens of {entry.root}{as_engine}: {way}, {why}"
     if tokenizer.renderer is not None:
         note += f"; its tokenizer ({tokenizer.renderer.kind}) is from {tokenizer.where}"
     elif tokenizer.why and tokenizer.why not in note:
@@ -343,6 +377,7 @@ def _describe(entry: ModelEntry) -> dict[str, Any]:
     ]
     return {
         "model": entry.root,
+        "rendering": str(entry.rendering),
         "way": entry.token_source.value,
         **entry.tokenizer.describe(),
         "workers": workers,

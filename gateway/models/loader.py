@@ -12,16 +12,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gateway.core.rendering import VLLM, Rendering
 from gateway.models.hub import Hub, TokenizerNotFound
 from gateway.tokenization.base import Renderer
+from gateway.tokenization.chat_template import NotRendered
 from gateway.tokenization.prompt_encoder import PromptError
-from gateway.tokenization.registry import RENDERERS, renderer_of
+from gateway.tokenization.registry import load, renderer_of
 
 log = logging.getLogger("kvgate.models")
 
@@ -48,12 +50,13 @@ class LoadState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSource:
-    """Source of a tokenizer. `is_given`: configured, so that it must be there."""
+    """Source of a tokenizer for engines of a rendering. `is_given`: configured, so it must be there."""
 
     name: str
     template: str = ""
     renderer: str = "auto"
     is_given: bool = False
+    rendering: Rendering = VLLM
 
 
 @dataclass(slots=True, eq=False)
@@ -144,13 +147,18 @@ class Loader:
             template = _text_of(source.template) if source.template else None
             kind = renderer_of(place.directory) if source.renderer == "auto" else source.renderer
             with self._reading():
-                renderer = RENDERERS[kind](place.directory, template)
+                other = self._all.get(replace(source, rendering=VLLM))
+                shared = other.renderer if other is not None else None
+                renderer = load(source.rendering, kind, place.directory, template, shared)
                 self._prepare(source.name, renderer)
             found.state, found.renderer = LoadState.LOADED, renderer
         except TokenizerNotFound as exc:
             found.why, found.is_passing = str(exc), exc.is_passing
             if not (source.is_given or self._is_closed):
                 found.why += f"; --tokenizer {source.name}=DIR names one"
+        except NotRendered as exc:
+            found.why = str(exc)
+            return found
         except PromptError as exc:
             found.why = str(exc)
         except Exception as exc:  # files from elsewhere; one model must not end the others
@@ -197,7 +205,8 @@ def _text_of(path: str) -> str:
 
 
 def _log_outcome(tokenizer: TokenizerEntry) -> None:
-    name, renderer = tokenizer.source.name, tokenizer.renderer
+    source, renderer = tokenizer.source, tokenizer.renderer
+    name = source.name if source.rendering == VLLM else f"{source.name} ({source.rendering})"
     if renderer is not None:
         log.info("tokenizer of %s: %s (%s), from %s", name, renderer.kind, renderer.why, tokenizer.where)
         for template in renderer.describe()["templates"]:

@@ -38,15 +38,16 @@ class ModelsCollector(Collector):
         self._asked = asked
 
     def collect(self) -> Iterator[Metric]:
-        entries = list(self._catalog)
-        yield BROKEN.family(
-            (entry.root, float(entry.tokenizer.state is LoadState.BROKEN)) for entry in entries
-        )
-        counts = [
-            (entry.root, Counter(choice.token_source for choice in entry.choices.values()))
-            for entry in entries
-        ]
+        broken: dict[str, bool] = {}
+        counts: dict[str, Counter[TokenSource]] = {}
+        for entry in self._catalog:  # one for each rendering of a root
+            is_broken = entry.tokenizer.state is LoadState.BROKEN
+            broken[entry.root] = broken.get(entry.root, False) or is_broken
+            counts.setdefault(entry.root, Counter()).update(
+                choice.token_source for choice in entry.choices.values()
+            )
+        yield BROKEN.family((root, float(is_broken)) for root, is_broken in broken.items())
         yield SOURCES.family(
-            ((root, source.value), count[source]) for root, count in counts for source in TokenSource
+            ((root, source.value), count[source]) for root, count in counts.items() for source in TokenSource
         )
         yield CALLS.family(sorted(self._asked.items()))

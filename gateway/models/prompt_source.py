@@ -25,6 +25,7 @@ from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.decoding import UNREADABLE
 from gateway.core.multimodal import BEFORE_MEDIA, first_medium, links
+from gateway.core.rendering import VLLM, Rendering
 from gateway.core.requests.request import PROMPT_FIELDS, InferenceRequest
 from gateway.core.requests.routes import RouteKind
 from gateway.core.token_runs import TokenRunCache
@@ -69,6 +70,7 @@ class PromptSource:
         self, local: Mapping[str, Renderer], metrics: Metrics, clock: Callable[[], datetime] = datetime.now
     ) -> None:
         self._local: dict[str, Renderer | None] = dict(local)
+        self._others: Mapping[str, Sequence[Renderer]] = {}
         self._metrics = metrics
         self._clock = clock
         self._log = RateLimitedLog(log)
@@ -82,16 +84,24 @@ class PromptSource:
         traffic."""
         prompts.remember(self.runs, self._clock(), partial(self._mismatched, model))
 
-    def set_all(self, local: Mapping[str, Renderer | None]) -> None:
+    def set_all(
+        self, local: Mapping[str, Renderer | None], others: Mapping[str, Sequence[Renderer]] | None = None
+    ) -> None:
         """Replace the local tokenizers by model; None for a model that is tokenized by its workers, despite
-        ANY_MODEL."""
-        self._local = dict(local)
-        self._dialects = {each: known for each, known in self._dialects.items() if each in local.values()}
+        ANY_MODEL. `others` are those of further renderings, for models that engines of several ones serve."""
+        self._local, self._others = dict(local), others or {}
+        used = {*local.values(), *(each for some in self._others.values() for each in some)}
+        self._dialects = {each: known for each, known in self._dialects.items() if each in used}
 
     def describe(self) -> dict[str, Any]:
         """Status view: encoder and templates of each model, and the size of the cache in bytes."""
         local = self._local.items()
-        models = [{"model": _name(model), **prompts.describe()} for model, prompts in local if prompts]
+        each = [(model, [prompts, *self._others.get(model, ())]) for model, prompts in local if prompts]
+        models = [
+            {"model": _name(model), "rendering": str(one.rendering), **one.describe()}
+            for model, some in each
+            for one in some
+        ]
         return {"models": models, "conversations": self.runs.describe()}
 
     def has_local(self, model: str) -> bool:
@@ -162,11 +172,33 @@ class PromptSource:
         if prompts is None:
             return Prompt()
         try:
+            if self._others and (others := self._others.get(request.model)):
+                return self._made_by_all([prompts, *others], request)
             return self.made_by(prompts, request)
         except TooLong:
             raise
         except PromptError as exc:
             return self.failed(request.model, _loggable(exc))
+
+    def _made_by_all(self, renderers: Sequence[Renderer], request: InferenceRequest) -> Prompt:
+        """Prompt by all renderings of a model's engines. Raises PromptError where none of them has one: what
+        one engine rejects, another may answer."""
+        made: dict[Rendering, Prompt] = {}
+        error: PromptError | None = None
+        for prompts in renderers:
+            try:
+                made[prompts.rendering] = self.made_by(prompts, request)
+            except TooLong:
+                raise
+            except PromptError as exc:
+                error, made[prompts.rendering] = error or exc, Prompt((), "failed")
+        known = [prompt for prompt in made.values() if prompt.source != "failed"]
+        if not known:
+            assert error is not None
+            raise error
+        first = known[0]
+        differing = {each: prompt for each, prompt in made.items() if prompt.tokens != first.tokens}
+        return structs.replace(first, others=differing) if differing else first
 
     def made_by(self, prompts: Renderer, request: InferenceRequest) -> Prompt:
         """Prompt made by one renderer. Raises PromptError."""
@@ -257,15 +289,20 @@ class WorkerTokenizer:
         return breaker is not None and breaker.is_open(self._clock())
 
     async def ask(
-        self, url: str, request: InferenceRequest, authorization: str | None, model: str | None = None
+        self,
+        url: str,
+        request: InferenceRequest,
+        authorization: str | None,
+        model: str | None = None,
+        rendering: Rendering = VLLM,
     ) -> Prompt:
-        """Tokenize by a worker. Raises PromptError if it does not answer in time, or without tokens, or is
-        resting. `model` is the name that the worker serves, if the request has another one."""
+        """Tokenize by a worker of a rendering. Raises PromptError if it does not answer in time, or without
+        tokens, or is resting. `model` is the name that the worker serves, if the request has another one."""
         if request.is_crowded or len(request.body) > MAX_ASKED_BYTES:
             raise PromptError(
                 f"a body of more than {MAX_ASKED_BYTES >> 20} MiB is not sent to a worker's /tokenize"
             )
-        bodies = tokenize_bodies(request, model)
+        bodies = tokenize_bodies(request, model, rendering)
         try:
             async with asyncio.timeout(self._timeout_s):
                 tokens = [await self._one(url, body, authorization) for body in bodies]

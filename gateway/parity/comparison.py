@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from gateway.core.decision import Prompt
+from gateway.core.rendering import VLLM, Rendering
 from gateway.core.requests.request import InferenceRequest
 from gateway.parity.probes import ProbePrompt
 
@@ -31,8 +32,17 @@ class ParityComparison:
     """Comparison of a worker's tokens with the local ones (`tokenize`), probe by probe; `text` decodes tokens
     for messages. `with_chats`: chats can be compared too."""
 
-    def __init__(self, model: str, tokenize: Tokenize, text: TextOf, *, with_chats: bool = True) -> None:
+    def __init__(
+        self,
+        model: str,
+        tokenize: Tokenize,
+        text: TextOf,
+        *,
+        with_chats: bool = True,
+        rendering: Rendering = VLLM,
+    ) -> None:
         self.model = model
+        self.rendering = rendering
         self._tokenize = tokenize
         self._text = text
         self._with_chats = with_chats

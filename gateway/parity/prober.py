@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 
 from gateway.core.decoding import UNREADABLE
+from gateway.core.rendering import VLLM, Rendering
 from gateway.parity.comparison import Made, ParityComparison, ParityResult
 from gateway.parity.probes import MUST_ANSWER, PAIR_PROBES, PROBES, ProbePrompt
 from gateway.tokenization.worker_tokens import read_tokens, tokenize_bodies
@@ -41,7 +42,7 @@ class Prober:
 async def compare(ask: Ask, comparison: ParityComparison) -> ParityResult:
     """Compare a worker's tokens of all probes. A worker that answers neither a text nor a chat gets no more
     of them."""
-    async for probe, tokens in _answered(comparison.model, ask, PROBES):
+    async for probe, tokens in _answered(comparison.model, ask, PROBES, comparison.rendering):
         comparison.add(probe, tokens)
     return comparison.result()
 
@@ -52,13 +53,13 @@ async def made_by(model: str, ask: Ask) -> Made:
 
 
 async def _answered(
-    model: str, ask: Ask, probes: Sequence[ProbePrompt]
+    model: str, ask: Ask, probes: Sequence[ProbePrompt], rendering: Rendering = VLLM
 ) -> AsyncIterator[tuple[ProbePrompt, Sequence[int]]]:
     has_answered = False
     for number, probe in enumerate(probes):
         if number == MUST_ANSWER and not has_answered:
             return
-        (body,) = tokenize_bodies(probe.request(model))
+        (body,) = tokenize_bodies(probe.request(model), rendering=rendering)
         if tokens := _read(await ask("/tokenize", body)):
             has_answered = True
             yield probe, tokens

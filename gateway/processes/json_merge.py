@@ -139,4 +139,6 @@ def _doubts(same: Sequence[Any], num_lists: int) -> list[Any]:
 def _identity(item: Any, number: int) -> Any:
     if not isinstance(item, Mapping):
         return item if isinstance(item, str | int | float) else number
+    if "model" in item and "rendering" in item:
+        return item["model"], item["rendering"]  # a model has a row for each rendering
     return next((item[field] for field in IDENTITIES if field in item), number)

@@ -4,10 +4,13 @@ import logging
 import random
 from collections.abc import Sequence
 
-from gateway.apis.to_chat import as_chat
+from msgspec import structs
+
+from gateway.apis.to_chat import as_chat, unknown_dialect
 from gateway.core.decision import Prompt
 from gateway.core.errors import ContextTooLong, GatewayError
 from gateway.core.fleet import EligibleWorker
+from gateway.core.rendering import Rendering
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import RouteKind
 from gateway.models.offload import LongPrompts
@@ -51,9 +54,13 @@ class Prompts:
         if not self.source.is_local(request):
             key = authorization.decode("latin-1") if authorization else None
             chosen = self._tokenizing(eligible)
-            url, name = chosen.member.worker.url, chosen.served.name
-            request = as_chat(request) if request.kind is RouteKind.AGENT else request
-            prompt = await self.worker_tokenizer.ask(url, request, key, name)
+            worker = chosen.member.worker
+            if request.kind is RouteKind.AGENT:
+                request = as_chat(request, unknown_dialect(worker.rendering))
+            prompt = await self.worker_tokenizer.ask(
+                worker.url, request, key, chosen.served.name, worker.rendering
+            )
+            prompt = _of_one_rendering(prompt, worker.rendering, eligible)
         elif self.long_prompts.is_long(request):
             prompt = await self._long_prompt(request, eligible)
         else:
@@ -90,3 +97,9 @@ class Prompts:
         some = [e for e in eligible if not e.is_apart] or eligible
         tokenizer = self.worker_tokenizer
         return random.choice([e for e in some if not tokenizer.is_resting(e.member.worker.url)] or some)
+
+
+def _of_one_rendering(prompt: Prompt, rendering: Rendering, eligible: Sequence[EligibleWorker]) -> Prompt:
+    """Prompt as a worker of a rendering made it: unknown to workers of other ones."""
+    others = {e.group.rendering: Prompt((), "failed") for e in eligible if e.group.rendering != rendering}
+    return structs.replace(prompt, others=others) if others else prompt

@@ -51,18 +51,21 @@ class Lookups:
     def hash_all(
         self, request: InferenceRequest, prompt: Prompt, eligible: Sequence[EligibleWorker]
     ) -> dict[HashGroup, list[list[BlockHash]]]:
-        """Return the prompts' block hashes, once for each group of workers that share them."""
+        """Return the prompts' block hashes, once for each group of workers that share them; without groups
+        of a rendering by which the prompt is not known."""
         hashed: dict[HashGroup, list[list[BlockHash]]] = {}
         last = None
-        for e in eligible if prompt.tokens else ():
+        for e in eligible if prompt.tokens or prompt.others else ():
             if e.group is not last:
                 last = e.group
-                if last.block_size and last not in hashed:
+                is_known = prompt.rendered_by(last.rendering).tokens
+                if last.block_size and is_known and last not in hashed:
                     hashed[last] = self.hash(prompt, last, request.cache_salt)
         return hashed
 
     def hash(self, prompt: Prompt, group: HashGroup, cache_salt: str | None) -> list[list[BlockHash]]:
         root, size = root_hash(group.root), group.block_size
+        prompt = prompt.rendered_by(group.rendering)
         if prompt.run and size >= SMALL_BLOCK:  # a run remembers no smaller ones
             space = HashSpace(root, size, group.adapter, cache_salt)
             return [hash_continued(prompt.tokens[0], prompt.run, space)]
@@ -90,6 +93,7 @@ class Lookups:
     def hold(self, prompt: Prompt, group: HashGroup, hashes: list[list[BlockHash]], now: float) -> Lookup:
         """Look the prompts up for one group: leading blocks that events reported, then those sent."""
         size = group.block_size
+        prompt = prompt.rendered_by(group.rendering)
         lookup = Lookup(hashes)
         held_tokens = lookup.held_tokens
         for tokens, blocks in zip(prompt.tokens, hashes, strict=True):
@@ -115,13 +119,16 @@ class Lookups:
     ) -> tuple[Candidate, ...]:
         links = prompt.links
         sent = self._sent.find(links, [e.member.worker.id for e in eligible], now) if links else _NOTHING
-        num_tokens = prompt.num_tokens + (sum(links.num_tokens) if links else 0)
+        num_linked = sum(links.num_tokens) if links else 0
+        num_tokens = prompt.num_tokens + num_linked
         candidates: list[Candidate] = []
         load_of, group, held = self._ledger.load, None, _NOTHING
         offloaded: Mapping[WorkerId, Mapping[tuple[str, ...], int]] = {}
         for e in eligible:
             if e.group is not group:
                 group = e.group
+                if prompt.others:
+                    num_tokens = prompt.rendered_by(group.rendering).num_tokens + num_linked
                 lookup = lookups.get(group)
                 held = lookup.held_tokens if lookup else _NOTHING
                 offloaded = lookup.offloaded if lookup else {}

@@ -20,7 +20,7 @@ class RemoteLookup:
 
     async def fetch(self, request: InferenceRequest, prompt: Prompt) -> None:
         """Fetch for all prompts of a request at once. Raises UnknownModel or NoWorker."""
-        if not prompt.tokens or not request.reads_cache:
+        if not (prompt.tokens or prompt.others) or not request.reads_cache:
             return
         wanted = self._router.asked_of(request, prompt)
         if len(wanted) == 1:

@@ -192,13 +192,13 @@ class Router:
             model=request.model,
             policy=choice.policy or self.policy.name,
             worker=chosen.worker,
-            num_tokens=query.num_tokens,
+            num_tokens=(rendered := prompt.rendered_by(group.rendering)).num_tokens,
             overlap_tokens=chosen.overlap_tokens,
             reason=choice.reason,
             candidates=made.candidates,
             terms=choice.terms,
             attempt=attempt,
-            prompt_from=prompt.source,
+            prompt_from=rendered.source,
             timings_s=_timings(*marks, has_overlap, time.perf_counter()),
             confirmed_tokens=_confirmed_tokens(lookups.get(group), chosen, group),
             split=made.split,
@@ -207,7 +207,7 @@ class Router:
         )
         if twin is None:
             self._book(decision, chosen, lookups, group, prompt.links)
-            self.observers.notify_decided(Decided(decision, prompt, _blocks(lookups.get(group)), request))
+            self.observers.notify_decided(Decided(decision, rendered, _blocks(lookups.get(group)), request))
         return decision
 
     def _weigh(

@@ -70,6 +70,10 @@ class TooLong(PromptError):
         self.num_tokens = num_tokens
 
 
+class NotRendered(PromptError):
+    """The engine does not render this model by a template, so that its workers have to tokenize."""
+
+
 class MediaError(PromptError):
     """The prompt contains media; the tokens before the first can be rendered (`core/multimodal.py`)."""
 

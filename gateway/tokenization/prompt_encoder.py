@@ -73,18 +73,19 @@ class PromptEncoder:
         default_kwargs: Mapping[str, Any] | None = None,
         max_model_len: int | None = None,
         compiled: Callable[[str], Template] = Template,
+        tokenizer: Tokenizer | None = None,
     ) -> "PromptEncoder":
         """Load the model in `directory`. Raises PromptError with the path and the reason. The other arguments
         must match the workers' options: `--chat-template` (its text, or the name of one of the model's),
         `--default-chat-template-kwargs`, `--max-model-len` (only to serve `truncate_prompt_tokens: -1`).
-        `compiled` makes a template of its source."""
+        `compiled` makes a template of its source; `tokenizer` is the model's where it is loaded already."""
         if not directory.is_dir():
             raise PromptError(f"{directory}: no such directory")
         if not (directory / "tokenizer.json").is_file():
             raise PromptError(f"{directory}: no tokenizer.json")
         config = read_config(directory)
         try:
-            tokenizer = Tokenizer.load(
+            tokenizer = tokenizer or Tokenizer.load(
                 directory / "tokenizer.json", added_tokens(config), missing_tokens(config)
             )
         except TokenizerError as exc:
@@ -121,6 +122,10 @@ class PromptEncoder:
     @property
     def why(self) -> str:
         return self._tokenizer.why
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
 
     @property
     def rendering(self) -> Rendering:

@@ -5,6 +5,8 @@ jinja        a chat template and tokenizer.json, as nearly all models have
 harmony      gpt-oss
 mistral      Mistral's own format, tekken.json
 unavailable  a stand-in where there is none
+
+SGLang has an encoder of its own (`tokenization/sglang.py`) in place of the first two.
 """
 
 import json
@@ -12,9 +14,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gateway.core.decoding import UNREADABLE
+from gateway.core.rendering import Rendering
 from gateway.tokenization import harmony, mistral
 from gateway.tokenization.base import Renderer
+from gateway.tokenization.chat_template import NotRendered
 from gateway.tokenization.prompt_encoder import PromptEncoder
+from gateway.tokenization.sglang import SglangEncoder
 
 Load = Callable[[Path, str | None], Renderer]
 """Loads a renderer from a model's directory, and the text of a chat template in place of its own. Raises
@@ -28,6 +33,19 @@ RENDERERS: Mapping[str, Load] = {
 
 FAMILIES = {"gpt_oss": "harmony"}
 """Renderers by `model_type` of config.json, as vLLM selects them."""
+
+
+def load(
+    rendering: Rendering, kind: str, directory: Path, template: str | None, other: Renderer | None = None
+) -> Renderer:
+    """Load a model's renderer of a `kind` (a name in RENDERERS) for engines of a rendering. `other` is that
+    of another rendering: both share its tokenizer. Raises PromptError."""
+    if rendering.engine != "sglang":
+        return RENDERERS[kind](directory, template)
+    if kind == "mistral":
+        raise NotRendered("SGLang renders Mistral's own format by code that is not repeated here")
+    tokenizer = other.tokenizer if isinstance(other, PromptEncoder) else None
+    return SglangEncoder.load_as(rendering, directory, template, tokenizer)  # gpt-oss too
 
 
 def renderer_of(directory: Path) -> str:

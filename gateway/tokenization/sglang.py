@@ -47,11 +47,13 @@ from gateway.tokenization.chat_template import (
     ContentFormat,
     MediaError,
     Message,
+    NotRendered,
     PromptError,
     Template,
     reads,
 )
 from gateway.tokenization.prompt_encoder import PromptEncoder
+from gateway.tokenization.tokenizer import Tokenizer
 
 Version = tuple[int, ...]
 DEFERS, RETYPES, OBJECTS, THINKS = (0, 5, 11), (0, 5, 13), (0, 5, 14), (0, 5, 16)
@@ -118,12 +120,19 @@ class SglangEncoder(PromptEncoder):
     """Encoder of one model's requests as SGLang renders them. Build it with `load_as`."""
 
     @classmethod
-    def load_as(cls, rendering: Rendering, directory: Path, template: str | None = None) -> "SglangEncoder":
-        """Load the model in `directory` for engines of a rendering. Raises PromptError."""
+    def load_as(
+        cls,
+        rendering: Rendering,
+        directory: Path,
+        template: str | None = None,
+        tokenizer: Tokenizer | None = None,
+    ) -> "SglangEncoder":
+        """Load the model in `directory` for engines of a rendering; `tokenizer` is its own where it is loaded
+        already. Raises PromptError."""
         if architecture := _coded(directory):
-            raise PromptError(f"SGLang makes the prompts of {architecture} by code, not by a template")
+            raise NotRendered(f"SGLang makes the prompts of {architecture} by code, not by a template")
         compiled: Callable[[str], Template] = partial(SglangTemplate, rendering)
-        encoder = cls.load(directory, template, compiled=compiled)
+        encoder = cls.load(directory, template, compiled=compiled, tokenizer=tokenizer)
         assert isinstance(encoder, SglangEncoder)
         return encoder
 

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 from gateway.core.blocks import Tokens
-from gateway.core.rendering import VLLM
+from gateway.core.rendering import VLLM, Rendering
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.token_runs import ContinuedTokens, TokenRunCache
 from gateway.tokenization.prompt_encoder import PromptError
@@ -17,10 +17,9 @@ class Unavailable:
     kind = "none"
     sources: Sequence[str] = ()
     renders_chats_as_engine = True
-    rendering = VLLM
 
-    def __init__(self, why: str) -> None:
-        self.why = why
+    def __init__(self, why: str, rendering: Rendering = VLLM) -> None:
+        self.why, self.rendering = why, rendering
 
     def __repr__(self) -> str:
         return f"Unavailable({self.why!r})"

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import msgspec
 
 from gateway.core.blocks import Tokens, tokens_of
+from gateway.core.rendering import VLLM, Rendering
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import RouteKind
 
@@ -42,13 +43,29 @@ def read_tokens(body: bytes) -> Tokens:
     return tokens_of(answer.tokens)
 
 
-def tokenize_bodies(request: InferenceRequest, model: str | None = None) -> list[dict[str, Any]]:
-    """Bodies for a worker's `/tokenize`, one for each prompt of a request."""
+_SGLANG_FIELDS = (
+    "messages",
+    "tools",
+    "tool_choice",
+    "continue_final_message",
+    "chat_template_kwargs",
+    "reasoning",
+    "reasoning_effort",
+)
+"""With `add_generation_prompt` SGLang's `/tokenize` renders a chat in another way than for an answer."""
+
+
+def tokenize_bodies(
+    request: InferenceRequest, model: str | None = None, rendering: Rendering = VLLM
+) -> list[dict[str, Any]]:
+    """Bodies for the `/tokenize` of a worker of a rendering, one for each prompt of a request, by which it
+    makes the tokens that it would compute."""
     fields, model = request.fields, model or request.model
+    is_sglang = rendering.engine == "sglang"
     if request.kind is RouteKind.CHAT:
-        kept = {name: fields[name] for name in _CHAT_FIELDS if name in fields}
-        return [{"model": model, **kept}]
+        names = _SGLANG_FIELDS if is_sglang else _CHAT_FIELDS
+        return [{"model": model, **{name: fields[name] for name in names if name in fields}}]
     prompt = fields.get("prompt")
     texts = prompt if isinstance(prompt, list) else [prompt]
-    special = fields.get("add_special_tokens", True)
+    special = is_sglang or fields.get("add_special_tokens", True)
     return [{"model": model, "prompt": text, "add_special_tokens": special} for text in texts]

@@ -24,7 +24,7 @@ class UnknowingTokenizer:
     def is_resting(self, url: str) -> bool:
         return False
 
-    async def ask(self, url: str, request: object, key: str | None, name: str) -> None:
+    async def ask(self, url: str, request: object, key: str | None, *_: object) -> None:
         self.keys.append(key)
         raise PromptError("it has no /tokenize")
 

@@ -109,7 +109,7 @@ class Checked:
                 engines=only(FakeEngine()),
                 source_of=lambda facts, rank: event_source(facts, rank, 5557, 0),
                 reach_events=self._reach,
-                has_tokenizer=lambda model: self.has_tokenizer,
+                has_tokenizer=lambda model, rendering: self.has_tokenizer,
                 reach_agent=self._reach_agent,
                 tokens=self.tokens,
                 said=self.said,
@@ -280,7 +280,7 @@ async def test_tokens_of_a_pair_are_compared(checked: Checked, tokens: list[int]
 async def test_without_workers_there_are_no_findings(checked: Checked) -> None:
     async with session() as open_session:
         checker = Checker(
-            open_session, only(FakeEngine()), lambda f, r: None, checked._reach, lambda m: False
+            open_session, only(FakeEngine()), lambda f, r: None, checked._reach, lambda m, r: False
         )
         assert await check_all(checker, []) == []
 
@@ -303,7 +303,7 @@ async def test_each_worker_is_checked_as_its_own_engine(owner: str, engine: str,
                 Engines(ENGINES),
                 lambda facts, rank: event_source(facts, rank, 5557, 0),
                 lambda worker, source: asyncio.sleep(0, None),
-                lambda model: True,
+                lambda model, rendering: True,
             ),
             [url_of(server)],
         )

@@ -17,6 +17,7 @@ from gateway.app import bundled_tokenizer
 from gateway.config.models import ModelTable
 from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
+from gateway.core.rendering import VLLM, Rendering
 from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.models.catalog import Catalog
 from gateway.models.metrics import ModelsCollector
@@ -26,6 +27,7 @@ from gateway.parity.prober import Prober
 from gateway.parity.probes import PROBES
 from gateway.runtime.tasks import Tasks
 from gateway.tokenization.prompt_encoder import PromptEncoder
+from gateway.tokenization.sglang import SglangEncoder
 
 BUNDLED = str(bundled_tokenizer())
 CHAT = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]}
@@ -72,11 +74,22 @@ class World:
         await asyncio.sleep(0)
         return self.engines[url].answer(body)
 
-    async def join(self, name: str, *served: ServedModel, shift: int | None = 0) -> Worker:
+    async def join(
+        self,
+        name: str,
+        *served: ServedModel,
+        shift: int | None = 0,
+        engine: Engine | None = None,
+        rendering: Rendering = VLLM,
+    ) -> Worker:
         worker = Worker(
-            WorkerId(name), f"http://{name}", served or (ServedModel("m", BUNDLED),), block_size=16
+            WorkerId(name),
+            f"http://{name}",
+            served or (ServedModel("m", BUNDLED),),
+            block_size=16,
+            rendering=rendering,
         )
-        self.engines[worker.url] = Engine(shift)
+        self.engines[worker.url] = engine or Engine(shift)
         self.fleet.add(worker)
         self.catalog.joined([worker])
         async with asyncio.timeout(60):
@@ -85,7 +98,8 @@ class World:
         return worker
 
     def is_settled(self, worker: Worker) -> bool:
-        return all(worker.url in entry.choices for entry in self.catalog if entry.root in _roots(worker))
+        entries = [entry for entry in self.catalog if entry.rendering == worker.rendering]
+        return all(worker.url in entry.choices for entry in entries if entry.root in _roots(worker))
 
     def leave(self, worker: Worker) -> None:
         self.catalog.left(worker.id)
@@ -281,3 +295,123 @@ async def test_an_alias_has_the_tokenizer_of_its_model() -> None:
     assert world.source("gpt-4") == "fastokens"
     body = request("/v1/chat/completions", {"model": "gpt-4", **CHAT})
     assert tokenize_bodies(body, "m")[0]["model"] == "m"
+
+
+# engines of several renderings -----------------------------------------------------------------
+
+NEWEST, OLDER = Rendering("sglang", (0, 5, 23)), Rendering("sglang", (0, 5, 10))
+PARTS = {"messages": [{"role": "user", "content": [{"type": "text", "text": t} for t in ("a", "b")]}]}
+
+
+class SglangEngine(Engine):
+    """SGLang with a `/tokenize` that renders chats, unless it is an old one."""
+
+    def __init__(self, rendering: Rendering) -> None:
+        super().__init__()
+        self._takes_chats = rendering == NEWEST
+        encoder = SglangEncoder.load_as(rendering, bundled_tokenizer())
+        self._prompts = PromptSource({"*": encoder}, Metrics())
+
+    def answer(self, body: Any) -> bytes | None:
+        assert "add_generation_prompt" not in body
+        return super().answer(body) if self._takes_chats or "prompt" in body else None
+
+
+def parts(world: World, rendering: Rendering = VLLM) -> list[int]:
+    """Tokens of a chat of parts as engines of a rendering make them."""
+    prompt = world.prompts.tokenize(request("/v1/chat/completions", {"model": "m", **PARTS}))
+    (tokens,) = prompt.rendered_by(rendering).tokens or ((),)
+    return list(tokens)
+
+
+def text_of(world: World, rendering: Rendering = VLLM) -> str:
+    return world.prompts.decode("m", parts(world, rendering)) or ""
+
+
+async def join_sglang(world: World, name: str, rendering: Rendering = NEWEST) -> Worker:
+    return await world.join(name, engine=SglangEngine(rendering), rendering=rendering)
+
+
+@pytest.mark.parametrize(("rendering", "num"), [(NEWEST, len(PROBES)), (OLDER, 6)])
+async def test_a_fleet_of_sglang_has_local_tokens_as_it_renders(rendering: Rendering, num: int) -> None:
+    world = World()
+    await join_sglang(world, "w:1", rendering)
+    assert world.access() == {"w:1": "local"}
+    (status,) = world.catalog.describe()
+    assert status["rendering"] == str(rendering)
+    assert status["workers"][0]["why"] == f"equal in all {num} prompts that both tokenized"
+    assert "a b" in text_of(world)
+    prompt = world.prompts.tokenize(request("/v1/chat/completions", {"model": "m", **PARTS}))
+    assert not prompt.others  # a fleet of one engine has one prompt
+
+
+async def test_a_mixed_fleet_has_the_prompts_of_both_engines() -> None:
+    world = World()
+    await world.join("v:1")
+    await world.join("v:2")
+    await join_sglang(world, "s:1")
+    assert world.apart() == set()
+    assert "a\nb" in text_of(world) and "a b" in text_of(world, NEWEST)
+    assert [(each["rendering"], each["way"]) for each in world.catalog.describe()] == [
+        ("vllm", "local"),
+        ("sglang 0.5.23", "local"),
+    ]
+    groups = {e.group.rendering for e in world.fleet.eligible("m")}
+    assert groups == {VLLM, NEWEST}
+
+
+async def test_a_prompt_that_all_engines_make_alike_is_one() -> None:
+    world = World()
+    await world.join("v:1")
+    await join_sglang(world, "s:1")
+    prompt = world.prompts.tokenize(request("/v1/chat/completions", {"model": "m", **CHAT}))
+    assert prompt.tokens and not prompt.others
+
+
+async def test_a_body_that_one_engine_rejects_has_the_other_s_prompt() -> None:
+    world = World()
+    await world.join("v:1")
+    await join_sglang(world, "s:1")
+    body = {"model": "m", "messages": [{"role": "critic", "content": "x"}]}
+    prompt = world.prompts.tokenize(request("/v1/chat/completions", body))
+    assert prompt.tokens and prompt.rendered_by(NEWEST).tokens == ()
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "truncate_prompt_tokens": -2}
+    prompt = world.prompts.tokenize(request("/v1/chat/completions", body))
+    assert prompt.tokens and prompt.rendered_by(VLLM).tokens == ()
+    assert not world.metrics.prompt_failures
+    body = {"model": "m", "messages": [{"role": "user", "content": 5}]}
+    assert world.prompts.tokenize(request("/v1/chat/completions", body)).source == "failed"
+    assert world.metrics.prompt_failures.total() == 1
+
+
+async def test_the_prompts_of_an_engine_end_with_its_last_worker() -> None:
+    world = World()
+    vllm = await world.join("v:1")
+    sglang = await join_sglang(world, "s:1")
+    world.leave(sglang)
+    assert parts(world) == parts(world, NEWEST)
+    again = await join_sglang(world, "s:2")
+    world.leave(vllm)
+    assert "a b" in text_of(world) and world.apart() == set()
+    world.leave(again)
+
+
+async def test_a_model_that_sglang_renders_by_code_is_tokenized_by_its_workers(tmp_path: Path) -> None:
+    shutil.copytree(bundled_tokenizer(), tmp_path / "coded")
+    (tmp_path / "coded" / "config.json").write_text('{"architectures": ["KimiK3ForCausalLM"]}')
+    world = World({"m": ModelTable(tokenizer=str(tmp_path / "coded"))})
+    await join_sglang(world, "s:1")
+    assert world.access() == {"s:1": "remote"}
+    assert "by code" in world.catalog.describe()[0]["why_none"]
+    await world.join("v:1")
+    prompt = world.prompts.tokenize(request("/v1/chat/completions", {"model": "m", **CHAT}))
+    assert prompt.tokens and prompt.rendered_by(NEWEST).tokens == ()
+
+
+async def test_tokenizers_of_two_renderings_share_the_vocabulary() -> None:
+    world = World(any_model=BUNDLED)
+    await world.join("v:1")
+    await join_sglang(world, "s:1")
+    one, other = (entry.tokenizer.renderer for entry in world.catalog)
+    assert isinstance(one, PromptEncoder) and isinstance(other, PromptEncoder)
+    assert one.tokenizer is other.tokenizer

@@ -15,6 +15,7 @@ from gateway.apis.large_body import parse_large
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.multimodal import BEFORE_MEDIA
+from gateway.core.rendering import VLLM
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.token_runs import ContinuedTokens, TokenRunCache
 from gateway.models.breaker import NUM_FAILURES, REST_S
@@ -38,6 +39,7 @@ class FakePrompts:
     """A tokenizer that names its calls; `error` is raised instead."""
 
     kind = "fake"
+    rendering = VLLM
 
     def __init__(self, *ids: int, error: str | None = None) -> None:
         self.ids, self.error = ids, error
@@ -506,8 +508,8 @@ def test_tokenizers_are_described_by_model() -> None:
     local, _ = source(any=FakePrompts(1), m=FakePrompts(2))
     status = local.describe()
     assert status["models"] == [
-        {"model": "all models", "encoder": "fake"},
-        {"model": "m", "encoder": "fake"},
+        {"model": "all models", "rendering": "vllm", "encoder": "fake"},
+        {"model": "m", "rendering": "vllm", "encoder": "fake"},
     ]
     assert status["conversations"] == {"entries": 0, "bytes": 0, "max_bytes": 64 << 20}
 

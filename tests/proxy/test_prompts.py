@@ -1,12 +1,17 @@
 """Tokens of a prompt: their source, and the result of a failure."""
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
+from gateway.core.blocks import tokens_of
+from gateway.core.decision import Prompt
 from gateway.core.errors import UnknownModel
+from gateway.core.rendering import VLLM, Rendering
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import RouteKind
+from gateway.core.worker import WorkerId
 from gateway.models.prompt_source import PromptSource, WorkerTokenizer
 from gateway.proxy.prompts import Prompts
 from gateway.tokenization.prompt_encoder import PromptError
@@ -67,3 +72,27 @@ async def test_a_worker_that_failed_lately_is_skipped_while_another_is_left(
     tokenizer.resting = ("http://w:1", "http://w:2")
     await made.known_of(request(), None, "7")
     assert len(tokenizer.asked) == 11
+
+
+class Answering(Failing):
+    """Worker tokenizer that answers with two tokens."""
+
+    async def ask(self, url: str, *args: object) -> Any:
+        self.asked.append(url)
+        return Prompt((tokens_of((1, 2)),), "worker")
+
+
+@pytest.mark.parametrize("is_mixed", [True, False])
+async def test_a_worker_s_tokens_are_those_of_its_rendering_only(
+    monkeypatch: pytest.MonkeyPatch, is_mixed: bool
+) -> None:
+    tokenizer = Answering(PromptError("no"), "http://w:2")
+    made, sglang = prompts(monkeypatch, tokenizer), Rendering("sglang", (0, 5, 23))
+    fleet = made._router.fleet
+    if is_mixed:
+        member = fleet.get(WorkerId("w:2"))
+        assert member is not None
+        fleet.add(replace(member.worker, rendering=sglang))
+    prompt = await made.of(request(), None)
+    assert prompt.rendered_by(VLLM).num_tokens == 2
+    assert prompt.rendered_by(sglang).num_tokens == (0 if is_mixed else 2)

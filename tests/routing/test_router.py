@@ -1,5 +1,6 @@
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from msgspec.structs import astuple
@@ -11,6 +12,7 @@ from gateway.core.errors import NoWorker, UnknownModel
 from gateway.core.fleet import Fleet
 from gateway.core.kv_events import BlocksRemoved, BlocksStored
 from gateway.core.multimodal import BEFORE_MEDIA, Links
+from gateway.core.rendering import Rendering
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.usage import Usage
 from gateway.core.worker import ServedModel, Worker, WorkerId
@@ -408,3 +410,40 @@ def test_each_end_of_a_booking_is_reported() -> None:
     world.router.finish(decision)
     world.router.finish(decision)
     assert freed == ["a", "a"]
+
+
+# engines of several renderings
+
+
+def test_each_worker_is_looked_up_by_its_engine_s_rendering() -> None:
+    sglang = Rendering("sglang", (0, 5, 23))
+    world = World(worker("v"), replace(worker("s"), rendering=sglang))
+    seen: list[Decided] = []
+    world.router.observers.decided.append(seen.append)
+    ours, theirs = list(range(80)), [*range(500, 600)]
+    prompt = Prompt(
+        (tokens_of(ours),), "fastokens", others={sglang: Prompt((tokens_of(theirs),), "tokenizers")}
+    )
+    asked = make_request("/v1/completions", {"model": "m", "prompt": "x"})
+    world.store("v", ours[:32])
+    world.store("s", theirs[:64])
+    decision = world.router.decide(asked, prompt=prompt)
+    assert {c.id: (c.overlap_tokens, c.uncached_tokens) for c in decision.candidates} == {
+        "v": (32, 48),
+        "s": (64, 36),
+    }
+    assert (decision.worker.id, decision.num_tokens, decision.prompt_from) == ("s", 100, "tokenizers")
+    assert [list(each) for each in seen[0].prompt.tokens] == [theirs] and len(seen[0].blocks[0]) == 6
+    assert len(world.router.asked_of(asked, prompt)) == 2
+
+
+def test_a_worker_without_a_prompt_of_its_rendering_has_no_overlap() -> None:
+    sglang = Rendering("sglang", (0, 5, 23))
+    world = World(worker("v"), replace(worker("s"), rendering=sglang))
+    ids = list(range(80))
+    world.store("s", ids)
+    prompt = Prompt((tokens_of(ids),), "fastokens", others={sglang: Prompt((), "failed")})
+    decision = world.router.decide(
+        make_request("/v1/completions", {"model": "m", "prompt": "x"}), prompt=prompt
+    )
+    assert [c.overlap_tokens for c in decision.candidates] == [0, 0]

@@ -47,10 +47,10 @@ class Answer:
 def gateway_of(*workers: SglangWorker, flags: tuple[str, ...] = ()) -> Iterator[GatewayProcess]:
     """A gateway before these workers that knows their caches exactly.
 
-    The workers tokenize, with more time than the default: SGLang renders some chats otherwise than we.
+    The gateway tokenizes, by SGLang's own rules of rendering.
     """
     given = [flag for worker in workers for flag in ("--worker", worker.url)]
-    given += ["--tokenizer", str(workers[0].model), "--expose-headers", "KVGATE_TOKENIZER_TIMEOUT_S=5"]
+    given += ["--tokenizer", str(workers[0].model), "--expose-headers"]
     with GatewayProcess(*given, *flags) as gateway:
         is_exact(gateway, sum(worker.options.num_ranks for worker in workers))
         yield gateway
