@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.core import bounds
+from gateway.core.hit_rule import PLAIN, HitRule
 from gateway.core.kv_events import EventBatch
 from gateway.core.rendering import VLLM, Rendering
 from gateway.core.worker import Transfer
@@ -151,7 +152,8 @@ class EngineInfo:
     Where a rank has metrics too, the metrics are newer and win. `sources` is None where the engine
     does not report where it publishes, empty where it publishes nothing usable. `role` is
     "prefill" or "decode" where prompts and answers are computed on different workers, `transfer` how its
-    cache goes to others, `rendering` how it makes prompts of requests.
+    cache goes to others, `rendering` how it makes prompts of requests, `hit_rule` how much of a cached prefix
+    it reuses.
     """
 
     version: str | None = None
@@ -160,6 +162,7 @@ class EngineInfo:
     role: str | None = None
     transfer: Transfer | None = None
     rendering: Rendering = VLLM
+    hit_rule: HitRule = PLAIN
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "version", bounds.version(self.version))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from gateway.core.eligibility import Eligibility, UnusableName, not_chosen
 from gateway.core.errors import NoWorker, UnknownModel
 from gateway.core.event_stream import StreamState
+from gateway.core.hit_rule import PLAIN, HitRule
 from gateway.core.pd_pairs import PairKind, kind_of
 from gateway.core.rendering import VLLM, Rendering
 from gateway.core.slow_start import SlowStart
@@ -58,7 +59,8 @@ STATES = ("warm_up", "active", "draining", "ejected", "down")
 
 
 class HashGroup(NamedTuple):
-    """Workers of one group see the same block hashes for a request; 0 means an unknown block size.
+    """Workers of one group see the same block hashes for a request, and reuse as much of them; 0 means an
+    unknown block size.
 
     A fleet has one object for each, so that `is` compares them.
     """
@@ -67,6 +69,7 @@ class HashGroup(NamedTuple):
     adapter: str | None
     block_size: int
     rendering: Rendering = VLLM
+    hit_rule: HitRule = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +338,7 @@ class Fleet:
             for served in self._usable(worker):
                 is_apart = (worker.id, served.root) in self._differing
                 size = 0 if is_apart else worker.block_size or 0
-                group = HashGroup(served.root, served.adapter, size, worker.rendering)
+                group = HashGroup(served.root, served.adapter, size, worker.rendering, worker.hit_rule)
                 group = groups.setdefault(group, group)
                 self._index_as(served.name, EligibleWorker(member, served, group, kind, is_apart))
         own = list(self._by_model)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NewType
 
+from gateway.core.hit_rule import PLAIN, HitRule
 from gateway.core.rendering import VLLM, Rendering
 
 WorkerId = NewType("WorkerId", str)
@@ -64,7 +65,8 @@ class Worker:
     `url` is the endpoint's base URL without a trailing slash. `block_size` is None where the engine
     does not report it: such a worker is routed by load. `num_blocks` is its cache size in blocks. `transfer`
     is None where its cache goes nowhere. `topology` is its location, the widest first, as in "rack2/host7",
-    `rendering` how it makes prompts of requests.
+    `rendering` how it makes prompts of requests, `hit_rule` how much of a cached prefix it
+    reuses.
     """
 
     id: WorkerId
@@ -80,6 +82,7 @@ class Worker:
     transfer: Transfer | None = None
     topology: str = ""
     rendering: Rendering = VLLM
+    hit_rule: HitRule = PLAIN
 
     @property
     def is_bound(self) -> bool:

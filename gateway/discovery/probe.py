@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import aiohttp
 
+from gateway.core.eligibility import is_from
 from gateway.core.engine import Engine, EngineMetrics, EventSource, ModelInfo
 from gateway.discovery.bounds import ranks_refusal, usable
 from gateway.discovery.engine_detection import HEALTH, METRICS, MODELS, Engines
@@ -91,7 +92,7 @@ class Probe:
             info_found = replace(info_found, sources=(EventSource(0, engine.paths.poll),))
         every = known_ranks(info_found.ranks, ranks)
         self._check_ranks(every)
-        self._num_ranks = len(every)
+        self._num_ranks, hit_rule = len(every), info_found.hit_rule
         return Facts(
             url=self.url,
             engine=engine.name,
@@ -102,6 +103,7 @@ class Probe:
             role=info_found.role,
             transfer=info_found.transfer,
             rendering=info_found.rendering,
+            hit_rule=hit_rule.settled(is_newer=is_from(hit_rule.drops_until, info_found.version)),
         )
 
     async def models(self) -> tuple[ModelInfo, ...]:

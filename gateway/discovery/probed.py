@@ -6,6 +6,7 @@ from enum import IntEnum
 
 from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
 from gateway.core.errors import ConfigError
+from gateway.core.hit_rule import PLAIN, HitRule
 from gateway.core.rendering import VLLM, Rendering
 from gateway.core.worker import ReportedLoad, Role, ServedModel, Transfer, Worker, WorkerId, worker_id
 from gateway.http.address import Address, worker_url
@@ -25,6 +26,7 @@ class Facts:
     role: str | None = None
     transfer: Transfer | None = None
     rendering: Rendering = VLLM
+    hit_rule: HitRule = PLAIN
     engine_ids: Mapping[int, str] = field(default_factory=dict)
 
     def is_like(self, other: "Facts") -> bool:
@@ -37,7 +39,8 @@ class Facts:
         bases = tuple(
             model for model in self.models if not model.parent
         )  # without adapters, which are loaded and unloaded
-        return self.engine, self.version, bases, self.sources, self.role, self.transfer, self.rendering, sizes
+        how = self.rendering, self.hit_rule
+        return self.engine, self.version, bases, self.sources, self.role, self.transfer, how, sizes
 
     @property
     def start_time_s(self) -> float | None:
@@ -160,6 +163,7 @@ def _worker(facts: Facts, name: str, served: tuple[ServedModel, ...], rank: int,
         role=Role(facts.role) if facts.role else Role.BOTH,
         transfer=_reachable(facts, rank),
         rendering=facts.rendering,
+        hit_rule=facts.hit_rule,
     )
 
 

@@ -12,6 +12,7 @@ from gateway.core.blocks import SMALL_BLOCK, BlockHash, HashCache, HashSpace, pr
 from gateway.core.decision import Candidate, Prompt
 from gateway.core.event_stream import StreamState
 from gateway.core.fleet import EligibleWorker, HashGroup, Member
+from gateway.core.hit_rule import PLAIN
 from gateway.core.ledger import Ledger, Load
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.token_runs import hash_continued
@@ -99,7 +100,8 @@ class Lookups:
         for tokens, blocks in zip(prompt.tokens, hashes, strict=True):
             most = max_hit_blocks(len(tokens), size)
             overlap = self.index.overlap(blocks, most)
-            for worker, media in self.index.offloaded(blocks, overlap).items():
+            reused = overlap if group.hit_rule is PLAIN else _reused(overlap, group)
+            for worker, media in self.index.offloaded(blocks, reused).items():
                 there = lookup.offloaded.setdefault(worker, {})
                 for names, num in media.items():
                     there[names] = there.get(names, 0) + size * num
@@ -107,7 +109,8 @@ class Lookups:
             held = dict(overlap)
             self.assumed.extend(blocks, held, now)
             for worker, depth in held.items():
-                held_tokens[worker] = held_tokens.get(worker, 0) + size * min(depth, most)
+                num = group.hit_rule.num_reused(min(depth, most), size)
+                held_tokens[worker] = held_tokens.get(worker, 0) + size * num
         return lookup
 
     def candidates(
@@ -170,6 +173,11 @@ def _candidate(
 
 _NOTHING: Mapping[WorkerId, int] = {}
 _ON_GPU: Mapping[tuple[str, ...], int] = {}
+
+
+def _reused(overlap: Mapping[WorkerId, int], group: HashGroup) -> dict[WorkerId, int]:
+    rule, size = group.hit_rule, group.block_size
+    return {worker: num for worker, depth in overlap.items() if (num := rule.num_reused(depth, size))}
 
 
 def max_hit_blocks(num_tokens: int, block_size: int) -> int:

@@ -6,6 +6,7 @@ import pytest
 from engines.vllm import Vllm
 from engines.vllm_info import parse_server_info
 from gateway.core.engine import EngineInfo
+from gateway.core.hit_rule import HitRule
 from gateway.core.kv_events import DecodeError
 from gateway.core.worker import Transfer
 
@@ -60,3 +61,34 @@ def test_server_info_is_optional_and_an_unreadable_one_is_reported() -> None:
     assert Vllm().parse_info(info("MooncakeConnector")).transfer is not None
     with pytest.raises(DecodeError, match="vllm /server_info"):
         Vllm().parse_info(b'{"vllm_config": 1}')
+
+
+def speculating(method: object, connector: str | None = None, **more: object) -> HitRule:
+    config: dict[str, Any] = {
+        "kv_transfer_config": {"kv_connector": connector} if connector else None,
+        "cache_config": {"cache_hit_alignment_tokens": more.pop("unit", None)},
+        "speculative_config": method if not isinstance(method, str) else {"method": method, **more},
+    }
+    return parse_server_info(json.dumps({"vllm_config": config}).encode()).hit_rule
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (speculating(None), HitRule()),
+        (speculating("ngram"), HitRule()),
+        (speculating("eagle3"), HitRule(0, True, (0, 33))),
+        (speculating("mtp", "NixlConnector"), HitRule(0, True)),
+        (speculating("mtp", "OffloadingConnector"), HitRule(0, True)),
+        (speculating("eagle", disable_eagle_block_drop=True), HitRule()),
+        (speculating(None, unit=1056), HitRule(1056)),
+        (speculating(None, unit="None"), HitRule()),
+    ],
+)
+def test_speculation_and_match_units_make_the_hit_rule(rule: HitRule, expected: HitRule) -> None:
+    assert rule == expected
+
+
+def test_a_match_unit_beyond_any_engine_is_rejected() -> None:
+    with pytest.raises(DecodeError):
+        speculating(None, unit=1 << 40)

@@ -10,6 +10,7 @@ from gateway.core.blocks import BlockHash, root_hash, tokens_of
 from gateway.core.decision import Candidate, Choice, Decided, Decision, Prompt, Query
 from gateway.core.errors import NoWorker, UnknownModel
 from gateway.core.fleet import Fleet
+from gateway.core.hit_rule import HitRule
 from gateway.core.kv_events import BlocksRemoved, BlocksStored
 from gateway.core.multimodal import BEFORE_MEDIA, Links
 from gateway.core.rendering import Rendering
@@ -108,6 +109,15 @@ def test_the_last_token_is_never_cached() -> None:
     world.store("a", range(64))
     assert world.decide(range(64)).overlap_tokens == 48
     assert [max_hit_blocks(n, 16) for n in (0, 1, 16, 17, 33)] == [0, 0, 0, 1, 2]
+
+
+def test_an_engine_that_drops_the_last_block_of_a_hit_has_one_less() -> None:
+    """A fleet in which one of two equal caches is behind speculation, as in a rolling upgrade."""
+    world = World(worker("a"), replace(worker("b"), hit_rule=HitRule(drops_last=True)))
+    world.store("a", range(64))
+    world.store("b", range(64))
+    decision = world.decide([*range(64), *range(900, 950)])
+    assert {c.id: c.overlap_tokens for c in decision.candidates} == {"a": 64, "b": 48}
 
 
 def test_the_next_request_sees_earlier_bookings() -> None:
