@@ -415,3 +415,13 @@ async def test_tokenizers_of_two_renderings_share_the_vocabulary() -> None:
     one, other = (entry.tokenizer.renderer for entry in world.catalog)
     assert isinstance(one, PromptEncoder) and isinstance(other, PromptEncoder)
     assert one.tokenizer is other.tokenizer
+
+
+@pytest.mark.parametrize("rendering", [NEWEST, OLDER])
+async def test_check_finds_nothing_wrong_with_sglang_s_prompts(rendering: Rendering) -> None:
+    world = World({"m": ModelTable(tokenizer=BUNDLED)})
+    worker = await join_sglang(world, "s:1", rendering)
+    (sight,) = await world.catalog.look(worker, partial(world._post, worker.url))
+    assert sight.fault is None
+    assert f"rendered as {rendering}: local, equal in all" in sight.note
+    assert world.catalog.has_tokenizer("m", rendering) and not world.catalog.has_tokenizer("m")
