@@ -385,3 +385,23 @@ def test_an_unavailable_replay_is_silence() -> None:
     assert not world.subscription.replayed([b"", seq_frame(0), b""])
     assert world.subscription.stream.state is StreamState.CATCHING_UP
     assert world.subscription.stream.counts.num_undecodable == 0
+
+
+@pytest.mark.parametrize(
+    "numbers", [(10**12, 3, 7), (5, 4, 3), (2**63, 0, 2**63), (1, 1, 1), (2, 9, 4), (0, 2, 0)]
+)
+def test_a_replay_of_other_numbers_than_requested_is_never_taken_for_exact(numbers: tuple[int, ...]) -> None:
+    """An engine that lies, then one that replays what it published: the blocks of the latter are known."""
+    world = exact(payload(1), payload(2, parent=1, ts=2))
+    world.live(4, payload(5, parent=4, ts=5))  # 2 and 3 are missing
+    for number in numbers:
+        world.subscription.replayed([b"", seq_frame(number), payload(77, ts=number + 1)])
+    world.subscription.replayed([b"", END, b""])
+    assert world.subscription.stream.state is not StreamState.EXACT
+    if world.subscription.stream.state is StreamState.BLIND:
+        world.subscription.resync()
+    honest = [payload(1), *(payload(n + 1, parent=n, ts=n + 1) for n in range(1, 5))]
+    for _ in range(3):
+        if world.subscription.stream.state is StreamState.CATCHING_UP:
+            world.replay(*list(enumerate(honest))[world.asked[-1] :])
+    assert (world.states[-1], world.num_blocks) == (StreamState.EXACT, 5)

@@ -211,6 +211,47 @@ async def test_index_is_exact_for_engines_of_two_versions_with_different_event_f
         assert s.failed == []
 
 
+async def test_an_engine_upgraded_in_place_is_known_by_its_new_settings() -> None:
+    """Another version at the same address, with larger blocks and other events, inherits nothing."""
+    old = msgspec.structs.replace(SIM, event_wire="array", hash="bytes")
+    async with story(2, old, SIM, policy="round_robin") as s:
+        prompt, name = list(range(3, 67)), WorkerId(s.sims[0].url.removeprefix("http://"))
+        for _ in range(2):
+            await s.ask(1, prompt=prompt)
+        await s.until(lambda: s.gateway.index.num_blocks(name) == 4)
+        before = (await s.worker(s.sims[0]))["block_size"]
+        await s.sims[0].stop()
+        port = int(s.sims[0].url.rpartition(":")[2])
+        s.sims[0] = await Sim(msgspec.structs.replace(SIM, port=port, block_size=2 * before)).start()
+
+        async def is_known() -> bool:
+            return bool((await s.worker(s.sims[0]))["block_size"] == 2 * before)
+
+        await s.until(is_known)
+        await s.until_state(s.sims[0], "active", "warm_up")
+        assert s.gateway.index.num_blocks(name) == 0
+        for _ in range(4):
+            await s.ask(1, prompt=prompt)
+        await s.until(lambda: s.gateway.index.num_blocks(name) == 2)
+        assert [(await s.worker(sim))["stream"] for sim in s.sims] == ["exact", "exact"]
+        await s.sims[0].stop()
+
+
+async def test_full_engines_reject_and_none_is_ejected() -> None:
+    """Two engines that take one request each, before eight clients."""
+    full = msgspec.structs.replace(SIM, max_num_queued_reqs=1)
+    async with story(2, full, slow_start_s=0.0, eject_after_failures=2) as s:
+        asked = [s.start(s.ask(20, seed=seed)) for seed in range(8)]
+        await asyncio.gather(*asked)
+        assert s.answered.total() >= 2
+        assert all(failed.startswith("503: ") and "currently busy" in failed for failed in s.failed)
+        rejected = [s.gateway.metrics.worker(member.worker.id).num_rejected for member in s.gateway.fleet]
+        assert sum(rejected) >= len(s.failed) > 0
+        assert {(await s.worker(sim))["state"] for sim in s.sims} == {"active"}
+        await s.ask(1)
+        assert s.answered.total() >= 3
+
+
 @asynccontextmanager
 async def balancer(*urls: str) -> AsyncIterator[str]:
     """A load balancer at one address that forwards connections to each URL in turn."""
