@@ -1,7 +1,6 @@
 """Prefill and decode on separate SGLang servers, joined by NIXL: answers of one worker, clean failures."""
 
 import json
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -91,25 +90,25 @@ def test_transferred_tokens_are_no_wrong_predictions(gateway: GatewayProcess) ->
     assert wrong and all(line.endswith(" 0.0") for line in wrong), wrong
 
 
-@pytest.mark.parametrize("role", ["decode"])
+@pytest.mark.parametrize("role", ["decode", "prefill"])
 def test_a_killed_worker_gives_an_answer_or_a_clean_error(
     gateway: GatewayProcess, fleet: Fleet, role: str
 ) -> None:
-    """Requests are under way when the worker dies, and more come while it is gone."""
+    """Requests are under way when the worker dies, and more come while it is gone. The decode worker
+    comes back, for the test of the prefill worker, which stays down."""
     worker: SglangWorker = getattr(fleet, role)
     body = {"model": "m", "prompt": ids(role, 300), "max_tokens": 400, "temperature": 0, "ignore_eos": True}
     with ThreadPoolExecutor(4) as threads:
         running = [threads.submit(post, gateway, "/v1/completions", body) for _ in range(4)]
         wait_until(lambda: gateway.in_flight() >= 4, 20)
         worker.kill()
-        began = time.monotonic()
         late = [threads.submit(post, gateway, *BODIES[i]) for i in range(2)]
         answers = [future.result(timeout=ANSWER_TIMEOUT_S) for future in (*running, *late)]
     for answer in answers:
         assert answer.status == 200 or answer.body["error"]["code"], answer
     assert answers[-1].status in (502, 503), answers[-1]
-    assert time.monotonic() - began < ANSWER_TIMEOUT_S
     assert gateway.in_flight() == 0
-    worker.start().wait_ready()
-    is_exact(gateway, 2)
-    assert post(gateway, *BODIES[0]).text == fleet.alone[0]
+    if role == "decode":
+        worker.start().wait_ready()
+        is_exact(gateway, 2)
+        assert post(gateway, *BODIES[0]).text == fleet.alone[0]
