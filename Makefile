@@ -35,7 +35,7 @@ test-proxies: $(VENV)/.installed-dev .cache/proxies/.installed
 test-vllm: $(VENV)/.installed-dev .venv-vllm/.installed
 	$(BIN)/python -m pytest -m vllm
 
-test-engines: $(VENV)/.installed-dev .venv-sglang/.installed .venv-vllm/.installed-mooncake
+test-engines: $(VENV)/.installed-dev .venv-sglang/.installed .venv-mlx/.installed .venv-vllm/.installed-mooncake
 	$(BIN)/python -m pytest -m engines
 
 # SGLang's pages, ranks and tenants: what fits into CI; `test-engines` runs before a release.
@@ -116,7 +116,7 @@ lock: $(VENV)/.installed-dev
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11 --group docs -o requirements-docs.lock
 
 clean:
-	rm -rf $(VENV) $(WHEEL_VENV) .venv-docs .venv-vllm .venv-sglang .cache build dist
+	rm -rf $(VENV) $(WHEEL_VENV) .venv-docs .venv-vllm .venv-sglang .venv-mlx .cache build dist
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kvgate needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": make PYTHON=/path/to/python3.11")'
@@ -162,4 +162,8 @@ $(WHEEL_VENV)/.installed: dist/.built requirements.lock
 
 .venv-sglang/.installed: tests/sglang/install.sh tests/sglang/requirements.txt
 	PYTHON=$(PYTHON) bash tests/sglang/install.sh .venv-sglang
+	@touch $@
+
+.venv-mlx/.installed: tests/mlx/install.sh tests/mlx/requirements.txt
+	PYTHON=$(PYTHON) bash tests/mlx/install.sh .venv-mlx
 	@touch $@

@@ -10,6 +10,8 @@ from engines.connectors.nixl import Nixl
 from engines.connectors.sglang_bootstrap import SglangBootstrap
 from engines.connectors.shared_storage import SharedStorage
 from engines.connectors.trtllm_context import TrtLlmContext
+from engines.llamacpp import LlamaCpp
+from engines.mlx import Mlx
 from engines.openai import OpenAi
 from engines.sglang import Sglang
 from engines.trtllm import TrtLlm
@@ -21,6 +23,8 @@ ENGINES: dict[str, Engine] = {
     "vllm": Vllm(),
     "sglang": Sglang(),
     "trtllm": TrtLlm(),
+    "llamacpp": LlamaCpp(),
+    "mlx": Mlx(),
     "openai": OpenAi(),
 }
 """Engines by name; the last has no marks of its own and stands for any other that speaks OpenAI's API."""

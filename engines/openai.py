@@ -1,10 +1,12 @@
-"""Engines that speak OpenAI over HTTP and publish no KV events: TGI, LMDeploy, llama.cpp, Ollama, MLX.
+"""Engines that speak OpenAI over HTTP and publish no KV events: TGI, LMDeploy, Ollama.
+
+llama.cpp and MLX have adapters of their own (`llamacpp.py`, `mlx.py`), which are this one with differences.
 
 Their cached blocks are known from kvgate's own decisions only. Their caches expose no blocks, so BLOCK_SIZE
 is the grain in which prompts are compared.
 
-    load    gauges of LMDeploy (lmdeploy/metrics/loggers.py), llama.cpp (tools/server/README.md, with
-            --metrics) and TGI (its metrics reference); Ollama and MLX have none, then only kvgate's own count
+    load    gauges of LMDeploy (lmdeploy/metrics/loggers.py) and TGI (its metrics reference); Ollama has none,
+            then only kvgate's own count
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,9 +32,9 @@ BLOCK_SIZE = 16
 """Tokens per block; vLLM's own, so that a prompt is hashed once for a fleet of both."""
 NO_EVENTS = "this engine publishes no KV events"
 
-RUNNING = ("lmdeploy:num_requests_running{", "llamacpp:requests_processing ", "tgi_batch_current_size ")
-WAITING = ("lmdeploy:num_requests_waiting{", "llamacpp:requests_deferred ", "tgi_queue_size ")
-USAGE = ("lmdeploy:gpu_cache_usage_perc{", "llamacpp:kv_cache_usage_ratio ")
+RUNNING = ("lmdeploy:num_requests_running{", "tgi_batch_current_size ")
+WAITING = ("lmdeploy:num_requests_waiting{", "tgi_queue_size ")
+USAGE = ("lmdeploy:gpu_cache_usage_perc{",)
 
 
 class ModelCard(Struct):
@@ -56,6 +58,8 @@ class OpenAi:
     adapters: AdapterCalls | None = None
     salts_from: tuple[int, ...] | None = None
     salted_paths: frozenset[str] | None = None
+    takes_lists = True
+    loads_by_name = False
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         raise DecodeError(NO_EVENTS)

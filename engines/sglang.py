@@ -138,6 +138,7 @@ class ServerInfo(Struct):
     max_total_num_tokens: int | None = None
     kv_events_config: str | None = None
     kv_events: KvEventsInfo | None = None
+    enable_cache_report: bool | None = None
     disaggregation_mode: str | None = None
     disaggregation_bootstrap_port: int | None = None
     disaggregation_transfer_backend: str | None = None
@@ -207,6 +208,8 @@ class Sglang:
     reports_from: tuple[int, ...] | None = None
     salts_from: tuple[int, ...] | None = SALTED
     salted_paths: frozenset[str] | None = SALTED_PATHS
+    takes_lists = True
+    loads_by_name = False
     adapters: AdapterCalls | None = AdapterCalls(
         "/load_lora_adapter", "/unload_lora_adapter", "--enable-lora"
     )
@@ -272,6 +275,7 @@ class Sglang:
             role=role if role in ROLES else None,
             transfer=_transfer(info) if role in ROLES else None,
             rendering=info.rendering,
+            reports_cached_tokens=info.enable_cache_report,
         )
 
     def decode_poll(self, body: bytes, block_size: int, now: float) -> list[EventBatch]:

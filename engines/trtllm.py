@@ -124,6 +124,8 @@ class TrtLlm:
     adapters: AdapterCalls | None = None
     salts_from: tuple[int, ...] | None = ()  # versions without the field reject requests with it
     salted_paths: frozenset[str] | None = None
+    takes_lists = True
+    loads_by_name = False
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         return _reader.read(*published(self.name, frames))

@@ -194,6 +194,8 @@ class Vllm:
     reports_from: tuple[int, ...] | None = (0, 26)
     salts_from: tuple[int, ...] | None = ()
     salted_paths: frozenset[str] | None = None
+    takes_lists = True
+    loads_by_name = False
     adapters: AdapterCalls | None = AdapterCalls(
         "/v1/load_lora_adapter",
         "/v1/unload_lora_adapter",

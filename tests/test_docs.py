@@ -60,6 +60,7 @@ OTHERS_FLAGS = frozenset(
         "disaggregation-mode",
         "enable-cache-report",
         "enable-lora",
+        "metrics",  # llama.cpp
         "enable-metrics",
         "enable-prompt-tokens-details",
         "kv-events-config",

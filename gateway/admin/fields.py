@@ -46,7 +46,11 @@ class CacheView(View):
 
 class VerificationCountsView(View):
     compared: A[int, SUM, "answers with a compared prediction"]
-    share_right: A[float | None, MIN, "share of predictions that were exactly right lately"]
+    share_right: A[
+        float | None,
+        MIN,
+        "share of right predictions lately; without blocks, right to a block",
+    ]
     mean_error_tokens: A[float | None, MAX, "mean error, predicted minus cached tokens"]
     mean_abs_error_tokens: A[float | None, MAX, "mean absolute error"]
     confidence: A[float, MIN, "factor on predicted overlaps"]

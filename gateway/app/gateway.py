@@ -24,6 +24,7 @@ from gateway.app.index_backend import backend_of
 from gateway.app.reloads import Reloads
 from gateway.app.workers import (
     limits_of,
+    name_prober_of,
     rejected,
     resolver_of,
     roster_of,
@@ -209,6 +210,7 @@ class Gateway:
         self.pair_parity = PairParity(self.fleet, self.disaggregation_stats.policy, prober, self._tasks.start)
         self.catalog.open(self._tasks.start, prober, self.worker_tokenizer)
         self.salt_prober = salt_prober_of(self, self._tasks.start)
+        self.name_prober = name_prober_of(self)
         self.roster = roster_of(self)
         self.resolver = resolver_of(self)
         end_observers, authenticator = self.telemetry.end_observers, self.credentials.authenticator

@@ -13,6 +13,7 @@ from gateway.discovery.bootstrap import with_engine_ids
 from gateway.discovery.claims import with_addresses
 from gateway.discovery.dns import Resolver
 from gateway.discovery.lifecycle import Lifecycle, RemainingWork
+from gateway.discovery.name_prober import NameProber
 from gateway.discovery.outlier_detection import OutlierRules
 from gateway.discovery.probe import Probe
 from gateway.discovery.probed import Facts
@@ -76,6 +77,7 @@ def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOp
         gateway.pools.drop(url)
         gateway.lifecycle.dropped(url, workers)
         gateway.salt_prober.drop(url)
+        gateway.name_prober.drop(url)
 
     def looked(worker: WorkerId, metrics: EngineMetrics | None) -> None:
         gateway.verifier.scraped(worker, metrics)
@@ -83,8 +85,7 @@ def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOp
 
     async def complete(probe: Probe, facts: Facts) -> Facts:
         facts = await with_addresses(facts, gateway.access.reachable)
-        if await gateway.salt_prober.prove(facts):
-            gateway.fleet.judge_again()
+        await _prove(gateway, facts)
         return await with_engine_ids(facts, gateway.said, KV_CONNECTORS, probe)
 
     return Roster(
@@ -109,6 +110,20 @@ def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOp
         on_look=looked,
         options=options,
     )
+
+
+async def _prove(gateway: "Gateway", facts: Facts) -> None:
+    """Have an endpoint prove what it does with salts and with unknown names, before it joins."""
+    changed = [await gateway.salt_prober.prove(facts), await gateway.name_prober.prove(facts)]
+    if any(changed):
+        gateway.fleet.judge_again()
+
+
+def name_prober_of(gateway: "Gateway") -> NameProber:
+    async def ask(url: str, path: str, body: object) -> bytes | None:
+        return await gateway.session.post(url, path, body, gateway.worker_headers)
+
+    return NameProber(gateway.fleet.eligibility or Eligibility({}), ask)
 
 
 def salt_prober_of(gateway: "Gateway", start: Start) -> SaltProber:

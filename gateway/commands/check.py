@@ -19,6 +19,7 @@ from gateway.core.usage import Usage, read_usage
 from gateway.core.worker import Role, Worker
 from gateway.discovery.declared import DeclaredSettings
 from gateway.discovery.engine_detection import Engines
+from gateway.discovery.name_prober import NameProber
 from gateway.discovery.probe import Probe, ProbeError
 from gateway.discovery.probed import Facts, Mode
 from gateway.discovery.salt_prober import WORDS, SaltProber
@@ -123,6 +124,7 @@ class Checker:
             return [Finding(url, None, "", f"{url} serves no model")]
         if self.eligibility is not None:
             await SaltProber(self.eligibility, self.session.post).prove(facts)
+            await NameProber(self.eligibility, self.session.post).prove(facts)
         return [replace(await self._worker(facts, worker), worker=worker) for worker in workers]
 
     async def _worker(self, facts: Facts, worker: Worker) -> Finding:
@@ -168,7 +170,7 @@ class Checker:
             why = "no tokenizer is given for its model, and its own /tokenize does not answer"
             return Finding(worker.id, Mode.LOAD_ONLY, facts_text, why, "kvgate serve --tokenizer DIR")
         unverified = None
-        if not await self._reports_cached_tokens(worker):
+        if not await self._reports_cached_tokens(facts, worker):
             unverified = "it does not report cached tokens, so predictions cannot be verified"
         obstacle = None if is_known else await self._events(facts, worker)
         if obstacle:  # both at once, so that a large model is restarted once
@@ -201,14 +203,29 @@ class Checker:
         except UNREADABLE:
             return False
 
-    async def _reports_cached_tokens(self, worker: Worker) -> bool:
-        """True if a second request of two blocks and a token reports two cached blocks."""
-        prompt = [1] * (2 * (worker.block_size or 1) + 1)
-        body = {"model": worker.served[0].name, "prompt": prompt, "max_tokens": 1}
-        await self._post(worker, "/v1/completions", body)
-        answer = await self._post(worker, "/v1/completions", body)
-        usage = read_usage(answer or b"")
-        return isinstance(usage, Usage) and usage.cached_tokens is not None
+    async def _reports_cached_tokens(self, facts: Facts, worker: Worker) -> bool:
+        """True if the worker says so itself, or if a repeated prompt reports cached tokens.
+
+        Prefill and decode workers of some engines refuse requests that are for one of them alone, so their
+        own description counts first.
+        """
+        if facts.reports_cached_tokens is not None:
+            return facts.reports_cached_tokens
+        for prompt in self._prompts(worker):
+            body = {"model": worker.served[0].name, "prompt": prompt, "max_tokens": 1}
+            await self._post(worker, "/v1/completions", body)
+            usage = read_usage(await self._post(worker, "/v1/completions", body) or b"")
+            if isinstance(usage, Usage):
+                return usage.cached_tokens is not None
+        return False
+
+    def _prompts(self, worker: Worker) -> Iterator[str | list[int]]:
+        """Token ids where the engine takes them, which need no tokenizer; else, or where they are refused, a
+        text, of a token for each word at least."""
+        num = 2 * (worker.block_size or 1) + 1
+        if self.engines.named(worker.engine).takes_lists:
+            yield [1] * num
+        yield "word " * num
 
     async def _post(self, worker: Worker, path: str, body: object) -> bytes | None:
         rank = {"x-data-parallel-rank": str(worker.dp_rank)} if worker.dp_size > 1 else {}

@@ -40,8 +40,9 @@ class FleetSection(Section, frozen=True):
     engine: Annotated[
         list[str],
         option(
-            "Engine of the workers: vllm, sglang, trtllm or openai (any other server with OpenAI's API), or "
-            "URL=NAME for one worker. By default kvgate detects each worker's, and a fleet may mix them.",
+            "Engine of the workers: vllm, sglang, trtllm, llamacpp, mlx or openai (any other server with "
+            "OpenAI's API), or URL=NAME for one worker. By default kvgate detects each worker's, and a fleet "
+            "may mix them.",
             "name",
         ),
     ] = msgspec.field(default_factory=list)

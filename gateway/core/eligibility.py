@@ -6,6 +6,9 @@ salt      where tenants' requests are salted (`tenancy/auth/tenant_salt.py`), an
 
           On some routes an engine drops the salt although it obeys it on others: these are left out
 
+name      an engine that answers for any model name would answer a name that it lists and does not serve from
+          another model. Its first model keeps its name (`discovery/name_prober.py`)
+
 Such a worker is not eligible under these names, as if it did not serve them: the fleet leaves them out when
 it indexes its models, so that a request costs nothing more.
 """
@@ -28,6 +31,7 @@ _BEFORE = re.compile(r"[.\-_]?(a|b|c|rc|alpha|beta|pre|preview|dev)\d*", re.IGNO
 
 class UnusableCause(Enum):
     SALT = "salt"
+    NAME = "name"
 
 
 class Isolation(Enum):
@@ -44,6 +48,15 @@ class SaltProof:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class NameProof:
+    """An endpoint's own proof that it answers for any name, always from the model `root`; `reason` is for
+    operators."""
+
+    root: str
+    reason: str
+
+
 CacheOwner: TypeAlias = tuple[str, int]
 """URL of an endpoint, and the DP rank: each rank has a cache."""
 
@@ -53,6 +66,8 @@ class EngineTraits(Protocol):
 
     salts_from: tuple[int, ...] | None
     salted_paths: frozenset[str] | None
+    takes_lists: bool
+    loads_by_name: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +80,12 @@ class UnusableName:
 
     def error(self, model: str) -> NotSupported:
         """For a client who asks for `model`, which no other worker serves."""
+        if self.cause is UnusableCause.NAME:
+            return NotSupported(
+                f"the workers that list '{model}' would answer from another model, so no request is sent "
+                "there; choose another model",
+                param="model",
+            )
         message = (
             f"the workers of '{model}' cannot keep the prompts of tenants apart, so no tenant's request "
             "is sent there; choose another model"
@@ -89,12 +110,14 @@ def not_chosen(path: str, served: ServedModel) -> NotSupported:
 
 
 class Eligibility:
-    """`needs_salt`: requests are salted, each by its tenant's. `proofs` are those of ranks."""
+    """`needs_salt`: requests are salted, each by its tenant's. `proofs` are those of ranks, `answers_any`
+    those of endpoints that answer for any model name."""
 
     def __init__(self, engines: Mapping[str, EngineTraits], *, needs_salt: bool = False) -> None:
         self._engines = engines
         self.needs_salt = needs_salt
         self.proofs: dict[CacheOwner, SaltProof] = {}
+        self.answers_any: dict[str, NameProof] = {}
 
     def __repr__(self) -> str:
         return f"Eligibility({len(self._engines)} engines, needs_salt={self.needs_salt})"
@@ -102,9 +125,26 @@ class Eligibility:
     def unusable(self, worker: Worker) -> Sequence[UnusableName]:
         """The names that the worker lists and no request may use."""
         reason = self._salt_refusal(worker) if self.needs_salt else None
-        if reason is None:
+        if reason is not None:
+            return [UnusableName(UnusableCause.SALT, served, reason) for served in worker.served]
+        proof = self.answers_any.get(worker.url)
+        if proof is None:
             return ()
-        return [UnusableName(UnusableCause.SALT, served, reason) for served in worker.served]
+        return [
+            UnusableName(UnusableCause.NAME, served, proof.reason)
+            for served in worker.served
+            if served.root != proof.root
+        ]
+
+    def takes_lists(self, engine: str) -> bool:
+        """False where a completion's prompt must be one text."""
+        traits = self._engines.get(engine)
+        return traits is None or traits.takes_lists
+
+    def loads_by_name(self, engine: str) -> bool:
+        """True where a made-up name would unload the model that is served."""
+        traits = self._engines.get(engine)
+        return traits is not None and traits.loads_by_name
 
     def reachable(self, worker: Worker, served: ServedModel) -> ServedModel:
         """The name with the routes where a request may use it."""

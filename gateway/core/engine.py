@@ -37,11 +37,12 @@ class EnginePaths:
 class EngineMarks:
     """Marks that identify an engine: the `owned_by` of its models, and the prefix of its metrics' names.
 
-    Empty where any engine will do.
+    Empty where any engine will do. `has_no_owner`: the models in its list have no `owned_by` at all.
     """
 
     owned_by: str = ""
     metrics: str = ""
+    has_no_owner: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ class EngineInfo:
     does not report where it publishes, empty where it publishes nothing usable. `role` is
     "prefill" or "decode" where prompts and answers are computed on different workers, `transfer` how its
     cache goes to others, `rendering` how it makes prompts of requests, `hit_rule` how much of a cached prefix
-    it reuses.
+    it reuses. `reports_cached_tokens` is None where the engine does not say whether its answers do.
     """
 
     version: str | None = None
@@ -163,6 +164,7 @@ class EngineInfo:
     transfer: Transfer | None = None
     rendering: Rendering = VLLM
     hit_rule: HitRule = PLAIN
+    reports_cached_tokens: bool | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "version", bounds.version(self.version))
@@ -184,6 +186,10 @@ class Engine(Protocol):
     """The version from which `cache_salt` keeps caches apart, or is refused; () for all, None for none."""
     salted_paths: frozenset[str] | None
     """The routes where it does, of those that read a cache; None for all."""
+    takes_lists: bool
+    """False where a list as the prompt of a completion, of texts or of token ids, is not understood."""
+    loads_by_name: bool
+    """True where a request's `model` is loaded in place of the one before; it is sent no made-up name."""
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         """A published message: `[topic, seq u64 big-endian, payload]`."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from gateway.core.eligibility import Eligibility, UnusableName, not_chosen
-from gateway.core.errors import NoWorker, UnknownModel
+from gateway.core.errors import InvalidRequest, NoWorker, UnknownModel
 from gateway.core.event_stream import StreamState
 from gateway.core.hit_rule import PLAIN, HitRule
 from gateway.core.pd_pairs import PairKind, kind_of
@@ -104,6 +104,8 @@ class Fleet:
         self._called: dict[tuple[WorkerId, str], str] = {}
         self._translated: set[str] = set(self.aliases)
         self._limited: set[str] = set()
+        self.has_text_only = False
+        """True where some worker's engine takes no list as a prompt."""
         self._num_batches = 0
         self._aside: set[WorkerId] = set()
         """Workers that are draining, ejected, busy or warming up; usually none, and no decision looks."""
@@ -263,6 +265,19 @@ class Fleet:
             raise NoWorker(f"no worker that {what} '{model}' is up{others}", retry_after_s=RETRY_AFTER_S)
         return left
 
+    def taking_lists(self, eligible: Sequence[EligibleWorker], model: str) -> list[EligibleWorker]:
+        """The eligible workers with engines that take a list as a completion's prompt: it would end others.
+        Raises InvalidRequest where none does."""
+        judge = self.eligibility
+        left = [e for e in eligible if judge is None or judge.takes_lists(e.member.worker.engine)]
+        if eligible and not left:
+            raise InvalidRequest(
+                f"the workers of '{model}' take one text as 'prompt', and neither lists of prompts nor token "
+                "ids; send a request with a text for each prompt",
+                param="prompt",
+            )
+        return left
+
     def judge_again(self) -> None:
         """Apply what `eligibility` learned since the workers joined."""
         self._index_models()
@@ -329,6 +344,8 @@ class Fleet:
             return
         self._by_model, self._prefills, self._bound, self._unusable = {}, {}, set(), {}
         self._called, self._translated, self._limited = {}, set(self.aliases), set()
+        judge = self.eligibility
+        self.has_text_only = judge is not None and not all(judge.takes_lists(m.worker.engine) for m in self)
         groups: dict[HashGroup, HashGroup] = {}
         kinds: dict[PairKind | None, PairKind | None] = {}
         for member in self:

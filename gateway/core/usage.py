@@ -106,13 +106,21 @@ class _Response(msgspec.Struct):
     usage: msgspec.Raw = _NULL
 
 
+class _Timings(msgspec.Struct):
+    """llama.cpp's own: the tokens of a prompt that came from the cache."""
+
+    cache_n: Count
+
+
 class _WithUsage(msgspec.Struct):
     usage: msgspec.Raw = _NULL
     response: _Response | None = None
+    timings: msgspec.Raw = _NULL
 
 
 _decode_answer = msgspec.json.Decoder(_WithUsage).decode
 _decode_usage = msgspec.json.Decoder(_Reported | None).decode
+_decode_timings = msgspec.json.Decoder(_Timings | None).decode
 
 
 def read_usage(body: bytes, limit: UsageLimit = WIDEST) -> Usage | RefusedUsage | None:
@@ -124,7 +132,21 @@ def read_usage(body: bytes, limit: UsageLimit = WIDEST) -> Usage | RefusedUsage 
     raw = found.usage
     if found.response is not None and bytes(raw) == b"null":
         raw = found.response.usage
-    return judged(raw, limit)
+    usage = judged(raw, limit)
+    if isinstance(usage, Usage) and usage.cached_tokens is None:
+        return _with_timings(usage, found.timings)
+    return usage
+
+
+def _with_timings(usage: Usage, raw: msgspec.Raw) -> Usage:
+    """The usage with the cached tokens of llama.cpp's `timings`, which older versions report only there."""
+    try:
+        timings: _Timings | None = _decode_timings(raw)
+    except UNREADABLE:
+        return usage
+    if timings is None or timings.cache_n > usage.prompt_tokens:
+        return usage
+    return Usage(usage.prompt_tokens, usage.completion_tokens, _Details(timings.cache_n))
 
 
 def judged(raw: msgspec.Raw, limit: UsageLimit = WIDEST) -> Usage | RefusedUsage | None:

@@ -8,6 +8,7 @@ feeds              a worker's event feed by source    bootstrap           engine
 dns                names with several addresses       claims              addresses of event hosts, pinned
 balancer_detection a balancer where one engine is expected
 salt_prober, salt_proof             proofs that workers keep tenants' caches apart
+name_prober        whether an endpoint answers for any model name
 bounds, refused    what a worker may report of itself, and the log of the rest
 lora_loading, lora_wire             adapters, loaded while workers run
 lifecycle_metrics, recovery_metrics metrics

@@ -19,7 +19,8 @@ MODELS, METRICS, HEALTH = "/v1/models", ("/metrics", "/prometheus/metrics"), "/h
 
 
 class _Card(msgspec.Struct):
-    owned_by: str | None = None
+    owned_by: str | None | msgspec.UnsetType = msgspec.UNSET
+    created: object = None
 
 
 class _Models(msgspec.Struct):
@@ -66,12 +67,16 @@ class Engines:
     def by_models(self, body: bytes) -> Engine | None:
         """Return the engine that owns the listed models; None if unknown."""
         try:
-            owners = {card.owned_by for card in _models(body).data}
+            cards = _models(body).data
         except UNREADABLE:
             return None
-        return next(
-            (e for e in self._table.values() if e.marks.owned_by and e.marks.owned_by in owners), None
-        )
+        owners = {card.owned_by for card in cards}
+        for engine in self._table.values():
+            if engine.marks.owned_by and engine.marks.owned_by in owners:
+                return engine
+        if owners == {msgspec.UNSET} and all(card.created is not None for card in cards):
+            return next((e for e in self._table.values() if e.marks.has_no_owner), None)
+        return None
 
     def by_metrics(self, page: bytes) -> Engine | None:
         """Return the engine by the prefix of its metrics' names; None if unknown."""

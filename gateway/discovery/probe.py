@@ -104,6 +104,7 @@ class Probe:
             transfer=info_found.transfer,
             rendering=info_found.rendering,
             hit_rule=hit_rule.settled(is_newer=is_from(hit_rule.drops_until, info_found.version)),
+            reports_cached_tokens=info_found.reports_cached_tokens,
         )
 
     async def models(self) -> tuple[ModelInfo, ...]:

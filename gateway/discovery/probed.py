@@ -28,6 +28,7 @@ class Facts:
     rendering: Rendering = VLLM
     hit_rule: HitRule = PLAIN
     engine_ids: Mapping[int, str] = field(default_factory=dict)
+    reports_cached_tokens: bool | None = None
 
     def is_like(self, other: "Facts") -> bool:
         """Return True if both describe the same engine with the same settings, whatever the load."""

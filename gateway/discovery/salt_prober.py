@@ -68,8 +68,8 @@ class SaltProber:
     async def prove(self, facts: Facts) -> bool:
         """Have each rank of an endpoint prove that it keeps tenants' caches apart, unless its process has
         lately. Returns True if a proof changed."""
-        if not self._eligibility.needs_salt:
-            return False
+        if not self._eligibility.needs_salt or not self._eligibility.takes_lists(facts.engine):
+            return False  # the requests have token ids, which would end such an engine
         turns = asyncio.Semaphore(MAX_RANKS_AT_ONCE)
         ranks = sorted(facts.ranks) or [0]
         return any(await asyncio.gather(*[self._prove_rank(facts, rank, turns) for rank in ranks]))

@@ -23,6 +23,7 @@ from gateway.core.ledger import Booking, Ledger
 from gateway.core.multimodal import Links
 from gateway.core.pd_pairs import partners_of
 from gateway.core.requests.request import InferenceRequest
+from gateway.core.requests.routes import RouteKind
 from gateway.core.usage import Usage, of_own_cache
 from gateway.core.worker import WorkerId
 from gateway.index.assumed import AssumedIndex
@@ -149,6 +150,8 @@ class Router:
         self._see_prefilled(now)
         self.learning.look(now)
         eligible = self.fleet.eligible(request.model, exclude, request.path)
+        if request.kind is RouteKind.COMPLETION and self.fleet.has_text_only and request.has_list_prompt:
+            eligible = self.fleet.taking_lists(eligible, request.model)
         prompt = self.tokenize(request) if prompt is None else prompt
         has_prompt = time.perf_counter()
         prefills: Sequence[EligibleWorker] = ()

@@ -37,6 +37,7 @@ class Answers:
     tokenize: int = 200
     tokens: list[int] = field(default_factory=lambda: [1])
     cached_tokens: int | None = 32
+    takes_ids: bool = True
     asked: list[tuple[str, str | None, Any]] = field(default_factory=list)
 
     async def serve(self) -> TestServer:
@@ -71,6 +72,8 @@ class Answers:
 
     async def _completions(self, request: web.Request) -> web.Response:
         await self._note(request)
+        if not self.takes_ids and not isinstance((await request.json())["prompt"], str):
+            return web.json_response({"error": "a text, please"}, status=400)
         usage: dict[str, Any] = {"prompt_tokens": 33, "completion_tokens": 1}
         if self.cached_tokens is not None:
             usage["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
@@ -147,6 +150,14 @@ async def test_the_same_prompt_is_sent_twice_to_see_it_cached(checked: Checked) 
     await checked.finding()
     sent = [body for path, _, body in checked.answers.asked if path == "/v1/completions"]
     assert sent == [{"model": "m", "prompt": [1] * 33, "max_tokens": 1}] * 2
+
+
+async def test_a_worker_that_refuses_token_ids_is_asked_with_a_text(checked: Checked) -> None:
+    checked.answers.takes_ids = False
+    (finding,) = await checked.findings()
+    assert finding.mode is Mode.VERIFIED
+    prompts = [body["prompt"] for path, _, body in checked.answers.asked if path == "/v1/completions"]
+    assert [type(prompt) for prompt in prompts] == [list, list, str, str]
 
 
 async def test_a_worker_that_reports_no_cached_tokens_is_exact_but_not_verified(checked: Checked) -> None:

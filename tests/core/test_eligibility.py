@@ -4,7 +4,7 @@ import pytest
 
 from engines import ENGINES
 from gateway.core.eligibility import Eligibility, UnusableCause, is_from, summary
-from gateway.core.errors import NotSupported, NoWorker
+from gateway.core.errors import InvalidRequest, NotSupported, NoWorker
 from gateway.core.fleet import Fleet
 from gateway.core.worker import Role, ServedModel, Transfer, Worker, WorkerId
 
@@ -169,3 +169,13 @@ def test_an_adapter_is_reached_on_routes_that_obey_both() -> None:
     assert salted == replace(served, paths=paths - {"/v1/messages"})
     assert Eligibility(ENGINES).reachable(worker(), served) == served
     assert Eligibility(ENGINES, needs_salt=True).reachable(worker("vllm"), served) == served
+
+
+def test_lists_of_prompts_go_only_to_engines_that_take_them() -> None:
+    alone, both = fleet(worker("mlx")), fleet(worker("mlx"), worker("vllm", name="v:1"))
+    assert alone.has_text_only and both.has_text_only and not fleet(worker("vllm")).has_text_only
+    left = both.taking_lists(both.eligible("m"), "m")
+    assert [each.member.worker.id for each in left] == ["v:1"]
+    with pytest.raises(InvalidRequest, match="take one text as 'prompt'") as caught:
+        alone.taking_lists(alone.eligible("m"), "m")
+    assert (caught.value.status, caught.value.param) == (400, "prompt")

@@ -200,3 +200,24 @@ def test_a_prompt_of_another_worker_says_nothing_of_the_cache() -> None:
     assert isinstance(usage, Usage) and of_own_cache(usage, made) is usage
     split = msgspec.structs.replace(made, split=PrefillChoice("transfer", made.candidates[0]))
     assert of_own_cache(usage, split) == Usage(5)
+
+
+@pytest.mark.parametrize(
+    ("body", "cached"),
+    [
+        (b'{"usage":{"prompt_tokens":50},"timings":{"cache_n":48,"prompt_n":2}}', 48),
+        (b'{"usage":{"prompt_tokens":50},"timings":{"cache_n":51}}', None),  # more than the prompt
+        (b'{"usage":{"prompt_tokens":50},"timings":{"cache_n":-1}}', None),
+        (b'{"usage":{"prompt_tokens":50},"timings":{"cache_n":"48"}}', None),
+        (b'{"usage":{"prompt_tokens":50},"timings":[]}', None),
+        (b'{"usage":{"prompt_tokens":50},"timings":null}', None),
+        (
+            b'{"usage":{"prompt_tokens":50,"prompt_tokens_details":{"cached_tokens":7}},"timings":{"cache_n":9}}',
+            7,
+        ),
+    ],
+)
+def test_cached_tokens_of_llama_cpp_s_timings_are_read(body: bytes, cached: int | None) -> None:
+    usage = read_usage(body)
+    assert isinstance(usage, Usage)
+    assert (usage.prompt_tokens, usage.cached_tokens) == (50, cached)

@@ -180,7 +180,7 @@ async def test_the_engine_is_found_by_its_models(endpoint: Endpoint) -> None:
     [
         ("/metrics", b"vllm:x 1", "vllm"),
         ("/prometheus/metrics", b"trtllm_x 1", "trtllm"),
-        ("/metrics", b"llamacpp:requests_processing 1", "openai"),
+        ("/metrics", b"llamacpp:requests_processing 1", "llamacpp"),
     ],
 )
 async def test_the_engine_is_found_by_its_metrics(

@@ -227,3 +227,10 @@ async def test_a_rank_in_doubt_is_asked_at_once() -> None:
     await asyncio.wait_for(judged.wait(), 20)
     task.cancel()
     assert eligibility.proofs[URL, 0].isolation is Isolation.SHARED and not prober.doubted.is_set()
+
+
+async def test_an_engine_that_token_ids_would_end_is_not_asked() -> None:
+    engine = Engine(obeys=True)
+    prober, eligibility, _ = made(engine)
+    assert not await prober.prove(replace(facts(), engine="mlx"))
+    assert eligibility.proofs == {}

@@ -20,9 +20,8 @@ OPENAI = OpenAi()
             2,
             0.5,
         ),
-        ("llamacpp:requests_processing 1\nllamacpp:requests_deferred 4\n", 1, 4, None),
         ("# TYPE tgi_queue_size gauge\ntgi_queue_size 7\n\ntgi_batch_current_size 8", 8, 7, None),
-        ("llamacpp:requests_processing 1", 1, None, None),
+        ("tgi_batch_current_size 1", 1, None, None),
     ],
 )
 def test_load_of_several_engines_is_read(

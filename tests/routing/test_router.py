@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import astuple
 
+from engines import ENGINES
 from gateway import request as make_request
 from gateway.core.blocks import BlockHash, root_hash, tokens_of
 from gateway.core.decision import Candidate, Choice, Decided, Decision, Prompt, Query
-from gateway.core.errors import NoWorker, UnknownModel
+from gateway.core.eligibility import Eligibility
+from gateway.core.errors import InvalidRequest, NoWorker, UnknownModel
 from gateway.core.fleet import Fleet
 from gateway.core.hit_rule import HitRule
 from gateway.core.kv_events import BlocksRemoved, BlocksStored
@@ -457,3 +459,17 @@ def test_a_worker_without_a_prompt_of_its_rendering_has_no_overlap() -> None:
         make_request("/v1/completions", {"model": "m", "prompt": "x"}), prompt=prompt
     )
     assert [c.overlap_tokens for c in decision.candidates] == [0, 0]
+
+
+def test_a_list_as_prompt_goes_to_no_engine_that_takes_texts_only() -> None:
+    world = World(replace(worker("text"), engine="mlx"), replace(worker("any"), engine="vllm"))
+    world.fleet.eligibility = Eligibility(ENGINES)
+    world.fleet.judge_again()
+    for prompt in ([1, 2, 3], [[1], [2]], ["a", "b"]):
+        request = make_request("/v1/completions", {"model": "m", "prompt": prompt})
+        assert world.router.decide(request, prompt=Prompt((), "none")).worker.id == "any"
+    world.fleet.drop(WorkerId("any"))
+    with pytest.raises(InvalidRequest, match="one text as 'prompt'"):
+        world.router.decide(request, prompt=Prompt((), "none"))
+    text = make_request("/v1/completions", {"model": "m", "prompt": "a"})
+    assert world.router.decide(text, prompt=Prompt((), "none")).worker.id == "text"

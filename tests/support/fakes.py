@@ -56,6 +56,8 @@ class FakeEngine:
     adapters: AdapterCalls | None = AdapterCalls("/load", "/unload", "--with-adapters")
     salts_from: tuple[int, ...] | None = ()
     salted_paths: frozenset[str] | None = None
+    takes_lists: bool = True
+    loads_by_name: bool = False
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         if len(frames) != 3 or len(frames[1]) != 8:

@@ -208,6 +208,21 @@ _GROUPS: tuple[tuple[Judgement, str, str], ...] = (
     ),
     (Judgement.PASSED, "LMDeploy's dialogues, of routes that are closed", "interactive_mode cancel"),
     (Judgement.PASSED, "LMDeploy: an answer's length", "request_output_len"),
+    (
+        Judgement.PASSED,
+        "llama.cpp: sampling, grammars, reasoning, lengths, and the form of the sender's own answer",
+        """
+        adaptive_decay adaptive_target backend_sampling chat_format chat_parser dry_allowed_length
+        dry_base dry_multiplier dry_penalty_last_n dry_sequence_breakers dynatemp_exponent
+        dynatemp_range generation_prompt grammar grammar_lazy grammar_triggers grammar_type min_keep
+        mirostat mirostat_eta mirostat_tau n_cache_reuse n_cmpl n_discard n_indent n_keep n_predict
+        n_probs parse_tool_calls post_sampling_probs preserved_tokens reasoning_budget_end_tag
+        reasoning_budget_end_tags reasoning_budget_message reasoning_budget_start_tag
+        reasoning_budget_tokens reasoning_control reasoning_format repeat_last_n repeat_penalty
+        response_fields return_progress return_tokens samplers sse_ping_interval t_max_predict_ms
+        t_max_prompt_ms thinking_budget_tokens timings_per_token top_n_sigma typical_p verbose
+        """,
+    ),
 )
 """Judgement, the engines that have the fields and the reason, names."""
 

@@ -131,6 +131,11 @@ class InferenceRequest:
         return f"InferenceRequest({self.kind.name}, model={self.model!r}, {len(self.body)} bytes)"
 
     @property
+    def has_list_prompt(self) -> bool:
+        """True where the prompt is not one text, or may be a list: a crowded body is not decoded to see."""
+        return bool(self.num_ids) or self.is_crowded or isinstance(self.fields.get("prompt"), list)
+
+    @property
     def num_new_bytes(self) -> int:
         """About how much of it is not known: what its tokens will cost."""
         if self.messages is None or not self.messages.num_known:

@@ -11,6 +11,16 @@ LEAST = 0.1
 """Lowest confidence: above 0, so that the worker still wins among otherwise equal ones and is tried again."""
 
 
+def prediction_error(predicted: int, reported: int, block_size: int) -> int:
+    """Reported minus predicted tokens; 0 where an engine without blocks agrees within a block.
+
+    Engines with blocks reuse whole ones. A count that is no multiple of a block (llama.cpp and MLX keep each
+    token) is known to the gateway to a block only, which is the grain of its own bookkeeping.
+    """
+    error = reported - predicted
+    return 0 if reported % block_size and abs(error) < block_size else error
+
+
 class Accuracy:
     """Running accuracy. `mean_error` is reported minus predicted tokens; below 0, predictions are high."""
 
@@ -35,9 +45,9 @@ class Accuracy:
     def __repr__(self) -> str:
         return f"Accuracy({self.share_right:.2f} of {self.num_compared} right, worth {self.confidence:.2f})"
 
-    def compare(self, predicted: int, reported: int) -> None:
+    def compare(self, predicted: int, reported: int, block_size: int = 1) -> None:
         """Compare the predicted with the reported cached tokens of one answer."""
-        error = reported - predicted
+        error = prediction_error(predicted, reported, block_size)
         self.num_compared += 1
         self.num_since_wrong = 0 if error else self.num_since_wrong + 1
         weight = 1 / min(self.num_compared, WINDOW)

@@ -21,7 +21,7 @@ from gateway.core.multimodal import BEFORE_MEDIA
 from gateway.core.usage import Usage
 from gateway.core.worker import Worker, WorkerId
 from gateway.index.base import Index
-from gateway.observability.verification.accuracy import Accuracy
+from gateway.observability.verification.accuracy import Accuracy, prediction_error
 from gateway.observability.verification.causes import ErrorCause, Evidence, cause_of
 from gateway.observability.verification.engine_counters import EngineCounters
 from gateway.observability.verification.salt_alarm import SaltAlarm
@@ -133,8 +133,9 @@ class Verifier:
         if blocks and before.is_salted and not watched.publishes_salts:
             watched.publishes_salts = self._index.holds(decision.worker.id, blocks)
         if blocks and cached is not None:
-            watched.exactness.compare(decision.overlap_tokens, cached)
-            if cached != decision.overlap_tokens:
+            size = decision.worker.block_size or 1
+            watched.exactness.compare(decision.overlap_tokens, cached, size)
+            if prediction_error(decision.overlap_tokens, cached, size):
                 self._explain(watched, decision, blocks, usage, cached, before)
             member.confidence = watched.exactness.confidence
 

@@ -2,7 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.observability.verification.accuracy import LEAST, MIN_CREDITED, WINDOW, Accuracy
+from gateway.observability.verification.accuracy import (
+    LEAST,
+    MIN_CREDITED,
+    WINDOW,
+    Accuracy,
+    prediction_error,
+)
 
 
 def after(*compared: tuple[int, int]) -> Accuracy:
@@ -67,3 +73,25 @@ def test_figures_stay_in_their_bounds(compared: list[tuple[int, int]]) -> None:
     assert -1e-9 <= exactness.share_right <= 1 + 1e-9
     assert exactness.mean_abs_error >= abs(exactness.mean_error) - 1e-6 * 10**6
     assert str(len(compared)) in repr(exactness)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "reported", "block_size", "error"),
+    [
+        (64, 71, 16, 0),  # llama.cpp and MLX keep each token
+        (64, 49, 16, 0),
+        (64, 81, 16, 17),  # a block more
+        (64, 80, 16, 16),  # whole blocks are compared exactly: an engine with blocks
+        (64, 48, 16, -16),
+        (64, 64, 16, 0),
+        (64, 65, 1, 1),
+        (0, 15, 16, 0),
+    ],
+)
+def test_counts_without_blocks_are_right_within_a_block(
+    predicted: int, reported: int, block_size: int, error: int
+) -> None:
+    assert prediction_error(predicted, reported, block_size) == error
+    exactness = Accuracy()
+    exactness.compare(predicted, reported, block_size)
+    assert exactness.share_right == (0.0 if error else 1.0)

@@ -1,0 +1,89 @@
+"""The gateway before real MLX servers: the engine's own cached-token counts judge each prediction."""
+
+from collections.abc import Iterator
+from urllib.error import HTTPError
+
+import pytest
+
+from gateway.observability.verification.accuracy import prediction_error
+from tests.mlx.engine import MlxWorker
+from tests.support.blockless import complete, converse, text
+from tests.support.engine_process import wait_until
+from tests.support.gateway_process import GatewayProcess
+
+Pair = tuple[MlxWorker, MlxWorker]
+BLOCK = 16
+
+
+@pytest.fixture(scope="module")
+def gateway(workers: Pair) -> Iterator[GatewayProcess]:
+    flags = [flag for worker in workers for flag in ("--worker", worker.url)]
+    with GatewayProcess(*flags, "--tokenizer", str(workers[0].model), "--expose-headers") as process:
+        yield process
+
+
+def test_it_is_recognized_and_checked_without_harm(gateway: GatewayProcess, workers: Pair) -> None:
+    engines = [endpoint["engine"] for endpoint in gateway.admin("/admin/workers")["endpoints"]]
+    assert engines == ["mlx", "mlx"]
+    checked = gateway.check("--worker", workers[0].url, "--tokenizer", str(workers[0].model))
+    assert "approximate  (mlx" in checked and "publishes no KV events" in checked
+    assert "WRONG" not in checked and "cached tokens" not in checked
+    assert workers[0].is_ready()
+
+
+def test_conversations_stay_where_their_prefix_is(gateway: GatewayProcess, workers: Pair) -> None:
+    """The figure is printed (`-s`)."""
+    conversations = converse(gateway, workers[0].name)
+    later = [(turns[0], turn) for turns in conversations for turn in turns[1:]]
+    num_stayed = sum(turn.worker == first.worker for first, turn in later)
+    num_hits = sum(turn.cached >= first.body["usage"]["prompt_tokens"] - 1 for first, turn in later)
+    print(
+        f"MLX: {num_stayed} of {len(later)} later turns at the first turn's worker, {num_hits} hit its cache"
+    )
+    assert len({turns[0].worker for turns in conversations}) == 2
+    assert num_stayed >= 0.95 * len(later)
+    assert num_hits >= 0.95 * len(later)
+
+
+def test_predictions_are_right_to_a_block(gateway: GatewayProcess, workers: Pair) -> None:
+    prompt = text("grows")
+    answers = [complete(gateway, workers[0].name, prompt + text(f"end {i}", 5)) for i in range(6)]
+    assert answers[0].predicted == 0
+    assert all(prediction_error(a.predicted, a.cached, BLOCK) == 0 for a in answers)
+    assert any(a.cached % BLOCK and a.predicted != a.cached for a in answers[1:])
+
+
+def test_lists_of_prompts_are_refused_and_never_reach_the_engine(
+    gateway: GatewayProcess, workers: Pair
+) -> None:
+    for prompt in (["a", "b"], ["a"], [5, 6, 7], [[5], [6, 7]]):
+        answer = complete(gateway, workers[0].name, prompt)
+        assert answer.status == 400 and "one text as 'prompt'" in answer.error
+    assert all(worker.is_ready() for worker in workers)
+    assert complete(gateway, workers[0].name, "a").status == 200
+
+
+def test_names_that_it_does_not_list_never_reach_it(gateway: GatewayProcess, workers: Pair) -> None:
+    unknown = complete(gateway, "no/such-model", "a")
+    assert unknown.status == 404 and "no/such-model" in unknown.error
+    with pytest.raises(HTTPError) as refused:
+        workers[0].post("/v1/completions", {"model": "no/such-model", "prompt": "a", "max_tokens": 1})
+    with refused.value:
+        assert refused.value.code == 404
+    assert complete(gateway, workers[0].name, "a").status == 200
+
+
+def test_a_list_ends_its_generation_and_a_restart_brings_it_back(
+    gateway: GatewayProcess, workers: Pair
+) -> None:
+    """The engine's bug, from which the gateway keeps it."""
+    worker = workers[0]
+    with pytest.raises(HTTPError) as failed:
+        worker.post("/v1/completions", {"model": worker.name, "prompt": ["a", "b"], "max_tokens": 1})
+    failed.value.close()
+    wait_until(lambda: not worker.is_ready(), 20)
+    wait_until(lambda: sum(each["is_up"] for each in gateway.workers()) == 1, 60)
+    answers = [complete(gateway, worker.name, text(i, 10)) for i in range(4)]
+    assert {answer.status for answer in answers} == {200} and len({a.worker for a in answers}) == 1
+    worker.restart().wait_ready()
+    wait_until(lambda: all(each["is_up"] for each in gateway.workers()), 60)

@@ -1,0 +1,69 @@
+"""Requests through a gateway to real engines without KV events, beside the engine's own cached tokens."""
+
+import json
+import random
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+
+from tests.support.gateway_process import GatewayProcess
+
+WORDS = ["river", "stone", "cloud", "winter", "garden", "copper", "signal", "harbor", "meadow", "orbit"]
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer: the worker that gave it, the tokens predicted to be cached, and the engine's own count."""
+
+    status: int
+    body: dict[str, Any]
+    worker: str = ""
+    predicted: int = 0
+
+    @property
+    def cached(self) -> int:
+        return int(self.body["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    @property
+    def text(self) -> str:
+        return str(self.body["choices"][0]["text"])
+
+    @property
+    def error(self) -> str:
+        return str(self.body["error"]["message"])
+
+
+def complete(gateway: GatewayProcess, model: str, prompt: object, **fields: Any) -> Answer:
+    """Post a greedy completion of four tokens."""
+    body = {"model": model, "prompt": prompt, "max_tokens": 4, "temperature": 0} | fields
+    request = urllib.request.Request(f"{gateway.url}/v1/completions", json.dumps(body).encode())
+    request.add_header("content-type", "application/json")
+    try:
+        with _direct.open(request, timeout=120) as answer:
+            worker = answer.headers["x-kvgate-worker"]
+            predicted = int(answer.headers["x-kvgate-overlap-tokens"])
+            return Answer(answer.status, json.load(answer), worker, predicted)
+    except urllib.error.HTTPError as exc:
+        with exc:
+            return Answer(exc.code, json.load(exc))
+
+
+def text(seed: object, num_words: int = 80) -> str:
+    rng = random.Random(str(seed))
+    return " ".join(rng.choice(WORDS) for _ in range(num_words))
+
+
+def converse(gateway: GatewayProcess, model: str, num: int = 10, num_turns: int = 5) -> list[list[Answer]]:
+    """Conversations in turns, interleaved at random; each turn's prompt begins with all that was said."""
+    rng = random.Random("conversations")
+    said = [text(f"conversation {i}", 60) for i in range(num)]
+    answers: list[list[Answer]] = [[] for _ in range(num)]
+    turns = [i for i in range(num) for _ in range(num_turns)]
+    rng.shuffle(turns)
+    for i in turns:
+        answer = complete(gateway, model, said[i])
+        answers[i].append(answer)
+        said[i] += answer.text + " " + text(f"more {i} {len(answers[i])}", 30)
+    return answers
