@@ -81,9 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     policy = commands.add_parser("policy", help="list policies, or check a policy against the contract")
     _add_policy(policy)
     policy.set_defaults(run=_policy)
-    engine = commands.add_parser("engine", help="test whether an engine does what kvgate assumes")
-    _add_engine(engine)
-    engine.set_defaults(run=_engine)
+    _add_engine(commands.add_parser("engine", help="test whether an engine does what kvgate assumes"))
     key = commands.add_parser("key", help="make an API key for --key-file, or import existing ones")
     key_command.add(key)
     key.set_defaults(run=key_command.run)
@@ -92,8 +90,10 @@ def _parser() -> argparse.ArgumentParser:
     adapter.set_defaults(run=lambda args: run(lambda: adapter_command.run(args)))
     commands.add_parser("replay", help="play recorded traffic with other policies or fleets, in virtual time")
     commands.add_parser("sim", help="run a simulated vLLM worker")
-    demo = commands.add_parser("demo", help="run a small simulated fleet and a gateway in front of it")
-    demo.add_argument("--port", type=int, default=8000, help="port of the gateway (default 8000)")
+    demo = commands.add_parser(
+        "demo", help="show what cache-aware routing does, on simulated fleets under traffic"
+    )
+    _add_demo(demo)
     demo.set_defaults(run=_demo)
     page = commands.add_parser("options", help="print the options reference as Markdown")
     page.set_defaults(run=_options)
@@ -145,6 +145,12 @@ def _add_policy(parser: Parser) -> None:
         _add_options(each, ["policy"])
 
 
+def _add_demo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=int, default=8000, help="port of the gateway (default 8000)")
+    words = "no traffic and no twin fleet: one line per request of yours instead"
+    parser.add_argument("--quiet-traffic", action="store_true", help=words)
+
+
 def _add_engine(parser: Parser) -> None:
     """Actions of `kvgate engine` (`gateway/commands/engine.py`)."""
     doing = parser.add_subparsers(required=True, metavar="test", dest="action")
@@ -155,6 +161,7 @@ def _add_engine(parser: Parser) -> None:
     test.add_argument("url", metavar="URL", help="base URL of the worker, http://10.0.0.1:8000")
     test.add_argument("--json", action="store_true", help="the report as JSON")
     _add_options(test, ["fleet", "worker", "events", "lifecycle"])
+    parser.set_defaults(run=_engine)
 
 
 def _build() -> str:
@@ -279,7 +286,7 @@ def _replay(arguments: Sequence[str]) -> int:
 def _demo(args: argparse.Namespace) -> int:
     from gateway.commands.demo import demo
 
-    return run(lambda: demo(args.port))
+    return run(lambda: demo(args.port, is_quiet=args.quiet_traffic))
 
 
 def _options(args: argparse.Namespace) -> int:

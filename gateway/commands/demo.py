@@ -1,115 +1,93 @@
-"""Demo for `make run`: three simulated workers with a gateway in front.
-
-The workers are processes of their own, as real ones would be; the gateway runs here. Their lives are tied to
-this one: they are stopped by process id, and end by themselves if it is killed, since their standard input
-closes.
-"""
+"""Command `kvgate demo` (`make run`): a simulated fleet behind kvgate, beside its twin behind round robin."""
 
 import asyncio
 import contextlib
 import logging
-import signal
 import sys
-from asyncio.subprocess import PIPE, Process
+import tempfile
+import time
+from pathlib import Path
 
-from gateway.app import Gateway, bundled_tokenizer
-from gateway.config import config_of
 from gateway.core.errors import ConfigError
-from gateway.core.event_stream import StreamState
-from gateway.runtime.tasks import stop_event
+from gateway.demo.player import Player, Side
+from gateway.demo.processes import NUM_WORKERS, gateway_with_fleet
+from gateway.demo.report import report
+from gateway.demo.score import Score, summary
+from gateway.demo.traffic import MODEL, traffic
+from gateway.demo.view import ScoreView
+from gateway.runtime.tasks import Tasks, stop_event
 
-NUM_WORKERS = 3
-MODEL = "demo"
-SIM_FLAGS = ["--until-eof", "--model", MODEL, "--kv-blocks", "4096", "--prefill-tokens-per-s", "4000"]
-START_TIMEOUT_S = 30.0
+OTHER = "round robin"
 
 
-async def demo(port: int) -> int:
+async def demo(port: int, *, is_quiet: bool = False) -> int:
     """Run until SIGINT or SIGTERM. Raises ConfigError for a busy port or a worker that does not start."""
-    logging.basicConfig(level="INFO", format="%(message)s")
-    for quiet in ("kvgate", "kvgate.roster", "kvgate.ingest"):
-        logging.getLogger(quiet).setLevel("WARNING")
-    logging.getLogger("kvgate.requests").setLevel("INFO")
+    _set_up_log(shows_requests=is_quiet)
     stop = stop_event()
-    gateway = Gateway(
-        config_of(
-            port=port,
-            admin_port=0,
-            expose_headers=True,
-            log_requests=True,
-            log_format="text",
-            tokenizer=[str(bundled_tokenizer())],
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            ours, urls = await stack.enter_async_context(
+                gateway_with_fleet(port=port, expose_headers=True, log_requests=True, log_format="text")
+            )
+        except ConfigError as exc:
+            if "cannot listen" in str(exc):
+                raise ConfigError(f"{exc}; try: make run PORT=8080, or kvgate demo --port 8080") from exc
+            raise
+        url, admin_url = f"http://127.0.0.1:{ours.port}", f"http://127.0.0.1:{ours.admin_port}"
+        if is_quiet:
+            print(_banner(url, admin_url, urls), flush=True)
+            print("One line per request follows. Ctrl-C stops everything.\n", flush=True)
+            await stop.wait()
+            print("stopping", flush=True)
+            return 0
+        twin, _ = await stack.enter_async_context(gateway_with_fleet(port=0, policy="round_robin"))
+        print(_banner(url, admin_url, urls), flush=True)
+        print(
+            f"Beside it the same traffic goes to a fleet of the same size behind {OTHER}. Ctrl-C stops.\n",
+            flush=True,
         )
-    )
-    await gateway.start()
-    workers: list[Process] = []
-    try:
-        workers = [await _spawn(seed) for seed in range(NUM_WORKERS)]
-        urls = await asyncio.gather(*map(_url, workers))
-        for url in urls:
-            gateway.roster.add(url)
-        await _joined(gateway)
-        print(_banner(gateway, urls), flush=True)
-        await stop.wait()
+        await _compare(stop, url, f"http://127.0.0.1:{twin.port}")
         print("stopping", flush=True)
-    finally:
-        await gateway.stop()
-        for worker in workers:
-            await _stop(worker)
     return 0
 
 
-async def _spawn(seed: int) -> Process:
-    command = [sys.executable, "-m", "gateway", "sim", "--port", "0", "--seed", str(seed), *SIM_FLAGS]
-    # A session of its own: Ctrl-C reaches the gateway only, which then stops its workers in order.
-    return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, start_new_session=True)
-
-
-async def _url(worker: Process) -> str:
-    """URL of a worker, from its first line."""
-    assert worker.stdout is not None
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(START_TIMEOUT_S):
-            line = (await worker.stdout.readline()).decode()
-            for word in line.split():
-                if word.startswith("http://"):
-                    return word
-    raise ConfigError("a simulated worker did not start; its message is above")
-
-
-async def _joined(gateway: Gateway) -> None:
-    """Wait until each worker is in the fleet and its events are followed from their start."""
-    async with asyncio.timeout(START_TIMEOUT_S):
-        while [member.stream for member in gateway.fleet] != [StreamState.EXACT] * NUM_WORKERS:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-
-
-async def _stop(worker: Process) -> None:
-    if worker.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            worker.send_signal(signal.SIGTERM)
+async def _compare(stop: asyncio.Event, our_url: str, twin_url: str) -> None:
+    """Play the traffic and show both sides until `stop`, then print the summary and leave the report."""
+    ours, other = Score("kvgate"), Score(OTHER)
+    view = ScoreView(ours, other)
+    player = Player((Side(our_url, ours), Side(twin_url, other)), time.monotonic)
+    tasks = Tasks()
+    tasks.start("demo traffic", player.play(traffic()))
     try:
-        async with asyncio.timeout(5):
-            await worker.wait()
-    except TimeoutError:
-        worker.kill()
-        await worker.wait()
+        while not stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(view.interval_s):
+                    await stop.wait()
+            view.show()
+    finally:
+        await tasks.stop()
+    print(f"\n{summary(ours, other)}")
+    if ours.num_answered:
+        path = Path(tempfile.mkdtemp(prefix="kvgate-demo-")) / "report.html"
+        path.write_text(report(ours, other))
+        print(f"report: {path}")
 
 
-def _banner(gateway: Gateway, urls: list[str]) -> str:
-    base = f"http://127.0.0.1:{gateway.port}"
-    content = "How do rivers find their way from the mountains to the sea, and why do they wind? " * 24
-    message = f'{{"role": "user", "content": "{content.strip()}"}}'
-    body = f'{{"model": "{MODEL}", "stream": true, "messages": [{message}]}}'
+def _set_up_log(*, shows_requests: bool) -> None:
+    logging.basicConfig(level="INFO", format="%(message)s", stream=sys.stdout)
+    logging.getLogger("kvgate").setLevel("WARNING")
+    for quiet in ("kvgate.roster", "kvgate.ingest"):
+        logging.getLogger(quiet).setLevel("WARNING")
+    logging.getLogger("kvgate.requests").setLevel("INFO" if shows_requests else "ERROR")
+
+
+def _banner(url: str, admin_url: str, worker_urls: list[str]) -> str:
+    body = f'{{"model":"{MODEL}","prompt":"Why?"}}'
     lines = [
         "",
-        f"{len(urls)} simulated vLLM workers, each with its own KV cache: {', '.join(urls)}",
-        f"the gateway is at {base}, its admin API and metrics at http://127.0.0.1:{gateway.admin_port}",
-        "",
-        "Try it twice: the second time the prompt's prefix is cached, and the first token comes sooner.",
-        f"  curl -iN {base}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
-        "",
-        "One line per request follows. Ctrl-C stops everything.",
+        f"{NUM_WORKERS} simulated vLLM workers, each with its own KV cache: {', '.join(worker_urls)}",
+        f"gateway: {url}   admin API and metrics: {admin_url}",
+        f"curl {url}/v1/completions -d '{body}'",
         "",
     ]
     return "\n".join(lines)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from gateway.replay.results import Curves, Summary, table
+from gateway.replay.results import Curves
 
 COLOURS = ("#1b6ca8", "#d1495b", "#2e933c", "#8e6c8a", "#e08e0b", "#00798c", "#6b4423", "#777777")
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 620, 320, 52, 40, 14, 14
@@ -35,8 +35,10 @@ class Axis:
         return (value - self.low) / (self.high - self.low)
 
 
-def page(title: str, rows: Sequence[Summary], drawn: Sequence[Curves], note: str = "") -> str:
-    names = [row.policy for row in rows]
+def page(
+    title: str, names: Sequence[str], drawn: Sequence[Curves], lines: Sequence[str], note: str = ""
+) -> str:
+    """Return a page with the curves of each name, and `lines` as a table."""
     ttft = [_distribution(each.ttft_s) for each in drawn]
     hits = [list(zip(each.hit_s, each.hits, strict=True)) for each in drawn]
     highest = max((hit for points in hits for _, hit in points), default=0.0)
@@ -48,7 +50,7 @@ def page(title: str, rows: Sequence[Summary], drawn: Sequence[Curves], note: str
         legend="".join(_legend(names)),
         ttft=_chart("TTFT: share of requests within", _log("seconds", ttft), share, ttft),
         hits=_chart("Hit rate over time", over, rate, hits),
-        table=escape("\n".join(table(rows))),
+        table=escape("\n".join(lines)),
         note=escape(note),
     )
 

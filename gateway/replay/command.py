@@ -119,7 +119,8 @@ def run(args: argparse.Namespace) -> int:
         _write(args.json, msgspec.json.format(msgspec.json.encode(document(runs, shown, known))))
     if args.picture:
         title, summaries = heading(runs[0], results[0]), [result.summary for result in shown]
-        drawn = page(title, summaries, [result.curves for result in shown], " ".join(notes))
+        names, lines = [each.policy for each in summaries], table(summaries)
+        drawn = page(title, names, [result.curves for result in shown], lines, " ".join(notes))
         _write(args.picture, drawn.encode())
     return 0
 

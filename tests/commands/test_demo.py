@@ -1,5 +1,6 @@
 """`make run`, as a new user runs it."""
 
+import json
 import re
 import signal
 import socket
@@ -15,12 +16,13 @@ from tests.support.gateway_process import clean_environment
 
 pytestmark = pytest.mark.process
 
-CURL = re.compile(r"curl -iN (\S+)/v1/chat/completions .* -d '(\{.*\})'")
+CURL = re.compile(r"curl (\S+)/v1/completions -d '(\{.*\})'")
+LONG = "How do rivers find their way from the mountains to the sea, and why do they wind? " * 24
 
 
-@pytest.fixture
-def demo() -> Iterator["subprocess.Popen[str]"]:
-    process = start("--port", "0")
+@pytest.fixture(params=["--quiet-traffic", ""])
+def demo(request: pytest.FixtureRequest) -> Iterator["subprocess.Popen[str]"]:
+    process = start("--port", "0", *filter(None, [request.param]))
     yield process
     process.kill()
     process.communicate()
@@ -51,33 +53,80 @@ def sims_of(pid: int) -> list[int]:
     return [int(child) for child in children.split()]
 
 
-def test_the_printed_request_hits_the_cache_the_second_time(demo: "subprocess.Popen[str]") -> None:
+def post(url: str, path: str, body: dict[str, object] | str) -> tuple[dict[str, str], bytes]:
+    """Post a body as `curl -d` does, without a content type of JSON."""
+    data = (body if isinstance(body, str) else json.dumps(body)).encode()
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+        urllib.request.Request(url + path, data), timeout=30
+    ) as answer:
+        return dict(answer.headers), answer.read()
+
+
+def test_a_long_prompt_goes_back_to_its_worker(demo: "subprocess.Popen[str]") -> None:
+    """Also beside the demo's own traffic."""
     found, banner = read_until(demo, CURL)
     assert "3 simulated vLLM workers" in banner
-    url, body = found.groups()
+    assert re.search(
+        r"gateway: http://127\.0\.0\.1:\d+   admin API and metrics: http://127\.0\.0\.1:\d+\n", banner
+    )
+    body: dict[str, object] = {
+        "model": "demo",
+        "messages": [{"role": "user", "content": LONG}],
+        "stream": True,
+    }
     reported = []
     for _ in range(2):
-        request = urllib.request.Request(
-            f"{url}/v1/chat/completions", body.encode(), {"content-type": "application/json"}
-        )
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
-            reported.append(
-                (answer.headers["x-kvgate-worker"], int(answer.headers["x-kvgate-overlap-tokens"]))
-            )
-            assert answer.read().endswith(b"data: [DONE]\n\n")
+        headers, answer = post(found.group(1), "/v1/chat/completions", body)
+        reported.append((headers["x-kvgate-worker"], int(headers["x-kvgate-overlap-tokens"])))
+        assert answer.endswith(b"data: [DONE]\n\n")
     assert reported[0][1] == 0
     assert reported[1][0] == reported[0][0]
     assert reported[1][1] > 0
-    line, _ = read_until(
-        demo, re.compile(r"demo -> (\S+) .* (\d+) of \d+ prompt tokens predicted cached .* TTFT \d+ ms")
+
+
+def test_the_printed_request_is_answered_and_fits_in_a_row(demo: "subprocess.Popen[str]") -> None:
+    found, banner = read_until(demo, CURL)
+    assert len(banner.splitlines()[-1]) <= 80
+    _, answer = post(found.group(1), "/v1/completions", found.group(2))
+    assert json.loads(answer)["choices"][0]["text"]
+
+
+def test_quiet_traffic_shows_a_line_per_request() -> None:
+    demo = start("--port", "0", "--quiet-traffic")
+    try:
+        found, _ = read_until(demo, CURL)
+        headers, _ = post(found.group(1), "/v1/completions", found.group(2))
+        line, seen = read_until(
+            demo, re.compile(r"demo -> (\S+) .* (\d+) of \d+ prompt tokens predicted cached .* TTFT \d+ ms")
+        )
+        assert line.group(1) == headers["x-kvgate-worker"]
+        assert seen.count("demo ->") == 1
+    finally:
+        demo.kill()
+        demo.communicate()
+
+
+def test_ctrl_c_ends_with_a_summary_and_a_report() -> None:
+    demo = start("--port", "0")
+    try:
+        read_until(demo, re.compile(r"\d+ requests: cached \d+% against \d+% by round robin"))
+        demo.send_signal(signal.SIGINT)
+        out, _ = demo.communicate(timeout=30)
+    finally:
+        demo.kill()
+    assert demo.returncode == 0
+    found = re.search(
+        r"^(saved|computed) .* requests within 1 s \(by round robin: \d+%\)\nreport: (\S+)$", out, re.M
     )
-    assert line.group(1) == reported[0][0]
+    assert found, out
+    assert found[1] + " " in Path(found[2]).read_text()
+    assert "\x1b" not in out
 
 
 def test_ctrl_c_stops_every_process(demo: "subprocess.Popen[str]") -> None:
     read_until(demo, CURL)
     sims = sims_of(demo.pid)
-    assert len(sims) == 3
+    assert len(sims) in (3, 6)  # the twin's too
     demo.send_signal(signal.SIGINT)
     out, _ = demo.communicate(timeout=30)
     assert demo.returncode == 0
@@ -93,4 +142,5 @@ def test_a_busy_port_is_named() -> None:
     assert process.returncode == 2
     assert f"127.0.0.1:{port}" in out
     assert "in use" in out
+    assert "try: make run PORT=8080" in out
     assert "Traceback" not in out

@@ -3,14 +3,14 @@ from xml.etree import ElementTree
 import pytest
 
 from gateway.replay.charts import page
-from gateway.replay.results import Slo, curves, summarize
+from gateway.replay.results import Slo, curves, summarize, table
 from tests.replay.test_results import job
 
 
 def test_a_page_has_a_line_for_each_policy_in_each_chart() -> None:
     done = [job(float(i), 0.01 * 3**i, 10 * i) for i in range(8)]
     rows = [summarize(name, done, 1, Slo()) for name in ("<a>", "b")]
-    text = page("a & b", rows, [curves(done)] * 2, "note")
+    text = page("a & b", ["<a>", "b"], [curves(done)] * 2, table(rows), "note")
     root = ElementTree.fromstring(
         text.removeprefix("<!doctype html>\n").replace('<meta charset="utf-8">', "")
     )
@@ -28,4 +28,4 @@ def test_a_page_has_a_line_for_each_policy_in_each_chart() -> None:
 @pytest.mark.parametrize("ttft_s", [0.0, 1.0])
 def test_a_single_request_is_drawn(ttft_s: float) -> None:
     done = [job(0.0, ttft_s, 0)]
-    assert "<polyline" in page("t", [summarize("p", done, 1, Slo())], [curves(done)])
+    assert "<polyline" in page("t", ["p"], [curves(done)], table([summarize("p", done, 1, Slo())]))

@@ -1,0 +1,23 @@
+"""`kvgate engine test` on a real worker with an adapter: everything is as the gateway assumes."""
+
+import json
+import subprocess
+import sys
+
+from tests.vllm.engine import VllmWorker
+
+
+def test_vllm_does_what_the_gateway_assumes(vllm_worker: VllmWorker) -> None:
+    command = [sys.executable, "-m", "gateway", "engine", "test", vllm_worker.url, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    report = json.loads(done.stdout)
+    found = {each["question"]: each["verdict"] for each in report["findings"]}
+    assert done.returncode == 0, done.stdout
+    assert list(found) == [
+        "load", "token ids", "cached tokens", "events", "predictions", "replay", "tenants' salts",
+        "unknown model", "adapter adapter-a", "prompts", "several prompts", "several answers",
+        "cancelled stream", "unknown field", "bad requests", "health",
+    ]  # fmt: skip
+    copies = found.pop("several answers")
+    assert copies == "unknown"  # n = 2: the first answer's prompt feeds the second, and counts as cached
+    assert set(found.values()) == {"right"}, done.stdout
