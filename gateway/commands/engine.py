@@ -18,6 +18,12 @@ from gateway.upstream.control_client import ControlSession
 
 ANSWER_TIMEOUT_S = 120.0
 """Time for one answer: a prompt of the longest length on a CPU."""
+_TOKEN_IDS = EngineFinding(
+    "prompts",
+    Verdict.UNKNOWN,
+    "it takes texts only, and the questions have token ids, which may end it; nothing was asked",
+    "lists of prompts and token ids go to other workers of the model, or get 400",
+)
 
 
 async def run(args: argparse.Namespace, config: Config) -> int:
@@ -44,6 +50,9 @@ async def report_on(gateway: Gateway, url: str) -> Report:
             return Report(
                 url, [EngineFinding("probe", Verdict.WRONG, str(exc), "it would not join the fleet")]
             )
+
+        if not gateway.engines.named(facts.engine).takes_lists:
+            return Report(_subject(facts), [_TOKEN_IDS])
 
         def source_of(worker: Worker) -> EventSource | None:
             return event_source(facts, worker.dp_rank, config.events.port, config.events.replay_port)

@@ -3,12 +3,14 @@
 import json
 
 import pytest
+from aiohttp import web
 
 from engines.sim import Sim, SimConfig
 from gateway import cli
 from gateway.app.gateway import Gateway
 from gateway.commands.engine import report_on
 from gateway.config import config_of
+from tests.support.fakes import serve, url_of
 
 
 def test_an_address_without_a_worker_is_reported_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,3 +38,23 @@ async def test_the_report_names_engine_version_and_models() -> None:
     assert report.subject.startswith(f"{sim.url}: vllm 0.")
     assert report.subject.endswith(", models m")
     assert report.is_usable, report.lines()
+
+
+async def test_an_engine_that_token_ids_would_end_is_asked_nothing() -> None:
+    async def models(request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": "m", "object": "model", "created": 1}]})
+
+    async def health(request: web.Request) -> web.Response:
+        return web.Response()
+
+    server = await serve(web.get("/v1/models", models), web.get("/health", health))
+    url = url_of(server)
+    gateway = Gateway(config_of(worker=[url]))
+    try:
+        report = await report_on(gateway, url)
+    finally:
+        gateway.close_context()
+        await server.close()
+    assert report.subject.startswith(f"{url}: mlx ")
+    (finding,) = report.findings
+    assert "token ids, which may end it" in finding.observed and report.is_usable
