@@ -95,7 +95,8 @@ def test_quiet_traffic_shows_a_line_per_request() -> None:
     demo = start("--port", "0", "--quiet-traffic")
     try:
         found, _ = read_until(demo, CURL)
-        headers, _ = post(found.group(1), "/v1/completions", found.group(2))
+        body: dict[str, object] = {"model": "demo", "prompt": "Why?", "stream": True}
+        headers, _ = post(found.group(1), "/v1/completions", body)
         line, seen = read_until(
             demo, re.compile(r"demo -> (\S+) .* (\d+) of \d+ prompt tokens predicted cached .* TTFT \d+ ms")
         )
