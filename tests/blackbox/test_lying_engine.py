@@ -1,4 +1,4 @@
-"""An engine that lists a model that it does not serve, and whose /tokenize never answers."""
+"""An engine with an unserved model in its list, and a /tokenize that never answers."""
 
 import json
 import threading
