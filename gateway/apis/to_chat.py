@@ -62,7 +62,7 @@ def as_chat(
 def dialect_of(renderer: Renderer, now: datetime) -> Dialect:
     rendering = renderer.rendering
     if rendering.engine == "sglang":
-        return _sglang_dialect(rendering, renderer.sources[0])
+        return _sglang_dialect(rendering, renderer.sources[0] if renderer.sources else "")
     merges = any(map(_wants_system_first, renderer.sources)) if renderer.sources else None
     return Dialect(merges, _disabled_effort(renderer, now), renderer.renders_chats_as_engine)
 

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 
 import aiohttp
 import msgspec
 
+from gateway.core.decoding import UNREADABLE
 from gateway.core.usage import Usage, read_usage
 from gateway.demo.score import Score
 from gateway.demo.traffic import DemoRequest
@@ -93,6 +93,8 @@ class _StreamChunk(msgspec.Struct):
 
 
 def _has_token(data: bytes) -> bool:
-    with suppress(msgspec.MsgspecError):
-        return any(choice.delta.content for choice in msgspec.json.decode(data, type=_StreamChunk).choices)
-    return False
+    try:
+        chunk = msgspec.json.decode(data, type=_StreamChunk)
+    except UNREADABLE:
+        return False
+    return any(choice.delta.content for choice in chunk.choices)

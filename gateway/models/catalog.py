@@ -10,6 +10,7 @@ No request waits for this: until a tokenizer is loaded, its model's workers toke
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -137,10 +138,12 @@ class Catalog:
         member = self._fleet.get(worker)
         if member is None:
             return
+        renderings = Counter(root for root, _ in self._entries)
         for entry in self:
             was_here = worker in entry.workers
             entry.workers.discard(worker)
-            if entry.checked.pop(member.worker.url, None) is not None or was_here:
+            may_change = was_here and renderings[entry.root] > 1  # which rendering most workers have
+            if entry.checked.pop(member.worker.url, None) is not None or may_change:
                 self._settle(entry)
 
     def renamed(self) -> None:
@@ -239,7 +242,7 @@ class Catalog:
         others: dict[str, list[Renderer]] = {}
         if self._any_model:
             local[ANY_MODEL] = self._loader.get(_given(self._any_model)).renderer
-        used = {root: self._used(root) for root, _ in self._entries}
+        used = self._used()
         for name, served in self._fleet.served().items():
             if entries := used.get(served.root):
                 local[name] = _renderer(entries[0])
@@ -257,12 +260,16 @@ class Catalog:
             }
         )
 
-    def _used(self, root: str) -> list[ModelEntry]:
-        """Renderings of a root's workers: first one that is tokenized here, then that of most workers."""
-        entries = [entry for entry in self if entry.root == root]
-        present = [entry for entry in entries if entry.workers]
-        present.sort(key=lambda entry: (entry.token_source is not TokenSource.LOCAL, -len(entry.workers)))
-        return present or entries[:1]
+    def _used(self) -> dict[str, list[ModelEntry]]:
+        """Renderings of each root's workers: first one that is tokenized here, then that of most workers."""
+        used: dict[str, list[ModelEntry]] = {}
+        for entry in self:
+            used.setdefault(entry.root, []).append(entry)
+        for root, entries in used.items():
+            present = [entry for entry in entries if entry.workers]
+            present.sort(key=lambda entry: (entry.token_source is not TokenSource.LOCAL, -len(entry.workers)))
+            used[root] = present or entries[:1]
+        return used
 
     # tokenizers --------------------------------------------------------------------------------
 

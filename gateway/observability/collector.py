@@ -152,7 +152,7 @@ _TRAFFIC: tuple[tuple[MetricSpec, Callable[[WorkerMetrics], float]], ...] = (
     (
         counter(
             "kvgate_worker_rejections_total",
-            "Requests that the worker rejected because it is saturated (503 or 429).",
+            "Requests that the worker rejected because of saturation (503 or 429).",
             "worker",
         ),
         lambda w: w.num_rejected,

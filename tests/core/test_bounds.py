@@ -52,12 +52,22 @@ PAGES = {
     "sglang": 'sglang:{}{{dp_rank="0"}} {}\n',
     "trtllm": 'trtllm_{}{{engine="0"}} {}\n',
     "openai": "lmdeploy:{}{{}} {}\n",
+    "llamacpp": "llamacpp:{} {}\n",
+    "mlx": "mlx:{} {}\n",  # it has no metrics
 }
 GAUGES = {
     "vllm": ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prompt_tokens_total"),
     "sglang": ("num_running_reqs", "num_queue_reqs", "token_usage", "cached_tokens_total"),
     "trtllm": ("num_requests_running", "kv_cache_utilization", "kv_cache_max_blocks", "prompt_tokens_total"),
     "openai": ("num_requests_running", "num_requests_waiting", "gpu_cache_usage_perc"),
+    "llamacpp": (
+        "requests_processing",
+        "requests_deferred",
+        "kv_cache_usage_ratio",
+        "prompt_tokens_total",
+        "prompt_tokens_cached_total",
+    ),
+    "mlx": ("requests",),
 }
 
 

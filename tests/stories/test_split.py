@@ -246,7 +246,7 @@ async def test_decode_worker_serves_whole_requests_without_a_prefill_worker() ->
 
 
 PREFILL_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
-    "refused": ({"refuse_prefill": {"probability": 1.0}}, "error"),
+    "refused": ({"refuse_prefill": {"probability": 1.0}}, "busy"),
     "reset": ({"connections": "reset"}, "died"),
     "hangs": ({"hang": True}, "timeout"),
     "without parameters": ({"omit_params": {"probability": 1.0}}, "refused"),
@@ -295,7 +295,7 @@ async def test_another_prefill_worker_takes_over_a_refused_prefill() -> None:
         await s.faults(s.prefills[0], refuse_prefill={"probability": 1.0})
         for number in range(8):
             await s.assert_same(prompt=[number, *PROMPT])
-        assert s.plans == {"prefill_decode": 8 + s.failures.get("error", 0)}
+        assert s.plans == {"prefill_decode": 8 + s.failures.get("busy", 0)}
         await s.is_clean()
 
 

@@ -26,8 +26,8 @@ MISPREDICTIONS = counter(
 
 SALT_ALARMS = counter(
     "kvgate_salt_alarms_total",
-    "Answers to salted prompts with cached tokens that no event stored under their salt: tenants may share "
-    "the worker's cache.",
+    "Answers to salted prompts with cached tokens that no event stored under the prompt's salt: tenants may "
+    "share the worker's cache.",
     "worker",
 )
 
