@@ -42,8 +42,11 @@ test-engines: $(VENV)/.installed-dev .venv-sglang/.installed .venv-mlx/.installe
 test-engines-ci: $(VENV)/.installed-dev .venv-sglang/.installed
 	$(BIN)/python -m pytest -m "engines and ci"
 
-test-deploy: $(VENV)/.installed-dev # PROMETHEUS and PROMTOOL where they are not in the PATH
-	$(BIN)/python -m pytest -m prometheus tests/deploy
+# Another Prometheus than Debian's: make test-deploy PROMETHEUS=/path/to/prometheus PROMTOOL=/path/to/promtool
+PROMETHEUS ?= .cache/prometheus/root/usr/bin/prometheus
+PROMTOOL ?= .cache/prometheus/root/usr/bin/promtool
+test-deploy: $(VENV)/.installed-dev $(if $(filter .cache/%,$(PROMETHEUS) $(PROMTOOL)),.cache/prometheus/.installed)
+	PROMETHEUS=$(abspath $(PROMETHEUS)) PROMTOOL=$(abspath $(PROMTOOL)) $(BIN)/python -m pytest -m prometheus tests/deploy
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench
@@ -151,6 +154,9 @@ $(WHEEL_VENV)/.installed: dist/.built requirements.lock
 
 .cache/proxies/.installed: tests/proxies/install.sh
 	bash tests/proxies/install.sh .cache/proxies
+
+.cache/prometheus/.installed: tests/deploy/install.sh
+	bash tests/deploy/install.sh .cache/prometheus
 
 .venv-vllm/.installed: tests/vllm/install.sh
 	PYTHON=$(PYTHON) bash tests/vllm/install.sh .venv-vllm

@@ -1,5 +1,5 @@
-"""A real Prometheus on the alerts and the board: `make test-deploy`, with PROMETHEUS and PROMTOOL to say
-where they are (Debian has both in its package `prometheus`)."""
+"""A real Prometheus on the alerts and the board: `make test-deploy`, which unpacks Debian's. Env PROMETHEUS
+and PROMTOOL name others."""
 
 import json
 import os
