@@ -120,6 +120,18 @@ COMPILED = [
     "gateway/parity/live_check.py",
     "gateway/observability/verification/verifier.py",
     "gateway/observability/observers.py",
+    "gateway/runtime/ids.py",
+    "gateway/core/usage_reading.py",
+    "gateway/core/requests/session_id.py",
+    "gateway/apis/session.py",
+    "gateway/apis/routes.py",
+    "gateway/http/json_usage.py",
+    "gateway/proxy/usage_check.py",
+    "gateway/tokenization/template_stability.py",
+    "gateway/tokenization/message_frame.py",
+    "gateway/ingest/blind_recovery.py",
+    "gateway/index/blind_recovery.py",
+    "gateway/index/proofs.py",
 ]
 """The path of a request. None of these modules defines a msgspec struct: the fields' types, which msgspec
 reads, are not kept in compiled classes. Left out on purpose: `apis/outline.py`, `apis/large_body.py` and

@@ -16,6 +16,7 @@ NO_TEST_OF_THEIR_OWN = {
     "gateway/tokenization/base.py": "types only; the renderers keep its promises",
     "gateway/apis/anthropic.py": "tests/apis/test_to_chat.py, beside the golden answers of the engine",
     "gateway/apis/responses.py": "tests/apis/test_to_chat.py, beside the golden answers of the engine",
+    "gateway/core/usage.py": "types only; tests/core/test_usage_reading.py decodes them",
     "gateway/core/engine.py": "types only; the adapters keep its promises in tests/engines/test_contract.py",
     "gateway/policies/composition.py": "types only",
     "gateway/core/kv_events.py": "types only",

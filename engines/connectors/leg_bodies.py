@@ -12,7 +12,8 @@ import msgspec
 
 from engines.wire import parse
 from gateway.core.kv_connector import PrefillResult
-from gateway.core.usage import WIDEST, RefusedUsage, UsageLimit, judged
+from gateway.core.usage import WIDEST, RefusedUsage, UsageLimit
+from gateway.core.usage_reading import judged
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 encode = msgspec.json.encode

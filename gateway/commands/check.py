@@ -15,7 +15,8 @@ from gateway.core.engine import EventSource
 from gateway.core.event_stream import StreamState
 from gateway.core.pd_pairs import are_pair, kind_of, misfits
 from gateway.core.rendering import Rendering
-from gateway.core.usage import Usage, read_usage
+from gateway.core.usage import Usage
+from gateway.core.usage_reading import read_usage
 from gateway.core.worker import Role, Worker
 from gateway.discovery.declared import DeclaredSettings
 from gateway.discovery.engine_detection import Engines

@@ -8,6 +8,7 @@ worker              one routable engine rank          pd_pairs             prefi
 ledger              requests in flight per worker     outcome              how a request at a worker ended
 speed, slow_start   learnt speed, share when new      usage                token counts by engines
 rendering           how an engine makes prompts       hit_rule             what it reuses of a prefix
+usage_reading       usage from answers, judged
 blocks              block hashes                      kv_events            an engine's reports of its cache
 event_stream        state machine of the events       token_runs           the tree of known prompts
 block_limits, bounds   bounds on reports of workers   multimodal           prompts with images and sounds

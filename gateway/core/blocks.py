@@ -36,6 +36,14 @@ def tokens_of(ids: Sequence[int]) -> Tokens:
     return array("I", ids)
 
 
+def count_tokens(prompts: Sequence[Tokens]) -> int:
+    """Return the number of tokens of all prompts of a request."""
+    num_tokens = 0
+    for tokens in prompts:
+        num_tokens += len(tokens)
+    return num_tokens
+
+
 @lru_cache(maxsize=1024)
 def root_hash(model: str) -> BlockHash:
     """The parent of every first block of `model` (the model's root name, shared by its aliases)."""

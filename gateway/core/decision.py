@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gateway.core.blocks import BlockHash, Tokens
+from gateway.core.blocks import BlockHash, Tokens, count_tokens
 from gateway.core.multimodal import Links
 from gateway.core.rendering import Rendering
 from gateway.core.requests.request import InferenceRequest
@@ -32,7 +32,7 @@ class Prompt(msgspec.Struct, frozen=True):
 
     @property
     def num_tokens(self) -> int:
-        return sum(map(len, self.tokens))
+        return count_tokens(self.tokens)
 
     def rendered_by(self, rendering: Rendering) -> "Prompt":
         """The prompt as engines of a rendering make it."""

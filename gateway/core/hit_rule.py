@@ -6,11 +6,10 @@ speculation   a block (or unit) less: EAGLE, MTP and their like need the hidden 
               drop it from each hit
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class HitRule:
+class HitRule(NamedTuple):
     """Hit rule of an engine. `unit_tokens` is 0 where a block is the unit. `drops_last` holds for versions
     before `drops_until`, where there is one: newer ones hash what follows a block too, and reuse all."""
 

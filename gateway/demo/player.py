@@ -8,7 +8,8 @@ import aiohttp
 import msgspec
 
 from gateway.core.decoding import UNREADABLE
-from gateway.core.usage import Usage, read_usage
+from gateway.core.usage import Usage
+from gateway.core.usage_reading import read_usage
 from gateway.demo.score import Score
 from gateway.demo.traffic import DemoRequest
 

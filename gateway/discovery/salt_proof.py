@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.core.eligibility import Isolation, SaltProof
-from gateway.core.usage import Usage, read_usage
+from gateway.core.usage import Usage
+from gateway.core.usage_reading import read_usage
 from gateway.discovery.probed import Facts
 
 PATH = "/v1/completions"

@@ -9,7 +9,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from gateway.core.usage import Usage, read_usage
+from gateway.core.usage import Usage
+from gateway.core.usage_reading import read_usage
 from gateway.core.worker import Worker
 from gateway.discovery.probe import Probe
 from gateway.discovery.probed import Facts, workers_of

@@ -4,7 +4,8 @@ A short answer is kept and parsed. Of a long one (log probabilities, many choice
 last `"usage":` is kept: thousands of clients may each take minutes to read such an answer.
 """
 
-from gateway.core.usage import WIDEST, RefusedUsage, Usage, UsageLimit, read_usage
+from gateway.core.usage import WIDEST, RefusedUsage, Usage, UsageLimit
+from gateway.core.usage_reading import read_usage
 
 MAX_KEPT_BYTES = 16 << 10
 """Size up to which answers are parsed as a whole, however they are formatted."""

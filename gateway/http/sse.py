@@ -7,7 +7,8 @@ middle of one. Events are parsed only until the first token was seen, and where 
 import msgspec
 
 from gateway.core.decoding import UNREADABLE
-from gateway.core.usage import WIDEST, RefusedUsage, Usage, UsageLimit, read_usage
+from gateway.core.usage import WIDEST, RefusedUsage, Usage, UsageLimit
+from gateway.core.usage_reading import read_usage
 
 _USAGE = b'"usage":{'
 _USAGE_SPACED = b'"usage": {'

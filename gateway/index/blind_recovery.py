@@ -25,7 +25,7 @@ copied block when its first copy goes, which costs a hit; too high a count would
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from gateway.core.blocks import BlockHash, Tokens, hash_blocks
@@ -62,19 +62,27 @@ QUIET_REQUESTS = 64
 RARELY = 16
 
 
-@dataclass(slots=True, eq=False)
 class _Sent:
     """Prompt sent to a worker: from when to when it was there, how many of its blocks were known then under
     their engine hashes (`known`), and how many it found (`depth`)."""
 
-    tokens: Tokens
-    blocks: Sequence[BlockHash]
-    since: float
-    known: int = 0
-    asks: bool = False
-    reads_cache: bool = True
-    ended: float = math.inf
-    depth: int = 0
+    def __init__(
+        self,
+        tokens: Tokens,
+        blocks: Sequence[BlockHash],
+        since: float,
+        known: int,
+        asks: bool,
+        reads_cache: bool,
+    ) -> None:
+        self.tokens = tokens
+        self.blocks = blocks
+        self.since = since
+        self.known = known
+        self.asks = asks
+        self.reads_cache = reads_cache
+        self.ended = math.inf
+        self.depth = 0
 
 
 class _Repeated(NamedTuple):

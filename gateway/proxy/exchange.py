@@ -17,7 +17,8 @@ from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError, NoWorker, WorkerFailed
 from gateway.core.outcome import CLIENT_GONE, SERVER_ERROR
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.usage import Usage, limit_of
+from gateway.core.usage import Usage
+from gateway.core.usage_reading import limit_of
 from gateway.core.worker import WorkerId
 from gateway.http.headers import head_to_client
 from gateway.http.messages import HttpRequest, ResponseHead
@@ -468,7 +469,7 @@ class InferenceExchange(Execution):
         if self._upstream:
             self._upstream.abort()
             self._upstream = None
-        now, kind = self._loop.time(), self.request.kind.value if self.plan.upgrade is None else "websocket"
+        now, kind = self._loop.time(), self.request.kind if self.plan.upgrade is None else "websocket"
         count_request(context.metrics, self.request, decision, kind, self._status, now - self.arrived_s)
         usage = context.usages.of(answer, decision) if answer and how == "ended" else None
         if self.plan.observer is not None:
@@ -483,8 +484,7 @@ class InferenceExchange(Execution):
         if decision is None:
             return
         context.router.finish(decision, usage, answer.lasted_s if answer else 0.0)
-        if how == "ended":
-            assert self._worker_metrics is not None, "set with each decision"
+        if how == "ended" and self._worker_metrics is not None:  # set with each decision
             count_answer(self._worker_metrics, decision, self._status, usage)
             if self._status >= SERVER_ERROR and not self._is_refused:
                 context.blame(decision.worker.id, f"it answered {self._status}")

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 
 from gateway.core.decision import Decision
 from gateway.core.engine import StreamUsage
-from gateway.core.usage import Usage, without_hits
+from gateway.core.usage import Usage
+from gateway.core.usage_reading import without_hits
 from gateway.core.worker import WorkerId
 from gateway.http.response_observer import ResponseObserver
 from gateway.observability.metrics import Metrics

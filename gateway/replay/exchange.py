@@ -152,9 +152,7 @@ class VirtualExchange:
         job = self.job
         if not self._gateway.router.observers.answered:
             return Usage(job.num_tokens, job.num_output)
-        details = {"cached_tokens": job.cached_tokens}
-        counts = {"prompt_tokens": job.num_tokens, "completion_tokens": job.num_output}
-        return msgspec.convert(counts | {"prompt_tokens_details": details}, Usage)
+        return Usage(job.num_tokens, job.num_output, job.cached_tokens)
 
 
 ASKED = parse_request("/v1/completions", msgspec.json.encode({"model": MODEL, "prompt": [1]}))

@@ -8,7 +8,15 @@ from collections.abc import Mapping, Sequence
 
 from mypy_extensions import mypyc_attr
 
-from gateway.core.blocks import SMALL_BLOCK, BlockHash, HashCache, HashSpace, prompt_extra_keys, root_hash
+from gateway.core.blocks import (
+    SMALL_BLOCK,
+    BlockHash,
+    HashCache,
+    HashSpace,
+    count_tokens,
+    prompt_extra_keys,
+    root_hash,
+)
 from gateway.core.decision import Candidate, Prompt
 from gateway.core.event_stream import StreamState
 from gateway.core.fleet import EligibleWorker, HashGroup, Member
@@ -59,14 +67,15 @@ class Lookups:
         for e in eligible if prompt.tokens or prompt.others else ():
             if e.group is not last:
                 last = e.group
-                is_known = prompt.rendered_by(last.rendering).tokens
+                is_known = (prompt.rendered_by(last.rendering) if prompt.others else prompt).tokens
                 if last.block_size and is_known and last not in hashed:
                     hashed[last] = self.hash(prompt, last, request.cache_salt)
         return hashed
 
     def hash(self, prompt: Prompt, group: HashGroup, cache_salt: str | None) -> list[list[BlockHash]]:
         root, size = root_hash(group.root), group.block_size
-        prompt = prompt.rendered_by(group.rendering)
+        if prompt.others:
+            prompt = prompt.rendered_by(group.rendering)
         if prompt.run and size >= SMALL_BLOCK:  # a run remembers no smaller ones
             space = HashSpace(root, size, group.adapter, cache_salt)
             return [hash_continued(prompt.tokens[0], prompt.run, space)]
@@ -94,7 +103,8 @@ class Lookups:
     def hold(self, prompt: Prompt, group: HashGroup, hashes: list[list[BlockHash]], now: float) -> Lookup:
         """Look the prompts up for one group: leading blocks that events reported, then those sent."""
         size = group.block_size
-        prompt = prompt.rendered_by(group.rendering)
+        if prompt.others:
+            prompt = prompt.rendered_by(group.rendering)
         lookup = Lookup(hashes)
         held_tokens = lookup.held_tokens
         for tokens, blocks in zip(prompt.tokens, hashes, strict=True):
@@ -123,7 +133,7 @@ class Lookups:
         links = prompt.links
         sent = self._sent.find(links, [e.member.worker.id for e in eligible], now) if links else _NOTHING
         num_linked = sum(links.num_tokens) if links else 0
-        num_tokens = prompt.num_tokens + num_linked
+        num_tokens = count_tokens(prompt.tokens) + num_linked
         candidates: list[Candidate] = []
         load_of, group, held = self._ledger.load, None, _NOTHING
         offloaded: Mapping[WorkerId, Mapping[tuple[str, ...], int]] = {}
@@ -131,7 +141,7 @@ class Lookups:
             if e.group is not group:
                 group = e.group
                 if prompt.others:
-                    num_tokens = prompt.rendered_by(group.rendering).num_tokens + num_linked
+                    num_tokens = count_tokens(prompt.rendered_by(group.rendering).tokens) + num_linked
                 lookup = lookups.get(group)
                 held = lookup.held_tokens if lookup else _NOTHING
                 offloaded = lookup.offloaded if lookup else {}

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from gateway.core.blocks import BlockHash
+from gateway.core.blocks import BlockHash, count_tokens
 from gateway.core.decision import Prompt, Query
 from gateway.core.fleet import HashGroup
 from gateway.core.requests.request import InferenceRequest
@@ -19,7 +19,7 @@ def query_of(request: InferenceRequest, prompt: Prompt, group: HashGroup, hashed
     adapter. `hashed` is None where no policy reads the prefix."""
     return Query(
         request.model,
-        prompt.num_tokens,
+        count_tokens(prompt.tokens),
         request.session,
         tenant=request.tenant,
         adapter=group.adapter,

@@ -15,7 +15,7 @@ from itertools import islice, pairwise
 
 from mypy_extensions import mypyc_attr
 
-from gateway.core.blocks import BlockHash, root_hash
+from gateway.core.blocks import BlockHash, count_tokens, root_hash
 from gateway.core.decision import Candidate, Choice, Decided, Decision, PrefillChoice, Prompt, Query, Timings
 from gateway.core.errors import NoWorker
 from gateway.core.fleet import EligibleWorker, Fleet, HashGroup
@@ -24,7 +24,8 @@ from gateway.core.multimodal import Links
 from gateway.core.pd_pairs import partners_of
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import RouteKind
-from gateway.core.usage import Usage, of_own_cache
+from gateway.core.usage import Usage
+from gateway.core.usage_reading import of_own_cache
 from gateway.core.worker import WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
@@ -164,7 +165,7 @@ class Router:
             eligible, prefills = self.spare(eligible), self.spare(list(prefills)) if prefills else ()
         hashed = self._lookups.hash_all(request, prompt, [*eligible, *prefills] if prefills else eligible)
         marks = began, has_prompt, time.perf_counter()
-        with self.ledger.lock(prompt.num_tokens):
+        with self.ledger.lock(count_tokens(prompt.tokens)):
             return self._choose(request, prompt, eligible, prefills, hashed, attempt, now, marks, twin)
 
     def preview(self, request: InferenceRequest, prompt: Prompt | None = None) -> Decision:
@@ -195,7 +196,7 @@ class Router:
             model=request.model,
             policy=choice.policy or self.policy.name,
             worker=chosen.worker,
-            num_tokens=(rendered := prompt.rendered_by(group.rendering)).num_tokens,
+            num_tokens=count_tokens((rendered := _rendered(prompt, group)).tokens),
             overlap_tokens=chosen.overlap_tokens,
             reason=choice.reason,
             candidates=made.candidates,
@@ -372,21 +373,26 @@ class Router:
         lookup: Lookup | None,
         links: Links | None,
     ) -> _Open:
-        booking = self.ledger.book(chosen.id, uncached_tokens, decision.num_tokens)
+        name = chosen.worker.id
+        booking = self.ledger.book(name, uncached_tokens, decision.num_tokens)
         added: list[BlockHash] = []
         if lookup:
             for blocks, overlap in zip(lookup.hashes, lookup.overlaps, strict=True):
-                added += blocks[overlap.get(chosen.id, 0) :]
-        self.assumed.pin(chosen.id, added)
+                added += blocks[overlap.get(name, 0) :]
+        self.assumed.pin(name, added)
         behind = links.hashes if links else ()
         if behind:
-            self._sent.index.pin(chosen.id, behind)
+            self._sent.index.pin(name, behind)
         lesson = self.learning.booked(chosen, uncached_tokens)
         return _Open(booking, added, lookup.hashes[-1] if lookup else (), behind, lesson)
 
 
+def _rendered(prompt: Prompt, group: HashGroup) -> Prompt:
+    return prompt.rendered_by(group.rendering) if prompt.others else prompt
+
+
 def _confirmed_tokens(used: Lookup | None, chosen: Candidate, group: HashGroup) -> int:
-    return used.overlaps[-1].get(chosen.id, 0) * group.block_size if used else 0
+    return used.overlaps[-1].get(chosen.worker.id, 0) * group.block_size if used else 0
 
 
 def _timings(*marks: float) -> Timings:

@@ -1,7 +1,8 @@
 import pytest
 
 from gateway.core.outcome import Outcome
-from gateway.core.usage import Usage, read_usage
+from gateway.core.usage import Usage
+from gateway.core.usage_reading import read_usage
 
 
 def usage_of(prompt: int, cached: int) -> Usage | None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.usage import RefusedUsage, Usage, read_usage
+from gateway.core.usage import RefusedUsage, Usage
+from gateway.core.usage_reading import read_usage
 from gateway.http.json_usage import MAX_KEPT_BYTES, MAX_USAGE_BYTES, PlainScanner
 
 USAGE = {"prompt_tokens": 12, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 8}}

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.usage import RefusedUsage, Usage, read_usage
+from gateway.core.usage import RefusedUsage, Usage
+from gateway.core.usage_reading import read_usage
 from gateway.http.sse import MAX_HELD_BYTES, SseScanner
 
 ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'

@@ -8,7 +8,7 @@ from gateway import request as make_request
 from gateway.core.blocks import hash_blocks, root_hash, tokens_of
 from gateway.core.decision import Decided, Prompt
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.usage import Usage, _Details
+from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
 from gateway.index.blind_recovery import SETTLE_S, BlindRecovery
 from gateway.ingest.blind_recovery import MAX_ASKING, RecoveryObserver, keep_recovering
@@ -38,7 +38,7 @@ class World:
         chosen = decision(id, "a", "b")
         assert chosen.worker.id == "a"
         self.recovery_observer.decided(Decided(chosen, PROMPT, [BLOCKS], request))
-        usage = Usage(10, 1, None if cached is None else _Details(cached))
+        usage = Usage(10, 1, cached)
         self.recovery_observer.answered(chosen, BLOCKS, usage)
 
 
@@ -97,7 +97,7 @@ def test_announcement_requests_are_known_until_answered(world: World) -> None:
 def test_a_prompt_without_tokens_proves_nothing(world: World) -> None:
     world.a.set_blind(is_blind=True)
     world.recovery_observer.decided(Decided(world.decided, Prompt(), (), REQUEST))
-    world.recovery_observer.answered(world.decided, (), Usage(10, 1, _Details(8)))
+    world.recovery_observer.answered(world.decided, (), Usage(10, 1, 8))
     assert world.known.num_blocks("a") == 0
 
 

@@ -9,7 +9,7 @@ import pytest
 from engines import ENGINES, KV_CONNECTORS
 from gateway.core.engine import EngineInfo
 from gateway.core.kv_connector import Pair
-from gateway.core.usage import read_usage
+from gateway.core.usage_reading import read_usage
 from gateway.core.worker import Worker, WorkerId
 from loadtest import instruments
 from loadtest.instruments import InstrumentError, LoadgenLoad, LoadgenReading, build, fake_worker, measure

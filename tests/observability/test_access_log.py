@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gateway.core.decision import PrefillChoice, Query
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import RouteKind
-from gateway.core.usage import read_usage
+from gateway.core.usage_reading import read_usage
 from gateway.http.messages import HttpRequest
 from gateway.observability.access_log import JsonLines, TextLines
 from gateway.observability.request_end import CUT, RequestEnd, refusal

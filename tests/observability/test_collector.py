@@ -12,7 +12,8 @@ from gateway.core.event_stream import StreamCounts, StreamState
 from gateway.core.fleet import Fleet
 from gateway.core.kv_events import BlocksRemoved
 from gateway.core.ledger import Ledger
-from gateway.core.usage import Usage, read_usage
+from gateway.core.usage import Usage
+from gateway.core.usage_reading import read_usage
 from gateway.core.worker import ReportedLoad, WorkerId
 from gateway.observability.collector import METRICS, MetricsCollector, registry_of
 from gateway.observability.metrics import Metrics

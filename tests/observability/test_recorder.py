@@ -14,7 +14,7 @@ from gateway.core.blocks import tokens_of
 from gateway.core.decision import Decided, Decision, Prompt
 from gateway.core.errors import ConfigError
 from gateway.core.outcome import Outcome
-from gateway.core.usage import read_usage
+from gateway.core.usage_reading import read_usage
 from gateway.observability.metrics import Metrics
 from gateway.observability.observers import Observers
 from gateway.observability.recorder import Recorder, hashed, recorder_of

@@ -11,7 +11,7 @@ from gateway.proxy.accounting import count_answer, count_request
 
 
 class Decided:
-    model, overlap_tokens, prefill = "m", 16, None
+    model, overlap_tokens, split = "m", 16, None
 
     def __init__(self, prompt_from: str = "text") -> None:
         self.prompt_from = prompt_from

@@ -9,7 +9,7 @@ from gateway.core.blocks import BlockHash, hash_blocks, tokens_of
 from gateway.core.decision import Decided, Prompt
 from gateway.core.event_stream import StreamCounts, StreamState
 from gateway.core.kv_events import BlocksRemoved, BlocksStored
-from gateway.core.usage import Usage, _Details
+from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
 from gateway.index.blind_recovery import SETTLE_S
 from gateway.index.inventory import LINKS
@@ -69,7 +69,7 @@ class World(ShelfWorld):
         self.healer.decided(Decided(decision(id, W), Prompt((IDS,), "ids"), [BLOCKS], REQUEST))
 
     def answer(self, id: str, cached_blocks: int) -> None:
-        usage = Usage(len(IDS), 1, _Details(cached_blocks * BLOCK_SIZE))
+        usage = Usage(len(IDS), 1, cached_blocks * BLOCK_SIZE)
         self.healer.answered(decision(id, W), BLOCKS, usage)
 
     def ask(self, cached_blocks: int, id: str = "d1") -> None:

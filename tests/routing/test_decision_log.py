@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gateway.core.decision import PrefillChoice
-from gateway.core.usage import Usage, read_usage
+from gateway.core.usage import Usage
+from gateway.core.usage_reading import read_usage
 from gateway.routing.decision_log import CANDIDATE_BYTES, DecisionLog
 from tests.support.fakes import decision
 

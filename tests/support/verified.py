@@ -8,7 +8,7 @@ from gateway.core.decision import Decision, Prompt
 from gateway.core.event_stream import StreamState
 from gateway.core.fleet import Fleet
 from gateway.core.kv_events import BlocksStored
-from gateway.core.usage import Usage, _Details
+from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
 from gateway.index.memory import MemoryIndex
 from gateway.observability.verification.causes import ErrorCause
@@ -51,8 +51,7 @@ class World:
 
     def answer(self, decision: Decision, cached: int | None, num_tokens: int | None = None) -> None:
         num_tokens = decision.num_tokens if num_tokens is None else num_tokens
-        details = None if cached is None else _Details(cached)
-        self.router.finish(decision, Usage(num_tokens, 1, details))
+        self.router.finish(decision, Usage(num_tokens, 1, cached))
 
     def ask(
         self, ids: object, cached: int | None, num_tokens: int | None = None, **fields: object

@@ -7,10 +7,10 @@ vLLM 0.32 and SGLang 0.5.9.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 
 
-class RouteKind(Enum):
+class RouteKind(StrEnum):
     """How a route is routed: CHAT and COMPLETION by prefix, AGENT by the prefix of the chat that its body
     translates to (`apis/to_chat.py`), PASS by load alone."""
 

@@ -6,7 +6,6 @@ known text                   `EarlierPrompts`: in another space (adapter, salt),
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gateway.core.blocks import BlockHash, Tokens, root_hash
@@ -46,16 +45,26 @@ KnownBreak = Callable[[str, int], PrefixBreak | None]
 """The break that was found before for a model and a family of prompts."""
 
 
-class DecidedPrompt(NamedTuple):
+class DecidedPrompt:
     """A request that was sent, queued with its text until it is explained."""
 
-    decision: Decision
-    prompt: Prompt
-    blocks: Sequence[Sequence[BlockHash]]
-    messages: Messages | None
-    cache_salt: str | None
-    reads_cache: bool
-    num_bytes: int
+    def __init__(
+        self,
+        decision: Decision,
+        prompt: Prompt,
+        blocks: Sequence[Sequence[BlockHash]],
+        messages: Messages | None,
+        cache_salt: str | None,
+        reads_cache: bool,
+        num_bytes: int,
+    ) -> None:
+        self.decision = decision
+        self.prompt = prompt
+        self.blocks = blocks
+        self.messages = messages
+        self.cache_salt = cache_salt
+        self.reads_cache = reads_cache
+        self.num_bytes = num_bytes
 
     @property
     def unexplained(self) -> str | None:
@@ -77,22 +86,22 @@ class DecidedPrompt(NamedTuple):
         return CacheNamespace(root, served.adapter if served else None, hash(self.cache_salt or None))
 
 
-@dataclass(slots=True, eq=False)
 class Attribution:
     """Attribution of a request's tokens, kept until the answer reports how many were computed. `evicted_end`:
     the chosen worker held the tokens up to there, so missing ones were evicted. `others`: blocks of all
     prompts but the last. `family`: the last block before a break, common to prompts that break after it.
     `unexplained`: why the causes do not count."""
 
-    unexplained: str | None = None
-    parts: Sequence[TokenSegment] = ()
-    evicted_end: int = 0
-    others: Sequence[Sequence[BlockHash]] = ()
-    holder: Candidate | None = None
-    lost_by: WorkerId | None = None
-    broken: PrefixBreak | None = None
-    family: int = 0
-    layers: list[tuple[TokenSpan, LossCause]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.unexplained: str | None = None
+        self.parts: Sequence[TokenSegment] = ()
+        self.evicted_end = 0
+        self.others: Sequence[Sequence[BlockHash]] = ()
+        self.holder: Candidate | None = None
+        self.lost_by: WorkerId | None = None
+        self.broken: PrefixBreak | None = None
+        self.family = 0
+        self.layers: list[tuple[TokenSpan, LossCause]] = []
 
 
 class Explainer:

@@ -44,10 +44,11 @@ MAX_NOTED_BLOCKS = 1 << 20
 BLOCKS_AT_ONCE = 2_000
 
 
-class _Answered(NamedTuple):
-    decision: Decision
-    blocks: Sequence[BlockHash]
-    usage: Usage
+class _Answered:
+    def __init__(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:
+        self.decision = decision
+        self.blocks = blocks
+        self.usage = usage
 
 
 class _Gone(NamedTuple):

@@ -69,13 +69,13 @@ class WorkerVerification:
         self.publishes_salts = False
 
 
-@dataclass(frozen=True, slots=True)
 class _AwaitedAnswer:
     """A decision with an awaited answer: blocks removed at the worker before it, and whether the prompt has a
     salt by which an engine with exact events could be found to share its cache."""
 
-    num_removed: int
-    is_salted: bool
+    def __init__(self, num_removed: int, is_salted: bool) -> None:
+        self.num_removed = num_removed
+        self.is_salted = is_salted
 
 
 class Verifier:

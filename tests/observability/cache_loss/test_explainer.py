@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from gateway.core.worker import WorkerId
+from gateway.observability.cache_loss.explainer import DecidedPrompt
 from gateway.observability.cache_loss.observer import CacheLoss
 from tests.observability.cache_loss.world import World
 
@@ -218,10 +219,9 @@ def test_unreadable_messages_are_not_shown() -> None:
     world = World(CacheLoss(lambda model, tokens: "text"))
     world.ask([*HEAD, 1, *REST])
     decision = world.send([*HEAD, 2, *REST])
-    item = world.losses._queue.pop()
-    raw = msgspec.Raw(b"{")
-    messages = msgspec.structs.replace(item.messages, raws=[raw], num_known=1)  # type: ignore[union-attr, type-var]
-    world.losses._queue.append(item._replace(messages=messages))  # type: ignore[union-attr, arg-type]
+    item = world.losses._queue[-1]
+    assert isinstance(item, DecidedPrompt) and item.messages is not None
+    item.messages = msgspec.structs.replace(item.messages, raws=[msgspec.Raw(b"{")], num_known=1)
     world.answer(decision, [*HEAD, 2, *REST], 0)
     assert world.losses.describe()["worst"][0]["broken"]["message"] is None
 

@@ -72,12 +72,9 @@ class World:
         salt: str | None = None,
     ) -> None:
         """`prompt` is the request's last; the engine says that there are `num` tokens in all."""
-        reported = {
-            "prompt_tokens": decision.num_tokens if num is None else num,
-            "prompt_tokens_details": {"cached_tokens": cached},
-        }
+        usage = Usage(decision.num_tokens if num is None else num, None, cached)
         blocks = self.blocks(prompt, decision.model, salt)
-        self.losses.answered(decision, blocks, msgspec.convert(reported, Usage))
+        self.losses.answered(decision, blocks, usage)
         self.work()
 
     def ask(self, prompt: Sequence[int], cached: int = 0, salt: str | None = None, **more: Any) -> None:

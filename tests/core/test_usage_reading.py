@@ -8,18 +8,8 @@ import pytest
 from gateway.apis.large_body import parse_large
 from gateway.core.decision import Decision, PrefillChoice
 from gateway.core.requests.request import InferenceRequest, parse_request
-from gateway.core.usage import (
-    MAX_ANSWERS,
-    MAX_LEN,
-    MAX_TURNS,
-    WIDEST,
-    RefusedUsage,
-    Usage,
-    UsageLimit,
-    limit_of,
-    of_own_cache,
-    read_usage,
-)
+from gateway.core.usage import MAX_ANSWERS, MAX_LEN, MAX_TURNS, WIDEST, RefusedUsage, Usage, UsageLimit
+from gateway.core.usage_reading import limit_of, of_own_cache, read_usage
 from gateway.core.worker import ServedModel
 from tests.support.fakes import decision, worker
 

@@ -1,0 +1,149 @@
+"""Reading of the token counts that an engine reports of an answer, validated here before anything counts with
+them.
+
+A worker is not trusted with these numbers: they fill counters and tenants' token buckets, teach speeds,
+verify predictions, and are recorded. A usage is taken whole or refused whole:
+
+    0 ≤ cached ≤ prompt ≤ limit.prompt        0 ≤ output ≤ limit.output
+
+Each count is an integer: no boolean, no fraction, no text. The limits follow from the longest prompt that the
+worker says it takes, and from how many prompts and answers the request is about.
+"""
+
+import msgspec
+
+from gateway.core.decision import Decision
+from gateway.core.decoding import LARGE, UNREADABLE
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.requests.routes import RouteKind, route_of
+from gateway.core.usage import (
+    MAX_ANSWERS,
+    MAX_LEN,
+    MAX_TURNS,
+    NULL,
+    WIDEST,
+    AnswerWithUsage,
+    LlamaTimings,
+    RefusedUsage,
+    ReportedUsage,
+    Usage,
+    UsageLimit,
+)
+from gateway.core.worker import Worker
+
+_decode_answer = msgspec.json.Decoder(AnswerWithUsage).decode
+_decode_usage = msgspec.json.Decoder(ReportedUsage | None).decode
+_decode_timings = msgspec.json.Decoder(LlamaTimings | None).decode
+
+
+def without_hits(usage: Usage) -> Usage:
+    """The same usage without its cached tokens, where those say nothing about earlier requests."""
+    return Usage(usage.prompt_tokens, usage.completion_tokens)
+
+
+def of_own_cache(usage: Usage, decision: Decision) -> Usage:
+    """A usage as a statement about the cache of the decision's worker: the cached tokens of a prompt that
+    another worker computed are that worker's, or count what it sent."""
+    return without_hits(usage) if decision.split is not None and decision.split.prefill is not None else usage
+
+
+def read_usage(body: bytes, limit: UsageLimit = WIDEST) -> Usage | RefusedUsage | None:
+    """The usage of a complete JSON answer or of one event's data; None where there is none."""
+    try:
+        found = _decode_answer(body)
+    except UNREADABLE:
+        return None
+    raw = found.usage
+    if found.response is not None and bytes(raw) == b"null":
+        raw = found.response.usage
+    usage = judged(raw, limit)
+    if isinstance(usage, Usage) and usage.cached_tokens is None and found.timings is not NULL:
+        return _with_timings(usage, found.timings)
+    return usage
+
+
+def _with_timings(usage: Usage, raw: msgspec.Raw) -> Usage:
+    """The usage with the cached tokens of llama.cpp's `timings`, which older versions report only there."""
+    try:
+        timings: LlamaTimings | None = _decode_timings(raw)
+    except UNREADABLE:
+        return usage
+    if timings is None or timings.cache_n > usage.prompt_tokens:
+        return usage
+    return Usage(usage.prompt_tokens, usage.completion_tokens, timings.cache_n)
+
+
+def judged(raw: msgspec.Raw, limit: UsageLimit = WIDEST) -> Usage | RefusedUsage | None:
+    """A `usage` as it came."""
+    try:
+        reported: ReportedUsage | None = _decode_usage(raw)
+    except UNREADABLE as exc:
+        return RefusedUsage(str(exc))
+    if reported is None:
+        return None
+    usage = _usage(reported)
+    prompt, output, cached = usage.prompt_tokens, usage.completion_tokens or 0, usage.cached_tokens or 0
+    if prompt > limit.prompt:
+        return RefusedUsage(f"{_shown(prompt)} prompt tokens where {limit.prompt} are possible")
+    if output > limit.output:
+        return RefusedUsage(f"{_shown(output)} generated tokens where {limit.output} are possible")
+    if cached > prompt * limit.num_answers:
+        return RefusedUsage(f"{_shown(cached)} cached tokens of a prompt of {prompt}")
+    if cached > prompt:
+        return Usage(prompt, usage.completion_tokens, prompt)
+    return usage
+
+
+def _usage(reported: ReportedUsage) -> Usage:
+    if reported.input_tokens is None:
+        details, prompt, output = (
+            reported.prompt_tokens_details,
+            reported.prompt_tokens or 0,
+            reported.completion_tokens,
+        )
+        return Usage(prompt, output, details.cached_tokens if details is not None else None)
+    read, made = reported.cache_read_input_tokens, reported.cache_creation_input_tokens
+    total = reported.input_tokens + (read or 0) + (made or 0)
+    details = reported.input_tokens_details
+    return Usage(total, reported.output_tokens, details.cached_tokens if details is not None else read)
+
+
+def limit_of(request: InferenceRequest, decision: Decision | None) -> UsageLimit:
+    """The largest usage that the chosen worker can report for this request."""
+    if decision is None:
+        return WIDEST
+    longest, kind = _longest(decision.worker), request.kind
+    is_small = request.messages is not None or len(request.body) < LARGE  # a large one is not decoded for it
+    if is_small and (kind is RouteKind.CHAT or kind is RouteKind.COMPLETION):
+        top = request.messages.top if request.messages is not None else request.fields
+        num_prompts = _num_prompts(top.get("prompt"))
+        num_answers = max(_num_answers(top.get("n")), _num_answers(top.get("best_of")))
+        num_prompt_tokens = longest * num_prompts
+        return UsageLimit(num_prompt_tokens, num_prompt_tokens * num_answers, num_answers)
+    if kind is RouteKind.AGENT and not route_of(request.path).keeps_state:
+        return UsageLimit(longest, longest)
+    # A response has turns; anything else, inputs of a byte at least.
+    num = MAX_TURNS if kind is RouteKind.AGENT else max(len(request.body), MAX_TURNS)
+    return UsageLimit(longest * num, longest * num)
+
+
+def _num_prompts(prompt: object) -> int:
+    return len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
+
+
+def _num_answers(given: object) -> int:
+    return min(max(given, 1), MAX_ANSWERS) if type(given) is int else 1
+
+
+def _longest(worker: Worker) -> int:
+    """Tokens of a sequence, by the models that it lists before its adapters."""
+    longest = 0
+    for served in worker.served:
+        if served.adapter is not None:
+            break
+        longest = max(longest, served.max_model_len or MAX_LEN)
+    return longest or MAX_LEN
+
+
+def _shown(count: int) -> str:
+    return str(count) if count < 10**18 else "over 10^18"
