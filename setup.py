@@ -132,6 +132,7 @@ COMPILED = [
     "gateway/ingest/blind_recovery.py",
     "gateway/index/blind_recovery.py",
     "gateway/index/proofs.py",
+    "gateway/models/offload.py",
 ]
 """The path of a request. None of these modules defines a msgspec struct: the fields' types, which msgspec
 reads, are not kept in compiled classes. Left out on purpose: `apis/outline.py`, `apis/large_body.py` and

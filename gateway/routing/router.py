@@ -256,7 +256,7 @@ class Router:
         since the request was sent, where its answer is streamed."""
         if opened := self._open.get(decision.id):
             self._prefilled(opened)
-            predicted_s = None if decision.prefill else ttft_s
+            predicted_s = None if decision.split is not None and decision.split.prefill else ttft_s
             self.learning.began(opened.lesson, predicted_s, self._clock())
 
     def prefilled(self, decision: Decision, took_s: float | None = None, *, was_run: bool = True) -> bool:

@@ -6,7 +6,6 @@ known text                   `EarlierPrompts`: in another space (adapter, salt),
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import NamedTuple
 
 from gateway.core.blocks import BlockHash, Tokens, root_hash
 from gateway.core.decision import Candidate, Decision, Prompt
@@ -224,20 +223,21 @@ class Explainer:
         return describe_break(start, num, texts, messages, shows_text=self._shows_text)
 
 
-class PromptSpan(NamedTuple):
+class PromptSpan:
     """A prompt of a request, beginning at token `at` of the concatenated prompts. The first `known` tokens
     were once cached; an engine can reuse at most `most` tokens."""
 
-    tokens: Tokens
-    blocks: Sequence[BlockHash]
-    known: int
-    most: int
-    at: int
+    def __init__(self, tokens: Tokens, blocks: Sequence[BlockHash], known: int, most: int, at: int) -> None:
+        self.tokens = tokens
+        self.blocks = blocks
+        self.known = known
+        self.most = most
+        self.at = at
 
 
 def best_other(decision: Decision) -> Candidate | None:
     """The other candidate with the longest cached prefix; among equals, the least busy."""
-    others = [c for c in decision.candidates if c.id != decision.worker.id and c.overlap_tokens]
+    others = [c for c in decision.candidates if c.overlap_tokens and c.worker.id != decision.worker.id]
     return max(others, key=lambda c: (c.overlap_tokens, -work_ahead(c)), default=None)
 
 

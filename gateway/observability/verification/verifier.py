@@ -225,4 +225,4 @@ def _is_watched(decided: Decided) -> bool:
     if not decided.request.cache_salt:
         return False
     decision = decided.decision
-    return any(each.is_exact for each in decision.candidates if each.id == decision.worker.id)
+    return any(each.is_exact for each in decision.candidates if each.worker.id == decision.worker.id)
