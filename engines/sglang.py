@@ -425,13 +425,13 @@ COUNTERS = (  # per model, and by where they were cached
 
 
 def _metrics(values: dict[str, float]) -> EngineMetrics:
-    def whole(name: str) -> int | None:
+    def integer(name: str) -> int | None:
         return int(values[name]) if name in values else None
 
     return EngineMetrics(
-        num_requests_running=whole("num_requests_running"),
-        num_requests_waiting=whole("num_requests_waiting"),
+        num_requests_running=integer("num_requests_running"),
+        num_requests_waiting=integer("num_requests_waiting"),
         kv_cache_usage=values.get("kv_cache_usage"),
-        prefix_cache_queries_total=whole("prefix_cache_queries_total"),
-        prefix_cache_hits_total=whole("prefix_cache_hits_total"),
+        prefix_cache_queries_total=integer("prefix_cache_queries_total"),
+        prefix_cache_hits_total=integer("prefix_cache_hits_total"),
     )

@@ -33,6 +33,7 @@ from engines.wire import (
     Count,
     TagArray,
     TagMap,
+    batch_of,
     in_portions,
     is_map,
     named,
@@ -40,7 +41,6 @@ from engines.wire import (
     published,
     replay_request,
     replayed,
-    whole,
 )
 from gateway.core.blocks import ExtraKey, ExtraKeys, Tokens
 from gateway.core.engine import (
@@ -261,7 +261,7 @@ def _batch(seq: int, payload: bytes) -> EventBatch:
 
 
 def _batch_by_event(seq: int, payload: bytes) -> EventBatch:
-    return whole(_steps(seq, payload))
+    return batch_of(_steps(seq, payload))
 
 
 def _steps(seq: int, payload: bytes) -> Iterator[EventBatch | None]:

@@ -49,19 +49,19 @@ def _cache_config(labels: str) -> dict[str, float]:
 
 
 def _metrics(values: dict[str, float], start_time_s: float | None) -> EngineMetrics:
-    def whole(name: str) -> int | None:
+    def integer(name: str) -> int | None:
         value = values.get(name)
         return None if value is None else int(value)
 
     return EngineMetrics(
-        num_requests_running=whole("num_requests_running"),
-        num_requests_waiting=whole("num_requests_waiting"),
+        num_requests_running=integer("num_requests_running"),
+        num_requests_waiting=integer("num_requests_waiting"),
         kv_cache_usage=values.get("kv_cache_usage"),
-        block_size=whole("block_size"),
-        num_gpu_blocks=whole("num_gpu_blocks"),
-        kv_cache_size_tokens=whole("kv_cache_size_tokens"),
-        prefix_cache_queries_total=whole("prefix_cache_queries_total"),
-        prefix_cache_hits_total=whole("prefix_cache_hits_total"),
+        block_size=integer("block_size"),
+        num_gpu_blocks=integer("num_gpu_blocks"),
+        kv_cache_size_tokens=integer("kv_cache_size_tokens"),
+        prefix_cache_queries_total=integer("prefix_cache_queries_total"),
+        prefix_cache_hits_total=integer("prefix_cache_hits_total"),
         start_time_s=start_time_s,
         transfer_bytes_total=values.get("transfer_bytes_total"),
         transfer_seconds_total=values.get("transfer_seconds_total"),

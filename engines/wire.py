@@ -107,7 +107,7 @@ def in_portions(event: Raw) -> Iterator[Raw | None]:
         yield from portions(event, in_map=is_map(memoryview(event)))
 
 
-def whole(steps: Iterator[EventBatch | None]) -> EventBatch:
+def batch_of(steps: Iterator[EventBatch | None]) -> EventBatch:
     """Result of a decoding in steps, run at once."""
     *_, batch = steps
     assert batch is not None, "the last one is the batch"
@@ -163,7 +163,7 @@ class BatchReader:
         return self._by_event(seq, payload)
 
     def _by_event(self, seq: int, payload: bytes) -> EventBatch:
-        return whole(self.read_in_steps(seq, payload))
+        return batch_of(self.read_in_steps(seq, payload))
 
     def read_in_steps(self, seq: int, payload: bytes) -> Iterator[EventBatch | None]:
         """Decode in steps, the batch last; None where the caller may yield to other work. Raises DecodeError

@@ -47,7 +47,7 @@ class Responses:
     def __init__(self) -> None:
         self._sequence_number = 0
 
-    def whole(self, job: HttpJob, usage: TokenCounts) -> Json:
+    def unstreamed(self, job: HttpJob, usage: TokenCounts) -> Json:
         choice = job.choices[0]
         is_cut = choice.answer.finish == "length"
         data = self._response(job, "incomplete" if is_cut else "completed")
@@ -78,7 +78,7 @@ class Responses:
     def closing(self, job: HttpJob, usage: TokenCounts) -> bytes:
         text = job.choices[0].text
         item = self._item(job, [self._part(text)], "completed")
-        whole = self.whole(job, usage)
+        whole = self.unstreamed(job, usage)
         return b"".join(
             (
                 self._event("response.output_text.done", self._at(job) | {"text": text, "logprobs": []}),
@@ -131,7 +131,7 @@ class Responses:
 class AnthropicMessages:
     """Responses of /v1/messages (Anthropic): one text block."""
 
-    def whole(self, job: HttpJob, usage: TokenCounts) -> Json:
+    def unstreamed(self, job: HttpJob, usage: TokenCounts) -> Json:
         choice = job.choices[0]
         head = self._head(job) | {"content": [{"type": "text", "text": choice.text}]}
         return head | self._ending(choice) | {"usage": self._usage(usage)}
@@ -175,7 +175,7 @@ class AnthropicMessages:
 class Generate:
     """Responses of /inference/v1/generate: tokens in, tokens out, at once."""
 
-    def whole(self, job: HttpJob, usage: TokenCounts) -> Json:
+    def unstreamed(self, job: HttpJob, usage: TokenCounts) -> Json:
         return {
             "request_id": f"generate-tokens-{job.request_id}",
             "model": job.asked.model,

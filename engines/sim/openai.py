@@ -12,7 +12,7 @@ Json = dict[str, Any]
 class WholeFormat(Protocol):
     """Response format of an API without streaming."""
 
-    def whole(self, job: HttpJob, usage: TokenCounts) -> Json: ...
+    def unstreamed(self, job: HttpJob, usage: TokenCounts) -> Json: ...
 
 
 class ResponseFormat(WholeFormat, Protocol):
@@ -62,7 +62,7 @@ class Completions:
     def __init__(self, echoes: list[str] | None = None) -> None:
         self._echoes = echoes
 
-    def whole(self, job: HttpJob, usage: TokenCounts) -> Json:
+    def unstreamed(self, job: HttpJob, usage: TokenCounts) -> Json:
         choices = [self._choice(job, choice) for choice in job.choices]
         tail = {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None}
         head = _head(job, "cmpl", "text_completion", choices)
@@ -119,7 +119,7 @@ class Completions:
 class Chat:
     """Responses of /v1/chat/completions."""
 
-    def whole(self, job: HttpJob, usage: TokenCounts) -> Json:
+    def unstreamed(self, job: HttpJob, usage: TokenCounts) -> Json:
         ids = job.asked.return_token_ids
         head = _head(job, "chatcmpl", "chat.completion", [self._choice(job, each) for each in job.choices])
         head |= {"service_tier": None, "system_fingerprint": FINGERPRINT, "usage": whole_usage(usage, 0)}

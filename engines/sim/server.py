@@ -283,7 +283,7 @@ class Server:
         except LoadFailed as exc:
             raise load_failed(self._engine.config, job) from exc
         usage = job.usage(self._engine.config.prompt_tokens_details)
-        data = dialect.whole(job, usage)
+        data = dialect.unstreamed(job, usage)
         if leg is not None and leg.pins:
             self._notify_prefill(data, job)
         return web.Response(body=msgspec.json.encode(data), content_type="application/json")

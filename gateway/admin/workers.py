@@ -150,7 +150,7 @@ class FleetAdmin:
             "engine": facts.engine if facts else None,
             "version": facts.version if facts else None,
             "role": endpoint.workers[0].role.value if endpoint.workers else facts.role if facts else None,
-            "given_as": spec_of(endpoint.url, self._roster.said.roles.get(endpoint.url)),
+            "given_as": spec_of(endpoint.url, self._roster.declared.roles.get(endpoint.url)),
             "is_member": self._resolver.is_member(endpoint.url),
             "last_error": endpoint.last_error,
             "tokens": self._tokens_at(endpoint.url),

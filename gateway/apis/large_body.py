@@ -89,7 +89,7 @@ def parse_large(
         models=models,
         writes_model=writes_model,
     )
-    request.body = body if request.body == core else whole(request.body, core, fields, body)
+    request.body = body if request.body == core else expanded(request.body, core, fields, body)
     request.is_crowded, request.num_ids = crowded, num_ids(kind, fields, body)
     return request
 
@@ -219,8 +219,8 @@ def _check_role(number: int, short: bytes | None, body: bytes, start: int, end: 
         raise InvalidRequest(f"'{where}' must be an object with a role: {exc}", param=where) from exc
 
 
-def whole(sent: bytes, core: bytes, fields: Mapping[str, Field], body: bytes) -> bytes:
-    """The body that `sent`, which was made of the core, stands for."""
+def expanded(sent: bytes, core: bytes, fields: Mapping[str, Field], body: bytes) -> bytes:
+    """Return `sent`, a body that was made of the core, with the long fields of `body` in their places."""
     if sent.startswith(core[:-1]):  # something was added behind
         end = body.rindex(b"}")
         return joined([memoryview(body)[:end], sent[len(core) - 1 :]])

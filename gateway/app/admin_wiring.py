@@ -22,7 +22,7 @@ from gateway.observability.collector import MetricsCollector, registry_of
 from gateway.observability.verification.metrics import VerifyCollector, describe, summary
 from gateway.proxy.retry_metrics import RetriesCollector
 from gateway.routing.active_policy import PolicyCollector
-from gateway.routing.trial_metrics import ExperimentsCollector
+from gateway.routing.experiment_metrics import ExperimentsCollector
 from gateway.runtime.build import VERSION, is_compiled
 from gateway.tenancy.admission.stats import AdmissionCollector, describe_admission
 from gateway.tenancy.auth.metrics import KeysCollector
@@ -64,7 +64,7 @@ def collectors_of(gateway: "Gateway") -> Sequence[RegistryCollector]:
         RetriesCollector(gateway.dispatch.context.retries, gateway.surface.bodies),
         PolicyCollector(gateway.active_policy),
         ModelsCollector(gateway.catalog, gateway.worker_tokenizer.counts),
-        ExperimentsCollector(gateway.active_policy.trials),
+        ExperimentsCollector(gateway.active_policy.experiments),
         _Flow(gateway),
         KeysCollector(gateway.credentials),
         *gateway.collectors,

@@ -47,7 +47,7 @@ from gateway.core.ledger import Ledger
 from gateway.core.worker import Role, Worker
 from gateway.disaggregation.legs import LegServices
 from gateway.disaggregation.stats import disaggregation_stats_of
-from gateway.discovery.declared import said_of
+from gateway.discovery.declared import declared_settings
 from gateway.discovery.endpoint import EventSubscription
 from gateway.discovery.engine_detection import Engines
 from gateway.discovery.feeds import Feeds
@@ -83,10 +83,10 @@ from gateway.redis.options import redis_of
 from gateway.replication.agent_targets import AgentFeeds, agents_of
 from gateway.routing.active_policy import ActivePolicy
 from gateway.routing.decision_log import DecisionLog
+from gateway.routing.experiments import keep_compared
 from gateway.routing.remote_lookup import RemoteLookup
 from gateway.routing.router import Router
 from gateway.routing.speed_model import SpeedModels
-from gateway.routing.trials import keep_compared
 from gateway.runtime.loop_lag import LoopLag
 from gateway.runtime.tasks import Tasks
 from gateway.runtime.tls import follow, listening_tls, worker_tls
@@ -182,8 +182,8 @@ class Gateway:
     def _read_workers(self) -> None:
         """Add the configured workers. Raises ConfigError."""
         config = with_tables(self.config)
-        self.said = said_of(config, KV_CONNECTORS, DEFAULT_CONNECTORS)
-        self.worker_urls = worker_urls([*config.fleet.worker, *self.said.roles])
+        self.declared = declared_settings(config, KV_CONNECTORS, DEFAULT_CONNECTORS)
+        self.worker_urls = worker_urls([*config.fleet.worker, *self.declared.roles])
         self.access = fleet_access(config)
         self.check_workers(self.worker_urls)
         self.worker_tls = worker_tls(*shown_to_workers(config))
@@ -233,9 +233,9 @@ class Gateway:
         self._tasks.start("explain cache losses", keep_explained(self.losses))
         self._tasks.start("heal streams", keep_recovering(self.recovery_observer))
         self._tasks.start("let go of workers", keep_leaving(self.lifecycle, self.roster))
-        self._tasks.start("compare policies", keep_compared(self.active_policy.trials))
+        self._tasks.start("compare policies", keep_compared(self.active_policy.experiments))
         for url in self.worker_urls:
-            self.add_worker(url, self.said.roles.get(url))
+            self.add_worker(url, self.declared.roles.get(url))
         self._tasks.start("resolve names", self.resolver.run())
 
     def add_worker(self, url: str, role: Role | None = None) -> bool:
@@ -345,15 +345,15 @@ class Gateway:
         for observer in (self.losses, self.verifier, self.recovery_observer):
             self.observers.decided.append(observer.decided)
             self.observers.answered.append(observer.answered)
-        self.watch_trials()
+        self.watch_experiments()
         return router
 
-    def watch_trials(self) -> None:
+    def watch_experiments(self) -> None:
         """Observe decisions for A/B tests and shadows, while there are some."""
-        trials, observers = self.active_policy.trials, self.observers
-        if trials.is_on and trials.decided not in observers.decided:
-            observers.decided.append(trials.decided)
-            observers.finished.append(trials.finished)
+        experiments, observers = self.active_policy.experiments, self.observers
+        if experiments.is_on and experiments.decided not in observers.decided:
+            observers.decided.append(experiments.decided)
+            observers.finished.append(experiments.finished)
 
     def asking(self) -> AskUsage:
         """Usage sampling: the streams for which the worker is to report usage."""

@@ -12,7 +12,7 @@ from engines import DEFAULT_CONNECTORS, KV_CONNECTORS
 from gateway.app.front_end import check_bodies, routes_of
 from gateway.config import Config
 from gateway.config.worker_specs import parse_spec
-from gateway.discovery.declared import said_of
+from gateway.discovery.declared import declared_settings
 from gateway.http.networks import Trusted
 from gateway.tenancy.admission.gate import follow, gate_of
 from gateway.tenancy.admission.request_identity import trusted_peers
@@ -35,7 +35,7 @@ async def prepare(
     """Raises ConfigError, with nothing changed."""
     trusted = trusted_peers(config)
     gateway.check_workers([parse_spec(spec)[0] for spec in added])
-    said_of(config, KV_CONNECTORS, DEFAULT_CONNECTORS)
+    declared_settings(config, KV_CONNECTORS, DEFAULT_CONNECTORS)
     check_bodies(config)
     credentials.check(config)
     chosen = await gateway.active_policy.prepare(config, policy_source)
@@ -55,7 +55,7 @@ def _swap(
     dispatch = gateway.dispatch
     gateway.config = config
     choose()
-    gateway.watch_trials()
+    gateway.watch_experiments()
     dispatch.reconfigure(config, gateway.asking())
     if (gate := dispatch.context.gate) is not None:
         gate.reconfigure(config)

@@ -86,7 +86,7 @@ def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOp
     async def complete(probe: Probe, facts: Facts) -> Facts:
         facts = await with_addresses(facts, gateway.access.reachable)
         await _prove(gateway, facts)
-        return await with_engine_ids(facts, gateway.said, KV_CONNECTORS, probe)
+        return await with_engine_ids(facts, gateway.declared, KV_CONNECTORS, probe)
 
     return Roster(
         fleet=gateway.fleet,
@@ -97,7 +97,7 @@ def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOp
         open_feed=gateway.open_feed,
         on_gone=gone,
         on_down=gateway.dispatch.worker_down,
-        said=gateway.said,
+        declared=gateway.declared,
         names=ServedNames(gateway.fleet, gateway.catalog.renamed),
         on_joined=[gateway.lifecycle.joined, gateway.catalog.joined, gateway.pair_parity.joined],
         on_left=[
@@ -146,7 +146,7 @@ def salt_prober_of(gateway: "Gateway", start: Start) -> SaltProber:
 def resolver_of(gateway: "Gateway") -> Resolver:
     def inherit(url: str, source: str, host: str) -> None:
         gateway.access.inherit(url, source, host if url.startswith("https:") else "")
-        gateway.said.inherit(url, source)
+        gateway.declared.inherit(url, source)
         gateway.engines.inherit(url, source)
         if source in gateway.agents.named:
             gateway.agents.named[url] = gateway.agents.named[source]

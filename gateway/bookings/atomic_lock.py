@@ -167,7 +167,7 @@ class DistributedLock:
         self.num_late += self._table.lock_number < number
 
     def _release(self, number: int) -> None:
-        message, name = self._publisher.news(lock_number=number), f"{self._name}{number}"
+        message, name = self._publisher.changes(lock_number=number), f"{self._name}{number}"
         self._publish_connection.write(
             "EVAL", _RELEASE, 1, self._keys[0], name, self._publish_connection.channel, message
         )

@@ -52,7 +52,7 @@ class BookingsPublisher:
         assumed.on_promise = self.promised
 
     def __repr__(self) -> str:
-        return f"Teller({self.gateway:x}, due={self._is_due})"
+        return f"BookingsPublisher({self.gateway:x}, due={self._is_due})"
 
     def changed(self, worker: WorkerId) -> None:
         self._changed.add(worker)
@@ -63,22 +63,22 @@ class BookingsPublisher:
         keep_ms = round(KEEP_S * 1000) if keep_ms == IN_FLIGHT else min(keep_ms, LONGEST_MS)
         self._promises.append(Promise(worker, blocks, keep_ms))
         if self._loop.time() - self._sent_s >= EVERY_S:  # a loop iteration may be long: others wait to know
-            self._send_news()
+            self._send_changes()
         elif not self._is_due:
             self._be_due()
 
-    def news(self, lock_number: int = 0) -> bytes:
+    def changes(self, lock_number: int = 0) -> bytes:
         """Return a message with the changes since the last one."""
         booked = [self._booked(worker) for worker in self._changed]
         promises, self._promises = self._promises, []
         self._changed.clear()
         return self._encode(booked, promises, lock_number=lock_number)
 
-    def whole(self, *, asks: bool = False) -> bytes:
+    def snapshot(self, *, asks: bool = False) -> bytes:
         """Return a snapshot message with all that is in flight."""
         self._changed.clear()
-        news, self._promises = self._promises, []
-        ended = [promise for promise in news if promise.keep_ms != round(KEEP_S * 1000)]
+        promises, self._promises = self._promises, []
+        ended = [promise for promise in promises if promise.keep_ms != round(KEEP_S * 1000)]
         booked = [
             WorkerBookings(w, load.num_in_flight, load.booked_tokens)
             for w, load in self._ledger.own().items()
@@ -88,7 +88,7 @@ class BookingsPublisher:
         ]
         return self._encode(booked, ended + in_flight, is_whole=True, asks=asks)
 
-    def last(self) -> bytes:
+    def farewell(self) -> bytes:
         return self._encode([], [], is_last=True)
 
     @property
@@ -107,11 +107,11 @@ class BookingsPublisher:
     def _on_due(self) -> None:
         self._is_due = False
         if self._changed or self._promises:  # else another message had them
-            self._send_news()
+            self._send_changes()
 
-    def _send_news(self) -> None:
+    def _send_changes(self) -> None:
         self._sent_s = self._loop.time()
-        self._send(self.news())
+        self._send(self.changes())
 
     def _booked(self, worker: WorkerId) -> WorkerBookings:
         load = self._ledger.own_at(worker)

@@ -125,7 +125,7 @@ class SharedBookings:
         if self.lock:
             await self.lock.close()
         if hasattr(self, "publisher"):
-            self.publish_connection.publish(self.publisher.last())
+            self.publish_connection.publish(self.publisher.farewell())
         await self.publish_connection.end()
         await self._listener.end()
 
@@ -148,7 +148,7 @@ class SharedBookings:
     async def _publish_snapshot(self) -> None:
         self._asked.clear()
         asks, self._asks = self._asks, False
-        data = self.publisher.whole(asks=asks)
+        data = self.publisher.snapshot(asks=asks)
         self._last_snapshot = self.publisher.seq, self._clock()
         await self.publish_connection.publish_confirmed(data)
         if self.is_lost and (self._listener.is_open or not self.is_subscriber):

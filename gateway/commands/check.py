@@ -110,7 +110,7 @@ class Checker:
     events_port: int = 5557
     reach_agent: ReachAgent = _no_agent
     tokens: Tokens | None = None
-    said: DeclaredSettings = field(default_factory=DeclaredSettings)
+    declared: DeclaredSettings = field(default_factory=DeclaredSettings)
     eligibility: Eligibility | None = None
 
     async def check(self, url: str) -> list[Finding]:
@@ -118,7 +118,7 @@ class Checker:
         try:
             await probe.check_health()
             facts = await probe.facts()
-            workers = self.said.workers_of(facts)
+            workers = self.declared.workers_of(facts)
         except ProbeError as exc:
             return [Finding(url, None, "", str(exc))]
         if not facts.models:

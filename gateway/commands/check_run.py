@@ -42,7 +42,7 @@ async def check(config: Config) -> int:
             events_port=config.events.port,
             reach_agent=partial(reach_agent, gateway.agents, timeout_s=timeout_s),
             tokens=gateway.catalog,
-            said=gateway.said,
+            declared=gateway.declared,
             eligibility=gateway.fleet.eligibility,
         )
         findings = await check_all(checker, gateway.worker_urls)

@@ -62,7 +62,7 @@ class SingleProcess:
 
     @property
     def added_workers(self) -> list[str]:
-        roles = self._gateway.roster.said.roles
+        roles = self._gateway.roster.declared.roles
         gateway, resolver = self._gateway, self._gateway.resolver
         known = [e.url for e in gateway.roster if not resolver.is_member(e.url)]
         urls = [url for url in known if url not in self._configured]

@@ -16,10 +16,10 @@ from gateway.http.address import Address
 
 
 async def with_engine_ids(
-    facts: Facts, said: DeclaredSettings, connectors: Mapping[str, KvConnector], probe: Probe
+    facts: Facts, declared: DeclaredSettings, connectors: Mapping[str, KvConnector], probe: Probe
 ) -> Facts:
     """Add the engine ids of a prefill worker. Raises ProbeError while its connector is not ready."""
-    worker = said.workers_of(facts)[0]
+    worker = declared.workers_of(facts)[0]
     transfer = worker.transfer
     connector = connectors.get(transfer.connector) if transfer else None
     bootstrap = connector.bootstrap if connector else None

@@ -42,14 +42,14 @@ def usable(models: Sequence[ModelInfo], num_ranks: int = 1) -> UsableModels:
             seen.add(model.id)
             good.append(model)
     left = len(models) - len(good) - num_bad - num_again
-    said = [
+    faults = [
         f"{num_bad} have a name that is empty, longer than {MAX_NAME_CHARS} characters or not printable"
         if num_bad
         else "",
         f"{num_again} are listed twice" if num_again else "",
         f"{left} are more than the {most} that are used of one endpoint" if left else "",
     ]
-    return UsableModels(tuple(good), "; ".join(filter(None, said)))
+    return UsableModels(tuple(good), "; ".join(filter(None, faults)))
 
 
 def ranks_refusal(num_ranks: int) -> str | None:

@@ -38,13 +38,13 @@ class DeclaredSettings:
 
     def workers_of(self, facts: Facts) -> tuple[Worker, ...]:
         """Return the workers of an endpoint with their declared settings. Raises WrongRole."""
-        said = self.roles.get(facts.url)
-        if said and facts.role and facts.role != said.value:
-            raise WrongRole(f"{facts.url} is a {facts.role} worker, but was declared as --{said.value}")
-        return tuple(self._said_of(worker, said) for worker in workers_of(facts))
+        declared = self.roles.get(facts.url)
+        if declared and facts.role and facts.role != declared.value:
+            raise WrongRole(f"{facts.url} is a {facts.role} worker, but was declared as --{declared.value}")
+        return tuple(self._with_settings(worker, declared) for worker in workers_of(facts))
 
-    def _said_of(self, worker: Worker, said: Role | None) -> Worker:
-        role = said or worker.role
+    def _with_settings(self, worker: Worker, declared: Role | None) -> Worker:
+        role = declared or worker.role
         transfer, connector = worker.transfer, self.connectors.get(worker.url, self.connector)
         if transfer is None and (role is not Role.BOTH or connector):
             connector = connector or self.defaults.get(worker.engine)
@@ -55,7 +55,7 @@ class DeclaredSettings:
         return replace(worker, role=role, transfer=transfer, topology=topology)
 
 
-def said_of(
+def declared_settings(
     config: Config, known: Collection[str] = (), defaults: Mapping[str, str] | None = None
 ) -> DeclaredSettings:
     """Return the declared settings. `known` are connectors, `defaults` those of engines. Raises

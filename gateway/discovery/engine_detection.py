@@ -33,14 +33,14 @@ _models = msgspec.json.Decoder(_Models).decode
 class Engines:
     """Known engines; the last one is used if no other's marks are found.
 
-    `said` are "NAME" for all endpoints or "URL=NAME" for one. Raises ConfigError.
+    `declared` are "NAME" for all endpoints or "URL=NAME" for one. Raises ConfigError.
     """
 
-    def __init__(self, table: Mapping[str, Engine], said: Sequence[str] = ()) -> None:
+    def __init__(self, table: Mapping[str, Engine], declared: Sequence[str] = ()) -> None:
         self._table = dict(table)
         self._default: Engine | None = None
         self._by_url: dict[str, Engine] = {}
-        for spec in said:
+        for spec in declared:
             url, _, name = spec.rpartition("=")
             if name not in self._table:
                 words = meant(name, self._table) or f"; known: {', '.join(self._table)}"

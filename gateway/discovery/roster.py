@@ -82,7 +82,7 @@ class Roster:
         on_gone: Callable[[str, Collection[WorkerId]], None],
         on_down: Callable[[WorkerId], None],
         options: RosterOptions,
-        said: DeclaredSettings | None = None,
+        declared: DeclaredSettings | None = None,
         complete: Callable[[Probe, Facts], Awaitable[Facts]] = _unchanged,
         on_joined: Iterable[Callable[[Sequence[Worker]], None]] = (),
         on_left: Iterable[Callable[[WorkerId], None]] = (),
@@ -105,7 +105,7 @@ class Roster:
         self._on_left = on_left
         self._names = ServedNames(fleet) if names is None else names
         self._options = options
-        self.said = DeclaredSettings() if said is None else said
+        self.declared = DeclaredSettings() if declared is None else declared
         self._complete = complete
         self._endpoints: dict[str, Endpoint] = {}
         self._tasks, self._log = Tasks(), RateLimitedLog(log)
@@ -118,7 +118,7 @@ class Roster:
         if url in self._endpoints:
             return False
         if role:
-            self.said.roles[url] = role
+            self.declared.roles[url] = role
         endpoint = Endpoint(url, self._make_probe(url))
         self._endpoints[url] = endpoint
         endpoint.task = self._tasks.start(f"probe {url}", self._watch(endpoint))
@@ -131,7 +131,7 @@ class Roster:
         if url is None:
             return False
         endpoint = self._endpoints.pop(url)
-        self.said.roles.pop(url, None)
+        self.declared.roles.pop(url, None)
         if endpoint.task:
             endpoint.task.cancel()
         workers = endpoint.workers
@@ -280,7 +280,7 @@ class Roster:
     def _join(self, endpoint: Endpoint, facts: Facts) -> None:
         if not facts.models:
             raise ProbeError(f"{endpoint.url} serves no model")
-        workers = self.said.workers_of(facts)
+        workers = self.declared.workers_of(facts)
         endpoint.facts, endpoint.num_failures, endpoint.last_error = facts, 0, None
         endpoint.workers = workers
         with self._fleet.batch():

@@ -4,7 +4,7 @@ router         one decision: candidates, policy, booking       candidates       
 active_policy  the policy in use, and its reload               decision_log     the latest ones, explained
 learning       outcomes into the speed models                  speed_model      seconds per token, per worker
 least_squares  the online fit below it                         concurrency      how many requests run at once
-trials         A/B tests and shadow policies                   policy_score     how each policy did
+experiments    A/B tests and shadow policies                   policy_score     how each policy did
 remote_lookup  lookups in a remote index before a decision     query            the prompt as policies see it
-trial_metrics  metrics of trials                               prompt_limit     prompts too long for a model
+prompt_limit   prompts too long for a model                    experiment_metrics   metrics of experiments
 """

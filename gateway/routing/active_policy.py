@@ -26,7 +26,7 @@ from gateway.policies.framework.contract import (
 from gateway.policies.framework.guard import PolicyFaults, PolicyGuard, where
 from gateway.policies.framework.plugins import PolicyFile, read_file
 from gateway.policies.framework.registry import AUTO, PolicyRegistry, is_shipped, worth_of
-from gateway.routing.trials import PolicyExperiments, Shadow
+from gateway.routing.experiments import PolicyExperiments, Shadow
 
 log = logging.getLogger("kvgate.policies")
 
@@ -60,7 +60,7 @@ class ActivePolicy:
         self.changed: Callable[[Policy], None] = lambda policy: None
         self._reading = asyncio.Lock()
         self._made = self._make(config, source)
-        self.trials = PolicyExperiments(self._shares(), self._made.shadows)
+        self.experiments = PolicyExperiments(self._shares(), self._made.shadows)
 
     def __repr__(self) -> str:
         return f"ActivePolicy({self.policy!r}, file={self._config.policy.file!r})"
@@ -109,7 +109,7 @@ class ActivePolicy:
     def use(self, config: Config, made: LoadedPolicies) -> None:
         self._config, self._made, self.refusal = config, made, None
         self.num_loaded += 1
-        self.trials.replace(self._shares(), made.shadows)
+        self.experiments.replace(self._shares(), made.shadows)
         self.changed(made.policy)
         log.info("policies reloaded; active policy: %s", made.policy.name)
 
@@ -126,7 +126,7 @@ class ActivePolicy:
             "fallbacks": self._fallbacks(),
             "file": file if self._made.file else None,
             "known": self._made.library.names("policy"),
-            **self.trials.describe(),
+            **self.experiments.describe(),
         }
 
     def parts_of(self, decision: Decision) -> Sequence[Mapping[str, float]]:

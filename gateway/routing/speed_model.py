@@ -122,10 +122,10 @@ class SpeedModels:
             known.answer_tokens += (num_tokens - known.answer_tokens) * ANSWER_STEP
             self._read(known)
 
-    def reported(self, worker: WorkerId, said: ReportedLoad, now: float) -> None:
+    def reported(self, worker: WorkerId, load: ReportedLoad, now: float) -> None:
         """Learn from the engine's own report, once a second."""
         if known := self._known.get(worker):
-            known.max_running.look(said, now)
+            known.max_running.look(load, now)
             self._read(known)
 
     def drop(self, worker: WorkerId) -> None:

@@ -60,7 +60,7 @@ class ConversationCache:
         text = _plain_text(messages, features(messages, "", setting.markup), setting, None)
         return None if text is None else ContinuedTokens(self._encode(text))
 
-    def whole(
+    def tokens_of_all(
         self, chat: Messages, messages: Sequence[Message], text: str, setting: RenderSetting
     ) -> ContinuedTokens:
         """Tokens of all `messages`, rendered as `text`; they are cached."""

@@ -227,7 +227,7 @@ class PromptEncoder:
         if variables["tools"]:  # behind a stub others stand for them
             variables = self._variables(template, self._template_kwargs(request.fields))
         text = template.render(messages, variables, now)
-        return self._conversations.whole(chat, messages, text, setting)
+        return self._conversations.tokens_of_all(chat, messages, text, setting)
 
     def _is_wrong(
         self, tokens: Tokens, request: InferenceRequest, setting: RenderSetting, now: datetime

@@ -64,8 +64,8 @@ LIVE = [each.key for each in by_key().values() if each.live]
 
 SEEN: dict[str, tuple[Any, Callable[[Gateway], object], object]] = {
     "worker": (["http://127.0.0.1:1"], urls, ["http://127.0.0.1:1"]),
-    "prefill": (["http://127.0.0.1:1"], lambda g: [r.value for r in g.said.roles.values()], ["prefill"]),
-    "decode": (["http://127.0.0.1:1"], lambda g: [r.value for r in g.said.roles.values()], ["decode"]),
+    "prefill": (["http://127.0.0.1:1"], lambda g: [r.value for r in g.declared.roles.values()], ["prefill"]),
+    "decode": (["http://127.0.0.1:1"], lambda g: [r.value for r in g.declared.roles.values()], ["decode"]),
     "policy": ("round_robin", policy, "round_robin"),
     "policies": (
         {"mine": {"policy": "least_load"}},
@@ -76,10 +76,10 @@ SEEN: dict[str, tuple[Any, Callable[[Gateway], object], object]] = {
     "policy_budget_ms": (7.0, lambda g: g.active_policy._made.library._budget_s, 0.007),
     "policy_ab": (
         {"round_robin": 1, "least_load": 1},
-        lambda g: g.active_policy.trials.finished in g.observers.finished,
+        lambda g: g.active_policy.experiments.finished in g.observers.finished,
         True,
     ),
-    "policy_shadow": (["round_robin"], lambda g: [*g.active_policy.trials.comparisons], ["round_robin"]),
+    "policy_shadow": (["round_robin"], lambda g: [*g.active_policy.experiments.comparisons], ["round_robin"]),
     "policy_medium_worth": (["CPU=0.3"], lambda g: g.active_policy._made.library._worth["CPU"], 0.3),
     "location": ("rack1", lambda g: g.active_policy._made.library._place, "rack1"),
     "session_header": ("x-talk", lambda g: in_use(g).headers.session_header, "x-talk"),

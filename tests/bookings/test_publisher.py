@@ -112,7 +112,7 @@ def test_the_first_promise_and_booking_after_a_pause_are_sent_at_once() -> None:
 def test_news_sent_with_another_message_are_not_sent_again() -> None:
     sender = Sender()
     sender.place.ledger.book(A, 100, 100)
-    assert message_of(sender.publisher.news(lock_number=5)).lock_number == 5
+    assert message_of(sender.publisher.changes(lock_number=5)).lock_number == 5
     sender.loop.advance(100.0)
     assert sender.sent == []
 
@@ -127,8 +127,8 @@ def test_a_whole_message_has_all_bookings_in_flight() -> None:
         booking = place.ledger.book(worker, 50, 160)
     place.assumed.unpin(B, run, 1.0, was_run=True)
     place.ledger.release(booking)
-    message = message_of(publisher.whole(asks=True))
+    message = message_of(publisher.snapshot(asks=True))
     assert (message.is_whole, message.asks, message.booked) == (True, True, [WorkerBookings(A, 1, 50)])
     assert message.promises == [Promise(B, [RUN[9]], 10_000), Promise(A, [RUN[9]], 3500)]
-    assert message_of(publisher.whole()).promises == [Promise(A, [RUN[9]], 3500)]
-    assert message_of(publisher.last()).is_last
+    assert message_of(publisher.snapshot()).promises == [Promise(A, [RUN[9]], 3500)]
+    assert message_of(publisher.farewell()).is_last

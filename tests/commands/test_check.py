@@ -94,7 +94,7 @@ class Checked:
     reached: list[EventSource] = field(default_factory=list)
     agent: tuple[str, AgentHello | str] | None = None
     tokens: "Looked | None" = None
-    said: DeclaredSettings = field(default_factory=DeclaredSettings)
+    declared: DeclaredSettings = field(default_factory=DeclaredSettings)
 
     async def _reach_agent(
         self, worker: Worker, start_time_s: float | None
@@ -115,7 +115,7 @@ class Checked:
                 has_tokenizer=lambda model, rendering: self.has_tokenizer,
                 reach_agent=self._reach_agent,
                 tokens=self.tokens,
-                said=self.said,
+                declared=self.declared,
             )
             return await check_all(checker, list(urls) or [url_of(self.server)])
 
@@ -275,7 +275,7 @@ async def test_tokens_of_a_pair_are_compared(checked: Checked, tokens: list[int]
     other = Answers(tokens=tokens)
     server = await other.serve()
     prefill, decode = url_of(server), url_of(checked.server)
-    checked.said = DeclaredSettings({prefill: Role.PREFILL, decode: Role.DECODE}, connector="nixl")
+    checked.declared = DeclaredSettings({prefill: Role.PREFILL, decode: Role.DECODE}, connector="nixl")
     first, second = await checked.findings(prefill, decode)
     await server.close()
     assert first.fault is None

@@ -7,7 +7,7 @@ from gateway.config import load
 from gateway.core.engine import ModelInfo
 from gateway.core.worker import Transfer
 from gateway.discovery.bootstrap import with_engine_ids
-from gateway.discovery.declared import DeclaredSettings, said_of
+from gateway.discovery.declared import DeclaredSettings, declared_settings
 from gateway.discovery.probe import Probe, ProbeError
 from gateway.discovery.probed import Facts
 
@@ -31,8 +31,8 @@ def facts(transfer: Transfer | None = None, role: str | None = None) -> Facts:
     return Facts(P, "vllm", (ModelInfo("m"),), transfer=transfer, role=role)
 
 
-def said(**options: list[str]) -> DeclaredSettings:
-    return said_of(load(options, environ={}), KV_CONNECTORS, DEFAULT_CONNECTORS)
+def settings(**options: list[str]) -> DeclaredSettings:
+    return declared_settings(load(options, environ={}), KV_CONNECTORS, DEFAULT_CONNECTORS)
 
 
 async def asked_for(facts: Facts, declared: DeclaredSettings, probe: FakeProbe) -> Facts:
@@ -41,28 +41,28 @@ async def asked_for(facts: Facts, declared: DeclaredSettings, probe: FakeProbe) 
 
 async def test_the_engine_id_is_read_from_the_bootstrap_server() -> None:
     probe = FakeProbe(b'{"0": {"engine_id": "e0", "worker_addr": {}}, "1": {"engine_id": "e1"}}')
-    found = await asked_for(facts(), said(prefill=[P], connector=["mooncake"]), probe)
+    found = await asked_for(facts(), settings(prefill=[P], connector=["mooncake"]), probe)
     assert probe.urls == ["http://10.0.0.1:8998/query"]
     assert (found.transfer, found.engine_ids) == (Transfer("mooncake", "10.0.0.1:8998"), {0: "e0", 1: "e1"})
-    (worker,) = said(prefill=[P], connector=["mooncake"]).workers_of(found)
+    (worker,) = settings(prefill=[P], connector=["mooncake"]).workers_of(found)
     assert worker.transfer == Transfer("mooncake", "10.0.0.1:8998", "e0")
 
 
 async def test_a_reported_bootstrap_address_is_used() -> None:
     probe = FakeProbe(b'{"0": {"engine_id": "e0"}}')
-    await asked_for(facts(MOONCAKE, "prefill"), said(), probe)
+    await asked_for(facts(MOONCAKE, "prefill"), settings(), probe)
     assert probe.urls == ["http://10.0.0.1:9000/query"]
 
 
 @pytest.mark.parametrize(
     ("known", "spec"),
     [
-        (facts(), said()),
-        (facts(MOONCAKE, "decode"), said()),
-        (facts(Transfer("nixl"), "prefill"), said()),
-        (facts(), said(decode=[P], connector=["mooncake"])),
+        (facts(), settings()),
+        (facts(MOONCAKE, "decode"), settings()),
+        (facts(Transfer("nixl"), "prefill"), settings()),
+        (facts(), settings(decode=[P], connector=["mooncake"])),
     ],
-    ids=["alone", "decode", "nixl", "said to decode"],
+    ids=["alone", "decode", "nixl", "declared to decode"],
 )
 async def test_other_workers_are_not_asked_for_an_engine_id(known: Facts, spec: DeclaredSettings) -> None:
     probe = FakeProbe()
@@ -79,4 +79,4 @@ async def test_other_workers_are_not_asked_for_an_engine_id(known: Facts, spec: 
 )
 async def test_a_worker_without_an_engine_id_is_waited_for(body: bytes, why: str) -> None:
     with pytest.raises(ProbeError, match=why):
-        await asked_for(facts(MOONCAKE, "prefill"), said(), FakeProbe(body))
+        await asked_for(facts(MOONCAKE, "prefill"), settings(), FakeProbe(body))

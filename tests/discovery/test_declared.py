@@ -6,15 +6,15 @@ from gateway.config import load
 from gateway.core.engine import EngineMetrics, ModelInfo
 from gateway.core.errors import ConfigError
 from gateway.core.worker import Role, Transfer
-from gateway.discovery.declared import DeclaredSettings, WrongRole, said_of
+from gateway.discovery.declared import DeclaredSettings, WrongRole, declared_settings
 from gateway.discovery.probed import Facts
 
 P, D, W = "http://10.0.0.1:8000", "http://10.0.0.2:8000", "http://10.0.0.3:8000"
 KNOWN, DEFAULTS = ("nixl", "mooncake", "bootstrap"), {"vllm": "nixl", "sglang": "bootstrap"}
 
 
-def said(**options: Any) -> DeclaredSettings:
-    return said_of(load(options, environ={}), KNOWN, DEFAULTS)
+def settings(**options: Any) -> DeclaredSettings:
+    return declared_settings(load(options, environ={}), KNOWN, DEFAULTS)
 
 
 def facts(url: str, **more: Any) -> Facts:
@@ -23,44 +23,44 @@ def facts(url: str, **more: Any) -> Facts:
 
 
 def test_a_worker_has_the_declared_role() -> None:
-    declared = said(worker=[W], prefill=[P + "/"], decode=[D])
+    declared = settings(worker=[W], prefill=[P + "/"], decode=[D])
     roles = [(w.role, w.transfer) for url in (P, D, W) for w in declared.workers_of(facts(url))]
     assert roles == [(Role.PREFILL, Transfer("nixl")), (Role.DECODE, Transfer("nixl")), (Role.BOTH, None)]
 
 
 def test_reported_facts_override_declared_ones_except_the_connector() -> None:
     reported = Transfer("nixl", cache_dtype="fp8")
-    (worker,) = said(worker=[W]).workers_of(facts(W, role="decode", transfer=reported))
+    (worker,) = settings(worker=[W]).workers_of(facts(W, role="decode", transfer=reported))
     assert (worker.role, worker.transfer) == (Role.DECODE, reported)
-    (worker,) = said(worker=[W], connector=[f"{W}=mooncake"]).workers_of(facts(W, transfer=reported))
+    (worker,) = settings(worker=[W], connector=[f"{W}=mooncake"]).workers_of(facts(W, transfer=reported))
     assert worker.transfer == Transfer("mooncake", cache_dtype="fp8")
 
 
 def test_a_connector_for_all_workers_applies_to_workers_of_both_roles() -> None:
-    (worker,) = said(worker=[W], connector=["mooncake"]).workers_of(facts(W))
+    (worker,) = settings(worker=[W], connector=["mooncake"]).workers_of(facts(W))
     assert (worker.role, worker.transfer) == (Role.BOTH, Transfer("mooncake"))
 
 
 @pytest.mark.parametrize(("option", "reported"), [("prefill", "decode"), ("decode", "prefill")])
 def test_a_worker_that_reports_another_role_does_not_join(option: str, reported: str) -> None:
     with pytest.raises(WrongRole, match=f"{W} is a {reported} worker, but was declared as --{option}"):
-        said(**{option: [W]}).workers_of(facts(W, role=reported))
+        settings(**{option: [W]}).workers_of(facts(W, role=reported))
 
 
 def test_a_connector_is_ignored_for_an_engine_without_one() -> None:
-    (worker,) = said(decode=[W]).workers_of(facts(W, engine="openai"))
+    (worker,) = settings(decode=[W]).workers_of(facts(W, engine="openai"))
     assert worker.transfer is None
 
 
 def test_a_wildcard_transfer_address_becomes_the_address_of_the_worker() -> None:
-    (worker,) = said().workers_of(
+    (worker,) = settings().workers_of(
         facts(W, engine="sglang", role="prefill", transfer=Transfer("bootstrap", "*:8998"))
     )
     assert worker.transfer and worker.transfer.address == "10.0.0.3:8998"
 
 
 def test_topology_is_declared_by_worker() -> None:
-    (worker,) = said(worker=[W], topology=[f"{W}=r1/h1"]).workers_of(facts(W))
+    (worker,) = settings(worker=[W], topology=[f"{W}=r1/h1"]).workers_of(facts(W))
     assert worker.topology == "r1/h1"
 
 
@@ -77,4 +77,4 @@ def test_topology_is_declared_by_worker() -> None:
 )
 def test_a_wrong_declaration_is_rejected(options: dict[str, list[str]], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        said(**options)
+        settings(**options)

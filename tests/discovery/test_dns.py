@@ -63,7 +63,7 @@ async def test_each_address_is_a_worker_with_the_options_of_its_name() -> None:
     await world.look()
     assert (world.urls, world.asked) == ([ONE, TWO], [("engines", 8000)])
     assert world.inherited == [(ONE, NAME, "engines"), (TWO, NAME, "engines")]
-    assert world.world.roster.said.roles == {ONE: Role.PREFILL, TWO: Role.PREFILL}
+    assert world.world.roster.declared.roles == {ONE: Role.PREFILL, TWO: Role.PREFILL}
     assert (world.resolver.is_member(ONE), world.resolver.is_member(NAME)) == (True, False)
     await world.world.roster.stop()
 

@@ -182,17 +182,17 @@ def test_sessions_are_split_between_the_policies_of_an_ab_test() -> None:
         ({"policy_shadow": ["best"]}, "policy: there is no policy 'best'"),
     ],
 )
-def test_an_invalid_trial_is_rejected(options: dict[str, Any], words: str) -> None:
+def test_an_invalid_experiment_is_rejected(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         active_policy(**options)
 
 
 async def test_shadow_policies_are_reloaded(tmp_path: Path) -> None:
     own = with_file(tmp_path, MOODY, policy="random", policy_shadow=["own", "least_load"])
-    comparison = own.trials.comparisons["own"]
+    comparison = own.experiments.comparisons["own"]
     before = comparison.policy
     await own.reload()
-    assert comparison.policy is not before and list(own.trials.comparisons) == ["own", "least_load"]
+    assert comparison.policy is not before and list(own.experiments.comparisons) == ["own", "least_load"]
     assert isinstance(comparison.policy, PolicyGuard)
     comparison.policy.choose(Query("odd", 1), [candidate("a")], random.Random(1))
     assert (comparison.faults.total(), own.faults.total()) == (1, 0)

@@ -33,7 +33,7 @@ def gateway(worker: SglangWorker) -> Iterator[GatewayProcess]:
         yield process
 
 
-def whole(answer: Answer, page: int) -> int:
+def full_pages(answer: Answer, page: int) -> int:
     """Most tokens of a prompt that an engine takes from its cache: whole pages, and never the last token."""
     num: int = answer.body["usage"]["prompt_tokens"]
     return (num - 1) // page * page
@@ -44,7 +44,7 @@ def test_texts_and_token_ids_are_predicted(gateway: GatewayProcess, worker: Sgla
     for prompt in (text("plain"), ids("plain", 100), [7] * 40):
         first, again = complete(gateway, prompt), complete(gateway, prompt)
         assert first.predicted == first.cached < page
-        assert again.predicted == again.cached == whole(again, page) > 0
+        assert again.predicted == again.cached == full_pages(again, page) > 0
         assert again.text == first.text
         prompt = prompt + (" more of it" if isinstance(prompt, str) else [9] * 20)  # type: ignore[operator]
         longer = complete(gateway, prompt)
@@ -66,7 +66,7 @@ def test_blocks_of_the_engine_s_own_route_are_known(gateway: GatewayProcess, wor
     answer = ask(gateway, "/generate", {"input_ids": prompt, "sampling_params": {"max_new_tokens": 2}})
     assert answer.status == 200 and answer.body["meta_info"]["cached_tokens"] < worker.options.page_size
     after = complete(gateway, prompt)
-    assert after.predicted == after.cached == whole(after, worker.options.page_size)
+    assert after.predicted == after.cached == full_pages(after, worker.options.page_size)
 
 
 def test_copies_of_a_cold_prompt_are_no_wrong_prediction(
@@ -78,7 +78,7 @@ def test_copies_of_a_cold_prompt_are_no_wrong_prediction(
     assert several.predicted < worker.options.page_size < several.cached
     assert len(several.body["choices"]) == 2
     one = complete(gateway, prompt)
-    assert one.predicted == one.cached == whole(one, worker.options.page_size)
+    assert one.predicted == one.cached == full_pages(one, worker.options.page_size)
     assert mispredictions(gateway) == before
 
 
@@ -153,4 +153,4 @@ def test_a_kill_empties_the_index_and_a_restart_fills_it(
     is_exact(gateway)
     cold, warm = complete(gateway, prompt), complete(gateway, prompt)
     assert cold.predicted == cold.cached < worker.options.page_size
-    assert warm.predicted == warm.cached == whole(warm, worker.options.page_size)
+    assert warm.predicted == warm.cached == full_pages(warm, worker.options.page_size)

@@ -6,9 +6,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.observability.metric_spec import MetricSpec, counter, histogram
+from gateway.routing.experiments import PolicyExperiments
 from gateway.routing.policy_score import PolicyScore
 from gateway.routing.shadow import ShadowComparison
-from gateway.routing.trials import PolicyExperiments
 
 TTFT = histogram(
     "kvgate_policy_ttft_seconds",
@@ -131,16 +131,16 @@ METRICS = (*(spec for spec, _ in _SCORES), TTFT, *(spec for spec, _ in _COMPARIS
 
 
 class ExperimentsCollector(Collector):
-    def __init__(self, trials: PolicyExperiments) -> None:
-        self._trials = trials
+    def __init__(self, experiments: PolicyExperiments) -> None:
+        self._experiments = experiments
 
     def collect(self) -> Iterator[Metric]:
-        trials = self._trials
-        if not trials.is_on:
+        experiments = self._experiments
+        if not experiments.is_on:
             return
         for spec, read in _SCORES:
-            yield spec.family((policy, read(score)) for policy, score in trials.scores.items())
-        yield TTFT.histograms((policy, score.ttft_s) for policy, score in trials.scores.items())
+            yield spec.family((policy, read(score)) for policy, score in experiments.scores.items())
+        yield TTFT.histograms((policy, score.ttft_s) for policy, score in experiments.scores.items())
         for spec, look in _COMPARISONS:
-            yield spec.family((policy, look(each)) for policy, each in trials.comparisons.items())
-        yield DROPPED.single(trials.num_dropped)
+            yield spec.family((policy, look(each)) for policy, each in experiments.comparisons.items())
+        yield DROPPED.single(experiments.num_dropped)

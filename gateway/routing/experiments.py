@@ -115,10 +115,10 @@ class PolicyExperiments:
         }
 
 
-async def keep_compared(trials: PolicyExperiments) -> None:
+async def keep_compared(experiments: PolicyExperiments) -> None:
     """Process the queue in short portions with pauses, since requests come first. Ends without shadows."""
-    while trials.comparisons:
+    while experiments.comparisons:
         await asyncio.sleep(PAUSE_S)
         end = time.perf_counter() + PORTION_S
-        while trials.step() and time.perf_counter() < end:
+        while experiments.step() and time.perf_counter() < end:
             pass
