@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import preloaded
+from tests.support import preloaded, shared_tokenizers
 
 # Hundreds of processes start; where none may write bytecode, each one compiles all that it imports,
 # which doubles the CPU time of a start. The Makefile takes this away too, for what runs without pytest.
@@ -26,13 +26,25 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.collect()
     gc.freeze()
     is_parent = session.config.getoption("numprocesses", None)
-    is_ours = sys.platform.startswith("linux") and "GATEWAY_PYTHON" not in os.environ
-    if is_ours and not is_parent and any(item.get_closest_marker("process") for item in session.items):
+    if (
+        sys.platform.startswith("linux")
+        and not is_parent
+        and any(item.get_closest_marker("process") for item in session.items)
+    ):
         preloaded.install()
 
 
 def pytest_sessionfinish() -> None:
     preloaded.uninstall()
+
+
+@pytest.fixture(autouse=True)
+def gateways_share_tokenizers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Load and prove each model once for all tests of whole gateways; others test the loads themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("process"):
+            shared_tokenizers.share(patch.setattr)
+        yield
 
 
 @pytest.fixture(autouse=True)

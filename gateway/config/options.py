@@ -11,6 +11,7 @@ writes it.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeGuard
 
 import msgspec
@@ -124,8 +125,13 @@ class Option:
         return getattr(getattr(config, self.table) if self.table else config, self.name)
 
 
-def options(struct: type[msgspec.Struct]) -> Iterator[Option]:
+@cache
+def options(struct: type[msgspec.Struct]) -> tuple[Option, ...]:
     """Every option, in order: the fields of each table, and those of a struct without tables."""
+    return tuple(_options(struct))
+
+
+def _options(struct: type[msgspec.Struct]) -> Iterator[Option]:
     for field in _fields(msgspec.inspect.type_info(struct)):
         kind, schema, extra = _parts(field)
         if isinstance(kind, msgspec.inspect.StructType):

@@ -29,14 +29,21 @@ _Fingerprint = tuple[tuple[int, int, int] | None, ...]
 
 
 class Tls:
-    """Context that follows its files. `make` raises ConfigError for unusable files."""
+    """Context that follows its files. `make` raises ConfigError for unusable files. Without files it is
+    called when the context is first used, since the system's certificates take 20 ms to read."""
 
     def __init__(self, name: str, files: Sequence[str], make: Callable[[], ssl.SSLContext]) -> None:
         self._name = name
         self.files = [file for file in files if file]
         self._make = make
         self._loaded = self._seen = _fingerprint(self.files)
-        self.context = make()
+        self._context = make() if self.files else None
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        if self._context is None:
+            self._context = self._make()
+        return self._context
 
     def __repr__(self) -> str:
         return f"Tls({self._name}, {', '.join(self.files)})"
@@ -49,7 +56,7 @@ class Tls:
             return None
         self._loaded = self._seen
         try:
-            self.context = self._make()
+            self._context = self._make()
         except ConfigError as exc:
             log.error("%s: reload rejected, keeping the current one: %s", self._name, exc)
             return "refused"

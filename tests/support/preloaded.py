@@ -19,9 +19,11 @@ import socket
 import subprocess
 import sys
 import traceback
+from pathlib import Path
 from typing import Any, NoReturn
 
-COMMAND = [sys.executable, "-P", "-m", "gateway"]
+PYTHON = os.environ.get("GATEWAY_PYTHON", sys.executable)
+COMMAND = [PYTHON, "-P", "-m", "gateway"]
 MODULES = ("uvloop", "gateway.app", "gateway.commands.serve", "gateway.commands.check_run", "engines.sim.cli")
 PR_SET_CHILD_SUBREAPER = 36
 MAX_REQUEST_BYTES, MAX_FILES = 1 << 20, 64
@@ -36,7 +38,7 @@ class Template:
         self._prctl = ctypes.CDLL(None, use_errno=True).prctl
         self._settings = _settings_of_imports(os.environ)
         with theirs:
-            command = [sys.executable, "-P", __file__, str(theirs.fileno())]
+            command = [PYTHON, "-P", __file__, str(theirs.fileno())]
             self._process = _Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
 
     def takes(self, command: Any, environ: "os._Environ[str] | dict[str, str]") -> bool:
@@ -192,5 +194,11 @@ def _end(code: int) -> NoReturn:
 if __name__ == "__main__":
     for module in MODULES:
         __import__(module)
+    sys.path.append(str(Path(__file__).parents[2]))
+    from tests.support import shared_tokenizers
+
+    sys.path.pop()
+    shared_tokenizers.share()
+    shared_tokenizers.warm()
     gc.freeze()
     _serve(socket.socket(fileno=int(sys.argv[1])))
