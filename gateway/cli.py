@@ -66,9 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serve = _with_all_options(commands, "serve", "run the gateway in front of your workers")
     serve.set_defaults(run=_serve)
-    check = _with_all_options(commands, "check", "validate a configuration and reach every worker once")
-    check.keeps_mistakes = True
-    check.set_defaults(run=_check)
+    _add_check(commands)
     agent = commands.add_parser("agent", help="follow an engine's cache beside it, and serve it to gateways")
     add_flags(agent, AgentConfig)
     agent.set_defaults(run=_agent)
@@ -164,6 +162,13 @@ def _add_engine(parser: Parser) -> None:
     parser.set_defaults(run=_engine)
 
 
+def _add_check(commands: Any) -> None:
+    check = _with_all_options(commands, "check", "validate a configuration and reach every worker once")
+    check.keeps_mistakes = True
+    check.add_argument("--dry-run", action="store_true", help="send no completions to the workers")
+    check.set_defaults(run=_check)
+
+
 def _build() -> str:
     form = "compiled" if is_compiled else "interpreted"
     return f"{form}, {python_implementation()} {python_version()}"
@@ -233,7 +238,7 @@ def _check(args: argparse.Namespace) -> int:
     if mistakes := [*args.mistakes, *reader.mistakes]:
         raise ConfigErrors([*mistakes, *mistakes_of(config)])
     with embedded(config) as config:
-        return run(lambda: check(config))
+        return run(lambda: check(config, is_dry_run=args.dry_run))
 
 
 def _index(args: argparse.Namespace) -> int:

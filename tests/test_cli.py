@@ -119,7 +119,7 @@ def test_unknown_variable_is_rejected(
 def test_flags_reach_the_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[Config] = []
 
-    async def check(config: Config) -> int:
+    async def check(config: Config, *, is_dry_run: bool) -> int:
         seen.append(config)
         return 1
 

@@ -102,7 +102,7 @@ class WorkerView(View):
 
 class EndpointView(View):
     url: A[str, "base URL"]
-    state: A[str, WORST, "`joining` or `joined`"]
+    state: A[str, WORST, "`joining`, `joined` or `down`"]
     is_draining: A[bool, "takes no new requests"]
     engine: A[str | None, "engine"]
     version: A[str | None, "engine version"]

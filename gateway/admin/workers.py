@@ -9,6 +9,7 @@ from aiohttp.typedefs import Handler
 
 from gateway.config.worker_specs import spec_of
 from gateway.core.decoding import UNREADABLE
+from gateway.core.fleet import Member
 from gateway.core.worker import Role, WorkerId
 from gateway.discovery.dns import Resolver, resolve
 from gateway.discovery.endpoint import Endpoint, EventSubscription
@@ -16,6 +17,7 @@ from gateway.discovery.lifecycle import Lifecycle
 from gateway.discovery.probed import endpoint_url
 from gateway.discovery.roster import Roster
 from gateway.http.address import DNS, Address
+from gateway.ingest.base import Feed
 from gateway.routing.router import Router
 from gateway.upstream.access import FleetAccess
 
@@ -145,7 +147,7 @@ class FleetAdmin:
         facts = endpoint.facts
         return {
             "url": endpoint.url,
-            "state": "joining" if facts is None else "joined",
+            "state": self._state(endpoint),
             "is_draining": endpoint.url in self._lifecycle.draining,
             "engine": facts.engine if facts else None,
             "version": facts.version if facts else None,
@@ -156,6 +158,12 @@ class FleetAdmin:
             "tokens": self._tokens_at(endpoint.url),
             "workers": [self._worker(endpoint, w.id) for w in endpoint.workers],
         }
+
+    def _state(self, endpoint: Endpoint) -> str:
+        if endpoint.facts is None:
+            return "joining"
+        members = map(self._fleet.get, [worker.id for worker in endpoint.workers])
+        return "joined" if any(member and member.is_up for member in members) else "down"
 
     def _worker(self, endpoint: Endpoint, worker_id: WorkerId) -> dict[str, Any]:
         member = self._fleet.get(worker_id)
@@ -178,7 +186,7 @@ class FleetAdmin:
             "waiting": member.reported.num_waiting,
             "kv_usage": member.reported.kv_usage,
             "failures": member.num_failures,
-            "stream": member.stream.value if member.stream else None,
+            "stream": _stream(member, feed[0] if feed else None),
             "blind": _blind(feed[1]) if feed else None,
             "no_pair_with": pairs.banned_with(worker.id) if pairs else {},
             "verified": self._verified(worker.id),
@@ -189,6 +197,13 @@ class FleetAdmin:
             "replay": feed[0].replay_endpoint if feed else None,
             "events_connected": feed[0].is_connected if feed else False,
         }
+
+
+def _stream(member: Member, feed: Feed | None) -> str | None:
+    """State of a worker's event stream; a dead worker's is not catching up with anything."""
+    if member.stream and feed and not member.is_up and not feed.is_connected:
+        return "disconnected"
+    return member.stream.value if member.stream else None
 
 
 def _name(request: web.Request) -> str:

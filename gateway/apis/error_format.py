@@ -37,10 +37,10 @@ def body_of(error: GatewayError, path: str, request_id: str) -> bytes:
 
 
 def event_of(error: GatewayError, path: str, request_id: str) -> bytes:
-    """The end of a stream that had begun."""
+    """The end of a stream that had begun. No `[DONE]` follows: that marks a complete answer."""
     if is_anthropic(path):
         return b"event: error\ndata: " + _anthropic(error, request_id) + b"\n\n"
-    return b"data: " + error.body() + b"\n\ndata: [DONE]\n\n"
+    return b"data: " + error.body() + b"\n\n"
 
 
 def kind_of(status: int, is_clients: bool) -> str:

@@ -59,6 +59,7 @@ from gateway.index.base import Index
 from gateway.index.memory_sweep import keep_swept
 from gateway.ingest.base import Feed
 from gateway.ingest.blind_recovery import RecoveryObserver, keep_recovering
+from gateway.models.catalog import warn_of_unserved
 from gateway.models.from_config import catalog_of
 from gateway.models.prompt_source import PromptSource, WorkerTokenizer
 from gateway.observability.cache_loss.observer import CacheLoss, keep_explained
@@ -229,14 +230,19 @@ class Gateway:
             self._sockets = Sockets(config)
             await self.listen(self._sockets.traffic, self._sockets.admin)
         self.credentials.start(self._tasks, self.router)
+        self._start_housekeeping()
+        for url in self.worker_urls:
+            self.add_worker(url, self.declared.roles.get(url))
+        self._tasks.start("resolve names", self.resolver.run())
+
+    def _start_housekeeping(self) -> None:
         self._tasks.start("sweep index", keep_swept(self.index))
         self._tasks.start("explain cache losses", keep_explained(self.losses))
         self._tasks.start("heal streams", keep_recovering(self.recovery_observer))
         self._tasks.start("let go of workers", keep_leaving(self.lifecycle, self.roster))
         self._tasks.start("compare policies", keep_compared(self.active_policy.experiments))
-        for url in self.worker_urls:
-            self.add_worker(url, self.declared.roles.get(url))
-        self._tasks.start("resolve names", self.resolver.run())
+        unserved = warn_of_unserved(self.catalog, self.fleet, self.roster.has_all_joined)
+        self._tasks.start("look for unserved tokenizers", unserved)
 
     def add_worker(self, url: str, role: Role | None = None) -> bool:
         """Begin to wait for a worker, or for those of a name; False if that is so already."""

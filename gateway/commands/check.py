@@ -59,6 +59,9 @@ class Tokens(Protocol):
 _PUBLISHED = re.compile(r"(tcp://\*:)(\d+)")
 
 
+NOT_ASKED = "without completions (--dry-run) it is not known whether it reports cached tokens"
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Result for one worker: its mode, the reason, and the flags for the best mode. `fault` makes the check
@@ -112,6 +115,7 @@ class Checker:
     tokens: Tokens | None = None
     declared: DeclaredSettings = field(default_factory=DeclaredSettings)
     eligibility: Eligibility | None = None
+    sends_completions: bool = True
 
     async def check(self, url: str) -> list[Finding]:
         probe = Probe(url, self.engines, self.session, {}, self.events_port)
@@ -123,7 +127,7 @@ class Checker:
             return [Finding(url, None, "", str(exc))]
         if not facts.models:
             return [Finding(url, None, "", f"{url} serves no model")]
-        if self.eligibility is not None:
+        if self.eligibility is not None and self.sends_completions:
             await SaltProber(self.eligibility, self.session.post).prove(facts)
             await NameProber(self.eligibility, self.session.post).prove(facts)
         return [replace(await self._worker(facts, worker), worker=worker) for worker in workers]
@@ -171,15 +175,20 @@ class Checker:
             why = "no tokenizer is given for its model, and its own /tokenize does not answer"
             return Finding(worker.id, Mode.LOAD_ONLY, facts_text, why, "kvgate serve --tokenizer DIR")
         unverified = None
-        if not await self._reports_cached_tokens(facts, worker):
+        reports = await self._reports_cached_tokens(facts, worker)
+        if reports is None:
+            unverified = NOT_ASKED
+        elif not reports:
             unverified = "it does not report cached tokens, so predictions cannot be verified"
         obstacle = None if is_known else await self._events(facts, worker)
         if obstacle:  # both at once, so that a large model is restarted once
-            both = f"{flags.cached_tokens} {flags.events}" if unverified else flags.events
+            asks_both = unverified and reports is not None
+            both = f"{flags.cached_tokens} {flags.events}" if asks_both else flags.events
             why = f"{obstacle}; {unverified}" if unverified else obstacle
             return Finding(worker.id, Mode.APPROXIMATE, facts_text, why, both.strip() or None)
         if unverified:
-            return Finding(worker.id, Mode.EXACT, facts_text, unverified, flags.cached_tokens or None)
+            wanted = None if reports is None else flags.cached_tokens or None
+            return Finding(worker.id, Mode.EXACT, facts_text, unverified, wanted)
         return Finding(worker.id, Mode.VERIFIED, facts_text)
 
     async def _events(self, facts: Facts, worker: Worker) -> str | None:
@@ -204,14 +213,17 @@ class Checker:
         except UNREADABLE:
             return False
 
-    async def _reports_cached_tokens(self, facts: Facts, worker: Worker) -> bool:
-        """True if the worker says so itself, or if a repeated prompt reports cached tokens.
+    async def _reports_cached_tokens(self, facts: Facts, worker: Worker) -> bool | None:
+        """True if the worker says so itself, or if a repeated prompt reports cached tokens; None where no
+        completions may be sent.
 
         Prefill and decode workers of some engines refuse requests that are for one of them alone, so their
         own description counts first.
         """
         if facts.reports_cached_tokens is not None:
             return facts.reports_cached_tokens
+        if not self.sends_completions:
+            return None
         for prompt in self._prompts(worker):
             body = {"model": worker.served[0].name, "prompt": prompt, "max_tokens": 1}
             await self._post(worker, "/v1/completions", body)

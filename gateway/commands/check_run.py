@@ -1,5 +1,6 @@
 """Command `kvgate check`: probes each worker once, with the gateway's own probes."""
 
+import sys
 from functools import partial
 
 from gateway.app.gateway import Gateway
@@ -23,10 +24,18 @@ def _gateway_of(config: Config) -> Gateway:
         raise ConfigErrors(mistakes_of(config) or [str(exc)]) from exc
 
 
-async def check(config: Config) -> int:
+COMPLETIONS_NOTICE = (
+    "kvgate check sends each worker a few completions of one token, to see whether it reports cached tokens "
+    "and keeps tenants' caches apart; --dry-run sends none"
+)
+
+
+async def check(config: Config, *, is_dry_run: bool = False) -> int:
     """Print each worker's mode. Returns 1 if a worker is not reached, or makes other tokens than the local
     tokenizer."""
     gateway = _gateway_of(config)
+    if gateway.worker_urls and not is_dry_run:
+        print(COMPLETIONS_NOTICE, file=sys.stderr)
     timeout_s, headers = config.lifecycle.probe_timeout_s, gateway.worker_headers
     async with ControlSession(
         gateway.worker_tls, timeout_s=timeout_s, headers=headers, access=gateway.access
@@ -44,6 +53,7 @@ async def check(config: Config) -> int:
             tokens=gateway.catalog,
             declared=gateway.declared,
             eligibility=gateway.fleet.eligibility,
+            sends_completions=not is_dry_run,
         )
         findings = await check_all(checker, gateway.worker_urls)
     redis_answers = all([await sharing.print_check() for sharing in gateway.sharing])

@@ -133,6 +133,7 @@ async def serve(config: Config, sink: LogSink | None = None, reread: Reread | No
             sockets.remove_files()
             await hangups.stop()
             await service.stop(drain_s)
+            log.info("stopped")
     return 0
 
 

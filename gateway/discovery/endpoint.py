@@ -45,7 +45,8 @@ class Endpoint:
     """State of one endpoint URL.
 
     `wake` triggers a probe now. `num_resets` are those of its streams when its engine process became known,
-    `last` the metrics of the last probe. `is_misplaced`: it contradicts its declared role.
+    `last` the metrics of the last probe. `is_misplaced`: it contradicts its declared role. `began_s` and
+    `warned_s`: monotonic times at which waiting for it began and was last logged.
     """
 
     url: str
@@ -60,6 +61,8 @@ class Endpoint:
     num_failures: int = 0
     num_silences: int = 0
     last_error: str | None = None
+    began_s: float = 0.0
+    warned_s: float = 0.0
     is_misplaced: bool = False
     identity: EngineIdentity = field(default_factory=EngineIdentity)
     num_looks: int = 0

@@ -8,6 +8,7 @@ waiting ──answers──► joined: its workers are in fleet and index, their
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -47,6 +48,8 @@ log = logging.getLogger("kvgate.roster")
 
 EVENT_GRACE_S = 1.0
 """Time that assumed blocks stand for a worker with events after its request: the event comes within."""
+REMIND_S = 60.0
+"""Time between two warnings about an endpoint that has not joined."""
 DEFAULT_CACHE_BLOCKS = 16_384
 """Assumed cache size of a worker that does not report its own."""
 
@@ -119,7 +122,7 @@ class Roster:
             return False
         if role:
             self.declared.roles[url] = role
-        endpoint = Endpoint(url, self._make_probe(url))
+        endpoint = Endpoint(url, self._make_probe(url), began_s=time.monotonic())
         self._endpoints[url] = endpoint
         endpoint.task = self._tasks.start(f"probe {url}", self._watch(endpoint))
         endpoint.task.add_done_callback(lambda task: endpoint.has_looked.set())  # dropped: stop waiting
@@ -154,6 +157,9 @@ class Roster:
         """Request the model names now, after a change."""
         self._names.doubt(endpoint.url)
         await self._names.ask(endpoint)
+
+    def has_all_joined(self) -> bool:
+        return all(endpoint.facts is not None for endpoint in self._endpoints.values())
 
     async def first_look(self) -> None:
         """Wait until each endpoint has been probed once, whether it answered or not."""
@@ -341,15 +347,24 @@ class Roster:
         with a silent one, where they would wait for long."""
         endpoint.num_failures += 1
         endpoint.num_silences = endpoint.num_silences + 1 if is_silent else 0
-        if endpoint.facts is None and endpoint.last_error != reason:
-            level = logging.ERROR if endpoint.is_misplaced else logging.INFO
-            log.log(level, "waiting for worker %s: %s", endpoint.url, reason)
+        if endpoint.facts is None:
+            self._warn_waiting(endpoint, reason)
         endpoint.last_error = reason
         if endpoint.num_failures >= FAILURES_TO_DOWN:
             self._set_up(endpoint, False, reason)
         if endpoint.num_silences == FAILURES_TO_DOWN:
             for worker in endpoint.workers:
                 self._on_down(worker.id)
+
+    def _warn_waiting(self, endpoint: Endpoint, reason: str) -> None:
+        """Log an endpoint that has not joined: at once, where the reason changes, and every minute."""
+        now = time.monotonic()
+        if endpoint.last_error == reason and now - endpoint.warned_s < REMIND_S:
+            return
+        level = logging.ERROR if endpoint.is_misplaced else logging.WARNING
+        since = f" for {now - endpoint.began_s:.0f} s" if endpoint.last_error else ""
+        log.log(level, "waiting for worker %s%s: %s", endpoint.url, since, reason)
+        endpoint.warned_s = now
 
     def _set_up(self, endpoint: Endpoint, is_up: bool, reason: str) -> None:
         if is_up:

@@ -37,9 +37,10 @@ REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 class HttpRequest:
     """Request of a client, with its body complete and de-chunked.
 
-    `is_upgrade`: the client requests a WebSocket. `client` and `forwarded` are set behind trusted proxies
-    (`server/reverse_proxy.py`): the client's address, and the forwarding headers for workers. `caller` is the
-    authenticated caller, if any (`tenancy/auth/authenticator.py`).
+    `is_upgrade`: the client requests a WebSocket. `client` is the client's address: the connection's peer, or
+    what trusted proxies report (`server/reverse_proxy.py`). `forwarded` are the forwarding headers for
+    workers, behind such proxies. `caller` is the authenticated caller, if any
+    (`tenancy/auth/authenticator.py`).
     """
 
     __slots__ = (

@@ -40,6 +40,8 @@ MAX_RETRY_S = 3600.0
 """Seconds between two checks of a worker that does not tokenize, or makes other tokens: some templates print
 the day, and a worker's day may begin at another time."""
 
+UNSERVED_LOOK_S = 1.0
+
 REPAIR = 'repair it, or set renderer = "worker" in its table to use its workers\' /tokenize'
 
 Compare = Callable[[ParityComparison], Awaitable[ParityResult]]
@@ -152,6 +154,12 @@ class Catalog:
             for root in _roots(member.worker):
                 self._entry(root, member.worker)
         self._publish()
+
+    def unserved(self) -> list[str]:
+        """Models that a tokenizer is configured for, and that no worker serves: a misspelt name, mostly."""
+        served = self._fleet.served()
+        known = {*served, *(each.root for each in served.values())}
+        return [name for name, table in self._tables.items() if table.tokenizer and name not in known]
 
     def has_tokenizer(self, model: str, rendering: Rendering = VLLM) -> bool:
         """True if prompts for the model served by this name are tokenized here, as engines of a rendering
@@ -325,6 +333,15 @@ class Catalog:
 
     def _shown(self, source: TokenizerSource) -> str:
         return "all models" if source == _given(self._any_model) else source.name
+
+
+async def warn_of_unserved(catalog: Catalog, fleet: Fleet, has_all_joined: Callable[[], bool]) -> None:
+    """Wait until all workers have joined, then warn once of each tokenizer for a model that none serves."""
+    while not (has_all_joined() and fleet.served()):  # noqa: ASYNC110
+        await asyncio.sleep(UNSERVED_LOOK_S)
+    served = ", ".join(fleet.served())
+    for name in catalog.unserved():
+        log.warning("tokenizer of %s is not used: no worker serves this model; served: %s", name, served)
 
 
 def _given(name: str) -> TokenizerSource:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from gateway.core.requests.routes import CHAT, COMPLETIONS, RESPONSES
 from gateway.observability.request_end import RequestEnd, who_failed
 from gateway.observability.traceparent import PARENT, read
 
@@ -14,6 +15,9 @@ log = logging.getLogger("kvgate.requests")
 
 MAX_NAME_CHARS = 128
 """Limit on strings that clients choose: request ids, models."""
+
+GENERATING = frozenset({CHAT, COMPLETIONS, RESPONSES, "/v1/messages"})
+"""Routes with a first token and a prompt's cached tokens."""
 
 Write = Callable[[bytes], None]
 
@@ -73,26 +77,44 @@ class TextLines:
         error = f"{line.error or line.status} by the {line.error_by}" if line.error_by else None
         if line.worker is None:
             what = line.model or line.route or "a request"
-            log.info("%s not sent: status %s  %s  after %s  tenant %s  [%s]", what, line.status or "-", error,
-                     _ms(line.total_s), line.tenant or "-", line.request_id or "-")  # fmt: skip
+            log.info(
+                "%s not sent: status %s  %s  after %s  tenant %s  [%s]%s",
+                what,
+                line.status or "-",
+                error,
+                _ms(line.total_s),
+                line.tenant or "-",
+                line.request_id or "-",
+                _from(line),
+            )
             return
-        cached = line.reported_cached_tokens
+        generates = line.route in GENERATING or line.route is None
         reason = end.decision.reason if end.decision else ""
         log.info(
-            "%s -> %s  status %s  %s of %s prompt tokens predicted cached (engine: %s cached)  TTFT %s, "
-            "total %s  %s  [%s]%s",
+            "%s -> %s  status %s%s%s%s total %s  %s  [%s]%s",
             line.model,
             f"{line.prefill_worker} -> {line.worker}" if line.prefill_worker else line.worker,
             line.status or "-",
-            line.predicted_cached_tokens,
-            line.prompt_tokens,
-            "?" if cached is None else cached,
-            _ms(line.ttft_s) if line.ttft_s is not None else "not streamed",
+            "" if generates else f"  {line.route}",
+            _cached_words(line) if generates and line.prompt_tokens else "",
+            _first_token_words(line) if generates else " ",
             _ms(line.total_s),
             ", ".join(filter(None, [end.how if end.how != "ended" else reason, error])),
             line.decision_id,
-            f"  from {line.client}" if line.client else "",
+            _from(line),
         )
+
+
+def _first_token_words(line: RequestLine) -> str:
+    return f"  TTFT {_ms(line.ttft_s)}," if line.ttft_s is not None else "  not streamed,"
+
+
+def _cached_words(line: RequestLine) -> str:
+    cached = line.reported_cached_tokens
+    return (
+        f"  {line.predicted_cached_tokens} of {line.prompt_tokens} prompt tokens predicted cached (engine: "
+        f"{'?' if cached is None else cached} cached)"
+    )
 
 
 def line_of(end: RequestEnd, now: float) -> RequestLine:
@@ -133,8 +155,13 @@ def line_of(end: RequestEnd, now: float) -> RequestLine:
 
 
 def client_of(end: RequestEnd) -> str | None:
-    """The client's address as trusted proxies reported it (`--trusted-proxies`), if there is one."""
+    """The client's address: the connection's peer, or as trusted proxies reported it (`--trusted-proxies`);
+    None over a Unix socket."""
     return (end.http.client or None) if end.http else None
+
+
+def _from(line: RequestLine) -> str:
+    return f"  from {line.client}" if line.client else ""
 
 
 def trace_of(end: RequestEnd) -> str | None:

@@ -26,9 +26,9 @@ IDENTITIES = ("id", "url", "worker", "name", "model")
 MOST_FIRST = "recomputed_tokens"
 WORST_FIRST = (
     *("broken", "sought", "absent", "none", "remote", "waiting"),
-    *("joining", "joined"),
-    *("down", "ejected", "draining", "warm_up", "active"),
-    *("blind", "catching_up", "exact", "differ", "agree"),
+    *("joining", "down", "joined"),
+    *("ejected", "draining", "warm_up", "active"),
+    *("disconnected", "blind", "catching_up", "exact", "differ", "agree"),
 )
 
 

@@ -68,10 +68,10 @@ class Api:
             self.refuse(http, responder, GatewayError(FAILED))
         return None
 
-    def refused(self, status: int) -> None:
-        """Count a request that the server itself rejected."""
-        self._metrics.responses[status] += 1
-        self._notify_refused(None, None, status)
+    def refused(self, http: HttpRequest, error: GatewayError) -> None:
+        """Count and log a request that the server itself rejected; `http` is as much of it as was parsed."""
+        self._metrics.responses[error.status] += 1
+        self._notify_refused(http, error, error.status)
 
     def _route(self, http: HttpRequest, responder: Responder) -> Exchange | None:
         if self._authenticator is not None and http.path not in PROBES:

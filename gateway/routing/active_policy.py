@@ -201,7 +201,7 @@ def shadows_of(config: Config, library: PolicyRegistry) -> Iterator[tuple[str, S
     """Yield the shadow policies by name. Raises ConfigError."""
     for name in map(library.resolved, config.policy.shadow):
         faults = PolicyFaults()
-        yield name, Shadow(library.policy(name, faults), faults)
+        yield name, Shadow(library.policy(name, faults, is_shadow=True), faults)
 
 
 def try_out(library: PolicyRegistry, name: str) -> None:

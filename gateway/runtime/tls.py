@@ -120,6 +120,11 @@ def worker_tls(ca_file: str = "", cert_file: str = "", key_file: str = "") -> Tl
     return Tls("TLS to workers", [ca_file, cert_file, key_file], make)
 
 
+def is_plain_http(exc: BaseException) -> bool:
+    """True for a handshake that failed because the client sent an HTTP request without TLS."""
+    return isinstance(exc, ssl.SSLError) and exc.reason == "HTTP_REQUEST"
+
+
 def reason(exc: BaseException) -> str | None:
     """Describe a TLS failure, also one that a client library has wrapped; None for other exceptions."""
     while wrapped := getattr(exc, "os_error", None) or getattr(exc, "certificate_error", None):

@@ -23,6 +23,7 @@ from gateway.core.errors import (
     InvalidRequest,
     NotSupported,
     RequestTimeout,
+    VersionNotSupported,
 )
 from gateway.http.framing import HttpLimits, check_request
 from gateway.http.messages import Header, HttpRequest
@@ -47,16 +48,19 @@ class _Refusal:
     request: HttpRequest
 
 
+OnRefused = Callable[[HttpRequest, GatewayError], None]
+
+
 class ClientConnection(asyncio.Protocol):
     """Connection of one client, in `registry` while it is open (any set, also a counting one); `on_refused`
-    gets the status of each request that was answered here and not handed on."""
+    gets each request that was answered here and not handed on, as far as it was parsed, and its error."""
 
     def __init__(
         self,
         handle: Handle,
         limits: HttpLimits,
         registry: MutableSet["ClientConnection"],
-        on_refused: Callable[[int], None] = lambda status: None,
+        on_refused: OnRefused = lambda request, error: None,
         bodies: BodyBudget | None = None,
     ) -> None:
         self._handle = handle
@@ -69,6 +73,7 @@ class ClientConnection(asyncio.Protocol):
         self._queue: deque[HttpRequest | _Refusal] = deque()
         self._exchange: Exchange | None = None
         self._is_answering = self._is_starting = False
+        self._address: str | None = None
         self.source: object = None  # the client's address, where a proxy in front of us sends it
         self._is_refusing = False  # a broken request was queued: nothing behind it is read
         self._upgrade_buffer: UpgradeBuffer | None = None  # set where an upgrade request was queued
@@ -167,7 +172,9 @@ class ClientConnection(asyncio.Protocol):
         if self._parser.get_method() != b"PRI" or self._has_spoken:
             return self._refuse(InvalidRequest(f"malformed HTTP request: {exc}"))
         self._is_refusing = True
-        self._on_refused(505)
+        refused = HttpRequest("PRI", b"*", [], keep_alive=False)
+        refused.client = self._client()
+        self._on_refused(refused, VersionNotSupported("HTTP/2 is not supported; use HTTP/1.1"))
         self.write(HTTP2_REFUSAL)
         return self._close()
 
@@ -232,6 +239,7 @@ class ClientConnection(asyncio.Protocol):
             keep_alive=self._parser.should_keep_alive() and not self._upgrade_buffer,
             is_upgrade=self._upgrade_buffer is not None,
         )
+        request.client = self._client()
         self._intake.hand_to(request)
         self._is_receiving = self._owes_continue = False
         self._is_refusing = self._upgrade_buffer is not None
@@ -281,6 +289,13 @@ class ClientConnection(asyncio.Protocol):
         """Close with the next last answer, announcing it there, or after the idle timeout."""
         self._is_leaving = True
 
+    def _client(self) -> str:
+        """Client's address for the log, read once per connection; "" over a Unix socket."""
+        if self._address is None:
+            name = self.peername
+            self._address = str(name[0]) if isinstance(name, tuple) else ""
+        return self._address
+
     @property
     def peername(self) -> object:
         return self._transport and (self.source or self._transport.get_extra_info("peername"))
@@ -296,7 +311,7 @@ class ClientConnection(asyncio.Protocol):
             self._is_answering = True
             item = self._queue.popleft()
             if isinstance(item, _Refusal):
-                self._on_refused(item.error.status)
+                self._on_refused(item.request, item.error)
                 Responder(self, item.request).fail(item.error, [request_id(item.request)])
             else:
                 self._begin(item)
@@ -324,6 +339,7 @@ class ClientConnection(asyncio.Protocol):
         self._set_deadline(0)
         method = self._parser.get_method().decode()  # an answer to HEAD has no body, nor has a rejection
         request = HttpRequest(method, self._target, self._headers, keep_alive=False)
+        request.client = self._client()
         self._queue.append(_Refusal(error, request))
         self._answer_next()
 

@@ -19,15 +19,16 @@ from aiohttp import web
 from gateway.config import Config
 from gateway.http.framing import HttpLimits
 from gateway.runtime import process_limits
+from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tasks import Tasks
-from gateway.runtime.tls import Tls, listening_context
+from gateway.runtime.tls import Tls, is_plain_http, listening_context
 from gateway.server.acceptor import Acceptor
 from gateway.server.admin_runner import AdminRunner
 from gateway.server.body_budget import BodyBudget
 from gateway.server.client_limit import ClientLimit
-from gateway.server.connection import ClientConnection
+from gateway.server.connection import ClientConnection, OnRefused
 from gateway.server.draining import all_left, closing
-from gateway.server.proxy_protocol import source_of
+from gateway.server.proxy_protocol import peer_of, source_of
 from gateway.server.responder import Handle
 from gateway.server.reverse_proxy import trusted_of
 from gateway.server.sockets import adopt
@@ -58,13 +59,14 @@ class Listener:
         config: Config,
         connections: MutableSet[ClientConnection],
         handle: Handle,
-        on_refused: Callable[[int], None],
+        on_refused: OnRefused,
         admin: web.Application,
         tls: Tls | None,
         bodies: BodyBudget,
     ) -> None:
         self._connections = connections
         self._handle, self._on_refused, self._bodies = handle, on_refused, bodies
+        self._log = RateLimitedLog(log)
         self._limits = limits_of(config)
         self._tls = listening_context(tls) if tls else None
         self._head_timeout_s = config.server.head_timeout_s
@@ -183,10 +185,15 @@ class Listener:
         file: int,
         on_lost: Callable[[], None],
     ) -> None:
+        accepted, peer = socket.socket(fileno=file), ""
         try:
-            await adopt(socket.socket(fileno=file), make_protocol, tls, self._handshake_timeout_s)
+            peer = peer_of(accepted)
+            await adopt(accepted, make_protocol, tls, self._handshake_timeout_s)
         except OSError as exc:  # including TLS errors and timeouts
-            log.debug("connection lost before its first request: %s", exc)
+            if is_plain_http(exc):
+                self._log.warning("plain HTTP on the TLS port from %s; connection closed", peer)
+            else:
+                log.debug("connection lost before its first request: %s", exc)
             on_lost()
         if self._is_leaving:
             for connection in self._connections:

@@ -3,6 +3,7 @@
 One session for all TCP endpoints, one for each Unix socket; https is verified as on the data path.
 """
 
+import os
 import socket
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
@@ -143,4 +144,14 @@ async def read_all(answer: aiohttp.ClientResponse, max_bytes: int | None = None)
 
 def failure(exc: Exception) -> str:
     """Describe for people why a call failed."""
-    return reason(exc) or str(exc) or type(exc).__name__
+    if words := reason(exc):
+        return words
+    if isinstance(exc, aiohttp.ClientConnectorError):  # its text names aiohttp's settings and sockets
+        return f"cannot connect: {_system_reason(exc.os_error)}"
+    return str(exc) or type(exc).__name__
+
+
+def _system_reason(exc: OSError) -> str:
+    """The operating system's words for an error, without those that asyncio puts around them."""
+    is_name = isinstance(exc, socket.gaierror)
+    return os.strerror(exc.errno) if exc.errno and not is_name else exc.strerror or str(exc)

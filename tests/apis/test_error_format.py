@@ -1,6 +1,7 @@
 """Format of errors on each route."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -74,6 +75,28 @@ def test_a_stream_ends_with_an_error_in_the_format_of_its_route() -> None:
     head, data, end = event_of(error, MESSAGES, "r").partition(b"data: ")
     assert (head, json.loads(end)["error"]["message"]) == (b"event: error\n", "gone")
     assert data and end.endswith(b"\n\n")
-    assert event_of(error, "/v1/chat/completions", "r") == (
-        b"data: " + error.body() + b"\n\ndata: [DONE]\n\n"
-    )
+    assert event_of(error, "/v1/chat/completions", "r") == b"data: " + error.body() + b"\n\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "openais", "anthropics"),
+    [
+        (InvalidRequest("x"), "invalid_request_error", "invalid_request_error"),
+        (Unauthorized("x", code="invalid_api_key"), "invalid_request_error", "authentication_error"),
+        (Forbidden("x", code="not_allowed"), "permission_error", "permission_error"),
+        (UnknownRoute("x"), "invalid_request_error", "not_found_error"),
+        (RequestTimeout("x"), "invalid_request_error", "timeout_error"),
+        (BodyTooLarge("x"), "invalid_request_error", "request_too_large"),
+        (WorkerFailed("x"), "server_error", "api_error"),
+        (NoWorker("x"), "server_error", "overloaded_error"),
+        (WorkerTimeout("x"), "server_error", "timeout_error"),
+    ],
+)
+def test_the_documentation_has_each_type(error: GatewayError, openais: str, anthropics: str) -> None:
+    """The table of docs/guides/clients.md, and what is sent."""
+    text = (Path(__file__).parents[2] / "docs/guides/clients.md").read_text()
+    rows = [line.split("|")[1:] for line in text.splitlines() if line.startswith("| ")]
+    (row,) = [row for row in rows if str(error.status) in row[0]]
+    assert (f"`{openais}`" in row[1], f"`{anthropics}`" in row[2]) == (True, True)
+    assert json.loads(body_of(error, "/v1/completions", "r"))["error"]["type"] == openais
+    assert json.loads(body_of(error, MESSAGES, "r"))["error"]["type"] == anthropics

@@ -200,6 +200,11 @@ def hello(authority: Authority) -> bytes:
     return out.read()
 
 
+async def test_plain_http_to_the_tls_port_is_logged(plain: Say, hasty: Gateway) -> None:
+    await plain(request("GET", "/health"))
+    await hasty.logged("WARNING kvgate.*: plain HTTP on the TLS port from 127.0.0.1; connection closed")
+
+
 async def test_an_unfinished_handshake_times_out(authority: Authority, plain: Say) -> None:
     """The last client has received the gateway's certificate, and sends nothing more."""
     first = hello(authority)

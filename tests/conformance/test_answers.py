@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.conformance.answers import ANSWERS, DONE, AnswerCase
+from tests.conformance.answers import ANSWERS, AnswerCase
 from tests.conformance.cases import LENGTH, P, head
 from tests.conformance.wire import Answered, Wire, pieces
 from tests.support.exchanges import FakePool
 
 NAMES = [case.name for case in ANSWERS]
-ERROR = b'"code":"worker_failed"}}\n\n' + DONE
+ERROR = b'"code":"worker_failed"}}\n\n'
 ASKED = {
     "1.1": head(LENGTH) + P,
     "1.0": head(LENGTH, first=b"POST /v1/completions HTTP/1.0") + P,

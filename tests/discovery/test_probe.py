@@ -150,7 +150,7 @@ async def test_a_silent_endpoint_times_out(endpoint: Endpoint) -> None:
 
 async def test_an_endpoint_without_a_listener_is_refused() -> None:
     async with session() as open_session:
-        with pytest.raises(ProbeError, match="http://127.0.0.1:9/health: Cannot connect"):
+        with pytest.raises(ProbeError, match="http://127.0.0.1:9/health: cannot connect: Connection refused"):
             await Probe("http://127.0.0.1:9", only(FakeEngine()), open_session, {}).check_health()
 
 

@@ -14,7 +14,7 @@ from gateway.core.fleet import Fleet, Member
 from gateway.core.worker import Worker, WorkerId
 from gateway.discovery.probe import Probe, ProbeError
 from gateway.discovery.probed import Facts
-from gateway.discovery.roster import EVENT_GRACE_S, Endpoint, Roster, RosterOptions
+from gateway.discovery.roster import EVENT_GRACE_S, REMIND_S, Endpoint, Roster, RosterOptions
 from gateway.ingest.base import Feed
 from gateway.ingest.subscription import Subscription
 from gateway.observability.metrics import Metrics
@@ -178,6 +178,18 @@ async def test_an_endpoint_that_does_not_answer_is_waited_for(
     world.probe().health = "loading"
     await world.look()
     assert len(caplog.records) == 2
+
+
+async def test_a_worker_that_has_not_joined_is_a_warning_that_repeats(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.probe().health = "refused"
+    await world.add()
+    await world.look()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    world.endpoint().warned_s -= REMIND_S
+    await world.look()
+    assert caplog.messages[1].startswith(f"waiting for worker {URL} for ")
 
 
 async def test_an_endpoint_that_answers_joins(world: World) -> None:

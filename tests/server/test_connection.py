@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.errors import GatewayError
 from gateway.http.framing import HttpLimits
 from gateway.http.messages import HttpRequest, ResponseHead
 from gateway.http.upgrade import HTTP2_REFUSAL
@@ -43,10 +44,11 @@ class Server:
         self.registry: set[ClientConnection] = set()
         self.refused: list[int] = []
         self.bodies = BodyBudget()
-        self.connection = ClientConnection(
-            self.handle, limits, self.registry, self.refused.append, self.bodies
-        )
+        self.connection = ClientConnection(self.handle, limits, self.registry, self._refuse, self.bodies)
         self.transport = FakeTransport(self.connection)
+
+    def _refuse(self, request: HttpRequest, error: GatewayError) -> None:
+        self.refused.append(error.status)
 
     def handle(self, request: HttpRequest, responder: Responder) -> Exchange | None:
         self.requests.append(request)

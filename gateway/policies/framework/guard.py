@@ -37,7 +37,8 @@ class PolicyFaults(Counter[tuple[str, str]]):
 
 
 class PolicyGuard:
-    """Named as it was asked for. `clock` is in seconds and only compared with itself."""
+    """Named as it was asked for. `clock` is in seconds and only compared with itself. `is_shadow`: its
+    choices route nothing, and the log says so."""
 
     def __init__(
         self,
@@ -46,8 +47,11 @@ class PolicyGuard:
         budget_s: float,
         faults: PolicyFaults,
         clock: Callable[[], float] = time.perf_counter,
+        *,
+        is_shadow: bool = False,
     ) -> None:
         self.name = name
+        self._is_shadow = is_shadow
         self._policy = policy
         self.reads_prefix = reads_prefix(policy)
         self._budget_s = budget_s
@@ -64,7 +68,10 @@ class PolicyGuard:
 
     def twin(self) -> "PolicyGuard":
         """Return a guarded copy, with faults of its own."""
-        return PolicyGuard(self.name, twin_of(self._policy), self._budget_s, PolicyFaults(), self._clock)
+        twin = twin_of(self._policy)
+        return PolicyGuard(
+            self.name, twin, self._budget_s, PolicyFaults(), self._clock, is_shadow=self._is_shadow
+        )
 
     def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
         began = self._clock()
@@ -98,7 +105,10 @@ class PolicyGuard:
 
     def _failed(self, fault: str) -> None:
         """Logged where it is the first in a while."""
-        if self.fault is None:
+        if self.fault is None and self._is_shadow:
+            log.warning("shadow policy %s failed; not compared until it recovers, routing is unaffected: %s",
+                        self.name, fault)  # fmt: skip
+        elif self.fault is None:
             log.error("policy %s failed; routing by least load until it recovers: %s", self.name, fault)
         self.fault = fault
         self._is_watched, self._num_well = True, 0
@@ -114,7 +124,7 @@ class PolicyGuard:
         self._num_late = 0
         self._num_well += 1
         if self._num_well >= WELL_AFTER:
-            log.info("policy %s recovered", self.name)
+            log.info("%s %s recovered", "shadow policy" if self._is_shadow else "policy", self.name)
             self._is_watched, self.fault = False, None
 
 

@@ -95,14 +95,15 @@ class PolicyRegistry:
         """A new one, without a guard. Raises ConfigError."""
         return self._policy(self.resolved(name), ())
 
-    def policy(self, name: str, faults: PolicyFaults | None = None) -> Policy:
+    def policy(self, name: str, faults: PolicyFaults | None = None, *, is_shadow: bool = False) -> Policy:
         """A new one; under guard if any of it is not shipped, its faults counted where all are, or there.
         Raises ConfigError."""
         name = self.resolved(name)
         policy = self._policy(name, ())
         if is_shipped(name):
             return policy
-        return PolicyGuard(name, policy, self._budget_s, self._faults if faults is None else faults)
+        faults = self._faults if faults is None else faults
+        return PolicyGuard(name, policy, self._budget_s, faults, is_shadow=is_shadow)
 
     def _policy(self, name: str, within: Sequence[str]) -> Policy:
         if name in _WEIGHS_MEDIA:
