@@ -10,7 +10,6 @@ No request waits for this: until a tokenizer is loaded, its model's workers toke
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -140,11 +139,13 @@ class Catalog:
         member = self._fleet.get(worker)
         if member is None:
             return
-        renderings = Counter(root for root, _ in self._entries)
+        others = list(self)
         for entry in self:
             was_here = worker in entry.workers
             entry.workers.discard(worker)
-            may_change = was_here and renderings[entry.root] > 1  # which rendering most workers have
+            may_change = was_here and any(  # which rendering most workers have
+                other is not entry and other.names & entry.names for other in others
+            )
             if entry.checked.pop(member.worker.url, None) is not None or may_change:
                 self._settle(entry)
 
@@ -252,7 +253,7 @@ class Catalog:
             local[ANY_MODEL] = self._loader.get(_given(self._any_model)).renderer
         used = self._used()
         for name, served in self._fleet.served().items():
-            if entries := used.get(served.root):
+            if entries := _entries_of(name, served.root, used):
                 local[name] = _renderer(entries[0])
                 if len(entries) > 1:
                     others[name] = [_renderer(entry) or _unknown(entry) for entry in entries[1:]]
@@ -356,6 +357,19 @@ def _name_of(root: str, worker: Worker) -> str:
     """Name by which the worker serves the root itself, else an adapter of it."""
     names = [served for served in worker.served if served.root == root]
     return next((served for served in names if served.adapter is None), names[0]).name
+
+
+def _entries_of(name: str, root: str, used: Mapping[str, Sequence[ModelEntry]]) -> list[ModelEntry]:
+    """Renderings of the workers of a name: those of its root, then others of workers that report another root
+    for the same model (vLLM reports the model's path, SGLang its served name). One that is tokenized here
+    is first."""
+    entries = list(used.get(root, ()))
+    for entry in (entry for each in used.values() for entry in each):
+        is_known = any(entry.rendering == other.rendering for other in entries)
+        if entry.workers and name in entry.names and not is_known:
+            entries.append(entry)
+    present = [entry for entry in entries if entry.workers] or entries
+    return sorted(present, key=lambda entry: entry.token_source is not TokenSource.LOCAL)
 
 
 def _unknown(entry: ModelEntry) -> Renderer:

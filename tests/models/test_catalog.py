@@ -328,8 +328,8 @@ def text_of(world: World, rendering: Rendering = VLLM) -> str:
     return world.prompts.decode("m", parts(world, rendering)) or ""
 
 
-async def join_sglang(world: World, name: str, rendering: Rendering = NEWEST) -> Worker:
-    return await world.join(name, engine=SglangEngine(rendering), rendering=rendering)
+async def join_sglang(world: World, name: str, rendering: Rendering = NEWEST, *served: ServedModel) -> Worker:
+    return await world.join(name, *served, engine=SglangEngine(rendering), rendering=rendering)
 
 
 @pytest.mark.parametrize(("rendering", "num"), [(NEWEST, len(PROBES)), (OLDER, 6)])
@@ -358,6 +358,27 @@ async def test_a_mixed_fleet_has_the_prompts_of_both_engines() -> None:
     ]
     groups = {e.group.rendering for e in world.fleet.eligible("m")}
     assert groups == {VLLM, NEWEST}
+
+
+@pytest.mark.parametrize("is_sglang_first", [True, False])
+async def test_engines_that_report_two_roots_of_one_model_have_a_prompt_each(
+    is_sglang_first: bool,
+) -> None:
+    """vLLM reports the model's path, SGLang the name by which it is served."""
+    world = World({"m": ModelTable(tokenizer=BUNDLED)})
+    if is_sglang_first:
+        sglang = await join_sglang(world, "s:1", NEWEST, ServedModel("m", "m"))
+        vllm = await world.join("v:1")
+    else:
+        vllm = await world.join("v:1")
+        sglang = await join_sglang(world, "s:1", NEWEST, ServedModel("m", "m"))
+    assert "a\nb" in text_of(world) and "a b" in text_of(world, NEWEST)
+    world.leave(sglang)
+    assert parts(world) == parts(world, NEWEST) and "a\nb" in text_of(world)
+    again = await join_sglang(world, "s:2", NEWEST, ServedModel("m", "m"))
+    world.leave(vllm)
+    assert "a b" in text_of(world)
+    world.leave(again)
 
 
 async def test_a_prompt_that_all_engines_make_alike_is_one() -> None:

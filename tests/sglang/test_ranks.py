@@ -10,9 +10,10 @@ import pytest
 from tests.sglang.conftest import Start
 from tests.sglang.engine import SglangWorker
 from tests.sglang.talk import ask, complete, gateway_of, ids, is_exact, post, text
-from tests.sglang.test_salts import PROVEN, SECRET
+from tests.sglang.test_salts import PROVEN
 from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
+from tests.support.tenants import salted
 
 PAGE, NUM_TOKENS, NUM_RANKS = 16, 4096, 2
 
@@ -103,9 +104,7 @@ def test_each_rank_proves_that_it_keeps_tenants_apart(
     worker: SglangWorker, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The ranks of a restarted server prove it again."""
-    secret = tmp_path_factory.mktemp("salts") / "secret"
-    secret.write_text(SECRET)
-    flags = "--tenant-salt-file", str(secret)
+    flags = salted(tmp_path_factory.mktemp("salts"))
     lines = [f"worker {worker.url}#{rank}: {PROVEN}" for rank in range(NUM_RANKS)]
     with gateway_of(worker, flags=flags) as gateway:
         assert [gateway.log().count(line) for line in lines] == [1, 1]

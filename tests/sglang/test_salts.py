@@ -1,19 +1,17 @@
 """Tenants' caches on a real SGLang server: proven apart before it is used, and apart in use."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from loadtest.fleet import GATEWAY
 from tests.sglang.conftest import Start
 from tests.sglang.engine import SglangWorker
 from tests.sglang.talk import Answer, ask, complete, gateway_of, ids, is_exact, post, text
 from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
+from tests.support.tenants import EVERY, NUM_PROBES, cross_tenant_hits, keys_of, salted
 
-SECRET = "0123456789abcdef" * 4
 PROVEN = "tenants' caches are kept apart (32 tokens cached under their own salt, none under another)"
 
 
@@ -24,21 +22,7 @@ def worker(start_module_sglang: Start) -> SglangWorker:
 
 @pytest.fixture(scope="module")
 def flags(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    secret = tmp_path_factory.mktemp("salts") / "secret"
-    secret.write_text(SECRET)
-    return "--tenant-salt-file", str(secret)
-
-
-def keys_of(folder: Path, *tenants: str) -> tuple[list[dict[str, str]], tuple[str, ...]]:
-    """A header for each tenant, and the flag for their keys."""
-    file, headers = folder / "keys.jsonl", []
-    with file.open("w") as lines:
-        for tenant in tenants:
-            command = [*GATEWAY, "key", "new", "--tenant", tenant]
-            made = subprocess.run(command, capture_output=True, text=True, check=True)
-            lines.write(made.stdout)
-            headers.append({"authorization": f"Bearer {made.stderr.split()[-1]}"})
-    return headers, ("--key-file", str(file), "--admin-auth", "off")
+    return salted(tmp_path_factory.mktemp("salts"))
 
 
 @pytest.mark.ci
@@ -51,6 +35,17 @@ def test_tenants_share_no_cached_token(worker: SglangWorker, flags: tuple[str, .
             answers = [post(gateway, "/v1/completions", body, **who) for who in (one, one, other, other)]
             assert [answer.cached for answer in answers] == [0, 96, 0, 96]
             assert [answer.predicted for answer in answers] == [0, 96, 0, 96]
+
+
+def test_no_probe_of_another_tenant_is_a_hit(
+    worker: SglangWorker, flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    tenants, keys = keys_of(tmp_path, "one", "other")
+    with gateway_of(worker, flags=(*flags, *keys)) as gateway:
+        found = cross_tenant_hits(gateway, tenants)
+    assert (found.num_probes, found.num_hits) == (NUM_PROBES, 0)
+    assert found.num_own == found.num_repeats == NUM_PROBES // EVERY, found
+    assert found.num_predicted == found.num_probes + found.num_repeats, found
 
 
 @pytest.mark.ci
@@ -77,8 +72,8 @@ def test_cached_tokens_of_another_salt_raise_an_alarm(worker: SglangWorker) -> N
     """Clients choose the salts here, so that the route that drops them is open."""
     with gateway_of(worker) as gateway:
         for salt in ("one", "other"):
-            salted = complete(gateway, ids("alarm", 100), cache_salt=salt)
-            assert (salted.predicted, salted.cached) == (0, 0)
+            answer = complete(gateway, ids("alarm", 100), cache_salt=salt)
+            assert (answer.predicted, answer.cached) == (0, 0)
         assert alarms(gateway, worker) == 0
         fields = {"max_tokens": 2, "messages": [{"role": "user", "content": text("alarm", 60)}]}
         for salt in ("one", "other"):
@@ -105,8 +100,8 @@ def test_a_restarted_worker_proves_it_again(worker: SglangWorker, flags: tuple[s
         worker.start().wait_ready()
         is_exact(gateway)
         assert num_proofs(worker) > 0, "the new process was asked before it got a request"
-        salted = complete(gateway, ids("after the restart", 100), cache_salt="one")
-        assert (salted.predicted, salted.cached) == (0, 0)
+        answer = complete(gateway, ids("after the restart", 100), cache_salt="one")
+        assert (answer.predicted, answer.cached) == (0, 0)
 
 
 def num_proofs(worker: SglangWorker) -> int:
