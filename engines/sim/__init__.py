@@ -6,6 +6,7 @@ scheduler  batching, with time as a cost (pure)   openai, dialects   response fo
 wire       KV events as bytes                     server, admin      HTTP
 publisher  the event stream                       faults     injected faults
 rank       one engine rank in a loop              worker     the whole, start to stop
+forms      answers as tool calls, or JSON of a schema
 """
 
 from engines.sim.cli import main

@@ -16,6 +16,7 @@ from engines.sim.openai import Json
 from engines.sim.params import ApiError, decode_body, require
 from engines.sim.pd.info import OWNERS, server_info
 from engines.sim.server import SimEngine
+from gateway.apis import anthropic
 from gateway.core.blocks import Tokens
 
 EMBEDDING_SIZE = 8
@@ -166,7 +167,7 @@ class AdminRoutes:
     async def count_tokens(self, request: web.Request) -> web.Response:
         body = decode_body(await request.read())
         require(body, "messages", list)
-        count = len(self._engine.chat_tokens(body))
+        count = len(self._engine.chat_tokens(self._engine.chat_of(body, anthropic.chat_of)))
         return answer({"input_tokens": count, "context_management": {"original_input_tokens": count}})
 
     async def embeddings(self, request: web.Request) -> web.Response:

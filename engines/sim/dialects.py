@@ -1,44 +1,12 @@
 """Other generating APIs in minimal form: /v1/responses, /v1/messages, /inference/v1/generate."""
 
 from collections.abc import Sequence
-from typing import Any
+
+import msgspec
 
 from engines.sim.job import HttpJob, JobChoice, TokenCounts
 from engines.sim.openai import Json, sse, whole_usage
-from engines.sim.params import ApiError, Body
-
-TEXT_PARTS = ("text", "input_text", "output_text")
-
-
-def responses_messages(body: Body) -> list[Json]:
-    """Chat messages of a /v1/responses body. Raises ApiError for items that are no messages."""
-    given = body.get("input")
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    if not isinstance(items, list) or not items:
-        raise ApiError("input must be text or a list of items", param="input")
-    system = [{"role": "system", "content": body["instructions"]}] if body.get("instructions") else []
-    return system + [_message(item) for item in items]
-
-
-def anthropic_messages(body: Body) -> list[Json]:
-    """Chat messages of a /v1/messages body."""
-    system = body.get("system")
-    head = [{"role": "system", "content": _content(system)}] if system else []
-    return head + [_message(item) for item in body["messages"]]
-
-
-def _message(item: Any) -> Json:
-    if not isinstance(item, dict) or "role" not in item or "content" not in item:
-        raise ApiError("only messages with role and content are understood", param="input")
-    return {"role": item["role"], "content": _content(item["content"])}
-
-
-def _content(content: Any) -> Any:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list) or any(part.get("type") not in TEXT_PARTS for part in content):
-        raise ApiError("only text content is understood", param="messages")
-    return [{"type": "text", "text": part["text"]} for part in content]
+from engines.sim.words import ToolCall
 
 
 class Responses:
@@ -52,30 +20,51 @@ class Responses:
         is_cut = choice.answer.finish == "length"
         data = self._response(job, "incomplete" if is_cut else "completed")
         data["incomplete_details"] = {"reason": "max_output_tokens"} if is_cut else None
-        data["output"] = [self._item(job, [self._part(choice.text)], "completed")]
+        data["output"] = self._output(job)
         data["usage"] = self._usage(usage)
         return data
 
     def opening(self, job: HttpJob, usage: TokenCounts) -> bytes:
         response = {"response": self._response(job, "in_progress")}
-        item = {"item": self._item(job, [], "in_progress"), "output_index": 0}
-        part = self._at(job) | {"part": self._part("")}
-        return b"".join(
-            (
-                self._event("response.created", response),
-                self._event("response.in_progress", response),
-                self._event("response.output_item.added", item),
-                self._event("response.content_part.added", part),
-            )
-        )
+        begun = [
+            self._event("response.created", response),
+            self._event("response.in_progress", response),
+        ]
+        if not job.choices[0].answer.calls:
+            item = {"item": self._item(job, [], "in_progress"), "output_index": 0}
+            part = self._at(job) | {"part": self._part("")}
+            begun.append(self._event("response.output_item.added", item))
+            begun.append(self._event("response.content_part.added", part))
+        return b"".join(begun)
 
     def chunk(self, job: HttpJob, choice: JobChoice, usage: TokenCounts) -> bytes:
+        if choice.last_call is not None:
+            return self._call_chunk(choice, *choice.last_call)
         if not choice.last_piece:
             return b""
         delta = self._at(job) | {"delta": choice.last_piece, "logprobs": []}
         return self._event("response.output_text.delta", delta)
 
+    def _call_chunk(self, choice: JobChoice, index: int, call: ToolCall) -> bytes:
+        """Events of a token of a call: the first one opens its item, the last one completes it."""
+        answer, number, events = choice.answer, choice.num_sent - 1, b""
+        at: Json = {"item_id": f"fc_{call.id}", "output_index": index}
+        if number == call.start:
+            item = call_item(call, "", "in_progress")
+            events += self._event("response.output_item.added", {"item": item, "output_index": index})
+        events += self._event("response.function_call_arguments.delta", at | {"delta": choice.last_piece})
+        if number in (call.end - 1, len(answer.tokens) - 1):
+            arguments = answer.arguments(call)
+            done = at | {"arguments": arguments, "name": call.name}
+            item = call_item(call, arguments, "completed")
+            events += self._event("response.function_call_arguments.done", done)
+            events += self._event("response.output_item.done", {"item": item, "output_index": index})
+        return events
+
     def closing(self, job: HttpJob, usage: TokenCounts) -> bytes:
+        if job.choices[0].answer.calls:
+            whole = self.unstreamed(job, usage)
+            return self._event(f"response.{whole['status']}", {"response": whole})
         text = job.choices[0].text
         item = self._item(job, [self._part(text)], "completed")
         whole = self.unstreamed(job, usage)
@@ -108,6 +97,12 @@ class Responses:
             "usage": None,
         }
 
+    def _output(self, job: HttpJob) -> list[Json]:
+        answer = job.choices[0].answer
+        if answer.calls:
+            return [call_item(call, answer.arguments(call), "completed") for call in answer.calls]
+        return [self._item(job, [self._part(job.choices[0].text)], "completed")]
+
     def _item(self, job: HttpJob, content: Sequence[Json], status: str) -> Json:
         item = {"id": f"msg_{job.request_id}", "type": "message", "role": "assistant"}
         return item | {"content": content, "status": status}
@@ -128,22 +123,33 @@ class Responses:
         }
 
 
+def call_item(call: ToolCall, arguments: str, status: str) -> Json:
+    """Function call as an item of a response."""
+    item = {"id": f"fc_{call.id}", "type": "function_call", "call_id": call.id, "name": call.name}
+    return item | {"arguments": arguments, "status": status}
+
+
 class AnthropicMessages:
-    """Responses of /v1/messages (Anthropic): one text block."""
+    """Responses of /v1/messages (Anthropic): one text block, or a block for each tool that is called."""
 
     def unstreamed(self, job: HttpJob, usage: TokenCounts) -> Json:
         choice = job.choices[0]
-        head = self._head(job) | {"content": [{"type": "text", "text": choice.text}]}
+        head = self._head(job) | {"content": self._content(choice)}
         return head | self._ending(choice) | {"usage": self._usage(usage)}
 
     def opening(self, job: HttpJob, usage: TokenCounts) -> bytes:
         counts = {"input_tokens": usage.prompt, "output_tokens": 0}
         message = self._head(job) | {"content": [], "stop_reason": None, "stop_sequence": None}
         start = {"type": "message_start", "message": message | {"usage": counts}}
+        begun = sse(start, "message_start")
+        if job.choices[0].answer.calls:
+            return begun
         block = {"type": "content_block_start", "content_block": {"type": "text", "text": ""}, "index": 0}
-        return sse(start, "message_start") + sse(block, "content_block_start")
+        return begun + sse(block, "content_block_start")
 
     def chunk(self, job: HttpJob, choice: JobChoice, usage: TokenCounts) -> bytes:
+        if choice.last_call is not None:
+            return self._call_chunk(choice, *choice.last_call)
         if not choice.last_piece:
             return b""
         delta = {"type": "text_delta", "text": choice.last_piece}
@@ -152,7 +158,28 @@ class AnthropicMessages:
     def closing(self, job: HttpJob, usage: TokenCounts) -> bytes:
         ending = {"type": "message_delta", "delta": self._ending(job.choices[0]), "usage": self._usage(usage)}
         stop = sse({"type": "content_block_stop", "index": 0}, "content_block_stop")
+        if job.choices[0].answer.calls:
+            stop = b""
         return stop + sse(ending, "message_delta") + sse({"type": "message_stop"}, "message_stop")
+
+    def _call_chunk(self, choice: JobChoice, index: int, call: ToolCall) -> bytes:
+        """Events of a token of a call: the first one opens its block, the last one closes it."""
+        number, events = choice.num_sent - 1, b""
+        if number == call.start:
+            block = tool_use(call, {})
+            start = {"type": "content_block_start", "content_block": block, "index": index}
+            events += sse(start, "content_block_start")
+        delta = {"type": "input_json_delta", "partial_json": choice.last_piece}
+        events += sse({"type": "content_block_delta", "delta": delta, "index": index}, "content_block_delta")
+        if number in (call.end - 1, len(choice.answer.tokens) - 1):
+            events += sse({"type": "content_block_stop", "index": index}, "content_block_stop")
+        return events
+
+    def _content(self, choice: JobChoice) -> list[Json]:
+        answer = choice.answer
+        if answer.calls:
+            return [tool_use(call, _decoded(answer.arguments(call))) for call in answer.calls]
+        return [{"type": "text", "text": choice.text}]
 
     def _head(self, job: HttpJob) -> Json:
         name = {"id": f"chatcmpl-{job.request_id}", "type": "message", "role": "assistant"}
@@ -162,14 +189,30 @@ class AnthropicMessages:
         answer = choice.answer
         if answer.stop_reason is not None:
             return {"stop_reason": "stop_sequence", "stop_sequence": answer.stop_reason}
-        reason = "end_turn" if answer.finish == "stop" else "max_tokens"
+        finished = "tool_use" if answer.calls else "end_turn"
+        reason = finished if answer.finish == "stop" else "max_tokens"
         return {"stop_reason": reason, "stop_sequence": None}
 
     def _usage(self, usage: TokenCounts) -> Json:
-        counts = {"input_tokens": usage.prompt, "output_tokens": usage.completion}
+        """Counts in Anthropic's form: `input_tokens` leave out the cached ones."""
+        counts = {"input_tokens": usage.prompt - (usage.cached or 0), "output_tokens": usage.completion}
         if usage.cached is None:
             return counts
         return counts | {"cache_creation_input_tokens": 0, "cache_read_input_tokens": usage.cached}
+
+
+def tool_use(call: ToolCall, arguments: Json) -> Json:
+    """Tool call as a block of a message."""
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
+
+
+def _decoded(arguments: str) -> Json:
+    """Arguments as an object; none where `max_tokens` cut them."""
+    try:
+        found = msgspec.json.decode(arguments)
+    except msgspec.DecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 class Generate:

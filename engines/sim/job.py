@@ -14,7 +14,7 @@ from engines.sim.pd.leg import KvLoad, Leg
 from engines.sim.pd.storage import aligned, place
 from engines.sim.rank import SimRank
 from engines.sim.scheduler import Sequence as EngineSequence
-from engines.sim.words import GeneratedText, garbled
+from engines.sim.words import GeneratedText, ToolCall, garbled
 from gateway.core.blocks import Tokens
 
 VERSION = "0.32.0"
@@ -39,6 +39,16 @@ class JobChoice:
     @property
     def finish_reason(self) -> str | None:
         return self.answer.finish if self.is_done else None
+
+    @property
+    def chat_finish(self) -> str:
+        """Reason of the end in a chat: the engine's own, or that tools are called."""
+        return "tool_calls" if self.answer.calls and self.answer.finish == "stop" else self.answer.finish
+
+    @property
+    def last_call(self) -> tuple[int, ToolCall] | None:
+        """Tool call that the token just produced is part of, with its index."""
+        return self.answer.call_at(self.num_sent - 1)
 
     @property
     def last_piece(self) -> str:

@@ -1,10 +1,12 @@
 """OpenAI APIs as vLLM 0.32 answers them: /v1/completions and /v1/chat/completions."""
 
+from itertools import accumulate
 from typing import Any, Protocol
 
 import msgspec
 
 from engines.sim.job import FINGERPRINT, HttpJob, JobChoice, TokenCounts
+from engines.sim.words import GeneratedText, ToolCall
 
 Json = dict[str, Any]
 
@@ -77,7 +79,9 @@ class Completions:
         if choice.num_sent == 1:
             text = self._echo(job, choice) + text
         ids = job.asked.return_token_ids
-        data: Json = {"index": choice.index, "text": text, "logprobs": None}
+        number = choice.num_sent - 1
+        data: Json = {"index": choice.index, "text": text}
+        data["logprobs"] = completion_logprobs(job, choice, number, number + 1)
         data |= {"finish_reason": choice.finish_reason, "stop_reason": _stop_reason(choice)}
         shows_prompt = choice.num_sent == 1 and (ids or job.asked.echo)
         data["prompt_token_ids"] = choice.prompt.tolist() if shows_prompt else None
@@ -103,7 +107,7 @@ class Completions:
         return {
             "index": choice.index,
             "text": self._echo(job, choice) + choice.text,
-            "logprobs": None,
+            "logprobs": completion_logprobs(job, choice, 0, len(choice.answer.tokens)),
             "finish_reason": choice.answer.finish,
             "stop_reason": choice.answer.stop_reason,
             "token_ids": choice.answer.tokens.tolist() if ids else None,
@@ -142,8 +146,10 @@ class Chat:
         return sse(chunk | {"prompt_token_ids": ids, "prompt_text": None})
 
     def chunk(self, job: HttpJob, choice: JobChoice, usage: TokenCounts) -> bytes:
-        data: Json = {"index": choice.index, "delta": {"content": choice.last_piece}, "logprobs": None}
-        data["finish_reason"] = choice.finish_reason
+        number = choice.num_sent - 1
+        data: Json = {"index": choice.index, "delta": _delta(choice)}
+        data["logprobs"] = chat_logprobs(job, choice, number, number + 1)
+        data["finish_reason"] = choice.chat_finish if choice.is_done else None
         if choice.is_done:
             data["stop_reason"] = choice.answer.stop_reason
         ids = job.asked.return_token_ids
@@ -166,12 +172,16 @@ class Chat:
 
     def _choice(self, job: HttpJob, choice: JobChoice) -> Json:
         nones = ("refusal", "annotations", "audio", "function_call", "reasoning")
+        answer = choice.answer
         message = {"role": "assistant", "content": choice.text} | dict.fromkeys(nones)
+        if answer.calls:
+            calls = [_call(call, answer.arguments(call)) for call in answer.calls]
+            message |= {"content": None, "tool_calls": calls}
         return {
             "index": choice.index,
             "message": message,
-            "logprobs": None,
-            "finish_reason": choice.answer.finish,
+            "logprobs": chat_logprobs(job, choice, 0, len(answer.tokens)),
+            "finish_reason": choice.chat_finish,
             "stop_reason": choice.answer.stop_reason,
             "token_ids": choice.answer.tokens.tolist() if job.asked.return_token_ids else None,
             "routed_experts": None,
@@ -186,6 +196,55 @@ def _head(job: HttpJob, prefix: str, kind: str, choices: list[Json]) -> Json:
         "model": job.asked.model,
         "choices": choices,
     }
+
+
+def _call(call: ToolCall, arguments: str) -> Json:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def _delta(choice: JobChoice) -> Json:
+    """Delta of the token just produced: text, or a part of a call's arguments; the first names the call."""
+    if (found := choice.last_call) is None:
+        return {"content": choice.last_piece}
+    index, call = found
+    if choice.num_sent - 1 == call.start:
+        return {"tool_calls": [{"index": index} | _call(call, choice.last_piece)]}
+    return {"tool_calls": [{"index": index, "function": {"arguments": choice.last_piece}}]}
+
+
+def chat_logprobs(job: HttpJob, choice: JobChoice, start: int, end: int) -> Json | None:
+    """Log probabilities of some tokens of a chat, with the alternatives that the client wants."""
+    if (num := job.asked.num_logprobs) is None:
+        return None
+    content = []
+    for each in alternatives(choice.answer, start, end, num):
+        items = [{"token": text, "logprob": value, "bytes": list(text.encode())} for text, value in each]
+        content.append(items[0] | {"top_logprobs": items[:num]})
+    return {"content": content}
+
+
+def completion_logprobs(job: HttpJob, choice: JobChoice, start: int, end: int) -> Json | None:
+    """The same in the form of completions."""
+    if (num := job.asked.num_logprobs) is None:
+        return None
+    rows = alternatives(choice.answer, start, end, num)
+    before = [0, *accumulate(map(len, choice.answer.pieces))]
+    return {
+        "text_offset": before[start:end],
+        "tokens": [row[0][0] for row in rows],
+        "token_logprobs": [row[0][1] for row in rows],
+        "top_logprobs": [dict(row[: max(1, num)]) for row in rows],
+    }
+
+
+def alternatives(answer: GeneratedText, start: int, end: int, num: int) -> list[list[tuple[str, float]]]:
+    """Tokens with invented log probabilities: the one produced, then others of the same answer."""
+    rows = []
+    for number in range(start, end):
+        first = -0.01 * (answer.tokens[number] % 50 + 1)
+        texts = dict.fromkeys([*answer.pieces[number:], *answer.pieces[:number]])
+        rows.append([(text, first - rank) for rank, text in enumerate(texts)][: max(1, num)])
+    return rows
 
 
 def _of(choice: JobChoice) -> TokenCounts:

@@ -53,6 +53,8 @@ class RequestParams:
     usage_each_chunk: bool
     return_token_ids: bool
     echo: bool
+    num_logprobs: int | None = None
+    """Number of alternatives for each token, with log probabilities; None: without log probabilities."""
 
     def sampling(self, num_prompt: int, context_tokens: int) -> Sampling:
         """Sampling limits for a prompt. Raises ApiError for a prompt or an output length beyond the
@@ -142,7 +144,16 @@ def read(
         usage_each_chunk=bool(options.get("continuous_usage_stats")),
         return_token_ids=_typed(body, "return_token_ids", bool, False),
         echo=_typed(body, "echo", bool, False),
+        num_logprobs=_num_logprobs(body),
     )
+
+
+def _num_logprobs(body: Body) -> int | None:
+    """Chats say `logprobs: true` and `top_logprobs`, completions `logprobs: 3`."""
+    given = body.get("logprobs")
+    if given is None or given is False:
+        return None
+    return _count(body, "top_logprobs", 0, least=0) if given is True else _count(body, "logprobs", 0, least=0)
 
 
 def sglang_model(model: object, models: Sequence[str], adapters: Container[str]) -> object:

@@ -19,10 +19,9 @@ from engines.sim.dialects import (
     AnthropicMessages,
     Generate,
     Responses,
-    anthropic_messages,
-    responses_messages,
 )
 from engines.sim.faults import Dice, FaultPlan
+from engines.sim.forms import AnswerForm, form_of
 from engines.sim.job import OLD_VERSION, VERSION, HttpJob, JobChoice, LoadFailed
 from engines.sim.openai import DONE, Chat, Completions, ResponseFormat, WholeFormat
 from engines.sim.params import (
@@ -40,6 +39,9 @@ from engines.sim.pd.protocols import add_transfer_params, load_failed, read_leg
 from engines.sim.pd.transfers import Transfers
 from engines.sim.rank import SimRank
 from engines.sim.words import Vocabulary
+from gateway.apis import anthropic, responses
+from gateway.apis.anthropic import Dialect
+from gateway.apis.to_chat import dialect_of
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.tokenization.chat_template import TooLong
 from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
@@ -53,6 +55,9 @@ BUSY = (
     "Please try again later or on a different instance."
 )
 """In the words of vLLM 0.32."""
+SIMULATED = {"X-Simulated": "kvgate sim"}
+"""Header of every generated answer, so that none is taken for a model's."""
+TRANSFER_FIELDS = ("kv_transfer_params", "prompt_token_ids")
 EXIT_AFTER_S = 0.01  # the response goes out first
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
@@ -73,11 +78,14 @@ class TextModel:
 
     prompts: PromptEncoder
     vocabulary: Vocabulary
+    dialect: Dialect = field(default_factory=Dialect)
+    """How other APIs' bodies become chats before this model's template."""
 
     @classmethod
     def load(cls, directory: Path) -> "TextModel":
         """Load from a directory. Raises PromptError or VocabularyError."""
-        return cls(PromptEncoder.load(directory), Vocabulary.load(directory))
+        prompts = PromptEncoder.load(directory)
+        return cls(prompts, Vocabulary.load(directory), dialect_of(prompts, datetime.now()))
 
 
 @dataclass(slots=True)
@@ -151,6 +159,17 @@ class SimEngine:
         except (PromptError, TypeError, OverflowError) as exc:
             raise ApiError(str(exc), param="messages") from exc
 
+    def chat_of(self, body: Body, translate: Callable[[Body, Dialect], dict[str, Any]]) -> dict[str, Any]:
+        """Chat that the engine makes of another API's body. Raises ApiError."""
+        try:
+            chat = translate(body, self.texts.dialect)
+        except PromptError as exc:
+            raise ApiError(str(exc), param="messages") from exc
+        except (AttributeError, KeyError, TypeError) as exc:
+            raise ApiError(f"a field is missing or of a wrong type: {exc}", param="messages") from exc
+        transfer = {name: body[name] for name in TRANSFER_FIELDS if name in body}
+        return chat | transfer
+
     def completion_tokens(self, body: Body) -> list[Tokens]:
         if not body.get("prompt"):
             message = "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)"
@@ -173,7 +192,12 @@ class SimEngine:
         return self.ranks[number]
 
     def job(
-        self, asked: RequestParams, prompts: Sequence[Tokens], request_id: str | None, leg: Leg | None = None
+        self,
+        asked: RequestParams,
+        prompts: Sequence[Tokens],
+        request_id: str | None,
+        leg: Leg | None = None,
+        form: AnswerForm | None = None,
     ) -> HttpJob:
         answers = []
         for prompt in prompts:
@@ -182,7 +206,7 @@ class SimEngine:
             for choice in range(asked.num_choices):
                 key = self.config.seed * 1_000_003 + choice
                 mean = self.config.mean_output_tokens
-                answers.append(self.texts.vocabulary.answer(prompt, sampling, key, mean))
+                answers.append(self.texts.vocabulary.answer(prompt, sampling, key, mean, form))
         return HttpJob(asked, prompts, answers, request_id, leg, self.faults.extra_prompt_tokens)
 
     def _check(self, prompt: Tokens) -> None:
@@ -209,28 +233,34 @@ class Server:
         body = decode_body(await request.read())
         require(body, "messages", list)
         asked = self._engine.read(body)
-        return await self._answer(request, Chat(), asked, [self._engine.chat_tokens(body)], body)
+        prompts = [self._engine.chat_tokens(body)]
+        return await self._answer(request, Chat(), asked, prompts, body, form_of(body, body))
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         body = decode_body(await request.read())
         asked = self._engine.read(body, DEFAULT_COMPLETION_TOKENS)
         prompts = self._engine.completion_tokens(body)
         echoes = [self._engine.texts.vocabulary.decode(prompt) for prompt in prompts] if asked.echo else None
-        return await self._answer(request, Completions(echoes), asked, prompts, body)
+        form = form_of({}, body)
+        return await self._answer(request, Completions(echoes), asked, prompts, body, form)
 
     async def responses(self, request: web.Request) -> web.StreamResponse:
         body = decode_body(await request.read())
         asked = self._engine.read(body)
-        tokens = self._engine.chat_tokens({"messages": responses_messages(body)})
-        return await self._answer(request, Responses(), asked, [tokens], body)
+        if not body.get("input"):
+            raise ApiError("input must be text or a list of items", param="input")
+        chat = self._engine.chat_of(body, responses.chat_of)
+        prompts = [self._engine.chat_tokens(chat)]
+        return await self._answer(request, Responses(), asked, prompts, body, form_of(chat, body))
 
     async def messages(self, request: web.Request) -> web.StreamResponse:
         body = decode_body(await request.read())
         require(body, "messages", list)
         require(body, "max_tokens", int)
         asked = self._engine.read(body)
-        tokens = self._engine.chat_tokens({"messages": anthropic_messages(body)})
-        return await self._answer(request, AnthropicMessages(), asked, [tokens], body)
+        chat = self._engine.chat_of(body, anthropic.chat_of)
+        prompts = [self._engine.chat_tokens(chat)]
+        return await self._answer(request, AnthropicMessages(), asked, prompts, body, form_of(chat, body))
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         body = decode_body(await request.read())
@@ -249,6 +279,7 @@ class Server:
         asked: RequestParams,
         prompts: Sequence[Tokens],
         body: Body,
+        form: AnswerForm | None = None,
     ) -> web.StreamResponse:
         engine = self._engine
         leg = engine.read_leg(body)
@@ -259,7 +290,7 @@ class Server:
         if named is None and leg is not None and leg.room is not None:
             named = str(leg.room % len(engine.ranks))
         try:
-            job = engine.job(asked, prompts, request.headers.get("X-Request-Id"), leg)
+            job = engine.job(asked, prompts, request.headers.get("X-Request-Id"), leg, form)
             engine.choose_rank(named)  # an error, if any, before anything is queued
         except ApiError:
             if engine.transfers is not None and leg is not None and leg.source is not None:
@@ -286,7 +317,11 @@ class Server:
         data = dialect.unstreamed(job, usage)
         if leg is not None and leg.pins:
             self._notify_prefill(data, job)
-        return web.Response(body=msgspec.json.encode(data), content_type="application/json")
+        return web.Response(
+            body=msgspec.json.encode(data),
+            content_type="application/json",
+            headers=SIMULATED,
+        )
 
     def _notify_prefill(self, data: dict[str, Any], job: HttpJob) -> None:
         engine = self._engine
@@ -298,7 +333,8 @@ class Server:
     async def _stream(
         self, request: web.Request, dialect: ResponseFormat, job: HttpJob, leg: Leg | None
     ) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        events = {"Content-Type": "text/event-stream; charset=utf-8"}
+        response = web.StreamResponse(headers=events | SIMULATED)
         await response.prepare(request)
         with_details = self._engine.config.prompt_tokens_details
         left = self._engine.faults.cut.after_chunks if self._engine.cut.roll() else None

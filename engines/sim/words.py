@@ -8,7 +8,7 @@ import random
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ import msgspec
 import tokenizers
 from xxhash import xxh3_64_intdigest
 
+from engines.sim.forms import AnswerForm
 from gateway.core.blocks import Tokens
 
 SPACES = ("Ġ", "▁")  # byte-level BPE and SentencePiece
@@ -37,6 +38,16 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """Call of a tool; its arguments are the tokens from `start` to before `end`."""
+
+    id: str
+    name: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class GeneratedText:
     """Whole response: one piece of text per token. The end token, if any, has an empty piece."""
 
@@ -44,6 +55,15 @@ class GeneratedText:
     pieces: Sequence[str]
     finish: Literal["stop", "length"]
     stop_reason: str | None = None
+    calls: tuple[ToolCall, ...] = ()
+
+    def call_at(self, number: int) -> tuple[int, ToolCall] | None:
+        """Tool call that a token is part of, with its index; None for other tokens."""
+        found = enumerate(self.calls)
+        return next(((at, call) for at, call in found if call.start <= number < call.end), None)
+
+    def arguments(self, call: ToolCall) -> str:
+        return "".join(self.pieces[call.start : call.end])
 
 
 def garbled(answer: GeneratedText) -> GeneratedText:
@@ -77,9 +97,18 @@ class Vocabulary:
     def names(self, tokens: Sequence[int]) -> list[str]:
         return [str(self._tokenizer.id_to_token(token)) for token in tokens]
 
-    def answer(self, prompt: Tokens, sampling: Sampling, key: int, mean_tokens: int) -> GeneratedText:
-        """Response decided by `key` (seed and choice) and the prompt alone."""
+    def answer(
+        self,
+        prompt: Tokens,
+        sampling: Sampling,
+        key: int,
+        mean_tokens: int,
+        form: AnswerForm | None = None,
+    ) -> GeneratedText:
+        """Response decided by `key` (seed and choice), the prompt and the form alone."""
         rng = random.Random(xxh3_64_intdigest(prompt.tobytes(), key & (2**64 - 1)))
+        if form is not None:
+            return self._formed(form, sampling, rng)
         own_length = max(rng.randint(1, 2 * mean_tokens - 1), sampling.min_tokens + 1)
         ends_itself = self.eos is not None and not sampling.ignore_eos and own_length <= sampling.max_tokens
         num_words = own_length - 1 if ends_itself else sampling.max_tokens
@@ -92,6 +121,28 @@ class Vocabulary:
             tokens.append(self.eos)
             return GeneratedText(tokens, [*pieces, ""], "stop")
         return GeneratedText(tokens, pieces, "length")
+
+    def _formed(self, form: AnswerForm, sampling: Sampling, rng: random.Random) -> GeneratedText:
+        """Response in a form, cut at `max_tokens` as the engine cuts it."""
+        tokens, pieces, calls = array("I"), list[str](), list[ToolCall]()
+        for name, text in form.texts(rng):
+            encoding = self._tokenizer.encode(text, add_special_tokens=False)
+            start, ends = len(tokens), [0, *accumulate((end for _, end in encoding.offsets), max)]
+            ends[-1] = len(text)
+            tokens.extend(encoding.ids)
+            pieces += [text[begin:end] for begin, end in pairwise(ends)]
+            if name is not None:
+                calls.append(ToolCall(f"call_{rng.getrandbits(96):024x}", name, start, len(tokens)))
+        if not calls and (found := _first_stop(pieces, sampling)):
+            return _cut(tokens, pieces, *found)
+        most = sampling.max_tokens
+        if len(tokens) >= most:
+            shown = tuple(call for call in calls if call.start < most)
+            return GeneratedText(tokens[:most], pieces[:most], "length", calls=shown)
+        if self.eos is not None:
+            tokens.append(self.eos)
+            pieces.append("")
+        return GeneratedText(tokens, pieces, "stop", calls=tuple(calls))
 
 
 def _first_stop(pieces: Sequence[str], sampling: Sampling) -> tuple[int, str] | None:

@@ -7,8 +7,6 @@ import pytest
 from aiohttp import ClientSession
 
 from engines.sim import Sim
-from engines.sim.dialects import anthropic_messages, responses_messages
-from engines.sim.params import ApiError
 from tests.engines.sim.conftest import StartSim
 
 CHAT = [{"role": "user", "content": "hello there"}]
@@ -66,24 +64,47 @@ async def test_a_stop_sequence_is_named(start_sim: StartSim, http: ClientSession
     assert (whole["stop_reason"], whole["stop_sequence"]) == ("stop_sequence", text.split()[3])
 
 
-def test_other_apis_become_chat_messages() -> None:
-    part = {"type": "input_text", "text": "hi"}
-    assert responses_messages(
-        {"instructions": "be brief", "input": [{"role": "user", "content": [part]}]}
-    ) == [
-        {"role": "system", "content": "be brief"},
-        {"role": "user", "content": [{"type": "text", "text": "hi"}]},
-    ]
-    system = [{"type": "text", "text": "be brief"}]
-    assert anthropic_messages({"system": system, "messages": CHAT}) == [
-        {"role": "system", "content": system},
-        *CHAT,
-    ]
+def total(answer: Any) -> int:
+    """Prompt tokens of an answer; Anthropic's API counts cached ones apart."""
+    usage = answer["usage"]
+    return int(usage["input_tokens"] + usage.get("cache_read_input_tokens", 0))
+
+
+TOOL = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 
 
 @pytest.mark.parametrize(
-    "given", [None, [], [{"type": "reasoning"}], [{"role": "user", "content": [{"type": "input_image"}]}]]
+    ("path", "tools", "more"),
+    [
+        ("/v1/responses", [{"type": "function", "name": "read", "parameters": TOOL}], {"input": "hi"}),
+        (
+            "/v1/messages",
+            [{"name": "read", "description": "reads", "input_schema": TOOL}],
+            {"messages": CHAT, "max_tokens": 99},
+        ),
+    ],
 )
-def test_content_other_than_text_is_rejected(given: Any) -> None:
-    with pytest.raises(ApiError):
-        responses_messages({"input": given})
+async def test_prompts_are_counted_as_the_engine_renders_them(
+    start_sim: StartSim, http: ClientSession, path: str, tools: Any, more: Any
+) -> None:
+    """Tools are part of the prompt, as in the chat that the engine makes of the body."""
+    sim = await start_sim()
+    function = {"name": "read", "description": tools[0].get("description"), "parameters": TOOL}
+    given = {key: value for key, value in function.items() if value is not None}
+    chat = {
+        "messages": [{"role": "user", "content": "hi" if path == "/v1/responses" else "hello there"}],
+        "tools": [{"type": "function", "function": given}],
+        "max_tokens": 99,
+    }
+    counted = total(json.loads(await post(http, sim, path, more | {"tools": tools})))
+    plain = total(json.loads(await post(http, sim, path, more)))
+    chatted = json.loads(await post(http, sim, "/v1/chat/completions", chat))["usage"]["prompt_tokens"]
+    assert counted > plain + 20
+    assert abs(counted - chatted) <= 12  # fields that one API fills in and the other leaves out
+
+
+@pytest.mark.parametrize("given", [None, [], 7, [1], {"role": "user"}])
+async def test_a_body_without_input_is_rejected(start_sim: StartSim, http: ClientSession, given: Any) -> None:
+    sim = await start_sim()
+    async with http.post(sim.url + "/v1/responses", json={"model": "m", "input": given}) as answer:
+        assert answer.status == 400, await answer.text()
