@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 SOURCES := setup.py pyproject.toml $(shell find gateway engines -name '*.py')
 
-.PHONY: run test lint check wheel test-wheel test-proxies test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-day-one bench-heal bench-hostile bench-index bench-pd bench-policies bench-proxy bench-redis bench-replay bench-smoke soak fuzz lock docs docs-site proto clean
+.PHONY: run test lint check wheel test-wheel test-proxies test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-day-one bench-heal bench-hostile bench-index bench-instructions bench-pd bench-policies bench-proxy bench-redis bench-replay bench-smoke soak fuzz lock docs docs-site proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m gateway demo --port $(PORT)
@@ -62,6 +62,9 @@ test-wheel: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
 bench-index: $(WHEEL_VENV)/.installed
 	$(WHEEL_VENV)/bin/python -P -m loadtest.bench_index
 
+bench-instructions: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed # UPDATE=1: write the budget
+	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m loadtest.bench_instructions
+
 bench-redis: $(WHEEL_VENV)/.installed
 	$(WHEEL_VENV)/bin/python -P -m loadtest.bench_redis
 
@@ -89,7 +92,7 @@ bench-bookings: $(VENV)/.installed-dev
 
 # Each benchmark for seconds, so that none stops working unnoticed; figures mean nothing and are not written.
 bench-smoke: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
-	SMOKE=1 $(MAKE) --no-print-directory bench bench-bookings bench-heal bench-hostile bench-index bench-pd bench-policies bench-proxy bench-redis bench-replay
+	SMOKE=1 $(MAKE) --no-print-directory bench bench-bookings bench-heal bench-hostile bench-index bench-instructions bench-pd bench-policies bench-proxy bench-redis bench-replay
 	SMOKE=1 GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m loadtest.bench_day_one
 
 MINUTES ?= 10
