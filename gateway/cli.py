@@ -17,6 +17,7 @@ from gateway.agent.config import AgentConfig
 from gateway.agent.config import load as load_agent
 from gateway.commands import key as key_command
 from gateway.commands import lora as adapter_command
+from gateway.commands import status as status_command
 from gateway.config import Config, by_key, old_config_name, read
 from gateway.config.flags import Parser, ShortHelp, add_flags
 from gateway.config.options import options
@@ -86,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     adapter = commands.add_parser("adapter", help="load, unload or list LoRA adapters on the workers")
     adapter_command.add(adapter)
     adapter.set_defaults(run=lambda args: run(lambda: adapter_command.run(args)))
+    _add_views(commands)
     commands.add_parser("replay", help="play recorded traffic with other policies or fleets, in virtual time")
     commands.add_parser("sim", help="run a simulated vLLM worker")
     demo = commands.add_parser(
@@ -167,6 +169,18 @@ def _add_check(commands: Any) -> None:
     check.keeps_mistakes = True
     check.add_argument("--dry-run", action="store_true", help="send no completions to the workers")
     check.set_defaults(run=_check)
+
+
+def _add_views(commands: Any) -> None:
+    status = commands.add_parser("status", help="show a running gateway's workers; 1 if one is not active")
+    status_command.add_status(status, watches=False)
+    top = commands.add_parser("top", help="show a running gateway's workers, again every second")
+    status_command.add_status(top, watches=True)
+    why = commands.add_parser("why", help="show a decision of a running gateway, and what came of it")
+    status_command.add_why(why)
+    for view in (status, top):
+        view.set_defaults(run=lambda args: run(lambda: status_command.run_status(args)))
+    why.set_defaults(run=lambda args: run(lambda: status_command.run_why(args)))
 
 
 def _build() -> str:

@@ -5,4 +5,5 @@ demo     a simulated fleet               index, index_survey     the index in Re
 explain  a decision, without sending     policy                  list and contract checks
 engine   the conformance test of one
 key      API keys                        lora                    adapters
+status   the fleet and a decision, for people
 """

@@ -2,7 +2,7 @@
 reasons."""
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -83,12 +83,49 @@ def lines(answer: dict[str, Any]) -> Iterator[str]:
         why = f": {flow['why']}" if flow["why"] else ""
         yield f"for tenant {flow['tenant']}, priority {flow['priority']}: {flow['fate']}{why}"
     yield ""
-    yield from _table(list(_rows(answer)))
+    yield from candidate_lines(answer)
 
 
-def _rows(answer: dict[str, Any]) -> Iterator[list[str]]:
+LEGEND = {
+    "cost": "seconds that the policy weighs; the lowest is chosen",
+    "start_s": "its usual time before prefill",
+    "ahead_s": "prefill of requests that are ahead",
+    "own_s": "prefill of this prompt's uncached tokens",
+    "fetch_s": "fetching offloaded blocks",
+    "full_s": "waiting for room",
+    "price_s": "what the uncached tokens cost others",
+    "running_s": "what running requests cost this one",
+    "harm_s": "delay of running requests",
+    "evict_s": "blocks that it would evict",
+    "overlap": "cached prompt tokens",
+    "uncached": "prompt tokens to compute",
+    "booked": "prompt tokens booked and not computed",
+    "kv": "share of its cache in use",
+    "exact": "whether all of its cache is known",
+}
+
+
+def candidate_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Table of the candidates, the chosen one first, with the columns that have a value, and a legend."""
+    titles, *rows = _rows(answer)
+    if not rows:
+        return
+    columns = [[title, *cells] for title, *cells in zip(titles, *rows, strict=True) if _matters(title, cells)]
+    yield from _table(list(zip(*columns, strict=True)))
+    shown = [column[0] for column in columns]
+    yield ""
+    for name in shown:
+        if name in LEGEND:
+            yield f"{name:<9} {LEGEND[name]}"
+
+
+def _matters(title: str, cells: Sequence[str]) -> bool:
+    return title in ("", "worker", "overlap", "exact") or any(cell.strip("0.") for cell in cells)
+
+
+def _rows(answer: Mapping[str, Any]) -> Iterator[list[str]]:
     some = sorted(answer["candidates"], key=lambda c: (c["worker"] != answer["worker"], c["cost"] or 0.0))
-    parts = list(some[0].get("terms", {}))
+    parts = list(some[0].get("terms", {})) if some else []
     yield ["", "worker", "cost", *parts, *(title for title, _ in COLUMNS), "kv", "exact"]
     for each in some:
         yield [

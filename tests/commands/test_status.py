@@ -1,0 +1,90 @@
+"""`kvgate status`, `top` and `why` beside a running gateway."""
+
+import json
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from loadtest.fleet import GATEWAY, SIM_READY, first_match, running
+from tests.support.gateway_process import GatewayProcess, clean_environment
+
+pytestmark = pytest.mark.process
+
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[GatewayProcess]:
+    with running("sim") as sim:
+        (url,) = first_match(sim, SIM_READY)
+        with GatewayProcess("--worker", url, "--expose-headers") as gateway:
+            yield gateway
+
+
+def kvgate(gateway: GatewayProcess, *arguments: str) -> tuple[int, str]:
+    command = [*GATEWAY, *arguments, "--gateway", gateway.admin_url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=clean_environment())
+    assert not done.stderr, done.stderr
+    return done.returncode, done.stdout
+
+
+def post(url: str, body: object) -> str | None:
+    head = {"content-type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), head)
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        answer.read()
+        decision: str | None = answer.headers["x-kvgate-decision"]
+        return decision
+
+
+def test_the_status_has_each_worker_and_its_exit_code_says_if_all_are_well(gateway: GatewayProcess) -> None:
+    (worker,) = gateway.worker_ids()
+    code, out = kvgate(gateway, "status")
+    first, _, titles, row, *_ = out.splitlines()
+    assert (code, first) == (0, "1 workers: 1 active")
+    assert titles.split()[:4] == ["worker", "state", "model", "stream"]
+    assert row.split()[:3] == [worker, "active", "m"]
+    post(gateway.admin_url + "/admin/workers", {"url": NOWHERE})
+    code, out = kvgate(gateway, "status")
+    assert code == 1 and "2 workers: 1 active, 1 joining" in out
+    code, out = kvgate(gateway, "status", "--json")
+    assert {each["state"] for each in json.loads(out)["endpoints"]} == {"joined", "joining"}
+
+
+def test_top_prints_again(gateway: GatewayProcess) -> None:
+    command = [*GATEWAY, "top", "--gateway", gateway.admin_url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=clean_environment()) as top:
+        assert top.stdout is not None
+        sums = []
+        for line in top.stdout:
+            sums += [line] if " workers: " in line else []
+            if len(sums) == 2:
+                top.terminate()
+                break
+    assert len(sums) == 2 and "\x1b" not in sums[0]
+
+
+def test_a_decision_is_explained_with_its_outcome(gateway: GatewayProcess) -> None:
+    body = {"model": "m", "prompt": "a word " * 50, "max_tokens": 2}
+    post(gateway.url + "/v1/completions", body)
+    decision = post(gateway.url + "/v1/completions", body)
+    assert decision
+    (worker,) = gateway.worker_ids()
+    code, out = kvgate(gateway, "why", decision)
+    assert code == 0 and out.startswith(f"m -> {worker}, by expected_ttft: ")
+    assert "outcome: ended, status 200; the engine reports " in out
+    assert "overlap   cached prompt tokens" in out and "evict_s" not in out
+    code, out = kvgate(gateway, "why", decision, "--json")
+    assert json.loads(out)["id"] == decision
+    assert kvgate(gateway, "why", "0" * 24) == (
+        1,
+        "the gateway answers 404: no such decision; only the latest are kept\n",
+    )
+
+
+def test_a_gateway_that_does_not_answer_is_named() -> None:
+    command = [*GATEWAY, "status", "--gateway", NOWHERE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=clean_environment())
+    assert done.returncode == 2 and f"--gateway {NOWHERE}: not a gateway's admin address" in done.stderr
