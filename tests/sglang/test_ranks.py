@@ -99,7 +99,6 @@ def test_evictions_of_each_rank_are_followed(gateway: GatewayProcess) -> None:
         assert sum(a.cached > 0 for a in there) > 10
 
 
-@pytest.mark.ci
 def test_each_rank_proves_that_it_keeps_tenants_apart(
     worker: SglangWorker, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
