@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_policy(policy)
     policy.set_defaults(run=_policy)
     _add_engine(commands.add_parser("engine", help="test whether an engine does what kvgate assumes"))
-    key = commands.add_parser("key", help="make an API key for --key-file, or import existing ones")
+    key = commands.add_parser("key", help="make, import, list or revoke API keys of --key-file")
     key_command.add(key)
     key.set_defaults(run=key_command.run)
     adapter = commands.add_parser("adapter", help="load, unload or list LoRA adapters on the workers")

@@ -1,5 +1,6 @@
 """Command `kvgate key`: `new` makes an API key and its line of the key file, `import` makes such a line for
-each key that clients have already.
+each key that clients have already. `list` and `revoke` read and change a key file, which a running gateway
+follows.
 
 Lines go to standard output, for `>> keys.jsonl`; a new key to standard error, once: no file has it. Keys to
 import are read from a file or standard input, never from the command line, which others can see, and are in
@@ -9,12 +10,15 @@ nothing that is printed.
 import argparse
 import os
 import re
+import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from getpass import getpass
 from pathlib import Path
+
+import msgspec
 
 from gateway.core.errors import ConfigError
 from gateway.tenancy.auth.api_keys import (
@@ -31,12 +35,19 @@ _DAYS = re.compile(r"([0-9]{1,5})d")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    doing = parser.add_subparsers(required=True, metavar="new|import", dest="action")
+    doing = parser.add_subparsers(required=True, metavar="new|import|list|revoke", dest="action")
     new = doing.add_parser("new", help="make a key; print its line for --key-file, and the key to stderr")
     old = doing.add_parser("import", help="print lines for keys that clients have already, read one per line")
     old.add_argument(
         "file", nargs="?", default="-", metavar="FILE", help="with the keys (default: standard input)"
     )
+    listed = doing.add_parser(
+        "list", help="the keys of a key file: id, tenant, models, expiry; no key, no hash"
+    )
+    revoke = doing.add_parser("revoke", help="remove a key from a key file; running gateways follow the file")
+    revoke.add_argument("id", metavar="ID", help="id of the key, as listed and as in the log")
+    for file_user in (listed, revoke):
+        file_user.add_argument("--key-file", required=True, metavar="FILE", help="the gateway's key file")
     for each in (new, old):
         each.add_argument(
             "--tenant", required=True, metavar="NAME", help="tenant of the requests made with it"
@@ -58,6 +69,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command. Returns the exit code. Raises ConfigError."""
+    if args.action == "list":
+        print("\n".join(_listed(_text(args.key_file), args.key_file, time.time())))
+        return 0
+    if args.action == "revoke":
+        return _revoke(args.key_file, args.id)
     if args.action == "import":
         lines = [_imported(args, number, key) for number, key in _given(args.file)]
         if not lines:
@@ -73,6 +89,68 @@ def run(args: argparse.Namespace) -> int:
     print(f"API key (shown only once): {key.decode()}", file=sys.stderr)
     print(line)
     return 0
+
+
+def _text(file: str) -> str:
+    try:
+        return Path(file).expanduser().read_text()
+    except (OSError, UnicodeDecodeError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8"
+        raise ConfigError(f"--key-file {file}: cannot be read: {reason}") from exc
+
+
+def _listed(text: str, file: str, now: float) -> Iterator[str]:
+    """Table of the keys of a file. Raises ConfigError where a gateway would refuse the file."""
+    rows = [("id", "tenant", "models", "expires", "scope")]
+    for key_id, entry in parse_key_file(text, file).entries.items():
+        caller = entry.caller
+        assert caller is not None, "each line of a file has one"
+        rows.append(
+            (
+                key_id.decode(),
+                caller.tenant or "",
+                ",".join(sorted(caller.models)) if caller.models else "all",
+                _expiry_words(caller.expires_s, now),
+                "admin" if caller.is_admin else "",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _expiry_words(expires_s: float, now: float) -> str:
+    if not expires_s:
+        return "never"
+    day = datetime.fromtimestamp(expires_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{day} (expired)" if expires_s <= now else day
+
+
+def _revoke(file: str, key_id: str) -> int:
+    """Remove the line of a key; comments and other lines stay. The file is replaced at once, so that a
+    gateway reads the old one or the new one."""
+    text = _text(file)
+    if key_id.encode() not in parse_key_file(text, file).entries:
+        raise ConfigError(f"revoke: {file} has no key with the id '{key_id}'; `kvgate key list` shows all")
+    kept = [line for line in text.splitlines(keepends=True) if not _is_key(line, key_id)]
+    path = Path(file).expanduser().resolve()
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text("".join(kept))
+        shutil.copymode(path, temporary)
+        temporary.replace(path)
+    except OSError as exc:
+        temporary.unlink(missing_ok=True)
+        raise ConfigError(f"revoke: {file} cannot be written: {exc.strerror}") from exc
+    print(f"key {key_id} revoked")
+    return 0
+
+
+def _is_key(line: str, key_id: str) -> bool:
+    try:
+        return bool(msgspec.json.decode(line).get("id") == key_id)
+    except (msgspec.DecodeError, AttributeError):  # a comment, or an empty line
+        return False
 
 
 def _line(args: argparse.Namespace, key: bytes, new_id: bytes = b"") -> str:

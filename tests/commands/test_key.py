@@ -126,3 +126,33 @@ def test_an_invalid_import_is_reported_without_the_key_and_prints_nothing(
 def test_a_missing_file_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, _, errors = imported(capsys, "--tenant", "acme", str(tmp_path / "none"))
     assert (code, "cannot be read" in errors) == (2, True)
+
+
+def test_keys_are_listed_and_one_is_revoked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, key = made(capsys, "--tenant", "acme", "--models", "m,n", "--expires", "2020-01-01", "--admin")
+    second, other = made(capsys, "--tenant", "zoo")
+    file = tmp_path / "keys.jsonl"
+    file.write_text(f"# ours\n{first}{second}")
+    file.chmod(0o600)
+    assert cli.main(["key", "list", "--key-file", str(file)]) == 0
+    out = capsys.readouterr().out
+    _, acme, zoo = out.splitlines()
+    assert acme.split()[1:] == ["acme", "m,n", "2020-01-01T00:00:00Z", "(expired)", "admin"]
+    assert zoo.split()[1:] == ["zoo", "all", "never"]
+    assert key not in out and other not in out
+    key_id = acme.split()[0]
+    assert cli.main(["key", "revoke", key_id, "--key-file", str(file)]) == 0
+    assert (file.read_text(), file.stat().st_mode & 0o777) == (f"# ours\n{second}", 0o600)
+    ring = parse_key_file(file.read_text(), "file")
+    assert ring.find(key.encode()) is None and ring.find(other.encode()) is not None
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_an_unknown_key_is_not_revoked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line, _ = made(capsys, "--tenant", "acme")
+    file = tmp_path / "keys.jsonl"
+    file.write_text(line)
+    assert cli.main(["key", "revoke", "0123", "--key-file", str(file)]) == 2
+    assert "has no key with the id '0123'" in capsys.readouterr().err and file.read_text() == line
+    assert cli.main(["key", "list", "--key-file", str(tmp_path / "no")]) == 2
+    assert "cannot be read: No such file" in capsys.readouterr().err
