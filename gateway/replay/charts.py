@@ -119,12 +119,17 @@ def _legend(names: Sequence[str]) -> Iterator[str]:
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
+:root {{ color-scheme: light dark }}
 body {{ font: 14px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 80rem; padding: 0 1rem }}
 h1 {{ font-size: 1.2rem }} figure {{ margin: 0; flex: 1 1 30rem }} figcaption {{ font-weight: 600 }}
 .charts {{ display: flex; flex-wrap: wrap; gap: 2rem }} svg {{ width: 100% }} pre {{ overflow-x: auto }}
 svg text {{ font-size: 11px; fill: #555 }} .grid {{ stroke: #ddd }}
 polyline {{ fill: none; stroke-width: 1.8 }} .legend span {{ margin-right: 1.2rem }}
 .legend i {{ display: inline-block; width: 1.2rem; height: .3rem; margin: 0 .4rem .2rem 0 }}
+@media (prefers-color-scheme: dark) {{
+body {{ background: #16191d; color: #e6e6e6 }} svg text {{ fill: #aaa }} .grid {{ stroke: #333 }}
+polyline {{ filter: brightness(1.5) }} .legend i {{ filter: brightness(1.5) }}
+}}
 </style></head><body>
 <h1>{title}</h1>
 <p class="legend">{legend}</p>
