@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from gateway.core.decoding import UNREADABLE
 from gateway.core.errors import ConfigError
 from gateway.tenancy.auth.api_keys import (
     ID_DIGITS,
@@ -149,7 +150,7 @@ def _revoke(file: str, key_id: str) -> int:
 def _is_key(line: str, key_id: str) -> bool:
     try:
         return bool(msgspec.json.decode(line).get("id") == key_id)
-    except (msgspec.DecodeError, AttributeError):  # a comment, or an empty line
+    except (*UNREADABLE, AttributeError):  # a comment, or an empty line
         return False
 
 

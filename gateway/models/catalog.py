@@ -10,6 +10,7 @@ No request waits for this: until a tokenizer is loaded, its model's workers toke
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -139,13 +140,14 @@ class Catalog:
         member = self._fleet.get(worker)
         if member is None:
             return
-        others = list(self)
+        num_entries = Counter(name for entry in self if entry.workers for name in entry.names)
         for entry in self:
             was_here = worker in entry.workers
             entry.workers.discard(worker)
-            may_change = was_here and any(  # which rendering most workers have
-                other is not entry and other.names & entry.names for other in others
-            )
+            # which rendering most workers of a name have
+            may_change = was_here and any(num_entries[name] > 1 for name in entry.names)
+            if not entry.workers:
+                entry.names.clear()  # the next workers of this root may serve it by others
             if entry.checked.pop(member.worker.url, None) is not None or may_change:
                 self._settle(entry)
 
@@ -251,9 +253,9 @@ class Catalog:
         others: dict[str, list[Renderer]] = {}
         if self._any_model:
             local[ANY_MODEL] = self._loader.get(_given(self._any_model)).renderer
-        used = self._used()
+        used, by_name = self._used(), self._by_name()
         for name, served in self._fleet.served().items():
-            if entries := _entries_of(name, served.root, used):
+            if entries := _entries_of(used.get(served.root, ()), by_name.get(name, ())):
                 local[name] = _renderer(entries[0])
                 if len(entries) > 1:
                     others[name] = [_renderer(entry) or _unknown(entry) for entry in entries[1:]]
@@ -279,6 +281,13 @@ class Catalog:
             present.sort(key=lambda entry: (entry.token_source is not TokenSource.LOCAL, -len(entry.workers)))
             used[root] = present or entries[:1]
         return used
+
+    def _by_name(self) -> dict[str, list[ModelEntry]]:
+        by_name: dict[str, list[ModelEntry]] = {}
+        for entry in self:
+            for name in entry.names:
+                by_name.setdefault(name, []).append(entry)
+        return by_name
 
     # tokenizers --------------------------------------------------------------------------------
 
@@ -359,14 +368,13 @@ def _name_of(root: str, worker: Worker) -> str:
     return next((served for served in names if served.adapter is None), names[0]).name
 
 
-def _entries_of(name: str, root: str, used: Mapping[str, Sequence[ModelEntry]]) -> list[ModelEntry]:
+def _entries_of(of_root: Sequence[ModelEntry], of_name: Sequence[ModelEntry]) -> list[ModelEntry]:
     """Renderings of the workers of a name: those of its root, then others of workers that report another root
     for the same model (vLLM reports the model's path, SGLang its served name). One that is tokenized here
     is first."""
-    entries = list(used.get(root, ()))
-    for entry in (entry for each in used.values() for entry in each):
-        is_known = any(entry.rendering == other.rendering for other in entries)
-        if entry.workers and name in entry.names and not is_known:
+    entries = list(of_root)
+    for entry in of_name:
+        if entry.workers and not any(entry.rendering == other.rendering for other in entries):
             entries.append(entry)
     present = [entry for entry in entries if entry.workers] or entries
     return sorted(present, key=lambda entry: entry.token_source is not TokenSource.LOCAL)
