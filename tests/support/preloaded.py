@@ -11,6 +11,7 @@ usual.
 import array
 import ctypes
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -194,9 +195,10 @@ def _end(code: int) -> NoReturn:
 if __name__ == "__main__":
     for module in MODULES:
         __import__(module)
-    sys.path.append(str(Path(__file__).parents[2]))
-    from tests.support import shared_tokenizers
-
+    sys.path.append(
+        str(Path(__file__).parent)
+    )  # alone: a wheel has no pytest
+    shared_tokenizers = importlib.import_module("shared_tokenizers")
     sys.path.pop()
     shared_tokenizers.share()
     shared_tokenizers.warm()
