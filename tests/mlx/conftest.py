@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -10,12 +9,10 @@ from tests.mlx.engine import PYTHON, MlxWorker
 from tests.sglang.engine import PYTHON as MODEL_MAKER
 from tests.support.engine_model import ensure_model
 
-HERE = Path(__file__).parent
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if HERE in item.path.parents:
+        if item.nodeid.startswith("tests/mlx/"):
             item.add_marker(pytest.mark.engines)
 
 

@@ -14,14 +14,12 @@ import pytest
 from tests.sglang.engine import PYTHON, SglangOptions, SglangWorker
 from tests.support.engine_model import ensure_model
 
-HERE = Path(__file__).parent
-
 Start = Callable[..., SglangWorker]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if HERE in item.path.parents:
+        if item.nodeid.startswith("tests/sglang/"):
             item.add_marker(pytest.mark.engines)
 
 

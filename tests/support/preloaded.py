@@ -195,9 +195,7 @@ def _end(code: int) -> NoReturn:
 if __name__ == "__main__":
     for module in MODULES:
         __import__(module)
-    sys.path.append(
-        str(Path(__file__).parent)
-    )  # alone: a wheel has no pytest
+    sys.path.append(str(Path(__file__).parent))  # alone: a wheel has no pytest
     shared_tokenizers = importlib.import_module("shared_tokenizers")
     sys.path.pop()
     shared_tokenizers.share()

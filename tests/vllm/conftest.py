@@ -17,12 +17,10 @@ from tests.support.engine_model import ensure_model, make_adapter
 from tests.vllm.engine import ENGINE, VllmOptions, VllmWorker
 from tests.vllm.pd import PdFleet, start_pd
 
-HERE = Path(__file__).parent
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if HERE in item.path.parents and item.get_closest_marker("engines") is None:
+        if item.nodeid.startswith("tests/vllm/") and item.get_closest_marker("engines") is None:
             item.add_marker(pytest.mark.vllm)
 
 
