@@ -27,7 +27,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/lint-imports --no-logo
 
 check: lint
-	$(PYTEST) -q -m "not vllm and not engines and not process and not prometheus and not proxies"
+	$(PYTEST) -q -m "not vllm and not engines and not process and not slow and not prometheus and not proxies"
 
 test-proxies: $(VENV)/.installed-dev .cache/proxies/.installed
 	PROXIES=.cache/proxies $(BIN)/python -m pytest -m proxies

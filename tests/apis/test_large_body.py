@@ -119,6 +119,7 @@ def test_many_fields_beside_the_prompt_are_rejected() -> None:
         parse_large(COMPLETIONS, given + b"}")
 
 
+@pytest.mark.slow
 def test_token_ids_are_counted_without_decoding_them() -> None:
     ids = [1, 22, 333] * MB
     assert parse_large(COMPLETIONS, body(prompt=ids)).num_ids == len(ids)

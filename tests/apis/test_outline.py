@@ -20,6 +20,7 @@ VALUES = st.recursive(
 BODIES = st.dictionaries(TEXTS, VALUES, max_size=6)
 
 
+@pytest.mark.slow
 @given(fields=BODIES, window=st.integers(2, 9), is_ascii=st.booleans(), indent=st.sampled_from([None, 1]))
 @settings(deadline=None)
 def test_positions_are_those_that_a_parser_finds(
@@ -33,6 +34,7 @@ def test_positions_are_those_that_a_parser_finds(
     assert {each.name: json.loads(body[each.start : each.end]) for each in found.fields} == fields
 
 
+@pytest.mark.slow
 @given(messages=st.lists(st.dictionaries(TEXTS, VALUES, max_size=3), max_size=5), window=st.integers(2, 9))
 @settings(deadline=None)
 def test_messages_are_found_one_by_one(messages: list[dict[str, Any]], window: int) -> None:

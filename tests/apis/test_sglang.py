@@ -43,12 +43,14 @@ def judge(route: str, bodies: Bodies, version: str, template: str) -> tuple[list
     return wrong, unknown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", TEMPLATE_NAMES)
 @pytest.mark.parametrize(("route", "bodies"), [("/v1/messages", MESSAGES), ("/v1/responses", RESPONSES)])
 def test_prompts_of_the_newest_version_are_the_engine_s(route: str, bodies: Bodies, template: str) -> None:
     assert judge(route, bodies, SGLANG_VERSIONS[0], template) == ([], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", TEMPLATE_NAMES)
 def test_prompts_of_the_older_version_are_the_engine_s(template: str) -> None:
     """Version 0.5.10 drops images before a template of text, and text of responses that are no chats."""

@@ -28,6 +28,7 @@ def test_a_printed_line_authenticates_its_key(capsys: pytest.CaptureFixture[str]
     assert caller.is_admin and key not in line and line.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_two_new_keys_differ(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [made(capsys, "--tenant", "a")[0] for _ in range(20)]
     assert len(parse_key_file("".join(lines), "lines").entries) == 20

@@ -73,6 +73,7 @@ def test_names_of_answers_are_unique() -> None:
     assert len(set(NAMES)) == len(ANSWERS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ASKED)
 @pytest.mark.parametrize("case", ANSWERS, ids=NAMES)
 def test_each_answer_reaches_the_client_as_the_table_says(
@@ -113,6 +114,7 @@ def check_body(case: AnswerCase, answer: Answered, version: str, outcome: Outcom
         )  # read until the connection closes: only a reset shows the cut
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ASKED)
 @pytest.mark.parametrize("case", ANSWERS, ids=NAMES)
 def test_each_answer_in_single_bytes_has_the_same_outcome(
@@ -122,6 +124,7 @@ def test_each_answer_in_single_bytes_has_the_same_outcome(
     assert Outcome(case, parts, version).seen() == whole[case.name, version].seen()
 
 
+@pytest.mark.slow
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_each_answer_in_random_parts_has_the_same_outcome(

@@ -27,6 +27,7 @@ def test_names_of_cases_are_unique() -> None:
     assert len(set(NAMES)) == len(CASES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
 def test_each_case_is_answered_as_the_table_says(case: Case, whole: dict[str, Wire]) -> None:
     wire = whole[case.name]
@@ -55,6 +56,7 @@ def test_a_worker_that_answers_between_the_bytes_changes_no_answer(
     same(run(case, pieces(case.data, range(len(case.data))), eager=True), whole[case.name])
 
 
+@pytest.mark.slow
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_each_case_in_random_parts_is_answered_the_same(data: st.DataObject, whole: dict[str, Wire]) -> None:

@@ -105,6 +105,7 @@ def test_any_answer_is_read_or_rejected(connector: KvConnector, body: bytes) -> 
         assert str(exc)
 
 
+@pytest.mark.slow
 @each
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda some: st.lists(some, max_size=3) | st.dictionaries(st.sampled_from(["usage", "choices", "kv_transfer_params", "disaggregated_params", "finish_reason", "prompt_tokens"]), some, max_size=3)))  # fmt: skip  # noqa: E501
 def test_any_json_is_read_or_rejected(connector: KvConnector, value: Any) -> None:

@@ -164,6 +164,7 @@ def test_attention_dp_is_rejected_with_the_reason() -> None:
         polled(stored(block(7, 1, 2)), attention_dp_rank=1)
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.integers() | st.text(max_size=3),

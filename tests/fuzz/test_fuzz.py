@@ -25,6 +25,7 @@ async def test_a_running_gateway_survives_broken_inputs(kind: str) -> None:
     assert await sockets.fuzz(seed_of(kind), SECONDS) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fixed", "random"])
 def test_parsers_survive_broken_inputs(kind: str) -> None:
     seed = seed_of(kind)

@@ -505,6 +505,7 @@ def test_change_of_state_is_reported_once(make: Callable[[], Index]) -> None:
     assert changes == [True, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("can_report", [False, True])
 @pytest.mark.parametrize("seed", range(12))
 def test_blocks_known_by_engine_hash_are_cached_by_the_engine(seed: int, can_report: bool) -> None:

@@ -24,6 +24,7 @@ def play(
         monkeypatch.setattr(bench_pd, name, path)
 
 
+@pytest.mark.slow
 def test_each_trace_is_played_in_each_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,6 +51,7 @@ def test_an_unknown_scenario_is_rejected(capsys: pytest.CaptureFixture[str]) -> 
     assert "no scenario is called smal" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", ["bundled", "qwen3"])
 def test_workers_hold_the_beginnings_of_warm_requests(tmp_path: Path, template: str) -> None:
     materials = Materials(tmp_path)

@@ -179,6 +179,7 @@ async def test_where_most_workers_differ_they_are_asked_for_tokens() -> None:
     assert None in world.forgotten and "http://w:3" in world.forgotten
 
 
+@pytest.mark.slow
 async def test_a_broken_tokenizer_of_ten_is_routed_on_load_and_the_others_work(
     broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:

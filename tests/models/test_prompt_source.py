@@ -109,6 +109,7 @@ class Bounded(FakePrompts):
         return [self._tokens()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["a", "\\u0061", "\\ud83d\\ude00", "😀", "\\n"])
 def test_a_text_too_long_by_its_bytes_is_rejected_without_its_middle(unit: str) -> None:
     bounded = Bounded()

@@ -45,12 +45,14 @@ def hit_rate(setup: Setup) -> float:
     return sum(job.cached_tokens for job in done) / sum(job.num_tokens for job in done)
 
 
+@pytest.mark.slow
 def test_no_policy_is_better_than_full_knowledge() -> None:
     for rate in (10.0, 25.0):
         best = mean_ttft_s(AllKnowing, rate)
         assert best < mean_ttft_s(PrefixOverlap, rate) and best < mean_ttft_s(RoundRobin, rate)
 
 
+@pytest.mark.slow
 def test_no_policy_reuses_more_than_one_shared_cache() -> None:
     setup = Setup(4, replace(H100_8B, kv_tokens=40_000))
     assert hit_rate(pooled_of(setup)) > max(hit_rate(setup), hit_rate(replace(setup, policy=RoundRobin)))

@@ -79,6 +79,7 @@ def setup(**fields: object) -> Setup:
     return Setup(2, base, block_size=BLOCK, policy=RoundRobin, **fields)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_learnt_speeds_make_a_replay_accurate(tmp_path: Path) -> None:
     jobs = recorded(tmp_path / "r.jsonl")
     learnt = learn(jobs, setup())

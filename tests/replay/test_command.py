@@ -111,6 +111,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "MAX_MOVES", 5)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_a_recording_reports_measured_values_and_the_error_of_the_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

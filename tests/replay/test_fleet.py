@@ -138,6 +138,7 @@ def test_observers_get_the_usage_of_each_request() -> None:
     assert sorted(heard) == sorted(job.cached_tokens for job in done)  # type: ignore[type-var]
 
 
+@pytest.mark.slow
 def test_a_thousand_workers_are_possible() -> None:
     fleet = VirtualFleet(Setup(1000, H100_8B, block_size=512))
     done = fleet.run(jobs(30))

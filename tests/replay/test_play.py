@@ -36,6 +36,7 @@ def test_each_policy_is_played_on_the_same_requests(tmp_path: Path) -> None:
     assert not results[0].jobs and len(play(runs[0], keeps_jobs=True).jobs) == 40
 
 
+@pytest.mark.slow
 def test_several_processes_give_the_same_results(tmp_path: Path) -> None:
     some = trace(tmp_path / "t.jsonl", seed=3)
     runs = [ReplayRun(some, name, H100_8B, 4) for name in ("prefix_overlap", POOLED)]

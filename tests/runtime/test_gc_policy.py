@@ -57,6 +57,7 @@ def test_the_policy_applies_until_it_is_undone(loop: FakeLoop) -> None:
     assert gc.get_freeze_count() == 0
 
 
+@pytest.mark.slow
 def test_objects_that_survive_twice_are_frozen(loop: FakeLoop) -> None:
     with settled(PauseHistogram()):
         held = Node()
@@ -67,6 +68,7 @@ def test_objects_that_survive_twice_are_frozen(loop: FakeLoop) -> None:
         assert held is not None
 
 
+@pytest.mark.slow
 def test_a_young_cycle_is_collected(loop: FakeLoop) -> None:
     with settled(PauseHistogram()):
         make_cycle()
@@ -75,6 +77,7 @@ def test_a_young_cycle_is_collected(loop: FakeLoop) -> None:
         assert young_nodes() == 0
 
 
+@pytest.mark.slow
 def test_each_collection_is_timed(loop: FakeLoop) -> None:
     pauses = PauseHistogram()
     with settled(pauses):
@@ -86,6 +89,7 @@ def test_each_collection_is_timed(loop: FakeLoop) -> None:
     assert sum(pauses.counts) == 2
 
 
+@pytest.mark.slow
 def test_young_objects_are_collected_at_intervals_and_survivors_at_longer_ones(loop: FakeLoop) -> None:
     pauses = PauseHistogram()
     with settled(pauses):
@@ -162,6 +166,7 @@ async def ask_and_close(url: str) -> None:
     pool._sweeper.cancel()
 
 
+@pytest.mark.slow
 async def test_connections_on_both_sides_leave_no_cycle() -> None:
     def handle(request: HttpRequest, responder: Responder) -> None:
         responder.send(200, [], b"hello")
@@ -178,6 +183,7 @@ async def test_connections_on_both_sides_leave_no_cycle() -> None:
     server.close()
 
 
+@pytest.mark.slow
 async def test_a_websocket_leaves_no_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "w:1")
     agreed = b"HTTP/1.1 101 OK\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
@@ -203,6 +209,7 @@ async def test_a_websocket_leaves_no_cycle(monkeypatch: pytest.MonkeyPatch) -> N
     assert world.is_clean()
 
 
+@pytest.mark.slow
 def test_a_request_and_its_answer_leave_no_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "w:1")
 

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import cast
 
+import pytest
 import uvloop
 
 from gateway.app import Gateway
@@ -84,9 +85,11 @@ async def check_backpressure(script: Callable[[Call], Awaitable[None]]) -> None:
         await until(lambda: not exchanges, "every answer is over")
 
 
+@pytest.mark.slow
 def test_slow_reader_of_a_stream_pauses_its_worker() -> None:
     uvloop.run(check_backpressure(flood))
 
 
+@pytest.mark.slow
 def test_slow_reader_of_a_whole_answer_pauses_its_worker() -> None:
     uvloop.run(check_backpressure(flood_plain))

@@ -234,6 +234,7 @@ class Talks(RuleBasedStateMachine):
         return expected is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_bytes", [1 << 20, 6_000], ids=["roomy", "tiny"])
 def test_cached_text_changes_no_token(loaded: PromptEncoder, max_bytes: int) -> None:
     loaded.remember(TokenRunCache(), NOW, never)
@@ -406,6 +407,7 @@ LOOPS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("more", STRANGE)
 def test_strange_templates(plain: PromptEncoder, more: str, loop: str) -> None:

@@ -44,6 +44,7 @@ texts = st.text(max_size=40) | st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(text=texts)
 def test_a_text_has_at_least_as_many_tokens_as_its_bytes_require(

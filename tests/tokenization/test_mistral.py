@@ -66,6 +66,7 @@ def ours(mistral: Renderer, body: dict[str, Any]) -> list[int] | None:
         return None
 
 
+@pytest.mark.slow
 def test_chats_have_the_engine_s_tokens(mistral: Renderer, golden: dict[str, Any]) -> None:
     assert len(golden["chats"]) == len(CHATS)
     for _ in range(2):  # a cached prompt is the same

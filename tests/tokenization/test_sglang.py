@@ -61,6 +61,7 @@ def ours(prompts: SglangEncoder, body: Body, now: datetime) -> str:
 # the engine's own prompts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", SGLANG_VERSIONS)
 @pytest.mark.parametrize("template", TEMPLATE_NAMES)
 def test_chats_are_the_engine_s(template: str, version: str) -> None:
@@ -95,6 +96,7 @@ def as_request(body: Body, known: TokenRunCache) -> InferenceRequest:
     return parse_request(CHAT, msgspec.json.encode({"model": "m", **body}), known)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", TEMPLATE_NAMES)
 def test_a_conversation_that_grows_has_the_tokens_of_the_whole(template: str) -> None:
     prompts, plain, runs = load(template), load(template), TokenRunCache()
@@ -132,6 +134,7 @@ def test_a_grown_conversation_costs_only_its_new_messages() -> None:
 # what is not rendered
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "reason"),
     [

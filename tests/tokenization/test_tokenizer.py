@@ -130,6 +130,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return Tokenizer(segments, "tokenizers", "", (b"", b""))
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(texts=st.lists(TEXTS, max_size=4))
 def test_ids_equal_those_of_tokenizers(tokenizer: Tokenizer, texts: list[str]) -> None:

@@ -230,6 +230,7 @@ def test_sampling_fields_do_not_change_the_conversation() -> None:
     assert names(chat(FIRST, b',"temperature":1,"user":"u","stop":["x"]')) == names(chat(FIRST))
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),

@@ -69,6 +69,7 @@ def paths(draw: st.DrawFn) -> list[tuple[int, ...]]:
 
 
 class TestTree:
+    @pytest.mark.slow
     @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
     @given(data=st.data())
     def test_tree_equals_the_reference_index(self, radix: Radix, data: st.DataObject) -> None:

@@ -35,6 +35,7 @@ def refused(name: str = "mine", **more: Composition) -> str:
     return str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*POLICIES, *COMPOSITIONS])
 def test_every_shipped_policy_has_its_name_and_keeps_the_contract(name: str) -> None:
     assert PolicyRegistry().policy(name).name == name

@@ -44,6 +44,7 @@ def test_an_unusable_file_is_rejected_at_the_start(tmp_path: Path, path: Path) -
         made(path)
 
 
+@pytest.mark.slow
 def test_a_file_beyond_its_bound_is_rejected_by_name(path: Path) -> None:
     file = made(path)
     path.write_bytes(b"#\n" * (MAX_BYTES // 2))
