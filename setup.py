@@ -1,26 +1,41 @@
-"""Which modules a wheel holds as machine code. Everything else about the package is in pyproject.toml.
+"""Modules that an installation holds as machine code. Everything else about the package is in pyproject.toml.
 
 The data path is typed Python, and mypyc compiles it as it stands: a request then costs about half. The
-source stays the truth: each module goes into the wheel beside its compiled form, a checkout (`pip install
--e .`) runs it interpreted, and so does a wheel built where mypyc or a C compiler is missing. `make wheel`
-builds with both; GATEWAY_PURE=1 builds without. `kvgate --version` tells which one runs.
+source stays the truth: each module goes into the wheel beside its compiled form. `pip install` of the sdist
+or of a checkout compiles where a C compiler is there; pip then fetches mypy, and the dependencies for their
+types, into the build's own environment. Else one line of the build's log (`pip install -v`) names the reason,
+and the wheel is pure Python, as with GATEWAY_PURE=1. An editable checkout (`pip install -e .`) runs
+interpreted. `kvgate --version` names the form that runs.
 """
 
 import os
+import shutil
 import sys
+import sysconfig
+import tomllib
+from collections.abc import Iterable
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+from typing import Any
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
+MYPY = "mypy==2.4.1"
+"""The version of `requirements-dev.lock`, which the tests of the wheel use: another may compile otherwise."""
 COMPILED = [
     "gateway/proxy/api.py",
     "gateway/server/reverse_proxy.py",
     "gateway/server/upgrade_buffer.py",
     "gateway/http/response_observer.py",
+    "gateway/core/value.py",
+    "gateway/core/speed.py",
+    "gateway/core/decision.py",
     "gateway/core/blocks.py",
     "gateway/server/body_budget.py",
     "gateway/bookings/shared_ledger.py",
     "gateway/tenancy/admission/token_bucket.py",
-    "gateway/http/caller.py",
+    "gateway/core/requests/caller.py",
     "gateway/tokenization/conversation_cache.py",
     "gateway/proxy/deadlines.py",
     "gateway/tenancy/admission/drain_rate.py",
@@ -58,6 +73,7 @@ COMPILED = [
     "gateway/routing/concurrency.py",
     "gateway/core/requests/steering.py",
     "gateway/tokenization/render_settings.py",
+    "gateway/tokenization/mlx.py",
     "gateway/tokenization/sglang.py",
     "gateway/core/requests/field_types.py",
     "gateway/tokenization/chat_template.py",
@@ -107,6 +123,35 @@ COMPILED = [
     "gateway/upstream/pools.py",
     "gateway/routing/decision_log.py",
     "gateway/server/responder.py",
+    "gateway/epp/responder.py",
+    "gateway/epp/envoy_connection.py",
+    "gateway/epp/messages.py",
+    "gateway/epp/protocol.py",
+    "gateway/epp/wire.py",
+    "gateway/server/http2/frames.py",
+    "gateway/server/http2/header_block.py",
+    "gateway/server/http2/limits.py",
+    "gateway/server/http2/stream.py",
+    "gateway/server/http2/send_queue.py",
+    "gateway/server/http2/peer_settings.py",
+    "gateway/server/http2/connection.py",
+    "gateway/server/http2/events.py",
+    "gateway/server/http2/grpc_framing.py",
+    "gateway/server/http2/call.py",
+    "gateway/server/http2/grpc_connection.py",
+    "gateway/server/http2/protocol.py",
+    "gateway/epp/prefill_booking.py",
+    "gateway/epp/fallbacks.py",
+    "gateway/epp/control_headers.py",
+    "gateway/epp/destination.py",
+    "gateway/epp/held_bookings.py",
+    "gateway/epp/picker.py",
+    "gateway/decide/states.py",
+    "gateway/decide/requests.py",
+    "gateway/decide/replies.py",
+    "gateway/decide/reports.py",
+    "gateway/decide/decision.py",
+    "gateway/decide/services.py",
     "gateway/proxy/responses.py",
     "gateway/routing/router.py",
     "gateway/server/connection.py",
@@ -121,6 +166,7 @@ COMPILED = [
     "gateway/observability/verification/verifier.py",
     "gateway/observability/observers.py",
     "gateway/runtime/ids.py",
+    "gateway/runtime/paced_reads.py",
     "gateway/core/usage_reading.py",
     "gateway/core/requests/session_id.py",
     "gateway/apis/session.py",
@@ -139,22 +185,89 @@ reads, are not kept in compiled classes. Left out on purpose: `apis/outline.py`,
 `apis/abridged.py` run in threads, where machine code would keep the interpreter lock from the first step to
 the last; `routing/prompt_limit.py` serves long prompts only, and takes 1.4 us for eight workers either way.
 """
+TYPES = """
+[mypy]
+follow_imports = skip
+ignore_missing_imports = True
+
+[mypy-gateway.*,engines.*,aiohttp.*,google.*,hpack.*,httptools.*,jinja2.*,msgspec.*]
+follow_imports = silent
+"""
+"""Packages that mypy reads: ours, and those that compiled modules import. Reading all others takes 23 s more,
+and makes the same code."""
 
 
 def extensions() -> list[Extension]:
-    is_build = {"bdist_wheel", "build_ext"}.intersection(sys.argv)
-    if not is_build or os.environ.get("GATEWAY_PURE"):
+    """Modules to compile. A wheel that is built without any has one line with the reason in its log."""
+    if not {"bdist_wheel", "build_ext"}.intersection(sys.argv):
         return []
+    if reason := reason_not_to_compile():
+        return _pure(reason)
     try:
         from mypyc.build import mypycify
     except ImportError:
-        print("kvgate: mypyc is not installed, the wheel is pure Python", file=sys.stderr)
-        return []
-    options = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
-    compiled: list[Extension] = mypycify([*options, *COMPILED], opt_level="2", debug_level="0")
+        return _pure("mypy is not installed")
+    config = Path("build", "mypyc.ini")
+    config.parent.mkdir(exist_ok=True)
+    config.write_text(TYPES)
+    arguments = [f"--config-file={config}", *COMPILED]
+    try:
+        compiled: list[Extension] = mypycify(arguments, opt_level="2", debug_level="0", multi_file=True)
+    except (SystemExit, Exception) as exc:  # noqa: BLE001 it exits where it finds errors; installing must not fail
+        return _pure(f"mypyc failed: {exc!r}")
     for extension in compiled:
-        extension.optional = True  # without a C compiler the modules stay as they are
+        extension.optional = True  # a compiler that fails leaves the modules as they are
     return compiled
 
 
-setup(ext_modules=extensions())
+class BuildModules(build_ext):
+    """Build of the library, which has a C file for each module, and then of the stubs that import from it.
+
+    setuptools compiles the files of one extension one after another; here all cores take part.
+    """
+
+    def build_extensions(self) -> None:
+        library, *stubs = self.extensions
+        compile_files = self.compiler.compile
+        if self.compiler.compiler_type == "unix":  # else each call of a function goes through a table
+            library.extra_compile_args.append("-fvisibility=hidden")
+        with ThreadPool() as cores:
+
+            def compile_at_once(sources: Iterable[str], **options: Any) -> list[str]:
+                return sum(cores.map(lambda source: compile_files([source], **options), sources, 1), [])
+
+            self.compiler.compile = compile_at_once
+            self.extensions = [library]
+            super().build_extensions()
+        self.compiler.compile, self.parallel = compile_files, True
+        # Stubs without their library would hide the modules' source and fail.
+        self.extensions = stubs if Path(self.get_ext_fullpath(library.name)).exists() else []
+        super().build_extensions()
+
+
+def reason_not_to_compile() -> str:
+    """Reason why nothing can or shall be compiled; empty where it can."""
+    if os.environ.get("GATEWAY_PURE"):
+        return "GATEWAY_PURE is set"
+    command = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+    if shutil.which(command) is None:
+        return f"no C compiler ({command})"
+    if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
+        return "no Python.h (package python3-dev)"
+    return ""
+
+
+def build_requirements() -> list[str]:
+    """Packages that pip fetches for a build of its own: mypy, and the dependencies, for their types."""
+    if reason_not_to_compile():
+        return []
+    project = tomllib.loads((Path(__file__).parent / "pyproject.toml").read_text())
+    return [MYPY, *project["project"]["dependencies"]]
+
+
+def _pure(reason: str) -> list[Extension]:
+    print(f"kvgate: not compiled, a request takes twice the CPU: {reason}", file=sys.stderr)
+    return []
+
+
+setup(ext_modules=extensions(), setup_requires=build_requirements(), cmdclass={"build_ext": BuildModules})

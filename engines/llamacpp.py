@@ -5,6 +5,9 @@ load     llamacpp:requests_processing and requests_deferred, with --metrics. The
 counts   prompt_tokens_total are computed tokens, prompt_tokens_cached_total those from the cache
 context  that of one slot (`meta.n_ctx` of /v1/models): --ctx-size is shared out among the slots
 names    any `model` is answered by the one model, under the name that was asked for
+prompts  rendered otherwise than by vLLM where a chat has tools without a description or parameters, arguments
+         that are no object, empty text parts or late developer messages, or ends with the assistant
+lists    each prompt of a list is run; the usage counts the first one only
 """
 
 from typing import Any

@@ -2,14 +2,16 @@
 
 lists    a list as `prompt`, of texts or of token ids, ends the thread that generates: 404 to every later
          request, /health 503, until the server is restarted. It gets texts only
+prompts  rendered by rules of its own (`gateway/tokenization/mlx.py`)
 names    `model` is loaded in place of the model before, from a path or the hub; a name that cannot be
          loaded is 404, after the loaded model was dropped. So it is asked for listed names only, and
          never probed with another
 models   in its list have no owner, unlike those of any other engine here, which marks it
 """
 
-from engines.openai import OpenAi
-from gateway.core.engine import EngineMarks, StreamUsage
+from engines.openai import BLOCK_SIZE, OpenAi
+from gateway.core.engine import EngineInfo, EngineMarks, EngineMetrics, StreamUsage
+from gateway.core.rendering import Rendering
 
 
 class Mlx(OpenAi):
@@ -18,3 +20,7 @@ class Mlx(OpenAi):
     usage = StreamUsage()
     takes_lists = False
     loads_by_name = True
+
+    def parse_info(self, body: bytes | None) -> EngineInfo:
+        rank = EngineMetrics(block_size=BLOCK_SIZE)
+        return EngineInfo(ranks={0: rank}, sources=(), rendering=Rendering("mlx"))

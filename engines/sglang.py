@@ -145,6 +145,17 @@ class ServerInfo(Struct):
     tp_size: int | None = None
     kv_cache_dtype: str | None = None
     reasoning_parser: str | None = None
+    max_running_requests: int | None = None
+    internal_states: Any = None
+
+    @property
+    def max_running(self) -> int | None:
+        """Limit of each rank: the one in effect, which memory may make lower than the configured one; that
+        one may count all ranks together."""
+        states = self.internal_states if isinstance(self.internal_states, list) else []
+        found = [state.get(EFFECTIVE_LIMIT) for state in states if isinstance(state, dict)]
+        limits = [limit for limit in found if isinstance(limit, int)]
+        return min(limits) if limits else self.max_running_requests if self.num_ranks == 1 else None
 
     @property
     def rendering(self) -> Rendering:
@@ -182,6 +193,8 @@ ADAPTER_PATHS = frozenset(
 """Routes where an adapter is chosen, or nothing is computed. All others answer from the base model, also
 /v1/responses and /v1/score (ran, 0.5.23)."""
 NOT_POLLED = "sglang publishes its events; no polling endpoint"
+EFFECTIVE_LIMIT = "effective_max_running_requests_per_dp"
+"""Field of `internal_states` in /server_info."""
 ROLES = ("prefill", "decode")
 MAX_RANKS = 1024
 """Data-parallel ranks of an endpoint at most; the largest deployments have some hundred."""
@@ -276,6 +289,7 @@ class Sglang:
             transfer=_transfer(info) if role in ROLES else None,
             rendering=info.rendering,
             reports_cached_tokens=info.enable_cache_report,
+            max_running=info.max_running,
         )
 
     def decode_poll(self, body: bytes, block_size: int, now: float) -> list[EventBatch]:

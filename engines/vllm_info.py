@@ -1,8 +1,10 @@
-"""Role, connector and hit rule from vLLM's `/server_info`, which exists with VLLM_SERVER_DEV_MODE=1 only.
+"""Role, connector, hit rule and concurrency limit from vLLM's `/server_info`, which exists with
+VLLM_SERVER_DEV_MODE=1 only.
 
     connector   by the name of its class; others are not used for disaggregated pairs
     mooncake    its bootstrap server listens on a port of its own, where only prefill workers have one
     hit rule    one block less with EAGLE, MTP and the like; a match unit where the engine reports one
+    limit       `--max-num-seqs`, of each data-parallel rank
 
 Older versions write their configuration as text for people, in any format requested, and similar engines have
 other contents under that path: neither reports anything here, and both are workers.
@@ -59,11 +61,16 @@ class Speculation(Struct, frozen=True):
     disable_eagle_block_drop: bool = False
 
 
+class Scheduling(Struct, frozen=True):
+    max_num_seqs: int | None = None
+
+
 class VllmConfig(Struct):
     kv_transfer_config: KvTransfer | None = None
     cache_config: Cache = Cache()
     parallel_config: Parallel = Parallel()
     speculative_config: Speculation | str | None = None
+    scheduler_config: Scheduling | str | None = None
 
 
 class VllmEnv(Struct, frozen=True):
@@ -86,9 +93,10 @@ def parse_server_info(body: bytes) -> EngineInfo:
         return EngineInfo()
     connector_config = config.kv_transfer_config
     connector = CONNECTORS.get(connector_config.kv_connector or "") if connector_config else None
-    hit_rule = _hit_rule(config)
+    hit_rule, scheduling = _hit_rule(config), config.scheduler_config
+    max_running = scheduling.max_num_seqs if isinstance(scheduling, Scheduling) else None
     if connector_config is None or connector is None:
-        return EngineInfo(hit_rule=hit_rule)
+        return EngineInfo(hit_rule=hit_rule, max_running=max_running)
     transfer = Transfer(
         connector,
         f"*:{bootstrap}" if bootstrap and connector == "mooncake" else None,
@@ -97,7 +105,7 @@ def parse_server_info(body: bytes) -> EngineInfo:
         tensor_parallel=config.parallel_config.tensor_parallel_size,
     )
     role = ROLES.get(connector_config.kv_role or "")
-    return EngineInfo(role=role, transfer=transfer, hit_rule=hit_rule)
+    return EngineInfo(role=role, transfer=transfer, hit_rule=hit_rule, max_running=max_running)
 
 
 def _hit_rule(config: VllmConfig) -> HitRule:

@@ -4,8 +4,8 @@ published    `[topic, seq u64 big-endian, payload]`
 replay       requested with `[b"", start_seq]`; answers are `[b"", topic, seq, payload]`, in older
 versions
              `[b"", seq, payload]`; the end is sequence number -1
-payload      msgpack `[ts, events, dp_rank]`; an event is a map with its tag under "type", in older
-             versions an array that begins with it
+payload      msgpack `[ts, events, dp_rank]`, or a map of these; an event is a map with its tag under
+             "type", in older versions an array that begins with it
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ from msgspec import Meta, Raw, Struct, msgpack
 from xxhash import xxh3_64_intdigest
 
 from engines.slices import LARGE_BYTES, portions, raw_events
-from gateway.core.decoding import UNREADABLE as UNREADABLE
+from gateway.core.decode_errors import UNREADABLE as UNREADABLE
 from gateway.core.kv_events import DecodeError, EventBatch, KvEvent, ReplayUnavailable, UnknownEvent
 
 END_OF_REPLAY = b"\xff" * 8
@@ -49,12 +49,27 @@ class RawBatch(Struct, array_like=True, gc=False):
     dp_rank: Count | None = None
 
 
+class RawBatchMap(Struct, gc=False):
+    """Batch as a map: events went from arrays to maps before. The rank has the name that vLLM or SGLang
+    gives it."""
+
+    ts: float
+    events: Raw
+    data_parallel_rank: Count | None = None
+    attn_dp_rank: Count | None = None
+
+    @property
+    def dp_rank(self) -> int | None:
+        return self.attn_dp_rank if self.data_parallel_rank is None else self.data_parallel_rank
+
+
 MAX_NAME = 128
 """Characters in the name of a medium or of a kind of group: they are kept as long as the worker is."""
 STEP_BYTES = 32 << 10
 """Bytes of events that are decoded between two looks at the clock."""
 
-_batch = msgpack.Decoder(RawBatch).decode
+_batch_array = msgpack.Decoder(RawBatch).decode
+_batch_map = msgpack.Decoder(RawBatchMap).decode
 _tag_array = msgpack.Decoder(TagArray).decode
 _tag_map = msgpack.Decoder(TagMap).decode
 
@@ -170,7 +185,7 @@ class BatchReader:
         as `read` does."""
         where = "batch"
         try:
-            batch = _batch(payload)
+            batch = _batch_map(payload) if is_map(payload) else _batch_array(payload)
             if not isfinite(batch.ts):
                 raise DecodeError(f"timestamp is {batch.ts}")
             yield None

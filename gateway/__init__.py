@@ -3,16 +3,21 @@
 Folders from the top down; imports go down only (`pyproject.toml` has the tiers):
 
     cli, library    the `kvgate` command; `connect`, for programs
-    commands        serve, check, demo, explain, index, policy, key, lora
+    commands        serve, check, engine, demo, explain, index, policy, key, lora, status
+    demo            a simulated fleet and its twin behind round robin
     processes       several processes behind one port       replay         all that in virtual time
     app             the composition root
     admin           the admin port's endpoints
+    decide          the decision service over gRPC          scaling        advice for autoscalers
+    epp             the endpoint picker for Envoy
     proxy           one request, there and back             agent          the sidecar beside an engine
+    engine_test     the conformance test of an engine
     disaggregation  prefill and decode on two workers
     discovery       the fleet's workers                     tenancy        authentication, admission
     routing         the decision, and what is learnt        models         tokenizers of served models
     replication     KV state by agents and Redis            bookings       load that gateways share
     ingest          KV events into the index                observability  log, metrics, verification
+    parity          kvgate's prompt tokens and the engines'
     index           what each worker holds
     server, upstream, redis     connections of clients, to workers, to Redis
     config          every option
@@ -45,7 +50,7 @@ def request(path: str, body: Mapping[str, Any] | bytes) -> InferenceRequest:
 
 
 def __getattr__(name: str) -> Any:
-    """`connect` needs the whole gateway; importing the core alone stays light."""
+    """Import `connect`, which needs the whole gateway, on first use: importing the core alone stays light."""
     if name == "connect":
         from gateway.library import connect
 

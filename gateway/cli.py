@@ -18,7 +18,7 @@ from gateway.agent.config import load as load_agent
 from gateway.commands import key as key_command
 from gateway.commands import lora as adapter_command
 from gateway.commands import status as status_command
-from gateway.config import Config, by_key, old_config_name, read
+from gateway.config import Config, by_key, old_config_name, read, replaced
 from gateway.config.flags import Parser, ShortHelp, add_flags
 from gateway.config.options import options
 from gateway.config.reading import ConfigErrors, ConfigReader
@@ -67,6 +67,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serve = _with_all_options(commands, "serve", "run the gateway in front of your workers")
     serve.set_defaults(run=_serve)
+    picker = _with_all_options(commands, "epp", "run the endpoint picker for Envoy, without the proxy")
+    picker.set_defaults(run=_epp)
     _add_check(commands)
     agent = commands.add_parser("agent", help="follow an engine's cache beside it, and serve it to gateways")
     add_flags(agent, AgentConfig)
@@ -95,11 +97,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_demo(demo)
     demo.set_defaults(run=_demo)
+    _add_pages(commands)
+    return parser
+
+
+def _add_pages(commands: Any) -> None:
     page = commands.add_parser("options", help="print the options reference as Markdown")
     page.set_defaults(run=_options)
     metrics = commands.add_parser("metrics", help="print the metrics reference as Markdown")
     metrics.set_defaults(run=_metrics)
-    return parser
 
 
 def _add_index(parser: Parser) -> None:
@@ -138,7 +144,7 @@ def _add_policy(parser: Parser) -> None:
     doing = parser.add_subparsers(required=True, metavar="list|test", dest="action")
     listed = doing.add_parser("list", help="policies and parts that can be named")
     test = doing.add_parser(
-        "test", help="put a policy, or all that a file has, to every check; 1 if one fails"
+        "test", help="run every check on a policy, or on all of a file; exit status 1 if one fails"
     )
     test.add_argument("file", nargs="?", metavar="FILE", help="Python file; without it, --policy is tested")
     for each in (listed, test):
@@ -155,7 +161,8 @@ def _add_engine(parser: Parser) -> None:
     """Actions of `kvgate engine` (`gateway/commands/engine.py`)."""
     doing = parser.add_subparsers(required=True, metavar="test", dest="action")
     words = (
-        "send a worker some 150 requests, and compare what it does with what kvgate assumes; 1 if it differs"
+        "send a worker some 150 requests, and compare what it does with what kvgate assumes; exit "
+        "status 1 if a finding is FAIL"
     )
     test = doing.add_parser("test", help=words)
     test.add_argument("url", metavar="URL", help="base URL of the worker, http://10.0.0.1:8000")
@@ -172,7 +179,8 @@ def _add_check(commands: Any) -> None:
 
 
 def _add_views(commands: Any) -> None:
-    status = commands.add_parser("status", help="show a running gateway's workers; 1 if one is not active")
+    words = "show a running gateway's workers; exit status 1 if one is not active"
+    status = commands.add_parser("status", help=words)
     status_command.add_status(status, watches=False)
     top = commands.add_parser("top", help="show a running gateway's workers, again every second")
     status_command.add_status(top, watches=True)
@@ -220,18 +228,29 @@ def _read(args: argparse.Namespace) -> ConfigReader[Config]:
     return read({key: getattr(args, key, None) for key in by_key()}, path=args.config)
 
 
-def _serve(args: argparse.Namespace) -> int:
+def _serve(args: argparse.Namespace, load: Callable[[argparse.Namespace], Config] = _load) -> int:
     from gateway.commands.serve import serve
     from gateway.config.worker_specs import specs_of
 
-    config = _load(args)
+    config = load(args)
     sink = set_up(config.log.level, config.log.format)
     if not specs_of(config):
         logging.getLogger("kvgate").warning("no --worker given: waiting for POST /admin/workers")
     logging.getLogger("kvgate").info("kvgate %s (%s)", __version__, _build())
     # From a terminal, without anything to reload, a hang-up ends the gateway as it ends any program.
     has_files = args.config or config.policy.file or not sys.stderr.isatty()
-    return run(lambda: serve(config, sink, partial(_load, args) if has_files else None))
+    return run(lambda: serve(config, sink, partial(load, args) if has_files else None))
+
+
+def _epp(args: argparse.Namespace) -> int:
+    """`kvgate serve` without the port for clients, on the ports that gateways expect."""
+    return _serve(args, _load_epp)
+
+
+def _load_epp(args: argparse.Namespace) -> Config:
+    config = _load(args)
+    ports = {"epp_port": config.epp.port or 9002, "epp_health_port": config.epp.health_port or 9003}
+    return replaced(config, epp_only=True, **ports)
 
 
 def _process(file: int) -> int:

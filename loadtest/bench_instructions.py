@@ -52,7 +52,7 @@ STAGES: Mapping[str, Sequence[str]] = {
     "decide": ("Router___decide",),
     "choose": ("Router____choose",),
     "observers": ("Observers___notify_decided", "Observers___notify_answered"),
-    "send": ("InferenceExchange____send",),
+    "send": ("InferenceExchange___send",),
     "worker": ("UpstreamConnection___data_received",),
     "close": ("InferenceExchange___close",),
 }

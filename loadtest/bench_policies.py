@@ -1,10 +1,11 @@
 """Benchmark `make bench-policies`: results of policies, in virtual time, on traces and on fleets that are not
 as they should be.
 
-Each cell is a whole run of the gateway's router with eight simulated engines with a million cached tokens
-each (`gateway/replay/`). Goodput is requests per second that meet the row's TTFT and TPOT. Three seeds; a
-figure is their median, and comparisons are made for each seed. LIMIT takes fewer requests of each trace, ROWS
-only those rows.
+Each cell is a whole run of the gateway's router with eight simulated engines (four in the saturated rows)
+with a million cached tokens each (`gateway/replay/`). Goodput is requests per second that meet the row's TTFT
+and TPOT. Three seeds; a figure is their median, and comparisons are made for each seed. LIMIT takes fewer
+requests of each trace, ROWS only those rows. `saturated` is the median of the rows of short answers at 100 to
+130 % of a fleet's seats; `ttft_error_p90` is of the default policy's predictions.
 """
 
 import os
@@ -28,16 +29,23 @@ from loadtest.dynamo import DynamoCost
 from loadtest.extent import extent
 from loadtest.report import Figure, median_of, publish
 from loadtest.workloads.groups import groups
+from loadtest.workloads.short_answers import BLOCK, rate_of, short_answers
 from loadtest.workloads.traces import AGENT, CONVERSATION, bundled_encode, check_traces
 
 NUM_WORKERS, KV_TOKENS = 8, 1_000_000
 SEEDS = range(1, int(os.environ.get("SEEDS", extent("1", "1", "3"))) + 1)
 LIMIT = int(os.environ.get("LIMIT", extent("40", "1200", "12031")))
 ROWS = os.environ.get("ROWS", "")
+SATURATED_S = extent(1.0, 20.0, 60.0)
+"""Seconds of the saturated rows; speeds and seats are learnt within the first ten."""
+SEATS, SATURATED_WORKERS, SHARES = 64, 4, (1.0, 1.15, 1.3)
+SATURATED = "saturated"
+MAX_ERROR = 0.3
 
 OURS = "expected_ttft"
 OTHERS = ("prefix_overlap", "least_load", "round_robin", "dynamo")
 """Policies that the default is compared with; all-knowing and pooled are bounds."""
+P99, ERROR = "policy.ttft_p99_over_best", "policy.ttft_error_p90"
 COLUMNS = ("hit_rate", "ttft_mean_s", "ttft_p50_s", "ttft_p99_s", "tpot_p99_s", "goodput", "busiest")
 MADE: Mapping[str, Callable[[], Policy]] = {
     **POLICIES,
@@ -69,6 +77,25 @@ class PolicyScenario:
     block_size: int = 512
     slo: Slo = Slo(2.0, 0.05)
     p99_goal: float | None = None
+    num_workers: int = NUM_WORKERS
+
+
+def saturated(profile: Profile, share: float, seed: int) -> Iterable[ReplayJob]:
+    return short_answers(SATURATED_WORKERS * rate_of(profile, share), SATURATED_S, seed)
+
+
+def saturated_rows() -> list[PolicyScenario]:
+    rows: list[PolicyScenario] = []
+    for size, base, slo in (("8b", FAST, Slo(2.0, 0.05)), ("70b", LARGE, Slo(5.0, 0.1))):
+        profile = replace(base, max_num_seqs=SEATS)
+        for share in SHARES:
+            name, jobs = (
+                f"{SATURATED}_{share:.0%}_{size}".replace("%", ""),
+                partial(saturated, profile, share),
+            )
+            row = PolicyScenario(name, jobs, profile, block_size=BLOCK, slo=slo, p99_goal=1.0)
+            rows.append(replace(row, num_workers=SATURATED_WORKERS))
+    return rows
 
 
 def conversation(speed: float, seed: int) -> Iterable[ReplayJob]:
@@ -100,12 +127,13 @@ def rows() -> list[PolicyScenario]:
         PolicyScenario("mixed_fleet_2x", twice, profiles=(*[FAST] * 4, *[HALF] * 4), slo=half),
         PolicyScenario("late_events_2x", twice, event_delay_s=2.0),
         PolicyScenario("restarts_2x", twice, restarts=minutes),
+        *saturated_rows(),
     ]
 
 
 def run(row: PolicyScenario, name: str, seed: int) -> Summary:
     setup = Setup(
-        NUM_WORKERS,
+        row.num_workers,
         row.profile,
         block_size=row.block_size,
         event_delay_s=row.event_delay_s,
@@ -118,7 +146,7 @@ def run(row: PolicyScenario, name: str, seed: int) -> Summary:
     if isinstance(fleet.router.policy, DynamoCost):
         fleet.router.observers.decided.append(fleet.router.policy.decided)
         fleet.router.observers.answered.append(fleet.router.policy.answered)
-    return summarize(name, fleet.run(row.jobs(seed)), NUM_WORKERS, row.slo)
+    return summarize(name, fleet.run(row.jobs(seed)), row.num_workers, row.slo)
 
 
 def main() -> None:
@@ -131,6 +159,7 @@ def main() -> None:
         cells = play(row)
         show(row, cells, time.monotonic() - began)
         figures += compare(row, cells)
+    figures += medians(figures)
     figures += [decide_us(num, goal) for num, goal in DECIDE_GOALS_US.items()]
     publish("bench_policies", figures)
 
@@ -159,8 +188,9 @@ def compare(row: PolicyScenario, cells: Mapping[str, Sequence[Summary]]) -> list
     p99 = [one.ttft_p99_s / min(each.ttft_p99_s for each in rest) for one, *rest in seeds]
     good = [one.goodput / max(each.goodput for each in rest) for one, *rest in seeds]
     figures = [
-        median_of(f"policy.ttft_p99_over_best.{row.name}", "x", row.p99_goal, p99),
+        median_of(f"{P99}.{row.name}", "x", row.p99_goal, p99),
         median_of(f"policy.goodput_over_best.{row.name}", "x", 1.0, good, is_floor=True),
+        median_of(f"{ERROR}.{row.name}", "x", MAX_ERROR, [one.ttft_error_p90 or 0.0 for one in ours]),
     ]
     if row.name.startswith("conversation_1x"):
         bounds = zip(ours, cells["all_knowing"], strict=True)
@@ -170,6 +200,16 @@ def compare(row: PolicyScenario, cells: Mapping[str, Sequence[Summary]]) -> list
             median_of(f"policy.ttft_mean_over_all_knowing.{row.name}", "x", 1.1, over),
         ]
     return figures
+
+
+def medians(figures: Sequence[Figure]) -> list[Figure]:
+    """Medians of the saturated rows."""
+    found: list[Figure] = []
+    for name, goal in ((P99, 0.9), (ERROR, MAX_ERROR)):
+        values = [figure.value for figure in figures if figure.name.startswith(f"{name}.{SATURATED}_")]
+        if values:
+            found.append(median_of(f"{name}.{SATURATED}", "x", goal, values))
+    return found
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import anthropic
-import openai
 from pydantic import BaseModel
+
+from loadtest import sdks
 
 Call = Callable[[Any], Any]
 
@@ -225,9 +225,9 @@ OURS: Mapping[str, Callable[[Any], Any]] = {
 def ask(url: str, kind: str, name: str) -> Any:
     """Plain result of the client of that kind (`openai`, `anthropic`)."""
     if kind == "openai":
-        with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120) as client:
+        with sdks.openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120) as client:
             return _progress(OPENAI[name], client)
-    with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=120) as client:
+    with sdks.anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=120) as client:
         return _progress(ANTHROPIC[name], client)
 
 
@@ -235,10 +235,10 @@ async def ask_async(url: str, kind: str) -> Any:
     """Plain results of streams side by side, as applications have them: their events, without the texts,
     which depend on the requests that an engine computes together."""
     if kind == "openai":
-        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        async with sdks.openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
             asked = {**FIXED, "messages": CHAT, "max_tokens": 12, "stream": True}
             return await _side_by_side(client.chat.completions.create, asked)
-    async with anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as other:
+    async with sdks.anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as other:
         return await _side_by_side(other.messages.create, {**MESSAGE, "stream": True})
 
 
@@ -262,9 +262,9 @@ def _progress(call: Call, client: Any) -> Any:
         return plain(
             list(answer) if isinstance(answer, Iterable) and not isinstance(answer, BaseModel) else answer
         )
-    except (openai.APIStatusError, anthropic.APIStatusError) as exc:
+    except (sdks.openai.APIStatusError, sdks.anthropic.APIStatusError) as exc:
         return {"error": type(exc).__name__, "status": exc.status_code, "body": plain(exc.body)}
-    except openai.OpenAIError as exc:  # the client's own exception for a truncated response
+    except sdks.openai.OpenAIError as exc:  # the client's own exception for a truncated response
         return {"error": type(exc).__name__}
 
 

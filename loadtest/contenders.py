@@ -229,6 +229,11 @@ def _until(is_true: Any, process: "subprocess.Popen[str]", name: str) -> None:
         time.sleep(0.02)
 
 
+def until_answers(url: str, process: "subprocess.Popen[str]", name: str) -> None:
+    """Wait until a URL answers. Raises InstrumentError where it never does."""
+    _until(lambda: _answers(url), process, name)
+
+
 def _all_exact(admin_url: str, num_workers: int) -> bool:
     try:
         endpoints = json.loads(_get(f"{admin_url}/admin/workers"))["endpoints"]

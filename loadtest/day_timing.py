@@ -99,7 +99,7 @@ def attack(*, is_salted: bool, seed: int = 1) -> Iterator[Attack]:
 
 
 def _until_ready(url: str) -> None:
-    """Raises TimeoutError."""
+    """Wait until the gateway is ready. Raises TimeoutError."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         try:

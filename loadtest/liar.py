@@ -87,7 +87,7 @@ def giants(kind: int) -> bytes:
 def hoard(num: int) -> Iterator[bytes]:
     rng, name = random.Random(3), 1 << 32
     for first in range(0, num, EVENTS_PER_BATCH):
-        yield packed([stored(name + first + i, rng) for i in range(EVENTS_PER_BATCH)])
+        yield packed([stored(name + first + i, rng) for i in range(min(EVENTS_PER_BATCH, num - first))])
 
 
 def run(mode: str, amount: float) -> None:

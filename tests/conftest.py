@@ -4,17 +4,22 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from gateway.runtime import paced_reads
 from tests.support import preloaded, shared_tokenizers
+from tests.support.engine_figures import EngineFigures, figures_of, report
 
 # Hundreds of processes start; where none may write bytecode, each one compiles all that it imports,
 # which doubles the CPU time of a start. The Makefile takes this away too, for what runs without pytest.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["HF_HUB_OFFLINE"] = "1"  # before the library that reads it is imported: no test asks the hub
+
+# Each model is loaded and proved once for all tests, except those that test the loads (tests/tokenization).
+shared_tokenizers.share()
 
 # Examples have no deadline, and drawing may be slow: their time depends on the machine.
 settings.register_profile("kvgate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -38,18 +43,31 @@ def pytest_sessionfinish() -> None:
     preloaded.uninstall()
 
 
-@pytest.fixture(autouse=True)
-def gateways_share_tokenizers(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Load and prove each model once for all tests of whole gateways; others test the loads themselves."""
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    report(terminalreporter, config)
+
+
+@pytest.fixture(scope="session")
+def figures(pytestconfig: pytest.Config) -> EngineFigures:
+    """Figures that the report of the tests ends with."""
+    return figures_of(pytestconfig)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def reads_are_one_turn() -> Iterator[None]:
+    """Stop the clock of large reads in this process: a pause of the machine must not split them."""
     with pytest.MonkeyPatch.context() as patch:
-        if request.node.get_closest_marker("process"):
-            shared_tokenizers.share(patch.setattr)
+        patch.setattr(paced_reads, "monotonic", lambda: 0.0)
         yield
 
 
-@pytest.fixture(autouse=True)
-def restored_log_level() -> Iterator[None]:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, bool, bool]:
     """Restore the log level of the process, which a reload of a gateway's configuration changes."""
-    level = logging.getLogger().level
-    yield
-    logging.getLogger().setLevel(level)
+    root = logging.getLogger()
+    level = root.level
+    try:
+        return (yield)
+    finally:
+        if root.level != level:  # setting it clears the cache of each logger
+            root.setLevel(level)

@@ -46,6 +46,13 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
         assert not anchor or anchor in _anchors(linked), f"{page}: no heading for {target}"
 
 
+def test_the_index_leads_to_each_page() -> None:
+    linked = set(LINK.findall(_prose(Path("docs/index.md"))))
+    benchmarks = {f"benchmarks/{name}" for name in LINK.findall(_prose(Path("docs/benchmarks/index.md")))}
+    pages = {str(page.relative_to("docs")) for page in PAGES if page.parts[0] == "docs"}
+    assert pages - linked - benchmarks - {"index.md"} == set()
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=str)
 def test_paths_in_the_text_exist(page: Path) -> None:
     missing = [name for name in PATH.findall((ROOT / page).read_text()) if not (ROOT / name).exists()]
@@ -55,12 +62,24 @@ def test_paths_in_the_text_exist(page: Path) -> None:
 OTHERS_FLAGS = frozenset(
     [
         "api-key",
+        "retry",  # curl, with the two below
+        "retry-delay",
+        "retry-all-errors",
         "api-server-count",
+        "attention-backend",
+        "compilation-config",
+        "dtype",
+        "generation-config",
+        "gpu-memory-utilization",
+        "kv-cache-memory-bytes",
+        "load-format",
+        "prefix-caching-hash-algo",
         "chat-template",
         "disaggregation-mode",
         "enable-cache-report",
         "enable-lora",
-        "metrics",  # llama.cpp
+        "cache-ram",  # llama.cpp
+        "metrics",
         "enable-metrics",
         "enable-prompt-tokens-details",
         "kv-events-config",
@@ -81,6 +100,7 @@ OTHERS_FLAGS = frozenset(
         "extra-inputs",
         "output-tokens-mean",
         "prefix-prompt-length",
+        "prompt-cache-size",  # MLX
         "prefix-prompt-pool-size",
         "random-seed",
         "request-count",
@@ -91,6 +111,7 @@ OTHERS_FLAGS = frozenset(
         "server",
         "tool",
         "url",
+        "set",  # Helm
     ]
 )
 """Flags of engines, load generators and other programs that the documentation shows."""
@@ -116,6 +137,17 @@ def _known_flags() -> set[str]:
 def test_flags_in_the_text_exist(page: Path) -> None:
     unknown = set(FLAG.findall((ROOT / page).read_text())) - _known_flags() - OTHERS_FLAGS
     assert not unknown, f"{page}: {sorted(unknown)}"
+
+
+IMAGE = re.compile(r"!\[[^]]+\]\(([^)\s]+)\)")
+MAX_IMAGE_BYTES = 120_000
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_images_are_there_and_small(page: Path) -> None:
+    for name in IMAGE.findall(_prose(page)):
+        if "://" not in name:
+            assert (ROOT / page.parent / name).stat().st_size <= MAX_IMAGE_BYTES, f"{page}: {name}"
 
 
 METRIC = re.compile(r"\bkvgate_[a-z0-9_]*[a-z0-9](?![a-z0-9_*])")

@@ -3,7 +3,9 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -20,12 +22,29 @@ TOPS = ("gateway", "engines", "tests", "loadtest", "docs", "deploy", "proto")
 PATH = re.compile(rf"`((?:{'|'.join(TOPS)})/[A-Za-z0-9_./-]+\.(?:py|md|lua|proto|json|toml))`")
 
 
-def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Line and text of each docstring, those below constants and attributes too."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Expr(value=ast.Constant(value=str(text))):
-                yield node.lineno, text
+class Docstring(NamedTuple):
+    """Docstring, and where it is; `is_of_code` is that of a function or class."""
+
+    place: str
+    text: str
+    is_of_code: bool
+
+
+@cache
+def docstrings(folder: str) -> list[Docstring]:
+    """Each docstring of a folder's files, those below constants and attributes too."""
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        of_code: set[ast.stmt] = set()
+        for node in ast.walk(ast.parse(path.read_text())):  # what contains a node comes before it
+            if isinstance(node, kinds):
+                of_code.add(node.body[0])
+            match node:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    place = f"{path.relative_to(ROOT)}:{node.lineno}: {text.split(maxsplit=8)[:8]}"
+                    found.append(Docstring(place, text.strip(), node in of_code))
+    return found
 
 
 @pytest.mark.parametrize("folder", CLEAN)
@@ -39,14 +58,34 @@ def test_sentences_and_names_avoid_the_dialect(folder: str) -> None:
     assert not found, "\n".join(found)
 
 
+def test_pages_avoid_the_dialect() -> None:
+    pages = [ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md")]
+    found = [
+        f"{page.relative_to(ROOT)}:{number}: {line.strip()}"
+        for page in (*pages, *sorted((ROOT / "docs").rglob("*.md")))
+        for number, line in enumerate(page.read_text().splitlines(), 1)
+        if AVOIDED.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
 @pytest.mark.parametrize("folder", CLEAN)
 def test_docstrings_make_sense_alone(folder: str) -> None:
     found = [
-        f"{path.relative_to(ROOT)}:{line}: {text.split(maxsplit=8)[:8]}"
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        for line, text in docstrings(ast.parse(path.read_text()))
-        if text.split() and re.split(r"\W", text.split()[0])[0] in FIRST_WORDS
+        place
+        for place, text, _ in docstrings(folder)
+        if text and re.split(r"\W", text.split()[0])[0] in FIRST_WORDS
     ]
+    assert not found, "\n".join(found)
+
+
+STARTS = re.compile(r"Raises |For |None (?:for|where|if|unless) |`\w+`")
+"""First words of docstrings that name no subject: a condition, an error or a parameter."""
+
+
+@pytest.mark.parametrize("folder", ("gateway", "engines", "loadtest"))
+def test_docstrings_of_functions_and_classes_have_a_subject(folder: str) -> None:
+    found = [place for place, text, is_of_code in docstrings(folder) if is_of_code and STARTS.match(text)]
     assert not found, "\n".join(found)
 
 
@@ -61,6 +100,79 @@ def test_paths_in_backticks_exist() -> None:
         if not (ROOT / name).exists()
     ]
     assert not found, "\n".join(found)
+
+
+FLAG = re.compile(r"--[a-z]")
+
+
+def _client_errors() -> set[str]:
+    """Names of the errors that clients get: `GatewayError` and all below it."""
+    names = {"GatewayError"}
+    for node in ast.parse((ROOT / "gateway/core/errors.py").read_text()).body:
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base) in names for base in node.bases):
+            names.add(node.name)
+    return names
+
+
+def _flags_in_client_errors(tree: ast.AST, errors: set[str]) -> Iterator[tuple[int, str]]:
+    """Texts with a flag in functions that make a client's error, docstrings left out."""
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        nodes = list(ast.walk(function))
+        called = {
+            node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
+        if called & errors:
+            documented = ast.get_docstring(function, clean=False)
+            for node in nodes:
+                match node:
+                    case ast.Constant(value=str(text)) if text != documented and FLAG.search(text):
+                        yield node.lineno, text
+
+
+def test_errors_of_clients_name_no_flag_of_the_gateway() -> None:
+    """The admin API is left out: its callers are operators."""
+    errors = _client_errors()
+    sample = ast.parse('def find():\n    text = "open it with --route"\n    raise NoWorker(text)')
+    assert list(_flags_in_client_errors(sample, errors)) == [(2, "open it with --route")]
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {text}"
+        for path in sorted((ROOT / "gateway").rglob("*.py"))
+        if path.parent.name != "admin"
+        for line, text in _flags_in_client_errors(ast.parse(path.read_text()), errors)
+    ]
+    assert not found, "\n".join(found)
+
+
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SHELLS = ("", "bash", "sh", "shell", "console")
+COMMAND = re.compile(
+    r"\$ |[\w/.~-]*\b(?:kvgate|curl|vllm|python3?|pip|make|podman|docker|kubectl|helm|openssl|aiperf|envoy) "
+)
+UNUSABLE = re.compile(r"^\$ |…|(?:^|\s)\.\.\.(?:\s|$)|\bcurl\b.* :\d")
+"""A prompt, a left-out argument, an address without a host: nothing that can be pasted."""
+
+
+def _commands(text: str) -> Iterator[str]:
+    """Commands of the shell blocks, each with its continuation lines and without its comment."""
+    for language, block in FENCED.findall(text):
+        for line in block.replace("\\\n", " ").splitlines():
+            if language in SHELLS and COMMAND.match(line):
+                yield line.split(" #")[0]
+
+
+def test_commands_in_the_documentation_can_be_pasted() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    commands = [(page, command) for page in sorted(pages) for command in _commands(page.read_text())]
+    assert len(commands) > 40
+    found = [f"{page.relative_to(ROOT)}: {line}" for page, line in commands if UNUSABLE.search(line)]
+    assert not found, "\n".join(found)
+
+
+def test_the_site_names_each_page_once() -> None:
+    pages = re.findall(r"^ +- [^:]+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert len(pages) > 30 and len(pages) == len(set(pages)), sorted(pages)
 
 
 RELATIVE = re.compile(r"`((?:[a-z_0-9]+/)*[a-z_0-9]+\.(?:py|lua))`")

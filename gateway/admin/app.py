@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from gateway.admin.console.events import add_streams
+from gateway.admin.console.handlers import console_handlers
+from gateway.admin.console.traffic import INTERVAL_S, NUM_INTERVALS, TrafficHistory
 from gateway.admin.explain import Preview
 from gateway.admin.routes import bound
 from gateway.admin.workers import FleetAdmin, as_error, as_json
@@ -29,6 +33,7 @@ from gateway.routing.router import Router
 log = logging.getLogger("kvgate.admin")
 
 MAX_RECENT = 100
+MAX_REQUESTS = 10_000
 MAX_LISTED_BLOCKS = 200_000
 """To list them holds the loop for some 10 ms."""
 
@@ -56,10 +61,13 @@ class Admin:
         describe_tokenizer: Callable[[], Mapping[str, Any]],
         describe_verify: Callable[[], Mapping[str, Any]],
         describe_admission: Callable[[], Mapping[str, Any]],
+        describe_advice: Callable[[], Mapping[str, Any]],
         policies: ActivePolicy,
         preview: Preview,
         reload: Callable[[], Awaitable[Mapping[str, Any]]],
+        traffic: TrafficHistory,
     ) -> None:
+        self._traffic = traffic
         self._api = api
         self._router = router
         self._fleet: Fleet = router.fleet
@@ -70,6 +78,7 @@ class Admin:
         self._describe_tokenizer = describe_tokenizer
         self._describe_verify = describe_verify
         self._describe_flow = describe_admission
+        self._describe_advice = describe_advice
         self._policies = policies
         self._preview = preview
         self._reload = reload
@@ -86,18 +95,23 @@ class Admin:
             "cache_loss": self._cache_loss,
             "verify": self._verify,
             "admission": self._flow,
+            "advice": self._advice,
             "policies": self._show_policies,
             "reload_policies": self._reload_policies,
             "reload_config": self._reload_config,
             "explain": self._explain,
             "decisions": self._recent,
             "decision": self._decision,
+            "requests": self._latest_requests,
+            "traffic": self._show_traffic,
         }
 
     def app(self, more: Mapping[str, Handler] | None = None) -> web.Application:
-        """`more` are the handlers of other parts."""
+        """Return the application of the admin port, with the handlers of other parts in `more`."""
         app = web.Application(client_max_size=1 << 20, middlewares=[_in_json])
-        app.add_routes(bound({**self.handlers(), **self._workers.handlers(), **(more or {})}))
+        handlers = {**self.handlers(), **self._workers.handlers(), **(more or {})}
+        app.add_routes(bound({**handlers, **console_handlers(handlers)}))
+        add_streams(app)
         return app
 
     async def _health(self, request: web.Request) -> web.Response:
@@ -111,7 +125,8 @@ class Admin:
         return as_json(body, status)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        """Read at once, written in a thread: a large fleet's page takes tens of milliseconds."""
+        """Answer /metrics: read at once, written in a thread, since a large fleet's page takes tens of
+        milliseconds."""
         page = await asyncio.to_thread(generate_latest, _Families(list(self._registry.collect())))
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
@@ -121,7 +136,8 @@ class Admin:
         return as_json({"index": repr(router.index), "assumed": repr(router.assumed), "workers": workers})
 
     async def _blocks(self, request: web.Request) -> web.Response:
-        """A line for each block that a worker's events reported: its hash in decimal, in no order."""
+        """Answer with a line for each block that a worker's events reported: its hash in decimal, in no
+        order."""
         name, index = request.match_info["worker"], self._router.index
         worker = next((member.worker.id for member in self._fleet if member.worker.id == name), None)
         if worker is None:
@@ -142,11 +158,14 @@ class Admin:
     async def _flow(self, request: web.Request) -> web.Response:
         return as_json(self._describe_flow())
 
+    async def _advice(self, request: web.Request) -> web.Response:
+        return as_json(self._describe_advice())
+
     async def _show_policies(self, request: web.Request) -> web.Response:
         return as_json(self._policies.describe())
 
     async def _reload_policies(self, request: web.Request) -> web.Response:
-        """JSON only, as above. The file is reloaded; a request's body never contains code."""
+        """Reload the policy file; takes JSON only, and a request's body never contains code."""
         if request.content_type != "application/json":
             return as_error(415, "send application/json, as in {}")
         try:
@@ -177,6 +196,16 @@ class Admin:
             return as_error(404, "no such decision; only the latest are kept")
         return as_json(record)
 
+    async def _latest_requests(self, request: web.Request) -> web.Response:
+        if (limit := _count(request, "limit", MAX_REQUESTS)) is None:
+            return as_error(400, f"limit is a number from 1 to {MAX_REQUESTS}")
+        return as_json({"requests": self._records.ended(limit, request.query.get("id", ""))})
+
+    async def _show_traffic(self, request: web.Request) -> web.Response:
+        if (last := _count(request, "last", NUM_INTERVALS)) is None:
+            return as_error(400, f"last is a number from 1 to {NUM_INTERVALS}")
+        return as_json({"interval_s": INTERVAL_S, "intervals": self._traffic.latest(last)})
+
     def _index_of(self, member: Member) -> dict[str, Any]:
         worker = member.worker.id
         return {
@@ -189,8 +218,14 @@ class Admin:
         }
 
 
+def _count(request: web.Request, name: str, most: int) -> int | None:
+    """A number of the query, which is `most` where it is left out; None where it is none, or too large."""
+    text = request.query.get(name, str(most))
+    return int(text) if re.fullmatch("[0-9]{1,6}", text) and 1 <= int(text) <= most else None
+
+
 async def reloaded(request: web.Request, reload: Callable[[], Awaitable[Mapping[str, Any]]]) -> web.Response:
-    """The answer of POST /admin/config/reload. JSON only, as above."""
+    """Answer POST /admin/config/reload, which takes JSON only."""
     if request.content_type != "application/json":
         return as_error(415, "send application/json, as in {}")
     try:
@@ -201,7 +236,7 @@ async def reloaded(request: web.Request, reload: Callable[[], Awaitable[Mapping[
 
 @web.middleware
 async def _in_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Errors of the server itself, in the form of the gateway's errors."""
+    """Answer errors of the HTTP server in the form of the gateway's errors."""
     try:
         return await handler(request)
     except web.HTTPMethodNotAllowed as exc:

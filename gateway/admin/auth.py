@@ -1,10 +1,12 @@
 """Authentication of the admin API, and its endpoints for keys."""
 
-from collections.abc import Sequence
+import logging
+import re
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from gateway.admin.console.login import ACCESS, AdminAccess
 from gateway.config import Config
 from gateway.core.errors import ConfigError, Forbidden, GatewayError, Unauthorized
 from gateway.core.requests.routes import METRICS
@@ -12,8 +14,9 @@ from gateway.core.requests.routes import PROBES as OPEN
 from gateway.runtime.tasks import Tasks
 from gateway.server.admin_server import add_judge
 from gateway.tenancy.auth.admin_access import PROBES, scope_of
-from gateway.tenancy.auth.authenticator import Authenticator
 from gateway.tenancy.auth.credentials import Credentials
+
+log = logging.getLogger("kvgate.admin")
 
 READS = frozenset({"GET", "HEAD"})
 
@@ -21,9 +24,9 @@ READS = frozenset({"GET", "HEAD"})
 ADAPTERS = "/admin/adapters"
 
 
-def guarding(authenticators: Sequence[Authenticator], scope: str) -> Middleware:
-    """Asks for a key with admin scope, which one of `guards` knows, for what `--admin-auth` says, and for
-    changes of adapters."""
+def guarding(access: AdminAccess) -> Middleware:
+    """Asks for a key with admin scope, or the session of one, for what `--admin-auth` says, and for changes
+    of adapters. Changes are logged with the key's id. The console's own files need none."""
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -34,36 +37,32 @@ def guarding(authenticators: Sequence[Authenticator], scope: str) -> Middleware:
             "api": is_read and request.path == METRICS,
             "all": False,
         }
-        if not is_free[scope] and request.path not in OPEN:
-            try:
-                _check(request, authenticators)
-            except (Unauthorized, Forbidden) as exc:
-                answer = _refusal(exc)
-                if exc.status == 401:
-                    answer.headers["WWW-Authenticate"] = "Bearer"
-                return answer
+        if is_free[access.scope] or request.path in OPEN or _is_console(request.method, request.path):
+            return await handler(request)
+        try:
+            caller = access.check(request)
+        except (Unauthorized, Forbidden) as exc:
+            answer = _refusal(exc)
+            if exc.status == 401:
+                answer.headers["WWW-Authenticate"] = "Bearer"
+            return answer
+        if not is_read:
+            log.info("admin API: %s %s by key '%s'", request.method, request.path, caller.name)
         return await handler(request)
 
     return guarded
 
 
-def _check(request: web.Request, authenticators: Sequence[Authenticator]) -> None:
-    """Raises Unauthorized or Forbidden, of two the one that says more: that the key is known."""
-    shown = [_bytes(request.headers.get(name)) for name in ("authorization", "x-api-key")]
-    errors: list[Unauthorized | Forbidden] = []
-    for authenticator in authenticators:
-        try:
-            authenticator.check_admin(*shown)
-        except (Unauthorized, Forbidden) as exc:
-            errors.append(exc)
-        else:
-            return
-    raise max(errors, key=lambda exc: exc.status)
+def _is_console(method: str, path: str) -> bool:
+    """True for what a browser needs before it has logged in: nothing of it shows anything of the fleet."""
+    if method in READS:
+        return path in ("/", "/session") or re.fullmatch("/console/[^/]+", path) is not None
+    return path in ("/login", "/logout")
 
 
 @web.middleware
 async def probes_only(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Where the port is reached from elsewhere, and there is no key that could open the rest."""
+    """Middleware that answers probes and /metrics only, for a port beyond loopback without admin keys."""
     if request.path in OPEN or (request.path == METRICS and request.method in READS):
         return await handler(request)
     message = (
@@ -82,13 +81,14 @@ def keeper_before(app: web.Application, config: Config, tasks: Tasks) -> Credent
 
 
 def add_guard(app: web.Application, credentials: Credentials, config: Config) -> None:
-    """The Host and the Origin are judged first, then the key."""
+    """Add the checks of each request: Host and Origin first, then the key."""
     add_judge(app, config)
     scope, authenticators = scope_of(config), credentials.admin_authenticators
     if scope == PROBES:
         app.middlewares.append(probes_only)
     elif authenticators and (scope != "off" or config.admin.load_adapters):
-        app.middlewares.append(guarding(authenticators, scope))
+        app[ACCESS] = access = AdminAccess(scope, authenticators)
+        app.middlewares.append(guarding(access))
 
 
 def key_handlers(credentials: Credentials) -> dict[str, Handler]:
@@ -98,7 +98,7 @@ def key_handlers(credentials: Credentials) -> dict[str, Handler]:
         return web.json_response(describe(credentials))
 
     async def reload(request: web.Request) -> web.Response:
-        """JSON only: a page in an operator's browser cannot send it here unasked."""
+        """Reload the keys; takes JSON only, which a page in an operator's browser cannot send unasked."""
         if request.content_type != "application/json":
             return _refusal(GatewayError("send application/json, as in {}"), 415)
         try:
@@ -111,7 +111,7 @@ def key_handlers(credentials: Credentials) -> dict[str, Handler]:
 
 
 def describe(credentials: Credentials) -> dict[str, object]:
-    """No key and no hash."""
+    """Describe the keys in use for `GET /admin/keys`, without any key or hash."""
     ring = credentials.file.ring if credentials.file else None
     entries = [(id.decode(), entry.caller) for id, entry in ring.entries.items()] if ring else []
     return {
@@ -133,7 +133,3 @@ def describe(credentials: Credentials) -> dict[str, object]:
 
 def _refusal(error: GatewayError, status: int = 0) -> web.Response:
     return web.Response(status=status or error.status, body=error.body(), content_type="application/json")
-
-
-def _bytes(text: str | None) -> bytes | None:
-    return text.encode("utf-8", "surrogateescape") if text is not None else None

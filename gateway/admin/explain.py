@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from gateway.core.decision import Prompt
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import InvalidRequest
 from gateway.core.requests.routes import CHAT, COMPLETIONS, ROUTES
 from gateway.http.messages import HttpRequest
@@ -30,14 +30,13 @@ class Preview:
     def __init__(
         self, dispatch: Dispatch, parts_of: PartsOf, authenticator: Authenticator | None = None
     ) -> None:
-        """With an `authenticator`, a key in the headers selects its tenant."""
+        """Explainer of decisions; with an `authenticator`, a key in the headers selects its tenant."""
         self._authenticator = authenticator
         self._dispatch = dispatch
         self._parts_of = parts_of
 
     async def explain(self, body: bytes, path: str | None, headers: Mapping[str, str]) -> dict[str, Any]:
-        """A decision record without an id and an outcome. Raises what the request would be refused
-        with."""
+        """Return a decision record without id and outcome. Raises the error that the request would get."""
         some = [(_bytes(name.lower()), _bytes(value)) for name, value in headers.items()]
         http = HttpRequest("POST", (path or _path_of(body)).encode(), some, body)
         if http.path not in ROUTES:
@@ -61,7 +60,7 @@ class Preview:
 
 
 def _bytes(text: str) -> bytes:
-    """The header's bytes as they came."""
+    """Return a header's bytes as they came."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -72,5 +71,5 @@ def _path_of(body: bytes) -> str:
         raise InvalidRequest(f"the body is not a JSON object: {exc}") from exc
     found = [path for field, path in PATHS.items() if field in fields]
     if not found:
-        raise InvalidRequest(f"the body has none of {', '.join(PATHS)}: say what it is for with path=")
+        raise InvalidRequest(f"the body has none of {', '.join(PATHS)}; name its route with ?path=ROUTE")
     return found[0]

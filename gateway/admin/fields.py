@@ -72,6 +72,15 @@ class TokenSourceView(View):
     why: A[str, "reason"]
 
 
+class WorkerTrafficView(View):
+    requests: A[int, SUM, "requests sent"]
+    ttft: A[dict[str, int], SUM, "first tokens by time: from and to how many seconds"]
+    prompt_tokens: A[int, SUM, "prompt tokens sent"]
+    predicted_tokens: A[int, SUM, "of these, predicted to be cached"]
+    reported_prompt_tokens: A[int, SUM, "prompt tokens of answers that reported cached ones"]
+    reported_cached_tokens: A[int, SUM, "of these, cached"]
+
+
 class WorkerView(View):
     id: A[str, "host and port; `#rank` behind it where an endpoint has several DP ranks"]
     is_up: A[bool, "answers health checks"]
@@ -79,6 +88,8 @@ class WorkerView(View):
     why: A[str | None, "why it is in that state"]
     share: A[float, MIN, "share of its load during slow start, else 1"]
     left: A[int, MAX, "requests that still need it"]
+    since: A[float | None, MAX, "Unix time of its last change of state"]
+    ejections: A[dict[str, int], MAX, "ejections by cause"]
     models: A[list[str], "names that it serves"]
     not_used: A[dict[str, str], "names that get no requests here, with the reason"]
     block_size: A[int | None, MAX, "tokens per block; null: routed by load"]
@@ -94,6 +105,8 @@ class WorkerView(View):
     blind: A[BlindRecoveryView | None, "for a BLIND stream: why, and what is recovered"]
     no_pair_with: A[dict[str, str], "decode workers that it must not prefill for, with the reason"]
     verified: A[VerificationCountsView, "accuracy of the predictions"]
+    traffic: A[WorkerTrafficView, "requests since the start of the gateway"]
+    prefill_tokens_per_s: A[float | None, MEAN, "speed learnt; null: not seen yet"]
     events: A[str | None, "endpoint of its KV events"]
     agent: A[str | None, "endpoint of its agent"]
     replay: A[str | None, "replay endpoint"]
@@ -108,17 +121,17 @@ class EndpointView(View):
     version: A[str | None, "engine version"]
     role: A[str | None, "`prefill`, `decode` or `both`"]
     given_as: A[str, "the specification that names it (`--worker`)"]
-    is_member: A[bool, "an address of a `dns+` name"]
+    is_member: A[bool, "found by a `dns+` or `k8s://` URL"]
     last_error: A[str | None, "why the last probe failed"]
     tokens: A[list[TokenSourceView], "who tokenizes its prompts"]
     workers: A[list[WorkerView], "its workers, one per DP rank"]
 
 
-class DnsNameView(View):
-    url: A[str, "`dns+` URL"]
+class SourceView(View):
+    url: A[str, "`dns+` or `k8s://` URL"]
     given_as: A[str, "the specification that names it"]
-    members: A[list[str], "URLs of its addresses"]
-    last_error: A[str | None, "why the last resolution failed"] = None
+    members: A[list[str], "URLs of its workers"]
+    last_error: A[str | None, "why the last lookup failed, or why it found fewer workers"] = None
 
 
 class RemovedEndpointView(View):
@@ -130,7 +143,7 @@ class RemovedEndpointView(View):
 
 class FleetView(View):
     endpoints: list[EndpointView]
-    names: A[list[DnsNameView], "names that are resolved"]
+    names: A[list[SourceView], "names that are resolved"]
     drains: A[list[str], "URLs of endpoints that drain, with `drain:` or `leave:` in front"]
     gone: A[list[RemovedEndpointView], "endpoints dropped lately"]
 
@@ -196,8 +209,14 @@ class CallOutcomeView(View):
     calls: A[int, SUM, "calls"]
 
 
+class TokenizeBudgetView(View):
+    url: A[str, "worker"]
+    wait_s: A[float, MAX, "longest wait for its tokens of a short prompt, in seconds"]
+
+
 class RemoteTokenizersView(CacheView):
     calls: A[list[CallOutcomeView], "calls of workers' /tokenize"]
+    budgets: A[list[TokenizeBudgetView], "time that each asked worker gets"]
     left_alone: A[list[str], "workers that are not asked for a while"]
 
 

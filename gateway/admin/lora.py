@@ -7,7 +7,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from gateway.admin.workers import as_error, as_json
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.discovery.lora_loading import AdapterLoader, AdapterRequestError, EndpointResult
 
 OFF = "the gateway loads and unloads adapters only where it was started with --admin-load-adapters"
@@ -21,7 +21,7 @@ class _AdapterRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class AdapterAdmin:
-    """`is_on`: others than GET are taken."""
+    """Handlers of the endpoints for adapters; without `is_on` only GET is accepted."""
 
     def __init__(self, loading: AdapterLoader, *, is_on: bool) -> None:
         self._loading = loading
@@ -39,7 +39,7 @@ class AdapterAdmin:
         return as_json({"adapters": self._loading.describe()})
 
     async def _load(self, request: web.Request) -> web.Response:
-        """JSON only: a page in an operator's browser cannot send it here unasked."""
+        """Load an adapter; takes JSON only, which a page in an operator's browser cannot send unasked."""
         if not self._is_on:
             return as_error(403, OFF)
         if request.content_type != "application/json":
@@ -55,7 +55,7 @@ class AdapterAdmin:
         return _result(wanted.adapter, asked)
 
     async def _unload(self, request: web.Request) -> web.Response:
-        """`?worker=` as often as needed, `?model=`."""
+        """Unload an adapter from the workers named by `?worker=`, or from all of `?model=`."""
         if not self._is_on:
             return as_error(403, OFF)
         name, query = request.match_info["name"], request.query
@@ -76,7 +76,7 @@ class AdapterAdmin:
 
 
 def _result(name: str, asked: Sequence[EndpointResult]) -> web.Response:
-    """The result of each worker; 502 unless all succeeded."""
+    """Answer with the result of each worker: 502 unless all succeeded."""
     failed = [each for each in asked if not each.is_done]
     result: dict[str, object] = {"adapter": name, "workers": asked}
     if failed:

@@ -1,8 +1,9 @@
 """The table of the admin API's endpoints: method, path, handler, answer, and how several processes answer.
 
 An endpoint is one row here, a handler of its name (`handlers` in `app.py`, `workers.py`,
-`lora.py`, `auth.py`), and the fields of its answer (`fields.py`). `make docs` writes them to
-docs/reference/admin-api.md.
+`lora.py`, `auth.py`, `console/`), and the fields of its answer (`fields.py`, `request_fields.py`,
+`advice_fields.py`).
+`make docs` writes them to docs/reference/admin-api.md.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from functools import partial
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from gateway.admin.advice_fields import AdviceView
 from gateway.admin.fields import (
     AdaptersView,
     AdmissionView,
@@ -27,6 +29,7 @@ from gateway.admin.fields import (
     VerificationView,
     View,
 )
+from gateway.admin.request_fields import RequestsView, TrafficView
 from gateway.core.requests.routes import HEALTH, METRICS, READY
 
 
@@ -46,8 +49,8 @@ FOUND, SUPERVISOR = ProcessScope.FOUND, ProcessScope.SUPERVISOR
 
 @dataclass(frozen=True, slots=True)
 class AdminRoute:
-    """`name` is that of its handler; `answer` the fields of its JSON answer, None for an answer without a
-    fixed form."""
+    """Endpoint of the admin API. `name` is its handler's; `answer` has the fields of its JSON answer, None
+    for an answer without a fixed form."""
 
     method: str
     path: str
@@ -70,6 +73,19 @@ ADMIN_ROUTES: tuple[AdminRoute, ...] = (
         None,
         SUPERVISOR,
     ),
+    AdminRoute("GET", "/", "console", "the console, for a browser", None, SUPERVISOR),
+    AdminRoute("GET", "/console/{file}", "console_file", "its files", None, SUPERVISOR),
+    AdminRoute("GET", "/session", "session", "what the caller may do", None, SUPERVISOR),
+    AdminRoute("POST", "/login", "login", "opens a session of the console with `key`", None, SUPERVISOR),
+    AdminRoute("POST", "/logout", "logout", "closes it", None, SUPERVISOR),
+    AdminRoute(
+        "GET",
+        "/admin/events",
+        "events",
+        "what moves, as server-sent events (`?of=workers,requests,traffic`)",
+        None,
+        SUPERVISOR,
+    ),
     AdminRoute("GET", METRICS, "metrics", "metrics in Prometheus' text format", None, SUPERVISOR),
     AdminRoute("GET", "/admin/workers", "workers", "endpoints, their workers and loads", FleetView),
     AdminRoute("POST", "/admin/workers", "add_worker", "adds `url`, with an optional `role`", None, ALL),
@@ -82,6 +98,7 @@ ADMIN_ROUTES: tuple[AdminRoute, ...] = (
     AdminRoute("GET", "/admin/cache-loss", "cache_loss", "tokens computed again, by cause", CacheLossesView),
     AdminRoute("GET", "/admin/verify", "verify", "accuracy of the predictions", VerificationView),
     AdminRoute("GET", "/admin/flow", "admission", "queues, tenants and rejections", AdmissionView),
+    AdminRoute("GET", "/admin/advice", "advice", "workers that each model and role needs", AdviceView),
     AdminRoute("GET", "/admin/policies", "policies", "policies, A/B tests and shadows", PoliciesView),
     AdminRoute(
         "POST",
@@ -102,6 +119,20 @@ ADMIN_ROUTES: tuple[AdminRoute, ...] = (
     AdminRoute("POST", "/admin/explain", "explain", "the decision for a request that is not sent", None, ONE),
     AdminRoute("GET", "/admin/decisions", "decisions", "ids of the latest decisions", DecisionsView),
     AdminRoute("GET", "/admin/decisions/{id}", "decision", "a [decision record](decisions.md)", None, FOUND),
+    AdminRoute(
+        "GET",
+        "/admin/requests",
+        "requests",
+        "the latest requests that ended; `?limit=`, `?id=` part of an id",
+        RequestsView,
+    ),
+    AdminRoute(
+        "GET",
+        "/admin/traffic",
+        "traffic",
+        "the last hour in intervals of ten seconds; `?last=` so many",
+        TrafficView,
+    ),
     AdminRoute("GET", "/admin/keys", "keys", "API keys in use", KeysView),
     AdminRoute("POST", "/admin/keys/reload", "reload_keys", "reloads the key files", KeysView, ALL),
     AdminRoute("GET", "/admin/adapters", "adapters", "adapters and the workers that list them", AdaptersView),
@@ -119,7 +150,7 @@ ADMIN_ROUTES: tuple[AdminRoute, ...] = (
 
 
 def bound(handlers: Mapping[str, Handler]) -> Iterator[web.RouteDef]:
-    """The rows that have a handler here. Raises KeyError for a handler without a row."""
+    """Return the routes that have a handler. Raises KeyError for a handler without a row."""
     unknown = handlers.keys() - {endpoint.name for endpoint in ADMIN_ROUTES}
     if unknown:
         raise KeyError(f"handlers without a row in the table: {', '.join(sorted(unknown))}")

@@ -7,17 +7,22 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from gateway.admin.console.traffic import by_range
 from gateway.config.worker_specs import spec_of
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.fleet import Member
+from gateway.core.speed import TYPICAL
 from gateway.core.worker import Role, WorkerId
-from gateway.discovery.dns import Resolver, resolve
+from gateway.discovery.dns import resolve
 from gateway.discovery.endpoint import Endpoint, EventSubscription
 from gateway.discovery.lifecycle import Lifecycle
 from gateway.discovery.probed import endpoint_url
 from gateway.discovery.roster import Roster
-from gateway.http.address import DNS, Address
+from gateway.discovery.sources import Sources
+from gateway.http.address import DNS, Address, names_several
+from gateway.http.kubernetes_url import KUBERNETES
 from gateway.ingest.base import Feed
+from gateway.observability.metrics import Metrics, WorkerMetrics
 from gateway.routing.router import Router
 from gateway.upstream.access import FleetAccess
 
@@ -28,33 +33,35 @@ class _NewWorkerRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _DrainRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """`drop`: when it has nothing left."""
+    """Body of a drain; with `drop` the worker is removed once it has nothing left."""
 
     drop: bool = False
 
 
 class FleetAdmin:
     """Handlers of the endpoints for workers. `verified` summarizes the accuracy of a worker's predictions,
-    `tokens_at` returns the token source of an endpoint."""
+    `tokens_at` returns the token source of an endpoint; `metrics` counts its traffic."""
 
     def __init__(
         self,
         router: Router,
         roster: Roster,
         lifecycle: Lifecycle,
-        resolver: Resolver,
+        sources: Sources,
         access: FleetAccess,
         verified: Callable[[WorkerId], Mapping[str, Any]],
         tokens_at: Callable[[str], Sequence[Mapping[str, str]]],
+        metrics: Metrics,
     ) -> None:
         self._router = router
         self._fleet = router.fleet
         self._roster = roster
         self._lifecycle = lifecycle
-        self._resolver = resolver
+        self._sources = sources
         self._access = access
         self._verified = verified
         self._tokens_at = tokens_at
+        self._metrics = metrics
 
     def handlers(self) -> dict[str, Handler]:
         return {
@@ -73,18 +80,18 @@ class FleetAdmin:
         endpoints = [self._endpoint(endpoint) for endpoint in self._roster]
         names = [
             {
-                "url": name.url,
-                "given_as": spec_of(name.url, name.role),
-                "members": sorted(name.members),
-                "last_error": name.last_error,
+                "url": source.url,
+                "given_as": spec_of(source.url, source.role),
+                "members": sorted(source.members),
+                "last_error": source.last_error,
             }
-            for name in self._resolver.names.values()
+            for source in self._sources
         ]
         drains = self._lifecycle.specs
         return as_json({"endpoints": endpoints, "names": names, "drains": drains, "gone": gone})
 
     async def _add(self, request: web.Request) -> web.Response:
-        """JSON only: a page in an operator's browser cannot send it here unasked."""
+        """Add a worker; takes JSON only, which a page in an operator's browser cannot send unasked."""
         if request.content_type != "application/json":
             return as_error(415, 'send application/json, as in {"url": "http://10.0.0.3:8000"}')
         try:
@@ -94,13 +101,15 @@ class FleetAdmin:
             return as_error(400, str(exc))
         if refusal := await self._refusal(url):
             return as_error(403, f"{url}: {refusal}")
-        adds = self._resolver.add if url.startswith(DNS) else self._roster.add
+        adds = self._sources.add if names_several(url) else self._roster.add
         is_new = adds(url, Role(new.role) if new.role else None)
         return as_json({"url": url, "added": is_new}, 201 if is_new else 200)
 
     async def _refusal(self, url: str) -> str | None:
-        """Why no worker may be there, by the addresses that it stands for now. The one that is connected to
-        is looked at again."""
+        """Return why no worker may be at an address, by what it resolves to now. The connected address is
+        looked at again."""
+        if url.startswith(KUBERNETES):
+            return self._sources.refusal(url)
         address = Address.of(url.removeprefix(DNS))
         if address.unix_path is not None:
             return self._access.socket_refusal(address.unix_path)
@@ -114,12 +123,12 @@ class FleetAdmin:
 
     async def _drop(self, request: web.Request) -> web.Response:
         name = _name(request)
-        if not (self._roster.drop(name) or self._resolver.drop(name)):
+        if not (self._roster.drop(name) or self._sources.drop(name)):
             return _unknown(name)
         return as_json({"dropped": name})
 
     async def _drain(self, request: web.Request) -> web.Response:
-        """A body is not needed. A page in a browser says where it comes from, and is asked for JSON."""
+        """Drain a worker; the body is optional. A page in a browser sends its origin, and must send JSON."""
         if request.content_type != "application/json" and (
             request.can_read_body or "Origin" in request.headers
         ):
@@ -153,7 +162,7 @@ class FleetAdmin:
             "version": facts.version if facts else None,
             "role": endpoint.workers[0].role.value if endpoint.workers else facts.role if facts else None,
             "given_as": spec_of(endpoint.url, self._roster.declared.roles.get(endpoint.url)),
-            "is_member": self._resolver.is_member(endpoint.url),
+            "is_member": self._sources.is_member(endpoint.url),
             "last_error": endpoint.last_error,
             "tokens": self._tokens_at(endpoint.url),
             "workers": [self._worker(endpoint, w.id) for w in endpoint.workers],
@@ -190,6 +199,8 @@ class FleetAdmin:
             "blind": _blind(feed[1]) if feed else None,
             "no_pair_with": pairs.banned_with(worker.id) if pairs else {},
             "verified": self._verified(worker.id),
+            "traffic": _traffic(self._metrics.worker(worker.id)),
+            "prefill_tokens_per_s": _speed(member),
             "events": feed[0].endpoint if feed else None,
             "agent": getattr(feed[0], "agent", None)
             if feed
@@ -206,6 +217,21 @@ def _stream(member: Member, feed: Feed | None) -> str | None:
     return member.stream.value if member.stream else None
 
 
+def _traffic(metrics: WorkerMetrics) -> dict[str, Any]:
+    return {
+        "requests": metrics.num_requests,
+        "ttft": by_range(metrics.ttft_s.bounds, metrics.ttft_s.counts),
+        "prompt_tokens": metrics.prompt_tokens,
+        "predicted_tokens": metrics.predicted_cached_tokens,
+        "reported_prompt_tokens": metrics.reported_prompt_tokens,
+        "reported_cached_tokens": metrics.reported_cached_tokens,
+    }
+
+
+def _speed(member: Member) -> float | None:
+    return None if member.speed is TYPICAL else round(1 / member.speed.token_s, 1)
+
+
 def _name(request: web.Request) -> str:
     return request.match_info["name"].rstrip("/")
 
@@ -215,7 +241,7 @@ def _unknown(name: str) -> web.Response:
 
 
 def _blind(subscribed: EventSubscription) -> dict[str, Any] | None:
-    """Why not all is known of what the worker holds, and what has come to be known since."""
+    """Return why a worker's cache is not wholly known, and what its recovery has found since."""
     if (reason := subscribed.stream.blind_reason) is None:
         return None
     recovery = getattr(subscribed, "recovery", None)  # none where an agent is followed

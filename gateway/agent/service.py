@@ -81,15 +81,17 @@ class KvEvents:
         rank.changed.add(wake.set)
         self.num_readers += 1
         where = hello.dp_rank, context.peer(), asked.next_seq, asked.epoch
-        self._log.info("rank %d: %s reads, from batch %d of epoch %d", *where)
+        self._log.info("rank %d: reader %s connected, at batch %d of epoch %d", *where)
         try:
             await context.write(encode(hello))
             await self._stream(rank, reader, wake, asked.sample_every_s, context.write)
         finally:
             rank.changed.discard(wake.set)
             self.num_readers -= 1
-            self._log.info("rank %d: %s reads no more: %r", hello.dp_rank, context.peer(), reader)
-        await context.abort(grpc.StatusCode.UNAVAILABLE, "another engine process is there, or none")
+            self._log.info("rank %d: reader %s disconnected: %r", hello.dp_rank, context.peer(), reader)
+        await context.abort(
+            grpc.StatusCode.UNAVAILABLE, "the engine process of this rank has ended or was replaced"
+        )
 
     async def _stream(
         self, rank: RankState, reader: JournalReader, wake: asyncio.Event, sample_every_s: int, write: Write

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from gateway.apis.outline import Field, Outline
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import InvalidRequest
 from gateway.core.requests.adapter_field import FIELD as ADAPTER
 from gateway.core.requests.chat_messages import Messages
@@ -117,13 +117,15 @@ def _core(outline: Outline, body: bytes) -> bytes:
         if each.size <= LONG_BYTES:
             value, size = body[each.start : each.end], size + each.size
         elif each.name in SCALARS or each.name == ADAPTER:
-            raise InvalidRequest(f"'{each.name}' is longer than {LONG_BYTES} bytes", param=each.name)
+            raise InvalidRequest(
+                f"'{each.name}' is longer than {LONG_BYTES} bytes; send a shorter one", param=each.name
+            )
         else:
             value = _stand_in(each, body)
         parts.append(b"%b:%b" % (each.key, value))
     if size > MAX_OTHER_BYTES:
         raise InvalidRequest(
-            "the body holds too many values outside of its prompt: leave the other fields out"
+            f"the body's fields beside its prompt are over {MAX_OTHER_BYTES} bytes; leave some out"
         )
     return b"{%b}" % b",".join(parts)
 
@@ -207,7 +209,7 @@ def _checked(
 
 
 def _check_role(number: int, short: bytes | None, body: bytes, start: int, end: int) -> None:
-    """Raises InvalidRequest for a message without a role; nothing else of it is decoded."""
+    """Check that a message has a role, and decode nothing else of it. Raises InvalidRequest."""
     try:
         if short is not None:
             _decode_message(short)

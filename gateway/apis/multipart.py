@@ -86,7 +86,7 @@ def parse_form(
     xargs = _xargs(fields.get(XARGS, "{}"))
     for name in (*fields, *xargs):
         if is_removed(name, keeps_transfer):
-            raise InvalidRequest("it steers the engine, which is not for clients", param=name)
+            raise InvalidRequest(f"clients may not set '{name}'; leave it out of the form", param=name)
         if models is not None and is_adapter(name):
             value = fields[name] if name in fields else value_of(name, xargs[name])
             check_adapter(name, value, models)
@@ -149,7 +149,7 @@ def _boundary(content_type: bytes) -> bytes:
 
 
 def _parts(body: bytes, delimiter: bytes) -> Iterator[FormPart]:
-    """Raises InvalidRequest."""
+    """Split a form into its parts. Raises InvalidRequest."""
     begin, at = 0, len(delimiter)
     for _ in range(MAX_PARTS):
         if body[at : at + 2] == MARK:

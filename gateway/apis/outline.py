@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import InvalidRequest
 from gateway.core.requests.field_types import LISTS, MAX_ITEMS, MESSAGES, too_many
 

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import MethodNotAllowed, UnknownResponse, UnknownRoute
 from gateway.core.requests.routes import RESPONSES
 from gateway.core.worker import WorkerId
@@ -34,7 +34,8 @@ _METHODS = {"": ("GET", "DELETE"), "/cancel": ("POST",), "/input_items": ("GET",
 
 
 class ResponseIds:
-    """`key`, of up to 64 bytes, must be the same for all gateways before the same workers."""
+    """Ids of stored responses, which name their worker and tenant. `key`, of up to 64 bytes, must be the same
+    for all gateways before the same workers."""
 
     def __init__(self, key: bytes = b"") -> None:
         self._key = key
@@ -65,13 +66,15 @@ class ResponseIds:
         """The worker's own id, and the worker. Raises UnknownResponse that says why."""
         parts = _GIVEN.fullmatch(given) if len(given) <= MAX_ID_BYTES else None
         if parts is None:
-            raise UnknownResponse(f"the response '{given[:80]}' was not made here")
+            raise UnknownResponse(
+                f"the response '{given[:80]}' is unknown; use an id that this gateway returned"
+            )
         for worker in workers:
             if self.name(worker, tenant) == parts[2]:
                 return parts[3] if parts[1] == "w" else f"resp_{parts[3]}", worker
         raise UnknownResponse(
-            f"the worker that made the response '{given[:80]}' is gone, and what it kept with it; or it was "
-            "made for somebody else"
+            f"the response '{given[:80]}' is gone with its worker, or belongs to another tenant; send the "
+            "whole conversation"
         )
 
 

@@ -11,14 +11,15 @@ gateway does not look (`/inference/v1/generate`, `/vertex_generate`) are not amo
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 from gateway.core.errors import MethodNotAllowed, ModelMissing, RouteRefused, UnknownRoute
-from gateway.core.requests.routes import OWN, ROUTES, route_of
+from gateway.core.requests.routes import CHAT, MODELS, OWN, ROUTES, route_of
 from gateway.core.worker import ServedModel
 
 Methods = tuple[str, ...]
 
-CONTROL = frozenset(
+CONTROL: Final = frozenset(
     path
     for line in """
     /v1/load_lora_adapter /v1/unload_lora_adapter /load_lora_adapter /unload_lora_adapter
@@ -46,8 +47,8 @@ CONTROL = frozenset(
 )
 """Paths that change an engine for all clients, reveal it, or steer it where the gateway does not look."""
 
-_ENTRY = re.compile(r"(?:(GET|POST|PUT|PATCH|DELETE) )?(/[!-~]*)")
-_POST: Methods = ("POST",)
+_ENTRY: Final = re.compile(r"(?:(GET|POST|PUT|PATCH|DELETE) )?(/[!-~]*)")
+_POST: Final[Methods] = ("POST",)
 
 
 class Routes:
@@ -87,16 +88,14 @@ class Routes:
     def why_not(self, path: str) -> UnknownRoute | RouteRefused:
         """The error for a path that is not open."""
         if path in CONTROL:
-            return RouteRefused(
-                f"{path} is about the engine and not about a request: it is passed on only where the gateway "
-                f"was started with --route {path}"
-            )
+            return RouteRefused(f"{path} controls or reveals the engine, and is closed to clients")
         if path in self._refused:
-            return RouteRefused(f"{path} is closed here (--refuse-route)")
-        return UnknownRoute(
-            f"there is no route {path}; one that workers have is passed on with --route {path}; metrics and "
-            "admin are on the admin port"
-        )
+            return RouteRefused(f"{path} is closed on this gateway; use another route")
+        if path == "/metrics" or path.startswith("/admin"):
+            return UnknownRoute(
+                f"there is no route {path} on this port; metrics and admin are on the admin port"
+            )
+        return UnknownRoute(f"there is no route {path}; check the path, as in {CHAT} or {MODELS}")
 
 
 def _read(entry: str) -> tuple[str, str]:
@@ -115,5 +114,5 @@ def default_model(path: str, served: Mapping[str, ServedModel]) -> str:
         raise ModelMissing
     plain = [name for name, one in served.items() if one.adapter is None and name == one.name]
     if len({served[name].root for name in plain}) > 1:
-        raise ModelMissing(f"say which model: {path}?model=NAME, of {', '.join(served)}")
+        raise ModelMissing(f"the query must name the model: {path}?model=NAME, one of {', '.join(served)}")
     return plain[0] if plain else ""

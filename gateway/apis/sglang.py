@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from gateway.apis.anthropic import Dialect
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.tokenization.chat_template import PromptError
 
 GROUPED, TRANSLATED, NEW_API = (0, 5, 17), (0, 5, 22), (0, 5, 11)

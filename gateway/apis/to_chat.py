@@ -112,7 +112,7 @@ def _wants_system_first(template: str) -> bool:
 
 
 def _disabled_effort(renderer: Renderer, now: datetime) -> str:
-    """`none`, but where the template refuses it, or does with it as with any other."""
+    """Return the effort that turns reasoning off: "low" where the template refuses "none" or ignores it."""
     off = _prompt(renderer, "none", now)
     if off is None or any(_prompt(renderer, effort, now) == off for effort in EFFORTS):
         return "low"

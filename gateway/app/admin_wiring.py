@@ -12,10 +12,13 @@ from gateway.admin.auth import add_guard, key_handlers
 from gateway.admin.explain import Preview
 from gateway.admin.lora import AdapterAdmin
 from gateway.admin.workers import FleetAdmin
+from gateway.decide.metrics import DecideCollector
 from gateway.disaggregation.metrics import DisaggregationCollector
+from gateway.discovery.kubernetes.metrics import KubernetesCollector
 from gateway.discovery.lifecycle_metrics import LifecycleCollector
 from gateway.discovery.lora_loading import AdapterLoader
 from gateway.discovery.recovery_metrics import RecoveryCollector
+from gateway.epp.metrics import EppCollector
 from gateway.models.metrics import ModelsCollector
 from gateway.observability.cache_loss.metrics import LossCollector
 from gateway.observability.collector import MetricsCollector, registry_of
@@ -24,6 +27,8 @@ from gateway.proxy.retry_metrics import RetriesCollector
 from gateway.routing.active_policy import PolicyCollector
 from gateway.routing.experiment_metrics import ExperimentsCollector
 from gateway.runtime.build import VERSION, is_compiled
+from gateway.scaling.metrics import ScalingCollector
+from gateway.scaling.report import describe as describe_advice
 from gateway.tenancy.admission.stats import AdmissionCollector, describe_admission
 from gateway.tenancy.auth.metrics import KeysCollector
 
@@ -55,6 +60,7 @@ def collectors_of(gateway: "Gateway") -> Sequence[RegistryCollector]:
             (VERSION, is_compiled),
         ),
         _lifecycle_of(gateway),
+        KubernetesCollector(gateway.sources.kubernetes),
         LossCollector(gateway.losses),
         VerifyCollector(gateway.verifier),
         RecoveryCollector(gateway.recovery_observer),
@@ -62,6 +68,9 @@ def collectors_of(gateway: "Gateway") -> Sequence[RegistryCollector]:
         *[sharing.collector() for sharing in gateway.sharing],
         *gateway.backend.collectors,
         RetriesCollector(gateway.dispatch.context.retries, gateway.surface.bodies),
+        EppCollector(gateway.grpc_ports.counts, lambda: gateway.grpc_ports.num_held),
+        DecideCollector(gateway.grpc_ports.decide_counts, lambda: gateway.grpc_ports.num_open_decisions),
+        ScalingCollector(gateway.planner.advices),
         PolicyCollector(gateway.active_policy),
         ModelsCollector(gateway.catalog, gateway.worker_tokenizer.counts),
         ExperimentsCollector(gateway.active_policy.experiments),
@@ -86,8 +95,10 @@ def admin_of(gateway: "Gateway") -> web.Application:
         },
         describe_verify=lambda: describe(gateway.verifier, gateway.metrics, gateway.prompts.decode),
         describe_admission=lambda: describe_admission(gateway.dispatch.context.gate),
+        describe_advice=lambda: describe_advice(gateway.planner.advices()),
         reload=gateway.reload,
         policies=gateway.active_policy,
+        traffic=gateway.traffic,
         preview=Preview(gateway.dispatch, gateway.active_policy.parts_of, gateway.credentials.authenticator),
     ).app({**key_handlers(gateway.credentials), **_adapters_of(gateway).handlers()})
     if gateway.config.server.processes == 1:  # else the supervisor asks who it is
@@ -119,8 +130,9 @@ def _workers_of(gateway: "Gateway") -> FleetAdmin:
         gateway.router,
         gateway.roster,
         gateway.lifecycle,
-        gateway.resolver,
+        gateway.sources,
         gateway.access,
         lambda worker: summary(gateway.verifier, worker),
         gateway.catalog.tokens_at,
+        gateway.metrics,
     )

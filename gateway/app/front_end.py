@@ -12,12 +12,14 @@ from gateway.server.body_budget import BodyBudget
 
 @dataclass(frozen=True, slots=True)
 class FrontEnd:
+    """Limits and names that all client connections of a process share."""
+
     response_ids: ResponseIds
     bodies: BodyBudget
 
 
 def surface_of(config: Config) -> FrontEnd:
-    """Raises ConfigError."""
+    """Return the front end that the configuration describes. Raises ConfigError."""
     check_bodies(config)
     return FrontEnd(
         response_ids=response_ids(config.proxy.response_key_file),
@@ -26,12 +28,12 @@ def surface_of(config: Config) -> FrontEnd:
 
 
 def routes_of(config: Config) -> Routes:
-    """The configuration has looked at them."""
+    """Return the routes that clients may use; the configuration has validated them."""
     return Routes(config.proxy.route, config.proxy.refuse_route)
 
 
 def check_bodies(config: Config) -> None:
-    """Raises ConfigError."""
+    """Check that one body of the largest size fits the memory for bodies. Raises ConfigError."""
     if config.server.body_memory_bytes < config.server.max_body_bytes:
         raise ConfigError(
             f"body_memory_bytes: {config.server.body_memory_bytes} is no room for one of max_body_bytes "

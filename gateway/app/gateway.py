@@ -17,18 +17,22 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.registry import Collector
 
 from engines import DEFAULT_CONNECTORS, ENGINES, KV_CONNECTORS
+from gateway.admin.console.pooled_bound import pooled_bound_of
+from gateway.admin.console.traffic import TrafficHistory, keep_sampled
 from gateway.app import reconfigure
 from gateway.app.admin_wiring import admin_of
 from gateway.app.front_end import routes_of, surface_of
+from gateway.app.grpc_ports import GrpcPorts
 from gateway.app.index_backend import backend_of
 from gateway.app.reloads import Reloads
+from gateway.app.scaling import planner_of
 from gateway.app.workers import (
     limits_of,
     name_prober_of,
     rejected,
-    resolver_of,
     roster_of,
     salt_prober_of,
+    sources_of,
     standings_of,
     suspect,
 )
@@ -38,6 +42,7 @@ from gateway.config import Config
 from gateway.config.diff import ConfigDiff
 from gateway.config.models import aliases_of
 from gateway.config.secrets import worker_headers
+from gateway.core.block_limits import FLEET, FleetBlocks
 from gateway.core.eligibility import Eligibility
 from gateway.core.engine import EventSource
 from gateway.core.errors import ConfigError
@@ -51,9 +56,11 @@ from gateway.discovery.declared import declared_settings
 from gateway.discovery.endpoint import EventSubscription
 from gateway.discovery.engine_detection import Engines
 from gateway.discovery.feeds import Feeds
+from gateway.discovery.kubernetes.cluster import cluster_access
 from gateway.discovery.lifecycle import keep_leaving
 from gateway.discovery.probed import worker_urls
-from gateway.http.address import DNS
+from gateway.http.address import names_several
+from gateway.http.kubernetes_url import KUBERNETES
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
 from gateway.index.memory_sweep import keep_swept
@@ -91,6 +98,7 @@ from gateway.routing.speed_model import SpeedModels
 from gateway.runtime.loop_lag import LoopLag
 from gateway.runtime.tasks import Tasks
 from gateway.runtime.tls import follow, listening_tls, worker_tls
+from gateway.scaling.planner import keep_advised
 from gateway.server.connection import ClientConnection
 from gateway.server.listener import Listener
 from gateway.server.reverse_proxy import reverse_proxied, trusted_of
@@ -115,12 +123,12 @@ USAGES = {engine.name: engine.usage for engine in ENGINES.values()}
 
 
 def shown_to_workers(config: Config) -> tuple[str, str, str]:
-    """The files by which workers are verified, and we by them."""
+    """Return the files by which kvgate verifies workers, and they kvgate."""
     return config.worker.ca_file, config.worker.cert_file, config.worker.cert_key_file
 
 
 class Gateway:
-    """Everything of one process, put together; `start` opens it, `stop` closes it."""
+    """Gateway of one process; `start` opens it, `stop` closes it."""
 
     reloads: Reloads | None = None
     """Reloads of the configuration; None in one of several processes, where the supervisor reloads."""
@@ -134,7 +142,7 @@ class Gateway:
         policy_source: str | None = None,
         sink: LogSink | None = None,
     ) -> None:
-        """`sink` takes lines of the log; the rest is for one of several processes. Raises ConfigError."""
+        """Wire all parts. `sink` takes log lines; the rest is for one of several. Raises ConfigError."""
         self.config = config
         self.active_policy = ActivePolicy(config, policy_source)
         self._place = place = place or view_alone(config)
@@ -144,7 +152,7 @@ class Gateway:
         self.assumed = place.assumed if place else AssumedIndex()
         self.prompts = PromptSource({}, self.metrics)
         self.catalog = catalog_of(config, self.prompts, self.fleet)
-        self.losses = CacheLoss(self.prompts.decode, shows_text=config.admin.show_prompt_text)
+        self.losses, self.traffic = self._make_histories()
         self.backend = backend_of(config, self.losses)
         self.index: Index = self.backend.index
         self.recovery_observer = RecoveryObserver(self.index, keep_s=config.events.assumed_keep_s)
@@ -165,6 +173,11 @@ class Gateway:
         self.surface = surface_of(config)
         self._read_workers()
         self._join(place)
+
+    def _make_histories(self) -> tuple[CacheLoss, TrafficHistory]:
+        pooled, shows_text = pooled_bound_of(self.config, self.fleet), self.config.admin.show_prompt_text
+        losses = CacheLoss(self.prompts.decode, shows_text=shows_text, seen=pooled.seen if pooled else None)
+        return losses, TrafficHistory(self.metrics, pooled)
 
     def _make_verifier(self) -> Verifier:
         alarm = SaltAlarm(lambda url, rank: self.salt_prober.doubt(url, rank))
@@ -191,11 +204,14 @@ class Gateway:
         self.worker_headers = worker_headers(config.worker.key_file)
         self.engines = Engines(ENGINES, config.fleet.engine)
         self.agents = agents_of(config)
+        self.blocks = FleetBlocks(FLEET * config.index.max_worker_blocks)
 
     def check_workers(self, urls: Sequence[str]) -> None:
-        """Raises ConfigError for addresses that are no worker's."""
+        """Check that workers may have these addresses. Raises ConfigError."""
         for url in urls:
-            if not url.startswith(DNS) and (refusal := self.access.refusal(url)):
+            if url.startswith(KUBERNETES):
+                cluster_access(self.config.kubernetes)
+            elif not names_several(url) and (refusal := self.access.refusal(url)):
                 raise ConfigError(f"worker: {url}: {refusal}")
 
     async def start(self, *, serve: bool = True) -> None:
@@ -205,6 +221,7 @@ class Gateway:
         self.session = ControlSession(tls, timeout_s=config.lifecycle.probe_timeout_s, access=access)
         self.worker_tokenizer = WorkerTokenizer(timeout_s=config.tokenizer.timeout_s, tls=tls, access=access)
         self.dispatch = self._make_dispatch()
+        self.planner = planner_of(self)
         self.lag = LoopLag(self.metrics.loop_lag_s.observe, self.metrics.loop_lag_cpu_s.observe)
         self.lag.start()
         prober = Prober(partial(self.session.post, headers=self.worker_headers))
@@ -213,18 +230,20 @@ class Gateway:
         self.salt_prober = salt_prober_of(self, self._tasks.start)
         self.name_prober = name_prober_of(self)
         self.roster = roster_of(self)
-        self.resolver = resolver_of(self)
+        self.sources = sources_of(self, self._tasks.start)
         end_observers, authenticator = self.telemetry.end_observers, self.credentials.authenticator
         self.api = Api(
             self.dispatch, self.fleet, self.metrics, routes_of(config), end_observers, authenticator
         )
+        self.grpc_ports = GrpcPorts(config, self.api, self.dispatch, self.planner)
         self.front = self._make_front()
         await self.front.open()
         for sharing in self.sharing:
             await sharing.start(self._tasks)
         if self.backend.run:
             self._tasks.start("index backend", self.backend.run())
-        followed = [tls for tls in (self._tls, self.worker_tls) if tls and tls.files]
+        certificates = (self._tls, self.worker_tls, self.grpc_ports.tls)
+        followed = [tls for tls in certificates if tls and tls.files]
         self._tasks.start("follow certificates", follow(followed, self.metrics.tls_loads))
         if serve:
             self._sockets = Sockets(config)
@@ -233,25 +252,28 @@ class Gateway:
         self._start_housekeeping()
         for url in self.worker_urls:
             self.add_worker(url, self.declared.roles.get(url))
-        self._tasks.start("resolve names", self.resolver.run())
+        self._tasks.start("resolve names", self.sources.resolver.run())
+        self.grpc_ports.start()
 
     def _start_housekeeping(self) -> None:
         self._tasks.start("sweep index", keep_swept(self.index))
         self._tasks.start("explain cache losses", keep_explained(self.losses))
+        self._tasks.start("sample traffic", keep_sampled(self.traffic))
         self._tasks.start("heal streams", keep_recovering(self.recovery_observer))
         self._tasks.start("let go of workers", keep_leaving(self.lifecycle, self.roster))
+        self._tasks.start("advise autoscalers", keep_advised(self.planner))
         self._tasks.start("compare policies", keep_compared(self.active_policy.experiments))
         unserved = warn_of_unserved(self.catalog, self.fleet, self.roster.has_all_joined)
         self._tasks.start("look for unserved tokenizers", unserved)
 
     def add_worker(self, url: str, role: Role | None = None) -> bool:
         """Begin to wait for a worker, or for those of a name; False if that is so already."""
-        adds = self.resolver.add if url.startswith(DNS) else self.roster.add
+        adds = self.sources.add if names_several(url) else self.roster.add
         return adds(url, role)
 
     def drop_worker(self, url: str) -> bool:
         """Forget a worker, or a name and its workers: they get nothing new, and end what they have."""
-        return self.roster.drop(url) or self.resolver.drop(url)
+        return self.roster.drop(url) or self.sources.drop(url)
 
     async def listen(self, traffic: Sequence[socket.socket], admin: socket.socket) -> None:
         """Begin to accept from listening sockets, which are closed by `leave` and `stop`."""
@@ -262,29 +284,34 @@ class Gateway:
         that the first requests find workers; within `seconds`, for the replays of their events too."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(seconds, self.config.lifecycle.probe_timeout_s)):
-                await self.resolver.has_looked.wait()
+                await self.sources.have_looked()
                 await self.roster.first_look()
                 if seconds:
                     while any(member.stream is StreamState.CATCHING_UP for member in self.fleet):  # noqa: ASYNC110
                         await asyncio.sleep(0.02)
 
     async def leave(self, seconds: float, stop: asyncio.Event) -> bool:
-        """Another process accepts: finish what is open, for so long or until `stop`. False if not all is."""
-        return await self.front.leave(seconds, stop)
+        """Finish open requests after another process has taken over, for `seconds` or until `stop`. Returns
+        False if some are left."""
+        return all(
+            await asyncio.gather(self.front.leave(seconds, stop), self.grpc_ports.leave(seconds, stop))
+        )
 
     async def stop(self, drain_s: float | None = None) -> None:
-        """Not ready, stop accepting, let requests finish until the deadline, cut the rest."""
+        """Shut down: report not ready, stop accepting, let requests finish until the deadline, abort the
+        rest."""
         self.api.is_stopping = True
         if self._sockets:
             self._sockets.remove_files()
         drain_s = self.config.server.drain_timeout_s if drain_s is None else drain_s
         self.dispatch.stop(drain_s)
-        await self.front.drain(drain_s, self.dispatch.cut)
+        await asyncio.gather(self.grpc_ports.stop(drain_s), self.front.drain(drain_s, self.dispatch.cut))
         await self.front.close()
         if self._sockets:
             self._sockets.close()  # where the start came no further than this
         await self.roster.stop()
         await self._tasks.stop()
+        await self.sources.kubernetes.close()
         for sharing in self.sharing:
             await sharing.close()
         self.lag.stop()
@@ -296,7 +323,7 @@ class Gateway:
 
     @property
     def port(self) -> int:
-        """The port that clients reach, also where 0 was configured."""
+        """Port that clients reach, also where 0 was configured."""
         assert self._sockets is not None
         port: int = self._sockets.traffic[0].getsockname()[1]
         return port
@@ -308,7 +335,7 @@ class Gateway:
         return port
 
     async def reload(self) -> dict[str, Any]:
-        """Take the configuration as it is now. Raises ConfigError, with nothing changed."""
+        """Apply a new configuration. Raises ConfigError, with nothing changed."""
         if self.reloads is None:
             raise ConfigError("it was not read from anywhere: give it to a new gateway")
 
@@ -351,6 +378,8 @@ class Gateway:
         for observer in (self.losses, self.verifier, self.recovery_observer):
             self.observers.decided.append(observer.decided)
             self.observers.answered.append(observer.answered)
+        for keeps in (self.losses, self.verifier):
+            self.observers.finished.append(keeps.finished)
         self.watch_experiments()
         return router
 
@@ -380,7 +409,7 @@ class Gateway:
 
     def _make_feeds(self) -> Feeds:
         return Feeds(
-            limits_of=limits_of(self.config),
+            limits_of=limits_of(self.config, self.blocks),
             engine_of=self.engines.named,
             index=TappedIndex(self.index, self.verifier.heard),
             assumed=self.assumed,
@@ -443,7 +472,7 @@ class Gateway:
         return self._feeds.open(worker, source, self.session, on_state, start_time_s)
 
     async def reach_events(self, worker: Worker, source: EventSource) -> str | None:
-        """Try to reach a worker's events and replay endpoint: None, or the obstacle."""
+        """Try to reach a worker's events and replay endpoint. Returns None, or the obstacle."""
         return await self._feeds.reach(worker, source, self.config.lifecycle.probe_timeout_s)
 
     def close_context(self) -> None:

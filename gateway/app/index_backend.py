@@ -25,7 +25,7 @@ Share = Callable[[AssumedIndex], "ReplicationSession | None"]
 
 
 def _alone(assumed: AssumedIndex) -> None:
-    """No sharing between gateways."""
+    """Make the index of a gateway that shares nothing with others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ BACKENDS: Mapping[str, Callable[[Config, Losses | None], Backend]] = {
 
 
 def backend_of(config: Config, losses: Losses | None = None) -> Backend:
-    """Raises ConfigError."""
+    """Make the configured index backend. Raises ConfigError."""
     options, name = redis_of(config), config.index.backend
     if name == "auto":
         name = "memory" if options is None else "replicated"

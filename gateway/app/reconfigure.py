@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from gateway.app.gateway import Gateway
 
 Swap = Callable[[], None]
-"""Has no way to fail, and no await: what comes before it sees the old, what comes behind it the new."""
+"""Applies a prepared configuration. It cannot fail and has no await, so each request sees either the old
+values or the new ones."""
 
 
 async def prepare(
@@ -32,7 +33,8 @@ async def prepare(
     dropped: Sequence[str] = (),
     policy_source: str | None = None,
 ) -> Swap:
-    """Raises ConfigError, with nothing changed."""
+    """Validate a new configuration and return the swap that applies it. Raises ConfigError, with nothing
+    changed."""
     trusted = trusted_peers(config)
     gateway.check_workers([parse_spec(spec)[0] for spec in added])
     declared_settings(config, KV_CONNECTORS, DEFAULT_CONNECTORS)

@@ -32,7 +32,7 @@ METRICS = (GENERATION, RELOADS, PENDING)
 
 
 class Reloads(Collector):
-    """`generation` is 1 at the start, and one more with each reload that was applied."""
+    """Reloads of the configuration. `generation` is 1 at the start and grows with each applied reload."""
 
     def __init__(self, given: Config, reread: Reread) -> None:
         self.generation = 1

@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 from engines import DEFAULT_CONNECTORS, ENGINES, KV_CONNECTORS
 from gateway.app.front_end import surface_of
+from gateway.app.grpc_ports import certificate_of
 from gateway.app.index_backend import backend_of
+from gateway.app.scaling import check_scaling
 from gateway.bookings.shared_memory import shares_bookings
 from gateway.config import Config, replaced
 from gateway.config.secrets import worker_headers
@@ -40,6 +42,8 @@ CHECKS: tuple[Check, ...] = (
     disaggregation_stats_of,
     trusted_of,
     lambda config: listening_tls(config.tls.cert_file, config.tls.key_file),
+    certificate_of,
+    check_scaling,
     surface_of,
     Credentials,
     lambda config: agents_of(with_tables(config)),
@@ -50,7 +54,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def mistakes_of(config: Config) -> list[str]:
-    """All mistakes that the parts of a gateway find in a configuration."""
+    """Return all mistakes that the parts of a gateway find in a configuration."""
     if config.redis.url == EMBEDDED:  # which serves its own processes, and is started for a check too
         config = replaced(config, redis="", index="auto", booking="own")
     found = (_mistake(check, config) for check in CHECKS)

@@ -1,17 +1,24 @@
 """The parts of a gateway that know its workers, and the observers of their changes."""
 
+from asyncio import Task
 from collections.abc import Callable, Collection, Coroutine, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from engines import KV_CONNECTORS
 from gateway.config import Config
-from gateway.core.block_limits import BlockLimits, block_limits
+from gateway.core.block_limits import BlockLimits, FleetBlocks, block_limits
 from gateway.core.eligibility import Eligibility
 from gateway.core.engine import EngineMetrics
 from gateway.core.worker import Worker, WorkerId
 from gateway.discovery.bootstrap import with_engine_ids
 from gateway.discovery.claims import with_addresses
 from gateway.discovery.dns import Resolver
+from gateway.discovery.kubernetes.cluster import cluster_access
+from gateway.discovery.kubernetes.membership import Membership
+from gateway.discovery.kubernetes.sources import KubernetesSources
+from gateway.discovery.kubernetes.watch import WatchTimes
 from gateway.discovery.lifecycle import Lifecycle, RemainingWork
 from gateway.discovery.name_prober import NameProber
 from gateway.discovery.outlier_detection import OutlierRules
@@ -20,6 +27,7 @@ from gateway.discovery.probed import Facts
 from gateway.discovery.roster import Roster, RosterOptions
 from gateway.discovery.salt_prober import SaltProber, keep_proving
 from gateway.discovery.served_models import ServedNames
+from gateway.discovery.sources import Sources
 
 if TYPE_CHECKING:
     from gateway.app.gateway import Gateway
@@ -29,9 +37,14 @@ Start = Callable[[str, Coroutine[Any, Any, None]], object]
 """Runs a task in the background."""
 
 
-def limits_of(config: Config) -> Callable[[Worker], BlockLimits]:
+def limits_of(config: Config, blocks: FleetBlocks) -> Callable[[Worker], BlockLimits]:
     most, offloaded = config.index.max_worker_blocks, config.index.offload_blocks
-    return lambda worker: block_limits(worker.num_blocks, most=most, offloaded=offloaded)
+
+    def of(worker: Worker) -> BlockLimits:
+        limits = block_limits(worker.num_blocks, most=most, offloaded=offloaded)
+        return replace(limits, of_fleet=partial(blocks.exceeded, worker))
+
+    return of
 
 
 def standings_of(gateway: "Gateway") -> Lifecycle:
@@ -100,16 +113,22 @@ def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOp
         declared=gateway.declared,
         names=ServedNames(gateway.fleet, gateway.catalog.renamed),
         on_joined=[gateway.lifecycle.joined, gateway.catalog.joined, gateway.pair_parity.joined],
-        on_left=[
-            gateway.disaggregation_stats.drop_worker,
-            gateway.router.learning.drop,
-            gateway.lifecycle.left,
-            gateway.catalog.left,
-        ],
+        on_left=_on_left(gateway),
         complete=complete,
         on_look=looked,
         options=options,
     )
+
+
+def _on_left(gateway: "Gateway") -> list[Callable[[WorkerId], None]]:
+    """Observers of workers that leave the fleet."""
+    return [
+        gateway.disaggregation_stats.drop_worker,
+        gateway.router.learning.drop,
+        gateway.blocks.drop,
+        gateway.lifecycle.left,
+        gateway.catalog.left,
+    ]
 
 
 async def _prove(gateway: "Gateway", facts: Facts) -> None:
@@ -143,30 +162,39 @@ def salt_prober_of(gateway: "Gateway", start: Start) -> SaltProber:
     return prober
 
 
-def resolver_of(gateway: "Gateway") -> Resolver:
-    def inherit(url: str, source: str, host: str) -> None:
-        gateway.access.inherit(url, source, host if url.startswith("https:") else "")
-        gateway.declared.inherit(url, source)
-        gateway.engines.inherit(url, source)
-        if source in gateway.agents.named:
-            gateway.agents.named[url] = gateway.agents.named[source]
+def inherit_settings(gateway: "Gateway", url: str, source: str, host: str) -> None:
+    """Copy the settings of a source to one of its workers, which is verified by the name `host`."""
+    gateway.access.inherit(url, source, host if url.startswith("https:") else "")
+    gateway.declared.inherit(url, source)
+    gateway.engines.inherit(url, source)
+    if source in gateway.agents.named:
+        gateway.agents.named[url] = gateway.agents.named[source]
 
-    return Resolver(
-        gateway.roster,
-        gateway.lifecycle,
-        inherit=inherit,
-        reachable=gateway.access.reachable,
-        interval_s=gateway.config.lifecycle.dns_interval_s,
+
+def sources_of(gateway: "Gateway", start: Callable[[str, Coroutine[Any, Any, None]], Task[Any]]) -> Sources:
+    """Names and Kubernetes objects to be looked up; `start` runs a task in the background."""
+
+    inherit = partial(inherit_settings, gateway)
+    roster, lifecycle, reachable = gateway.roster, gateway.lifecycle, gateway.access.reachable
+    kubernetes, interval_s = gateway.config.kubernetes, gateway.config.lifecycle.dns_interval_s
+    return Sources(
+        Resolver(roster, lifecycle, inherit=inherit, reachable=reachable, interval_s=interval_s),
+        KubernetesSources(
+            Membership(roster, lifecycle, inherit=inherit, reachable=reachable),
+            start,
+            cluster=partial(cluster_access, kubernetes),
+            times=WatchTimes(kubernetes.relist_s, kubernetes.silence_s),
+        ),
     )
 
 
 def suspect(gateway: "Gateway", worker: WorkerId, why: str, is_refused: bool) -> None:
-    """A request failed there: look whether it is there, and count."""
+    """Probe a worker at which a request failed, and count the failure."""
     gateway.roster.suspect(worker, why, is_refused=is_refused)
     gateway.lifecycle.failed(worker, why)
 
 
 def rejected(gateway: "Gateway", worker: WorkerId, busy_s: float) -> None:
-    """A request was rejected there, since the worker is saturated."""
+    """Count a request that a saturated worker rejected, and send that worker none for `busy_s`."""
     gateway.metrics.worker(worker).num_rejected += 1
     gateway.lifecycle.busy(worker, busy_s)

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from gateway.core.blocks import BlockHash
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.worker import WorkerId
 
 SNAPSHOT_S = 1.0

@@ -17,15 +17,17 @@ lock is worth it.
 
 from collections.abc import Container, Iterator, Sequence
 from functools import lru_cache
+from typing import Final
 
 from gateway.bookings.shared_ledger import MAX_COLUMNS, PROMISE_SLOTS, Table
 from gateway.core.blocks import BlockHash
 
-STRIDE = 32
+STRIDE: Final = 32
 """Every which block of a long run is shared: 512 tokens at vLLM's usual size."""
-_BUCKET_BITS, _COLUMN_BITS = 2, 12
-BUCKET = 1 << _BUCKET_BITS
-_BUCKETS = PROMISE_SLOTS // BUCKET - 1
+_BUCKET_BITS: Final = 2
+_COLUMN_BITS: Final = 12
+BUCKET: Final = 1 << _BUCKET_BITS
+_BUCKETS: Final = PROMISE_SLOTS // BUCKET - 1
 assert MAX_COLUMNS == 1 << _COLUMN_BITS and PROMISE_SLOTS & (PROMISE_SLOTS - 1) == 0
 
 

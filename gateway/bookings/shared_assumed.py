@@ -7,6 +7,7 @@ get the same list.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from gateway.bookings.promises import Promises, shared_positions
 from gateway.bookings.shared_ledger import Columns, Table
@@ -14,18 +15,18 @@ from gateway.core.blocks import BlockHash
 from gateway.core.worker import WorkerId
 from gateway.index.assumed import AssumedIndex
 
-LONGEST_S = 3600.0
+LONGEST_S: Final = 3600.0
 """Longest promise. A promise ends with its request; this bounds what a fault could leave behind."""
 
 
-IN_FLIGHT = -1
+IN_FLIGHT: Final = -1
 """Duration of a promise that holds until its request ends."""
 
 OnPromise = Callable[[WorkerId, list[BlockHash], int], None]
 """Called with blocks promised at a worker, and for how many milliseconds: IN_FLIGHT; 0 withdraws them."""
 
 
-MIN_BLOCKS = 8
+MIN_BLOCKS: Final = 8
 """Shortest prompt that is shared, in blocks: shorter ones are worth less than two requests' work
 (`REQUEST_TOKENS`), and they are many."""
 

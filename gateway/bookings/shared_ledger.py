@@ -21,18 +21,21 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Final
 
 from gateway.bookings.unconfirmed import UnconfirmedBookings
 from gateway.core.ledger import Booking, Ledger, Load, Phase
 from gateway.core.worker import WorkerId
 
-WORD_BYTES = 8
-MAX_COLUMNS = 4096
+WORD_BYTES: Final = 8
+MAX_COLUMNS: Final = 4096
 """Workers that a host can distinguish at once; a fleet has tens or hundreds."""
-PROMISE_SLOTS = 16_384
+PROMISE_SLOTS: Final = 16_384
 """Promises per row: a word of hash and a word of meaning each, 256 KiB."""
 
-OTHERS, HEADER, PER_ROW = 3, 4, 3
+OTHERS: Final = 3
+HEADER: Final = 4
+PER_ROW: Final = 3
 """Words of the table, and of each row, before names and cells."""
 
 Lock = Callable[[], AbstractContextManager[object]]
@@ -191,7 +194,7 @@ class _Own:
     booked_tokens: int = 0
 
 
-LOCK_TOKENS = 128
+LOCK_TOKENS: Final = 128
 """Uncached tokens above which a decision waits for the host's lock: two requests' work (`REQUEST_TOKENS`),
 the cost of a decision that misses another one."""
 

@@ -9,13 +9,21 @@ have grown by since it last looked. A process that meets a tenant begins with th
 a process that died starts again from zero.
 """
 
+from typing import Final
+
 from gateway.bookings.shared_ledger import WORD_BYTES, Lock, name_of
 
-MAX_COLUMNS = 1024
+MAX_COLUMNS: Final = 1024
 """Tenants with limits that a host can distinguish; each process counts further ones for itself."""
-CELLS = 7
-ACTIVE, REQUESTS, TOKENS, GIVEN, NO_REQUESTS, NO_TOKENS, AT = range(CELLS)
-FINE = 1000
+CELLS: Final = 7
+ACTIVE: Final = 0
+REQUESTS: Final = 1
+TOKENS: Final = 2
+GIVEN: Final = 3
+NO_REQUESTS: Final = 4
+NO_TOKENS: Final = 5
+AT: Final = 6
+FINE: Final = 1000
 """Deficits are written in thousandths, and times in milliseconds of the host's monotonic clock."""
 
 

@@ -12,10 +12,11 @@ they are fewest anyway.
 """
 
 from collections import deque
+from typing import Final
 
 from gateway.core.worker import WorkerId
 
-LOST_S = 0.25
+LOST_S: Final = 0.25
 """Time after which an unechoed message counts as lost."""
 
 

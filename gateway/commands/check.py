@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.eligibility import Eligibility, summary
 from gateway.core.engine import EventSource
 from gateway.core.event_stream import StreamState
@@ -97,7 +97,8 @@ class Finding:
         if self.obstacle:
             lines.append(f"    {self.obstacle}")
         if self.flags:
-            lines.append(f"    to reach {self._reached}, start it with:  {self.flags}")
+            start = "run" if self.flags.startswith("kvgate ") else "start the worker with"
+            lines.append(f"    to reach {self._reached}, {start}:  {self.flags}")
         return lines
 
 
@@ -259,7 +260,7 @@ def _facts_text(worker: Worker) -> str:
 def pair_lines(workers: Iterable[Worker | None]) -> Iterator[str]:
     """Lines about workers that could be pairs, and are not."""
     for prefill, decode, why in misfits(worker for worker in workers if worker):
-        yield f"{prefill} and {decode} are no pair: {why}"
+        yield f"{prefill} and {decode}: not used as a pair ({why})"
 
 
 async def check_all(checker: Checker, urls: list[str]) -> list[Finding]:

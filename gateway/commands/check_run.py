@@ -5,23 +5,45 @@ from functools import partial
 
 from gateway.app.gateway import Gateway
 from gateway.app.validation import mistakes_of
-from gateway.commands.check import Checker, check_all, pair_lines
+from gateway.app.workers import inherit_settings
+from gateway.commands.check import Checker, Finding, check_all, pair_lines
 from gateway.config import Config
 from gateway.config.reading import ConfigErrors
 from gateway.core.errors import ConfigError
+from gateway.discovery.kubernetes.cluster import cluster_access
+from gateway.discovery.lookup import looked_up
 from gateway.discovery.probed import event_source
+from gateway.http.address import names_several
 from gateway.replication.agent_targets import reach_agent
 from gateway.tenancy.auth.admin_access import check_open
 from gateway.upstream.control_client import ControlSession
 
 
 def _gateway_of(config: Config) -> Gateway:
-    """Raises ConfigError with every mistake, where the gateway itself would name its first."""
+    """Make the gateway. Raises ConfigErrors with every mistake, where the gateway itself names the first."""
     try:
         check_open(config, config.admin.host)
         return Gateway(config)
     except ConfigError as exc:
         raise ConfigErrors(mistakes_of(config) or [str(exc)]) from exc
+
+
+async def _looked_up(gateway: Gateway) -> tuple[list[str], list[Finding]]:
+    """The URLs of all workers, and a finding for each URL that stands for several and has none."""
+    urls, without = [], []
+    for url in gateway.worker_urls:
+        if not names_several(url):
+            urls.append(url)
+            continue
+        found = await looked_up(url, partial(cluster_access, gateway.config.kubernetes))
+        if found.refusal:
+            without.append(Finding(url, None, "", obstacle=found.refusal))
+        for worker, role in found.workers:
+            inherit_settings(gateway, worker, url, found.server_name)
+            if declared := gateway.declared.roles.get(url, role):
+                gateway.declared.roles[worker] = declared
+            urls.append(worker)
+    return list(dict.fromkeys(urls)), without
 
 
 COMPLETIONS_NOTICE = (
@@ -55,7 +77,8 @@ async def check(config: Config, *, is_dry_run: bool = False) -> int:
             eligibility=gateway.fleet.eligibility,
             sends_completions=not is_dry_run,
         )
-        findings = await check_all(checker, gateway.worker_urls)
+        urls, without = await _looked_up(gateway)
+        findings = [*await check_all(checker, urls), *without]
     redis_answers = all([await sharing.print_check() for sharing in gateway.sharing])
     gateway.close_context()
     lines = [line for finding in findings for line in finding.lines()]

@@ -86,7 +86,7 @@ def _banner(url: str, admin_url: str, worker_urls: list[str]) -> str:
     lines = [
         "",
         f"{NUM_WORKERS} simulated vLLM workers, each with its own KV cache: {', '.join(worker_urls)}",
-        f"gateway: {url}   admin API and metrics: {admin_url}",
+        f"gateway: {url}   console, for a browser: {admin_url}",
         f"curl {url}/v1/completions -d '{body}'",
         "",
     ]

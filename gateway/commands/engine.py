@@ -20,14 +20,14 @@ ANSWER_TIMEOUT_S = 120.0
 """Time for one answer: a prompt of the longest length on a CPU."""
 _TOKEN_IDS = EngineFinding(
     "prompts",
-    Verdict.UNKNOWN,
+    Verdict.INCONCLUSIVE,
     "it takes texts only, and the questions have token ids, which may end it; nothing was asked",
     "lists of prompts and token ids go to other workers of the model, or get 400",
 )
 
 
 async def run(args: argparse.Namespace, config: Config) -> int:
-    """Print the report. Returns 1 if something is WRONG, or the worker was not reached."""
+    """Print the report. Returns 1 if a finding is FAIL, or the worker was not reached."""
     gateway = Gateway(config)
     try:
         report = await report_on(gateway, args.url)
@@ -48,7 +48,7 @@ async def report_on(gateway: Gateway, url: str) -> Report:
             facts = await probe.facts()
         except ProbeError as exc:
             return Report(
-                url, [EngineFinding("probe", Verdict.WRONG, str(exc), "it would not join the fleet")]
+                url, [EngineFinding("probe", Verdict.FAIL, str(exc), "it would not join the fleet")]
             )
 
         if not gateway.engines.named(facts.engine).takes_lists:

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import ConfigError
 
 TIMEOUT_S = 30.0

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import ConfigError
 from gateway.tenancy.auth.api_keys import (
     ID_DIGITS,

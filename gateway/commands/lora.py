@@ -11,7 +11,7 @@ import msgspec
 
 from gateway.config.reading import ADMIN_KEY_VARIABLE
 from gateway.config.secrets import read_key
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import ConfigError
 
 ADMIN = "http://127.0.0.1:9400"

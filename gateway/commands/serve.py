@@ -63,10 +63,10 @@ class SingleProcess:
     @property
     def added_workers(self) -> list[str]:
         roles = self._gateway.roster.declared.roles
-        gateway, resolver = self._gateway, self._gateway.resolver
-        known = [e.url for e in gateway.roster if not resolver.is_member(e.url)]
+        gateway, sources = self._gateway, self._gateway.sources
+        known = [e.url for e in gateway.roster if not sources.is_member(e.url)]
         urls = [url for url in known if url not in self._configured]
-        names = [spec_of(n.url, n.role) for n in resolver.names.values() if n.url not in self._configured]
+        names = [spec_of(n.url, n.role) for n in sources if n.url not in self._configured]
         return [*[spec_of(url, roles.get(url)) for url in urls], *names, *gateway.lifecycle.specs]
 
     async def start(self, workers: Sequence[str] = (), warm_up_s: float = 0.0) -> None:
@@ -174,7 +174,7 @@ async def _serve(
     if not point.taken.is_set():
         _say_stopping(config)
         return None
-    log.info("process %d has taken over: finishing what is open here", point.successor)
+    log.info("process %d has taken over; draining open requests", point.successor)
     await service.leave(config.server.takeover_drain_s, stop)
     return None if stop.is_set() else 0.0
 
@@ -186,6 +186,9 @@ def _say_stopping(config: Config) -> None:
 def _announce(config: Config, sockets: Sockets) -> None:
     if config.server.unix_socket:
         log.info("listening on unix:%s", config.server.unix_socket)
+    if config.epp.only:
+        admin_port = sockets.admin.getsockname()[1]
+        return log.info("endpoint picker only, admin on http://%s:%d", config.admin.host, admin_port)
     log.info(
         "listening on %s://%s:%d, admin on http://%s:%d",
         "https" if config.tls.cert_file else "http",

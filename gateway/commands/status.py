@@ -18,7 +18,7 @@ import msgspec
 from gateway.commands.explain import candidate_lines
 from gateway.config.reading import ADMIN_KEY_VARIABLE
 from gateway.config.secrets import read_key
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import ConfigError
 
 ADMIN = "http://127.0.0.1:9400"
@@ -28,7 +28,7 @@ CLEAR = "\x1b[H\x1b[J"
 """Cursor to the top left, and the rest of the screen erased (ECMA-48)."""
 NOT_WELL = 1
 """Exit code where a worker is not active, or the gateway answers with an error."""
-TITLES = ("worker", "state", "model", "stream", "running", "waiting", "kv", "in flight", "right", "why")
+TITLES = ("worker", "state", "model", "stream", "running", "waiting", "kv", "in flight", "accuracy", "why")
 
 
 def add_status(parser: argparse.ArgumentParser, *, watches: bool) -> None:
@@ -126,9 +126,9 @@ def fleet_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield from table([TITLES, *rows])
     yield ""
-    yield "stream  what is known of its cache; exact: all"
-    yield "kv      share of its cache in use"
-    yield "right   share of right predictions of cached tokens lately"
+    yield "stream    what is known of its cache; exact: all"
+    yield "kv        share of its cache in use"
+    yield "accuracy  share of right predictions of cached tokens lately"
 
 
 def _rows(endpoint: Mapping[str, Any]) -> Iterator[Sequence[str]]:
@@ -136,7 +136,7 @@ def _rows(endpoint: Mapping[str, Any]) -> Iterator[Sequence[str]]:
         error = endpoint["last_error"] or ""
         yield (endpoint["url"], endpoint["state"], *[""] * 7, error)
     for worker in endpoint["workers"]:
-        right = worker["verified"]["share_right"]
+        accuracy = worker["verified"]["share_right"]
         why = worker["why"] or (worker["blind"] or {}).get("reason") or endpoint["last_error"] or ""
         yield (
             worker["id"],
@@ -147,7 +147,7 @@ def _rows(endpoint: Mapping[str, Any]) -> Iterator[Sequence[str]]:
             str(worker["waiting"]),
             f"{worker['kv_usage']:.0%}",
             str(worker["in_flight"] + worker["in_flight_elsewhere"]),
-            "" if right is None else f"{right:.0%}",
+            "" if accuracy is None else f"{accuracy:.0%}",
             why,
         )
 

@@ -20,8 +20,10 @@ import msgspec
 from gateway.config.admin import AdminSection
 from gateway.config.admission import HeadersSection, QueueSection
 from gateway.config.auth import AuthSection, JwtSection
+from gateway.config.epp import EppSection
 from gateway.config.events import AgentSection, EventsSection
 from gateway.config.fleet import DisaggregationSection, FleetSection, LifecycleSection
+from gateway.config.kubernetes import KubernetesSection
 from gateway.config.models import ModelTable, TokenizerSection, aliases_of
 from gateway.config.observability import LogSection, OtlpSection, RecordSection
 from gateway.config.options import REQUESTS, Option, Section, option, options, table
@@ -30,6 +32,7 @@ from gateway.config.proxy import ProxySection
 from gateway.config.reading import ConfigReader
 from gateway.config.redis import IndexSection, RedisSection
 from gateway.config.renamed import old_name
+from gateway.config.scaling import ScalingSection
 from gateway.config.server import ServerSection, TlsSection
 from gateway.config.tenant_limits import TenantLimits
 from gateway.config.workers import WorkerSection, WorkerTable, check_urls
@@ -49,6 +52,7 @@ class Config(Section, frozen=True, kw_only=True):
     lifecycle: Annotated[
         LifecycleSection, table("Probes, slow start and outlier ejection of workers", is_plain=True)
     ] = LifecycleSection()
+    kubernetes: Annotated[KubernetesSection, table("Workers in Kubernetes")] = KubernetesSection()
     tokenizer: Annotated[TokenizerSection, table("Tokenizers")] = TokenizerSection()
     models: Annotated[
         dict[str, ModelTable],
@@ -73,6 +77,8 @@ class Config(Section, frozen=True, kw_only=True):
         ServerSection, table("The port for clients, and the processes behind it", is_plain=True)
     ] = ServerSection()
     tls: Annotated[TlsSection, table("TLS of the port for clients")] = TlsSection()
+    epp: Annotated[EppSection, table("The endpoint picker for Envoy")] = EppSection()
+    scaling: Annotated[ScalingSection, table("Advice for autoscalers")] = ScalingSection()
     proxy: Annotated[ProxySection, table("Timeouts, retries and routes of requests", is_plain=True)] = (
         ProxySection()
     )
@@ -114,14 +120,14 @@ def by_key() -> Mapping[str, Option]:
 
 
 def old_config_name(key: str, form: str) -> str:
-    """A sentence about a key that was an option before; see `renamed.py`."""
+    """Return a sentence about a key that was an option before; see `renamed.py`."""
     return old_name(key, form, by_key())
 
 
 def read(
     flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, path: Path | None = None
 ) -> ConfigReader[Config]:
-    """Flags over environment over file over defaults, with all mistakes. `flags` are by key."""
+    """Read all sources: flags override the environment, which overrides the file; `flags` are by key."""
     reader = ConfigReader(Config, old_config_name)
     if path is not None:
         reader.file(path)
@@ -133,7 +139,7 @@ def read(
 def load(
     flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, path: Path | None = None
 ) -> Config:
-    """Raises ConfigError with every mistake."""
+    """Read the configuration from flags, environment and file. Raises ConfigErrors with every mistake."""
     return read(flags, environ, path).checked()
 
 
@@ -144,7 +150,7 @@ def config_of(**options: Any) -> Config:
 
 
 def replaced(config: Config, **values: Any) -> Config:
-    """The same configuration with other values of some options, by key."""
+    """Return a copy of the configuration with other values of some options, by key."""
     tables: dict[str, Any] = {}
     for key, value in values.items():
         each = by_key()[key]

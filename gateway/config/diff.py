@@ -26,7 +26,7 @@ class ConfigDiff:
     dropped: Sequence[str]
 
     def applied_to(self, config: Config) -> Config:
-        """The configuration in use with the live changes applied."""
+        """Return the configuration in use with the live changes applied."""
         return replaced(config, **{key: by_key()[key].of(self.new) for key in self.live})
 
     def lines(self) -> Iterator[str]:
@@ -36,7 +36,7 @@ class ConfigDiff:
 
 
 def compare(old: Config, new: Config) -> ConfigDiff:
-    """Raises ConfigError for workers that cannot be."""
+    """Compare two configurations. Raises ConfigError for a worker's URL that is not valid."""
     changed = [each for each in by_key().values() if each.of(old) != each.of(new)]
     before, after = _specs(old), _specs(new)
     return ConfigDiff(

@@ -52,8 +52,8 @@ def add_flags(
     has_variables: bool = False,
     tables: Collection[str] = (),
 ) -> None:
-    """None for each that is not given; those of some tables, or all. `has_variables`: the environment is read
-    too, and `--help` names the variables."""
+    """Add the flags of some tables, or of all; a flag that is not given is None. With `has_variables`, the
+    environment is read too, and `--help` names the variables."""
     groups: dict[str, Callable[..., Any]] = {"": parser.add_argument}
     for each in options(struct):
         if not each.has_flag or (tables and each.table not in tables):

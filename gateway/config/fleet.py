@@ -12,8 +12,10 @@ class FleetSection(Section, frozen=True):
     worker: Annotated[
         list[str],
         option(
-            "Base URL of a worker; repeat the flag for each. More can join at run time through the admin "
-            "API. kvgate discovers everything else from the worker.",
+            "Base URL of a worker; repeat the flag for each. dns+http(s)://NAME:PORT stands for all "
+            "addresses of a name, k8s://NAMESPACE/service/NAME for the pods of a Service "
+            "(docs/guides/kubernetes.md). More can join at run time through the admin API. kvgate "
+            "discovers everything else from the worker.",
             "URL",
             live=AT_ONCE,
             is_common=True,

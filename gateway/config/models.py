@@ -38,14 +38,14 @@ class TokenizerSection(Section, frozen=True):
     timeout_s: Annotated[
         float,
         option(
-            "Timeout of a worker's /tokenize for a prompt without a tokenizer here; beyond it the request is "
-            "routed by load. An idle worker answers within milliseconds, and a longer wait costs more than "
-            "good routing saves.",
+            "Longest wait for a worker's /tokenize for a prompt without a tokenizer here; beyond it the "
+            "request is routed by load. Within it each worker gets the time that it usually takes for such a "
+            "body, and a twentieth of it at least.",
             "seconds",
             gt=0,
             is_rare=True,
         ),
-    ] = 0.05
+    ] = 1.0
     hub: Annotated[
         bool,
         option(

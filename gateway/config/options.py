@@ -30,7 +30,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def table(title: str, *, is_plain: bool = False) -> Meta:
-    """For `Annotated`, around a `Section`."""
+    """Metadata of a table of options, for `Annotated` around a `Section`."""
     return Meta(description=title, extra={"is_plain": is_plain})
 
 
@@ -45,7 +45,7 @@ def option(
     is_secret: bool = False,
     **limits: Any,
 ) -> Meta:
-    """For `Annotated`: help, unit and msgspec's limits.
+    """Metadata of an option, for `Annotated`: help, unit and msgspec's limits.
 
     `flag` replaces the one that follows from table and name. A rare option has no flag: file and environment
     only. `kvgate serve --help` lists the common ones. The value of a secret one is never logged.
@@ -83,12 +83,12 @@ class Option:
 
     @property
     def path(self) -> str:
-        """The dotted name, as in a file and in Python: redis.timeout_s."""
+        """Dotted name of the option, as in a file and in Python: redis.timeout_s."""
         return f"{self.table}.{self.name}" if self.table else self.name
 
     @property
     def place(self) -> str:
-        """For messages about files: timeout_s in [redis]."""
+        """Name of the option in messages about files: timeout_s in [redis]."""
         if self.is_table:
             return f"[{self.name}.NAME]"
         return f"{self.name} in [{self.table}]" if self.table else self.name
@@ -117,7 +117,7 @@ class Option:
         return "|".join(self.choices) if self.choices else (self.unit or "TEXT").upper()
 
     def nested(self, value: object) -> dict[str, Any]:
-        """The value as part of a configuration."""
+        """Return a value as part of a configuration, nested in its table."""
         return {self.table: {self.name: value}} if self.table else {self.name: value}
 
     def of(self, config: object) -> Any:

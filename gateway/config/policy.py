@@ -32,7 +32,7 @@ class PolicySection(Section, frozen=True):
         float,
         option(
             "Time limit of one decision of a policy that is not built in; beyond it least load decides. "
-            "Decisions block the event loop: 5 ms is five times a decision among 1,000 workers.",
+            "Decisions block the event loop: 5 ms is ten times a decision among 1,000 workers.",
             "milliseconds",
             gt=0,
             live=REQUESTS,

@@ -36,7 +36,8 @@ class ConfigErrors(ConfigError):
 
 
 class ConfigReader(Generic[Struct]):
-    """Later sources override earlier ones; a value that is wrong is a mistake, and left out."""
+    """Reader of a configuration's sources. Later ones override earlier ones; a wrong value is a mistake, and
+    left out."""
 
     def __init__(self, struct: type[Struct], old_name: OldName = lambda key, form: "") -> None:
         self.mistakes: list[str] = []
@@ -103,14 +104,15 @@ class ConfigReader(Generic[Struct]):
                 self.mistakes.append(words)
 
     def made(self) -> Struct:
-        """The configuration without what is wrong. Raises ConfigErrors if options contradict one another."""
+        """Return the configuration without its wrong values. Raises ConfigErrors if options contradict one
+        another."""
         try:
             return msgspec.convert(self.values, self._struct, strict=False)
         except msgspec.ValidationError as exc:
             raise ConfigErrors([*self.mistakes, f"configuration: {_plain(str(exc))}"]) from exc
 
     def checked(self) -> Struct:
-        """Raises ConfigErrors."""
+        """Return the configuration that was read. Raises ConfigErrors with every mistake."""
         if self.mistakes:
             raise ConfigErrors(self.mistakes)
         return self.made()
@@ -134,7 +136,7 @@ class ConfigReader(Generic[Struct]):
         inner[option.name] = value
 
     def _placed(self, message: str, option: Option, value: Any, *, is_strict: bool) -> str:
-        """With the name of the table that is wrong, which msgspec writes as "[...]"."""
+        """Put the name of the wrong table into a message of msgspec, which writes "[...]"."""
         if not _IN_TABLE.search(message) or not isinstance(value, dict):
             return message
         return self._named(message, option, value, f"{option.name}[...]", is_strict=is_strict)
@@ -173,7 +175,7 @@ def _plain(message: str) -> str:
 
 
 def _right(message: str, option: Option) -> str:
-    """The end of a refusal: the permitted words, or the form of a list."""
+    """Return the end of an error about an option: its permitted words, or the form of a list."""
     if option.choices:
         return f"; it is {', '.join(option.choices[:-1])} or {option.choices[-1]}"
     if option.is_list and "Expected `array`" in message:
@@ -182,7 +184,7 @@ def _right(message: str, option: Option) -> str:
 
 
 def convert(values: Mapping[str, Any], struct: type[Struct], source: str) -> Struct:
-    """The tables of a file as a configuration. Raises ConfigErrors."""
+    """Convert the tables of a file to a configuration. Raises ConfigErrors."""
     reader = ConfigReader(struct)
     reader.tables(values, source)
     return reader.checked()
@@ -192,6 +194,6 @@ _SERVICE_LINK = re.compile(r"(.*_)?(SERVICE_(HOST|PORT.*)|PORT_[0-9]+_(TCP|UDP|S
 
 
 def _is_service_link(variable: str, text: str) -> bool:
-    """Kubernetes gives each pod such variables for Services named kvgate or kvgate-something."""
+    """True for variables that Kubernetes sets in each pod for Services named kvgate or kvgate-something."""
     rest = variable.removeprefix(ENV_PREFIX)
     return bool(_SERVICE_LINK.fullmatch(rest)) or (rest.endswith("PORT") and "://" in text)

@@ -22,7 +22,8 @@ class IndexSection(Section, frozen=True):
         int,
         option(
             "Limit on indexed blocks of one worker, for its GPU and for its offload tiers each, whatever it "
-            "declares. Beyond it the gateway pauses the worker's events, and its stream is BLIND.",
+            "declares; all workers together have eight times as many. Beyond it the gateway pauses the "
+            "worker's events, and its stream is BLIND.",
             "blocks",
             ge=1024,
             is_rare=True,

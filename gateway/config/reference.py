@@ -23,7 +23,7 @@ add no prefix: `[server] port` is `--port`.
 
 
 def reference_page(agent: type[msgspec.Struct]) -> str:
-    """`agent` is the configuration of `kvgate agent`."""
+    """Return the reference page of options; `agent` is the configuration of `kvgate agent`."""
     return "\n".join([*_introduction(), *_tables(), *_agent(agent)]) + "\n"
 
 

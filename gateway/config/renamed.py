@@ -47,7 +47,7 @@ REMOVED: Mapping[str, str] = {
 
 
 def old_name(key: str, form: str, known: Mapping[str, Option]) -> str:
-    """A sentence about a key that is no option any more; empty for one that never was one. `form` is where it
+    """Return a sentence about a key that is no option any more; empty if it never was one. `form` is where it
     was given (`FLAG`, `VARIABLE` or `FILE`)."""
     plain = key.removeprefix("no_") if form == FLAG else key
     given = _shown(key, form)

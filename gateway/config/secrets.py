@@ -8,7 +8,7 @@ from gateway.core.errors import ConfigError
 
 
 def read_key(file: str, option: str) -> str:
-    """Raises ConfigError; the key itself is in no message."""
+    """Read a key from its file. Raises ConfigError; no message contains the key."""
     try:
         key = Path(file).expanduser().read_text().strip()
     except (OSError, UnicodeDecodeError) as exc:
@@ -19,11 +19,11 @@ def read_key(file: str, option: str) -> str:
 
 
 def worker_headers(key_file: str) -> dict[str, str]:
-    """Headers of each probe. Raises ConfigError."""
+    """Return the headers of each probe, with the workers' key if a file is given. Raises ConfigError."""
     return {"authorization": f"Bearer {read_key(key_file, 'worker_key_file')}"} if key_file else {}
 
 
 def response_ids(key_file: str) -> ResponseIds:
-    """Raises ConfigError."""
+    """Make the ids of stored responses, keyed if a file is given. Raises ConfigError."""
     key = read_key(key_file, "response_key_file") if key_file else ""
     return ResponseIds(blake2b(key.encode()).digest() if key else b"")

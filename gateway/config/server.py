@@ -40,7 +40,7 @@ class ServerSection(Section, frozen=True):
         int,
         option(
             "Processes that share the port, the load and the admin API; each needs a core and its own "
-            "memory. 1 serves about 10,000 small requests/s.",
+            "memory. 1 serves about 7,000 small requests/s.",
             "processes",
             ge=1,
             le=64,

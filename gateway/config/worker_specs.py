@@ -8,7 +8,7 @@ from gateway.http.address import worker_url
 
 
 def specs_of(config: Config) -> list[str]:
-    """All workers as they are given, each "URL" or "ROLE=URL", as `parse_spec` reads them."""
+    """Return the configured workers, each as "URL" or "ROLE=URL", which `parse_spec` reads."""
     return [
         *config.fleet.worker,
         *[f"{Role.PREFILL.value}={url}" for url in config.fleet.prefill],
@@ -35,7 +35,8 @@ def without_drains(specs: Sequence[str]) -> list[str]:
 
 
 def changes_of(specs: Sequence[str]) -> list[tuple[str, dict[str, object]]]:
-    """The same as paths of the admin API, and what is posted there. Raises ValueError."""
+    """Return a gateway's added and draining workers as paths of the admin API with their bodies. Raises
+    ValueError."""
     added = [(url, role.value if role else None) for url, role in map(parse_spec, without_drains(specs))]
     changes: list[tuple[str, dict[str, object]]]
     changes = [("/admin/workers", {"url": url, "role": role}) for url, role in added]
@@ -44,7 +45,7 @@ def changes_of(specs: Sequence[str]) -> list[tuple[str, dict[str, object]]]:
 
 
 def parse_spec(spec: str) -> tuple[str, Role | None]:
-    """URL, as it is kept, and role. Raises ValueError."""
+    """Return the normal form of a worker's URL, and its role. Raises ValueError."""
     url, role = _parts(spec)
     return worker_url(url), role
 
@@ -57,7 +58,7 @@ def _parts(spec: str) -> tuple[str, Role | None]:
 
 
 def with_specs(config: Config, specs: Sequence[str]) -> Config:
-    """The same configuration with these workers in place of its own. One that is wrong stays so."""
+    """Return the configuration with other workers in place of its own; a wrong one stays as it is."""
     given: dict[Role | None, list[str]] = {None: [], Role.PREFILL: [], Role.DECODE: []}
     for url, role in map(_parts, without_drains(specs)):
         given[role].append(url)

@@ -83,7 +83,7 @@ class WorkerSection(Section, frozen=True):
 
 
 def check_urls(urls: dict[str, WorkerTable]) -> None:
-    """Raises ValueError for a `[workers."URL"]` that is no worker's URL in its normal form."""
+    """Check that each `[workers."URL"]` is a worker's URL in its normal form. Raises ValueError."""
     for url in urls:
         try:
             if worker_url(url) != url:

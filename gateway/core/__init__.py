@@ -10,10 +10,11 @@ speed, slow_start   learnt speed, share when new      usage                token
 rendering           how an engine makes prompts       hit_rule             what it reuses of a prefix
 usage_reading       usage from answers, judged
 blocks              block hashes                      kv_events            an engine's reports of its cache
+value               frozen values, compiled
 event_stream        state machine of the events       token_runs           the tree of known prompts
 block_limits, bounds   bounds on reports of workers   multimodal           prompts with images and sounds
 engine, kv_connector   interfaces of the adapters in `engines/`
-errors, decoding    errors with their HTTP answers; errors of decoders
+errors, decode_errors  errors with their HTTP answers; errors of decoders
 spelling            the nearest known name
 requests/           bodies as routing reads them
 """

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import zip_longest
 from struct import iter_unpack
-from typing import NamedTuple, NewType, TypeAlias, cast
+from typing import Final, NamedTuple, NewType, TypeAlias, cast
 
 from xxhash import xxh3_64_intdigest
 
@@ -72,10 +72,10 @@ def hash_blocks(
     return hashes
 
 
-SMALL_BLOCK = 8
+SMALL_BLOCK: Final = 8
 """Tokens; hashes of smaller ones take more than the tokens that they are made of."""
 
-FEW_BLOCKS = 8
+FEW_BLOCKS: Final = 8
 """Length of a short prompt, for which slicing is cheaper than unpacking."""
 
 

@@ -45,8 +45,12 @@ def model_len(reported: int | None) -> int | None:
     return reported if reported is not None and 0 < reported <= MAX_MODEL_LEN else None
 
 
+def max_running(reported: int | None) -> int | None:
+    return reported if reported is not None and 0 < reported <= MAX_REQUESTS else None
+
+
 def version(reported: str | None) -> str | None:
-    """`reported` if it is short and printable, since versions are logged and compared; else None."""
+    """Return a reported version if it is short and printable, since versions are logged; else None."""
     is_good = reported is not None and 0 < len(reported) <= MAX_VERSION_CHARS and reported.isprintable()
     return reported if is_good else None
 

@@ -17,16 +17,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from gateway.core.errors import NotSupported
 from gateway.core.requests.routes import TABLE, Salt, paths
 from gateway.core.worker import ServedModel, Worker
 
-_VERSION = re.compile(r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})(.*)", re.DOTALL)
-UNCACHED = paths(route for route in TABLE if route.salt is Salt.NO_CACHE)
+_VERSION: Final = re.compile(r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})(.*)", re.DOTALL)
+UNCACHED: Final = paths(route for route in TABLE if route.salt is Salt.NO_CACHE)
 """Routes that read no cache, and need no salt."""
-_BEFORE = re.compile(r"[.\-_]?(a|b|c|rc|alpha|beta|pre|preview|dev)\d*", re.IGNORECASE)
+_BEFORE: Final = re.compile(r"[.\-_]?(a|b|c|rc|alpha|beta|pre|preview|dev)\d*", re.IGNORECASE)
 
 
 class UnusableCause(Enum):
@@ -79,7 +79,7 @@ class UnusableName:
     reason: str
 
     def error(self, model: str) -> NotSupported:
-        """For a client who asks for `model`, which no other worker serves."""
+        """Return the error for a request for `model`, which no other worker serves."""
         if self.cause is UnusableCause.NAME:
             return NotSupported(
                 f"the workers that list '{model}' would answer from another model, so no request is sent "
@@ -94,8 +94,8 @@ class UnusableName:
 
 
 def not_chosen(path: str, served: ServedModel) -> NotSupported:
-    """For a request for an adapter on a route where all workers that have it answer from their base model, or
-    for one on a route where all workers of the model drop the tenant's salt."""
+    """Return the error for an adapter's request on a route where every worker answers from the base model, or
+    a tenant's on a route where every worker drops the salt."""
     if served.adapter is None:
         return NotSupported(
             f"the workers of '{served.name}' cannot keep the prompts of tenants apart on {path}; use a route "
@@ -110,8 +110,8 @@ def not_chosen(path: str, served: ServedModel) -> NotSupported:
 
 
 class Eligibility:
-    """`needs_salt`: requests are salted, each by its tenant's. `proofs` are those of ranks, `answers_any`
-    those of endpoints that answer for any model name."""
+    """Judges which names of a worker requests may use. `needs_salt`: each request carries its tenant's salt.
+    `proofs` belong to ranks, `answers_any` to endpoints that answer for any model name."""
 
     def __init__(self, engines: Mapping[str, EngineTraits], *, needs_salt: bool = False) -> None:
         self._engines = engines

@@ -155,6 +155,7 @@ class EngineInfo:
     "prefill" or "decode" where prompts and answers are computed on different workers, `transfer` how its
     cache goes to others, `rendering` how it makes prompts of requests, `hit_rule` how much of a cached prefix
     it reuses. `reports_cached_tokens` is None where the engine does not say whether its answers do.
+    `max_running`: requests that each rank runs at once.
     """
 
     version: str | None = None
@@ -165,9 +166,11 @@ class EngineInfo:
     rendering: Rendering = VLLM
     hit_rule: HitRule = PLAIN
     reports_cached_tokens: bool | None = None
+    max_running: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "version", bounds.version(self.version))
+        object.__setattr__(self, "max_running", bounds.max_running(self.max_running))
 
 
 class Engine(Protocol):
@@ -192,16 +195,16 @@ class Engine(Protocol):
     """True where a request's `model` is loaded in place of the one before; it is sent no made-up name."""
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
-        """A published message: `[topic, seq u64 big-endian, payload]`."""
+        """Decode a published message: `[topic, seq u64 big-endian, payload]`."""
         ...
 
     def decode_replay(self, frames: Sequence[bytes]) -> EventBatch | None:
-        """An answer to `replay_request` as a DEALER receives it; None is the end of the replay."""
+        """Decode an answer to `replay_request` as a DEALER receives it; None is the end of the replay."""
         ...
 
     def decode_in_steps(self, frames: Sequence[bytes], *, is_replay: bool) -> Iterator[EventBatch | None]:
-        """A large message, published or of a replay: the batch comes last, before it None where somebody else
-        may be served. The end of a replay has no steps."""
+        """Decode a large message, published or replayed, in steps: None where others may be served, then the
+        batch. The end of a replay has no steps."""
         ...
 
     def replay_request(self, start_seq: int) -> list[bytes]:
@@ -221,13 +224,14 @@ class Engine(Protocol):
     def parse_version(self, body: bytes) -> str: ...
 
     def parse_info(self, body: bytes | None) -> EngineInfo:
-        """None where `paths.info` is none, or was not answered."""
+        """Read the answer of `paths.info`; `body` is None where the engine has no such path or did not
+        answer."""
         ...
 
     def decode_poll(self, body: bytes, block_size: int, now: float) -> list[EventBatch]:
-        """An answer of `paths.poll`: each event with its own number, at the time `now`."""
+        """Decode an answer of `paths.poll`: each event gets a number of its own, at the time `now`."""
         ...
 
     def decode_poll_in_steps(self, body: bytes, block_size: int, now: float) -> Iterator[EventBatch | None]:
-        """The same, with None where somebody else may be served."""
+        """Decode an answer of `paths.poll` in steps, with None where others may be served."""
         ...

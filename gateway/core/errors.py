@@ -11,7 +11,7 @@ import msgspec
 MAX_MESSAGE_CHARS = 4096
 """Length of a message to a client. Messages quote requests and list models, and either may be megabytes."""
 
-FAILED = "the gateway failed on this request; see its log"
+FAILED = "internal gateway error; quote the request id to the operator"
 """The message to a client about a bug."""
 
 
@@ -118,7 +118,7 @@ class ContextTooLong(InvalidRequest):
     code = "context_length_exceeded"
 
     def __init__(self, max_model_len: int, num_tokens: int) -> None:
-        """`num_tokens`: how many it has at least."""
+        """Error for a prompt of at least `num_tokens`."""
         super().__init__(
             f"This model's maximum context length is {max_model_len} tokens. However, your prompt contains "
             f"at least {num_tokens} input tokens, which exceeds this limit even without any output tokens. "

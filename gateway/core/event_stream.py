@@ -77,8 +77,8 @@ Command: TypeAlias = Apply | Reset | AskReplay
 
 @dataclass(slots=True)
 class StreamCounts:
-    """`num_cuts` counts how often events were no longer read, for what they were, `num_samples` comparisons
-    with what an agent holds, `num_drifts` those that did not agree."""
+    """Counts of one stream. `num_cuts` counts how often it exceeded a bound, `num_samples` the comparisons
+    with an agent's blocks, `num_drifts` those that differed."""
 
     num_batches: int = 0
     num_gaps: int = 0
@@ -95,7 +95,8 @@ MAX_HELD_BLOCKS = 1 << 18
 
 
 class Stream:
-    """`max_held` bounds the batches kept back during a replay, `max_held_blocks` the blocks in these."""
+    """State of one worker's KV events: applied, repeated, replayed or lost. `max_held` bounds the batches
+    kept back during a replay, `max_held_blocks` the blocks in these."""
 
     def __init__(
         self, *, can_replay: bool, max_held: int = 20_000, max_held_blocks: int = MAX_HELD_BLOCKS

@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gateway.core.eligibility import Eligibility, UnusableName, not_chosen
 from gateway.core.errors import InvalidRequest, NoWorker, UnknownModel
@@ -54,7 +54,7 @@ class Member:
         return "ejected" if self.ejected is not None else "active" if self.slow_start is None else "warm_up"
 
 
-STATES = ("warm_up", "active", "draining", "ejected", "down")
+STATES: Final[tuple[str, ...]] = ("warm_up", "active", "draining", "ejected", "down")
 """States of a worker that has joined; before that it is joining, after its removal gone."""
 
 
@@ -86,9 +86,9 @@ class EligibleWorker:
 
 
 class Fleet:
-    """`aliases` are names that clients may use, and what they stand for: a name that workers serve, or their
-    root. A name that some worker serves itself is no alias. `eligibility` says which names of a worker no
-    request may use."""
+    """All known workers, by id and by model. `aliases` are names that clients may use, with the served name
+    or root that each stands for; a name that some worker serves itself is no alias. `eligibility` says which
+    names of a worker no request may use."""
 
     def __init__(
         self, aliases: Mapping[str, str] | None = None, eligibility: Eligibility | None = None
@@ -260,9 +260,9 @@ class Fleet:
         if self._aside:
             left = _taking(left)
         if not left:
-            what = "decodes for" if model in self._prefills else "serves"
-            others = " but those that are draining" if any(e.member.is_draining for e in known) else ""
-            raise NoWorker(f"no worker that {what} '{model}' is up{others}", retry_after_s=RETRY_AFTER_S)
+            kind = "decode worker" if model in self._prefills else "worker"
+            others = "; the others are draining" if any(e.member.is_draining for e in known) else ""
+            raise NoWorker(f"no {kind} for '{model}' is up{others}", retry_after_s=RETRY_AFTER_S)
         return left
 
     def taking_lists(self, eligible: Sequence[EligibleWorker], model: str) -> list[EligibleWorker]:
@@ -418,7 +418,7 @@ def _taking(up: list[EligibleWorker]) -> list[EligibleWorker]:
     return left
 
 
-RETRY_AFTER_S = 2
+RETRY_AFTER_S: Final = 2
 """Sent to clients when no worker is up: about the time of a health probe."""
 
 

@@ -6,7 +6,7 @@ speculation   a block (or unit) less: EAGLE, MTP and their like need the hidden 
               drop it from each hit
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class HitRule(NamedTuple):
@@ -35,4 +35,4 @@ class HitRule(NamedTuple):
         return num_tokens // block_size
 
 
-PLAIN = HitRule()
+PLAIN: Final = HitRule()

@@ -52,7 +52,7 @@ class KvConnector(Protocol):
 
     @property
     def bootstrap(self) -> BootstrapServer | None:
-        """None where a worker needs no name."""
+        """Return how to reach the bootstrap server of prefill workers; None for a connector without one."""
         ...
 
     def to_prefill(self, body: bytes, pair: Pair) -> bytes:

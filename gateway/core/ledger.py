@@ -11,12 +11,13 @@ released exactly once.
 
 from contextlib import AbstractContextManager
 from enum import Enum
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
 from gateway.core.worker import WorkerId
 
-REQUEST_TOKENS = 64
+REQUEST_TOKENS: Final = 64
 """The cost of one more request beside its prompt, in prefill tokens: a decode step of one sequence
 takes about as long as prefilling some tens of tokens, and a request does many. It breaks the tie between an
 idle worker and one that only decodes."""
@@ -60,7 +61,7 @@ class Load:
         return f"Load({self.num_in_flight}, {self.booked_tokens})"
 
 
-_IDLE = Load()
+_IDLE: Final = Load()
 
 
 class _NoLock:
@@ -73,7 +74,7 @@ class _NoLock:
         return None
 
 
-_FREE: AbstractContextManager[object] = _NoLock()
+_FREE: Final[AbstractContextManager[object]] = _NoLock()
 
 
 class Ledger:
@@ -84,7 +85,8 @@ class Ledger:
         return f"Ledger({self._loads})"
 
     def lock(self, num_tokens: int) -> AbstractContextManager[object]:
-        """Held from looking at the load to booking: no other decision on this host comes in between."""
+        """Return the lock that a decision holds from reading the load until its booking, so that no other
+        decision on this host comes in between."""
         return _FREE
 
     def load(self, worker: WorkerId) -> Load:

@@ -1,24 +1,26 @@
 """Outcomes of requests that were sent to a worker."""
 
+from typing import Final
+
 from mypy_extensions import mypyc_attr
 
 from gateway.core.usage import Usage
 
-SERVER_ERROR = 500
-UNAVAILABLE = 503
+SERVER_ERROR: Final = 500
+UNAVAILABLE: Final = 503
 """An engine that says so (dead inside, asleep, overloaded) has done nothing for the request yet."""
-SATURATED = "rejected the request because it is saturated"
+SATURATED: Final = "rejected the request because it is saturated"
 """The reason of an attempt at a worker that takes no more requests for now; the worker is well."""
-UNLOADED = "answered 404, as if it had unloaded the adapter"
+UNLOADED: Final = "answered 404, as if it had unloaded the adapter"
 """The reason reported for a worker's 404 to a LoRA adapter: the adapter is gone, the worker is well."""
-CLIENT_GONE = 499
+CLIENT_GONE: Final = 499
 """The status of a request with a disconnected client (nginx's number for it)."""
 
 
 @mypyc_attr(acyclic=True)
 class Outcome:
-    """How it ended; `how` is "ended", "cut", "failed" or "client gone". `lasted_s` is from the request's
-    arrival; None where it is not the end, but another worker is tried."""
+    """End of a request; `how` is "ended", "aborted", "failed" or "client_disconnected". `lasted_s` is from
+    the request's arrival; None where it is not the end, but another worker is tried."""
 
     __slots__ = (
         "how",
@@ -44,4 +46,4 @@ class Outcome:
     @property
     def is_error(self) -> bool:
         """Not one of the client's."""
-        return self.how in ("cut", "failed") or self.status >= SERVER_ERROR
+        return self.how in ("aborted", "failed") or self.status >= SERVER_ERROR

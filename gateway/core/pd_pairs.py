@@ -6,7 +6,7 @@ a request, or is silently wrong. Properties that one of the two does not report 
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from gateway.core.worker import Role, Worker, WorkerId
 
@@ -52,7 +52,7 @@ def misfit(prefill: PairKind, decode: PairKind) -> str:
     return ""
 
 
-_NAMES = ("models", "engines", "engine versions", "connectors", "block sizes", "cache types", "")
+_NAMES: Final = ("models", "engines", "engine versions", "connectors", "block sizes", "cache types", "")
 
 
 def are_pair(prefill: Worker, decode: Worker) -> bool:
@@ -92,8 +92,8 @@ class HasKind(Protocol):
 
 
 def partners_of(decodes: Sequence[HasKind], prefills: Sequence[HasKind]) -> list[Sequence[int]]:
-    """For each decode worker the positions among `prefills` of those that fit it; one object for all of one
-    kind."""
+    """Return for each decode worker the positions of the prefill workers that fit it; decode workers of one
+    kind share an object."""
     if not prefills:
         return []
     by_kind: dict[PairKind | None, list[int]] = {}

@@ -10,9 +10,11 @@ Policies do not see it: a worker that has had its share is not among the candida
 decision that it could have had earns it `share / number of workers`, and each that it gets costs 1.
 """
 
+from typing import Final
+
 from mypy_extensions import mypyc_attr
 
-FIRST_SHARE = 0.1
+FIRST_SHARE: Final = 0.1
 
 
 @mypyc_attr(acyclic=True)

@@ -82,7 +82,7 @@ def hash_continued(tokens: Tokens, run: TokenRun | None, space: HashSpace) -> li
 
 
 class TokenRunCache:
-    """`max_bytes` bounds what is kept."""
+    """Tokens of texts that were tokenized lately, in at most `max_bytes`."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes

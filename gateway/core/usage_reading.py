@@ -13,7 +13,7 @@ worker says it takes, and from how many prompts and answers the request is about
 import msgspec
 
 from gateway.core.decision import Decision
-from gateway.core.decoding import LARGE, UNREADABLE
+from gateway.core.decode_errors import LARGE, UNREADABLE
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import RouteKind, route_of
 from gateway.core.usage import (

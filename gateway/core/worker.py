@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NewType
+from typing import Final, NewType
 
 from gateway.core.hit_rule import PLAIN, HitRule
 from gateway.core.rendering import VLLM, Rendering
@@ -66,7 +66,7 @@ class Worker:
     does not report it: such a worker is routed by load. `num_blocks` is its cache size in blocks. `transfer`
     is None where its cache goes nowhere. `topology` is its location, the widest first, as in "rack2/host7",
     `rendering` how it makes prompts of requests, `hit_rule` how much of a cached prefix it
-    reuses.
+    reuses. `max_running` is the number of requests that it runs at once, where the engine reports it.
     """
 
     id: WorkerId
@@ -83,6 +83,7 @@ class Worker:
     topology: str = ""
     rendering: Rendering = VLLM
     hit_rule: HitRule = PLAIN
+    max_running: int | None = None
 
     @property
     def is_bound(self) -> bool:
@@ -99,7 +100,7 @@ def worker_id(netloc: str, dp_rank: int, dp_size: int) -> WorkerId:
     return WorkerId(f"{netloc}#{dp_rank}" if dp_size > 1 else netloc)
 
 
-FULL_KV = 0.97
+FULL_KV: Final = 0.97
 """KV usage from which a worker has no blocks for another prompt: engines keep a rest free, and what comes
 then evicts, or waits."""
 

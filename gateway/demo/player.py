@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import aiohttp
 import msgspec
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.usage import Usage
 from gateway.core.usage_reading import read_usage
 from gateway.demo.score import Score

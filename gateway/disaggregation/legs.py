@@ -13,6 +13,7 @@ stream before they know whether the blocks arrived.
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
@@ -37,10 +38,10 @@ from gateway.upstream.outgoing import Outgoing
 from gateway.upstream.plan import Execution, Observer, Plan
 from gateway.upstream.pools import Pools
 
-MAX_PREFILLS = 2
+MAX_PREFILLS: Final = 2
 """Prefill workers that are tried; then the decode worker computes the prompt itself."""
 
-REFUSAL_S = 2.0
+REFUSAL_S: Final = 2.0
 """A worker has so long to reject a request that the other one of its pair has rejected."""
 
 
@@ -82,7 +83,7 @@ class Legs(Observer):
     def __init__(
         self, services: LegServices, exchange: Execution, *, max_attempts: int, timeout_s: float
     ) -> None:
-        """`timeout_s` is what a prefill leg may take."""
+        """Legs of one exchange; a prefill leg may take `timeout_s`."""
         self._services = services
         self._exchange = exchange
         self._max_attempts = max_attempts

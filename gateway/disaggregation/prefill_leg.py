@@ -10,12 +10,13 @@ computing.
 import asyncio
 from collections.abc import Callable, Coroutine
 from enum import Enum
+from typing import Final
 
 from gateway.http.messages import ResponseHead
 from gateway.http.refusal import is_refusal, refusal_of
 from gateway.upstream.connection import OUR_ERRNOS, Pool, UpstreamConnection
 
-MAX_ANSWER_BYTES = 8 << 20
+MAX_ANSWER_BYTES: Final = 8 << 20
 """The answer names each block: a prompt of a million tokens has some 60,000 of them."""
 
 
@@ -153,6 +154,7 @@ class PrefillLeg:
         for pending in (self._timer, self._task):
             if pending:
                 pending.cancel()
+        self._timer = self._task = None  # a cancelled task keeps its frames, which refer to this leg
         if self._upstream:
             self._upstream.abort()
             self._upstream = None

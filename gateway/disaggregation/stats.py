@@ -104,8 +104,8 @@ class DisaggregationStats:
         the gateway's own count is the different one."""
         if self.policy.acquit(prefill, decision.worker.id):
             self._log.warning(
-                "workers %s and %s make the same prompts after all (%d tokens), and others than this gateway "
-                "(%d): they are a pair again; is --tokenizer theirs?",
+                "workers %s and %s: prompt tokens agree (%d; the gateway counts %d); used as a pair again; "
+                "check that --tokenizer is the engines'",
                 prefill, decision.worker.id, num_tokens, decision.num_tokens,
             )  # fmt: skip
 
@@ -122,8 +122,8 @@ class DisaggregationStats:
         self.num_mismatches += 1
         if self.policy.ban(prefill, decode, f"they made {one} and {other} tokens of one prompt"):
             self._log.error(
-                "workers %s and %s make different prompts of one request (%d and %d tokens): they are no "
-                "pair any more; compare their model, template and version",
+                "workers %s and %s: prompt tokens differ (%d and %d); no longer used as a pair; compare "
+                "their model, template and version",
                 prefill, decode, one, other,
             )  # fmt: skip
 

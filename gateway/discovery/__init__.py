@@ -5,7 +5,8 @@ declared           settings by the operator           probe, probed       probes
 engine_detection   which engine an endpoint is        served_models       names that it answers to
 lifecycle          joining, active, draining, ejected outlier_detection   when a failing worker is ejected
 feeds              a worker's event feed by source    bootstrap           engine ids of prefill workers
-dns                names with several addresses       claims              addresses of event hosts, pinned
+sources, lookup    URLs of several workers            claims              addresses of event hosts, pinned
+dns                names with several addresses       kubernetes/         Services, pods, InferencePools
 balancer_detection a balancer where one engine is expected
 salt_prober, salt_proof             proofs that workers keep tenants' caches apart
 name_prober        whether an endpoint answers for any model name

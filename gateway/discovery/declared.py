@@ -31,7 +31,7 @@ class DeclaredSettings:
     topology: dict[str, str] = field(default_factory=dict)
 
     def inherit(self, url: str, source: str) -> None:
-        """Copy the settings of a DNS name to one of its addresses."""
+        """Copy the settings of a source to one of its addresses."""
         for table in (self.connectors, self.topology):
             if source in table:
                 table[url] = table[source]

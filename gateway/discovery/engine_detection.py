@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.engine import Engine
 from gateway.core.errors import ConfigError
 from gateway.core.spelling import meant
@@ -54,7 +54,7 @@ class Engines:
         return f"Engines({', '.join(self._table)})"
 
     def inherit(self, url: str, source: str) -> None:
-        """Copy a DNS name's engine to one of its addresses."""
+        """Copy a source's engine to one of its addresses."""
         if source in self._by_url:
             self._by_url[url] = self._by_url[source]
 

@@ -61,10 +61,12 @@ class RemainingWork:
 
 @dataclass(slots=True)
 class _DrainingEndpoint:
-    """Draining endpoint; `is_last`: dropped when nothing is left."""
+    """Draining endpoint; `is_last`: dropped when nothing is left. `is_derived`: another gateway finds out by
+    itself, and is not asked to continue it."""
 
     why: str
     is_last: bool
+    is_derived: bool = False
 
 
 @dataclass(slots=True)
@@ -105,6 +107,7 @@ class Lifecycle:
         self._kept: dict[WorkerId, str] = {}
         self._call_later = call_later
         self._busy_until_s: dict[WorkerId, float] = {}
+        self._states: dict[WorkerId, tuple[str, float]] = {}
         self.ejections: Counter[tuple[WorkerId, str]] = Counter()
         self.gone: deque[RemovedEndpoint] = deque(maxlen=MAX_GONE)
         self.num_gone = 0
@@ -188,13 +191,25 @@ class Lifecycle:
     @property
     def specs(self) -> list[str]:
         """Draining endpoints as specs for another gateway, see `config.worker_specs.drains_of`."""
-        return [(LEAVING if is_last else DRAINING) + url for url, is_last in self.draining.items()]
+        return [
+            (LEAVING if drain.is_last else DRAINING) + url
+            for url, drain in self._drains.items()
+            if not drain.is_derived
+        ]
 
-    def drain(self, url: str, workers: Iterable[Worker], why: str, *, is_last: bool = False) -> bool:
+    def drain(
+        self,
+        url: str,
+        workers: Iterable[Worker],
+        why: str,
+        *,
+        is_last: bool = False,
+        is_derived: bool = False,
+    ) -> bool:
         """Stop sending requests to an endpoint; with `is_last` drop it when nothing is left. False if that
         was so before."""
         before = self._drains.get(url)
-        self._drains[url] = _DrainingEndpoint(why, is_last)
+        self._drains[url] = _DrainingEndpoint(why, is_last, is_derived)
         for worker in workers:
             self._fleet.drain(worker.id, True)
         if before is None:
@@ -238,6 +253,17 @@ class Lifecycle:
             "why": why or ("saturated: it rejects requests" if member.is_busy else None),
             "share": round(slow_start.share(self._clock()), 3) if slow_start else 1.0,
             "left": self.num_left(worker),
+            "since": self._states[worker][1] if worker in self._states else None,
+            "ejections": {cause: num for (name, cause), num in self.ejections.items() if name == worker},
+        }
+
+    def note_states(self, now: float) -> None:
+        """Note the time of each worker's change of state; `now` is Unix time."""
+        before = self._states
+        self._states = {
+            member.worker.id: known if known and known[0] == member.state else (member.state, round(now, 1))
+            for member in self._fleet
+            for known in [before.get(member.worker.id)]
         }
 
     # observer of decisions, during warm-up -----------------------------------------------------
@@ -323,7 +349,7 @@ LOOK_INTERVAL_S = 0.5
 
 
 async def keep_leaving(lifecycle: Lifecycle, roster: Roster, interval_s: float = LOOK_INTERVAL_S) -> None:
-    """Drop endpoints that were to be dropped when nothing is left."""
+    """Note when workers change, and drop endpoints that were to be dropped when nothing is left."""
 
     def workers_of(url: str) -> Iterable[Worker]:
         endpoint = roster.find(url)
@@ -331,6 +357,7 @@ async def keep_leaving(lifecycle: Lifecycle, roster: Roster, interval_s: float =
 
     while True:
         await asyncio.sleep(interval_s)
+        lifecycle.note_states(time.time())
         for url in lifecycle.to_drop(workers_of):
             if not roster.drop(url):
                 lifecycle.undo(url, ())  # of another process

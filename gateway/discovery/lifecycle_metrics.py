@@ -31,7 +31,7 @@ METRICS = (STATE, UNUSABLE, EJECTIONS, REMOVED)
 
 
 class LifecycleCollector(Collector):
-    """`joining` gives the URLs of endpoints that have not answered yet."""
+    """Metrics of workers' states; `joining` gives the URLs of endpoints that have not answered yet."""
 
     def __init__(self, fleet: Fleet, lifecycle: Lifecycle, joining: Callable[[], Iterable[str]]) -> None:
         self._fleet = fleet

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.engine import AdapterCalls
 
 MAX_MESSAGE_CHARS = 500

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.eligibility import Eligibility, NameProof
 from gateway.core.engine import ModelInfo
 from gateway.discovery.probed import Facts

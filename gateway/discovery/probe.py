@@ -105,6 +105,7 @@ class Probe:
             rendering=info_found.rendering,
             hit_rule=hit_rule.settled(is_newer=is_from(hit_rule.drops_until, info_found.version)),
             reports_cached_tokens=info_found.reports_cached_tokens,
+            max_running=info_found.max_running,
         )
 
     async def models(self) -> tuple[ModelInfo, ...]:

@@ -29,6 +29,7 @@ class Facts:
     hit_rule: HitRule = PLAIN
     engine_ids: Mapping[int, str] = field(default_factory=dict)
     reports_cached_tokens: bool | None = None
+    max_running: int | None = None
 
     def is_like(self, other: "Facts") -> bool:
         """Return True if both describe the same engine with the same settings, whatever the load."""
@@ -40,7 +41,7 @@ class Facts:
         bases = tuple(
             model for model in self.models if not model.parent
         )  # without adapters, which are loaded and unloaded
-        how = self.rendering, self.hit_rule
+        how = self.rendering, self.hit_rule, self.max_running
         return self.engine, self.version, bases, self.sources, self.role, self.transfer, how, sizes
 
     @property
@@ -165,6 +166,7 @@ def _worker(facts: Facts, name: str, served: tuple[ServedModel, ...], rank: int,
         transfer=_reachable(facts, rank),
         rendering=facts.rendering,
         hit_rule=facts.hit_rule,
+        max_running=facts.max_running,
     )
 
 

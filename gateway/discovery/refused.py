@@ -12,7 +12,8 @@ from gateway.runtime.rate_limited_log import RateLimitedLog
 def log_unusable(log: RateLimitedLog, fleet: Fleet, worker: Worker) -> None:
     """Log the models of a worker that no request may use; the ranks of an endpoint list the same."""
     if unusable := fleet.unusable(worker.id):
-        log.warning("worker %s: not used for %s; it gets no such requests", worker.url, summary(unusable))
+        text = "worker %s: not used for %s; their requests go to other workers"
+        log.warning(text, worker.url, summary(unusable))
 
 
 def log_figures(log: RateLimitedLog, url: str, ranks: Mapping[int, EngineMetrics]) -> None:

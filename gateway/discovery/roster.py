@@ -148,6 +148,9 @@ class Roster:
     def look_every(self, seconds: float) -> None:
         self._options = replace(self._options, probe_interval_s=seconds)
 
+    def has(self, url: str) -> bool:
+        return url in self._endpoints
+
     def find(self, name: str) -> Endpoint | None:
         """Return an endpoint by URL or worker id."""
         url = self._url_of(name)
@@ -319,7 +322,8 @@ class Roster:
             try:
                 feed, subscription = self._open_feed(worker, source)
             except ValueError as exc:
-                self._log.warning("worker %s: no KV events, cache only assumed: %s", worker.id, exc)
+                text = "worker %s: no KV events (%s); its cache is assumed from sent prompts"
+                self._log.warning(text, worker.id, exc)
                 return
             endpoint.feeds[worker.id] = feed, subscription
             endpoint.num_resets[worker.id] = subscription.stream.counts.num_resets

@@ -5,173 +5,172 @@ from collections.abc import Sequence
 from gateway.core.eligibility import Isolation, SaltProof
 from gateway.engine_test.report import EngineFinding, Verdict
 
-RIGHT, ABSENT, WRONG, UNKNOWN = Verdict.RIGHT, Verdict.ABSENT, Verdict.WRONG, Verdict.UNKNOWN
+OK, UNSUPPORTED, FAIL, INCONCLUSIVE = Verdict.OK, Verdict.UNSUPPORTED, Verdict.FAIL, Verdict.INCONCLUSIVE
 
 LEAST_EQUAL = 0.99
 """Share of predictions that must equal the engine's own counts."""
 
 
 def cached_of_repeat(cached: int | None, num_tokens: int, block_size: int | None) -> EngineFinding:
-    """`cached` is what a prompt of `num_tokens`, sent for the second time, was reported to find."""
+    """Judge `cached`, the tokens reported as cached for a prompt of `num_tokens` that was sent twice."""
     name = "cached tokens"
     if cached is None:
-        return EngineFinding(name, ABSENT, "reports none", "predictions cannot be verified")
+        return EngineFinding(name, UNSUPPORTED, "reports none", "predictions cannot be verified")
     if cached > num_tokens:
-        return EngineFinding(
-            name, WRONG, f"{cached} of {num_tokens}", "its usage is refused, and not counted"
-        )
+        return EngineFinding(name, FAIL, f"{cached} of {num_tokens}", "its usage is refused, and not counted")
     if not cached:
-        return EngineFinding(name, ABSENT, "a repeated prompt was not cached", "it is routed by load")
+        return EngineFinding(name, UNSUPPORTED, "a repeated prompt was not cached", "it is routed by load")
     size = block_size or 1
     most = (num_tokens - 1) // size * size
     if block_size is None or cached in (most, num_tokens - 1):
-        return EngineFinding(name, RIGHT, f"{cached} of a repeated prompt of {num_tokens}")
+        return EngineFinding(name, OK, f"{cached} of a repeated prompt of {num_tokens}")
     words = f"{cached} of {num_tokens}, where blocks of {size} make {most}"
     return EngineFinding(
-        name, UNKNOWN, words, "hits are shorter than predicted, as under speculative decoding"
+        name, INCONCLUSIVE, words, "hits are shorter than predicted, as under speculative decoding"
     )
 
 
 def predictions(pairs: Sequence[tuple[int, int | None]]) -> EngineFinding:
-    """`pairs` are predicted and reported cached tokens of requests that share prefixes."""
+    """Judge pairs of predicted and reported cached tokens, of requests that share prefixes."""
     name = "predictions"
     known = [(predicted, cached) for predicted, cached in pairs if cached is not None]
     if not known:
-        return EngineFinding(name, UNKNOWN, "no cached tokens are reported")
+        return EngineFinding(name, INCONCLUSIVE, "no cached tokens are reported")
     num_equal = sum(predicted == cached for predicted, cached in known)
     words = f"{num_equal} of {len(known)} equal the engine's own counts"
     if num_equal >= LEAST_EQUAL * len(known):
-        return EngineFinding(name, RIGHT, words)
+        return EngineFinding(name, OK, words)
     worst = max(known, key=lambda pair: abs(pair[0] - pair[1]))
     words += f"; worst: {worst[0]} predicted, {worst[1]} cached"
-    return EngineFinding(name, WRONG, words, "requests would go where less is cached than the index says")
+    return EngineFinding(name, FAIL, words, "requests would go where less is cached than the index says")
 
 
 def replayed(num_live: int, num_replayed: int, num_common: int) -> EngineFinding:
-    """Distinct blocks of an index that followed live, and of one that replayed."""
+    """Judge the replay endpoint: distinct blocks of an index that followed live, and of one that replayed."""
     name = "replay"
     if num_live == num_replayed == num_common:
-        return EngineFinding(name, RIGHT, f"brings the same {num_live} blocks")
+        return EngineFinding(name, OK, f"brings the same {num_live} blocks")
     words = f"{num_common} of {num_live} blocks come again, and {num_replayed - num_common} others"
-    return EngineFinding(name, WRONG, words, "a gateway that starts late would believe in another cache")
+    return EngineFinding(name, FAIL, words, "a gateway that starts late would believe in another cache")
 
 
 def salts(proof: SaltProof) -> EngineFinding:
+    """Judge the proof that prompts of different cache salts share no cached tokens."""
     name = "tenants' salts"
     match proof.isolation:
         case Isolation.APART:
-            return EngineFinding(name, RIGHT, proof.reason)
+            return EngineFinding(name, OK, proof.reason)
         case Isolation.SHARED:
             words = "with tenants' salts on, it gets no tenant's request"
-            return EngineFinding(name, WRONG, proof.reason, words)
+            return EngineFinding(name, FAIL, proof.reason, words)
         case Isolation.UNKNOWN:
             return EngineFinding(
-                name, UNKNOWN, proof.reason, "its version decides whether tenants are sent there"
+                name, INCONCLUSIVE, proof.reason, "its version decides whether tenants are sent there"
             )
 
 
 def unknown_model(status: int, words: str) -> EngineFinding:
-    """`status` of a request for a model that no worker serves."""
+    """Judge the status of a request for a model that no worker serves."""
     name = "unknown model"
     if 400 <= status < 500:
-        return EngineFinding(name, RIGHT, f"refused with {status}")
+        return EngineFinding(name, OK, f"refused with {status}")
     if status == 200:
         consequence = "kvgate sends it no name that it does not list"
-        return EngineFinding(name, ABSENT, "answered by another model", consequence)
-    return EngineFinding(name, WRONG, words, "a client's typing mistake counts as a failure of the worker")
+        return EngineFinding(name, UNSUPPORTED, "answered by another model", consequence)
+    return EngineFinding(name, FAIL, words, "a client's typing mistake counts as a failure of the worker")
 
 
 def adapter(listed: str, cached_of_base: int | None, num_tokens: int) -> EngineFinding:
-    """`cached_of_base` are cached tokens of an adapter's request for a prompt that only the base has had."""
+    """Judge the isolation of an adapter by `cached_of_base`: cached tokens of its request for a prompt that
+    only the base has had."""
     name = f"adapter {listed}"
     if cached_of_base is None:
-        return EngineFinding(name, UNKNOWN, "no cached tokens are reported")
+        return EngineFinding(name, INCONCLUSIVE, "no cached tokens are reported")
     if cached_of_base:
         words = f"{cached_of_base} of {num_tokens} tokens were cached by the base"
-        return EngineFinding(
-            name, WRONG, words, "the base answers in its place; it is not offered to clients"
-        )
-    return EngineFinding(name, RIGHT, "has a cache of its own")
+        return EngineFinding(name, FAIL, words, "the base answers in its place; it is not offered to clients")
+    return EngineFinding(name, OK, "has a cache of its own")
 
 
 def ranks(cached: Sequence[int | None]) -> EngineFinding:
-    """`cached` of one prompt sent to rank 0, 0 and 1."""
+    """Judge the choice of a rank by the cached tokens of one prompt that was sent to rank 0, 0 and 1."""
     name = "ranks"
     if None in cached or len(cached) < 3:
-        return EngineFinding(name, UNKNOWN, "no cached tokens are reported")
+        return EngineFinding(name, INCONCLUSIVE, "no cached tokens are reported")
     _, again, other = cached
     if again and not other:
-        return EngineFinding(name, RIGHT, "the named rank computes the request")
+        return EngineFinding(name, OK, "the named rank computes the request")
     words = f"{again} tokens cached on the same rank, {other} on another"
-    return EngineFinding(name, WRONG, words, "requests go to another rank than the one that was chosen")
+    return EngineFinding(name, FAIL, words, "requests go to another rank than the one that was chosen")
 
 
 def several_prompts(status: int, words: str, *, is_alive: bool) -> EngineFinding:
-    """A request with a list of two prompts."""
+    """Judge the answer to a request with a list of two prompts."""
     name = "several prompts"
     if not is_alive:
-        return EngineFinding(name, WRONG, "it ends the engine", "any client could stop the worker")
+        return EngineFinding(name, FAIL, "it ends the engine", "any client could stop the worker")
     if status == 200:
-        return EngineFinding(name, RIGHT, "two prompts are answered at once")
-    verdict = ABSENT if 400 <= status < 500 else WRONG
+        return EngineFinding(name, OK, "two prompts are answered at once")
+    verdict = UNSUPPORTED if 400 <= status < 500 else FAIL
     return EngineFinding(name, verdict, words, "clients get this answer")
 
 
 def several_answers(status: int, cached: int | None, num_tokens: int) -> EngineFinding:
-    """A prompt that was never cached, with n = 2."""
+    """Judge the answer to a new prompt with n = 2."""
     name = "several answers"
     if status != 200:
-        return EngineFinding(name, ABSENT, f"n = 2 is refused with {status}", "clients get this answer")
+        return EngineFinding(name, UNSUPPORTED, f"n = 2 is refused with {status}", "clients get this answer")
     if cached:
         words = f"{cached} of {num_tokens} tokens of a new prompt count as cached with n = 2"
         return EngineFinding(
-            name, UNKNOWN, words, "the first answer's prompt feeds the others; such counts say little"
+            name, INCONCLUSIVE, words, "the first answer's prompt feeds the others; such counts say little"
         )
-    return EngineFinding(name, RIGHT, "n = 2 is answered")
+    return EngineFinding(name, OK, "n = 2 is answered")
 
 
 def leaving(begun: bool, is_idle: bool | None) -> EngineFinding:
+    """Judge if the engine stops a stream after its client has disconnected."""
     name = "cancelled stream"
     if not begun:
-        return EngineFinding(name, UNKNOWN, "no stream began")
+        return EngineFinding(name, INCONCLUSIVE, "no stream began")
     if is_idle is None:
-        return EngineFinding(name, UNKNOWN, "its metrics do not say what runs")
+        return EngineFinding(name, INCONCLUSIVE, "its metrics do not say what runs")
     if is_idle:
-        return EngineFinding(name, RIGHT, "ends when its client leaves")
-    return EngineFinding(
-        name, WRONG, "goes on without its client", "the load that kvgate believes is too low"
-    )
+        return EngineFinding(name, OK, "ends when its client leaves")
+    return EngineFinding(name, FAIL, "goes on without its client", "the load that kvgate believes is too low")
 
 
 def unknown_field(status: int) -> EngineFinding:
+    """Judge the status of a request with a field that no engine knows."""
     name = "unknown field"
     if status == 200:
-        return EngineFinding(name, RIGHT, "ignored")
+        return EngineFinding(name, OK, "ignored")
     return EngineFinding(
-        name, ABSENT, f"refused with {status}", "clients must know what this engine understands"
+        name, UNSUPPORTED, f"refused with {status}", "clients must know what this engine understands"
     )
 
 
 def bad_requests(statuses: Sequence[tuple[str, int]]) -> EngineFinding:
-    """(what was wrong, status) of requests that no engine can answer."""
+    """Judge requests that no engine can answer, each given as (mistake, status)."""
     name = "bad requests"
     failed = [f"{what}: {status or 'no answer'}" for what, status in statuses if status >= 500 or not status]
     if failed:
         words = "a client's mistake counts as a failure of the worker"
-        return EngineFinding(name, WRONG, "; ".join(failed), words)
+        return EngineFinding(name, FAIL, "; ".join(failed), words)
     accepted = [what for what, status in statuses if status == 200]
     if accepted:
-        return EngineFinding(name, UNKNOWN, f"accepted: {'; '.join(accepted)}")
-    return EngineFinding(name, RIGHT, f"{len(statuses)} refused with 4xx")
+        return EngineFinding(name, INCONCLUSIVE, f"accepted: {'; '.join(accepted)}")
+    return EngineFinding(name, OK, f"{len(statuses)} refused with 4xx")
 
 
 def prompt_counts(pairs: Sequence[tuple[str, int | None, int | None]]) -> EngineFinding:
-    """(shape of a chat, tokens by the worker's `/tokenize`, prompt tokens of its answer)."""
+    """Judge the prompts of chats, each given as (shape, tokens by the worker's `/tokenize`, prompt tokens of
+    its answer)."""
     name = "prompts"
     known = [(shape, asked, counted) for shape, asked, counted in pairs if asked is not None]
     if not known:
         return EngineFinding(
-            name, ABSENT, "/tokenize takes no chats", "a local tokenizer must be given (--tokenizer)"
+            name, UNSUPPORTED, "/tokenize takes no chats", "a local tokenizer must be given (--tokenizer)"
         )
     odd = [
         f"{shape}: {asked} by /tokenize, {counted} counted"
@@ -180,8 +179,8 @@ def prompt_counts(pairs: Sequence[tuple[str, int | None, int | None]]) -> Engine
     ]
     if odd:
         return EngineFinding(
-            name, WRONG, "; ".join(odd), "its cache is looked up under other tokens for these"
+            name, FAIL, "; ".join(odd), "its cache is looked up under other tokens for these"
         )
     return EngineFinding(
-        name, RIGHT, f"/tokenize and the answer agree on {len(known)} of {len(pairs)} shapes of chats"
+        name, OK, f"/tokenize and the answer agree on {len(known)} of {len(pairs)} shapes of chats"
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.worker import Role, Worker
 from gateway.discovery.probe import ProbeError
 from gateway.discovery.salt_proof import requests_of, verdict_of
@@ -63,7 +63,7 @@ CHATS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """A worker, and the means to follow its events."""
+    """Questions to one worker, with the means to follow its events."""
 
     subject: Subject
     follow: Follow
@@ -73,11 +73,11 @@ class Examination:
         questions: list[Callable[[], Awaitable[Sequence[EngineFinding]]]] = [self._load]
         if not self.subject.facts.models:
             questions = []
-            yield EngineFinding("models", Verdict.WRONG, "it lists none", "no request is sent there")
+            yield EngineFinding("models", Verdict.FAIL, "it lists none", "no request is sent there")
         elif self.subject.worker.role is not Role.BOTH:
             role = self.subject.worker.role.value
             yield EngineFinding(
-                "role", Verdict.UNKNOWN, f"a {role} worker", "test it with its other half, by traffic"
+                "role", Verdict.INCONCLUSIVE, f"a {role} worker", "test it with its other half, by traffic"
             )
         else:
             questions += [
@@ -91,14 +91,14 @@ class Examination:
                     yield finding
             except ProbeError as exc:
                 name = question.__name__.strip("_").replace("_", " ")
-                yield EngineFinding(name, Verdict.WRONG, str(exc), "the worker would be taken for down")
+                yield EngineFinding(name, Verdict.FAIL, str(exc), "the worker would be taken for down")
 
     async def _load(self) -> Sequence[EngineFinding]:
         metrics = await self.subject.probe.metrics()
         if not metrics:
             return [
                 EngineFinding(
-                    "load", Verdict.ABSENT, "no metrics", "only kvgate's own requests count as load"
+                    "load", Verdict.UNSUPPORTED, "no metrics", "only kvgate's own requests count as load"
                 )
             ]
         wanted = ("num_requests_running", "num_requests_waiting", "kv_cache_usage")
@@ -107,10 +107,10 @@ class Examination:
             names = ", ".join(name.replace("_", " ") for name in missing)
             return [
                 EngineFinding(
-                    "load", Verdict.ABSENT, f"no {names}", "these are estimated from kvgate's requests"
+                    "load", Verdict.UNSUPPORTED, f"no {names}", "these are estimated from kvgate's requests"
                 )
             ]
-        return [EngineFinding("load", Verdict.RIGHT, "running, waiting and KV use are reported")]
+        return [EngineFinding("load", Verdict.OK, "running, waiting and KV use are reported")]
 
     async def _token_ids(self) -> Sequence[EngineFinding]:
         subject, name = self.subject, "token ids"
@@ -118,76 +118,78 @@ class Examination:
         first = await subject.complete(prompt)
         if first.status != 200:
             text = "word " * (4 * subject.block_size)
-            refused = EngineFinding(name, Verdict.ABSENT, first.describe(), "prompts are sent as text only")
+            refused = EngineFinding(
+                name, Verdict.UNSUPPORTED, first.describe(), "prompts are sent as text only"
+            )
             await subject.complete(text)
             again = await subject.complete(text)
             num = again.usage.prompt_tokens if again.usage else 0
             return [refused, judgement.cached_of_repeat(again.cached_tokens, num, subject.worker.block_size)]
         if first.usage is None:
             none = EngineFinding(
-                name, Verdict.ABSENT, "accepted, without usage", "tenants' tokens are estimated"
+                name, Verdict.UNSUPPORTED, "accepted, without usage", "tenants' tokens are estimated"
             )
             return [none, judgement.cached_of_repeat(None, len(prompt), subject.worker.block_size)]
         num, wanted = first.usage.prompt_tokens, len(prompt)
         if num == wanted:
-            found = EngineFinding(name, Verdict.RIGHT, "accepted as they are")
+            found = EngineFinding(name, Verdict.OK, "accepted as they are")
         else:
             words = f"{wanted} sent, {num} counted"
-            found = EngineFinding(name, Verdict.WRONG, words, "its cache is looked up under other tokens")
+            found = EngineFinding(name, Verdict.FAIL, words, "its cache is looked up under other tokens")
         cached = (await subject.complete(prompt)).cached_tokens
         return [found, judgement.cached_of_repeat(cached, wanted, subject.worker.block_size)]
 
     async def _events(self) -> Sequence[EngineFinding]:
-        """Events, predictions made of them, and their replay; on the endpoint's first rank."""
+        """Ask for events, predictions and replay, on the endpoint's first rank."""
         worker = self.subject.worker
         approximate = "its cache is known by what kvgate sends there"
         if not worker.block_size:
-            return [EngineFinding("events", Verdict.ABSENT, "no block size is reported", approximate)]
+            return [EngineFinding("events", Verdict.UNSUPPORTED, "no block size is reported", approximate)]
         try:
             async with self.follow([worker]) as live:
                 if live.state(worker) is None:
-                    return [EngineFinding("events", Verdict.ABSENT, "none are published", approximate)]
+                    return [EngineFinding("events", Verdict.UNSUPPORTED, "none are published", approximate)]
                 is_exact = await live.is_exact_within(worker, EVENTS_S)
                 found = [await self._stored(live, worker)]
-                if found[0].verdict is not Verdict.RIGHT:
+                if found[0].verdict is not Verdict.OK:
                     return found
                 found.append(judgement.predictions(await self._predicted(live, worker)))
                 if not is_exact:
                     words = "a stream that began late stays BLIND"
                     return [
                         *found,
-                        EngineFinding("replay", Verdict.ABSENT, words, "it recovers by traffic, slowly"),
+                        EngineFinding("replay", Verdict.UNSUPPORTED, words, "it recovers by traffic, slowly"),
                     ]
                 await live.is_settled()
                 async with self.follow([worker]) as late:
                     if not await late.is_exact_within(worker, EVENTS_S):
                         words = "a second follower is not EXACT"
-                        return [*found, EngineFinding("replay", Verdict.UNKNOWN, words)]
+                        return [*found, EngineFinding("replay", Verdict.INCONCLUSIVE, words)]
                     await late.is_settled()
                     first, second = live.blocks(worker), late.blocks(worker)
                     return [*found, judgement.replayed(len(first), len(second), len(first & second))]
         except ValueError as exc:
-            return [EngineFinding("events", Verdict.WRONG, str(exc), approximate)]
+            return [EngineFinding("events", Verdict.FAIL, str(exc), approximate)]
 
     async def _stored(self, live: Followed, worker: Worker) -> EngineFinding:
-        """A new prompt must be stored under its own hashes."""
+        """Check that a new prompt is stored under its own hashes."""
         assert worker.block_size
         before, prompt = live.num_stored(worker), self.subject.fresh_prompt(3 * worker.block_size + 1)
         answer = await self.subject.complete(prompt, **self._on(worker))
         if answer.status != 200:
-            return EngineFinding("events", Verdict.UNKNOWN, answer.describe())
+            return EngineFinding("events", Verdict.INCONCLUSIVE, answer.describe())
         if await live.holds_within(worker, prompt, 3, EVENTS_S):
-            return EngineFinding("events", Verdict.RIGHT, "a prompt's blocks are stored under its own hashes")
+            return EngineFinding("events", Verdict.OK, "a prompt's blocks are stored under its own hashes")
         num = live.num_stored(worker) - before
         if not num:
             return EngineFinding(
-                "events", Verdict.ABSENT, "none came for a new prompt", "its cache stays unknown"
+                "events", Verdict.UNSUPPORTED, "none came for a new prompt", "its cache stays unknown"
             )
         words = f"{num} blocks came, {live.overlap(worker, prompt)} of the prompt's 3 under its hashes"
-        return EngineFinding("events", Verdict.WRONG, words, "its cache would be looked up in vain")
+        return EngineFinding("events", Verdict.FAIL, words, "its cache would be looked up in vain")
 
     async def _predicted(self, live: Followed, worker: Worker) -> list[tuple[int, int | None]]:
-        """Predicted and reported cached tokens of prompts that share prefixes of random lengths."""
+        """Compare predicted and reported cached tokens of prompts that share prefixes of random lengths."""
         subject, size = self.subject, worker.block_size or 1
         stems = [subject.fresh_prompt(subject.rng.randrange(2, 9) * size) for _ in range(6)]
         pairs: list[tuple[int, int | None]] = []
@@ -213,7 +215,7 @@ class Examination:
         return [judgement.salts(verdict_of(answers))]
 
     async def _names(self) -> Sequence[EngineFinding]:
-        """An unknown model, and each adapter beside its base."""
+        """Ask for an unknown model, and for each adapter beside its base."""
         subject = self.subject
         answer = await subject.complete("a", model="kvgate-no-such-model")
         found = [judgement.unknown_model(answer.status, answer.describe())]
@@ -287,10 +289,10 @@ class Examination:
         return [judgement.bad_requests(statuses)]
 
     async def _is_alive(self) -> Sequence[EngineFinding]:
-        """The test itself must not have hurt the worker."""
+        """Check that the worker is healthy after the test, and the same process."""
         subject, before = self.subject, self.subject.facts.start_time_s
         await subject.probe.check_health()
         now = (await subject.probe.facts()).start_time_s
         if before is not None and now is not None and abs(now - before) > 0.5:
-            return [EngineFinding("health", Verdict.WRONG, "it was restarted during the test")]
-        return [EngineFinding("health", Verdict.RIGHT, "healthy after all of this, the same process")]
+            return [EngineFinding("health", Verdict.FAIL, "it was restarted during the test")]
+        return [EngineFinding("health", Verdict.OK, "healthy after all of this, the same process")]

@@ -7,13 +7,14 @@ from enum import Enum
 
 
 class Verdict(Enum):
-    """RIGHT: as kvgate assumes. ABSENT: not offered, and kvgate works without it, less well. WRONG: kvgate
-    would serve requests wrongly, or believe what is false. UNKNOWN: the answers prove nothing."""
+    """Result of one question. OK: as kvgate assumes. UNSUPPORTED: not offered, and kvgate works without it,
+    less well. FAIL: kvgate would serve requests wrongly, or believe what is false. INCONCLUSIVE: the answers
+    prove nothing."""
 
-    RIGHT = "right"
-    ABSENT = "absent"
-    WRONG = "WRONG"
-    UNKNOWN = "unknown"
+    OK = "ok"
+    UNSUPPORTED = "unsupported"
+    FAIL = "FAIL"
+    INCONCLUSIVE = "inconclusive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +37,16 @@ class Report:
 
     @property
     def is_usable(self) -> bool:
-        """True unless something is WRONG."""
-        return all(finding.verdict is not Verdict.WRONG for finding in self.findings)
+        """True unless a finding is FAIL."""
+        return all(finding.verdict is not Verdict.FAIL for finding in self.findings)
 
     def lines(self) -> list[str]:
         width = max((len(finding.question) for finding in self.findings), default=0)
         lines = [self.subject]
         for finding in self.findings:
-            lines.append(f"  {finding.verdict.value:<8}{finding.question:<{width}}  {finding.observed}")
+            lines.append(f"  {finding.verdict.value:<14}{finding.question:<{width}}  {finding.observed}")
             if finding.consequence:
-                lines.append(f"  {'':<8}{'':<{width}}  → {finding.consequence}")
+                lines.append(f"  {'':<14}{'':<{width}}  → {finding.consequence}")
         counts = [(verdict, sum(f.verdict is verdict for f in self.findings)) for verdict in Verdict]
         lines.append("  " + ", ".join(f"{num} {verdict.value}" for verdict, num in counts if num))
         return lines

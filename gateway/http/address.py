@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from gateway.http.kubernetes_url import KUBERNETES, KubernetesUrl
 from gateway.http.url import Url, check_base_path, check_characters, shown
 
 UNIX = "unix:"
@@ -61,8 +62,15 @@ DNS = "dns+"
 """Prefix of a URL with a DNS name of which each address is a worker."""
 
 
+def names_several(url: str) -> bool:
+    """Return True for a URL, in its normal form, that stands for workers to be looked up."""
+    return url.startswith((DNS, KUBERNETES))
+
+
 def worker_url(url: str) -> str:
-    """Normalize a worker's URL, or that of a DNS name. Raises ValueError with the reason."""
+    """Normalize a worker's URL, or one that stands for several. Raises ValueError with the reason."""
+    if url[: len(KUBERNETES)].lower() == KUBERNETES:
+        return KubernetesUrl.of(url).url
     if url[: len(DNS)].lower() != DNS:
         return Address.of(url).url
     address = Address.of(url[len(DNS) :])

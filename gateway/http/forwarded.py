@@ -10,11 +10,12 @@ before it may be forged.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 from gateway.http.messages import Header
 from gateway.http.networks import address
 
-FORWARDED = frozenset(
+FORWARDED: Final = frozenset(
     {
         b"forwarded",
         b"x-forwarded-for",
@@ -27,10 +28,10 @@ FORWARDED = frozenset(
     }
 )
 """Headers that proxies add to requests; those of untrusted peers are not passed on to workers."""
-MAX_HOPS = 32
-MAX_CHARS = 2048
+MAX_HOPS: Final = 32
+MAX_CHARS: Final = 2048
 """Characters read, from the end: the rest comes from untrusted peers."""
-SCHEMES = ("http", "https")
+SCHEMES: Final[tuple[str, ...]] = ("http", "https")
 
 Trusts = Callable[[str], bool]
 

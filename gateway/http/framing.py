@@ -8,6 +8,7 @@ again when they are sent on, so no framing of a client reaches a worker, nor the
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.core.errors import (
     BodyTooLarge,
@@ -18,8 +19,8 @@ from gateway.core.errors import (
 )
 from gateway.http.messages import Header
 
-_OF_REQUESTS = frozenset({b"content-length", b"expect", b"host", b"transfer-encoding"})
-_ABSOLUTE = re.compile(rb"https?://[^/?#@]+([/?#]|$)", re.IGNORECASE)
+_OF_REQUESTS: Final = frozenset({b"content-length", b"expect", b"host", b"transfer-encoding"})
+_ABSOLUTE: Final = re.compile(rb"https?://[^/?#@]+([/?#]|$)", re.IGNORECASE)
 """Absolute URL with a host (RFC 9110, 4.2.1) and without userinfo, which is deceptive (4.2.4)."""
 
 

@@ -1,6 +1,7 @@
 """Heads of proxied messages: to a worker, and back to a client (RFC 9110, section 7.6)."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from gateway.core.decision import Decision
 from gateway.core.worker import Worker
@@ -15,7 +16,7 @@ from gateway.http.messages import (
     status_line,
 )
 
-STEERING: Mapping[bytes, str] = {
+STEERING: Final[Mapping[bytes, str]] = {
     b"x-data-parallel-rank": "vLLM, SGLang: the rank, which is the gateway's decision",
     b"x-vllm-priority": "vLLM: steps ahead of others, over the body's priority",
     b"x-override-rid": "SGLang: a body's field, over what was checked there; so are those below",
@@ -38,7 +39,7 @@ STEERING: Mapping[bytes, str] = {
 """Headers by which a client could steer an engine, like the fields that `core/requests/field_judgement.py`
 judges: none is passed on."""
 
-_NOT_TO_WORKER = HOP_BY_HOP | {
+_NOT_TO_WORKER: Final = HOP_BY_HOP | {
     *STEERING,
     b"host",
     b"content-length",
@@ -48,12 +49,12 @@ _NOT_TO_WORKER = HOP_BY_HOP | {
     b"x-request-id",
     *FORWARDED,
 }
-_NOT_TO_WORKER_WITH_KEY = _NOT_TO_WORKER | {b"authorization", b"x-api-key"}
-_NOT_TO_CLIENT = HOP_BY_HOP | {b"content-length"}
-_NOT_TO_CLIENT_OF_STREAM = _NOT_TO_CLIENT | {b"x-accel-buffering"}
-_UNBUFFERED: Header = (b"x-accel-buffering", b"no")
+_NOT_TO_WORKER_WITH_KEY: Final = _NOT_TO_WORKER | {b"authorization", b"x-api-key"}
+_NOT_TO_CLIENT: Final = HOP_BY_HOP | {b"content-length"}
+_NOT_TO_CLIENT_OF_STREAM: Final = _NOT_TO_CLIENT | {b"x-accel-buffering"}
+_UNBUFFERED: Final[Header] = (b"x-accel-buffering", b"no")
 """Header that makes nginx pass on each event as it comes."""
-_OFFER = b"connection: Upgrade\r\nupgrade: websocket\r\n\r\n"
+_OFFER: Final = b"connection: Upgrade\r\nupgrade: websocket\r\n\r\n"
 
 
 def head_to_worker(

@@ -4,14 +4,16 @@ A short answer is kept and parsed. Of a long one (log probabilities, many choice
 last `"usage":` is kept: thousands of clients may each take minutes to read such an answer.
 """
 
+from typing import Final
+
 from gateway.core.usage import WIDEST, RefusedUsage, Usage, UsageLimit
 from gateway.core.usage_reading import read_usage
 
-MAX_KEPT_BYTES = 16 << 10
+MAX_KEPT_BYTES: Final = 16 << 10
 """Size up to which answers are parsed as a whole, however they are formatted."""
-MAX_USAGE_BYTES = 2048
-MARKS = (b'"usage":{', b'"usage": {')
-LONGEST_MARK = max(map(len, MARKS))
+MAX_USAGE_BYTES: Final = 2048
+MARKS: Final[tuple[bytes, ...]] = (b'"usage":{', b'"usage": {')
+LONGEST_MARK: Final = max(map(len, MARKS))
 
 
 class PlainScanner:

@@ -4,16 +4,16 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from http import HTTPStatus
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from mypy_extensions import mypyc_attr
 
-from gateway.http.caller import Caller
+from gateway.core.requests.caller import Caller
 
 Header: TypeAlias = tuple[bytes, bytes]
 """Name in lower case, value as received."""
 
-HOP_BY_HOP = frozenset(
+HOP_BY_HOP: Final = frozenset(
     {
         b"connection",
         b"keep-alive",
@@ -27,10 +27,10 @@ HOP_BY_HOP = frozenset(
     }
 )
 
-OURS = b"x-kvgate-"
+OURS: Final = b"x-kvgate-"
 """Prefix of the gateway's own headers, which are dropped from clients and workers."""
 
-REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
 @mypyc_attr(acyclic=True)
@@ -40,7 +40,7 @@ class HttpRequest:
     `is_upgrade`: the client requests a WebSocket. `client` is the client's address: the connection's peer, or
     what trusted proxies report (`server/reverse_proxy.py`). `forwarded` are the forwarding headers for
     workers, behind such proxies. `caller` is the authenticated caller, if any
-    (`tenancy/auth/authenticator.py`).
+    (`tenancy/auth/authenticator.py`). `is_trusted`: a trusted proxy set its identity headers.
     """
 
     __slots__ = (
@@ -56,6 +56,7 @@ class HttpRequest:
         "client",
         "forwarded",
         "caller",
+        "is_trusted",
     )
 
     def __init__(
@@ -80,6 +81,7 @@ class HttpRequest:
         self.client = ""
         self.forwarded: list[Header] = []
         self.caller: Caller | None = None
+        self.is_trusted = False
 
     def header(self, name: bytes) -> bytes | None:
         for known, value in self.headers:
@@ -88,7 +90,7 @@ class HttpRequest:
         return None
 
 
-_AUTHORITY = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
+_AUTHORITY: Final = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 
 
 def _origin_form(target: bytes) -> bytes:
@@ -145,4 +147,4 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-LAST_CHUNK = b"0\r\n\r\n"
+LAST_CHUNK: Final = b"0\r\n\r\n"

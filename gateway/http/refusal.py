@@ -7,20 +7,21 @@ failed      any other 503: dead inside, asleep, loading
 import math
 import re
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.core.outcome import SATURATED, UNAVAILABLE
 from gateway.http.messages import ResponseHead
 
-TOO_MANY = 429
+TOO_MANY: Final = 429
 
-BUSY_S = 1.0
+BUSY_S: Final = 1.0
 """Time for which a saturated worker that names none gets no requests: long enough that a burst does not ask
 it again and again, short enough that an engine which frees a place with each answer is not left idle."""
-MAX_BUSY_S = 10.0
+MAX_BUSY_S: Final = 10.0
 """The longest such time, whatever the worker names: a queue of requests is worked off within seconds, and a
 worker that is asked once in this time is not left out by mistake."""
 
-BUSY = re.compile(
+BUSY: Final = re.compile(
     rb"currently busy|backlog limit"  # vLLM >= 0.29, --max-num-queued-reqs and -tokens
     rb"|queue is full|queue timeout reached|by a higher priority request"  # SGLang, --max-queued-requests
     rb"|server busy|maximum pending requests"  # Ollama, OLLAMA_MAX_QUEUE

@@ -6,7 +6,7 @@ middle of one. Events are parsed only until the first token was seen, and where 
 
 import msgspec
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.usage import WIDEST, RefusedUsage, Usage, UsageLimit
 from gateway.core.usage_reading import read_usage
 

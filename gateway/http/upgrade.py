@@ -1,10 +1,11 @@
 """Upgrade requests and HTTP/2 prefaces on an HTTP/1.1 connection."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from gateway.http.messages import Header, encode_head
 
-WEBSOCKET = b"websocket"
+WEBSOCKET: Final = b"websocket"
 
 
 def _frame(kind: int, payload: bytes) -> bytes:
@@ -13,7 +14,7 @@ def _frame(kind: int, payload: bytes) -> bytes:
 
 
 _SETTINGS, _GOAWAY, _HTTP_1_1_REQUIRED = 4, 7, 0xD
-HTTP2_REFUSAL = _frame(_SETTINGS, b"") + _frame(
+HTTP2_REFUSAL: Final = _frame(_SETTINGS, b"") + _frame(
     _GOAWAY, bytes(4) + _HTTP_1_1_REQUIRED.to_bytes(4, "big") + b"this gateway speaks HTTP/1.1 only"
 )
 """Answer to a client that begins in HTTP/2: our (empty) preface, and GOAWAY without processed streams."""

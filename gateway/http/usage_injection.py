@@ -15,7 +15,7 @@ import re
 
 import msgspec
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.http.sse import SseScanner
 
 _ASK = b'"stream_options":{"include_usage":true},'
@@ -67,7 +67,8 @@ class InjectedUsageScanner(SseScanner):
         return data
 
     def _read_style(self, data: bytes) -> bool:
-        """Detect this engine's JSON style, the same in all of its events; False before the first chunk."""
+        """Detect the engine's JSON style, which all events of a stream share; False before the first
+        chunk."""
         if _CHOICES not in data:
             return False
         is_spaced = _SPACED in data
@@ -77,7 +78,7 @@ class InjectedUsageScanner(SseScanner):
         return True
 
     def held(self) -> bytes:
-        """Return the whole event that waits for the next one."""
+        """Return the event that was held back until the next one came, and hold it no longer."""
         held, self._held = self._held, b""
         return held
 
@@ -85,7 +86,7 @@ class InjectedUsageScanner(SseScanner):
         return self.held() + super().flush()
 
     def _passed(self, event: bytes) -> bytes:
-        """Return what is passed on at this event: it, and the one that waited for it."""
+        """Return the bytes to pass on at this event: the event itself and the one held back before it."""
         if self._is_forced:
             return event
         if self._usage in event:

@@ -11,23 +11,23 @@ Within a JSON string quotes are escaped, so `"usage":{` is never text that a mod
 """
 
 import re
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 
-MAX_USAGE_BYTES = 8192
+MAX_USAGE_BYTES: Final = 8192
 """Size that no usage reaches; a longer object of that name (an echoed schema) is passed on as it is."""
-_MARK = re.compile(rb'"usage"\s*:\s*\{')
-_MAYBE = re.compile(rb'"(?:u(?:s(?:a(?:g(?:e(?:"\s*(?::\s*)?)?)?)?)?)?)?\Z')
+_MARK: Final = re.compile(rb'"usage"\s*:\s*\{')
+_MAYBE: Final = re.compile(rb'"(?:u(?:s(?:a(?:g(?:e(?:"\s*(?::\s*)?)?)?)?)?)?)?\Z')
 """Possible beginning of a mark, at the end of the bytes so far."""
-_MASKED = frozenset(
+_MASKED: Final = frozenset(
     {"cached_tokens", "cache_read_input_tokens", "created_cache_tokens"}
     | {"cache_write_tokens", "cache_creation_input_tokens"}
 )
-_PER_TURN = "cached_tokens_per_turn"
-_OF_INPUT = ("cache_read_input_tokens", "cache_creation_input_tokens")
+_PER_TURN: Final = "cached_tokens_per_turn"
+_OF_INPUT: Final[tuple[str, ...]] = ("cache_read_input_tokens", "cache_creation_input_tokens")
 
 
 class UsageRedactor:

@@ -11,14 +11,15 @@ For workers with events blocks are kept for a second, time enough for the event 
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
 from gateway.core.blocks import BlockHash
 from gateway.core.worker import WorkerId
 
-SWEEP_EVERY_S = 0.01
-MAX_EXPIRED = 512
+SWEEP_EVERY_S: Final = 0.01
+MAX_EXPIRED: Final = 512
 """Blocks per worker that one lookup expires at most: a fraction of a millisecond."""
 
 

@@ -1,9 +1,9 @@
 """Interfaces of the index, which counts for each worker the leading blocks of a prompt that it holds.
 
-Backends implement this protocol and pass one contract suite (`tests/index/contract.py`). Blocks are named by
-our hash (`core/blocks.py`); engine hashes are known per worker only, for parents and removals. An engine hash
-is a function of the block: no engine uses one for two blocks at a time. All calls are synchronous and take
-effect at once.
+Backends implement this protocol and pass one contract suite (`tests/index/contract.py`);
+`gateway/app/index_backend.py` makes the configured one. Blocks are named by our hash (`core/blocks.py`);
+engine hashes are known per worker only, for parents and removals. An engine hash is a function of the block:
+no engine uses one for two blocks at a time. All calls are synchronous and take effect at once.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -83,13 +83,15 @@ class RecoveryTarget(RecoveryIndex, Protocol):
 
 
 class Index(BlockSets, Protocol):
-    def overlap(self, hashes: Sequence[BlockHash], most: int | None = None) -> Mapping[WorkerId, int]:
+    def overlap(
+        self, hashes: Sequence[BlockHash], most: int | None = None, *, drops_last: bool = False
+    ) -> Mapping[WorkerId, int]:
         """Count the leading blocks of `hashes` held in any medium, for each worker that holds at least the
         first.
 
         For a worker with groups beside full attention: as many as its engine can begin with (see
-        `kv_groups.py`), of no more than `most`. Here and below `hashes` are a prompt's from its first block
-        on.
+        `kv_groups.py`), of no more than `most`; with `drops_last` one more, which its engine's speculation
+        drops. Here and below `hashes` are a prompt's from its first block on.
         """
 
     def media(self, hashes: Sequence[BlockHash]) -> Mapping[WorkerId, Mapping[str, int]]:
@@ -119,6 +121,10 @@ class Index(BlockSets, Protocol):
 
     def num_blocks(self, worker: WorkerId) -> int:
         """Distinct blocks (by our hash) that the worker holds."""
+
+    def exclusive(self, first: int, num: int) -> tuple[Mapping[WorkerId, int], bool]:
+        """Count for each worker the blocks that no other one holds, in `num` runs of blocks from the run
+        number `first` on; False with the last of them. An index that does not see all workers counts none."""
 
 
 Fetch = Callable[[BlockHash, Sequence[BlockHash]], Awaitable[None]]

@@ -26,7 +26,7 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gateway.core.blocks import BlockHash, Tokens, hash_blocks
 from gateway.core.kv_events import (
@@ -43,23 +43,23 @@ from gateway.index.base import RecoveryIndex, is_prefix_group
 from gateway.index.orphans import Orphan, Orphans, positions
 from gateway.index.proofs import Proofs, RecoveryCounts, stretches
 
-SETTLE_S = 0.25
+SETTLE_S: Final = 0.25
 """Time between an answer and the search for its run: events are on their way, and one that also fits may
 come."""
-PATIENCE_S = 5.0
+PATIENCE_S: Final = 5.0
 """Time after an answer in which its run may come."""
-FADE_S = 60.0
+FADE_S: Final = 60.0
 """Time after a clear for requests that asked before it and run behind it."""
-MAX_SENT = 1024
+MAX_SENT: Final = 1024
 """Prompts remembered per worker, 8 bytes a block."""
-MAX_AWAITING = 64
+MAX_AWAITING: Final = 64
 """Requests with a run to look for, at most, at a time."""
-MAX_ASKED = 4_096
-MAX_REPEATED = 16_384
+MAX_ASKED: Final = 4_096
+MAX_REPEATED: Final = 16_384
 """Blocks of repeated runs remembered per worker, some 300 bytes each."""
-QUIET_REQUESTS = 64
+QUIET_REQUESTS: Final = 64
 """Fruitless announcements in a row after which one request of RARELY asks for one."""
-RARELY = 16
+RARELY: Final = 16
 
 
 class _Sent:

@@ -13,16 +13,17 @@ edge of its own. A block's *number* (edge number · 256 + position) stays while 
 
 from array import array
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
 from gateway.core.blocks import BlockHash
 from gateway.index.base import Holdings
 
-POSITION_BITS = 8
-MAX_BLOCKS = 1 << POSITION_BITS
-POSITION = MAX_BLOCKS - 1
-MAX_EDGES = 1 << (32 - POSITION_BITS)
+POSITION_BITS: Final = 8
+MAX_BLOCKS: Final = 1 << POSITION_BITS
+POSITION: Final = MAX_BLOCKS - 1
+MAX_EDGES: Final = 1 << (32 - POSITION_BITS)
 """Block numbers have 32 bits: 4 bytes beside each engine hash."""
 
 
@@ -138,6 +139,19 @@ class Edge:
                 if blocks & leading == leading:
                     workers |= mask
         return workers
+
+    def exclusive(self, live: int) -> Iterator[tuple[int, int]]:
+        """Yield (worker, number of blocks that it alone holds) among the `live` workers."""
+        held = {(1 << self.num) - 1: self.full, **(self.parts or {})}
+        once = several = 0
+        for blocks, workers in held.items():
+            some = workers & live
+            several |= blocks if some & (some - 1) else once & blocks if some else 0
+            once |= blocks if some else 0
+        for blocks, workers in held.items():
+            some = workers & live
+            if some and not some & (some - 1) and (num := (blocks & ~several).bit_count()):
+                yield some, num
 
     def leading(self, workers: int) -> Iterator[tuple[int, int]]:
         """Yield (workers, number of leading blocks held) for `workers` that do not hold the whole edge."""
@@ -342,6 +356,16 @@ class Edges:
             masks += [blocks for blocks, holders in (edge.parts or {}).items() if holders & workers]
             for blocks in masks:
                 yield edge.hashes[: blocks.bit_length() * 8]
+
+    def exclusive(self, live: int, first: int, num: int) -> tuple[dict[int, int], bool]:
+        """Count by bit the blocks with one holder among `live`, in `num` edges starting at number `first`;
+        False if that was the last edge."""
+        found: dict[int, int] = {}
+        for head in self._head_of[first : first + num]:
+            if (edge := self._heads.get(head)) is not None:
+                for bit, blocks in edge.exclusive(live):
+                    found[bit] = found.get(bit, 0) + blocks
+        return found, first + num < len(self._head_of)
 
     def republish(self, bit: int) -> None:
         """Notify `holdings` of all blocks of a worker again, first with the holes and then releasing them,

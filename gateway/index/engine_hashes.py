@@ -11,14 +11,15 @@ of one that is bytes.
 from array import array
 from collections.abc import Iterator, Sequence
 from struct import Struct
+from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
 from gateway.core.kv_events import EngineHash
 
-SPLIT = 3
+SPLIT: Final = 3
 """Odd, so that keys with the same low bits, or counted up, are spread like any others."""
-AVERAGE = 96
+AVERAGE: Final = 96
 """Keys per bucket: fewer cost objects, more cost searching (half a microsecond for 96)."""
 
 _pack = Struct("<QI").pack
@@ -26,7 +27,7 @@ _names = Struct("<Q4x").iter_unpack
 _numbers = Struct("<8xI").iter_unpack
 _both = Struct("<QI").iter_unpack
 _entries = Struct("12s").iter_unpack
-_WIDTH = 12
+_WIDTH: Final = 12
 
 
 class EngineHashTable:

@@ -1,8 +1,10 @@
 """Prefix lengths an engine can begin with, where layers of several kinds keep blocks of their own.
 
-    group      full attention: all blocks of the prefix · sliding window: those in the window before its
-               end · Mamba: the state of its last block
-    hit        the longest prefix for which each group has what it needs (vLLM's HybridKVCacheCoordinator)
+    group        full attention: all blocks of the prefix · sliding window: those in the window before its
+                 end · Mamba: the state of its last block
+    hit          the longest prefix for which each group has what it needs (vLLM's HybridKVCacheCoordinator)
+    speculation  EAGLE and its like drop the last block of what attention layers hold, before a state is
+                 looked for: a state at that block's end is not reached, and one before it costs nothing more
 
 All groups name a block by one engine hash, that of full attention (a group with larger blocks takes the hash
 of their last part), and report nothing else about masked blocks: so they are joined by engine hash, in any
@@ -33,6 +35,16 @@ class Need:
 
     num: int | None
     ratio: int = 1
+    is_state: bool = False
+
+    def before_drop(self, held: dict[BlockHash, int], hashes: Sequence[BlockHash], most: int) -> int:
+        """Return the longest hit of at most `most` blocks, the last of which speculation then drops."""
+        if self.num is None:
+            return self.longest(held, hashes, most)
+        if self.is_state:
+            kept = self.longest(held, hashes, most - 1)
+            return kept + 1 if kept else 0
+        return Need(self.num + 1, self.ratio).longest(held, hashes, most)
 
     def longest(self, held: dict[BlockHash, int], hashes: Sequence[BlockHash], most: int) -> int:
         """Return the longest hit of at most `most` blocks for which the group has the blocks it needs."""
@@ -64,7 +76,7 @@ def need_of(spec_kind: str | None, size: int, window: int | None, block_size: in
     size = size or block_size or 1
     # The window includes the token that is computed next. An unreported window counts as two tokens.
     num = -(-(window - 1) // size) if window and spec_kind != "mamba" else 1
-    return Need(max(num, 1), size // (block_size or size))
+    return Need(max(num, 1), size // (block_size or size), spec_kind == "mamba")
 
 
 @dataclass(slots=True, eq=False)
@@ -159,14 +171,16 @@ class Groups:
         num = sum(len(here) for tier, here in self.names.items() if (tier[0] == GPU) is on_gpu)
         return num + len(self.copies) + TIER_COST * len(self.needs)
 
-    def bound(self, hashes: Sequence[BlockHash], depth: int) -> int:
-        """Return how many of the leading `depth` blocks (held by full attention) a prompt can begin with."""
+    def bound(self, hashes: Sequence[BlockHash], depth: int, *, drops_last: bool = False) -> int:
+        """Return how many of the leading `depth` blocks (held by full attention) a prompt can begin with;
+        with `drops_last` one more, which speculation drops."""
         before = -1
         while depth and depth != before:
             before = depth
             for group, need in self.needs.items():
                 if need and self._bounds(need):
-                    depth = need.longest(self.held.get(group, {}), hashes, depth)
+                    longest = need.before_drop if drops_last else need.longest
+                    depth = longest(self.held.get(group, {}), hashes, depth)
         return depth
 
     def _bounds(self, need: Need | None) -> bool:

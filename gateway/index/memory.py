@@ -12,6 +12,7 @@ under a bit that no lookup sees.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
 
 from gateway.core.blocks import BlockHash, hash_blocks
 from gateway.core.kv_events import (
@@ -33,11 +34,11 @@ from gateway.index.holder import Holder, Tier, one_less, one_more
 from gateway.index.kv_groups import Groups
 from gateway.index.worker_bits import WorkerBits
 
-_NOWHERE = EngineHashTable()
-_PLAIN = FULL_ATTENTION | {None}
+_NOWHERE: Final = EngineHashTable()
+_PLAIN: Final = FULL_ATTENTION | {None}
 
-SWEEP_EDGES = 500
-SWEEP_BUCKETS = 1_000
+SWEEP_EDGES: Final = 500
+SWEEP_BUCKETS: Final = 1_000
 
 
 class MemoryIndex:
@@ -93,7 +94,9 @@ class MemoryIndex:
         """Notify the `Holdings` observer of all blocks of a holding again."""
         self._edges.republish(holding)
 
-    def overlap(self, hashes: Sequence[BlockHash], most: int | None = None) -> Mapping[WorkerId, int]:
+    def overlap(
+        self, hashes: Sequence[BlockHash], most: int | None = None, *, drops_last: bool = False
+    ) -> Mapping[WorkerId, int]:
         found: dict[WorkerId, int] = {}
         for workers, depth in self._edges.walk(hashes, self._bits.live):
             while workers:
@@ -101,7 +104,7 @@ class MemoryIndex:
                 found[self._bits.workers[bit]] = depth
                 workers ^= bit
         if self._bounded:
-            self._bound(found, hashes, most)
+            self._bound(found, hashes, most, drops_last)
         return found
 
     def media(self, hashes: Sequence[BlockHash]) -> Mapping[WorkerId, Mapping[str, int]]:
@@ -141,6 +144,10 @@ class MemoryIndex:
 
     def num_kept(self, worker: WorkerId, *, on_gpu: bool) -> int:
         return self._holders[worker].num_kept(on_gpu)
+
+    def exclusive(self, first: int, num: int) -> tuple[Mapping[WorkerId, int], bool]:
+        found, is_more = self._edges.exclusive(self._bits.live, first, num)
+        return {self._bits.workers[bit]: blocks for bit, blocks in found.items()}, is_more
 
     def sweep(self) -> bool:
         if self._waste:
@@ -372,10 +379,15 @@ class MemoryIndex:
 
         return find
 
-    def _bound(self, found: dict[WorkerId, int], hashes: Sequence[BlockHash], most: int | None) -> None:
+    def _bound(
+        self, found: dict[WorkerId, int], hashes: Sequence[BlockHash], most: int | None, drops_last: bool
+    ) -> None:
+        if drops_last and most is not None:
+            most += 1
         for worker, groups in self._bounded.items():
             if depth := found.get(worker, 0):
-                found[worker] = groups.bound(hashes, depth if most is None else min(depth, most))
+                top = depth if most is None else min(depth, most)
+                found[worker] = groups.bound(hashes, top, drops_last=drops_last)
                 if not found[worker]:
                     del found[worker]
 

@@ -10,14 +10,15 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Final
 
 from gateway.core.blocks import BlockHash
 from gateway.core.kv_events import GPU, BlocksRemoved, RunStored
 from gateway.core.worker import WorkerId
 from gateway.index.base import LINKS, RecoveryIndex
 
-MAX_PROVEN = 16_384
-MAX_LISTED = 8 * MAX_PROVEN
+MAX_PROVEN: Final = 16_384
+MAX_LISTED: Final = 8 * MAX_PROVEN
 """Blocks in all proofs, 8 bytes each: many may begin with the same links. Searched in a millisecond."""
 
 

@@ -74,7 +74,16 @@ class _Holder:
         """Return True if a prompt can begin with all of `hashes`, which some group of full attention has."""
         return all(self._has(group, hashes) for group in self.kinds)
 
-    def _has(self, group: int, hashes: Sequence[BlockHash]) -> bool:
+    def fits_dropped(self, hashes: Sequence[BlockHash]) -> bool:
+        """Return True if a prompt can begin with all of `hashes` but the last, which speculation drops."""
+        return all(
+            self._has(group, hashes, 1)
+            if kind != "mamba"
+            else len(hashes) > 1 and self._has(group, hashes[:-1])
+            for group, (kind, _, _) in self.kinds.items()
+        )
+
+    def _has(self, group: int, hashes: Sequence[BlockHash], num_dropped: int = 0) -> bool:
         kind, size, window = self.kinds[group]
         held = self.in_group(group)
         if kind in FULL_ATTENTION:
@@ -85,7 +94,7 @@ class _Holder:
         if len(hashes) % ratio:
             return False
         tokens = 1 if kind == "mamba" or not window else max(window - 1, 1)
-        num = -(-tokens // (size or self.block_size or 1))
+        num = -(-tokens // (size or self.block_size or 1)) + num_dropped
         return held.issuperset(hashes[ratio - 1 :: ratio][-num:])
 
     def by_medium(self) -> dict[str, set[BlockHash]]:
@@ -137,13 +146,16 @@ class ReferenceIndex:
             case UnknownEvent():
                 holder.applied.num_unknown_events += 1
 
-    def overlap(self, hashes: Sequence[BlockHash], most: int | None = None) -> Mapping[WorkerId, int]:
+    def overlap(
+        self, hashes: Sequence[BlockHash], most: int | None = None, *, drops_last: bool = False
+    ) -> Mapping[WorkerId, int]:
         found = self._masks.walk(hashes)
         for worker, depth in list(found.items()):
             holder = self._workers[worker]
             if holder.kinds:
-                top = depth if most is None else min(depth, most)
-                found[worker] = next((i for i in range(top, 0, -1) if holder.fits(hashes[:i])), 0)
+                top = depth if most is None else min(depth, most + drops_last)
+                fits = holder.fits_dropped if drops_last else holder.fits
+                found[worker] = next((i for i in range(top, 0, -1) if fits(hashes[:i])), 0)
                 if not found[worker]:
                     del found[worker]
         return found
@@ -176,6 +188,14 @@ class ReferenceIndex:
 
     def blocks(self, worker: WorkerId) -> Iterator[BlockHash]:
         yield from set().union(*self._workers[worker].by_medium().values())
+
+    def exclusive(self, first: int, num: int) -> tuple[Mapping[WorkerId, int], bool]:
+        holders = Counter(block for worker in self._workers for block in self.blocks(worker))
+        return {
+            worker: alone
+            for worker in self._workers
+            if not first and (alone := sum(holders[block] == 1 for block in self.blocks(worker)))
+        }, False
 
     def sweep(self) -> bool:
         return False

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from gateway.core.blocks import BlockHash, root_hash
 from gateway.core.decision import Decided, Decision
@@ -17,8 +18,8 @@ from gateway.core.worker import Worker, WorkerId
 from gateway.index.base import Index, RecoveryTarget
 from gateway.index.blind_recovery import SETTLE_S, BlindRecovery
 
-PAUSE_S = 0.01
-MAX_ASKING = 4_096
+PAUSE_S: Final = 0.01
+MAX_ASKING: Final = 4_096
 """Requests kept that ask for an announcement; beyond, the oldest no longer asks."""
 
 

@@ -4,6 +4,7 @@ catalog        a tokenizer for each root that workers serve      loader   loads 
 prompt_source  the prompt of a request                           hub      folders and caches of model files
 from_config    models that the configuration names               offload  long prompts, beside the event loop
 metrics        tokenizers, and sources of tokens                 breaker  rests a failing /tokenize
+tokenize_budget  time that a worker's /tokenize gets
 
 `gateway/parity` compares their tokens with each worker's.
 """

@@ -1,7 +1,7 @@
 """Loader of tokenizers: each source is loaded once, however many models and workers share it.
 
 sought ─ found, read ──► loaded
-  │   └ configured, and unusable ──► broken: its models are routed on load
+  │   └ configured, and unusable ──► broken: its models are routed by load
   └─ not found, or of an unsupported kind ──► absent: workers tokenize
        └ a hub out of reach: tried again, after a while
 """
@@ -213,6 +213,6 @@ def _log_outcome(tokenizer: TokenizerEntry) -> None:
             what = name, template["name"], template["rendering"], template["why"]
             log.info("chat template of %s, %s: %s rendering (%s)", *what)
     elif tokenizer.state is LoadState.BROKEN:
-        log.error("tokenizer of %s: broken, its models are routed on load: %s", name, tokenizer.why)
+        log.error("tokenizer of %s: broken (%s); its models are routed by load only", name, tokenizer.why)
     else:
         log.info("tokenizer of %s: not available, its workers tokenize: %s", name, tokenizer.why)

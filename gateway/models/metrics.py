@@ -31,7 +31,7 @@ METRICS = (BROKEN, SOURCES, CALLS)
 
 
 class ModelsCollector(Collector):
-    """`asked` counts calls of workers' `/tokenize` by result."""
+    """Metrics of tokenizers and token sources; `asked` counts calls of workers' `/tokenize` by result."""
 
     def __init__(self, catalog: Catalog, asked: Counter[str]) -> None:
         self._catalog = catalog

@@ -8,17 +8,18 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 from gateway.core.decision import Prompt
-from gateway.core.decoding import LARGE
+from gateway.core.decode_errors import LARGE
 from gateway.core.requests.request import InferenceRequest
 from gateway.models.prompt_source import PromptSource
 from gateway.runtime.process_limits import give_memory_back
 
-MAX_THREADS = 4
+MAX_THREADS: Final = 4
 """Threads for prompts: each keeps an encoder's megabytes of caches, and takes turns with the loop."""
 
-TRIM_AFTER_S = 0.5
+TRIM_AFTER_S: Final = 0.5
 """Seconds until memory is given back, once for all prompts that end within: a walk of the heap takes a
 millisecond."""
 

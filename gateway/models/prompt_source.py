@@ -1,6 +1,6 @@
 """Prompt source: tokenizes a request's prompt by the model's local tokenizer, or by a worker's `/tokenize`.
 
-A prompt that cannot be tokenized is never a reason to fail a request: it is routed on load, counted, and
+A prompt that cannot be tokenized is never a reason to fail a request: it is routed by load, counted, and
 logged once per model and cause.
 """
 
@@ -11,11 +11,10 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import aiohttp
 import msgspec
-from msgspec import structs
 from xxhash import xxh3_128_digest
 
 from gateway.apis.abridged import abridged
@@ -23,13 +22,15 @@ from gateway.apis.anthropic import Dialect
 from gateway.apis.to_chat import as_chat, dialect_of
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.decision import Prompt
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.multimodal import BEFORE_MEDIA, first_medium, links
 from gateway.core.rendering import VLLM, Rendering
 from gateway.core.requests.request import PROMPT_FIELDS, InferenceRequest
 from gateway.core.requests.routes import RouteKind
 from gateway.core.token_runs import TokenRunCache
+from gateway.core.value import replace
 from gateway.models.breaker import CircuitBreaker
+from gateway.models.tokenize_budget import TokenizeBudget
 from gateway.observability.metrics import Metrics
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tls import Tls
@@ -42,23 +43,26 @@ from gateway.upstream.control_client import ControlSession, read_all
 
 log = logging.getLogger("kvgate.prompts")
 
-MAX_INLINE_BYTES = {"fastokens": 64 << 10, "tokenizers": 4 << 10}
+MAX_INLINE_BYTES: Final = {"fastokens": 64 << 10, "tokenizers": 4 << 10}
 """Bytes of new text, by encoder, that are tokenized on the event loop: 2 ms of words never seen before. A
 longer text goes to a thread, at some 0.1 ms more."""
-INLINE_BYTES = 4 << 10
+INLINE_BYTES: Final = 4 << 10
 """Bytes of new text that any other encoder tokenizes on the event loop."""
 
-MAX_DECODED_BYTES = 16 << 20
+MAX_DECODED_BYTES: Final = 16 << 20
 """Bytes of a body that is decoded whole: some 20 ms for which the decoder keeps the interpreter lock."""
-ESCAPE_BYTES = 6
+ESCAPE_BYTES: Final = 6
 """An escape stands for a sixth of its bytes at least: `\\u0061`."""
-MAX_ASKED_BYTES = 4 << 20
+MAX_TOOLS: Final = 4096
+"""Tools of a prompt that is rendered: more than any agent has, and 0.1 s of a thread. A megabyte has 40,000,
+and would take that thread for a second."""
+MAX_ASKED_BYTES: Final = 4 << 20
 """Bytes of a body that a worker may tokenize: it costs both sides several times as much memory."""
 
-ANY_MODEL = "*"
+ANY_MODEL: Final = "*"
 """Key of a tokenizer for every model that has none of its own."""
 
-CACHE_ENTRY_BYTES = 300
+CACHE_ENTRY_BYTES: Final = 300
 """Bytes of memory that a cached answer takes beside its tokens, about."""
 
 
@@ -198,7 +202,7 @@ class PromptSource:
             raise error
         first = known[0]
         differing = {each: prompt for each, prompt in made.items() if prompt.tokens != first.tokens}
-        return structs.replace(first, others=differing) if differing else first
+        return replace(first, others=differing) if differing else first
 
     def made_by(self, prompts: Renderer, request: InferenceRequest) -> Prompt:
         """Prompt made by one renderer. Raises PromptError."""
@@ -206,6 +210,7 @@ class PromptSource:
             if request.kind is RouteKind.AGENT:
                 request = as_chat(request, self._dialect(prompts), self.runs)
             if request.kind is RouteKind.CHAT:
+                _check_tools(request.messages.top if request.messages else request.fields)
                 tokens, run = prompts.tokens(request, self._clock())
                 return Prompt((tokens,), prompts.kind, run)
             if found := prompts.growing(request.fields):
@@ -233,13 +238,15 @@ class PromptSource:
         try:
             tokens = (prompts.before_media(fields, self._clock()),)
         except PromptError as exc:
-            return structs.replace(self.failed(request.model, _loggable(exc)), links=behind)
+            return replace(self.failed(request.model, _loggable(exc)), links=behind)
         return Prompt(tokens if tokens[0] else (), BEFORE_MEDIA, None, behind)
 
     def failed(self, model: str, reason: str) -> Prompt:
         """Count and log a prompt that stays unknown."""
         self._metrics.prompt_failures[self._metrics.model_label(model)] += 1
-        self._log.warning("model %s: a prompt could not be tokenized, routing on load: %s", model, reason)
+        self._log.warning(
+            "model %s: a prompt could not be tokenized (%s); routed by load only", model, reason
+        )
         return Prompt((), "failed")
 
     def _mismatched(self, model: str, template: str) -> None:
@@ -261,8 +268,9 @@ class WorkerTokenizer:
     """Client of workers' own `/tokenize`, with a deadline; answers are cached by the bytes of the request
     body. A worker that fails repeatedly is not called for a while (`models/breaker.py`).
 
-    `timeout_s` bounds the delay of a request's routing, however many prompts it has; `max_cache_bytes` the
-    cached tokens. `counts` are of calls by outcome.
+    `timeout_s` bounds the delay of a request's routing, however many prompts it has; within it a worker gets
+    the time that it usually takes (`models/tokenize_budget.py`). `max_cache_bytes` bounds the cached tokens.
+    `counts` are of calls by outcome.
     """
 
     def __init__(
@@ -282,6 +290,7 @@ class WorkerTokenizer:
         self._max_bytes = max_cache_bytes
         self._num_bytes = 0
         self._breakers: dict[str, CircuitBreaker] = {}
+        self._budgets: dict[str, TokenizeBudget] = {}
         self.counts: Counter[str] = Counter()
 
     def is_resting(self, url: str) -> bool:
@@ -303,10 +312,12 @@ class WorkerTokenizer:
                 f"a body of more than {MAX_ASKED_BYTES >> 20} MiB is not sent to a worker's /tokenize"
             )
         bodies = tokenize_bodies(request, model, rendering)
+        budget = self._budget(url)
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(budget.seconds(len(request.body), len(bodies))):
                 tokens = [await self._one(url, body, authorization) for body in bodies]
         except TimeoutError as exc:
+            budget.late()
             self._failed(url, "late")
             raise PromptError("the worker's /tokenize did not answer in time") from exc
         is_whole = request.kind is not RouteKind.CHAT or first_medium(request.fields["messages"]) is None
@@ -319,12 +330,14 @@ class WorkerTokenizer:
         self._num_bytes = 0
         if url is not None:
             self._breakers.pop(url, None)
+            self._budgets.pop(url, None)
 
     def describe(self) -> dict[str, Any]:
         calls = [{"name": outcome, "calls": num} for outcome, num in sorted(self.counts.items())]
         resting = [url for url in self._breakers if self.is_resting(url)]
+        budgets = [{"url": url, "wait_s": each.seconds(0)} for url, each in self._budgets.items()]
         sizes = {"entries": len(self._cache), "bytes": self._num_bytes, "max_bytes": self._max_bytes}
-        return {**sizes, "calls": calls, "left_alone": resting}
+        return {**sizes, "calls": calls, "budgets": budgets, "left_alone": resting}
 
     async def close(self) -> None:
         await self._session.close()
@@ -339,8 +352,10 @@ class WorkerTokenizer:
         if not self._breaker(url).may_ask(self._clock()):
             self.counts["not asked"] += 1
             raise PromptError("the worker's /tokenize failed too often and is not called for a while")
+        began = self._clock()
         tokens = await self._post(url, raw, authorization)
         self._breaker(url).answered()
+        self._budget(url).answered(self._clock() - began, len(raw))
         self.counts["answered"] += 1
         if key not in self._cache:  # else another request was faster
             self._cache[key] = tokens
@@ -351,6 +366,9 @@ class WorkerTokenizer:
 
     def _breaker(self, url: str) -> CircuitBreaker:
         return self._breakers.setdefault(url, CircuitBreaker())
+
+    def _budget(self, url: str) -> TokenizeBudget:
+        return self._budgets.setdefault(url, TokenizeBudget(self._timeout_s))
 
     def _failed(self, url: str, how: str) -> None:
         self.counts[how] += 1
@@ -393,6 +411,13 @@ def _cached_bytes(tokens: Tokens) -> int:
 def _loggable(exc: PromptError) -> str:
     """Error text without the prompt: other code's messages (a chat template's above all) may quote it."""
     return f"{exc.foreign} in the template or tokenizer" if exc.foreign else str(exc)
+
+
+def _check_tools(fields: Mapping[str, Any]) -> None:
+    """Raise PromptError for more tools than are rendered."""
+    tools = fields.get("tools")
+    if isinstance(tools, list) and len(tools) > MAX_TOOLS:
+        raise PromptError(f"more than {MAX_TOOLS:,} tools")
 
 
 def _id_lists(request: InferenceRequest) -> list[list[int]]:

@@ -78,8 +78,9 @@ class TextLines:
         if line.worker is None:
             what = line.model or line.route or "a request"
             log.info(
-                "%s not sent: status %s  %s  after %s  tenant %s  [%s]%s",
+                "%s %s: status %s  %s  after %s  tenant %s  [%s]%s",
                 what,
+                "left by its client" if end.how == "client_disconnected" else "rejected",
                 line.status or "-",
                 error,
                 _ms(line.total_s),

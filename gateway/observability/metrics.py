@@ -8,18 +8,23 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from gateway.core.decision import Decision, Timings
 from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
 
-TTFT_BOUNDS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-ITL_BOUNDS_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
-STAGE_BOUNDS_S = (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2, 0.2)
-REQUEST_BOUNDS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+Bounds = tuple[float, ...]
+"""Upper bounds of buckets; not inferred, since mypyc loses a tuple of floats."""
+
+TTFT_BOUNDS_S: Final[Bounds] = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+ITL_BOUNDS_S: Final[Bounds] = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
+STAGE_BOUNDS_S: Final[Bounds] = (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2, 0.2)
+_LONG_S: Final[Bounds] = (10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+REQUEST_BOUNDS_S: Final[Bounds] = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, *_LONG_S)
 """Bounds for a whole request: embeddings take milliseconds, long generations minutes."""
 
-PAUSE_BOUNDS_S = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0)
+PAUSE_BOUNDS_S: Final[Bounds] = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0)
 
 
 class Histogram:
@@ -98,7 +103,11 @@ class WorkerMetrics:
         self.prediction_error_tokens += abs(usage.cached_tokens - predicted_tokens)
 
 
-UNKNOWN_MODEL = "unknown"
+UNSERVED: Final = frozenset(
+    {"no_worker", "model_not_found", "queue_full", "queue_timeout", "slo_unreachable"}
+)
+"""Codes of errors of requests that more workers would have answered in time."""
+UNKNOWN_MODEL: Final = "unknown"
 """Label value for any model that no worker serves: a client's string never becomes a label."""
 
 
@@ -111,6 +120,8 @@ class Metrics:
         self.responses: Counter[int] = Counter()
         self.retries: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
+        self.on_unserved: Callable[[str], None] | None = None
+        """Called with the model of each request that more workers would have answered."""
         self.prompt_sources: Counter[str] = Counter()
         self.prompt_failures: Counter[str] = Counter()
         self.prompt_mismatches: Counter[str] = Counter()
@@ -120,7 +131,7 @@ class Metrics:
         the second, the recorder's thread the others."""
         self.requests: Counter[tuple[str, str, str]] = Counter()  # model, route kind, status class
         self.request_s: dict[tuple[str, str], Histogram] = {}  # route kind, status class
-        self.stages_s = {stage: Histogram(STAGE_BOUNDS_S) for stage in Timings.__struct_fields__}
+        self.stages_s = {stage: Histogram(STAGE_BOUNDS_S) for stage in Timings.__match_args__}
         self.loop_lag_s = PauseHistogram()
         self.loop_lag_cpu_s = PauseHistogram()
         self.gc_pause_s = PauseHistogram()
@@ -157,6 +168,12 @@ class Metrics:
         if histogram is None:
             histogram = self.request_s[key] = Histogram(REQUEST_BOUNDS_S)
         histogram.observe(lasted_s)
+
+    def failed(self, code: str, model: str | None) -> None:
+        """Count an error in place of an answer; `model` is None where the request was not read."""
+        self.errors[code] += 1
+        if model is not None and code in UNSERVED and self.on_unserved is not None:
+            self.on_unserved(model)
 
     def model_label(self, model: str) -> str:
         """The model's name if some worker serves it, else a fixed value."""

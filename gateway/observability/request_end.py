@@ -23,9 +23,9 @@ _OF_CLIENTS_LOAD = "rate_limit_exceeded"
 
 
 class RequestEnd(msgspec.Struct, frozen=True):
-    """A request that has ended. `how` is "ended", "cut", "failed", "client gone" or "refused" (before a model
-    was known); `fault` is the error code, or empty. Times are on the loop's clock; `sent_s` is that of the
-    last attempt. `request` is None if the body was not read."""
+    """A request that has ended. `how` is "ended", "aborted", "failed", "client_disconnected" or "refused"
+    (before a model was known); `fault` is the error code, or empty. Times are on the loop's clock; `sent_s`
+    is that of the last attempt. `request` is None if the body was not read."""
 
     http: HttpRequest | None
     request: InferenceRequest | None
@@ -87,7 +87,7 @@ def refusal(
 def who_failed(end: RequestEnd) -> str | None:
     """The side that caused the error: "client", "gateway" or "worker"; None if there was none."""
     status, fault = end.status, end.fault
-    if end.how == "client gone":
+    if end.how == "client_disconnected":
         return "client"
     if fault in _BY_CLIENTS:
         return "client"

@@ -8,6 +8,7 @@ The state of one worker is its `TokenCheck` (`live_check.py`), which `verificati
 import logging
 from collections.abc import Callable, Sequence
 from math import inf
+from typing import Final
 
 from gateway.core.blocks import BlockHash
 from gateway.core.decision import Decided, Decision, Prompt
@@ -27,7 +28,7 @@ from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.verify")
 
-SAMPLE = 16
+SAMPLE: Final = 16
 """Sampling interval: one in so many prompts is looked for in the events of a worker that is no longer new."""
 
 

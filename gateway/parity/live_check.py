@@ -16,32 +16,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gateway.core.blocks import BlockHash, Tokens, hash_blocks, root_hash
 from gateway.core.kv_events import BlocksStored, KvEvent
 from gateway.core.worker import Worker, WorkerId
 from gateway.index.base import Index, is_prefix_group
 
-MEMORY = 100
+MEMORY: Final = 100
 """Checks that the running sum covers, approximately."""
-RAISED, CLEARED = 2.5, 0.5
+RAISED: Final = 2.5
+CLEARED: Final = 0.5
 """Differences in the running sum: three close together raise the alarm, some 150 equal checks clear it."""
-FORGOTTEN = 0.01
+FORGOTTEN: Final = 0.01
 """Remainder of a difference some 500 checks later, below which the sum becomes 0."""
-NEW_CHECKS = 16
+NEW_CHECKS: Final = 16
 """Checks of a worker's events until only a sample of its prompts is checked."""
-MAX_SAMPLES = 4
-MAX_TOKENS, MAX_RUNS, MAX_RUN_TOKENS = 8192, 32, 4096
+MAX_SAMPLES: Final = 4
+MAX_TOKENS: Final = 8192
+MAX_RUNS: Final = 32
+MAX_RUN_TOKENS: Final = 4096
 """Limits on a sampled prompt and on runs stored while it is open: a megabyte per worker at most."""
-MAX_SAMPLE_DECISIONS = 512
+MAX_SAMPLE_DECISIONS: Final = 512
 """Decisions after which a sample without an answer is discarded: the answer reported no usage."""
-SETTLE_S = 0.25
+SETTLE_S: Final = 0.25
 """Time for events to arrive, which takes milliseconds; a prompt's events precede those of the next prompt."""
-AGAIN_S = 0.05
+AGAIN_S: Final = 0.05
 """An interval between checks after which the event loop may have stalled, and the delay of the second check:
 several iterations of the running loop, each of which reads events."""
-NUM_BEFORE, NUM_BEHIND = 3, 5
+NUM_BEFORE: Final = 3
+NUM_BEHIND: Final = 5
 """Tokens shown around a difference: enough to find the place, too few to reveal the prompt."""
 
 

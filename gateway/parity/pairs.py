@@ -51,7 +51,7 @@ class PairParity:
         ours = {worker.id for worker in workers}
         for prefill, decode, why in misfits(member.worker for member in self._fleet):
             if not ours.isdisjoint((prefill, decode)):
-                self._log.warning("workers %s and %s are no pair: %s", prefill, decode, why)
+                self._log.warning("workers %s and %s: not used as a pair (%s)", prefill, decode, why)
         if kind_of(workers[0]):
             self._start(f"compare prompts of {workers[0].id}", self._compare(workers[0]))
 
@@ -68,7 +68,7 @@ class PairParity:
         for prefill, decode in ((one, other), (other, one)):
             if why and are_pair(prefill, decode):
                 self._log.error(
-                    "workers %s and %s make different prompts: %s; they are no pair until one of them is "
+                    "workers %s and %s: prompts differ (%s); not used as a pair until one of them is "
                     "restarted with the model and the chat template of the other",
                     prefill.id, decode.id, why,
                 )  # fmt: skip

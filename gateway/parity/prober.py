@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.rendering import VLLM, Rendering
 from gateway.parity.comparison import Made, ParityComparison, ParityResult
 from gateway.parity.probes import MUST_ANSWER, PAIR_PROBES, PROBES, ProbePrompt

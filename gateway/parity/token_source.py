@@ -1,7 +1,7 @@
 """Token source per model: the local tokenizer, the workers' `/tokenize`, or none. Pure.
 
-    a tokenizer is configured and broken         none: routed on load, until it is repaired
-    local tokens equal those of at least as      local; workers with other tokens are routed on load
+    a tokenizer is configured and broken         none: routed by load, until it is repaired
+    local tokens equal those of at least as      local; workers with other tokens are routed by load
     many workers as any other version does
     else                                         remote; as above, by the version of most workers
 

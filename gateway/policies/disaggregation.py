@@ -14,7 +14,7 @@ prefill workers have queues of their own.
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from gateway.core.decision import Candidate, Query
 from gateway.core.errors import ConfigError
@@ -27,9 +27,9 @@ from gateway.policies.transfer_speed import TransferSpeed
 
 Mode = Literal["auto", "always", "never"]
 
-MODES: Mapping[str, Mode] = {"auto": "auto", "always": "always", "never": "never"}
+MODES: Final[Mapping[str, Mode]] = {"auto": "auto", "always": "always", "never": "never"}
 
-FULL_COST = 10
+FULL_COST: Final = 10
 """Factor on the cost of a decode worker without room for the prompt's blocks."""
 
 Partners = Sequence[Sequence[int]]

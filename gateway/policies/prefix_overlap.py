@@ -8,15 +8,16 @@ elsewhere. Blocks in slower media than the GPU must be loaded first: a part of t
 
 import random
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from gateway.core.decision import Candidate, Choice, Query
 from gateway.core.kv_events import SHARED
 from gateway.core.ledger import REQUEST_TOKENS
 from gateway.policies.base import Pull, pick_lowest
 
-SLOWEST = 0.5
+SLOWEST: Final = 0.5
 
-WORTH: Mapping[str, float] = {"CPU": 0.8, "DISK": 0.5, "STORAGE": 0.5}
+WORTH: Final[Mapping[str, float]] = {"CPU": 0.8, "DISK": 0.5, "STORAGE": 0.5}
 """The share of a block's computation that a copy in this medium saves (on the GPU: all). A rough default, and
 an option, since it depends on model, bus and disk; the order matters most."""
 

@@ -6,14 +6,15 @@ estimate. Observations of short prompts measure overhead, and are ignored.
 """
 
 import math
+from typing import Final
 
-STEP = 0.1
-MOST = math.log(4)
-TOKENS_PER_S = 90_000.0
+STEP: Final = 0.1
+MOST: Final = math.log(4)
+TOKENS_PER_S: Final = 90_000.0
 """The first estimate: 128 KiB a token (an 8B model's) at 100 Gbit/s."""
-LATENCY_S = 0.015
+LATENCY_S: Final = 0.015
 """A transfer of nothing: two requests and a handshake."""
-MIN_TOKENS = 256
+MIN_TOKENS: Final = 256
 """Shorter prompts say nothing about the speed: this many take some milliseconds to transfer."""
 
 

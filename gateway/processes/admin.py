@@ -5,6 +5,7 @@
 GET                  merged (`processes/json_merge.py`) where the table of endpoints (`admin/routes.py`) has
                      the answer's fields; else from the first process that has it
 POST, DELETE, PUT    to all of them, one request after the other; the first error is the answer
+/, /login, /admin/events   the console, here: it reads what is merged
 /admin/adapters      changes at workers: by one process, and the others learn of it
 """
 
@@ -22,6 +23,8 @@ from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTO
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from gateway.admin.console.events import add_streams
+from gateway.admin.console.handlers import console_handlers
 from gateway.admin.routes import ADMIN_ROUTES, ProcessScope, bound
 from gateway.config.server import MAX_BODY_BYTES
 from gateway.core.errors import ConfigError
@@ -62,7 +65,7 @@ class AdminRequest:
         return cls(method, request.raw_path, await request.read(), headers)
 
     def encode(self) -> bytes:
-        """For a connection of its own."""
+        """Encode the request as HTTP/1.0, for a connection of its own."""
         headers = {"Host": "kvgate", "Content-Length": str(len(self.body)), **self.headers}
         lines = [f"{self.method} {self.target} HTTP/1.0", *(f"{n}: {v}" for n, v in headers.items()), "", ""]
         return "\r\n".join(lines).encode("utf-8", "surrogateescape") + self.body
@@ -102,7 +105,7 @@ class Aggregate:
         reload: Callable[[], Awaitable[Mapping[str, Any]]],
         adapter_timeout_s: float = ASK_TIMEOUT_S,
     ) -> None:
-        """`adapter_timeout_s` is how long a worker may take with an adapter."""
+        """Admin API of several processes; a worker may take `adapter_timeout_s` to load an adapter."""
         self._adapter_timeout_s = adapter_timeout_s + 2 * ASK_TIMEOUT_S
         self._processes = processes
         self._is_stopping = is_stopping
@@ -119,16 +122,19 @@ class Aggregate:
     def app(self) -> web.Application:
         app = web.Application(client_max_size=1 << 20)
         app.add_routes([*bound(self._handlers()), web.route("*", "/{path:.*}", self._other)])
+        add_streams(app)
         return app
 
     def _handlers(self) -> dict[str, Handler]:
         """Endpoint by its name in the table."""
+        merged: dict[str, Handler] = {
+            endpoint.name: partial(self._merged, merger_of(endpoint.answer))
+            for endpoint in ADMIN_ROUTES
+            if endpoint.processes is ProcessScope.MERGED and endpoint.answer
+        }
         return {
-            **{
-                endpoint.name: partial(self._merged, merger_of(endpoint.answer))
-                for endpoint in ADMIN_ROUTES
-                if endpoint.processes is ProcessScope.MERGED and endpoint.answer
-            },
+            **merged,
+            **console_handlers(merged),
             "health": self._health,
             "ready": self._ready,
             "metrics": self._metrics,

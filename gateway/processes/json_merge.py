@@ -37,7 +37,7 @@ class NoRule(TypeError):
 
 
 def merger_of(answer: type[View]) -> Merge:
-    """Raises NoRule."""
+    """Return the function that merges answers by the rules beside their fields. Raises NoRule."""
     hints = get_type_hints(answer, include_extras=True)
     names = {field.name: field.encode_name for field in msgspec.structs.fields(answer)}
     return _objects({names[name]: _field(hint, f"{answer.__name__}.{name}") for name, hint in hints.items()})

@@ -5,9 +5,12 @@ from collections.abc import Iterator, Sequence
 
 from gateway.app import reloads
 from gateway.bookings import metrics as bookings
+from gateway.decide import metrics as decide
 from gateway.disaggregation import metrics as disaggregation
 from gateway.discovery import lifecycle_metrics
 from gateway.discovery import recovery_metrics as recovery
+from gateway.discovery.kubernetes import metrics as kubernetes
+from gateway.epp import metrics as epp
 from gateway.models import metrics as models
 from gateway.observability import collector, log_setup, otlp
 from gateway.observability.cache_loss import metrics as cache_loss
@@ -17,6 +20,7 @@ from gateway.proxy import retry_metrics
 from gateway.replication import metrics as replication
 from gateway.replication import tree_metrics
 from gateway.routing import active_policy, experiment_metrics
+from gateway.scaling import metrics as scaling
 from gateway.tenancy.admission import stats as admission
 from gateway.tenancy.auth import metrics as auth
 
@@ -33,7 +37,11 @@ OWN = (PROCESSES, RESTARTS, PROCESS_RESPONSES)
 SECTIONS: Sequence[tuple[str, Sequence[MetricSpec]]] = (
     ("Requests, workers, event streams, index, event loop", collector.METRICS),
     ("Retries and buffered request bodies", retry_metrics.METRICS),
+    ("Endpoint picker", epp.METRICS),
+    ("Decision service", decide.METRICS),
+    ("Advice for autoscalers", scaling.METRICS),
     ("Worker lifecycle", lifecycle_metrics.METRICS),
+    ("Workers in Kubernetes", kubernetes.METRICS),
     ("Accuracy of predictions", verification.METRICS),
     ("Cache losses", cache_loss.METRICS),
     ("Recovery of BLIND event streams", recovery.METRICS),

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 from urllib.parse import parse_qs, unquote
 
 import msgspec
@@ -20,20 +20,21 @@ from gateway.core.errors import (
     UpgradeRequired,
 )
 from gateway.core.fleet import RETRY_AFTER_S, Fleet
+from gateway.core.requests.caller import usable
+from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import HEALTH, MODELS, PROBES, READY, REALTIME, RESPONSES
 from gateway.core.worker import ServedModel
-from gateway.http.caller import usable
 from gateway.http.messages import Header, HttpRequest
 from gateway.observability.metrics import Metrics
 from gateway.observability.request_end import OnEnd, notify_ended, refusal
-from gateway.proxy.dispatch import Dispatch
+from gateway.proxy.dispatch import Amend, Dispatch
 from gateway.server.responder import Exchange, Responder, request_id
 from gateway.tenancy.auth.authenticator import Authenticator
 
 log = logging.getLogger("kvgate.api")
 
-_JSON: Header = (b"content-type", b"application/json")
-_STORED = RESPONSES + "/"
+_JSON: Final[Header] = (b"content-type", b"application/json")
+_STORED: Final = RESPONSES + "/"
 
 
 class Api:
@@ -49,7 +50,8 @@ class Api:
         end_observers: list[OnEnd] | None = None,
         authenticator: Authenticator | None = None,
     ) -> None:
-        """`end_observers` are notified of requests rejected here; exchanges notify theirs of the rest."""
+        """Front door of the API. `end_observers` are notified of requests rejected here; exchanges notify
+        theirs of the rest."""
         self.routes = Routes() if routes is None else routes
         self._dispatch = dispatch
         self._end_observers = [] if end_observers is None else end_observers
@@ -58,9 +60,10 @@ class Api:
         self._authenticator = authenticator
         self.is_stopping = False
 
-    def handle(self, http: HttpRequest, responder: Responder) -> Exchange | None:
+    def handle(self, http: HttpRequest, responder: Responder, amend: Amend | None = None) -> Exchange | None:
+        """Answer a request; `amend` changes its exchange's plan where another proxy carries the bytes."""
         try:
-            return self._route(http, responder)
+            return self._route(http, responder, amend)
         except GatewayError as exc:
             self.refuse(http, responder, exc)
         except Exception:  # noqa: BLE001  a bug in one request must not take the connection's others down
@@ -68,22 +71,32 @@ class Api:
             self.refuse(http, responder, GatewayError(FAILED))
         return None
 
+    def check_unread(self, http: HttpRequest) -> None:
+        """Check a request that another proxy passes to a worker unread: a WebSocket, or a body that it does
+        not show. Raises GatewayError for unknown callers, and for those with a limit to models or a salt,
+        which hold only for what is read."""
+        if http.is_upgrade and http.path != REALTIME:
+            raise NotSupported(f"{http.path} is no WebSocket; {REALTIME} is the only one")
+        caller = None if self._authenticator is None else self._authenticator.ask(http, None)
+        if caller is not None and (caller.models is not None or caller.salt is not None):
+            raise NotSupported(f"{http.path} is passed on unread, which this key does not allow")
+
     def refused(self, http: HttpRequest, error: GatewayError) -> None:
         """Count and log a request that the server itself rejected; `http` is as much of it as was parsed."""
         self._metrics.responses[error.status] += 1
         self._notify_refused(http, error, error.status)
 
-    def _route(self, http: HttpRequest, responder: Responder) -> Exchange | None:
+    def _route(self, http: HttpRequest, responder: Responder, amend: Amend | None) -> Exchange | None:
         if self._authenticator is not None and http.path not in PROBES:
             http.caller = self._authenticator.ask(
                 http, responder.peer if self._authenticator.asks_peer else None
             )
         if http.path == REALTIME or http.is_upgrade:
-            return self._tunnel(http, responder)
+            return self._tunnel(http, responder, amend)
         if self.routes.find(http.method, http.path):
-            return self._dispatch.handle(http, responder, self.refuse)
+            return self._dispatch.handle(http, responder, self.refuse, amend)
         if http.path.startswith(_STORED) and RESPONSES in self.routes:
-            return self._dispatch.about_response(http, responder)
+            return self._dispatch.about_response(http, responder, amend)
         answer = self._own_routes(http.path)
         if answer is None:
             raise self.routes.why_not(http.path)
@@ -93,13 +106,13 @@ class Api:
         responder.send(status, [_JSON, request_id(http)], msgspec.json.encode(body))
         return None
 
-    def _tunnel(self, http: HttpRequest, responder: Responder) -> Exchange:
+    def _tunnel(self, http: HttpRequest, responder: Responder, amend: Amend | None) -> Exchange:
         if http.path != REALTIME or http.is_http10:
-            raise NotSupported(f"{http.path} is no WebSocket; {REALTIME} in HTTP/1.1 is the only one")
+            raise NotSupported(f"{http.path} takes no WebSocket; open one at {REALTIME}, over HTTP/1.1")
         _require(http, "GET")
         if not http.is_upgrade:
-            raise UpgradeRequired(f"{http.path} is a WebSocket, and this was no offer to go on as one")
-        return self._dispatch.tunnel(http, responder)
+            raise UpgradeRequired(f"{http.path} requires a WebSocket upgrade")
+        return self._dispatch.tunnel(http, responder, amend)
 
     def _own_routes(self, path: str) -> Callable[[HttpRequest], tuple[int, Any]] | None:
         if path.startswith(MODELS + "/"):
@@ -108,7 +121,8 @@ class Api:
 
     def refuse(self, http: HttpRequest, responder: Responder, error: GatewayError) -> None:
         self._metrics.responses[error.status] += 1
-        self._metrics.errors[error.code] += 1
+        request = error.request
+        self._metrics.failed(error.code, request.model if isinstance(request, InferenceRequest) else None)
         named = request_id(http)
         self._notify_refused(http, error, error.status, named[1])
         headers = [named]

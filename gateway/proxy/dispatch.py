@@ -5,11 +5,13 @@
 An exchange lives until its answer has ended; `Dispatch.exchanges` has those that do.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from gateway.config import Config
 from gateway.core.decision import Prompt
-from gateway.core.decoding import LARGE
+from gateway.core.decode_errors import LARGE
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import RouteKind, route_of
 from gateway.core.requests.steering import behind
@@ -26,6 +28,10 @@ from gateway.proxy.websocket import Tunnel, parse_tunnel
 from gateway.server.responder import Exchange, Responder
 from gateway.tenancy.admission.base import Waiter
 from gateway.tenancy.admission.gate import Gate
+from gateway.upstream.plan import Plan
+
+Amend = Callable[[InferenceExchange], Plan]
+"""Makes another plan of an exchange's own one, before it begins: another proxy carries the bytes (`epp/`)."""
 
 
 class Dispatch:
@@ -61,18 +67,24 @@ class Dispatch:
 
     # requests ----------------------------------------------------------------------------------
 
-    def handle(self, http: HttpRequest, responder: Responder, refuse: Refuse) -> Exchange:
+    def handle(
+        self, http: HttpRequest, responder: Responder, refuse: Refuse, amend: Amend | None = None
+    ) -> Exchange:
         """Take a request to an inference route. Raises the errors of `handle_parsed`, and InvalidRequest for
         an invalid body; a large one is parsed later, and `refuse` answers its errors."""
         if self._traces is not None:
             self._traces.begin(http, responder.peer)
         if len(http.body) >= LARGE:
-            hand_on, intakes = self.handle_parsed, self.intakes
+            hand_on, intakes = partial(self.handle_parsed, amend=amend), self.intakes
             return LargeIntake(self.context, http, responder, refuse=refuse, hand_on=hand_on, intakes=intakes)
-        return self.handle_parsed(http, responder, request_of(self.context, http))
+        return self.handle_parsed(http, responder, request_of(self.context, http), amend)
 
     def handle_parsed(
-        self, http: HttpRequest, responder: Responder, request: InferenceRequest
+        self,
+        http: HttpRequest,
+        responder: Responder,
+        request: InferenceRequest,
+        amend: Amend | None = None,
     ) -> InferenceExchange:
         """Make the exchange of a request and begin it. Raises UnknownResponse and TooManyRequests; the
         exchange answers all later errors."""
@@ -83,7 +95,7 @@ class Dispatch:
         exchange = InferenceExchange(context, http, responder, request, self.exchanges)
         if route_of(request.path).keeps_state:
             exchange.plan = responses.plan_of(exchange, responses.continued(context, http, request))
-        elif self._legs is not None and self._may_split(request):
+        elif amend is None and self._legs is not None and self.may_split(request):
             config = context.config
             exchange.plan = Legs(
                 self._legs,
@@ -91,9 +103,13 @@ class Dispatch:
                 max_attempts=config.proxy.max_attempts,
                 timeout_s=config.disaggregation.prefill_timeout_s,
             ).plan()
+        if amend is not None:
+            exchange.plan = amend(exchange)
         return self._admit(exchange)
 
-    def about_response(self, http: HttpRequest, responder: Responder) -> InferenceExchange:
+    def about_response(
+        self, http: HttpRequest, responder: Responder, amend: Amend | None = None
+    ) -> InferenceExchange:
         """Take a request about a response that a worker keeps. Raises UnknownResponse, UnknownRoute,
         MethodNotAllowed and TooManyRequests."""
         if self._traces is not None:
@@ -103,23 +119,32 @@ class Dispatch:
             request.tenant = caller.tenant
         exchange = InferenceExchange(self.context, http, responder, request, self.exchanges)
         exchange.plan = responses.plan_of(exchange, stored)
+        if amend is not None:
+            exchange.plan = amend(exchange)
         return self._admit(exchange)
 
-    def tunnel(self, http: HttpRequest, responder: Responder) -> Tunnel:
+    def tunnel(
+        self, http: HttpRequest, responder: Responder, amend: Amend | None = None
+    ) -> Tunnel | InferenceExchange:
         """Take a WebSocket to a worker. Raises InvalidRequest, Forbidden or TooManyRequests."""
         context = self.context
         if self._traces is not None:
             self._traces.begin(http, responder.peer)
         request = parse_tunnel(http, context.router.fleet.served())
         exchange = InferenceExchange(context, http, responder, request, self.exchanges)
-        tunnel = Tunnel(exchange)
-        exchange.plan = tunnel.plan()
+        tunnel: Tunnel | InferenceExchange
+        if amend is None:
+            tunnel = own = Tunnel(exchange)
+            exchange.plan = own.plan()
+        else:
+            tunnel = exchange
+            exchange.plan = amend(exchange)
         if context.gate is not None:
             exchange.ticket = context.gate.admit(http, request, responder)
         exchange.begin()
         return tunnel
 
-    def _may_split(self, request: InferenceRequest) -> bool:
+    def may_split(self, request: InferenceRequest) -> bool:
         """True where a prefill worker of the model could compute the prompt."""
         fleet, model = self.context.router.fleet, request.model
         is_prompt = request.kind is RouteKind.CHAT or request.kind is RouteKind.COMPLETION

@@ -37,7 +37,7 @@ from gateway.proxy.time_slice import failed
 from gateway.runtime.ids import new_id
 from gateway.server.responder import Responder
 from gateway.tenancy.admission.tenants import Ticket
-from gateway.upstream.connection import OUR_ERRNOS, UpstreamConnection
+from gateway.upstream.connection import OUR_ERRNOS, UpstreamConnection, WorkerConnection
 from gateway.upstream.plan import PLAIN, Execution, Plan
 
 log = logging.getLogger("kvgate.proxy")
@@ -62,7 +62,7 @@ class InferenceExchange(Execution):
         request: InferenceRequest,
         exchanges: "set[InferenceExchange]",
     ) -> None:
-        """`exchanges` has this one while it lasts; a plan may be given before it begins."""
+        """Exchange of one request, listed in `exchanges` while it lasts; `plan` may be set first."""
         self.plan: Plan = PLAIN
         self.context = context
         self.http = http
@@ -81,7 +81,7 @@ class InferenceExchange(Execution):
         self._exchanges = exchanges
         self._prompt: Prompt | None = None
         self._worker_metrics: WorkerMetrics | None = None
-        self._upstream: UpstreamConnection | None = None
+        self._upstream: WorkerConnection | None = None
         self._answer: ResponseObserver | None = None
         self._status = 0
         self._is_fresh = True
@@ -173,7 +173,7 @@ class InferenceExchange(Execution):
         if connection is None:
             self._task = self.context.tasks.start("connect", self._connect())
         else:
-            self._send(connection)
+            self.send_on(connection)
 
     async def _connect(self) -> None:
         assert self.decision is not None
@@ -186,17 +186,17 @@ class InferenceExchange(Execution):
             if exc.errno in OUR_ERRNOS:
                 text = "%s; raise the limit of open files; request %s"
                 self.context.log.error(text, exc.strerror, self.log_id)
-                return self.fail(NoWorker("the gateway is out of connections", retry_after_s=1))
+                return self.fail(NoWorker("the gateway is out of connections; retry", retry_after_s=1))
             self._attempt_failed(f"cannot connect: {exc.strerror or exc}", is_refused=True)
         else:
             if self.is_closed or not connection.is_open:
                 connection.abort()
                 self._attempt_failed("connection closed")
             else:
-                self._send(connection)
+                self.send_on(connection)
         return None
 
-    def _send(self, connection: UpstreamConnection) -> None:
+    def send_on(self, connection: WorkerConnection) -> None:
         plan, decision = self.plan, self.decision
         assert decision is not None
         self._upstream = connection
@@ -270,9 +270,8 @@ class InferenceExchange(Execution):
         if self._answer:
             self._cut(f"the worker died: {reason}")
         elif not self._is_fresh:
-            self._task = self.context.tasks.start(
-                "connect", self._connect()
-            )  # its resting connection was closed
+            # its resting connection was closed
+            self._task = self.context.tasks.start("connect", self._connect())
         else:
             self._attempt_failed(reason)
 
@@ -283,7 +282,7 @@ class InferenceExchange(Execution):
     def switched(self, status: int) -> UpstreamConnection:
         """Return the connection, which leaves HTTP; the exchange's own timeouts end here."""
         upstream, self._upstream = self._upstream, None
-        assert upstream is not None, "a head comes from a connection"
+        assert isinstance(upstream, UpstreamConnection), "a head comes from a connection"
         if self._timer:
             self._timer.cancel()
         self._status = status
@@ -373,7 +372,7 @@ class InferenceExchange(Execution):
         if is_workers_fault:
             self.blame_worker(reason)
         answer = self._answer
-        self.close("cut", CUT if is_workers_fault else OUT_OF_TIME)
+        self.close("aborted", CUT if is_workers_fault else OUT_OF_TIME)
         if answer is not None and answer.can_be_ended:
             error = WorkerFailed(f"the answer was cut before it was complete: {reason}")
             self.responder.end_in_error(answer.held(), error, self.request_id)
@@ -391,7 +390,7 @@ class InferenceExchange(Execution):
         if self.is_closed:
             return
         self._status = error.status
-        self.context.metrics.errors[error.code] += 1
+        self.context.metrics.failed(error.code, self.request.model)
         self.close("failed", error.code)
         if self.responder.has_begun:
             self.responder.abort()
@@ -404,7 +403,7 @@ class InferenceExchange(Execution):
         if not self.is_closed:
             self.context.metrics.num_client_disconnects += 1
             self._status = CLIENT_GONE
-            self.close("client gone")
+            self.close("client_disconnected")
 
     def client_full(self) -> None:
         if self._upstream:
@@ -419,7 +418,7 @@ class InferenceExchange(Execution):
         """Cut the request: the gateway stops, and its drain time is over."""
         if not self.is_closed:
             log.warning("request %s cut: %s", self.log_id, reason)
-            self.close("cut", STOPPED)
+            self.close("aborted", STOPPED)
             self.responder.abort()
 
     # time --------------------------------------------------------------------------------------
@@ -462,10 +461,11 @@ class InferenceExchange(Execution):
         if self.is_closed:
             return
         self.is_closed = True
-        context, decision, answer = self.context, self.decision, self._answer
+        context, records, decision, answer = self.context, self.context.records, self.decision, self._answer
         for pending in (self._timer, self._task):
             if pending:
                 pending.cancel()
+        self._timer = self._task = None  # a cancelled task keeps its frames, which refer to this exchange
         if self._upstream:
             self._upstream.abort()
             self._upstream = None
@@ -488,7 +488,7 @@ class InferenceExchange(Execution):
             count_answer(self._worker_metrics, decision, self._status, usage)
             if self._status >= SERVER_ERROR and not self._is_refused:
                 context.blame(decision.worker.id, f"it answered {self._status}")
-        context.records.finish(decision, how, self._status, ttft_s, usage, now - self.arrived_s)
+        records.finish(decision, how, self._status, ttft_s, usage, now - self.arrived_s, self.request_id)
 
     def _leave(self, usage: Usage | None) -> None:
         """End the admission, the share of the retry budget and the room for the body."""

@@ -5,12 +5,13 @@ head 503, 429 ─► body, up to 16 KiB ─► the exchange: another worker, or
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from gateway.http.messages import ResponseHead
 from gateway.http.refusal import Refusal, refusal_of
 from gateway.upstream.connection import ResponseSink
 
-MAX_BYTES = 16 << 10
+MAX_BYTES: Final = 16 << 10
 """Engines' errors have some hundred bytes."""
 
 
@@ -26,8 +27,8 @@ class HeldRefusal:
         on_read: "Callable[[HeldRefusal], None]",
         on_lost: Callable[[str], None],
     ) -> None:
-        """`on_read` is called when the body, or enough of it, was read and `refusal` is set; `on_lost` if the
-        connection is lost before that."""
+        """Read a refusal's body, or enough of it, then set `refusal` and call `on_read`; call `on_lost` if
+        the connection is lost before that."""
         self.head = head
         self.refusal: Refusal | None = None
         self._reader = reader

@@ -59,7 +59,7 @@ class LargeIntake:
             return self._exchange.client_gone()
         if not self._is_over:
             self._context.metrics.num_client_disconnects += 1
-            self._close("client gone", "")
+            self._close("client_disconnected", "")
         return None
 
     def client_full(self) -> None:
@@ -73,7 +73,7 @@ class LargeIntake:
     def cancel(self) -> None:
         """Abort the request: the gateway stops, and the drain time is over."""
         if not self._is_over:
-            self._close("cut", STOPPED)
+            self._close("aborted", STOPPED)
             self._responder.abort()
 
     def _close(self, how: str, fault: str) -> None:

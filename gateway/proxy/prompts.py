@@ -4,8 +4,6 @@ import logging
 import random
 from collections.abc import Sequence
 
-from msgspec import structs
-
 from gateway.apis.to_chat import as_chat, unknown_dialect
 from gateway.core.decision import Prompt
 from gateway.core.errors import ContextTooLong, GatewayError
@@ -13,6 +11,7 @@ from gateway.core.fleet import EligibleWorker
 from gateway.core.rendering import Rendering
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import RouteKind
+from gateway.core.value import replace
 from gateway.models.offload import LongPrompts
 from gateway.models.prompt_source import PromptSource, WorkerTokenizer
 from gateway.routing.prompt_limit import longest_prompt
@@ -83,7 +82,8 @@ class Prompts:
             return self.source.failed(request.model, "a bug, see the log")
 
     async def _long_prompt(self, request: InferenceRequest, eligible: Sequence[EligibleWorker]) -> Prompt:
-        """Raises ContextTooLong for a prompt that none of these workers takes, and PromptError."""
+        """Tokenize a long prompt beside the event loop. Raises PromptError, or ContextTooLong for a prompt
+        that none of these workers takes."""
         most = 0 if request.is_cut else longest_prompt(eligible)
         try:
             return await self.long_prompts.ask(request, self._router.hasher(request), most)
@@ -102,4 +102,4 @@ class Prompts:
 def _of_one_rendering(prompt: Prompt, rendering: Rendering, eligible: Sequence[EligibleWorker]) -> Prompt:
     """Prompt as a worker of a rendering made it: unknown to workers of other ones."""
     others = {e.group.rendering: Prompt((), "failed") for e in eligible if e.group.rendering != rendering}
-    return structs.replace(prompt, others=others) if others else prompt
+    return replace(prompt, others=others) if others else prompt

@@ -9,6 +9,7 @@ The gateway itself remembers nothing: the id has all that it takes.
 
 from collections.abc import Collection
 from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -26,7 +27,7 @@ from gateway.proxy.exchange import InferenceExchange
 from gateway.upstream.connection import ResponseSink
 from gateway.upstream.plan import Plan
 
-MAX_KEPT_BYTES = 64 << 20
+MAX_KEPT_BYTES: Final = 64 << 20
 """An unstreamed answer is edited once it is whole; the rest of a longer one passes as it is."""
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode

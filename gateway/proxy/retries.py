@@ -9,17 +9,19 @@ and each request earns `share` of one. So workers get no more than 1 + `share` t
 except for a few retries each second where clients send little.
 """
 
+from typing import Final
+
 from gateway.config.proxy import ProxySection
 from gateway.core.errors import WorkerFailed, WorkerTimeout
 from gateway.core.worker import WorkerId
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
-FLOOR = 10
+FLOOR: Final = 10
 """Retries in flight, and retries per second, that are always allowed: a share of a quiet gateway's few
 requests would be less than one."""
 
 
-DEFAULTS = ProxySection()
+DEFAULTS: Final = ProxySection()
 
 
 class RetryBudget:

@@ -5,11 +5,12 @@
 """
 
 from collections.abc import Collection
+from typing import Final
 
 from gateway.core.decision import Decision
 from gateway.core.outcome import UNLOADED
 
-NOT_FOUND = 404
+NOT_FOUND: Final = 404
 
 
 def unloaded(status: int, decision: Decision | None, failed: Collection[str]) -> str | None:

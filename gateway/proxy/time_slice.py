@@ -21,7 +21,7 @@ InTurn = Callable[[Callable[[], None]], None]
 
 
 class TimeSlice:
-    """`on_decided` is called after each decision that waited for its slice."""
+    """Decides requests under the distributed lock; `on_decided` is called after each one that waited."""
 
     def __init__(self, under_lock: InTurn, tokenize: Tokenize) -> None:
         self._in_turn = under_lock

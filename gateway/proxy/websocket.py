@@ -10,16 +10,17 @@ The exchange routes the offer, and its `close` is the one way out here too.
 
 import asyncio
 from collections.abc import Mapping
+from typing import Final
 
 from gateway.apis.routes import default_model
 from gateway.core.decision import Decision
 from gateway.core.requests.cache_salt import refused
+from gateway.core.requests.caller import usable
 from gateway.core.requests.model_name import asked_in_query, check_plain, renamed_query, with_query
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import RouteKind
 from gateway.core.usage import Usage
 from gateway.core.worker import ServedModel
-from gateway.http.caller import usable
 from gateway.http.headers import upgrade_to_client
 from gateway.http.messages import HttpRequest, ResponseHead
 from gateway.http.websocket_frames import FrameRefused, ModelFrames, close_frame, without_extensions
@@ -28,7 +29,7 @@ from gateway.proxy.exchange import InferenceExchange
 from gateway.upstream.connection import ResponseSink, UpstreamConnection
 from gateway.upstream.plan import Observer, Plan
 
-FLUSH_S = 10.0
+FLUSH_S: Final = 10.0
 """A worker has so long to take the client's last bytes; then its connection is cut."""
 
 
@@ -198,7 +199,7 @@ class Tunnel(Observer):
         worker = exchange.decision.worker.id if exchange.decision else None
         text = "worker %s: WebSocket cut (%s); request %s"
         exchange.context.log.warning(text, worker, reason, exchange.log_id)
-        exchange.close("cut", fault)
+        exchange.close("aborted", fault)
         self._responder.end()
 
     def closed(self, decision: Decision | None, usage: Usage | None) -> None:

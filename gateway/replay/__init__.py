@@ -7,6 +7,7 @@ fleet     the gateway's router before engines   exchange     one request to an e
 engine    the simulated one's, in virtual time  profile      its hardware, in seconds and tokens
 clock     virtual seconds                       bounds       limits of any placement
 results   figures of a run                      charts       and its curves
+context_limit  requests that no cache holds     progress     of long replays, on stderr
 calibration  engines' speeds, and the error of a replay
 
 A second composition root beside `app`: the same policies, index and engine model, without sockets.

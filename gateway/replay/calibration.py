@@ -14,6 +14,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from gateway.core.errors import ConfigError
 from gateway.observability.recording import Recorded
@@ -21,6 +22,7 @@ from gateway.replay.bounds import AsRecorded
 from gateway.replay.fleet import Setup, VirtualFleet
 from gateway.replay.job import ReplayJob
 from gateway.replay.profile import Profile
+from gateway.replay.progress import Progress
 from gateway.replay.results import percentile
 
 MAX_LEARNT = 250
@@ -67,7 +69,7 @@ def policy_of_recording(jobs: Sequence[ReplayJob]) -> str:
     return Counter(row.policy for row in recorded_of(jobs)).most_common(1)[0][0]
 
 
-def learn(jobs: Sequence[ReplayJob], setup: Setup) -> Profile:
+def learn(jobs: Sequence[ReplayJob], setup: Setup, progress: Progress | None = None) -> Profile:
     """Learn a profile; `setup` is the fleet, with all that cannot be learnt. Raises ConfigError for too few
     requests."""
     some = [job for job in jobs[:MAX_LEARNT] if job.recorded is not None]
@@ -78,7 +80,14 @@ def learn(jobs: Sequence[ReplayJob], setup: Setup) -> Profile:
             f"({MIN_REQUESTS}): give a --profile"
         )
     some = [replace(job, prompt=job.tokens()) for job in some]
-    values = _search(_guess(streamed), lambda one: _loss(some, _with(setup, one)))
+    progress, num_tried = progress or Progress(), count(1)
+
+    def loss(tried: Values) -> float:
+        number = next(num_tried)
+        progress.show(lambda: f"learning the engines' speeds, replay {number}")
+        return _loss(some, _with(setup, tried))
+
+    values = _search(_guess(streamed), loss)
     return replace(_profile(setup.profile, values), noise_s=_noise_s(some, _with(setup, values)))
 
 

@@ -17,6 +17,11 @@ class Clock:
     def __repr__(self) -> str:
         return f"Clock({self.now:.3f} s, {len(self._due)} due)"
 
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing is due."""
+        return not self._due
+
     def at(self, when: float, call: Callable[[], None], order: int = ARRIVAL) -> None:
         """Schedule a call; calls that are due at once run in the order of scheduling."""
         heapq.heappush(self._due, (when, order, next(self._numbers), call))

@@ -2,6 +2,7 @@
 results."""
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from gateway.replay.charts import page
 from gateway.replay.play import (
     BOUNDS,
     Calibrated,
+    LeftOut,
     ReplayRun,
     RunResult,
     Trace,
@@ -25,10 +27,12 @@ from gateway.replay.play import (
     play_all,
 )
 from gateway.replay.profile import H100_8B, PROFILES, Profile, profile_of
+from gateway.replay.progress import Progress
 from gateway.replay.results import Slo, table
 from gateway.replay.traces import FORMATS
 
 NUM_WORKERS = 8
+MAX_WORKERS, MAX_COUNT = 10_000, 1 << 40
 SLO = Slo()
 ROWS = ("expected_ttft", "least_load", "prefix_overlap", "round_robin")
 """Policies that are played where none is named: the default and its baselines."""
@@ -57,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="tokenizer of texts, with tokenizer.json (default: a small one)",
     )
-    add("--workers", type=_count, metavar="COUNT", help=f"default {NUM_WORKERS}; a recording's own")
+    add("--workers", type=_workers, metavar="COUNT", help=f"default {NUM_WORKERS}; a recording's own")
     profiles = ", ".join(PROFILES)
     add(
         "--profile",
@@ -108,15 +112,21 @@ def _add_rest(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run with parsed arguments. Returns the exit code. Raises ConfigError."""
-    runs, known = runs_of(args)
-    results = play_all(runs, args.processes)
+    for path in filter(None, (args.json, args.picture)):
+        _check_writable(path)
+    progress = Progress()
+    try:
+        runs, known = runs_of(args, progress)
+        results = play_all(runs, args.processes, progress)
+    finally:
+        progress.end()
     print(heading(runs[0], results[0]))
     shown = [known.measured, *results] if known else results
     print("\n".join(table([result.summary for result in shown])))
-    notes = notes_of(known) if known else []
+    notes = [*left_out(results[0].left_out), *(notes_of(known) if known else [])]
     print("".join(f"{note}\n" for note in notes), end="")
     if args.json:
-        _write(args.json, msgspec.json.format(msgspec.json.encode(document(runs, shown, known))))
+        _write(args.json, msgspec.json.format(msgspec.json.encode(document(runs, results, known))))
     if args.picture:
         title, summaries = heading(runs[0], results[0]), [result.summary for result in shown]
         names, lines = [each.policy for each in summaries], table(summaries)
@@ -125,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def runs_of(args: argparse.Namespace) -> tuple[list[ReplayRun], Calibrated | None]:
+def runs_of(args: argparse.Namespace, progress: Progress) -> tuple[list[ReplayRun], Calibrated | None]:
     """Runs, one for each row; for a recording also its calibration, which is learnt first."""
     library = library_of(args.policy_file)
     own = [library.resolved(AUTO)] if args.policy_file else []
@@ -145,7 +155,7 @@ def runs_of(args: argparse.Namespace) -> tuple[list[ReplayRun], Calibrated | Non
         Slo(args.slo_ttft_s, args.slo_tpot_s),
         args.policy_file,
     )
-    calibrated = calibrate(first, first.profile if args.profile else None)
+    calibrated = calibrate(first, first.profile if args.profile else None, progress)
     if calibrated is not None:
         first = replace(first, profile=calibrated.profile, num_workers=calibrated.num_workers)
     first = replace(first, num_workers=first.num_workers or NUM_WORKERS)
@@ -155,6 +165,17 @@ def runs_of(args: argparse.Namespace) -> tuple[list[ReplayRun], Calibrated | Non
 def _limited(profile: Profile, args: argparse.Namespace) -> Profile:
     limits = {"max_batched_tokens": args.max_batched_tokens, "max_num_seqs": args.max_num_seqs}
     return replace(profile, **{name: value for name, value in limits.items() if value})
+
+
+def left_out(some: LeftOut) -> list[str]:
+    """Notes on requests that were not played as recorded."""
+    context = f"the {some.context_tokens:,} tokens of a cache"
+    notes = [
+        ("left out", some.num_empty, "with an empty prompt"),
+        ("refused", some.num_refused, f"with a prompt that leaves no room for an answer in {context}"),
+        ("cut", some.num_cut, f"with an answer that reaches {context}"),
+    ]
+    return [f"{what}: {num:,} {why}" for what, num, why in notes if num]
 
 
 def notes_of(known: Calibrated) -> list[str]:
@@ -182,26 +203,45 @@ def heading(run: ReplayRun, result: RunResult) -> str:
 def document(
     runs: Sequence[ReplayRun], results: Sequence[RunResult], known: Calibrated | None = None
 ) -> dict[str, object]:
-    first = runs[0]
+    """Figures of all rows, and the setup in effect."""
+    first, size = runs[0], results[0].block_size
     trace = asdict(first.trace) | {"path": str(first.trace.path)}
     setup = {
         "workers": first.num_workers,
         "profile": asdict(first.profile),
-        "block_size": first.block_size,
-        "kv_blocks": first.kv_blocks,
+        "block_size": size,
+        "kv_blocks": first.kv_blocks or first.profile.kv_tokens // size,
         "event_delay_s": first.event_delay_s,
         "slo": asdict(first.slo),
     }
     rows = [
         asdict(result.summary)
         | {"curves": {"hit_s": list(result.curves.hit_s), "hit_rate": list(result.curves.hits)}}
-        for result in results
+        for result in ([known.measured, *results] if known else results)
     ]
-    figures: dict[str, object] = {"trace": trace, "setup": setup, "rows": rows}
+    figures: dict[str, object] = {
+        "trace": trace,
+        "setup": setup,
+        "left_out": asdict(results[0].left_out),
+        "rows": rows,
+    }
     if known is not None:
         errors = [asdict(error) for error in known.errors]
         figures["calibration"] = {"policy": known.policy, "errors": errors}
     return figures
+
+
+def _check_writable(path: Path) -> None:
+    """Open a file for writing before hours of work. Raises ConfigError."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        return  # a pipe or a device
+    is_new = not path.exists()
+    try:
+        path.open("ab").close()
+    except OSError as exc:
+        raise ConfigError(f"{path}: cannot be written: {exc.strerror}") from exc
+    if is_new:
+        path.unlink()
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -212,18 +252,24 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _count(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
+    if not 1 <= (value := int(text)) <= MAX_COUNT:
+        raise argparse.ArgumentTypeError(f"must be from 1 to {MAX_COUNT:,}")
+    return value
+
+
+def _workers(text: str) -> int:
+    if (value := _count(text)) > MAX_WORKERS:
+        raise argparse.ArgumentTypeError(f"must be from 1 to {MAX_WORKERS:,}")
     return value
 
 
 def _positive(text: str) -> float:
-    if not (value := float(text)) > 0:
-        raise argparse.ArgumentTypeError("must be more than 0")
+    if not 0 < (value := float(text)) < math.inf:
+        raise argparse.ArgumentTypeError("must be more than 0, and finite")
     return value
 
 
 def _seconds(text: str) -> float:
-    if not (value := float(text)) >= 0:
-        raise argparse.ArgumentTypeError("must be 0 or more")
+    if not 0 <= (value := float(text)) < math.inf:
+        raise argparse.ArgumentTypeError("must be 0 or more, and finite")
     return value

@@ -43,6 +43,8 @@ class ExchangeFleet(Protocol):
 
     def began(self, exchange: "VirtualExchange") -> None: ...
 
+    def ended(self, exchange: "VirtualExchange") -> None: ...
+
     def noise_of(self, profile: Profile) -> float: ...
 
 
@@ -145,7 +147,7 @@ class VirtualExchange:
         gateway, job = self._gateway, self.job
         job.last_s = gateway.clock.now
         gateway.router.finish(self.decision, self._usage(), job.last_s - (job.first_s or 0.0))
-        del gateway.open[self]
+        gateway.ended(self)
 
     def _usage(self) -> Usage:
         """Usage as engines report it at the end of a response."""

@@ -16,6 +16,7 @@ from itertools import groupby
 
 from gateway.core.blocks import Tokens, root_hash
 from gateway.core.decision import Prompt
+from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
 from gateway.core.kv_events import BlocksRemoved, KvEvent
 from gateway.core.worker import Role, ServedModel, Transfer, Worker, WorkerId
@@ -27,6 +28,7 @@ from gateway.policies.expected_ttft import ExpectedTtft
 from gateway.policies.transfer_speed import TransferSpeed
 from gateway.replay.bounds import AllKnowing, AsRecorded, pooled
 from gateway.replay.clock import Clock
+from gateway.replay.context_limit import admitted
 from gateway.replay.engine import VirtualEngine
 from gateway.replay.exchange import MODEL, VirtualExchange
 from gateway.replay.job import ReplayJob, worker_of
@@ -50,7 +52,8 @@ class Restart:
 class Setup:
     """Setup of a fleet. `num_prefill` of the workers compute prompts for the others; 0: each does both, for
     others too unless `mode` is never. `profiles` has one for each worker, where they differ. `policy` makes
-    one for each fleet. `glides` False takes each step by itself: the same, and slow."""
+    one for each fleet. `glides` False takes each step by itself: the same, and slow. `max_model_len` is the
+    context limit of prompt and answer together; 0: what the smallest cache holds."""
 
     num_workers: int
     profile: Profile
@@ -63,16 +66,29 @@ class Setup:
     profiles: Sequence[Profile] = ()
     restarts: Sequence[Restart] = ()
     glides: bool = True
+    max_model_len: int = 0
+
+    @property
+    def context_tokens(self) -> int:
+        least = min(profile.kv_tokens for profile in self.profiles or [self.profile])
+        return self.max_model_len or least // self.block_size * self.block_size
 
     def profile_of(self, number: int) -> Profile:
         return self.profiles[number] if self.profiles else self.profile
 
 
 def pooled_of(setup: Setup) -> Setup:
-    """Setup with one worker for all, which never restarts."""
+    """Setup with one worker for all, which never restarts. It accepts the same requests."""
     profile = pooled(setup.profiles or [setup.profile] * setup.num_workers)
     return replace(
-        setup, num_workers=1, profile=profile, profiles=(), restarts=(), num_prefill=0, mode="never"
+        setup,
+        num_workers=1,
+        profile=profile,
+        profiles=(),
+        restarts=(),
+        num_prefill=0,
+        mode="never",
+        max_model_len=setup.context_tokens,
     )
 
 
@@ -102,6 +118,10 @@ class VirtualFleet:
         self._noise: list[float] = []
         self._scrapes = False
         self.open: dict[VirtualExchange, None] = {}
+        self.jobs: list[ReplayJob] = []
+        self.num_refused = self.num_cut = 0
+        self._num_ended = 0
+        self._watch: Callable[[int, int], None] = _unwatched
         for number in range(setup.num_workers):
             self._join(number)
 
@@ -116,9 +136,14 @@ class VirtualFleet:
             return lambda job, _: policy.look(job)
         return None
 
-    def run(self, jobs: Iterable[ReplayJob]) -> list[ReplayJob]:
-        """Run all jobs to their ends."""
-        self.jobs = list(jobs)
+    def run(
+        self, jobs: Iterable[ReplayJob], watch: Callable[[int, int], None] | None = None
+    ) -> list[ReplayJob]:
+        """Run all jobs that the engines accept to their ends. `watch` gets the number of ended ones, and of
+        all. Raises ConfigError where requests wait for ever."""
+        accepted = admitted(jobs, self.setup.context_tokens)
+        self.jobs, self.num_refused, self.num_cut = accepted.jobs, accepted.num_refused, accepted.num_cut
+        self._watch = watch or _unwatched
         for job in self.jobs:
             self.clock.at(job.at, VirtualExchange(self, job).start)
         for restart in self.setup.restarts:
@@ -169,6 +194,8 @@ class VirtualFleet:
         for member in self.fleet:
             member.reported = self.engines[member.worker.id].reported
         self._scrapes = bool(self.open)
+        if self._scrapes and self.clock.is_idle:
+            raise ConfigError(f"{len(self.open)} requests wait for cache blocks that are never free")
         if self._scrapes:
             self.clock.at((self.clock.now // SCRAPE_S + 1) * SCRAPE_S, self._scrape)
 
@@ -179,6 +206,11 @@ class VirtualFleet:
         if not self._scrapes:
             self._scrapes = True
             self.clock.at((self.clock.now // SCRAPE_S + 1) * SCRAPE_S, self._scrape)
+
+    def ended(self, exchange: VirtualExchange) -> None:
+        del self.open[exchange]
+        self._num_ended += 1
+        self._watch(self._num_ended, len(self.jobs))
 
     def noise_of(self, profile: Profile) -> float:
         """Noise for one request, dealt as cards are: each value comes once before any comes again, so that a
@@ -208,6 +240,10 @@ class VirtualFleet:
         member = self.fleet.get(name)
         assert member is not None
         member.is_up = is_up
+
+
+def _unwatched(num_ended: int, num_jobs: int) -> None:
+    """Do nothing: default where nothing shows the progress."""
 
 
 def _merged(events: Sequence[KvEvent]) -> Iterator[KvEvent]:

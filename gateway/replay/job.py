@@ -12,6 +12,10 @@ from gateway.observability.recording import Recorded
 FILLING = 7
 """Token that fills up hashed blocks."""
 MAX_TOKEN = (1 << 31) - 1
+MAX_TOKENS = 1 << 24
+"""Tokens of one prompt or answer: more than any model's context."""
+MAX_CLOCK_S = 1e11
+"""Latest recorded time in seconds: about the year 5000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +37,9 @@ class HashedPrompt:
         size = self.block_size
         if size < 2:
             return array("I", [block & MAX_TOKEN for block in self.hashes[: self.num_tokens]])
-        filling = array("I", [FILLING]) * (size - 2)
-        raw, rest = memoryview(self.hashes).cast("B"), filling.tobytes()
+        filling = array("I", [FILLING]) * (min(size, self.num_tokens) - 2)
+        num_blocks = -(-self.num_tokens // size)
+        raw, rest = memoryview(self.hashes).cast("B")[: 8 * num_blocks], filling.tobytes()
         tokens = array("I", b"".join([raw[at : at + 8].tobytes() + rest for at in range(0, len(raw), 8)]))
         del tokens[self.num_tokens :]
         return tokens

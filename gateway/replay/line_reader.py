@@ -8,7 +8,7 @@ from typing import IO, TypeVar, cast
 
 import msgspec
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import ConfigError
 
 Row = TypeVar("Row")
@@ -18,11 +18,12 @@ MAX_LINE_BYTES = 256 << 20
 
 
 class Lines:
-    """Non-empty lines of a file. Raises ConfigError, with the file and the line."""
+    """Non-empty lines of a file. Raises ConfigError, with the file and the line. `num_empty` counts requests
+    with empty prompts, which readers leave out."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.number = 0
+        self.number = self.num_empty = 0
 
     def __repr__(self) -> str:
         return f"Lines({self.path}:{self.number})"

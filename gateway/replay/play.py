@@ -3,7 +3,7 @@
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,6 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from gateway.app import bundled_tokenizer
+from gateway.core.errors import ConfigError
 from gateway.observability.recording import Recorded
 from gateway.policies.base import Policy
 from gateway.policies.framework.plugins import read_file
@@ -25,11 +26,13 @@ from gateway.replay.calibration import (
     policy_of_recording,
     recorded_of,
 )
+from gateway.replay.context_limit import admitted
 from gateway.replay.fleet import Setup, VirtualFleet, pooled_of
 from gateway.replay.job import HashedPrompt, ReplayJob
 from gateway.replay.profile import Profile
+from gateway.replay.progress import Progress, RunCounts
 from gateway.replay.results import Curves, Slo, Summary, curves, summarize
-from gateway.replay.traces import Encode, TraceOptions, is_recording, read
+from gateway.replay.traces import Encode, Requests, TraceOptions, is_recording, read
 from gateway.tokenization.tokenizer import Tokenizer
 
 POOLED = "pooled"
@@ -39,6 +42,11 @@ STAND_IN = "least_load"
 """Policy where none decides: with one worker, or where requests go where they went."""
 TEXT_BLOCK_SIZE = 16
 """Block size where a trace has none: vLLM's default."""
+POLL_S = 0.1
+SHOWN_REQUESTS = 64
+"""Requests between two looks at the clock for the progress."""
+MAX_BLOCKS = 1 << 26
+"""Blocks of a simulated cache: each takes memory once it is used."""
 GC_OBJECTS = 200_000
 """Objects between garbage collections: a run makes millions of small values and few cycles, and collecting
 took a fifth of its time."""
@@ -55,10 +63,14 @@ class Trace:
     limit: int | None = None
     tokenizer: str = ""
 
-    def jobs(self) -> list[ReplayJob]:
+    def read(self) -> Requests:
         """Read the requests. Raises ConfigError."""
         encode: Encode = _Encoder(Path(self.tokenizer or bundled_tokenizer()))
-        return read(self.path, TraceOptions(self.speed, self.seed, encode), self.form, self.limit)
+        return read(self.path, TraceOptions(self.speed, self.seed, encode, limit=self.limit), self.form)
+
+    def jobs(self) -> list[ReplayJob]:
+        """Read the requests alone. Raises ConfigError."""
+        return self.read().jobs
 
 
 class _Encoder:
@@ -100,20 +112,40 @@ class ReplayRun:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Requests of a trace that were not played as recorded: `num_empty` had no prompt, `num_refused` left no
+    room for an answer within `context_tokens`, and `num_cut` answers ended there."""
+
+    context_tokens: int = 0
+    num_empty: int = 0
+    num_refused: int = 0
+    num_cut: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class RunResult:
     summary: Summary
     curves: Curves
     jobs: tuple[ReplayJob, ...] = ()
+    left_out: LeftOut = LeftOut()
+    block_size: int = 0
 
 
-def play(run: ReplayRun, *, keeps_jobs: bool = False) -> RunResult:
-    """Play one run. Raises ConfigError."""
-    jobs = run.trace.jobs()
-    setup = setup_of(run, jobs)
+def play(
+    run: ReplayRun, *, keeps_jobs: bool = False, watch: Callable[[int, int], None] | None = None
+) -> RunResult:
+    """Play one run; `watch` gets the number of ended requests, and of all. Raises ConfigError."""
+    requests = run.trace.read()
+    setup = setup_of(run, requests.jobs)
+    fleet = VirtualFleet(setup)
     with few_collections():
-        done = VirtualFleet(setup).run(jobs)
+        done = fleet.run(requests.jobs, watch)
+    if not done:
+        raise ConfigError(f"{run.trace.path}: no prompt fits the {setup.context_tokens:,} tokens of a cache")
+    left_out = LeftOut(setup.context_tokens, requests.num_empty, fleet.num_refused, fleet.num_cut)
     summary = summarize(run.policy, done, setup.num_workers, run.slo)
-    return RunResult(summary, curves(done), tuple(done) if keeps_jobs else ())
+    kept = tuple(done) if keeps_jobs else ()
+    return RunResult(summary, curves(done), kept, left_out, setup.block_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +160,7 @@ class Calibrated:
     errors: Sequence[Error] = ()
 
 
-def calibrate(run: ReplayRun, base: Profile | None) -> Calibrated | None:
+def calibrate(run: ReplayRun, base: Profile | None, progress: Progress | None = None) -> Calibrated | None:
     """Calibrate with a recording; None for other traces. Speeds are learnt unless a `base` is given; `run`
     has the limits and, where they are given, the sizes. Raises ConfigError."""
     if not is_recording(run.trace.path, run.trace.form):
@@ -141,8 +173,11 @@ def calibrate(run: ReplayRun, base: Profile | None) -> Calibrated | None:
     run = replace(run, profile=sized, num_workers=num_workers, policy=policy, kv_blocks=0, block_size=0)
     is_known = policy in library_of(run.policy_file).names("policy")
     setup = setup_of(run if is_known else replace(run, policy=STAND_IN), jobs)
+    jobs = admitted(jobs, setup.context_tokens).jobs
+    if not jobs:
+        raise ConfigError(f"{run.trace.path}: no prompt fits the {setup.context_tokens:,} tokens of a cache")
     with few_collections():
-        profile = base or learn(jobs, setup)
+        profile = base or learn(jobs, setup, progress)
     measured = [as_measured(job) for job in jobs]
     shown = RunResult(summarize("measured", measured, num_workers, run.slo), curves(measured))
     if not is_known:
@@ -161,6 +196,8 @@ def _kv_tokens(rows: Sequence[Recorded], profile: Profile) -> int:
 def setup_of(run: ReplayRun, jobs: list[ReplayJob]) -> Setup:
     size = run.block_size or block_size_of(jobs)
     profile = replace(run.profile, kv_tokens=run.kv_blocks * size) if run.kv_blocks else run.profile
+    if profile.kv_tokens // size > MAX_BLOCKS:
+        raise ConfigError(f"a cache of {profile.kv_tokens // size:,} blocks exceeds {MAX_BLOCKS:,}")
     setup = Setup(
         run.num_workers,
         profile,
@@ -192,9 +229,39 @@ def library_of(path: str = "") -> PolicyRegistry:
     return PolicyRegistry(file=read_file(Path(path)) if path else None)
 
 
-def play_all(runs: list[ReplayRun], num_processes: int) -> list[RunResult]:
+def play_all(runs: list[ReplayRun], num_processes: int, progress: Progress | None = None) -> list[RunResult]:
     """Play all runs in several processes. Returns the results in order. Raises ConfigError."""
+    progress, counts = progress or Progress(), RunCounts(len(runs))
     if num_processes <= 1 or len(runs) == 1:
-        return [play(run) for run in runs]
-    with ProcessPoolExecutor(min(num_processes, len(runs)), get_context("spawn")) as pool:
-        return list(pool.map(play, runs))
+        return [play(run, watch=partial(_watched, progress, counts, i)) for i, run in enumerate(runs)]
+    num = min(num_processes, len(runs))
+    with ProcessPoolExecutor(num, get_context("spawn"), _share, (counts,)) as pool:
+        asked = [pool.submit(_play_shared, i, run) for i, run in enumerate(runs)]
+        while wait(asked, POLL_S, FIRST_EXCEPTION).not_done and not any(map(_has_failed, asked)):
+            progress.show(counts.text)
+        try:
+            return [future.result() for future in asked]
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _watched(progress: Progress, counts: RunCounts, number: int, num_ended: int, num_jobs: int) -> None:
+    counts.set(number, num_ended, num_jobs)
+    if num_ended % SHOWN_REQUESTS == 0:
+        progress.show(counts.text)
+
+
+def _has_failed(future: "Future[RunResult]") -> bool:
+    return future.done() and future.exception() is not None
+
+
+_shared: list[RunCounts] = []
+"""Counts of all runs, in a process that plays some of them."""
+
+
+def _share(counts: RunCounts) -> None:
+    _shared.append(counts)
+
+
+def _play_shared(number: int, run: ReplayRun) -> RunResult:
+    return play(run, watch=partial(_shared[-1].set, number))

@@ -59,9 +59,11 @@ def profile_of(name: str) -> Profile:
     return Profile(**msgspec.structs.asdict(profile))
 
 
-_SECONDS = Annotated[float, msgspec.Meta(ge=0)]
-_SPEED = Annotated[float, msgspec.Meta(gt=0)]
-_COUNT = Annotated[int, msgspec.Meta(ge=1)]
+_SECONDS = Annotated[float, msgspec.Meta(ge=0, le=3600)]
+_NOISE_S = Annotated[float, msgspec.Meta(ge=-3600, le=3600)]
+_SPEED = Annotated[float, msgspec.Meta(ge=1e-3, le=1e12)]
+_STEP_S = Annotated[float, msgspec.Meta(ge=1e-6, le=3600)]
+_COUNT = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 
 
 class _Fields(msgspec.Struct, forbid_unknown_fields=True):
@@ -69,7 +71,7 @@ class _Fields(msgspec.Struct, forbid_unknown_fields=True):
 
     name: str = "file"
     prefill_tokens_per_s: _SPEED = H100_8B.prefill_tokens_per_s
-    step_s: _SPEED = H100_8B.step_s
+    step_s: _STEP_S = H100_8B.step_s
     seq_s: _SECONDS = H100_8B.seq_s
     kv_tokens: _COUNT = H100_8B.kv_tokens
     transfer_tokens_per_s: _SPEED = H100_8B.transfer_tokens_per_s
@@ -77,4 +79,4 @@ class _Fields(msgspec.Struct, forbid_unknown_fields=True):
     max_batched_tokens: _COUNT = H100_8B.max_batched_tokens
     max_num_seqs: _COUNT = H100_8B.max_num_seqs
     overhead_s: _SECONDS = H100_8B.overhead_s
-    noise_s: tuple[float, ...] = ()
+    noise_s: tuple[_NOISE_S, ...] = ()

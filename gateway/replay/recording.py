@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gateway.core.blocks import BlockHash
 from gateway.observability.recording import Recorded
-from gateway.replay.job import HashedPrompt, ReplayJob, worker_of
+from gateway.replay.job import MAX_CLOCK_S, MAX_TOKENS, HashedPrompt, ReplayJob, worker_of
 from gateway.replay.line_reader import Lines
 
 UNKNOWN_BLOCK = 512
@@ -19,9 +19,20 @@ UNKNOWN_BLOCK = 512
 
 
 def playable(lines: Lines) -> list[Recorded]:
-    """Completed requests in order of arrival."""
-    rows = [row for row in lines.decoded(Recorded) if row.how == "ended" and row.status == 200]
-    return sorted((row for row in rows if row.num_tokens > 0), key=lambda row: row.at)
+    """Completed requests in order of arrival. Raises ConfigError for a row beyond the limits."""
+    rows: list[Recorded] = []
+    for row in lines.decoded(Recorded):
+        if row.how == "ended" and row.status == 200 and row.num_tokens > 0:
+            if not _is_within_limits(row):
+                raise lines.bad("a time or a number of tokens is negative or too large")
+            rows.append(row)
+    return sorted(rows, key=lambda row: row.at)
+
+
+def _is_within_limits(row: Recorded) -> bool:
+    counts = (row.num_tokens, row.output_tokens or 0, row.block_size, row.num_blocks or 0)
+    seconds = (row.at, row.e2e_s, row.ttft_s or 0.0)
+    return all(0 <= num <= MAX_TOKENS for num in counts) and all(0.0 <= s <= MAX_CLOCK_S for s in seconds)
 
 
 def recording(lines: Lines, speed: float) -> Iterator[ReplayJob]:
@@ -33,7 +44,7 @@ def recording(lines: Lines, speed: float) -> Iterator[ReplayJob]:
     places = {name: worker_of(i) for i, name in enumerate(sorted({row.worker for row in rows}))}
     for i, row in enumerate(rows):
         after = nexts.get(i)
-        num_output = row.output_tokens or max(round((row.e2e_s - (row.ttft_s or 0.0)) / token_s), 1)
+        num_output = row.output_tokens or _num_output(row, token_s)
         prompt = _prompt(row, chains[i], i, chains[after] if after is not None else ())
         output: Sequence[int] = ()
         if after is not None:
@@ -45,6 +56,10 @@ def recording(lines: Lines, speed: float) -> Iterator[ReplayJob]:
         yield ReplayJob(
             row.at / speed, prompt, num_output, turn, output, row.session, recorded=row, place=place
         )
+
+
+def _num_output(row: Recorded, token_s: float) -> int:
+    return min(max(round((row.e2e_s - (row.ttft_s or 0.0)) / token_s), 1), MAX_TOKENS)
 
 
 def _chain(row: Recorded) -> Sequence[BlockHash]:

@@ -20,7 +20,8 @@ class Slo:
 @dataclass(frozen=True, slots=True)
 class Summary:
     """Summary of a run. `hit_rate`: cached prompt tokens ÷ prompt tokens. `goodput`: requests per second that
-    meet the SLO. `busiest`: prompt tokens that the busiest worker computed ÷ the mean of all, 1 is even."""
+    meet the SLO. `busiest`: prompt tokens that the busiest worker computed ÷ the mean of all, 1 is even.
+    `ttft_error_p90`: of |predicted - actual TTFT| ÷ max(actual, LEAST_TTFT_S), of predictions."""
 
     policy: str
     num_requests: int
@@ -36,6 +37,7 @@ class Summary:
     goodput: float
     good: float
     busiest: float
+    ttft_error_p90: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class Curves:
     hits: "array[float]"
 
 
+LEAST_TTFT_S = 0.1
+"""Denominator of the error of shorter TTFTs."""
 POINTS = 60
 """Points of a curve over time."""
 
@@ -72,6 +76,7 @@ def summarize(policy: str, jobs: Sequence[ReplayJob], num_workers: int, slo: Slo
         goodput=num_good / max(end_s, 1e-9),
         good=num_good / len(jobs),
         busiest=_busiest(jobs, num_workers),
+        ttft_error_p90=_ttft_error_p90(jobs),
     )
 
 
@@ -97,6 +102,16 @@ def mean(values: Sequence[float]) -> float:
 def percentile(ordered: Sequence[float], percent: float) -> float:
     """Smallest value that so many of them do not exceed."""
     return ordered[max(-int(-len(ordered) * percent // 100) - 1, 0)]
+
+
+def _ttft_error_p90(jobs: Sequence[ReplayJob]) -> float | None:
+    """Error of the predicted TTFT of requests that were sent once."""
+    errors = [
+        abs(job.decision.ttft_s - job.ttft_s) / max(job.ttft_s, LEAST_TTFT_S)
+        for job in jobs
+        if job.num_attempts == 1 and job.decision is not None and job.decision.ttft_s is not None
+    ]
+    return percentile(sorted(errors), 90) if errors else None
 
 
 def _busiest(jobs: Sequence[ReplayJob], num_workers: int) -> float:

@@ -6,27 +6,34 @@ format.
     turns       JSON lines with texts: session, input (the whole prompt), output, and time
     recording   JSON lines that a gateway wrote (`--record`)
 
-Files may be packed (.gz, .xz). A bad line is rejected with its number.
+Files may be packed (.gz, .xz). A bad line is rejected with its number; a request with an empty prompt is
+left out and counted.
 """
 
 import random
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 
 import msgspec
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import ConfigError
-from gateway.replay.job import HashedPrompt, ReplayJob
+from gateway.replay.job import MAX_CLOCK_S, MAX_TOKENS, HashedPrompt, ReplayJob
 from gateway.replay.line_reader import Lines
 from gateway.replay.recording import recording
 
 HASHED_TOKENS = 512
-MOMENT_S = 3.0
-"""Resolution in seconds of Mooncake's clock: requests of one recorded moment are spread over it."""
+MAX_HASH = (1 << 64) - 1
+MOMENT_MS = 3000
+"""Resolution of the clock of Mooncake's published traces."""
+MAX_SPAN_S = 1e9
+"""Longest virtual time from the first request to the last: some thirty years, still with fractions of a
+microsecond."""
 AZURE_HEAD = b"TIMESTAMP,ContextTokens,GeneratedTokens"
 
 Encode = Callable[[str], Sequence[int]]
@@ -36,12 +43,21 @@ Encode = Callable[[str], Sequence[int]]
 class TraceOptions:
     """Options of reading a trace. `speed`: so many times as fast as it was recorded. `encode` is needed for
     texts; `ticks_per_s` is the unit of their clock, where that cannot be seen because it does not begin in
-    1970."""
+    1970. `limit`: the first requests only."""
 
     speed: float = 1.0
     seed: int = 1
     encode: Encode | None = None
     ticks_per_s: float | None = None
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests of a trace, in order of arrival, the first at 0; `num_empty` more had an empty prompt."""
+
+    jobs: list[ReplayJob]
+    num_empty: int = 0
 
 
 class _Asked(msgspec.Struct):
@@ -59,20 +75,21 @@ class _Turn(msgspec.Struct):
     timestamp: float | None = None
 
 
-def read(path: Path, reading: TraceOptions, form: str = "auto", limit: int | None = None) -> list[ReplayJob]:
-    """Read a trace, in order of arrival, the first request at 0. Raises ConfigError."""
+def read(path: Path, reading: TraceOptions, form: str = "auto") -> Requests:
+    """Read a trace. Raises ConfigError."""
     lines = Lines(path)
-    jobs: list[ReplayJob] = []
-    for job in FORMATS[form if form != "auto" else _detect(lines)](lines, reading):
-        if len(jobs) == limit:
-            break
-        jobs.append(job)
+    reader = FORMATS[form if form != "auto" else _detect(lines)]
+    jobs = list(islice(reader(lines, reading), reading.limit))
     if not jobs:
-        raise ConfigError(f"{path}: has no requests")
+        empty = f" (prompts of {lines.num_empty} are empty)" if lines.num_empty else ""
+        raise ConfigError(f"{path}: has no requests{empty}")
     begin = min(job.at for job in jobs)
+    span_s = max(job.at for job in jobs) - begin
+    if not span_s <= MAX_SPAN_S:
+        raise ConfigError(f"{path}: spans {span_s:g} s at this speed, more than {MAX_SPAN_S:g} s")
     for job in jobs:
         job.at -= begin
-    return sorted(jobs, key=lambda job: job.at)
+    return Requests(sorted(jobs, key=lambda job: job.at), lines.num_empty)
 
 
 def is_recording(path: Path, form: str = "auto") -> bool:
@@ -81,7 +98,7 @@ def is_recording(path: Path, form: str = "auto") -> bool:
 
 
 def mooncake(path: Path, *, speed: float = 1.0, limit: int | None = None, seed: int = 1) -> list[ReplayJob]:
-    return read(path, TraceOptions(speed, seed), "mooncake", limit)
+    return read(path, TraceOptions(speed, seed, limit=limit), "mooncake").jobs
 
 
 def agent(
@@ -89,7 +106,7 @@ def agent(
 ) -> list[ReplayJob]:
     """Sessions of an agent trace, `copies` of each with prompts that differ from their first token on; they
     begin at random within the trace."""
-    rng, jobs = random.Random(seed), read(path, TraceOptions(speed, seed, encode, 1e6), "turns")
+    rng, jobs = random.Random(seed), read(path, TraceOptions(speed, seed, encode, 1e6), "turns").jobs
     begins: dict[str | None, float] = {}
     for job in jobs:
         begins.setdefault(job.session, job.at)
@@ -106,17 +123,54 @@ def agent(
 
 def _mooncake(lines: Lines, reading: TraceOptions) -> Iterator[ReplayJob]:
     """Read Mooncake's format. A second turn begins with all of an earlier prompt."""
-    rng = random.Random(reading.seed)
+    rows = list(islice(_hashed(lines), reading.limit))
+    arrivals = _arrivals([asked.timestamp for asked in rows], random.Random(reading.seed))
     known: set[int] = set()
-    for asked in lines.decoded(_Asked):
+    for asked, at in zip(rows, arrivals, strict=True):
         hashes, length = asked.hash_ids, asked.input_length
-        if not 0 < length <= len(hashes) * HASHED_TOKENS or min(hashes) < 0:
-            raise lines.bad(f"{len(hashes)} hash_ids of {HASHED_TOKENS} tokens do not hold {length}")
-        at = (asked.timestamp / 1000 + rng.random() * MOMENT_S) / reading.speed
         turn = 2 if len(hashes) > 2 and hashes[-2 if length % HASHED_TOKENS else -1] in known else 1
         known.update(hashes[1:])
         prompt = HashedPrompt(array("Q", hashes), HASHED_TOKENS, length)
-        yield ReplayJob(at, prompt, max(asked.output_length, 1), turn)
+        yield ReplayJob(at / reading.speed, prompt, max(asked.output_length, 1), turn)
+
+
+def _hashed(lines: Lines) -> Iterator[_Asked]:
+    """Decode Mooncake's lines, within their limits."""
+    for asked in lines.decoded(_Asked):
+        hashes, length = asked.hash_ids, asked.input_length
+        if length == 0:
+            lines.num_empty += 1
+            continue
+        if not 0 < length <= len(hashes) * HASHED_TOKENS:
+            raise lines.bad(f"{len(hashes)} hash_ids of {HASHED_TOKENS} tokens do not hold {length}")
+        if min(hashes) < 0 or max(hashes) > MAX_HASH:
+            raise lines.bad("hash_ids must be from 0 to 2^64 - 1")
+        _check_tokens(lines, length, asked.output_length)
+        _check_clock(lines, asked.timestamp / 1000)
+        yield asked
+
+
+def _arrivals(timestamps_ms: Sequence[float], rng: random.Random) -> list[float]:
+    """Seconds of arrival. Where the clock shows its resolution (all times are multiples of it, to the last
+    millisecond, which is truncated, and requests share moments), those of one moment are spread over it at
+    random, in the order of the file: a turn stays behind the one before."""
+    moments = [round(at / MOMENT_MS) for at in timestamps_ms]
+    pairs = zip(timestamps_ms, moments, strict=True)
+    nums = Counter(moments)
+    if not 1 < len(nums) < len(moments) or any(abs(at - moment * MOMENT_MS) > 1 for at, moment in pairs):
+        return [at / 1000 for at in timestamps_ms]
+    offsets = {moment: iter(sorted(rng.random() for _ in range(num))) for moment, num in nums.items()}
+    return [(moment + next(offsets[moment])) * MOMENT_MS / 1000 for moment in moments]
+
+
+def _check_tokens(lines: Lines, num_tokens: int, num_output: int) -> None:
+    if not (0 < num_tokens <= MAX_TOKENS and 0 <= num_output <= MAX_TOKENS):
+        raise lines.bad(f"tokens must be from 0 to {MAX_TOKENS:,}, not {num_tokens} and {num_output}")
+
+
+def _check_clock(lines: Lines, seconds: float) -> None:
+    if not abs(seconds) <= MAX_CLOCK_S:
+        raise lines.bad(f"timestamp of {seconds:g} s is beyond {MAX_CLOCK_S:g} s")
 
 
 def _azure(lines: Lines, reading: TraceOptions) -> Iterator[ReplayJob]:
@@ -128,11 +182,15 @@ def _azure(lines: Lines, reading: TraceOptions) -> Iterator[ReplayJob]:
             when, context, generated = line.decode().split(",")
             at = datetime.fromisoformat(when).timestamp()
             num_tokens, num_output = int(context), int(generated)
-        except ValueError as exc:
+        except (ValueError, OverflowError) as exc:
             raise lines.bad(f"no {AZURE_HEAD.decode()}: {exc}") from exc
-        num_blocks = -(-max(num_tokens, 1) // HASHED_TOKENS)
+        if num_tokens == 0:
+            lines.num_empty += 1
+            continue
+        _check_tokens(lines, num_tokens, num_output)
+        num_blocks = -(-num_tokens // HASHED_TOKENS)
         hashes = array("Q", [lines.number << 20 | i for i in range(num_blocks)])
-        prompt = HashedPrompt(hashes, HASHED_TOKENS, max(num_tokens, 1))
+        prompt = HashedPrompt(hashes, HASHED_TOKENS, num_tokens)
         yield ReplayJob(at / reading.speed, prompt, max(num_output, 1))
 
 
@@ -142,13 +200,17 @@ def _turns(lines: Lines, reading: TraceOptions) -> Iterator[ReplayJob]:
     if reading.encode is None:
         raise ConfigError(f"{lines.path}: has texts, which need a tokenizer")
     num_turns: dict[str | None, int] = {}
+    at: float
     for number, asked in enumerate(lines.decoded(_Turn)):
         prompt, answer = (array("I", reading.encode(text)) for text in (asked.input, asked.output))
         if not prompt:
-            raise lines.bad("input is empty")
+            lines.num_empty += 1
+            continue
+        _check_tokens(lines, len(prompt), len(answer))
         session = asked.session_id if asked.session is None else asked.session
         turn = num_turns[session] = num_turns.get(session, 0) + 1 if session else 1
         at = number if asked.timestamp is None else _seconds(asked.timestamp, reading.ticks_per_s)
+        _check_clock(lines, at)
         yield ReplayJob(at / reading.speed, prompt, len(answer) or 1, turn, answer or [0], session)
 
 

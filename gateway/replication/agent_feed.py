@@ -11,8 +11,9 @@ Where neither can be reached, the index keeps the worker's blocks for a minute.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ from gateway.core.block_limits import BlockLimits
 from gateway.core.event_stream import Stream, StreamCounts, StreamState
 from gateway.core.kv_events import DecodeError
 from gateway.core.worker import Worker, WorkerId
+from gateway.http.url import host_port
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
 from gateway.ingest.base import Feed
@@ -151,19 +153,27 @@ class AgentFeed:
         self._close_engine()
 
     async def _run(self) -> None:
-        async with open_channel(self.agent, self._agents) as channel:
-            while True:
-                if await self._follow(channel):
-                    await asyncio.sleep(self._times.pause_s)
-                    continue
-                if not self.has_fallen_back:
-                    self._fall_back()
-                await self._watch_agent(channel)
+        while True:
+            if await self._follow():
+                await asyncio.sleep(self._times.pause_s)
+                continue
+            if not self.has_fallen_back:
+                self._fall_back()
+            await self._watch_agent()
 
     # the agent ---------------------------------------------------------------------------------
 
-    async def _follow(self, channel: grpc.aio.Channel) -> bool:
+    async def _follow(self) -> bool:
         """Follow the agent until it stops; True if resubscribing at once makes sense."""
+        try:
+            async with open_channel(self.agent, self._agents) as channel:
+                return await self._follow_on(channel)
+        except OSError as exc:
+            self._not_followed(failure(exc))
+            self._report()
+            return False
+
+    async def _follow_on(self, channel: grpc.aio.Channel) -> bool:
         cursor, has_followed, excess = self._follower.cursor, False, None
         asked = LogRequest(VERSION, self._dp_rank, cursor.epoch, cursor.next_seq, self._times.sample_every_s)
         request = encode_request(asked)
@@ -270,7 +280,7 @@ class AgentFeed:
         loop = asyncio.get_running_loop()
         self._forget_timer = loop.call_later(self._times.forget_s, self._expire)
 
-    async def _watch_agent(self, channel: grpc.aio.Channel) -> None:
+    async def _watch_agent(self) -> None:
         """Probe the agent until it is more complete than this gateway."""
         while True:
             await asyncio.sleep(self._times.retry_s)
@@ -279,8 +289,9 @@ class AgentFeed:
             if self._engine and self._engine[1].stream.state is StreamState.EXACT:
                 continue
             try:
-                hello = await describe(channel, self._agents, self._dp_rank, self._times.hello_s)
-            except (grpc.aio.AioRpcError, DecodeError) as exc:
+                async with open_channel(self.agent, self._agents) as channel:
+                    hello = await describe(channel, self._agents, self._dp_rank, self._times.hello_s)
+            except (grpc.aio.AioRpcError, DecodeError, OSError) as exc:
                 self._not_followed(failure(exc))
                 continue
             if why := self._refusal(hello):
@@ -322,12 +333,19 @@ class AgentFeed:
             self._log.warning("worker %s: agent %s rejected: %s", self._worker, self.agent, why)
 
 
-def open_channel(target: str, agents: Agents) -> grpc.aio.Channel:
-    if agents.tls is None:
-        return grpc.aio.insecure_channel(target, options=_OPTIONS)
-    tls = agents.tls
-    credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.cert)
-    return grpc.aio.secure_channel(target, credentials, options=_OPTIONS)
+@contextlib.asynccontextmanager
+async def open_channel(target: str, agents: Agents) -> AsyncIterator[grpc.aio.Channel]:
+    """Open a channel to the current addresses of an agent, resolved and judged here. Raises
+    OSError."""
+    addresses, options = await agents.resolve(target), [*_OPTIONS, ("grpc.default_authority", target)]
+    if (tls := agents.tls) is None:
+        channel = grpc.aio.insecure_channel(addresses, options=options)
+    else:
+        credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.cert)
+        options.append(("grpc.ssl_target_name_override", host_port(target)[0]))
+        channel = grpc.aio.secure_channel(addresses, credentials, options=options)
+    async with channel:
+        yield channel
 
 
 def metadata(agents: Agents) -> tuple[tuple[str, str], ...]:
@@ -343,15 +361,15 @@ async def describe(channel: grpc.aio.Channel, agents: Agents, dp_rank: int, time
 
 async def reach(agents: Agents, target: str, dp_rank: int, timeout_s: float) -> AgentHello | str:
     """Return an agent's introduction, or why there is none."""
-    async with open_channel(target, agents) as channel:
-        try:
+    try:
+        async with open_channel(target, agents) as channel:
             return await describe(channel, agents, dp_rank, timeout_s)
-        except (grpc.aio.AioRpcError, DecodeError) as exc:
-            return failure(exc)
+    except (grpc.aio.AioRpcError, DecodeError, OSError) as exc:
+        return failure(exc)
 
 
 def failure(exc: Exception) -> str:
-    """Describe a gRPC or decode error for people."""
+    """Describe a gRPC, decode or name-resolution error for people."""
     if isinstance(exc, grpc.aio.AioRpcError):
         return f"{exc.code().name.lower()}: {exc.details()}"
-    return str(exc) or type(exc).__name__
+    return (exc.strerror if isinstance(exc, OSError) else str(exc)) or type(exc).__name__

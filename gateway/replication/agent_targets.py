@@ -1,5 +1,7 @@
 """Addresses and credentials of workers' agents. gRPC itself is loaded with the first feed."""
 
+import asyncio
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +14,7 @@ from gateway.core.errors import ConfigError
 from gateway.core.event_stream import StreamState
 from gateway.core.worker import Worker, WorkerId
 from gateway.http.address import Address
+from gateway.http.networks import Reachable, is_literal
 from gateway.http.url import host_port
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
@@ -35,12 +38,14 @@ class AgentTls:
 
 @dataclass(frozen=True, slots=True)
 class Agents:
-    """Agents of workers: `port` on each worker's host (0: none), or `named` by the worker's URL."""
+    """Agents of workers: `port` on each worker's host (0: none), or `named` by the worker's URL. Those that
+    the operator did not name are at addresses that are `reachable`."""
 
     port: int = 0
     named: dict[str, str] = field(default_factory=dict)
     tls: AgentTls | None = None
     token: str | None = field(default=None, repr=False)
+    reachable: Reachable = field(default_factory=Reachable, repr=False, compare=False)
 
     def of(self, url: str) -> tuple[str, bool] | None:
         """Return HOST:PORT of a worker's agent, and whether the operator named it."""
@@ -50,6 +55,19 @@ class Agents:
             return None
         host = Address.of(url).host
         return (f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"), False
+
+    async def resolve(self, target: str) -> str:
+        """Resolve the HOST:PORT of an agent to its allowed addresses, a target of gRPC. gRPC would resolve a
+        name again at each connection. Raises OSError, also where no address is allowed."""
+        host, port = host_port(target)
+        found = [host] if is_literal(host) else await _addresses(host, port)
+        refusals = [] if target in self.named.values() else [self.reachable.refusal(each) for each in found]
+        if refusals and None not in refusals:
+            raise OSError(None, f"{host}: {refusals[0]}")
+        allowed = (
+            [each for each, why in zip(found, refusals, strict=True) if why is None] if refusals else found
+        )
+        return _grpc_target(allowed, port)
 
 
 NO_AGENTS = Agents()
@@ -68,7 +86,8 @@ def agents_of(config: Config) -> Agents:
         key_option = "agent_cert_key_file" if key else "agent_cert_file"
         tls = AgentTls(tls.ca, _read(key or cert, key_option), _read(cert, "agent_cert_file"))
     token = read_key(agent.token_file, "agent_token_file") if agent.token_file else None
-    return Agents(agent.port, dict(map(_named, agent.address)), tls, token)
+    reachable = Reachable(config.worker.ip_networks)
+    return Agents(agent.port, dict(map(_named, agent.address)), tls, token, reachable)
 
 
 class AgentFeeds:
@@ -128,6 +147,19 @@ async def reach_agent(
     if isinstance(hello, AgentHello) and (why := refusal(hello, worker, start_time_s, is_named=is_named)):
         return agent, why
     return agent, hello
+
+
+async def _addresses(host: str, port: int) -> list[str]:
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+def _grpc_target(addresses: list[str], port: int) -> str:
+    """Return addresses as one target; of both families, all are written as IPv6."""
+    if not any(":" in each for each in addresses):
+        return "ipv4:" + ",".join(f"{each}:{port}" for each in addresses)
+    mapped = [each if ":" in each else f"::ffff:{each}" for each in addresses]
+    return "ipv6:" + ",".join(f"[{each.replace('%', '%25')}]:{port}" for each in mapped)
 
 
 def _named(text: str) -> tuple[str, str]:

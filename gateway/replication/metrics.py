@@ -1,13 +1,16 @@
 """Metrics of replication through Redis: lag, leadership, resyncs."""
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.observability.metric_spec import MetricSpec, counter, gauge, histogram
-from gateway.replication.replica_feed import ReplicaFeed
-from gateway.replication.session import ReplicationSession
+
+if TYPE_CHECKING:  # else the reference of metrics, which each start reads, would load the library for Redis
+    from gateway.replication.replica_feed import ReplicaFeed
+    from gateway.replication.session import ReplicationSession
 
 UP = gauge("kvgate_redis_up", "1 if Redis answers and accepts kvgate's commands, else 0.")
 LOSSES = counter("kvgate_redis_connection_losses_total", "Lost connections to Redis.")
@@ -16,7 +19,7 @@ DELAY = histogram(
     "Time in seconds from the write of a change to Redis to the update of the index here, by Redis's clock.",
 )
 
-_READ: tuple[tuple[MetricSpec, Callable[[ReplicaFeed], float]], ...] = (
+_READ: tuple[tuple[MetricSpec, Callable[["ReplicaFeed"], float]], ...] = (
     (
         gauge(
             "kvgate_replica_leader",
@@ -71,7 +74,7 @@ METRICS = (UP, LOSSES, DELAY, *(spec for spec, _ in _READ))
 
 
 class ReplicaCollector(Collector):
-    def __init__(self, shared: ReplicationSession) -> None:
+    def __init__(self, shared: "ReplicationSession") -> None:
         self._shared = shared
 
     def collect(self) -> Iterator[Metric]:

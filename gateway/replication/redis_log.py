@@ -34,7 +34,9 @@ MAX_TIME_DIGITS = 18
 _ACQUIRE = """
 local held = redis.call('PTTL', KEYS[1])
 local time = redis.call('TIME')
-if held >= 0 then return {0, held} end
+local holder = redis.pcall('GET', KEYS[1])
+local is_ours = type(holder) == 'string' and string.match(holder, '^%d+:(.*)$') == ARGV[1]
+if held >= 0 and not is_ours then return {0, held} end
 if ARGV[3] == '1' and redis.call('EXISTS', KEYS[3]) == 0 then return {0, -1} end
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local fence = math.max((tonumber(redis.call('GET', KEYS[2]) or '0') or 0) + 1, now)
@@ -43,6 +45,7 @@ redis.call('SET', KEYS[2], text, 'EX', ARGV[4])
 redis.call('SET', KEYS[1], text .. ':' .. ARGV[1], 'PX', ARGV[2])
 return {1, fence}
 """
+"""A gateway acquires its own lease again: the answer to its first call may be lost with the connection."""
 _RENEW = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
@@ -157,7 +160,8 @@ class WorkerLog:
         }
 
     async def acquire(self, *, if_known: bool) -> Lease | float | None:
-        """Acquire the lease; or return the seconds for which it is another gateway's at least.
+        """Acquire the lease, with a later fence where it is ours already; or return the seconds for which it
+        is another gateway's at least.
 
         With `if_known`, None where the lease is free but there is no snapshot: the former leader may still be
         there, with the complete state.

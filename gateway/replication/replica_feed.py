@@ -100,7 +100,7 @@ class ReplicaFeed:
         self._has_followed = False  # before reading directly
         self._again_at, self._pause_s = float("-inf"), shared.times.pause_s
         self._task: asyncio.Task[None] | None = None
-        self.counts = ReplicaCounts()
+        self.counts: ReplicaCounts = ReplicaCounts()
         self.leader: Leader | None = None
         self._direct: DirectFeed | None = None
 
@@ -159,22 +159,29 @@ class ReplicaFeed:
         return self._has_followed or self._follower.cursor != NOWHERE
 
     async def _run(self) -> None:
-        is_patient = True
+        loop, times = asyncio.get_running_loop(), self._times
+        patient_until: float | None = (
+            None  # the lease is free, and its last leader may come back with all data
+        )
         while True:
             try:
+                is_patient = patient_until is None or loop.time() < patient_until
                 if_known = is_patient and self._knows_others
                 lease = await self._shared.acquire(self._log, if_known=if_known)
                 self._shared.error_reporter.recovered(self._worker)
                 self._lost_at = None
                 self._stop_direct()
                 if isinstance(lease, Lease):
+                    patient_until = None
                     await self._lead(lease)
-                    is_patient = True
+                elif lease is not None:
+                    patient_until = None
+                    await self._follow(min(lease + 0.005, times.ask_s))
                 else:
-                    is_patient = lease is not None  # the second time, the former leader is gone
-                    times = self._times
-                    await self._follow(times.grace_s if lease is None else min(lease + 0.005, times.ask_s))
+                    patient_until = patient_until or loop.time() + times.grace_s
+                    await self._follow(patient_until - loop.time())
             except LOST as exc:
+                patient_until = None  # the leader cannot come back either
                 self._shared.error_reporter.report(self._worker, exc)
                 self._lost()
                 await asyncio.sleep(self._times.retry_s)

@@ -82,8 +82,8 @@ class ReplicationSession:
         make_feed: "Callable[..., ReplicaFeed] | None" = None,
         can_recover: bool = True,
     ) -> None:
-        """`make_feed` makes a worker's feed; without it every gateway follows (`ReplicaFeed`). `can_recover`:
-        blocks that a request proves can be published."""
+        """Session with one Redis. `make_feed` makes a worker's feed, by default a `ReplicaFeed`; with
+        `can_recover`, blocks that a request proves can be published."""
         self.times = times
         self.where = options.where
         self.delays_s = Histogram(DELAY_BOUNDS_S)

@@ -205,7 +205,7 @@ def shadows_of(config: Config, library: PolicyRegistry) -> Iterator[tuple[str, S
 
 
 def try_out(library: PolicyRegistry, name: str) -> None:
-    """Raises ConfigError for a policy that fails among made-up candidates too."""
+    """Try a policy on made-up candidates. Raises ConfigError if it fails."""
     policy = library.bare(name)
     for check in (one_candidate, many_candidates, declares_what_it_reads):
         try:

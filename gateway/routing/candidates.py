@@ -5,6 +5,7 @@ tokens ─ hashes per (model root, block size) ─ index: blocks that events rep
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
@@ -109,7 +110,7 @@ class Lookups:
         held_tokens = lookup.held_tokens
         for tokens, blocks in zip(prompt.tokens, hashes, strict=True):
             most = max_hit_blocks(len(tokens), size)
-            overlap = self.index.overlap(blocks, most)
+            overlap = self.index.overlap(blocks, most, drops_last=group.hit_rule.drops_last)
             reused = overlap if group.hit_rule is PLAIN else _reused(overlap, group)
             for worker, media in self.index.offloaded(blocks, reused).items():
                 there = lookup.offloaded.setdefault(worker, {})
@@ -135,7 +136,7 @@ class Lookups:
         num_linked = sum(links.num_tokens) if links else 0
         num_tokens = count_tokens(prompt.tokens) + num_linked
         candidates: list[Candidate] = []
-        load_of, group, held = self._ledger.load, None, _NOTHING
+        ledger, group, held = self._ledger, None, _NOTHING
         offloaded: Mapping[WorkerId, Mapping[tuple[str, ...], int]] = {}
         for e in eligible:
             if e.group is not group:
@@ -149,7 +150,7 @@ class Lookups:
             assumed = sent.get(name, 0) if sent else 0
             there = offloaded.get(name, _ON_GPU) if offloaded else _ON_GPU
             candidates.append(
-                _candidate(e.member, load_of(name), num_tokens, held.get(name, 0), assumed, there)
+                _candidate(e.member, ledger.load(name), num_tokens, held.get(name, 0), assumed, there)
             )
         return tuple(candidates)
 
@@ -172,7 +173,7 @@ def _candidate(
         load.num_in_flight,
         reported.num_waiting,
         reported.kv_usage,
-        member.stream is StreamState.EXACT,
+        member.stream is _EXACT,
         member.confidence,
         offloaded,
         assumed,
@@ -181,8 +182,9 @@ def _candidate(
     )
 
 
-_NOTHING: Mapping[WorkerId, int] = {}
-_ON_GPU: Mapping[tuple[str, ...], int] = {}
+_EXACT: Final = StreamState.EXACT  # of a module that is not compiled: two lookups
+_NOTHING: Final[Mapping[WorkerId, int]] = {}
+_ON_GPU: Final[Mapping[tuple[str, ...], int]] = {}
 
 
 def _reused(overlap: Mapping[WorkerId, int], group: HashGroup) -> dict[WorkerId, int]:

@@ -1,22 +1,27 @@
-"""Concurrency limit: the number of requests that an engine runs at once (vLLM's `--max-num-seqs`), inferred,
-since engines do not report it.
+"""Concurrency limit: the number of requests that an engine runs at once (vLLM's `--max-num-seqs`), as the
+engine reports it, or inferred.
 
 A request beyond the limit waits for an answer to end, however short its prompt and however much cache is
-free. The limit is inferred from reported load: while requests wait and the number of running ones stays the
-same, report after report, the limit is reached. It is unknown again once more requests run, or after a long
-time without waiting requests.
+free. The limit is inferred from reported load: the most that ran while requests waited, once report after
+report comes near it and none exceeds it, and neither a full cache nor the prompts ahead (by the load ledger)
+explain the waiting. Reports fluctuate below the limit, as an engine fills the places of ended answers with
+its next step. More running requests raise an inferred limit; far more without a waiting one, or a long time
+without a full batch, remove it.
 """
 
 import math
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from gateway.core.worker import ReportedLoad
+from gateway.core.worker import FULL_KV, ReportedLoad
 
-LEAST = 8
+LEAST: Final = 8
 """A few long prompts, one after the other, look the same; no engine runs with so low a limit."""
-IN_A_ROW = 4
-KEPT_S = 300.0
+IN_A_ROW: Final = 4
+NEAR: Final = 0.85
+"""Share of the most that ran, from which a report counts as near it."""
+KEPT_S: Final = 300.0
 """Engines do not change the limit while they run, but a wrong inference must expire."""
 
 
@@ -24,26 +29,45 @@ KEPT_S = 300.0
 class ConcurrencyLimit:
     """The concurrency limit of one worker; `num` is infinite where it is unknown."""
 
-    __slots__ = ("num", "_last", "_num_alike", "_seen_s")
+    __slots__ = ("num", "_last", "_most", "_num_near", "_seen_s")
 
     def __init__(self) -> None:
         self.num = math.inf
         self._last: ReportedLoad | None = None
-        self._num_alike = 0
+        self._most = 0
+        self._num_near = 0
         self._seen_s = 0.0
 
     def __repr__(self) -> str:
         return f"ConcurrencyLimit({self.num:g})"
 
-    def look(self, reported: ReportedLoad, now: float) -> None:
-        """Learn from the worker's latest report; the same report again adds nothing."""
+    def look(
+        self,
+        reported: ReportedLoad,
+        now: float,
+        declared: int | None = None,
+        *,
+        is_computing: bool = False,
+    ) -> None:
+        """Learn from the worker's latest report; the same report again adds nothing. The `declared` limit is
+        true unless more requests run. `is_computing`: requests wait for the prompts before them."""
         last, self._last = self._last, reported
+        if declared is not None and reported.num_running <= declared:
+            self.num, self._seen_s = float(declared), now
+            return
         if last is reported:
             return
         num = reported.num_running
-        if num > self.num or now - self._seen_s > KEPT_S:
+        if now - self._seen_s > KEPT_S or (num * NEAR > self.num and not reported.num_waiting):
             self.num = math.inf
-        is_alike = last is not None and last.num_running == num and num >= LEAST
-        self._num_alike = self._num_alike + 1 if is_alike and reported.num_waiting else 0
-        if self._num_alike >= IN_A_ROW:
-            self.num, self._seen_s = float(num), now
+        elif num > self.num:
+            self.num = float(num)
+        is_short = is_computing or reported.kv_usage > FULL_KV or num < max(float(LEAST), self._most * NEAR)
+        if is_short or not reported.num_waiting:
+            self._num_near = self._most = 0
+            return
+        self._num_near = 1 if num > self._most else self._num_near + 1  # running requests may still rise
+        self._most = max(self._most, num)
+        if self._num_near > IN_A_ROW:
+            self._seen_s = now
+            self.num = float(self._most) if math.isinf(self.num) else max(self.num, float(self._most))

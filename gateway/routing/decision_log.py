@@ -1,14 +1,13 @@
 """The latest decisions and their outcomes, for `/admin/decisions/{id}`: no prompt, only numbers."""
 
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
-from msgspec.structs import asdict
-
-from gateway.core.decision import Candidate, Decision, PrefillChoice
+from gateway.core.decision import Candidate, Decision, PrefillChoice, Timings
 from gateway.core.outcome import Outcome
 from gateway.core.usage import Usage
 from gateway.observability.observers import Observers
@@ -18,8 +17,12 @@ log = logging.getLogger("kvgate.requests")
 PartsOf = Callable[[Decision], Sequence[Mapping[str, float]]]
 """Returns the parts of each candidate's cost, or an empty sequence where the policy explains none."""
 
-CANDIDATE_BYTES = 400
+CANDIDATE_BYTES: Final = 400
 """Approximate memory of one candidate of a record."""
+
+
+MAX_NAME_CHARS: Final = 128
+"""Characters of clients' names in lists."""
 
 
 class DecisionLog:
@@ -31,21 +34,24 @@ class DecisionLog:
         *,
         max_records: int = 10_000,
         max_bytes: int = 64 << 20,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        """Start an empty log; `clock` is Unix time."""
+        self._clock = clock
         self._observers = observers or Observers()
         self._max_records = max_records
         self._max_bytes = max_bytes
-        self._ring: OrderedDict[str, tuple[Decision, Outcome | None]] = OrderedDict()
+        self._ring: OrderedDict[str, tuple[Decision, Outcome | None, float, bytes]] = OrderedDict()
         self._num_bytes = 0
 
     def __len__(self) -> int:
         return len(self._ring)
 
     def add(self, decision: Decision) -> None:
-        self._ring[decision.id] = (decision, None)
+        self._ring[decision.id] = (decision, None, 0.0, b"")
         self._num_bytes += _size(decision)
         while len(self._ring) > self._max_records or self._num_bytes > self._max_bytes:
-            _, (oldest, _) = self._ring.popitem(last=False)
+            _, (oldest, _, _, _) = self._ring.popitem(last=False)
             self._num_bytes -= _size(oldest)
 
     def finish(
@@ -56,11 +62,12 @@ class DecisionLog:
         ttft_s: float | None,
         usage: Usage | None,
         lasted_s: float | None = None,
+        request_id: bytes = b"",
     ) -> None:
         """Record the outcome of a decision, and notify observers; the parameters are those of `Outcome`."""
         outcome = Outcome(how, status, ttft_s, usage, lasted_s)
         if decision.id in self._ring:
-            self._ring[decision.id] = (decision, outcome)
+            self._ring[decision.id] = (decision, outcome, self._clock(), request_id)
         self._observers.notify_finished(decision, outcome)
 
     def explain(self, decision_id: str, parts_of: PartsOf | None = None) -> dict[str, Any] | None:
@@ -71,6 +78,19 @@ class DecisionLog:
     def recent(self, limit: int) -> list[str]:
         """Return the newest decision ids, newest first."""
         return list(islice(reversed(self._ring), limit))
+
+    def ended(self, limit: int, text: str = "") -> list[dict[str, Any]]:
+        """Return requests that have ended, newest decisions first; with `text`, those with it in an id."""
+        found: list[dict[str, Any]] = []
+        for decision, outcome, at, id_bytes in reversed(self._ring.values()):
+            if outcome is None:
+                continue
+            request_id = id_bytes[:MAX_NAME_CHARS].decode("latin-1")
+            if not text or text in request_id or text in decision.id:
+                found.append(_request(decision, outcome, at, request_id))
+                if len(found) >= limit:
+                    break
+        return found
 
 
 def describe(
@@ -89,7 +109,7 @@ def describe(
         "confirmed_tokens": decision.confirmed_tokens,
         "tokenized_by": decision.prompt_from,
         "queued_s": round(decision.query.queued_s, 6) if decision.query else 0.0,
-        "timings_us": {stage: round(s * 1e6, 1) for stage, s in asdict(decision.timings_s).items()},
+        "timings_us": _microseconds(decision.timings_s),
         "predicted_ttft_s": decision.ttft_s,
         "candidates": [
             _candidate(decision.terms, i, c) | ({"terms": dict(parts[i])} if parts else {})
@@ -100,9 +120,35 @@ def describe(
     }
 
 
+def _request(decision: Decision, outcome: Outcome, at: float, request_id: str) -> dict[str, Any]:
+    """A request in one line."""
+    tenant, num_reported = decision.query.tenant if decision.query else None, outcome.reported_prompt_tokens
+    return {
+        "id": decision.id,
+        "request_id": request_id,
+        "at": round(at, 3),
+        "model": decision.model[:MAX_NAME_CHARS],
+        "tenant": tenant[:MAX_NAME_CHARS] if tenant else None,
+        "worker": decision.worker.id,
+        "prompt_tokens": decision.num_tokens if num_reported is None else num_reported,
+        "predicted_tokens": decision.overlap_tokens,
+        "cached_tokens": outcome.reported_cached_tokens,
+        "output_tokens": outcome.reported_output_tokens,
+        "predicted_ttft_s": decision.ttft_s,
+        "ttft_s": outcome.ttft_s,
+        "total_s": outcome.lasted_s,
+        "status": outcome.status,
+        "how": outcome.how,
+    }
+
+
 def _size(decision: Decision) -> int:
     num = len(decision.candidates) + (len(decision.split.candidates) if decision.split else 0)
     return 1200 + CANDIDATE_BYTES * num
+
+
+def _microseconds(timings: Timings) -> dict[str, float]:
+    return {stage: round(getattr(timings, stage) * 1e6, 1) for stage in timings.__match_args__}
 
 
 def _split(split: PrefillChoice) -> dict[str, Any]:

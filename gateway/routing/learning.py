@@ -7,16 +7,18 @@ The results are written to the fleet's members, where the next decision reads th
 """
 
 import math
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
 from gateway.core.decision import Candidate
 from gateway.core.fleet import Fleet
+from gateway.core.ledger import Ledger
 from gateway.core.worker import FULL_KV, WorkerId
 from gateway.index.base import Index
 from gateway.routing.speed_model import SpeedModels
 
-STAYS_STEP = 0.1
+STAYS_STEP: Final = 0.1
 """Weight of one second in the moving average of a worker's evictions."""
 
 
@@ -39,7 +41,14 @@ class SpeedObservation:
 class Learning:
     """Learning of one gateway. A lesson's `num_tokens` are the prompt tokens that the worker computes."""
 
-    def __init__(self, fleet: Fleet, index: Index, speed_models: SpeedModels | None = None) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        index: Index,
+        speed_models: SpeedModels | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
+        self._ledger = ledger or Ledger()
         self.speed_models = speed_models or SpeedModels()
         self._fleet = fleet
         self._index = index
@@ -82,7 +91,9 @@ class Learning:
             return
         passed_s, self._looked_s = now - self._looked_s, now
         for member in self._fleet:
-            self.speed_models.reported(member.worker.id, member.reported, now)
+            worker = member.worker
+            num_booked = self._ledger.load(worker.id).booked_tokens
+            self.speed_models.reported(worker.id, member.reported, now, num_booked, worker.max_running)
             member.speed = self.speed_models.speed(member.worker.id)
             member.stays_s = self._stays_s(member.worker.id, member.worker.num_blocks, passed_s)
 

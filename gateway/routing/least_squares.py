@@ -10,25 +10,28 @@ Observations that overlap in time are one event: a stall delays all requests tha
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
-KEPT = 0.97
+KEPT: Final = 0.97
 """Discount of earlier observations with each new one: some thirty count."""
-FORGET_S = 120.0
+FORGET_S: Final = 120.0
 """Discount with time. A worker that gets no requests because it was slow looks like the others after some
 minutes."""
-NOISE, FLOOR_S = 0.15, 0.005
+NOISE: Final = 0.15
+FLOOR_S: Final = 0.005
 """Noise of an observation: a share of the expected duration, plus clocks and engine steps."""
-FAR = 2.0
+FAR: Final = 2.0
 """Observations farther off than this multiple of the noise count less."""
-FARTHEST = 20.0
+FARTHEST: Final = 20.0
 """Observations slower than this multiple of the noise, some four times the expected duration, hardly count
 where the scale is known: a cold start or a stall says nothing about the requests that follow."""
-MIN_APART = 3.0
+MIN_APART: Final = 3.0
 """Observations apart in time from which the scale of the durations is known."""
-IN_A_ROW, KEPT_OVER_CHANGE = 5, 0.5
-LEAST = 1e-12
+IN_A_ROW: Final = 5
+KEPT_OVER_CHANGE: Final = 0.5
+LEAST: Final = 1e-12
 """The smallest spread: a certain prior could not be learnt from."""
-SWEEPS = 3
+SWEEPS: Final = 3
 """Sweeps of coordinate descent per solution; the previous solution, where they begin, is near."""
 
 

@@ -1,13 +1,14 @@
 """The query: a request as policies see it."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from gateway.core.blocks import BlockHash, count_tokens
 from gateway.core.decision import Prompt, Query
 from gateway.core.fleet import HashGroup
 from gateway.core.requests.request import InferenceRequest
 
-PREFIX_TOKENS = 256
+PREFIX_TOKENS: Final = 256
 """Leading prompt tokens that `Query.prefix` identifies; all of a shorter prompt."""
 
 Hashed = Mapping[HashGroup, Sequence[Sequence[BlockHash]]]

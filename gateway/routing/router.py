@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice, pairwise
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
@@ -40,10 +41,10 @@ from gateway.routing.query import query_of
 from gateway.routing.speed_model import SpeedModels
 from gateway.runtime.ids import new_id
 
-MAX_LOOKED_AT = 256
+MAX_LOOKED_AT: Final = 256
 """Open requests checked for a finished prefill at once; each costs a fraction of a microsecond."""
 
-LOOK_EVERY_S = 0.005
+LOOK_EVERY_S: Final = 0.005
 """The interval of those checks: a prefill takes longer, and under load decisions come faster."""
 
 
@@ -122,7 +123,7 @@ class Router:
         self._prefilling: dict[str, _Open] = {}
         self._looked_s = 0.0
         self._sent = SentLinks(assumed, keep_sent_s)
-        self.learning = Learning(fleet, index, speed_models)
+        self.learning = Learning(fleet, index, speed_models, self.ledger)
         self._lookups = Lookups(index, assumed, self.ledger, self._sent)
         self.observers = observers or Observers()
         self.reads_prefix = True
@@ -342,9 +343,7 @@ class Router:
             query, candidates, direct, there, partners, self._rng, is_real=is_real
         )
         if plan.prefill is None and candidates[plan.decode].worker.is_bound:
-            raise NoWorker(
-                f"{plan.reason}: {candidates[plan.decode].id} answers nothing alone", retry_after_s=1
-            )
+            raise NoWorker("no prefill worker is available for this request; retry", retry_after_s=1)
         prefill = there[plan.prefill] if plan.prefill is not None else None
         return plan.decode, PrefillChoice(plan.reason, prefill, plan.direct_s, plan.split_s, there)
 

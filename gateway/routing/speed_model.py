@@ -12,38 +12,57 @@ forgotten: it was weighed against a guess, and may have been a cold start.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
-from msgspec.structs import astuple
 from mypy_extensions import mypyc_attr
 
 from gateway.core.speed import TYPICAL, Speed
+from gateway.core.value import astuple
 from gateway.core.worker import ReportedLoad, WorkerId
 from gateway.routing.concurrency import ConcurrencyLimit
 from gateway.routing.least_squares import MIN_APART, LeastSquares
 
-PREFILL_TOKENS_PER_S = 20_000.0
+PREFILL_TOKENS_PER_S: Final = 20_000.0
 """The first estimate of a worker's speed: about an 8B model's on an H100."""
-UNKNOWN, LIKE_OTHERS = 2.0, 0.5
+UNKNOWN: Final = 2.0
+LIKE_OTHERS: Final = 0.5
 """Relative spread of a worker's speed around the configured prior, and around the typical worker."""
-REFRESH_S = 1.0
-MOST_RUNNING = 100.0
+REFRESH_S: Final = 1.0
+MOST_RUNNING: Final = 100.0
 """Spread of the slowdown by running answers: this many of them about double the time of a prompt token."""
-LEAST_TOKEN_S = 1e-7
-ANSWER_STEP = 0.05
-"""Weight of one answer in the moving average of answer lengths."""
+LEAST_TOKEN_S: Final = 1e-7
+ANSWER_STEP: Final = 0.01
+PRIOR_ANSWERS: Final = 4
+"""Weight of one answer in the moving average of answer lengths, which vary much: some long answers by chance
+must not make a worker look slower. The first answers count more, as if a few had been seen before."""
+COMPUTES: Final = 2.0
+"""Requests wait for prompts where these take longer than so many times the ends of enough answers."""
+GAP_STEP: Final = 0.05
+"""Weight of one answer in the moving average of the gaps between tokens, which vary little."""
 
 
 @mypyc_attr(acyclic=True)
 class _WorkerSpeed:
     """The fits of one worker; `num_computed` counts the prompt tokens that it computed for this gateway."""
 
-    __slots__ = ("first", "rest", "num_computed", "answer_tokens", "max_running", "speed")
+    __slots__ = (
+        "first",
+        "rest",
+        "num_computed",
+        "num_answers",
+        "answer_tokens",
+        "gap_s",
+        "max_running",
+        "speed",
+    )
 
     def __init__(self, speed: Speed, doubt: float) -> None:
         self.first = LeastSquares(_first(speed), _first_spread(speed, doubt))
         self.rest = LeastSquares(_rest(speed), _rest_spread(speed, doubt))
         self.num_computed = 0
+        self.num_answers = 0
         self.answer_tokens = speed.answer_tokens
+        self.gap_s = speed.gap_s
         self.max_running = ConcurrencyLimit()
         self.speed = speed
         self.believe(speed, doubt)
@@ -76,7 +95,7 @@ class SpeedModels:
         """Return models with this prefill speed as the prior, and all else in proportion."""
         share = 1 / prefill_tokens_per_s / TYPICAL.token_s
         scaled = [share * field for field in (*_rest(TYPICAL), *_first(TYPICAL))]
-        return SpeedModels(_speed(scaled[3:], scaled[:3], TYPICAL.answer_tokens, TYPICAL.max_running))
+        return SpeedModels(_speed(scaled[3:], scaled[:3], TYPICAL.answer_tokens, 0.0, TYPICAL.max_running))
 
     def __repr__(self) -> str:
         return f"SpeedModels({len(self._known)} known, typical {1 / self.typical.token_s:.0f} tokens/s)"
@@ -119,13 +138,25 @@ class SpeedModels:
         if num_tokens > 0 and seconds > 0.0:
             known = self._learnt(worker)
             known.rest.observe((num_tokens, num_tokens * num_running, num_computed), seconds, now)
-            known.answer_tokens += (num_tokens - known.answer_tokens) * ANSWER_STEP
+            known.num_answers += 1
+            step = max(ANSWER_STEP, 1.0 / (known.num_answers + PRIOR_ANSWERS))
+            known.answer_tokens += (num_tokens - known.answer_tokens) * step
+            known.gap_s += (seconds / num_tokens - known.gap_s) * GAP_STEP
             self._read(known)
 
-    def reported(self, worker: WorkerId, load: ReportedLoad, now: float) -> None:
-        """Learn from the engine's own report, once a second."""
+    def reported(
+        self,
+        worker: WorkerId,
+        load: ReportedLoad,
+        now: float,
+        booked_tokens: int = 0,
+        max_running: int | None = None,
+    ) -> None:
+        """Learn from the engine's own report, once a second; `booked_tokens` are still to be computed there,
+        and `max_running` is its concurrency limit, where it reports that."""
         if known := self._known.get(worker):
-            known.max_running.look(load, now)
+            is_computing = load.num_waiting > 0 and _computes(known.speed, load, booked_tokens)
+            known.max_running.look(load, now, max_running, is_computing=is_computing)
             self._read(known)
 
     def drop(self, worker: WorkerId) -> None:
@@ -166,12 +197,32 @@ class SpeedModels:
             rest: Sequence[float] = known.rest.weights
         else:
             first, rest = _first(self.typical), _rest(self.typical)
-        known.speed = _speed(first, rest, known.answer_tokens, known.max_running.num)
+        limit = known.max_running.num
+        known.speed = _speed(first, rest, known.answer_tokens, known.gap_s, limit)
 
 
-def _speed(first: Sequence[float], rest: Sequence[float], answer_tokens: float, max_running: float) -> Speed:
-    token_s = max(first[1], LEAST_TOKEN_S)
-    return Speed(first[0], token_s, first[2], rest[0], rest[1], rest[2], first[3], answer_tokens, max_running)
+def _computes(speed: Speed, load: ReportedLoad, booked_tokens: int) -> bool:
+    """True if requests wait for prompts before them rather than for answers to end."""
+    ahead_s: float = booked_tokens * (speed.token_s + load.num_running * speed.seq_s)
+    interval_s: float = speed.interval_s(max(load.num_running, 1))
+    return ahead_s > COMPUTES * load.num_waiting * interval_s
+
+
+def _speed(
+    first: Sequence[float], rest: Sequence[float], answer_tokens: float, gap_s: float, max_running: float
+) -> Speed:
+    return Speed(
+        first[0],
+        max(first[1], LEAST_TOKEN_S),
+        first[2],
+        rest[0],
+        rest[1],
+        rest[2],
+        first[3],
+        answer_tokens,
+        max_running,
+        gap_s,
+    )
 
 
 def _first(speed: Speed) -> tuple[float, float, float, float]:

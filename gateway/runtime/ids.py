@@ -5,8 +5,9 @@ cost.
 """
 
 import os
+from typing import Final
 
-_PAGE_BYTES = 4096
+_PAGE_BYTES: Final = 4096
 _page = b""
 _at = 0
 

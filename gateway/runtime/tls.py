@@ -17,13 +17,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gateway.core.errors import ConfigError
+from gateway.runtime.self_signed import load_self_signed
 
 log = logging.getLogger("kvgate.tls")
 
 LOOK_INTERVAL_S = 1.0
 """Time between two checks of the files: short beside the hour or more by which certificates are renewed
 early."""
-_ALPN = ["http/1.1"]
+_HTTP1, _HTTP2 = ["http/1.1"], ["h2"]
 
 _Fingerprint = tuple[tuple[int, int, int] | None, ...]
 
@@ -81,12 +82,28 @@ def listening_tls(cert_file: str, key_file: str) -> Tls | None:
         return None
 
     def make() -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.options |= ssl.OP_NO_RENEGOTIATION
+        context = _of_server()
         _load_chain(context, "tls_cert_file", cert_file, "tls_key_file", key_file)
-        return _common(context)
+        return _common(context, _HTTP1)
 
     return Tls("the certificate for clients", [cert_file, key_file], make)
+
+
+def grpc_tls(cert_file: str, key_file: str) -> Tls:
+    """Return the certificate of the endpoint picker: self-signed where no file is given, since gateways do
+    not validate it. Raises ConfigError."""
+    if key_file and not cert_file:
+        raise ConfigError("epp_key_file: needs epp_cert_file")
+
+    def make() -> ssl.SSLContext:
+        context = _of_server()
+        if cert_file:
+            _load_chain(context, "epp_cert_file", cert_file, "epp_key_file", key_file)
+        else:
+            load_self_signed(context)
+        return _common(context, _HTTP2)
+
+    return Tls("the certificate of the endpoint picker", [cert_file, key_file], make)
 
 
 def listening_context(tls: Tls) -> ssl.SSLContext:
@@ -115,7 +132,7 @@ def worker_tls(ca_file: str = "", cert_file: str = "", key_file: str = "") -> Tl
             raise ConfigError(f"worker_ca_file: {ca_file} cannot be used: {_words(exc)}") from exc
         if cert_file:
             _load_chain(context, "worker_cert_file", cert_file, "worker_cert_key_file", key_file)
-        return _common(context)
+        return _common(context, _HTTP1)
 
     return Tls("TLS to workers", [ca_file, cert_file, key_file], make)
 
@@ -157,9 +174,15 @@ def _words(exc: BaseException) -> str:
     return _SAID.get(found[1]) or found[1].lower().replace("_", " ") if found else str(exc)
 
 
-def _common(context: ssl.SSLContext) -> ssl.SSLContext:
+def _of_server() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    return context
+
+
+def _common(context: ssl.SSLContext, protocols: list[str]) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(_ALPN)
+    context.set_alpn_protocols(protocols)
     return context
 
 

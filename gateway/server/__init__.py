@@ -8,5 +8,6 @@ body_budget  memory of request bodies             client_limit     connections a
 reverse_proxy, proxy_protocol   addresses and base paths behind proxies
 upgrade_buffer   bytes behind an upgrade request
 handover     the next gateway takes over          fd_channel, draining    files and connections handed on
+http2        gRPC for the endpoint picker
 admin_server, admin_runner, slow_admin_clients    the admin port
 """

@@ -6,12 +6,13 @@ arriving ─► queued behind others ─► at work, until its worker begins to 
 
 from collections.abc import Iterable
 from io import BytesIO
+from typing import Final
 
-from gateway.core.decoding import LARGE
+from gateway.core.decode_errors import LARGE
 from gateway.core.errors import BodyTooLarge, GatewayError, NoRoomForBody
 from gateway.http.messages import Header, HttpRequest
 
-RETRY_AFTER_S = 1
+RETRY_AFTER_S: Final = 1
 """Bodies are freed when answers begin: seconds, as a rule."""
 
 

@@ -12,11 +12,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, MutableSet
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import httptools
 
-from gateway.core.decoding import LARGE
+from gateway.core.decode_errors import LARGE
 from gateway.core.errors import (
     GatewayError,
     HeadTooLarge,
@@ -29,14 +29,17 @@ from gateway.http.framing import HttpLimits, check_request
 from gateway.http.messages import Header, HttpRequest
 from gateway.http.upgrade import HTTP2_REFUSAL, has_body, offers_websocket, without_offer
 from gateway.runtime.deadline_timer import LazyTimer
+from gateway.runtime.paced_reads import SLICE_BYTES, PacedReads
 from gateway.server.body_budget import BodyBudget, Intake
 from gateway.server.responder import Exchange, Handle, Responder, request_id
 from gateway.server.sockets import reset_at_close
 from gateway.server.upgrade_buffer import UpgradeBuffer
 
-MAX_QUEUED_BYTES = 1 << 20
+MAX_QUEUED_BYTES: Final = 1 << 20
 """Bodies of pipelined requests that a connection may hold before reading pauses."""
-LINGER_S = 2.0
+MAX_UNREAD_BYTES: Final = 256 << 10
+"""Answers that a client has not read before those to its next requests wait."""
+LINGER_S: Final = 2.0
 """Time for which a rejected client's bytes are read and dropped before its connection is closed."""
 
 
@@ -78,7 +81,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_refusing = False  # a broken request was queued: nothing behind it is read
         self._upgrade_buffer: UpgradeBuffer | None = None  # set where an upgrade request was queued
         self._is_closing = False
-        self._is_reading_paused = self._has_yielded = False
+        self._reads: PacedReads | None = None
         self._has_spoken = False  # HTTP/1.1, so that no HTTP/2 preface follows
         self._has_body_in_read = False
         self._is_stopping = self._is_leaving = False
@@ -99,6 +102,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._reads = PacedReads(self._transport, self._loop, self._read)
         # A slow reader costs only what one read from the worker brought (up to 250 KB) and the client's
         # socket did not take. Not 0: a TLS transport would be full while empty.
         self._transport.set_write_buffer_limits(high=1, low=0)
@@ -107,6 +111,8 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = self._upgrade_buffer = None
+        if self._reads:
+            self._reads.close()
         self._parser = (
             None  # it refers to our methods: a cycle that is never collected (runtime/gc_policy.py)
         )
@@ -129,8 +135,15 @@ class ClientConnection(asyncio.Protocol):
         self.is_full = False
         if self._exchange:
             self._exchange.client_free()
+        elif self._queue:
+            self._answer_next()
 
     def data_received(self, data: bytes) -> None:
+        if self._reads and (len(data) > SLICE_BYTES or self._reads.has_rest) and not self._is_body(data):
+            return self._reads.take(data)
+        return self._read(data)
+
+    def _read(self, data: bytes) -> None:
         if self._is_refusing or self._is_closing:
             return self._upgrade_buffer.take(data) if self._upgrade_buffer else None
         self._has_body_in_read = False
@@ -141,6 +154,14 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._check_framing_size(len(data))
         return None
+
+    def _is_body(self, data: bytes) -> bool:
+        """Return True for a read within a body of announced length: one piece, whatever it holds."""
+        if self._is_receiving and not self._in_head and self._reads and not self._reads.has_rest:
+            for name, value in self._headers:
+                if name == b"content-length":
+                    return int(value) - self._intake.num_bytes >= len(data)
+        return False
 
     def eof_received(self) -> bool:
         return False  # a client that closes its side is gone: the transport closes and notifies us
@@ -161,6 +182,7 @@ class ClientConnection(asyncio.Protocol):
         """
         method, version, headers = self._parser.get_method(), self._parser.get_http_version(), self._headers
         if offers_websocket(headers):
+            rest += self._reads.take_rest() if self._reads else b""
             self._upgrade_buffer, rest = UpgradeBuffer(self, rest), b""
         if method == b"CONNECT" or (self._upgrade_buffer and has_body(headers)):
             self._refuse(NotSupported("CONNECT and WebSocket requests with a body are not supported"))
@@ -224,8 +246,8 @@ class ClientConnection(asyncio.Protocol):
         self._fed_between = 0
         left_s = self._limits.body_left_s(self._loop.time(), self._body_began, self._intake.num_bytes)
         self._set_deadline(left_s or 0.001)
-        if self._intake.num_bytes >= LARGE:
-            self._yield_to_others()
+        if self._intake.num_bytes >= LARGE and self._reads:
+            self._reads.yield_to_others()
         return None
 
     def on_message_complete(self) -> None:
@@ -305,9 +327,13 @@ class ClientConnection(asyncio.Protocol):
         return self._is_stopping or (self._is_leaving and not self._queue and not self._is_receiving)
 
     def _answer_next(self) -> None:
-        """Answer queued requests one after the other; a loop, since an answer may complete at once."""
+        """Answer queued requests one after the other; a loop, since an answer may complete at once. A client
+        that has not read the answers before gets no more."""
         self._is_starting = True
         while self._queue and not self._is_answering and not self._is_closing and self._transport:
+            if self._is_unread():
+                self._set_deadline(self._limits.keep_alive_s)
+                break
             self._is_answering = True
             item = self._queue.popleft()
             if isinstance(item, _Refusal):
@@ -374,7 +400,16 @@ class ClientConnection(asyncio.Protocol):
         self._owes_continue = False
 
     def _is_busy(self) -> bool:
-        return self._is_answering or bool(self._queue) or self._is_receiving
+        has_rest = self._reads is not None and self._reads.has_rest
+        return self._is_answering or bool(self._queue) or self._is_receiving or has_rest
+
+    def _is_unread(self) -> bool:
+        """Return True if the client has left so much of earlier answers unread that the next one waits."""
+        return (
+            self.is_full
+            and self._transport is not None
+            and self._transport.get_write_buffer_size() > MAX_UNREAD_BYTES
+        )
 
     def _has_too_much_queued(self) -> bool:
         """Return True if too many requests, or bytes of bodies, wait behind the one being answered."""
@@ -395,31 +430,18 @@ class ClientConnection(asyncio.Protocol):
         return HeadTooLarge(f"the head is over {self._limits.max_head_bytes} bytes")
 
     def pause_reading(self) -> None:
-        if self._transport and not self._is_reading_paused:
-            self._is_reading_paused = True
-            if not self._has_yielded:
-                self._transport.pause_reading()
+        if self._reads:
+            self._reads.pause()
 
     def resume_reading(self) -> None:
-        if self._transport and self._is_reading_paused:
-            self._is_reading_paused = False
-            if not self._has_yielded:
-                self._transport.resume_reading()
+        if self._reads and self._reads.is_paused:
+            self._reads.resume()
             if self._is_receiving:
                 self._restart_body_clock()
 
-    def _yield_to_others(self) -> None:
-        """Read on in the next loop iteration: libuv reads up to 32 times from a socket (8 MiB) before it
-        polls others again."""
-        if self._transport and not self._is_reading_paused and not self._has_yielded:
-            self._has_yielded = True
-            self._transport.pause_reading()
-            self._loop.call_soon(self._read_on)
-
-    def _read_on(self) -> None:
-        self._has_yielded = False
-        if self._transport and not self._is_reading_paused:
-            self._transport.resume_reading()
+    @property
+    def _is_reading_paused(self) -> bool:
+        return self._reads is not None and self._reads.is_paused
 
     def _restart_body_clock(self) -> None:
         self._body_began = self._loop.time()
@@ -432,7 +454,7 @@ class ClientConnection(asyncio.Protocol):
     def _on_due(self) -> None:
         if not self._transport:
             return
-        if self._is_closing:
+        if self._is_closing or (self._queue and not self._is_answering and self._is_unread()):
             self._transport.abort()
         elif self._is_reading_paused or self._owes_continue:
             self._restart_body_clock()  # the delay is ours

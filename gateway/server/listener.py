@@ -10,6 +10,7 @@ so each is a task here, and draining waits for it as for a connection.
 
 import asyncio
 import logging
+import os
 import socket
 import ssl
 from collections.abc import Callable, MutableSet, Sequence
@@ -107,13 +108,15 @@ class Listener:
         self._opening.start("take a client", taking(self._connection, self._tls, file, on_lost))
 
     def take_admin(self, file: int) -> None:
+        """Serve an accepted admin connection. After `close` it is closed, and its client finds it so."""
         server = self._admin_runner.server
-        assert server is not None
+        if server is None:
+            return os.close(file)
         self._opening.start("take an admin", self._take(server, None, file, lambda: None))
 
     async def leave(self, seconds: float, stop: asyncio.Event) -> bool:
-        """Stop accepting and finish open connections, for so long or until `stop`. False if some are left,
-        for `drain`."""
+        """Stop accepting and let open connections finish, for at most `seconds` or until `stop`. Returns
+        False if some are left for `drain`."""
         self._is_leaving = True
         self.stop_listening()
         if self._admin_site:

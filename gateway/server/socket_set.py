@@ -32,9 +32,10 @@ class SocketSpec(msgspec.Struct, frozen=True):
 def socket_specs(config: Config) -> dict[SocketSpec, int]:
     """Return all sockets of a configuration, each with the permissions of its file, 0 where it has none."""
     wanted = {
-        SocketSpec("port", config.server.host, config.server.port): 0,
         SocketSpec("admin_port", config.admin.host, config.admin.port): 0,
     }
+    if not config.epp.only:
+        wanted = {SocketSpec("port", config.server.host, config.server.port): 0, **wanted}
     if config.server.unix_socket:
         wanted[SocketSpec(UNIX, config.server.unix_socket)] = int(config.server.unix_socket_mode, 8)
     if config.server.takeover_socket:

@@ -29,8 +29,9 @@ PROBE_TIMEOUT_S = 1.0
 """Time to check for a listener on an existing socket file; the kernel answers at once."""
 
 
-def bind_tcp(host: str, port: int, option: str) -> socket.socket:
-    """Bind a listening TCP socket. Raises ConfigError that names the option and the address."""
+def bind_tcp(host: str, port: int, option: str, *, is_shared: bool = False) -> socket.socket:
+    """Bind a listening TCP socket; with `is_shared`, other processes of this user may bind it too. Raises
+    ConfigError that names the option and the address."""
     listening = None
     try:
         family, kind, _, _, address = socket.getaddrinfo(
@@ -38,6 +39,8 @@ def bind_tcp(host: str, port: int, option: str) -> socket.socket:
         )[0]
         listening = socket.socket(family, kind)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_shared:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listening.bind(address)
         listening.listen(BACKLOG)
     except (OSError, UnicodeError) as exc:

@@ -5,9 +5,9 @@ offered ──► bytes wait, a few ──► agreed: they and all that follow g
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
-MAX_WAITING_BYTES = 64 << 10
+MAX_WAITING_BYTES: Final = 64 << 10
 """Bytes that a client may send before its upgrade request is answered; beyond, reading pauses."""
 
 

@@ -9,6 +9,6 @@ render_settings, probe_conversations   proofs of these cut points
 message_frame    the text around a plain message        pieces         long texts in bounded pieces
 longest_token    a lower bound of a text's tokens       model_files    files of a model's directory
 worker_tokens    the wire of a worker's /tokenize
-sglang   the renderer of an engine that renders otherwise than vLLM
+sglang, mlx   renderers of engines that render otherwise than vLLM
 harmony, mistral, plain_text, unavailable   renderers of families that have no template
 """

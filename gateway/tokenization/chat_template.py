@@ -9,12 +9,12 @@ transformers 5.19; tests/vllm/test_tokenize.py compares with the engine.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import jinja2
 from jinja2 import meta, nodes
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.multimodal import MEDIA
 from gateway.tokenization.jinja_env import ENVIRONMENT
 
@@ -22,7 +22,7 @@ Message: TypeAlias = dict[str, Any]
 ContentFormat: TypeAlias = Literal["string", "openai"]
 
 # Parameters of HF's apply_chat_template: it keeps these for itself, so a template never sees them.
-HF_PARAMETERS = {
+HF_PARAMETERS: Final = {
     "conversation",
     "chat_template",
     "continue_final_message",
@@ -32,15 +32,15 @@ HF_PARAMETERS = {
 } | {"max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"}
 # HF marks the end of the message to continue with this, then cuts the rendered text there. The same
 # words, because a template may trim, measure or escape what it is given.
-CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
+CONTINUE_TAG: Final = "CONTINUE_FINAL_MESSAGE_TAG "
 # vLLM drops this first line of a system text: Claude Code changes it with each request.
-BILLING_HEADER = "x-anthropic-billing-header"
+BILLING_HEADER: Final = "x-anthropic-billing-header"
 # Where the text of a part is, by type. Any other type is media, or refused by the engine.
-TEXT_FIELD = {"text": "text", "refusal": "refusal", "thinking": "thinking"}
+TEXT_FIELD: Final = {"text": "text", "refusal": "refusal", "thinking": "thinking"}
 # A message of these roles with nothing but text is passed on as it is.
-PLAIN_ROLES = ("user", "assistant")
+PLAIN_ROLES: Final[tuple[str, ...]] = ("user", "assistant")
 # Fields of a part that vLLM knows: only the others reach an "openai" template beside the text.
-PART_FIELDS = (
+PART_FIELDS: Final = (
     {"type", "text", "refusal", "thinking", "closed", "name", "data", "uuid", "file"}
     | {"prompt_cache_breakpoint", "image_url", "image_pil", "image_embeds"}
     | {"audio_url", "audio_embeds", "input_audio", "video_url", "video_embeds"}

@@ -9,6 +9,7 @@ independently. Unusual conversations have no cut point and are rendered whole.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from gateway.core.blocks import Tokens
 from gateway.core.requests.chat_messages import Messages
@@ -20,8 +21,8 @@ from gateway.tokenization.render_settings import RenderSetting
 from gateway.tokenization.template_stability import BEHIND, USER, features, kind_of
 
 # A cut behind the system message is made while a conversation is short: later it was made before.
-MAX_LEAD_MESSAGES = 8
-LED = frozenset({CutPoint.LEAD, CutPoint.TURN_LED, CutPoint.STEP_LED})
+MAX_LEAD_MESSAGES: Final = 8
+LED: Final = frozenset({CutPoint.LEAD, CutPoint.TURN_LED, CutPoint.STEP_LED})
 
 
 class ConversationCache:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 
 SHRINKING: Mapping[str, int] = {"NFC": 4, "NFD": 4, "NFKC": 8, "NFKD": 8, "Lowercase": 3}
 """Bytes that become one byte, by normalizer, with slack: a KELVIN SIGN (3) becomes K, three jamo (9) a

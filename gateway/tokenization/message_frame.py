@@ -9,11 +9,11 @@ some hundred is rendered all the same and compared (`prompt_encoder.CHECK_EVERY`
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gateway.tokenization.chat_template import Message
 
-PROBES = (
+PROBES: Final[tuple[str, ...]] = (
     "q",
     "kvgate asks: Was it 7, or 10?",
     "Two  spaces,\n\n\ttabs & 'lines' \"quoted\" 100% \\n <b>of HTML</b> {x} $y `z`",
@@ -23,7 +23,7 @@ PROBES = (
 )
 """Probes without white space at either end."""
 
-SPACED = (" q", "q\n", "\n\t q r \u3000\n")
+SPACED: Final[tuple[str, ...]] = (" q", "q\n", "\n\t q r \u3000\n")
 """Probes with white space around them: all are stripped, or none is."""
 
 

@@ -12,21 +12,23 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import product
 from threading import local
+from typing import Final
 
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.tokenization.chat_template import PromptError, TooLong
 
-MIN_CHARS = 128 << 10
-MAX_CHARS = 256 << 10
+MIN_CHARS: Final = 128 << 10
+MAX_CHARS: Final = 256 << 10
 """Characters of a piece. A word of so many takes 20 MB and a tenth of a second, a usual text 7 ms."""
-MAX_CHAR_BYTES = 4
-MAX_TOKENS = 4 << 20
+MAX_CHAR_BYTES: Final = 4
+MAX_TOKENS: Final = 4 << 20
 """Tokens of a prompt at most where no worker reports its model's limit."""
-SEPARATORS = (" ", "\n", ",", ".", "\uff0c", "\u3002", "\u3001")
+SEPARATORS: Final[tuple[str, ...]] = (" ", "\n", ",", ".", "\uff0c", "\u3002", "\u3001")
 
-_LETTERS = ("a", "Z", "é", "я", "漢", "あ", "word")
-_BEFORE = ("", "x ", "\n\n", "1", "'", "  ", "#", "don'", "-", "漢", "\u0301", "😀", "_")
-_BEHIND = ("", " y", "'s", "1", "\n", ".", "  ", "é", "\u0301", "LL", "漢字", "\t", "s'll ", "a b, c. d\n")
+_LETTERS: Final[tuple[str, ...]] = ("a", "Z", "é", "я", "漢", "あ", "word")
+_BEFORE: Final = ("", "x ", "\n\n", "1", "'", "  ", "#", "don'", "-", "漢", "\u0301", "😀", "_")
+_WORDS: Final = ("LL", "漢字", "s'll ", "a b, c. d\n")
+_BEHIND: Final = ("", " y", "'s", "1", "\n", ".", "  ", "é", "\u0301", "\t", *_WORDS)
 
 
 def separators_of(encode: Callable[[str], Tokens], added: Sequence[str], eaters: Sequence[str]) -> str:
@@ -94,12 +96,14 @@ class Pieces:
         return 0 < self.max_tokens * longest < num_bytes
 
     def check(self, num_bytes: int) -> None:
-        """Raise TooLong where so many bytes of text have too many tokens in any case."""
+        """Check a text of `num_bytes` against the limit of tokens. Raises TooLong where no tokenization
+        fits."""
         if self.longest and self.may_be_too_long(num_bytes):
             raise TooLong(-(-num_bytes // self.longest))  # rounded up
 
     def check_text(self, text: str) -> None:
-        """Raise TooLong where a text's bytes have too many tokens in any case."""
+        """Check a text against the limit of tokens by its bytes. Raises TooLong where no tokenization
+        fits."""
         self.check(len(text))  # of as many bytes at least
         if text.isascii() or not self.may_be_too_long(MAX_CHAR_BYTES * len(text)):
             return

@@ -10,7 +10,7 @@ from datetime import datetime
 from itertools import product
 from os.path import commonprefix
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.multimodal import first_medium, media_endings
@@ -35,12 +35,12 @@ from gateway.tokenization.tokenizer import Tokenizer, TokenizerError
 __all__ = ["PromptError", "PromptEncoder"]
 
 #  A template that raises on this is broken, or not for chat.
-PROBE = [{"role": "user", "content": "Hello"}]
+PROBE: Final = [{"role": "user", "content": "Hello"}]
 
 # Variables by which clients of several models switch reasoning on and off.
-SWITCHES = {"enable_thinking", "thinking"}
+SWITCHES: Final = {"enable_thinking", "thinking"}
 # Of the prompts that were put together from known runs, one in so many is checked against the whole.
-CHECK_EVERY = 256
+CHECK_EVERY: Final = 256
 
 
 class PromptEncoder:

@@ -6,18 +6,20 @@ harmony      gpt-oss
 mistral      Mistral's own format, tekken.json
 unavailable  a stand-in where there is none
 
-SGLang has an encoder of its own (`tokenization/sglang.py`) in place of the first two.
+SGLang has an encoder of its own (`tokenization/sglang.py`) in place of the first two, MLX one
+(`tokenization/mlx.py`) in place of the first.
 """
 
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.rendering import Rendering
 from gateway.tokenization import harmony, mistral
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.chat_template import NotRendered
+from gateway.tokenization.mlx import MlxEncoder
 from gateway.tokenization.prompt_encoder import PromptEncoder
 from gateway.tokenization.sglang import SglangEncoder
 
@@ -40,11 +42,13 @@ def load(
 ) -> Renderer:
     """Load a model's renderer of a `kind` (a name in RENDERERS) for engines of a rendering. `other` is that
     of another rendering: both share its tokenizer. Raises PromptError."""
+    tokenizer = other.tokenizer if isinstance(other, PromptEncoder) else None
+    if rendering.engine == "mlx" and kind == "jinja":
+        return MlxEncoder.load_for_mlx(directory, template, tokenizer)
     if rendering.engine != "sglang":
         return RENDERERS[kind](directory, template)
     if kind == "mistral":
         raise NotRendered("SGLang renders Mistral's own format by code that is not repeated here")
-    tokenizer = other.tokenizer if isinstance(other, PromptEncoder) else None
     return SglangEncoder.load_as(rendering, directory, template, tokenizer)  # gpt-oss too
 
 

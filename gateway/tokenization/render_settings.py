@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from threading import Lock
-from typing import Any
+from typing import Any, Final
 
 from gateway.tokenization.chat_template import Message, PromptError, Template
 from gateway.tokenization.message_frame import MessageFrame, frame_of
@@ -26,18 +26,18 @@ from gateway.tokenization.template_stability import (
 #  Stand-ins for a request's tools behind a stub: that only their number of none or some matters there is part
 #  of the
 # proof, which has other ones in the whole text.
-STUB_TOOLS: list[dict[str, Any]] = [
+STUB_TOOLS: Final[list[dict[str, Any]]] = [
     {"type": "function", "function": {"name": "f", "description": "d", "parameters": {}}}
 ]
-OTHER_TOOLS: list[dict[str, Any]] = [
+OTHER_TOOLS: Final[list[dict[str, Any]]] = [
     {"type": "function", "function": {"name": name, "description": "e", "parameters": {"type": "object"}}}
     for name in ("other", "g")
 ]
 #  Proofs take tens of milliseconds and kilobytes per setting; a fleet has a handful.
-MAX_SETTINGS = 64
+MAX_SETTINGS: Final = 64
 # Requests with other tools share a setting, so there are more of these.
-MAX_NAMES = 10_000
-MAX_VARIABLES_CHARS = 4096
+MAX_NAMES: Final = 10_000
+MAX_VARIABLES_CHARS: Final = 4096
 
 
 @dataclass(slots=True, eq=False)

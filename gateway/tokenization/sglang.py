@@ -33,12 +33,12 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from jinja2 import nodes
 
 from gateway.core.blocks import Tokens
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.multimodal import MEDIA
 from gateway.core.rendering import Rendering
 from gateway.core.requests.request import InferenceRequest
@@ -62,22 +62,22 @@ arguments other than objects; with thinking parts and efforts that switch thinki
 PHASED, ORDERS = (0, 5, 20), (0, 5, 23)
 """First versions with phases of messages; that keep the order of a function's fields."""
 
-ROLES = frozenset({"system", "assistant", "tool", "function", "developer", "latest_reminder", "root"})
-PLAIN_ROLES = frozenset({"user", "assistant", "system"})
-TEXT_FIELDS = ("tool_call_id", "name", "phase", "reasoning_content")
+ROLES: Final = frozenset({"system", "assistant", "tool", "function", "developer", "latest_reminder", "root"})
+PLAIN_ROLES: Final = frozenset({"user", "assistant", "system"})
+TEXT_FIELDS: Final[tuple[str, ...]] = ("tool_call_id", "name", "phase", "reasoning_content")
 """Optional fields of a message, as declared: those that are text."""
-MEDIA_WORDS = ("image", "audio", "video", "vision")
-IGNORED = frozenset(
+MEDIA_WORDS: Final[tuple[str, ...]] = ("image", "audio", "video", "vision")
+IGNORED: Final = frozenset(
     {"add_special_tokens", "truncate_prompt_tokens", "truncation_side", "suffix", "prompt_embeds"}
 )
 """Fields that vLLM reads beside a prompt, and SGLang does not."""
-RESERVED = ("messages", "conversation", "tools", "add_generation_prompt", "tokenize", "return_dict")
+RESERVED: Final = ("messages", "conversation", "tools", "add_generation_prompt", "tokenize", "return_dict")
 """Template arguments that the engine passes itself: given twice they are an error."""
-UNKNOWN = ("chat_template", "continue_final_message", "truncation", "return_assistant_tokens_mask")
+UNKNOWN: Final = ("chat_template", "continue_final_message", "truncation", "return_assistant_tokens_mask")
 """Template arguments that would change the rendering itself."""
-EFFORTS = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"})
-TYPES = frozenset({"null", "boolean", "object", "array", "number", "string", "integer"})
-CODED = re.compile(r"DeepseekV4|KimiK3|Inkling|MiniMaxM3|Glm53|DeepseekV32")
+EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"})
+TYPES: Final = frozenset({"null", "boolean", "object", "array", "number", "string", "integer"})
+CODED: Final = re.compile(r"DeepseekV4|KimiK3|Inkling|MiniMaxM3|Glm53|DeepseekV32")
 """Architectures that SGLang has encoders of its own for."""
 
 

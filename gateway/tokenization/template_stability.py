@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from datetime import datetime
 from os.path import commonprefix
-from typing import Any
+from typing import Any, Final
 
 from jinja2 import nodes
 
@@ -26,11 +26,11 @@ from gateway.tokenization.probe_conversations import STUBS, CutPoint, before_and
 
 # Features of a run of messages, as bits; those behind a cut are shifted.
 IRREGULAR, CALLS, REASONING, LATE_SYSTEM, NAMED, MARKUP, USER, ODD = (1 << i for i in range(8))
-BEHIND = 16
+BEHIND: Final = 16
 #  In the order in which they are allowed: where two exclude each other the more wanted one is first.
-TOLERABLE = (CALLS, REASONING, USER, NAMED, MARKUP, IRREGULAR, LATE_SYSTEM)
+TOLERABLE: Final[tuple[int, ...]] = (CALLS, REASONING, USER, NAMED, MARKUP, IRREGULAR, LATE_SYSTEM)
 # Features that every conversation has that is cut there.
-PLAIN: Mapping[CutPoint, int] = {
+PLAIN: Final[Mapping[CutPoint, int]] = {
     CutPoint.LEAD: USER << BEHIND,
     CutPoint.TURN: USER | USER << BEHIND,
     CutPoint.TURN_LED: USER | USER << BEHIND,
@@ -39,25 +39,25 @@ PLAIN: Mapping[CutPoint, int] = {
 }
 
 #  Pairs of consecutive roles in a regular conversation; "" is its start, "call" calls tools.
-REGULAR = frozenset(
+REGULAR: Final = frozenset(
     {("", "system"), ("", "user"), ("system", "user"), ("user", "assistant"), ("user", "call")}
     | {("assistant", "user"), ("call", "tool"), ("tool", "tool"), ("tool", "assistant"), ("tool", "call")}
     | {("user", "system"), ("assistant", "system"), ("tool", "system"), ("system", "assistant")}
 )
-PLAIN_KEYS = {"role", "content"}
-KNOWN_KEYS = PLAIN_KEYS | {"tool_calls", "reasoning", "reasoning_content", "tool_call_id", "name"}
-CALL_KEYS = {"id", "index", "function", "type"}
+PLAIN_KEYS: Final = {"role", "content"}
+KNOWN_KEYS: Final = PLAIN_KEYS | {"tool_calls", "reasoning", "reasoning_content", "tool_call_id", "name"}
+CALL_KEYS: Final = {"id", "index", "function", "type"}
 
 #  String methods by which a template reads a message's text.
 READING = {"startswith", "endswith", "find", "rfind", "index", "rindex", "count", "split", "rsplit"}
 READING |= {"partition", "rpartition", "replace", "removeprefix", "removesuffix"}
 #  A word of a template that is neither markup nor looked for may stand in any message.
-MARKUP_CHARACTERS = re.compile(r"[<>|{}\[\]]|[^\x00-\x7f]")
-MAX_MARKUP_CHARS = 60
+MARKUP_CHARACTERS: Final = re.compile(r"[<>|{}\[\]]|[^\x00-\x7f]")
+MAX_MARKUP_CHARS: Final = 60
 #  Pairs of them are tried in the assistant's text; of more than these, none is allowed there.
-MAX_TRIED_MARKUP = 6
+MAX_TRIED_MARKUP: Final = 6
 #  Templates that print the hour cannot be cut: directives for the day or less.
-DAY_ONLY = re.compile(r"(?:[^%]|%-?[aAwdbBmyYjUuVGWFDx%])*")
+DAY_ONLY: Final = re.compile(r"(?:[^%]|%-?[aAwdbBmyYjUuVGWFDx%])*")
 
 
 @dataclass(frozen=True, slots=True)

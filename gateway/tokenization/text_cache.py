@@ -11,6 +11,7 @@ the whole text, or treat its start apart) have their texts encoded whole.
 import re
 from collections.abc import Callable, Iterator
 from itertools import product
+from typing import Final
 
 from xxhash import xxh3_128
 
@@ -18,15 +19,15 @@ from gateway.core.blocks import Tokens
 from gateway.core.token_runs import ContinuedTokens, TokenRun, TokenRunCache
 from gateway.tokenization.pieces import MAX_CHARS
 
-STRIDE = 2048
+STRIDE: Final = 2048
 """Characters between two cuts, and up to a line more: the part that a text that grew by a word encodes
 again."""
 
-_BORDER = re.compile(r"[A-Za-z](?=\n)")
+_BORDER: Final = re.compile(r"[A-Za-z](?=\n)")
 
 #  Both sides of a cut: words, marks, digits and scripts before the letter; behind the line break all that
 # could join it or be joined.
-_BEFORE = (
+_BEFORE: Final[tuple[str, ...]] = (
     "a",
     "Hello world",
     "don't",
@@ -40,7 +41,7 @@ _BEFORE = (
     "#c",
     "_d",
 )
-_BEHIND = (
+_BEHIND: Final[tuple[str, ...]] = (
     "\n",
     "\nword",
     "\n\nTwo",
@@ -55,7 +56,7 @@ _BEHIND = (
     "\n# T",
 )
 #  Characters on both sides of other cuts, two by two.
-_NOISE = ("Z", "é", "漢", "1", " ", "\n", "\t", "\r", ".", "'", "-_", "<|", "\u0301", "😀")
+_NOISE: Final = ("Z", "é", "漢", "1", " ", "\n", "\t", "\r", ".", "'", "-_", "<|", "\u0301", "😀")
 
 
 def cuts(text: str) -> Iterator[int]:

@@ -22,7 +22,7 @@ import msgspec
 import tokenizers
 
 from gateway.core.blocks import Tokens
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.tokenization.longest_token import longest_token
 from gateway.tokenization.pieces import MAX_CHARS, Pieces, separators_of
 

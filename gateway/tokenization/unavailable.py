@@ -1,4 +1,4 @@
-"""Stand-in for a renderer where there is none: requests are routed on load, counted, with the reason."""
+"""Stand-in for a renderer where there is none: requests are routed by load, counted, with the reason."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime

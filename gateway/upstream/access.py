@@ -55,7 +55,7 @@ class FleetAccess:
         return self._by_url.get(url, PLAIN)
 
     def inherit(self, url: str, source: str, server_name: str) -> None:
-        """Copy a DNS name's access to one of its addresses, which is verified by that name."""
+        """Copy a source's access to one of its addresses, which is verified by that name."""
         access = self.of(source)
         self._by_url[url] = WorkerAccess(access.authorization, access.server_name or server_name)
 
@@ -110,6 +110,6 @@ def _worker_access(url: str, table: WorkerTable, environ: Mapping[str, str]) -> 
         key = environ.get(table.key_env, "").strip()
         if not key or not key.isascii() or not key.isprintable():
             raise ConfigError(f"{where}.key_env: the variable {table.key_env} holds no key")
-    if table.server_name and not url.startswith(("https:", "dns+https:")):
+    if table.server_name and not url.startswith(("https:", "dns+https:", "k8s:")):
         raise ConfigError(f"{where}.server_name: needs an https URL")
     return WorkerAccess(f"Bearer {key}" if key else None, table.server_name or None)

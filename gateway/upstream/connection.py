@@ -10,7 +10,7 @@ import errno
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import httptools
 
@@ -20,11 +20,12 @@ from gateway.http.framing import BadAnswer, check_answer
 from gateway.http.messages import Header, ResponseHead
 from gateway.http.networks import Reachable
 from gateway.runtime import process_limits, tls
+from gateway.runtime.paced_reads import SLICE_BYTES, PacedReads
 from gateway.upstream.access import PLAIN, WorkerAccess
 
-OUR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
+OUR_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 """Connect failures of this host, not of the worker."""
-MAX_HEAD_BYTES = 256 << 10
+MAX_HEAD_BYTES: Final = 256 << 10
 """Limit of an answer's heads (interim ones and trailers included) and of all bytes between two pieces of its
 body. Several times what any engine sends; an unbounded worker must not fill our memory."""
 
@@ -43,6 +44,17 @@ class ResponseSink(Protocol):
     def upstream_lost(self, reason: str) -> None: ...
 
 
+class WorkerConnection(Protocol):
+    """A connection to a worker, as an exchange uses it: our own, or one that another proxy carries
+    (`epp/envoy_connection.py`)."""
+
+    def send(self, head: bytes, body: bytes, sink: ResponseSink) -> None: ...
+    def divert(self, make: Callable[[ResponseSink], ResponseSink]) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def abort(self) -> None: ...
+
+
 class UpstreamConnection(asyncio.Protocol):
     def __init__(self, pool: "Pool") -> None:
         self._pool = pool
@@ -54,7 +66,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._fed_between = 0
         self._body: list[bytes] = []
         self._has_news = False
-        self._is_paused = False
+        self._reads: PacedReads | None = None
         self._is_interim = False
         self._is_complete = False
         self._is_reusable = False
@@ -108,9 +120,10 @@ class UpstreamConnection(asyncio.Protocol):
     def hand_over(self, protocol: asyncio.Protocol) -> asyncio.Transport:
         """Hand the connection over to another protocol, and remove it from the pool."""
         assert self._transport is not None, "hand over a closed connection"
-        self.resume()
+        if self._reads:
+            self._reads.hand_over()
         transport, self._transport, self._sink = self._transport, None, None
-        self._parser = None
+        self._release()
         self._pool.closed(self)
         transport.set_protocol(protocol)
         return transport
@@ -121,25 +134,40 @@ class UpstreamConnection(asyncio.Protocol):
         if self._transport:
             self._transport.abort()
 
+    def forsake(self) -> None:
+        """Drop a connection that failed or was cancelled while it was opened: the loop may have reported it
+        as made, and uvloop closes its transport without reporting the loss."""
+        transport, self._transport = self._transport, None
+        self._release()
+        self._pool.closed(self)
+        if transport:
+            transport.abort()
+
     def pause(self) -> None:
-        if self._transport and not self._is_paused:
-            self._is_paused = True
-            self._transport.pause_reading()
+        if self._reads:
+            self._reads.pause()
 
     def resume(self) -> None:
-        if self._transport and self._is_paused:
-            self._is_paused = False
-            self._transport.resume_reading()
+        if self._reads:
+            self._reads.resume()
+
+    def _release(self) -> None:
+        """Drop what refers to our methods: a cycle that is never collected (runtime/gc_policy.py)."""
+        self._parser = None
+        if self._reads:
+            self._reads.close()
+            self._reads = None
 
     # transport ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._reads = PacedReads(self._transport, self._pool.loop, self._read)
         self._pool.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._parser = None  # see server/connection.py
+        self._release()
         self._pool.closed(self)
         if self._sink:
             if self._ends_at_close and exc is None:
@@ -148,6 +176,11 @@ class UpstreamConnection(asyncio.Protocol):
                 self._fail(f"connection lost: {tls.reason(exc) or exc}" if exc else "connection closed")
 
     def data_received(self, data: bytes) -> None:
+        if self._reads and (len(data) > SLICE_BYTES or self._reads.has_rest):
+            return self._reads.take(data)
+        return self._read(data)
+
+    def _read(self, data: bytes) -> None:
         if self._sink is None:
             return self.abort()  # unsolicited bytes: what follows cannot be trusted
         self._fed_between += len(data)
@@ -157,7 +190,8 @@ class UpstreamConnection(asyncio.Protocol):
                 raise _too_large()
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, BadAnswer) as exc:
             if isinstance(exc, httptools.HttpParserUpgrade) and (leave := self._leave_http()):
-                return leave(ResponseHead(self._parser.get_status_code(), self._headers), data[exc.args[0] :])
+                rest = data[exc.args[0] :] + (self._reads.take_rest() if self._reads else b"")
+                return leave(ResponseHead(self._parser.get_status_code(), self._headers), rest)
             if not self._is_complete:
                 self._deliver()
                 return self._fail(f"not HTTP: {exc.__context__ or exc}")
@@ -241,13 +275,13 @@ def _too_large() -> BadAnswer:
     return BadAnswer(f"its head is over {MAX_HEAD_BYTES} bytes")
 
 
-ANYWHERE = Reachable()
+ANYWHERE: Final = Reachable()
 
 TlsContext = Callable[[], ssl.SSLContext | None]
 """Returns the current verification of an https endpoint; None: the system's."""
 
 
-DEFAULTS = ProxySection()
+DEFAULTS: Final = ProxySection()
 
 
 class Pool:
@@ -270,9 +304,7 @@ class Pool:
         self.path_prefix = self._address.prefix.encode()
         self._tls_context = tls_context
         self.limit(timeouts)
-        self._loop = (
-            asyncio.get_running_loop()
-        )  # cached: get_running_loop costs a system call (Python < 3.12)
+        self.loop = asyncio.get_running_loop()  # cached: get_running_loop costs a system call (Python < 3.12)
         self._idle: deque[UpstreamConnection] = deque()
         self._open: set[UpstreamConnection] = set()
         self._sweeper: asyncio.TimerHandle | None = None
@@ -285,7 +317,7 @@ class Pool:
 
     def take(self) -> UpstreamConnection | None:
         """Return an idle connection that is still open; the last used first, so that the others age."""
-        oldest = self._loop.time() - self.idle_s
+        oldest = self.loop.time() - self.idle_s
         while self._idle:
             connection = self._idle.pop()
             if connection.is_open and connection.rested_since >= oldest:
@@ -295,25 +327,30 @@ class Pool:
 
     async def connect(self) -> UpstreamConnection:
         """Open a connection. Raises OSError (TimeoutError is one), with a description where TLS failed."""
-        loop, address = self._loop, self._address
+        connection = UpstreamConnection(self)
         try:
             async with asyncio.timeout(self.connect_timeout_s):
-                if address.unix_path:
-                    _, protocol = await loop.create_unix_connection(
-                        lambda: UpstreamConnection(self), address.unix_path
-                    )
-                    return self._checked(protocol)
-                context = (self._tls_context() or True) if address.is_tls else None
-                _, protocol = await loop.create_connection(
-                    lambda: UpstreamConnection(self),
-                    address.host,
-                    address.port,
-                    ssl=context,
-                    server_hostname=self._server_name if context else None,
-                )
-        except ssl.SSLError as exc:
-            raise ConnectionError(tls.reason(exc)) from exc
-        return self._checked(protocol)
+                await self._open_transport(connection)
+        except BaseException as exc:
+            connection.forsake()
+            if isinstance(exc, ssl.SSLError):
+                raise ConnectionError(tls.reason(exc)) from exc
+            raise
+        return self._checked(connection)
+
+    async def _open_transport(self, connection: UpstreamConnection) -> None:
+        loop, address = self.loop, self._address
+        if address.unix_path:
+            await loop.create_unix_connection(lambda: connection, address.unix_path)
+            return
+        context = (self._tls_context() or True) if address.is_tls else None
+        await loop.create_connection(
+            lambda: connection,
+            address.host,
+            address.port,
+            ssl=context,
+            server_hostname=self._server_name if context else None,
+        )
 
     def _checked(self, connection: UpstreamConnection) -> UpstreamConnection:
         """Check a new connection's file number and peer. Raises OSError, with the connection aborted."""
@@ -342,17 +379,17 @@ class Pool:
     def rest(self, connection: UpstreamConnection) -> None:
         if not self.idle_s:
             return connection.abort()  # the pool was closed meanwhile
-        connection.rested_since = self._loop.time()
+        connection.rested_since = self.loop.time()
         self._idle.append(connection)
         if self._sweeper is None:
-            self._sweeper = self._loop.call_later(self.idle_s, self._sweep)
+            self._sweeper = self.loop.call_later(self.idle_s, self._sweep)
         return None
 
     def _sweep(self) -> None:
         """Close connections that were idle too long; the oldest are in front."""
         self._sweeper = None
-        while self._idle and self._idle[0].rested_since <= self._loop.time() - self.idle_s:
+        while self._idle and self._idle[0].rested_since <= self.loop.time() - self.idle_s:
             self._idle.popleft().abort()
         if self._idle:
-            due = self._idle[0].rested_since + self.idle_s - self._loop.time()
-            self._sweeper = self._loop.call_later(max(due, 0.05), self._sweep)
+            due = self._idle[0].rested_since + self.idle_s - self.loop.time()
+            self._sweeper = self.loop.call_later(max(due, 0.05), self._sweep)

@@ -78,7 +78,7 @@ class Plan:
         return f"Plan(decide={self.decide}, upgrade={self.upgrade}, observer={self.observer!r})"
 
 
-PLAIN = Plan()
+PLAIN: Final = Plan()
 
 
 class Execution:

@@ -6,10 +6,12 @@ Deterministic for a seed; nothing is downloaded and nothing leaves the machine.
 import random
 import sysconfig
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 
+@cache
 def corpus() -> str:
     """A few MB of code and prose, the same on every machine with the same Python."""
     library = Path(sysconfig.get_paths()["stdlib"])

@@ -1,28 +1,37 @@
 """Admin API over HTTP, before a fleet that the test writes."""
 
 from collections.abc import AsyncIterator
+from functools import partial
 from io import BytesIO
 from typing import Any, cast
 from urllib.parse import quote
 
-import msgspec
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.admin.app import MAX_RECENT, Admin
+from gateway.admin.app import MAX_RECENT, MAX_REQUESTS, Admin
+from gateway.admin.console.traffic import INTERVAL_S, TrafficHistory
 from gateway.admin.explain import Preview
 from gateway.admin.workers import FleetAdmin
 from gateway.config import config_of, load
+from gateway.config.kubernetes import KubernetesSection
 from gateway.core.decision import Prompt
 from gateway.core.errors import ConfigError
 from gateway.core.event_stream import StreamState
+from gateway.core.usage import Usage
+from gateway.core.value import replace
 from gateway.core.worker import ReportedLoad, WorkerId
 from gateway.disaggregation.stats import disaggregation_stats_of
 from gateway.discovery.dns import Resolver
+from gateway.discovery.kubernetes.cluster import cluster_access
+from gateway.discovery.kubernetes.membership import Membership
+from gateway.discovery.kubernetes.sources import KubernetesSources
+from gateway.discovery.kubernetes.watch import WatchTimes
 from gateway.discovery.lifecycle import Lifecycle, RemainingWork
 from gateway.discovery.outlier_detection import OutlierRules
+from gateway.discovery.sources import Sources
 from gateway.observability.cache_loss.observer import CacheLoss
 from gateway.observability.collector import MetricsCollector
 from gateway.policies.least_load import LeastLoad
@@ -31,6 +40,7 @@ from gateway.proxy.dispatch import Dispatch
 from gateway.routing.active_policy import ActivePolicy
 from gateway.routing.decision_log import DecisionLog
 from gateway.routing.router import Router
+from gateway.runtime.tasks import Tasks
 from gateway.upstream.access import FleetAccess
 from tests.discovery.test_roster import RANK, URL, W, World
 from tests.support.fakes import decision
@@ -68,6 +78,11 @@ class Admined:
             reachable=self.access.reachable,
             interval_s=1000.0,
         )
+        membership = Membership(
+            world.roster, self.lifecycle, inherit=self.access.inherit, reachable=self.access.reachable
+        )
+        cluster = partial(cluster_access, KubernetesSection(), {})
+        kubernetes = KubernetesSources(membership, Tasks().start, cluster=cluster, times=WatchTimes())
         self.api = Api(cast(Dispatch, None), world.fleet, world.metrics)
         registry = CollectorRegistry()
         registry.register(
@@ -90,20 +105,23 @@ class Admined:
                 self.router,
                 world.roster,
                 self.lifecycle,
-                self.resolver,
+                Sources(self.resolver, kubernetes),
                 self.access,
                 lambda worker: {"compared": 7},
                 lambda url: [],
+                world.metrics,
             ),
             records=self.records,
             registry=registry,
             losses=CacheLoss(lambda model, tokens: None),
             describe_tokenizer=lambda: {"models": [{"model": "m", "encoder": "fake"}]},
             describe_verify=lambda: {"workers": [{"worker": W, "compared": 7}]},
+            describe_advice=lambda: {"groups": [], "prefill_decode": []},
             describe_admission=lambda: {"is_on": True, "queues": [{"model": "m", "waiting": 3}]},
             policies=self.active_policy,
             preview=Preview(cast(Dispatch, None), lambda decision: ()),
             reload=self._reload,
+            traffic=TrafficHistory(world.metrics),
         )
         self.client = TestClient(TestServer(admin.app()))
 
@@ -162,6 +180,15 @@ async def test_workers_are_shown_with_every_field(admined: Admined) -> None:
     world = admined.world
     world.member().reported = ReportedLoad(1, 2, 0.5)
     world.member().num_failures = 4
+    admined.lifecycle.note_states(5.0)
+    admined.lifecycle.note_states(6.0)
+    admined.lifecycle.ejections[W, "stalled"] = 2
+    counts = world.metrics.worker(W)
+    for _ in range(3):
+        world.metrics.decided(decision("d", W))
+    counts.report(Usage(100, 5, 64), 64)
+    counts.ttft_s.observe(0.15)
+    counts.ttft_s.observe(70.0)
     admined.router.ledger.book(W, 40, 100)
     admined.router.disaggregation = disaggregation_stats_of(load({}, environ={})).policy
     admined.router.disaggregation.ban(W, WorkerId("d:1"), "they differ")
@@ -191,6 +218,8 @@ async def test_workers_are_shown_with_every_field(admined: Admined) -> None:
                         "why": None,
                         "share": 1.0,
                         "left": 1,
+                        "since": 5.0,
+                        "ejections": {"stalled": 2},
                         "models": ["m"],
                         "not_used": {},
                         "block_size": 4,
@@ -205,6 +234,15 @@ async def test_workers_are_shown_with_every_field(admined: Admined) -> None:
                         "stream": "catching_up",
                         "no_pair_with": {"d:1": "they differ"},
                         "verified": {"compared": 7},
+                        "traffic": {
+                            "requests": 3,
+                            "ttft": {"0.1-0.2": 1, "60.0-inf": 1},
+                            "prompt_tokens": 300,
+                            "predicted_tokens": 192,
+                            "reported_prompt_tokens": 100,
+                            "reported_cached_tokens": 64,
+                        },
+                        "prefill_tokens_per_s": None,
                         "blind": None,
                         "events": "tcp://*:1",
                         "agent": None,
@@ -343,7 +381,7 @@ async def test_the_latest_decisions_newest_first(admined: Admined) -> None:
 
 
 async def test_a_decision_is_shown_with_its_candidates(admined: Admined) -> None:
-    admined.records.add(msgspec.structs.replace(decision("d1", "a:1", "b:1"), terms=(1.0, float("inf"))))
+    admined.records.add(replace(decision("d1", "a:1", "b:1"), terms=(1.0, float("inf"))))
     record = await admined.get("/admin/decisions/d1")
     assert [candidate["cost"] for candidate in record["candidates"]] == [1.0, None]
     assert (await admined.get("/admin/decisions/none", 404))["error"]["message"].startswith(
@@ -371,6 +409,7 @@ async def test_causes_of_cache_loss_are_shown(admined: Admined) -> None:
 
 async def test_verification_is_shown_in_full_and_summed_up_per_worker(admined: Admined) -> None:
     assert await admined.get("/admin/verify") == {"workers": [{"worker": W, "compared": 7}]}
+    assert await admined.get("/admin/advice") == {"groups": [], "prefill_decode": []}
     assert await admined.get("/admin/flow") == {"is_on": True, "queues": [{"model": "m", "waiting": 3}]}
     (endpoint,) = (await admined.get("/admin/workers"))["endpoints"]
     assert endpoint["workers"][0]["verified"] == {"compared": 7}
@@ -379,7 +418,7 @@ async def test_verification_is_shown_in_full_and_summed_up_per_worker(admined: A
 @pytest.mark.parametrize(
     ("method", "path", "status", "words"),
     [
-        ("GET", "/admin/worker", 404, "nothing is at /admin/worker; there are /admin/cache-loss, "),
+        ("GET", "/admin/worker", 404, "nothing is at /admin/worker; there are /, /admin/advice, "),
         ("POST", "/admin/verify", 405, "/admin/verify answers GET, HEAD, not POST"),
         ("POST", "/admin/workers", 413, "Maximum request body size"),
     ],
@@ -417,3 +456,27 @@ async def test_a_configuration_reload_is_answered_with_its_generation_or_the_rea
     admined.refusal = "policy: no"
     answer = await admined.client.post("/admin/config/reload", json={})
     assert (answer.status, (await answer.json())["error"]["message"]) == (400, "policy: no")
+
+
+# requests and traffic ----------------------------------------------------------------------------
+
+
+async def test_the_latest_requests_are_listed_and_found_by_id(admined: Admined) -> None:
+    for number in range(3):
+        admined.records.add(made := decision(f"d{number}"))
+        admined.records.finish(made, "ended", 200, 0.25, None, 1.0, f"r{number}".encode())
+    assert [each["id"] for each in (await admined.get("/admin/requests"))["requests"]] == ["d2", "d1", "d0"]
+    assert [each["id"] for each in (await admined.get("/admin/requests?limit=1"))["requests"]] == ["d2"]
+    assert [each["id"] for each in (await admined.get("/admin/requests?id=r1"))["requests"]] == ["d1"]
+
+
+@pytest.mark.parametrize("number", ["", "0", "-1", "x", str(MAX_REQUESTS + 1), "9" * 30])
+async def test_a_number_that_is_none_is_400(admined: Admined, number: str) -> None:
+    assert (
+        "limit is a number" in (await admined.get(f"/admin/requests?limit={number}", 400))["error"]["message"]
+    )
+    assert "last is a number" in (await admined.get(f"/admin/traffic?last={number}", 400))["error"]["message"]
+
+
+async def test_traffic_is_listed_by_interval(admined: Admined) -> None:
+    assert await admined.get("/admin/traffic") == {"interval_s": INTERVAL_S, "intervals": []}

@@ -5,6 +5,8 @@ from aiohttp import web
 
 from gateway.admin.app import Admin
 from gateway.admin.auth import key_handlers
+from gateway.admin.console.events import PATHS
+from gateway.admin.console.handlers import console_handlers
 from gateway.admin.lora import AdapterAdmin
 from gateway.admin.routes import ADMIN_ROUTES, ProcessScope, bound
 from gateway.admin.workers import FleetAdmin
@@ -29,6 +31,7 @@ def test_a_handler_without_a_row_is_rejected() -> None:
 def test_each_row_has_a_handler() -> None:
     parts = (Admin, FleetAdmin, AdapterAdmin)
     handled = {name for part in parts for name in part.__new__(part).handlers()}  # type: ignore[attr-defined]
+    handled |= console_handlers(dict.fromkeys(PATHS, _answer)).keys()
     handled |= key_handlers(Credentials.__new__(Credentials)).keys()
     assert handled == {each.name for each in ADMIN_ROUTES}
 

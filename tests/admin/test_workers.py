@@ -105,6 +105,15 @@ async def test_a_name_is_resolved_before_its_worker_is_added(
     assert answer.status == 403
 
 
+async def test_a_kubernetes_url_is_refused_outside_a_cluster(admined: Admined) -> None:
+    for url, status, words in (
+        ("k8s://llm/service/vllm", 403, "KUBERNETES_SERVICE_HOST is not set"),
+        ("k8s://llm/deployment/vllm", 400, "'deployment' is no kind of object"),
+    ):
+        answer = await admined.client.post("/admin/workers", json={"url": url})
+        assert (answer.status, words in (await answer.json())["error"]["message"]) == (status, True)
+
+
 async def test_a_name_with_several_addresses_can_be_added_and_removed(admined: Admined) -> None:
     url = "dns+http://localhost:1"
     for status in (201, 200):

@@ -75,7 +75,9 @@ async def test_a_dropped_rank_ends_its_streams() -> None:
         assert [type(await read()) for _ in range(3)] == [AgentHello, SnapshotPart, AgentStatus]
         s.rank.is_gone = True
         s.rank.wake()
-        with pytest.raises(grpc.aio.AioRpcError, match="another engine process is there, or none"):
+        with pytest.raises(
+            grpc.aio.AioRpcError, match="the engine process of this rank has ended or was replaced"
+        ):
             await read()
 
 

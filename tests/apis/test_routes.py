@@ -17,12 +17,19 @@ def test_inference_is_open_and_engine_control_is_closed() -> None:
         assert not routes.find("POST", path)
         error = routes.why_not(path)
         assert (error.status, error.code) == (403, "route_refused")
-        assert f"--route {path}" in error.message
+        assert path in error.message and "closed to clients" in error.message
 
 
 def test_an_unknown_path_is_not_found() -> None:
     error = Routes().why_not("/v2/else")
     assert (error.status, error.code) == (404, "unknown_route")
+    assert "check the path" in error.message
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/admin/workers"])
+def test_a_path_of_the_admin_port_is_not_found_with_a_hint(path: str) -> None:
+    error = Routes().why_not(path)
+    assert (error.status, "on the admin port" in error.message) == (404, True)
 
 
 def test_a_closed_method_is_rejected_with_the_open_ones() -> None:
@@ -41,7 +48,7 @@ def test_configured_routes_are_added_with_their_methods() -> None:
 def test_configured_routes_are_closed() -> None:
     routes = Routes(["/sleep"], ["/generate", "/sleep"])
     assert not routes.find("POST", "/generate")
-    assert "closed here" in routes.why_not("/generate").message
+    assert "is closed on this gateway" in routes.why_not("/generate").message
     assert routes.why_not("/sleep").status == 403
 
 

@@ -32,6 +32,6 @@ def test_the_log_names_the_encoder_and_rendering_in_use_and_why(
 def test_optional_libraries_are_loaded_on_demand() -> None:
     """A gateway without Redis and agents starts without their libraries."""
     late = {"redis", "hiredis", "grpc", "huggingface_hub", "zmq"}
-    code = f"import sys, gateway.app; print(sorted({late} & sys.modules.keys()))"
+    code = f"import sys, gateway.app, gateway.commands.serve; print(sorted({late} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['zmq']"

@@ -31,3 +31,8 @@ def test_all_mistakes_are_found_at_once() -> None:
     ):
         assert [mistake for mistake in found if words in mistake], (words, found)
     assert len(found) == len(set(found))
+
+
+def test_the_external_scaler_needs_one_process() -> None:
+    (mistake,) = mistakes_of(config_of(worker=["http://127.0.0.1:1"], scaling_port=9004, processes=2))
+    assert mistake.startswith("scaling_port: the external scaler needs processes = 1")

@@ -28,6 +28,8 @@ Header = tuple[bytes, bytes]
 
 DEADLINE_S = float(os.environ.get("BLACKBOX_DEADLINE_S", 20.0))
 """Timeout for anything that should happen at once; long, since a loaded machine is no failure."""
+START_DEADLINE_S = 3 * DEADLINE_S
+"""Timeout for a process that starts: it reads files and may compete with many others that start."""
 
 ROOT = Path(__file__).parents[2]
 FAULTS = re.compile(r"Traceback|\bERROR\b|\bCRITICAL\b|task .* died|Warning")
@@ -36,10 +38,12 @@ FAULTS = re.compile(r"Traceback|\bERROR\b|\bCRITICAL\b|task .* died|Warning")
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
 
-async def until(claim: Callable[[], Awaitable[bool]] | Callable[[], bool], what: str) -> None:
+async def until(
+    claim: Callable[[], Awaitable[bool]] | Callable[[], bool], what: str, deadline_s: float = DEADLINE_S
+) -> None:
     """Poll until `claim` holds."""
     try:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(deadline_s):
             while True:
                 held = claim()
                 if await held if isinstance(held, Awaitable) else held:
@@ -117,6 +121,7 @@ class Call:
     async def send(self, data: bytes) -> None:
         self.link.write(data)
         await self.link.can_write.wait()
+        await asyncio.sleep(0)  # a transport that has failed reports its end in the next iteration
 
     async def beyond(self, num_bytes: int) -> bytes:
         """Bytes after this request that are no other request."""
@@ -222,11 +227,27 @@ class Link(asyncio.Protocol):
     def _next(self) -> tuple[bytes, bytes] | None:
         head, found, rest = bytes(self._buffer).partition(b"\r\n\r\n")
         length = re.search(rb"\r\ncontent-length: (\d+)", head, re.IGNORECASE)
+        if found and not length and b"\r\ntransfer-encoding: chunked" in head.lower():
+            return self._next_chunked(head, rest)
         num_bytes = int(length[1]) if length else 0
         if not found or len(rest) < num_bytes:
             return None
         self._buffer = bytearray(rest[num_bytes:])
         return head, rest[:num_bytes]
+
+    def _next_chunked(self, head: bytes, rest: bytes) -> tuple[bytes, bytes] | None:
+        """The gateway sends no chunks; other proxies do."""
+        parts, at = [], 0
+        while (end := rest.find(b"\r\n", at)) >= 0:
+            size = int(rest[at:end], 16)
+            if len(rest) < end + size + 4:
+                return None
+            parts.append(rest[end + 2 : end + 2 + size])
+            at = end + size + 4
+            if not size:
+                self._buffer = bytearray(rest[at:])
+                return head, b"".join(parts)
+        return None
 
     async def _serve(self, head: bytes, body: bytes) -> None:
         request: tuple[bytes, bytes] | None = (head, body)
@@ -595,7 +616,9 @@ class Gateway:
             limit=1 << 20,
         )
         gateway = cls(process)
-        line = await gateway.logged(r"listening on https?://\S+:(\d+), admin on http://\S+:(\d+)")
+        line = await gateway.logged(
+            r"listening on https?://\S+:(\d+), admin on http://\S+:(\d+)", START_DEADLINE_S
+        )
         gateway.port, gateway.admin_port = int(line[1]), int(line[2])
         return gateway
 
@@ -616,7 +639,7 @@ class Gateway:
             await self._reader
         return code
 
-    async def logged(self, pattern: str) -> re.Match[str]:
+    async def logged(self, pattern: str, deadline_s: float = DEADLINE_S) -> re.Match[str]:
         """Wait for and return the first log line that matches."""
         found: list[re.Match[str]] = []
 
@@ -625,11 +648,16 @@ class Gateway:
             assert found or self.process.returncode is None, "\n".join(self.log)
             return bool(found)
 
-        await until(look, f"log line {pattern!r}")
+        await until(look, f"log line {pattern!r}", deadline_s)
         return found[0]
 
     def faults(self) -> list[str]:
-        return [line for line in self.log if FAULTS.search(line) and line not in self.expected]
+        """Lines of the log that a healthy gateway never writes, with the traceback behind them."""
+        return [
+            "\n".join(self.log[i : i + 40]) if "Traceback" in line else line
+            for i, line in enumerate(self.log)
+            if FAULTS.search(line) and line not in self.expected
+        ]
 
     async def expect_fault(self, pattern: str) -> None:
         """Expect a log line of this test once; the next such line is a fault."""
@@ -746,7 +774,7 @@ async def refusal(*flags: str) -> str:
         stderr=asyncio.subprocess.PIPE,
         env=environment,
     )
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(START_DEADLINE_S):
         _, printed = await process.communicate()
     assert process.returncode == 2, printed.decode()
     assert "Traceback" not in printed.decode(), printed.decode()

@@ -31,6 +31,8 @@ from tests.blackbox.harness import (
 pytestmark = pytest.mark.interpreted
 
 USAGE = {"prompt_tokens": 64, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 32}}
+PREDICTED = {"kvgate_scaling_backlog_seconds", "kvgate_scaling_ttft_seconds"}
+GAUGES_IN_SECONDS = {"kvgate_kube_synced_seconds", *PREDICTED}
 
 
 async def test_health_and_readiness_on_both_ports(bench: Bench) -> None:
@@ -72,7 +74,7 @@ async def test_metric_names_carry_units_and_help() -> None:
         assert set(families) == set(helps)
         for name, kind in families.items():
             assert (kind == "counter") == name.endswith("_total"), name
-            is_duration = name.endswith("_seconds") and "_max_" not in name
+            is_duration = name.endswith("_seconds") and "_max_" not in name and name not in GAUGES_IN_SECONDS
             assert (kind == "histogram") == is_duration, name
         usage = f'kvgate_engine_kv_cache_usage_ratio{{worker="{worker.id}"}}'
 

@@ -4,9 +4,9 @@ of one answer shows up in another.
 
 import asyncio
 
-import openai
 import pytest
 
+from loadtest import sdks
 from tests.blackbox.harness import (
     CHAT,
     DONE,
@@ -369,13 +369,13 @@ async def test_the_openai_client_raises_for_a_stream_that_dies(bench: Bench) -> 
     events = [f"data: {chunk % (delta % text)}\n\n".encode() for text in ("Hello", " world")]
     await bench.worker(script=dies_after(SSE_HEAD + chunked(*events, events[0][:30], end=False)))
     seen = []
-    async with openai.AsyncOpenAI(
+    async with sdks.openai.AsyncOpenAI(
         base_url=f"http://127.0.0.1:{bench.gateway.port}/v1", api_key="k", max_retries=0
     ) as client:
         stream = await client.chat.completions.create(
             model="m", messages=[{"role": "user", "content": "hi"}], stream=True
         )
-        with pytest.raises(openai.APIError, match="died"):
+        with pytest.raises(sdks.openai.APIError, match="died"):
             async for part in stream:
                 seen.append(part.choices[0].delta.content)
     assert seen == ["Hello", " world"]
@@ -388,20 +388,20 @@ async def test_the_openai_client_gets_typed_errors_and_answers(bench: Bench) -> 
     )
     worker = await bench.worker(script=says(wire(200, whole, (b"Content-Type", b"application/json"))))
     messages = [{"role": "user", "content": "hi"}]
-    async with openai.AsyncOpenAI(
+    async with sdks.openai.AsyncOpenAI(
         base_url=f"http://127.0.0.1:{bench.gateway.port}/v1", api_key="sk-7", max_retries=0
     ) as client:
         answer = await client.chat.completions.create(model="m", messages=messages)  # type: ignore[arg-type]
         assert answer.choices[0].message.content == "Hello"
         assert worker.calls[0].value(b"authorization") == b"Bearer sk-7"
         assert [model.id async for model in client.models.list()] == ["m"]
-        with pytest.raises(openai.NotFoundError) as caught:
+        with pytest.raises(sdks.openai.NotFoundError) as caught:
             await client.completions.create(model="missing", prompt="hi")
         assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
-        with pytest.raises(openai.BadRequestError):
+        with pytest.raises(sdks.openai.BadRequestError):
             await client.completions.create(model="m", prompt={"a": 1})  # type: ignore[arg-type]
         await bench.gateway.drop(worker)
-        with pytest.raises(openai.InternalServerError):
+        with pytest.raises(sdks.openai.InternalServerError):
             await client.completions.create(model="m", prompt="hi")
 
 

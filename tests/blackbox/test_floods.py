@@ -28,6 +28,10 @@ from tests.blackbox.harness import (
 )
 
 NUM_GOOD = 50
+NUM_LIARS = 3
+NUM_HOARDERS = 13
+PORTION_BLOCKS = 1024
+"""Blocks of each worker that may be applied between two checks of the limits."""
 DECLARED = 1000
 """Blocks, by the harness's workers."""
 
@@ -115,9 +119,12 @@ async def is_cut(bench: Bench, worker: FakeWorker, why: str) -> None:
             reason = await blind_reason(bench, worker)
             num_good += 1
     assert await total(bench, worker, "kvgate_event_stream_overflows_total") == 1
-    lines = lines_of(bench, worker, "KV events paused for")
-    assert len(lines) == 1
-    assert why in lines[0]
+    (line,) = pauses(bench, worker)
+    assert why in line
+
+
+def pauses(bench: Bench, worker: FakeWorker) -> list[str]:
+    return lines_of(bench, worker, "KV events paused for")
 
 
 async def total(bench: Bench, worker: FakeWorker, metric: str) -> float:
@@ -142,6 +149,67 @@ async def test_blocks_beyond_the_declared_number_are_not_kept(bench: Bench) -> N
         await worker.sender.stdout.readline()  # all is sent
         assert await kept(bench, worker) == 0
         assert "stores 1" in await blind_reason(bench, worker)
+
+
+async def test_several_liars_are_each_cut_and_named(bench: Bench) -> None:
+    """Their own limits hold beside one another, and an honest worker's blocks stay."""
+    await bench.worker()
+    async with contextlib.AsyncExitStack() as stack:
+        honest = await stack.enter_async_context(publishing(bench, "hoard", 500))
+        liars = [
+            await stack.enter_async_context(publishing(bench, "hoard", 30 * DECLARED))
+            for _ in range(NUM_LIARS)
+        ]
+        for each in (honest, *liars):
+            await each.send()
+        for each in liars:
+            await is_cut(bench, each, "it declares 1,000 on its GPU")
+        for each in liars:
+            assert each.sender.stdout
+            await each.sender.stdout.readline()  # all is sent
+        assert [await kept(bench, each) for each in liars] == [0] * NUM_LIARS
+        await keeps_its_blocks(bench, honest)
+
+
+async def keeps_its_blocks(bench: Bench, honest: FakeWorker) -> None:
+    async def is_applied() -> bool:
+        return await kept(bench, honest) == 500
+
+    await until(is_applied, "the honest worker's blocks are there")
+    assert await blind_reason(bench, honest) == ""
+    assert await total(bench, honest, "kvgate_event_stream_overflows_total") == 0
+
+
+async def test_the_sum_of_many_workers_is_bounded_at_the_expense_of_the_largest() -> None:
+    """Each worker is within its own limit, but all together may have eight times as many only."""
+    own = 4096
+    most = 8 * own + (NUM_HOARDERS + 2) * PORTION_BLOCKS
+    flags = ("--events", "auto", "--probe-interval-s", "0.2", f"KVGATE_INDEX_MAX_WORKER_BLOCKS={own}")
+    async with lasting(*flags) as gateway, visiting(gateway) as bench, contextlib.AsyncExitStack() as stack:
+        await bench.worker()
+        honest = await stack.enter_async_context(publishing(bench, "hoard", 500))
+        await honest.send()
+        await keeps_its_blocks(bench, honest)
+        hoarders = [
+            await stack.enter_async_context(publishing(bench, "hoard", 4000)) for _ in range(NUM_HOARDERS)
+        ]
+        for each in hoarders:  # one after the other: together they would be cut for their speed
+
+            async def is_applied(each: FakeWorker = each) -> bool:
+                assert (await bench.ask(post(completion()))).status == 200
+                assert await bench.gateway.total("kvgate_index_blocks") <= most
+                return bool(pauses(bench, each)) or await kept(bench, each) == 4000
+
+            await each.send()
+            await until(is_applied, "it is kept or cut")
+        cut = [each for each in hoarders if pauses(bench, each)]
+        assert cut
+        for each in cut:
+            (line,) = pauses(bench, each)
+            assert "all workers together store more than 32,768 blocks" in line
+            assert "all workers together" in await blind_reason(bench, each)
+            assert await kept(bench, each) == 0
+        await keeps_its_blocks(bench, honest)
 
 
 async def test_a_flood_is_cut_unread_and_costs_others_nothing(bench: Bench) -> None:
@@ -187,6 +255,21 @@ async def test_a_large_event_within_the_limit_is_applied_whole(bench: Bench, dec
 
         await until(is_applied, "all of it is applied")
         assert await blind_reason(bench, worker) == ""
+
+
+async def test_requests_are_answered_while_a_large_event_is_applied(bench: Bench) -> None:
+    """The loop goes from its portions to requests and back: its blocks are seen half applied."""
+    await bench.worker()
+    for _ in range(10):
+        seen: list[float] = [0]
+        async with publishing(bench, "giant", 2, declared=60_000) as worker:
+            await worker.send()
+            while seen[-1] < 60_000:
+                assert (await bench.ask(post(completion()))).status == 200
+                seen.append(await kept(bench, worker))
+        if any(0 < each < 60_000 for each in seen):
+            return
+    raise AssertionError("all blocks of each event were applied in one step")
 
 
 async def test_a_thousand_bad_batches_are_logged_once(bench: Bench) -> None:

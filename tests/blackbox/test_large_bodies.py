@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -160,6 +161,43 @@ async def test_a_long_list_is_forwarded_unchanged(bench: Bench, crowd: str) -> N
     body = crowd_of(form, unit, 60_000 * (len(unit) + 1))
     assert (await bench.ask(post(body, target=path))).status == 200
     assert worker.calls[0].wish == body
+
+
+TOOLS = {
+    CHAT: {"type": "function", "function": {"name": "f"}},
+    "/v1/messages": {"name": "f", "input_schema": {"type": "object"}},
+    "/v1/responses": {"type": "function", "name": "f", "parameters": {}},
+}
+
+
+@pytest.mark.parametrize("path", TOOLS)
+async def test_a_prompt_of_very_many_tools_is_routed_by_load_and_answered(bench: Bench, path: str) -> None:
+    """No tokens are known, since the prompt is not rendered."""
+    worker = await bench.worker("m")
+    text = [{"role": "user", "content": "Hi"}]
+    for num, failures in ((4096, 0), (4097, 1), (60_000, 1)):
+        before = await bench.gateway.total("kvgate_prompt_tokenization_failures_total")
+        fields = {
+            "model": "m",
+            "messages": text,
+            "input": text,
+            "max_tokens": 1,
+            "tools": [TOOLS[path]] * num,
+        }
+        body = json.dumps(fields).encode()
+        assert (await bench.ask(post(body, target=path))).status == 200
+        assert worker.calls[-1].wish == body
+        failed = await bench.gateway.total("kvgate_prompt_tokenization_failures_total") - before
+        decision = await decided(bench)
+        assert failed == failures, (num, decision)
+        assert bool(decision["prompt_tokens"]) == (not failures), num
+
+
+async def decided(bench: Bench) -> dict[str, Any]:
+    """Latest decision."""
+    id = (await bench.gateway.admin("GET", "/admin/decisions")).json["decisions"][0]
+    found: dict[str, Any] = (await bench.gateway.admin("GET", f"/admin/decisions/{id}")).json
+    return found
 
 
 async def test_a_client_that_disconnects_while_its_body_is_read_leaves_no_memory(bench: Bench) -> None:

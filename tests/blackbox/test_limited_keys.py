@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.core.requests.routes import TABLE
 from tests.apis.test_multipart import KIND, form, part
 from tests.blackbox.harness import (
     CHAT,
@@ -30,31 +31,11 @@ from tests.http.test_websocket_frames import frame, text
 from tests.tenancy.auth import issuers
 
 CARDS = ("base", {"id": "ad1", "parent": "base", "root": "/1"}, {"id": "ad2", "parent": "base", "root": "/2"})
-JSON_ROUTES = (
-    CHAT,
-    COMPLETIONS,
-    "/v1/responses",
-    "/v1/messages",
-    "/v1/messages/count_tokens",
-    "/v1/embeddings",
-    "/v1/rerank",
-    "/v2/rerank",
-    "/v1/score",
-    "/tokenize",
-    "/v1/detokenize",
-    "/v1/chat/completions/batch",
-    "/v1/chat/completions/render",
-    "/v1/completions/render",
-    "/v1/messages/render",
-    "/v1/responses/render",
-    "/v2/embed",
-    "/pooling",
-    "/classify",
-    "/generative_scoring",
-    "/cohere/v2/chat",
-    "/opened",
-)
-FORM_ROUTES = ("/v1/audio/transcriptions", "/v1/audio/translations", "/opened")
+OPENED = "/opened"
+"""Route that the operator opens."""
+JSON_ROUTES = (*(route.path for route in TABLE if route.names_model and not route.takes_forms), OPENED)
+FORM_ROUTES = (*(route.path for route in TABLE if route.takes_forms), OPENED)
+NAMELESS_ROUTES = tuple(route.path for route in TABLE if not route.names_model)
 REST = '"messages":[{"role":"user","content":"x"}],"prompt":"x","input":"x"'
 
 TAKEN = [  # the query, and the model in the body
@@ -96,7 +77,7 @@ def limited(tmp_path: Path, *models: str) -> tuple[Header, list[str]]:
     key, line = made("--tenant", "t", *(["--models", ",".join(models)] if models else []))
     file = tmp_path / "keys.jsonl"
     file.write_text(line)
-    return bearer(key), ["--key-file", str(file), "--route", "/opened"]
+    return bearer(key), ["--key-file", str(file), "--route", OPENED]
 
 
 def param(answer: Answer) -> str:
@@ -196,7 +177,7 @@ async def test_a_route_without_a_model_is_answered_from_the_base(tmp_path: Path)
     key, other = bearer(first[0]), bearer(second[0])
     async with running(*flags) as bench:
         worker = await bench.worker(*CARDS)
-        for route in ("/generate", "/encode"):
+        for route in NAMELESS_ROUTES:
             assert (await bench.ask(post(b'{"text":"x"}', key, target=route))).status == 200
             assert json.loads(worker.calls.pop().body) == {"text": "x", "model": "base"}
             named = b'{"text":"x","lora_path":"ad1"}'
@@ -208,9 +189,9 @@ async def test_a_route_without_a_model_is_answered_from_the_base(tmp_path: Path)
                     if body is not named or query:
                         answer = await bench.ask(post(body, other, target=route + query))
                         assert answer.status in (400, 403), (route, query, body)
-        empty = await bench.ask(post(b"", key, target="/opened"))
+        empty = await bench.ask(post(b"", key, target=OPENED))
         assert empty.status == 200 and worker.calls.pop().body == b""
-        assert (await bench.ask(post(b"", other, target="/opened?model=base"))).status == 403
+        assert (await bench.ask(post(b"", other, target=OPENED + "?model=base"))).status == 403
         assert worker.calls == []
 
 

@@ -6,24 +6,23 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 
+from loadtest import sdks
 from tests.blackbox.harness import SSE_HEAD, Bench, Call, chunked, hang, request, running, says
 from tests.blackbox.test_keys import made
 
 HI: Any = [{"role": "user", "content": "hi"}]
 
 
-def claude(bench: Bench, key: str = "x") -> anthropic.AsyncAnthropic:
+def claude(bench: Bench, key: str = "x") -> "sdks.anthropic.AsyncAnthropic":
     url = f"http://127.0.0.1:{bench.gateway.port}"
-    return anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0)
+    return sdks.anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0)
 
 
-async def refused(bench: Bench, key: str = "x", **fields: Any) -> anthropic.APIStatusError:
+async def refused(bench: Bench, key: str = "x", **fields: Any) -> "sdks.anthropic.APIStatusError":
     async with claude(bench, key) as client:
-        with pytest.raises(anthropic.APIStatusError) as caught:
+        with pytest.raises(sdks.anthropic.APIStatusError) as caught:
             await client.messages.create(**{"model": "m", "max_tokens": 5, "messages": HI, **fields})
     error = caught.value
     body: Any = error.body
@@ -35,7 +34,7 @@ async def refused(bench: Bench, key: str = "x", **fields: Any) -> anthropic.APIS
     return error
 
 
-def seen(error: anthropic.APIStatusError) -> tuple[type, str | None, str | None]:
+def seen(error: "sdks.anthropic.APIStatusError") -> tuple[type, str | None, str | None]:
     return type(error), error.type, error.error_code
 
 
@@ -52,23 +51,23 @@ async def test_authentication_and_permission_errors_are_raised(tmp_path: Path) -
     async with keyed(tmp_path) as (bench, key):
         await bench.worker()
         error = await refused(bench)
-        assert seen(error) == (anthropic.AuthenticationError, "authentication_error", "invalid_api_key")
+        assert seen(error) == (sdks.anthropic.AuthenticationError, "authentication_error", "invalid_api_key")
         error = await refused(bench, key)
-        assert seen(error)[:2] == (anthropic.PermissionDeniedError, "permission_error")
+        assert seen(error)[:2] == (sdks.anthropic.PermissionDeniedError, "permission_error")
 
 
 async def test_not_found_and_invalid_request_errors_are_raised(bench: Bench) -> None:
     await bench.worker()
     error = await refused(bench, model="other")
-    assert seen(error) == (anthropic.NotFoundError, "not_found_error", "model_not_found")
+    assert seen(error) == (sdks.anthropic.NotFoundError, "not_found_error", "model_not_found")
     assert error.api_message and "'other'" in error.api_message
     error = await refused(bench, model="")
-    assert seen(error) == (anthropic.BadRequestError, "invalid_request_error", "model_missing")
+    assert seen(error) == (sdks.anthropic.BadRequestError, "invalid_request_error", "model_missing")
     async with claude(bench) as client:
-        with pytest.raises(anthropic.NotFoundError) as caught:
+        with pytest.raises(sdks.anthropic.NotFoundError) as caught:
             await client.messages.batches.list()
         assert caught.value.type == "not_found_error"
-        with pytest.raises(anthropic.NotFoundError) as caught:
+        with pytest.raises(sdks.anthropic.NotFoundError) as caught:
             await client.messages.count_tokens(model="other", messages=HI)
         assert caught.value.type == "not_found_error"
 
@@ -77,7 +76,7 @@ async def test_an_overloaded_error_is_raised_without_a_worker_and_an_api_error_f
     bench: Bench,
 ) -> None:
     error = await refused(bench)
-    assert seen(error) == (anthropic.ServiceUnavailableError, "overloaded_error", "no_worker")
+    assert seen(error) == (sdks.anthropic.ServiceUnavailableError, "overloaded_error", "no_worker")
     assert error.response.headers["retry-after"]
 
     async def dies(call: Call) -> None:
@@ -85,7 +84,7 @@ async def test_an_overloaded_error_is_raised_without_a_worker_and_an_api_error_f
 
     await bench.worker(script=dies)
     error = await refused(bench)
-    assert seen(error) == (anthropic.InternalServerError, "api_error", "worker_failed")
+    assert seen(error) == (sdks.anthropic.InternalServerError, "api_error", "worker_failed")
 
 
 async def test_timeout_and_request_too_large_errors_are_raised() -> None:
@@ -93,11 +92,11 @@ async def test_timeout_and_request_too_large_errors_are_raised() -> None:
     async with running(*flags) as bench:
         await bench.worker(script=hang)
         url = f"http://127.0.0.1:{bench.gateway.port}/llm"
-        async with anthropic.AsyncAnthropic(base_url=url, api_key="x", max_retries=0) as client:
-            with pytest.raises(anthropic.GatewayTimeoutError) as late:
+        async with sdks.anthropic.AsyncAnthropic(base_url=url, api_key="x", max_retries=0) as client:
+            with pytest.raises(sdks.anthropic.GatewayTimeoutError) as late:
                 await client.messages.create(model="m", max_tokens=5, messages=HI)
             assert late.value.type == "timeout_error"
-            with pytest.raises(anthropic.ContentTooLargeError) as large:
+            with pytest.raises(sdks.anthropic.ContentTooLargeError) as large:
                 await client.messages.create(model="m", max_tokens=5, messages=HI, system="x" * 5000)
             body: Any = large.value.body
             assert body["error"]["type"] == "request_too_large" and body["request_id"]
@@ -113,7 +112,7 @@ async def test_a_rate_limit_error_is_raised(tmp_path: Path) -> None:
         async with claude(bench) as client:
             await client.messages.create(model="m", max_tokens=5, messages=HI)
         error = await refused(bench)
-        assert seen(error) == (anthropic.RateLimitError, "rate_limit_error", "rate_limit_exceeded")
+        assert seen(error) == (sdks.anthropic.RateLimitError, "rate_limit_error", "rate_limit_exceeded")
         assert int(error.response.headers["retry-after"]) > 0
 
 
@@ -139,14 +138,14 @@ async def test_a_cut_stream_raises_in_the_client(bench: Bench) -> None:
     async with claude(bench) as client:
         stream = await client.messages.create(model="m", max_tokens=5, messages=HI, stream=True)
         reported = []
-        with pytest.raises(anthropic.APIStatusError) as caught:
+        with pytest.raises(sdks.anthropic.APIStatusError) as caught:
             async for each in stream:
                 reported.append(each.type)
         assert (reported, caught.value.type) == (["message_start"], "api_error")
         assert caught.value.api_message and caught.value.api_message.startswith("the answer was cut")
         body: Any = caught.value.body
         assert body["request_id"] == stream.response.headers["x-request-id"]
-        with pytest.raises(anthropic.APIStatusError):
+        with pytest.raises(sdks.anthropic.APIStatusError):
             async with client.messages.stream(model="m", max_tokens=5, messages=HI) as helper:
                 await helper.get_final_message()
 
@@ -154,8 +153,8 @@ async def test_a_cut_stream_raises_in_the_client(bench: Bench) -> None:
 async def test_other_routes_keep_openais_format(bench: Bench) -> None:
     await bench.worker()
     url = f"http://127.0.0.1:{bench.gateway.port}/v1"
-    async with openai.AsyncOpenAI(base_url=url, api_key="x", max_retries=0) as client:
-        with pytest.raises(openai.NotFoundError) as caught:
+    async with sdks.openai.AsyncOpenAI(base_url=url, api_key="x", max_retries=0) as client:
+        with pytest.raises(sdks.openai.NotFoundError) as caught:
             await client.chat.completions.create(model="other", messages=HI)
         assert caught.value.code == "model_not_found"
     answer = await bench.ask(request("POST", "/v1/messages", b"{", (b"Content-Type", b"application/json")))

@@ -143,7 +143,7 @@ async def test_a_killed_decode_process_loses_only_requests_that_it_had_begun(
 FAULTS: dict[str, tuple[dict[str, Any], Sequence[str], str]] = {
     "who answers nothing alone gets no blocks": (
         {"hang_transfer": True},
-        ("--pd-protocol", "sglang", "--pull-timeout-s", "0.3", "--lease-s", "1"),
+        ("--pd-protocol", "sglang", "--pull-timeout-s", "1", "--lease-s", "3"),
         'kvgate_disaggregation_failures_total{reason="transfer"}',
     ),
     "prefill makes another prompt": (
@@ -155,7 +155,10 @@ FAULTS: dict[str, tuple[dict[str, Any], Sequence[str], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_prefill_worker_with_wrong_answers_is_not_noticed_by_clients(fault: str) -> None:
+async def test_a_prefill_worker_with_wrong_answers_is_not_noticed_by_clients(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVGATE_RETRY_SHARE", "1")
     faults, sims, metric = FAULTS[fault]
     engine = ("--engine", "sglang", "--events", "off") if sims else ()
     first = ("--faults", json.dumps(faults))

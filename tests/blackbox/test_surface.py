@@ -100,7 +100,7 @@ async def test_routes_that_control_an_engine_are_rejected(bench: Bench, path: st
         answer = await bench.ask(request(method, path, completion() if method == "POST" else None))
         assert answer.status == 403
         assert answer.error["code"] == "route_refused"
-        assert f"--route {path}" in answer.error["message"]
+        assert "closed to clients" in answer.error["message"]
     assert not worker.calls
 
 
@@ -126,7 +126,7 @@ async def test_a_model_may_be_named_in_the_query(bench: Bench) -> None:
     assert (len(first.calls), second.calls[0].target) == (0, b"/generate?model=other")
     missing = await bench.ask(post(b'{"text":"x"}', target="/generate"))
     assert missing.status == 400
-    assert "?model=NAME, of m, other" in missing.error["message"]
+    assert "?model=NAME, one of m, other" in missing.error["message"]
 
 
 async def test_a_fleet_of_one_model_needs_no_model_in_the_request(bench: Bench) -> None:

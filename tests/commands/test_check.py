@@ -166,7 +166,7 @@ async def test_a_worker_that_reports_no_cached_tokens_is_exact_but_not_verified(
     assert (finding.mode, finding.flags) == (Mode.EXACT, "--report-cached")
     assert finding.lines()[1:] == [
         "    it does not report cached tokens, so predictions cannot be verified",
-        "    to reach the best mode, start it with:  --report-cached",
+        "    to reach the best mode, start the worker with:  --report-cached",
     ]
 
 
@@ -191,7 +191,7 @@ async def test_without_reachable_events_a_worker_is_approximate(
     finding = await checked.finding()
     assert (finding.mode, finding.flags) == (Mode.APPROXIMATE, "--publish")
     assert words in (finding.obstacle or "")
-    assert finding.lines()[-1].endswith("start it with:  --publish")
+    assert finding.lines()[-1].endswith("start the worker with:  --publish")
 
 
 async def test_the_advice_is_one_restart_for_all_missing_settings(checked: Checked) -> None:

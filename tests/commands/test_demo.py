@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.fleet import GATEWAY
+from tests.support import preloaded
 from tests.support.gateway_process import clean_environment
 
 pytestmark = pytest.mark.process
@@ -49,8 +50,9 @@ def read_until(process: "subprocess.Popen[str]", pattern: "re.Pattern[str]") -> 
 
 
 def sims_of(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(child) for child in children.split()]
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    names = {int(child): Path(f"/proc/{child}/comm").read_text().strip() for child in children}
+    return [child for child, name in names.items() if name != preloaded.TEMPLATE]
 
 
 def post(url: str, path: str, body: dict[str, object] | str) -> tuple[dict[str, str], bytes]:
@@ -67,7 +69,7 @@ def test_a_long_prompt_goes_back_to_its_worker(demo: "subprocess.Popen[str]") ->
     found, banner = read_until(demo, CURL)
     assert "3 simulated vLLM workers" in banner
     assert re.search(
-        r"gateway: http://127\.0\.0\.1:\d+   admin API and metrics: http://127\.0\.0\.1:\d+\n", banner
+        r"gateway: http://127\.0\.0\.1:\d+   console, for a browser: http://127\.0\.0\.1:\d+\n", banner
     )
     body: dict[str, object] = {
         "model": "demo",

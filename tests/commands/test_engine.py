@@ -17,14 +17,14 @@ def test_an_address_without_a_worker_is_reported_with_its_reason(capsys: pytest.
     assert cli.main(["engine", "test", "http://127.0.0.1:1"]) == 1
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "http://127.0.0.1:1"
-    assert printed[1].startswith("  WRONG   probe  http://127.0.0.1:1/health: ")
+    assert printed[1].startswith("  FAIL          probe  http://127.0.0.1:1/health: ")
     assert printed[2].endswith("→ it would not join the fleet")
 
 
 def test_the_report_is_json_where_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["engine", "test", "http://127.0.0.1:1", "--json"]) == 1
     read = json.loads(capsys.readouterr().out)
-    assert (read["usable"], read["findings"][0]["verdict"]) == (False, "wrong")
+    assert (read["usable"], read["findings"][0]["verdict"]) == (False, "fail")
 
 
 async def test_the_report_names_engine_version_and_models() -> None:

@@ -1,5 +1,7 @@
 """Limits of blocks per worker, from the worker's declaration."""
 
+from functools import partial
+
 import pytest
 
 from gateway.core.block_limits import (
@@ -10,8 +12,10 @@ from gateway.core.block_limits import (
     OFFLOADED_SLACK,
     UNDECLARED_BLOCKS,
     BlockLimits,
+    FleetBlocks,
     block_limits,
 )
+from gateway.core.worker import Worker, WorkerId
 
 
 @pytest.mark.parametrize("declared", [1, 1_000, 60_000])
@@ -47,3 +51,42 @@ def test_the_reason_names_the_excess_and_the_declaration() -> None:
     assert limits.exceeded(0, limits.offloaded + 1) == (
         "it offloads 32,385 blocks, beyond 32,384; it declares 1,000 on its GPU (offload_blocks raises that)"
     )
+
+
+def rank(number: int, url: str = "http://liar") -> Worker:
+    return Worker(WorkerId(f"{url}#{number}"), url, (), dp_rank=number)
+
+
+HONEST = rank(0, "http://honest")
+
+
+def test_workers_together_are_bounded_and_those_of_the_largest_endpoint_are_cut() -> None:
+    """An endpoint may declare a thousand ranks, each with as many blocks as a worker may have."""
+    blocks = FleetBlocks(1000)
+    assert blocks.exceeded(HONEST, 300) is None
+    assert [blocks.exceeded(rank(number), 100) for number in range(7)] == [None] * 7
+    assert blocks.exceeded(HONEST, 400) is None, "within its share"
+    cut = blocks.exceeded(rank(0), 101)
+    assert cut is not None and "more than 1,000 blocks" in cut and "its share of 500" in cut
+    assert repr(blocks) == "FleetBlocks(1000 of 1000 blocks, 2 endpoints)"
+    assert blocks.exceeded(rank(1), 100) is None, "the cut one's blocks are gone"
+
+
+def test_one_endpoint_has_the_whole_and_workers_that_left_do_not_count() -> None:
+    blocks = FleetBlocks(1000)
+    assert blocks.exceeded(rank(0), 1000) is None
+    assert blocks.exceeded(rank(0), 1001) is not None
+    assert blocks.exceeded(rank(1), 1000) is None
+    blocks.drop(rank(1).id)
+    blocks.drop(rank(1).id)
+    assert blocks.exceeded(HONEST, 1000) is None
+
+
+def test_a_worker_over_its_own_limit_is_not_counted_any_more() -> None:
+    blocks = FleetBlocks(1000)
+    limits = BlockLimits(600, 600, of_fleet=partial(blocks.exceeded, rank(0)))
+    assert limits.exceeded(600, 0) is None
+    assert "declares no number" in str(limits.exceeded(601, 0))
+    assert "FleetBlocks(0 of" in repr(blocks)
+    assert limits.of_others.exceeded(601, 0) is None
+    assert "all workers together" in str(limits.exceeded(501, 500))

@@ -113,7 +113,7 @@ def test_a_model_is_served_by_an_eligible_worker_alone() -> None:
     member = some.get(WorkerId("v:1"))
     assert member is not None
     member.is_up = False
-    with pytest.raises(NoWorker, match="no worker that serves 'm' is up"):
+    with pytest.raises(NoWorker, match="no worker for 'm' is up"):
         some.eligible("m")
 
 

@@ -98,7 +98,7 @@ def test_where_all_workers_drain_none_is_eligible_and_the_error_says_so() -> Non
     fleet = three()
     for name in (A, B, C):
         fleet.drain(name, True)
-    with pytest.raises(NoWorker, match="is up but those that are draining"):
+    with pytest.raises(NoWorker, match="no worker for 'm' is up; the others are draining"):
         fleet.eligible("m")
     assert (fleet.is_ready(None), fleet.is_ready("m"), fleet.has_another("m", ())) == (False, False, False)
 

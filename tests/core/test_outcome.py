@@ -17,8 +17,8 @@ def usage_of(prompt: int, cached: int) -> Usage | None:
         ("ended", 200, False),
         ("ended", 400, False),
         ("ended", 503, True),
-        ("client gone", 499, False),
-        ("cut", 200, True),
+        ("client_disconnected", 499, False),
+        ("aborted", 200, True),
         ("failed", 0, True),
     ],
 )

@@ -10,6 +10,7 @@ from gateway.core.decision import Decision, PrefillChoice
 from gateway.core.requests.request import InferenceRequest, parse_request
 from gateway.core.usage import MAX_ANSWERS, MAX_LEN, MAX_TURNS, WIDEST, RefusedUsage, Usage, UsageLimit
 from gateway.core.usage_reading import limit_of, of_own_cache, read_usage
+from gateway.core.value import replace
 from gateway.core.worker import ServedModel
 from tests.support.fakes import decision, worker
 
@@ -116,7 +117,7 @@ def test_copies_of_a_cached_prompt_are_counted_as_sglang_does() -> None:
 
 
 def chosen(*served: ServedModel) -> Decision:
-    return msgspec.structs.replace(decision(), worker=worker("w:1", *served))
+    return replace(decision(), worker=worker("w:1", *served))
 
 
 BASE = ServedModel("m", "m", None, 8192)
@@ -188,7 +189,7 @@ def test_a_prompt_of_another_worker_says_nothing_of_the_cache() -> None:
     made = decision()
     usage = read_usage(b'{"usage":{"prompt_tokens":5,"prompt_tokens_details":{"cached_tokens":4}}}')
     assert isinstance(usage, Usage) and of_own_cache(usage, made) is usage
-    split = msgspec.structs.replace(made, split=PrefillChoice("transfer", made.candidates[0]))
+    split = replace(made, split=PrefillChoice("transfer", made.candidates[0]))
     assert of_own_cache(usage, split) == Usage(5)
 
 

@@ -2,11 +2,14 @@
 
 import asyncio
 import errno
+import gc
+import weakref
 from typing import Any, cast
 
 import pytest
 
 from gateway.disaggregation.prefill_leg import MAX_ANSWER_BYTES, PrefillFailure, PrefillLeg
+from gateway.upstream.connection import UpstreamConnection
 from tests.support.exchanges import FakePool, InlineTasks
 from tests.support.transports import FakeLoop
 
@@ -55,6 +58,34 @@ def test_a_cancelled_leg_reports_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     assert world.pool.transports[0].end == "aborted"
     world.loop.advance(10.0)
     assert world.ends == []
+
+
+async def test_a_leg_cancelled_while_it_connects_is_freed_without_the_collector(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, world = asyncio.get_running_loop(), World(monkeypatch)
+
+    async def wait() -> UpstreamConnection:
+        await asyncio.sleep(1e6)
+        raise AssertionError("cancelled before")
+
+    world.pool.transports.clear()
+    monkeypatch.setattr(world.pool, "connect", wait)
+    monkeypatch.setattr(world.leg, "_start", lambda name, coro: real.create_task(coro))
+    world.leg.begin()
+    await asyncio.sleep(0)  # the task begins
+    world.leg.cancel()
+    await asyncio.sleep(0)  # it is cancelled
+    await asyncio.sleep(0)
+    world.loop.timers.clear()
+    freed = weakref.ref(world.leg)
+    gc.disable()
+    try:
+        del world.leg
+        monkeypatch.undo()
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
 import pytest
-from msgspec import structs
 
 from gateway.config import load
 from gateway.core.decision import Decision, PrefillChoice
 from gateway.core.errors import ConfigError
 from gateway.core.multimodal import BEFORE_MEDIA
 from gateway.core.usage import Usage
+from gateway.core.value import replace
 from gateway.core.worker import WorkerId
 from gateway.disaggregation.stats import DisaggregationStats, PinnedPrompt, disaggregation_stats_of
 from tests.support import fakes
@@ -16,7 +16,7 @@ def decision(*, is_split: bool) -> Decision:
     prefill = made.candidates[1]
     reason = "lower predicted TTFT with a transfer" if is_split else "lower predicted TTFT without a transfer"
     split = PrefillChoice(reason, prefill if is_split else None, candidates=(prefill,))
-    return Decision(**{name: getattr(made, name) for name in made.__struct_fields__} | {"split": split})
+    return replace(made, split=split)
 
 
 def disaggregation_stats() -> DisaggregationStats:
@@ -52,7 +52,7 @@ def test_different_prompts_are_logged_once(caplog: pytest.LogCaptureFixture) -> 
         counted.compare(split, 3, 4)
     assert counted.num_mismatches == 2
     (record,) = caplog.records
-    assert "p:1 and d:1 make different prompts of one request (3 and 4 tokens)" in record.message
+    assert "p:1 and d:1: prompt tokens differ (3 and 4)" in record.message
     assert "3 and 4 tokens" in counted.policy.banned_with(WorkerId("p:1"))[WorkerId("d:1")]
     counted.drop_worker(WorkerId("p:1"))
     assert counted.policy.banned_with(WorkerId("d:1")) == {}
@@ -63,12 +63,12 @@ def test_our_count_is_used_until_the_decode_worker_reports_its_own(caplog: pytes
     counted, split = disaggregation_stats(), decision(is_split=True)
     ours = split.num_tokens
     assert counted.agree(split, None) and counted.agree(split, ours)
-    assert counted.agree(structs.replace(split, num_tokens=0), 7)
-    assert counted.agree(structs.replace(split, prompt_from=BEFORE_MEDIA), 7)
+    assert counted.agree(replace(split, num_tokens=0), 7)
+    assert counted.agree(replace(split, prompt_from=BEFORE_MEDIA), 7)
     assert counted.agree(decision(is_split=False), 7)
     assert not counted.agree(split, 7)
     assert (counted.failures, counted.num_mismatches) == ({"mismatch": 1}, 1)
-    assert f"p:1 and d:1 make different prompts of one request (7 and {ours} tokens)" in caplog.text
+    assert f"p:1 and d:1: prompt tokens differ (7 and {ours})" in caplog.text
     counted.answered(split, Usage(7))
     assert counted.agree(split, 7)
     counted.answered(split, Usage(0))
@@ -83,7 +83,7 @@ def test_an_acquitted_worker_is_a_pair_again(caplog: pytest.LogCaptureFixture) -
     assert not caplog.text
     counted.agree(split, 7)
     counted.acquit(p, split, 7)
-    assert "p:1 and d:1 make the same prompts after all (7 tokens)" in caplog.text
+    assert "p:1 and d:1: prompt tokens agree (7;" in caplog.text
     assert counted.policy.banned_with(p) == {}
 
 

@@ -22,7 +22,7 @@ BASE, ADAPTER = ServedModel("m", "m"), ServedModel("ad1", "m", "ad1", parent="m"
             (BASE, ADAPTER),
             [
                 "worker http://w:1: not used for m, ad1 (openai has no cache_salt, which --tenant-salt-file "
-                "needs); it gets no such requests"
+                "needs); their requests go to other workers"
             ],
         ),
         ("vllm", (BASE, ADAPTER), []),

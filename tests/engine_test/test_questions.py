@@ -102,7 +102,7 @@ def verdicts(report: Report) -> dict[str, Verdict]:
 async def test_a_simulated_engine_is_right_in_everything() -> None:
     async with simulated(lora=("a",), dp_size=2) as sim:
         report = await report_of(sim.url)
-    assert set(verdicts(report).values()) == {Verdict.RIGHT}, report.lines()
+    assert set(verdicts(report).values()) == {Verdict.OK}, report.lines()
     assert list(verdicts(report)) == [
         "load", "token ids", "cached tokens", "events", "predictions", "replay", "tenants' salts",
         "unknown model", "adapter a", "ranks", "prompts", "several prompts", "several answers",
@@ -115,8 +115,8 @@ async def test_an_engine_without_events_or_counts_is_usable() -> None:
         report = await report_of(sim.url)
     found = verdicts(report)
     assert report.is_usable, report.lines()
-    assert (found["events"], found["cached tokens"]) == (Verdict.ABSENT, Verdict.ABSENT)
-    assert found["tenants' salts"] is Verdict.UNKNOWN
+    assert (found["events"], found["cached tokens"]) == (Verdict.UNSUPPORTED, Verdict.UNSUPPORTED)
+    assert found["tenants' salts"] is Verdict.INCONCLUSIVE
 
 
 async def test_an_engine_without_a_replay_is_usable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ async def test_an_engine_without_a_replay_is_usable(monkeypatch: pytest.MonkeyPa
     async with simulated(replay=False) as sim:
         await report_of(sim.url)  # it has a past now
         report = await report_of(sim.url)
-    assert verdicts(report)["replay"] is Verdict.ABSENT, report.lines()
+    assert verdicts(report)["replay"] is Verdict.UNSUPPORTED, report.lines()
     assert report.is_usable
 
 
@@ -160,14 +160,14 @@ def count_another(body: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "question, verdict, lies",
     [
-        ("tenants' salts", Verdict.WRONG, {"request": drop_salt}),
-        ("unknown model", Verdict.ABSENT, {"request": answer_any_model}),
-        ("adapter a", Verdict.WRONG, {"request": name_the_base}),
-        ("predictions", Verdict.WRONG, {"answer": add_cached}),
-        ("events", Verdict.WRONG, {"request": change_tokens}),
-        ("prompts", Verdict.WRONG, {"answer": count_another}),
-        ("bad requests", Verdict.WRONG, {"statuses": {400: 500}}),
-        ("unknown model", Verdict.WRONG, {"statuses": {404: 500}}),
+        ("tenants' salts", Verdict.FAIL, {"request": drop_salt}),
+        ("unknown model", Verdict.UNSUPPORTED, {"request": answer_any_model}),
+        ("adapter a", Verdict.FAIL, {"request": name_the_base}),
+        ("predictions", Verdict.FAIL, {"answer": add_cached}),
+        ("events", Verdict.FAIL, {"request": change_tokens}),
+        ("prompts", Verdict.FAIL, {"answer": count_another}),
+        ("bad requests", Verdict.FAIL, {"statuses": {400: 500}}),
+        ("unknown model", Verdict.FAIL, {"statuses": {404: 500}}),
     ],
 )
 async def test_an_engine_that_does_something_else_is_found_out(
@@ -179,7 +179,7 @@ async def test_an_engine_that_does_something_else_is_found_out(
     async with simulated(**flags) as sim, lying(sim, **lies) as server:
         report = await report_of(url_of(server))
     assert verdicts(report)[question] is verdict, report.lines()
-    assert report.is_usable is (verdict is not Verdict.WRONG)
+    assert report.is_usable is (verdict is not Verdict.FAIL)
 
 
 async def test_an_engine_that_ends_during_the_test_is_wrong() -> None:
@@ -201,5 +201,5 @@ async def test_an_engine_that_ends_during_the_test_is_wrong() -> None:
             report = await report_of(url_of(server))
         finally:
             await server.close()
-    assert verdicts(report)["several prompts"] is Verdict.WRONG, report.lines()
+    assert verdicts(report)["several prompts"] is Verdict.FAIL, report.lines()
     assert not report.is_usable

@@ -159,7 +159,7 @@ def test_only_consecutive_runs_are_joined() -> None:
 
 
 @given(st.data())
-def test_decoding_in_one_pass_equals_event_by_event(data: st.DataObject) -> None:
+def test_decode_errors_in_one_pass_equals_event_by_event(data: st.DataObject) -> None:
     batch = data.draw(st.sampled_from(GOLDEN[data.draw(st.sampled_from(sorted(GOLDEN)))]["batches"]))
     payload = bytearray(base64.b64decode(batch["payload_b64"]))
     if data.draw(st.booleans()):
@@ -219,6 +219,30 @@ def info(**fields: Any) -> EngineInfo:
         "version": "0.5.23",
     }
     return SGLANG.parse_info(json.dumps(reported | fields).encode())
+
+
+@pytest.mark.parametrize(
+    ("fields", "max_running"),
+    [
+        ({"max_running_requests": 48}, 48),
+        ({"max_running_requests": 48, "dp_size": 2}, None),
+        (
+            {
+                "max_running_requests": 48,
+                "dp_size": 2,
+                "internal_states": [
+                    {"effective_max_running_requests_per_dp": 24},
+                    {"effective_max_running_requests_per_dp": 20},
+                ],
+            },
+            20,
+        ),
+        ({"internal_states": "x", "max_running_requests": -1}, None),
+        ({"internal_states": [1, {"effective_max_running_requests_per_dp": "x"}]}, None),
+    ],
+)
+def test_the_concurrency_limit_of_a_rank_is_read(fields: dict[str, Any], max_running: int | None) -> None:
+    assert info(**fields).max_running == max_running
 
 
 def test_facts_are_read_from_the_server_info() -> None:

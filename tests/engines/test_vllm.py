@@ -123,7 +123,7 @@ def test_a_mutated_golden_payload_is_decoded_or_rejected(data: st.DataObject) ->
 
 
 @given(st.data())
-def test_decoding_in_one_pass_equals_event_by_event(data: st.DataObject) -> None:
+def test_decode_errors_in_one_pass_equals_event_by_event(data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(sorted(VERSIONS)))
     payload = bytearray(
         base64.b64decode(data.draw(st.sampled_from(VERSIONS[version]["batches"]))["payload_b64"])

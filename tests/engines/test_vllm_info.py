@@ -92,3 +92,14 @@ def test_speculation_and_match_units_make_the_hit_rule(rule: HitRule, expected: 
 def test_a_match_unit_beyond_any_engine_is_rejected() -> None:
     with pytest.raises(DecodeError):
         speculating(None, unit=1 << 40)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "max_running"),
+    [({"max_num_seqs": 256}, 256), ({"max_num_seqs": 0}, None), ({}, None), (None, None), ("text", None)],
+)
+def test_the_concurrency_limit_is_read(scheduler: Any, max_running: int | None) -> None:
+    for connector in ("NixlConnector", None):
+        reported = json.loads(info(connector))
+        reported["vllm_config"]["scheduler_config"] = scheduler
+        assert parse_server_info(json.dumps(reported).encode()).max_running == max_running

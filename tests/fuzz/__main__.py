@@ -1,4 +1,5 @@
-"""`make fuzz`: broken requests and answers for SECONDS (600), a third of it without sockets.
+"""`make fuzz`: broken requests and answers for SECONDS (600), two thirds of it without sockets: HTTP/1.1 and
+HTTP/2.
 
 The seed is printed; SEED=… begins with the same inputs again. An input that fails is made small, printed
 and written to `.cache/fuzz/`; `python -m tests.fuzz FILE` tries it again.
@@ -12,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.fuzz import parsers, sockets
+from tests.fuzz import http2, parsers, sockets
 from tests.fuzz.inputs import Input, make, smaller
 
 FOLDER = Path(".cache/fuzz")
@@ -27,7 +28,25 @@ async def main() -> int:
     seed = int(os.environ.get("SEED") or random.SystemRandom().randrange(1 << 32))
     seconds = float(os.environ.get("SECONDS") or 600)
     print(f"seed {seed}: SEED={seed} make fuzz tries the same again", flush=True)
-    return await without_sockets(seed, seconds / 3) or await with_sockets(seed, seconds * 2 / 3)
+    return (
+        over_http2(seed, seconds / 3)
+        or await without_sockets(seed, seconds / 3)
+        or await with_sockets(seed, seconds / 3)
+    )
+
+
+def over_http2(seed: int, seconds: float) -> int:
+    deadline, number = time.monotonic() + seconds, 0
+    while time.monotonic() < deadline:
+        given = http2.make(seed, number)
+        try:
+            http2.check(given)
+        except Exception as exc:  # noqa: BLE001  whatever it is, it is what we look for
+            print(f"FAILS: HTTP/2 input {number} of seed {seed}: {type(exc).__name__}: {exc}\n{given}")
+            return 1
+        number += 1
+    print(f"{number} inputs of HTTP/2: none fails", flush=True)
+    return 0
 
 
 async def without_sockets(seed: int, seconds: float) -> int:

@@ -5,8 +5,9 @@ import random
 import pytest
 
 from gateway.server import connection
+from gateway.server.http2 import frames
 from tests.conformance.cases import HOST, OK
-from tests.fuzz import judge, parsers, sockets
+from tests.fuzz import http2, judge, parsers, sockets
 from tests.fuzz.inputs import GOOD_REPLY, Input, make, smaller
 
 SECONDS = 10.0
@@ -35,6 +36,32 @@ def test_parsers_survive_broken_inputs(kind: str) -> None:
             parsers.check(given)
         except Exception as exc:
             raise AssertionError(f"input {number} of seed {seed}: {exc}\n{given.to_json()}") from exc
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["fixed", "random"])
+def test_http2_survives_broken_inputs(kind: str) -> None:
+    seed = seed_of(kind)
+    for number in range(1000):
+        given = http2.make(seed, number)
+        try:
+            http2.check(given)
+        except Exception as exc:
+            raise AssertionError(f"HTTP/2 input {number} of seed {seed}: {exc}\n{given}") from exc
+
+
+def test_http2_that_depends_on_the_splitting_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = http2.Http2Input(http2.PREFACE + frames.settings([]) + http2.CALLS[0], (60,))
+    http2.check(given)
+    assert given == http2.Http2Input(given.data, (60,)) and http2.make(5, 3) == http2.make(5, 3)
+    feed = frames.FrameReader.feed
+    monkeypatch.setattr(
+        frames.FrameReader,
+        "feed",
+        lambda self, data: feed(self, data.replace(b"b", b"c" if len(data) < 99 else b"b")),
+    )
+    with pytest.raises(AssertionError, match="depend on the parts"):
+        http2.check(given)
 
 
 def test_a_seed_makes_the_same_inputs_again() -> None:

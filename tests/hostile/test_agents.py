@@ -141,14 +141,14 @@ LIES: tuple[Say, ...] = (
 
 
 @contextlib.asynccontextmanager
-async def listening(liar: Liar) -> AsyncIterator[str]:
+async def listening(liar: Liar, port: int = 0) -> AsyncIterator[str]:
     server = grpc.aio.server()
     handlers = {
         "Describe": grpc.unary_unary_rpc_method_handler(liar.describe),
         "Subscribe": grpc.unary_stream_rpc_method_handler(liar.subscribe),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-    port = server.add_insecure_port("127.0.0.1:0")
+    port = server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
     try:
         yield f"127.0.0.1:{port}"

@@ -44,7 +44,21 @@ def prompt(ids: Sequence[int], adapter: str | None = None, salt: str | None = No
     return hash_blocks(tokens_of(ids), SIZE, ROOT, prompt_extra_keys(adapter, salt, len(ids) // SIZE))
 
 
+def exclusive(index: Index, step: int = 2) -> dict[WorkerId, int]:
+    """Blocks that one worker alone holds, counted a few runs at a time."""
+    found: Counter[WorkerId] = Counter()
+    first, is_more = 0, True
+    while is_more:
+        some, is_more = index.exclusive(first, step)
+        found.update(some)
+        first += step
+    return {worker: num for worker, num in found.items() if num}
+
+
 class IndexContract:
+    sees_all = True
+    """False for an index with blocks that it does not see: it counts none as a worker's alone."""
+
     def make(self) -> Index:
         raise NotImplementedError
 
@@ -235,6 +249,27 @@ class IndexContract:
         index.apply(A, stored([], [4], group_idx=1))
         assert dict(index.overlap(run)) == {A: 4}
 
+    def test_state_is_looked_for_before_the_block_that_speculation_drops(self) -> None:
+        """The result counts that block: without it, the hit ends at a state."""
+        index, run = self.index(), prompt(range(20))
+        index.apply(A, stored(range(20), [1, 2, 3, 4, 5]))
+        index.apply(A, stored(range(16), [2, 4], group_idx=1, spec_kind="mamba"))
+        assert index.overlap(run, drops_last=True) == {A: 5}
+        index.apply(A, BlocksRemoved([5]))
+        assert index.overlap(run) == {A: 4}
+        assert index.overlap(run, drops_last=True) == {A: 3}
+        index.apply(A, BlocksRemoved([2], group_idx=1))
+        assert A not in index.overlap(run, drops_last=True)
+
+    def test_window_needs_a_block_more_where_speculation_drops_one(self) -> None:
+        index, run = self.index(), prompt(range(24))
+        index.apply(A, stored(range(24), [1, 2, 3, 4, 5, 6]))
+        index.apply(A, stored(range(24), [1, 2, 3, 4, 5, 6], **WINDOW))
+        assert [index.overlap(run, most, drops_last=True)[A] for most in (6, 5, 3)] == [6, 6, 4]
+        index.apply(A, BlocksRemoved([4], group_idx=1))
+        assert index.overlap(run) == {A: 6}
+        assert index.overlap(run, drops_last=True) == {A: 3}
+
     def test_overlap_ends_at_borders_of_longer_blocks_of_another_group(self) -> None:
         """Engine hashes of longer blocks are those of their last part, and hits end at their borders."""
         index, run = self.index(), prompt(range(20))
@@ -370,6 +405,21 @@ class IndexContract:
         index.apply(A, BlocksRemoved([2]))
         assert sorted(index.blocks(A)) == sorted(prompt(range(12)))
         assert list(index.blocks(B)) == []
+
+    def test_blocks_of_one_worker_alone_are_counted(self) -> None:
+        index = self.index(A, B, C)
+        for worker, num in ((A, 5), (B, 3), (C, 3)):
+            index.apply(worker, stored(range(num * SIZE), list(range(num))))
+        index.apply(C, stored(range(50, 50 + 2 * SIZE), [8, 9]))
+        index.apply(C, BlocksRemoved([2]))
+        if self.sees_all:
+            assert exclusive(index) == {A: 2, C: 2}
+            index.drop_worker(A)
+            assert exclusive(index) == {B: 1, C: 2}
+            index.apply(B, stored(range(50, 50 + SIZE), [8]))
+            assert exclusive(index) == {B: 1, C: 1}
+        else:
+            assert exclusive(index) == {}
 
     def test_workers_may_have_different_block_sizes(self) -> None:
         index = self.index()

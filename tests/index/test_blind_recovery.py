@@ -146,8 +146,10 @@ class FollowingIndex(MemoryIndex):
     def find(self, worker: WorkerId, name: EngineHash) -> BlockHash | None:
         return self.inventory.find(name)
 
-    def overlap(self, hashes: Sequence[BlockHash], most: int | None = None) -> Mapping[WorkerId, int]:
-        found = super().overlap(hashes, most)
+    def overlap(
+        self, hashes: Sequence[BlockHash], most: int | None = None, *, drops_last: bool = False
+    ) -> Mapping[WorkerId, int]:
+        found = super().overlap(hashes, most, drops_last=drops_last)
         assert self.inventory.leading(hashes) == found.get(W, 0)
         return found
 

@@ -42,7 +42,7 @@ def test_group_allows_the_longest_hit_that_meets_its_need(
         ("sliding_window_mla", 32, 128, Need(4, 2)),
         ("sliding_window", 16, 1, Need(1)),
         ("sliding_window", 0, None, Need(1)),
-        ("mamba", 64, None, Need(1, 4)),
+        ("mamba", 64, None, Need(1, 4, is_state=True)),
         ("mamba", 40, None, None),
         ("chunked_local_attention", 16, None, None),
         (None, 16, None, None),

@@ -165,6 +165,8 @@ class Twins(RuleBasedStateMachine):
             assert set(listed) == set(self.oracle.blocks(worker))
         for hashes in self.prompts():
             assert self.packed.overlap(hashes) == self.oracle.overlap(hashes)
+            dropping = [index.overlap(hashes, drops_last=True) for index in self.twins]
+            assert dropping[0] == dropping[1]
             limited = [index.overlap(hashes, 2) for index in self.twins]  # the router limits the others to it
             assert len({str(sorted((w, min(d, 2)) for w, d in each.items())) for each in limited}) == 1
             assert self.packed.media(hashes) == self.oracle.media(hashes)

@@ -14,7 +14,7 @@ from gateway.ingest.unread_bytes import EVENTS, Wires
 from tests.support.zmtp import EndlessPeer
 
 pytestmark = pytest.mark.process
-MOST = 64 << 20
+MOST = 256 << 20
 
 
 class Held(TimeSlices):

@@ -1,4 +1,6 @@
+import re
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -48,3 +50,12 @@ def test_an_impossible_measurement_is_reported(
 def test_each_benchmark_module_exists() -> None:
     for name in MODULES:
         __import__(f"loadtest.hostile_{name}")
+
+
+def test_the_documentation_names_each_figure() -> None:
+    sources = [Path(bench_hostile.__file__).with_name(f"hostile_{name}.py").read_text() for name in MODULES]
+    names = {name for source in sources for name in re.findall(r'"(hostile\.\w+)"', source)}
+    names |= {f"hostile.leak_{what}_mb" for what in re.findall(r'_grown_by\(\s*"(\w+)"', sources[-1])}
+    page = (Path(__file__).parents[2] / "docs/benchmarks/hostile.md").read_text()
+    assert len(names) == 11
+    assert names == set(re.findall(r"^\| `(\S+)` \|", page, re.MULTILINE))

@@ -3,13 +3,26 @@
 import pytest
 
 from gateway.replay.results import Summary
-from loadtest import bench_policies
-from loadtest.bench_policies import MADE, OTHERS, OURS, PolicyScenario, compare, rows, run
+from loadtest.bench_policies import (
+    MADE,
+    OTHERS,
+    OURS,
+    SATURATED,
+    PolicyScenario,
+    compare,
+    medians,
+    rows,
+    run,
+    saturated_rows,
+)
+from loadtest.report import Figure
 from loadtest.workloads.groups import groups
+
+PREDICTING = {"expected_ttft", "latency_slo", "all_knowing", "tenant_fairness", "pooled"}
 
 
 def summary(policy: str, p99: float, goodput: float, mean: float = 1.0) -> Summary:
-    return Summary(policy, 9, 0.26, mean, 1.0, 1.0, p99, 0.01, 0.01, 2.0, 2.0, goodput, 1.0, 1.0)
+    return Summary(policy, 9, 0.26, mean, 1.0, 1.0, p99, 0.01, 0.01, 2.0, 2.0, goodput, 1.0, 1.0, 0.2)
 
 
 def test_figures_compare_each_seed_with_the_best_other_policy() -> None:
@@ -20,6 +33,7 @@ def test_figures_compare_each_seed_with_the_best_other_policy() -> None:
     assert found == {
         "policy.ttft_p99_over_best.conversation_1x": (0.8, ""),
         "policy.goodput_over_best.conversation_1x": (round(3.0 / 2.3, 3), "met"),
+        "policy.ttft_error_p90.conversation_1x": (0.2, "met"),
         "policy.reuse.conversation_1x": (0.26, "met"),
         "policy.ttft_mean_over_all_knowing.conversation_1x": (1.05, "met"),
     }
@@ -27,15 +41,34 @@ def test_figures_compare_each_seed_with_the_best_other_policy() -> None:
 
 def test_each_workload_of_the_table_has_its_row() -> None:
     names = [row.name for row in rows()]
-    assert len(set(names)) == len(names) == 11
-    goals = {row.name for row in rows() if row.p99_goal}
+    assert len(set(names)) == len(names) == 11 + 6
+    goals = {row.name for row in rows() if row.p99_goal and not row.name.startswith(SATURATED)}
     assert goals == {f"conversation_{speed}x{model}" for speed in (2, 3) for model in ("", "_70b")}
 
 
+def test_saturated_rows_are_short_answers_before_few_seats_and_have_medians_of_their_own() -> None:
+    rows = saturated_rows()
+    assert [row.name for row in rows] == [
+        f"saturated_{share}_{size}" for size in ("8b", "70b") for share in (100, 115, 130)
+    ]
+    assert {(row.profile.max_num_seqs, row.p99_goal, row.num_workers) for row in rows} == {(64, 1.0, 4)}
+    figures = [
+        Figure(f"policy.{name}.{row.name}", value, "x", None, [value])
+        for name in ("ttft_p99_over_best", "ttft_error_p90", "goodput_over_best")
+        for row, value in zip(rows, (0.8, 0.9, 0.95, 0.7, 0.85, 0.5), strict=True)
+    ]
+    found = {figure.name: (figure.value, figure.goal) for figure in medians(figures)}
+    assert found == {
+        "policy.ttft_p99_over_best.saturated": (0.825, 0.9),
+        "policy.ttft_error_p90.saturated": (0.825, 0.3),
+    }
+    assert medians([]) == []
+
+
 @pytest.mark.parametrize("name", [*MADE, "pooled"])
-def test_an_incomplete_run_is_rejected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = PolicyScenario("few", lambda seed: groups((5,), 4.0, seed), block_size=400)
-    monkeypatch.setattr(bench_policies, "NUM_WORKERS", 2)
+def test_an_incomplete_run_is_rejected(name: str) -> None:
+    row = PolicyScenario("few", lambda seed: groups((5,), 4.0, seed), block_size=400, num_workers=2)
     found = run(row, name, 1)
     assert found.num_requests == len(list(groups((5,), 4.0, 1)))
     assert found.ttft_mean_s > 0 and found.goodput > 0
+    assert (found.ttft_error_p90 is not None) is (name in PREDICTING)

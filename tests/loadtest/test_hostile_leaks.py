@@ -20,7 +20,7 @@ def test_the_number_of_attacks_is_read_from_the_environment(monkeypatch: pytest.
 
 def test_a_figure_names_the_number_of_attacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hostile_leaks, "FULL", AttackCounts(20, 20, 100))
-    monkeypatch.setattr(hostile_leaks, "counts", lambda: AttackCounts(20, 20, 20, long_prompts=2))
+    monkeypatch.setattr(hostile_leaks, "counts", lambda: AttackCounts(20, 20, 20, 2, 20))
     found = {figure.name: figure for figure in measure()}
     assert list(found) == [
         "hostile.leak_connections_mb",

@@ -9,6 +9,10 @@ from pathlib import Path
 
 from tests.support.engine_process import ROOT, EngineProcess
 
+NUM_KEPT = 64
+"""Prompts that the server keeps. Its default of 10 is less than ten conversations need: an answer that is
+tokenized otherwise as part of the next prompt leaves its own entry behind."""
+
 PYTHON = Path(os.environ.get("MLX_PYTHON") or ROOT / ".venv-mlx" / "bin" / "python").absolute()
 
 
@@ -27,4 +31,5 @@ class MlxWorker(EngineProcess):
 
     def command(self) -> list[str]:
         server = [str(PYTHON), "-m", "mlx_lm", "server", "--model", self.name]
+        server += ["--prompt-cache-size", str(NUM_KEPT)]
         return [*server, "--host", "127.0.0.1", "--port", str(self.port)]

@@ -12,17 +12,19 @@ from aiohttp import web
 
 from gateway import request as make_request
 from gateway.apis.large_body import parse_large
+from gateway.app import bundled_tokenizer
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.multimodal import BEFORE_MEDIA
 from gateway.core.rendering import VLLM
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.requests.request import InferenceRequest, parse_request
 from gateway.core.token_runs import ContinuedTokens, TokenRunCache
 from gateway.models.breaker import NUM_FAILURES, REST_S
 from gateway.models.prompt_source import (
     ANY_MODEL,
     CACHE_ENTRY_BYTES,
     MAX_DECODED_BYTES,
+    MAX_TOOLS,
     PromptSource,
     WorkerTokenizer,
 )
@@ -135,6 +137,20 @@ def test_a_body_slow_to_decode_is_routed_by_load() -> None:
     assert metrics.prompt_failures["m"] == 1
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_a_prompt_of_very_many_tools_is_routed_by_load(path: str) -> None:
+    """Rendering them would take a thread for a second."""
+    metrics = Metrics()
+    source = PromptSource({"m": PromptEncoder.load(bundled_tokenizer())}, metrics)
+    named: dict[str, object] = {"name": "f", "input_schema": {"type": "object"}}
+    tool = named if path == "/v1/messages" else {"type": "function", "function": {"name": "f"}}
+    messages = [{"role": "user", "content": "hi"}]
+    for num, failures in ((MAX_TOOLS, 0), (MAX_TOOLS + 1, 1)):
+        body = {"model": "m", "messages": messages, "max_tokens": 1, "tools": [tool] * num}
+        prompt = source.tokenize_long(parse_request(path, json.dumps(body).encode()), 0)
+        assert (prompt.num_tokens == 0, metrics.prompt_failures["m"]) == (bool(failures), failures)
+
+
 def test_token_ids_over_the_limit_are_rejected_by_their_number() -> None:
     prompts, _ = source(any=FakePrompts(1))
     request = parse_large("/v1/completions", b'{"model":"m","prompt":[%b1]}' % (b"1," * (1 << 20)))
@@ -239,7 +255,7 @@ def test_a_failed_prompt_is_counted_each_time_and_logged_once(caplog: pytest.Log
     assert [prompts.tokenize(chat()), prompts.tokenize(chat())] == [Prompt((), "failed")] * 2
     assert metrics.prompt_failures == {"m": 2}
     (record,) = caplog.records
-    assert record.getMessage() == ("model m: a prompt could not be tokenized, routing on load: no images")
+    assert record.getMessage() == "model m: a prompt could not be tokenized (no images); routed by load only"
 
 
 def test_messages_of_foreign_code_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -407,13 +423,44 @@ async def test_equal_requests_in_flight_count_once_in_the_cache(server: Tokenize
 
 @pytest.mark.process
 async def test_the_deadline_is_one_for_all_prompts_of_a_request(server: TokenizeServer) -> None:
-    tokenizer = WorkerTokenizer(timeout_s=0.05)
+    tokenizer = WorkerTokenizer(timeout_s=0.2)
     server.gate.clear()
     with pytest.raises(PromptError, match="did not answer in time"):
         await tokenizer.ask(server.url, completion(["a", "b", "c"]), None)
     assert len(server.bodies) == 1
     server.gate.set()
     await tokenizer.close()
+
+
+@pytest.mark.process
+async def test_a_worker_gets_the_time_that_it_takes(server: TokenizeServer) -> None:
+    """A late answer doubles it; a restarted process starts from the beginning."""
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 5.0  # an answer takes one reading of the clock, or a few
+        return now[0]
+
+    tokenizer = WorkerTokenizer(timeout_s=100, clock=clock)
+
+    def wait_s() -> list[float]:
+        return [budget["wait_s"] for budget in tokenizer.describe()["budgets"]]
+
+    assert wait_s() == []
+    for number in range(20):
+        await tokenizer.ask(server.url, completion(f"{number}"), None)
+    (learnt_s,) = wait_s()
+    assert 5 < learnt_s < 25
+    await tokenizer.close()
+    slow = WorkerTokenizer(timeout_s=0.4)
+    server.gate.clear()
+    with pytest.raises(PromptError, match="in time"):
+        await slow.ask(server.url, completion("a"), None)
+    assert [budget["wait_s"] for budget in slow.describe()["budgets"]] == [0.2]
+    slow.forget(server.url)
+    assert slow.describe()["budgets"] == []
+    server.gate.set()
+    await slow.close()
 
 
 @pytest.mark.process
@@ -516,7 +563,7 @@ def test_tokenizers_are_described_by_model() -> None:
 
 
 def test_calls_to_workers_are_described() -> None:
-    none = {"calls": [], "left_alone": []}
+    none = {"calls": [], "budgets": [], "left_alone": []}
     assert WorkerTokenizer(timeout_s=1).describe() == {
         "entries": 0,
         "bytes": 0,

@@ -5,12 +5,13 @@ import logging
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
+from msgspec import structs
 
 from gateway.core.decision import PrefillChoice, Query
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import RouteKind
 from gateway.core.usage_reading import read_usage
+from gateway.core.value import replace
 from gateway.http.messages import HttpRequest
 from gateway.observability.access_log import JsonLines, TextLines
 from gateway.observability.request_end import CUT, RequestEnd, refusal
@@ -31,7 +32,7 @@ def ended(*headers: tuple[bytes, bytes], **changes: Any) -> RequestEnd:
     chosen = replace(decision("d1", "a:1", "b:1"), query=Query("m", 100, adapter="lora"), attempt=2)
     http = HttpRequest("POST", b"/v1/chat/completions?key=secret", list(headers))
     request_end = RequestEnd(http, request, chosen, "ended", 200, "", b"r1", 10.0, 10.3, 12.0, 0.5, usage)
-    return replace(request_end, **changes)
+    return structs.replace(request_end, **changes)
 
 
 def line(end: RequestEnd) -> dict[str, Any]:
@@ -90,7 +91,7 @@ def test_the_prefill_worker_is_named() -> None:
     split = PrefillChoice("cold", decision("d1", "b:1", "b:1").candidates[0])
     request_end = ended()
     assert request_end.decision is not None
-    request_end = replace(request_end, decision=replace(request_end.decision, split=split))
+    request_end = structs.replace(request_end, decision=replace(request_end.decision, split=split))
     assert line(request_end)["prefill_worker"] == split.prefill.id  # type: ignore[union-attr]
 
 
@@ -113,13 +114,13 @@ def test_names_chosen_by_clients_are_truncated_and_stay_on_their_line() -> None:
 def test_lines_as_text(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         TextLines()(ended())
-        TextLines()(ended(how="cut", fault=CUT))
+        TextLines()(ended(how="aborted", fault=CUT))
         TextLines()(refusal(None, None, 400, 3.0))
     numbers = "64 of 100 prompt tokens predicted cached (engine: 48 cached)  TTFT 500 ms, total 2000 ms"
     assert [record.getMessage() for record in caplog.records] == [
         f"m -> a:1  status 200  {numbers}  because  [d1]",
-        f"m -> a:1  status 200  {numbers}  cut, answer_cut by the worker  [d1]",
-        "a request not sent: status 400  malformed by the client  after 0 ms  tenant -  [-]",
+        f"m -> a:1  status 200  {numbers}  aborted, answer_cut by the worker  [d1]",
+        "a request rejected: status 400  malformed by the client  after 0 ms  tenant -  [-]",
     ]
 
 

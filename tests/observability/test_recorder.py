@@ -63,7 +63,7 @@ def test_tokens_are_recorded_where_enabled(tmp_path: Path) -> None:
     observer = recorder(tmp_path / "r.jsonl", keeps_tokens=True)
     made = decision("d1", "a:1")
     see(observer, made, session=None)
-    observer.finished(made, Outcome("cut", 200, None, None, 1.5))
+    observer.finished(made, Outcome("aborted", 200, None, None, 1.5))
     observer.close()
     (line,) = lines(tmp_path / "r.jsonl")
     assert array("I", line.tokens) == tokens_of(range(40))

@@ -3,9 +3,9 @@
 import pytest
 
 from gateway.core.errors import InvalidRequest, UnknownRoute
+from gateway.core.requests.caller import Caller
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import RouteKind
-from gateway.http.caller import Caller
 from gateway.http.messages import HttpRequest
 from gateway.observability.request_end import (
     CUT,
@@ -29,9 +29,9 @@ def end(how: str, status: int, fault: str = "") -> RequestEnd:
         ("ended", 400, "", "client"),  # the worker's answer to a wrong request
         ("ended", 500, "", "worker"),
         ("ended", 503, "", "worker"),
-        ("cut", 200, CUT, "worker"),
-        ("cut", 200, OUT_OF_TIME, "gateway"),
-        ("cut", 200, STOPPED, "gateway"),
+        ("aborted", 200, CUT, "worker"),
+        ("aborted", 200, OUT_OF_TIME, "gateway"),
+        ("aborted", 200, STOPPED, "gateway"),
         ("failed", 502, "worker_failed", "worker"),
         ("failed", 504, "worker_timeout", "worker"),
         ("failed", 503, "no_worker", "gateway"),
@@ -42,7 +42,7 @@ def end(how: str, status: int, fault: str = "") -> RequestEnd:
         ("refused", 400, "invalid_request", "client"),
         ("refused", 500, "internal_error", "gateway"),
         ("refused", 501, "not_supported", "client"),
-        ("client gone", 499, "", "client"),
+        ("client_disconnected", 499, "", "client"),
     ],
 )
 def test_the_side_that_failed(how: str, status: int, fault: str, side: str | None) -> None:

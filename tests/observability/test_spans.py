@@ -1,8 +1,9 @@
 """Spans of a request, and their attributes."""
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from gateway.core.decision import Timings
+from gateway.core.value import replace
 from gateway.observability.request_end import CUT, refusal
 from gateway.observability.spans import attributes_of, name_of, parts_of
 from tests.observability.test_access_log import ended
@@ -13,7 +14,7 @@ TIMINGS = Timings(prompt=0.01, hash=0.001, index=0.002, policy=0.003)
 def parts(**changes: object) -> list[tuple[str, float, float]]:
     request_end = ended(**changes)
     assert request_end.decision is not None
-    request_end = replace(request_end, decision=replace(request_end.decision, timings_s=TIMINGS))
+    request_end = structs.replace(request_end, decision=replace(request_end.decision, timings_s=TIMINGS))
     return [(part.name, round(part.begin_s, 3), round(part.end_s, 3)) for part in parts_of(request_end)]
 
 
@@ -38,7 +39,7 @@ def test_no_span_ends_before_it_begins() -> None:
 
 
 def test_a_request_rejected_in_the_queue_has_its_span() -> None:
-    request_end = replace(ended(), decision=None, how="failed", status=429)
+    request_end = structs.replace(ended(), decision=None, how="failed", status=429)
     assert [(part.name, part.begin_s, part.end_s) for part in parts_of(request_end)] == [
         ("queue", 11.75, 12.0)
     ]
@@ -46,7 +47,7 @@ def test_a_request_rejected_in_the_queue_has_its_span() -> None:
 
 
 def test_attributes_follow_the_conventions() -> None:
-    request_end = attributes_of(ended(how="cut", fault=CUT))
+    request_end = attributes_of(ended(how="aborted", fault=CUT))
     assert request_end == {
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": "m",
@@ -61,7 +62,7 @@ def test_attributes_follow_the_conventions() -> None:
         "http.response.status_code": 200,
         "error.type": "answer_cut",
         "kvgate.error_by": "worker",
-        "kvgate.how": "cut",
+        "kvgate.how": "aborted",
         "kvgate.request_id": "r1",
         "kvgate.tenant": "acme",
         "kvgate.decision_id": "d1",

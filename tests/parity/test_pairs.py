@@ -87,7 +87,7 @@ async def test_a_worker_with_other_tokens_is_no_pair(
     assert pair == ("p1#0", "d1#0")
     assert "in a text they differ from token number 2 on" in why
     (record,) = caplog.records
-    assert "p1#0 and d1#0 make different prompts" in record.getMessage()
+    assert "p1#0 and d1#0: prompts differ" in record.getMessage()
 
 
 async def test_ranks_of_one_server_are_compared_together(world: World) -> None:
@@ -126,7 +126,9 @@ async def test_an_incompatible_pair_is_logged_and_not_compared(
     await world.join("d1", connector="mooncake")
     assert world.banned == {}
     (record,) = caplog.records
-    assert record.getMessage() == "workers p1#0 and d1#0 are no pair: connectors differ: nixl, mooncake"
+    assert (
+        record.getMessage() == "workers p1#0 and d1#0: not used as a pair (connectors differ: nixl, mooncake)"
+    )
 
 
 async def test_a_worker_without_a_transfer_is_not_asked(world: World) -> None:

@@ -1,16 +1,19 @@
 import pytest
-from msgspec.structs import replace
 
 from gateway.core.speed import Speed
+from gateway.core.value import replace
 from gateway.core.worker import Role
 from gateway.policies.cost_model import (
     BASE,
     TokenPrice,
+    first_parts_s,
     harm_s,
     mean_token_s,
     others_s,
     parts_s,
+    prefill_share,
     running_s,
+    token_s,
     ttft_s,
     until_free_s,
 )
@@ -45,7 +48,45 @@ def test_a_reached_concurrency_limit_delays_the_first_token() -> None:
     interval_s = 500 * (0.02 / 64 + 0.001)
     assert [until_free_s(last), until_free_s(none)] == [0, pytest.approx(interval_s)]
     assert until_free_s(replace(none, num_in_flight=73)) == pytest.approx(10 * interval_s)
-    assert ttft_s(none, WORTH) - ttft_s(last, WORTH) > interval_s
+    assert ttft_s(none, WORTH) - ttft_s(last, WORTH) > 0.9 * interval_s
+
+
+def test_tokens_ahead_are_computed_while_answers_end() -> None:
+    """The longer of both waits counts, and prompts are slowed by the answers that run."""
+    speed = replace(PACE, max_running=64.0, answer_tokens=500.0)
+    queued = replace(IDLE, speed=speed, num_in_flight=84)
+    wait_s = until_free_s(queued)
+    few, many = replace(queued, booked_tokens=1000), replace(queued, booked_tokens=1_000_000)
+    assert ttft_s(few, WORTH) == pytest.approx(ttft_s(queued, WORTH))
+    assert ttft_s(many, WORTH) - ttft_s(queued, WORTH) == pytest.approx(1_000_000 * token_s(queued) - wait_s)
+    for each in (queued, few, many):
+        assert sum(first_parts_s(each, WORTH).values()) == pytest.approx(ttft_s(each, WORTH))
+    running = replace(queued, num_in_flight=64)
+    assert token_s(queued) == token_s(running)
+    assert harm_s(queued) == harm_s(running)
+
+
+def test_equal_workers_cost_the_same_however_their_speed_is_split_in_two_weights() -> None:
+    """Under steady load only the sum of a token's time and the answers' part of it is known."""
+    one = replace(IDLE, num_in_flight=50, stays_s=100.0)
+    two = replace(one, speed=replace(PACE, token_s=PACE.token_s + 50 * PACE.seq_s, seq_s=0.0))
+    assert others_s(one, 1e-4) == pytest.approx(others_s(two, 1e-4))
+    assert mean_token_s([one]) == pytest.approx(mean_token_s([two]))
+
+
+def test_workers_with_requests_behind_answers_raise_the_price_less_than_busy_ones() -> None:
+    """Such workers compute prompts for a part of their time."""
+    speed = replace(PACE, max_running=64.0, answer_tokens=500.0)
+    busy = replace(IDLE, speed=speed, num_in_flight=63, booked_tokens=4000)
+    queued = replace(busy, num_in_flight=84)
+    assert prefill_share(busy) == 1.0
+    assert prefill_share(queued) == pytest.approx(4000 * token_s(queued) / until_free_s(queued))
+    assert prefill_share(replace(queued, booked_tokens=10_000_000)) == 1.0
+    prices = [TokenPrice(), TokenPrice()]
+    for price, each in zip(prices, (busy, queued), strict=True):
+        for _ in range(1000):
+            price.see("m", [each])
+    assert prices[1].per_token_s("m", [queued]) < prices[0].per_token_s("m", [queued])
 
 
 def test_long_answers_raise_the_cost_of_a_worker() -> None:

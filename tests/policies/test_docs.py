@@ -56,5 +56,5 @@ def test_the_example_files_are_policies_and_parts(tmp_path: Path, text: str) -> 
 
 
 def test_all_fields_that_a_policy_sees_are_named() -> None:
-    fields = {*Query.__struct_fields__, *Candidate.__struct_fields__}
+    fields = {*Query.__match_args__, *Candidate.__match_args__}
     assert [field for field in fields if f"`{field}`" not in PAGE[PAGE.index("## Write a policy") :]] == []

@@ -1,10 +1,10 @@
 import random
 
 import pytest
-from msgspec.structs import replace
 
 from gateway.core.decision import Candidate, Query
 from gateway.core.speed import Speed
+from gateway.core.value import replace
 from gateway.policies.base import ExplainingPolicy, Policy
 from gateway.policies.cost_model import ttft_s
 from gateway.policies.latency_slo import HeadroomScorer, LatencySlo

@@ -1,10 +1,10 @@
 import random
 
-import msgspec
 import pytest
 
 from gateway.core.decision import Candidate, Query
 from gateway.core.ledger import REQUEST_TOKENS
+from gateway.core.value import replace
 from gateway.policies.base import Policy
 from gateway.policies.prefix_overlap import PrefixOverlap, work_ahead
 from tests.policies.contract import PolicyContract, candidate
@@ -44,7 +44,7 @@ def test_offloaded_blocks_count_in_part() -> None:
         (("CPU", "STORAGE"), 200),
         (("TAPE",), 400),
     ):
-        offloaded = msgspec.structs.replace(held, offloaded={media: 800} if media else {})
+        offloaded = replace(held, offloaded={media: 800} if media else {})
         choice = policy.choose(Query("m", 1000), [offloaded, candidate("b")], random.Random(0))
         assert (choice.index, choice.terms) == (0, (8 + to_load, 1000))
 

@@ -1,9 +1,8 @@
 from collections import Counter
 from dataclasses import replace
 
-from msgspec.structs import replace as changed
-
 from gateway.core.decision import Candidate
+from gateway.core.value import replace as changed
 from gateway.core.worker import WorkerId
 from gateway.policies.rendezvous import BOUND, home_of, ranked
 from tests.policies.contract import candidate

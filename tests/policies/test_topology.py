@@ -2,9 +2,8 @@ import random
 from dataclasses import replace as moved
 from typing import Any
 
-from msgspec.structs import replace
-
 from gateway.core.decision import Candidate, Query
+from gateway.core.value import replace
 from gateway.policies.base import Policy
 from gateway.policies.framework.registry import PolicyRegistry
 from gateway.policies.topology import TopologyFilter

@@ -25,7 +25,10 @@ COMMON_LABELS = (
     "tenant",
     "plan",
 )
-OTHER_LABELS = ("version", "python", "compiled", "source", "sender", "stage", "state", "kind", "process")
+OTHER_LABELS = (
+    *("version", "python", "compiled", "source", "sender", "stage", "state", "kind", "process"),
+    "role",
+)
 UNCLEAR = re.compile(
     r"\b(we|us|our|ours|you|it|its|itself|they|them|their|theirs|these|those|he|she|who|who(?:m|se)|"
     r"t(?:old|ells?)|said|says|n(?:obody)|a(?:new)|held|holds?)\b",

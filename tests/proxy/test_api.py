@@ -48,10 +48,12 @@ class FakeDispatch:
         self.paths: list[str] = []
         self.error: Exception | None = None
 
-    def handle(self, http: HttpRequest, responder: Responder, refuse: Refuse) -> Exchange:
+    def handle(
+        self, http: HttpRequest, responder: Responder, refuse: Refuse, amend: object = None
+    ) -> Exchange:
         return self.tunnel(http, responder)
 
-    def tunnel(self, http: HttpRequest, responder: Responder) -> Exchange:
+    def tunnel(self, http: HttpRequest, responder: Responder, amend: object = None) -> Exchange:
         if self.error:
             raise self.error
         self.paths.append(http.path)

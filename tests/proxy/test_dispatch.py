@@ -6,8 +6,8 @@ from gateway.config.tenant_limits import TenantLimits
 from gateway.core.blocks import tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.errors import Forbidden, InvalidRequest, TooManyRequests
+from gateway.core.requests.caller import Caller
 from gateway.core.requests.request import InferenceRequest
-from gateway.http.caller import Caller
 from gateway.http.messages import HttpRequest
 from gateway.models.prompt_source import PromptSource
 from gateway.proxy.intake import request_of

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from gateway.core.errors import Forbidden, InvalidRequest, NotSupported
+from gateway.core.requests.caller import Caller
 from gateway.core.worker import ServedModel
-from gateway.http.caller import Caller
 from gateway.http.messages import HttpRequest
 from gateway.proxy.websocket import FLUSH_S, Tunnel, parse_tunnel
 from tests.support.exchanges import Answered, World
@@ -54,7 +54,7 @@ def test_the_model_is_named_or_the_only_one() -> None:
 
 
 def test_with_several_models_one_must_be_named() -> None:
-    with pytest.raises(InvalidRequest, match=r"/v1/realtime\?model=NAME, of m, o$"):
+    with pytest.raises(InvalidRequest, match=r"/v1/realtime\?model=NAME, one of m, o$"):
         model("", M, OTHER)
 
 

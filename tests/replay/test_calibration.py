@@ -71,7 +71,7 @@ def recorded(path: Path, num: int = 15, is_streamed: bool = True) -> list[Replay
             )
         )
     path.write_bytes(b"\n".join(map(msgspec.json.encode, rows)))
-    return read(path, TraceOptions())
+    return read(path, TraceOptions()).jobs
 
 
 def setup(**fields: object) -> Setup:

@@ -37,6 +37,13 @@ def test_a_table_a_document_and_a_chart_are_written(
     document = json.loads(reported.read_text())
     assert [row["policy"] for row in document["rows"]] == ["round_robin", "pooled", "all_knowing"]
     assert document["setup"]["slo"] == {"ttft_s": 1.0, "tpot_s": 0.05}
+    assert (document["setup"]["block_size"], document["setup"]["kv_blocks"]) == (512, 400_000 // 512)
+    assert document["left_out"] == {
+        "context_tokens": 399_872,
+        "num_empty": 0,
+        "num_refused": 0,
+        "num_cut": 0,
+    }
     assert "<svg" in drawn.read_text()
 
 
@@ -96,12 +103,47 @@ def test_a_mistake_is_an_error_message(
 
 
 @pytest.mark.parametrize(
-    "option", ["--speed=0", "--workers=0", "--event-delay-s=-1", "--slo-ttft-s=nan", "--limit=x"]
-)
+    "option",
+    ["--speed=0", "--speed=-1", "--speed=inf", "--speed=nan", "--workers=0", "--workers=1000000",
+     "--event-delay-s=-1", "--event-delay-s=inf", "--slo-ttft-s=nan", "--slo-tpot-s=inf", "--limit=x"],
+)  # fmt: skip
 def test_numbers_are_bounded(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exited:
         main(["replay", "t.jsonl", option])
     assert exited.value.code == 2 and option.split("=")[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--json", "--picture"])
+@pytest.mark.parametrize("bad", ["no/where", "."])
+def test_a_file_that_cannot_be_written_is_found_before_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: str, bad: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["replay", "missing.jsonl", option, bad]) == 2
+    assert f"kvgate: {bad}: cannot be written" in capsys.readouterr().err
+
+
+def test_a_failed_run_leaves_no_empty_file(tmp_path: Path) -> None:
+    assert main(["replay", str(tmp_path / "missing.jsonl"), "--json", str(tmp_path / "new")]) == 2
+    assert not (tmp_path / "new").exists()
+
+
+def test_requests_that_were_left_out_are_named_below_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = trace(tmp_path / "t.jsonl").path
+    path.write_text(
+        path.read_text() + '\n{"timestamp": 1, "input_length": 0, "output_length": 1, "hash_ids": []}'
+        '\n{"timestamp": 1, "input_length": 3072, "output_length": 1, "hash_ids": [1, 2, 3, 4, 5, 6]}'
+        '\n{"timestamp": 1, "input_length": 3070, "output_length": 9, "hash_ids": [1, 2, 3, 4, 5, 6]}'
+    )
+    arguments = ["--policy", "round_robin", "--no-bounds", "--processes", "1", "--kv-blocks", "6"]
+    assert main(["replay", str(path), *arguments]) == 0
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        "left out: 1 with an empty prompt",
+        "refused: 1 with a prompt that leaves no room for an answer in the 3,072 tokens of a cache",
+        "cut: 1 with an answer that reaches the 3,072 tokens of a cache",
+    ]
 
 
 @pytest.fixture

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from gateway.core.errors import ConfigError
 from gateway.policies.baselines import RoundRobin
 from gateway.policies.disaggregation import MODES
 from gateway.policies.least_load import LeastLoad
-from gateway.replay.fleet import Restart, Setup, VirtualFleet, worker_of
+from gateway.replay.fleet import Restart, Setup, VirtualFleet, pooled_of, worker_of
 from gateway.replay.job import ReplayJob
 from gateway.replay.profile import H100_8B
 
@@ -75,6 +76,24 @@ def test_computing_takes_its_time() -> None:
     assert job.ttft_s == pytest.approx(2000 / H100_8B.prefill_tokens_per_s + H100_8B.step_s, rel=0.02)
     assert job.tpot_s == pytest.approx(H100_8B.step_s)
     assert job.meets(2.0, 0.05) and not job.meets(0.05, 0.05)
+
+
+def test_a_request_larger_than_a_cache_does_not_hang() -> None:
+    """A prompt would never be admitted, or preempt itself for ever at its last tokens."""
+    small = replace(H100_8B, kv_tokens=320)
+    some = [ReplayJob(0.0, array("I", range(num)), 200) for num in (400, 320, 300, 40)]
+    fleet = VirtualFleet(Setup(2, H100_8B, block_size=32, profiles=[small, H100_8B]))
+    done = fleet.run(some)
+    check_ended(fleet, done)
+    assert [(job.num_tokens, job.num_output) for job in done] == [(300, 20), (40, 200)]
+    assert (fleet.num_refused, fleet.num_cut) == (2, 1)
+    assert pooled_of(fleet.setup).context_tokens == 320
+
+
+def test_requests_that_wait_for_ever_are_an_error() -> None:
+    fleet = VirtualFleet(Setup(1, replace(H100_8B, kv_tokens=320), block_size=32, max_model_len=1000))
+    with pytest.raises(ConfigError, match="1 requests wait for cache blocks that are never free"):
+        fleet.run([ReplayJob(0.0, array("I", range(400)), 2)])
 
 
 @pytest.mark.parametrize("policy", [LeastLoad, RoundRobin])

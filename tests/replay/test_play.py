@@ -1,17 +1,31 @@
+import io
 import json
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 import gateway.replay.play
+from gateway.core.errors import ConfigError
 from gateway.replay.fleet import Setup
-from gateway.replay.play import BOUNDS, POOLED, ReplayRun, Trace, block_size_of, calibrate, play, play_all
+from gateway.replay.play import (
+    BOUNDS,
+    POOLED,
+    LeftOut,
+    ReplayRun,
+    Trace,
+    block_size_of,
+    calibrate,
+    play,
+    play_all,
+)
 from gateway.replay.profile import H100_8B, Profile
+from gateway.replay.progress import LINE_S, Progress
 from gateway.replay.results import Slo
 from tests.replay.test_calibration import recorded
 
 
-def trace(path: Path, **fields: float) -> Trace:
+def trace(path: Path, num: int = 40, **fields: float) -> Trace:
     rows = [
         {
             "timestamp": 500 * i,
@@ -19,7 +33,7 @@ def trace(path: Path, **fields: float) -> Trace:
             "output_length": 20,
             "hash_ids": [i % 3, 10 + i % 3, 20 + i, 90, 9],
         }
-        for i in range(40)
+        for i in range(num)
     ]
     path.write_text("\n".join(map(json.dumps, rows)))
     return Trace(path, **fields)  # type: ignore[arg-type]
@@ -64,7 +78,7 @@ def test_speeds_are_learnt_from_all_workers_even_of_an_unknown_policy(
 ) -> None:
     learnt_on: list[int] = []
 
-    def learn(jobs: object, setup: Setup) -> Profile:
+    def learn(jobs: object, setup: Setup, progress: object) -> Profile:
         learnt_on.append(setup.num_workers)
         return setup.profile
 
@@ -77,3 +91,35 @@ def test_speeds_are_learnt_from_all_workers_even_of_an_unknown_policy(
         assert known is not None and known.policy == name
         assert bool(known.errors) is (name == "round_robin")
     assert learnt_on == [2, 2]
+
+
+def test_requests_beyond_a_cache_are_refused_or_cut_in_every_row_and_counted(tmp_path: Path) -> None:
+    """A cache of 4 blocks holds neither prompt nor answer of the second request, and the third's in part."""
+    rows = [(0, 600, 3, [1, 2]), (1, 2048, 3, [1, 2, 3, 4]), (2, 2000, 900, [5, 6, 7, 8]), (3, 0, 9, [])]
+    names = ("timestamp", "input_length", "output_length", "hash_ids")
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in rows))
+    for policy in ("round_robin", *BOUNDS):
+        result = play(ReplayRun(Trace(path), policy, H100_8B, 2, kv_blocks=4), keeps_jobs=True)
+        assert result.left_out == LeftOut(2048, num_empty=1, num_refused=1, num_cut=1)
+        assert [(job.num_tokens, job.num_output) for job in result.jobs] == [(600, 3), (2000, 48)]
+        assert result.block_size == 512
+
+
+def test_a_cache_that_no_prompt_fits_is_an_error(tmp_path: Path) -> None:
+    some = trace(tmp_path / "t.jsonl")
+    with pytest.raises(ConfigError, match="no prompt fits the 2,048 tokens of a cache"):
+        play(ReplayRun(some, "round_robin", H100_8B, 2, kv_blocks=4))
+    with pytest.raises(ConfigError, match="exceeds 67,108,864"):
+        play(ReplayRun(some, "round_robin", H100_8B, 2, kv_blocks=1 << 40))
+
+
+@pytest.mark.parametrize("num_processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_progress_counts_the_requests_of_all_runs(tmp_path: Path, num_processes: int) -> None:
+    some, out, seconds = trace(tmp_path / "t.jsonl", num=400), io.StringIO(), count(0.0, LINE_S)
+    runs = [ReplayRun(some, name, H100_8B, 4) for name in ("round_robin", "least_load")]
+    play_all(runs, num_processes, Progress(out, lambda: next(seconds)))
+    lines = out.getvalue().splitlines()
+    assert all(line.endswith("of 2 runs done") for line in lines)
+    shares = [int(line.split()[2].strip("%,")) for line in lines]
+    assert shares and shares == sorted(shares) and 0 <= shares[0] <= shares[-1] <= 100

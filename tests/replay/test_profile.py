@@ -23,7 +23,10 @@ def test_a_profile_is_named_or_a_file(tmp_path: Path) -> None:
     ("text", "why"),
     [
         ("x = 1", "unknown field"),
-        ("step_s = 0", "> 0"),
+        ("step_s = inf", "step_s"),
+        ("prefill_tokens_per_s = 1e-300", "prefill_tokens_per_s"),
+        ("kv_tokens = 9_000_000_000_000_000_000", "kv_tokens"),
+        ("step_s = 0", ">= 1e-06"),
         ("step_s = ", "mine.toml"),
         ("seq_s = 1.0", "exceeds step_s"),
     ],

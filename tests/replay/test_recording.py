@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from gateway.core.blocks import hash_blocks, root_hash
+from gateway.core.errors import ConfigError
 from gateway.observability.recording import Recorded
 from gateway.replay.fleet import Setup, VirtualFleet
 from gateway.replay.job import ReplayJob
@@ -32,7 +33,7 @@ def row(at: float, prompt: "array[int]", output: int, **fields: Any) -> Recorded
 
 def jobs_of(path: Path, rows: list[Recorded], speed: float = 1.0) -> list[ReplayJob]:
     path.write_bytes(b"\n".join(map(msgspec.json.encode, rows)))
-    return read(path, TraceOptions(speed))
+    return read(path, TraceOptions(speed)).jobs
 
 
 def some(num: int, seed: int = 1) -> "array[int]":
@@ -89,7 +90,7 @@ def test_failed_requests_are_skipped_and_unknown_prompts_share_nothing(tmp_path:
     tokens = some(100)
     rows = [
         row(0.0, tokens, 5),
-        row(1.0, tokens, 5, how="cut"),
+        row(1.0, tokens, 5, how="aborted"),
         row(2.0, tokens, 5, status=500),
         row(3.0, tokens, 5, num_tokens=0),
         row(4.0, tokens, 5, blocks=b"", block_size=0),
@@ -107,3 +108,16 @@ def test_a_line_is_plain_json() -> None:
         "Q", hash_blocks(some(40), SIZE, root_hash("m"))
     )
     assert "session" not in line and "tokens" not in line
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"at": 1e300}, {"e2e_s": -1.0}, {"ttft_s": 1e300}, {"num_tokens": 1 << 40}, {"output_tokens": -5},
+     {"block_size": 1 << 40}, {"num_blocks": 1 << 62}],
+)  # fmt: skip
+def test_rows_beyond_the_limits_are_named(tmp_path: Path, fields: dict[str, Any]) -> None:
+    good = row(0.0, some(40), 5)
+    with pytest.raises(
+        ConfigError, match=r"r\.jsonl:2: a time or a number of tokens is negative or too large"
+    ):
+        jobs_of(tmp_path / "r.jsonl", [good, msgspec.structs.replace(good, **fields)])

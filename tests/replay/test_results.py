@@ -2,9 +2,11 @@ from array import array
 
 import pytest
 
+from gateway.core.value import replace
 from gateway.core.worker import WorkerId
 from gateway.replay.job import ReplayJob
 from gateway.replay.results import POINTS, Slo, curves, percentile, summarize, table
+from tests.support.fakes import decision
 
 
 def job(at: float, ttft_s: float, cached: int, worker: str = "a", num_output: int = 11) -> ReplayJob:
@@ -21,6 +23,20 @@ def test_figures_of_a_run() -> None:
     assert (row.tpot_mean_s, row.e2e_mean_s) == (pytest.approx(0.02), pytest.approx(2.2))
     assert (row.goodput, row.good) == (pytest.approx(3 / 10), 0.75)
     assert row.busiest == 2.0  # two of four computed all their tokens, equally many
+
+
+def test_the_error_of_predicted_ttfts_has_a_least_denominator() -> None:
+    """Repeated requests and those without a prediction are left out."""
+    done = [job(0.0, 1.0, 0) for _ in range(8)] + [job(0.0, 0.01, 0), job(0.0, 1.0, 0), job(0.0, 1.0, 0)]
+    predicted = [1.1] * 8 + [0.06, 9.0, None]
+    for each, ttft_s in zip(done, predicted, strict=True):
+        each.num_attempts = 1
+        each.decision = replace(decision(), ttft_s=ttft_s)
+    done[-2].num_attempts = 2
+    assert summarize("p", done, 1, Slo()).ttft_error_p90 == pytest.approx(0.5)
+    done[8].decision = replace(decision(), ttft_s=0.02)
+    assert summarize("p", done, 1, Slo()).ttft_error_p90 == pytest.approx(0.1)
+    assert summarize("p", done[-1:], 1, Slo()).ttft_error_p90 is None
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from gateway.core.worker import Worker, WorkerId
 from gateway.ingest.pauses import Backoff
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.time_slices import TimeSlices
+from gateway.replication import agent_targets
 from gateway.replication.agent_feed import AgentFeed, AgentTimes, reach
 from gateway.replication.agent_targets import Agents
 from gateway.replication.messages import AgentHello, AgentStatus
@@ -73,6 +74,7 @@ class World:
         self.states: list[StreamState] = []
         self.refused: str | None = None
         self.limits: BlockLimits | None = None
+        self.host = "127.0.0.1"
         self.tasks = Tasks()
 
     def on_state(self, worker: WorkerId, state: StreamState) -> None:
@@ -94,7 +96,7 @@ class World:
 
         self.feed = AgentFeed(
             WORKER,
-            agent=f"127.0.0.1:{self.agent.port}",
+            agent=f"{self.host}:{self.agent.port}",
             agents=Agents(),
             index=self.known.index,
             assumed=self.known.assumed,
@@ -276,6 +278,31 @@ async def test_an_agent_of_another_engine_is_not_followed(
     assert (world.num_blocks, engine.is_stopped) == (0, False)
     assert caplog.text.count("rejected: it is beside another engine") == 1
     world.refused = None
+    await world.exact(3)
+
+
+async def test_each_connection_to_an_agent_is_judged_by_the_address_of_its_name(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of a worker may be rebound once the worker has joined."""
+    addresses = ["127.0.0.1"]
+
+    async def resolve(host: str, port: int) -> list[str]:
+        assert host == world.host
+        return addresses
+
+    monkeypatch.setattr(agent_targets, "_addresses", resolve)
+    world.host = "worker.test"
+    await followed(world)
+    addresses[0] = "169.254.169.254"
+    world.agent.rank.is_gone = True  # this ends the stream
+    world.agent.rank.wake()
+    await world.on_its_own()
+    assert "rejected: worker.test: 169.254.169.254 is no address for a worker" in caplog.text
+    why = await reach(Agents(), f"worker.test:{world.agent.port}", 0, 5)
+    assert isinstance(why, str) and why.endswith("metadata service, which hands out credentials")
+    addresses[0], world.agent.rank.is_gone = "127.0.0.1", False
+    await world.until(lambda: world.engines[-1].is_stopped)
     await world.exact(3)
 
 

@@ -5,6 +5,8 @@ import pytest
 
 from gateway.config import config_of
 from gateway.core.errors import ConfigError
+from gateway.http.networks import Reachable
+from gateway.replication import agent_targets
 from gateway.replication.agent_targets import Agents, agents_of
 
 PEM = b"-----BEGIN CERTIFICATE-----\n"
@@ -66,3 +68,59 @@ def test_tls_and_token_are_read_from_files(tmp_path: Path) -> None:
 def test_unusable_files_are_rejected(options: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         agents_of(config_of(**options))
+
+
+def resolving_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    async def resolve(host: str, port: int) -> list[str]:
+        return list(addresses)
+
+    monkeypatch.setattr(agent_targets, "_addresses", resolve)
+
+
+METADATA = "169.254.169.254"
+
+
+@pytest.mark.parametrize(
+    ("target", "addresses", "connected"),
+    [
+        ("10.0.0.1:7", (), "ipv4:10.0.0.1:7"),
+        ("[fd00::1]:7", (), "ipv6:[fd00::1]:7"),
+        ("w:7", ("10.0.0.1", "10.0.0.2"), "ipv4:10.0.0.1:7,10.0.0.2:7"),
+        ("w:7", ("fd00::1", "10.0.0.1"), "ipv6:[fd00::1]:7,[::ffff:10.0.0.1]:7"),
+        ("w:7", (METADATA, "10.0.0.1"), "ipv4:10.0.0.1:7"),
+        ("named:7", (METADATA,), f"ipv4:{METADATA}:7"),
+    ],
+)
+async def test_an_agent_is_connected_to_at_its_allowed_addresses(
+    monkeypatch: pytest.MonkeyPatch, target: str, addresses: tuple[str, ...], connected: str
+) -> None:
+    resolving_to(monkeypatch, *addresses)
+    assert await Agents(named={"http://w:1": "named:7"}).resolve(target) == connected
+
+
+@pytest.mark.parametrize(
+    ("target", "addresses", "words"),
+    [
+        (f"{METADATA}:7", (), "metadata service"),
+        ("w:7", (METADATA, "fe80::1"), "w: 169.254.169.254 is no address for a worker"),
+        ("w:7", ("192.0.2.1",), "192.0.2.1 is in none of --worker-networks"),
+    ],
+)
+async def test_an_agent_without_an_allowed_address_is_not_connected_to(
+    monkeypatch: pytest.MonkeyPatch, target: str, addresses: tuple[str, ...], words: str
+) -> None:
+    resolving_to(monkeypatch, *addresses)
+    agents = Agents(port=7, reachable=Reachable(["10.0.0.0/8"]))
+    with pytest.raises(OSError, match=words) as found:
+        await agents.resolve(target)
+    assert found.value.strerror
+
+
+async def test_names_are_resolved_by_the_system() -> None:
+    assert "127.0.0.1" in await Agents().resolve("localhost:7")
+
+
+def test_networks_of_workers_are_those_of_their_agents() -> None:
+    reachable = agents_of(config_of(worker_networks=["10.0.0.0/8"])).reachable
+    assert reachable.refusal("10.0.0.1") is None
+    assert reachable.refusal("127.0.0.1") is not None

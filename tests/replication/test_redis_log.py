@@ -60,6 +60,15 @@ async def test_a_lease_has_one_holder(logs: list[WorkerLog], server: Server) -> 
     assert (await leased(b)).fence > lease.fence
 
 
+async def test_a_lease_with_a_lost_answer_is_acquired_again(logs: list[WorkerLog], server: Server) -> None:
+    a, b = logs
+    lost = await leased(a)
+    again = await leased(a)
+    assert again.fence > lost.fence
+    assert await a.renew(again) and not await a.renew(lost)
+    assert isinstance(await b.acquire(if_known=False), float)
+
+
 async def test_fences_grow_even_after_redis_was_emptied(logs: list[WorkerLog], server: Server) -> None:
     first = await leased(logs[0])
     await logs[0].release(first)

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from prometheus_client.metrics_core import Metric
 
 from gateway.config import load
 from gateway.core.decision import Query
 from gateway.core.errors import ConfigError
+from gateway.core.value import replace
 from gateway.policies.base import Policy
 from gateway.policies.expected_ttft import ExpectedTtft
 from gateway.policies.framework.guard import PolicyGuard

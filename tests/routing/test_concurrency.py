@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from gateway.core.worker import ReportedLoad
+from gateway.core.worker import FULL_KV, ReportedLoad
 from gateway.routing.concurrency import IN_A_ROW, KEPT_S, LEAST, ConcurrencyLimit
 
 
@@ -17,14 +17,14 @@ def limit_after(
 FULL = [(64, 5), (64, 9), (64, 2), (64, 1), (64, 30)]
 
 
-def test_a_constant_number_of_running_requests_while_others_wait_is_the_limit() -> None:
+def test_the_most_that_ran_while_others_waited_is_the_limit() -> None:
+    """Reports fluctuate below it, as places of ended answers are free until the next step."""
     max_running = ConcurrencyLimit()
     assert len(FULL) == IN_A_ROW + 1
-    assert limit_after(max_running, *FULL[:-1]) == math.inf
-    assert limit_after(max_running, FULL[-1]) == 64
-    assert (
-        limit_after(max_running, (60, 0), (64, 0), (12, 0)) == 64
-    )  # the limit stays while it is not reached
+    assert limit_after(max_running, (61, 5), (64, 2), (55, 1), (60, 30), (64, 3)) == math.inf
+    assert limit_after(max_running, (58, 9)) == 64
+    assert limit_after(max_running, (60, 0), (64, 0), (12, 0)) == 64, "it stays while it is not reached"
+    assert limit_after(max_running, *[(57, 3)] * 9) == 64, "lower reports do not lower it"
     assert repr(max_running) == "ConcurrencyLimit(64)"
 
 
@@ -32,18 +32,29 @@ def test_a_constant_number_of_running_requests_while_others_wait_is_the_limit() 
     "reports",
     [
         [(64, 0)] * 9,  # no request waits: as many run as came
-        [(number, 5) for number in range(60, 69)],  # requests wait for prompts before them
+        [(64, 5), (30, 5), (64, 5), (64, 5), (20, 5)] * 3,  # prompts before them are computed
+        [(number, 5) for number in range(60, 69)],  # more and more run
         [(LEAST - 1, 5)] * 9,
+        [(64, 5), (64, 5), (64, 0)] * 5,
     ],
 )
 def test_other_reports_set_no_limit(reports: list[tuple[int, int]]) -> None:
     assert limit_after(ConcurrencyLimit(), *reports) == math.inf
 
 
-def test_more_running_requests_than_the_limit_remove_it() -> None:
+def test_a_full_cache_sets_no_limit() -> None:
+    max_running = ConcurrencyLimit()
+    for number in range(9):
+        max_running.look(ReportedLoad(64, 1 + number, FULL_KV + 0.01), float(number))
+    assert max_running.num == math.inf
+
+
+def test_more_running_requests_raise_the_limit_or_remove_it() -> None:
     max_running = ConcurrencyLimit()
     limit_after(max_running, *FULL)
-    assert limit_after(max_running, (65, 3)) == math.inf
+    assert limit_after(max_running, (65, 3)) == 65
+    assert limit_after(max_running, (66, 0)) == 66, "a full batch without a queue is near it too"
+    assert limit_after(max_running, (90, 0)) == math.inf
 
 
 def test_an_unconfirmed_limit_expires() -> None:
@@ -57,4 +68,14 @@ def test_a_repeated_report_counts_once() -> None:
     max_running, report = ConcurrencyLimit(), ReportedLoad(64, 5)
     for now in range(3 * IN_A_ROW):
         max_running.look(report, float(now))
+    assert max_running.num == math.inf
+
+
+def test_a_reported_limit_holds_at_once_and_for_ever_unless_more_run() -> None:
+    max_running = ConcurrencyLimit()
+    max_running.look(ReportedLoad(), 0.0, 32)
+    assert max_running.num == 32
+    max_running.look(ReportedLoad(30, 9), 2 * KEPT_S, 32)
+    assert max_running.num == 32
+    max_running.look(ReportedLoad(60, 0), 2 * KEPT_S, 32)
     assert max_running.num == math.inf

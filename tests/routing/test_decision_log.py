@@ -5,12 +5,13 @@ import json
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
+from gateway.admin.request_fields import RequestView
 from gateway.core.decision import PrefillChoice
 from gateway.core.usage import Usage
 from gateway.core.usage_reading import read_usage
-from gateway.routing.decision_log import CANDIDATE_BYTES, DecisionLog
+from gateway.core.value import replace
+from gateway.routing.decision_log import CANDIDATE_BYTES, MAX_NAME_CHARS, DecisionLog
 from tests.support.fakes import decision
 
 
@@ -109,10 +110,10 @@ def test_the_outcome_is_added_to_the_decision() -> None:
 def test_an_outcome_without_an_answer_has_no_tokens() -> None:
     records = DecisionLog()
     records.add(decision("d1"))
-    records.finish(decision("d1"), "client gone", 499, None, None)
+    records.finish(decision("d1"), "client_disconnected", 499, None, None)
     record = records.explain("d1")
     assert record is not None
-    assert set(record["outcome"].values()) == {"client gone", 499, None}
+    assert set(record["outcome"].values()) == {"client_disconnected", 499, None}
 
 
 def test_unknown_or_dropped_ids_are_none() -> None:
@@ -154,3 +155,35 @@ def test_both_bounds_hold_and_the_newest_records_are_kept(
     assert kept == [f"d{i}" for i in reversed(range(len(sizes)))][: len(kept)]
     assert len(kept) <= max_records
     assert sum(1000 + CANDIDATE_BYTES * sizes[int(i[1:])] for i in kept) <= max_bytes
+
+
+def test_ended_requests_are_listed_newest_first_and_found_by_either_id() -> None:
+    records = DecisionLog(clock=lambda: 1000.5)
+    for number in range(4):
+        records.add(decision(f"d{number}"))
+    for number in range(3):
+        records.finish(decision(f"d{number}"), "ended", 200, 0.25, usage(), 2.5, f"client-{number}".encode())
+    assert [each["id"] for each in records.ended(10)] == ["d2", "d1", "d0"]
+    assert [each["id"] for each in records.ended(2)] == ["d2", "d1"]
+    assert [each["id"] for each in records.ended(10, "client-1")] == ["d1"]
+    assert [each["id"] for each in records.ended(10, "d0")] == ["d0"]
+    assert records.ended(10, "other") == []
+
+
+def test_a_listed_request_has_prediction_and_outcome() -> None:
+    records = DecisionLog(clock=lambda: 1000.5)
+    records.add(decision("d1"))
+    records.finish(decision("d1"), "ended", 200, 0.25, usage(), 2.5, b"r" * 10_000)
+    (listed,) = records.ended(1)
+    assert listed["request_id"] == "r" * MAX_NAME_CHARS
+    assert (listed["at"], listed["total_s"], listed["ttft_s"], listed["status"]) == (1000.5, 2.5, 0.25, 200)
+    assert listed["predicted_tokens"] == 64 and listed["cached_tokens"] == usage().cached_tokens
+    assert msgspec.convert(listed, RequestView)
+
+
+def test_a_failed_attempt_is_listed_with_what_was_counted() -> None:
+    records = DecisionLog()
+    records.add(decision("d1"))
+    records.finish(decision("d1"), "failed", 0, None, None)
+    (listed,) = records.ended(1)
+    assert (listed["how"], listed["prompt_tokens"], listed["total_s"]) == ("failed", 100, None)

@@ -1,11 +1,10 @@
 import asyncio
 from typing import Any
 
-from msgspec.structs import replace
-
 from gateway import request
 from gateway.core.decision import Decided, Decision, Prompt, Query
 from gateway.core.outcome import Outcome
+from gateway.core.value import replace
 from gateway.policies.framework.guard import PolicyFaults
 from gateway.routing import experiments as module
 from gateway.routing.experiments import PolicyExperiments, Shadow, keep_compared

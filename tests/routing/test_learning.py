@@ -7,11 +7,11 @@ from itertools import count
 from typing import Any
 
 import pytest
-from msgspec.structs import replace as replace_pace
 
 from gateway.core.blocks import tokens_of
 from gateway.core.kv_events import BlocksRemoved, BlocksStored
 from gateway.core.usage import Usage
+from gateway.core.value import replace as replace_pace
 from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.policies.expected_ttft import ExpectedTtft
 from tests.routing.test_router import World, worker

@@ -1,7 +1,7 @@
 import pytest
-from msgspec.structs import replace
 
 from gateway.core.outcome import Outcome
+from gateway.core.value import replace
 from gateway.routing.policy_score import LATEST, PolicyScore, TtftPredictions
 from tests.core.test_outcome import usage_of
 from tests.support.fakes import decision
@@ -13,8 +13,8 @@ def test_a_score_summarizes_the_outcomes_of_a_policy() -> None:
         usage = usage_of(100, i) if i % 2 else None
         score.ended(made, Outcome("ended", 200, i / 100, usage))
     score.ended(replace(made, attempt=2), Outcome("failed", 0, 9.0, None))
-    score.ended(made, Outcome("cut", 200, None, None))
-    score.ended(made, Outcome("client gone", 499, None, None))
+    score.ended(made, Outcome("aborted", 200, None, None))
+    score.ended(made, Outcome("client_disconnected", 499, None, None))
     summary = score.describe()
     assert (summary["requests"], summary["errors"]) == (103, 2)
     assert (summary["ttft_p50_s"], summary["ttft_p90_s"]) == (0.5, 0.9)

@@ -3,7 +3,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from msgspec.structs import astuple
 
 from engines import ENGINES
 from gateway import request as make_request
@@ -18,6 +17,7 @@ from gateway.core.multimodal import BEFORE_MEDIA, Links
 from gateway.core.rendering import Rendering
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.usage import Usage
+from gateway.core.value import astuple
 from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
@@ -103,7 +103,7 @@ def test_the_holder_is_chosen_and_its_overlap_reported() -> None:
     assert (decision.worker.id, decision.overlap_tokens, decision.num_tokens) == ("b", 64, 114)
     assert {c.id: c.overlap_tokens for c in decision.candidates} == {"a": 0, "b": 64}
     assert decision.reason == "longest cached prefix"
-    assert all(seconds > 0 for seconds in astuple(decision.timings_s))
+    assert min(astuple(decision.timings_s)) > 0
 
 
 def test_the_last_token_is_never_cached() -> None:

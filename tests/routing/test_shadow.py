@@ -1,9 +1,8 @@
 import random
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from gateway.core.decision import Candidate, Choice, Decision, Query
+from gateway.core.value import replace
 from gateway.policies.framework.guard import PolicyFaults, PolicyGuard
 from gateway.routing import shadow as module
 from gateway.routing.shadow import ShadowComparison

@@ -1,3 +1,4 @@
+import math
 import random
 
 import pytest
@@ -67,6 +68,37 @@ def test_length_and_concurrency_of_answers_are_learnt() -> None:
         speed_models.reported(NEW, ReportedLoad(64, 1 + number), float(number))
     assert speed_models.speed(NEW).answer_tokens == pytest.approx(800, rel=0.1)
     assert speed_models.speed(NEW).max_running == 64
+
+
+def test_the_gaps_of_answers_bound_the_interval_between_their_ends() -> None:
+    """Prompts that are computed meanwhile lengthen answers; a few long ones do not make a worker slow."""
+    speed_models = SpeedModels()
+    for number in range(300):
+        speed_models.ended(NEW, 100, 30, 5000, 4.0, float(number))
+    speed = speed_models.speed(NEW)
+    assert speed.gap_s == pytest.approx(0.04)
+    assert speed.interval_s(32) == pytest.approx(100 * 0.04 / 32, rel=0.05)
+    for number in range(3):
+        speed_models.ended(NEW, 400, 30, 5000, 16.0, 300.0 + number)
+    assert speed_models.speed(NEW).answer_tokens == pytest.approx(100, rel=0.15)
+
+
+def test_no_limit_is_learnt_while_prompts_explain_the_waiting() -> None:
+    speed_models = SpeedModels()
+    speed_models.ended(NEW, 100, 3, 0, 2.0, 0.0)
+    for number in range(9):
+        speed_models.reported(NEW, ReportedLoad(32, 5 + number % 2), float(number), 80_000)
+    assert speed_models.speed(NEW).max_running == math.inf
+    for number in range(9):
+        speed_models.reported(NEW, ReportedLoad(32, 5 + number % 2), 9.0 + number, 500)
+    assert speed_models.speed(NEW).max_running == 32
+
+
+def test_the_limit_that_an_engine_reports_is_used() -> None:
+    speed_models = SpeedModels()
+    speed_models.ended(NEW, 100, 3, 0, 2.0, 0.0)
+    speed_models.reported(NEW, ReportedLoad(), 0.0, 0, 48)
+    assert speed_models.speed(NEW).max_running == 48
 
 
 def test_a_new_worker_is_expected_to_be_like_the_others() -> None:

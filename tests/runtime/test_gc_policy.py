@@ -2,8 +2,9 @@
 
 import asyncio
 import gc
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,16 @@ from gateway.http.messages import HttpRequest, ResponseHead
 from gateway.observability.metrics import PauseHistogram
 from gateway.runtime.gc_policy import INTERVAL_S, PORTIONS, YOUNG, GcPolicy
 from gateway.server.connection import ClientConnection, HttpLimits
+from gateway.server.http2.frames import rst_stream
+from gateway.server.http2.limits import Http2Limits
+from gateway.server.http2.protocol import GrpcProtocol
 from gateway.server.responder import Responder
 from gateway.upstream.connection import Pool
+from tests.epp.test_picker import DONE, W1, Epp
+from tests.server.http2.test_grpc_connection import Handler
 from tests.support.exchanges import World
+from tests.support.ext_proc import request_headers, response_body, response_headers
+from tests.support.http2 import HELLO, opened, request
 from tests.support.transports import FakeLoop, FakeTransport
 
 
@@ -133,6 +141,11 @@ def no_cycles() -> Iterator[None]:
         "Answer",
         "Decision",
         "HttpRequest",
+        "StreamPicker",
+        "FakeStream",
+        "GrpcProtocol",
+        "Call",
+        "Http2Stream",
     }
     assert ours.isdisjoint(left), left
 
@@ -221,3 +234,75 @@ def test_a_request_and_its_answer_leave_no_cycle(monkeypatch: pytest.MonkeyPatch
     ask()
     with no_cycles():
         ask()
+
+
+class LoopTasks:
+    """Tasks of a real loop, in a world with a fake clock."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def start(self, name: str, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        return self._loop.create_task(coro, name=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["making a prompt", "connecting"])
+async def test_a_client_that_disconnects_while_a_task_waits_leaves_no_cycle(
+    monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    tasks = LoopTasks()
+    world = World(monkeypatch, "w:1")
+    world.use(tasks=tasks)
+
+    async def wait(*_: object) -> Any:
+        await asyncio.sleep(1e6)
+
+    if stage == "connecting":
+        monkeypatch.setattr(world.pools["w:1"], "connect", wait)
+    else:
+        monkeypatch.setattr(world.context.prompts, "takes_time", lambda request: True)
+        monkeypatch.setattr(world.context.prompts, "known_of", wait)
+
+    async def ask_and_leave() -> None:
+        exchange, _ = world.ask()
+        await asyncio.sleep(0)  # the task begins
+        exchange.client_gone()
+        await asyncio.sleep(0)  # it is cancelled
+        world.loop.timers.clear()
+
+    await ask_and_leave()
+    with no_cycles():
+        await ask_and_leave()
+        await asyncio.sleep(0)
+    assert world.is_clean()
+
+
+def test_streams_of_the_picker_leave_no_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
+    epp = Epp(monkeypatch, W1)
+    with no_cycles():
+        for is_whole in (True, False):
+            picker, _ = epp.picked()
+            picker.message(response_headers())
+            if is_whole:
+                picker.message(response_body(DONE, is_end=True))
+                picker.half_closed()
+            else:
+                picker.aborted("reset")
+        picker, _ = epp.stream()
+        picker.message(request_headers(((b":method", b"GET"), (b":path", b"/unknown")), is_end=True))
+        picker.half_closed()
+        del picker, _
+    assert epp.is_free
+
+
+def test_grpc_connections_leave_no_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeLoop.install(monkeypatch)
+    with no_cycles():
+        protocol = GrpcProtocol(
+            {b"/test.Echo/Run": Handler}, Http2Limits(), set(), lambda *fault: None, "peer"
+        )
+        transport = FakeTransport(protocol)
+        transport.feed(HELLO + request(1) + opened(3) + opened(5) + rst_stream(5, 8))
+        transport.lose()
+        del protocol, transport

@@ -13,7 +13,7 @@ import pytest
 from aiohttp.client_reqrep import ConnectionKey
 
 from gateway.core.errors import ConfigError
-from gateway.runtime.tls import Tls, follow, listening_context, listening_tls, reason, worker_tls
+from gateway.runtime.tls import Tls, follow, grpc_tls, listening_context, listening_tls, reason, worker_tls
 from tests.support.certificates import Authority, Mounted, Pair, serial
 
 
@@ -317,3 +317,22 @@ def test_openssl_errors_have_plain_reasons(openssl: str, why: str) -> None:
 def test_other_errors_have_no_tls_reason() -> None:
     assert reason(ConnectionRefusedError(111, "refused")) is None
     assert reason(ssl.SSLError(1, "text")) == "TLS: text"
+
+
+# the endpoint picker ---------------------------------------------------------------------------
+
+
+def test_the_pickers_certificate_is_self_signed_without_files_and_speaks_http_2(authority: Authority) -> None:
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    client.set_alpn_protocols(["h2"])
+    own = authority.issue()
+    for tls, files in ((grpc_tls("", ""), []), (grpc_tls(own.cert, own.key), [own.cert, own.key])):
+        assert shake(listening_context(tls), client).selected_alpn_protocol() == "h2"
+        assert tls.files == files
+    assert shown(listening_context(grpc_tls(own.cert, own.key)), authority) == serial(own.cert)
+
+
+def test_a_pickers_key_without_a_certificate_is_rejected() -> None:
+    with pytest.raises(ConfigError, match="epp_key_file: needs epp_cert_file"):
+        grpc_tls("", "key.pem")

@@ -74,3 +74,17 @@ async def test_an_exception_of_a_handler_is_logged_as_an_error(
         port, b"GET /broken HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n"
     )
     assert "a bug" in caplog.text and "ERROR" in caplog.text
+
+
+def test_a_connection_that_ended_under_an_answer_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """uvloop says so in a RuntimeError, which aiohttp logs with its traceback."""
+    server_log = logging.getLogger("kvgate.admin.server")
+    ended = "unable to perform operation on <UnixTransport closed=True>; the handler is closed"
+    with caplog.at_level(logging.INFO, "kvgate.admin"):
+        for exc in (RuntimeError(ended), RuntimeError("a bug")):
+            try:
+                raise exc
+            except RuntimeError as caught:
+                server_log.exception("Unhandled exception", exc_info=caught)
+    (record,) = caplog.records
+    assert record.exc_info and str(record.exc_info[1]) == "a bug"

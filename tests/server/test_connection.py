@@ -116,6 +116,24 @@ def test_reading_stops_while_too_many_requests_are_queued(server: Server) -> Non
     assert server.transport.taken() == OK * 6
 
 
+def test_a_client_that_reads_no_answers_gets_no_more(server: Server) -> None:
+    """Else requests sent ahead would fill the memory with their answers."""
+    server.transport.num_unsent = 1 << 20
+    server.connection.pause_writing()
+    server.transport.feed(GET * 5)
+    assert not server.requests and not server.transport.is_reading
+    server.connection.resume_writing()
+    assert server.transport.is_reading and server.transport.taken() == OK * 5
+
+
+def test_a_client_that_never_reads_is_disconnected(server: Server) -> None:
+    server.transport.num_unsent = 1 << 20
+    server.connection.pause_writing()
+    server.transport.feed(GET * 5)
+    server.loop.advance(LIMITS.keep_alive_s + 1)
+    assert server.transport.end == "aborted" and not server.requests
+
+
 def test_a_large_body_is_read_one_piece_per_loop_iteration(server: Server) -> None:
     """So that one client's body does not keep other connections from the loop."""
     piece = b"x" * (1 << 20)
@@ -395,14 +413,24 @@ def test_a_rejection_is_counted(server: Server) -> None:
 def test_a_connection_with_large_bodies_waiting_is_not_read(server: Server) -> None:
     large = b"POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 900000\r\n\r\n" + b"x" * 900_000
     server.transport.feed(large, large)
+    server.loop.advance(0)
     assert server.transport.is_reading
     server.transport.feed(large)
+    server.loop.advance(0)
     assert not server.transport.is_reading
     server.slow[0][0].send(200, [], b"")
     assert server.transport.is_reading
 
 
 OFFER = b"GET /slow HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+
+
+def test_a_large_read_behind_an_offer_belongs_to_the_upgraded_connection(server: Server) -> None:
+    data = bytes(range(256)) * 200
+    server.transport.feed(OFFER + data)
+    received: list[bytes] = []
+    server.connection.leave_http(received.append)
+    assert b"".join(received) == data
 
 
 def test_an_upgraded_connection_passes_bytes_both_ways(server: Server) -> None:

@@ -203,3 +203,14 @@ async def test_an_admin_connection_accepted_by_another_process_is_served(plain: 
     client = await asyncio.open_connection(sock=theirs)
     client[1].write(b"GET / HTTP/1.0\r\n\r\n")
     assert (await ends(*client)).endswith(b"hello")
+
+
+async def test_an_admin_connection_that_comes_after_the_end_is_closed() -> None:
+    """The supervisor may ask a process for its metrics while that ends."""
+    world = await World.open()
+    await world.close()
+    ours, theirs = socket.socketpair()
+    with ours:
+        world.front.take_admin(theirs.detach())
+        ours.settimeout(DEADLINE_S)
+        assert ours.recv(1) == b""

@@ -10,14 +10,14 @@ import pytest
 from tests.sglang.conftest import Start
 from tests.support.engine_model import make_adapter
 
-RIGHT = [
+AS_ASSUMED = [
     "load", "token ids", "cached tokens", "events", "predictions", "replay", "tenants' salts",
     "adapter adapter-a", "prompts", "several prompts", "cancelled stream", "unknown field", "bad requests",
     "health",
 ]  # fmt: skip
-VERDICTS = dict.fromkeys(RIGHT, "right") | {
-    "unknown model": "absent",  # the base answers: kvgate sends it no name that it does not list
-    "several answers": "unknown",  # n = 2: the first answer's prompt feeds the second, and counts as cached
+VERDICTS = dict.fromkeys(AS_ASSUMED, "ok") | {
+    "unknown model": "unsupported",  # the base answers: kvgate sends it no name that it does not list
+    "several answers": "inconclusive",  # n = 2: the first prompt feeds the second, and counts as cached
 }
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.sglang.conftest import Start
 from tests.sglang.engine import SglangWorker
 from tests.sglang.talk import Answer, ask, chat, complete, gateway_of, ids, is_exact, post, settle, text
+from tests.support.engine_figures import EngineFigures
 from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
 
@@ -82,6 +83,11 @@ def test_copies_of_a_cold_prompt_are_no_wrong_prediction(
     assert mispredictions(gateway) == before
 
 
+def test_check_finds_an_exact_worker_that_reports_cached_tokens(worker: SglangWorker) -> None:
+    found = GatewayProcess.check("--worker", worker.url, "--tokenizer", str(worker.model))
+    assert "exact and verified" in found and "WRONG" not in found, found
+
+
 def mispredictions(gateway: GatewayProcess) -> list[str]:
     return [
         line for line in gateway.metrics().splitlines() if line.startswith("kvgate_mispredictions_total{")
@@ -107,7 +113,9 @@ def test_streams_are_predicted(gateway: GatewayProcess, worker: SglangWorker) ->
     )
 
 
-def test_evictions_are_followed(gateway: GatewayProcess, worker: SglangWorker) -> None:
+def test_evictions_are_followed(
+    gateway: GatewayProcess, worker: SglangWorker, figures: EngineFigures
+) -> None:
     """Shared prefixes of random lengths, in three times as many tokens as the cache has."""
     rng = random.Random("evictions")
     roots = [ids(f"root {i}", 400) for i in range(6)]
@@ -115,6 +123,8 @@ def test_evictions_are_followed(gateway: GatewayProcess, worker: SglangWorker) -
     for _ in range(60):
         prompt = rng.choice(roots)[: rng.randrange(50, 400)] + [rng.randrange(100, 8000) for _ in range(40)]
         answers.append(complete(gateway, prompt))
+    engine = f"SGLang 0.5.23, pages of {worker.options.page_size}"
+    figures.add_equal(engine, [(a.predicted, a.cached) for a in answers])
     assert [a.predicted for a in answers] == [a.cached for a in answers]
     assert sum(a.body["usage"]["prompt_tokens"] for a in answers) > 3 * NUM_TOKENS
     assert sum(a.cached > 0 for a in answers) > 20

@@ -20,6 +20,7 @@ from tests.sglang.engine import ENVIRONMENT, OLDER, PYTHON, STUBS
 from tests.support import corpus
 from tests.support.agents import MESSAGES, RESPONSES
 from tests.support.corpus import CHATS, COMPLETIONS, SGLANG_VERSIONS, TEMPLATE_NAMES, TEMPLATES, SglangGolden
+from tests.support.engine_figures import PROMPTS, EngineFigures
 
 INSIDE = ROOT / "tests" / "sglang" / "inside_prompts.py"
 TOKENIZER = ROOT / "engines" / "sim" / "tokenizer"
@@ -52,12 +53,14 @@ def made_by_engine(version: str) -> SglangGolden:
 
 
 @pytest.mark.parametrize("version", SGLANG_VERSIONS)
-def test_golden_prompts_equal_this_engines_prompts(version: str) -> None:
+def test_golden_prompts_equal_this_engines_prompts(version: str, figures: EngineFigures) -> None:
     made, golden = made_by_engine(version), corpus.sglang_golden(version)
     assert made.engine == golden.engine == f"SGLang {version}"
     assert made.completions == golden.completions
     for name in ("chats", "messages", "responses"):
         now, before = getattr(made, name), getattr(golden, name)
+        pairs = [pair for each in now if each != DATED for pair in zip(now[each], before[each], strict=True)]
+        figures.add_equal(f"SGLang {version}", [pair for pair in pairs if pair[0] != "-"], PROMPTS)
         assert now | {DATED: None} == before | {DATED: None}
 
 

@@ -3,6 +3,8 @@
 import json
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from tests.sglang.conftest import Start
 from tests.sglang.engine import SglangWorker
 from tests.sglang.talk import ask, complete, gateway_of, ids, is_exact, post, text
 from tests.sglang.test_salts import PROVEN
+from tests.support.engine_figures import EngineFigures
 from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
 from tests.support.tenants import salted
@@ -43,8 +46,12 @@ def rank_of(worker_id: str) -> int:
 
 @pytest.mark.ci
 def test_requests_reach_the_rank_that_was_chosen(gateway: GatewayProcess, worker: SglangWorker) -> None:
+    """The first requests come at once, so that load spreads them: an idle fleet may prefer one rank."""
     prompts = [ids(f"ranks {i}", 100) for i in range(8)]
-    first = [complete(gateway, prompt) for prompt in prompts]
+    body = {"model": "m", "temperature": 0, "max_tokens": 4}
+    with ThreadPoolExecutor(len(prompts)) as clients:
+        bodies = [body | {"prompt": prompt} for prompt in prompts]
+        first = list(clients.map(partial(post, gateway, "/v1/completions"), bodies))
     again = [complete(gateway, prompt) for prompt in prompts]
     assert [(answer.predicted, answer.cached) for answer in first] == [(0, 0)] * 8
     assert [(answer.predicted, answer.cached) for answer in again] == [(96, 96)] * 8
@@ -85,13 +92,14 @@ def test_the_native_route_reaches_its_rank(gateway: GatewayProcess, worker: Sgla
         assert (cached_at(worker, 1 - rank, prompt), cached_at(worker, rank, prompt)) == (0, 48), i
 
 
-def test_evictions_of_each_rank_are_followed(gateway: GatewayProcess) -> None:
+def test_evictions_of_each_rank_are_followed(gateway: GatewayProcess, figures: EngineFigures) -> None:
     rng = random.Random("rank evictions")
     roots = [ids(f"rank root {i}", 400) for i in range(10)]
     answers = []
     for _ in range(80):
         prompt = rng.choice(roots)[: rng.randrange(50, 400)] + [rng.randrange(100, 8000) for _ in range(40)]
         answers.append(complete(gateway, prompt))
+    figures.add_equal("SGLang 0.5.23, two ranks", [(a.predicted, a.cached) for a in answers])
     assert [a.predicted for a in answers] == [a.cached for a in answers]
     for rank in range(NUM_RANKS):
         there = [a for a in answers if rank_of(a.worker) == rank]

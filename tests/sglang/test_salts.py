@@ -8,6 +8,7 @@ import pytest
 from tests.sglang.conftest import Start
 from tests.sglang.engine import SglangWorker
 from tests.sglang.talk import Answer, ask, complete, gateway_of, ids, is_exact, post, text
+from tests.support.engine_figures import SALTS, EngineFigures
 from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
 from tests.support.tenants import EVERY, NUM_PROBES, cross_tenant_hits, keys_of, salted
@@ -38,11 +39,12 @@ def test_tenants_share_no_cached_token(worker: SglangWorker, flags: tuple[str, .
 
 
 def test_no_probe_of_another_tenant_is_a_hit(
-    worker: SglangWorker, flags: tuple[str, ...], tmp_path: Path
+    worker: SglangWorker, flags: tuple[str, ...], tmp_path: Path, figures: EngineFigures
 ) -> None:
     tenants, keys = keys_of(tmp_path, "one", "other")
     with gateway_of(worker, flags=(*flags, *keys)) as gateway:
         found = cross_tenant_hits(gateway, tenants)
+    figures.add(SALTS, "SGLang 0.5.23", found.num_hits, found.num_probes)
     assert (found.num_probes, found.num_hits) == (NUM_PROBES, 0)
     assert found.num_own == found.num_repeats == NUM_PROBES // EVERY, found
     assert found.num_predicted == found.num_probes + found.num_repeats, found

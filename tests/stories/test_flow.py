@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import openai
 import pytest
 
 from engines.sim import Sim, SimConfig
@@ -24,6 +23,7 @@ from gateway.config.tenant_limits import TenantLimits
 from gateway.core.decision import Prompt
 from gateway.core.requests.request import InferenceRequest
 from gateway.tenancy.admission.base import Waiter
+from loadtest import sdks
 from loadtest.fleet import SIM_READY, first_match, running
 from tests.support.gateway_process import GatewayProcess
 
@@ -275,15 +275,15 @@ async def test_openai_client_reads_rate_limits() -> None:
     }
     async with story(tenants=limits, queue_above_in_flight=0) as s:
 
-        def client(key: str, **more: Any) -> openai.AsyncOpenAI:
-            return openai.AsyncOpenAI(api_key=key, base_url=f"{s.url}/v1", **({"max_retries": 0} | more))
+        def client(key: str, **more: Any) -> "sdks.openai.AsyncOpenAI":
+            return sdks.openai.AsyncOpenAI(api_key=key, base_url=f"{s.url}/v1", **({"max_retries": 0} | more))
 
         async with client("sk-canary") as first, client("other") as other:
             short = {"model": "m", "prompt": [1, 2, 3], "max_tokens": 1}
             raw = await first.completions.with_raw_response.create(**short)
             assert raw.headers["x-ratelimit-limit-requests"] == "1"
             assert raw.headers["x-ratelimit-remaining-requests"] == "0"
-            with pytest.raises(openai.RateLimitError) as caught:
+            with pytest.raises(sdks.openai.RateLimitError) as caught:
                 await first.completions.create(**short)
             assert int(caught.value.response.headers["retry-after"]) in (1, 2)
             assert caught.value.code == "rate_limit_exceeded" and "at most 0.5 per second" in str(

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gateway.replication.redis_log import WorkerLog
 from gateway.replication.session import ReplicaTimes
 from tests.redis.serving import Server, redis_server, server, serving
 from tests.stories.test_fleet import Story, story
@@ -150,6 +151,40 @@ async def test_leader_writes_its_blocks_again_after_redis_restarts_empty(disposa
         await until_shared_again(leader, follower)
         assert num_led(leader) == 2
         await follower.talk(135)
+        await all_settled(leader, follower)
+
+
+async def test_follower_waits_for_the_leader_also_while_its_log_reader_reconnects(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis is empty: the leader alone knows all blocks, and the follower must not take its lease."""
+    async with sharing_gateways(server, pace=BRISK, replay_buffer=2) as (_, (leader, follower)):
+        await leader.talk(138)
+        await all_settled(leader, follower)
+        theirs, ours = follower.gateway.shared, leader.gateway.shared
+        assert theirs and ours
+        asked: list[bool] = []
+        may_go_on = asyncio.Event()
+        acquire_theirs, acquire_ours = theirs.acquire, ours.acquire
+
+        async def recorded(log: WorkerLog, *, if_known: bool) -> Any:
+            asked.append(if_known)
+            return await acquire_theirs(log, if_known=if_known)
+
+        async def late(log: WorkerLog, *, if_known: bool) -> Any:
+            await may_go_on.wait()
+            return await acquire_ours(log, if_known=if_known)
+
+        monkeypatch.setattr(theirs, "acquire", recorded)
+        monkeypatch.setattr(ours, "acquire", late)
+        with monkeypatch.context() as reconnecting:
+            reconnecting.setattr(type(theirs), "is_lost", property(lambda each: each is theirs))
+            server.ask("FLUSHALL")
+            asked.clear()
+            await follower.until(lambda: len(asked) >= 8)
+            may_go_on.set()
+            await leader.until(lambda: num_led(leader) == 2)
+        assert all(asked) and num_led(follower) == 0
         await all_settled(leader, follower)
 
 

@@ -85,7 +85,7 @@ class Fleet:
 async def fleet(**options: Any) -> AsyncIterator[Fleet]:
     # A busy machine answers later than an idle one.
     given = {"port": 0, "admin_port": 0, "expose_headers": True, "probe_interval_s": 0.2}
-    gateway = Gateway(config_of(**{"tokenizer_timeout_s": 10.0, **given, **options}))
+    gateway = Gateway(config_of(**{"tokenizer_timeout_s": 100.0, **given, **options}))
     await gateway.start()
     try:
         async with aiohttp.ClientSession() as session:

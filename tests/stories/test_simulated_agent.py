@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
-import openai
 import pytest
 
 from gateway.app import bundled_tokenizer
+from loadtest import sdks
 from loadtest.fleet import SIM_READY, first_match, running
 from tests.support.gateway_process import GatewayProcess
 
@@ -43,8 +43,8 @@ def gateway() -> Iterator[GatewayProcess]:
 
 
 @pytest.fixture(scope="module")
-def client(gateway: GatewayProcess) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=gateway.url + "/v1", api_key="none", max_retries=0) as client:
+def client(gateway: GatewayProcess) -> "Iterator[sdks.openai.OpenAI]":
+    with sdks.openai.OpenAI(base_url=gateway.url + "/v1", api_key="none", max_retries=0) as client:
         yield client
 
 
@@ -53,7 +53,7 @@ def functions() -> Any:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_agents_loop_of_chats(client: openai.OpenAI, stream: bool) -> None:
+def test_an_agents_loop_of_chats(client: "sdks.openai.OpenAI", stream: bool) -> None:
     messages: list[Any] = [{"role": "system", "content": SYSTEM}, TASK]
     given: Any = {"model": "m", "tools": functions(), "max_tokens": MANY, "messages": messages}
     if stream:
@@ -75,7 +75,7 @@ def test_an_agents_loop_of_chats(client: openai.OpenAI, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_agents_loop_of_responses(client: openai.OpenAI, stream: bool) -> None:
+def test_an_agents_loop_of_responses(client: "sdks.openai.OpenAI", stream: bool) -> None:
     tools: Any = [{"type": "function", "name": name, "parameters": PARAMETERS} for name in NAMES]
     items: list[Any] = [TASK]
     given: Any = {"model": "m", "instructions": SYSTEM, "tools": tools, "max_output_tokens": MANY}
@@ -97,12 +97,10 @@ def test_an_agents_loop_of_responses(client: openai.OpenAI, stream: bool) -> Non
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_agents_loop_of_messages(gateway: GatewayProcess, stream: bool) -> None:
-    import anthropic  # noqa: PLC0415  it takes seconds, which every collection would pay for
-
     tools: Any = [{"name": name, "input_schema": PARAMETERS} for name in NAMES]
     messages: list[Any] = [TASK]
     given: Any = {"model": "m", "system": SYSTEM, "tools": tools, "max_tokens": MANY, "messages": messages}
-    with anthropic.Anthropic(base_url=gateway.url, api_key="none", max_retries=0) as client:
+    with sdks.anthropic.Anthropic(base_url=gateway.url, api_key="none", max_retries=0) as client:
         if stream:
             with client.messages.stream(**given) as events:
                 first = events.get_final_message()
@@ -125,7 +123,7 @@ def test_an_agents_loop_of_messages(gateway: GatewayProcess, stream: bool) -> No
     assert counted == last.usage.input_tokens + last.usage.cache_read_input_tokens > 100
 
 
-def test_the_choice_of_tools(client: openai.OpenAI) -> None:
+def test_the_choice_of_tools(client: "sdks.openai.OpenAI") -> None:
     def called(**fields: Any) -> list[str]:
         given: Any = {"model": "m", "messages": [TASK], "tools": functions(), "max_tokens": MANY, **fields}
         message = client.chat.completions.create(**given).choices[0].message
@@ -137,7 +135,7 @@ def test_the_choice_of_tools(client: openai.OpenAI) -> None:
     assert called(tool_choice=named) == ["list_files"]
 
 
-def test_structured_outputs_stops_logprobs_and_n(client: openai.OpenAI) -> None:
+def test_structured_outputs_stops_logprobs_and_n(client: "sdks.openai.OpenAI") -> None:
     form: Any = {"type": "json_schema", "json_schema": {"name": "place", "schema": PARAMETERS}}
     given: Any = {"model": "m", "messages": [TASK], "max_tokens": MANY}
     answer = client.chat.completions.create(**given, response_format=form, n=2, temperature=1)
@@ -153,7 +151,7 @@ def test_structured_outputs_stops_logprobs_and_n(client: openai.OpenAI) -> None:
     assert stopped.finish_reason == "stop" and stop not in (stopped.message.content or "")
 
 
-def test_simulated_answers_say_so(client: openai.OpenAI) -> None:
+def test_simulated_answers_say_so(client: "sdks.openai.OpenAI") -> None:
     answer = client.chat.completions.with_raw_response.create(model="m", messages=[TASK])  # type: ignore[list-item]
     assert answer.headers["x-simulated"] == "kvgate sim"
     assert json.loads(answer.text)["system_fingerprint"].endswith("-sim")

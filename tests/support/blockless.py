@@ -50,6 +50,20 @@ def complete(gateway: GatewayProcess, model: str, prompt: object, **fields: Any)
             return Answer(exc.code, json.load(exc))
 
 
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """Predictions that a gateway has compared with the engines' counts, and those that were wrong."""
+
+    num_compared: int
+    num_wrong: int
+
+
+def verified(gateway: GatewayProcess) -> Verified:
+    workers = gateway.admin("/admin/verify")["workers"]
+    num_wrong = sum(sum(worker["mispredictions"].values()) for worker in workers)
+    return Verified(sum(worker["compared"] for worker in workers), num_wrong)
+
+
 def text(seed: object, num_words: int = 80) -> str:
     rng = random.Random(str(seed))
     return " ".join(rng.choice(WORDS) for _ in range(num_words))

@@ -412,6 +412,9 @@ def digest_all(prompts: Iterable[Sequence[int]]) -> str:
     return digest([token for prompt in prompts for token in (len(prompt), *prompt)])
 
 
+MLX_GOLDEN = DATA / "prompts" / "mlx-0.32.2.json"
+
+
 def golden(path: Path = GOLDEN) -> Golden:
     return msgspec.json.decode(path.read_bytes(), type=Golden)
 

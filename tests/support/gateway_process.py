@@ -16,7 +16,7 @@ from typing import IO, Any
 from loadtest.fleet import GATEWAY
 
 LISTENING = re.compile(r"listening on (http://\S+), admin on (http://\S+)")
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 60.0
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 

@@ -227,8 +227,8 @@ class Talks(RuleBasedStateMachine):
 
     def _check(self, body: Body) -> bool:
         self.prompts._prove(body, self.now)
+        expected = full(self.prompts, body, self.now)
         for _ in range(2):  # the first run stores and the second one reads
-            expected = full(self.prompts, body, self.now)
             assert short(self.prompts, body, self.runs, self.now) == expected
         assert self.runs.num_bytes <= self.max_bytes
         return expected is not None

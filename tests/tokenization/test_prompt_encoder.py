@@ -10,7 +10,7 @@ import pytest
 
 from gateway.core.token_runs import TokenRunCache
 from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
-from tests.support import corpus
+from tests.support import corpus, shared_tokenizers
 from tests.support.corpus import CHATS, COMPLETIONS, REFUSED, TEMPLATE_NAMES, TEMPLATES, Body, digest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,7 +61,8 @@ def test_both_encoders_give_the_engine_s_answers(
 ) -> None:
     assert prompts.kind == "fastokens"
     monkeypatch.setattr(fastokens.Tokenizer, "from_json_str", None)
-    plain = load("chatml")
+    with shared_tokenizers.unshared():
+        plain = load("chatml")
     assert plain.kind == "tokenizers" and "fastokens does not load it" in plain.why
     for body in CHATS:
         assert ours(plain, body, NOW) == ours(prompts, body, NOW), corpus.name_of(body)

@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.tokenization.worker_tokens import read_tokens
 
 

@@ -2,8 +2,10 @@
 rest.
 """
 
+import asyncio
+import ssl
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -263,6 +265,40 @@ def test_closing_the_pool_lets_requests_finish(world: World) -> None:
     assert busy.end == "aborted"
 
 
+class FailingLoop(FakeLoop):
+    """Loop that reports connections as made, and then fails or is cancelled before it returns them."""
+
+    failure: BaseException = asyncio.CancelledError()
+
+    async def create_connection(self, make: Callable[[], asyncio.Protocol], *_: object, **__: Any) -> object:
+        self.made = FakeTransport(make())
+        raise self.failure
+
+    create_unix_connection = create_connection
+
+
+@pytest.mark.parametrize("url", ["http://w:8000", "https://w", "unix:/run/w.sock"])
+@pytest.mark.parametrize(
+    ("failure", "raised"),
+    [
+        (asyncio.CancelledError(), asyncio.CancelledError),
+        (ConnectionRefusedError(), ConnectionRefusedError),
+        (ssl.SSLError("no TLS"), ConnectionError),
+    ],
+)
+async def test_a_connection_that_fails_while_it_is_opened_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, url: str, failure: BaseException, raised: type[BaseException]
+) -> None:
+    loop = FailingLoop.install(monkeypatch)
+    assert isinstance(loop, FailingLoop)
+    loop.failure = failure
+    pool = Pool(url)
+    with pytest.raises(raised):
+        await pool.connect()
+    assert (len(pool._open), loop.made.end) == (0, "aborted")
+    assert not cast(UpstreamConnection, loop.made.protocol).is_open
+
+
 @pytest.mark.parametrize(
     ("url", "netloc", "prefix"),
     [("http://w:8000", "w:8000", ""), ("http://w/a/b/", "w", "/a/b"), ("http://[::1]:80", "[::1]:80", "")],
@@ -277,3 +313,25 @@ def test_urls_are_split(monkeypatch: pytest.MonkeyPatch, url: str, netloc: str, 
 def test_invalid_urls_are_rejected(url: str) -> None:
     with pytest.raises(ValueError, match="not an http|names no host"):
         Pool(url)
+
+
+def test_bytes_behind_an_answer_in_a_large_read_end_the_connection(world: World) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 20000\r\n\r\n"
+    sink, connection, transport = world.ask(head + b"x" * 20_000 + b"HTTP/1.1 200 OK\r\n" * 1000)
+    assert sink.events[-1] == "ended" and sink.events.count((200, 20_000)) == 1
+    assert transport.end == "aborted" and world.pool.take() is None
+
+
+def test_a_sink_that_pauses_gets_nothing_more_of_a_large_read(world: World) -> None:
+    connection, transport = world.connect()
+    sink = Transcript(on_head=lambda: connection.pause())
+    connection.send(b"head", b"body", sink)
+    body = b"x" * 50_000
+    transport.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 50000\r\n\r\n" + body)
+    assert "ended" not in sink.events and not transport.is_reading
+    connection.resume()
+    world.loop.advance(0)
+    assert b"".join(each for each in sink.events if isinstance(each, bytes)) == body
+    assert sink.events[-1] == "ended"
+    world.loop.advance(0)
+    assert transport.is_reading and world.pool.take() is connection

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.sglang.talk import Answer, complete, ids
+from tests.support.engine_figures import EngineFigures
 from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
 from tests.vllm.engine import VllmWorker
@@ -62,13 +63,14 @@ def offloaded(gateway: GatewayProcess, answer: Answer) -> int:
     return sum(candidate["offloaded_tokens"].values())
 
 
-def test_hits_of_both_caches_are_predicted(gateway: GatewayProcess) -> None:
+def test_hits_of_both_caches_are_predicted(gateway: GatewayProcess, figures: EngineFigures) -> None:
     rng = random.Random("tiers")
     roots = [ids(f"tier {i}", 480) for i in range(NUM_ROOTS)]
     answers = []
     for _ in range(NUM_REQUESTS):
         prompt = rng.choice(roots)[: rng.randrange(64, 480)] + [rng.randrange(100, 8000) for _ in range(20)]
         answers.append(complete(gateway, prompt))
+    figures.add_equal("vLLM 0.32 with its CPU tier", [(a.predicted, a.cached) for a in answers])
     wrong = [(a.predicted, a.cached) for a in answers if a.predicted != a.cached]
     assert len(wrong) <= NUM_REQUESTS // 100, wrong
     assert sum(a.cached > 0 for a in answers) > NUM_REQUESTS // 2

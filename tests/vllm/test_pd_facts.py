@@ -172,6 +172,7 @@ def test_streams_and_lists_of_prompts_lack_transfer_parameters(vllm_pd: PdFleet)
 
 # the decode leg -----------------------------------------------------------------------------------
 
+LOGPROB_TOLERANCE = 0.05
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}
 
@@ -190,9 +191,18 @@ def test_disaggregated_answer_equals_that_of_one_worker(vllm_pd: PdFleet, path: 
     plain = {k: v for k, v in body.items() if k not in ("logprobs", "top_logprobs", "response_format")}
     decoded = answered(vllm_pd.failing, path, body | vllm_pd.parameters(plain, path))
     alone = answered(vllm_pd.recomputing, path, body)  # has not cached this prompt
-    assert decoded["choices"] == alone["choices"]
+    assert decoded["choices"] == rounded(alone["choices"])
     assert decoded["usage"]["prompt_tokens"] == alone["usage"]["prompt_tokens"]
     assert decoded["kv_transfer_params"] is None
+
+
+def rounded(value: Any) -> Any:
+    """An answer with approximate logprobs: in bf16 they depend on how many tokens a step computes."""
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    return pytest.approx(value, abs=LOGPROB_TOLERANCE) if isinstance(value, float) else value
 
 
 @pytest.mark.parametrize(

@@ -71,20 +71,22 @@ class Answer:
 
 
 def is_near_tie(url: str, number: int, text: str) -> bool:
-    """Return whether an answer first differs from the engine's own at two about equally likely tokens.
+    """Return whether an answer is the engine's own, or first differs at two about equally likely tokens.
 
-    Which of the two wins depends on the other requests of the same step, in bf16, on one worker too.
+    Which of the two wins depends on the other requests of the same step and on what is cached, in bf16, on
+    one worker too: asked again, with the prompt cached, it may choose the other.
     """
     tokens = tokens_with_logprobs(url, number)
     before = ""
     for best, others in tokens:
-        if not text.startswith(before + best):
-            most = max(others.values())
-            return any(
-                text.startswith(before + other) and most - logprob <= TIE for other, logprob in others.items()
-            )
+        is_same = bool(best) and text.startswith(before + best)  # part of a character is an empty text
+        likely = [other for other, logprob in others.items() if max(others.values()) - logprob <= TIE]
+        if not is_same and any(other and text.startswith(before + other) for other in likely):
+            return True
+        if best and not is_same:
+            return False
         before += best
-    return False
+    return True
 
 
 def tokens_with_logprobs(url: str, number: int) -> list[tuple[str, dict[str, float]]]:

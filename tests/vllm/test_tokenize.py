@@ -31,6 +31,7 @@ from tests.support.corpus import (
     Golden,
     digest,
 )
+from tests.support.engine_figures import PROMPTS, EngineFigures
 from tests.vllm.engine import VllmWorker
 
 TOKENIZER = ROOT / "engines" / "sim" / "tokenizer"
@@ -93,15 +94,17 @@ def load(template: str) -> PromptEncoder:
 
 @pytest.mark.vllm
 @pytest.mark.parametrize("template", TEMPLATE_NAMES)
-def test_chats_have_the_engines_tokens(vllm_worker: VllmWorker, template: str) -> None:
+def test_chats_have_the_engines_tokens(
+    vllm_worker: VllmWorker, template: str, figures: EngineFigures
+) -> None:
     prompts = load(template)
-    differing = [
-        f"{route}: {corpus.name_of(body)}"
+    pairs = [
+        (f"{route}: {corpus.name_of(body)}", tokens, ours(prompts, body))
         for body in CHATS
         for route, tokens in engine_chat(vllm_worker.url, body, template).items()
-        if tokens != ours(prompts, body)
     ]
-    assert differing == []
+    figures.add_equal("vLLM 0.32", [(tokens, own) for _, tokens, own in pairs if tokens], PROMPTS)
+    assert [name for name, tokens, own in pairs if tokens != own] == []
 
 
 @pytest.mark.vllm

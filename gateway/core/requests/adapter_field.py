@@ -6,20 +6,20 @@ A list of adapters is refused: with a single prompt it ends SGLang's scheduler (
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import InvalidRequest
 from gateway.core.requests.routes import ADDED, Route
 
-FIELD = "lora_path"
+FIELD: Final = "lora_path"
 _decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def adapter_of(route: Route, top: Mapping[str, Any]) -> str | None:
-    """The adapter that the field names; None where it names none, or the route was added by an operator.
+    """Return the adapter that `lora_path` names; None where it names none, or an operator added the route.
     `top` has a body's top level, its values decoded or raw. Raises InvalidRequest."""
     if FIELD not in top or route is ADDED:
         return None
@@ -38,7 +38,7 @@ def adapter_of(route: Route, top: Mapping[str, Any]) -> str | None:
 
 
 def without_adapter(route: Route, body: bytes) -> bytes:
-    """The body without the field, where its model names the adapter instead."""
+    """Return the body without `lora_path` on routes where `model` names the adapter instead."""
     if not route.names_model:
         return body
     return msgspec.json.encode({name: raw for name, raw in _decode_raw(body).items() if name != FIELD})

@@ -5,14 +5,14 @@ known to take a salt is rejected where tenants' caches are kept apart: it would 
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from gateway.core.errors import NotSupported
 from gateway.core.requests.routes import Salt, route_of
 
-SALT = "cache_salt"
+SALT: Final = "cache_salt"
 _decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 

@@ -14,6 +14,7 @@ installed vLLM: an unjudged field fails there. A field that is not listed passes
 
 from collections.abc import Mapping
 from enum import Enum
+from typing import Final
 
 
 class Judgement(Enum):
@@ -24,7 +25,7 @@ class Judgement(Enum):
     REMOVED = "removed"
 
 
-_GROUPS: tuple[tuple[Judgement, str, str], ...] = (
+_GROUPS: Final[tuple[tuple[Judgement, str, str], ...]] = (
     (
         Judgement.READ,
         "the gateway decides by them: access, placement, tenant, duration",
@@ -226,27 +227,27 @@ _GROUPS: tuple[tuple[Judgement, str, str], ...] = (
 )
 """Judgement, the engines that have the fields and the reason, names."""
 
-JUDGED: Mapping[str, Judgement] = {
+JUDGED: Final[Mapping[str, Judgement]] = {
     name: judgement for judgement, _, names in _GROUPS for name in names.split()
 }
-XARGS = "vllm_xargs"
+XARGS: Final = "vllm_xargs"
 """Fields within a field: vLLM hands them to the engine beside those of the top level."""
-PARAMETERS = "parameters"
+PARAMETERS: Final = "parameters"
 """Fields within a field, of TGI's own routes: an adapter is among them."""
-BOOTSTRAP = "bootstrap_"
-UNREMARKABLE = frozenset(
+BOOTSTRAP: Final = "bootstrap_"
+UNREMARKABLE: Final = frozenset(
     name
     for name, judgement in JUDGED.items()
     if judgement in (Judgement.READ, Judgement.PASSED) and name != XARGS
 )
 """Names that need no second look."""
 
-GUARDED: Mapping[str, str] = {
+GUARDED: Final[Mapping[str, str]] = {
     name.casefold(): name for name, judgement in JUDGED.items() if judgement is not Judgement.PASSED
 }
 """Names by their case-folded form, which some parsers take for the same name."""
 
 
 def judgement_of(name: str) -> Judgement | None:
-    """None for a field that no engine is known to read."""
+    """Return the judgement of a field by its name; None if no engine is known to read it."""
     return Judgement.TRANSFER if name.startswith(BOOTSTRAP) else JUDGED.get(name)

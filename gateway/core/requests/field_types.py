@@ -1,18 +1,18 @@
 """The types that a request's fields must have: what is wrong is refused by the field's name."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import InvalidRequest
 
-MAX_ITEMS = 1 << 16
+MAX_ITEMS: Final = 1 << 16
 """Messages, tools, content parts and prompts of one request. No prompt of today has as many; an engine works
 for minutes on a list of millions, and answers no probe meanwhile."""
-MESSAGES = "messages"
-LISTS = frozenset(
+MESSAGES: Final = "messages"
+LISTS: Final = frozenset(
     {MESSAGES, "prompt", "input", "tools", "documents", "queries", "items", "inputs", "texts", "data"}
 )
 """Fields of the top level that hold at most MAX_ITEMS, but for token ids."""
@@ -35,7 +35,7 @@ def too_many(name: str) -> InvalidRequest:
 
 
 def check_lists(top: Mapping[str, Any], messages: object) -> None:
-    """Raises InvalidRequest for a list that holds too many items; `messages` are those that are decoded."""
+    """Check that no list has too many items; `messages` are the decoded ones. Raises InvalidRequest."""
     for name in LISTS.intersection(top):
         value = top[name]
         if type(value) is msgspec.Raw:

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import InvalidRequest
 from gateway.core.requests.request import InferenceRequest
 

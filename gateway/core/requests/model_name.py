@@ -9,7 +9,7 @@ repeated name means the last one, to us as to the engines' parsers.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 from urllib.parse import parse_qsl, quote
 
 import msgspec
@@ -17,7 +17,7 @@ import msgspec
 from gateway.core.errors import InvalidRequest, ModelMissing
 from gateway.core.worker import ServedModel
 
-MODEL = "model"
+MODEL: Final = "model"
 
 
 def asked_in_query(target: bytes) -> str | None:
@@ -107,8 +107,8 @@ _Top = msgspec.defstruct("_Top", [(MODEL, _SeenModel, None)])
 
 
 def check_once(body: bytes) -> None:
-    """Raises InvalidRequest for a body, an object in JSON, that names its model twice at the top level, with
-    whatever escapes."""
+    """Check that a body, a JSON object, names its model once at the top level, with whatever escapes. Raises
+    InvalidRequest."""
     seen = []
 
     def see(kind: type, value: object) -> object:

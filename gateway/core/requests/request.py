@@ -6,7 +6,7 @@ steer an engine (`field_judgement.py`, `steering.py`) and for its model, where s
 """
 
 from collections.abc import Container, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from xxhash import xxh3_128
@@ -31,9 +31,9 @@ from gateway.core.requests.routes import ADDED, RouteKind, route_of
 from gateway.core.requests.session_id import short
 from gateway.core.requests.steering import has_transfer, unsteered
 
-SCALARS = ("model", "stream", "cache_salt", "user", "priority", XARGS)
-PREVIOUS = "previous_response_id"
-STATE_FIELDS = ("store", "background", PREVIOUS, "conversation")
+SCALARS: Final[tuple[str, ...]] = ("model", "stream", "cache_salt", "user", "priority", XARGS)
+PREVIOUS: Final = "previous_response_id"
+STATE_FIELDS: Final[tuple[str, ...]] = ("store", "background", PREVIOUS, "conversation")
 """Fields of /v1/responses by which a worker keeps something of it, or has kept."""
 
 _Value = list[msgspec.Raw] | dict[str, msgspec.Raw] | str | int | float | bool | None
@@ -43,7 +43,7 @@ decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 decode_value = msgspec.json.Decoder(_Value).decode
 _decode_top = msgspec.json.Decoder(dict[str, _Value]).decode
 
-PROMPT_FIELDS = (
+PROMPT_FIELDS: Final[tuple[str, ...]] = (
     "tools",
     "tool_choice",
     "documents",
@@ -96,7 +96,7 @@ class InferenceRequest:
         fields: Mapping[str, Any] | None = None,
         messages: Messages | None = None,
     ) -> None:
-        """`top` holds the body's top level with scalars decoded. Raises InvalidRequest for wrong ones.
+        """Read the fields of `top`, the body with scalars decoded. Raises InvalidRequest for wrong ones.
 
         `reads_cache`: engines compute the whole prompt where log probabilities of the prompt are wanted.
         `may_split`: another worker may compute the prompt; not where several answers would fetch the same
@@ -168,9 +168,9 @@ def parse_request(
     salt: str | None = None,
     models: Container[str] | None = None,
 ) -> InferenceRequest:
-    """Raises InvalidRequest that names the field at fault, or Forbidden; ModelMissing where neither the body
-    nor `model` (the query's) nor `default` names one. `keeps_transfer`: clients may split requests
-    themselves. `salt` goes to the worker in place of the client's; a limited key may use `models`.
+    """Parse a request. Raises InvalidRequest that names the field at fault, or Forbidden; ModelMissing where
+    neither the body nor `model` (the query's) nor `default` names one. `keeps_transfer`: clients may split
+    requests themselves. `salt` goes to the worker in place of the client's; a limited key may use `models`.
 
     `known` has the names (see Messages) of conversations with messages that passed these checks before:
     they are not decoded again. Everything else is.

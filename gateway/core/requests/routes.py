@@ -8,6 +8,7 @@ vLLM 0.32 and SGLang 0.5.9.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
+from typing import Final
 
 
 class RouteKind(StrEnum):
@@ -64,13 +65,13 @@ class Route:
 
 _CHAT, _COMPLETION, _AGENT, _PASS = RouteKind.CHAT, RouteKind.COMPLETION, RouteKind.AGENT, RouteKind.PASS
 _FIELD, _NO_CACHE = Salt.FIELD, Salt.NO_CACHE
-_ANTHROPIC = ErrorFormat.ANTHROPIC
+_ANTHROPIC: Final = ErrorFormat.ANTHROPIC
 
-CHAT = "/v1/chat/completions"
-COMPLETIONS = "/v1/completions"
-RESPONSES = "/v1/responses"
+CHAT: Final = "/v1/chat/completions"
+COMPLETIONS: Final = "/v1/completions"
+RESPONSES: Final = "/v1/responses"
 
-TABLE: tuple[Route, ...] = (
+TABLE: Final[tuple[Route, ...]] = (
     Route(CHAT, _CHAT, _FIELD, operation="chat"),
     Route(COMPLETIONS, _COMPLETION, _FIELD, operation="text_completion"),
     Route(RESPONSES, _AGENT, _FIELD, "responses", "chat", keeps_state=True),
@@ -104,16 +105,16 @@ TABLE: tuple[Route, ...] = (
     Route("/v1/audio/translations", takes_forms=True),
 )
 
-ROUTES: Mapping[str, Route] = {route.path: route for route in TABLE}
+ROUTES: Final[Mapping[str, Route]] = {route.path: route for route in TABLE}
 """Inference routes by path."""
 
-ADDED = Route("", names_model=False, takes_forms=True)
+ADDED: Final = Route("", names_model=False, takes_forms=True)
 """The route of a path that --route added."""
 
 HEALTH, READY, METRICS, MODELS, REALTIME = "/health", "/ready", "/metrics", "/v1/models", "/v1/realtime"
-PROBES = frozenset({HEALTH, READY})
+PROBES: Final = frozenset({HEALTH, READY})
 """Answered to load balancers: without a key, for any Host, and beside a base path."""
-OWN: Mapping[str, str] = {
+OWN: Final[Mapping[str, str]] = {
     REALTIME: "a WebSocket, forwarded to a worker",
     MODELS: "answered by the gateway",
     HEALTH: "answered by the gateway: 200 while it runs",

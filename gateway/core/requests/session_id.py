@@ -1,8 +1,10 @@
 """Session ids: short enough to keep, whatever length a client sends."""
 
+from typing import Final
+
 from xxhash import xxh3_128_hexdigest
 
-MAX_CHARS = 64
+MAX_CHARS: Final = 64
 """Ids may be as long as a head or a body; longer ones are kept as their hash."""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import Forbidden, InvalidRequest
 from gateway.core.requests.field_judgement import (
     BOOTSTRAP,
@@ -66,7 +66,8 @@ def _checked_parameters(body: bytes, models: Container[str]) -> bytes:
 
 
 def value_of(name: str, raw: msgspec.Raw) -> object:
-    """Raises InvalidRequest for one that was only looked over, and holds a number of thousands of digits."""
+    """Decode a field that was only scanned so far. Raises InvalidRequest, as for a number of thousands of
+    digits."""
     try:
         return _decode(raw)
     except UNREADABLE as exc:
@@ -74,7 +75,7 @@ def value_of(name: str, raw: msgspec.Raw) -> object:
 
 
 def is_removed(name: str, keeps_transfer: bool) -> bool:
-    """`keeps_transfer`: clients may split requests themselves, and say so to the workers."""
+    """True if the field is removed from requests; `keeps_transfer`: clients may split requests themselves."""
     judgement = judgement_of(name)
     return judgement is Judgement.REMOVED or (judgement is Judgement.TRANSFER and not keeps_transfer)
 
@@ -106,7 +107,7 @@ def check_adapter(name: str, value: object, models: Container[str]) -> None:
     for each in value if isinstance(value, list) and value else [value]:
         if value is not None and (not isinstance(each, str) or each not in models):
             raise Forbidden(
-                f"'{name}' names what this key may not use; name one of its models as 'model' instead",
+                f"this key may not use the adapter in '{name}'; name one of the key's models as 'model'",
                 code="model_not_allowed",
                 param=name,
             )

@@ -76,8 +76,10 @@ class RadixIndex:
     def num_kept(self, worker: WorkerId, *, on_gpu: bool) -> int:
         return self.own.num_kept(worker, on_gpu=on_gpu)
 
-    def overlap(self, hashes: Sequence[BlockHash], most: int | None = None) -> Mapping[WorkerId, int]:
-        own = self.own.overlap(hashes, most)
+    def overlap(
+        self, hashes: Sequence[BlockHash], most: int | None = None, *, drops_last: bool = False
+    ) -> Mapping[WorkerId, int]:
+        own = self.own.overlap(hashes, most, drops_last=drops_last)
         fetched = self._fetched.get(hashes[-1]) if hashes else None
         return {**fetched, **own} if fetched else own
 
@@ -109,6 +111,9 @@ class RadixIndex:
 
     def num_blocks(self, worker: WorkerId) -> int:
         return self.own.num_blocks(worker)
+
+    def exclusive(self, first: int, num: int) -> tuple[Mapping[WorkerId, int], bool]:
+        return {}, False
 
     def sweep(self) -> bool:
         return self.own.sweep()

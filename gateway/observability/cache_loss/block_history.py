@@ -8,21 +8,22 @@ not.
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from mmap import mmap
+from typing import Final
 
 from gateway.core.worker import WorkerId
 
-SLOTS = 1 << 20
+SLOTS: Final = 1 << 20
 """Slots of 12 bytes, allocated by the system on first use: enough for a fleet of a million blocks."""
 
-FEW_BLOCKS = 64
+FEW_BLOCKS: Final = 64
 """Limit up to which blocks are looked up one by one; beyond it, a binary search looks up SAMPLE per step."""
-SAMPLE = 4
-PORTION_BLOCKS = 1000
+SAMPLE: Final = 4
+PORTION_BLOCKS: Final = 1000
 """Blocks written per portion, in half a millisecond."""
 
-STATE_BITS = 2
+STATE_BITS: Final = 2
 
-MAX_LIVES = 10_000
+MAX_LIVES: Final = 10_000
 """Limit on remembered lives of workers, past ones included."""
 
 

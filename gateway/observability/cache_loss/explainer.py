@@ -6,10 +6,11 @@ known text                   `EarlierPrompts`: in another space (adapter, salt),
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Final
 
 from gateway.core.blocks import BlockHash, Tokens, root_hash
 from gateway.core.decision import Candidate, Decision, Prompt
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.requests.chat_messages import Messages
 from gateway.core.worker import WorkerId
 from gateway.observability.cache_loss.attribution import LossCause, TokenSegment, TokenSpan, lay_out
@@ -31,10 +32,10 @@ from gateway.observability.cache_loss.prompt_similarity import (
 )
 from gateway.policies.prefix_overlap import work_ahead
 
-MAX_PLACED_TOKENS = 1 << 13
+MAX_PLACED_TOKENS: Final = 1 << 13
 """Limit on the tokens of text that is searched for the message of a break, once per break."""
 
-MAX_BLOCKS_ASKED = 500
+MAX_BLOCKS_ASKED: Final = 500
 """Limit on blocks looked up for how they were lost; of more, every n-th one stands for those before it."""
 
 Decode = Callable[[str, Tokens], str | None]

@@ -2,6 +2,7 @@
 
     decided   ─► queue ─► attribution (explainer.py) ─► kept until the answer
     answered  ─► queue ─► settled: causes and new text counted, cached blocks recorded
+    finished  ─► queue ─► forgotten, where no usage was reported
 
 The data path only appends to the queue; `step` does the work between requests, a portion at a time
 (`keep_explained`). A request that finds the queue full when it is decided is counted as unexplained when it
@@ -12,13 +13,14 @@ import asyncio
 import time
 from array import array
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from gateway.core.blocks import BlockHash
 from gateway.core.decision import Decided, Decision
 from gateway.core.multimodal import BEFORE_MEDIA
+from gateway.core.outcome import Outcome
 from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
 from gateway.observability.cache_loss.attribution import LossCause, settle
@@ -27,21 +29,21 @@ from gateway.observability.cache_loss.break_location import PrefixBreak
 from gateway.observability.cache_loss.explainer import Attribution, DecidedPrompt, Decode, Explainer, avoided
 from gateway.observability.cache_loss.top_losses import TopLosses
 
-PORTION_S = 0.001
-PAUSE_S = 0.05
+PORTION_S: Final = 0.001
+PAUSE_S: Final = 0.05
 """Pause between portions: a fiftieth of a core at most, enough for 800 requests/s; beyond that, some requests
 are not explained."""
-MAX_QUEUED = 1_000
+MAX_QUEUED: Final = 1_000
 """Limit on queued items, a second's work: queued requests stay in memory."""
-MAX_QUEUED_TOKENS = 1 << 20
+MAX_QUEUED_TOKENS: Final = 1 << 20
 """Limit on queued tokens, of 4 bytes each and their text."""
-MAX_QUEUED_BYTES = 8 << 20
+MAX_QUEUED_BYTES: Final = 8 << 20
 """Limit on queued bodies: a chat's body stays in memory whole, with its images."""
-MAX_OPEN = 1 << 14
-"""Limit on requests in flight, some 500 bytes each; requests without reported usage stay until displaced."""
-MAX_NOTED_BLOCKS = 1 << 20
+MAX_OPEN: Final = 1 << 14
+"""Limit on requests in flight, some 700 bytes each."""
+MAX_NOTED_BLOCKS: Final = 1 << 20
 """Limit on queued lost blocks, 8 bytes each: a fleet's whole cache, or a minute's evictions."""
-BLOCKS_AT_ONCE = 2_000
+BLOCKS_AT_ONCE: Final = 2_000
 
 
 class _Answered:
@@ -49,6 +51,12 @@ class _Answered:
         self.decision = decision
         self.blocks = blocks
         self.usage = usage
+
+
+class _Unreported(NamedTuple):
+    """A request that has ended without reported usage."""
+
+    id: str
 
 
 class _Gone(NamedTuple):
@@ -67,8 +75,16 @@ class _Ended(NamedTuple):
 class CacheLoss:
     """Observer of decisions and of an index's lost blocks (its `Losses`), in the order of arrival."""
 
-    def __init__(self, decode: Decode, *, shows_text: bool = False) -> None:
-        self._queue: deque[DecidedPrompt | _Answered | _Gone | _Ended] = deque()
+    def __init__(
+        self,
+        decode: Decode,
+        *,
+        shows_text: bool = False,
+        seen: Callable[[Decision, Sequence[Sequence[BlockHash]]], None] | None = None,
+    ) -> None:
+        """Start without observations; `seen` gets each decided request's blocks, between requests."""
+        self._seen = seen
+        self._queue: deque[DecidedPrompt | _Answered | _Unreported | _Gone | _Ended] = deque()
         self._num_noted_blocks = 0
         self.num_missed_blocks = 0
         self._num_queued_tokens = self._num_queued_bytes = 0
@@ -118,6 +134,11 @@ class CacheLoss:
             self._queue.append(_Answered(decision, blocks, usage))
         else:
             self._unexplain(usage, "dropped" if blocks else "unknown_prompt")
+
+    def finished(self, decision: Decision, outcome: Outcome) -> None:
+        """Forget a request that no usage settles, such as an aborted stream, once its prompt is explained."""
+        if outcome.reported_cached_tokens is None and decision.id in self._open:
+            self._queue.append(_Unreported(decision.id))
 
     # lost blocks of an index -------------------------------------------------------------------
 
@@ -181,11 +202,15 @@ class CacheLoss:
             case DecidedPrompt() as item:
                 self._num_queued_tokens -= item.decision.num_tokens
                 self._num_queued_bytes -= item.num_bytes
+                if self._seen:
+                    self._seen(item.decision, item.blocks)
                 if item.decision.id in self._open:
                     self._open[item.decision.id] = attribution = Attribution()
                     self._under_way, self._is_under_way = self._explainer.look(item, attribution), True
             case _Answered() as item:
                 self._under_way, self._is_under_way = self._settle(item), True
+            case _Unreported(id):
+                self._open.pop(id, None)
             case _Gone(state, blocks):
                 self._num_noted_blocks -= len(blocks)
                 self._explainer.history.lose(blocks, state)

@@ -12,32 +12,33 @@ import re
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
 from gateway.core.blocks import Tokens
 from gateway.observability.cache_loss.attribution import TokenSpan
 
-GRAM = 16
+GRAM: Final = 16
 """Tokens in a mark: enough that equal marks are no coincidence."""
-SPARSE = 16
+SPARSE: Final = 16
 """Marked positions of 256, one in 16: text of a few dozen tokens is found."""
-MIN_TOKENS = 64
+MIN_TOKENS: Final = 64
 """Minimum of new text to examine: less is a question, not a broken prefix."""
-MIN_SPAN = 32
+MIN_SPAN: Final = 32
 """Minimum of equal text: less is a template's end with a short question, not worth caching."""
-MAX_TOKENS = 1 << 16
+MAX_TOKENS: Final = 1 << 16
 """Limit on the tokens of a prompt that are examined and kept, from the first unknown one on."""
-PORTION = 4096
+PORTION: Final = 4096
 """Tokens marked at once, in a millisecond."""
-MAX_SOURCES = 3
+MAX_SOURCES: Final = 3
 """Earlier prompts to compare: a prompt may contain text of several."""
-MAX_RUNS = 64
+MAX_RUNS: Final = 64
 """Limit on equal runs per earlier prompt: more fragmented text was not cached as such."""
-MAX_BYTES = 16 << 20
+MAX_BYTES: Final = 16 << 20
 """Limit on memory for earlier prompts: some 1.5 million tokens."""
-MARK_BYTES = 130
-PROMPT_BYTES = 500
+MARK_BYTES: Final = 130
+PROMPT_BYTES: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +191,7 @@ def mark(tokens: Tokens, first: int, root: int, marks: dict[int, int]) -> Iterat
         yield
 
 
-_CHOSEN = re.compile(
+_CHOSEN: Final = re.compile(
     b"[%b]" % re.escape(bytes(value for value in range(1, 256) if value * 167 % 256 < SPARSE))
 )
 

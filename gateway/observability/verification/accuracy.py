@@ -1,13 +1,15 @@
 """Accuracy of recent predictions about one worker, in tokens; recent answers weigh most."""
 
-WINDOW = 32
+from typing import Final
+
+WINDOW: Final = 32
 """Answers that the running means cover, approximately."""
-MIN_CREDITED = 16
+MIN_CREDITED: Final = 16
 """Fewer answers prove nothing: a burst of evictions ends before that many more arrive."""
-GOOD = 0.95
+GOOD: Final = 0.95
 """Share of the predicted tokens that is enough for full confidence: some blocks are evicted while requests
 wait."""
-LEAST = 0.1
+LEAST: Final = 0.1
 """Lowest confidence: above 0, so that the worker still wins among otherwise equal ones and is tried again."""
 
 

@@ -2,18 +2,19 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.core.engine import StreamUsage
 from gateway.core.worker import Worker, WorkerId
 from gateway.http.usage_injection import InjectedUsageScanner
 
-NEW_STREAMS = 32
+NEW_STREAMS: Final = 32
 """First streams of a worker, all sampled: a worker that is wrong from the start is noticed at once."""
-SAMPLE = 16
+SAMPLE: Final = 16
 """Later, one in so many streams is sampled; a sampled stream costs two searches in each chunk."""
 
 
-MAX_DOUBTED = 512
+MAX_DOUBTED: Final = 512
 """Limit on streams that are all sampled while their worker is in doubt. A lasting error has been reported by
 then; one in SAMPLE streams is enough to notice its end."""
 
@@ -62,4 +63,4 @@ class UsageSampling:
         return num <= NEW_STREAMS or num % SAMPLE == 0 or 0 < asked.num_doubted <= MAX_DOUBTED
 
 
-_UNKNOWN = StreamUsage(can_be_asked=False)
+_UNKNOWN: Final = StreamUsage(can_be_asked=False)

@@ -11,6 +11,7 @@ applied to the index (`tapped_index`), and each scrape of a worker.
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.core.blocks import BlockHash
 from gateway.core.decision import Decided, Decision
@@ -18,6 +19,7 @@ from gateway.core.engine import EngineMetrics
 from gateway.core.fleet import Fleet
 from gateway.core.kv_events import KvEvent
 from gateway.core.multimodal import BEFORE_MEDIA
+from gateway.core.outcome import Outcome
 from gateway.core.usage import Usage
 from gateway.core.worker import Worker, WorkerId
 from gateway.index.base import Index
@@ -28,9 +30,9 @@ from gateway.observability.verification.salt_alarm import SaltAlarm
 from gateway.parity.live import LiveParity
 from gateway.parity.live_check import TokenCheck
 
-MAX_OPEN = 8192
-"""Limit on decisions with an awaited answer; most streams end without reporting usage."""
-MAX_WRONG = 8
+MAX_OPEN: Final = 8192
+"""Limit on requests in flight."""
+MAX_WRONG: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,10 @@ class Verifier:
             if prediction_error(decision.overlap_tokens, cached, size):
                 self._explain(watched, decision, blocks, usage, cached, before)
             member.confidence = watched.exactness.confidence
+
+    def finished(self, decision: Decision, outcome: Outcome) -> None:
+        """Forget a request that ended without reported usage, as most streams do."""
+        self._open.pop(decision.id, None)
 
     def in_doubt(self, worker: WorkerId) -> bool:
         """True if a worker's predictions or tokens were wrong lately, so that its streams are sampled."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from gateway.core.decision import Candidate, Choice, Query
 from gateway.core.speed import Speed
+from gateway.core.value import astuple
 from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.policies.base import Filter, Picker, Policy, Scorer, reads_prefix
 from gateway.policies.framework.composed_policy import PartError, as_choice
@@ -33,7 +34,7 @@ class ContractViolation(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ContractResult:
-    """`fault` is None where all is well."""
+    """Result of one check; `fault` is None if it passed."""
 
     check: str
     fault: str | None
@@ -175,8 +176,8 @@ def order_means_nothing(make: Make, budget_s: float) -> None:
             raise ContractViolation("the same candidates in another order gave another choice")
 
 
-class _Watched(Query, frozen=True, gc=False):
-    """A query that raises where its prefix is read."""
+class _Watched(Query):
+    """A query that raises where its prefix is read; by interpreted code, as that of plugins is."""
 
     def __getattribute__(self, name: str) -> Any:
         if name == "prefix":
@@ -203,15 +204,7 @@ def declares_what_it_reads(make: Callable[[], Any], budget_s: float) -> None:
 
 
 def _watched(query: Query) -> Query:
-    return _Watched(
-        query.model,
-        query.num_tokens,
-        query.session,
-        tenant=query.tenant,
-        adapter=query.adapter,
-        priority=query.priority,
-        slo_ttft_s=query.slo_ttft_s,
-    )
+    return _Watched(*astuple(query))
 
 
 def _ask(part: Any, query: Query, some: Sequence[Candidate], rng: random.Random) -> None:

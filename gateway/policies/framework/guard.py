@@ -37,8 +37,9 @@ class PolicyFaults(Counter[tuple[str, str]]):
 
 
 class PolicyGuard:
-    """Named as it was asked for. `clock` is in seconds and only compared with itself. `is_shadow`: its
-    choices route nothing, and the log says so."""
+    """Wraps a policy: a failure, a wrong result or a late one is replaced by least load. `name` is the
+    configured one; `clock` is in seconds and only compared with itself; with `is_shadow` the log says that
+    the policy routes nothing."""
 
     def __init__(
         self,

@@ -29,7 +29,8 @@ DECLARED = ("pull", "reads_prefix")
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """`make` gives a new one each time; `origin` is where it comes from, for people."""
+    """Policy, filter, scorer or picker from outside. `make` makes a new one each time; `origin` is its
+    source, for people."""
 
     name: str
     kind: Kind
@@ -53,7 +54,7 @@ class PolicyFile:
 
 
 def kind_of(thing: object) -> Kind | None:
-    """None for what is nothing of the kind, or several things at once."""
+    """Return the kind of a plugin by its methods; None if it has the methods of no kind or of several."""
     kinds = [kind for method, kind in METHODS.items() if callable(getattr(thing, method, None))]
     return kinds[0] if len(kinds) == 1 else None
 

@@ -41,7 +41,8 @@ _WEIGHS_MEDIA: Mapping[str, Callable[[Mapping[str, float]], Policy]] = {
 
 
 class PolicyRegistry:
-    """`worth` is that of media (`prefix_overlap.py`), `place` where the gateway stands (`topology.py`)."""
+    """All policies and parts by name. `worth` is that of media (`prefix_overlap.py`), `place` the gateway's
+    location (`topology.py`)."""
 
     def __init__(
         self,
@@ -53,7 +54,8 @@ class PolicyRegistry:
         budget_s: float = BUDGET_S,
         faults: PolicyFaults | None = None,
     ) -> None:
-        """Raises ConfigError for names that are taken."""
+        """Collect the shipped, composed and plugged-in policies. Raises ConfigError for names that are
+        taken."""
         self._worth = worth
         self._place = place
         self._compositions = {**COMPOSITIONS, **(compositions or {})}

@@ -1,13 +1,14 @@
 """Drain rate of a queue: tokens released per second of waiting, recent seconds weighted most."""
 
 import math
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-MEMORY_S = 20.0
+MEMORY_S: Final = 20.0
 """Seconds: long enough to see several requests of a busy fleet leave, short enough to follow a worker that
 joins."""
-ENOUGH_S = 0.5
+ENOUGH_S: Final = 0.5
 """Observed waiting, in seconds, that the measured rate needs before it replaces the prior."""
 
 

@@ -14,13 +14,14 @@ O(log n); time is a parameter.
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from heapq import heapify, heappop, heappush, heapreplace
+from typing import Final
 
-NEVER = float("inf")
+NEVER: Final = float("inf")
 
-MAX_BANDS_KEPT = 64
+MAX_BANDS_KEPT: Final = 64
 """Empty bands that keep their counters: clients may name any priority."""
 
-MIN_KEPT = 64
+MIN_KEPT: Final = 64
 """Empty tenant queues, or deadlines of removed requests, that are too few to be worth a clean-up."""
 
 

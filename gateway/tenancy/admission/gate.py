@@ -9,7 +9,7 @@ or trusted proxies there is no gate.
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from gateway.apis.response_ids import STORED
 from gateway.bookings.tenant_usage import QuotaUsage
@@ -38,10 +38,10 @@ from gateway.tenancy.admission.saturation import Saturation
 from gateway.tenancy.admission.stats import AdmissionStats
 from gateway.tenancy.admission.tenants import Tenant, Tenants, Ticket
 
-UNQUEUED = paths(route for route in TABLE if not route.is_queued) | {STORED}
+UNQUEUED: Final = paths(route for route in TABLE if not route.is_queued) | {STORED}
 """Paths that engines answer without occupying a sequence: never queued."""
 
-STOP_MARGIN_S = 1.0
+STOP_MARGIN_S: Final = 1.0
 """Seconds left for rejections to reach their clients before connections are closed."""
 
 Tokenize = Callable[[InferenceRequest], Prompt]
@@ -85,7 +85,7 @@ class Gate:
     def admit(self, http: HttpRequest, request: InferenceRequest, responder: Responder) -> Ticket:
         """Admit a request until its exchange has `ended`. Raises TooManyRequests, with nothing counted."""
         now = self.now()
-        is_trusted = self._is_trusting and self._trusted.trusts(responder.peer)
+        is_trusted = http.is_trusted or (self._is_trusting and self._trusted.trusts(responder.peer))
         tenant = self.identify(http, request, now, is_trusted=is_trusted)
         try:
             if self._is_queueing:
@@ -183,7 +183,7 @@ class Gate:
     def identify(
         self, http: HttpRequest, request: InferenceRequest, now: float, *, is_trusted: bool
     ) -> Tenant:
-        """Set the request's tenant, priority and SLO; the client's headers count only if it `is_trusted`."""
+        """Set the request's tenant, priority and SLO; the client's headers count only if they are trusted."""
         declared = declared_identity(http.headers, self._names) if is_trusted else None
         if http.caller is not None:
             name: str | None = http.caller.tenant  # authenticated, not declared
@@ -250,7 +250,7 @@ def gate_of(
     a tenant's usage in the other processes of this host. Raises ConfigError."""
     rule = Saturation(config.queue.above_ttft_s, config.queue.above_in_flight)
     trusted = trusted_peers(config)
-    if not (rule.is_on or trusted or config.tenants):
+    if not (rule.is_on or trusted or config.tenants or config.epp.trust_headers):
         return None
     loop = asyncio.get_running_loop()
     queues = ModelQueues(

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from gateway.config import Config
 from gateway.core.decision import Prompt
@@ -22,7 +23,7 @@ from gateway.core.fleet import EligibleWorker, Fleet, Member
 from gateway.core.ledger import REQUEST_TOKENS, Ledger
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.worker import WorkerId
-from gateway.observability.metrics import Histogram
+from gateway.observability.metrics import Bounds, Histogram
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.tenancy.admission.base import Waiter
 from gateway.tenancy.admission.drain_rate import DrainRate
@@ -39,16 +40,16 @@ from gateway.tenancy.admission.tenants import Ticket
 
 log = logging.getLogger("kvgate.flow")
 
-LOOK_S = 0.05
+LOOK_S: Final = 0.05
 """Seconds: the delay with which a deadline or an unannounced change is noticed. A look costs some 0.5 us per
 worker."""
-DECISION_S = 0.5
+DECISION_S: Final = 0.5
 """Longest wait, in seconds, for a decision that takes turns with other gateways; usually a few
 milliseconds."""
-OUTPUT_WEIGHT = 2
+OUTPUT_WEIGHT: Final = 2
 """Weight of a generated token relative to a prompt token, as in the paper on virtual token counters: each
 takes a step of its own."""
-WAIT_BOUNDS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
+WAIT_BOUNDS_S: Final[Bounds] = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 
 Go = Callable[[Waiter, InferenceRequest, Prompt | None], bool]
 """Decides and sends a request. Returns False if the decision comes later: its bookings are not visible
@@ -223,6 +224,11 @@ class ModelQueues:
         """Seconds until `num_tokens` have left the queue, at its drain rate."""
         return num_tokens / known.rate.per_s(self._prior(model), self._loop.time())
 
+    def expected_wait_s(self, model: str) -> float:
+        """Seconds until all that wait now for a model have left its queue."""
+        known = self.models.get(model)
+        return self.wait_s(known, model, known.queue.num_tokens) if known is not None else 0.0
+
     def stop_at(self, when_s: float) -> None:
         """Reject at `when_s` all requests that still wait."""
         self._stop_s = when_s
@@ -376,7 +382,7 @@ class ModelQueues:
         return max(sum([1 / each.member.speed.token_s for each in eligible]), 1.0)
 
 
-BYTES_PER_TOKEN = 4
+BYTES_PER_TOKEN: Final = 4
 """Bytes per token of a prompt that is not tokenized here."""
 
 

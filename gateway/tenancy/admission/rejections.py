@@ -4,10 +4,12 @@
 goes off; 503 where another gateway would take the request.
 """
 
+from typing import Final
+
 from gateway.core.errors import NoWorker, TooManyRequests
 from gateway.core.requests.request import InferenceRequest
 
-KIND = "overloaded"
+KIND: Final = "overloaded"
 
 
 def queue_full(model: str, wait_s: float) -> TooManyRequests:

@@ -14,16 +14,16 @@ proxy passes on the body that its client wrote.
 from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gateway.config import Config
 from gateway.http.messages import Header
 from gateway.http.networks import Trusted
 from gateway.tenancy.admission.tenants import ANONYMOUS
 
-MAX_NAME_CHARS = 64
-MAX_KEY_BYTES = 256
-KEY_DIGITS = 10
+MAX_NAME_CHARS: Final = 64
+MAX_KEY_BYTES: Final = 256
+KEY_DIGITS: Final = 10
 
 
 class DeclaredIdentity(NamedTuple):

@@ -47,8 +47,11 @@ class Saturation:
 
 def ttft_s(load: Load, speed: Speed) -> float:
     """Predicted seconds until the first token of a request that comes now, without its own prompt: the body
-    of `Speed.ttft_s`, inlined because it runs for each worker and request."""
-    num = load.num_in_flight
-    wait_s = speed.wait_s(num) if num >= speed.max_running else 0.0
+    of `Speed.ttft_s`, inlined because it runs for each worker and request. While answers have to end first,
+    the tokens ahead are computed."""
+    num, wait_s = float(load.num_in_flight), 0.0
+    if num >= speed.max_running:
+        wait_s = speed.wait_s(load.num_in_flight)
+        num = speed.max_running
     start_s = speed.start_s + num * speed.start_seq_s
-    return wait_s + start_s + load.booked_tokens * (speed.token_s + num * speed.seq_s)
+    return start_s + max(wait_s, load.booked_tokens * (speed.token_s + num * speed.seq_s))

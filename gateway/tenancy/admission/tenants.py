@@ -9,6 +9,7 @@ and the rest count as one tenant together.
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
@@ -19,14 +20,14 @@ from gateway.http.messages import Header, HttpRequest
 from gateway.tenancy.admission.fair_queue import QueueEntry
 from gateway.tenancy.admission.token_bucket import TokenBucket, duration
 
-DEFAULT = "*"
-ANONYMOUS = "anonymous"
-OTHERS = "(others)"
+DEFAULT: Final = "*"
+ANONYMOUS: Final = "anonymous"
+OTHERS: Final = "(others)"
 
-MAX_TENANTS = 10_000
-MAX_LABELS = 100
+MAX_TENANTS: Final = 10_000
+MAX_LABELS: Final = 100
 """Unconfigured tenants with metrics of their own: a page of metrics must stay readable."""
-BUSY_S = 1.0
+BUSY_S: Final = 1.0
 """Seconds to suggest in Retry-After at the concurrency limit: a guess of when a request will have ended."""
 
 

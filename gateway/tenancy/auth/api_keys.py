@@ -22,22 +22,23 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from hashlib import blake2s
 from hmac import compare_digest
+from typing import Final
 
-from gateway.http.caller import Caller
+from gateway.core.requests.caller import Caller
 
-PREFIX = b"kvg-"
-ID_DIGITS = 12
-NUM_SECRET_BYTES = 32
-NUM_SALT_BYTES = 16
-NUM_FINDER_BYTES = 16
-MAX_KEY_BYTES = 256
+PREFIX: Final = b"kvg-"
+ID_DIGITS: Final = 12
+NUM_SECRET_BYTES: Final = 32
+NUM_SALT_BYTES: Final = 16
+NUM_FINDER_BYTES: Final = 16
+MAX_KEY_BYTES: Final = 256
 """Longer keys are not hashed: kvgate makes none."""
 MIN_IMPORTED_CHARS, MIN_DIFFERENT_CHARS = 20, 10
 """Lower bounds for imported keys: 22 random characters have 128 bits; invented passwords are mostly shorter
 or repetitive."""
 
 
-_OURS = re.compile(rb"kvg-[0-9a-f]{12}-[A-Za-z0-9_-]{43}")
+_OURS: Final = re.compile(rb"kvg-[0-9a-f]{12}-[A-Za-z0-9_-]{43}")
 
 
 class KeyEntry:
@@ -51,7 +52,7 @@ class KeyEntry:
         self.caller = caller
 
 
-_UNKNOWN_KEY = KeyEntry(bytes(NUM_SALT_BYTES), bytes(NUM_SECRET_BYTES), None)
+_UNKNOWN_KEY: Final = KeyEntry(bytes(NUM_SALT_BYTES), bytes(NUM_SECRET_BYTES), None)
 
 
 class KeyRing:

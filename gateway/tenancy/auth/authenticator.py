@@ -10,15 +10,16 @@ declared by a trusted client, else named after the key that goes to the worker.
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Final
 
 from gateway.core.errors import Forbidden, Unauthorized
-from gateway.http.caller import Caller
+from gateway.core.requests.caller import Caller
 from gateway.http.messages import Header, HttpRequest
 from gateway.http.networks import Trusted
 from gateway.tenancy.admission.request_identity import HeaderNames, declared_identity, tenant_of_key
 from gateway.tenancy.auth.api_keys import KeyRing
 
-MAX_UNAUTHENTICATED = 4096
+MAX_UNAUTHENTICATED: Final = 4096
 """Cached salts of unauthenticated tenants."""
 
 SaltOf = Callable[[str], str | None]
@@ -121,6 +122,9 @@ class Authenticator:
         caller = self.ring.find(shown) if self.ring is not None else None
         if caller is None:
             raise self._refused(Unauthorized("unknown API key", code="invalid_api_key"))
+        return self._unexpired(caller)
+
+    def _unexpired(self, caller: Caller) -> Caller:
         if caller.expires_s and caller.expires_s <= self._clock():
             when = datetime.fromtimestamp(caller.expires_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             message = f"the API key '{caller.name}' expired on {when}; ask for a new one"
@@ -129,7 +133,17 @@ class Authenticator:
 
     def check_admin(self, authorization: bytes | None, api_key: bytes | None) -> Caller:
         """Authenticate a request to the admin API. Raises Unauthorized or Forbidden."""
-        caller = self.caller(authorization, api_key)
+        return self._admin(self.caller(authorization, api_key))
+
+    def check_admin_again(self, name: str) -> Caller:
+        """Check the key that a session began with: it may have expired, or left the file. Raises Unauthorized
+        or Forbidden."""
+        entry = self.ring.entries.get(name.encode()) if self.ring is not None else None
+        if entry is None or entry.caller is None:
+            raise self._refused(Unauthorized("unknown API key", code="invalid_api_key"))
+        return self._admin(self._unexpired(entry.caller))
+
+    def _admin(self, caller: Caller) -> Caller:
         if not caller.is_admin:
             message = f"key '{caller.name}' has no admin scope; use a key with admin scope"
             raise self._refused(Forbidden(message, code="admin_scope_required"))

@@ -20,9 +20,9 @@ import jwt as pyjwt
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-from gateway.core.decoding import UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import Unauthorized
-from gateway.http.caller import Caller
+from gateway.core.requests.caller import Caller
 from gateway.tenancy.auth.key_format import check_tenant
 
 MAX_TOKEN_BYTES = 16 << 10

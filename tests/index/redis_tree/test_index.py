@@ -10,6 +10,8 @@ __all__ = ["radix", "redis_server"]
 
 
 class TestRadixIndex(IndexContract):
+    sees_all = False
+
     @pytest.fixture(autouse=True)
     def _server(self, radix: Radix) -> None:
         self.radix = radix

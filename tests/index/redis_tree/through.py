@@ -65,8 +65,10 @@ class TreeIndex(RadixIndex):
         found: dict[WorkerId, int] = self.radix.run(self.trees.of(ROOT).overlap(hashes, self.most_edges))
         return found
 
-    def overlap(self, hashes: Sequence[BlockHash], most: int | None = None) -> Mapping[WorkerId, int]:
-        found, own = self.tree_overlap(hashes), super().overlap(hashes, most)
+    def overlap(
+        self, hashes: Sequence[BlockHash], most: int | None = None, *, drops_last: bool = False
+    ) -> Mapping[WorkerId, int]:
+        found, own = self.tree_overlap(hashes), super().overlap(hashes, most, drops_last=drops_last)
         bounded = self.own._bounded  # by KV groups, which only the leader knows
         assert {worker for worker in found if worker not in bounded} == own.keys() - bounded.keys()
         return {

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.multimodal import BEFORE_MEDIA
+from gateway.core.outcome import Outcome
+from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
 from gateway.observability.cache_loss import observer
 from gateway.observability.cache_loss.observer import CacheLoss, keep_explained
@@ -100,6 +102,29 @@ def test_requests_that_never_end_are_forgotten(monkeypatch: pytest.MonkeyPatch) 
     world.work()
     world.answer(first, PROMPT, 0)
     assert world.losses.unexplained == {"dropped": 200}
+
+
+@pytest.mark.parametrize("usage", [None, Usage(200, 1, None)])
+def test_requests_that_end_without_reported_usage_are_explained_and_forgotten(usage: Usage | None) -> None:
+    world = World()
+    prompt = random.Random(1).choices(range(30_000), k=2000)
+    decision = world.send(prompt)
+    world.losses.finished(decision, Outcome("client gone", 499, None, usage))
+    world.work()
+    assert "0 open" in repr(world.losses)
+    assert world.losses.describe()["memory"]["entries"] == 1
+    world.answer(decision, prompt, 0)
+    assert world.losses.unexplained == {"dropped": 2000}
+
+
+def test_a_reported_answer_is_settled_whenever_the_request_ends() -> None:
+    world = World()
+    decision, usage = world.send(PROMPT), Usage(200, 1, 0)
+    world.losses.answered(decision, PROMPT, usage)
+    world.losses.finished(decision, Outcome("ended", 200, 0.1, usage))
+    world.work()
+    assert (world.losses.num_new_tokens, world.losses.unexplained.total()) == (200, 0)
+    assert "0 queued, 0 open" in repr(world.losses)
 
 
 def test_lost_blocks_are_bounded_and_missed_ones_counted(monkeypatch: pytest.MonkeyPatch) -> None:

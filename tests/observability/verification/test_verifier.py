@@ -6,6 +6,7 @@ from gateway.core.decision import Prompt
 from gateway.core.engine import EngineMetrics
 from gateway.core.kv_events import BlocksRemoved
 from gateway.core.multimodal import BEFORE_MEDIA, Links
+from gateway.core.outcome import Outcome
 from gateway.observability.verification.accuracy import LEAST, MIN_CREDITED, WINDOW
 from gateway.observability.verification.causes import ErrorCause
 from gateway.observability.verification.verifier import MAX_OPEN
@@ -114,6 +115,15 @@ def test_decisions_without_reported_usage_are_dropped() -> None:
     world.answer(first, 0)
     assert world.watched.exactness.num_compared == 0
     assert f"{MAX_OPEN} open" in repr(world.verifier)
+
+
+def test_a_request_that_has_ended_is_not_kept() -> None:
+    world = World()
+    decision = world.decide(ids())
+    world.verifier.finished(decision, Outcome("client gone", 499, None, None))
+    assert "0 open" in repr(world.verifier)
+    world.answer(decision, 0)
+    assert world.watched.exactness.num_compared == 0
 
 
 # confidence ------------------------------------------------------------------------------------

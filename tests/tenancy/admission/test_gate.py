@@ -8,8 +8,8 @@ import pytest
 from gateway.config import config_of
 from gateway.config.tenant_limits import TenantLimits
 from gateway.core.errors import TooManyRequests
+from gateway.core.requests.caller import Caller
 from gateway.core.usage import Usage
-from gateway.http.caller import Caller
 from gateway.tenancy.admission.gate import gate_of
 from gateway.tenancy.admission.saturation import Saturation
 from tests.tenancy.admission.worlds import World

@@ -1,10 +1,10 @@
 """Saturation of a worker: a table."""
 
 import pytest
-from msgspec.structs import replace
 
 from gateway.core.ledger import Load
 from gateway.core.speed import Speed
+from gateway.core.value import replace
 from gateway.core.worker import ReportedLoad
 from gateway.tenancy.admission.saturation import Saturation, ttft_s
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.core.errors import Forbidden, GatewayError, Unauthorized
-from gateway.http.caller import Caller
+from gateway.core.requests.caller import Caller
 from gateway.http.messages import Header, HttpRequest
 from gateway.http.networks import Trusted
 from gateway.tenancy.admission.request_identity import HeaderNames

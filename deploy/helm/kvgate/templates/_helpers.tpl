@@ -1,0 +1,116 @@
+{{- define "kvgate.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "kvgate.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if contains (include "kvgate.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "kvgate.name" .) | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "kvgate.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "kvgate.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "kvgate.labels" -}}
+{{ include "kvgate.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "kvgate.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "kvgate.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "kvgate.workersNamespace" -}}
+{{- default .Release.Namespace .Values.workers.namespace -}}
+{{- end -}}
+
+{{- /* The name of the InferencePool that has the workers; empty without one. */ -}}
+{{- define "kvgate.pool" -}}
+{{- if .Values.epp.inferencePool.create -}}
+{{- include "kvgate.fullname" . -}}
+{{- else -}}
+{{- .Values.workers.inferencePool -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The URLs of the workers, as a list in YAML. */ -}}
+{{- define "kvgate.workers" -}}
+{{- $at := printf "k8s://%s" (include "kvgate.workersNamespace" .) -}}
+{{- $urls := .Values.workers.urls -}}
+{{- if include "kvgate.pool" . -}}
+{{- $urls = append $urls (printf "%s/inferencepool/%s%s" $at (include "kvgate.pool" .) (ternary "?scheme=https" "" .Values.workers.https)) -}}
+{{- else if .Values.workers.selector -}}
+{{- $pairs := list -}}
+{{- range $key, $value := .Values.workers.selector -}}
+{{- $pairs = append $pairs (printf "%s=%s" $key (toString $value)) -}}
+{{- end -}}
+{{- $urls = append $urls (printf "%s/pods?%s&port=%s%s" $at (join "&" $pairs) (toString .Values.workers.port) (ternary "&scheme=https" "" .Values.workers.https)) -}}
+{{- end -}}
+{{- if .Values.workers.service -}}
+{{- $urls = append $urls (printf "%s/service/%s%s" $at .Values.workers.service (ternary "?scheme=https" "" .Values.workers.https)) -}}
+{{- end -}}
+{{- if not $urls -}}
+{{- fail "kvgate needs workers, as in --set workers.selector.app=vllm, workers.service=vllm or workers.inferencePool=vllm" -}}
+{{- end -}}
+{{- toYaml $urls -}}
+{{- end -}}
+
+{{- define "kvgate.asksApi" -}}
+{{- if or (include "kvgate.pool" .) .Values.workers.selector .Values.workers.service -}}yes{{- end -}}
+{{- end -}}
+
+{{- define "kvgate.image" -}}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+
+{{- define "kvgate.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{- define "kvgate.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- /* The Secrets to be mounted, as a list in YAML; an empty list where there are none. */ -}}
+{{- define "kvgate.secrets" -}}
+{{- $every := list
+  (dict "name" "keys" "secret" .Values.keys.secret "path" "/etc/kvgate-keys")
+  (dict "name" "admin-keys" "secret" .Values.keys.adminSecret "path" "/etc/kvgate-admin-keys")
+  (dict "name" "worker-key" "secret" .Values.workers.keySecret "path" "/etc/kvgate-worker-key")
+  (dict "name" "tls" "secret" .Values.tls.secret "path" "/etc/kvgate-tls")
+  (dict "name" "redis" "secret" .Values.redis.passwordSecret "path" "/etc/kvgate-redis")
+  (dict "name" "redis-ca" "secret" .Values.redis.caSecret "path" "/etc/kvgate-redis-ca") -}}
+{{- $used := list -}}
+{{- range $every -}}{{- if .secret -}}{{- $used = append $used . -}}{{- end -}}{{- end -}}
+{{- toYaml $used -}}
+{{- end -}}
+
+{{/* Not empty where the gateway serves KEDA's external scaler: one process sees all requests. */}}
+{{- define "kvgate.hasScaler" -}}
+{{- if and .Values.keda.enabled (not .Values.keda.prometheusServer) -}}
+{{- if or .Values.autoscaling.enabled (gt (int .Values.replicaCount) 1) (gt (int .Values.processes) 1) -}}
+{{- fail "keda: several gateways or processes each see some of the requests; set keda.prometheusServer, which adds them up" -}}
+{{- end -}}
+true
+{{- end -}}
+{{- end -}}

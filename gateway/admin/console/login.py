@@ -1,0 +1,150 @@
+"""Login of the console: a key with admin scope opens a session, which a cookie names.
+
+The cookie is HttpOnly and SameSite=Strict, has no path (so that it is valid below the path of the page, also
+behind a reverse proxy) and ends with the browser. Before each request the key behind it is checked again.
+Requests of other sites do not come this far (`server/admin_server.py`).
+"""
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from gateway.admin.console.sessions import Sessions
+from gateway.core.decode_errors import UNREADABLE
+from gateway.core.errors import Forbidden, GatewayError, Unauthorized
+from gateway.core.requests.caller import Caller
+from gateway.tenancy.auth.authenticator import Authenticator
+
+log = logging.getLogger("kvgate.admin")
+
+MAX_BODY_BYTES = 4096
+
+
+class _Login(msgspec.Struct, forbid_unknown_fields=True):
+    key: str
+
+
+class AdminAccess:
+    """Access to an admin port, by key or session; `scope` is that of `scope_of`. Without authenticators
+    everything is open."""
+
+    def __init__(
+        self,
+        scope: str = "off",
+        authenticators: Sequence[Authenticator] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.scope = scope
+        self.authenticators = authenticators
+        self.sessions = Sessions(lambda: secrets.token_urlsafe(32))
+        self._clock = clock
+
+    def check(self, request: web.Request) -> Caller:
+        """Check the key that a request shows, or that opened its session. Raises Unauthorized or Forbidden,
+        of several the one that says more: that the key is known."""
+        shown = [_bytes(request.headers.get(name)) for name in ("authorization", "x-api-key")]
+        token = request.cookies.get(cookie_of(request))
+        if any(shown) or token is None:
+            return self._first(lambda each: each.check_admin(*shown))
+        key_id = self.sessions.key_of(token, self._clock())
+        if key_id is None:
+            raise Unauthorized("the session has ended; log in again", code="session_ended")
+        return self._first(lambda each: each.check_admin_again(key_id))
+
+    def open(self, key: str) -> tuple[str, Caller]:
+        """Open a session; returns its token. Raises Unauthorized or Forbidden."""
+        caller = self._first(lambda each: each.check_admin(None, _bytes(key)))
+        return self.sessions.open(caller.name, self._clock()), caller
+
+    def _first(self, check: Callable[[Authenticator], Caller]) -> Caller:
+        errors: list[Unauthorized | Forbidden] = []
+        for authenticator in self.authenticators:
+            try:
+                return check(authenticator)
+            except (Unauthorized, Forbidden) as exc:
+                errors.append(exc)
+        raise max(errors, key=lambda exc: exc.status)
+
+
+ACCESS = web.AppKey("ACCESS", AdminAccess)
+
+
+def login_handlers() -> dict[str, Handler]:
+    """Handlers by their name in the table (`admin/routes.py`)."""
+    return {"session": _session, "login": _login, "logout": _logout}
+
+
+def cookie_of(request: web.Request) -> str:
+    """Name of the cookie: browsers send a host's cookies to all of its ports."""
+    return f"kvgate_session_{request.url.port}"
+
+
+async def _session(request: web.Request) -> web.Response:
+    """Answer what the caller may do."""
+    access = request.app.get(ACCESS) or AdminAccess()
+    caller: Caller | None = None
+    if access.authenticators:
+        try:
+            caller = access.check(request)
+        except (Unauthorized, Forbidden):
+            caller = None
+    return _json(
+        {
+            "scope": access.scope if access.authenticators else "off",
+            "key": caller.name if caller else None,
+            "may_read": caller is not None or not access.authenticators or access.scope in ("off", "changes"),
+            "may_change": caller is not None or not access.authenticators or access.scope == "off",
+        }
+    )
+
+
+async def _login(request: web.Request) -> web.Response:
+    access = request.app.get(ACCESS)
+    if request.content_type != "application/json":
+        return _refusal(GatewayError('send application/json, as in {"key": "…"}'), 415)
+    if access is None or not access.authenticators:
+        return _refusal(GatewayError("no key is needed here"), 400)
+    if (request.content_length or 0) > MAX_BODY_BYTES:
+        return _refusal(GatewayError(f"the body has more than {MAX_BODY_BYTES} bytes"), 413)
+    try:
+        token, caller = access.open(msgspec.json.decode(await request.read(), type=_Login).key)
+    except UNREADABLE as exc:
+        return _refusal(GatewayError(str(exc)), 400)
+    except (Unauthorized, Forbidden) as exc:
+        return _refusal(exc, exc.status)
+    log.info("console: key '%s' logged in from %s", caller.name, request.remote)
+    answer = _json({"key": caller.name})
+    answer.headers["Set-Cookie"] = f"{cookie_of(request)}={token}{_attributes(request)}"
+    return answer
+
+
+async def _logout(request: web.Request) -> web.Response:
+    if access := request.app.get(ACCESS):
+        access.sessions.close(request.cookies.get(cookie_of(request), ""))
+    answer = _json({"key": None})
+    answer.headers["Set-Cookie"] = f"{cookie_of(request)}=; Max-Age=0{_attributes(request)}"
+    return answer
+
+
+def _attributes(request: web.Request) -> str:
+    """Attributes of the cookie; the Origin of the page says whether a browser came by TLS."""
+    is_tls = request.headers.get("Origin", "").startswith("https://")
+    return "; HttpOnly; SameSite=Strict" + ("; Secure" if is_tls else "")
+
+
+def _json(body: object) -> web.Response:
+    headers = {"Cache-Control": "no-store"}
+    return web.Response(body=msgspec.json.encode(body), content_type="application/json", headers=headers)
+
+
+def _refusal(error: GatewayError, status: int) -> web.Response:
+    return web.Response(status=status, body=error.body(), content_type="application/json")
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return text.encode("utf-8", "surrogateescape") if text is not None else None

@@ -1,0 +1,135 @@
+"""The gRPC ports of a gateway: endpoint picker and decisions, health, external scaler."""
+
+import asyncio
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from gateway.config import Config
+from gateway.config.epp import objective_priorities
+from gateway.core.errors import GatewayError
+from gateway.proxy.api import Api, ready
+from gateway.proxy.dispatch import Dispatch
+from gateway.runtime.tls import Tls, grpc_tls
+
+if TYPE_CHECKING:
+    from gateway.decide.decision import DecideDoor
+    from gateway.epp.picker import Door
+    from gateway.scaling.planner import Planner
+    from gateway.server.http2.server import GrpcServer
+    from gateway.server.http2.service import Services
+
+log = logging.getLogger("kvgate")
+
+HEADROOM_BYTES = 6 << 20
+"""Headers beside a body: Envoy sends a buffered one in one message."""
+
+
+def certificate_of(config: Config) -> Tls | None:
+    """Return the certificate of the gRPC ports; None without any. Raises ConfigError."""
+    if not (config.epp.port or config.epp.health_port or config.scaling.port):
+        return None
+    return grpc_tls(config.epp.cert_file, config.epp.key_file)
+
+
+class GrpcPorts:
+    """The ports and their services; gRPC and its messages are loaded only if the configuration has one."""
+
+    def __init__(self, config: Config, api: Api, dispatch: Dispatch, planner: "Planner") -> None:
+        self.counts: Counter[str] = Counter()
+        self.decide_counts: Counter[str] = Counter()
+        self._config = config
+        self._api = api
+        self._dispatch = dispatch
+        self._planner = planner
+        self._door: Door | None = None
+        self._decide_door: DecideDoor | None = None
+        self._servers: list[GrpcServer] = []
+        self.tls = certificate_of(config)
+
+    def __repr__(self) -> str:
+        return f"GrpcPorts({self._servers})"
+
+    @property
+    def num_held(self) -> int:
+        """Bookings that wait for the predicted end of an answer."""
+        return len(self._door.held) if self._door is not None else 0
+
+    @property
+    def num_open_decisions(self) -> int:
+        return self._decide_door.num_open if self._decide_door is not None else 0
+
+    def start(self) -> None:
+        """Open the configured ports. Raises ConfigError for a port that is not free."""
+        config = self._config
+        if self.tls is None:
+            return
+        from gateway.epp import health
+        from gateway.scaling.keda import services_of
+        from gateway.server.http2.limits import Http2Limits
+        from gateway.server.http2.server import GrpcServer
+
+        check = {health.CHECK: health.service_of(self._is_ready)}
+        limits = Http2Limits(max_message_bytes=config.server.max_body_bytes + HEADROOM_BYTES)
+        ports = {
+            "epp_port": (config.epp.port, {**check, **self._picking()} if config.epp.port else check),
+            "epp_health_port": (config.epp.health_port, check),
+            "scaling_port": (config.scaling.port, {**check, **services_of(self._planner)}),
+        }
+        for role, (port, services) in ports.items():
+            if port:
+                server = GrpcServer(services, self.tls, limits)
+                server.start(config.server.host, port, role)
+                self._servers.append(server)
+                log.info("%s: gRPC on %s:%d, plain and TLS", role, config.server.host, port)
+
+    def _picking(self) -> "Services":
+        """The picker and the decision service."""
+        from gateway.decide.services import services_of
+        from gateway.epp import health
+        from gateway.epp.picker import Door, service_of
+
+        config = self._config
+        self._door = Door(
+            self._api,
+            self._dispatch,
+            config.server.max_body_bytes,
+            counts=self.counts,
+            options=config.epp,
+            objectives=objective_priorities(config.epp.objectives),
+        )
+        self._decide_door = door = self._make_decide_door()
+        return {**services_of(door), health.EXT_PROC: service_of(self._door)}
+
+    async def leave(self, seconds: float, stop: asyncio.Event) -> bool:
+        """Another process serves the ports: finish open streams, for so long or until `stop`. False if some
+        are left."""
+        return all(await asyncio.gather(*(server.leave(seconds, stop) for server in self._servers)))
+
+    async def stop(self, drain_s: float) -> None:
+        """Stop serving once readiness is off; streams have `drain_s` seconds to end."""
+        await asyncio.gather(*(server.stop(drain_s) for server in self._servers))
+        if self._door is not None:
+            self._door.held.stop()
+        if self._decide_door is not None:
+            self._decide_door.stop()
+
+    def _make_decide_door(self) -> "DecideDoor":
+        from gateway.decide.decision import DecideDoor
+
+        config = self._config
+        return DecideDoor(
+            self._api,
+            self._dispatch,
+            config.server.max_body_bytes,
+            config.epp.decision_expires_s,
+            trusts_headers=config.epp.trust_headers,
+            counts=self.decide_counts,
+        )
+
+    def _is_ready(self) -> bool:
+        try:
+            ready(self._dispatch.context.router.fleet, None, is_stopping=self._api.is_stopping)
+        except GatewayError:
+            return False
+        return True

@@ -1,0 +1,54 @@
+"""Table `[kubernetes]`: the API server that workers with k8s:// URLs are looked up at."""
+
+from typing import Annotated
+
+from gateway.config.options import Section, option
+
+
+class KubernetesSection(Section, frozen=True):
+    api_server: Annotated[
+        str,
+        option(
+            "URL of the Kubernetes API server for workers given as k8s://...; by default that of the cluster "
+            "in which kvgate runs, with the credentials of its service account.",
+            "URL",
+            is_rare=True,
+        ),
+    ] = ""
+    token_file: Annotated[
+        str,
+        option(
+            "File with the bearer token for that API server, read again when it changes; default: the "
+            "service account's in a cluster, none for another api_server.",
+            "path",
+            is_rare=True,
+        ),
+    ] = ""
+    ca_file: Annotated[
+        str,
+        option(
+            "CA certificates (PEM) that verify that API server, read again when they change; default: the "
+            "service account's in a cluster, the system's for another api_server.",
+            "path",
+            is_rare=True,
+        ),
+    ] = ""
+    relist_s: Annotated[
+        float,
+        option(
+            "Interval after which all objects are listed again and compared, although the watch is well.",
+            "seconds",
+            gt=0,
+            is_rare=True,
+        ),
+    ] = 600.0
+    silence_s: Annotated[
+        float,
+        option(
+            "Time without a line from the API server after which a watch is opened again where it ended; "
+            "newer servers send a bookmark each minute.",
+            "seconds",
+            gt=0,
+            is_rare=True,
+        ),
+    ] = 75.0

@@ -1,0 +1,346 @@
+"""A decision: the request to the gateway, the booking, and its end by a report, the caller's leave or time.
+
+ask ─► Api ─► exchange ─ decided ─► reply, booked ─ reports ─► the exchange ends
+         └─ refused ─► reply          └─ no report for `expires_s` ─► released, counted
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from msgspec import structs
+
+from gateway.core.decision import Decision, Prompt
+from gateway.core.errors import GatewayError, NoWorker
+from gateway.core.worker import Worker, WorkerId
+from gateway.decide import replies, reports
+from gateway.decide.requests import http_of
+from gateway.decide.states import DecisionEvent, DecisionState, after
+from gateway.epp.envoy_connection import EnvoyConnection
+from gateway.epp.fallbacks import fallbacks_of
+from gateway.epp.prefill_booking import PrefillBooking
+from gateway.epp.responder import PickResponder
+from gateway.http.messages import Header, HttpRequest
+from gateway.proto.kvgate.v1 import decide_pb2 as pb
+from gateway.proxy.api import Api
+from gateway.proxy.context import Context
+from gateway.proxy.dispatch import Dispatch
+from gateway.proxy.exchange import InferenceExchange
+from gateway.runtime.rate_limited_log import RateLimitedLog
+from gateway.server.body_budget import Intake
+from gateway.server.responder import Exchange
+from gateway.upstream.plan import Decide, Plan
+
+log = logging.getLogger("kvgate.decide")
+
+DECIDE_WITHIN_S: Final = 10.0
+"""Longest decision outside of admission queues, which have a timeout of their own."""
+
+LOOK_EVERY_S: Final = 0.1
+"""Interval of looks whether a request that is being tokenized has come to a queue by now."""
+
+MAX_OPEN: Final = 200_000
+"""Decisions that wait or are booked; each takes some kilobytes."""
+
+APPLIED: Final = pb.ReportReply.APPLIED
+REPEATED: Final = pb.ReportReply.REPEATED
+UNKNOWN: Final = pb.ReportReply.UNKNOWN
+
+
+@dataclass(slots=True, eq=False)
+class DecideDoor:
+    """Services that all decisions share, and the decisions that are booked, by id."""
+
+    api: Api
+    dispatch: Dispatch
+    max_body_bytes: int
+    expires_s: float
+    trusts_headers: bool = False
+    """The callers set their clients' identity headers themselves."""
+    counts: Counter[str] = field(default_factory=Counter)
+    booked: dict[str, "OpenDecision"] = field(default_factory=dict)
+    num_waiting: int = 0
+    log: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(log))
+    _untimed: tuple[Context, Context] | None = None
+
+    @property
+    def context(self) -> Context:
+        return self.dispatch.context
+
+    @property
+    def num_open(self) -> int:
+        return self.num_waiting + len(self.booked)
+
+    def untimed(self, context: Context) -> Context:
+        """The context of an exchange without timeouts of its own: the caller sees the answer, and reports."""
+        if self._untimed is None or self._untimed[0] is not context:
+            no_limit = structs.replace(
+                context.config.proxy, first_byte_timeout_s=0, idle_timeout_s=0, total_timeout_s=0
+            )
+            config = structs.replace(context.config, proxy=no_limit)
+            self._untimed = context, replace(context, config=config)
+        return self._untimed[1]
+
+    def report(self, report: pb.ReportRequest) -> pb.ReportReply:
+        """Apply a report to its decision."""
+        found = self.booked.get(report.decision_id)
+        result = UNKNOWN if found is None else found.report(report)
+        self.counts["unknown report" if result == UNKNOWN else "repeated report" if result else "report"] += 1
+        return pb.ReportReply(result=result)
+
+    def stop(self) -> None:
+        """Release what is booked: nothing is reported here any more."""
+        for each in list(self.booked.values()):
+            each.left()
+
+
+class OpenDecision:
+    """A decision from its request on; `reply` gets the one reply. `siblings` are the open decisions of the
+    caller's stream, this one among them until its end."""
+
+    # fmt: off
+    __slots__ = (
+        "state", "_door", "_reply", "_message", "_http", "_given", "_target", "_exchange", "_waiting",
+        "_responder", "_connection", "_decide", "_timer", "_fallbacks", "_siblings", "_since_s",
+    )
+    # fmt: on
+
+    def __init__(
+        self,
+        door: DecideDoor,
+        message: pb.DecideRequest,
+        reply: Callable[[pb.DecideReply], None],
+        siblings: "set[OpenDecision]",
+    ) -> None:
+        self.state = DecisionState.WAITING
+        self._door, self._message, self._reply = door, message, reply
+        self._http: HttpRequest | None = None
+        self._given, self._target = b"", b""
+        self._exchange: InferenceExchange | None = None
+        self._waiting: Exchange | None = None
+        self._responder: PickResponder | None = None
+        self._connection = EnvoyConnection(self._picked)
+        self._decide: Decide | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._since_s = 0.0
+        self._fallbacks: list[Worker] = []
+        self._siblings = siblings
+        siblings.add(self)
+
+    def __repr__(self) -> str:
+        return f"OpenDecision({self.state.name}, {self._exchange})"
+
+    # the request -------------------------------------------------------------------------------
+
+    def ask(self) -> None:
+        """Ask the gateway; the reply may come within this call."""
+        door = self._door
+        door.num_waiting += 1
+        http = self._http = HttpRequest("POST", b"/", [])
+        self._responder = PickResponder(http, self._refused)
+        try:
+            if door.num_open > MAX_OPEN:
+                raise NoWorker(f"{MAX_OPEN} decisions are open; report their ends", retry_after_s=1)
+            self._handle()
+        except GatewayError as error:
+            door.api.refuse(self._http, self._responder, error)
+
+    def _handle(self) -> None:
+        door, context = self._door, self._door.context
+        http = self._http = http_of(self._message, door.max_body_bytes)
+        http.is_trusted = door.trusts_headers
+        self._responder = PickResponder(http, self._refused)
+        self._given, self._target = http.body, http.target
+        intake = Intake(context.bodies, door.max_body_bytes)
+        if (error := intake.add(http.body)) is not None:
+            raise error
+        intake.hand_to(http)
+        self._since_s = context.loop.time()
+        self._look_after(min(DECIDE_WITHIN_S, self._message.max_queue_ms / 1000 or DECIDE_WITHIN_S))
+        self._waiting = door.api.handle(http, self._responder, self._plan)
+        if self._waiting is None:
+            context.let_go(http)
+
+    @property
+    def _is_queued(self) -> bool:
+        ticket = self._exchange.ticket if self._exchange is not None else None
+        return self.state is DecisionState.WAITING and ticket is not None and ticket.entry is not None
+
+    def _plan(self, exchange: InferenceExchange) -> Plan:
+        """The exchange's plan, with the caller as the connection."""
+        self._exchange = exchange
+        exchange.tries.may_repeat = exchange.request.may_ask_usage = False
+        exchange.context = self._door.untimed(exchange.context)
+        self._decide = exchange.plan.decide
+        return Plan(
+            decide=self._decided,
+            ahead=self._ahead,
+            body=exchange.plan.body,
+            observer=PrefillBooking(exchange.context.router),
+        )
+
+    def _decided(self, prompt: Prompt | None, failed: Collection[WorkerId], attempt: int) -> Decision:
+        exchange, message = self._exchange, self._message
+        assert exchange is not None
+        router, request = exchange.context.router, exchange.request
+        exclude = {*failed, *map(WorkerId, message.exclude)}
+        if self._decide is not None:
+            return self._decide(prompt, exclude, attempt)
+        prompt = router.tokenize(request) if prompt is None else prompt
+        decision = router.decide(
+            request,
+            prompt=prompt,
+            exclude=exclude,
+            attempt=attempt + len(message.exclude),
+            may_split=message.with_prefill and self._door.dispatch.may_split(request),
+        )
+        self._fallbacks = fallbacks_of(exchange, prompt, decision, exclude, message.num_fallbacks)
+        return decision
+
+    def _ahead(self, decision: Decision) -> bool:
+        assert self._exchange is not None
+        self._exchange.send_on(self._connection)
+        return False
+
+    # the reply ---------------------------------------------------------------------------------
+
+    def _step(self, event: DecisionEvent) -> bool:
+        """Take the event if it means something now."""
+        state = after(self.state, event)
+        if state is None:
+            return False
+        if self.state is DecisionState.WAITING:
+            self._door.num_waiting -= 1
+        self.state = state
+        if state is DecisionState.ENDED:
+            self._siblings.discard(self)
+            if self._timer is not None:
+                self._timer.cancel()
+        return True
+
+    def _picked(self, head: bytes, body: bytes) -> None:
+        """Called by the exchange with the worker's request."""
+        exchange, responder, http, door = self._exchange, self._responder, self._http, self._door
+        if exchange is None or responder is None or http is None or exchange.decision is None:
+            return
+        if not self._step(DecisionEvent.PICKED):
+            return
+        responder.is_picked = True
+        decision = exchange.decision
+        block_size = decision.worker.block_size
+        reply = replies.decided(decision, self._fallbacks, door.expires_s, block_size=block_size)
+        replies.requested(reply, http, self._target, head, body if body != self._given else None)
+        self._given, self._fallbacks = b"", []
+        self._message = pb.DecideRequest()
+        door.booked[decision.id] = self
+        door.counts["decided"] += 1
+        self._await_report()
+        self._reply(reply)
+
+    def _refused(self, status: int, headers: list[Header], body: bytes) -> None:
+        if self._step(DecisionEvent.REFUSED):
+            self._door.counts["rejected"] += 1
+            error = self._responder.error if self._responder is not None else None
+            self._reply(replies.rejected(status, headers, body, error))
+
+    # time --------------------------------------------------------------------------------------
+
+    def _look_after(self, seconds: float) -> None:
+        self._timer = self._door.context.loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        """End a wait that is over: the caller's in a queue, or the longest decision."""
+        if self.state is not DecisionState.WAITING:
+            return
+        waited_s = self._door.context.loop.time() - self._since_s
+        max_queue_s = self._message.max_queue_ms / 1000
+        if self._is_queued:
+            if max_queue_s and waited_s >= max_queue_s:
+                self._queue_over()
+            elif max_queue_s:
+                self._look_after(max_queue_s - waited_s)
+        elif waited_s >= DECIDE_WITHIN_S:
+            self._late()
+        else:
+            self._look_after(min(LOOK_EVERY_S, DECIDE_WITHIN_S - waited_s))
+
+    def _late(self) -> None:
+        error = NoWorker(f"no decision within {DECIDE_WITHIN_S:g} s; retry", retry_after_s=1)
+        if self._exchange is not None:
+            return self._exchange.fail(error)
+        assert self._http is not None and self._responder is not None
+        waiting = self._waiting
+        self._door.api.refuse(self._http, self._responder, error)
+        if waiting is not None:
+            waiting.client_gone()
+        return None
+
+    def _queue_over(self) -> None:
+        """The caller waits no longer in this call."""
+        exchange, gate = self._exchange, self._door.context.gate
+        assert exchange is not None and gate is not None, "it is in a queue"
+        wait_s = gate.queues.expected_wait_s(exchange.request.model)
+        if self._step(DecisionEvent.REFUSED):
+            self._door.counts["queued"] += 1
+            exchange.client_gone()
+            self._reply(replies.queued(wait_s))
+
+    # reports, and the end ----------------------------------------------------------------------
+
+    def report(self, report: pb.ReportRequest) -> pb.ReportReply.Result:
+        event, exchange = reports.event_of(report), self._exchange
+        if event is None or exchange is None or not self._step(event):
+            return REPEATED
+        if exchange.is_closed:  # the gateway cut it
+            self._step(DecisionEvent.LEFT)
+            self._settled()
+            return REPEATED
+        if event is DecisionEvent.FIRST_TOKEN:
+            self._await_report()
+            reports.first_token(exchange)
+        elif event is DecisionEvent.FINISHED:
+            reports.finished(exchange, self._connection, report.finished)
+        else:
+            reports.failed(exchange, report.failed)
+        self._settled()
+        return APPLIED
+
+    def left(self) -> None:
+        """The caller is gone."""
+        if not self._step(DecisionEvent.LEFT):
+            return
+        self._door.counts["caller left"] += 1
+        for each in (self._waiting, self._exchange):
+            if each is not None:
+                each.client_gone()
+        self._settled()
+
+    def _await_report(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._door.context.loop.call_later(self._door.expires_s, self._expire)
+
+    def _expire(self) -> None:
+        if self._step(DecisionEvent.EXPIRED) and self._exchange is not None:
+            self._door.counts["expired"] += 1
+            decision = self._exchange.decision
+            worker = decision.worker.id if decision is not None else None
+            text = "decide: no report within %g s; booking released (worker %s)"
+            self._door.log.warning(text, self._door.expires_s, worker)
+            self._exchange.client_gone()
+            self._settled()
+
+    def _settled(self) -> None:
+        """Forget the decision once it has ended."""
+        exchange = self._exchange
+        if self._responder is not None:
+            self._responder.take()
+        if self.state is not DecisionState.ENDED or exchange is None:
+            return
+        if not exchange.is_closed:
+            exchange.client_gone()
+        if exchange.decision is not None:
+            self._door.booked.pop(exchange.decision.id, None)

@@ -1,0 +1,269 @@
+"""The round of advice: every few seconds the gateway's counts become advice for each group.
+
+A request costs nothing: rounds take differences of what is counted anyway. A request that no worker gets is
+reported at once (`unserved`), so that an autoscaler hears within milliseconds that a fleet of zero is needed.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from gateway.core.fleet import Fleet, Member
+from gateway.core.ledger import Ledger
+from gateway.core.speed import TYPICAL, Speed
+from gateway.core.worker import Role, WorkerId
+from gateway.index.base import Index
+from gateway.observability.metrics import Histogram, Metrics
+from gateway.routing.speed_model import SpeedModels
+from gateway.scaling.advice import Advice, GroupState, WorkerState, advise, mean_speed
+from gateway.scaling.capacity import Mix
+from gateway.scaling.cold_start import ColdStart
+from gateway.scaling.groups import MAX_GROUPS, GroupKey, ModelNames, key_of
+from gateway.scaling.history import KEPT_S, Counts, History
+from gateway.scaling.stabilizer import Stabilizer
+
+ROUND_S = 5.0
+BURST_S, MINUTE_S = 15.0, 60.0
+ACTIVE_S = 60.0
+"""A group is active for so long after its last request."""
+RUNS_AT_ONCE, SLICES_PER_ROUND = 500, 20
+"""Runs of the index that are looked at without a break, and how often in one round."""
+
+Queued = Callable[[], Mapping[str, tuple[int, int]]]
+"""Requests and prompt tokens that wait in the gateway, by model name."""
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    history: History = field(default_factory=History)
+    stabilizer: Stabilizer = field(default_factory=Stabilizer)
+    cold_start: ColdStart = field(default_factory=ColdStart)
+    members: list[Member] = field(default_factory=list)
+    counts: Counts = Counts()
+    """Sums since the last round."""
+    mix: Mix | None = None
+    speed: Speed = TYPICAL
+    active_until_s: float = -1.0
+    advice: Advice | None = None
+    listeners: list[Callable[[], None]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerSources:
+    """Parts of the gateway that a round reads."""
+
+    fleet: Fleet
+    ledger: Ledger
+    metrics: Metrics
+    index: Index
+    speeds: SpeedModels
+    queued: Queued
+
+
+class Planner:
+    """Advice for all groups; `objective_s` is the TTFT to meet, `hold_s` the time before a number falls.
+
+    `is_alone`: all requests come through this gateway, so that the fleet that it finds at its start is its to
+    keep. Several gateways are added up, and would keep the fleet several times."""
+
+    def __init__(
+        self,
+        sources: PlannerSources,
+        objective_s: float,
+        hold_s: float,
+        *,
+        is_alone: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sources = sources
+        self._objective_s, self._hold_s, self._clock = objective_s, hold_s, clock
+        self._is_alone = is_alone
+        self._groups: dict[GroupKey, _Group] = {}
+        self._names = ModelNames()
+        self._last: dict[WorkerId, Counts] = {}
+        self._own_blocks: dict[WorkerId, int] = {}
+        self._counting: dict[WorkerId, int] = {}
+        self._next_run = 0
+
+    def __repr__(self) -> str:
+        return f"Planner({list(self._groups)})"
+
+    # what others ask ---------------------------------------------------------------------------
+
+    def advices(self) -> list[Advice]:
+        """The latest advice for each group, by model and role."""
+        found = [group.advice for group in self._groups.values() if group.advice]
+        return sorted(found, key=lambda each: (each.model, each.role.value))
+
+    def advice(self, model: str, role: Role) -> Advice | None:
+        """The latest advice for the group of a name; None where it has no workers and no requests yet."""
+        group = self._asked(model, role)
+        return group.advice if group else None
+
+    def is_active(self, model: str, role: Role) -> bool:
+        """True if the group's model had requests lately, or has some that wait or run."""
+        group = self._asked(model, role)
+        return group is not None and self._clock() < group.active_until_s
+
+    def listen(self, model: str, role: Role, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` after each round, and when a request finds no worker; returns how to stop it."""
+        group = self._asked(model, role)
+        if group is None:
+            return lambda: None
+        group.listeners.append(listener)
+        return lambda: group.listeners.remove(listener)
+
+    def unserved(self, name: str) -> None:
+        """Count a request that got no worker, for every group of its model."""
+        model = self._names.find(name, self._sources.fleet.aliases)
+        for key, group in list(self._groups.items()) if model else ():
+            if key.model == model:
+                group.counts = group.counts._replace(unserved=group.counts.unserved + 1)
+                group.active_until_s = self._clock() + ACTIVE_S
+                _call(group)
+
+    # the round ---------------------------------------------------------------------------------
+
+    def round(self) -> None:
+        """Advise all groups."""
+        now = self._clock()
+        self._collect()
+        queued, of_models = self._queued(), self._of_models()
+        for key, group in list(self._groups.items()):
+            more = of_models[key.model]
+            if key.role is Role.PREFILL:  # its requests are those that the decode workers answer
+                group.counts = more._replace(prompt_tokens=group.counts.prompt_tokens, output_tokens=0.0)
+            self._advise(key, group, queued.get(key.model, (0, 0)), more, now)
+            _call(group)
+
+    def count_own_blocks(self) -> bool:
+        """Look at some runs of the index for blocks that one worker alone holds. False: all were seen."""
+        found, is_more = self._sources.index.exclusive(self._next_run, RUNS_AT_ONCE)
+        for worker, num in found.items():
+            self._counting[worker] = self._counting.get(worker, 0) + num
+        self._next_run += RUNS_AT_ONCE
+        if not is_more:
+            self._own_blocks, self._counting, self._next_run = self._counting, {}, 0
+        return is_more
+
+    def _collect(self) -> None:
+        """Assign workers to groups, and add to these what their workers counted since the last round."""
+        last, self._last = self._last, {}
+        for group in self._groups.values():
+            group.members.clear()
+        for member in self._sources.fleet:
+            key = key_of(member.worker)
+            its = self._group(key) if key else None
+            if key is None or its is None:
+                continue
+            self._names.learn(member.worker, key)
+            its.members.append(member)
+            worker = member.worker.id
+            counts = self._last[worker] = self._counted(worker)
+            more = counts.minus(last.get(worker, Counts()))
+            output = more.requests * member.speed.answer_tokens
+            its.counts = its.counts.plus(more._replace(output_tokens=output))
+
+    def _counted(self, worker: WorkerId) -> Counts:
+        """Sums of one worker since it joined."""
+        counted = self._sources.metrics.worker(worker)
+        in_time, late = split_at(counted.ttft_s, self._objective_s)
+        booked = self._sources.ledger.here(worker).booked_tokens
+        prompt_tokens = self._sources.speeds.num_computed(worker) + booked
+        return Counts(counted.num_requests, prompt_tokens, 0.0, in_time, late)
+
+    def _of_models(self) -> dict[str, Counts]:
+        """Sums of each model since the last round."""
+        found: dict[str, Counts] = {}
+        for key, group in self._groups.items():
+            counts = group.counts
+            if key.role is Role.PREFILL:
+                counts = Counts()
+            before = found.get(key.model, Counts())
+            unserved = max(group.counts.unserved, before.unserved)  # each group of a model has counted it
+            found[key.model] = before.plus(counts)._replace(unserved=unserved)
+        return found
+
+    def _advise(
+        self, key: GroupKey, group: _Group, queued: tuple[int, int], model: Counts, now: float
+    ) -> None:
+        group.history.add(group.counts, now)
+        group.counts = Counts()
+        past = group.history.window(KEPT_S)
+        if requests := past.counts.requests:
+            group.mix = Mix(past.counts.prompt_tokens / requests, past.counts.output_tokens / requests)
+        workers = [self._state(member) for member in group.members]
+        if workers:
+            group.speed = mean_speed(workers)
+        if queued[0] or model.requests or any(each.num_in_flight for each in workers):
+            group.active_until_s = now + ACTIVE_S
+        windows = group.history.window(BURST_S), group.history.window(MINUTE_S), past
+        state = GroupState(key.model, key.role, workers, *windows, group.mix, group.speed, *queued)
+        advice = advise(state, self._objective_s)
+        needed = max(advice.needed, 1.0) if queued[0] or model.unserved else advice.needed
+        num_kept = advice.num_up if self._is_alone else 0
+        level = group.stabilizer.update(needed, num_kept, now, self._hold_s)
+        is_active = now < group.active_until_s
+        advice = replace(advice, level=level, is_active=is_active, cold_start_s=group.cold_start.seconds)
+        group.cold_start.look(advice.num_desired, advice.num_up, now)
+        group.advice = advice
+
+    def _state(self, member: Member) -> WorkerState:
+        worker = member.worker
+        load = self._sources.ledger.load(worker.id)
+        own = None
+        if self._own_blocks and worker.block_size and member.stream is not None:
+            own = self._own_blocks.get(worker.id, 0) * worker.block_size
+        is_open = member.is_open and member.ejected is None
+        return WorkerState(worker.id, is_open, member.speed, load.num_in_flight, load.booked_tokens, own)
+
+    def _queued(self) -> Mapping[str, tuple[int, int]]:
+        """Requests and tokens that wait in the gateway, by the model of a group."""
+        found: dict[str, tuple[int, int]] = {}
+        for name, (num, tokens) in self._sources.queued().items():
+            if model := self._names.find(name, self._sources.fleet.aliases):
+                before = found.get(model, (0, 0))
+                found[model] = before[0] + num, before[1] + tokens
+        return found
+
+    def _asked(self, name: str, role: Role) -> _Group | None:
+        """The group of a name, made where there is room."""
+        self._names.ask(name)
+        model = self._names.find(name, self._sources.fleet.aliases)
+        return self._group(GroupKey(model, role)) if model else None
+
+    def _group(self, key: GroupKey) -> _Group | None:
+        group = self._groups.get(key)
+        if group is None and len(self._groups) < MAX_GROUPS:
+            group = self._groups[key] = _Group()
+        return group
+
+
+def split_at(ttft_s: Histogram, objective_s: float) -> tuple[float, float]:
+    """First tokens within the objective and after it, evenly spread within the bucket that it cuts."""
+    in_time, low, bounds = 0.0, 0.0, [*ttft_s.bounds, math.inf]
+    for high, num in zip(bounds, ttft_s.counts, strict=True):
+        if high <= objective_s:
+            in_time += num
+        elif low < objective_s < math.inf and high < math.inf:
+            in_time += num * (objective_s - low) / (high - low)
+        low = high
+    return in_time, sum(ttft_s.counts) - in_time
+
+
+def _call(group: _Group) -> None:
+    for listener in tuple(group.listeners):
+        listener()
+
+
+async def keep_advised(planner: Planner) -> None:
+    """Advise every ROUND_S seconds, and count blocks in slices in between."""
+    while True:
+        await asyncio.sleep(ROUND_S)
+        planner.round()
+        for _ in range(SLICES_PER_ROUND):
+            await asyncio.sleep(0)
+            if not planner.count_own_blocks():
+                break

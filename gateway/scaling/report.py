@@ -1,0 +1,67 @@
+"""Advice as /admin/advice reports it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gateway.core.worker import Role
+from gateway.scaling.advice import Advice
+from gateway.scaling.capacity import Mix
+
+MAX_REMOVALS = 100
+"""Workers listed by the cost of their loss."""
+
+
+def describe(advices: Sequence[Advice]) -> dict[str, Any]:
+    return {"groups": [_group(each) for each in advices], "prefill_decode": _pairs(advices)}
+
+
+def _group(advice: Advice) -> dict[str, Any]:
+    removals = advice.removals[:MAX_REMOVALS]
+    return {
+        "id": f"{advice.model}:{advice.role.value}",
+        "model": advice.model,
+        "role": advice.role.value,
+        "workers": advice.num_up,
+        "is_idle": not advice.is_active,
+        "desired_workers": advice.level,
+        "needed_workers": advice.needed,
+        "needed_low": advice.low,
+        "needed_high": advice.high,
+        "utilization": advice.utilization,
+        "objective_is_reachable": advice.is_reachable,
+        "slo_attainment": advice.attainment,
+        "ttft_s": advice.ttft_s,
+        "backlog_s": advice.backlog_s,
+        "backlog_tokens": advice.backlog_tokens,
+        "queued_requests": advice.num_queued,
+        "demand": _rates(advice.requests_per_s, advice.mix),
+        "worker_capacity": _rates(advice.worker_requests_per_s, advice.mix),
+        "cold_start_s": advice.cold_start_s,
+        "remove": [{"worker": each.worker, "own_cache_tokens": each.own_cache_tokens} for each in removals],
+    }
+
+
+def _rates(requests_per_s: float, mix: Mix) -> dict[str, float]:
+    return {
+        "requests_per_s": requests_per_s,
+        "prompt_tokens_per_s": requests_per_s * mix.prompt_tokens,
+        "output_tokens_per_s": requests_per_s * mix.output_tokens,
+    }
+
+
+def _pairs(advices: Sequence[Advice]) -> list[dict[str, Any]]:
+    """The ratio of prefill to decode workers that serves best: both are as busy as the objective allows."""
+    needed = {(each.model, each.role): each.needed for each in advices}
+    found = []
+    for model in dict.fromkeys(each.model for each in advices):
+        prefill, decode = needed.get((model, Role.PREFILL)), needed.get((model, Role.DECODE))
+        if prefill is not None and decode is not None and (total := prefill + decode) > 0.0:
+            found.append(
+                {
+                    "model": model,
+                    "prefill_share": prefill / total,
+                    "prefill_workers": prefill,
+                    "decode_workers": decode,
+                }
+            )
+    return found

@@ -1,0 +1,192 @@
+"""gRPC over one HTTP/2 connection, without I/O: its streams become calls of services.
+
+request is not POST             HTTP 405           compressed message       UNIMPLEMENTED
+content-type is not gRPC        HTTP 415           message too long         RESOURCE_EXHAUSTED
+unknown path                    UNIMPLEMENTED      end within a message     INTERNAL
+grpc-timeout over               DEADLINE_EXCEEDED  handler raises           INTERNAL
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from gateway.http.messages import Header
+from gateway.server.http2.call import Call, Timer
+from gateway.server.http2.connection import Http2Connection
+from gateway.server.http2.events import DataCame, Event, RequestBegan
+from gateway.server.http2.frames import INTERNAL_ERROR, Http2Error
+from gateway.server.http2.grpc_framing import (
+    INTERNAL,
+    RESOURCE_EXHAUSTED,
+    RESPONSE_HEAD,
+    UNIMPLEMENTED,
+    GrpcError,
+    MessageReader,
+    http_error,
+    timeout_s,
+)
+from gateway.server.http2.limits import Http2Limits
+from gateway.server.http2.service import Services
+from gateway.server.http2.stream import Http2Stream
+
+log = logging.getLogger("kvgate.grpc")
+
+Later = Callable[[float, Callable[[], None]], Timer]
+
+MAX_SHOWN_PATH: Final = 200
+
+
+class GrpcConnection:
+    """Calls of one connection. `has_output` notifies the shell of output that comes between two reads."""
+
+    __slots__ = ("http2", "num_partial", "_services", "_limits", "_later", "_on_output", "_is_receiving")
+
+    def __init__(
+        self, services: Services, limits: Http2Limits, later: Later, on_output: Callable[[], None]
+    ) -> None:
+        """Start a connection; `later` calls a function after a number of seconds."""
+        self.http2 = Http2Connection(limits, RESPONSE_HEAD)
+        self.num_partial = 0
+        self._services = services
+        self._limits = limits
+        self._later = later
+        self._on_output = on_output
+        self._is_receiving = False
+
+    def __repr__(self) -> str:
+        return f"GrpcConnection({self.http2}, {self.num_partial} bytes of messages)"
+
+    def receive(self, data: bytes, now: float) -> None:
+        """Take received bytes; what they cause is in `http2.take` afterwards."""
+        self._is_receiving = True
+        try:
+            for event in self.http2.receive(data, now):
+                self._take(event)
+        finally:
+            self._is_receiving = False
+        if self.http2.fault is not None:
+            self.abort(f"connection error: {self.http2.fault}")
+
+    def has_output(self) -> None:
+        if not self._is_receiving:
+            self._on_output()
+
+    def abort(self, why: str) -> None:
+        """End all calls."""
+        for stream in list(self.http2.streams.values()):
+            call = stream.owner
+            stream.owner = None
+            if isinstance(call, Call):
+                self._guarded_abort(call, why)
+
+    def close(self, why: str) -> None:
+        """The connection is lost: end its calls, and let go of everything."""
+        if self.http2.fault is None:
+            self.http2.fault = Http2Error(INTERNAL_ERROR, why)
+        self.abort(why)
+        self.http2.close()
+        self._on_output = _ignore
+
+    def _take(self, event: Event) -> None:
+        stream = event.stream
+        if isinstance(event, RequestBegan):
+            self._begin(stream, event.headers)
+            if event.is_end:
+                self._end(stream)
+            return
+        call = stream.owner
+        if not isinstance(call, Call):
+            return
+        if isinstance(event, DataCame):
+            if not call.is_over:
+                self._take_data(call, event)
+        else:
+            stream.owner = None
+            self._guarded_abort(call, event.why)
+
+    def _begin(self, stream: Http2Stream, headers: list[Header]) -> None:
+        method = path = kind = timeout = b""
+        for name, value in headers:
+            if name == b":path":
+                path = value
+            elif name == b":method":
+                method = value
+            elif name == b"content-type":
+                kind = value
+            elif name == b"grpc-timeout":
+                timeout = value
+        if method != b"POST" or not kind.startswith(b"application/grpc"):
+            return self.http2.end(stream, http_error(415 if method == b"POST" else 405))
+        call = Call(self, stream, path, headers, self._limits.max_message_bytes)
+        stream.owner = call
+        service = self._services.get(path)
+        if service is None:
+            known = path[:MAX_SHOWN_PATH].decode("latin-1")
+            return call.finish(UNIMPLEMENTED, f"there is no method {known}")
+        try:
+            if timeout:
+                call.timer = self._later(timeout_s(timeout), call.late)
+            call.handler = service(call)
+            if call.is_over:
+                call.handler = None
+        except Exception as error:  # noqa: BLE001  a bug in one stream must not end the connection's others
+            self._failed(call, error)
+        return None
+
+    def _take_data(self, call: Call, event: DataCame) -> None:
+        try:
+            if event.data:
+                for message in self._messages(call.reader, event.data):
+                    if call.handler is not None:
+                        call.handler.message(message)
+                if self.num_partial > self._limits.max_partial_bytes and call.reader.num_held:
+                    raise GrpcError(RESOURCE_EXHAUSTED, "too many incomplete messages in one connection")
+            if event.is_end:
+                self._end(event.stream)
+        except Exception as error:  # noqa: BLE001  see above
+            self._failed(call, error)
+
+    def _messages(self, reader: MessageReader, data: bytes) -> list[bytes]:
+        self.num_partial -= reader.num_held
+        try:
+            return reader.feed(data)
+        finally:
+            self.num_partial += reader.num_held
+
+    def _end(self, stream: Http2Stream) -> None:
+        """The client has sent everything."""
+        call = stream.owner
+        if not isinstance(call, Call) or call.is_over:
+            return
+        if call.reader.num_held:
+            return self._failed(call, GrpcError(INTERNAL, "the stream ended within a message"))
+        handler = call.handler
+        if handler is not None:
+            try:
+                handler.half_closed()
+            except Exception as error:  # noqa: BLE001  see above
+                self._failed(call, error)
+        return None
+
+    def _failed(self, call: Call, error: Exception) -> None:
+        """A message was refused, or a handler raised."""
+        handler = call.handler
+        if isinstance(error, GrpcError):
+            call.finish(error.status, error.message)
+        else:
+            log.error("%s: handler failed; stream ended", call.path.decode("latin-1"), exc_info=error)
+            call.finish(INTERNAL, "internal error")
+        if handler is not None:
+            try:
+                handler.aborted(str(error))
+            except Exception:
+                log.exception("%s: handler failed twice", call.path.decode("latin-1"))
+
+    def _guarded_abort(self, call: Call, why: str) -> None:
+        try:
+            call.abort(why)
+        except Exception:
+            log.exception("%s: handler failed at its end", call.path.decode("latin-1"))
+
+
+def _ignore() -> None: ...

@@ -1,0 +1,176 @@
+"""`kvgate.DecideClient` before a gateway process with scripted workers: real sockets, grpc's own client."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+import kvgate
+from gateway.decide.services import DECIDE, SESSION
+from gateway.proto.kvgate.v1 import decide_pb2 as pb
+from loadtest.ports import free_port
+from tests.blackbox.harness import FakeWorker, completion, until
+from tests.blackbox.test_keys import made as made_key
+from tests.support.gateway_process import GatewayProcess
+
+pytestmark = pytest.mark.process
+
+BODY = completion()
+
+
+class Service:
+    """A gateway process with the decision service, and its workers."""
+
+    def __init__(self, gateway: GatewayProcess, port: int, workers: list[FakeWorker]) -> None:
+        self.gateway, self.workers = gateway, workers
+        self.target = f"127.0.0.1:{port}"
+
+    async def in_flight(self) -> int:
+        return await asyncio.to_thread(self.gateway.in_flight)
+
+    async def is_free(self) -> bool:
+        return await self.in_flight() == 0
+
+    async def counts(self, kind: str) -> bool:
+        metrics = await asyncio.to_thread(self.gateway.metrics)
+        return f'kvgate_decide_events_total{{kind="{kind}"}}' in metrics
+
+
+@asynccontextmanager
+async def service(num_workers: int, *flags: str) -> AsyncIterator[Service]:
+    workers = [await FakeWorker().start() for _ in range(num_workers)]
+    port = free_port()
+    given = [flag for worker in workers for flag in ("--worker", worker.url)]
+    gateway = GatewayProcess(*given, "--epp-port", str(port), *flags)
+    await asyncio.to_thread(gateway.__enter__)
+    try:
+        await until(lambda: asyncio.to_thread(gateway.is_ready), "the workers have joined")
+        yield Service(gateway, port, workers)
+        gc.collect()  # what grpc leaves behind is reported in its own test
+    finally:
+        await asyncio.to_thread(gateway.__exit__, None, None, None)
+        for worker in workers:
+            await worker.die()
+
+
+@pytest.mark.parametrize("flags", [(), ("--processes", "2")])
+async def test_a_program_sends_the_request_itself_and_reports_its_course(flags: tuple[str, ...]) -> None:
+    async with (
+        service(2, "--policy", "round_robin", *flags) as setup,
+        kvgate.DecideClient(setup.target) as client,
+    ):
+        made = [await client.decide(body=BODY, headers={"x-request-id": "7"}) for _ in range(2)]
+        assert {each.target.address for each in made} == {worker.id for worker in setup.workers}
+        assert await setup.in_flight() == 2 and made[0].id != made[1].id and made[0].reason
+        assert await client.first_token(made[0]) and not await client.first_token(made[0])
+        assert await client.finished(made[0], prompt_tokens=5, completion_tokens=2, cached_tokens=0)
+        assert not await client.finished(made[0])
+        assert await client.failed(made[1], "the client left", by_worker=False)
+        assert await setup.is_free()
+
+
+async def test_token_ids_and_fallbacks() -> None:
+    async with service(2) as setup, kvgate.DecideClient(setup.target) as client:
+        made = await client.decide(model="m", token_ids=range(100), fallbacks=3)
+        assert made.num_tokens == 100 and made.prefill is None and made.body is None
+        assert [each.address for each in (made.target, *made.fallbacks)] in (
+            [worker.id for worker in setup.workers],
+            [worker.id for worker in reversed(setup.workers)],
+        )
+        other = await client.decide(model="m", token_ids=range(100), exclude=[made.target.worker])
+        assert other.target.worker == made.fallbacks[0].worker
+        assert await client.failed(made, "connection refused") and await client.finished(other, status=200)
+        assert await setup.is_free()
+
+
+async def test_refusals_have_the_answer_for_the_client() -> None:
+    async with service(1) as setup, kvgate.DecideClient(setup.target) as client:
+        with pytest.raises(kvgate.RequestRejected) as caught:
+            await client.decide(body=completion(model="unknown"))
+        assert (caught.value.status, caught.value.code) == (404, "model_not_found")
+        assert b"model_not_found" in caught.value.body and b"json" in caught.value.headers["content-type"]
+
+
+async def test_the_clients_key_counts_as_at_the_proxy(tmp_path: Path) -> None:
+    key, line = await asyncio.to_thread(made_key, "--tenant", "acme")
+    (tmp_path / "keys").write_text(line)
+    async with (
+        service(1, "--key-file", str(tmp_path / "keys")) as setup,
+        kvgate.DecideClient(setup.target) as client,
+    ):
+        for headers in ({}, {"authorization": "Bearer wrong"}):
+            with pytest.raises(kvgate.RequestRejected) as caught:
+                await client.decide(body=BODY, headers=headers)
+            assert caught.value.status == 401
+        made = await client.decide(body=BODY, headers={"authorization": f"Bearer {key}"})
+        assert await client.finished(made)
+
+
+async def test_saturation_is_waited_for_or_reported() -> None:
+    async with (
+        service(1, "--queue-above-in-flight", "1") as setup,
+        kvgate.DecideClient(setup.target) as client,
+    ):
+        held = await client.decide(body=BODY)
+        with pytest.raises(kvgate.RequestQueued) as caught:
+            await client.decide(body=BODY, max_queue_s=0.05)
+        assert caught.value.retry_after_s > 0
+        waiting = asyncio.get_running_loop().create_task(client.decide(body=BODY))
+        await until(lambda: setup.counts("queued"), "the first waited in vain")
+        assert await client.finished(held)
+        assert await client.finished(await waiting) and await setup.is_free()
+
+
+async def test_a_call_that_is_cancelled_in_the_queue_leaves_nothing() -> None:
+    async with (
+        service(1, "--queue-above-in-flight", "1") as setup,
+        kvgate.DecideClient(setup.target) as client,
+    ):
+        held = await client.decide(body=BODY)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await client.decide(body=BODY, timeout_s=0.2)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await until(lambda: setup.counts("caller left"), "the call is given up")
+        assert await client.finished(held) and await setup.is_free()
+
+
+async def test_a_booking_without_a_report_expires() -> None:
+    async with (
+        service(1, "KVGATE_EPP_DECISION_EXPIRES_S=0.2") as setup,
+        kvgate.DecideClient(setup.target) as client,
+    ):
+        made = await client.decide(body=BODY)
+        await until(setup.is_free, "the booking expires")
+        assert await setup.counts("expired") and not await client.finished(made)
+
+
+async def test_a_session_has_both_and_releases_all_when_it_is_reset() -> None:
+    async with service(1) as setup, grpc.aio.insecure_channel(setup.target) as channel:
+        call = channel.stream_stream(
+            SESSION.decode(),
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=pb.SessionReply.FromString,
+        )()
+        asked = pb.DecideRequest(body=BODY)
+        await call.write(pb.SessionRequest(tag=1, decide=asked))
+        await call.write(pb.SessionRequest(tag=2, decide=asked))
+        made = [await call.read(), await call.read()]
+        assert {each.tag for each in made} == {1, 2}
+        done = pb.ReportRequest(decision_id=made[0].decide.decided.decision_id, finished=pb.Finished())
+        await call.write(pb.SessionRequest(tag=3, report=done))
+        reply = await call.read()
+        assert (reply.tag, reply.report.result) == (3, pb.ReportReply.APPLIED)
+        assert await setup.in_flight() == 1
+        call.cancel()
+        await until(setup.is_free, "the session's bookings are released")
+
+
+async def test_garbage_is_answered_with_a_status() -> None:
+    async with service(1) as setup, grpc.aio.insecure_channel(setup.target) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary(DECIDE.decode())(b"\xff\xff")
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT and await setup.is_free()

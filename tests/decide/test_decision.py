@@ -1,0 +1,300 @@
+"""A decision through the whole gateway: messages in, replies and bookings out."""
+
+from typing import Any
+
+import pytest
+
+from gateway.core.worker import WorkerId
+from gateway.decide import decision as subject
+from gateway.decide.decision import DECIDE_WITHIN_S, DecideDoor, OpenDecision
+from gateway.decide.states import DecisionState
+from gateway.proto.kvgate.v1 import decide_pb2 as pb
+from gateway.proxy.api import Api
+from tests.disaggregation.test_legs import World as PdWorld
+from tests.support.exchanges import BODY, World
+
+W1, W2, W3 = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
+APPLIED, REPEATED, UNKNOWN = pb.ReportReply.APPLIED, pb.ReportReply.REPEATED, pb.ReportReply.UNKNOWN
+USAGE = pb.Usage(prompt_tokens=3, completion_tokens=4, cached_tokens=2)
+
+
+class Decisions(World):
+    """A gateway with the decision service."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str, **options: Any) -> None:
+        super().__init__(monkeypatch, *names, **options)
+        api = Api(self.dispatch, self.router.fleet, self.metrics)
+        self.door = DecideDoor(api, self.dispatch, max_body_bytes=1000, expires_s=60.0)
+
+    def decide(self, **fields: Any) -> tuple[OpenDecision, list[pb.DecideReply]]:
+        replies: list[pb.DecideReply] = []
+        given = {"body": BODY} | fields
+        message = pb.DecideRequest.FromString(pb.DecideRequest(**given).SerializeToString())
+        made = OpenDecision(self.door, message, replies.append, set())
+        made.ask()
+        return made, replies
+
+    def decided(self, **fields: Any) -> pb.Decided:
+        _, replies = self.decide(**fields)
+        assert len(replies) == 1 and replies[0].HasField("decided"), replies
+        return replies[0].decided
+
+    def report(self, decision_id: str, **event: Any) -> int:
+        return self.door.report(pb.ReportRequest(decision_id=decision_id, **event)).result
+
+    def outcome(self) -> dict[str, Any]:
+        """The outcome of the latest decision, as `kvgate why` shows it."""
+        record = self.records.explain(self.records.recent(1)[0])
+        assert record is not None
+        outcome: dict[str, Any] = record["outcome"]
+        return outcome
+
+    @property
+    def is_free(self) -> bool:
+        return self.is_clean() and not self.context.bodies.num_bytes and not self.door.num_open
+
+
+@pytest.fixture
+def decisions(monkeypatch: pytest.MonkeyPatch) -> Decisions:
+    return Decisions(monkeypatch, W1, W2)
+
+
+def test_a_decision_books_its_worker_until_it_is_reported(decisions: Decisions) -> None:
+    made = decisions.decided()
+    assert (made.target.worker, made.target.address, made.target.url) == (W1, W1, f"http://{W1}")
+    assert made.decision_id and made.reason and made.num_tokens == 3 and made.expires_s == 60.0
+    assert not made.HasField("body") and not made.HasField("path") and not made.remove_headers
+    assert decisions.in_flight() == 1 and decisions.door.num_open == 1
+    assert decisions.report(made.decision_id, first_token=pb.FirstToken()) == APPLIED
+    assert decisions.in_flight() == 1
+    assert decisions.report(made.decision_id, finished=pb.Finished(usage=USAGE)) == APPLIED
+    assert decisions.is_free
+
+
+def test_token_ids_are_decided_as_a_body_is(decisions: Decisions) -> None:
+    made = decisions.decided(body=b"", model="m", token_ids=[1, 2, 3])
+    assert made.num_tokens == 3 and not made.HasField("body")
+
+
+def test_reports_feed_metrics_and_the_decision_log_as_an_answer_does(decisions: Decisions) -> None:
+    made = decisions.decided()
+    decisions.loop.advance(0.5)
+    decisions.report(made.decision_id, first_token=pb.FirstToken())
+    decisions.loop.advance(1.0)
+    decisions.report(made.decision_id, finished=pb.Finished(usage=USAGE))
+    worker = decisions.metrics.worker(WorkerId(W1))
+    assert sum(worker.ttft_s.counts) == 1 and worker.num_answered == 1
+    assert decisions.outcome() == {
+        "how": "ended",
+        "status": 200,
+        "ttft_s": 0.5,
+        "reported_prompt_tokens": 3,
+        "reported_cached_tokens": 2,
+    }
+
+
+def test_an_unstreamed_answer_has_usage_without_a_first_token(decisions: Decisions) -> None:
+    made = decisions.decided()
+    decisions.report(made.decision_id, finished=pb.Finished(usage=USAGE))
+    assert decisions.outcome()["reported_cached_tokens"] == 2 and decisions.is_free
+
+
+def test_an_impossible_usage_counts_for_nothing(decisions: Decisions) -> None:
+    made = decisions.decided()
+    wrong = pb.Usage(prompt_tokens=2, cached_tokens=3)
+    assert decisions.report(made.decision_id, finished=pb.Finished(usage=wrong)) == APPLIED
+    assert decisions.outcome()["reported_prompt_tokens"] is None
+    assert decisions.metrics.worker(WorkerId(W1)).num_refused_usages == 1 and decisions.is_free
+
+
+@pytest.mark.parametrize("status", [400, 404, 429, 500, 503])
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_workers_error_releases_the_booking(decisions: Decisions, status: int, has_begun: bool) -> None:
+    made = decisions.decided()
+    if has_begun:
+        decisions.report(made.decision_id, first_token=pb.FirstToken())
+    assert decisions.report(made.decision_id, finished=pb.Finished(status=status)) == APPLIED
+    assert decisions.is_free and decisions.metrics.responses[200 if has_begun else status] == 1
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_failed_worker_is_suspected_and_a_leaving_client_is_not_its_fault(
+    decisions: Decisions, has_begun: bool
+) -> None:
+    for cause in (pb.Failed.WORKER, pb.Failed.CLIENT):
+        made = decisions.decided(exclude=[W2])
+        if has_begun:
+            decisions.report(made.decision_id, first_token=pb.FirstToken())
+        assert decisions.report(made.decision_id, failed=pb.Failed(cause=cause, reason="reset")) == APPLIED
+        assert decisions.is_free
+    ((worker, reason, is_refused),) = decisions.suspected
+    assert worker == W1 and "reported: reset" in reason and not is_refused
+
+
+def test_repeated_late_and_unknown_reports_change_nothing(decisions: Decisions) -> None:
+    made = decisions.decided()
+    first = {"first_token": pb.FirstToken()}
+    assert [decisions.report(made.decision_id, **first) for _ in range(2)] == [APPLIED, REPEATED]
+    assert decisions.report(made.decision_id) == REPEATED  # of a later version
+    assert decisions.report(made.decision_id, finished=pb.Finished()) == APPLIED
+    assert decisions.report(made.decision_id, finished=pb.Finished()) == UNKNOWN
+    assert decisions.report("never made", finished=pb.Finished()) == UNKNOWN
+    counts = decisions.door.counts
+    assert (counts["report"], counts["repeated report"], counts["unknown report"]) == (2, 2, 2)
+    assert decisions.is_free and decisions.metrics.responses[200] == 1
+
+
+def test_a_booking_without_reports_expires(decisions: Decisions) -> None:
+    made = decisions.decided()
+    decisions.loop.advance(59.0)
+    decisions.report(made.decision_id, first_token=pb.FirstToken())  # the time begins again
+    decisions.loop.advance(59.0)
+    assert decisions.in_flight() == 1
+    decisions.loop.advance(2.0)
+    assert decisions.is_free and decisions.door.counts["expired"] == 1
+    assert decisions.report(made.decision_id, finished=pb.Finished()) == UNKNOWN
+
+
+def test_a_long_answer_outlives_the_timeouts_of_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    decisions = Decisions(monkeypatch, W1, idle_timeout_s=5.0, first_byte_timeout_s=5.0, total_timeout_s=5.0)
+    made = decisions.decided()
+    decisions.loop.advance(50.0)
+    assert decisions.report(made.decision_id, finished=pb.Finished()) == APPLIED and not decisions.suspected
+
+
+def test_a_report_about_a_request_that_the_gateway_cut_comes_too_late(decisions: Decisions) -> None:
+    for event in ({"first_token": pb.FirstToken()}, {"finished": pb.Finished()}, {"failed": pb.Failed()}):
+        made = decisions.decided()
+        decisions.dispatch.cut()
+        assert decisions.report(made.decision_id, **event) == REPEATED and decisions.is_free
+
+
+@pytest.mark.parametrize("status", [1, 101, 600, 4_000_000_000])
+def test_a_status_that_is_none_counts_as_a_bad_gateway(decisions: Decisions, status: int) -> None:
+    made = decisions.decided()
+    decisions.report(made.decision_id, finished=pb.Finished(status=status))
+    assert decisions.is_free and list(decisions.metrics.responses) == [502]
+
+
+@pytest.mark.parametrize("is_trusted", [True, False])
+def test_identity_headers_count_where_callers_set_them(
+    monkeypatch: pytest.MonkeyPatch, is_trusted: bool
+) -> None:
+    decisions = Decisions(monkeypatch, W1, queue_above_in_flight=9)
+    decisions.door.trusts_headers = is_trusted
+    decisions.decided(headers=[pb.HttpField(name="x-kvgate-tenant", value=b"acme")])
+    (exchange,) = decisions.dispatch.exchanges
+    assert (exchange.request.tenant == "acme") is is_trusted
+
+
+def test_a_caller_that_leaves_releases_its_booking(decisions: Decisions) -> None:
+    made, _ = decisions.decide()
+    made.left()
+    made.left()
+    assert decisions.is_free and decisions.door.counts["caller left"] == 1
+
+
+def test_the_end_of_the_service_releases_what_is_booked(decisions: Decisions) -> None:
+    decisions.decided()
+    decisions.decided()
+    decisions.door.stop()
+    assert decisions.is_free
+
+
+def test_excluded_workers_are_left_out_and_fallbacks_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    decisions = Decisions(monkeypatch, W1, W2, W3)
+    made = decisions.decided(exclude=[W1], num_fallbacks=5)
+    assert {made.target.worker, *(each.worker for each in made.fallbacks)} == {W2, W3}
+    assert decisions.in_flight() == 1
+
+
+def test_a_limit_on_open_decisions_holds(decisions: Decisions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "MAX_OPEN", 1)
+    decisions.decided()
+    _, (reply,) = decisions.decide()
+    assert reply.rejected.status == 503 and decisions.door.num_open == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "code"),
+    [
+        ({"body": b"no json"}, 400, "invalid_request"),
+        ({"body": b""}, 400, "invalid_request"),
+        ({"body": b'{"model":"unknown","prompt":"a"}'}, 404, "model_not_found"),
+        ({"path": "/v1/nothing"}, 404, "unknown_route"),
+        ({"path": "no path"}, 400, "invalid_request"),
+        ({"path": "/v1/realtime", "method": "GET"}, 426, "upgrade_required"),
+        ({"body": b" " * 1001}, 413, "body_too_large"),
+        ({"exclude": [W1, W2]}, 503, "no_worker"),
+    ],
+)
+def test_refusals_are_those_of_the_proxy(
+    decisions: Decisions, fields: dict[str, Any], status: int, code: str
+) -> None:
+    made, replies = decisions.decide(**fields)
+    (reply,) = replies
+    assert (reply.rejected.status, reply.rejected.code) == (status, code) and reply.rejected.message
+    assert code.encode() in reply.rejected.body and made.state is DecisionState.ENDED and decisions.is_free
+
+
+def test_routes_of_the_gateway_are_answered(decisions: Decisions) -> None:
+    _, (reply,) = decisions.decide(path="/v1/models", method="GET", body=b"")
+    assert reply.rejected.status == 200 and not reply.rejected.code and b'"m"' in reply.rejected.body
+
+
+def test_a_saturated_fleet_is_waited_for_as_long_as_the_caller_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    decisions = Decisions(monkeypatch, W1, queue_above_in_flight=1, queue_max_requests=1)
+    first = decisions.decided()
+    waiting, replies = decisions.decide(max_queue_ms=2000)
+    assert not replies and waiting.state is DecisionState.WAITING
+    _, (full,) = decisions.decide()
+    assert full.rejected.status == 429 and full.rejected.retry_after_s >= 1
+    decisions.loop.advance(2.1)
+    assert replies[0].HasField("queued") and replies[0].queued.retry_after_s > 0
+    assert decisions.door.counts["queued"] == 1 and decisions.door.num_open == 1
+    _, later = decisions.decide()
+    decisions.report(first.decision_id, finished=pb.Finished())
+    decisions.loop.advance(0.1)
+    assert later[0].HasField("decided") and decisions.in_flight() == 1
+    decisions.report(later[0].decided.decision_id, finished=pb.Finished())
+    assert decisions.is_free
+
+
+def test_a_caller_that_leaves_the_queue_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    decisions = Decisions(monkeypatch, W1, queue_above_in_flight=1)
+    first = decisions.decided()
+    waiting, replies = decisions.decide()
+    waiting.left()
+    decisions.report(first.decision_id, finished=pb.Finished())
+    decisions.loop.advance(1.0)
+    assert not replies and decisions.is_free
+
+
+def test_a_decision_that_takes_too_long_is_refused(decisions: Decisions) -> None:
+    class Stalled:
+        def client_gone(self) -> None:
+            stalled.append("gone")
+
+    stalled: list[str] = []
+    decisions.door.api.handle = lambda *_: Stalled()  # type: ignore[assignment,method-assign,return-value]
+    made, replies = decisions.decide()
+    decisions.loop.advance(DECIDE_WITHIN_S + 0.1)
+    assert replies[0].rejected.status == 503 and stalled == ["gone"]
+    assert made.state is DecisionState.ENDED
+
+
+def test_a_prefill_worker_is_named_where_the_caller_asks_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = PdWorld(monkeypatch, "p:1", "d:1")
+    api = Api(pairs.dispatch, pairs.router.fleet, pairs.metrics)
+    door = DecideDoor(api, pairs.dispatch, max_body_bytes=1000, expires_s=60.0)
+    for with_prefill in (True, False):
+        replies: list[pb.DecideReply] = []
+        message = pb.DecideRequest(body=BODY, with_prefill=with_prefill)
+        OpenDecision(door, message, replies.append, set()).ask()
+        made = replies[0].decided
+        assert made.target.worker == "d:1" and made.prefill.worker == ("p:1" if with_prefill else "")
+        assert (pairs.load("p:1"), pairs.load("d:1")) == (int(with_prefill), 1)
+        door.report(pb.ReportRequest(decision_id=made.decision_id, first_token=pb.FirstToken()))
+        assert (pairs.load("p:1"), pairs.load("d:1")) == (0, 1)
+        door.report(pb.ReportRequest(decision_id=made.decision_id, finished=pb.Finished()))
+        assert pairs.is_clean()

@@ -1,0 +1,183 @@
+"""The picker with its options: trusted headers, fallbacks, prefill workers, conformance; changed bodies."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.config.epp import EppSection
+from gateway.epp.messages import BodyMode
+from gateway.epp.picker import Door, StreamPicker
+from gateway.http.usage_injection import InjectedUsageScanner
+from gateway.proto.kvgate.v1 import ext_proc_pb2 as pb
+from gateway.proxy.api import Api
+from tests.disaggregation.test_legs import World as PdWorld
+from tests.epp.test_picker import BODY, DONE, EVENT, W1, W2, Epp, destination, refusal
+from tests.support.ext_proc import (
+    BUFFERED,
+    DUPLEX,
+    POST,
+    FakeStream,
+    request_body,
+    request_headers,
+    response_body,
+    response_headers,
+)
+
+
+def with_options(epp: Epp, **options: Any) -> Epp:
+    epp.door.options = EppSection(**options)
+    return epp
+
+
+def set_headers(message: pb.ProcessingResponse) -> dict[str, bytes]:
+    which = message.WhichOneof("response")
+    assert which is not None
+    mutation = getattr(message, which).response.header_mutation
+    return {each.header.key: each.header.raw_value for each in mutation.set_headers}
+
+
+STEERED = [
+    (b"x-llm-d-inference-fairness-id", b"acme"),
+    (b"x-llm-d-inference-objective", b"chat"),
+    (b"x-llm-d-slo-ttft-ms", b"60000"),
+    (b"x-llm-d-model-name-rewrite", b"m"),
+]
+
+
+@pytest.mark.parametrize("is_trusted", [True, False])
+def test_control_headers_count_where_envoy_sets_them(
+    monkeypatch: pytest.MonkeyPatch, is_trusted: bool
+) -> None:
+    epp = Epp(monkeypatch, W1, epp_trust_headers=is_trusted, queue_above_in_flight=9)
+    with_options(epp, trust_headers=is_trusted)
+    epp.door.objectives = {"chat": 7}
+    picker, stream = epp.stream()
+    picker.message(request_headers([*POST, *STEERED]))
+    picker.message(request_body(BODY.replace(b'"m"', b'"other"'), is_end=True))
+    if not is_trusted:
+        assert refusal(stream.take())[0] == 404 and epp.door.counts["untrusted header"] == 4
+        return
+    head, *body = stream.take()
+    (exchange,) = epp.dispatch.exchanges
+    request = exchange.request
+    assert (request.tenant, request.priority, request.slo_ttft_s) == ("acme", -7, 60.0)
+    (piece,) = [each.request_body.response.body_mutation.streamed_response for each in body]
+    assert msgspec.json.decode(piece.body)["model"] == "m"
+    removed = set(head.request_headers.response.header_mutation.remove_headers)
+    assert {name.decode() for name, _ in STEERED} <= removed
+    picker.aborted("reset")
+    assert epp.is_free
+
+
+def test_fallbacks_follow_the_chosen_worker_in_the_destination(monkeypatch: pytest.MonkeyPatch) -> None:
+    epp = with_options(Epp(monkeypatch, W1, W2, "10.0.0.3:8000"), fallbacks=1)
+    picker, stream = epp.picked()
+    chosen, fallback = destination(stream.take()[0]).split(",")
+    assert chosen == W1 and fallback in (W2, "10.0.0.3:8000") and epp.in_flight() == 1
+    picker.message(response_headers(served=fallback))  # Envoy's own retry
+    assert epp.router.ledger.load(epp.router.fleet.get(fallback).worker.id).num_in_flight == 1  # type: ignore[arg-type,union-attr]
+    picker.message(response_body(DONE, is_end=True))
+    assert epp.is_free
+
+
+def test_fallbacks_are_within_the_subset(monkeypatch: pytest.MonkeyPatch) -> None:
+    epp = with_options(Epp(monkeypatch, W1, W2, "10.0.0.3:8000"), fallbacks=5)
+    _, stream = epp.picked(subset=[W2, W1])
+    assert sorted(destination(stream.take()[0]).split(",")) == [W1, W2]
+
+
+def test_ranks_are_endpoints_by_their_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = ["10.0.0.1:3000", "10.0.0.1:3002", "10.0.0.1:3004"]
+    epp = Epp(monkeypatch, *ranks)
+    assert [destination(epp.picked()[1].take()[0]) for _ in range(3)] == ranks
+    assert destination(epp.picked(subset=["10.0.0.1:3002"])[1].take()[0]) == ranks[1]
+    assert destination(epp.picked(subset=["10.0.0.1"])[1].take()[0]) in ranks
+
+
+def test_the_conformance_headers_are_obeyed_behind_their_option_only(epp: Epp) -> None:
+    selecting = [*POST, (b"test-epp-endpoint-selection", W2.encode())]
+    given = [destination(epp.picked(headers=selecting)[1].take()[0]) for _ in range(2)]
+    assert given == [W1, W2]
+    with_options(epp, conformance=True)
+    for _ in range(2):
+        picker, stream = epp.picked(headers=selecting, subset=[W1, W2])
+        assert destination(stream.take()[0]) == W2
+        picker.message(response_headers(served=W2))
+        assert set_headers(stream.take()[0])["x-conformance-test-served-endpoint"] == W2.encode()
+        picker.message(response_body(b"", is_end=True))
+    assert refusal(epp.picked(headers=selecting, subset=[W1])[1].take())[0] == 503
+
+
+@pytest.fixture
+def epp(monkeypatch: pytest.MonkeyPatch) -> Epp:
+    return Epp(monkeypatch, W1, W2)
+
+
+@pytest.mark.parametrize("answer", [BodyMode.FULL_DUPLEX_STREAMED, BodyMode.BUFFERED, BodyMode.NONE])
+@pytest.mark.parametrize("request_mode", [DUPLEX, BUFFERED])
+def test_usage_is_asked_for_and_taken_out_again_where_the_answer_passes(
+    epp: Epp, request_mode: BodyMode, answer: BodyMode
+) -> None:
+    epp.use(ask_usage=lambda worker, is_needed: InjectedUsageScanner())
+    picker, stream = epp.stream()
+    picker.message(request_headers(modes=(request_mode, answer)))
+    picker.message(request_body(BODY, is_end=True))
+    messages = stream.take()
+    mutations = [each.request_body.response.body_mutation for each in messages]
+    sent = b"".join(each.streamed_response.body or each.body for each in mutations)
+    if answer is BodyMode.NONE:
+        assert b"include_usage" not in sent
+        picker.aborted("reset")
+        return
+    assert b'"include_usage":true' in sent
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}\n\n'
+    picker.message(response_headers())
+    picker.message(response_body(EVENT + usage + DONE, is_end=True))
+    _, *parts = stream.take()
+    mutations = [each.response_body.response.body_mutation for each in parts]
+    assert b"".join(each.streamed_response.body or each.body for each in mutations) == EVENT + DONE
+    assert epp.is_free
+
+
+class Pairs(PdWorld):
+    """A decode worker with llm-d's sidecar, and one that computes prompts for it, by host names."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(monkeypatch, "p:1", "d:1")
+        self.door = Door(Api(self.dispatch, self.router.fleet, self.metrics), self.dispatch, 1000)
+        self.door.endpoints = {"http://p:1": W1, "http://d:1": W2}
+
+
+@pytest.mark.parametrize("has_sidecar", [True, False])
+def test_a_prefill_worker_is_named_to_the_sidecar(monkeypatch: pytest.MonkeyPatch, has_sidecar: bool) -> None:
+    pairs = Pairs(monkeypatch)
+    pairs.door.options = EppSection(prefill_header=has_sidecar)
+    stream = FakeStream()
+    picker = StreamPicker(pairs.door, stream)
+    picker.message(request_headers([*POST, (b"x-prefiller-host-port", b"10.6.6.6:1")]))
+    picker.message(request_body(BODY, is_end=True))
+    head = stream.take()[0]
+    given, removed = set_headers(head), head.request_headers.response.header_mutation.remove_headers
+    assert destination(head) == W2
+    assert given.get("x-prefiller-host-port") == (W1.encode() if has_sidecar else None)
+    assert ("x-prefiller-host-port" in removed) is not has_sidecar
+    assert (pairs.load("p:1"), pairs.load("d:1")) == (int(has_sidecar), 1)
+    picker.message(response_headers())
+    picker.message(response_body(EVENT))
+    assert (pairs.load("p:1"), pairs.load("d:1")) == (0, 1)
+    picker.message(response_body(DONE, is_end=True))
+    assert pairs.is_clean()
+
+
+@pytest.mark.parametrize("end", ["half_closed", "aborted"])
+def test_a_client_that_leaves_frees_both_of_a_pair(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    pairs = Pairs(monkeypatch)
+    pairs.door.options = EppSection(prefill_header=True)
+    pairs.door.has_seen_answers = True
+    picker = StreamPicker(pairs.door, FakeStream())
+    picker.message(request_headers())
+    picker.message(request_body(BODY, is_end=True))
+    assert (pairs.load("p:1"), pairs.load("d:1")) == (1, 1)
+    picker.half_closed() if end == "half_closed" else picker.aborted("reset")
+    assert pairs.is_clean()

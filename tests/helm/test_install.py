@@ -1,0 +1,70 @@
+"""The chart's life in a cluster: real Helm 3 installs, upgrades, rolls back and uninstalls it."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deploy.test_chart import CHART
+from tests.helm.test_chart import VALUES, helm
+from tests.helm.writable_api import WritableApi
+
+pytestmark = pytest.mark.helm
+
+DEPLOYMENT = "apis/apps/v1/namespaces/llm/deployments/kvgate"
+
+
+class Cluster:
+    def __init__(self, api: WritableApi, home: Path) -> None:
+        self.api = api
+        config = home / "kubeconfig"
+        config.touch(mode=0o600)
+        config.write_text("{apiVersion: v1, kind: Config}\n")
+        self._flags = ["--kube-apiserver", api.url, "--kubeconfig", str(config), "--namespace", "llm"]
+
+    def helm(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        done = helm(*arguments, *self._flags)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    def put(self, verb: str, *arguments: str) -> str:
+        return self.helm(verb, "kvgate", str(CHART), "--disable-openapi-validation", *arguments).stdout
+
+    @property
+    def deployment(self) -> Any:
+        return self.api.objects[DEPLOYMENT]
+
+
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_each_kind_of_values_is_installed_and_uninstalled(values: Path, tmp_path: Path) -> None:
+    with WritableApi() as api:
+        cluster = Cluster(api, tmp_path)
+        notes = cluster.put("install", "--values", str(values))
+        assert "port-forward" in notes and "STATUS: deployed" in notes
+        assert "Deployment" in api.kinds() and api.kinds().count("Service") == 2
+        cluster.helm("uninstall", "kvgate")
+        assert api.objects == {}
+
+
+def test_a_release_is_upgraded_and_rolled_back(tmp_path: Path) -> None:
+    with WritableApi() as api:
+        cluster = Cluster(api, tmp_path)
+        cluster.put("install", "--set", "workers.selector.app=vllm")
+        assert cluster.deployment["spec"]["replicas"] == 1
+        cluster.put("upgrade", "--set", "workers.selector.app=vllm", "--set", "replicaCount=3")
+        assert (cluster.deployment["spec"]["replicas"], api.num_patches > 0) == (3, True)
+        assert "PodDisruptionBudget" in api.kinds()
+        assert "Pod" not in api.kinds()  # that of `helm test`
+        cluster.helm("rollback", "kvgate", "1")
+        assert cluster.deployment["spec"]["replicas"] == 1
+        assert "PodDisruptionBudget" not in api.kinds()
+
+
+def test_an_upgrade_with_misspelt_values_changes_nothing(tmp_path: Path) -> None:
+    with WritableApi() as api:
+        cluster = Cluster(api, tmp_path)
+        cluster.put("install", "--set", "workers.selector.app=vllm")
+        with pytest.raises(AssertionError, match="replicas is not allowed"):
+            cluster.put("upgrade", "--set", "workers.selector.app=vllm", "--set", "replicas=3")
+        assert (cluster.deployment["spec"]["replicas"], api.num_patches) == (1, 0)

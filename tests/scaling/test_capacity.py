@@ -1,0 +1,96 @@
+"""The rate that one worker can serve in time."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.speed import TYPICAL, Speed
+from gateway.scaling.capacity import (
+    LATE,
+    Mix,
+    num_running,
+    reachable_s,
+    sustainable_rate,
+    ttft_p90_s,
+)
+
+FAST = Speed(start_s=0.02, token_s=1e-4, step_s=0.02, step_seq_s=1e-4, harm_s=1e-4)
+MIX = Mix(1000.0, 200.0)
+
+speeds = st.builds(
+    Speed,
+    start_s=st.floats(0.001, 0.5),
+    token_s=st.floats(1e-6, 1e-3),
+    seq_s=st.floats(0.0, 1e-6),
+    step_s=st.floats(0.001, 0.2),
+    step_seq_s=st.floats(0.0, 1e-3),
+    harm_s=st.floats(0.0, 1e-3),
+    start_seq_s=st.floats(0.0, 1e-3),
+    max_running=st.one_of(st.just(math.inf), st.floats(1, 512)),
+)
+mixes = st.builds(Mix, st.floats(0.0, 1e5), st.floats(0.0, 5e3)).filter(lambda mix: sum(mix) > 1.0)
+
+
+def test_rate_is_limited_by_prompts_of_a_prefill_worker() -> None:
+    rate = sustainable_rate(FAST, Mix(1000.0, 0.0), 1e9)
+    assert rate == pytest.approx(9.0, rel=0.01)  # a prompt takes 0.1 s, busy for 90 %
+
+
+def test_tight_objective_allows_a_lower_rate() -> None:
+    rates = [sustainable_rate(FAST, MIX, objective_s) for objective_s in (0.3, 0.5, 1.0, 3.0)]
+    assert rates == sorted(rates) and rates[0] < 0.7 * rates[-1]
+
+
+def test_concurrency_limit_bounds_the_rate() -> None:
+    limited = Speed(start_s=0.02, token_s=1e-4, step_s=0.02, max_running=10)
+    assert num_running(limited, MIX, sustainable_rate(limited, MIX, 10.0)) == pytest.approx(8.0, rel=0.01)
+
+
+def test_idle_worker_does_not_wait() -> None:
+    assert ttft_p90_s(FAST, MIX, 0.0) == pytest.approx(0.02 - math.log(LATE) * 0.1)
+
+
+def test_objective_that_not_even_an_idle_worker_meets_is_replaced() -> None:
+    long = Mix(100_000.0, 1.0)
+    assert reachable_s(FAST, long, 2.0) == pytest.approx(2 * (0.02 - math.log(LATE) * 10.0))
+    assert sustainable_rate(FAST, long, 2.0) > 0.0
+    assert reachable_s(FAST, MIX, 2.0) == 2.0
+
+
+def test_typical_worker_serves_some_requests() -> None:
+    assert 1.0 < sustainable_rate(TYPICAL, MIX, 2.0) < 10.0
+
+
+@given(speeds, mixes, st.floats(0.05, 20.0))
+def test_rate_meets_the_objective_and_a_higher_one_does_not(
+    speed: Speed, mix: Mix, objective_s: float
+) -> None:
+    rate = sustainable_rate(speed, mix, objective_s)
+    objective_s = reachable_s(speed, mix, objective_s)
+    assert rate > 0.0
+    assert ttft_p90_s(speed, mix, rate) <= objective_s
+    assert rate > 1e5 or ttft_p90_s(speed, mix, rate * 1.01 + 1e-9) > objective_s
+
+
+@given(speeds, mixes, st.floats(0.0, 100.0), st.floats(0.0, 100.0))
+def test_ttft_rises_with_the_rate(speed: Speed, mix: Mix, one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    assert ttft_p90_s(speed, mix, low) <= ttft_p90_s(speed, mix, high) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.8])
+def test_prediction_is_that_of_a_simulated_queue(share: float) -> None:
+    """Prompts of random length at random times, one after the other, as the oracle of the formula."""
+    rng, mix = random.Random(7), Mix(1000.0, 0.0)
+    rate = share / (mix.prompt_tokens * FAST.token_s)
+    now = free_s = 0.0
+    found = []
+    for _ in range(200_000):
+        now += rng.expovariate(rate)
+        free_s = max(now, free_s) + rng.expovariate(1 / mix.prompt_tokens) * FAST.token_s
+        found.append(free_s - now + FAST.start_s)
+    simulated_s = sorted(found)[int(0.9 * len(found))]
+    assert ttft_p90_s(FAST, mix, rate) == pytest.approx(simulated_s, rel=0.03)

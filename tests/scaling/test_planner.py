@@ -1,0 +1,226 @@
+"""Rounds of advice over a fleet, its ledger, metrics and index."""
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from gateway.core.blocks import root_hash, tokens_of
+from gateway.core.event_stream import StreamState
+from gateway.core.fleet import Fleet
+from gateway.core.kv_events import BlocksStored
+from gateway.core.ledger import Ledger
+from gateway.core.worker import Role, ServedModel, Worker, WorkerId
+from gateway.index.memory import MemoryIndex
+from gateway.observability.metrics import Histogram, Metrics
+from gateway.routing.speed_model import SpeedModels
+from gateway.runtime.tasks import Tasks
+from gateway.scaling import planner as module
+from gateway.scaling.advice import Advice
+from gateway.scaling.groups import MAX_GROUPS
+from gateway.scaling.planner import ACTIVE_S, ROUND_S, Planner, PlannerSources, keep_advised, split_at
+
+
+class World:
+    """A gateway's counts, and a planner with a clock that the test moves."""
+
+    def __init__(self, *, is_alone: bool = True) -> None:
+        self.fleet, self.ledger, self.metrics = Fleet({"gpt": "llama"}), Ledger(), Metrics()
+        self.index, self.speeds = MemoryIndex(), SpeedModels()
+        self.queued: Mapping[str, tuple[int, int]] = {}
+        self.now = 1000.0
+        sources = PlannerSources(
+            self.fleet, self.ledger, self.metrics, self.index, self.speeds, lambda: self.queued
+        )
+        self.planner = Planner(sources, 2.0, 300.0, is_alone=is_alone, clock=lambda: self.now)
+
+    def join(self, name: str, role: Role = Role.BOTH, model: str = "llama") -> WorkerId:
+        served = (ServedModel(model, f"/models/{model}"),)
+        self.fleet.add(Worker(WorkerId(name), f"http://{name}", served, block_size=16, role=role))
+        self.index.add_worker(WorkerId(name), root_hash(model), 16)
+        return WorkerId(name)
+
+    def send(self, worker: WorkerId, num: int, computed: int = 1000, ttft_s: float = 0.3) -> None:
+        """Requests that a worker got, with their first tokens."""
+        for _ in range(num):
+            self.metrics.worker(worker).num_requests += 1
+            self.metrics.worker(worker).ttft_s.observe(ttft_s)
+            self.speeds.computed(worker, computed)
+
+    def round(self, num: int = 1) -> None:
+        for _ in range(num):
+            self.now += ROUND_S
+            self.planner.round()
+
+    def advice(self, role: Role = Role.BOTH, model: str = "llama") -> Advice:
+        found = self.planner.advice(model, role)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_demand_is_what_the_workers_of_a_group_got(world: World) -> None:
+    one, two = world.join("a:1"), world.join("b:1")
+    other = world.join("c:1", model="phi")
+    world.round()
+    for _ in range(12):
+        world.send(one, 10)
+        world.send(two, 5)
+        world.send(other, 1)
+        world.round()
+    found = world.advice()
+    assert found.requests_per_s == pytest.approx(3.0)
+    assert found.mix.prompt_tokens == pytest.approx(1000.0) and found.num_up == 2
+    assert world.advice(model="phi").requests_per_s == pytest.approx(0.2)
+    assert found.attainment == 1.0 and found.is_active and found.num_desired >= 2
+
+
+def test_step_of_load_is_answered_within_three_rounds(world: World) -> None:
+    one = world.join("a:1")
+    for _ in range(90):
+        world.send(one, 10)
+        world.round()
+    before = world.advice()
+    for _ in range(3):
+        world.send(one, 100)
+        world.round()
+    after = world.advice()
+    assert after.requests_per_s > 6 * before.requests_per_s
+    assert (before.num_desired, after.num_desired) == (1, 3)
+
+
+def test_bookings_count_before_they_are_computed(world: World) -> None:
+    one = world.join("a:1")
+    world.round()
+    world.metrics.worker(one).num_requests += 1
+    world.ledger.book(one, 6000, 6000)
+    world.round()
+    assert world.advice().mix.prompt_tokens == 6000 and world.advice().backlog_tokens == 6000
+
+
+def test_prefill_workers_compute_the_prompts_of_the_decode_workers_requests(world: World) -> None:
+    prefill, decode = world.join("p:1", Role.PREFILL), world.join("d:1", Role.DECODE)
+    world.round()
+    for _ in range(12):
+        world.send(decode, 10, computed=50)
+        world.speeds.computed(prefill, 10 * 4000)
+        world.round()
+    first, second = world.advice(Role.PREFILL), world.advice(Role.DECODE)
+    assert first.mix == pytest.approx((4000.0, 0.0)) and first.requests_per_s == pytest.approx(2.0)
+    assert second.mix.prompt_tokens == pytest.approx(50.0) and second.mix.output_tokens > 0.0
+
+
+def test_fleet_of_zero_is_wanted_as_soon_as_a_request_comes(world: World) -> None:
+    heard: list[bool] = []
+    stop = world.planner.listen(
+        "llama", Role.BOTH, lambda: heard.append(world.planner.is_active("llama", Role.BOTH))
+    )
+    assert not world.planner.is_active("llama", Role.BOTH)
+    world.metrics.on_unserved = world.planner.unserved
+    world.metrics.failed("no_worker", "llama")
+    world.metrics.failed("model_not_found", "another")
+    world.metrics.failed("invalid_request", "llama")
+    assert heard == [True]
+    world.round()
+    found = world.advice()
+    assert found.num_desired == 1 and found.num_up == 0 and found.ttft_s is None
+    stop()
+    world.now += ACTIVE_S + 1
+    world.round()
+    assert heard == [True, True] and not world.planner.is_active("llama", Role.BOTH)
+
+
+def test_attainment_is_known_without_a_worker(world: World) -> None:
+    world.planner.advice("gpt", Role.BOTH)
+    one = world.join("a:1")
+    world.round()
+    world.send(one, 3)
+    world.round()
+    world.fleet.drop(one)
+    world.planner.unserved("gpt")  # an alias of the model
+    world.round()
+    assert world.advice().attainment == 0.75
+
+
+def test_request_in_a_queue_or_in_flight_keeps_a_group_active(world: World) -> None:
+    one = world.join("a:1")
+    world.round()
+    world.queued = {"llama": (2, 900), "unknown": (5, 5)}
+    world.round()
+    found = world.advice()
+    assert (found.num_queued, found.backlog_tokens, found.num_desired) == (2, 900, 1)
+    world.queued = {}
+    world.ledger.book(one, 10, 10)
+    world.round(100)
+    assert world.planner.is_active("llama", Role.BOTH)
+
+
+def test_blocks_that_only_one_worker_holds_are_what_it_costs(world: World) -> None:
+    one, two = world.join("a:1"), world.join("b:1")
+    for worker in (one, two):
+        member = world.fleet.get(worker)
+        assert member is not None
+        member.stream = StreamState.EXACT
+    for worker, num in ((one, 3), (two, 8)):
+        event = BlocksStored(list(range(num)), None, tokens_of(list(range(16 * num))), 16)
+        world.index.apply(worker, event)
+    assert not world.planner.count_own_blocks()
+    world.round()
+    costs = [(each.worker, each.own_cache_tokens) for each in world.advice().removals]
+    assert costs == [(one, 0), (two, 5 * 16)]
+
+
+def test_number_of_groups_is_bounded(world: World) -> None:
+    for number in range(MAX_GROUPS + 10):
+        assert world.planner.advice(f"m{number}", Role.BOTH) is None
+    world.round()
+    assert len(world.planner.advices()) == MAX_GROUPS
+    assert not world.planner.is_active(f"m{MAX_GROUPS + 5}", Role.BOTH)
+    world.planner.listen(f"m{MAX_GROUPS + 5}", Role.BOTH, lambda: None)()
+
+
+@pytest.mark.parametrize(("is_alone", "num"), [(True, 3), (False, 1)])
+def test_only_a_gateway_that_is_alone_keeps_the_fleet_at_its_start(is_alone: bool, num: int) -> None:
+    world = World(is_alone=is_alone)
+    one, *_ = [world.join(f"a:{number}") for number in range(3)]
+    world.round()
+    world.send(one, 5)
+    world.round()
+    assert world.advice().num_desired == num
+
+
+def test_new_worker_teaches_the_cold_start(world: World) -> None:
+    one = world.join("a:1")
+    world.round(61)
+    for _ in range(12):
+        world.send(one, 100)
+        world.round()
+    assert world.advice().cold_start_s is None
+    world.join("b:1")
+    world.round(2)
+    assert world.advice().cold_start_s == pytest.approx(12 * ROUND_S, abs=2 * ROUND_S)
+
+
+@pytest.mark.parametrize(
+    ("objective_s", "in_time"), [(0.1, 2.0), (0.15, 2.5), (0.2, 3.0), (1000.0, 3.0), (0.05, 1.0)]
+)
+def test_objective_within_a_bucket_takes_its_share(objective_s: float, in_time: float) -> None:
+    ttft_s = Histogram((0.05, 0.1, 0.2))
+    for value in (0.01, 0.07, 0.18, 5.0):
+        ttft_s.observe(value)
+    assert split_at(ttft_s, objective_s) == pytest.approx((in_time, 4 - in_time))
+
+
+async def test_rounds_go_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROUND_S", 0.0)
+    world.join("a:1")
+    tasks = Tasks()
+    tasks.start("advise", keep_advised(world.planner))
+    async with asyncio.timeout(20):
+        while not world.planner.advices():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    await tasks.stop()

@@ -1,0 +1,45 @@
+"""The advice as /admin/advice reports it."""
+
+import msgspec
+import pytest
+
+from gateway.admin.advice_fields import AdviceView
+from gateway.core.worker import Role
+from gateway.scaling.report import MAX_REMOVALS, describe
+from tests.scaling.test_planner import World
+
+
+def test_report_has_the_fields_of_the_reference() -> None:
+    world = World()
+    one = world.join("a:1")
+    world.round()
+    world.send(one, 20)
+    world.round(12)
+    found = msgspec.convert(describe(world.planner.advices()), AdviceView)
+    (group,) = found.groups
+    assert (group.id, group.workers, group.is_idle) == ("llama:both", 1, False)
+    assert group.demand.prompt_tokens_per_s == pytest.approx(1000 * group.demand.requests_per_s)
+    assert group.worker_capacity.requests_per_s > 0.0 and group.remove[0].worker == one
+    assert not found.prefill_decode
+
+
+def test_ratio_of_prefill_to_decode_workers() -> None:
+    world = World()
+    prefill, decode = world.join("p:1", Role.PREFILL), world.join("d:1", Role.DECODE)
+    world.round()
+    assert not describe(world.planner.advices())["prefill_decode"]
+    world.send(decode, 60, computed=10)
+    world.speeds.computed(prefill, 60 * 8000)
+    world.round()
+    (pair,) = describe(world.planner.advices())["prefill_decode"]
+    assert pair["model"] == "llama" and pair["prefill_workers"] > pair["decode_workers"]
+    assert 0.5 < pair["prefill_share"] < 1.0
+
+
+def test_list_of_removals_is_bounded() -> None:
+    world = World()
+    for number in range(MAX_REMOVALS + 5):
+        world.join(f"a:{number}")
+    world.round()
+    (group,) = describe(world.planner.advices())["groups"]
+    assert len(group["remove"]) == MAX_REMOVALS

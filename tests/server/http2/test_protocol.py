@@ -1,0 +1,134 @@
+"""Connections on a loop without time or sockets: writing, back pressure, silence, draining."""
+
+import pytest
+
+from gateway.server.http2 import protocol
+from gateway.server.http2.frames import PREFACE, settings, window_update
+from gateway.server.http2.limits import Http2Limits
+from gateway.server.http2.protocol import GrpcProtocol
+from gateway.server.http2.service import GrpcStream
+from tests.server.http2.test_grpc_connection import Handler
+from tests.support.http2 import HELLO, data, message, messages_of, opened, read, request, words
+from tests.support.transports import FakeLoop, FakeTransport
+
+BIG = 1 << 20
+
+
+class World:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.loop = FakeLoop.install(monkeypatch)
+        self.handlers: list[Handler] = []
+        self.faults: list[tuple[str, bytes, str]] = []
+        self.open: set[GrpcProtocol] = set()
+        self.protocol = GrpcProtocol(
+            {b"/test.Echo/Run": self._echo},
+            Http2Limits(),
+            self.open,
+            lambda *fault: self.faults.append(fault),
+            "peer",
+        )
+        self.transport = FakeTransport(self.protocol)
+
+    def _echo(self, stream: GrpcStream) -> Handler:
+        self.handlers.append(Handler(stream))
+        return self.handlers[-1]
+
+    def said(self) -> list[str]:
+        return [each for frame in read(self.transport.taken()) if (each := words(frame))]
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+def test_a_read_is_answered_at_once(world: World) -> None:
+    world.transport.feed(HELLO + opened() + data(1, message(b"a"), is_end=True))
+    assert world.said() == ["ACK", "DATA 1 6", "END 1"]
+    assert world.open == {world.protocol} and "peer" in repr(world.protocol)
+
+
+def test_output_of_one_iteration_is_written_together(world: World) -> None:
+    world.transport.feed(HELLO + opened(1) + opened(3))
+    world.said()
+    for handler in world.handlers:
+        handler.stream.send(b"a")
+        handler.stream.send(b"b")
+    assert world.transport.out == b"" and world.protocol.num_streams == 2
+    world.loop.advance(0)
+    assert world.said() == ["DATA 1 12", "DATA 3 12"]
+
+
+def test_a_full_socket_gets_nothing_more(world: World) -> None:
+    world.transport.feed(HELLO + settings([(4, BIG)]) + window_update(0, BIG) + opened())
+    world.protocol.pause_writing()
+    world.handlers[0].stream.send(b"a" * 1000)
+    world.loop.advance(0)
+    world.said()
+    world.transport.feed(data(1, message(b"more")))
+    assert world.said() == []
+    world.protocol.resume_writing()
+    assert messages_of(world.transport.taken()) == {1: [b"a" * 1000, b"more"]}
+
+
+def test_a_lost_connection_aborts_its_calls(world: World) -> None:
+    world.transport.feed(HELLO + opened())
+    stream = world.handlers[0].stream
+    world.transport.lose()
+    assert world.handlers[0].events == ["aborted: the connection is lost"] and not world.open
+    stream.send(b"late")
+    world.loop.advance(100)
+    assert not world.faults
+
+
+def test_faults_are_reported_once_and_close_the_connection(world: World) -> None:
+    world.transport.feed(b"GET / HTTP/1.1\r\n\r\n", b"more")
+    assert world.transport.end == "closed"
+    assert world.faults == [("peer", b"GET / HTTP/1.1\r\n\r\n", "the first bytes are no HTTP/2 preface")]
+
+
+def test_a_client_that_does_not_begin_is_closed(world: World) -> None:
+    world.transport.feed(PREFACE[:5])
+    world.loop.advance(protocol.FIRST_BYTES_S - 1)
+    assert world.transport.end == ""
+    world.loop.advance(2)
+    assert world.transport.end == "aborted" and world.faults[0][1] == PREFACE[:5]
+
+
+def test_a_silent_client_is_asked_and_then_cut(world: World) -> None:
+    world.transport.feed(HELLO)
+    world.said()
+    world.loop.advance(protocol.SILENCE_S)
+    assert world.said() == ["PING"]
+    world.transport.feed(request())
+    world.loop.advance(protocol.PONG_S + 1)
+    assert world.transport.end == "" and "PING" not in world.said()
+    world.loop.advance(protocol.SILENCE_S)
+    assert world.said() == ["PING"]
+    world.loop.advance(protocol.PONG_S + 1)
+    assert world.transport.end == "aborted" and "no answer to PING" in world.faults[0][2]
+
+
+def test_draining_waits_for_streams_and_closes(world: World) -> None:
+    world.transport.feed(HELLO + opened())
+    world.said()
+    world.protocol.leave()
+    world.protocol.leave()
+    assert world.said() == ["GOAWAY NO_ERROR", "PING"]
+    world.loop.advance(protocol.DRAIN_PONG_S)
+    assert world.said() == ["GOAWAY NO_ERROR"] and world.transport.end == ""
+    world.transport.feed(data(1, b"", is_end=True))
+    assert world.said() == ["END 1"] and world.transport.end == "closed"
+
+
+def test_draining_an_idle_connection_closes_it(world: World) -> None:
+    world.transport.feed(HELLO)
+    world.protocol.leave()
+    world.loop.advance(protocol.DRAIN_PONG_S)
+    assert world.transport.end == "closed"
+
+
+def test_abort_ends_what_is_left(world: World) -> None:
+    world.transport.feed(HELLO + opened())
+    world.protocol.abort()
+    assert world.handlers[0].events == ["aborted: the server stops"] and world.transport.end == "aborted"

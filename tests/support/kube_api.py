@@ -1,0 +1,279 @@
+"""Kubernetes API server of the tests: lists, watches and bookmarks of objects that a test writes, and faults.
+
+    test ── put, remove, faults ──► KubeApi ◄── list (limit, continue), watch ── gateway
+
+Only what discovery uses is there; its answers, statuses and event lines are those of a real API server.
+"""
+
+import asyncio
+import contextlib
+import json
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from aiohttp import web
+
+from loadtest.ports import free_port
+
+PODS = "/api/v1/namespaces/llm/pods"
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/llm/endpointslices"
+POOLS = "/apis/inference.networking.k8s.io/v1/namespaces/llm/inferencepools"
+
+Object = dict[str, Any]
+
+
+@dataclass(eq=False)
+class _Watcher:
+    path: str
+    query: dict[str, str]
+    response: web.StreamResponse
+    transport: asyncio.Transport
+    queue: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
+
+
+@dataclass(eq=False)
+class KubeApi:
+    """`status` is answered to every request where it is set, `absent` are collections that are not served,
+    `token` the only one accepted where it is set, `rules` (of a Role) are what requests may do. `is_silent`:
+    watches are accepted and get nothing."""
+
+    port: int = field(default_factory=free_port)
+    tls: ssl.SSLContext | None = None
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    absent: set[str] = field(default_factory=set)
+    token: str = ""
+    rules: list[Object] | None = None
+    is_silent: bool = False
+    max_page: int = 500
+    requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    refused: list[int] = field(default_factory=list)
+    version: int = 1
+    oldest: int = 0
+    """Versions up to this one are compacted."""
+
+    def __post_init__(self) -> None:
+        self._objects: dict[str, dict[str, Object]] = {}
+        self._log: list[tuple[int, str, Object]] = []
+        self._watchers: set[_Watcher] = set()
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
+
+    async def start(self) -> "KubeApi":
+        app = web.Application()
+        app.router.add_get("/{path:.*}", self._get)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True, ssl_context=self.tls)
+        await site.start()
+        return self
+
+    async def stop(self) -> None:
+        """Be away: refuse connections, and reset open ones."""
+        for watcher in list(self._watchers):
+            watcher.transport.abort()
+        if self._runner:
+            await self._runner.cleanup()
+            self._runner = None
+
+    # what a test does --------------------------------------------------------------------------
+
+    def put(self, path: str, found: Object) -> None:
+        """Add or replace an object."""
+        known = self._objects.setdefault(path, {})
+        kind = "MODIFIED" if found["metadata"]["name"] in known else "ADDED"
+        known[found["metadata"]["name"]] = found
+        self._happened(path, kind, found)
+
+    def remove(self, path: str, name: str) -> None:
+        self._happened(path, "DELETED", self._objects[path].pop(name))
+
+    def remove_unseen(self, path: str, name: str) -> None:
+        """Remove an object without any event: it was gone while no watch was open."""
+        del self._objects[path][name]
+        self.version += 1
+
+    def bookmark(self) -> None:
+        for watcher in self._watchers:
+            found = {"metadata": {"resourceVersion": str(self.version)}}
+            watcher.queue.put_nowait(_line("BOOKMARK", found))
+
+    def compact(self, *, as_event: bool) -> None:
+        """Forget all versions so far: as an event in each open watch, or at the next request."""
+        self.version += 1
+        self.oldest = self.version
+        for watcher in self._watchers:
+            watcher.queue.put_nowait(_line("ERROR", _expired()) if as_event else None)
+
+    def cut(self, rest: bytes = b'{"type":"MODIFIED","obj') -> None:
+        """Reset each watch in the middle of a line."""
+        for watcher in list(self._watchers):
+            watcher.transport.write(b"%x\r\n%b\r\n" % (len(rest), rest))
+            watcher.transport.abort()
+
+    def send(self, line: bytes) -> None:
+        """Send a line to each watch."""
+        for watcher in self._watchers:
+            watcher.queue.put_nowait(line + b"\n")
+
+    @property
+    def num_watches(self) -> int:
+        return len(self._watchers)
+
+    def lists(self, path: str) -> int:
+        """Number of first pages that were requested."""
+        return sum(1 for p, q in self.requests if p == path and "watch" not in q and "continue" not in q)
+
+    # answers -----------------------------------------------------------------------------------
+
+    def _happened(self, path: str, kind: str, found: Object) -> None:
+        self.version += 1
+        found["metadata"]["resourceVersion"] = str(self.version)
+        self._log.append((self.version, path, {"type": kind, "object": json.loads(json.dumps(found))}))
+        for watcher in self._watchers:
+            if watcher.path == path and not self.is_silent and _selects(watcher.query, found):
+                watcher.queue.put_nowait(_line(kind, found))
+
+    async def _get(self, request: web.Request) -> web.StreamResponse:
+        path, query = request.path, dict(request.query)
+        self.requests.append((path, query))
+        if refusal := self._refusal(request):
+            self.refused.append(refusal)
+            body = {"kind": "Status", "message": f"refused with {refusal}", "code": refusal}
+            return web.json_response(body, status=refusal, headers=self.headers)
+        return await self._watch(request, path, query) if "watch" in query else self._list(path, query)
+
+    def _refusal(self, request: web.Request) -> int:
+        if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
+            return 401
+        if self.rules is not None and not any(_allows(rule, request) for rule in self.rules):
+            return 403
+        if request.path in self.absent:
+            return 404
+        return self.status
+
+    def _list(self, path: str, query: dict[str, str]) -> web.Response:
+        found = [each for each in self._objects.get(path, {}).values() if _selects(query, each)]
+        start = int(query.get("continue", "0"))
+        end = start + min(int(query.get("limit", "500")), self.max_page)
+        metadata = {"resourceVersion": str(self.version)} | (
+            {"continue": str(end)} if end < len(found) else {}
+        )
+        return web.json_response({"kind": "List", "metadata": metadata, "items": found[start:end]})
+
+    async def _watch(self, request: web.Request, path: str, query: dict[str, str]) -> web.StreamResponse:
+        response = web.StreamResponse()
+        response.enable_chunked_encoding()
+        watcher = _Watcher(path, query, response, cast(asyncio.Transport, request.transport))
+        version = int(query["resourceVersion"])
+        if version < self.oldest:
+            watcher.queue.put_nowait(_line("ERROR", _expired()))
+        elif not self.is_silent:
+            for line in self._since(version, path, query):
+                watcher.queue.put_nowait(line)
+        await response.prepare(request)
+        self._watchers.add(watcher)
+        try:
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                async with asyncio.timeout(float(query["timeoutSeconds"])):
+                    while (line := await watcher.queue.get()) is not None:
+                        await response.write(line)
+        finally:
+            self._watchers.discard(watcher)
+        return response
+
+    def _since(self, version: int, path: str, query: dict[str, str]) -> Iterator[bytes]:
+        for at, where, event in self._log:
+            if at > version and where == path and _selects(query, event["object"]):
+                yield _line(event["type"], event["object"])
+
+
+def _allows(rule: Object, request: web.Request) -> bool:
+    """A rule with names allows lists and watches of one name only, as a field selector has it."""
+    parts = request.path.split("/")
+    group, resource = ("" if parts[1] == "api" else parts[2]), parts[-1]
+    verb = "watch" if "watch" in request.query else "list"
+    name = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
+    return (
+        group in rule["apiGroups"]
+        and resource in rule["resources"]
+        and verb in rule["verbs"]
+        and ("resourceNames" not in rule or name in rule["resourceNames"])
+    )
+
+
+def _line(kind: str, found: Object) -> bytes:
+    return json.dumps({"type": kind, "object": found}).encode() + b"\n"
+
+
+def _expired() -> Object:
+    message = "too old resource version: 2 (1767)"
+    return {"kind": "Status", "status": "Failure", "message": message, "reason": "Expired", "code": 410}
+
+
+def _selects(query: dict[str, str], found: Object) -> bool:
+    labels = found["metadata"].get("labels") or {}
+    pairs = [each.split("=") for each in query.get("labelSelector", "").split(",") if each]
+    name = query.get("fieldSelector", "").removeprefix("metadata.name=")
+    return all(labels.get(key) == value for key, value in pairs) and name in ("", found["metadata"]["name"])
+
+
+# objects -----------------------------------------------------------------------------------------
+
+
+def pod(name: str, ip: str = "127.0.0.1", port: int = 8000, uid: str = "", **changes: Any) -> Object:
+    """Pod that is ready. Changes: `ready`, `phase`, `reason`, `deleted`, `labels`, `annotations`."""
+    ready = "True" if changes.get("ready", True) else "False"
+    metadata: Object = {
+        "name": name,
+        "namespace": "llm",
+        "uid": uid or f"uid-{name}",
+        "labels": {"app": "vllm"} | changes.get("labels", {}),
+        "annotations": changes.get("annotations"),
+    }
+    if changes.get("deleted"):
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    ports = [{"name": "http", "containerPort": port}, {"name": "metrics", "containerPort": 1}]
+    status = {
+        "phase": changes.get("phase", "Running"),
+        "reason": changes.get("reason"),
+        "podIP": ip,
+        "conditions": [{"type": "Initialized", "status": "True"}, {"type": "Ready", "status": ready}],
+    }
+    return {
+        "metadata": metadata,
+        "spec": {"containers": [{"ports": None}, {"ports": ports}]},
+        "status": status,
+    }
+
+
+def endpoint(ip: str = "127.0.0.1", uid: str | None = "u1", **conditions: bool | None) -> Object:
+    found: Object = {"addresses": [ip], "conditions": conditions or None}
+    return found | ({"targetRef": {"kind": "Pod", "uid": uid}} if uid else {})
+
+
+def endpoint_slice(name: str, *endpoints: Object, port: int | None = 8000, **changes: Any) -> Object:
+    """EndpointSlice of the Service `vllm`. Changes: `kind` (of addresses), `ports`."""
+    labels = {"kubernetes.io/service-name": "vllm"}
+    return {
+        "metadata": {"name": name, "labels": labels, "uid": f"uid-{name}"},
+        "addressType": changes.get("kind", "IPv4"),
+        "endpoints": list(endpoints) or None,
+        "ports": changes.get("ports", [{"name": "http", "port": port, "protocol": "TCP"}]),
+    }
+
+
+def pool(*ports: int, name: str = "vllm", uid: str = "uid-pool", **changes: Any) -> Object:
+    """InferencePool. Changes: `labels` that it selects, `protocol`."""
+    spec: Object = {
+        "selector": {"matchLabels": changes.get("labels", {"app": "vllm"})},
+        "targetPorts": [{"number": port} for port in ports] or None,
+    }
+    if "protocol" in changes:
+        spec["appProtocol"] = changes["protocol"]
+    return {"metadata": {"name": name, "uid": uid}, "spec": spec}
