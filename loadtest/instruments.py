@@ -44,8 +44,6 @@ class LoadgenReading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cpu_us: float
     own_cpu_us: float
     rss_mb: float
-    num_bodies: int
-    num_bodies_sent: int
 
     @property
     def cpu_us_per_request(self) -> float:
@@ -62,7 +60,10 @@ class LoadgenReading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class LoadgenLoad:
-    """Load by loadgen. `connections` send in turn the bodies of the file, each its own, and show a key."""
+    """Load by loadgen. `connections` send in turn the bodies of the file, each its own, and show a key.
+
+    With `is_once` no body is sent twice: the load ends with the bodies where they do not last as long.
+    """
 
     path: str
     connections: int
@@ -71,6 +72,7 @@ class LoadgenLoad:
     think_ms: int = 0
     is_stream: bool = False
     key: str = ""
+    is_once: bool = False
 
 
 def build(name: str) -> Path:
@@ -95,6 +97,7 @@ def measure(port: int, bodies: Path, load: LoadgenLoad, pids: Sequence[int] = ()
     command = [str(build("loadgen")), str(port), "-j", "1", "-B", str(bodies), "-p", load.path]
     command += ["-c", str(load.connections), "-d", str(load.seconds), "-w", str(load.warm_up_s)]
     command += ["-z", str(load.think_ms), "-s", str(int(load.is_stream)), "-P", ",".join(map(str, pids))]
+    command += ["-o", str(int(load.is_once))]
     command += ["-a", load.key] if load.key else []
     try:
         done = subprocess.run(

@@ -2,7 +2,7 @@
 //
 // loadgen PORT [-c connections=8] [-d seconds=5] [-w warm_up_seconds=1] [-z think_ms=0] [-s stream 0|1]
 //              [-p path] [-m model=m] [-a bearer] [-P pid,pid,...] [-j 1]
-//              [-B FILE | -b prompt_bytes=64 -k prefixes=16 -M messages=0 -N new_bytes=0]
+//              [-B FILE [-o once 0|1] | -b prompt_bytes=64 -k prefixes=16 -M messages=0 -N new_bytes=0]
 //
 //   -z  pause before a connection's next request, half to one and a half times as long
 //   -P  processes whose CPU time and memory are read, with their children
@@ -10,6 +10,8 @@
 //   -B  bodies from FILE (bodies.h); connection i of n sends the bodies i, i + n, i + 2n, ... and starts
 //       over when they are used up. Without it prompts are made of a few words, after one of -k prefixes:
 //       as one text, or with -M as a conversation of so many messages plus a new one of -N bytes.
+//   -o  1: send no body twice. The warm-up ends with half of a connection's bodies at the latest, the
+//       measured part with the other half: however fast the server is, it only shortens them.
 //
 // CPU time is what the scheduler accounts to each thread, in ns; where the kernel does not tell that, the
 // clock ticks of the process (usually 10 ms).
@@ -40,7 +42,7 @@ enum {
 static struct {
     int port, num_connections, think_ms;
     double seconds, warm_up_seconds;
-    bool is_stream, is_json;
+    bool is_stream, is_json, is_once;
     const char *path, *pids, *bearer, *bodies;
     struct wording wording;
 } options = {.num_connections = 8,
@@ -74,8 +76,9 @@ struct connection {
 static struct connection **connections;
 static struct bodies bodies;
 static struct histogram latency, first_byte, one_way;
-static uint64_t num_made, num_errors, num_bodies_sent;
-static bool is_measuring;
+static uint64_t num_made, num_errors;
+static size_t bodies_end = SIZE_MAX;  // of those that may be sent now
+static bool is_measuring, is_used_up;
 static int epoll_fd;
 
 static const long UNTIL_CLOSED = 1l << 60;
@@ -105,10 +108,13 @@ static void build_request(struct connection *c) {
         append(&c->out, body.data, body.length);
         return;
     }
-    size_t number = (c->index + c->num_sent * options.num_connections) % bodies.num_bodies;
+    size_t number = c->index + c->num_sent * options.num_connections;
+    if (number + 2 * options.num_connections >= bodies_end) {  // one more may be sent before it is seen
+        is_used_up = true;
+    }
+    number %= bodies.num_bodies;
     append_head(&c->out, body_length(&bodies, number));
     append_body(&bodies, number, &c->out);
-    num_bodies_sent++;
 }
 
 // --- connections ---
@@ -344,9 +350,11 @@ static void wake_thinkers(void) {
     }
 }
 
-static void serve_until(uint64_t end_ns) {
+static void serve_until(uint64_t end_ns, size_t end_of_bodies) {
     struct epoll_event events[MAX_EVENTS];
-    while (now_ns() < end_ns) {
+    bodies_end = options.is_once ? end_of_bodies : SIZE_MAX;
+    is_used_up = false;
+    while (now_ns() < end_ns && !is_used_up) {
         int num = epoll_wait(epoll_fd, events, MAX_EVENTS, options.think_ms > 0 ? 1 : 100);
         for (int i = 0; i < num; i++) {
             serve(events[i].data.ptr, events[i].events);
@@ -365,12 +373,12 @@ static struct totals measure(void) {
         connections[i]->index = i;
         open_connection(connections[i]);
     }
-    serve_until(now_ns() + (uint64_t)(options.warm_up_seconds * 1e9));
+    serve_until(now_ns() + (uint64_t)(options.warm_up_seconds * 1e9), bodies.num_bodies / 2);
     find_processes(options.pids);  // now: some start their threads and children with the first request
     is_measuring = true;
     double cpu_us = processes_cpu_us(), own_us = own_cpu_us();
     uint64_t start = now_ns();
-    serve_until(start + (uint64_t)(options.seconds * 1e9));
+    serve_until(start + (uint64_t)(options.seconds * 1e9), bodies.num_bodies);
     double seconds = (now_ns() - start) / 1e9;
     return (struct totals){seconds, processes_cpu_us() - cpu_us, own_cpu_us() - own_us};
 }
@@ -395,8 +403,8 @@ static void print_json(struct totals t) {
            "\"first_byte_p99_us\":%llu,\"one_way_p50_us\":%llu,\"one_way_p99_us\":%llu,",
            quantile(&latency, .5), quantile(&latency, .99), quantile(&first_byte, .5),
            quantile(&first_byte, .99), quantile(&one_way, .5), quantile(&one_way, .99));
-    printf("\"cpu_us\":%.1f,\"own_cpu_us\":%.1f,\"rss_mb\":%.1f,\"num_bodies\":%zu,\"num_bodies_sent\":%llu}\n",
-           t.cpu_us, t.own_cpu_us, processes_rss_mb(), bodies.num_bodies, (unsigned long long)num_bodies_sent);
+    printf("\"cpu_us\":%.1f,\"own_cpu_us\":%.1f,\"rss_mb\":%.1f}\n", t.cpu_us, t.own_cpu_us,
+           processes_rss_mb());
 }
 
 static void set_option(char name, const char *value) {
@@ -415,6 +423,7 @@ static void set_option(char name, const char *value) {
     case 'M': options.wording.num_messages = atoi(value); break;
     case 'N': options.wording.new_bytes = atol(value); break;
     case 'B': options.bodies = value; break;
+    case 'o': options.is_once = atoi(value) != 0; break;
     case 'j': options.is_json = atoi(value) != 0; break;
     default:
         fprintf(stderr, "loadgen: no option -%c\n", name);
