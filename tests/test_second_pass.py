@@ -31,7 +31,12 @@ def run(folder: Path, source: str, *flags: str) -> tuple[int, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # starts in half the time
     done = subprocess.run(
-        [*command, *flags, str(folder)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+        [*command, *flags, str(folder)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     return done.returncode, done.stdout.strip()
 
