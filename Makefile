@@ -7,24 +7,28 @@ BIN := $(VENV)/bin
 WHEEL_VENV := .venv-wheel
 # Tests wait more than they work: twice as many at once as there are cores.
 TEST_PROCESSES ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
-PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
+# STRICT=1: a test that fails is not run once more (CONTRIBUTING.md, "Flaky tests").
+SECOND_PASS := $(if $(filter-out 0,$(STRICT)),,-p tests.support.second_pass)
+PYTEST := $(BIN)/python -m pytest $(SECOND_PASS)
+PARALLEL := -n $(TEST_PROCESSES) --dist worksteal
 # Tests start hundreds of gateways, and each would be compiled from its source first.
 unexport PYTHONDONTWRITEBYTECODE
 SOURCES := setup.py pyproject.toml $(shell find gateway engines -name '*.py')
 
 # Tests that need more than this repository installs into $(VENV) have a marker and a target of their own.
 LOCAL := not vllm and not engines and not prometheus and not proxies and not envoy and not envoy_versions and not helm and not console
+FAST_TESTS := not process and not slow
 # Folders in which all tests have one of these markers: each test process would import them for nothing.
 IGNORED := vllm sglang mlx llamacpp console proxies helm envoy
 LOCAL_TESTS := $(IGNORED:%=--ignore=tests/%)
 
-.PHONY: run test lint check wheel test-wheel test-console test-envoy test-envoy-versions test-helm test-proxies test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke soak fuzz lock docs docs-site proto clean
+.PHONY: run test lint check flake wheel test-wheel test-console test-envoy test-envoy-versions test-helm test-proxies test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke soak fuzz lock docs docs-site proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m gateway demo --port $(PORT)
 
 test: $(VENV)/.installed-dev
-	$(PYTEST) $(LOCAL_TESTS) -m "$(LOCAL)"
+	$(PYTEST) $(PARALLEL) $(LOCAL_TESTS) -m "$(LOCAL)"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
@@ -33,40 +37,45 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/lint-imports --no-logo
 
 check: lint
-	$(PYTEST) -q $(LOCAL_TESTS) -m "$(LOCAL) and not process and not slow"
+	$(BIN)/python -m pytest $(PARALLEL) -q $(LOCAL_TESTS) -m "$(LOCAL) and $(FAST_TESTS)"
+
+# Random order, a busy core and no second pass, RUNS times or for MINUTES. FAST=1: the tests of make check only.
+flake: MINUTES = 60
+flake: $(VENV)/.installed-dev
+	RUNS=$(RUNS) MINUTES=$(MINUTES) $(BIN)/python -m tests.support.flake $(BIN)/python -m pytest $(PARALLEL) $(LOCAL_TESTS) -m "$(LOCAL)$(if $(FAST), and $(FAST_TESTS))"
 
 test-envoy: $(VENV)/.installed-dev .venv-envoy/.installed
-	ENVOY=.venv-envoy/bin/envoy $(PYTEST) -m envoy tests/envoy
+	ENVOY=.venv-envoy/bin/envoy $(PYTEST) $(PARALLEL) -m envoy tests/envoy
 
 # Each configuration and a routed request with older and newer Envoys: 40 MB each.
 test-envoy-versions: $(VENV)/.installed-dev .cache/envoy/.installed
-	ENVOYS=.cache/envoy $(PYTEST) -m envoy_versions tests/envoy
+	ENVOYS=.cache/envoy $(PYTEST) $(PARALLEL) -m envoy_versions tests/envoy
 
 test-helm: $(VENV)/.installed-dev .cache/helm/.installed # UPDATE=1: write the golden renders
-	$(BIN)/python -m pytest -m helm tests/helm
+	$(PYTEST) -m helm tests/helm
 
 # Debian's Chromium, or that of CHROMIUM=; screenshots lie in .cache/console/. UPDATE=1: those of the docs, too
 test-console: $(VENV)/.installed-dev .cache/console/.installed
-	PYTHONPATH=.cache/console/site $(BIN)/python -m pytest -m console tests/console
+	PYTHONPATH=.cache/console/site $(PYTEST) -m console tests/console
 
 test-proxies: $(VENV)/.installed-dev .cache/proxies/.installed
-	PROXIES=.cache/proxies $(BIN)/python -m pytest -m proxies
+	PROXIES=.cache/proxies $(PYTEST) -m proxies
 
 test-vllm: $(VENV)/.installed-dev .venv-vllm/.installed .venv-envoy/.installed
-	$(BIN)/python -m pytest -m vllm
+	$(PYTEST) -m vllm
 
 test-engines: $(VENV)/.installed-dev .venv-sglang/.installed .venv-mlx/.installed .venv-llamacpp/.installed .venv-vllm/.installed-mooncake
-	$(BIN)/python -m pytest -m engines
+	$(PYTEST) -m engines
 
 # SGLang's pages, ranks and tenants: what fits into CI; `test-engines` runs before a release.
 test-engines-ci: $(VENV)/.installed-dev .venv-sglang/.installed
-	$(BIN)/python -m pytest -m "engines and ci"
+	$(PYTEST) -m "engines and ci"
 
 # Another Prometheus than Debian's: make test-deploy PROMETHEUS=/path/to/prometheus PROMTOOL=/path/to/promtool
 PROMETHEUS ?= .cache/prometheus/root/usr/bin/prometheus
 PROMTOOL ?= .cache/prometheus/root/usr/bin/promtool
 test-deploy: $(VENV)/.installed-dev $(if $(filter .cache/%,$(PROMETHEUS) $(PROMTOOL)),.cache/prometheus/.installed)
-	PROMETHEUS=$(abspath $(PROMETHEUS)) PROMTOOL=$(abspath $(PROMTOOL)) $(BIN)/python -m pytest -m prometheus tests/deploy
+	PROMETHEUS=$(abspath $(PROMETHEUS)) PROMTOOL=$(abspath $(PROMTOOL)) $(PYTEST) -m prometheus tests/deploy
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench
@@ -77,7 +86,7 @@ bench-proxy: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
 wheel: dist/.built
 
 test-wheel: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
-	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(PYTEST) -m "not interpreted" tests/blackbox
+	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(PYTEST) $(PARALLEL) -m "not interpreted" tests/blackbox
 
 bench-index: $(WHEEL_VENV)/.installed
 	$(WHEEL_VENV)/bin/python -P -m loadtest.bench_index

@@ -103,7 +103,7 @@ class Materials:
         return path
 
     def bodies(self, name: str) -> Path:
-        """Bodies for one run, enough for twice the goal's speed; a faster run is shorter, none is sent twice."""
+        """Bodies for one run, enough for twice the goal's speed: a faster run is shorter."""
         path = self._directory / f"{name}.bodies"
         if not path.exists():
             self._make(name).write(path)

@@ -1,8 +1,8 @@
 """Second pass of a test run: each failed test is run once more, alone, in a fresh process.
 
-A test that passes then is flaky: it is reported with the outputs of both runs and does not fail the run, unless
-more than MAX_FLAKY are. `python -m pytest -p tests.support.second_pass` has it, plain pytest has not. A worker
-process of pytest-xdist that dies reports the test that it ran as failed, so that one is run again too.
+A test that passes then is flaky: it is reported with the outputs of both runs and does not fail the run,
+unless more than MAX_FLAKY are. `python -m pytest -p tests.support.second_pass` has it, plain pytest has not.
+A worker process of pytest-xdist that dies reports the test that it ran as failed: that one is run again too.
 """
 
 import subprocess
