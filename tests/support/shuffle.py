@@ -1,7 +1,7 @@
 """Random order of the tests, repeatable by its seed: `ORDER=7 python -m pytest -p tests.support.shuffle`.
 
-Files of tests change their order, and the tests within each file; a file stays together, since its tests share
-what they started. All processes of a run have the same order.
+Files of tests change their order, and the tests within each file; a file stays together, since its tests
+share what they started. All processes of a run have the same order.
 """
 
 import os
