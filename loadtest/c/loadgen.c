@@ -6,6 +6,7 @@
 //
 //   -z  pause before a connection's next request, half to one and a half times as long
 //   -P  processes whose CPU time and memory are read, with their children
+//   -d  the measured part is longer where no answer came yet, by MAX_LATE_S at most
 //   -j  print one JSON object instead of the line for people
 //   -B  bodies from FILE (bodies.h); connection i of n sends the bodies i, i + n, i + 2n, ... and starts
 //       over when they are used up. Without it prompts are made of a few words, after one of -k prefixes:
@@ -36,6 +37,7 @@
 enum {
     IN_CAPACITY = 262144,
     MAX_EVENTS = 256,
+    MAX_LATE_S = 20,
     STAMP_LENGTH = 22,  // "T and 20 digits, see worker.c
 };
 
@@ -350,11 +352,17 @@ static void wake_thinkers(void) {
     }
 }
 
+static bool is_over(uint64_t end_ns) {
+    uint64_t now = now_ns();
+    bool waits = is_measuring && latency.num == 0 && num_errors == 0;
+    return is_used_up || now >= end_ns + (waits ? MAX_LATE_S * 1000000000ull : 0);
+}
+
 static void serve_until(uint64_t end_ns, size_t end_of_bodies) {
     struct epoll_event events[MAX_EVENTS];
     bodies_end = options.is_once ? end_of_bodies : SIZE_MAX;
     is_used_up = false;
-    while (now_ns() < end_ns && !is_used_up) {
+    while (!is_over(end_ns)) {
         int num = epoll_wait(epoll_fd, events, MAX_EVENTS, options.think_ms > 0 ? 1 : 100);
         for (int i = 0; i < num; i++) {
             serve(events[i].data.ptr, events[i].events);
