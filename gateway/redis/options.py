@@ -1,5 +1,6 @@
 """Redis connection settings, read once from the configuration. No message contains a password."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +48,7 @@ def redis_of(config: Config) -> RedisOptions | None:
         raise ConfigError("redis: 'embedded' is for `kvgate serve`; give the URL of a server here")
     where = shown(config.redis.url)
     _check(config.redis.url, where)
-    scheme = urlsplit(config.redis.url).scheme
+    scheme = _scheme(config.redis.url)
     files = _tls(config)
     if files and not scheme.startswith("rediss"):
         raise ConfigError("redis_ca_file, redis_cert_file: are for rediss:// only")
@@ -105,8 +106,9 @@ class _MultiServerUrl:
 
 
 def _parse_multi(url: str, where: str) -> _MultiServerUrl:
-    parts = urlsplit(url)
-    user, at, hosts = parts.netloc.rpartition("@")
+    authority, after = _split_authority(url)
+    user, at, hosts = authority.rpartition("@")
+    parts = urlsplit(f"{_scheme(url)}://asked:1{after}")
     try:
         addresses = tuple(_address(host, PORTS[parts.scheme]) for host in hosts.split(","))
     except ValueError as exc:
@@ -132,6 +134,18 @@ def _parse_multi(url: str, where: str) -> _MultiServerUrl:
     )
 
 
+def _scheme(url: str) -> str:
+    return url.partition("://")[0].lower()
+
+
+def _split_authority(url: str) -> tuple[str, str]:
+    """Split into users and hosts, and what follows them: the standard library's `urlsplit` reads one host only,
+    and since 2023 rejects an IPv6 address that is not the first."""
+    rest = url.partition("://")[2]
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    return authority, rest[len(authority) :]
+
+
 def _address(text: str, port: int) -> HostPort:
     found = Url.of(f"redis://{text}")
     return found.host, found.port or port
@@ -140,7 +154,7 @@ def _address(text: str, port: int) -> HostPort:
 def _parse(url: str, where: str) -> dict[str, Any]:
     from redis.asyncio.connection import parse_url
 
-    if urlsplit(url).scheme not in SINGLE:
+    if _scheme(url) not in SINGLE:
         raise ConfigError(
             f"redis: '{where}' is not a URL such as redis://10.0.0.1:6379/0, rediss://... (TLS), unix:///path,"
             " redis+sentinel://HOST:PORT,.../NAME or redis+cluster://HOST:PORT,..., nor 'embedded'"
@@ -148,8 +162,11 @@ def _parse(url: str, where: str) -> dict[str, Any]:
     try:
         found = dict(parse_url(url))
     except ValueError as exc:
-        raise ConfigError(f"redis: '{where}' cannot be read: is its port or database a number?") from exc
-    if urlsplit(url).scheme != "unix" and not found.get("host"):
+        raise ConfigError(
+            f"redis: '{where}' cannot be read: its port and database are numbers, and an IPv6 address is in "
+            "brackets, as in redis://[fd00::1]:6379/0"
+        ) from exc
+    if _scheme(url) != "unix" and not found.get("host"):
         raise ConfigError(f"redis: '{where}' names no host")
     return found
 

@@ -66,7 +66,19 @@ def test_files_for_tls_are_read(tmp_path: Path) -> None:
     assert refused(redis="rediss://h", redis_ca_file="/none") == "redis_ca_file: /none cannot be read"
 
 
-@pytest.mark.parametrize("url", ["10.0.0.1:6379", "http://h", "redis://", "redis://h:x", "redis:///0"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "10.0.0.1:6379",
+        "http://h",
+        "redis://",
+        "redis://h:x",
+        "redis:///0",
+        "unix:/a",
+        "redis://[::1",
+        "redis://[x]:1",
+    ],
+)
 def test_an_invalid_url_is_rejected(url: str) -> None:
     assert refused(redis=url).startswith("redis: '")
 
@@ -86,6 +98,8 @@ def test_nodes_of_a_cluster_are_read() -> None:
     assert (options.locators, options.service) == ((("a", 6379), ("::1", 7000)), "")
     assert dict(options.connection) == dict(options.locator_options) == {"username": "u", "password": "p"}
     assert options.prefix == "{f}"  # one slot
+    assert read(redis="redis+cluster://[::1],a:1").locators == (("::1", 6379), ("a", 1))
+    assert read(redis="redis+sentinel://a,[fd00::1]:1/m?db=3").locators == (("a", 26379), ("fd00::1", 1))
     assert "a Cluster has only 0" in refused(redis="redis+cluster://a/3")
 
 
@@ -99,7 +113,7 @@ def test_several_servers_by_tls_with_a_password_from_a_file(kind: str, tmp_path:
     assert ("password" in options.locator_options) == (kind == "cluster")
 
 
-@pytest.mark.parametrize("hosts", ["", "a,,b", "a:x,b", "a,b:99999"])
+@pytest.mark.parametrize("hosts", ["", "a,,b", "a:x,b", "a,b:99999", "a,[::1", "[x]:1,b"])
 def test_invalid_hosts_are_rejected(hosts: str) -> None:
     for kind in ("sentinel", "cluster"):
         assert "cannot be read: expected HOST:PORT" in refused(redis=f"redis+{kind}://u:secret@{hosts}/m")
