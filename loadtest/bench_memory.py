@@ -19,12 +19,13 @@ import time
 import urllib.request
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from gateway.app import bundled_tokenizer
+from gateway.runtime.descriptors import FILES_PER_REQUEST, Descriptors
 from loadtest.contenders import GatewayContender, fake_workers, flood_worker, gateway, metric_sum
 from loadtest.extent import extent
 from loadtest.fleet import rss_mb
@@ -35,7 +36,9 @@ from loadtest.vocabulary import tokenizer_32k
 NAMES = ("rss", "streams_10k", "slow_reader", "worst_stall")
 NUM_WORKERS = extent(2, 4)
 NUM_STREAMS = extent(200, 10_000)
-SPARE_FILES = 300
+SPARE_FILES = 100
+"""Files of the gateway that are no stream's: its own, probes, and connections to workers that are kept."""
+MIN_STREAMS = 50
 NUM_SLOW = extent(20, 1_000)
 BLOCKS_PER_WORKER = extent(2_000, 250_000)
 LONG_BYTES = 256_000
@@ -91,8 +94,7 @@ def rss(tokenizer: Path, prompts: Path) -> float:
 
 def streams(tokenizer: Path) -> float:
     """Each client has one stream open; its worker sends a piece every two seconds."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    num = min(NUM_STREAMS, (hard - SPARE_FILES) // 2)
+    num = affordable(NUM_STREAMS, raised_limit())
     with _slow_fleet() as ports, gateway(ports, tokenizer, "--events", "off") as contender:
         with _clients(num, contender.port) as clients:
             for client in clients:
@@ -105,6 +107,28 @@ def streams(tokenizer: Path) -> float:
         return reckoned
 
 
+def raised_limit() -> int:
+    """Limit of open files of this process and those that it starts, raised as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # macOS refuses what is over its own maximum
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+def affordable(num: int, limit: int) -> int:
+    """Number of streams, at most `num`, that a gateway with this limit of open files accepts at once.
+
+    Raises InstrumentError where they are too few to measure.
+    """
+    found = min(num, (Descriptors(limit).clients_end - SPARE_FILES) // FILES_PER_REQUEST)
+    if found < min(num, MIN_STREAMS):
+        raise InstrumentError(
+            f"{limit} open files are too few for open streams; raise the limit (ulimit -n 1024)"
+        )
+    return found
+
+
 @contextmanager
 def _slow_fleet() -> Iterator[list[int]]:
     flags = "-n", "100000", "-g", "2000"
@@ -115,8 +139,6 @@ def _slow_fleet() -> Iterator[list[int]]:
 @contextmanager
 def _clients(num: int, port: int, receive_buffer: int = 0) -> Iterator[list[socket.socket]]:
     """Connections with a stream asked for, each with a prompt of its own."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     clients: list[socket.socket] = []
     try:
         for number in range(num):
@@ -125,14 +147,21 @@ def _clients(num: int, port: int, receive_buffer: int = 0) -> Iterator[list[sock
             if receive_buffer:
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
             client.settimeout(30)
-            client.connect(("127.0.0.1", port))
-            client.sendall(_ask(number))
+            _open_stream(client, port, number)
             if number % 100 == 99 and not receive_buffer:
                 _expect(client)  # not faster than they are accepted
         yield clients
     finally:
         for client in clients:
             client.close()
+
+
+def _open_stream(client: socket.socket, port: int, number: int) -> None:
+    try:
+        client.connect(("127.0.0.1", port))
+        client.sendall(_ask(number))
+    except OSError as exc:
+        raise InstrumentError(f"the gateway did not accept stream {number + 1}: {exc}") from exc
 
 
 def _ask(number: int) -> bytes:
@@ -143,8 +172,12 @@ def _ask(number: int) -> bytes:
 
 
 def _expect(client: socket.socket) -> None:
-    if client.recv(12, socket.MSG_PEEK) != b"HTTP/1.1 200":
-        raise InstrumentError("a stream did not begin")
+    try:
+        head = client.recv(12, socket.MSG_PEEK)
+    except OSError as exc:
+        raise InstrumentError(f"a stream did not begin: {exc}") from exc
+    if head != b"HTTP/1.1 200":
+        raise InstrumentError(f"a stream did not begin: {head!r}")
 
 
 # clients that do not read ----------------------------------------------------------------------
@@ -152,11 +185,12 @@ def _expect(client: socket.socket) -> None:
 
 def slow_readers(tokenizer: Path) -> float:
     """Cost of clients that do not read, once everything on the way is full."""
+    num = affordable(NUM_SLOW, raised_limit())
     with flood_worker() as port, gateway([port], tokenizer, "--events", "off") as contender:
-        with _clients(NUM_SLOW, contender.port, receive_buffer=1 << 16):
+        with _clients(num, contender.port, receive_buffer=1 << 16):
             taken = _settled_rss_mb(contender.pid) - contender.start_rss_mb
-        print(f"slow_reader: {taken:.0f} MB for {NUM_SLOW}")
-        return taken * 1000 / NUM_SLOW
+        print(f"slow_reader: {taken:.0f} MB for {num}")
+        return taken * 1000 / num
 
 
 def _settled_rss_mb(pid: int, timeout_s: float = 60.0) -> float:

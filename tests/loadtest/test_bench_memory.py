@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.bench_memory import NAMES, WorstStall, _ask, figures
+from gateway.runtime.descriptors import FILES_PER_REQUEST, Descriptors
+from loadtest.bench_memory import NAMES, SPARE_FILES, WorstStall, _ask, _expect, affordable, figures
 from loadtest.bench_proxy import main
 from loadtest.instruments import InstrumentError
 
@@ -54,13 +55,31 @@ def test_each_client_sends_another_prompt() -> None:
 
 
 def test_a_stream_that_does_not_begin_is_an_error() -> None:
-    from loadtest.bench_memory import _expect
-
     here, there = socket.socketpair()
     with here, there:
         there.sendall(b"HTTP/1.1 503 no")
         with pytest.raises(InstrumentError, match="did not begin"):
             _expect(here)
+
+
+def test_a_stream_that_never_begins_is_an_error() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        here.setblocking(False)
+        with pytest.raises(InstrumentError, match="did not begin: .*unavailable"):
+            _expect(here)
+
+
+@pytest.mark.parametrize(("limit", "num"), [(1 << 20, 10_000), (20_000, 9_650), (1024, 398), (512, 174)])
+def test_no_more_streams_are_opened_than_the_limit_of_open_files_allows(limit: int, num: int) -> None:
+    assert affordable(10_000, limit) == num
+    assert SPARE_FILES + FILES_PER_REQUEST * num <= Descriptors(limit).clients_end
+
+
+def test_too_few_open_files_are_named() -> None:
+    assert affordable(20, 256) == 20
+    with pytest.raises(InstrumentError, match="128 open files are too few for open streams; raise the limit"):
+        affordable(10_000, 128)
 
 
 def test_memory_is_read_from_this_process() -> None:
