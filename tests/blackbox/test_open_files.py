@@ -78,8 +78,8 @@ async def test_active_clients_leave_files_for_other_connections(monkeypatch: pyt
 
 
 async def test_the_soft_limit_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    shell = ("sh", "-c", f'ulimit -S -n {LIMIT}; ulimit -H -n 4096; exec "$@"', "kvgate")
+    shell = ("sh", "-c", f'ulimit -S -n {LIMIT}; ulimit -H -n 512; exec "$@"', "kvgate")
     monkeypatch.setattr(harness, "GATEWAY", (*shell, *harness.GATEWAY))
     async with running() as bench:
-        assert [line for line in bench.gateway.log if re.search("open files limited to 4096", line)]
+        assert [line for line in bench.gateway.log if re.search("open files limited to 512", line)]
         assert json.loads((await bench.gateway.admin("GET", "/health")).body) == {"status": "alive"}
