@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import random
 import sys
 from collections.abc import Generator, Iterator
 
@@ -18,12 +19,24 @@ from tests.support.engine_figures import EngineFigures, figures_of, report
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["HF_HUB_OFFLINE"] = "1"  # before the library that reads it is imported: no test asks the hub
 
+# The order of sets can be repeated. Python reads the seed of its hashes when it starts: this is the seed of
+# pytest-xdist's processes and of what tests start.
+HAS_CHOSEN_SEED = os.environ.get("PYTHONHASHSEED", "random") == "random"
+if HAS_CHOSEN_SEED:
+    os.environ["PYTHONHASHSEED"] = str(random.SystemRandom().randrange(1 << 32))
+
 # Each model is loaded and proved once for all tests, except those that test the loads (tests/tokenization).
 shared_tokenizers.share()
 
 # Examples have no deadline, and drawing may be slow: their time depends on the machine.
 settings.register_profile("kvgate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kvgate")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    is_own = not HAS_CHOSEN_SEED or config.getoption("numprocesses", None)
+    of = "" if is_own else " of the processes that tests start, not of this one: set it before the start"
+    return f"hash seed: PYTHONHASHSEED={os.environ['PYTHONHASHSEED']}{of}"
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -45,6 +58,8 @@ def pytest_sessionfinish() -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     report(terminalreporter, config)
+    if config.get_verbosity() < 0 and terminalreporter.stats.get("failed"):  # -q prints no header
+        terminalreporter.write_line(pytest_report_header(config))
 
 
 @pytest.fixture(scope="session")
