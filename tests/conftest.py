@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from gateway.runtime import paced_reads
-from tests.support import preloaded, shared_tokenizers
+from tests.support import hanging, preloaded, shared_tokenizers
 from tests.support.engine_figures import EngineFigures, figures_of, report
 
 # Hundreds of processes start; where none may write bytecode, each one compiles all that it imports,
@@ -77,12 +77,14 @@ def reads_are_one_turn() -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol() -> Generator[None, bool, bool]:
-    """Restore the log level of the process, which a reload of a gateway's configuration changes."""
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
+    """Limit the time of each test, and restore the log level of the process, which a reload of a gateway's
+    configuration changes."""
     root = logging.getLogger()
     level = root.level
     try:
-        return (yield)
+        with hanging.limited(item):
+            return (yield)
     finally:
         if root.level != level:  # setting it clears the cache of each logger
             root.setLevel(level)
