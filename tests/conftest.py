@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from gateway.runtime import paced_reads
-from tests.support import hanging, preloaded, shared_tokenizers
+from tests.support import hanging, life_line, preloaded, shared_tokenizers
 from tests.support.engine_figures import EngineFigures, figures_of, report
 
 # Hundreds of processes start; where none may write bytecode, each one compiles all that it imports,
@@ -49,6 +49,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         and not is_parent
         and any(item.get_closest_marker("process") for item in session.items)
     ):
+        life_line.install(os.getppid() if hasattr(session.config, "workerinput") else None)
         preloaded.install()
 
 

@@ -240,7 +240,8 @@ def _call_process(name: str) -> None:
 
 
 def _serve(requests: socket.socket) -> None:
-    """Fork for each request, until the other end is closed."""
+    """Fork for each request, until the other end is closed; Ctrl-C is for the others of its group."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         data, ancillary, _, _ = requests.recvmsg(MAX_REQUEST_BYTES, socket.CMSG_SPACE(MAX_FILES * 4))
         if not data:
@@ -265,6 +266,7 @@ def _serve(requests: socket.socket) -> None:
 
 
 def _prepare_and_run(request: dict[str, Any], fds: list[int]) -> NoReturn:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if request["is_session"]:
         os.setsid()
     _call_process("gateway")
