@@ -5,6 +5,7 @@ loadgen   a closed loop on a loopback port that reads the CPU time of the proces
 `c/loadgen.c`
 """
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -85,10 +86,12 @@ def build(name: str) -> Path:
     if compiler is None:
         raise InstrumentError("no C compiler: `cc` is not found; install one (Debian: apt-get install gcc)")
     BUILT.mkdir(parents=True, exist_ok=True)
-    command = [compiler, "-std=c11", "-O2", "-Wall", "-Wextra", "-o", str(program), str(sources[0])]
+    unfinished = BUILT / f"{name}-{os.getpid()}"  # others build and run it at the same time
+    command = [compiler, "-std=c11", "-O2", "-Wall", "-Wextra", "-o", str(unfinished), str(sources[0])]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise InstrumentError(f"{sources[0].name} does not compile:\n{done.stderr}")
+    unfinished.replace(program)
     return program
 
 

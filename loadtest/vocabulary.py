@@ -4,6 +4,7 @@ The one that comes with the simulated engine has a quarter of that, and memory a
 vocabulary's. The same on every run with the same Python and tokenizers.
 """
 
+import os
 import platform
 import shutil
 import sysconfig
@@ -25,9 +26,9 @@ def tokenizer_32k(size: int = SIZE, max_chars: int = MAX_CHARS, cache: Path = CA
     if not (directory / "tokenizer.json").exists():
         directory.mkdir(parents=True, exist_ok=True)
         shutil.copy(bundled_tokenizer() / "tokenizer_config.json", directory)
-        unfinished = directory / "unfinished.json"
+        unfinished = directory / f"unfinished-{os.getpid()}.json"  # others may make it at the same time
         unfinished.write_text(_train(size, max_chars), encoding="utf-8")
-        unfinished.rename(directory / "tokenizer.json")
+        unfinished.replace(directory / "tokenizer.json")
     return directory
 
 

@@ -1,4 +1,6 @@
 import shutil
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +32,16 @@ def test_a_missing_compiler_is_reported(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(InstrumentError, match="no C compiler"):
         build("worker")
+
+
+@needs_cc
+@pytest.mark.process
+def test_several_processes_may_build_a_program_at_once(tmp_path: Path) -> None:
+    code = "import pathlib, sys; from loadtest import instruments as i; i.BUILT = pathlib.Path(sys.argv[1]); "
+    command = [sys.executable, "-c", code + "i.build('worker')", str(tmp_path)]
+    running = [subprocess.Popen(command) for _ in range(4)]
+    assert [each.wait(timeout=60) for each in running] == [0] * 4
+    assert [path.name for path in tmp_path.iterdir()] == ["worker"]
 
 
 def test_costs_are_per_request_and_per_chunk() -> None:
