@@ -41,6 +41,9 @@ MAX_UNREAD_BYTES: Final = 256 << 10
 """Answers that a client has not read before those to its next requests wait."""
 LINGER_S: Final = 2.0
 """Time for which a rejected client's bytes are read and dropped before its connection is closed."""
+MAX_DROPPED_BYTES: Final = 256 << 20
+"""Bytes behind a rejection or the end of a tunnel that are read and dropped, then the connection is aborted:
+several times what may have been under way, a body over the limit or full sockets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,8 @@ class ClientConnection(asyncio.Protocol):
         self.source: object = None  # the client's address, where a proxy in front of us sends it
         self._is_refusing = False  # a broken request was queued: nothing behind it is read
         self._upgrade_buffer: UpgradeBuffer | None = None  # set where an upgrade request was queued
-        self._is_closing = False
+        self._is_closing = self._is_lingering = False
+        self._num_dropped = 0
         self._reads: PacedReads | None = None
         self._has_spoken = False  # HTTP/1.1, so that no HTTP/2 preface follows
         self._has_body_in_read = False
@@ -133,6 +137,7 @@ class ClientConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.is_full = False
+        self._hasten()
         if self._exchange:
             self._exchange.client_free()
         elif self._queue:
@@ -145,7 +150,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _read(self, data: bytes) -> None:
         if self._is_refusing or self._is_closing:
-            return self._upgrade_buffer.take(data) if self._upgrade_buffer else None
+            return self._upgrade_buffer.take(data) if self._upgrade_buffer else self._drop(data)
         self._has_body_in_read = False
         try:
             self._feed(data)
@@ -154,6 +159,11 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._check_framing_size(len(data))
         return None
+
+    def _drop(self, data: bytes) -> None:
+        self._num_dropped += len(data)
+        if self._num_dropped > MAX_DROPPED_BYTES and self._transport:
+            self._transport.abort()
 
     def _is_body(self, data: bytes) -> bool:
         """Return True for a read within a body of announced length: one piece, whatever it holds."""
@@ -302,8 +312,10 @@ class ClientConnection(asyncio.Protocol):
         return None
 
     def drain(self) -> None:
-        """Close once the current answer is complete; at once if there is none."""
-        self._is_stopping = True
+        """Close once the current answer is complete; at once if there is none. May be repeated."""
+        if not self._is_stopping:
+            self._is_stopping = True
+            self._hasten()
         if not self._is_busy():
             self._close()
 
@@ -372,9 +384,9 @@ class ClientConnection(asyncio.Protocol):
     def _close(self) -> None:
         """Close the connection.
 
-        After a rejection the client's remaining bytes are read and dropped for a moment: closing on unread
-        bytes would reset the connection and lose the answer. Otherwise the client has the idle timeout to
-        read what is written.
+        After a rejection or a tunnel the client's remaining bytes are read and dropped for a while, up to a
+        limit: closing on unread bytes would reset the connection and lose the answer. Otherwise the client
+        has the idle timeout to read what is written.
         """
         if not self._transport or self._is_closing:
             return
@@ -382,11 +394,18 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write_eof()
             self._set_deadline(self._limits.keep_alive_s if self._upgrade_buffer else LINGER_S)
             self._upgrade_buffer = None
+            self._is_lingering = True
+            self._hasten()
         else:
             self._transport.close()
             self._set_deadline(self._limits.keep_alive_s)
         self._is_closing = True
         self.resume_reading()  # else the client's own end would not be seen
+
+    def _hasten(self) -> None:
+        """Shorten the wait for the end of a client that has all its bytes written, when the gateway stops."""
+        if self._is_lingering and self._is_stopping and not self.is_full:
+            self._timer.set(LINGER_S)
 
     # state -------------------------------------------------------------------------------------
 

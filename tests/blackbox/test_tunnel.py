@@ -449,6 +449,25 @@ async def test_silence_ends_a_tunnel() -> None:
         assert await bench.gateway.total("kvgate_worker_failed_requests_total") == 0
 
 
+async def test_a_client_that_goes_on_sending_behind_the_end_is_cut(bench: Bench) -> None:
+    """The client has 75 s to read what is written, but its own bytes are dropped up to a limit only."""
+    await bench.worker(script=says(AGREED, then_close=True))
+    client = await opened(bench)
+    with pytest.raises(ConnectionError):
+        async with asyncio.timeout(3 * DEADLINE_S):
+            while True:
+                await client.send(BLOCK)
+    await all_closed(bench)
+
+
+async def test_a_stop_is_not_delayed_by_the_client_of_an_ended_tunnel() -> None:
+    async with running("--drain-timeout-s", "600") as bench:
+        await bench.worker(script=says(AGREED, then_close=True))
+        client = await opened(bench)
+        await client.ends()  # and leaves its own side open
+        assert await bench.gateway.stop() == 0
+
+
 async def test_a_stop_waits_for_a_tunnel_then_cuts_and_logs_it() -> None:
     async with running("--drain-timeout-s", "1") as bench:
         worker = await bench.worker(script=agree)

@@ -1,5 +1,7 @@
 """Client connections without sockets or time; tests/blackbox has the meaning of bytes on the wire."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from gateway.http.framing import HttpLimits
 from gateway.http.messages import HttpRequest, ResponseHead
 from gateway.http.upgrade import HTTP2_REFUSAL
 from gateway.server.body_budget import BodyBudget
-from gateway.server.connection import LINGER_S, ClientConnection
+from gateway.server.connection import LINGER_S, MAX_DROPPED_BYTES, ClientConnection
 from gateway.server.responder import Exchange, Responder
 from tests.support.transports import FakeLoop, FakeTransport
 
@@ -457,6 +459,78 @@ def test_an_upgraded_connection_passes_bytes_both_ways(server: Server) -> None:
     assert received == [b"early", GET]
     assert exchange.events == []
     server.loop.advance(75.1)
+    assert server.transport.end == "aborted"
+
+
+def end_of_a_tunnel(server: Server) -> None:
+    server.transport.feed(OFFER)
+    responder, _ = server.slow[0]
+    responder.switch(b"HTTP/1.1 101\r\n\r\n", lambda data: None)
+    responder.end()
+    assert server.transport.end == "eof"
+
+
+def rejection(server: Server) -> None:
+    server.transport.feed(b"no HTTP\r\n\r\n")
+    assert server.transport.end == "eof"
+
+
+def waiting_rejection(server: Server) -> None:
+    server.transport.feed(SLOW, b"no HTTP\r\n\r\n")
+    assert server.transport.end == ""
+
+
+@pytest.mark.parametrize("begin", [end_of_a_tunnel, rejection, waiting_rejection])
+def test_a_client_that_goes_on_sending_behind_the_end_is_cut(
+    server: Server, begin: Callable[[Server], None]
+) -> None:
+    """Bytes are read and dropped up to a limit, whatever time the client still has."""
+    begin(server)
+    before = server.transport.end
+    piece = bytes(1 << 20)
+    for _ in range(MAX_DROPPED_BYTES // len(piece)):
+        server.connection.data_received(piece)
+        server.loop.advance(0.001)
+    assert server.transport.end == before
+    server.connection.data_received(piece)
+    server.loop.advance(0.1)
+    assert server.transport.end == "aborted"
+
+
+def test_a_stop_waits_a_moment_for_the_client_of_an_ended_tunnel(server: Server) -> None:
+    end_of_a_tunnel(server)
+    server.loop.advance(LIMITS.keep_alive_s / 2)
+    for _ in range(100):  # as `Listener.drain`
+        server.connection.drain()
+        server.loop.advance(LINGER_S / 101)
+        server.transport.feed(b"x")
+    assert server.transport.end == "eof"
+    server.loop.advance(LINGER_S / 10)
+    assert server.transport.end == "aborted"
+
+
+def test_a_tunnel_that_ends_during_a_stop_waits_a_moment_for_its_client(server: Server) -> None:
+    server.transport.feed(OFFER)
+    responder, _ = server.slow[0]
+    responder.switch(b"HTTP/1.1 101\r\n\r\n", lambda data: None)
+    server.connection.drain()
+    server.loop.advance(36_000)
+    assert server.transport.end == ""
+    responder.end()
+    server.loop.advance(LINGER_S + 0.1)
+    assert server.transport.end == "aborted"
+
+
+def test_a_stop_lets_the_client_of_an_ended_tunnel_read_what_is_written(server: Server) -> None:
+    server.connection.pause_writing()
+    end_of_a_tunnel(server)
+    server.connection.drain()
+    server.loop.advance(LIMITS.keep_alive_s / 2)
+    assert server.transport.end == "eof"
+    server.connection.resume_writing()
+    server.loop.advance(LINGER_S - 0.1)
+    assert server.transport.end == "eof"
+    server.loop.advance(0.2)
     assert server.transport.end == "aborted"
 
 
