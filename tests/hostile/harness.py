@@ -113,6 +113,11 @@ class Siege:
         self.open_sockets.append(sock)
         return sock
 
+    def disconnect(self) -> None:
+        for sock in self.open_sockets:
+            sock.close()
+        self.open_sockets.clear()
+
     def num_files(self) -> int:
         return len(os.listdir(f"/proc/{self.gateway.process.pid}/fd"))
 
@@ -135,9 +140,7 @@ class Siege:
 
     async def held(self) -> None:
         """Check the conditions that must hold when the attack is over."""
-        for sock in self.open_sockets:
-            sock.close()
-        self.open_sockets.clear()
+        self.disconnect()
         assert self.gateway.process.returncode is None, "\n".join(self.gateway.log[-40:])
         await self.good("after")
         await self.nothing_booked()
@@ -172,13 +175,14 @@ async def siege(
         urls = [stack.enter_context(engine()) for _ in range(num_engines)]
         workers = [flag for url in urls for flag in ("--worker", url)]
         gateway = await Gateway.start(*workers, *flags)
+        under = Siege(gateway, urls, headers, expected=expected)
         try:
-            under = Siege(gateway, urls, headers, expected=expected)
             await until(lambda: is_ready(gateway), "the gateway is ready")
             await under.settle()
             yield under
             await under.held()
         finally:
+            under.disconnect()  # a stop waits for those of an attack that failed
             code = await gateway.stop()
         assert code == 0, "\n".join(gateway.log[-40:])
 

@@ -61,14 +61,17 @@ async def are_ended(socks: list[socket.socket]) -> None:
 
 
 async def is_full(socks: list[socket.socket]) -> int:
-    """Send on each until all have been full for a while; returns the most bytes that one has taken."""
+    """Send on each until all have been full for a while, or are ended; returns the most bytes that one took.
+
+    Where this process is slow, the first are ended before the last are full; from then on bytes are dropped.
+    """
     taken = dict.fromkeys(socks, 0)
     num_full = 0
     while num_full < 5:
         before = sum(taken.values())
         for sock in socks:
-            with contextlib.suppress(BlockingIOError):
-                while taken[sock] < MOST_BYTES:
+            with contextlib.suppress(OSError):  # it is full, or has been reset
+                while taken[sock] < MOST_BYTES and not has_ended(sock):
                     taken[sock] += sock.send(PIECE)
         num_full = num_full + 1 if sum(taken.values()) == before else 0
         await asyncio.sleep(0.05)
