@@ -14,6 +14,7 @@ from loadtest.fleet import GATEWAY
 from tests.blackbox.harness import (
     DEADLINE_S,
     DONE,
+    PATIENT,
     SSE_HEAD,
     Bench,
     FakeWorker,
@@ -122,7 +123,7 @@ async def test_a_running_gateway_explains_a_preview_and_changes_nothing(
     tmp_path: Path, processes: int
 ) -> None:
     path, body = tmp_path / "p.json", completion("text").decode()
-    async with running("--processes", str(processes)) as bench:
+    async with running("--processes", str(processes), PATIENT) as bench:
         workers = await two_workers(bench)
         code, text = await explained(bench, path, body)
         first, _, _, titles, chosen, _, _, *legend = text.splitlines()
@@ -193,7 +194,7 @@ async def test_sessions_are_split_between_policies_and_scores_shown(processes: i
 
 async def test_shadow_policies_are_compared() -> None:
     shadows = ("--policy-shadow", "expected_ttft", "--policy-shadow", "least_load")
-    async with running("--policy", "round_robin", *shadows) as bench:
+    async with running("--policy", "round_robin", *shadows, PATIENT) as bench:
         for worker in await two_workers(bench):
             worker.script = says(SSE_HEAD + chunked(event("a"), DONE))
         for _ in range(10):
