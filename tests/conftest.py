@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from gateway.runtime import paced_reads
 from tests.support import hanging, life_line, preloaded, shared_tokenizers
 from tests.support.engine_figures import EngineFigures, figures_of, report
+from tests.support.leaks import LeakCollector
 
 # Hundreds of processes start; where none may write bytecode, each one compiles all that it imports,
 # which doubles the CPU time of a start. The Makefile takes this away too, for what runs without pytest.
@@ -37,6 +38,10 @@ def pytest_report_header(config: pytest.Config) -> str:
     is_own = not HAS_CHOSEN_SEED or config.getoption("numprocesses", None)
     of = "" if is_own else " of the processes that tests start, not of this one: set it before the start"
     return f"hash seed: PYTHONHASHSEED={os.environ['PYTHONHASHSEED']}{of}"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(LeakCollector())
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
