@@ -12,10 +12,11 @@ makes 0.55 of one round in 12. Therefore the best of the rounds counts; a leak s
 import json
 import os
 import random
+import re
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,15 +37,18 @@ NUM_WORKERS = 2
 WORKER = ("--prefill-tokens-per-s", "12000", "--decode-tokens-per-s", "1000", "--kv-blocks", "40000")
 """Flags of a worker: a prompt of 400 tokens takes 33 ms there, and a millisecond where it is cached."""
 START_TIMEOUT_S = 30.0
+COMPUTED = re.compile(r"^vllm:prefix_cache_(queries|hits)_total\S* (\S+)$", re.MULTILINE)
+Clock = Callable[[], float]
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Attack:
     """Attack by one of two tenants on the other. `rng` decides the victim's prompts, and the order of the
-    probes."""
+    probes; `clock` is the attacker's, in any unit."""
 
-    def __init__(self, url: str, victim: str, attacker: str, rng: random.Random) -> None:
+    def __init__(self, url: str, victim: str, attacker: str, rng: random.Random, clock: Clock) -> None:
         self._url = url
+        self._clock = clock
         self._victim = victim
         self._attacker = attacker
         self._rng = rng
@@ -54,21 +58,21 @@ class Attack:
         prompts = [[self._rng.randrange(1, 250) for _ in range(PROMPT_TOKENS)] for _ in range(2 * num_probes)]
         asked = set(self._rng.sample(range(len(prompts)), num_probes))
         for number in asked:
-            self._time_s(self._victim, prompts[number])
+            self._time(self._victim, prompts[number])
         order = self._rng.sample(range(len(prompts)), len(prompts))
-        times = {number: self._time_s(self._attacker, prompts[number]) for number in order}
+        times = {number: self._time(self._attacker, prompts[number]) for number in order}
         found = auc(
             [times[number] for number in asked], [times[n] for n in range(len(prompts)) if n not in asked]
         )
         return max(found, 1 - found)
 
-    def _time_s(self, key: str, prompt: Sequence[int]) -> float:
+    def _time(self, key: str, prompt: Sequence[int]) -> float:
         body = json.dumps({"model": "m", "prompt": prompt, "max_tokens": 1}).encode()
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
-        began = time.perf_counter()
+        began = self._clock()
         with _direct.open(urllib.request.Request(self._url, body, headers), timeout=30) as answer:
             answer.read()
-        return time.perf_counter() - began
+        return self._clock() - began
 
 
 def auc(ours: Sequence[float], others: Sequence[float]) -> float:
@@ -78,9 +82,36 @@ def auc(ours: Sequence[float], others: Sequence[float]) -> float:
     return (less + equal / 2) / (len(ours) * len(others))
 
 
+class EngineClock:
+    """Clock of the engines' work, in prompt tokens that they have computed so far: a busy machine does not
+    move it."""
+
+    def __init__(self, worker_urls: Sequence[str]) -> None:
+        self._worker_urls = worker_urls
+
+    def __call__(self) -> float:
+        return sum(map(self._computed_tokens, self._worker_urls))
+
+    @staticmethod
+    def _computed_tokens(url: str) -> float:
+        with _direct.open(f"{url}/metrics", timeout=30) as page:
+            counts = COMPUTED.findall(page.read().decode())
+        return sum(float(num) if name == "queries" else -float(num) for name, num in counts)
+
+
+def wall_clock(worker_urls: Sequence[str]) -> Clock:
+    return time.perf_counter
+
+
 @contextmanager
-def attack(*, is_salted: bool, seed: int = 1) -> Iterator[Attack]:
-    """Fleet, a gateway, and two tenants of it."""
+def attack(
+    *,
+    is_salted: bool,
+    seed: int = 1,
+    num_workers: int = NUM_WORKERS,
+    clock_of: Callable[[Sequence[str]], Clock] = wall_clock,
+) -> Iterator[Attack]:
+    """Fleet, a gateway, and two tenants of it. `clock_of` makes the attacker's clock, given the workers."""
     with TemporaryDirectory(prefix="kvgate-timing-") as directory:
         keys = [make_key(os.urandom(ID_DIGITS // 2), os.urandom(NUM_SECRET_BYTES)) for _ in range(2)]
         file, secret = Path(directory) / "keys", Path(directory) / "secret"
@@ -92,10 +123,11 @@ def attack(*, is_salted: bool, seed: int = 1) -> Iterator[Attack]:
         flags = ["--tokenizer", str(bundled_tokenizer()), "--key-file", str(file)]
         if is_salted:
             flags += ["--tenant-salt-file", str(secret), "--mask-cached-tokens"]
-        with simulated_fleet(NUM_WORKERS, WORKER, flags) as fleet:
+        with simulated_fleet(num_workers, WORKER, flags) as fleet:
             _until_ready(fleet.gateway_url)
             victim, attacker = (key.decode() for key in keys)
-            yield Attack(f"{fleet.gateway_url}/v1/completions", victim, attacker, random.Random(seed))
+            url, clock = f"{fleet.gateway_url}/v1/completions", clock_of(fleet.worker_urls)
+            yield Attack(url, victim, attacker, random.Random(seed), clock)
 
 
 def _until_ready(url: str) -> None:
