@@ -139,8 +139,8 @@ def _scheme(url: str) -> str:
 
 
 def _split_authority(url: str) -> tuple[str, str]:
-    """Split into users and hosts, and what follows them: the standard library's `urlsplit` reads one host only,
-    and since 2023 rejects an IPv6 address that is not the first."""
+    """Split into users and hosts, and what follows them: the standard library's `urlsplit` reads one host
+    only, and since 2023 rejects an IPv6 address that is not the first."""
     rest = url.partition("://")[2]
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     return authority, rest[len(authority) :]
