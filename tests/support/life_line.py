@@ -1,7 +1,7 @@
 """Processes that a test process starts end with it, however it ends.
 
 Fixtures stop what they started, but no fixture runs after SIGKILL, `os._exit` or a crash, nor in a test
-process whose controller was ended by SIGTERM. So each test process marks its environment, which each process
+process that lost its controller to SIGTERM. So each test process marks its environment, which each process
 that it starts inherits, and starts a guard: this file run as a program, in a session of its own, where no
 Ctrl-C reaches it. The guard waits for the end of the test process, or of the controller that it works for,
 and then kills all processes with the mark.
