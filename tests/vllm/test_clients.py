@@ -42,6 +42,7 @@ def test_calls_through_the_gateway_have_the_engines_answers(
     assert difference(vllm_worker.url, gateway.url, kind, name) is None
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
 def test_concurrent_streams_through_the_gateway_have_the_engines_events(
     vllm_worker: VllmWorker, gateway: GatewayProcess, kind: str
@@ -50,6 +51,7 @@ def test_concurrent_streams_through_the_gateway_have_the_engines_events(
     assert direct == asyncio.run(ask_async(gateway.url, kind)) and len(direct) == 4
 
 
+@pytest.mark.ci
 def test_tool_loop_of_a_coding_agent_has_the_engines_events(
     vllm_worker: VllmWorker, gateway: GatewayProcess
 ) -> None:

@@ -4,7 +4,11 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.vllm.engine import VllmWorker
+
+pytestmark = pytest.mark.ci
 
 
 def test_vllm_does_what_the_gateway_assumes(vllm_worker: VllmWorker) -> None:

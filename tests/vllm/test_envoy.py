@@ -5,11 +5,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
 from loadtest.ports import free_port
 from tests.blackbox.harness import until
 from tests.envoy.envoy import configured, envoy
 from tests.support.gateway_process import GatewayProcess
 from tests.vllm.test_gateway import BLOCK, Pair, chat, settle, started, text
+
+pytestmark = pytest.mark.ci
 
 
 async def test_second_turn_through_envoy_goes_to_the_first_turns_worker_and_its_hit_is_predicted(

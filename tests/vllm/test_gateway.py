@@ -19,6 +19,8 @@ from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
 from tests.vllm.engine import VllmWorker
 
+pytestmark = pytest.mark.ci
+
 WORDS = ["river", "stone", "cloud", "winter", "garden", "copper", "signal", "harbor", "meadow", "orbit"]
 BLOCK = 32
 NUM_TRIES = 10

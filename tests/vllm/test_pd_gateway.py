@@ -133,11 +133,13 @@ def split_of(gateway: GatewayProcess, decision: str) -> dict[str, Any]:
     return split
 
 
+@pytest.mark.ci
 def test_workers_have_their_declared_roles(always: GatewayProcess, vllm_pd: PdFleet) -> None:
     endpoints = {e["url"]: e["role"] for e in always.admin("/admin/workers")["endpoints"]}
     assert endpoints == {w.url: "prefill" if w is vllm_pd.prefill else "decode" for w in vllm_pd.workers}
 
 
+@pytest.mark.ci
 def test_disaggregated_answers_equal_those_of_one_worker(always: GatewayProcess, vllm_pd: PdFleet) -> None:
     before = plans(always).get("prefill_decode", 0)
     with ThreadPoolExecutor(4) as threads:
@@ -151,6 +153,7 @@ def test_disaggregated_answers_equal_those_of_one_worker(always: GatewayProcess,
     assert "kvgate_disaggregation_prompt_mismatches_total 0.0" in always.metrics()
 
 
+@pytest.mark.ci
 def test_second_turn_goes_directly_to_the_decode_worker_of_the_first(
     always: GatewayProcess, vllm_pd: PdFleet, vllm_model: Path
 ) -> None:

@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.sglang.talk import is_exact
 from tests.support.engine_figures import SALTS, EngineFigures
 from tests.support.gateway_process import GatewayProcess
 from tests.support.tenants import EVERY, NUM_PROBES, cross_tenant_hits, keys_of, salted
 from tests.vllm.engine import VllmWorker
+
+pytestmark = pytest.mark.ci
 
 
 def test_no_probe_of_another_tenant_is_a_hit(

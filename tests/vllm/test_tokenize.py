@@ -92,8 +92,11 @@ def load(template: str) -> PromptEncoder:
     return PromptEncoder.load(TOKENIZER, chat_template, max_model_len=MODEL_LEN)
 
 
+TEMPLATE_PARAMS = [pytest.param(name, marks=[pytest.mark.ci] * (name == "chatml")) for name in TEMPLATE_NAMES]
+
+
 @pytest.mark.vllm
-@pytest.mark.parametrize("template", TEMPLATE_NAMES)
+@pytest.mark.parametrize("template", TEMPLATE_PARAMS)
 def test_chats_have_the_engines_tokens(
     vllm_worker: VllmWorker, template: str, figures: EngineFigures
 ) -> None:
@@ -108,6 +111,7 @@ def test_chats_have_the_engines_tokens(
 
 
 @pytest.mark.vllm
+@pytest.mark.ci
 def test_completions_have_the_engines_tokens(vllm_worker: VllmWorker) -> None:
     prompts = load("chatml")
     for body in COMPLETIONS:
@@ -116,6 +120,7 @@ def test_completions_have_the_engines_tokens(vllm_worker: VllmWorker) -> None:
 
 
 @pytest.mark.vllm
+@pytest.mark.ci
 def test_engine_rejects_the_bodies_that_kvgate_rejects(vllm_worker: VllmWorker) -> None:
     prompts = load("chatml")
     for body in REFUSED:
