@@ -14,6 +14,7 @@ from gateway.runtime import paced_reads
 from tests.support import hanging, life_line, preloaded, shared_tokenizers
 from tests.support.engine_figures import EngineFigures, figures_of, report
 from tests.support.leaks import LeakCollector
+from tests.support.patience import lengthen_limits
 
 # Hundreds of processes start; where none may write bytecode, each one compiles all that it imports,
 # which doubles the CPU time of a start. The Makefile takes this away too, for what runs without pytest.
@@ -42,6 +43,10 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(LeakCollector())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    lengthen_limits(items)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -12,6 +12,7 @@ import gateway
 from engines.sim import Sim, SimConfig
 from gateway.app import bundled_tokenizer
 from gateway.core.errors import ConfigError, InvalidRequest, NoWorker
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.process
 
@@ -50,7 +51,7 @@ async def test_decision_goes_to_the_worker_that_has_cached_the_prompt(sims: list
             session.post(f"{sims[1].url}/v1/completions", json=body) as answer,
         ):
             assert answer.status == 200
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience(10)):
             while not router.index.num_blocks(list(router.fleet)[1].worker.id):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         decision = router.decide(gateway.request("/v1/completions", body))

@@ -17,6 +17,7 @@ from gateway.replication.journal import Journal
 from gateway.replication.messages import AgentHello, AgentStatus, Update
 from gateway.replication.rank_store import RankState
 from tests.index.contract import ROOT, stored
+from tests.support.patience import patience
 
 EXACT = AgentStatus(StreamState.EXACT)
 
@@ -63,7 +64,7 @@ class Served:
             )
 
             async def next_update() -> Update:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(patience(10)):
                     return decode(await call.read())
 
             yield next_update

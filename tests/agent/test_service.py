@@ -16,6 +16,7 @@ from gateway.replication.codec import SERVICE, LogRequest, encode_request
 from gateway.replication.messages import AgentHello, AgentStatus, BlockSample, LogBatch, SnapshotPart
 from tests.agent.serving import EXACT, Served, served
 from tests.support.certificates import Authority
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.process
 
@@ -86,7 +87,7 @@ async def test_readers_that_leave_are_forgotten() -> None:
         async with s.read() as read:
             assert isinstance(await read(), AgentHello)
             assert len(s.rank.changed) == 1
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience(10)):
             while s.rank.changed:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 

@@ -24,6 +24,7 @@ from tests.blackbox.harness import (
     wire,
 )
 from tests.conformance.answers import BAD, CUT, TWO, AnswerCase
+from tests.support.patience import patience
 
 CASES = [*BAD, *CUT, *TWO]
 
@@ -52,7 +53,7 @@ async def test_a_bad_answer_ends_in_an_error_or_a_cut(bench: Bench, case: Answer
     assert (await bench.ask(post(completion("next")))).body == b'{"ok":true}'
     first, second = worker.calls
     assert first.link is not second.link
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         await first.gone.wait()
 
 
@@ -101,7 +102,7 @@ async def test_an_endless_head_is_an_error(bench: Bench, script: Script) -> None
     assert (answer.status, answer.error["code"]) == (502, "worker_failed")
     assert await bench.gateway.total("kvgate_worker_failed_requests_total") == 1
     assert bench.gateway.rss_bytes() - before < 8 << 20
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         await worker.calls[0].gone.wait()
 
 
@@ -114,7 +115,7 @@ async def test_endless_framing_is_an_error(bench: Bench, more: bytes) -> None:
     await client.head()
     assert await client.event() == event("a")
     assert b'"error"' in await client.event()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         await worker.calls[0].gone.wait()
 
 

@@ -29,6 +29,7 @@ from tests.blackbox.harness import (
     says,
     wire,
 )
+from tests.support.patience import patience
 
 IDS = [1, 2, 3]
 
@@ -78,7 +79,7 @@ async def test_a_stalled_stream_ends_with_an_error_event() -> None:
         await client.head()
         assert await client.event() == event("a")
         await ends_with_error(client)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             await worker.calls[0].gone.wait()
         await bench.nothing_in_flight()
 
@@ -118,7 +119,7 @@ async def test_a_first_byte_timeout_applies_where_set() -> None:
         answer = await client.ask(post(completion(IDS, stream=True)))
         assert answer.status == 504
         assert answer.error["code"] == "worker_timeout"
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             await worker.calls[0].gone.wait()
         moving = worker.script = Moving()
         await client.send(post(completion(IDS, stream=True)))
@@ -136,7 +137,7 @@ async def test_a_total_timeout_applies_where_set() -> None:
         while (got := await client.event()) == event("a"):
             moving.seen.put_nowait(True)
         assert b'"error"' in got
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             await worker.calls[0].gone.wait()
 
 
@@ -183,7 +184,7 @@ async def test_connections_to_workers_rest_for_a_limited_time() -> None:
         client = await bench.client()
         for n in range(2):
             assert (await client.ask(post(completion(IDS)))).status == 200
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(patience(20)):
                 await worker.calls[n].gone.wait()
         assert worker.calls[0].link is not worker.calls[1].link
 

@@ -26,6 +26,7 @@ from tests.blackbox.harness import (
     wire,
 )
 from tests.blackbox.test_keys import bearer, made
+from tests.support.patience import patience
 
 DEPTH = 200_000
 DEEP = b"[" * DEPTH + b"]" * DEPTH
@@ -78,12 +79,12 @@ async def test_deep_answers_pass_redaction() -> None:
     async with running("--mask-cached-tokens") as bench:
         nested = b'{"usage":' * DEPTH
         worker = await bench.worker(script=says(wire(200, nested, JSON)))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience(10)):
             answer = await bench.ask(post(completion()))
         assert (answer.status, answer.body) == (200, nested)
         stream = b"data: " + nested + b"\n\n" + DONE
         worker.script = says(SSE_HEAD + chunked(stream))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience(10)):
             assert (await bench.ask(post(completion(stream=True)))).body == stream
 
 

@@ -28,6 +28,7 @@ from tests.blackbox.harness import (
     until,
     wire,
 )
+from tests.support.patience import patience
 
 # client disconnects ------------------------------------------------------------------------------
 
@@ -69,7 +70,7 @@ async def test_a_client_that_disconnects_aborts_its_request(bench: Bench, how: s
     if when == "in mid-stream":
         assert await client.event() == event("a")
     await leave(client, how)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         await call.gone.wait()
     await bench.nothing_in_flight()
     assert await bench.gateway.total("kvgate_client_disconnects_total") == left_before + 1
@@ -83,7 +84,7 @@ async def test_a_client_that_disconnects_aborts_its_queued_requests(bench: Bench
     await client.send(post(completion("1")) + post(completion("2")) + post(completion("3")))
     call = await worker.called()
     client.reset()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         await call.gone.wait()
     await bench.nothing_in_flight()
     assert [call.body for call in worker.calls] == [completion("1")]
@@ -105,7 +106,7 @@ async def test_a_client_that_disconnects_does_not_affect_others(bench: Bench) ->
     for i in (1, 4):
         clients[i].reset()
     for i in (1, 4):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             await by_body[completion(str(i))].gone.wait()
     assert await bench.gateway.total("kvgate_worker_requests_in_flight") == 4
     may_answer.set()
@@ -468,7 +469,7 @@ async def test_bytes_behind_an_answer_reach_no_client(bench: Bench, behind: byte
     assert (await first.answer()).body == b"own"
     first_is_answered.set()
     if is_late:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             await worker.calls[0].gone.wait()  # the gateway closes a connection with surplus bytes
     bodies = [completion(str(i)) for i in range(3)]
     for client in (first, second):

@@ -23,6 +23,7 @@ from tests.blackbox.harness import (
     stalls,
     wire,
 )
+from tests.support.patience import patience
 
 CHUNKED = (b"Transfer-Encoding", b"chunked")
 EXPECT = (b"Expect", b"100-continue")
@@ -473,7 +474,7 @@ async def test_a_client_that_stops_reading_is_no_fault_of_the_worker() -> None:
         client = await bench.client(small_buffer=True)
         await client.send(post(completion(stream=True)))
         await client.head()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             await (await worker.called()).gone.wait()
         with pytest.raises(Cut):
             while await client.piece():

@@ -25,6 +25,7 @@ from tests.blackbox.harness import (
     until,
     wire,
 )
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.interpreted
 
@@ -148,7 +149,7 @@ async def test_requests_over_the_drain_timeout_are_cut_and_logged() -> None:
         for name in ("the-stream", "the-waiting-one"):
             await bench.gateway.logged(f"WARNING.*{name}")
         for call in worker.calls:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(patience(20)):
                 await call.gone.wait()
 
 
@@ -182,7 +183,7 @@ async def test_a_wrong_configuration_is_reported_and_ends_with_2(arguments: list
     process = await asyncio.create_subprocess_exec(
         *(*GATEWAY, "serve", "--port", "0", "--admin-port", "0", *arguments), stderr=asyncio.subprocess.PIPE
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         _, printed = await process.communicate()
     assert process.returncode == 2
     assert reported in printed.decode()
@@ -194,7 +195,7 @@ async def test_an_occupied_port_is_reported(bench: Bench) -> None:
         *(*GATEWAY, "serve", "--admin-port", "0", "--port", str(bench.gateway.port)),
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         _, printed = await process.communicate()
     assert process.returncode == 2
     assert str(bench.gateway.port) in printed.decode()

@@ -27,6 +27,7 @@ from tests.blackbox.harness import (
     visiting,
 )
 from tests.blackbox.test_deadlines import IDS, BlackHole
+from tests.support.patience import patience
 
 LIMITS = ("--head-timeout-s", "0.6", "--body-timeout-s", "0.6", "KVGATE_MIN_BODY_RATE=100000")
 CHUNKED = (b"Transfer-Encoding", b"chunked")
@@ -140,7 +141,7 @@ async def test_a_client_may_disconnect_while_the_worker_computes(bench: Bench, h
     await client.send(post(completion(IDS)) * 3)  # two wait behind it
     call = await worker.called()
     await leave(client, how)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         await call.gone.wait()
     await bench.nothing_in_flight()
     assert len(worker.calls) == 1
@@ -184,7 +185,7 @@ async def test_a_client_may_disconnect_while_its_prompt_is_tokenized(patient: Ga
         await leave(client, how)
         await until(has_left, "the client's leaving is counted")
         await bench.nothing_in_flight()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             await worker.asked[0].gone.wait()
         assert not worker.calls
         assert log_of(bench) == logged

@@ -11,9 +11,10 @@ from gateway.index.redis_tree.service import RadixService
 from gateway.redis.client import UnusableRedis, open_client
 from gateway.redis.keys import WorkerKeys
 from gateway.replication.redis_log import WorkerLog
-from tests.index.redis_tree.test_service import running, until
+from tests.index.redis_tree.test_service import running
 from tests.index.redis_tree.test_tree import ROOT, A, B, C, path_hashes, stored
 from tests.redis.serving import Server, redis_server, server
+from tests.support.patience import until
 
 __all__ = ["redis_server", "server"]
 

@@ -6,8 +6,8 @@ import yaml
 from gateway.discovery.kubernetes.sources import KubernetesSource
 from tests.deploy.test_chart import GOLDEN, objects, pod_of
 from tests.discovery.kubernetes.test_sources import World, world
-from tests.discovery.kubernetes.test_watch import until
 from tests.support.kube_api import PODS, POOLS, SLICES, Object, endpoint, endpoint_slice, pod, pool
+from tests.support.patience import until
 
 CASES = [
     ("selector", "k8s://llm/pods?app=vllm&port=8000"),

@@ -21,6 +21,7 @@ from gateway.replication.replica_feed import OpenEngine
 from gateway.runtime.tasks import Tasks
 from gateway.upstream.access import FleetAccess
 from tests.support.fakes import BLOCK_SIZE, FakeEngine, Known, session, worker
+from tests.support.patience import patience
 
 W = worker("127.0.0.1:9")
 ROOT = root_hash("root")
@@ -154,7 +155,7 @@ async def test_a_malformed_address_is_rejected(feeds: Feeds) -> None:
 
 async def test_an_unreachable_publisher_has_a_reason(feeds: Feeds) -> None:
     source = EventSource(0, "tcp://*:9", "tcp://*:9")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         assert await feeds.reach(W, source, 0.05) == (
             "no KV-event publisher answers at tcp://127.0.0.1:9; it must bind (an endpoint with '*')"
         )
@@ -174,7 +175,7 @@ async def test_a_worker_with_an_agent_is_fed_by_it_and_its_polled_events_are_lef
         feed, subscription = made.open(W, source, open_session, ignore, 12.5)
         assert isinstance(feed, AgentFeed) and feed is subscription
         assert feed.endpoint == "grpc://127.0.0.1:9"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience(10)):
             while not feed.has_fallen_back:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         refused = "polled events can be consumed once; the worker's agent consumes them" in caplog.text

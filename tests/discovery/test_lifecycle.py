@@ -24,6 +24,7 @@ from gateway.routing.router import Router
 from tests.discovery.test_roster import URL
 from tests.discovery.test_roster import World as RosterWorld
 from tests.support.fakes import Known
+from tests.support.patience import patience
 
 A, B = WorkerId("a:1"), WorkerId("b:1")
 REQUEST = parse_request("/v1/completions", b'{"model":"m","prompt":"x"}')
@@ -326,7 +327,7 @@ async def test_a_leaving_worker_is_dropped_from_the_roster() -> None:
     keeping = asyncio.get_running_loop().create_task(
         keep_leaving(fleet.lifecycle, cast(Roster, world.roster), 0.001)
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         while len(list(world.roster)):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     keeping.cancel()

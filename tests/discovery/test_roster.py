@@ -20,6 +20,7 @@ from gateway.ingest.subscription import Subscription
 from gateway.observability.metrics import Metrics
 from gateway.runtime.tasks import Tasks
 from tests.support.fakes import BLOCK_SIZE, FakeEngine, Known, payload, seq_frame
+from tests.support.patience import patience
 
 URL = "http://w:1"
 W = WorkerId("w:1")
@@ -450,7 +451,7 @@ async def test_a_failure_during_a_probe_triggers_another(world: World) -> None:
 
     probe.before_health = before_health
     await world.look()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         await done.wait()
 
 
@@ -512,7 +513,7 @@ async def test_an_endpoint_can_be_dropped_while_it_is_waited_for(world: World) -
     looked = Tasks().start("first look", world.roster.first_look())
     await asyncio.sleep(0)
     assert world.roster.drop("w:1")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         await looked
     assert list(world.roster) == []
 

@@ -16,6 +16,7 @@ from loadtest.ports import free_port
 from tests.blackbox.harness import until
 from tests.envoy.envoy import ENVOY, FOLDER
 from tests.support.gateway_process import clean_environment
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.envoy
 
@@ -58,7 +59,7 @@ async def test_five_commands_lead_to_a_routed_request(tmp_path: Path) -> None:
     answer = b""
     try:
         assert process.stdout is not None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience(60)):
             while b'"choices"' not in answer:
                 more = await process.stdout.read(4096)
                 assert more, "the last command answered without a completion"

@@ -13,6 +13,7 @@ from tests.blackbox.harness import until
 from tests.decide.test_client import service
 from tests.epp.test_picker import BODY, W1
 from tests.support.ext_proc import BUFFERED, POST, request_body, request_headers, response_body, trailers
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.process
 
@@ -26,7 +27,7 @@ async def replies(channel: grpc.aio.Channel, *messages: bytes) -> tuple[list[byt
     call = channel.stream_stream(EXT_PROC.decode())(iter(messages))
     found = []
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             async for reply in call:
                 found.append(reply)
     except grpc.aio.AioRpcError:

@@ -18,6 +18,7 @@ from tests.blackbox.harness import Bench, Call, Client, Cut, FakeWorker, running
 from tests.conformance.wire import pieces, read_answers, read_request
 from tests.fuzz import judge
 from tests.fuzz.inputs import Input, make, smaller
+from tests.support.patience import patience
 
 LANES = "abcdefghijklnopqrstuvwxyz0123456"
 """Number of inputs under way at once; each has its own worker, with a model by this name."""
@@ -27,7 +28,7 @@ FLAGS = (
     *("--first-byte-timeout-s", "1", "--idle-timeout-s", "1", "KVGATE_TOKENIZER_TIMEOUT_S=1"),
     *("--max-body-bytes", "1000000", "--max-attempts", "2", "--probe-interval-s", "10"),
 )
-ENDS_S = 30.0
+ENDS_S = patience(30.0)
 """Several times the sum of all these limits: a connection that is open then, hangs."""
 MAX_GROWTH = 32 << 20
 """Growth of the gateway's memory after the first inputs: caches of prompts and records fill in the

@@ -29,6 +29,7 @@ from tests.blackbox.harness import (
     post,
     until,
 )
+from tests.support.patience import patience
 
 IS_FULL = bool(os.environ.get("FULL"))
 MAX_GROWTH_BYTES = 64 << 20
@@ -108,7 +109,7 @@ class Siege:
         sock = socket.socket(socket.AF_UNIX if path else socket.AF_INET)
         if reads_little:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.settimeout(10)
+        sock.settimeout(patience(10))
         sock.connect(path or ("127.0.0.1", port or self.gateway.port))
         self.open_sockets.append(sock)
         return sock

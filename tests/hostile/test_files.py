@@ -14,6 +14,7 @@ from aiohttp import web
 from loadtest.fleet import GATEWAY
 from tests.blackbox.harness import CHAT, post, until
 from tests.hostile.harness import ESCAPES, Siege, chat, count, siege
+from tests.support.patience import patience
 from tests.tenancy.auth.issuers import AUDIENCE, ISSUER, jwks, public, token
 
 NUM_KEYS = count(20_000, 50_000)
@@ -109,7 +110,7 @@ async def printed(*command: str) -> tuple[int, str, str]:
     process = await asyncio.create_subprocess_exec(
         *GATEWAY, *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience(60)):
         out, err = await process.communicate()
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()

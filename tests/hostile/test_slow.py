@@ -8,13 +8,14 @@ from collections.abc import Callable
 
 from tests.blackbox.harness import CHAT
 from tests.hostile.harness import Siege, count, siege
+from tests.support.patience import patience
 
 NUM = count(25, 200)
 QUICK = (
     *("--head-timeout-s", "1", "--body-timeout-s", "1", "KVGATE_MIN_BODY_RATE=100000"),
     *("--keep-alive-s", "1", "--head-timeout-s", "1", "--idle-timeout-s", "2"),
 )
-ENDS_S = 20.0
+ENDS_S = patience(20.0)
 HEAD = b"POST " + CHAT.encode() + b" HTTP/1.1\r\nHost: g\r\nContent-Type: application/json\r\n"
 UPGRADE = b"GET /v1/realtime?model=m HTTP/1.1\r\nHost: g\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
 KEY = b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"

@@ -4,6 +4,7 @@ from gateway.index.memory import MemoryIndex
 from gateway.index.memory_sweep import keep_swept
 from gateway.runtime.tasks import Tasks
 from tests.index.contract import ROOT, A, stored
+from tests.support.patience import patience
 
 
 async def test_blocks_of_a_dropped_worker_are_swept_until_the_task_stops() -> None:
@@ -14,7 +15,7 @@ async def test_blocks_of_a_dropped_worker_are_swept_until_the_task_stops() -> No
     assert repr(index) == "MemoryIndex(workers=0, blocks=2)"
     tasks = Tasks()
     tasks.start("sweep", keep_swept(index, 0))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         while repr(index) != "MemoryIndex(workers=0, blocks=0)":  # noqa: ASYNC110
             await asyncio.sleep(0)
     await tasks.stop()

@@ -14,6 +14,7 @@ from gateway.index.blind_recovery import SETTLE_S, BlindRecovery
 from gateway.ingest.blind_recovery import MAX_ASKING, RecoveryObserver, keep_recovering
 from gateway.runtime.tasks import Tasks
 from tests.support.fakes import BLOCK_SIZE, Known, decision, worker
+from tests.support.patience import patience
 
 IDS = tokens_of(range(10))
 BLOCKS = hash_blocks(IDS, BLOCK_SIZE, root_hash("root"))
@@ -107,7 +108,7 @@ async def test_proven_blocks_expire_without_a_request(world: World) -> None:
     world.now = 60.0 + SETTLE_S
     tasks = Tasks()
     tasks.start("heal", keep_recovering(world.recovery_observer, 0))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         while world.known.num_blocks("a"):  # noqa: ASYNC110
             await asyncio.sleep(0)
     await tasks.stop()

@@ -1,6 +1,5 @@
 """Worker with events to poll, and the feed that polls it."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from itertools import count
@@ -16,6 +15,7 @@ from gateway.ingest.poll import PollFeed
 from gateway.ingest.subscription import Subscription
 from gateway.runtime.tasks import Tasks
 from tests.support.fakes import FakeEngine, Known, serve, session, url_of
+from tests.support.patience import until
 
 pytestmark = pytest.mark.process
 
@@ -55,9 +55,7 @@ class World:
         return self.known.num_blocks("w:1")
 
     async def until(self, is_true: Callable[[], object]) -> None:
-        async with asyncio.timeout(10):
-            while not is_true():  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until(is_true)
 
 
 @pytest.fixture

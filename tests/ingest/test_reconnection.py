@@ -14,6 +14,7 @@ import pytest
 import zmq
 
 from gateway.ingest.sockets import opened
+from tests.support.patience import patience
 from tests.support.zmtp import GREETING, ready
 
 pytestmark = pytest.mark.process
@@ -66,7 +67,7 @@ async def read_slowly(endpoint: str, publisher: SilentPublisher) -> int:
 
 async def main() -> None:
     publisher = SilentPublisher()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience(60)):
         print("messages read:", await read_slowly(await publisher.start(), publisher))
 
 

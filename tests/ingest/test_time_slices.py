@@ -1,18 +1,12 @@
 """Time slices of event readers: short together, fair, and none lost."""
 
 import asyncio
-from collections.abc import Callable
 from itertools import count
 
 import pytest
 
 from gateway.ingest.time_slices import SLICE_S, TimeSlices
-
-
-async def until(claim: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not claim():  # noqa: ASYNC110  waits for a time slice
-            await asyncio.sleep(0)
+from tests.support.patience import until
 
 
 async def test_calls_together_hold_the_loop_for_one_slice() -> None:

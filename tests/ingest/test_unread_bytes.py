@@ -11,6 +11,7 @@ from zmq.utils.monitor import parse_monitor_message
 from gateway.ingest.sockets import SocketReader, opened
 from gateway.ingest.time_slices import TimeSlices
 from gateway.ingest.unread_bytes import EVENTS, Wires
+from tests.support.patience import until
 from tests.support.zmtp import EndlessPeer
 
 pytestmark = pytest.mark.process
@@ -22,12 +23,6 @@ class Held(TimeSlices):
 
     def add(self, call: Callable[[], None]) -> None:
         pass
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 class Connection:

@@ -17,6 +17,7 @@ from gateway.ingest.time_slices import SLICE_S, TimeSlices
 from gateway.ingest.unread_bytes import Wires
 from gateway.ingest.zmq import ZmqFeed, ZmqTimes, reach
 from tests.support.fakes import END, FakeEngine, Known, payload, seq_frame
+from tests.support.patience import patience, until
 from tests.support.zmtp import EndlessPeer
 
 W = WorkerId("w:1")
@@ -129,9 +130,7 @@ class World:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Poll until it is true; real sockets have no event to wait for."""
-        async with asyncio.timeout(10):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until(condition)
 
     async def exact(self, num_blocks: int) -> None:
         await self.until(lambda: self.state is StreamState.EXACT and self.num_blocks == num_blocks)
@@ -227,7 +226,7 @@ async def test_a_long_burst_does_not_block_the_loop(world: World) -> None:
     time_slices = 0
     num = 20 * MAX_BATCHES_PER_TURN
     follow(world, 1, num)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         while world.num_blocks < num:
             before = world.num_blocks
             await asyncio.sleep(0)

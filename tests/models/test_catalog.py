@@ -28,6 +28,7 @@ from gateway.parity.probes import PROBES
 from gateway.runtime.tasks import Tasks
 from gateway.tokenization.prompt_encoder import PromptEncoder
 from gateway.tokenization.sglang import SglangEncoder
+from tests.support.patience import patience
 
 BUNDLED = str(bundled_tokenizer())
 CHAT = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]}
@@ -92,7 +93,7 @@ class World:
         self.engines[worker.url] = engine or Engine(shift)
         self.fleet.add(worker)
         self.catalog.joined([worker])
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience(60)):
             while not self.is_settled(worker):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         return worker
@@ -250,7 +251,7 @@ async def test_a_worker_that_tokenizes_later_is_asked_again(monkeypatch: pytest.
     world = World()
     worker = await world.join("w:1", ServedModel("m", "/nowhere"), shift=None)
     world.engines[worker.url].shift = 0
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         while world.source() != "none":  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert world.access("/nowhere") == {"w:1": "remote"}

@@ -26,6 +26,7 @@ from tests.blackbox.harness import (
     until,
 )
 from tests.support.certificates import Authority
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.proxies
 
@@ -116,7 +117,7 @@ async def ask(port: int, data: bytes, tls: ssl.SSLContext | None = None) -> int:
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", port, local_addr=(CLIENT, 0), ssl=tls, server_hostname="127.0.0.1" if tls else None
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         writer.write(data)
         answer = await reader.readuntil(b"\r\n\r\n")
     writer.close()
@@ -129,7 +130,7 @@ async def check_stream(bench: Bench, port: int, target: str) -> None:
     worker = await bench.worker(script=streams)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(post(completion(stream=True), target=target))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         head = await reader.readuntil(b"\r\n\r\n")
         assert b"one" in await reader.readuntil(b"one")
         streams.may_go_on.set()

@@ -24,6 +24,7 @@ from gateway.runtime.tasks import Tasks
 from tests.agent.serving import EXACT, Served
 from tests.index.contract import ROOT
 from tests.support.fakes import END, FakeEngine, Known, payload, seq_frame
+from tests.support.patience import until
 
 pytestmark = pytest.mark.process
 
@@ -115,9 +116,7 @@ class World:
         return self.known.index.num_blocks(W)
 
     async def until(self, is_true: Callable[[], Any]) -> None:
-        async with asyncio.timeout(10):
-            while not is_true():  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until(is_true)
 
     async def exact(self, num_blocks: int) -> None:
         exact = StreamState.EXACT

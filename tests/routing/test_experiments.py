@@ -10,6 +10,7 @@ from gateway.routing import experiments as module
 from gateway.routing.experiments import PolicyExperiments, Shadow, keep_compared
 from tests.routing.test_shadow import FakePolicy
 from tests.support.fakes import decision
+from tests.support.patience import patience
 
 REQUEST = request("/v1/completions", {"model": "m", "prompt": [1]})
 
@@ -99,7 +100,7 @@ async def test_the_queue_is_worked_off_between_requests() -> None:
     task = asyncio.get_running_loop().create_task(keep_compared(experiments))
     try:
         decide(experiments, made())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience(10)):
             while not experiments.comparisons["says"].num_compared:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     finally:

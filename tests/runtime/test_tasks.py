@@ -9,6 +9,7 @@ import signal
 import pytest
 
 from gateway.runtime.tasks import Tasks, on_hangup, stop_event
+from tests.support.patience import patience
 
 
 async def test_a_task_has_its_name_and_is_kept_until_it_ends() -> None:
@@ -91,7 +92,7 @@ async def test_a_signal_sets_the_stop_event(number: signal.Signals) -> None:
     try:
         assert not stop.is_set()
         os.kill(os.getpid(), number)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patience(5)):
             await stop.wait()
     finally:
         for each in (signal.SIGINT, signal.SIGTERM):
@@ -104,7 +105,7 @@ async def test_each_hangup_signal_is_reported() -> None:
     try:
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGHUP)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(patience(5)):
                 assert await heard.get()
     finally:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)

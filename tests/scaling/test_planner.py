@@ -19,6 +19,7 @@ from gateway.scaling import planner as module
 from gateway.scaling.advice import Advice
 from gateway.scaling.groups import MAX_GROUPS
 from gateway.scaling.planner import ACTIVE_S, ROUND_S, Planner, PlannerSources, keep_advised, split_at
+from tests.support.patience import patience
 
 
 class World:
@@ -220,7 +221,7 @@ async def test_rounds_go_on(world: World, monkeypatch: pytest.MonkeyPatch) -> No
     world.join("a:1")
     tasks = Tasks()
     tasks.start("advise", keep_advised(world.planner))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         while not world.planner.advices():  # noqa: ASYNC110
             await asyncio.sleep(0)
     await tasks.stop()

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.server.acceptor import Acceptor
 from gateway.server.sockets import bind_tcp
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.process
 
@@ -26,7 +27,7 @@ class Taker:
         self.news.set()
 
     async def has(self, num: int) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             while len(self.taken) < num:
                 self.news.clear()
                 await self.news.wait()

@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 
 from gateway.server.admin_runner import AdminRunner
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.process
 
@@ -39,7 +40,7 @@ async def response_of(port: int, data: bytes) -> bytes:
     """All bytes of the answer until the end of the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(data)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         try:
             return await reader.read() or b"cut"
         except ConnectionResetError:

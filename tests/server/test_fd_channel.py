@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.server.fd_channel import LOST, Channel
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.process
 
@@ -33,7 +34,7 @@ class End:
         self.news.set()
 
     async def has(self, num: int) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             while len(self.messages) < num and not self.num_ends:
                 self.news.clear()
                 await self.news.wait()

@@ -11,6 +11,7 @@ from gateway.server import handover
 from gateway.server.handover import Predecessor, TakeoverPoint
 from gateway.server.socket_set import TAKEOVER, SocketSpec
 from gateway.server.sockets import bind_tcp, bind_unix
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.process
 
@@ -55,7 +56,7 @@ async def test_one_takeover_at_a_time_and_the_next_after_a_failed_one(tmp_path: 
     with pytest.raises(ConfigError, match="is taking over just now; try again"):
         await Predecessor.reach(str(tmp_path / "s"))
     first.close()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         while old._channel:  # noqa: ASYNC110
             await asyncio.sleep(0)
     second = await Predecessor.reach(str(tmp_path / "s"))
@@ -124,7 +125,7 @@ async def test_an_invalid_message_closes_the_connection(
     for nonsense in (b"\x05\x00\x00\x00\x00abcde", b"\x05\x00\x00\x00\x09abcde"):
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
         writer.write(nonsense)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             assert await reader.read() == b""
         writer.close()
         await writer.wait_closed()

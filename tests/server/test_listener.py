@@ -19,11 +19,12 @@ from gateway.server.listener import Listener
 from gateway.server.responder import Exchange, Responder
 from gateway.server.sockets import bind_tcp
 from tests.support.certificates import Authority
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.process
 
 GET = b"GET / HTTP/1.1\r\nHost: g\r\n\r\n"
-DEADLINE_S = 20.0
+DEADLINE_S = patience(20.0)
 
 
 class Held:

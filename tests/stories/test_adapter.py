@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from loadtest.fleet import GATEWAY, SIM_READY, first_match, running
-from tests.stories.test_reload import until
 from tests.support.gateway_process import GatewayProcess, clean_environment
+from tests.support.patience import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -39,7 +39,7 @@ def test_adapter_command_loads_and_unloads_on_workers(tmp_path: Path, processes:
         flags = ("--key-file", str(file), "--admin-load-adapters", "--processes", processes)
         workers = [flag for url in urls for flag in ("--worker", url)]
         gateway = opened.enter_context(GatewayProcess(*workers, *flags))
-        until(lambda: [w["is_up"] for w in gateway.workers()] == [True, True], "all workers are up")
+        wait_until(lambda: [w["is_up"] for w in gateway.workers()] == [True, True], "all workers are up")
         at = ("--gateway", gateway.admin_url)
         code, output = kvgate("adapter", "load", "a", "/adapters/a", *at)
         assert (code, "401" in output) == (1, True), "without a key"

@@ -28,6 +28,7 @@ from loadtest.fleet import GATEWAY
 from loadtest.ports import free_port
 from tests.stories.test_fleet import Story, story, worker_id
 from tests.support.gateway_process import GatewayProcess, clean_environment, written
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.process
 
@@ -47,7 +48,7 @@ async def agents(sims: list[Sim]) -> AsyncIterator[list[Sidecar]]:
     """An agent beside each engine, with EXACT streams."""
     running = [await start_agent(sim) for sim in sims]
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience(10)):
             while not all(map(is_exact, running)):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         yield running
@@ -186,7 +187,7 @@ def _agent_process(url: str, log: Any) -> "subprocess.Popen[bytes]":
 
 async def _port_of(process: "subprocess.Popen[bytes]", log: Any) -> int:
     """The port of an agent, once its stream is EXACT."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         while process.poll() is None:
             if found := re.search(r"listening on (127\.0\.0\.1:(\d+)) for gateways", written(log)):
                 hello = await reach(Agents(), found[1], 0, 10)

@@ -22,19 +22,14 @@ from gateway.config import load
 from gateway.core.worker import WorkerId
 from tests.redis.serving import Server, redis_server, server
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import patience, until
 
 __all__ = ["redis_server", "server"]
 pytestmark = pytest.mark.process
 
-DEADLINE_S = 20.0
+DEADLINE_S = patience(20.0)
 SLOW = {"prefill_tokens_per_s": 2e4, "decode_tokens_per_s": 20.0}
 """Engines slow enough that requests stay in flight while a test looks."""
-
-
-async def until(is_true: Any) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not is_true():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 PROMPT = list(range(1500))

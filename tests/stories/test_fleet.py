@@ -22,10 +22,11 @@ from gateway.index.blind_recovery import SETTLE_S
 from gateway.ingest.zmq import ZmqFeed, ZmqTimes
 from loadtest.ports import sim_ports
 from loadtest.workloads.conversations import Conversations
+from tests.support.patience import patience, until
 
 pytestmark = pytest.mark.process
 
-DEADLINE_S = 20.0
+DEADLINE_S = patience(20.0)
 
 
 class Story:
@@ -63,9 +64,7 @@ class Story:
             assert answer.status == 200, await answer.text()
 
     async def until(self, is_true: Callable[[], object]) -> None:
-        async with asyncio.timeout(DEADLINE_S):
-            while not is_true():  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(is_true)
 
     async def cached_blocks(self, sim: Sim) -> set[int]:
         """Block hashes of all that the engine reports as cached (`/sim/cache`)."""

@@ -1,6 +1,5 @@
 """The gateway before engines other than vLLM: SGLang, TensorRT-LLM and fleets of several engines."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ from gateway.config import config_of
 from gateway.core.event_stream import StreamState
 from gateway.core.worker import WorkerId
 from tests.support.fakes import serve, url_of
+from tests.support.patience import until
 from tests.support.sglang_worker import SglangWorker
 
 pytestmark = pytest.mark.process
@@ -36,9 +36,7 @@ class Story:
             return headers["x-kvgate-worker"], int(headers["x-kvgate-overlap-tokens"]), cached
 
     async def until(self, is_true: Callable[[], object]) -> None:
-        async with asyncio.timeout(20):
-            while not is_true():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(is_true)
 
     async def known(self, worker: str, num_blocks: int) -> None:
         await self.until(lambda: self.gateway.index.num_blocks(WorkerId(worker)) == num_blocks)

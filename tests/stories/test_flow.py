@@ -26,10 +26,11 @@ from gateway.tenancy.admission.base import Waiter
 from loadtest import sdks
 from loadtest.fleet import SIM_READY, first_match, running
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import patience, until
 
 pytestmark = pytest.mark.process
 
-DEADLINE_S = 30.0
+DEADLINE_S = patience(30.0)
 KEY = f"key-{sha256(b'sk-canary').hexdigest()[:10]}"
 
 
@@ -77,9 +78,7 @@ class Story:
             return await asyncio.gather(*self._asked)
 
     async def until(self, is_true: Callable[[], object]) -> None:
-        async with asyncio.timeout(DEADLINE_S):
-            while not is_true():  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until(is_true)
 
     def waiting(self) -> int:
         gate = self.gateway.dispatch.context.gate

@@ -21,10 +21,11 @@ from gateway.core.event_stream import StreamState
 from loadtest.ports import sim_ports
 from loadtest.workloads.conversations import Conversations
 from tests.blackbox.harness import completion, post, running
+from tests.support.patience import patience, until
 
 pytestmark = pytest.mark.process
 
-DEADLINE_S = 20.0
+DEADLINE_S = patience(20.0)
 LORA = "tuned"
 
 
@@ -46,9 +47,7 @@ class Story:
         return int(completion["usage"]["prompt_tokens_details"]["cached_tokens"])
 
     async def until(self, is_true: Callable[[], object]) -> None:
-        async with asyncio.timeout(DEADLINE_S):
-            while not is_true():  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(is_true)
 
     def are_streams_exact(self) -> bool:
         states = [member.stream for member in self.gateway.fleet]

@@ -1,6 +1,5 @@
 """Token sources of several models: tokenizers from the hub, its cache or the configuration, and workers'."""
 
-import asyncio
 import re
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,10 +16,10 @@ from gateway.commands.check_run import check
 from gateway.config import config_of
 from gateway.config.models import ModelTable
 from tests.models.hub import COMMIT, FakeHub, running, use
+from tests.support.patience import until
 
 pytestmark = pytest.mark.process
 
-DEADLINE_S = 30.0
 FAST = {"prefill_tokens_per_s": 1e6, "decode_tokens_per_s": 2000.0}
 LONG = "Once upon a time there was a fleet. " * 20
 
@@ -76,9 +75,7 @@ class Fleet:
         return {each["model"]: each for each in (await self.admin("/admin/tokenizer"))["models"]}
 
     async def until(self, is_true: Callable[[], Awaitable[bool]]) -> None:
-        async with asyncio.timeout(DEADLINE_S):
-            while not await is_true():  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(is_true)
 
 
 @asynccontextmanager

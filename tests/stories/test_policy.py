@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,10 +13,11 @@ import pytest
 
 from gateway.app import bundled_tokenizer
 from loadtest.fleet import GATEWAY, RunningFleet, simulated_fleet
+from tests.support.patience import patience, wait_until
 
 pytestmark = pytest.mark.process
 
-DEADLINE_S = 30.0
+DEADLINE_S = patience(30.0)
 BY_NAME = """
 def choose(query, candidates, rng):
     return sorted(range(len(candidates)), key=lambda i: candidates[i].id)[{place}]
@@ -62,10 +62,7 @@ class PolicyFleet:
         return json.loads(done.stdout)
 
     def until(self, is_true: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while not is_true():
-            assert time.monotonic() < deadline, f"never happened: {what}"
-            time.sleep(0.02)
+        wait_until(is_true, what)
 
     def reload(self, text: str) -> None:
         self.path.write_text(text)

@@ -4,8 +4,7 @@ import http.client
 import json
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,19 +14,12 @@ import pytest
 from gateway.config import by_key
 from loadtest.fleet import SIM_READY, first_match, running
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import wait_until
 
 pytestmark = pytest.mark.process
 
-DEADLINE_S = 30.0
 Fleet = tuple[GatewayProcess, Path, list[str]]
 SECRET = "redis-password-in-no-log"
-
-
-def until(is_true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_true():
-        assert time.monotonic() < deadline, f"never happened: {what}"
-        time.sleep(0.02)
 
 
 @contextmanager
@@ -43,7 +35,9 @@ def fleet(tmp_path: Path, *flags: str, expect_errors: bool = False) -> Iterator[
         write(file, urls[:1])
         gateway = GatewayProcess("--config", str(file), *flags, expect_errors=expect_errors)
         opened.enter_context(gateway)
-        until(lambda: [w["is_up"] for w in gateway.workers()] == [True], "a worker is up, for each process")
+        wait_until(
+            lambda: [w["is_up"] for w in gateway.workers()] == [True], "a worker is up, for each process"
+        )
         yield gateway, file, urls
 
 
@@ -95,8 +89,8 @@ def test_reload_interrupts_no_stream(tmp_path: Path, flags: tuple[str, ...]) -> 
         with open(file, "a") as more:
             more.write('[tenants."*"]\nmax_concurrent = 1\n')
         gateway.process.send_signal(signal.SIGHUP)
-        until(lambda: "kvgate_config_generation 2.0" in gateway.metrics(), "the file is reloaded")
-        until(lambda: [w["is_up"] for w in gateway.workers()] == [True], "the other worker is up")
+        wait_until(lambda: "kvgate_config_generation 2.0" in gateway.metrics(), "the file is reloaded")
+        wait_until(lambda: [w["is_up"] for w in gateway.workers()] == [True], "the other worker is up")
         assert [e["url"] for e in gateway.admin("/admin/workers")["endpoints"]] == urls[1:]
         for stream in streams:
             assert rest_of(stream).endswith(b"data: [DONE]\n\n")
@@ -132,7 +126,7 @@ def test_reload_applies_all_changes_or_none_and_logs_no_secret(
         assert (
             answer["needs_restart"] == ["redis"] and answer["workers_added"] == urls[1:]
         )  # the port is a flag
-        until(lambda: len(gateway.workers()) == 2, "the other worker has joined")
+        wait_until(lambda: len(gateway.workers()) == 2, "the other worker has joined")
         metrics = gateway.metrics()
         assert "kvgate_config_generation 2.0" in metrics and "kvgate_config_pending_options 1.0" in metrics
         assert 'kvgate_config_reloads_total{result="refused"} 3.0' in metrics
@@ -147,8 +141,8 @@ def test_replaced_process_has_the_reloaded_configuration(tmp_path: Path) -> None
         assert post(gateway, "/admin/config/reload")[0] == 200
         pid = int(gateway.log().partition("process 0 (pid ")[2].partition(")")[0])
         os.kill(pid, signal.SIGKILL)
-        until(lambda: gateway.log().count("process 0 (pid ") >= 3, "it is replaced")
-        until(lambda: "kvgate_processes 2.0" in gateway.metrics(), "both serve")
+        wait_until(lambda: gateway.log().count("process 0 (pid ") >= 3, "it is replaced")
+        wait_until(lambda: "kvgate_processes 2.0" in gateway.metrics(), "both serve")
         status, answer = post(gateway, "/admin/config/reload")
         assert (status, answer["changed"], answer["generation"]) == (200, [], 3)
         assert {w["id"] for w in gateway.workers()} == {url.removeprefix("http://") for url in urls}

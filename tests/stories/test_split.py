@@ -6,7 +6,7 @@ Whatever fails, clients get the answer that one worker would have given, and not
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ from gateway.app import Gateway, bundled_tokenizer
 from gateway.config import load
 from gateway.core.blocks import hash_blocks, root_hash, tokens_of
 from gateway.core.worker import Role, WorkerId
+from tests.support.patience import until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
-DEADLINE_S = 20.0
 PROMPT = list(range(700))
 FAST = {
     "prefill_tokens_per_s": 1e6,
@@ -126,12 +126,6 @@ def _comparable(answer: Any) -> Any:
             if name not in ("id", "created", "prompt_tokens_details", "kv_transfer_params")
         }
     return answer
-
-
-async def until(is_true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not is_true():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

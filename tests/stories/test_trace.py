@@ -12,11 +12,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from loadtest.day_redaction import COMPLETIONS, ECHO, Echo, TraceCollector, echo_worker
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.process
 
 CLIENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-DEADLINE_S = 20.0
+DEADLINE_S = patience(20.0)
 
 
 class TracedEcho(Echo):

@@ -4,10 +4,8 @@ import json
 import re
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +15,7 @@ import pytest
 from gateway.app import bundled_tokenizer
 from loadtest.fleet import GATEWAY, SIM_READY, first_match, running
 from tests.support.gateway_process import GatewayProcess, clean_environment
+from tests.support.patience import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -33,14 +32,6 @@ def post(url: str, body: object) -> int:
             return int(answer.status)
     except urllib.error.HTTPError as exc:
         return exc.code
-
-
-def until(claim: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + 20
-    while not (found := claim()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-    return found
 
 
 def connect(url: str) -> socket.socket:
@@ -60,7 +51,7 @@ def test_refused_requests_have_their_client_and_route_in_the_log() -> None:
         with connect(gateway.url) as client:
             client.sendall(b"GET / HTTP/9\r\n\r\n")
             assert b" 400 " in client.recv(1000)
-        lines = until(lambda: (found := requests_of(gateway.log()))[2:] and found, "three lines")
+        lines = wait_until(lambda: (found := requests_of(gateway.log()))[2:] and found, "three lines")
     assert [(line["client"], line["route"], line["status"]) for line in lines] == [
         ("127.0.0.1", "/v1/chat/completions", 503),
         ("127.0.0.1", "/v1/completions", 413),
@@ -74,7 +65,7 @@ def test_the_text_log_is_right_for_answers_without_a_first_token_and_ends_with_t
         with GatewayProcess("--worker", url, "--log-requests", "--log-format", "text") as gateway:
             assert post(gateway.url + "/v1/messages/count_tokens", CHAT) == 200
             assert post(gateway.url + "/v1/chat/completions", CHAT) == 200
-            until(lambda: gateway.log().count("kvgate.requests") == 2, "two lines")
+            wait_until(lambda: gateway.log().count("kvgate.requests") == 2, "two lines")
             assert gateway.stop() == 0
             log = gateway.log()
     counted, answered = [line for line in log.splitlines() if "kvgate.requests" in line]
@@ -89,11 +80,11 @@ def test_a_dead_worker_is_down_in_all_that_is_shown_and_in_plain_words() -> None
     with running("sim") as sim:
         (url,) = first_match(sim, SIM_READY)
         with GatewayProcess("--worker", url, "--probe-interval-s", "0.2") as gateway:
-            until(lambda: gateway.streams() == ["exact"], "its events")
+            wait_until(lambda: gateway.streams() == ["exact"], "its events")
             sim.kill()
             sim.wait()
-            until(lambda: not gateway.workers()[0]["is_up"], "down")
-            until(lambda: gateway.workers()[0]["stream"] == "disconnected", "disconnected")
+            wait_until(lambda: not gateway.workers()[0]["is_up"], "down")
+            wait_until(lambda: gateway.workers()[0]["stream"] == "disconnected", "disconnected")
             (endpoint,) = gateway.admin("/admin/workers")["endpoints"]
             log = gateway.log()
     assert (endpoint["state"], endpoint["workers"][0]["state"]) == ("down", "down")
@@ -106,7 +97,7 @@ def test_a_worker_that_is_down_at_the_start_is_a_warning() -> None:
         body = {"url": NOWHERE}
         assert post(gateway.admin_url + "/admin/workers", body) == 201
         words = f"WARNING kvgate.roster: waiting for worker {NOWHERE}"
-        until(lambda: words in gateway.log(), "a warning")
+        wait_until(lambda: words in gateway.log(), "a warning")
 
 
 def test_a_tokenizer_for_a_model_that_no_worker_serves_is_a_warning() -> None:
@@ -114,7 +105,7 @@ def test_a_tokenizer_for_a_model_that_no_worker_serves_is_a_warning() -> None:
         (url,) = first_match(sim, SIM_READY)
         with GatewayProcess("--worker", url, "--tokenizer", f"wrong={bundled_tokenizer()}") as gateway:
             words = "tokenizer of wrong is not used: no worker serves this model; served: m"
-            until(lambda: words in gateway.log(), "a warning")
+            wait_until(lambda: words in gateway.log(), "a warning")
 
 
 def test_a_failing_shadow_is_logged_as_a_shadow(tmp_path: Path) -> None:
@@ -143,7 +134,7 @@ def test_a_failing_shadow_is_logged_as_a_shadow(tmp_path: Path) -> None:
         ]
         with GatewayProcess(*flags) as gateway:
             assert post(gateway.url + "/v1/chat/completions", CHAT | {"model": "real"}) == 200
-            until(lambda: "shadow policy mine failed" in gateway.log(), "the shadow's fault")
+            wait_until(lambda: "shadow policy mine failed" in gateway.log(), "the shadow's fault")
             assert "routing by least load" not in gateway.log()
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import shutil
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ from gateway.app import bundled_tokenizer
 from gateway.commands.check_run import check
 from gateway.config import replaced
 from loadtest.workloads.conversations import Conversations
-from tests.stories.test_fleet import DEADLINE_S, Story, story, worker_id
+from tests.stories.test_fleet import Story, story, worker_id
+from tests.support.patience import until
 
 pytestmark = pytest.mark.process
 
@@ -33,12 +33,6 @@ async def streamed(s: Story, body: dict[str, Any]) -> str:
     async with s.session.post(f"{s.url}/v1/chat/completions", json=body | {"stream": True}) as answer:
         assert answer.status == 200
         return await answer.text()
-
-
-async def until(is_true: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not await is_true():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 def turns(seed: int, num: int = 4) -> list[dict[str, Any]]:

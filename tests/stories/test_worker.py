@@ -16,6 +16,7 @@ from engines.sim import Sim, SimConfig
 from gateway.app import Gateway
 from gateway.config import config_of
 from gateway.core.worker import WorkerId
+from tests.support.patience import patience, until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -66,15 +67,10 @@ class Story:
             assert answer.status == 200
 
     async def until(self, is_true: Callable[[], Any]) -> None:
-        async with asyncio.timeout(30):
-            while True:
-                found = is_true()
-                if await found if asyncio.iscoroutine(found) else found:
-                    return
-                await asyncio.sleep(0.01)
+        await until(is_true)
 
     async def until_state(self, sim: Sim, *states: str) -> dict[str, Any]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             while (view := await self.worker(sim))["state"] not in states:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         return view

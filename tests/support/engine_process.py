@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from loadtest.ports import free_port
+from tests.support.patience import Deadline, patience
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -127,7 +128,7 @@ class EngineProcess(ABC):
     # requests ----------------------------------------------------------------------------------
 
     def get(self, path: str, timeout_s: float = 10.0) -> bytes:
-        with _direct.open(self.url + path, timeout=timeout_s) as answer:
+        with _direct.open(self.url + path, timeout=patience(timeout_s)) as answer:
             return bytes(answer.read())
 
     def post(self, path: str, body: object = None, timeout_s: float = 60.0, **headers: str) -> bytes:
@@ -136,7 +137,7 @@ class EngineProcess(ABC):
         names = {name.replace("_", "-"): value for name, value in headers.items()}
         names["content-type"] = "application/json"
         request = urllib.request.Request(self.url + path, data=data, headers=names, method="POST")
-        with _direct.open(request, timeout=timeout_s) as answer:
+        with _direct.open(request, timeout=patience(timeout_s)) as answer:
             return bytes(answer.read())
 
     def complete(self, prompt: str | Sequence[int], max_tokens: int = 1, **fields: object) -> dict[str, Any]:
@@ -170,8 +171,8 @@ class EngineProcess(ABC):
 
 def wait_until(is_true: Callable[[], object], timeout_s: float) -> None:
     """Poll something outside this process; TimeoutError if it does not come true in time."""
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
     while not is_true():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not true after {timeout_s:.0f} s")
+        if deadline.has_passed():
+            raise TimeoutError(f"not true after {timeout_s:.0f} s of an idle machine")
         time.sleep(POLL_S)

@@ -14,9 +14,11 @@ from types import TracebackType
 from typing import IO, Any
 
 from loadtest.fleet import GATEWAY
+from tests.support.patience import Deadline, patience
 
 LISTENING = re.compile(r"listening on (http://\S+), admin on (http://\S+)")
 START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 45.0
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -82,7 +84,7 @@ class GatewayProcess:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(timeout=45)
+            return self.process.wait(patience(STOP_TIMEOUT_S))
         except subprocess.TimeoutExpired:
             self.process.kill()
             return self.process.wait()
@@ -91,17 +93,17 @@ class GatewayProcess:
         return written(self._log)
 
     def admin(self, path: str) -> Any:
-        with _direct.open(self.admin_url + path, timeout=10) as answer:
+        with _direct.open(self.admin_url + path, timeout=patience(10)) as answer:
             return json.load(answer)
 
     def metrics(self) -> str:
-        with _direct.open(self.admin_url + "/metrics", timeout=10) as answer:
+        with _direct.open(self.admin_url + "/metrics", timeout=patience(10)) as answer:
             text: str = answer.read().decode()
             return text
 
     def is_ready(self) -> bool:
         try:
-            with _direct.open(self.url + "/ready", timeout=5):
+            with _direct.open(self.url + "/ready", timeout=patience(5)):
                 return True
         except urllib.error.URLError:
             return False
@@ -124,13 +126,13 @@ class GatewayProcess:
         """Output of `kvgate check`; it must have succeeded."""
         given, environment = split(flags)
         command = [*GATEWAY, "check", *given]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=patience(60), env=environment)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def _until(self, is_true: Any) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = Deadline(START_TIMEOUT_S)
         while not is_true():
-            if self.process.poll() is not None or time.monotonic() > deadline:
+            if self.process.poll() is not None or deadline.has_passed():
                 raise TimeoutError(f"the gateway did not start:\n{self.log()}")
             time.sleep(0.02)

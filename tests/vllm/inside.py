@@ -17,6 +17,7 @@ from gateway.config import config_of
 from gateway.core.blocks import BlockHash, hash_blocks, prompt_extra_keys, root_hash, tokens_of
 from gateway.core.event_stream import StreamState
 from gateway.core.fleet import Member
+from tests.support.patience import patience, until
 from tests.vllm.engine import VllmWorker
 
 BLOCK = 32
@@ -70,9 +71,7 @@ class LateGateway:
         await self.until(lambda: self.known(marker) == BLOCK)
 
     async def until(self, is_true: Callable[[], object]) -> None:
-        async with asyncio.timeout(30):
-            while not is_true():  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await until(is_true, seconds=30)
 
 
 @asynccontextmanager
@@ -88,7 +87,7 @@ async def late(worker: VllmWorker, state: StreamState = StreamState.BLIND) -> As
     gateway = Gateway(config)
     await gateway.start()
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             while [member.stream for member in gateway.fleet] != [state]:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         async with aiohttp.ClientSession() as session:

@@ -10,15 +10,10 @@ from gateway.agent.sidecar import Sidecar
 from gateway.app import Gateway
 from gateway.config import config_of
 from gateway.core.event_stream import StreamState
+from tests.support.patience import until
 from tests.vllm.engine import VllmWorker
 
 pytestmark = pytest.mark.vllm
-
-
-async def until(is_true: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not is_true():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
 
 
 async def test_gateway_started_late_knows_the_blocks_that_the_agent_knows(

@@ -9,6 +9,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from gateway.admin.console import events
 from gateway.admin.console.events import MAX_STREAMS, STREAMS, add_streams, event_handlers
+from tests.support.patience import patience
 
 
 class Source:
@@ -40,7 +41,7 @@ async def client(source: Source, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 async def line(answer: object, start: bytes) -> bytes:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         while not (found := await answer.content.readline()).startswith(start):  # type: ignore[attr-defined]
             assert found, "the stream has ended"
     return found
@@ -80,7 +81,7 @@ async def test_streams_are_bounded_in_number(client: TestClient) -> None:
 
 async def test_a_stream_ends_after_a_while(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "STREAM_S", 0.05)
-    async with client.get("/admin/events?of=requests,traffic") as answer, asyncio.timeout(20):
+    async with client.get("/admin/events?of=requests,traffic") as answer, asyncio.timeout(patience(20)):
         text = await answer.text()
     assert text.startswith("retry: ") and "event: requests" in text and "event: traffic" in text
     assert client.server.app[STREAMS].num_open == 0  # type: ignore[attr-defined]
@@ -93,7 +94,7 @@ async def test_streams_end_when_the_gateway_stops(
     async with client.get("/admin/events?of=requests") as answer:
         await line(answer, b"event: tick")
         await client.server.app.shutdown()  # type: ignore[attr-defined]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             assert await answer.content.read() in (b"", b"data: {}\n\n", b"\n")
 
 
@@ -106,7 +107,7 @@ async def test_a_client_that_does_not_read_is_cut(
     streams = client.server.app[STREAMS]  # type: ignore[attr-defined]
     async with client.get("/admin/events?of=requests") as answer:
         assert answer.status == 200
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             while streams.num_open:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         with pytest.raises(ClientPayloadError):

@@ -4,8 +4,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.discovery.kubernetes.metrics import KubernetesCollector
 from tests.discovery.kubernetes.test_sources import BY_LABEL, world
-from tests.discovery.kubernetes.test_watch import until
 from tests.support.kube_api import PODS, pod
+from tests.support.patience import until
 
 
 async def test_each_source_has_its_figures() -> None:

@@ -13,8 +13,8 @@ from gateway.discovery.kubernetes.sources import Coalesced, KubernetesSources
 from gateway.discovery.kubernetes.watch import WatchTimes
 from gateway.runtime.tasks import Tasks
 from tests.discovery.kubernetes.test_membership import World as MembershipWorld
-from tests.discovery.kubernetes.test_watch import until
 from tests.support.kube_api import PODS, POOLS, SLICES, KubeApi, endpoint, endpoint_slice, pod, pool
+from tests.support.patience import until
 
 BY_LABEL = "k8s://llm/pods?app=vllm&port=http"
 SERVICE = "k8s://llm/service/vllm"

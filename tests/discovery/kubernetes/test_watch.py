@@ -1,8 +1,7 @@
 """Watch of one kind over a connection: lists, changes, and what is logged of failures."""
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -16,12 +15,7 @@ from gateway.discovery.kubernetes.watch import ObjectWatch, WatchTimes
 from gateway.runtime.tasks import Tasks
 from tests.discovery.test_lifecycle import warnings
 from tests.support.kube_api import PODS, KubeApi, pod
-
-
-async def until(is_true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20.0):
-        while not is_true():  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
+from tests.support.patience import until
 
 
 class World:

@@ -11,6 +11,7 @@ import zmq.asyncio
 from engines.sim.faults import Chance, EventFaults, FaultPlan
 from engines.sim.publisher import EventPublisher
 from engines.sim.wire import END_OF_REPLAY, seq_bytes
+from tests.support.patience import patience
 
 Frames = list[bytes]
 PROBE = b"probe"
@@ -240,7 +241,7 @@ async def test_a_delayed_replay_has_the_batches_of_its_request(
     dealers = [sockets.connect(zmq.DEALER, publisher.replay_endpoint) for _ in range(2)]
     for number, dealer in enumerate(dealers, 1):
         await dealer.send_multipart([b"", seq_bytes(0)])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patience(5)):
             while publisher.num_held_replays < number:  # noqa: ASYNC110
                 await asyncio.sleep(0)
     publisher.publish(b"after")

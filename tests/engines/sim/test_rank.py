@@ -10,6 +10,7 @@ from engines.sim.cache import CachedSequence
 from engines.sim.faults import FaultPlan
 from engines.sim.rank import Gauges, SimRank
 from engines.sim.scheduler import Sequence
+from tests.support.patience import patience
 
 FAST = SimConfig(decode_tokens_per_s=20_000.0, prefill_tokens_per_s=1e7, kv_blocks=100)
 
@@ -31,7 +32,7 @@ async def finished(submit: Callable[[Callable[[], None]], None], sequence: Seque
             done.set_result(reported)
 
     submit(on_token)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         return int(await done)
 
 

@@ -9,6 +9,7 @@ from aiohttp import ClientSession
 
 from engines.sim import Sim
 from tests.engines.sim.conftest import StartSim
+from tests.support.patience import patience
 
 CHAT = [{"role": "user", "content": "hello there"}]
 IDS = list(range(1000, 1100))
@@ -196,7 +197,7 @@ async def test_a_client_that_disconnects_ends_its_request(start_sim: StartSim, h
     async with http.post(sim.url + "/v1/completions", json=body) as answer:
         await answer.content.readuntil(b"\n\n")
         answer.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         while (found := await stats(http, sim))["ranks"][0]["running"] or not found["clients_gone"]:
             pass  # a step in progress is finished first
     rank = found["ranks"][0]

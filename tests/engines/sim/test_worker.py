@@ -18,6 +18,7 @@ from engines.vllm import Vllm
 from gateway.core.kv_events import BlocksStored
 from loadtest.ports import free_port
 from tests.engines.sim.conftest import StartSim
+from tests.support.patience import patience
 
 IDS = list(range(1000, 1100))
 
@@ -87,7 +88,7 @@ async def test_a_restart_on_request_resets_connections(start_sim: StartSim, http
     with pytest.raises(aiohttp.ClientConnectionError):
         await running
     cached = None
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         while cached is None or sim.engine.started == started:
             with contextlib.suppress(aiohttp.ClientConnectionError):
                 cached = await get(http, sim.url + "/sim/cache")
@@ -161,7 +162,7 @@ async def test_requests_in_flight_are_finished_at_a_shutdown(http: ClientSession
 
 async def _until_health(http: ClientSession, url: str, status: int | None) -> None:
     """Health of the worker, over a new connection; None: it refuses them."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         while True:
             try:
                 async with http.get(url + "/health", headers={"Connection": "close"}) as answer:

@@ -6,6 +6,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from loadtest.workloads.talkers import Talkers
+from tests.support.patience import patience
 
 EVENTS = [{"choices": [{"delta": {"content": "so "}}]}, {"choices": [{"delta": {"content": "what"}}]}]
 
@@ -41,7 +42,7 @@ async def test_failures_are_counted() -> None:
 async def talk(answer: Any, **options: Any) -> Talkers:
     app = web.Application()
     app.router.add_post("/v1/chat/completions", answer)
-    async with TestServer(app) as server, asyncio.timeout(30):
+    async with TestServer(app) as server, asyncio.timeout(patience(30)):
         url = f"http://{server.host}:{server.port}"
         talkers = Talkers(url, seconds=0.3, rate=60.0, pause_s=0.01, **options)
         await talkers.talk()

@@ -15,6 +15,7 @@ from gateway.core.worker import WorkerId
 from gateway.observability.cache_loss import observer
 from gateway.observability.cache_loss.observer import CacheLoss, keep_explained
 from tests.observability.cache_loss.world import World
+from tests.support.patience import patience
 
 PROMPT = list(range(200))
 
@@ -210,7 +211,7 @@ async def test_losses_are_explained_between_requests() -> None:
     try:
         decision = world.send(PROMPT)
         assert world.losses.is_busy
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience(10)):
             while world.losses.is_busy:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         assert repr(world.losses).startswith("CacheLoss(0 queued, 1 open")

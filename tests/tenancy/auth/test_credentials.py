@@ -13,6 +13,7 @@ from gateway.tenancy.auth import credentials as module
 from gateway.tenancy.auth.api_keys import make_key
 from gateway.tenancy.auth.credentials import Credentials
 from gateway.tenancy.auth.key_format import format_key_record
+from tests.support.patience import patience
 from tests.tenancy.auth.issuers import AUDIENCE, ISSUER, jwks, public, token
 
 KEY, OTHER = (make_key(bytes([n] * 6), bytes(32)) for n in range(2))
@@ -113,7 +114,7 @@ async def test_the_key_file_is_followed(keys: Path, monkeypatch: pytest.MonkeyPa
         other = keys.with_suffix(".new")
         other.write_text(format_key_record(OTHER, bytes(16), "b"))
         other.replace(keys)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             while not (  # noqa: ASYNC110
                 credentials.authenticator
                 and credentials.authenticator.ring

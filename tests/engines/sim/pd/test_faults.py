@@ -10,6 +10,7 @@ from aiohttp import ClientSession
 from engines.sim import Sim
 from tests.engines.sim.conftest import StartSim
 from tests.engines.sim.pd.conftest import ASK, IDS, get, post, prefilled
+from tests.support.patience import patience
 
 SOON = {"transfer_latency_s": 0.001}
 
@@ -85,7 +86,7 @@ async def test_prefill_dies_after_its_answer_by_fault(http: ClientSession) -> No
         body = {"model": "m", "prompt": IDS, "max_tokens": 1, "kv_transfer_params": ASK}
         async with http.post(url + "/v1/completions", json=body) as answer:
             assert (await answer.json())["kv_transfer_params"]["do_remote_prefill"]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patience(5)):
             assert await process.wait() == 1
     finally:
         if process.returncode is None:

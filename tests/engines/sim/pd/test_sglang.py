@@ -15,6 +15,7 @@ from engines.sim.pd.leg import Leg, Source
 from engines.sim.pd.sglang import read
 from tests.engines.sim.conftest import StartSim
 from tests.engines.sim.pd.conftest import IDS, get, post, text_of
+from tests.support.patience import patience
 
 FIELDS = {"pd_protocol": "sglang", "transfer_latency_s": 0.001}
 
@@ -110,7 +111,7 @@ async def test_a_disconnected_prefill_client_leaves_no_pinned_blocks(
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.1):
             await post(http, prefill, **where)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         while (await get(http, prefill.url + "/sim/stats"))["pd"]["pinned_blocks"]:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

@@ -12,6 +12,7 @@ from gateway.core.kv_events import BlocksStored
 from tests.engines.sim.conftest import StartSim
 from tests.engines.sim.pd.conftest import IDS, get, post, prefilled, text_of
 from tests.engines.sim.test_worker import replayed
+from tests.support.patience import patience
 
 SOON = {"transfer_latency_s": 0.001}
 IMPATIENT = {"pull_timeout_s": 0.2}
@@ -116,7 +117,7 @@ async def test_a_second_fetch_of_the_same_blocks_fails(
 async def test_a_lease_expires(start_sim: StartSim, http: ClientSession) -> None:
     prefill, decode = await pair(start_sim, lease_s=0.05)
     params = await prefilled(http, prefill)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         while (await pd_stats(http, prefill))["pinned_blocks"]:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert (await pd_stats(http, prefill))["expired_leases"] == 1
@@ -189,7 +190,7 @@ async def test_incomplete_parameters_are_waited_for(start_sim: StartSim, http: C
             await post(http, decode, kv_transfer_params=params)
     status, _ = await post(http, decode)
     assert status == 200, "others are served, and who left holds nothing"
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         while (await get(http, decode.url + "/sim/stats"))["ranks"][0]["free_blocks"] != 199:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -202,7 +203,7 @@ async def test_a_client_that_disconnects_during_a_fetch_leaves_no_state(
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await post(http, decode, kv_transfer_params=params)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         while (await pd_stats(http, prefill))["pinned_blocks"]:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     (rank,) = decode.ranks
@@ -280,7 +281,7 @@ async def test_a_lease_lasts_while_decode_has_the_request_queued(
     while not decode.ranks[0].scheduler.running:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
     waiting = loop.create_task(post(http, decode, kv_transfer_params=params))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         while leases.next_deadline == first:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     running.cancel()
@@ -293,7 +294,7 @@ async def test_requests_in_transfer_count_as_waiting(start_sim: StartSim, http: 
     params = await prefilled(http, prefill)
     asks = asyncio.get_running_loop().create_task(post(http, decode, kv_transfer_params=params))
     (rank,) = decode.ranks
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         while not rank.scheduler.loading:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     assert (rank.gauges.num_running, rank.gauges.num_waiting, rank.load) == (0, 1, 4)
