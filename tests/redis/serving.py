@@ -1,7 +1,9 @@
 """A real server per test module: `from tests.redis.serving import redis_server, server`.
 
-server        empty for each test, without keys or connections of the test before
-redis_server  the same for all tests of the module, on a Unix socket and a free port of loopback
+redis_server  the same for all tests of the module, on a Unix socket and a free port of loopback; it cannot be
+              killed, since tests of a module run in any order
+server        that one, without the keys, users and limits of the test before
+own_server    a server that one test may kill
 
 Where the system has a `redis-server` of version 7 or newer, all such tests run on it too.
 
@@ -13,8 +15,7 @@ import re
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -27,6 +28,7 @@ from gateway.redis.client import UnusableRedis, check, open_client
 from gateway.redis.embedded import EmbeddedServer
 from gateway.redis.options import RedisOptions, redis_of
 from loadtest.ports import free_port
+from tests.support.patience import wait_until
 
 
 async def checked(options: RedisOptions) -> None:
@@ -84,13 +86,28 @@ class Server(EmbeddedServer):
 
 
 @contextmanager
-def serving(*flags: str, binary: str = "") -> Iterator[Server]:
-    server = Server(*flags, port=free_port(), binary=binary)
+def serving(*flags: str, binary: str = "", kind: type[Server] = Server) -> Iterator[Server]:
+    server = kind(*flags, port=free_port(), binary=binary)
     try:
         server.start()
         yield server
     finally:
         server.stop()
+
+
+class SharedServer(Server):
+    """Server of all tests of a module, which none of them may end."""
+
+    def kill(self) -> None:
+        raise AssertionError("other tests need this server: a test that kills one takes `own_server`")
+
+    def restore(self) -> None:
+        """Drop what a test may have left: keys, users and limits."""
+        self.ask("CONFIG", "SET", "maxmemory", "0", "maxmemory-policy", "noeviction")
+        for user in self.ask("ACL", "USERS"):
+            if user != b"default":
+                self.ask("ACL", "DELUSER", user)
+        self.ask("FLUSHALL")
 
 
 class Sentinel(Server):
@@ -139,8 +156,8 @@ def sentinels() -> Iterator[Several]:
         follow = ("--replicaof", f"127.0.0.1 {master.port}", "--repl-diskless-sync-delay", "0")
         replica = stack.enter_context(serving(*follow))
         three = [stack.enter_context(watching(master.port)) for _ in range(3)]
-        until(lambda: b"master_link_status:up" in _raw(replica, "INFO", "replication"))
-        until(lambda: all(b"slaves=1,sentinels=3" in _raw(each, "INFO", "sentinel") for each in three))
+        wait_until(lambda: b"master_link_status:up" in _raw(replica, "INFO", "replication"))
+        wait_until(lambda: all(b"slaves=1,sentinels=3" in _raw(each, "INFO", "sentinel") for each in three))
         places = ",".join(f"127.0.0.1:{each.port}" for each in three)
         yield Several(f"redis+sentinel://{places}/m", master, replica)
 
@@ -157,11 +174,11 @@ def cluster(tag: str) -> Iterator[Several]:
                 node.ask("CLUSTER", "ADDSLOTSRANGE", bounds[i], bounds[i + 1] - 1)
             for other in nodes[:i]:
                 node.ask("CLUSTER", "MEET", "127.0.0.1", other.port, other.bus_port)
-        until(lambda: all(b"cluster_known_nodes:6" in _raw(node, "CLUSTER", "INFO") for node in nodes))
+        wait_until(lambda: all(b"cluster_known_nodes:6" in _raw(node, "CLUSTER", "INFO") for node in nodes))
         for i in range(3):
             nodes[i + 3].ask("CLUSTER", "REPLICATE", nodes[i].ask("CLUSTER", "MYID").decode())
-        until(lambda: all(b"cluster_state:ok" in _raw(node, "CLUSTER", "INFO") for node in nodes))
-        until(lambda: all(b"link_status:up" in _raw(node, "INFO", "replication") for node in nodes[3:]))
+        wait_until(lambda: all(b"cluster_state:ok" in _raw(node, "CLUSTER", "INFO") for node in nodes))
+        wait_until(lambda: all(b"link_status:up" in _raw(node, "INFO", "replication") for node in nodes[3:]))
         slot = key_slot(tag.encode())
         i = next(i for i in range(3) if slot < bounds[i + 1])
         places = ",".join(f"127.0.0.1:{nodes[(i + n) % 3].port}" for n in range(2))
@@ -173,13 +190,6 @@ def _cluster_flags() -> tuple[str, ...]:
         *("--cluster-enabled", "yes", "--cluster-port", str(free_port()), "--cluster-node-timeout", "1000"),
         *("--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0"),
     )
-
-
-def until(is_true: Callable[[], object]) -> None:
-    end = time.monotonic() + 30
-    while not is_true():
-        assert time.monotonic() < end, "the servers did not find each other"
-        time.sleep(0.02)
 
 
 def _raw(server: Server, *command: str) -> bytes:
@@ -203,11 +213,17 @@ def _system_servers() -> Iterator[str]:
 
 @pytest.fixture(scope="module", params=["", *_system_servers()], ids=lambda binary: binary or "valkey")
 def redis_server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    with serving(binary=request.param) as server:
+    with serving(binary=request.param, kind=SharedServer) as server:
         yield server
 
 
 @pytest.fixture
-def server(redis_server: Server) -> Server:
-    redis_server.ask("FLUSHALL")
+def server(redis_server: SharedServer) -> Server:
+    redis_server.restore()
     return redis_server
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    with serving() as server:
+        yield server

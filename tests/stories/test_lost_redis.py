@@ -4,7 +4,6 @@ Requests go on, every index stays exact, and the gateways share it again without
 """
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 
 from gateway.replication.redis_log import WorkerLog
 from gateway.replication.session import ReplicaTimes
-from tests.redis.serving import Server, redis_server, server, serving
+from tests.redis.serving import Server, own_server, redis_server, server
 from tests.stories.test_fleet import Story, story
 from tests.stories.test_replica import (
     QUICK,
@@ -27,7 +26,7 @@ from tests.stories.test_replica import (
     until_leader,
 )
 
-__all__ = ["redis_server", "server"]
+__all__ = ["own_server", "redis_server", "server"]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 AS_SHIPPED = Pace(ReplicaTimes(), 1.0)
@@ -130,24 +129,16 @@ async def test_leader_rewrites_its_snapshot_after_redis_was_out_of_memory(
         await all_settled(leader, follower)
 
 
-@pytest.fixture
-def disposable() -> Iterator[Server]:
-    with serving() as server:
-        yield server
-
-
-async def test_leader_writes_its_blocks_again_after_redis_restarts_empty(disposable: Server) -> None:
+async def test_leader_writes_its_blocks_again_after_redis_restarts_empty(own_server: Server) -> None:
     """The leader alone knows all blocks, since replay buffers reach back two batches."""
-    async with sharing_gateways(disposable, pace=BRISK, replay_buffer=2) as (_, (leader, follower)):
+    async with sharing_gateways(own_server, pace=BRISK, replay_buffer=2) as (_, (leader, follower)):
         await leader.talk(133)
         await all_settled(leader, follower)
-        assert disposable.process
-        disposable.process.kill()
-        disposable.process.wait()
+        own_server.kill()
         await until_direct(follower)
         await follower.talk(134, 2, 1)
         await leader.settled()
-        disposable.start()
+        own_server.start()
         await until_shared_again(leader, follower)
         assert num_led(leader) == 2
         await follower.talk(135)

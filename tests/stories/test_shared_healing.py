@@ -18,11 +18,11 @@ from gateway.index.blind_recovery import SETTLE_S
 from gateway.replication.session import ReplicaTimes
 from loadtest.bench_heal import ask, known
 from loadtest.workloads.conversations import Conversations
-from tests.redis.serving import Server, redis_server, server
+from tests.redis.serving import Server, own_server, redis_server, server
 from tests.stories.test_fleet import DEADLINE_S, Story, story, worker_id
 from tests.stories.test_replica import LASTING, Pace, feeds, num_led, sharing_gateway, until_leader
 
-__all__ = ["redis_server", "server"]
+__all__ = ["own_server", "redis_server", "server"]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 CANNOT_REPORT: dict[str, Any] = {"event_wire": "array"}
@@ -184,11 +184,11 @@ async def test_next_leader_starts_empty_where_engines_replay_nothing(server: Ser
         assert num_proven(follower) > 0
 
 
-async def test_follower_discards_the_leaders_proven_blocks_when_redis_is_killed(server: Server) -> None:
-    async with warm(server, **CANNOT_REPORT, pace=ALONE) as (first, leader, follower):
+async def test_follower_discards_the_leaders_proven_blocks_when_redis_is_killed(own_server: Server) -> None:
+    async with warm(own_server, **CANNOT_REPORT, pace=ALONE) as (first, leader, follower):
         await learn(leader, follower)
         assert num_proven(leader) > 0
-        server.kill()
+        own_server.kill()
         await follower.until(lambda: all(feed._direct for feed in feeds(follower)))
         await follower.until(
             lambda: all(credited(follower, sim) == leader.blocks_by_engine_hash(sim) for sim in first.sims)
