@@ -1,8 +1,9 @@
 """Distributed lock on a real Redis server: one gateway decides at a time, and a dead holder delays none."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -13,17 +14,12 @@ from gateway.core.worker import WorkerId
 from gateway.redis.keys import lock_keys
 from gateway.runtime.tasks import Tasks
 from tests.redis.serving import Server, redis_server, server
+from tests.support.patience import until
 
 __all__ = ["redis_server", "server"]
 pytestmark = pytest.mark.process
 
 HOLDER, NUMBER = lock_keys("kvgate")
-
-
-async def until(is_true: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not is_true():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -35,13 +31,13 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def deciding(
-    server: Server, num: int = 1
+    server: Server, num: int = 1, *, redis_timeout_s: float = 30.0
 ) -> AsyncIterator[tuple[list[DistributedLock], list[ProcessView]]]:
     tasks, gateways, views = Tasks(), [], []
     for _ in range(num):
         view = view_alone(server.config(booking="atomic"))
         assert view
-        gateways.append(SharedBookings(server.options(redis_timeout_s=0.3), view, is_atomic=True))
+        gateways.append(SharedBookings(server.options(redis_timeout_s=redis_timeout_s), view, is_atomic=True))
         views.append(view)
         await gateways[-1].start(tasks)
     for each in gateways:
@@ -87,18 +83,15 @@ async def test_waiting_decisions_are_made_in_one_acquisition_in_order(server: Se
         await until(lambda: HOLDER not in server.names())
 
 
-async def test_the_lock_of_a_dead_holder_expires(server: Server) -> None:
+async def test_the_lock_of_a_dead_holder_expires(server: Server, patient: None, monkeypatch: Any) -> None:
+    monkeypatch.setattr("gateway.bookings.atomic_lock.HEAR_S", 0.01)  # the wait for its bookings, in vain
     async with deciding(server) as ((lock,), _):
         server.ask("SET", HOLDER, "dead:1", "PX", "100")
         server.ask("SET", NUMBER, "1")
         done: list[int] = []
         lock.enter(lambda: done.append(1))
         await until(lambda: done)
-        assert (lock.num_acquired, lock.num_late, lock.num_without) == (
-            1,
-            1,
-            0,
-        )  # the dead holder published no booking
+        assert (lock.num_acquired, lock.num_late, lock.num_without) == (1, 1, 0)
 
 
 async def test_bookings_of_acquisitions_before_a_gateways_start_are_not_waited_for(
@@ -118,7 +111,7 @@ async def test_bookings_of_acquisitions_before_a_gateways_start_are_not_waited_f
 async def test_without_redis_all_decide_at_once_until_it_answers(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with deciding(server) as ((lock,), _):
+    async with deciding(server, redis_timeout_s=0.3) as ((lock,), _):
         done: list[int] = []
         with server.paused():
             lock.enter(lambda: done.append(1))

@@ -1,7 +1,6 @@
 """Entries added to logs, as followers get them."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -12,15 +11,16 @@ from gateway.replication.redis_log import START, LogEntry
 from gateway.replication.redis_tail import BLOCK_S, FollowedLog, LogTail
 from gateway.runtime.tasks import Tasks
 from tests.redis.serving import Server, redis_server, server, serving
+from tests.support.patience import until
 
 __all__ = ["redis_server", "server"]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 
 @asynccontextmanager
-async def tailing(server: Server) -> AsyncIterator[LogTail]:
+async def tailing(server: Server, timeout_s: float = 30.0) -> AsyncIterator[LogTail]:
     tasks = Tasks()
-    client = open_client(server.options(redis_timeout_s=0.3), max_connections=1, block_s=BLOCK_S)
+    client = open_client(server.options(redis_timeout_s=timeout_s), max_connections=1, block_s=BLOCK_S)
     tail = LogTail(client)
     tasks.start("tail", tail.run())
     try:
@@ -28,12 +28,6 @@ async def tailing(server: Server) -> AsyncIterator[LogTail]:
     finally:
         await tasks.stop()
         await client.aclose()
-
-
-async def until(is_true: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not is_true():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 def add(server: Server, key: str, *numbers: int) -> None:
@@ -94,12 +88,12 @@ async def test_a_follower_that_takes_no_entries_delays_no_other(
 
 
 async def test_a_lost_connection_is_opened_again(server: Server) -> None:
-    async with tailing(server) as tail:
+    async with tailing(server, timeout_s=0.3) as tail:
         a = tail.follow("a", START)
         await until(lambda: a.is_live)
         with server.paused():
             await until(lambda: tail.is_lost)
-            assert not a.is_live and tail.num_losses == 1
+            assert not a.is_live and tail.num_losses > 0
         add(server, "a", 1)
         await until(lambda: a.is_live and a.entries)
         assert not tail.is_lost

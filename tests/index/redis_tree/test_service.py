@@ -18,26 +18,21 @@ from gateway.redis.options import HostPort
 from gateway.redis.topology import Locator, MasterUnknown
 from tests.index.redis_tree.test_tree import ROOT, A, C, path_hashes, stored
 from tests.redis.serving import Server, redis_server, server, serving
+from tests.support.patience import until
 
 __all__ = ["redis_server", "server"]
 
 PATH = [7] * 40
-PATIENT: dict[str, Any] = {"redis_timeout_s": 10.0}
-"""A timeout with which a busy machine does not look like a server that is down."""
-
-
-async def until(is_true: object) -> None:
-    async with asyncio.timeout(10):
-        while not await is_true():  # type: ignore[operator]  # noqa: ASYNC110 - there is no event to wait for
-            await asyncio.sleep(0.005)
+PATIENCE_S = 30.0
+"""Timeout with which a busy machine does not look like a server that is down."""
 
 
 @asynccontextmanager
 async def running(
     server: Server, *workers: WorkerId, prefix: str = "s", **options: Any
 ) -> AsyncIterator[RadixService]:
-    options = {"redis_prefix": prefix, "redis_timeout_s": 0.5} | options
-    ours = RadixService(server.options(**options), lookup_s=0.1)
+    options = {"redis_prefix": prefix, "redis_timeout_s": PATIENCE_S} | options
+    ours = RadixService(server.options(**options), lookup_s=PATIENCE_S)
     for worker in workers:
         ours.index.add_worker(worker, ROOT, 1)
         ours.index.publication.publish(worker, 1, StreamState.EXACT)
@@ -98,10 +93,12 @@ async def test_slow_server_delays_one_lookup_until_its_deadline(redis_server: Se
             return ours.is_open
 
         await until(is_open)
+        ours._lookup_s = 0.1
         with redis_server.paused():
             for _ in range(3):  # lookups after the first one do not wait
                 assert await ours.remote_overlap(ROOT, path_hashes(PATH)) == {}
             assert (ours.failed_lookups["timeout"], ours.failed_lookups["away"]) == (1, 2)
+        ours._lookup_s = PATIENCE_S
         ours.index.publication.withdraw(A)
 
         async def is_answered() -> bool:
@@ -125,8 +122,7 @@ async def test_blocks_are_published_again_at_a_server_restarted_empty(
 
             ours.index.apply(A, stored(PATH[:30], 0))
             await until(lambda: asyncio.sleep(0, ours.is_open and theirs.is_open))
-            first.process.kill()  # type: ignore[union-attr]
-            first.process.wait()  # type: ignore[union-attr]
+            first.kill()
             await until(lambda: asyncio.sleep(0, not ours.is_open and not theirs.is_open))
             ours.index.apply(A, stored(PATH, 30))
             assert await ours.remote_overlap(ROOT, path_hashes(PATH)) == {}
@@ -144,7 +140,7 @@ async def test_undecodable_edge_is_published_again(
     server: Server, value: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "KEEP_S", 0.05)
-    async with running(server, A, **PATIENT) as ours, running(server, C, **PATIENT) as theirs:
+    async with running(server, A) as ours, running(server, C) as theirs:
         ours.index.apply(A, stored(PATH, 0))
 
         async def is_published() -> bool:
@@ -192,7 +188,7 @@ async def test_service_follows_the_master_of_several_servers(
         scripted = ScriptedLocator(first)
         monkeypatch.setattr(service, "locator", lambda options: scripted)
         url = f"redis://127.0.0.1:{first.port}"
-        options: dict[str, Any] = {"redis": url} | PATIENT
+        options = {"redis": url}
         async with running(first, A, **options) as ours, running(first, C, **options) as theirs:
             ours.index.apply(A, stored(PATH, 0))
 
@@ -215,10 +211,11 @@ async def test_service_follows_the_master_of_several_servers(
 
 
 async def test_service_connected_to_a_replica_is_not_open() -> None:
-    with serving() as master, serving("--replicaof", f"127.0.0.1 {master.port}") as replica:
+    quick = ("--repl-diskless-sync-delay", "0")
+    with serving(*quick) as master, serving("--replicaof", f"127.0.0.1 {master.port}") as replica:
         master.ask("SET", "s:schema", "kvgate:1")
         await until(lambda: asyncio.to_thread(lambda: "s:schema" in replica.names()))
-        async with running(replica, A, redis_timeout_s=10) as ours:
+        async with running(replica, A) as ours:
             with pytest.raises(PipelineLost, match="READONLY"):
                 await ours._open()
             assert not ours.is_open
@@ -262,7 +259,7 @@ async def test_full_server_answers_lookups_and_gets_the_blocks_when_it_has_room(
     """Blocks that were published before may be outdated, so the tree no longer lists them."""
     monkeypatch.setattr(service, "FULL_S", 0.05)
     with serving() as server:
-        async with running(server, A, **PATIENT) as ours, running(server, C, **PATIENT) as theirs:
+        async with running(server, A) as ours, running(server, C) as theirs:
             theirs.index.apply(C, stored(PATH[:9], 0))
             ours.index.apply(A, stored(PATH, 0))
 
@@ -291,8 +288,9 @@ async def test_documented_acl_rights_are_enough(server: Server) -> None:
     """The documented ACL rights suffice for lookups, publishing and the commands of `kvgate index`."""
     rights = ("~kvgate:*", "+@all", "-@dangerous", "+info")
     server.ask("ACL", "SETUSER", "kvgate", "on", ">secret", *rights)
-    options = server.options(redis=f"unix://kvgate:secret@{server.socket}")
-    ours, client = RadixService(options, lookup_s=0.1), open_client(options)
+    url = f"unix://kvgate:secret@{server.socket}"
+    options = server.options(redis=url, redis_timeout_s=PATIENCE_S)
+    ours, client = RadixService(options, lookup_s=PATIENCE_S), open_client(options)
     ours.index.add_worker(A, ROOT, 1)
     ours.index.publication.publish(A, 1, StreamState.EXACT)
     ours.index.apply(A, stored(PATH, 0))
