@@ -16,6 +16,7 @@ import pytest
 
 from gateway.app import bundled_tokenizer
 from loadtest.fleet import LISTENING, SIM_READY, first_match, running
+from tests.support.patience import patience
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
@@ -66,7 +67,7 @@ class Fleet:
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
     async def until(self, name: str, is_right: Callable[[float], bool]) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience(60)):
             while not is_right(await self.metric(name)):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
@@ -140,10 +141,11 @@ async def test_a_killed_decode_process_loses_only_requests_that_it_had_begun(
         await fleet.all_end()
 
 
+# A lease is also the longest time in which a good pair must have made and fetched a prompt, behind 60 others.
 FAULTS: dict[str, tuple[dict[str, Any], Sequence[str], str]] = {
     "who answers nothing alone gets no blocks": (
         {"hang_transfer": True},
-        ("--pd-protocol", "sglang", "--pull-timeout-s", "1", "--lease-s", "3"),
+        ("--pd-protocol", "sglang", "--pull-timeout-s", f"{patience(10):g}", "--lease-s", f"{patience(3):g}"),
         'kvgate_disaggregation_failures_total{reason="transfer"}',
     ),
     "prefill makes another prompt": (
@@ -160,7 +162,7 @@ async def test_a_prefill_worker_with_wrong_answers_is_not_noticed_by_clients(
 ) -> None:
     monkeypatch.setenv("KVGATE_RETRY_SHARE", "1")
     faults, sims, metric = FAULTS[fault]
-    engine = ("--engine", "sglang", "--events", "off") if sims else ()
+    engine = ("--engine", "sglang", "--events", "off", "--max-attempts", "5") if sims else ()
     first = ("--faults", json.dumps(faults))
     with split_fleet(*engine, sims=sims, first=first) as fleet:
         await fleet.are_up()
