@@ -583,8 +583,9 @@ class Client:
 class Gateway:
     """Gateway process, from its first log line to its exit code."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, flags: Sequence[str] = ()) -> None:
         self.process = process
+        self.flags = flags
         self.log: list[str] = []
         self.expected: list[str] = []
         self.port = self.admin_port = 0
@@ -603,10 +604,15 @@ class Gateway:
             stderr=asyncio.subprocess.PIPE,
             limit=1 << 20,
         )
-        gateway = cls(process)
+        gateway = cls(process, flags)
         line = await gateway.logged(r"listening on https?://\S+:(\d+), admin on http://\S+:(\d+)", START_S)
         gateway.port, gateway.admin_port = int(line[1]), int(line[2])
         return gateway
+
+    async def repair(self) -> None:
+        """Start again where a test has ended the process, so that it fails that test only."""
+        if self.process.returncode is not None:
+            vars(self).update(vars(await Gateway.start(*self.flags)))
 
     async def stop(self) -> int:
         if self.process.returncode is None:
@@ -738,16 +744,16 @@ class Bench:
         assert set(loads) <= {(0, 0)}, loads
 
     async def close(self) -> None:
-        for client in self.clients:
-            await client.close()
-        try:
-            if self.gateway.process.returncode is None:
-                await self.nothing_in_flight()
-                for worker in self.workers:
-                    await self.gateway.drop(worker)
-        finally:
+        """Close clients and workers; whatever fails, none of them stays at a gateway of several tests."""
+        async with contextlib.AsyncExitStack() as stack:  # in the opposite order
             for worker in self.workers:
-                await worker.die()
+                stack.push_async_callback(worker.die)
+            if self.gateway.process.returncode is None:
+                for worker in self.workers:
+                    stack.push_async_callback(self.gateway.drop, worker)
+                stack.push_async_callback(self.nothing_in_flight)
+            for client in self.clients:
+                stack.push_async_callback(client.close)
         faults: Iterable[object] = [f for worker in self.workers for f in worker.faults]
         assert not list(faults)
 
@@ -786,12 +792,14 @@ async def lasting(*flags: str) -> AsyncIterator[Gateway]:
 @contextlib.asynccontextmanager
 async def visiting(gateway: Gateway, tls: ssl.SSLContext | None = None) -> AsyncIterator[Bench]:
     """Use the shared gateway without workers; those that the test adds are dropped after it."""
+    await gateway.repair()
     num_faults = len(gateway.faults())
     bench = Bench(gateway, tls)
     try:
         yield bench
     finally:
         await bench.close()
+    assert gateway.process.returncode is None, "a test of a gateway of several ended it"
     assert not gateway.faults()[num_faults:], "\n".join(gateway.log[-40:])
 
 
