@@ -12,8 +12,8 @@ from engines.sim import Sim
 from gateway.core.blocks import BlockHash
 from gateway.discovery import roster
 from gateway.index.memory import MemoryIndex
-from loadtest.workloads.conversations import Conversations
 from tests.stories.test_fleet import DEADLINE_S, Story, story, worker_id
+from tests.support.texts import conversations
 
 pytestmark = pytest.mark.process
 
@@ -127,7 +127,7 @@ async def test_sliding_window_bounds_predictions_as_it_bounds_hits(
         await settled(s)
         metrics = [s.gateway.metrics.worker(worker_id(sim)) for sim in s.sims]
         before = sum(m.prediction_error_tokens for m in metrics)
-        bodies = [body for i in range(4) for body in Conversations("m", 400 + i, turn_chars=300).turns(4)]
+        bodies = [body for i in range(4) for body in conversations(400 + i).turns(4)]
         for body in bodies:
             await s.chat(body | {"max_tokens": 1})
             await settled(s)

@@ -20,12 +20,12 @@ def corpus() -> str:
 
 
 class Conversations:
-    """Endless conversations of a model; each turn is the body that a client would send."""
+    """Endless conversations of a model, cut from `text`; each turn is the body that a client would send."""
 
-    def __init__(self, model: str, seed: int = 0, *, turn_chars: int = 1200) -> None:
+    def __init__(self, model: str, seed: int = 0, *, turn_chars: int = 1200, text: str = "") -> None:
         self._model = model
         self._rng = random.Random(seed)
-        self._text = corpus()
+        self._text = text or corpus()
         self._turn_chars = turn_chars
 
     def piece(self, num_chars: int | None = None) -> str:

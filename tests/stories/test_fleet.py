@@ -21,8 +21,8 @@ from gateway.discovery import feeds
 from gateway.index.blind_recovery import SETTLE_S
 from gateway.ingest.zmq import ZmqFeed, ZmqTimes
 from loadtest.ports import sim_ports
-from loadtest.workloads.conversations import Conversations
 from tests.support.patience import patience, until
+from tests.support.texts import conversations
 
 pytestmark = pytest.mark.process
 
@@ -44,7 +44,7 @@ class Story:
 
     async def ask(self, sim: Sim, seed: int) -> None:
         """Send the engine itself a prompt that shares no prefix with another seed's."""
-        (body,) = Conversations("m", seed, turn_chars=300).turns(1)
+        (body,) = conversations(seed).turns(1)
         async with self.session.post(
             f"{sim.url}/v1/chat/completions", json=body | {"max_tokens": 4}
         ) as answer:
@@ -54,7 +54,7 @@ class Story:
         """Conversations side by side, so that batches of several requests mix."""
 
         async def converse(i: int) -> None:
-            for body in Conversations("m", seed * 100 + i, turn_chars=300).turns(num_turns):
+            for body in conversations(seed * 100 + i).turns(num_turns):
                 await self.chat(body | {"max_tokens": 8})
 
         await asyncio.gather(*map(converse, range(num_conversations)))
@@ -344,7 +344,7 @@ async def test_gap_without_replays_makes_the_stream_blind_until_its_traffic_reco
 @pytest.mark.parametrize("flags", [{}, {"replay_buffer": 2}])
 async def test_adapters_and_salts_share_no_prefix_with_the_base_model(flags: dict[str, Any]) -> None:
     async with story(lora=("a",), **flags) as s:
-        (body,) = Conversations("m", 46, turn_chars=300).turns(1)
+        (body,) = conversations(46).turns(1)
         for changes in ({}, {"cache_salt": "s"}, {"model": "a"}, {"model": "a", "cache_salt": "s"}):
             first, second = [await s.chat(body | changes | {"max_tokens": 4}) for _ in range(2)]
             cached = [each["usage"]["prompt_tokens_details"]["cached_tokens"] for each in (first, second)]
@@ -367,7 +367,7 @@ async def test_index_is_exact_where_batches_remove_blocks_before_they_store() ->
 
 async def test_decisions_assume_blocks_where_the_engine_publishes_no_events() -> None:
     async with story(events=False) as s:
-        turns = list(Conversations("m", 9, turn_chars=300).turns(4))
+        turns = list(conversations(9).turns(4))
         completions = [await s.chat(body | {"max_tokens": 4}) for body in turns]
         assert len({each["worker"] for each in completions}) == 1
         assert s.states() == {None}
@@ -379,7 +379,7 @@ async def test_predicted_cached_tokens_equal_those_the_engine_reports() -> None:
     """Requests follow one another, so each prediction sees all blocks of the requests before."""
     async with story() as s:
         for seed in range(5):
-            for body in Conversations("m", 20 + seed, turn_chars=300).turns(3):
+            for body in conversations(20 + seed).turns(3):
                 await s.chat(body | {"max_tokens": 8})
         await s.settled()
         metrics = [s.gateway.metrics.worker(worker_id(sim)) for sim in s.sims]

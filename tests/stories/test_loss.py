@@ -19,9 +19,9 @@ from gateway.app import Gateway, bundled_tokenizer
 from gateway.config import config_of
 from gateway.core.event_stream import StreamState
 from loadtest.ports import sim_ports
-from loadtest.workloads.conversations import Conversations
 from tests.blackbox.harness import completion, post, running
 from tests.support.patience import patience, until
+from tests.support.texts import conversations
 
 pytestmark = pytest.mark.process
 
@@ -34,7 +34,7 @@ class Story:
 
     def __init__(self, gateway: Gateway, sims: list[Sim], session: aiohttp.ClientSession) -> None:
         self.gateway, self.sims, self.session = gateway, sims, session
-        self.texts = Conversations("m", 11)
+        self.texts = conversations(23, 1200)  # a seed of pieces far apart
 
     async def ask(self, system: str, user: str = "And now?", **more: Any) -> int:
         """Cached tokens that the worker reports for a chat."""
@@ -238,7 +238,7 @@ async def test_concurrent_traffic_leaves_no_loss_unexplained(flags: dict[str, An
     async with story(2, kv_blocks=300, **flags) as s:
 
         async def talk(seed: int) -> None:
-            for body in Conversations("m", seed, turn_chars=300).turns(4):
+            for body in conversations(seed).turns(4):
                 more = {name: value for name, value in body.items() if name != "messages"}
                 url = f"http://127.0.0.1:{s.gateway.port}/v1/chat/completions"
                 salt = {"cache_salt": "b"} if seed % 5 == 0 else {}

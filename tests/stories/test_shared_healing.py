@@ -17,17 +17,17 @@ from gateway.core.worker import WorkerId
 from gateway.index.blind_recovery import SETTLE_S
 from gateway.replication.session import ReplicaTimes
 from loadtest.bench_heal import ask, known
-from loadtest.workloads.conversations import Conversations
 from tests.redis.serving import Server, own_server, redis_server, server
 from tests.stories.test_fleet import DEADLINE_S, Story, story, worker_id
 from tests.stories.test_replica import LASTING, Pace, feeds, num_led, sharing_gateway, until_leader
+from tests.support.texts import conversations
 
 __all__ = ["own_server", "redis_server", "server"]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 CANNOT_REPORT: dict[str, Any] = {"event_wire": "array"}
 """An engine that announces no hit: answers prove blocks, which locate the blocks stored behind them."""
-HOT: dict[str, Any] = next(iter(Conversations("m", 77, turn_chars=600).turns(1))) | {"max_tokens": 4}
+HOT: dict[str, Any] = next(iter(conversations(77, 600).turns(1))) | {"max_tokens": 4}
 ALONE = Pace(
     ReplicaTimes(
         lease_s=60, renew_s=0.1, ask_s=0.1, grace_s=20, direct_after_s=0.4, retry_s=0.05, pause_s=0.01

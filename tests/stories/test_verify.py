@@ -11,9 +11,9 @@ import pytest
 from gateway.app import bundled_tokenizer
 from gateway.commands.check_run import check
 from gateway.config import replaced
-from loadtest.workloads.conversations import Conversations
 from tests.stories.test_fleet import Story, story, worker_id
 from tests.support.patience import until
+from tests.support.texts import conversations
 
 pytestmark = pytest.mark.process
 
@@ -36,7 +36,7 @@ async def streamed(s: Story, body: dict[str, Any]) -> str:
 
 
 def turns(seed: int, num: int = 4) -> list[dict[str, Any]]:
-    return [body | {"max_tokens": 4} for body in Conversations("m", seed, turn_chars=300).turns(num)]
+    return [body | {"max_tokens": 4} for body in conversations(seed).turns(num)]
 
 
 async def test_streams_are_verified_and_clients_see_no_usage() -> None:
