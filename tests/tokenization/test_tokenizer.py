@@ -18,6 +18,7 @@ from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processo
 
 from gateway.core.blocks import tokens_of
 from gateway.tokenization.tokenizer import (
+    ENTRY_BYTES,
     SAMPLES,
     FastEncoder,
     ReferenceEncoder,
@@ -297,14 +298,15 @@ def test_a_segment_is_encoded_once() -> None:
 
 def test_the_least_recently_used_segment_goes_first_and_bytes_are_bounded() -> None:
     encoder = Counting()
-    segments = SegmentCache(encoder, ("|",), 1_000)
+    max_bytes = 3 * (sys.getsizeof("a") + len(array("I", [0]).tobytes()) + ENTRY_BYTES)
+    segments = SegmentCache(encoder, ("|",), max_bytes)
     for text in ("a", "b", "a", "c", "d", "a"):
         encode(segments, text)
-        assert segments.num_bytes <= 1_000
+        assert segments.num_bytes <= max_bytes
     assert encoder.asked == ["a", "b", "c", "d"]
     assert encode(segments, "b") == "b"
     assert encoder.asked[-1] == "b"
-    assert "of 1000 bytes" in repr(segments)
+    assert f"of {max_bytes} bytes" in repr(segments)
 
 
 def test_a_segment_larger_than_the_cache_is_not_kept() -> None:

@@ -46,7 +46,7 @@ def test_fields_that_routing_reads() -> None:
         (COMPLETIONS, b'{"model":"m","prompt":[[1],"a"]}', "prompt"),
         (COMPLETIONS, b'{"model":"m","prompt":{"a":1}}', "prompt"),
         (CHAT, b"[" * 100_000, None),
-        (CHAT, b'{"model":"m","messages":' + b"[" * 5000 + b"]" * 5000 + b"}", None),
+        (CHAT, b'{"model":"m","messages":' + b"[" * 200_000 + b"]" * 200_000 + b"}", None),
         (CHAT, b'{"model":"m","messages":[],"x":"\xff"}', None),
     ],
 )
