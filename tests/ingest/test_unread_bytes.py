@@ -15,7 +15,8 @@ from tests.support.patience import until
 from tests.support.zmtp import EndlessPeer
 
 pytestmark = pytest.mark.process
-MOST = 256 << 20
+MOST = 1 << 30
+"""Bytes that are sent in all where nothing is cut; what waits is in this process's memory."""
 
 
 class Held(TimeSlices):
@@ -78,9 +79,8 @@ async def test_an_endless_message_is_cut() -> None:
     async with connected(wires, 1) as ((peer,), (connection,)):
         await until(lambda: bool(connection.excess))
         assert connection.excess[0] > 8 << 20
-        assert connection.peers == ["127.0.0.1"]
-        await until(lambda: peer.num_connections > 1)  # it connects again, and is cut at once
-        assert peer.num_sent < MOST
+        assert set(connection.peers) == {"127.0.0.1"}
+        await until(lambda: peer.num_cut >= 2)  # while it sends, and again when it is connected again
         assert not connection.reader.has_more
 
 

@@ -1,7 +1,6 @@
 """Peer that speaks ZMTP 3.1 by hand, and sends messages that no libzmq would: without an end."""
 
 import asyncio
-import contextlib
 import struct
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
@@ -22,14 +21,14 @@ def ready(kind: bytes) -> bytes:
 class EndlessPeer:
     """Peer that sends parts of one message to each connection, `most` bytes in all, and keeps it open.
 
-    `kind` is PUB or ROUTER.
+    `kind` is PUB or ROUTER; `num_cut` counts the connections that the other side ended before all was sent.
     """
 
     def __init__(self, kind: bytes, most: int) -> None:
         self._kind = kind
         self._left = most
-        self.num_sent = 0
-        self.num_connections = 0
+        self.num_cut = 0
+        self._is_closing = False
         self._serving: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def start(self) -> None:
@@ -37,7 +36,7 @@ class EndlessPeer:
         self.endpoint = f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def close(self) -> None:
-        self._left = 0
+        self._left, self._is_closing = 0, True
         self._server.close()
         for writer in self._serving.values():
             writer.transport.abort()
@@ -45,11 +44,10 @@ class EndlessPeer:
         await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.num_connections += 1
         task = asyncio.current_task()
         assert task
         self._serving[task] = writer
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        try:
             writer.write(GREETING)
             await reader.readexactly(len(GREETING))
             writer.write(ready(self._kind))
@@ -58,6 +56,7 @@ class EndlessPeer:
                 self._left -= len(MORE)
                 writer.write(MORE)
                 await writer.drain()
-                self.num_sent += len(MORE)
             await reader.read()
+        except (OSError, asyncio.IncompleteReadError):
+            self.num_cut += not self._is_closing
         writer.close()
