@@ -6,9 +6,10 @@
     hoard   stores blocks that follow nothing, and removes none, until NUM are sent
 
 Payloads are made before anything is sent. The first line of output is the body of /kv_event_sources; sending
-begins when a line comes on stdin, and a line is printed when it has ended.
+begins when a line comes on stdin, at a lower priority, and a line is printed when it has ended.
 """
 
+import os
 import random
 import sys
 import time
@@ -24,6 +25,8 @@ EVENTS_PER_BATCH = 1_000
 GIANT_BLOCKS = 500_000
 SETTLE_S = 0.3
 """Seconds that subscriptions take to reach a publisher after the connection is there."""
+NICENESS = 10
+"""Lower priority of the publisher and its threads; on a busy machine, a start with it would take minutes."""
 NUM_BATCHES = 64
 """Batches made in advance, and sent over and over."""
 
@@ -92,13 +95,14 @@ def hoard(num: int) -> Iterator[bytes]:
 
 def run(mode: str, amount: float) -> None:
     """Publish in a mode; `amount` is seconds, which giant, or blocks."""
-    liar = LyingPublisher()
     payloads = {
         "flood": churn,
         "giant": lambda: [giants(int(amount))],
         "garbage": lambda: [b"\xc1 no batch"] * int(amount),
         "hoard": lambda: list(hoard(int(amount))),
     }[mode]()
+    os.nice(NICENESS)
+    liar = LyingPublisher()
     print(liar.sources().decode(), flush=True)
     for _ in sys.stdin:
         time.sleep(SETTLE_S)
