@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import patience
+
 ROOT = Path(__file__).parents[1]
 CONFTEST = """
 from tests.conftest import *
@@ -72,8 +74,10 @@ def test_a_hanging_test_is_ended_and_named_and_hides_no_other(tmp_path: Path) ->
     (tmp_path / "test_hanging.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "worksteal", "-p", "no:cacheprovider"]
     command += ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), str(tmp_path)]
-    wide = os.environ | {"COLUMNS": "1000"}  # no line of the summary is cut
-    done = subprocess.run(command, cwd=ROOT, env=wide, capture_output=True, text=True, timeout=300)
+    environment = os.environ | {"COLUMNS": "1000", "TEST_PATIENCE": "1"}  # whole lines, and limits as given
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=patience(100)
+    )
     output = done.stdout + done.stderr
     assert re.search(r"\b3 failed, 20 passed", output), output
     assert re.search(r"FAILED \S+::test_hangs_in_python - Failed: Timeout", output), output

@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.life_line import MARK, marked
+from tests.support.patience import patience, wait_until
 
 ROOT = Path(__file__).parents[1]
 DEADLINE_S = 60.0
@@ -63,13 +63,6 @@ class TestProcess:
         return not marked(self.mark)
 
 
-def until(is_true: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not is_true():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
-
-
 @contextmanager
 def running(folder: Path) -> Iterator[tuple["subprocess.Popen[bytes]", list[TestProcess]]]:
     """Two test processes in the middle of a test, with servers, in a session of their own."""
@@ -82,7 +75,11 @@ def running(folder: Path) -> Iterator[tuple["subprocess.Popen[bytes]", list[Test
         controller = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file, start_new_session=True)
     try:
         reports = [folder / "running0", folder / "running1"]
-        until(lambda: all(map(Path.exists, reports)) or controller.poll() is not None, "both tests wait")
+        wait_until(
+            lambda: all(map(Path.exists, reports)) or controller.poll() is not None,
+            "both tests wait",
+            DEADLINE_S,
+        )
         assert controller.poll() is None, log.read_text()
         texts = [report.read_text().split() for report in reports]
         yield controller, [TestProcess(int(pid), mark) for pid, mark in texts]
@@ -97,8 +94,12 @@ def test_an_interrupted_run_leaves_no_process(tmp_path: Path) -> None:
     with running(tmp_path) as (controller, test_processes):
         assert all(len(marked(each.mark)) >= 6 for each in test_processes), "servers of several kinds"
         os.killpg(controller.pid, signal.SIGINT)
-        assert controller.wait(DEADLINE_S) == pytest.ExitCode.INTERRUPTED
-        until(lambda: all(each.leaves_nothing() for each in test_processes), "all processes have ended")
+        assert controller.wait(patience(DEADLINE_S)) == pytest.ExitCode.INTERRUPTED
+        wait_until(
+            lambda: all(each.leaves_nothing() for each in test_processes),
+            "all processes have ended",
+            DEADLINE_S,
+        )
         log = (tmp_path / "log").read_text()
     assert "KeyboardInterrupt" in log and "preloaded.py" not in log, log
 
@@ -106,13 +107,17 @@ def test_an_interrupted_run_leaves_no_process(tmp_path: Path) -> None:
 def test_a_terminated_run_leaves_no_process(tmp_path: Path) -> None:
     with running(tmp_path) as (controller, test_processes):
         controller.terminate()
-        controller.wait(DEADLINE_S)
-        until(lambda: all(each.leaves_nothing() for each in test_processes), "all processes have ended")
+        controller.wait(patience(DEADLINE_S))
+        wait_until(
+            lambda: all(each.leaves_nothing() for each in test_processes),
+            "all processes have ended",
+            DEADLINE_S,
+        )
 
 
 def test_a_killed_test_process_leaves_none_and_others_go_on(tmp_path: Path) -> None:
     with running(tmp_path) as (controller, (killed, other)):
         os.kill(killed.pid, signal.SIGKILL)
-        until(killed.leaves_nothing, "its processes have ended")
+        wait_until(killed.leaves_nothing, "its processes have ended", DEADLINE_S)
         assert not other.leaves_nothing() and controller.poll() is None
-    until(other.leaves_nothing, "all processes have ended")
+    wait_until(other.leaves_nothing, "all processes have ended", DEADLINE_S)
