@@ -85,9 +85,11 @@ async def test_waiting_decisions_are_made_in_one_acquisition_in_order(server: Se
 
 async def test_the_lock_of_a_dead_holder_expires(server: Server, patient: None, monkeypatch: Any) -> None:
     monkeypatch.setattr("gateway.bookings.atomic_lock.HEAR_S", 0.01)  # the wait for its bookings, in vain
+    server.ask("SET", NUMBER, "7")
     async with deciding(server) as ((lock,), _):
-        server.ask("SET", HOLDER, "dead:1", "PX", "100")
-        server.ask("SET", NUMBER, "1")
+        await until(lambda: lock._last == 7)  # it was read, before the dead holder's number
+        server.ask("SET", HOLDER, "dead:8", "PX", "100")
+        server.ask("SET", NUMBER, "8")
         done: list[int] = []
         lock.enter(lambda: done.append(1))
         await until(lambda: done)
