@@ -63,6 +63,11 @@ class TestProcess:
         return not marked(self.mark)
 
 
+def heed_interrupts() -> None:
+    """End a new process by SIGINT as a terminal's does, though a run in the background ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def running(folder: Path) -> Iterator[tuple["subprocess.Popen[bytes]", list[TestProcess]]]:
     """Two test processes in the middle of a test, with servers, in a session of their own."""
@@ -72,7 +77,9 @@ def running(folder: Path) -> Iterator[tuple["subprocess.Popen[bytes]", list[Test
     command += ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder), str(folder)]
     log = folder / "log"
     with log.open("wb") as file:
-        controller = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file, start_new_session=True)
+        controller = subprocess.Popen(
+            command, cwd=ROOT, stdout=file, stderr=file, start_new_session=True, preexec_fn=heed_interrupts
+        )
     try:
         reports = [folder / "running0", folder / "running1"]
         wait_until(

@@ -16,7 +16,7 @@ from loadtest import liar
 from tests.blackbox.harness import (
     DEADLINE_S,
     METRICS,
-    START_DEADLINE_S,
+    START_S,
     Bench,
     Call,
     FakeWorker,
@@ -27,6 +27,7 @@ from tests.blackbox.harness import (
     visiting,
     wire,
 )
+from tests.support.patience import patience
 
 NUM_GOOD = 50
 NUM_LIARS = 3
@@ -79,7 +80,7 @@ async def publishing(
     worker.sender = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
     try:
         assert worker.sender.stdout
-        worker.sources = await asyncio.wait_for(worker.sender.stdout.readline(), START_DEADLINE_S)
+        worker.sources = await asyncio.wait_for(worker.sender.stdout.readline(), patience(START_S))
         await worker.start()
         bench.workers.append(worker)
         await bench.gateway.join(worker)

@@ -7,7 +7,6 @@ output of each run is in `.cache/flake/`; its seed repeats its order and its has
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -56,7 +55,7 @@ def run(command: Sequence[str], seed: int, log: Path, seconds: float) -> int | N
         try:
             return process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
+            process.terminate()  # what it has started ends with it
             process.wait()
             return None
 

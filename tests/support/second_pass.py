@@ -50,13 +50,16 @@ class SecondPass:
             session.exitstatus = pytest.ExitCode.OK
 
     def _pass_of(self, nodeid: str) -> str:
-        """Output of a second run in which the test passed, else an empty text."""
+        """Output of a second run in which the test passed, else an empty text; a failure is printed."""
         print(f"\nsecond pass: {nodeid}", flush=True)
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", nodeid]
         done = subprocess.run(
             command, cwd=self._config.rootpath, stdin=subprocess.DEVNULL, capture_output=True
         )
-        return done.stdout.decode(errors="replace") if done.returncode == 0 else ""
+        output = done.stdout.decode(errors="replace")
+        if done.returncode:
+            print(f"{output}failed again: {nodeid}", flush=True)
+        return "" if done.returncode else output
 
     def _written(self, nodeid: str, reports: list[pytest.TestReport], output: str) -> Path:
         """File with the outputs of both runs."""
