@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from gateway.runtime import paced_reads
-from tests.support import hanging, life_line, preloaded, shared_tokenizers
+from tests.support import dead_workers, hanging, life_line, preloaded, shared_tokenizers
 from tests.support.engine_figures import EngineFigures, figures_of, report
 from tests.support.leaks import LeakCollector
 from tests.support.patience import lengthen_limits
@@ -42,6 +42,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    dead_workers.install()
     config.pluginmanager.register(LeakCollector())
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import dead_workers
+
 MAX_FLAKY = 5
 MAX_TRIED = 20
 """Failed tests beyond which there is no second pass: so many are no accident."""
@@ -100,4 +102,5 @@ def _lines(report: pytest.TestReport) -> Iterator[str]:
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
+        dead_workers.install()
         config.pluginmanager.register(SecondPass(config), "second-pass")
