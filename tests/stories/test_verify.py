@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from gateway.app import bundled_tokenizer
 from gateway.commands.check_run import check
 from gateway.config import replaced
 from tests.stories.test_fleet import Story, story, worker_id
-from tests.support.patience import until
+from tests.support.patience import Deadline, until
 from tests.support.texts import conversations
 
 pytestmark = pytest.mark.process
@@ -114,22 +115,21 @@ OTHERS = {
 async def test_other_chat_template_is_detected_with_the_first_differing_position(
     tmp_path: Path, other: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Within a hundred requests the metric reports it, and the admin API the first position that differs."""
+    """The metric reports it, and the admin API the first position that differs."""
     tokenizer = tokenizer_with(tmp_path / "other", *OTHERS[other])
     async with story(tokenizer=tokenizer, options={"tokenizer_probe": False}) as s:
-        num_requests = 0
+        deadline, seeds = Deadline(), count()
 
         async def differing_workers() -> list[dict[str, Any]]:
             found = [w for w in await verified(s) if w["prompt_tokens"] == "differ"]
             return [w for w in found if w["prompts"]["first_difference"]["position"] is not None]
 
         while not await differing_workers():
-            assert num_requests < 100
-            for body in turns(num_requests, 2):
+            assert not deadline.has_passed()
+            for body in turns(next(seeds), 2):
                 await streamed(
                     s, body | {"messages": [{"role": "system", "content": "Be brief."}, *body["messages"]]}
                 )
-                num_requests += 1
             await asyncio.sleep(0.05)
         worker = (await differing_workers())[0]
         found = worker["prompts"]["first_difference"]
