@@ -132,7 +132,7 @@ bench-policies: $(WHEEL_VENV)/.installed
 bench-bookings: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_bookings
 
-# Each benchmark for seconds, so that none stops working unnoticed; figures mean nothing and are not written.
+# Each benchmark for seconds and the soak test for a minute, so that none stops working unnoticed; no figure is written.
 bench-smoke: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed .venv-envoy/.installed .cache/console/.installed
 	SMOKE=1 $(PYTEST) -n 2 --dist worksteal -m smoke tests/loadtest
 
