@@ -52,7 +52,9 @@ def test_setup(shaky): pass
     code, output = run(tmp_path, source)
     assert code == 0, output
     assert re.search(r"1 passed, 2 flaky in", output), output
-    assert "FLAKY test_it.py::test_flaky: .cache/flaky/" in output
+    assert (
+        "FLAKY test_it.py::test_flaky: .cache/flaky/" in output and "AssertionError: the first time" in output
+    )
     texts = [path.read_text() for path in (tmp_path / OUTPUTS).iterdir()]
     assert len(texts) == 2
     (text,) = [text for text in texts if text.startswith("test_it.py::test_flaky\n")]

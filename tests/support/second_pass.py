@@ -7,7 +7,6 @@ A worker process of pytest-xdist that dies reports the test that it ran as faile
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,8 @@ from tests.support import dead_workers
 MAX_FLAKY = 5
 MAX_TRIED = 20
 """Failed tests beyond which there is no second pass: so many are no accident."""
+MAX_SHOWN = 2_000
+"""Last characters of a flaky test's failure in the summary of the run; all of it is in OUTPUTS."""
 OUTPUTS = Path(".cache/flaky")
 """Folder below the root of the tests with the outputs of flaky tests."""
 
@@ -68,7 +69,10 @@ class SecondPass:
         name = "".join(each if each.isalnum() else "_" for each in nodeid)[:200]
         path = self._config.rootpath / OUTPUTS / f"{name}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
-        first = "\n".join(line for report in reports for line in _lines(report))
+        parts = [
+            part for report in reports for part in ((report.when, report.longreprtext), *report.sections)
+        ]
+        first = "\n".join(f"--- {title} ---\n{text}" for title, text in parts)
         path.write_text(f"{nodeid}\n\n=== failed ===\n{first}\n\n=== passed, alone ===\n{output}")
         return path
 
@@ -89,15 +93,9 @@ class SecondPass:
             terminalreporter.section("flaky: failed, and passed alone")
         for nodeid, path in self._outputs.items():
             terminalreporter.line(f"FLAKY {nodeid}: {path.relative_to(self._config.rootpath)}")
+            terminalreporter.line(self._failures[nodeid][0].longreprtext[-MAX_SHOWN:])
         if self._refusal:
             terminalreporter.line(self._refusal, red=True)
-
-
-def _lines(report: pytest.TestReport) -> Iterator[str]:
-    yield f"--- {report.when} ---"
-    yield report.longreprtext
-    for title, text in report.sections:
-        yield f"--- {title} ---\n{text}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
