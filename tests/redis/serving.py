@@ -80,7 +80,8 @@ class Server(EmbeddedServer):
         return load({"redis": self.url, **changes}, environ={})
 
     def options(self, **changes: Any) -> RedisOptions:
-        options = redis_of(self.config(**changes))
+        """Options with a timeout that a busy machine does not reach."""
+        options = redis_of(self.config(**{"redis_timeout_s": 30.0} | changes))
         assert options
         return options
 

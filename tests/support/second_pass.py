@@ -14,12 +14,9 @@ import pytest
 from tests.support import dead_workers
 
 MAX_FLAKY = 5
-MAX_TRIED = 20
-"""Failed tests beyond which there is no second pass: so many are no accident."""
-MAX_SHOWN = 2_000
-"""Last characters of a flaky test's failure in the summary of the run; all of it is in OUTPUTS."""
+MAX_TRIED = 20  # failed tests beyond which there is no second pass: so many are no accident
+MAX_SHOWN = 2_000  # last characters of a flaky test's failure that are shown; all of it is in OUTPUTS
 OUTPUTS = Path(".cache/flaky")
-"""Folder below the root of the tests with the outputs of flaky tests."""
 
 
 class SecondPass:
@@ -92,8 +89,8 @@ class SecondPass:
         if self._outputs:
             terminalreporter.section("flaky: failed, and passed alone")
         for nodeid, path in self._outputs.items():
-            terminalreporter.line(f"FLAKY {nodeid}: {path.relative_to(self._config.rootpath)}")
-            terminalreporter.line(self._failures[nodeid][0].longreprtext[-MAX_SHOWN:])
+            reason = self._failures[nodeid][0].longreprtext[-MAX_SHOWN:]
+            terminalreporter.line(f"FLAKY {nodeid}: {path.relative_to(self._config.rootpath)}\n{reason}")
         if self._refusal:
             terminalreporter.line(self._refusal, red=True)
 

@@ -16,12 +16,20 @@ import pytest
 from tests.support.engine_model import ensure_model, make_adapter
 from tests.vllm.engine import ENGINE, VllmOptions, VllmWorker
 from tests.vllm.pd import PdFleet, start_pd
+from tests.vllm.sdk import close_clients
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith("tests/vllm/") and item.get_closest_marker("engines") is None:
             item.add_marker(pytest.mark.vllm)
+
+
+@pytest.fixture(autouse=True)
+def clients_are_closed() -> Iterator[None]:
+    """Close the clients that a test opened."""
+    yield
+    close_clients()
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ import pytest
 from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
 from tests.vllm.engine import VllmWorker
+from tests.vllm.sdk import client
 
 pytestmark = pytest.mark.ci
 
@@ -38,10 +39,6 @@ def started(pair: Pair, model: Path, *flags: str) -> GatewayProcess:
     return GatewayProcess(*workers, "--tokenizer", str(model), "--expose-headers", *flags)
 
 
-def client(gateway: GatewayProcess) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=120)
-
-
 def text(seed: str, num_words: int = 120) -> str:
     rng = random.Random(seed)
     return " ".join(rng.choice(WORDS) for _ in range(num_words))
@@ -60,7 +57,7 @@ class Answer:
 
 
 def chat(gateway: GatewayProcess, messages: list[Any], **extra: Any) -> Answer:
-    raw = client(gateway).chat.completions.with_raw_response.create(
+    raw = client(gateway.url).chat.completions.with_raw_response.create(
         model="m", messages=messages, max_tokens=8, temperature=0, **extra
     )
     return Answer(raw)
@@ -88,7 +85,7 @@ def post(url: str, path: str, body: object) -> dict[str, Any]:
 
 def test_streams_of_both_workers_are_exact(gateway: GatewayProcess) -> None:
     wait_until(lambda: gateway.streams() == ["exact", "exact"], 20)
-    assert [m.id for m in client(gateway).models.list()] == ["m"]
+    assert [m.id for m in client(gateway.url).models.list()] == ["m"]
 
 
 def test_second_turn_goes_to_the_first_turns_worker_and_its_hit_is_predicted(gateway: GatewayProcess) -> None:
@@ -116,10 +113,10 @@ def test_second_turn_goes_to_the_first_turns_worker_and_its_hit_is_predicted(gat
 def test_hits_of_streams_and_token_ids_are_predicted(gateway: GatewayProcess) -> None:
     ids = [random.Random("ids").randrange(100, 8000) for _ in range(200)]
     body = {"model": "m", "prompt": ids, "max_tokens": 4, "temperature": 0}
-    raw = client(gateway).completions.with_raw_response.create(**body)
+    raw = client(gateway.url).completions.with_raw_response.create(**body)
     worker = raw.headers["x-kvgate-worker"]
     settle(gateway)
-    stream = client(gateway).completions.with_raw_response.create(
+    stream = client(gateway.url).completions.with_raw_response.create(
         **body, stream=True, stream_options={"include_usage": True}
     )
     assert stream.headers["x-kvgate-worker"] == worker
@@ -193,13 +190,13 @@ def test_tokens_and_counters_agree_with_the_engines_own(
 
 def test_too_long_prompt_gets_the_engines_own_error(gateway: GatewayProcess) -> None:
     with pytest.raises(openai.BadRequestError, match="context length"):
-        client(gateway).completions.create(model="m", prompt=[5] * 9000, max_tokens=1)
+        client(gateway.url).completions.create(model="m", prompt=[5] * 9000, max_tokens=1)
 
 
 def test_disconnect_of_a_client_stops_its_request_in_the_engine(
     gateway: GatewayProcess, vllm_pair: Pair
 ) -> None:
-    stream = client(gateway).completions.create(
+    stream = client(gateway.url).completions.create(
         model="m", prompt="once", max_tokens=4000, stream=True, extra_body={"ignore_eos": True}
     )
     next(iter(stream))

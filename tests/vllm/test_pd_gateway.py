@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
 from tests.support.engine_process import wait_until
@@ -19,6 +18,7 @@ from tests.support.gateway_process import GatewayProcess
 from tests.vllm.engine import VllmWorker
 from tests.vllm.inside import new_ids
 from tests.vllm.pd import TIMEOUT_S, PdFleet
+from tests.vllm.sdk import client
 
 NUM_PROMPTS = 50
 FLEET_SIZE = 3
@@ -37,10 +37,6 @@ def always(vllm_pd: PdFleet, vllm_model: Path) -> Iterator[GatewayProcess]:
     with started(vllm_pd, vllm_model, "--disaggregation", "always") as process:
         wait_until(lambda: process.streams() == ["exact"] * FLEET_SIZE, 60)
         yield process
-
-
-def client(url: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=TIMEOUT_S)
 
 
 class Answer:

@@ -46,8 +46,8 @@ async def running(
         await asyncio.sleep(0)
 
 
-async def test_blocks_of_one_gateway_are_found_by_another(redis_server: Server) -> None:
-    async with running(redis_server, A) as ours, running(redis_server, C) as theirs:
+async def test_blocks_of_one_gateway_are_found_by_another(server: Server) -> None:
+    async with running(server, A) as ours, running(server, C) as theirs:
         assert await ours.remote_overlap(ROOT, path_hashes(PATH)) == {}  # before the service is open
         assert ours.failed_lookups["away"] == 1
         ours.index.apply(A, stored(PATH, 0))  # before the service is open
@@ -67,10 +67,10 @@ async def test_blocks_of_one_gateway_are_found_by_another(redis_server: Server) 
         assert repr(ours).startswith("RadixService(open=True, RadixIndex(")
 
 
-async def test_watchers_learn_that_redis_is_lost(redis_server: Server) -> None:
+async def test_watchers_learn_that_redis_is_lost(server: Server) -> None:
     """Watchers learn it even where the last read of the leaders succeeded after other calls had timed out."""
     states: list[StreamState | None] = []
-    async with running(redis_server, C), running(redis_server, A) as ours:
+    async with running(server, C), running(server, A) as ours:
         ours.watch(ROOT, C, "m", states.append)
 
         async def is_exact() -> bool:
@@ -86,15 +86,15 @@ async def test_watchers_learn_that_redis_is_lost(redis_server: Server) -> None:
         await until(is_exact)
 
 
-async def test_slow_server_delays_one_lookup_until_its_deadline(redis_server: Server) -> None:
-    async with running(redis_server, A, prefix="slow") as ours:
+async def test_slow_server_delays_one_lookup_until_its_deadline(server: Server) -> None:
+    async with running(server, A, prefix="slow") as ours:
 
         async def is_open() -> bool:
             return ours.is_open
 
         await until(is_open)
         ours._lookup_s = 0.1
-        with redis_server.paused():
+        with server.paused():
             for _ in range(3):  # lookups after the first one do not wait
                 assert await ours.remote_overlap(ROOT, path_hashes(PATH)) == {}
             assert (ours.failed_lookups["timeout"], ours.failed_lookups["away"]) == (1, 2)
