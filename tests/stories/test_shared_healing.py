@@ -80,8 +80,8 @@ async def until_equal(leader: Story, follower: Story) -> None:
 
 
 async def learn(leader: Story, follower: Story) -> None:
-    """Prove HOT by a request, and wait until blocks stored behind it are located too."""
-    await leader.chat(HOT)
+    """Prove HOT by requests, and wait until blocks stored behind it are located too."""
+    await until_proven(leader)
     await asyncio.sleep(2 * SETTLE_S)
     await leader.until(
         lambda: not any(recovery._awaiting for _, recovery in leader.gateway.recovery_observer.items())
@@ -91,6 +91,16 @@ async def learn(leader: Story, follower: Story) -> None:
 
 def num_proven(s: Story) -> int:
     return sum(len(recovery.proofs) for _, recovery in s.gateway.recovery_observer.items())
+
+
+async def until_proven(s: Story) -> None:
+    """Ask for HOT until a block of it is proven: two answers prove it on an idle machine."""
+
+    async def is_proven() -> bool:
+        await s.chat(HOT)
+        return num_proven(s) > 0
+
+    await s.until(is_proven)
 
 
 @pytest.mark.parametrize("flags", [{}, {"hash": "bytes"}, {"kv_blocks": 80}, CANNOT_REPORT])
@@ -180,8 +190,7 @@ async def test_next_leader_starts_empty_where_engines_replay_nothing(server: Ser
         await until_leader(follower)
         await follower.until(lambda: not any(credited(follower, sim) for sim in first.sims))
         await until_blind(follower)
-        await follower.chat(HOT)
-        assert num_proven(follower) > 0
+        await until_proven(follower)
 
 
 async def test_follower_discards_the_leaders_proven_blocks_when_redis_is_killed(own_server: Server) -> None:
@@ -195,8 +204,6 @@ async def test_follower_discards_the_leaders_proven_blocks_when_redis_is_killed(
         )
         assert (num_led(leader), num_proven(follower)) == (2, 0)
         assert all(feed.recovery for feed in feeds(follower))
-        for s in (follower, leader):
-            await s.chat(HOT)
-            await s.chat(HOT)
-        assert num_proven(leader) > 0 and num_proven(follower) > 0  # each recovers by itself
+        for s in (follower, leader):  # each recovers by itself
+            await until_proven(s)
         await follower.credits_nothing_wrong()
