@@ -18,6 +18,7 @@ GATEWAY = [os.environ.get("GATEWAY_PYTHON", sys.executable), "-P", "-m", "gatewa
 
 LISTENING = re.compile(r"listening on (http://[^\s\"]+), admin on (http://[^\s\"]+)")
 SIM_READY = re.compile(r"sim ready: (http://\S+)")
+STOP_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +67,11 @@ def running(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
+            process.wait(timeout=STOP_S)
+        except subprocess.TimeoutExpired as late:
             process.kill()
             process.wait()
+            raise RuntimeError(f"kvgate {arguments[0]} did not stop within {STOP_S:.0f} s; killed") from late
 
 
 def _drain(output: IO[str]) -> None:

@@ -15,6 +15,7 @@ from gateway import __version__, cli
 from gateway.agent.config import AgentConfig
 from gateway.config import Config
 from gateway.config.options import options
+from tests.support.patience import patience
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -192,4 +193,4 @@ def test_grpc_is_not_imported_by_the_gateway() -> None:
     """Importing gRPC takes 20 MB."""
     late = "{'grpc', 'google'} & sys.modules.keys()"
     code = f"import sys, gateway.app, gateway.commands.serve; sys.exit(bool({late}))"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=patience(60))

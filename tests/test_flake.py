@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import flake
+from tests.support.patience import patience
 
 ROOT = Path(__file__).parents[1]
 OUTPUT = """
@@ -54,7 +55,9 @@ def test_runs_are_counted_in_their_orders(tmp_path: Path) -> None:
     pytest_ = [sys.executable, "-m", "pytest", "-ra", "-p", "no:cacheprovider", str(tmp_path)]
     environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     command = [sys.executable, "-c", program, str(tmp_path / "logs"), *pytest_]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=patience(120)
+    )
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stdout.count("1 failed, 3 passed") == 5
     assert "0 of 5 runs without a failure" in done.stdout

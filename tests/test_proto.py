@@ -10,6 +10,7 @@ from gateway.proto.kvgate.v1 import kv_events_pb2 as pb
 from gateway.replication.codec import SERVICE
 from gateway.replication.messages import VERSION
 from gateway.scaling.keda import PATH
+from tests.support.patience import patience
 
 ROOT = Path(__file__).parent.parent
 SOURCE = "kvgate/v1/kv_events.proto"
@@ -20,7 +21,7 @@ SOURCES = ["kvgate/v1/decide.proto", "kvgate/v1/ext_proc.proto", SCALER, SOURCE]
 def test_generated_code_is_up_to_date(tmp_path: Path) -> None:
     """Generated code is compared without its head, in which protoc writes its own version."""
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I", "proto", f"--python_out={tmp_path}"]
-    subprocess.run([*command, f"--pyi_out={tmp_path}", *SOURCES], cwd=ROOT, check=True, timeout=60)
+    subprocess.run([*command, f"--pyi_out={tmp_path}", *SOURCES], cwd=ROOT, check=True, timeout=patience(60))
     made = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.py*"))
     assert [path.name for path in made] == [
         "decide_pb2.py",

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.second_pass import MAX_FLAKY, MAX_TRIED, OUTPUTS
+from tests.support.patience import patience
+from tests.support.second_pass import MAX_FLAKY, MAX_SHOWN, MAX_TRIED, OUTPUTS, reason
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[1]
@@ -36,7 +37,7 @@ def run(folder: Path, source: str, *flags: str) -> tuple[int, str]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=patience(120),
     )
     return done.returncode, done.stdout.strip()
 
@@ -100,3 +101,10 @@ def test_bad(number): assert not is_first(number)
     assert code == 1
     assert f"no second pass: {MAX_TRIED + 1} tests failed" in output
     assert "second pass: test_it.py" not in output
+
+
+def test_a_failure_is_shown_with_the_errors_before_it() -> None:
+    last = "E   the last\n" * (MAX_SHOWN // 10)
+    shown = reason(f"E   the first\nIn its handling:\n{last}").splitlines()
+    assert shown[0] == "E   the first"
+    assert "In its handling:" not in shown

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.blockless import complete
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.process
 
@@ -41,7 +42,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if self.path == "/tokenize":
-            self.server.over.wait(60)
+            self.server.over.wait(patience(60))
             return
         self.server.asked.append(body["model"])
         usage = {"prompt_tokens": 3, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}}

@@ -99,27 +99,22 @@ ENDS: dict[bytes, asyncio.Event] = {}
 
 
 class Load:
-    """Clients that ask again and again, some hundred times a second; each failure fails the test."""
+    """Clients that ask some hundred times a second, again and again; each failure fails the test."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.port, self.admin_port = gateway.port, gateway.admin_port
         self.num_answers = 0
         self.num_announced_ends = 0
         self._is_over = False
-        self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self, *clients: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._tasks += [asyncio.get_running_loop().create_task(client()) for client in clients]
-
-    async def stop(self) -> None:
-        self._is_over = True
-        await asyncio.gather(*self._tasks)
-
-    def failed(self) -> None:
-        """Raise the failures so far."""
-        for task in self._tasks:
-            if task.done():
-                task.result()
+    @contextlib.asynccontextmanager
+    async def of(self, *clients: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+        """Load of these clients: the first failure, theirs or the test's, ends all of them."""
+        async with asyncio.TaskGroup() as tasks:
+            for client in clients:
+                tasks.create_task(client())
+            yield
+            self._is_over = True
 
     async def short_lived(self) -> None:
         while not self._is_over:
@@ -185,34 +180,37 @@ async def test_upgrades_under_load_lose_no_request(tmp_path: Path) -> None:
         bench = await upgrades.begin()
         await bench.worker(script=serve_all)
         load = Load(upgrades.now)
-        load.start(load.short_lived, *[load.kept] * 4, load.pausing, load.pipelining, load.scraping)
-        streams: list[tuple[bytes, Client]] = []
-
-        async def open_stream(name: bytes) -> None:
-            client = await bench.client()
-            streams.append((name, client))
-            await client.send(post(completion(stream=True), (b"X-Request-Id", name)))
-            await client.head()
-            assert await client.event() == event("a")
-
-        await open_stream(b"through all")
-        for number in range(NUM_UPGRADES):
-            await open_stream(b"%d" % number)
-            before = load.num_answers
-            await upgrades.upgrade("--processes", str(1 + number % 2))
-            if len(streams) > LIVES:
-                await _end(*streams.pop(1))
-            await until(lambda n=before: load.num_answers > n + 20, "the load goes on")  # type: ignore[misc]
-            load.failed()
-        while streams:
-            await _end(*streams.pop())
-        await load.stop()
+        async with load.of(load.short_lived, *[load.kept] * 4, load.pausing, load.pipelining, load.scraping):
+            await upgrade_under(load, upgrades)
         assert load.num_announced_ends > NUM_UPGRADES
         for gateway in upgrades.all[:-1]:
             assert await gateway.exited() == 0
         assert await upgrades.now.total("kvgate_worker_up") == 1, (
             "a worker that joined at run time goes along"
         )
+
+
+async def upgrade_under(load: Load, upgrades: Generations) -> None:
+    """Upgrade again and again, with streams that live through several gateways, one through all."""
+    streams: list[tuple[bytes, Client]] = []
+
+    async def open_stream(name: bytes) -> None:
+        client = await upgrades.bench.client()
+        streams.append((name, client))
+        await client.send(post(completion(stream=True), (b"X-Request-Id", name)))
+        await client.head()
+        assert await client.event() == event("a")
+
+    await open_stream(b"through all")
+    for number in range(NUM_UPGRADES):
+        await open_stream(b"%d" % number)
+        before = load.num_answers
+        await upgrades.upgrade("--processes", str(1 + number % 2))
+        if len(streams) > LIVES:
+            await _end(*streams.pop(1))
+        await until(lambda n=before: load.num_answers > n + 20, "the load goes on")  # type: ignore[misc]
+    while streams:
+        await _end(*streams.pop())
 
 
 async def _end(name: bytes, client: Client) -> None:

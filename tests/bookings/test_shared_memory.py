@@ -9,6 +9,7 @@ from gateway.bookings.shared_ledger import SharedLedger
 from gateway.config import config_of, load
 from gateway.core.errors import ConfigError
 from gateway.core.worker import WorkerId
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.process
 
@@ -30,7 +31,11 @@ def test_another_process_sees_and_adds_to_the_load() -> None:
     ledger = SharedLedger(shared_memory.table(file, 2), 0)
     ledger.book(W, 100, 100)
     done = subprocess.run(
-        [sys.executable, "-c", OTHER, str(file)], pass_fds=[file], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", OTHER, str(file)],
+        pass_fds=[file],
+        capture_output=True,
+        text=True,
+        timeout=patience(60),
     )
     assert done.stdout.strip() == "Load(2, 120)", done.stderr
     assert ledger.load(W).booked_tokens == 120
@@ -48,7 +53,7 @@ def test_one_process_of_a_host_is_its_subscriber() -> None:
     file = shared_memory.create(2)
     assert shared_memory.become_subscriber(file) and shared_memory.become_subscriber(file)
     command = [sys.executable, "-c", HEARING, str(file)]
-    done = subprocess.run(command, pass_fds=[file], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, pass_fds=[file], capture_output=True, text=True, timeout=patience(60))
     assert done.stdout.strip() == "False", done.stderr
     os.close(file)
 
@@ -103,7 +108,7 @@ def test_a_host_lock_excludes_other_processes_for_a_bounded_time() -> None:
         ):  # a process that was stopped while it decides does not stop the others
             pass
         assert not shared_memory.acquire_host_lock(file), "a lock that was not acquired is not released"
-        other.communicate(timeout=60)
+        other.communicate(timeout=patience(60))
     assert shared_memory.acquire_host_lock(file), "gone with its holder"
     os.close(file)
 

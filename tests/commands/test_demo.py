@@ -14,6 +14,7 @@ import pytest
 from loadtest.fleet import GATEWAY
 from tests.support import preloaded
 from tests.support.gateway_process import clean_environment
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.process
 
@@ -59,7 +60,7 @@ def post(url: str, path: str, body: dict[str, object] | str) -> tuple[dict[str, 
     """Post a body as `curl -d` does, without a content type of JSON."""
     data = (body if isinstance(body, str) else json.dumps(body)).encode()
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
-        urllib.request.Request(url + path, data), timeout=30
+        urllib.request.Request(url + path, data), timeout=patience(30)
     ) as answer:
         return dict(answer.headers), answer.read()
 
@@ -114,7 +115,7 @@ def test_ctrl_c_ends_with_a_summary_and_a_report() -> None:
     try:
         read_until(demo, re.compile(r"\d+ requests: cached \d+% against \d+% by round robin"))
         demo.send_signal(signal.SIGINT)
-        out, _ = demo.communicate(timeout=30)
+        out, _ = demo.communicate(timeout=patience(30))
     finally:
         demo.kill()
     assert demo.returncode == 0
@@ -131,7 +132,7 @@ def test_ctrl_c_stops_every_process(demo: "subprocess.Popen[str]") -> None:
     sims = sims_of(demo.pid)
     assert len(sims) in (3, 6)  # the twin's too
     demo.send_signal(signal.SIGINT)
-    out, _ = demo.communicate(timeout=30)
+    out, _ = demo.communicate(timeout=patience(30))
     assert demo.returncode == 0
     assert "Traceback" not in out
     assert not any(Path(f"/proc/{pid}").exists() for pid in sims)
@@ -141,7 +142,7 @@ def test_a_busy_port_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         process = start("--port", str(port))
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=patience(30))
     assert process.returncode == 2
     assert f"127.0.0.1:{port}" in out
     assert "in use" in out

@@ -9,6 +9,7 @@ import pytest
 
 from loadtest.fleet import GATEWAY, SIM_READY, first_match, running
 from tests.support.gateway_process import GatewayProcess, clean_environment
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.process
 
@@ -25,7 +26,9 @@ def gateway() -> Iterator[GatewayProcess]:
 
 def kvgate(gateway: GatewayProcess, *arguments: str) -> tuple[int, str]:
     command = [*GATEWAY, *arguments, "--gateway", gateway.admin_url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=clean_environment())
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=patience(60), env=clean_environment()
+    )
     assert not done.stderr, done.stderr
     return done.returncode, done.stdout
 
@@ -33,7 +36,7 @@ def kvgate(gateway: GatewayProcess, *arguments: str) -> tuple[int, str]:
 def post(url: str, body: object) -> str | None:
     head = {"content-type": "application/json"}
     request = urllib.request.Request(url, json.dumps(body).encode(), head)
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=patience(20)) as answer:
         answer.read()
         decision: str | None = answer.headers["x-kvgate-decision"]
         return decision
@@ -86,5 +89,7 @@ def test_a_decision_is_explained_with_its_outcome(gateway: GatewayProcess) -> No
 
 def test_a_gateway_that_does_not_answer_is_named() -> None:
     command = [*GATEWAY, "status", "--gateway", NOWHERE]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=clean_environment())
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=patience(60), env=clean_environment()
+    )
     assert done.returncode == 2 and f"--gateway {NOWHERE}: not a gateway's admin address" in done.stderr

@@ -16,6 +16,7 @@ from gateway.demo.traffic import MODEL, traffic
 from loadtest.fleet import SIM_READY, first_match, running
 from loadtest.ports import free_port
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import patience
 
 MARKUP = "<img src=x onerror=document.title='broken'>"
 TENANTS = ("search", "agents", f"{MARKUP}<b>t")
@@ -78,7 +79,7 @@ def ask(gateway: GatewayProcess, body: dict[str, Any], number: int = 0, *, named
     data = json.dumps(body).encode()
     request = urllib.request.Request(gateway.url + "/v1/chat/completions", data, headers)
     try:
-        with _direct.open(request, timeout=30) as answer:
+        with _direct.open(request, timeout=patience(30)) as answer:
             answer.read()
             status: int = answer.status
             return status

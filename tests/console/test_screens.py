@@ -10,6 +10,7 @@ import pytest
 from tests import ROOT
 from tests.console.conftest import visit
 from tests.console.fleet import console_fleet, play_in_time
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.console
 
@@ -37,7 +38,7 @@ def test_screens_of_the_docs(browser: Any, tmp_path: Path) -> None:
         drain = urllib.request.Request(
             f"{fleet.gateway.admin_url}/admin/workers/{fleet.workers[2]}/drain", b"", method="POST"
         )
-        urllib.request.urlopen(drain, timeout=10).read()
+        urllib.request.urlopen(drain, timeout=patience(10)).read()
         for name, heading, scheme, height in SCREENS:
             seen = visit(browser, fleet.gateway.admin_url, scheme, WIDTH, height)
             seen.open(name, heading)

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import patience
 
 _NAME = re.compile(r"\b(?:kvgate|process)_[a-z0-9_]+")
 
 
 def ask(gateway: GatewayProcess, *, stream: bool, model: str = "m") -> None:
-    client = http.client.HTTPConnection(urlsplit(gateway.url).netloc, timeout=30)
+    client = http.client.HTTPConnection(urlsplit(gateway.url).netloc, timeout=patience(30))
     try:
         body = {"model": model, "prompt": "a b c " * 40, "max_tokens": 4, "stream": stream}
         client.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})

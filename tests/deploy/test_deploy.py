@@ -17,6 +17,7 @@ from loadtest.fleet import SIM_READY, first_match, running
 from tests import ROOT
 from tests.deploy.scrapes import asked_for, scrape
 from tests.support.gateway_process import GatewayProcess, clean_environment
+from tests.support.patience import patience
 
 DEPLOY = ROOT / "deploy"
 RULES = yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"][0]["rules"]
@@ -93,7 +94,7 @@ def test_the_container_answers_probes_and_scrapers_only(
     with GatewayProcess() as gateway:
         for path, status in (("/health", 200), ("/metrics", 200), ("/ready", 503), ("/admin/workers", 403)):
             try:
-                with urllib.request.urlopen(gateway.admin_url + path, timeout=10) as answer:
+                with urllib.request.urlopen(gateway.admin_url + path, timeout=patience(10)) as answer:
                     assert answer.status == status
             except urllib.error.HTTPError as exc:
                 assert exc.code == status, path

@@ -20,6 +20,7 @@ from loadtest.ports import free_port
 from tests.deploy.scrapes import ask
 from tests.deploy.test_deploy import DEPLOY, QUERIES
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.prometheus
 
@@ -58,7 +59,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(patience(30))
 
 
 def write_config(path: Path, gateway: GatewayProcess) -> None:
@@ -73,7 +74,9 @@ def write_config(path: Path, gateway: GatewayProcess) -> None:
 def query(prometheus: str, text: str) -> Any:
     text = text.replace("$instance", ".*").replace("$__rate_interval", "1m")
     url = f"{prometheus}/api/v1/query?" + urllib.parse.urlencode({"query": text})
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=10) as answer:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+        url, timeout=patience(10)
+    ) as answer:
         return json.load(answer)["data"]["result"]
 
 

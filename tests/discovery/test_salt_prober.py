@@ -16,6 +16,7 @@ from gateway.core.fleet import Fleet
 from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.discovery.probed import Facts
 from gateway.discovery.salt_prober import MAX_RANKS_AT_ONCE, RETRY_S, SaltProber, keep_proving
+from tests.support.patience import patience
 
 URL = "http://w:1"
 
@@ -153,7 +154,7 @@ async def test_a_worker_that_proved_nothing_is_asked_again() -> None:
     task = asyncio.get_running_loop().create_task(
         keep_proving(prober, lambda: [facts()], judge_again, interval_s=0.0)
     )
-    await asyncio.wait_for(judged.wait(), 20)
+    await asyncio.wait_for(judged.wait(), patience(20))
     task.cancel()
     assert fleet.knows("m")
 
@@ -224,7 +225,7 @@ async def test_a_rank_in_doubt_is_asked_at_once() -> None:
         keep_proving(prober, lambda: [facts()], judged.set, interval_s=3600.0)
     )
     prober.doubt(URL, 0)
-    await asyncio.wait_for(judged.wait(), 20)
+    await asyncio.wait_for(judged.wait(), patience(20))
     task.cancel()
     assert eligibility.proofs[URL, 0].isolation is Isolation.SHARED and not prober.doubted.is_set()
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.blackbox.harness import DONE, SSE_HEAD, Call, Client, chunked, completion, event, post, until
 from tests.envoy.envoy import ENVOY, FOLDER, behind_envoy
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.envoy
 
@@ -23,7 +24,9 @@ def events(metrics: str) -> dict[str, int]:
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.name)
 def test_envoy_accepts_each_configuration(path: Path) -> None:
-    done = subprocess.run([ENVOY, "--mode", "validate", "-c", str(path)], capture_output=True, timeout=60)
+    done = subprocess.run(
+        [ENVOY, "--mode", "validate", "-c", str(path)], capture_output=True, timeout=patience(60)
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -72,6 +72,6 @@ async def test_five_commands_lead_to_a_routed_request(tmp_path: Path) -> None:
 
 
 def _is_picking(command: str, admin: int) -> bool:
-    subprocess.run(["bash", "-c", command], capture_output=True, timeout=60, check=True)
+    subprocess.run(["bash", "-c", command], capture_output=True, timeout=patience(60), check=True)
     with urllib.request.urlopen(f"http://127.0.0.1:{admin}/metrics") as page:
         return PICKED.search(page.read().decode()) is not None

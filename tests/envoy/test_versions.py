@@ -9,6 +9,7 @@ import pytest
 
 from tests.blackbox.harness import completion, post
 from tests.envoy.envoy import FOLDER, behind_envoy
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.envoy_versions
 
@@ -27,7 +28,7 @@ def is_old(version: str) -> bool:
 
 def validated(version: str, path: Path) -> "subprocess.CompletedProcess[bytes]":
     command = [binary(version), "--mode", "validate", "-c", str(path)]
-    return subprocess.run(command, capture_output=True, timeout=120)
+    return subprocess.run(command, capture_output=True, timeout=patience(120))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -15,6 +15,7 @@ import yaml
 
 from tests import ROOT
 from tests.deploy.test_chart import CHART, GOLDEN, guide_manifests
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.helm
 
@@ -28,7 +29,7 @@ WITHOUT_SCHEMA = {"ServiceMonitor", "PrometheusRule", "HTTPRoute", "InferencePoo
 
 def helm(*arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [str(TOOLS / "helm"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=patience(60))
 
 
 def template(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -37,7 +38,7 @@ def template(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 def asked(*arguments: str) -> Any:
     command = [str(TOOLS / "venv/bin/python"), str(HERE / "helm4.py"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience(300))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

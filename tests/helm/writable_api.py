@@ -11,6 +11,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.support.patience import patience
+
 Object = dict[str, Any]
 
 KINDS: dict[str, dict[str, str]] = {
@@ -49,14 +51,14 @@ class WritableApi:
 
     def __enter__(self) -> "WritableApi":
         self._thread.start()
-        assert self._ready.wait(20)
+        assert self._ready.wait(patience(20))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(20)
+        self._thread.join(patience(20))
 
     def kinds(self) -> list[str]:
         """Kinds of all objects but Helm's own records."""

@@ -72,7 +72,9 @@ async def main() -> None:
 
 
 def test_a_reader_survives_connections_that_end_while_its_queue_is_full() -> None:
-    found = subprocess.run([sys.executable, "-m", __name__], capture_output=True, text=True, timeout=90)
+    found = subprocess.run(
+        [sys.executable, "-m", __name__], capture_output=True, text=True, timeout=patience(90)
+    )
     assert found.returncode == 0, found.stderr
     assert int(found.stdout.rpartition(":")[2]) > NUM_CONNECTIONS, found.stdout
 

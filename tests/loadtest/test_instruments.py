@@ -16,13 +16,14 @@ from gateway.core.worker import Worker, WorkerId
 from loadtest import instruments
 from loadtest.instruments import InstrumentError, LoadgenLoad, LoadgenReading, build, fake_worker, measure
 from loadtest.workloads.bodies import ENDING, STREAMED, STREAMED_WITH_USAGE, Texts, small, warm
+from tests.support.patience import patience
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
 
 def get(port: int, path: str, body: bytes | None = None) -> bytes:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"http://127.0.0.1:{port}{path}", body, timeout=5) as answer:
+    with opener.open(f"http://127.0.0.1:{port}{path}", body, timeout=patience(5)) as answer:
         body: bytes = answer.read()
         return body
 
@@ -40,7 +41,7 @@ def test_several_processes_may_build_a_program_at_once(tmp_path: Path) -> None:
     code = "import pathlib, sys; from loadtest import instruments as i; i.BUILT = pathlib.Path(sys.argv[1]); "
     command = [sys.executable, "-c", code + "i.build('worker')", str(tmp_path)]
     running = [subprocess.Popen(command) for _ in range(4)]
-    assert [each.wait(timeout=60) for each in running] == [0] * 4
+    assert [each.wait(timeout=patience(60)) for each in running] == [0] * 4
     assert [path.name for path in tmp_path.iterdir()] == ["worker"]
 
 

@@ -19,6 +19,7 @@ from loadtest.fleet import GATEWAY
 from loadtest.ports import free_port
 from tests.redis.serving import serving
 from tests.support.gateway_process import GatewayProcess, clean_environment
+from tests.support.patience import patience
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -101,7 +102,9 @@ def test_a_gateway_has_its_own_server(processes: int) -> None:
 
 def start(*flags: str) -> "subprocess.CompletedProcess[str]":
     command = [*GATEWAY, "serve", "--port", "0", "--admin-port", "0", *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=clean_environment())
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=patience(60), env=clean_environment()
+    )
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])

@@ -12,6 +12,7 @@ import pytest
 
 from gateway.core.errors import ConfigError
 from gateway.server.sockets import SocketFile, bind_tcp, bind_unix
+from tests.support.patience import patience
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def test_a_bound_port_is_known_and_accepts_clients_at_once() -> None:
     with bind_tcp("127.0.0.1", 0, "port") as listening:
         address = listening.getsockname()
         assert not listening.getblocking()
-        with socket.create_connection(address, timeout=5):
+        with socket.create_connection(address, timeout=patience(5)):
             pass
 
 

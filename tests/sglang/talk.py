@@ -12,6 +12,7 @@ from typing import Any
 from tests.sglang.engine import SglangWorker
 from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import patience
 
 WORDS = ["river", "stone", "cloud", "winter", "garden", "copper", "signal", "harbor", "meadow", "orbit"]
 EXACT_TIMEOUT_S = 60.0
@@ -96,7 +97,7 @@ def post(gateway: GatewayProcess, path: str, body: dict[str, Any], **headers: st
     for name, value in {"content-type": "application/json", **headers}.items():
         request.add_header(name, value)
     try:
-        with _direct.open(request, timeout=120) as answer:
+        with _direct.open(request, timeout=patience(120)) as answer:
             predicted = int(answer.headers.get("x-kvgate-overlap-tokens") or 0)
             names = [answer.headers.get(f"x-kvgate-{name}") or "" for name in ("worker", "decision")]
             return Answer(answer.status, json.load(answer), predicted, *names)

@@ -14,6 +14,7 @@ from tests.sglang.talk import chat, complete, gateway_of, ids, post, text
 from tests.support.engine_figures import ADAPTERS, EngineFigures
 from tests.support.engine_model import make_adapter
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import patience
 
 CHOOSING = [  # three ways to ask for the same adapter, and their other fields
     {"model": "adapter-a"},
@@ -148,5 +149,7 @@ def admin(gateway: GatewayProcess, method: str, path: str, body: object = None) 
     data = json.dumps(body).encode() if body is not None else None
     request = urllib.request.Request(f"{gateway.admin_url}/admin/adapters{path}", data, method=method)
     request.add_header("content-type", "application/json")
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=120) as answer:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+        request, timeout=patience(120)
+    ) as answer:
         return answer.status, json.load(answer)

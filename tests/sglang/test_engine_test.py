@@ -9,6 +9,7 @@ import pytest
 
 from tests.sglang.conftest import Start
 from tests.support.engine_model import make_adapter
+from tests.support.patience import patience
 
 AS_ASSUMED = [
     "load", "token ids", "cached tokens", "events", "predictions", "replay", "tenants' salts",
@@ -26,7 +27,7 @@ def test_sglang_does_what_the_gateway_assumes(start_module_sglang: Start, tmp_pa
     lora = [("adapter-a", make_adapter(tmp_path / "adapter-a"))]
     worker = start_module_sglang(page_size=page, lora=lora).wait_ready()
     command = [sys.executable, "-m", "gateway", "engine", "test", worker.url, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience(300))
     worker.stop()  # its cores
     report = json.loads(done.stdout)
     found = {each["question"]: each["verdict"] for each in report["findings"]}

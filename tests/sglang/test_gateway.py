@@ -13,6 +13,7 @@ from tests.sglang.talk import Answer, ask, chat, complete, gateway_of, ids, is_e
 from tests.support.engine_figures import EngineFigures
 from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import patience
 
 NUM_TOKENS = 4096
 """The cache's size: some twenty prompts, then it evicts."""
@@ -102,7 +103,9 @@ def test_streams_are_predicted(gateway: GatewayProcess, worker: SglangWorker) ->
     body["stream_options"] = {"include_usage": True}
     request = urllib.request.Request(f"{gateway.url}/v1/completions", json.dumps(body).encode())
     request.add_header("content-type", "application/json")
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+        request, timeout=patience(60)
+    ) as answer:
         predicted = int(answer.headers["x-kvgate-overlap-tokens"])
         lines = [line[6:] for line in answer.read().decode().splitlines() if line.startswith("data: {")]
     usage = [json.loads(line)["usage"] for line in lines if json.loads(line).get("usage")][-1]

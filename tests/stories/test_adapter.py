@@ -10,19 +10,23 @@ import pytest
 
 from loadtest.fleet import GATEWAY, SIM_READY, first_match, running
 from tests.support.gateway_process import GatewayProcess, clean_environment
-from tests.support.patience import wait_until
+from tests.support.patience import patience, wait_until
 
 pytestmark = pytest.mark.process
 
 
 def kvgate(*arguments: str, key: str = "") -> tuple[int, str]:
     environment = clean_environment() | ({"KVGATE_ADMIN_KEY": key} if key else {})
-    done = subprocess.run([*GATEWAY, *arguments], capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run(
+        [*GATEWAY, *arguments], capture_output=True, text=True, env=environment, timeout=patience(60)
+    )
     return done.returncode, done.stdout + done.stderr
 
 
 def new_key(*flags: str) -> tuple[str, str]:
-    done = subprocess.run([*GATEWAY, "key", "new", *flags], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [*GATEWAY, "key", "new", *flags], capture_output=True, text=True, timeout=patience(60)
+    )
     return done.stderr.split()[-1], done.stdout
 
 
@@ -67,7 +71,9 @@ def _is_answered(gateway: GatewayProcess, model: str, key: str) -> bool:
     body = json.dumps({"model": model, "prompt": [5] * 20, "max_tokens": 1}).encode()
     headers = {"content-type": "application/json", "authorization": f"Bearer {key}", "connection": "close"}
     ask = urllib.request.Request(f"{gateway.url}/v1/completions", body, headers)
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(ask, timeout=30) as answer:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+        ask, timeout=patience(30)
+    ) as answer:
         return bool(answer.status == 200)
 
 

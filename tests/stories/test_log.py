@@ -10,6 +10,7 @@ import pytest
 
 from loadtest.fleet import GATEWAY, LISTENING
 from tests.support.gateway_process import clean_environment
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.process
 
@@ -34,7 +35,7 @@ def test_requests_succeed_while_the_log_is_not_read(form: str) -> None:
         seen = read_until(reading, b"\n", seen) if not seen.endswith(b"\n") else seen
         found = LISTENING.search(seen.decode())
         assert found
-        client = http.client.HTTPConnection(urlsplit(found[1]).netloc, timeout=30)
+        client = http.client.HTTPConnection(urlsplit(found[1]).netloc, timeout=patience(30))
         for number in range(NUM_REQUESTS):  # the log is not read meanwhile
             body = json.dumps({"model": "none", "prompt": "x"}).encode()
             client.request("POST", "/v1/completions", body, {"x-request-id": f"r{number}"})
@@ -45,7 +46,7 @@ def test_requests_succeed_while_the_log_is_not_read(form: str) -> None:
         process.terminate()
         while more := os.read(reading, 1 << 16):
             log += more
-        assert process.wait(30) == 0
+        assert process.wait(patience(30)) == 0
     finally:
         process.kill()
         process.wait()

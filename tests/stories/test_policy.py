@@ -33,7 +33,7 @@ class PolicyFleet:
         self.ids = sorted(url.removeprefix("http://") for url in fleet.worker_urls)
 
     def admin(self, path: str) -> Any:
-        with urllib.request.urlopen(self.fleet.admin_url + path, timeout=10) as answer:
+        with urllib.request.urlopen(self.fleet.admin_url + path, timeout=patience(10)) as answer:
             return json.load(answer)
 
     def chat(self, user: str) -> dict[str, Any]:
@@ -47,7 +47,9 @@ class PolicyFleet:
         """The worker that answered a chat with `user` as its message."""
         body = json.dumps(self.chat(user)).encode()
         url, headers = f"{self.fleet.gateway_url}/v1/chat/completions", {"Content-Type": "application/json"}
-        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=10) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, body, headers), timeout=patience(10)
+        ) as answer:
             assert answer.status == 200
             worker: str = answer.headers["x-kvgate-worker"]
         return worker

@@ -14,7 +14,7 @@ import pytest
 from gateway.config import by_key
 from loadtest.fleet import SIM_READY, first_match, running
 from tests.support.gateway_process import GatewayProcess
-from tests.support.patience import wait_until
+from tests.support.patience import patience, wait_until
 
 pytestmark = pytest.mark.process
 
@@ -52,7 +52,7 @@ def write(file: Path, workers: list[str], **more: object) -> None:
 def post(
     gateway: GatewayProcess, path: str, content_type: str = "application/json"
 ) -> tuple[int, dict[str, object]]:
-    client = http.client.HTTPConnection(urlsplit(gateway.admin_url).netloc, timeout=60)
+    client = http.client.HTTPConnection(urlsplit(gateway.admin_url).netloc, timeout=patience(60))
     try:
         client.request("POST", path, b"{}", {"content-type": content_type})
         answer = client.getresponse()
@@ -65,7 +65,7 @@ class Stream:
     """A long streamed answer of which the client has read the first line."""
 
     def __init__(self, gateway: GatewayProcess) -> None:
-        self._client = http.client.HTTPConnection(urlsplit(gateway.url).netloc, timeout=60)
+        self._client = http.client.HTTPConnection(urlsplit(gateway.url).netloc, timeout=patience(60))
         body = {"model": "m", "prompt": "x", "stream": True, "max_tokens": 60, "ignore_eos": True}
         headers = {"content-type": "application/json"}
         self._client.request("POST", "/v1/completions", json.dumps(body), headers)
@@ -94,7 +94,7 @@ def test_reload_interrupts_no_stream(tmp_path: Path, flags: tuple[str, ...]) -> 
         assert [e["url"] for e in gateway.admin("/admin/workers")["endpoints"]] == urls[1:]
         for stream in streams:
             assert rest_of(stream).endswith(b"data: [DONE]\n\n")
-        client = http.client.HTTPConnection(urlsplit(gateway.url).netloc, timeout=60)
+        client = http.client.HTTPConnection(urlsplit(gateway.url).netloc, timeout=patience(60))
         body = json.dumps({"model": "m", "prompt": "x", "max_tokens": 1})
         client.request("POST", "/v1/completions", body, {"content-type": "application/json"})
         answer = client.getresponse()

@@ -12,6 +12,7 @@ import pytest
 
 from loadtest.fleet import GATEWAY
 from tests.support.gateway_process import clean_environment
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.process
 
@@ -42,7 +43,7 @@ def test_gateway_takes_systemds_port_and_notifies_each_state(tmp_path: Path, pro
             stderr=log,
         )
         try:
-            client = http.client.HTTPConnection(*port.getsockname(), timeout=60)
+            client = http.client.HTTPConnection(*port.getsockname(), timeout=patience(60))
             client.request("GET", "/health")  # before it accepts: systemd has bound the port
             answer = client.getresponse()
             assert answer.status == 200 and answer.read()
@@ -53,7 +54,7 @@ def test_gateway_takes_systemds_port_and_notifies_each_state(tmp_path: Path, pro
             assert notifications.recv(1000).startswith(b"READY=1")
             process.send_signal(signal.SIGTERM)
             assert notifications.recv(1000).startswith(b"STOPPING=1")
-            assert process.wait(60) == 0
+            assert process.wait(patience(60)) == 0
         finally:
             process.kill()
             process.wait()

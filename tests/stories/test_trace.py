@@ -43,7 +43,7 @@ class SilentCollector(BaseHTTPRequestHandler):
 
 
 def ask(gateway: GatewayProcess, headers: Mapping[str, str]) -> int:
-    client = http.client.HTTPConnection(urlsplit(gateway.url).netloc, timeout=30)
+    client = http.client.HTTPConnection(urlsplit(gateway.url).netloc, timeout=patience(30))
     try:
         body = json.dumps({"model": ECHO, "prompt": "x"})
         client.request("POST", COMPLETIONS, body, {"content-type": "application/json", **headers})

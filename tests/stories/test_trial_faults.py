@@ -15,7 +15,7 @@ import pytest
 from gateway.app import bundled_tokenizer
 from loadtest.fleet import GATEWAY, SIM_READY, first_match, running
 from tests.support.gateway_process import GatewayProcess, clean_environment
-from tests.support.patience import wait_until
+from tests.support.patience import patience, wait_until
 
 pytestmark = pytest.mark.process
 
@@ -27,7 +27,7 @@ def post(url: str, body: object) -> int:
     head = {"content-type": "application/json"}
     request = urllib.request.Request(url, json.dumps(body).encode(), head)
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=patience(20)) as answer:
             answer.read()
             return int(answer.status)
     except urllib.error.HTTPError as exc:
@@ -36,7 +36,7 @@ def post(url: str, body: object) -> int:
 
 def connect(url: str) -> socket.socket:
     address = urlsplit(url)
-    return socket.create_connection((address.hostname, address.port), timeout=20)
+    return socket.create_connection((address.hostname, address.port), timeout=patience(20))
 
 
 def requests_of(log: str) -> list[dict[str, Any]]:
@@ -143,9 +143,11 @@ def test_the_check_says_that_it_sends_completions_and_a_dry_run_sends_none(is_dr
     with running("sim") as sim:
         (url,) = first_match(sim, SIM_READY)
         command = [*GATEWAY, "check", "--worker", url, *(["--dry-run"] if is_dry else [])]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=clean_environment())
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=patience(60), env=clean_environment()
+        )
         assert done.returncode == 0, done.stdout + done.stderr
-        with urllib.request.urlopen(url + "/sim/stats", timeout=20) as answer:
+        with urllib.request.urlopen(url + "/sim/stats", timeout=patience(20)) as answer:
             num_sent = json.load(answer)["requests"]
     assert ("sends each worker a few completions" in done.stderr) is not is_dry
     assert (num_sent == 0) is is_dry

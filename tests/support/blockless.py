@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import patience
 
 WORDS = ["river", "stone", "cloud", "winter", "garden", "copper", "signal", "harbor", "meadow", "orbit"]
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -41,7 +42,7 @@ def complete(gateway: GatewayProcess, model: str, prompt: object, **fields: Any)
     request = urllib.request.Request(f"{gateway.url}/v1/completions", json.dumps(body).encode())
     request.add_header("content-type", "application/json")
     try:
-        with _direct.open(request, timeout=120) as answer:
+        with _direct.open(request, timeout=patience(120)) as answer:
             worker = answer.headers["x-kvgate-worker"]
             predicted = int(answer.headers["x-kvgate-overlap-tokens"])
             return Answer(answer.status, json.load(answer), worker, predicted)

@@ -89,10 +89,16 @@ class SecondPass:
         if self._outputs:
             terminalreporter.section("flaky: failed, and passed alone")
         for nodeid, path in self._outputs.items():
-            reason = self._failures[nodeid][0].longreprtext[-MAX_SHOWN:]
-            terminalreporter.line(f"FLAKY {nodeid}: {path.relative_to(self._config.rootpath)}\n{reason}")
+            terminalreporter.line(f"FLAKY {nodeid}: {path.relative_to(self._config.rootpath)}")
+            terminalreporter.line(reason(self._failures[nodeid][0].longreprtext))
         if self._refusal:
             terminalreporter.line(self._refusal, red=True)
+
+
+def reason(failure: str) -> str:
+    """End of a failure's text, after the errors that come before it: the last often hides the first."""
+    before = failure[:-MAX_SHOWN].splitlines()
+    return "\n".join([*(line for line in before if line.startswith("E  ")), failure[-MAX_SHOWN:]])
 
 
 def pytest_configure(config: pytest.Config) -> None:

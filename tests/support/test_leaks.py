@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
+from tests.support.patience import patience
 
 LEAKING = '''
 import socket
@@ -103,7 +104,12 @@ def test_leaks_fail_the_test_that_left_them(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     command = [sys.executable, "-m", "pytest", "-rfE", "-p", "no:cacheprovider", "-p", "no:xdist", "-v", "."]
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, timeout=300
+        command,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        timeout=patience(300),
     )
     bad = set(re.findall(r"^(FAILED|ERROR) \S+::(\w+)", done.stdout, re.MULTILINE))
     assert bad == {

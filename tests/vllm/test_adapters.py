@@ -10,6 +10,7 @@ from typing import Any
 from tests.support.engine_model import make_adapter
 from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import patience
 from tests.vllm.engine import VllmWorker
 
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -19,7 +20,7 @@ def ask(url: str, method: str, body: object = None) -> tuple[int, dict[str, Any]
     data = json.dumps(body).encode() if body is not None else None
     request = urllib.request.Request(url, data, {"content-type": "application/json"}, method=method)
     try:
-        with _direct.open(request, timeout=120) as answer:
+        with _direct.open(request, timeout=patience(120)) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as exc:
         with exc:

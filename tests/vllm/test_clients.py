@@ -10,6 +10,7 @@ import pytest
 
 from loadtest.clients import CALLS, MODEL, ask_async, difference, plain
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import patience
 from tests.vllm.engine import VllmWorker
 
 SYSTEM = "You are a coding agent. You read files, change them and run the tests. " * 12
@@ -65,7 +66,7 @@ def test_tool_loop_of_a_coding_agent_has_the_engines_events(
 def _loop(url: str) -> list[Any]:
     streams: list[Any] = []
     messages: list[dict[str, Any]] = [{"role": "user", "content": "The tests of the river fail. Mend it."}]
-    with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=120) as client:
+    with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=patience(120)) as client:
         for number in range(len(STEPS) + 1):
             stream = client.messages.create(
                 model=MODEL,

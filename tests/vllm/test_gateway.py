@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import patience
 from tests.vllm.engine import VllmWorker
 from tests.vllm.sdk import client
 
@@ -78,7 +79,9 @@ def index(gateway: GatewayProcess) -> list[dict[str, Any]]:
 def post(url: str, path: str, body: object) -> dict[str, Any]:
     data = json.dumps(body).encode()
     ask = urllib.request.Request(url + path, data, {"content-type": "application/json"})
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(ask, timeout=120) as answer:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+        ask, timeout=patience(120)
+    ) as answer:
         completion: dict[str, Any] = json.load(answer)
         return completion
 
@@ -141,7 +144,9 @@ def streamed(url: str, path: str, body: dict[str, Any]) -> bytes:
     """Bytes of a stream, without the fields that differ from request to request."""
     data = json.dumps(body | {"model": "m", "stream": True, "max_tokens": 6, "temperature": 0}).encode()
     ask = urllib.request.Request(url + path, data, {"content-type": "application/json"})
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(ask, timeout=120) as answer:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+        ask, timeout=patience(120)
+    ) as answer:
         return re.sub(rb'"id":"[^"]*"|"created":\d+', b"", answer.read())
 
 

@@ -22,6 +22,7 @@ from gateway.index.memory import MemoryIndex
 from gateway.index.sent_media import SentLinks
 from gateway.routing.candidates import Lookups
 from tests.support.engine_process import ROOT
+from tests.support.patience import patience
 from tests.vllm.engine import ENGINE
 
 INSIDE = ROOT / "tests" / "vllm" / "inside_kv_manager.py"
@@ -35,7 +36,7 @@ def made(seed: int, mode: str, kind: str = "plain") -> list[dict[str, Any]]:
     """A trace of the installed version."""
     run = subprocess.run(
         [str(ENGINE.parent / "python"), str(INSIDE), str(seed), mode, kind],
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=patience(300), check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     return [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]

@@ -16,6 +16,7 @@ from loadtest.ports import free_port
 from tests.sglang.talk import complete, ids
 from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import patience
 from tests.vllm.engine import ENGINE, VllmWorker
 from tests.vllm.pd import PdFleet, completion, post, prefill_leg
 from tests.vllm.test_pd_gateway import Answer, is_near_tie, plans
@@ -65,7 +66,7 @@ def gateway(fleet: PdFleet, vllm_model: Path) -> Iterator[GatewayProcess]:
 def test_the_engine_counts_fetched_tokens_as_cached(fleet: PdFleet, bootstrap_port: int) -> None:
     """610 of 610, of which prefill had computed all."""
     opener = build_opener(ProxyHandler({}))
-    with opener.open(f"http://127.0.0.1:{bootstrap_port}/query", timeout=10) as answer:
+    with opener.open(f"http://127.0.0.1:{bootstrap_port}/query", timeout=patience(10)) as answer:
         engine_id = json.load(answer)["0"]["engine_id"]
     body = completion(ids("fetched", 610))
     ours = {"transfer_id": "xfer-of-a-test"}

@@ -12,6 +12,7 @@ import pytest
 from tests.http.test_refusal import VLLM_REQUESTS, VLLM_TOKENS
 from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import patience
 from tests.vllm.engine import VllmWorker
 from tests.vllm.pd import post
 
@@ -52,7 +53,7 @@ def test_the_engines_words_are_the_known_ones(limited: Pair) -> None:
 def test_single_requests_are_answered_though_a_worker_rejects_all(
     gateway: GatewayProcess, limited: Pair
 ) -> None:
-    client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=120)
+    client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=patience(120))
     for number in range(12):
         answer = client.completions.with_raw_response.create(
             model="m", prompt=f"{number}: a river", max_tokens=4
@@ -64,7 +65,7 @@ def test_single_requests_are_answered_though_a_worker_rejects_all(
 
 
 def test_a_saturated_fleet_rejects_with_a_time_and_ejects_no_worker(gateway: GatewayProcess) -> None:
-    client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=120)
+    client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=patience(120))
 
     def ask(number: int) -> str:
         try:

@@ -19,6 +19,7 @@ import zmq
 
 from engines.sim import Sim, SimConfig
 from tests.support.engine_process import wait_until
+from tests.support.patience import patience
 from tests.vllm.engine import VllmWorker
 
 pytestmark = pytest.mark.vllm
@@ -44,7 +45,7 @@ class Endpoint:
         headers = {"content-type": "application/json"}
         request = urllib.request.Request(self.url + path, data=data, headers=headers, method="POST")
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=60) as answer:
+        with opener.open(request, timeout=patience(60)) as answer:
             return bytes(answer.read())
 
     def complete(self, prompt: Sequence[int], max_tokens: int = 1, **fields: Any) -> list[int]:

@@ -15,6 +15,7 @@ from gateway.server.http2.server import GrpcServer
 from gateway.server.http2.service import GrpcStream
 from tests.blackbox.harness import until
 from tests.support.certificates import Authority
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.process
 
@@ -99,7 +100,7 @@ async def test_grpcs_own_threads_are_a_client_too(running: Running) -> None:
     def ask() -> list[bytes]:
         with grpc.insecure_channel(f"127.0.0.1:{running.port}", options=UNLIMITED) as channel:
             calls = [channel.unary_unary(RUN).future(b"%d" % (number * 1000)) for number in range(50)]
-            return [call.result(timeout=60) for call in calls]
+            return [call.result(timeout=patience(60)) for call in calls]
 
     assert await asyncio.to_thread(ask) == [b"%d" % (number * 1000) for number in range(50)]
 
