@@ -6,6 +6,7 @@ last one kills and restarts the prefill worker.
 """
 
 import json
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +21,8 @@ from tests.vllm.inside import new_ids
 from tests.vllm.pd import TIMEOUT_S, PdFleet
 from tests.vllm.sdk import client
 
-NUM_PROMPTS = 50
+NUM_PROMPTS = 50 if os.environ.get("FULL") else 20
+"""A multiple of four, the kinds of request that `Answer` sends; each costs two seconds here."""
 FLEET_SIZE = 3
 TIE = 0.1
 """Difference in log probability up to which two tokens tie: some times the rounding error of bf16."""
