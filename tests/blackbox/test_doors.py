@@ -180,20 +180,18 @@ async def test_upgrades_lose_no_client_of_tls_or_the_unix_socket(
         bench = await upgrades.begin()
         await bench.worker(script=serve_all)
         load = Doors(bench, path)
-        load.start(*[load.secure] * 3, *[load.unix] * 2)
-        streaming = await unix_client(bench, path)
-        await streaming.send(post(completion(stream=True), (b"X-Request-Id", b"unix")))
-        await streaming.head()
-        await streaming.event()
-        for number in range(NUM_UPGRADES):
-            before = load.num_answers
-            await upgrades.upgrade("--processes", str(1 + (number + 1) % 2))
-            await until(lambda n=before: load.num_answers > n + 10, "the load goes on")  # type: ignore[misc]
-            load.failed()
-        ENDS.pop(b"unix").set()
-        await end_stream(streaming)
-        await streaming.close()
-        await load.stop()
+        async with load.of(*[load.secure] * 3, *[load.unix] * 2):
+            streaming = await unix_client(bench, path)
+            await streaming.send(post(completion(stream=True), (b"X-Request-Id", b"unix")))
+            await streaming.head()
+            await streaming.event()
+            for number in range(NUM_UPGRADES):
+                before = load.num_answers
+                await upgrades.upgrade("--processes", str(1 + (number + 1) % 2))
+                await until(lambda n=before: load.num_answers > n + 10, "the load goes on")  # type: ignore[misc]
+            ENDS.pop(b"unix").set()
+            await end_stream(streaming)
+            await streaming.close()
         for gateway in upgrades.all[:-1]:
             assert await gateway.exited() == 0
         assert os.path.exists(path), "an old gateway does not take the new one's file away"
