@@ -212,7 +212,7 @@ def gateway(directory: Path, workers: Sequence[str], *flags: str) -> Iterator[Ru
             if time.monotonic() > deadline or process.poll() is not None:
                 raise TimeoutError(f"the gateway did not start:\n{log.read_text()}")
             time.sleep(0.02)
-        reached = RunningGateway(*found.groups(), log)
+        reached = RunningGateway(found[1], found[2], log)
         for model in ("m", ECHO):
             while reached.ask(f"/ready?model={model}", None)[0] != 200:
                 if time.monotonic() > deadline:

@@ -1,14 +1,22 @@
 """Tests, which mirror the sources file for file; `data/` has captures and golden answers.
 
-Machines that run the tests are shared, so no example of hypothesis fails because it took long.
+Hypothesis takes the same examples in each run, so that what `make test` says depends on the code alone, and
+other ones in each random order (`make flake`). Examples have no deadline, and drawing may be slow: their time
+depends on the machine.
 """
 
+import os
 from pathlib import Path
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("shared", deadline=None)
-settings.load_profile("shared")
+settings.register_profile(
+    "kvgate",
+    deadline=None,
+    derandomize="ORDER" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("kvgate")
 
 ROOT = Path(__file__).parent.parent
 """Root folder of the checkout."""

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Generator, Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from gateway.runtime import paced_reads
 from tests.support import dead_workers, hanging, life_line, preloaded, shared_tokenizers
@@ -29,10 +28,6 @@ if HAS_CHOSEN_SEED:
 
 # Each model is loaded and proved once for all tests, except those that test the loads (tests/tokenization).
 shared_tokenizers.share()
-
-# Examples have no deadline, and drawing may be slow: their time depends on the machine.
-settings.register_profile("kvgate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("kvgate")
 
 
 def pytest_report_header(config: pytest.Config) -> str:

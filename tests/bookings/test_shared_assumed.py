@@ -8,12 +8,13 @@ from gateway import request
 from gateway.bookings.shared_assumed import IN_FLIGHT, MIN_BLOCKS, SharedAssumedIndex
 from gateway.bookings.shared_ledger import SharedLedger, Table
 from gateway.core.blocks import BlockHash, root_hash, tokens_of
+from gateway.core.decision import Prompt
 from gateway.core.fleet import Fleet
 from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.policies.prefix_overlap import PrefixOverlap
-from gateway.routing.router import Prompt, Router
+from gateway.routing.router import Router
 
 A, B = WorkerId("a:1"), WorkerId("b:1")
 RUN = [BlockHash(1000 + i) for i in range(70)]

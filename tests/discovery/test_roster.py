@@ -12,9 +12,10 @@ from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
 from gateway.core.event_stream import StreamState
 from gateway.core.fleet import Fleet, Member
 from gateway.core.worker import Worker, WorkerId
+from gateway.discovery.endpoint import Endpoint
 from gateway.discovery.probe import Probe, ProbeError
 from gateway.discovery.probed import Facts
-from gateway.discovery.roster import EVENT_GRACE_S, REMIND_S, Endpoint, Roster, RosterOptions
+from gateway.discovery.roster import EVENT_GRACE_S, REMIND_S, Roster, RosterOptions
 from gateway.ingest.base import Feed
 from gateway.ingest.subscription import Subscription
 from gateway.observability.metrics import Metrics

@@ -5,10 +5,17 @@ from array import array
 import pytest
 
 from gateway.core.blocks import hash_blocks, root_hash
-from gateway.core.kv_events import BlocksCleared, BlocksRemoved, BlocksStored, KvEvent, UnknownEvent
+from gateway.core.kv_events import (
+    BlocksCleared,
+    BlocksRemoved,
+    BlocksStored,
+    KvEvent,
+    UnknownEvent,
+    num_blocks,
+)
 from gateway.core.worker import WorkerId
 from gateway.index.memory import MemoryIndex
-from gateway.ingest.chunks import PORTION_BLOCKS, num_blocks, portions
+from gateway.ingest.chunks import PORTION_BLOCKS, portions
 
 W, ROOT, SIZE = WorkerId("w:1"), root_hash("m"), 4
 LARGE = 2 * PORTION_BLOCKS + 7

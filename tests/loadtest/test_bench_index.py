@@ -26,7 +26,7 @@ def test_all_events_of_the_payloads_are_placed() -> None:
 
 
 def test_prompts_overlap_as_they_are_named() -> None:
-    indexes = [MemoryIndex(), ReferenceIndex()]
+    indexes: list[MemoryIndex | ReferenceIndex] = [MemoryIndex(), ReferenceIndex()]
     for index in indexes:
         bench.workers_of(index, 2)
     full, ragged, half, miss, turns = bench.new_prompts(indexes, 2, 256)

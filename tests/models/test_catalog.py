@@ -21,13 +21,14 @@ from gateway.core.rendering import VLLM, Rendering
 from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.models.catalog import Catalog
 from gateway.models.metrics import ModelsCollector
-from gateway.models.prompt_source import PromptSource, tokenize_bodies
+from gateway.models.prompt_source import PromptSource
 from gateway.observability.metrics import Metrics
 from gateway.parity.prober import Prober
 from gateway.parity.probes import PROBES
 from gateway.runtime.tasks import Tasks
 from gateway.tokenization.prompt_encoder import PromptEncoder
 from gateway.tokenization.sglang import SglangEncoder
+from gateway.tokenization.worker_tokens import tokenize_bodies
 from tests.support.patience import patience
 
 BUNDLED = str(bundled_tokenizer())

@@ -9,11 +9,12 @@ from typing import Any, cast
 import pytest
 
 from gateway.core.decision import Prompt
+from gateway.core.outcome import CLIENT_GONE
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.worker import WorkerId
 from gateway.models.offload import LongPrompts
 from gateway.models.prompt_source import PromptSource
-from gateway.proxy.exchange import CLIENT_GONE, InferenceExchange
+from gateway.proxy.exchange import InferenceExchange
 from gateway.runtime.tasks import Tasks
 from tests.support.exchanges import BODY, Answered, InlineTasks, World
 
@@ -372,12 +373,16 @@ def test_without_a_worker_the_client_gets_an_error(world: World, body: bytes, ex
     assert world.is_clean()
 
 
+def begin_unread(answered: Answered) -> None:
+    answered.events, answered.has_begun = [], False
+
+
 def test_a_client_full_before_its_answer_pauses_the_worker_from_the_first_byte(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client's buffer is full of an earlier answer."""
     monkeypatch.setattr(Answered, "client_is_full", True, raising=False)
-    monkeypatch.setattr(Answered, "__init__", lambda self: vars(self).update(events=[], has_begun=False))
+    monkeypatch.setattr(Answered, "__init__", begin_unread)
     exchange, _ = world.ask()
     assert not world.transport().is_reading
     exchange.client_free()

@@ -51,7 +51,7 @@ class Server(EmbeddedServer):
         """Port between the nodes of a Cluster."""
         return int(self._flags[self._flags.index("--cluster-port") + 1])
 
-    def direct(self) -> "redis.RedisSection":
+    def direct(self) -> redis.Redis:
         return redis.Redis(unix_socket_path=str(self.socket), protocol=2)
 
     def ask(self, *command: Any) -> Any:

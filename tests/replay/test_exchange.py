@@ -6,8 +6,8 @@ import pytest
 
 from gateway.core.decision import Choice
 from gateway.replay.exchange import VirtualExchange
-from gateway.replay.fleet import Restart, Setup, VirtualFleet, worker_of
-from gateway.replay.job import ReplayJob
+from gateway.replay.fleet import Restart, Setup, VirtualFleet
+from gateway.replay.job import ReplayJob, worker_of
 from gateway.replay.profile import H100_8B
 
 

@@ -11,8 +11,8 @@ from gateway.core.errors import ConfigError
 from gateway.policies.baselines import RoundRobin
 from gateway.policies.disaggregation import MODES
 from gateway.policies.least_load import LeastLoad
-from gateway.replay.fleet import Restart, Setup, VirtualFleet, pooled_of, worker_of
-from gateway.replay.job import ReplayJob
+from gateway.replay.fleet import Restart, Setup, VirtualFleet, pooled_of
+from gateway.replay.job import ReplayJob, worker_of
 from gateway.replay.profile import H100_8B
 
 HALF = replace(H100_8B, prefill_tokens_per_s=11_000, step_s=0.016, seq_s=0.000_2)

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from gateway.http.framing import HttpLimits
 from gateway.http.messages import HttpRequest, ResponseHead
 from gateway.observability.metrics import PauseHistogram
 from gateway.runtime.gc_policy import INTERVAL_S, PORTIONS, YOUNG, GcPolicy
-from gateway.server.connection import ClientConnection, HttpLimits
+from gateway.server.connection import ClientConnection
 from gateway.server.http2.frames import rst_stream
 from gateway.server.http2.limits import Http2Limits
 from gateway.server.http2.protocol import GrpcProtocol

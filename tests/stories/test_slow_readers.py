@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -63,7 +63,7 @@ def buffered_bytes(connection: ClientConnection) -> int:
 
 
 def is_paused(exchange: InferenceExchange) -> bool:
-    upstream = exchange._upstream
+    upstream: Any = exchange._upstream
     return upstream is not None and upstream._transport is not None and not upstream._transport.is_reading()
 
 

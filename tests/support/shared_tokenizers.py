@@ -21,7 +21,7 @@ from gateway import is_compiled
 from gateway.app import bundled_tokenizer
 from gateway.core.rendering import VLLM
 from gateway.core.token_runs import TokenRunCache
-from gateway.tokenization.chat_template import ENVIRONMENT
+from gateway.tokenization.jinja_env import ENVIRONMENT
 from gateway.tokenization.prompt_encoder import PromptEncoder
 from gateway.tokenization.registry import load
 from gateway.tokenization.render_settings import RenderSetting

@@ -12,7 +12,7 @@ from gateway.core.requests.routes import CHAT
 from gateway.core.token_runs import TokenRunCache
 from gateway.tokenization.chat_template import MediaError
 from gateway.tokenization.mlx import MlxEncoder
-from gateway.tokenization.prompt_encoder import PromptError
+from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
 from gateway.tokenization.registry import load as load_any
 from tests import ROOT
 from tests.support import corpus
@@ -110,4 +110,4 @@ def test_it_is_the_renderer_of_mlx_and_shares_the_tokenizer() -> None:
     one = load_any(Rendering(), "jinja", TOKENIZER, None)
     mlx = load_any(Rendering("mlx"), "jinja", TOKENIZER, None, one)
     assert isinstance(mlx, MlxEncoder) and mlx.rendering == Rendering("mlx")
-    assert mlx.tokenizer is one.tokenizer
+    assert isinstance(one, PromptEncoder) and mlx.tokenizer is one.tokenizer

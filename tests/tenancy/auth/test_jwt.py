@@ -201,7 +201,7 @@ def test_an_unknown_key_triggers_a_fetch() -> None:
 def test_a_token_is_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
     jwt, shown, times = made(), token(), []
     decode = pyjwt.decode
-    monkeypatch.setattr(module.pyjwt, "decode", lambda *a, **k: times.append(1) or decode(*a, **k))
+    monkeypatch.setattr(pyjwt, "decode", lambda *a, **k: times.append(1) or decode(*a, **k))
     first = jwt.caller(shown)
     assert jwt.caller(shown) is first and len(times) == 1
     jwt.use(jwks(public("rsa"), public("ec")))  # the same keys
