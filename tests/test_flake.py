@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import flake
-from tests.support.patience import patience
+from tests.support.patience import patience, wait_until
 
 ROOT = Path(__file__).parents[1]
 OUTPUT = """
@@ -33,6 +33,35 @@ def test_counts_are_read_from_the_closing_line() -> None:
     assert flake.closing(OUTPUT) == "2 failed, 7 passed, 1 skipped, 1 error in 3.21s (0:00:03)"
     assert flake.closing("5 passed in 0.10s\n") == "5 passed in 0.10s"
     assert flake.closing("Killed") == "no closing line"
+
+
+@pytest.mark.process
+def test_a_stop_ends_the_run_and_the_busy_process(tmp_path: Path) -> None:
+    (tmp_path / "wait.py").write_text("import time\nprint('runs', flush=True)\ntime.sleep(3600)\n")
+    program = (
+        "import sys; from tests.support import flake; flake.FOLDER = flake.Path(sys.argv[1]); "
+        "flake.BUSY = f'mark = {sys.argv[1]!r}\\nwhile True: pass'; sys.exit(flake.main(sys.argv[2:]))"
+    )
+    waits = [sys.executable, str(tmp_path / "wait.py")]
+    runner = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "logs"), *waits], cwd=ROOT)
+    log = tmp_path / "logs" / "run-1.txt"
+    wait_until(lambda: log.exists() and "runs" in log.read_text(), "the run has begun")
+    assert len(_naming(tmp_path)) == 3
+    runner.terminate()
+    runner.wait(patience(60))
+    wait_until(lambda: not _naming(tmp_path), "no process is left")
+
+
+def _naming(path: Path) -> list[str]:
+    """Processes with a path in their arguments."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if os.fsencode(path) in each.read_bytes():
+                found.append(each.parent.name)
+        except OSError:
+            continue  # it has ended
+    return found
 
 
 @pytest.mark.process

@@ -15,6 +15,12 @@ FEW_FILES = 4096
 SWITCH_INTERVAL_S = 0.001
 """Time that a thread tokenizing a long prompt may keep the interpreter while the loop waits for it. Python's
 own 5 ms would be added to each loop iteration."""
+LARGE_BYTES = 1 << 20
+"""Size from which a block of memory is mapped by itself, and returned to the system as soon as it is free.
+glibc would raise it to the largest block freed so far (32 MiB at most): then the next large body comes from
+the heap, which stays as large as it was."""
+M_MMAP_THRESHOLD = -3
+"""Parameter of glibc's mallopt (malloc.h)."""
 
 
 def prepare() -> None:
@@ -52,9 +58,12 @@ def descriptors() -> Descriptors:
 
 
 def give_memory_back() -> None:
-    """Return memory that starting left free to the system, where the C library can (glibc)."""
+    """Return memory that starting left free to the system, and later each large block, where the C library
+    can (glibc)."""
     try:
-        trim = ctypes.CDLL(None).malloc_trim
+        library = ctypes.CDLL(None)
+        trim, set_parameter = library.malloc_trim, library.mallopt
     except (OSError, AttributeError, TypeError):  # TypeError: Windows has no such library
         return
     trim(0)
+    set_parameter(M_MMAP_THRESHOLD, LARGE_BYTES)

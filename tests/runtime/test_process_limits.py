@@ -73,13 +73,14 @@ def test_memory_is_returned_where_the_library_can(monkeypatch: pytest.MonkeyPatc
     class Library:
         def __init__(self, name: None) -> None:
             self.malloc_trim = calls.append
+            self.mallopt = lambda which, value: calls.append(value)
 
     monkeypatch.setattr(ctypes, "CDLL", Library)
     process_limits.give_memory_back()
-    assert calls == [0]
+    assert calls == [0, process_limits.LARGE_BYTES]
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())  # another C library: no effect
     process_limits.give_memory_back()
-    assert calls == [0]
+    assert calls == [0, process_limits.LARGE_BYTES]
 
 
 def test_threads_switch_often_in_a_prepared_process() -> None:

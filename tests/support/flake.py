@@ -7,6 +7,7 @@ output of each run is in `.cache/flake/`; its seed repeats its order and its has
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -55,15 +56,17 @@ def run(command: Sequence[str], seed: int, log: Path, seconds: float) -> int | N
         try:
             return process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
+            return None
+        finally:
             process.terminate()  # what it has started ends with it
             process.wait()
-            return None
 
 
 def main(command: Sequence[str]) -> int:
     num_runs = int(os.environ.get("RUNS") or 20)
     deadline = time.monotonic() + 60 * float(os.environ.get("MINUTES") or 60)
     FOLDER.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which ends the run and the busy process, too
     counts: Counter[str] = Counter()
     num_ended = num_green = 0
     with busy_core():
