@@ -188,5 +188,9 @@ LINKS = -1
 """Pseudo group (no engine has it) of blocks without a known engine hash (`proofs.py`), and of those that a
 snapshot (`inventory.py`) removes again: no event refers to them by name later."""
 
+LEFT = -2
+"""Pseudo group of blocks of a snapshot that were removed. A store of none in it: the worker has had offload
+tiers, so that what is removed from now on is remembered."""
+
 TIER_COST = 16
 """Blocks that a tier counts for, beside its own, where numbers are bounded: groups and media cost memory."""

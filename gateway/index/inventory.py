@@ -34,8 +34,8 @@ from gateway.core.kv_events import (
     RunStored,
     UnknownEvent,
 )
+from gateway.index.base import LEFT, MAX_REMOVED, TIER_COST, Applied, is_partial, is_prefix_group
 from gateway.index.base import LINKS as LINK_GROUP
-from gateway.index.base import MAX_REMOVED, TIER_COST, Applied, is_partial, is_prefix_group
 from gateway.index.engine_hashes import key_of, keys_of
 from gateway.index.holder import one_less
 from gateway.index.kv_groups import is_followed
@@ -47,9 +47,9 @@ Kind: TypeAlias = tuple[str, int, int | None]
 LINKS: Tier = (GPU, LINK_GROUP)
 """Pseudo tier of a snapshot for blocks that are not held and have children that are, until its end. Each is
 named by its own hash there."""
-REMOVED: Tier = ("LEFT", -2)
+REMOVED: Tier = ("LEFT", LEFT)
 """Pseudo tier of a snapshot for the blocks of `removed`, under their engine hashes: followers that remove
-them remember them too."""
+them remember them too. A store of none says that the worker has had offload tiers, which may be empty now."""
 PART_BLOCKS = 1024
 """Blocks per event of a snapshot, as in `ingest/chunks.py`: applied by a follower in a millisecond or two."""
 
@@ -215,6 +215,7 @@ class Inventory:
     def _copy(self, event: BlocksStored) -> list[KvEvent]:
         """Store blocks of an offload tier without tokens: the engine hash was stored elsewhere before."""
         tier, changed = (event.medium, event.group_idx), list[int]()
+        self._has_tiers |= tier == REMOVED
         for name in keys_of(event.engine_hashes):
             block = self._find(name)
             if block is None:
@@ -345,6 +346,8 @@ class Inventory:
             (REMOVED, name, block) for name, block in self._removed.items() if first[block] != (REMOVED, name)
         ]
         yield from self._groups()
+        if self._has_tiers:
+            yield _copied([], REMOVED)
         for path in self._paths():
             yield from self._runs(path, first)
         copied: dict[Tier, list[int]] = {}

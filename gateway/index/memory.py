@@ -27,7 +27,7 @@ from gateway.core.kv_events import (
     UnknownEvent,
 )
 from gateway.core.worker import WorkerId
-from gateway.index.base import FULL_ATTENTION, LINKS, MAX_REMOVED, Applied, Holdings, Losses, is_partial
+from gateway.index.base import FULL_ATTENTION, LEFT, LINKS, MAX_REMOVED, Applied, Holdings, Losses, is_partial
 from gateway.index.edges import POSITION_BITS, Edges
 from gateway.index.engine_hashes import EngineHashTable, key_of, keys_of
 from gateway.index.holder import Holder, Tier, one_less, one_more
@@ -229,6 +229,9 @@ class MemoryIndex:
 
     def _store_by_name(self, holder: Holder, event: BlocksStored) -> None:
         """Store blocks of an offload tier without tokens: the engine hash was stored elsewhere before."""
+        if event.group_idx == LEFT and not event.engine_hashes:
+            holder.has_tiers = True
+            return
         tier = (event.medium, event.group_idx)
         others = self._others(holder, event.medium) if SHARED in event.medium else ()
         for name in keys_of(event.engine_hashes):

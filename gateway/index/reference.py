@@ -27,7 +27,7 @@ from gateway.core.kv_events import (
     UnknownEvent,
 )
 from gateway.core.worker import WorkerId
-from gateway.index.base import FULL_ATTENTION, LINKS, MAX_REMOVED, Applied, is_partial, is_prefix_group
+from gateway.index.base import FULL_ATTENTION, LEFT, LINKS, MAX_REMOVED, Applied, is_partial, is_prefix_group
 from gateway.index.holder_masks import HolderMasks
 
 Tier: TypeAlias = tuple[str, int]
@@ -276,6 +276,9 @@ class ReferenceIndex:
 
     def _store_by_name(self, holder: _Holder, event: BlocksStored) -> None:
         """Store blocks of an offload tier without tokens: the engine hash was stored elsewhere before."""
+        if event.group_idx == LEFT and not event.engine_hashes:
+            holder.has_tiers = True
+            return
         tier = (event.medium, event.group_idx)
         others = self._others(holder, event.medium)
         for name in event.engine_hashes:

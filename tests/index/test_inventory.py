@@ -310,3 +310,22 @@ def test_snapshot_has_the_kind_of_a_group_without_blocks(group: int) -> None:
     successor = filled(*inventory.snapshot())
     assert successor._kinds == inventory._kinds != {}
     assert list(successor.snapshot()) == list(inventory.snapshot())
+
+
+def test_a_snapshot_says_that_an_offload_tier_is_empty_now() -> None:
+    """Such a tier may take a block from the GPU that was removed there a moment before."""
+    left = filled(
+        stored(range(4), [1], medium="CPU"), BlocksStored([1], None, tokens_of([]), 0, None, "GPU", 0)
+    )
+    left.apply(BlocksRemoved([1], "CPU", 0))
+    follower, successor = MemoryIndex(), Inventory(ROOT, SIZE)
+    follower.add_worker(A, ROOT, SIZE)
+    for event in left.snapshot():
+        successor.apply(event)
+        follower.apply(A, event)
+    moved = [BlocksRemoved([1], "GPU", 0), BlocksStored([1], None, tokens_of([]), 0, None, "CPU", 0)]
+    for event in moved:
+        for change in left.apply(event):
+            successor.apply(change)
+            follower.apply(A, change)
+    assert left.num_blocks == successor.num_blocks == follower.num_blocks(A) == 1
