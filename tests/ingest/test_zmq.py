@@ -495,8 +495,10 @@ async def test_stopping_during_a_replay_leaves_no_task_or_socket(world: World) -
 # reach -----------------------------------------------------------------------------------------
 
 
-async def reached(world: World, endpoint: str, replay_endpoint: str) -> str | None:
-    return await reach(world.context, FakeEngine(), endpoint, replay_endpoint, timeout_s=0.3)
+async def reached(
+    world: World, endpoint: str, replay_endpoint: str, timeout_s: float = patience(20)
+) -> str | None:
+    return await reach(world.context, FakeEngine(), endpoint, replay_endpoint, timeout_s)
 
 
 @pytest.mark.process
@@ -508,11 +510,11 @@ async def test_a_publisher_with_both_endpoints_is_reached(world: World) -> None:
 @pytest.mark.process
 async def test_an_unreached_endpoint_is_named(world: World) -> None:
     publisher = world.publisher
-    assert await reached(world, "tcp://127.0.0.1:9", publisher.replay_endpoint) == (
+    assert await reached(world, "tcp://127.0.0.1:9", publisher.replay_endpoint, 0.3) == (
         "no KV-event publisher answers at tcp://127.0.0.1:9; it must bind (an endpoint with '*')"
     )
     publisher.answers = False
-    assert await reached(world, publisher.endpoint, publisher.replay_endpoint) == (
+    assert await reached(world, publisher.endpoint, publisher.replay_endpoint, patience(1)) == (
         f"no replay answers at {publisher.replay_endpoint}"
     )
     reason = await reached(world, "tcp://*:*", publisher.replay_endpoint)
