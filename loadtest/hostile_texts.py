@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from gateway.app import bundled_tokenizer
 
@@ -101,6 +102,7 @@ WORST: Mapping[str, str] = {
     "unigram": "a",
 }
 """Texts that cost each family most, per byte."""
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 _CORPUS = ("the quick brown fox jumps over the lazy dog, 42 times a day. It's 3 o'clock!\n" * 20,)
 
 
@@ -113,50 +115,59 @@ def tokenizer_of(family: str, folder: Path) -> Path:
 
 
 def _trained(family: str) -> str:
-    from tokenizers import (
-        AddedToken,
-        Regex,
-        Tokenizer,
-        decoders,
-        models,
-        normalizers,
-        pre_tokenizers,
-        trainers,
-    )
+    from tokenizers import AddedToken
 
-    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    trainer: trainers.Trainer
     if family == "unigram":
-        tokenizer = Tokenizer(models.Unigram())
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-        trainer = trainers.UnigramTrainer(
-            vocab_size=200, special_tokens=["<unk>", *special], unk_token="<unk>", show_progress=False
-        )
+        tokenizer, trainer = _unigram()
     elif family == "sentencepiece":
-        tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
-        tokenizer.normalizer = normalizers.Sequence(
-            [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
-        )
-        pieces = [f"<0x{byte:02X}>" for byte in range(256)]
-        trainer = trainers.BpeTrainer(
-            vocab_size=600, special_tokens=["<unk>", *special, *pieces], show_progress=False
-        )
+        tokenizer, trainer = _sentencepiece()
     else:
-        tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Split(Regex(REGEXES[family]), "isolated"),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            ]
-        )
-        tokenizer.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(
-            vocab_size=600,
-            special_tokens=special,
-            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-            show_progress=False,
-        )
+        tokenizer, trainer = _byte_level(REGEXES[family])
     tokenizer.train_from_iterator(_CORPUS, trainer)
-    tokenizer.add_special_tokens([AddedToken(each, normalized=False, special=True) for each in special])
+    tokenizer.add_special_tokens([AddedToken(each, normalized=False, special=True) for each in SPECIAL])
     text: str = tokenizer.to_str()
     return text
+
+
+def _unigram() -> tuple[Any, Any]:
+    """Tokenizer and its trainer, as of the next two."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    return tokenizer, trainers.UnigramTrainer(
+        vocab_size=200, special_tokens=["<unk>", *SPECIAL], unk_token="<unk>", show_progress=False
+    )
+
+
+def _sentencepiece() -> tuple[Any, Any]:
+    from tokenizers import Tokenizer, models, normalizers, trainers
+
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    )
+    pieces = [f"<0x{byte:02X}>" for byte in range(256)]
+    return tokenizer, trainers.BpeTrainer(
+        vocab_size=600, special_tokens=["<unk>", *SPECIAL, *pieces], show_progress=False
+    )
+
+
+def _byte_level(pattern: str) -> tuple[Any, Any]:
+    """Tokenizer of bytes, which splits texts by a regular expression first."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer, trainers.BpeTrainer(
+        vocab_size=600,
+        special_tokens=SPECIAL,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
