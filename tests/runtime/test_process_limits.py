@@ -3,6 +3,7 @@
 import ctypes
 import logging
 import resource
+import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ import pytest
 
 from gateway.runtime import process_limits
 from gateway.runtime.descriptors import Descriptors
+from tests.support.patience import patience
 
 
 @pytest.fixture(autouse=True)
@@ -86,3 +88,30 @@ def test_memory_is_returned_where_the_library_can(monkeypatch: pytest.MonkeyPatc
 def test_threads_switch_often_in_a_prepared_process() -> None:
     process_limits.prepare()
     assert sys.getswitchinterval() == pytest.approx(process_limits.SWITCH_INTERVAL_S)
+
+
+LARGE_AFTER_LARGE = """
+import ctypes
+from gateway.runtime.process_limits import give_memory_back
+
+class Info(ctypes.Structure):
+    names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+
+mallinfo2 = ctypes.CDLL(None).mallinfo2
+mallinfo2.restype = Info
+give_memory_back()
+bytearray(24 << 20)
+before = mallinfo2().hblks
+large = bytearray(24 << 20)
+print(mallinfo2().hblks - before)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="no glibc of 2.33 or newer")
+def test_a_large_block_is_mapped_by_itself_after_one_as_large_was_freed() -> None:
+    """Else it is part of the heap, and stays in the process when it is freed."""
+    command = [sys.executable, "-c", LARGE_AFTER_LARGE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience(60))
+    assert done.stdout == "1\n", done.stderr
