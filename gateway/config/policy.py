@@ -31,8 +31,9 @@ class PolicySection(Section, frozen=True):
     budget_ms: Annotated[
         float,
         option(
-            "Time limit of one decision of a policy that is not built in; beyond it least load decides. "
-            "Decisions block the event loop: 5 ms is ten times a decision among 1,000 workers.",
+            "Time limit of one decision of a policy that is not built in; beyond it three times in a row, "
+            "least load decides for a while. Decisions block the event loop: 5 ms is ten times a decision "
+            "among 1,000 workers.",
             "milliseconds",
             gt=0,
             live=REQUESTS,

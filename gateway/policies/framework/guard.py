@@ -1,8 +1,9 @@
 """A policy of others' is asked under guard: whatever it does, there is a choice, and its faults are seen.
 
     raises, or answers nonsense     that decision goes by least load
-    takes longer than its budget    the same; it could not be stopped, but three times in a row and it rests
-                                    for a hundred times as long: it holds the loop for a hundredth of the time
+    takes longer than its budget    its choice holds: least load would only be later, and a late one may be
+                                    the machine's fault. Three times in a row, and the policy rests for a
+                                    hundred times as long: it holds the loop for a hundredth of the time
 
 Each fault is counted; only a change is logged.
 """
@@ -25,7 +26,7 @@ log = logging.getLogger("kvgate.policies")
 RAISED, NONSENSE, LATE, RESTING = "raised", "nonsense", "over_budget", "resting"
 
 MAX_LATE = 3
-"""In a row: one alone may be the garbage collector's, or another process's."""
+"""In a row: one or two may be the garbage collector's, or another process's."""
 REST = 100
 """Times as long as it took."""
 WELL_AFTER = 100
@@ -87,10 +88,11 @@ class PolicyGuard:
             self._failed(where(exc))
             return self._fall_back(RAISED, query, candidates, rng)
         took_s = self._clock() - began
-        if took_s > self._budget_s:
-            self._was_late(began, took_s)
+        self._num_late = self._num_late + 1 if took_s > self._budget_s else 0
+        if self._num_late >= MAX_LATE:
+            self._is_too_late(began, took_s)
             return self._fall_back(LATE, query, candidates, rng)
-        if self._is_watched:
+        if self._is_watched and not self._num_late:
             self._was_well()
         return choice
 
@@ -114,15 +116,14 @@ class PolicyGuard:
         self.fault = fault
         self._is_watched, self._num_well = True, 0
 
-    def _was_late(self, began: float, took_s: float) -> None:
-        self._num_late += 1
-        limit_s = self._budget_s
-        if self._num_late >= MAX_LATE:
-            self._rests_until = began + took_s * REST
-        self._failed(f"it took {took_s * 1e3:.1f} ms, its budget is {limit_s * 1e3:g} ms")
+    def _is_too_late(self, began: float, took_s: float) -> None:
+        self._rests_until = began + took_s * REST
+        self._failed(
+            f"{MAX_LATE} decisions in a row took longer than its budget of {self._budget_s * 1e3:g} ms, "
+            f"the last {took_s * 1e3:.1f} ms"
+        )
 
     def _was_well(self) -> None:
-        self._num_late = 0
         self._num_well += 1
         if self._num_well >= WELL_AFTER:
             log.info("%s %s recovered", "shadow policy" if self._is_shadow else "policy", self.name)
