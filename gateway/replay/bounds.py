@@ -52,8 +52,10 @@ class AllKnowing:
         self._ttft_s: dict[WorkerId, float] = {}
         self._foresights: dict[WorkerId, Foresight] = {}
 
-    def look(self, tokens: Tokens, engines: Mapping[WorkerId, VirtualEngine]) -> None:
-        wanted = CachedSequence(array("I", tokens))
+    def look(
+        self, tokens: Tokens, engines: Mapping[WorkerId, VirtualEngine], adapter: str | None = None
+    ) -> None:
+        wanted = CachedSequence(array("I", tokens), adapter)
         for worker, engine in engines.items():
             known = self._foresights.get(worker)
             if known is None or known.engine is not engine:

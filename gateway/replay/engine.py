@@ -82,14 +82,15 @@ class VirtualEngine:
         on_first: Callable[[], None] = _nothing,
         on_last: Callable[[], None] = _nothing,
         *,
+        adapter: str | None = None,
         pins: str | None = None,
         loads: bool = False,
     ) -> EngineSequence:
-        """Add a sequence. `loads`: another engine has computed it. `pins`: its blocks stay until
-        `release`."""
+        """Add a sequence. `adapter`: it has cache entries of its own. `loads`: another engine has computed
+        the sequence. `pins`: its blocks stay until `release`."""
         self.settle()
         sequence = EngineSequence(
-            CachedSequence(array("I", tokens)), output, "length", len(tokens), pins=pins
+            CachedSequence(array("I", tokens), adapter), output, "length", len(tokens), pins=pins
         )
         if loads:
             sequence.load = KvLoad(len(tokens), None)

@@ -6,7 +6,7 @@ uses sockets.
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Protocol
 
 import msgspec
@@ -25,7 +25,6 @@ from gateway.replay.job import ReplayJob
 from gateway.replay.profile import Profile
 from gateway.routing.router import Router
 
-MODEL = "m"
 RETRY_S = 1.0
 """Seconds after which a client retries when no worker is up."""
 
@@ -88,7 +87,7 @@ class VirtualExchange:
             return
         engine = gateway.engines[decision.prefill.id]
         handed = partial(self._handed, tokens)
-        prefilled = engine.add(tokens, [0], on_last=handed, pins=decision.id)
+        prefilled = engine.add(tokens, [0], on_last=handed, adapter=self.job.adapter, pins=decision.id)
         self._at.append((engine, prefilled))
 
     def _arrive(self, decision: Decision, tokens: Tokens) -> None:
@@ -127,7 +126,8 @@ class VirtualExchange:
     def _decode(self, tokens: Tokens, *, loads: bool) -> None:
         engine, output = self._gateway.engines[self.decision.worker.id], self.job.output
         output = output or [0] * self.job.num_output
-        self._at.append((engine, engine.add(tokens, output, self._first, self._last, loads=loads)))
+        added = engine.add(tokens, output, self._first, self._last, adapter=self.job.adapter, loads=loads)
+        self._at.append((engine, added))
 
     def _first(self) -> None:
         """Record the first token, and learn from its TTFT."""
@@ -157,11 +157,15 @@ class VirtualExchange:
         return Usage(job.num_tokens, job.num_output, job.cached_tokens)
 
 
-ASKED = parse_request("/v1/completions", msgspec.json.encode({"model": MODEL, "prompt": [1]}))
-
-
 def _request_of(job: ReplayJob) -> InferenceRequest:
-    if job.session is None:
-        return ASKED
-    body = msgspec.json.encode({"model": MODEL, "prompt": [1], "user": job.session})
+    return _request(job.model) if job.session is None else _parsed(job.model, user=job.session)
+
+
+@cache
+def _request(model: str) -> InferenceRequest:
+    return _parsed(model)
+
+
+def _parsed(model: str, **fields: str) -> InferenceRequest:
+    body = msgspec.json.encode({"model": model, "prompt": [1], **fields})
     return parse_request("/v1/completions", body)

@@ -30,8 +30,8 @@ from gateway.replay.bounds import AllKnowing, AsRecorded, pooled
 from gateway.replay.clock import Clock
 from gateway.replay.context_limit import admitted
 from gateway.replay.engine import VirtualEngine
-from gateway.replay.exchange import MODEL, VirtualExchange
-from gateway.replay.job import ReplayJob, worker_of
+from gateway.replay.exchange import VirtualExchange
+from gateway.replay.job import MODEL, ReplayJob, adapter_of, worker_of
 from gateway.replay.profile import Profile
 from gateway.routing.router import Router
 
@@ -52,8 +52,9 @@ class Restart:
 class Setup:
     """Setup of a fleet. `num_prefill` of the workers compute prompts for the others; 0: each does both, for
     others too unless `mode` is never. `profiles` has one for each worker, where they differ. `policy` makes
-    one for each fleet. `glides` False takes each step by itself: the same, and slow. `max_model_len` is the
-    context limit of prompt and answer together; 0: what the smallest cache holds."""
+    one for each fleet. `served` has the models of each worker; empty: there is only one model. `glides` False
+    takes each step by itself: the same, and slow. `max_model_len` is the context limit of prompt and answer
+    together; 0: what the smallest cache holds."""
 
     num_workers: int
     profile: Profile
@@ -65,6 +66,7 @@ class Setup:
     policy: Callable[[], Policy] = ExpectedTtft
     profiles: Sequence[Profile] = ()
     restarts: Sequence[Restart] = ()
+    served: Sequence[Sequence[str]] = ()
     glides: bool = True
     max_model_len: int = 0
 
@@ -72,6 +74,9 @@ class Setup:
     def context_tokens(self) -> int:
         least = min(profile.kv_tokens for profile in self.profiles or [self.profile])
         return self.max_model_len or least // self.block_size * self.block_size
+
+    def models_of(self, number: int) -> Sequence[str]:
+        return self.served[number] if self.served else (MODEL,)
 
     def profile_of(self, number: int) -> Profile:
         return self.profiles[number] if self.profiles else self.profile
@@ -86,6 +91,7 @@ def pooled_of(setup: Setup) -> Setup:
         profile=profile,
         profiles=(),
         restarts=(),
+        served=[sorted({model for some in setup.served for model in some})] if setup.served else (),
         num_prefill=0,
         mode="never",
         max_model_len=setup.context_tokens,
@@ -131,7 +137,7 @@ class VirtualFleet:
     def _eyes(self, policy: Policy) -> Callable[[ReplayJob, Tokens], None] | None:
         """Direct view of the engines for policies that no gateway can have; None for others."""
         if isinstance(policy, AllKnowing):
-            return lambda _, tokens: policy.look(tokens, self.engines)
+            return lambda job, tokens: policy.look(tokens, self.engines, job.adapter)
         if isinstance(policy, AsRecorded):
             return lambda job, _: policy.look(job)
         return None
@@ -158,7 +164,8 @@ class VirtualFleet:
             role = Role.PREFILL if number < setup.num_prefill else Role.DECODE
         name, size = worker_of(number), setup.block_size
         transfer = Transfer("nixl") if self.may_split else None
-        served, num_blocks = (ServedModel(MODEL, MODEL),), setup.profile_of(number).kv_tokens // size
+        served = tuple(ServedModel(model, MODEL, adapter_of(model)) for model in setup.models_of(number))
+        num_blocks = setup.profile_of(number).kv_tokens // size
         worker = Worker(
             name,
             f"http://{name}",

@@ -9,6 +9,8 @@ from gateway.core.decision import Decision
 from gateway.core.worker import WorkerId
 from gateway.observability.recording import Recorded
 
+MODEL = "m"
+"""Name of a trace's first or only model; the others count as its adapters."""
 FILLING = 7
 """Token that fills up hashed blocks."""
 MAX_TOKEN = (1 << 31) - 1
@@ -49,7 +51,8 @@ class HashedPrompt:
 class ReplayJob:
     """Request and its outcome. Seconds are from the trace's begin. `cached_tokens` as the engine reports
     them; `num_attempts` is more than one where a worker went away with the request; `worker` computed its
-    prompt. `recorded` is a gateway's record of it, at the worker that is called `place` here."""
+    prompt. Each `model` has cache entries of its own. `recorded` is a gateway's record of it, at the worker
+    that is called `place` here."""
 
     at: float
     prompt: "array[int] | HashedPrompt"
@@ -57,6 +60,7 @@ class ReplayJob:
     turn: int = 1
     output: Sequence[int] = ()
     session: str | None = None
+    model: str = MODEL
     first_s: float | None = None
     last_s: float | None = None
     cached_tokens: int = 0
@@ -70,6 +74,10 @@ class ReplayJob:
     @property
     def num_tokens(self) -> int:
         return len(self.prompt)
+
+    @property
+    def adapter(self) -> str | None:
+        return adapter_of(self.model)
 
     def tokens(self) -> Tokens:
         """Tokens of the prompt, made again at each call if it is hashed: a trace's tokens are too many to
@@ -94,6 +102,11 @@ class ReplayJob:
 
     def meets(self, ttft_s: float, tpot_s: float) -> bool:
         return self.last_s is not None and self.ttft_s <= ttft_s and self.tpot_s <= tpot_s
+
+
+def adapter_of(model: str) -> str | None:
+    """Adapter that a model is in virtual time."""
+    return None if model == MODEL else model
 
 
 def worker_of(number: int) -> WorkerId:

@@ -1,5 +1,7 @@
-"""Lines of a file that may be packed, each with its number for error messages."""
+"""Lines of a file that may be packed, and may begin with a byte order mark; each with its number for error
+messages."""
 
+import codecs
 import gzip
 import lzma
 from collections.abc import Iterator
@@ -34,6 +36,8 @@ class Lines:
             with self._open() as file:
                 while line := file.readline(MAX_LINE_BYTES + 1):
                     self.number += 1
+                    if self.number == 1:
+                        line = line.removeprefix(codecs.BOM_UTF8)
                     if len(line) > MAX_LINE_BYTES:
                         raise self.bad(f"is longer than {MAX_LINE_BYTES:,} bytes")
                     if stripped := line.strip():

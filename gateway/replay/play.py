@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gateway.app import bundled_tokenizer
 from gateway.core.errors import ConfigError
+from gateway.core.worker import WorkerId
 from gateway.observability.recording import Recorded
 from gateway.policies.base import Policy
 from gateway.policies.framework.plugins import read_file
@@ -28,7 +29,7 @@ from gateway.replay.calibration import (
 )
 from gateway.replay.context_limit import admitted
 from gateway.replay.fleet import Setup, VirtualFleet, pooled_of
-from gateway.replay.job import HashedPrompt, ReplayJob
+from gateway.replay.job import HashedPrompt, ReplayJob, worker_of
 from gateway.replay.profile import Profile
 from gateway.replay.progress import Progress, RunCounts
 from gateway.replay.results import Curves, Slo, Summary, curves, summarize
@@ -42,6 +43,7 @@ STAND_IN = "least_load"
 """Policy where none decides: with one worker, or where requests go where they went."""
 TEXT_BLOCK_SIZE = 16
 """Block size where a trace has none: vLLM's default."""
+TOKENIZER = "tokenizer.json"
 POLL_S = 0.1
 SHOWN_REQUESTS = 64
 """Requests between two looks at the clock for the progress."""
@@ -65,6 +67,8 @@ class Trace:
 
     def read(self) -> Requests:
         """Read the requests. Raises ConfigError."""
+        if self.tokenizer and not (Path(self.tokenizer) / TOKENIZER).is_file():
+            raise ConfigError(f"--tokenizer {self.tokenizer}: no {TOKENIZER} there")
         encode: Encode = _Encoder(Path(self.tokenizer or bundled_tokenizer()))
         return read(self.path, TraceOptions(self.speed, self.seed, encode, limit=self.limit), self.form)
 
@@ -82,7 +86,7 @@ class _Encoder:
 
     def __call__(self, text: str) -> list[int]:
         if self._tokenizer is None:
-            self._tokenizer = Tokenizer.load(self._path / "tokenizer.json")
+            self._tokenizer = Tokenizer.load(self._path / TOKENIZER)
         return list(self._tokenizer.encode(text, False))
 
 
@@ -205,8 +209,19 @@ def setup_of(run: ReplayRun, jobs: list[ReplayJob]) -> Setup:
         event_delay_s=run.event_delay_s,
         seed=run.trace.seed,
         policy=maker_of(run.policy, run.policy_file),
+        served=served_of(jobs, run.num_workers),
     )
     return pooled_of(setup) if run.policy == POOLED else setup
+
+
+def served_of(jobs: Sequence[ReplayJob], num_workers: int) -> list[list[str]]:
+    """Models of each worker: those of a recorded one, in turn where there are more workers than were
+    recorded; without a recording all."""
+    served: dict[WorkerId | None, set[str]] = {}
+    for job in jobs:
+        served.setdefault(job.place, set()).add(job.model)
+    places = [None] if None in served else [worker_of(number) for number in range(len(served))]
+    return [sorted(served[places[number % len(places)]]) for number in range(num_workers)]
 
 
 def block_size_of(jobs: list[ReplayJob]) -> int:

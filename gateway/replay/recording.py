@@ -41,6 +41,7 @@ def recording(lines: Lines, speed: float) -> Iterator[ReplayJob]:
     nexts = _nexts(rows, chains)
     lasts = set(nexts.values())
     token_s = _token_s(rows)
+    models = _models(rows, chains)
     places = {name: worker_of(i) for i, name in enumerate(sorted({row.worker for row in rows}))}
     for i, row in enumerate(rows):
         after = nexts.get(i)
@@ -54,8 +55,27 @@ def recording(lines: Lines, speed: float) -> Iterator[ReplayJob]:
             output = tokens[begin:end] + array("I", [0]) * (end - max(len(tokens), begin))
         turn, place = 2 if i in lasts else 1, places[row.worker]
         yield ReplayJob(
-            row.at / speed, prompt, num_output, turn, output, row.session, recorded=row, place=place
+            row.at / speed,
+            prompt,
+            num_output,
+            turn,
+            output,
+            row.session,
+            models[row.model],
+            recorded=row,
+            place=place,
         )
+
+
+def _models(rows: Sequence[Recorded], chains: Sequence[Sequence[BlockHash]]) -> Mapping[str, str]:
+    """Model of each name: two names by which prompts have the same first block's hash are of one model."""
+    begins: dict[str, set[BlockHash]] = {}
+    for row, chain in zip(rows, chains, strict=True):
+        begins.setdefault(row.model, set()).update(chain[:1])
+    return {
+        name: next(other for other, its in begins.items() if other == name or not its.isdisjoint(mine))
+        for name, mine in begins.items()
+    }
 
 
 def _num_output(row: Recorded, token_s: float) -> int:

@@ -7,14 +7,15 @@ format.
     recording   JSON lines that a gateway wrote (`--record`)
 
 Files may be packed (.gz, .xz). A bad line is rejected with its number; a request with an empty prompt is
-left out and counted.
+left out and counted. Where requests name models (`model`), each has cache entries of its own; they get new
+names by their order.
 """
 
 import random
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -23,7 +24,7 @@ import msgspec
 
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import ConfigError
-from gateway.replay.job import MAX_CLOCK_S, MAX_TOKENS, HashedPrompt, ReplayJob
+from gateway.replay.job import MAX_CLOCK_S, MAX_TOKENS, MODEL, HashedPrompt, ReplayJob
 from gateway.replay.line_reader import Lines
 from gateway.replay.recording import recording
 
@@ -65,6 +66,7 @@ class _Asked(msgspec.Struct):
     input_length: int
     output_length: int
     hash_ids: list[int]
+    model: str = MODEL
 
 
 class _Turn(msgspec.Struct):
@@ -73,6 +75,7 @@ class _Turn(msgspec.Struct):
     session_id: str | None = None
     session: str | None = None
     timestamp: float | None = None
+    model: str = MODEL
 
 
 def read(path: Path, reading: TraceOptions, form: str = "auto") -> Requests:
@@ -87,8 +90,10 @@ def read(path: Path, reading: TraceOptions, form: str = "auto") -> Requests:
     span_s = max(job.at for job in jobs) - begin
     if not span_s <= MAX_SPAN_S:
         raise ConfigError(f"{path}: spans {span_s:g} s at this speed, more than {MAX_SPAN_S:g} s")
+    models: dict[str, str] = {}
     for job in jobs:
         job.at -= begin
+        job.model = models.setdefault(job.model, f"{MODEL}{len(models) or ''}")
     return Requests(sorted(jobs, key=lambda job: job.at), lines.num_empty)
 
 
@@ -117,7 +122,7 @@ def agent(
         for job in jobs:
             at = job.at - begins[job.session] + late[job.session]
             tokens = array("I", [copy]) + job.tokens()
-            found.append(ReplayJob(at, tokens, job.num_output, job.turn, job.output, f"{job.session}/{copy}"))
+            found.append(replace(job, at=at, prompt=tokens, session=f"{job.session}/{copy}"))
     return sorted(found, key=lambda job: job.at)
 
 
@@ -131,7 +136,7 @@ def _mooncake(lines: Lines, reading: TraceOptions) -> Iterator[ReplayJob]:
         turn = 2 if len(hashes) > 2 and hashes[-2 if length % HASHED_TOKENS else -1] in known else 1
         known.update(hashes[1:])
         prompt = HashedPrompt(array("Q", hashes), HASHED_TOKENS, length)
-        yield ReplayJob(at / reading.speed, prompt, max(asked.output_length, 1), turn)
+        yield ReplayJob(at / reading.speed, prompt, max(asked.output_length, 1), turn, model=asked.model)
 
 
 def _hashed(lines: Lines) -> Iterator[_Asked]:
@@ -211,7 +216,8 @@ def _turns(lines: Lines, reading: TraceOptions) -> Iterator[ReplayJob]:
         turn = num_turns[session] = num_turns.get(session, 0) + 1 if session else 1
         at = number if asked.timestamp is None else _seconds(asked.timestamp, reading.ticks_per_s)
         _check_clock(lines, at)
-        yield ReplayJob(at / reading.speed, prompt, len(answer) or 1, turn, answer or [0], session)
+        num_output, output, begin = len(answer) or 1, answer or [0], at / reading.speed
+        yield ReplayJob(begin, prompt, num_output, turn, output, session, asked.model)
 
 
 def _seconds(timestamp: float, ticks_per_s: float | None) -> float:

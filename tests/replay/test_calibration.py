@@ -22,9 +22,8 @@ from gateway.replay.calibration import (
     policy_of_recording,
     recorded_of,
 )
-from gateway.replay.exchange import MODEL
 from gateway.replay.fleet import Setup, VirtualFleet
-from gateway.replay.job import ReplayJob
+from gateway.replay.job import MODEL, ReplayJob
 from gateway.replay.profile import H100_8B
 from gateway.replay.traces import TraceOptions, read
 

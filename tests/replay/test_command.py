@@ -85,6 +85,7 @@ def test_a_policy_of_a_file_runs_beside_the_shipped_ones(
         (["t.jsonl", "--policy", "best"], "--policy best: not one of all_knowing, "),
         (["t.jsonl", "--profile", "h200"], "--profile h200: give one of"),
         (["t.jsonl", "--format", "azure"], "t.jsonl:1: no TIMESTAMP"),
+        (["t.jsonl", "--tokenizer", "/nowhere"], "--tokenizer /nowhere: no tokenizer.json there"),
         (["t.jsonl", "--json", "no/where"], "no/where: cannot be written"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.decision import Choice
 from gateway.replay.exchange import VirtualExchange
-from gateway.replay.fleet import Restart, Setup, VirtualFleet
+from gateway.replay.fleet import Restart, Setup, VirtualFleet, pooled_of
 from gateway.replay.job import ReplayJob, worker_of
 from gateway.replay.profile import H100_8B
 
@@ -70,3 +70,15 @@ def test_a_request_sent_to_a_restarting_worker_is_repeated() -> None:
     (job,) = fleet.run([ReplayJob(0.0, array("I", range(100)), 3)])
     assert job.num_attempts > 1 and job.ttft_s > 0.7
     assert not any(engine.scheduler.has_work for engine in fleet.engines.values())
+
+
+def test_models_of_one_worker_have_cache_entries_of_their_own() -> None:
+    """The gateway predicts what the engine then finds cached."""
+    fleet = VirtualFleet(Setup(1, H100_8B, served=[["m", "m1"]]))
+    asked = [(0.0, "m"), (1.0, "m1"), (2.0, "m"), (3.0, "m1")]
+    done = fleet.run([ReplayJob(at, array("I", range(100)), 1, model=model) for at, model in asked])
+    assert [job.cached_tokens for job in done] == [0, 0, 64, 64]
+    assert [job.decision.overlap_tokens for job in done if job.decision] == [0, 0, 64, 64]
+    pooled = VirtualFleet(pooled_of(Setup(2, H100_8B, served=[["m"], ["m1"]])))
+    done = pooled.run([ReplayJob(at, array("I", range(100)), 1, model=model) for at, model in asked])
+    assert [job.cached_tokens for job in done] == [0, 0, 64, 64]

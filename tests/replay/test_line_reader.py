@@ -24,6 +24,15 @@ def test_packed_files_are_unpacked_and_empty_lines_skipped(tmp_path: Path, suffi
     assert Lines(path).first() == b'{"a": 1}'
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + TEXT)
+    assert [row.a for row in Lines(path).decoded(Row)] == [1, 2]
+    path.write_bytes(b'{"a": 1}\n\xef\xbb\xbf{"a": 2}\n')
+    with pytest.raises(ConfigError, match=r"t\.jsonl:2: "):
+        list(Lines(path).decoded(Row))
+
+
 @pytest.mark.parametrize("bad", [b"{", b'{"a": "x"}', b'{"a": 1}\xff', b"[]"])
 def test_a_bad_line_is_named(tmp_path: Path, bad: bytes) -> None:
     path = tmp_path / "t.jsonl"

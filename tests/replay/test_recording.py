@@ -6,12 +6,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.blocks import hash_blocks, root_hash
 from gateway.core.errors import ConfigError
 from gateway.observability.recording import Recorded
 from gateway.replay.fleet import Setup, VirtualFleet
 from gateway.replay.job import ReplayJob
+from gateway.replay.play import served_of
 from gateway.replay.profile import H100_8B
 from gateway.replay.traces import TraceOptions, read
 
@@ -100,6 +102,23 @@ def test_failed_requests_are_skipped_and_unknown_prompts_share_nothing(tmp_path:
     assert [job.at for job in jobs] == [0.0, 4.0, 5.0]
     assert jobs[1].num_tokens == 100 and jobs[1].tokens()[:16] != jobs[0].tokens()[:16]
     assert jobs[2].num_output == 10  # the length of other answers that took as long
+
+
+def test_names_with_the_same_blocks_are_one_model_and_adapters_share_nothing(tmp_path: Path) -> None:
+    """Each worker serves what it answered for; the adapter's blocks have hashes of their own."""
+    tokens = some(100)
+    adapted = array("Q", hash_blocks(tokens, SIZE, root_hash("m"), [("lora",)] * 6)).tobytes()
+    names = [("base", "w"), ("alias", "w"), ("lora", "v"), ("lora", "v")]
+    rows = [row(5.0 * i, tokens, 2) for i in range(4)]
+    rows = [replace(each, model=m, worker=w) for each, (m, w) in zip(rows, names, strict=True)]
+    rows[2:] = [replace(each, blocks=adapted) for each in rows[2:]]
+    jobs = jobs_of(tmp_path / "r.jsonl", rows)
+    assert [job.model for job in jobs] == ["m", "m", "m1", "m1"]
+    served = served_of(jobs, 3)
+    assert served == [["m1"], ["m"], ["m1"]]
+    done = VirtualFleet(Setup(3, H100_8B, block_size=SIZE, served=served)).run(jobs)
+    assert [job.worker for job in done[:2]] == ["w1", "w1"] and "w1" not in {job.worker for job in done[2:]}
+    assert [job.cached_tokens for job in done[:3]] == [0, 96, 0]
 
 
 def test_a_line_is_plain_json() -> None:

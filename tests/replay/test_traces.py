@@ -151,3 +151,12 @@ def test_a_burst_of_one_moment_stays_one(tmp_path: Path) -> None:
 def test_a_trace_with_texts_requires_a_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="tokenizer"):
         read(write(tmp_path / "t.xz", TURNS), TraceOptions())
+
+
+def test_models_get_new_names_by_their_order(tmp_path: Path) -> None:
+    """A trace's own names never reach the gateway; a request without one is of a model of its own."""
+    rows = [asked(at, 600, [1, 2]) | name for at, name in enumerate(({"model": "\n"}, {}, {"model": "\n"}))]
+    assert [job.model for job in mooncake(write(tmp_path / "t.xz", rows))] == ["m", "m1", "m"]
+    turns = [TURNS[0] | {"model": "b"}, TURNS[1] | {"model": "a"}]
+    both = read(write(tmp_path / "t.xz", turns), TraceOptions(encode=encode)).jobs
+    assert [job.model for job in both] == ["m", "m1"]
