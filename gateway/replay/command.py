@@ -157,7 +157,8 @@ def runs_of(args: argparse.Namespace, progress: Progress) -> tuple[list[ReplayRu
     )
     calibrated = calibrate(first, first.profile if args.profile else None, progress)
     if calibrated is not None:
-        first = replace(first, profile=calibrated.profile, num_workers=calibrated.num_workers)
+        num_workers = first.num_workers or calibrated.num_workers
+        first = replace(first, profile=calibrated.profile, num_workers=num_workers)
     first = replace(first, num_workers=first.num_workers or NUM_WORKERS)
     return [replace(first, policy=name) for name in names], calibrated
 

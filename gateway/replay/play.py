@@ -215,13 +215,16 @@ def setup_of(run: ReplayRun, jobs: list[ReplayJob]) -> Setup:
 
 
 def served_of(jobs: Sequence[ReplayJob], num_workers: int) -> list[list[str]]:
-    """Models of each worker: those of a recorded one, in turn where there are more workers than were
-    recorded; without a recording all."""
-    served: dict[WorkerId | None, set[str]] = {}
+    """Models of each worker: those of the recorded ones, dealt in turn where their numbers differ; without a
+    recording all."""
+    by_place: dict[WorkerId | None, set[str]] = {}
     for job in jobs:
-        served.setdefault(job.place, set()).add(job.model)
-    places = [None] if None in served else [worker_of(number) for number in range(len(served))]
-    return [sorted(served[places[number % len(places)]]) for number in range(num_workers)]
+        by_place.setdefault(job.place, set()).add(job.model)
+    places = [None] if None in by_place else [worker_of(number) for number in range(len(by_place))]
+    served: list[set[str]] = [set() for _ in range(num_workers)]
+    for number in range(max(num_workers, len(places))):
+        served[number % num_workers] |= by_place[places[number % len(places)]]
+    return [sorted(models) for models in served]
 
 
 def block_size_of(jobs: list[ReplayJob]) -> int:

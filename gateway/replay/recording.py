@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 
 from gateway.core.blocks import BlockHash
+from gateway.core.worker import WorkerId
 from gateway.observability.recording import Recorded
 from gateway.replay.job import MAX_CLOCK_S, MAX_TOKENS, HashedPrompt, ReplayJob, worker_of
 from gateway.replay.line_reader import Lines
@@ -42,7 +43,7 @@ def recording(lines: Lines, speed: float) -> Iterator[ReplayJob]:
     lasts = set(nexts.values())
     token_s = _token_s(rows)
     models = _models(rows, chains)
-    places = {name: worker_of(i) for i, name in enumerate(sorted({row.worker for row in rows}))}
+    places: dict[str, WorkerId] = {}  # in order of their first requests: a limit leaves the first ones
     for i, row in enumerate(rows):
         after = nexts.get(i)
         num_output = row.output_tokens or _num_output(row, token_s)
@@ -53,7 +54,8 @@ def recording(lines: Lines, speed: float) -> Iterator[ReplayJob]:
             known = _prompt(rows[after], chains[after], after, ())
             tokens = known.tokens() if isinstance(known, HashedPrompt) else known
             output = tokens[begin:end] + array("I", [0]) * (end - max(len(tokens), begin))
-        turn, place = 2 if i in lasts else 1, places[row.worker]
+        turn = 2 if i in lasts else 1
+        place = places.setdefault(row.worker, worker_of(len(places)))
         yield ReplayJob(
             row.at / speed,
             prompt,

@@ -189,6 +189,16 @@ def test_a_recording_reports_measured_values_and_the_error_of_the_table(
 
 
 @pytest.mark.usefixtures("quick")
+def test_a_recording_is_played_on_another_number_of_workers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(tmp_path / "r.jsonl")
+    policy = ["--policy", "round_robin", "--no-bounds", "--processes", "1"]
+    assert main(["replay", str(tmp_path / "r.jsonl"), *policy, "--workers", "3"]) == 0
+    heading, *rest = capsys.readouterr().out.splitlines()
+    assert "3 workers learnt" in heading and rest[-1].startswith("calibration, round_robin at 1x")
+
+
 def test_a_recording_of_an_unknown_policy_is_played_with_a_note(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

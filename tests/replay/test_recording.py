@@ -115,10 +115,19 @@ def test_names_with_the_same_blocks_are_one_model_and_adapters_share_nothing(tmp
     jobs = jobs_of(tmp_path / "r.jsonl", rows)
     assert [job.model for job in jobs] == ["m", "m", "m1", "m1"]
     served = served_of(jobs, 3)
-    assert served == [["m1"], ["m"], ["m1"]]
+    assert served == [["m"], ["m1"], ["m"]]
+    assert served_of(jobs, 1) == [["m", "m1"]]
     done = VirtualFleet(Setup(3, H100_8B, block_size=SIZE, served=served)).run(jobs)
-    assert [job.worker for job in done[:2]] == ["w1", "w1"] and "w1" not in {job.worker for job in done[2:]}
-    assert [job.cached_tokens for job in done[:3]] == [0, 96, 0]
+    assert {job.worker for job in done[2:]} == {"w1"} and "w1" not in {job.worker for job in done[:2]}
+    assert [job.cached_tokens for job in done[2:]] == [0, 96]
+
+
+def test_the_first_requests_are_of_the_first_workers(tmp_path: Path) -> None:
+    """A replay of the first requests only has as many workers as those went to."""
+    rows = [replace(row(float(i), some(40, i), 3), worker="ba"[i // 2]) for i in range(4)]
+    jobs = jobs_of(tmp_path / "r.jsonl", rows)
+    assert [job.place for job in jobs] == ["w0", "w0", "w1", "w1"]
+    assert served_of(jobs[:2], 3) == [["m"]] * 3
 
 
 def test_a_line_is_plain_json() -> None:
