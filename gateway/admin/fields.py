@@ -377,7 +377,7 @@ class FallbacksView(View):
     name: A[str, "policy"]
     raised: A[int, SUM, "decisions by least load since it raised"] = 0
     nonsense: A[int, SUM, "since its answer was none"] = 0
-    over_budget: A[int, SUM, "since it was late"] = 0
+    over_budget: A[int, SUM, "since it was late three times in a row"] = 0
     resting: A[int, SUM, "while it rests"] = 0
 
 
@@ -414,7 +414,7 @@ class ShadowView(View):
     prediction_error: A[float | None, MEAN, "error where both chose the same worker"]
     raised: A[int, SUM, "decisions by least load since it raised"] = 0
     nonsense: A[int, SUM, "since its answer was none"] = 0
-    over_budget: A[int, SUM, "since it was late"] = 0
+    over_budget: A[int, SUM, "since it was late three times in a row"] = 0
     resting: A[int, SUM, "while it rests"] = 0
 
 

@@ -79,19 +79,21 @@ class PolicyGuard:
         began = self._clock()
         if began < self._rests_until:
             return self._fall_back(RESTING, query, candidates, rng)
+        cause = fault = ""
         try:
             choice = as_choice(self._policy.choose(query, candidates, rng), len(candidates))
         except PartError as exc:
-            self._failed(str(exc))
-            return self._fall_back(NONSENSE, query, candidates, rng)
+            cause, fault = NONSENSE, str(exc)
         except (Exception, SystemExit) as exc:  # noqa: BLE001  it is not ours: what it raises costs no request
-            self._failed(where(exc))
-            return self._fall_back(RAISED, query, candidates, rng)
+            cause, fault = RAISED, where(exc)
         took_s = self._clock() - began
         self._num_late = self._num_late + 1 if took_s > self._budget_s else 0
         if self._num_late >= MAX_LATE:
-            self._is_too_late(began, took_s)
-            return self._fall_back(LATE, query, candidates, rng)
+            self._rests_until = began + took_s * REST
+            cause, fault = LATE, self._lateness(took_s)
+        if cause:
+            self._failed(fault)
+            return self._fall_back(cause, query, candidates, rng)
         if self._is_watched and not self._num_late:
             self._was_well()
         return choice
@@ -116,10 +118,10 @@ class PolicyGuard:
         self.fault = fault
         self._is_watched, self._num_well = True, 0
 
-    def _is_too_late(self, began: float, took_s: float) -> None:
-        self._rests_until = began + took_s * REST
-        self._failed(
-            f"{MAX_LATE} decisions in a row took longer than its budget of {self._budget_s * 1e3:g} ms, "
+    def _lateness(self, took_s: float) -> str:
+        num, budget_ms = self._num_late, self._budget_s * 1e3
+        return (
+            f"{num} decisions in a row took longer than its budget of {budget_ms:g} ms, "
             f"the last {took_s * 1e3:.1f} ms"
         )
 

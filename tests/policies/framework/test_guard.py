@@ -121,6 +121,19 @@ def test_a_repeatedly_late_policy_rests() -> None:
     assert watched.choose().index == 0
 
 
+def test_a_policy_that_is_late_and_then_fails_rests_too() -> None:
+    watched = Watched()
+    watched.policy.takes_s, watched.policy.answer = 1.0, ValueError("bad")
+    for _ in range(MAX_LATE + 50):
+        watched.choose()
+    assert watched.policy.num_asked == MAX_LATE
+    assert watched.faults == {
+        ("mine", "raised"): MAX_LATE - 1,
+        ("mine", "over_budget"): 1,
+        ("mine", "resting"): 50,
+    }
+
+
 def test_a_policy_that_is_late_now_and_then_has_not_recovered() -> None:
     """Only decisions in time count towards its recovery."""
     watched = Watched()
