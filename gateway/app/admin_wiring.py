@@ -26,6 +26,7 @@ from gateway.observability.verification.metrics import VerifyCollector, describe
 from gateway.proxy.retry_metrics import RetriesCollector
 from gateway.routing.active_policy import PolicyCollector
 from gateway.routing.experiment_metrics import ExperimentsCollector
+from gateway.routing.prediction_metrics import PredictionsCollector
 from gateway.runtime.build import VERSION, is_compiled
 from gateway.scaling.metrics import ScalingCollector
 from gateway.scaling.report import describe as describe_advice
@@ -72,6 +73,7 @@ def collectors_of(gateway: "Gateway") -> Sequence[RegistryCollector]:
         DecideCollector(gateway.grpc_ports.decide_counts, lambda: gateway.grpc_ports.num_open_decisions),
         ScalingCollector(gateway.planner.advices),
         PolicyCollector(gateway.active_policy),
+        PredictionsCollector(gateway.router.predictions),
         ModelsCollector(gateway.catalog, gateway.worker_tokenizer.counts),
         ExperimentsCollector(gateway.active_policy.experiments),
         _Flow(gateway),

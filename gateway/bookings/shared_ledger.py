@@ -19,12 +19,12 @@ own messages that came back: bookings since then count for other gateways too (`
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final
 
 from gateway.bookings.unconfirmed import UnconfirmedBookings
-from gateway.core.ledger import Booking, Ledger, Load, Phase
+from gateway.core.ledger import Booking, Ledger, Load, Phase, PrefillQueue
 from gateway.core.worker import WorkerId
 
 WORD_BYTES: Final = 8
@@ -192,6 +192,7 @@ class _Own:
     tokens_at: int
     num_in_flight: int = 0
     booked_tokens: int = 0
+    queue: PrefillQueue = field(default_factory=PrefillQueue)
 
 
 LOCK_TOKENS: Final = 128
@@ -247,14 +248,14 @@ class SharedLedger(Ledger):
         at = self._at.get(worker)
         if at is None:
             at = self._claim(worker)
+        own = self._own[worker]
         if at < 0:
-            own = self._own[worker]
-            return Load(own.num_in_flight, own.booked_tokens)
+            return Load(own.num_in_flight, own.booked_tokens, own.queue)
         if num == 2:
-            return Load(words[at] + words[at + 1], words[at + 2] + words[at + 3])
-        return Load(sum(words[at : at + num]), sum(words[at + num : at + 2 * num]))
+            return Load(words[at] + words[at + 1], words[at + 2] + words[at + 3], own.queue)
+        return Load(sum(words[at : at + num]), sum(words[at + num : at + 2 * num]), own.queue)
 
-    def book(self, worker: WorkerId, uncached_tokens: int, num_tokens: int) -> Booking:
+    def book(self, worker: WorkerId, uncached_tokens: int, num_tokens: int, now: float = 0.0) -> Booking:
         if worker not in self._at:
             self._claim(worker)
         own = self._own[worker]
@@ -266,21 +267,24 @@ class SharedLedger(Ledger):
             self.unconfirmed.booked(worker)
         if self.on_change is not None:
             self.on_change(worker)
-        return Booking(worker, uncached_tokens, num_tokens)
+        booking = Booking(worker, uncached_tokens, num_tokens)
+        own.queue.add(booking, now)
+        return booking
 
-    def first_token(self, booking: Booking) -> None:
+    def first_token(self, booking: Booking, now: float = 0.0) -> None:
         if booking.phase is Phase.BOOKED:
             booking.phase = Phase.DECODING
             own = self._own[booking.worker]
             own.booked_tokens -= booking.uncached_tokens
+            own.queue.remove(booking, now)
             self._words[own.tokens_at] = own.booked_tokens
             if self.on_change is not None:
                 self.on_change(booking.worker)
 
-    def release(self, booking: Booking) -> bool:
+    def release(self, booking: Booking, now: float = 0.0) -> bool:
         if booking.phase is Phase.RELEASED:
             return False
-        self.first_token(booking)
+        self.first_token(booking, now)
         booking.phase = Phase.RELEASED
         own = self._own[booking.worker]
         own.num_in_flight -= 1

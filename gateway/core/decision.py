@@ -62,7 +62,7 @@ class Candidate(Value):
     overlap_tokens    leading prompt tokens in its cache (or booked there), capped as the engine
                       caps a hit: the last token is always computed
     uncached_tokens   prompt tokens it will have to compute, with `confidence` applied
-    booked_tokens     uncached prompt tokens of requests sent there that have not produced a token
+    booked_tokens     uncached prompt tokens of requests without a first token, still to be computed there
     num_in_flight     requests sent there and not finished, as kvgate counts
     num_waiting, kv_usage   as the engine last reported
     offloaded         tokens of the overlap that are not on its GPU, by the media where they lie
@@ -134,6 +134,11 @@ class Query(Value):
     slo_ttft_s    the wanted time to first token
     prefix        a hash, equal for prompts that begin alike; None where the tokens are unknown
     queued_s      seconds in the admission queue
+    cached        a hash of the longest prefix of the prompt that any worker has cached or is computing, None
+                  without one
+    cached_tokens, computing_tokens   of that prefix, and how many of those no worker has reported yet
+    now_s         monotonic seconds at the decision
+    predicts      predicted TTFTs were about right lately
     """
 
     __match_args__ = (
@@ -146,6 +151,11 @@ class Query(Value):
         "slo_ttft_s",
         "prefix",
         "queued_s",
+        "cached",
+        "cached_tokens",
+        "computing_tokens",
+        "now_s",
+        "predicts",
     )
     __slots__ = __match_args__
 
@@ -160,6 +170,11 @@ class Query(Value):
         slo_ttft_s: float | None = None,
         prefix: int | None = None,
         queued_s: float = 0.0,
+        cached: BlockHash | None = None,
+        cached_tokens: int = 0,
+        computing_tokens: int = 0,
+        now_s: float = 0.0,
+        predicts: bool = True,
     ) -> None:
         self.model: Final = model
         self.num_tokens: Final = num_tokens
@@ -170,6 +185,11 @@ class Query(Value):
         self.slo_ttft_s: Final = slo_ttft_s
         self.prefix: Final = prefix
         self.queued_s: Final = queued_s
+        self.cached: Final = cached
+        self.cached_tokens: Final = cached_tokens
+        self.computing_tokens: Final = computing_tokens
+        self.now_s: Final = now_s
+        self.predicts: Final = predicts
 
 
 @final

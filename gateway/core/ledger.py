@@ -43,14 +43,61 @@ class Booking:
 
 
 @mypyc_attr(acyclic=True)
+class PrefillQueue:
+    """Bookings at one worker without a first token, in their order: an engine computes prompts one after the
+    other, the first one since the last change at the front."""
+
+    __slots__ = ("_waiting", "_since_s")
+
+    def __init__(self) -> None:
+        self._waiting: dict[Booking, None] = {}
+        self._since_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, booking: Booking, now: float) -> None:
+        if not self._waiting:
+            self._since_s = now
+        self._waiting[booking] = None
+
+    def remove(self, booking: Booking, now: float) -> None:
+        if next(iter(self._waiting)) is booking:
+            self._since_s = now
+        del self._waiting[booking]
+
+    def done_tokens(self, now: float, token_s: float) -> int:
+        """Tokens of the first prompt that are computed by now, at `token_s` each: never more than it has, so
+        that a worker that stalls does not look idle."""
+        for first in self._waiting:
+            return min(max(int((now - self._since_s) / token_s), 0), first.uncached_tokens)
+        return 0
+
+
+@mypyc_attr(acyclic=True)
 class Load:
-    """In flight at one worker: requests, and prompt tokens still to be computed."""
+    """In flight at one worker: requests, and prompt tokens of those without a first token (`queue`, where it
+    is known)."""
 
-    __slots__ = ("num_in_flight", "booked_tokens")
+    __slots__ = ("num_in_flight", "booked_tokens", "queue")
 
-    def __init__(self, num_in_flight: int = 0, booked_tokens: int = 0) -> None:
+    def __init__(
+        self, num_in_flight: int = 0, booked_tokens: int = 0, queue: PrefillQueue | None = None
+    ) -> None:
         self.num_in_flight = num_in_flight
         self.booked_tokens = booked_tokens
+        self.queue = queue
+
+    @property
+    def num_decoding(self) -> int:
+        """Requests with a first token, as far as the queue is known."""
+        return self.num_in_flight - (len(self.queue) if self.queue is not None else 0)
+
+    def ahead_tokens(self, now: float, token_s: float) -> int:
+        """Booked tokens that are still to be computed, where one takes `token_s`."""
+        if self.queue is None or not self.booked_tokens:
+            return self.booked_tokens
+        return max(self.booked_tokens - self.queue.done_tokens(now, token_s), 0)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Load):
@@ -101,23 +148,31 @@ class Ledger:
         """The load that other gateways have booked there."""
         return _IDLE
 
-    def book(self, worker: WorkerId, uncached_tokens: int, num_tokens: int) -> Booking:
-        load = self._loads.setdefault(worker, Load())
+    def book(self, worker: WorkerId, uncached_tokens: int, num_tokens: int, now: float = 0.0) -> Booking:
+        load = self._loads.get(worker)
+        if load is None:
+            load = self._loads[worker] = Load(queue=PrefillQueue())
         load.num_in_flight += 1
         load.booked_tokens += uncached_tokens
-        return Booking(worker, uncached_tokens, num_tokens)
+        booking = Booking(worker, uncached_tokens, num_tokens)
+        if load.queue is not None:
+            load.queue.add(booking, now)
+        return booking
 
-    def first_token(self, booking: Booking) -> None:
+    def first_token(self, booking: Booking, now: float = 0.0) -> None:
         """The prefill is done: its tokens are no longer work ahead."""
         if booking.phase is Phase.BOOKED:
             booking.phase = Phase.DECODING
-            self._loads[booking.worker].booked_tokens -= booking.uncached_tokens
+            load = self._loads[booking.worker]
+            load.booked_tokens -= booking.uncached_tokens
+            if load.queue is not None:
+                load.queue.remove(booking, now)
 
-    def release(self, booking: Booking) -> bool:
+    def release(self, booking: Booking, now: float = 0.0) -> bool:
         """End a booking; False if it had ended before."""
         if booking.phase is Phase.RELEASED:
             return False
-        self.first_token(booking)
+        self.first_token(booking, now)
         booking.phase = Phase.RELEASED
         load = self._loads[booking.worker]
         load.num_in_flight -= 1

@@ -69,6 +69,12 @@ class Speed(Value):
         self.max_running: Final = max_running
         self.gap_s: Final = gap_s
 
+    def prefill_token_s(self, num_in_flight: float) -> float:
+        """Seconds for one prompt token beside so many requests; those beyond `max_running` wait. Under steady
+        load `token_s` and `seq_s` are known in sum only: one alone differs between equal workers."""
+        seconds: float = self.token_s + min(num_in_flight, self.max_running) * self.seq_s
+        return seconds
+
     def ttft_s(self, num_tokens: float, num_running: int) -> float:
         """Seconds until the first token of a request, with `num_tokens` to be computed until then."""
         start_s = self.start_s + num_running * self.start_seq_s
@@ -86,6 +92,7 @@ class Speed(Value):
         return self.answer_tokens * gap_s / num_running
 
 
-TYPICAL: Final = Speed(harm_s=1 / 8000)
-"""Before anything was seen: a model of some ten billion parameters on one card of a data centre. The first
-observations move it, and what matters is how workers compare."""
+TYPICAL: Final = Speed(seq_s=1 / 8_000_000, step_seq_s=0.0002, harm_s=1 / 8000)
+"""Before anything was seen: a model of some ten billion parameters on one card of a data centre, where a
+hundred answers double the time of a step, and a thousand that of a prompt token. The first observations move
+it, and what matters is how workers compare."""

@@ -1,7 +1,8 @@
 """Routing policies: `base.py` has the interfaces, each policy is a file, and these tables name them.
 
 cost_model     the costs of expected_ttft         rendezvous      a preferred worker for each key
-disaggregation where a prompt is computed         transfer_speed  speed of KV transfers, learnt
+copy_budgets   what copies of a prefix may cost   transfer_speed  speed of KV transfers, learnt
+disaggregation where a prompt is computed
 
 `policies/framework/registry.py` finds a policy by its name: a shipped one, a composition of the
 configuration, or a plugin.

@@ -1,7 +1,7 @@
 """Cost model: the predicted TTFT of a request at one worker, and its cost to other requests, in seconds.
 
     start     the network, the running step, the request's own first token
-    ahead     tokens booked there, at the learnt speed
+    ahead     tokens to be computed before it there, at the learnt speed
     own       prompt tokens to compute (the overlap of a doubtful stream counts in part)
     fetch     loading blocks from slower media
     full      waiting for answers to end, where no block is free or the concurrency limit is reached, beyond
@@ -13,8 +13,10 @@
 
 The price makes a fleet near saturation keep its caches distinct. A token that is computed although another
 worker has it cached takes capacity from every later request: as much as queueing theory's load ÷ (1 - load).
-A second of a slow worker is worth less than one of a fast one, so the price is the same everywhere: that of
-a mean worker.
+In an idle fleet it costs nothing. A second of a slow worker is worth less than one of a fast one, so
+the price is the same everywhere: that of a mean worker.
+
+Whatever the costs say, no request waits much longer than at the best worker (`bounded`).
 """
 
 import math
@@ -27,15 +29,13 @@ from gateway.core.ledger import REQUEST_TOKENS
 from gateway.core.worker import FULL_KV, Role
 from gateway.policies.prefix_overlap import to_load
 
-BASE: Final = 1.0
 GAIN: Final = 2.0
-"""The price per token in an idle fleet (a second copy of a prefix evicts another one), and the factor of the
-load. On the Mooncake conversation trace, where both were tried from 0 to 4, more reuse than that costs as
-much waiting as it saves."""
+"""The factor of the load in the price. On the Mooncake conversation trace, where it was tried from 0 to 4,
+more reuse than that costs as much waiting as it saves."""
 MOST_BUSY: Final = 0.95
 LOOK: Final = 1 / 256
 """Weight of one decision in the moving average of the fleet's load."""
-HARM: Final = 0.05
+HARM: Final = 0.2
 """Weight of a second's delay of a running answer, relative to a second's delay of a first token: the former
 is spread over many tokens."""
 CROWD: Final = 0.3
@@ -46,6 +46,11 @@ groups of long answers up to the fleet's decode capacity, where 0.2 and 0.3 do b
 REUSE_S: Final = 300.0
 """Most prefixes that are ever reused are reused within this time: a block about to be evicted is worth less
 the longer it has been unused."""
+
+BOUND: Final = 1.1
+FREE_S: Final = 0.1
+"""No request goes where its predicted TTFT is over FREE_S and over BOUND times the lowest one, beyond what
+others gain by that (`bounded`)."""
 
 ALIKE: Final = 0.15
 """An idle worker is as good as the cheapest one if its predicted TTFT is longer by no more than this share:
@@ -76,9 +81,9 @@ class TokenPrice:
         busy = self._busy.get(name, 0.0)
         self._busy[name] = busy + (num_busy / len(candidates) - busy) * LOOK
 
-    def per_token_s(self, name: str, candidates: Sequence[Candidate], base: float = BASE) -> float:
+    def per_token_s(self, name: str, candidates: Sequence[Candidate]) -> float:
         busy = min(self._busy.get(name, 0.0), MOST_BUSY)
-        return (base + GAIN * busy / (1.0 - busy)) * mean_token_s(candidates)
+        return GAIN * busy / (1.0 - busy) * mean_token_s(candidates)
 
 
 def prefill_share(candidate: Candidate) -> float:
@@ -100,11 +105,8 @@ def mean_token_s(candidates: Sequence[Candidate]) -> float:
 
 
 def token_s(candidate: Candidate) -> float:
-    """Seconds for one prompt token at the current load. Under steady load the two weights of the speed model
-    are known in sum only: one alone differs between equal workers."""
-    speed = candidate.speed
-    seconds: float = speed.token_s + min(float(candidate.num_in_flight), speed.max_running) * speed.seq_s
-    return seconds
+    """Seconds for one prompt token at the current load."""
+    return candidate.speed.prefill_token_s(float(candidate.num_in_flight))
 
 
 def ttft_s(candidate: Candidate, worth: Mapping[str, float]) -> float:
@@ -122,12 +124,19 @@ def ttft_s(candidate: Candidate, worth: Mapping[str, float]) -> float:
 
 
 def others_s(candidate: Candidate, price: float) -> float:
-    cost = candidate.uncached_tokens * price
+    cost = candidate.uncached_tokens * other_token_s(candidate, price)
     if candidate.num_in_flight or candidate.num_waiting:
-        cost += running_s(candidate) + harm_s(candidate)
-    if candidate.stays_s < ENDLESS:
-        cost += evict_s(candidate)
+        cost += running_s(candidate)
     return cost
+
+
+def other_token_s(candidate: Candidate, price: float) -> float:
+    """Return the cost of one computed token to other requests."""
+    if candidate.num_in_flight:
+        price += harm_token_s(candidate)
+    if candidate.stays_s < ENDLESS:
+        price += evict_token_s(candidate)
+    return price
 
 
 def parts_s(candidate: Candidate, worth: Mapping[str, float], price: float) -> dict[str, float]:
@@ -135,8 +144,8 @@ def parts_s(candidate: Candidate, worth: Mapping[str, float], price: float) -> d
     return first_parts_s(candidate, worth) | {
         "price_s": candidate.uncached_tokens * price,
         "running_s": running_s(candidate),
-        "harm_s": harm_s(candidate),
-        "evict_s": evict_s(candidate),
+        "harm_s": candidate.uncached_tokens * harm_token_s(candidate),
+        "evict_s": candidate.uncached_tokens * evict_token_s(candidate),
     }
 
 
@@ -164,18 +173,60 @@ def running_s(candidate: Candidate) -> float:
     return num_running * each
 
 
-def harm_s(candidate: Candidate) -> float:
-    """Return the cost of delaying running answers; a prefill worker runs none."""
+def harm_token_s(candidate: Candidate) -> float:
+    """Return the cost of delaying running answers by one token, and the requests that wait for those to end;
+    a prefill worker runs none."""
     if candidate.worker.role is Role.PREFILL:
         return 0.0
-    num_running = min(float(candidate.num_in_flight), candidate.speed.max_running)
-    harm: float = HARM * num_running * candidate.uncached_tokens * candidate.speed.harm_s
+    speed, num = candidate.speed, float(candidate.num_in_flight)
+    num_running = min(num, speed.max_running)
+    harm: float = (HARM * num_running + num - num_running) * speed.harm_s
     return harm
 
 
-def evict_s(candidate: Candidate) -> float:
-    evict: float = candidate.uncached_tokens * token_s(candidate) * math.exp(-candidate.stays_s / REUSE_S)
+def evict_token_s(candidate: Candidate) -> float:
+    evict: float = token_s(candidate) * math.exp(-candidate.stays_s / REUSE_S)
     return evict
+
+
+def with_copy_s(candidate: Candidate, cost_s: float, cached_tokens: int, price: float) -> float:
+    """Return what a worker would cost if it had the longest cached prefix, of `cached_tokens`, too."""
+    num_missing = cached_tokens - candidate.overlap_tokens
+    if num_missing <= 0:
+        return cost_s
+    return cost_s - num_missing * (token_s(candidate) + other_token_s(candidate, price))
+
+
+def computing_s(candidate: Candidate, num_tokens: int) -> float:
+    """Return how long a worker still computes so many tokens that it has not reported: another copy would be
+    ready no sooner. A worker without an event stream reports nothing."""
+    return min(num_tokens, candidate.booked_tokens) * token_s(candidate) if candidate.is_exact else 0.0
+
+
+def bounded(
+    candidates: Sequence[Candidate],
+    costs: list[float],
+    firsts: Sequence[float],
+    price: float,
+    budget_s: float = 0.0,
+    cached_tokens: int = 0,
+) -> list[float]:
+    """Return the costs, infinite where the predicted TTFT exceeds the bound: BOUND times the lowest one, or
+    FREE_S, plus the price of the tokens that this worker need not compute and the one with the lowest must,
+    or plus the budget where this request makes a copy of a cached prefix."""
+    lowest = min(firsts)
+    limit = max(BOUND * lowest, FREE_S)
+    if max(firsts) <= limit:
+        return costs
+    most = candidates[firsts.index(lowest)].uncached_tokens
+    found = list(costs)
+    for i, candidate in enumerate(candidates):
+        spare = max(most - candidate.uncached_tokens, 0) * price
+        if candidate.overlap_tokens < cached_tokens:
+            spare += budget_s
+        if firsts[i] > limit + spare:
+            found[i] = math.inf
+    return found
 
 
 def until_free_s(candidate: Candidate) -> float:

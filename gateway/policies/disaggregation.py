@@ -21,7 +21,7 @@ from gateway.core.errors import ConfigError
 from gateway.core.pd_pairs import nearness
 from gateway.core.worker import FULL_KV, Role, WorkerId
 from gateway.policies.base import pick_lowest
-from gateway.policies.cost_model import BASE, TokenPrice, mean_token_s, others_s, running_s, ttft_s
+from gateway.policies.cost_model import TokenPrice, mean_token_s, others_s, running_s, ttft_s
 from gateway.policies.prefix_overlap import WORTH
 from gateway.policies.transfer_speed import TransferSpeed
 
@@ -29,6 +29,9 @@ Mode = Literal["auto", "always", "never"]
 
 MODES: Final[Mapping[str, Mode]] = {"auto": "auto", "always": "always", "never": "never"}
 
+COPY: Final = 1.0
+"""The cost of a second copy of a token in a decode worker's cache, where it evicts another one, relative to
+that of computing it."""
 FULL_COST: Final = 10
 """Factor on the cost of a decode worker without room for the prompt's blocks."""
 
@@ -118,21 +121,30 @@ class DisaggregationPolicy:
         if is_real:
             self.price.see(here, decodes)
             self.price.see(there, prefills)
-        # a copy at a prefill-only worker evicts nothing that decoding needs; the decode worker's copy does
-        base = 0.0 if prefills[0].worker.role is Role.PREFILL else BASE
-        price = self.price.per_token_s(there, prefills, base)
-        pair = self._best_pair(query.num_tokens, decodes, prefills, partners, price, rng)
+        pair = self._best_pair(
+            query.num_tokens, decodes, prefills, partners, self._prefill_price_s(there, prefills), rng
+        )
         if pair is None:
             return PairChoice(direct, None, "no compatible prefill worker", direct_s)
         if direct_s is None:
             return PairChoice(pair.decode, pair.prefill, "no worker serves both phases", None, pair.ttft_s)
-        direct_cost_s = direct_s + others_s(alone, self.price.per_token_s(here, decodes))
+        direct_cost_s = direct_s + others_s(
+            alone, self.price.per_token_s(here, decodes) + COPY * mean_token_s(decodes)
+        )
         if mode == "auto" and direct_cost_s <= pair.cost_s:
             return PairChoice(direct, None, _why_direct(alone), direct_s, pair.ttft_s)
         if prefills[pair.prefill].id == decodes[pair.decode].id:
             return PairChoice(pair.decode, None, "its own prefill worker", direct_s, pair.ttft_s)
         reason = "always split" if mode == "always" else "lower predicted TTFT with a transfer"
         return PairChoice(pair.decode, pair.prefill, reason, direct_s, pair.ttft_s)
+
+    def _prefill_price_s(self, name: str, prefills: Sequence[Candidate]) -> float:
+        """Return the price of a token computed at a prefill worker: where none decodes, a copy evicts nothing
+        that decoding needs."""
+        price = self.price.per_token_s(name, prefills)
+        if prefills[0].worker.role is Role.PREFILL:
+            return price
+        return price + COPY * mean_token_s(prefills)
 
     def _best_pair(
         self,
@@ -147,7 +159,7 @@ class DisaggregationPolicy:
         weighed once. `price` is that of a token computed at a prefill worker."""
         prefill_s = [ttft_s(prefill, self.worth) for prefill in prefills]
         cost_s = [own + others_s(prefill, price) for own, prefill in zip(prefill_s, prefills, strict=True)]
-        copy_s = BASE * mean_token_s(decodes)
+        copy_s = COPY * mean_token_s(decodes)
         found: dict[tuple[int, str], Mapping[int, Sequence[int]]] = {}
         pairs: list[_Pair] = []
         costs: list[float] = []

@@ -1,11 +1,24 @@
-"""The default policy: the worker with the lowest predicted TTFT plus cost to others (`cost_model.py`)."""
+"""The default policy: the worker with the lowest predicted TTFT plus cost to others (`cost_model.py`), and
+copies of prefixes that many requests share where they pay (`copy_budgets.py`)."""
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 
+from gateway.core.blocks import BlockHash
 from gateway.core.decision import Candidate, Choice, Query
-from gateway.policies.cost_model import TokenPrice, others_s, parts_s, pick_cheapest, ttft_s
-from gateway.policies.prefix_overlap import WORTH
+from gateway.policies.copy_budgets import CopyBudgets
+from gateway.policies.cost_model import (
+    TokenPrice,
+    bounded,
+    computing_s,
+    others_s,
+    parts_s,
+    pick_cheapest,
+    ttft_s,
+    with_copy_s,
+)
+from gateway.policies.prefix_overlap import WORTH, PrefixOverlap
 
 
 class ExpectedTtft:
@@ -16,14 +29,16 @@ class ExpectedTtft:
     def __init__(self, worth: Mapping[str, float] = WORTH) -> None:
         self.worth = worth
         self.price = TokenPrice()
+        self.budgets = CopyBudgets()
+        self._overlap = PrefixOverlap(worth)
 
     def __repr__(self) -> str:
-        return f"ExpectedTtft({self.price})"
+        return f"ExpectedTtft({self.price}, {self.budgets})"
 
     def twin(self) -> "ExpectedTtft":
-        """Return a copy with the same price."""
+        """Return a copy with the same price and budgets."""
         other = ExpectedTtft(self.worth)
-        other.price = self.price.twin()
+        other.price, other.budgets = self.price.twin(), self.budgets.twin()
         return other
 
     def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
@@ -35,8 +50,45 @@ class ExpectedTtft:
             first_s = ttft_s(candidate, self.worth)
             firsts.append(first_s)
             costs.append(first_s + others_s(candidate, price))
-        index = pick_cheapest(candidates, costs, firsts, rng)
-        return Choice(index, _reason(candidates, index), tuple(costs), firsts[index])
+        if not query.predicts:
+            index = self._overlap.choose(query, candidates, rng).index
+            return Choice(index, "predictions are far off: the least work", tuple(costs), firsts[index])
+        if query.cached is None:
+            within = bounded(candidates, costs, firsts, price)
+            index = pick_cheapest(candidates, within, firsts, rng)
+        else:
+            index, within = self._reuse_or_copy(query, query.cached, candidates, costs, firsts, price, rng)
+        reason = _reason(candidates, index)
+        if within is not costs and within[costs.index(min(costs))] == math.inf:
+            reason = "the cheaper ones have a much longer predicted TTFT"
+        return Choice(index, reason, tuple(costs), firsts[index])
+
+    def _reuse_or_copy(
+        self,
+        query: Query,
+        prefix: BlockHash,
+        candidates: Sequence[Candidate],
+        costs: list[float],
+        firsts: list[float],
+        price: float,
+        rng: random.Random,
+    ) -> tuple[int, list[float]]:
+        """Choose among workers of which some have the prompt's longest cached prefix; `costs` change to those
+        with the prefix's budget. Also returns the costs within the bound."""
+        num_cached, budget_s = query.cached_tokens, self.budgets.of(prefix, query.now_s)
+        waits_for = math.inf
+        for i, candidate in enumerate(candidates):
+            with_s = with_copy_s(candidate, costs[i], num_cached, price)
+            waits_for = min(waits_for, with_s)
+            costs[i] = max(with_s, costs[i] - budget_s)
+        within = bounded(candidates, costs, firsts, price, budget_s, num_cached)
+        index = pick_cheapest(candidates, within, firsts, rng)
+        if candidates[index].overlap_tokens < num_cached:
+            self.budgets.spent(prefix)
+        else:
+            waits_s = costs[index] - waits_for - computing_s(candidates[index], query.computing_tokens)
+            self.budgets.waited(prefix, waits_s, query.now_s)
+        return index, within
 
     def explain(self, query: Query, candidates: Sequence[Candidate]) -> list[Mapping[str, float]]:
         """Return each candidate's cost by its parts, at the fleet's current load."""

@@ -19,7 +19,7 @@ from gateway.observability.verification import metrics as verification
 from gateway.proxy import retry_metrics
 from gateway.replication import metrics as replication
 from gateway.replication import tree_metrics
-from gateway.routing import active_policy, experiment_metrics
+from gateway.routing import active_policy, experiment_metrics, prediction_metrics
 from gateway.scaling import metrics as scaling
 from gateway.tenancy.admission import stats as admission
 from gateway.tenancy.auth import metrics as auth
@@ -47,6 +47,7 @@ SECTIONS: Sequence[tuple[str, Sequence[MetricSpec]]] = (
     ("Recovery of BLIND event streams", recovery.METRICS),
     ("Tokenizers", models.METRICS),
     ("Policies", active_policy.METRICS),
+    ("Predicted times to first token", prediction_metrics.METRICS),
     ("A/B tests and shadow policies", experiment_metrics.METRICS),
     ("Disaggregation", disaggregation.METRICS),
     ("Admission control", admission.METRICS),

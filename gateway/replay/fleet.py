@@ -17,6 +17,7 @@ from itertools import groupby
 from gateway.core.blocks import Tokens, root_hash
 from gateway.core.decision import Prompt
 from gateway.core.errors import ConfigError
+from gateway.core.event_stream import StreamState
 from gateway.core.fleet import Fleet
 from gateway.core.kv_events import BlocksRemoved, KvEvent
 from gateway.core.worker import Role, ServedModel, Transfer, Worker, WorkerId
@@ -34,6 +35,7 @@ from gateway.replay.exchange import VirtualExchange
 from gateway.replay.job import MODEL, ReplayJob, adapter_of, worker_of
 from gateway.replay.profile import Profile
 from gateway.routing.router import Router
+from gateway.routing.speed_model import SpeedModels
 
 SCRAPE_S = 1.0
 
@@ -118,6 +120,7 @@ class VirtualFleet:
             clock=lambda: self.clock.now,
             rng=random.Random(setup.seed),
             disaggregation=DisaggregationPolicy(self.transfer, {"": setup.mode}),
+            speed_models=SpeedModels.of(),
         )
         self.engines: dict[WorkerId, VirtualEngine] = {}
         self._chance = random.Random(setup.seed + 1)
@@ -175,7 +178,7 @@ class VirtualFleet:
             role=role,
             transfer=transfer,
         )
-        self.fleet.add(worker)
+        self.fleet.add(worker).stream = StreamState.EXACT
         self.index.add_worker(name, root_hash(MODEL), size)
         self.assumed.add_worker(name, keep_s=1.0, max_blocks=num_blocks)
         self._boot(number)

@@ -21,7 +21,8 @@ class Slo:
 class Summary:
     """Summary of a run. `hit_rate`: cached prompt tokens ÷ prompt tokens. `goodput`: requests per second that
     meet the SLO. `busiest`: prompt tokens that the busiest worker computed ÷ the mean of all, 1 is even.
-    `ttft_error_p90`: of |predicted - actual TTFT| ÷ max(actual, LEAST_TTFT_S), of predictions."""
+    `ttft_error_p90`: of |predicted - actual TTFT| ÷ max(actual, LEAST_TTFT_S), of predictions. `num_unused`:
+    workers that no request went to."""
 
     policy: str
     num_requests: int
@@ -38,6 +39,7 @@ class Summary:
     good: float
     busiest: float
     ttft_error_p90: float | None = None
+    num_unused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ def summarize(policy: str, jobs: Sequence[ReplayJob], num_workers: int, slo: Slo
         good=num_good / len(jobs),
         busiest=_busiest(jobs, num_workers),
         ttft_error_p90=_ttft_error_p90(jobs),
+        num_unused=num_workers - len({job.worker for job in jobs if job.worker is not None}),
     )
 
 

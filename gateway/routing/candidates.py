@@ -45,6 +45,19 @@ class Lookup:
         self.offloaded: dict[WorkerId, dict[tuple[str, ...], int]] = {}
 
 
+@mypyc_attr(acyclic=True)
+class CachedPrefix:
+    """Longest prefix of a prompt that any worker has cached, or will have: the hash of its last block, its
+    tokens, and how many of those no worker has reported yet."""
+
+    __slots__ = ("block", "num_tokens", "computing_tokens")
+
+    def __init__(self, block: BlockHash, num_tokens: int, computing_tokens: int) -> None:
+        self.block = block
+        self.num_tokens = num_tokens
+        self.computing_tokens = computing_tokens
+
+
 class Lookups:
     """Looks prompts up in the index; `sent` finds images by the workers that they were sent to."""
 
@@ -150,9 +163,22 @@ class Lookups:
             assumed = sent.get(name, 0) if sent else 0
             there = offloaded.get(name, _ON_GPU) if offloaded else _ON_GPU
             candidates.append(
-                _candidate(e.member, ledger.load(name), num_tokens, held.get(name, 0), assumed, there)
+                _candidate(e.member, ledger.load(name), num_tokens, held.get(name, 0), assumed, there, now)
             )
         return tuple(candidates)
+
+
+def cached_prefix(lookups: Mapping[HashGroup, Lookup]) -> CachedPrefix | None:
+    """Return the longest prefix that any worker has or is computing, of a request with one prompt."""
+    longest = None
+    for group, lookup in lookups.items():
+        if len(lookup.hashes) == 1 and lookup.held_tokens:
+            size, overlap = group.block_size, lookup.overlaps[0]
+            depth = min(max(lookup.held_tokens.values()) // size, len(lookup.hashes[0]))
+            if depth and (longest is None or depth * size > longest.num_tokens):
+                num_new = max(depth - max(overlap.values(), default=0), 0)
+                longest = CachedPrefix(lookup.hashes[0][depth - 1], depth * size, num_new * size)
+    return longest
 
 
 def _candidate(
@@ -162,14 +188,16 @@ def _candidate(
     overlap: int,
     assumed: int,
     offloaded: Mapping[tuple[str, ...], int],
+    now: float,
 ) -> Candidate:
+    speed = member.speed
     worth = overlap if member.confidence == 1.0 else int(overlap * member.confidence)
     reported = member.reported
     return Candidate(
         member.worker,
         overlap,
         num_tokens - worth - assumed,
-        load.booked_tokens,
+        load.ahead_tokens(now, speed.prefill_token_s(float(load.num_in_flight))),
         load.num_in_flight,
         reported.num_waiting,
         reported.kv_usage,
@@ -177,7 +205,7 @@ def _candidate(
         member.confidence,
         offloaded,
         assumed,
-        member.speed,
+        speed,
         member.stays_s,
     )
 

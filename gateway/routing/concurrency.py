@@ -2,11 +2,16 @@
 engine reports it, or inferred.
 
 A request beyond the limit waits for an answer to end, however short its prompt and however much cache is
-free. The limit is inferred from reported load: the most that ran while requests waited, once report after
-report comes near it and none exceeds it, and neither a full cache nor the prompts ahead (by the load ledger)
-explain the waiting. Reports fluctuate below the limit, as an engine fills the places of ended answers with
-its next step. More running requests raise an inferred limit; far more without a waiting one, or a long time
-without a full batch, remove it.
+free. The limit is inferred from two sources, where the cache is not full:
+
+    reports    the most that ran while requests waited, once report after report comes near it and none
+               exceeds it, and the prompts ahead do not explain the waiting. Reports fluctuate below the
+               limit, as an engine fills the places of ended answers with its next step
+    ledger     the most answers that ran, once first token after first token brings them back to it while
+               others wait, and the latest report agrees: faster, for there are many first tokens a second
+
+More running requests raise an inferred limit; far more without a waiting one, or a long time without a full
+batch, remove it.
 """
 
 import math
@@ -21,6 +26,11 @@ LEAST: Final = 8
 IN_A_ROW: Final = 4
 NEAR: Final = 0.85
 """Share of the most that ran, from which a report counts as near it."""
+AT_PEAK: Final = 16
+OF: Final = 64
+"""The ledger shows a limit where so many of so many first tokens bring the running answers to their peak.
+Without a limit, every other one of those would exceed it."""
+MIN_WAITING: Final = 3
 KEPT_S: Final = 300.0
 """Engines do not change the limit while they run, but a wrong inference must expire."""
 
@@ -29,7 +39,7 @@ KEPT_S: Final = 300.0
 class ConcurrencyLimit:
     """The concurrency limit of one worker; `num` is infinite where it is unknown."""
 
-    __slots__ = ("num", "_last", "_most", "_num_near", "_seen_s")
+    __slots__ = ("num", "_last", "_most", "_num_near", "_seen_s", "_peak", "_num_at_peak", "_num_begun")
 
     def __init__(self) -> None:
         self.num = math.inf
@@ -37,6 +47,7 @@ class ConcurrencyLimit:
         self._most = 0
         self._num_near = 0
         self._seen_s = 0.0
+        self._peak = self._num_at_peak = self._num_begun = 0
 
     def __repr__(self) -> str:
         return f"ConcurrencyLimit({self.num:g})"
@@ -69,5 +80,27 @@ class ConcurrencyLimit:
         self._num_near = 1 if num > self._most else self._num_near + 1  # running requests may still rise
         self._most = max(self._most, num)
         if self._num_near > IN_A_ROW:
-            self._seen_s = now
-            self.num = float(self._most) if math.isinf(self.num) else max(self.num, float(self._most))
+            self._set(float(self._most), now)
+
+    def began(self, num_decoding: int, num_waiting: int, now: float) -> None:
+        """Learn from a first token: `num_decoding` answers run with this one, and `num_waiting` requests have
+        no first token, as the ledger counts."""
+        if num_decoding > self._peak or self._num_begun >= OF:
+            self._peak, self._num_at_peak, self._num_begun = num_decoding, 0, 0
+        self._num_begun += 1
+        if num_decoding < self._peak or num_waiting < MIN_WAITING:
+            return
+        self._num_at_peak += 1
+        if self._num_at_peak >= AT_PEAK and self._peak >= LEAST and self._is_reported(self._peak):
+            self._set(float(self._peak), now)
+
+    def _is_reported(self, num: int) -> bool:
+        """True if the latest report shows about so many running, others waiting, and room in the cache."""
+        last = self._last
+        if last is None or not last.num_waiting or last.kv_usage > FULL_KV:
+            return False
+        return num * NEAR <= last.num_running <= num / NEAR
+
+    def _set(self, num: float, now: float) -> None:
+        self._seen_s = now
+        self.num = num if math.isinf(self.num) else max(self.num, num)

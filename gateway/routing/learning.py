@@ -24,16 +24,18 @@ STAYS_STEP: Final = 0.1
 
 @mypyc_attr(acyclic=True)
 class SpeedObservation:
-    """A request at a worker, with the worker's load when it was sent. The TTFT of a request that `waits` for
+    """A request at a worker, with the worker's load when it was sent, and `num_beside` other answers that ran
+    there at its first token. The TTFT of a request that `waits` for
     others to end measures their duration, not the worker's speed."""
 
-    __slots__ = ("worker", "num_ahead", "num_tokens", "num_running", "num_computed", "waits")
+    __slots__ = ("worker", "num_ahead", "num_tokens", "num_running", "num_beside", "num_computed", "waits")
 
     def __init__(self, chosen: Candidate, num_tokens: int, num_computed: int) -> None:
         self.worker: WorkerId = chosen.worker.id
         self.num_ahead: int = chosen.booked_tokens
         self.num_tokens = num_tokens
         self.num_running: int = chosen.num_in_flight
+        self.num_beside: int = chosen.num_in_flight
         self.num_computed = num_computed
         self.waits: bool = chosen.num_in_flight >= chosen.speed.max_running or chosen.kv_usage > FULL_KV
 
@@ -71,17 +73,17 @@ class Learning:
         else:
             speed_models.began(worker, lesson.num_ahead, lesson.num_tokens, lesson.num_running, seconds, now)
         lesson.num_computed = speed_models.num_computed(worker)
+        load = self._ledger.load(worker)
+        speed_models.admitted(worker, load.num_decoding, load.num_in_flight - load.num_decoding, now)
+        lesson.num_beside = max(load.num_decoding - 1, 0)
         self._publish(worker)
 
-    def ended(
-        self, lesson: SpeedObservation, num_tokens: int, num_now: int, seconds: float, now: float
-    ) -> None:
-        """Learn from a complete answer: tokens after the first one, and their time; `num_now` counts the
-        other answers that run there now."""
+    def ended(self, lesson: SpeedObservation, num_tokens: int, seconds: float, now: float) -> None:
+        """Learn from a complete answer, which is released: tokens after the first one, and their time."""
         if self._fleet.get(lesson.worker) is None:
             return
         computed = self.speed_models.num_computed(lesson.worker) - lesson.num_computed
-        num_running = (lesson.num_running + num_now) / 2
+        num_running = (lesson.num_beside + self._ledger.load(lesson.worker).num_decoding) / 2
         self.speed_models.ended(lesson.worker, num_tokens, num_running, computed, seconds, now)
         self._publish(lesson.worker)
 

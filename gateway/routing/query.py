@@ -7,6 +7,7 @@ from gateway.core.blocks import BlockHash, count_tokens
 from gateway.core.decision import Prompt, Query
 from gateway.core.fleet import HashGroup
 from gateway.core.requests.request import InferenceRequest
+from gateway.routing.candidates import CachedPrefix
 
 PREFIX_TOKENS: Final = 256
 """Leading prompt tokens that `Query.prefix` identifies; all of a shorter prompt."""
@@ -15,7 +16,16 @@ Hashed = Mapping[HashGroup, Sequence[Sequence[BlockHash]]]
 """The block hashes of each prompt, as workers of each group see them."""
 
 
-def query_of(request: InferenceRequest, prompt: Prompt, group: HashGroup, hashed: Hashed | None) -> Query:
+def query_of(
+    request: InferenceRequest,
+    prompt: Prompt,
+    group: HashGroup,
+    hashed: Hashed | None,
+    cached: CachedPrefix | None = None,
+    now_s: float = 0.0,
+    *,
+    predicts: bool = True,
+) -> Query:
     """Return the query of a request. `group` is that of any worker of the model: all serve it by the same
     adapter. `hashed` is None where no policy reads the prefix."""
     return Query(
@@ -28,6 +38,11 @@ def query_of(request: InferenceRequest, prompt: Prompt, group: HashGroup, hashed
         slo_ttft_s=request.slo_ttft_s,
         prefix=prefix_of(hashed) if hashed is not None else None,
         queued_s=request.queued_s,
+        cached=cached.block if cached else None,
+        cached_tokens=cached.num_tokens if cached else 0,
+        computing_tokens=cached.computing_tokens if cached else 0,
+        now_s=now_s,
+        predicts=predicts,
     )
 
 

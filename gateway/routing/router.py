@@ -35,8 +35,9 @@ from gateway.observability.observers import Observers
 from gateway.policies.base import Policy
 from gateway.policies.disaggregation import DisaggregationPolicy
 from gateway.policies.framework.composed_policy import twin_of
-from gateway.routing.candidates import Lookup, Lookups
+from gateway.routing.candidates import Lookup, Lookups, cached_prefix
 from gateway.routing.learning import Learning, SpeedObservation
+from gateway.routing.predictions import Predictions
 from gateway.routing.query import query_of
 from gateway.routing.speed_model import SpeedModels
 from gateway.runtime.ids import new_id
@@ -126,6 +127,7 @@ class Router:
         self.learning = Learning(fleet, index, speed_models, self.ledger)
         self._lookups = Lookups(index, assumed, self.ledger, self._sent)
         self.observers = observers or Observers()
+        self.predictions = Predictions()
         self.reads_prefix = True
         self.spare: Callable[[list[EligibleWorker]], list[EligibleWorker]] | None = None
         self.on_freed: Callable[[WorkerId], None] | None = None
@@ -189,7 +191,7 @@ class Router:
         """Look up overlap and load, choose, and book; `marks` are the times of the stages before."""
         lookups = self._lookups.hold_all(prompt, hashed, now, reads_cache=request.reads_cache)
         has_overlap = time.perf_counter()
-        query = query_of(request, prompt, eligible[0].group, hashed if self.reads_prefix else None)
+        query = self._query(request, prompt, eligible[0].group, hashed, lookups, now)
         made = self._weigh(twin, query, prompt, eligible, prefills, lookups, now)
         choice, chosen, group = made.choice, made.candidates[made.index], eligible[made.index].group
         decision = Decision(
@@ -214,6 +216,18 @@ class Router:
             self._book(decision, chosen, lookups, group, prompt.links)
             self.observers.notify_decided(Decided(decision, rendered, _blocks(lookups.get(group)), request))
         return decision
+
+    def _query(
+        self,
+        request: InferenceRequest,
+        prompt: Prompt,
+        group: HashGroup,
+        hashed: Mapping[HashGroup, list[list[BlockHash]]],
+        lookups: Mapping[HashGroup, Lookup],
+        now: float,
+    ) -> Query:
+        prefix, cached = hashed if self.reads_prefix else None, cached_prefix(lookups)
+        return query_of(request, prompt, group, prefix, cached, now, predicts=self.predictions.holds)
 
     def _weigh(
         self,
@@ -259,6 +273,8 @@ class Router:
             self._prefilled(opened)
             predicted_s = None if decision.split is not None and decision.split.prefill else ttft_s
             self.learning.began(opened.lesson, predicted_s, self._clock())
+            if decision.ttft_s is not None and predicted_s is not None:
+                self.predictions.came(decision.ttft_s, predicted_s)
 
     def prefilled(self, decision: Decision, took_s: float | None = None, *, was_run: bool = True) -> bool:
         """Release the booking at a decision's prefill worker, which answered after `took_s`, or will not
@@ -266,10 +282,10 @@ class Router:
         opened = self._prefilling.pop(decision.id, None)
         if opened is None:
             return False
-        self.ledger.release(opened.booking)
+        now = self._clock()
+        self.ledger.release(opened.booking, now)
         if self.on_freed is not None:
             self.on_freed(opened.booking.worker)
-        now = self._clock()
         self.assumed.unpin(opened.booking.worker, opened.hashes, now, was_run=was_run)
         if was_run:
             self.learning.began(opened.lesson, took_s, now)
@@ -291,17 +307,16 @@ class Router:
             return False
         if decision.split is not None:
             self.prefilled(decision, was_run=False)
-        self.ledger.release(opened.booking)
+        now = self._clock()
+        self.ledger.release(opened.booking, now)
         if self.on_freed is not None:
             self.on_freed(decision.worker.id)
-        now = self._clock()
         self.assumed.unpin(decision.worker.id, opened.hashes, now, was_run=opened.was_run)
         if opened.links:
             self._sent.index.unpin(decision.worker.id, opened.links, now, was_run=opened.was_run)
         if usage is not None:
             if answer_s and usage.completion_tokens:
-                num_now = self.ledger.load(decision.worker.id).num_in_flight
-                self.learning.ended(opened.lesson, usage.completion_tokens - 1, num_now, answer_s, now)
+                self.learning.ended(opened.lesson, usage.completion_tokens - 1, answer_s, now)
             self.observers.notify_answered(decision, opened.prompt, of_own_cache(usage, decision))
         return True
 
@@ -322,7 +337,7 @@ class Router:
 
     def _prefilled(self, opened: _Open) -> None:
         opened.was_run = True
-        self.ledger.first_token(opened.booking)
+        self.ledger.first_token(opened.booking, self._clock())
         if self.on_freed is not None:
             self.on_freed(opened.booking.worker)
 
@@ -373,7 +388,7 @@ class Router:
         links: Links | None,
     ) -> _Open:
         name = chosen.worker.id
-        booking = self.ledger.book(name, uncached_tokens, decision.num_tokens)
+        booking = self.ledger.book(name, uncached_tokens, decision.num_tokens, self._clock())
         added: list[BlockHash] = []
         if lookup:
             for blocks, overlap in zip(lookup.hashes, lookup.overlaps, strict=True):

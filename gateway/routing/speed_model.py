@@ -5,31 +5,32 @@
     the answer    its tokens · (step_s + answers that run there · step_seq_s) + prompt tokens that were
                   computed there meanwhile · harm_s
 
-Each line is a least-squares fit per worker (`least_squares.py`). A worker without observations, with few, or
-without recent ones is assumed to be like the others: only chosen workers are observed, and one that looked
-slow once must be tried again. Once the speed of some worker is known, what little was seen of the others is
-forgotten: it was weighed against a guess, and may have been a cold start.
+Each line is a least-squares fit per worker (`least_squares.py`), beside one of all workers
+(`fleet_fit.py`): a worker without observations, with few, or without recent ones is assumed to be like the
+others. Only chosen workers are observed, and one that looked slow once must be tried again.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from typing import Final
 
 from mypy_extensions import mypyc_attr
 
 from gateway.core.speed import TYPICAL, Speed
-from gateway.core.value import astuple
 from gateway.core.worker import ReportedLoad, WorkerId
 from gateway.routing.concurrency import ConcurrencyLimit
-from gateway.routing.least_squares import MIN_APART, LeastSquares
+from gateway.routing.fleet_fit import FleetFit
+from gateway.routing.least_squares import LeastSquares
 
 PREFILL_TOKENS_PER_S: Final = 20_000.0
 """The first estimate of a worker's speed: about an 8B model's on an H100."""
-UNKNOWN: Final = 2.0
-LIKE_OTHERS: Final = 0.5
-"""Relative spread of a worker's speed around the configured prior, and around the typical worker."""
 REFRESH_S: Final = 1.0
 MOST_RUNNING: Final = 100.0
-"""Spread of the slowdown by running answers: this many of them about double the time of a prompt token."""
+"""Spread of the slowdown by running answers: this many of them about double the time of a step."""
+MOST_PER_TOKEN: Final = 500.0
+"""The same for a prompt token: the running answers take their tokens from the same steps."""
+STEP_TOKENS: Final = 200.0
+"""Prompt tokens that take about as long as a step: for the spread of what one of them delays an answer by."""
 LEAST_TOKEN_S: Final = 1e-7
 ANSWER_STEP: Final = 0.01
 PRIOR_ANSWERS: Final = 4
@@ -56,37 +57,24 @@ class _WorkerSpeed:
         "speed",
     )
 
-    def __init__(self, speed: Speed, doubt: float) -> None:
-        self.first = LeastSquares(_first(speed), _first_spread(speed, doubt))
-        self.rest = LeastSquares(_rest(speed), _rest_spread(speed, doubt))
+    def __init__(self, speed: Speed, first: LeastSquares, rest: LeastSquares) -> None:
+        self.first = first
+        self.rest = rest
         self.num_computed = 0
         self.num_answers = 0
         self.answer_tokens = speed.answer_tokens
         self.gap_s = speed.gap_s
         self.max_running = ConcurrencyLimit()
         self.speed = speed
-        self.believe(speed, doubt)
-
-    @property
-    def is_seen(self) -> bool:
-        """True if enough was seen for the worker to count for the typical speed."""
-        return self.first.num_apart >= MIN_APART
-
-    def believe(self, typical: Speed, doubt: float) -> None:
-        """Set the speed that holds where there are no observations."""
-        is_learnt = doubt < UNKNOWN
-        self.first.believe(_first(typical), _first_spread(typical, doubt), is_learnt=is_learnt)
-        self.rest.believe(_rest(typical), _rest_spread(typical, doubt), is_learnt=is_learnt)
-
-    def restart(self) -> None:
-        self.first.restart()
-        self.rest.restart()
 
 
 class SpeedModels:
+    """The speed models of one gateway's workers. `prior` holds before any observation."""
+
     def __init__(self, prior: Speed = TYPICAL) -> None:
         self.typical = prior
-        self._doubt = UNKNOWN
+        self._first = FleetFit(_first(prior), _first_spread)
+        self._rest = FleetFit(_rest(prior), _rest_spread)
         self._known: dict[WorkerId, _WorkerSpeed] = {}
         self._refreshed_s = -REFRESH_S
 
@@ -117,7 +105,10 @@ class SpeedModels:
         known.num_computed += num_tokens
         if seconds > 0.0:
             work = num_ahead + num_tokens
-            known.first.observe((1.0, work, work * num_running, num_running), seconds, now)
+            seen = 1.0, work, work * num_running, num_running
+            self._first.observe(known.first, seen, seconds, now)
+            if not self._first.is_known:
+                self._refreshed_s = -REFRESH_S  # the next decision sees it
             self._read(known)
 
     def computed(self, worker: WorkerId, num_tokens: int) -> None:
@@ -137,7 +128,8 @@ class SpeedModels:
         on average, while `num_computed` tokens of other prompts were computed."""
         if num_tokens > 0 and seconds > 0.0:
             known = self._learnt(worker)
-            known.rest.observe((num_tokens, num_tokens * num_running, num_computed), seconds, now)
+            seen = num_tokens, num_tokens * num_running, num_computed
+            self._rest.observe(known.rest, seen, seconds, now)
             known.num_answers += 1
             step = max(ANSWER_STEP, 1.0 / (known.num_answers + PRIOR_ANSWERS))
             known.answer_tokens += (num_tokens - known.answer_tokens) * step
@@ -159,6 +151,10 @@ class SpeedModels:
             known.max_running.look(load, now, max_running, is_computing=is_computing)
             self._read(known)
 
+    def admitted(self, worker: WorkerId, num_decoding: int, num_waiting: int, now: float) -> None:
+        """Learn the concurrency limit from a first token: so many answers run, and so many requests wait."""
+        self._learnt(worker).max_running.began(num_decoding, num_waiting, now)
+
     def drop(self, worker: WorkerId) -> None:
         self._known.pop(worker, None)
 
@@ -167,38 +163,25 @@ class SpeedModels:
         if now - self._refreshed_s < REFRESH_S:
             return False
         self._refreshed_s = now
-        for known in self._known.values():
-            known.first.forget(now)
-            known.rest.forget(now)
-        seen = [known.speed for known in self._known.values() if known.is_seen]
-        if seen:
-            if self._doubt == UNKNOWN:
-                self._restart_little_seen()
-            self.typical, self._doubt = _middle(seen), LIKE_OTHERS
-        for known in self._known.values():
-            known.believe(self.typical, self._doubt)
+        workers = list(self._known.values())
+        self._first.refresh([known.first for known in workers], now)
+        self._rest.refresh([known.rest for known in workers], now)
+        for known in workers:
             self._read(known)
+        if workers:
+            answers, gaps = [known.answer_tokens for known in workers], [known.gap_s for known in workers]
+            self.typical = _speed(self._first.typical, self._rest.typical, _middle(answers), _middle(gaps))
         return True
-
-    def _restart_little_seen(self) -> None:
-        for known in self._known.values():
-            if not known.is_seen:
-                known.restart()
 
     def _learnt(self, worker: WorkerId) -> _WorkerSpeed:
         known = self._known.get(worker)
         if known is None:
-            known = self._known[worker] = _WorkerSpeed(self.typical, self._doubt)
+            known = self._known[worker] = _WorkerSpeed(self.typical, self._first.new(), self._rest.new())
         return known
 
     def _read(self, known: _WorkerSpeed) -> None:
-        if known.is_seen or self._doubt == UNKNOWN:
-            first: Sequence[float] = known.first.weights
-            rest: Sequence[float] = known.rest.weights
-        else:
-            first, rest = _first(self.typical), _rest(self.typical)
-        limit = known.max_running.num
-        known.speed = _speed(first, rest, known.answer_tokens, known.gap_s, limit)
+        first, rest = self._first.weights(known.first), self._rest.weights(known.rest)
+        known.speed = _speed(first, rest, known.answer_tokens, known.gap_s, known.max_running.num)
 
 
 def _computes(speed: Speed, load: ReportedLoad, booked_tokens: int) -> bool:
@@ -209,7 +192,11 @@ def _computes(speed: Speed, load: ReportedLoad, booked_tokens: int) -> bool:
 
 
 def _speed(
-    first: Sequence[float], rest: Sequence[float], answer_tokens: float, gap_s: float, max_running: float
+    first: Sequence[float],
+    rest: Sequence[float],
+    answer_tokens: float,
+    gap_s: float,
+    max_running: float = math.inf,
 ) -> Speed:
     return Speed(
         first[0],
@@ -233,17 +220,15 @@ def _rest(speed: Speed) -> tuple[float, float, float]:
     return speed.step_s, speed.step_seq_s, speed.harm_s
 
 
-def _first_spread(speed: Speed, doubt: float) -> tuple[float, float, float, float]:
-    start_s = doubt * speed.start_s + 0.005
-    return start_s, doubt * speed.token_s, doubt * speed.token_s / MOST_RUNNING, start_s / MOST_RUNNING
+def _first_spread(weights: Sequence[float], doubt: float) -> tuple[float, float, float, float]:
+    start_s, token_s = doubt * weights[0] + 0.005, doubt * weights[1]
+    return start_s, token_s, token_s / MOST_PER_TOKEN, start_s / MOST_RUNNING
 
 
-def _rest_spread(speed: Speed, doubt: float) -> tuple[float, float, float]:
-    return doubt * speed.step_s + 0.001, doubt * speed.step_s / MOST_RUNNING, doubt * speed.token_s
+def _rest_spread(weights: Sequence[float], doubt: float) -> tuple[float, float, float]:
+    step_s = doubt * weights[0]
+    return step_s + 0.001, step_s / MOST_RUNNING, step_s / STEP_TOKENS
 
 
-def _middle(speeds: Iterable[Speed]) -> Speed:
-    """Return the median of each field, so that a broken worker does not count for the others. Of two workers,
-    the slower one must not be typical itself."""
-    columns = zip(*map(astuple, speeds), strict=True)
-    return Speed(*[sorted(column)[(len(column) - 1) // 2] for column in columns])
+def _middle(values: Sequence[float]) -> float:
+    return sorted(values)[(len(values) - 1) // 2]

@@ -75,7 +75,8 @@ async def test_metric_names_carry_units_and_help() -> None:
         for name, kind in families.items():
             assert (kind == "counter") == name.endswith("_total"), name
             is_duration = name.endswith("_seconds") and "_max_" not in name and name not in GAUGES_IN_SECONDS
-            assert (kind == "histogram") == is_duration, name
+            is_distribution = is_duration or name == "kvgate_ttft_prediction_error_ratio"
+            assert (kind == "histogram") == is_distribution, name
         usage = f'kvgate_engine_kv_cache_usage_ratio{{worker="{worker.id}"}}'
 
         async def has_usage() -> bool:

@@ -53,7 +53,7 @@ def test_cold_and_long_prompts_are_disaggregated_while_answers_run() -> None:
 
 def test_short_prompts_go_direct() -> None:
     plan = choose(
-        [candidate("d1", num_tokens=100, in_flight=20)], [candidate("p1", num_tokens=100)], num_tokens=100
+        [candidate("d1", num_tokens=100, in_flight=4)], [candidate("p1", num_tokens=100)], num_tokens=100
     )
     assert (plan.prefill, plan.reason) == (None, "lower predicted TTFT without a transfer")
 

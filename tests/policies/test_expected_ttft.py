@@ -2,6 +2,7 @@ import random
 
 import pytest
 
+from gateway.core.blocks import BlockHash
 from gateway.core.decision import Candidate, Query
 from gateway.core.speed import Speed
 from gateway.core.value import replace
@@ -35,11 +36,8 @@ def one(
     ("candidates", "chosen"),
     [
         ([one("held", overlap=8000), one("b")], "held"),
-        (
-            [one("held", overlap=8000, booked=10_000), one("b")],
-            "held",
-        ),  # computing it again delays the others
-        ([one("held", overlap=8000, booked=50_000), one("b")], "b"),  # as long as waiting does: replicated
+        ([one("held", overlap=8000, booked=7000), one("b")], "held"),
+        ([one("held", overlap=8000, booked=10_000), one("b")], "b"),  # in an idle fleet that costs nothing
         ([one("fast"), one("slow", SLOW)], "fast"),
         ([one("fast", booked=30_000), one("slow", SLOW)], "slow"),  # a slow but idle worker is sooner
         ([one("busy", in_flight=40), one("b")], "b"),
@@ -67,7 +65,7 @@ def test_a_busy_fleet_raises_the_price_of_computing_twice() -> None:
     there = [one("held", overlap=8000, booked=45_000), one("b")]
     assert choose(*there, policy=idle) == "b"
     assert choose(*there, policy=busy) == "held"
-    assert repr(busy) == "ExpectedTtft(TokenPrice({'m': 1.0}))"
+    assert repr(busy) == "ExpectedTtft(TokenPrice({'m': 1.0}), CopyBudgets(0 prefixes))"
 
 
 def test_each_model_has_its_own_load() -> None:
@@ -119,3 +117,55 @@ def test_what_a_worker_has_to_do_makes_a_difference_however_small(state: dict[st
         "b", **{"overlap": 16} | {name: num + 16 * (name == "overlap") for name, num in state.items()}
     )
     assert shares(one("a", overlap=16), busier) == {"a": 200, "b": 0}
+
+
+def test_without_reliable_predictions_the_least_work_decides() -> None:
+    """A worker that was predicted to be slow is not avoided for that."""
+    slow = one("slow", Speed(token_s=1.0), overlap=9900)
+    busy, policy, rng = one("busy", booked=9000), ExpectedTtft(), random.Random(1)
+    assert policy.choose(Query("m", 10_000), [slow, busy], rng).index == 1
+    choice = policy.choose(Query("m", 10_000, predicts=False), [slow, busy], rng)
+    assert (choice.index, choice.reason) == (0, "predictions are far off: the least work")
+    assert choice.ttft_s and len(choice.terms) == 2
+
+
+PREFIX = BlockHash(7)
+
+
+def num_until_a_copy(held: Candidate, policy: ExpectedTtft | None = None, **query: int) -> int | None:
+    """How many requests go where their prefix of 8,000 tokens is cached before one goes elsewhere, of 60
+    within a second."""
+    policy, rng = policy or ExpectedTtft(), random.Random(1)
+    for num in range(60):
+        asked = Query("m", 10_000, cached=PREFIX, cached_tokens=8000, now_s=num / 60, **query)
+        if policy.choose(asked, [held, one("b")], rng).index:
+            return num
+    return None
+
+
+def test_requests_wait_for_their_prefix_until_the_waits_pay_for_a_copy() -> None:
+    """A copy takes .4 s more than the queue here; each request waits .2 s for its prefix."""
+    waits = one("held", overlap=8000, booked=4000)
+    assert num_until_a_copy(waits) == 2
+    assert num_until_a_copy(one("held", overlap=8000)) is None
+    policy = ExpectedTtft()
+    for number in range(9):  # other prefixes pay for none of its copies
+        other = Query("m", 10_000, cached=BlockHash(100 + number), cached_tokens=8000)
+        policy.choose(other, [waits, one("b")], random.Random(1))
+    assert num_until_a_copy(waits, policy) == 2
+
+
+def test_a_prefix_that_is_computed_now_needs_no_copy() -> None:
+    first = replace(one("held", overlap=8000, booked=8000), is_exact=True)
+    assert num_until_a_copy(first, computing_tokens=8000) is None
+    assert num_until_a_copy(first) is not None
+    assert num_until_a_copy(replace(first, is_exact=False), computing_tokens=8000) is not None
+
+
+def test_the_reason_says_that_cheaper_ones_are_too_far_behind() -> None:
+    crowded = one("crowded", in_flight=40)
+    choice = ExpectedTtft().choose(
+        Query("m", 10_000), [one("behind", booked=10_000), crowded], random.Random(1)
+    )
+    assert choice.index == 1
+    assert choice.reason == "the cheaper ones have a much longer predicted TTFT"

@@ -1,9 +1,12 @@
 import math
+import random
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from gateway.core.worker import FULL_KV, ReportedLoad
-from gateway.routing.concurrency import IN_A_ROW, KEPT_S, LEAST, ConcurrencyLimit
+from gateway.routing.concurrency import AT_PEAK, IN_A_ROW, KEPT_S, LEAST, MIN_WAITING, OF, ConcurrencyLimit
 
 
 def limit_after(
@@ -79,3 +82,61 @@ def test_a_reported_limit_holds_at_once_and_for_ever_unless_more_run() -> None:
     assert max_running.num == 32
     max_running.look(ReportedLoad(60, 0), 2 * KEPT_S, 32)
     assert max_running.num == math.inf
+
+
+AGREES = ReportedLoad(63, 9)
+
+
+def first_tokens(counts: Iterable[int], waiting: int = MIN_WAITING, report: ReportedLoad = AGREES) -> float:
+    """The limit after first tokens that bring the running answers to these counts."""
+    limit = ConcurrencyLimit()
+    limit.look(report, 1.0)
+    for num in counts:
+        limit.began(num, waiting, 2.0)
+    return limit.num
+
+
+AT_LIMIT = [*range(40, 64), *[62, 64, 63] * AT_PEAK]
+
+
+def test_first_tokens_that_reach_the_same_peak_show_a_limit() -> None:
+    assert first_tokens(AT_LIMIT) == 64
+    assert first_tokens(AT_LIMIT[:-3]) == math.inf
+    assert first_tokens([*AT_LIMIT, *[65] * AT_PEAK]) == 65
+
+
+def test_without_a_limit_the_peak_is_exceeded() -> None:
+    """Prompts are computed one after the other, and answers end at any time: the count walks at random."""
+    rng = random.Random(4)
+    for _ in range(300):
+        num, counts = 60, []
+        for _ in range(500):
+            num += 1
+            counts.append(num)
+            while rng.random() < 0.5:
+                num -= 1
+        assert first_tokens(counts, report=ReportedLoad(counts[-1], 9)) == math.inf
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"report": ReportedLoad(63, 0)},  # the engine says that none waits
+        {"report": ReportedLoad(63, 9, FULL_KV + 0.01)},
+        {"report": ReportedLoad(200, 9)},  # other gateways' requests run there, too
+        {"report": ReportedLoad(9, 9)},
+        {"waiting": MIN_WAITING - 1},
+    ],
+)
+def test_first_tokens_show_no_limit_where_reports_disagree_or_few_wait(more: Any) -> None:
+    assert first_tokens(AT_LIMIT, **more) == math.inf
+
+
+def test_as_many_clients_as_ever_show_no_limit() -> None:
+    """Forty clients that each ask again after an answer: where three wait, at most 37 answers run."""
+    rng, limit = random.Random(7), ConcurrencyLimit()
+    limit.look(ReportedLoad(38, 2), 1.0)
+    for _ in range(5 * OF):
+        waiting = min(rng.randrange(6), rng.randrange(6))
+        limit.began(40 - waiting, waiting, 2.0)
+    assert limit.num == math.inf

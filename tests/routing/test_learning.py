@@ -106,6 +106,9 @@ def test_concurrent_answers_teach_the_cost_of_each() -> None:
         for each in (*running, decision):
             world.router.first_token(each)
         more = [world.decide(range(number, number + 32)) for _ in range(6)]
+        for each in more:
+            world.router.first_token(each)
+        world.decide(range(number, number + 32))  # without a first token it slows none down
         beside = len(running) + len(more) / 2
         world.router.finish(decision, Usage(32, 101), answer_s=100 * (0.01 + beside * 0.002))
         for each in (*running, *more):

@@ -106,6 +106,21 @@ def test_the_holder_is_chosen_and_its_overlap_reported() -> None:
     assert min(astuple(decision.timings_s)) > 0
 
 
+def test_the_longest_prefix_is_known_while_it_is_computed() -> None:
+    world = World(worker("a"), worker("b"))
+    first = world.decide([*range(96), 1]).query
+    assert (first.cached, first.cached_tokens, first.computing_tokens) == (None, 0, 0)
+    sent = world.decide([*range(96), 2]).query
+    assert sent.cached is not None
+    assert (sent.cached_tokens, sent.computing_tokens) == (96, 96)
+    world.store("a", range(64))
+    half = world.decide([*range(96), 3]).query
+    assert (half.cached, half.cached_tokens, half.computing_tokens) == (sent.cached, 96, 32)
+    world.store("a", range(96))
+    assert world.decide([*range(96), 4]).query.computing_tokens == 0
+    assert world.decide([7] * 96).query.cached is None
+
+
 def test_the_last_token_is_never_cached() -> None:
     world = World(worker("a"))
     world.store("a", range(64))
@@ -314,7 +329,6 @@ def test_models_and_exclusions() -> None:
     request = make_request("/v1/completions", {"model": "m", "prompt": [1]})
     with pytest.raises(NoWorker):
         world.router.decide(request, exclude={WorkerId("a")})
-    assert len(world.router.ledger.load(WorkerId("a")).__slots__) == 2
     assert "open=0" in repr(world.router)
 
 

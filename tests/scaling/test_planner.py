@@ -91,7 +91,7 @@ def test_step_of_load_is_answered_within_three_rounds(world: World) -> None:
         world.round()
     after = world.advice()
     assert after.requests_per_s > 6 * before.requests_per_s
-    assert (before.num_desired, after.num_desired) == (1, 3)
+    assert (before.num_desired, after.num_desired) == (1, 4)
 
 
 def test_bookings_count_before_they_are_computed(world: World) -> None:

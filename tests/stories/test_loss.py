@@ -6,6 +6,7 @@ After each story the gateway's computed tokens equal those that the engines coun
 import asyncio
 import json
 import shutil
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -156,7 +157,8 @@ async def test_loss_by_routing_away_is_attributed_with_the_work_it_avoided() -> 
         await s.settled()
         index = s.gateway.index
         holder = next(m.worker.id for m in s.gateway.fleet if index.num_blocks(m.worker.id))
-        booking = s.gateway.router.ledger.book(holder, 100_000, 100_000)  # the holder is busy
+        now = time.monotonic()
+        booking = s.gateway.router.ledger.book(holder, 100_000, 100_000, now)  # the holder is busy
         assert await s.ask(system) == 0
         s.gateway.router.ledger.release(booking)
         report = await s.settled()
