@@ -1,134 +1,60 @@
-"""Benchmark `make bench-policies`: results of policies, in virtual time, on traces and on fleets that are not
-as they should be.
+"""Benchmark `make bench-policies`: results of policies, in virtual time, on the traffic that users have, on
+traces and on fleets that are not as they should be (`policy_rows.py`).
 
-Each cell is a whole run of the gateway's router with eight simulated engines (four in the saturated rows)
-with a million cached tokens each (`gateway/replay/`). Goodput is requests per second that meet the row's TTFT
-and TPOT. Three seeds; a figure is their median, and comparisons are made for each seed. LIMIT takes fewer
-requests of each trace, ROWS only those rows. `saturated` is the median of the rows of short answers at 100 to
-130 % of a fleet's seats; `ttft_error_p90` is of the default policy's predictions.
+Each cell is a whole run of the gateway's router with simulated engines (`gateway/replay/`). Goodput is
+requests per second that meet the row's TTFT and TPOT. Three seeds; a figure is their median, and comparisons
+are made for each seed. LIMIT takes fewer requests of each trace, ROWS only those rows. SEARCH=1 plays drawn
+traffic instead (`policy_draws.py`; SEED, and NUM of them) and prints the worst. `saturated` is the median of
+the rows of short answers at 100 to 130 % of a fleet's seats; `ttft_error_p90` is of the default policy's
+predictions.
 """
 
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
-from functools import partial
 
 from gateway.policies import POLICIES
 from gateway.policies.base import Policy
 from gateway.replay.bounds import AllKnowing
-from gateway.replay.fleet import Restart, Setup, VirtualFleet, pooled_of
-from gateway.replay.job import ReplayJob
-from gateway.replay.profile import H100_8B, H100_70B, Profile
-from gateway.replay.results import Slo, Summary, summarize
-from gateway.replay.traces import agent, mooncake
+from gateway.replay.fleet import Setup, VirtualFleet, pooled_of
+from gateway.replay.results import Summary, summarize
 from loadtest.decide import DECIDE_GOALS_US, decide_us
 from loadtest.dynamo import DynamoCost
 from loadtest.extent import extent
+from loadtest.policy_draws import draw
+from loadtest.policy_rows import SATURATED, PolicyScenario, mixed_rows, rows
 from loadtest.report import Figure, median_of, publish
-from loadtest.workloads.groups import groups
-from loadtest.workloads.short_answers import BLOCK, rate_of, short_answers
-from loadtest.workloads.traces import AGENT, CONVERSATION, bundled_encode, check_traces
+from loadtest.workloads.traces import AGENT, CONVERSATION, check_traces
 
-NUM_WORKERS, KV_TOKENS = 8, 1_000_000
 SEEDS = range(1, int(os.environ.get("SEEDS", extent("1", "1", "3"))) + 1)
-LIMIT = int(os.environ.get("LIMIT", extent("40", "1200", "12031")))
 ROWS = os.environ.get("ROWS", "")
-SATURATED_S = extent(1.0, 20.0, 60.0)
-"""Seconds of the saturated rows; speeds and seats are learnt within the first ten."""
-SEATS, SATURATED_WORKERS, SHARES = 64, 4, (1.0, 1.15, 1.3)
-SATURATED = "saturated"
-MAX_ERROR = 0.3
+MAX_ERROR, LEAST_GOODPUT, MAX_E2E = 0.3, 0.99, 1.05
+LEAST_GOOD = 0.01
+"""Share of requests within the objective below which no policy is better than another."""
+WORST = 10
 
 OURS = "expected_ttft"
 OTHERS = ("prefix_overlap", "least_load", "round_robin", "dynamo")
 """Policies that the default is compared with; all-knowing and pooled are bounds."""
-P99, ERROR = "policy.ttft_p99_over_best", "policy.ttft_error_p90"
-COLUMNS = ("hit_rate", "ttft_mean_s", "ttft_p50_s", "ttft_p99_s", "tpot_p99_s", "goodput", "busiest")
+GOOD, P99, E2E = "policy.goodput_over_best", "policy.ttft_p99_over_best", "policy.e2e_over_best"
+ERROR = "policy.ttft_error_p90"
+COLUMNS = (
+    "hit_rate",
+    "ttft_mean_s",
+    "ttft_p99_s",
+    "tpot_mean_s",
+    "e2e_mean_s",
+    "goodput",
+    "busiest",
+    "num_unused",
+)
 MADE: Mapping[str, Callable[[], Policy]] = {
     **POLICIES,
     "dynamo": DynamoCost,
     "all_knowing": AllKnowing,
 }
-
-FAST = replace(H100_8B, kv_tokens=KV_TOKENS)
-LARGE = replace(H100_70B, kv_tokens=KV_TOKENS)
-HALF = replace(
-    FAST,
-    name="half",
-    prefill_tokens_per_s=FAST.prefill_tokens_per_s / 2,
-    step_s=FAST.step_s * 2,
-    seq_s=FAST.seq_s * 2,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyScenario:
-    """Workload and fleet; `jobs` by seed. `p99_goal` of the default policy over the best of the others."""
-
-    name: str
-    jobs: Callable[[int], Iterable[ReplayJob]]
-    profile: Profile = FAST
-    profiles: Sequence[Profile] = ()
-    restarts: Sequence[Restart] = ()
-    event_delay_s: float = 0.005
-    block_size: int = 512
-    slo: Slo = Slo(2.0, 0.05)
-    p99_goal: float | None = None
-    num_workers: int = NUM_WORKERS
-
-
-def saturated(profile: Profile, share: float, seed: int) -> Iterable[ReplayJob]:
-    return short_answers(SATURATED_WORKERS * rate_of(profile, share), SATURATED_S, seed)
-
-
-def saturated_rows() -> list[PolicyScenario]:
-    rows: list[PolicyScenario] = []
-    for size, base, slo in (("8b", FAST, Slo(2.0, 0.05)), ("70b", LARGE, Slo(5.0, 0.1))):
-        profile = replace(base, max_num_seqs=SEATS)
-        for share in SHARES:
-            name, jobs = (
-                f"{SATURATED}_{share:.0%}_{size}".replace("%", ""),
-                partial(saturated, profile, share),
-            )
-            row = PolicyScenario(name, jobs, profile, block_size=BLOCK, slo=slo, p99_goal=1.0)
-            rows.append(replace(row, num_workers=SATURATED_WORKERS))
-    return rows
-
-
-def conversation(speed: float, seed: int) -> Iterable[ReplayJob]:
-    return mooncake(CONVERSATION, speed=speed, limit=LIMIT, seed=seed)
-
-
-def agents(copies: int, speed: float, seed: int) -> Iterable[ReplayJob]:
-    num = max(copies * LIMIT // 12031, 1)
-    return agent(AGENT, bundled_encode(), copies=num, speed=speed, seed=seed)
-
-
-def ladder(seed: int) -> Iterable[ReplayJob]:
-    return groups((3, 10, 20, 30, 40, 50, 60), 40.0 * LIMIT / 12031, seed)
-
-
-def rows() -> list[PolicyScenario]:
-    half, large = Slo(2.0, 0.1), partial(PolicyScenario, profile=LARGE, slo=Slo(5.0, 0.1))
-    twice = partial(conversation, 2.0)
-    minutes = [Restart(60.0 * (1 + number), number % NUM_WORKERS, 20.0) for number in range(30)]
-    return [
-        PolicyScenario("conversation_1x", partial(conversation, 1.0)),
-        PolicyScenario("conversation_2x", twice, p99_goal=0.8),
-        PolicyScenario("conversation_3x", partial(conversation, 3.0), p99_goal=0.8),
-        large("conversation_1x_70b", partial(conversation, 1.0)),
-        large("conversation_2x_70b", twice, p99_goal=0.8),
-        large("conversation_3x_70b", partial(conversation, 3.0), p99_goal=0.8),
-        PolicyScenario("agent", partial(agents, 40, 5.0), block_size=64),
-        PolicyScenario("groups_ladder", ladder, block_size=400),
-        PolicyScenario("mixed_fleet_2x", twice, profiles=(*[FAST] * 4, *[HALF] * 4), slo=half),
-        PolicyScenario("late_events_2x", twice, event_delay_s=2.0),
-        PolicyScenario("restarts_2x", twice, restarts=minutes),
-        *saturated_rows(),
-    ]
 
 
 def run(row: PolicyScenario, name: str, seed: int) -> Summary:
@@ -151,12 +77,12 @@ def run(row: PolicyScenario, name: str, seed: int) -> Summary:
 
 def main() -> None:
     check_traces(CONVERSATION, AGENT)
+    if os.environ.get("SEARCH"):
+        return search(int(os.environ.get("SEED", "1")), int(os.environ.get("NUM", extent("2", "24", "200"))))
     figures: list[Figure] = []
-    for row in rows():
-        if ROWS and row.name not in ROWS.split(","):
-            continue
+    for row in asked_rows(ROWS.split(",") if ROWS else []):
         began = time.monotonic()
-        cells = play(row)
+        cells = play(row, [OURS, *OTHERS, "all_knowing", "pooled"])
         show(row, cells, time.monotonic() - began)
         figures += compare(row, cells)
     figures += medians(figures)
@@ -164,10 +90,36 @@ def main() -> None:
     publish("bench_policies", figures)
 
 
-def play(row: PolicyScenario) -> Mapping[str, Sequence[Summary]]:
+def asked_rows(names: Sequence[str]) -> list[PolicyScenario]:
+    """Rows by name, all without one; `draw-SEED-NUMBER` is drawn."""
+    known = {row.name: row for row in [*mixed_rows(), *rows()]}
+    drawn = [draw(*map(int, name.split("-")[1:])) for name in names if name.startswith("draw-")]
+    return [*drawn, *(row for row in known.values() if not names or row.name in names)]
+
+
+def search(seed: int, num: int) -> None:
+    """Play drawn rows and print those where the default policy does worst beside the best other one."""
+    found: list[tuple[float, float, float, str]] = []
+    for number in range(1, num + 1):
+        row = draw(seed, number)
+        figures = {figure.name: figure.value for figure in compare(row, play(row, [OURS, *OTHERS]))}
+        good, p99, e2e = (figures[f"{name}.{row.name}"] for name in (GOOD, P99, E2E))
+        found.append((good, p99, e2e, row.name))
+    print(f"{'goodput':>9}{'TTFT p99':>9}{'E2E':>9}  of the default policy over the best other's")
+    for good, p99, e2e, name in sorted(found, key=lambda each: min(each[0], 1 / each[1]))[:WORST]:
+        print(f"{good:9.3f}{p99:9.3f}{e2e:9.3f}  ROWS={name} make bench-policies")
+    publish(
+        "bench_policies_search",
+        [
+            Figure("policy.search.goodput", min(each[0] for each in found), "x", 0.95, [], is_floor=True),
+            Figure("policy.search.ttft_p99", max(each[1] for each in found), "x", 1.2, []),
+        ],
+    )
+
+
+def play(row: PolicyScenario, names: Sequence[str]) -> Mapping[str, Sequence[Summary]]:
     """Play each policy with each seed. Each row has processes of its own, so that its memory is given
     back."""
-    names = [OURS, *OTHERS, "all_knowing", "pooled"]
     with ProcessPoolExecutor() as pool:
         asked = {name: [pool.submit(run, row, name, seed) for seed in SEEDS] for name in names}
         return {name: [future.result() for future in futures] for name, futures in asked.items()}
@@ -185,12 +137,20 @@ def show(row: PolicyScenario, cells: Mapping[str, Sequence[Summary]], took_s: fl
 def compare(row: PolicyScenario, cells: Mapping[str, Sequence[Summary]]) -> list[Figure]:
     ours, others = cells[OURS], [cells[name] for name in OTHERS]
     seeds = list(zip(ours, *others, strict=True))
-    p99 = [one.ttft_p99_s / min(each.ttft_p99_s for each in rest) for one, *rest in seeds]
-    good = [one.goodput / max(each.goodput for each in rest) for one, *rest in seeds]
+
+    def over(field: str) -> list[float]:
+        """Ratios to the least of the others."""
+        return [getattr(one, field) / min(getattr(each, field) for each in rest) for one, *rest in seeds]
+
+    good = [good_over_best(one, max(rest, key=lambda each: each.goodput)) for one, *rest in seeds]
     figures = [
-        median_of(f"{P99}.{row.name}", "x", row.p99_goal, p99),
-        median_of(f"policy.goodput_over_best.{row.name}", "x", 1.0, good, is_floor=True),
-        median_of(f"{ERROR}.{row.name}", "x", MAX_ERROR, [one.ttft_error_p90 or 0.0 for one in ours]),
+        median_of(f"{GOOD}.{row.name}", "x", LEAST_GOODPUT, good, is_floor=True),
+        median_of(f"{P99}.{row.name}", "x", row.p99_goal, over("ttft_p99_s")),
+        median_of(f"policy.ttft_mean_over_best.{row.name}", "x", None, over("ttft_mean_s")),
+        median_of(f"policy.tpot_over_best.{row.name}", "x", None, over("tpot_mean_s")),
+        median_of(f"{E2E}.{row.name}", "x", MAX_E2E, over("e2e_mean_s")),
+        median_of(f"policy.unused.{row.name}", "workers", 0.0, [one.num_unused for one in ours]),
+        median_of(f"{ERROR}.{row.name}", "x", None, [one.ttft_error_p90 or 0.0 for one in ours]),
     ]
     if row.name.startswith("conversation_1x"):
         bounds = zip(ours, cells["all_knowing"], strict=True)
@@ -202,13 +162,24 @@ def compare(row: PolicyScenario, cells: Mapping[str, Sequence[Summary]]) -> list
     return figures
 
 
+def good_over_best(ours: Summary, best: Summary) -> float:
+    if ours.good < LEAST_GOOD and best.good < LEAST_GOOD:
+        return 1.0
+    return ours.goodput / max(best.goodput, 1e-9)
+
+
 def medians(figures: Sequence[Figure]) -> list[Figure]:
-    """Medians of the saturated rows."""
+    """Medians of the saturated rows, and of all."""
     found: list[Figure] = []
-    for name, goal in ((P99, 0.9), (ERROR, MAX_ERROR)):
-        values = [figure.value for figure in figures if figure.name.startswith(f"{name}.{SATURATED}_")]
+    for name, prefix, group, goal in (
+        (P99, f"{SATURATED}_", SATURATED, 0.9),
+        (ERROR, f"{SATURATED}_", SATURATED, MAX_ERROR),
+        (P99, "", "median", 0.9),
+        (GOOD, "", "median", 1.1),
+    ):
+        values = [figure.value for figure in figures if figure.name.startswith(f"{name}.{prefix}")]
         if values:
-            found.append(median_of(f"{name}.{SATURATED}", "x", goal, values))
+            found.append(median_of(f"{name}.{group}", "x", goal, values, is_floor=name == GOOD))
     return found
 
 

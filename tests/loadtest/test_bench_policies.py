@@ -1,5 +1,7 @@
 """The figures of `make bench-policies`, and the rows of their table."""
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.replay.results import Summary
@@ -7,16 +9,16 @@ from loadtest.bench_policies import (
     MADE,
     OTHERS,
     OURS,
-    SATURATED,
-    PolicyScenario,
+    asked_rows,
     compare,
+    good_over_best,
     medians,
-    rows,
     run,
-    saturated_rows,
 )
+from loadtest.policy_rows import MIX_P99, SATURATED, PolicyScenario, mixed_rows, rows, saturated_rows
 from loadtest.report import Figure
 from loadtest.workloads.groups import groups
+from tests.loadtest.test_mixes import seen
 
 PREDICTING = {"expected_ttft", "latency_slo", "all_knowing", "tenant_fairness", "pooled"}
 
@@ -31,19 +33,40 @@ def test_figures_compare_each_seed_with_the_best_other_policy() -> None:
     row = next(row for row in rows() if row.name == "conversation_1x")
     found = {figure.name: (figure.value, figure.verdict) for figure in compare(row, cells)}
     assert found == {
-        "policy.ttft_p99_over_best.conversation_1x": (0.8, ""),
+        "policy.ttft_p99_over_best.conversation_1x": (0.8, "met"),
         "policy.goodput_over_best.conversation_1x": (round(3.0 / 2.3, 3), "met"),
-        "policy.ttft_error_p90.conversation_1x": (0.2, "met"),
+        "policy.ttft_mean_over_best.conversation_1x": (1.05, ""),
+        "policy.tpot_over_best.conversation_1x": (1.0, ""),
+        "policy.e2e_over_best.conversation_1x": (1.0, "met"),
+        "policy.unused.conversation_1x": (0, "met"),
+        "policy.ttft_error_p90.conversation_1x": (0.2, ""),
         "policy.reuse.conversation_1x": (0.26, "met"),
         "policy.ttft_mean_over_all_knowing.conversation_1x": (1.05, "met"),
     }
 
 
+def test_where_no_policy_serves_any_request_well_none_is_better() -> None:
+    bad, good = summary(OURS, 4.0, 0.001), summary(OURS, 4.0, 3.0)
+    few = replace(bad, good=0.001)
+    assert good_over_best(few, replace(few, goodput=0.01)) == 1.0
+    assert good_over_best(few, good) == pytest.approx(0.001 / 3)
+    assert good_over_best(good, replace(few, goodput=0.0)) > 1000
+
+
 def test_each_workload_of_the_table_has_its_row() -> None:
-    names = [row.name for row in rows()]
-    assert len(set(names)) == len(names) == 11 + 6
-    goals = {row.name for row in rows() if row.p99_goal and not row.name.startswith(SATURATED)}
-    assert goals == {f"conversation_{speed}x{model}" for speed in (2, 3) for model in ("", "_70b")}
+    all_rows = [*mixed_rows(), *rows()]
+    names = [row.name for row in all_rows]
+    assert len(set(names)) == len(names) == 17 + 11 + 6
+    assert [row.name for row in asked_rows([])] == names
+    assert {row.p99_goal for row in all_rows if not row.name.startswith(SATURATED)} == {MIX_P99}
+
+
+def test_rows_are_asked_for_by_name_and_draws_repeat() -> None:
+    first, few = asked_rows(["few_shot", "draw-7-31"])
+    assert (first.name, few.name) == ("draw-7-31", "few_shot")
+    again = asked_rows(["draw-7-31"])[0]
+    assert seen(first.jobs(1)) == seen(again.jobs(1)) != seen(first.jobs(2))
+    assert (first.profile, first.num_workers) == (again.profile, again.num_workers)
 
 
 def test_saturated_rows_are_short_answers_before_few_seats_and_have_medians_of_their_own() -> None:
@@ -61,6 +84,8 @@ def test_saturated_rows_are_short_answers_before_few_seats_and_have_medians_of_t
     assert found == {
         "policy.ttft_p99_over_best.saturated": (0.825, 0.9),
         "policy.ttft_error_p90.saturated": (0.825, 0.3),
+        "policy.ttft_p99_over_best.median": (0.825, 0.9),
+        "policy.goodput_over_best.median": (0.825, 1.1),
     }
     assert medians([]) == []
 
