@@ -2,11 +2,13 @@
 policy in turn. The engines are real, and so are their times: on GPUs, or wherever they run.
 
 A run starts with empty caches and a gateway of its own. Policies alternate, so that a machine that slows down
-does so for all of them. The traffic is the demo's (agents with tools, questions about documents, chats) in an
-open loop: requests come at their times whatever the answers take. Environment:
+does so for all of them. The traffic is the demo's (agents with tools, questions about documents, chats), or
+chats behind one system prompt (TRAFFIC=hot), in an open loop: requests come at their times whatever the
+answers take. Environment:
 
     WORKERS   base URLs of engines that serve one model, can empty their caches (vLLM: VLLM_SERVER_DEV_MODE=1)
               and report cached tokens (vLLM: --enable-prompt-tokens-details; SGLang: --enable-cache-report)
+    TRAFFIC   demo, or hot
     POLICIES  names, the first is compared with the others      SPEED   traffic: 1 is about 4.5 requests/s
     SECONDS   of traffic in a run                               ROUNDS  runs of each policy
     FLAGS     more flags of the gateway, such as --tokenizer DIR
@@ -20,7 +22,7 @@ import statistics
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -33,6 +35,7 @@ from loadtest.contenders import metric_sum, samples
 from loadtest.extent import IS_SMOKE, extent
 from loadtest.fleet import SIM_READY, RunningFleet, first_match, gateway_before, running
 from loadtest.report import Figure, median_of, publish
+from loadtest.workloads.hot_chats import hot_chats
 
 OURS, BASELINE = "expected_ttft", "round_robin"
 START_TIMEOUT_S = 60.0
@@ -54,13 +57,14 @@ def main() -> None:
     policies = os.environ.get("POLICIES", f"{OURS} {BASELINE}").split()
     speed = float(os.environ.get("SPEED", extent("4", "1")))
     seconds = float(os.environ.get("SECONDS", extent("1", "60", "300")))
+    kind = os.environ.get("TRAFFIC", "demo")
     rounds = int(os.environ.get("ROUNDS", extent("1", "2", "5")))
     with workers() as urls:
         model = served_model(urls[0])
         runs: dict[str, list[Run]] = {policy: [] for policy in policies}
         for number in range(rounds):
             for policy in policies if number % 2 == 0 else reversed(policies):
-                requests = requests_of(model, seconds, speed, seed=1 + number)
+                requests = requests_of(model, seconds, speed, 1 + number, kind)
                 runs[policy].append(run(urls, policy, requests))
                 print(line(policy, runs[policy][-1]), flush=True)
     publish("bench_real_workers", figures(runs))
@@ -79,10 +83,15 @@ def workers() -> Iterator[Sequence[str]]:
         yield urls
 
 
-def requests_of(model: str, seconds: float, speed: float, seed: int) -> Iterator[DemoRequest]:
+TRAFFIC: Mapping[str, Callable[[int], Iterator[DemoRequest]]] = {"demo": traffic, "hot": hot_chats}
+
+
+def requests_of(
+    model: str, seconds: float, speed: float, seed: int, kind: str = "demo"
+) -> Iterator[DemoRequest]:
     """Traffic of a run, for this model. Answers are text of their full length: random weights may end at
     once, and vLLM needs a parser for calls of tools."""
-    for request in takewhile(lambda request: request.at_s < seconds * speed, traffic(seed)):
+    for request in takewhile(lambda request: request.at_s < seconds * speed, TRAFFIC[kind](seed)):
         body = request.body | {"model": model, "ignore_eos": True, "tool_choice": "none"}
         yield replace(request, at_s=request.at_s / speed, body=body)
 

@@ -29,6 +29,14 @@ def test_traffic_is_the_same_for_each_policy_and_sped_up() -> None:
     assert 0.0 < twice[-1].at_s < 5.0 < once[-1].at_s < 10.0
 
 
+def test_hot_traffic_shares_one_system_prompt() -> None:
+    bodies = [request.body for request in requests_of("m", 60.0, 1.0, seed=3, kind="hot")]
+    systems = [body["messages"][0]["content"] for body in bodies if len(body["messages"]) == 2]
+    assert len(set(systems)) == 1
+    assert 0.8 < len(systems) / len(bodies) < 1.0
+    assert len({body["messages"][-1]["content"] for body in bodies}) == len(bodies) > 200
+
+
 def test_predictions_and_decisions_come_from_the_gateways_metrics() -> None:
     run = run_of(Score("expected_ttft"), METRICS)
     assert (run.exact, round(run.decide_ms, 6)) == (0.75, 3.0)
