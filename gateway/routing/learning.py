@@ -25,8 +25,8 @@ STAYS_STEP: Final = 0.1
 @mypyc_attr(acyclic=True)
 class SpeedObservation:
     """A request at a worker, with the worker's load when it was sent, and `num_beside` other answers that ran
-    there at its first token. The TTFT of a request that `waits` for
-    others to end measures their duration, not the worker's speed."""
+    there at its first token. The TTFT of a request that `waits` for others to end measures their duration,
+    not the worker's speed."""
 
     __slots__ = ("worker", "num_ahead", "num_tokens", "num_running", "num_beside", "num_computed", "waits")
 
