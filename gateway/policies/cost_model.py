@@ -190,12 +190,13 @@ def evict_token_s(candidate: Candidate) -> float:
     return evict
 
 
-def with_copy_s(candidate: Candidate, cost_s: float, cached_tokens: int, price: float) -> float:
-    """Return what a worker would cost if it had the longest cached prefix, of `cached_tokens`, too."""
+def with_copy_s(candidate: Candidate, cost_s: float, cached_tokens: int, each_s: float) -> float:
+    """Return what a worker would cost if it had the longest cached prefix, of `cached_tokens`, too; `each_s`
+    is its `other_token_s`."""
     num_missing = cached_tokens - candidate.overlap_tokens
     if num_missing <= 0:
         return cost_s
-    return cost_s - num_missing * (token_s(candidate) + other_token_s(candidate, price))
+    return cost_s - num_missing * (token_s(candidate) + each_s)
 
 
 def computing_s(candidate: Candidate, num_tokens: int) -> float:

@@ -12,9 +12,10 @@ from gateway.policies.cost_model import (
     TokenPrice,
     bounded,
     computing_s,
-    others_s,
+    other_token_s,
     parts_s,
     pick_cheapest,
+    running_s,
     ttft_s,
     with_copy_s,
 )
@@ -45,11 +46,16 @@ class ExpectedTtft:
         self.price.see(query.model, candidates)
         price = self.price.per_token_s(query.model, candidates)
         firsts: list[float] = []
+        tokens: list[float] = []
         costs: list[float] = []
         for candidate in candidates:
-            first_s = ttft_s(candidate, self.worth)
+            first_s, each_s = ttft_s(candidate, self.worth), other_token_s(candidate, price)
             firsts.append(first_s)
-            costs.append(first_s + others_s(candidate, price))
+            tokens.append(each_s)
+            cost_s = first_s + candidate.uncached_tokens * each_s
+            if candidate.num_in_flight or candidate.num_waiting:
+                cost_s += running_s(candidate)
+            costs.append(cost_s)
         if not query.predicts:
             index = self._overlap.choose(query, candidates, rng).index
             return Choice(index, "predictions are far off: the least work", tuple(costs), firsts[index])
@@ -57,7 +63,9 @@ class ExpectedTtft:
             within = bounded(candidates, costs, firsts, price)
             index = pick_cheapest(candidates, within, firsts, rng)
         else:
-            index, within = self._reuse_or_copy(query, query.cached, candidates, costs, firsts, price, rng)
+            index, within = self._reuse_or_copy(
+                query, query.cached, candidates, costs, firsts, tokens, price, rng
+            )
         reason = _reason(candidates, index)
         if within is not costs and within[costs.index(min(costs))] == math.inf:
             reason = "the cheaper ones have a much longer predicted TTFT"
@@ -70,15 +78,17 @@ class ExpectedTtft:
         candidates: Sequence[Candidate],
         costs: list[float],
         firsts: list[float],
+        tokens: list[float],
         price: float,
         rng: random.Random,
     ) -> tuple[int, list[float]]:
         """Choose among workers of which some have the prompt's longest cached prefix; `costs` change to those
-        with the prefix's budget. Also returns the costs within the bound."""
+        with the prefix's budget. `tokens` are the costs of one computed token to others. Also returns the
+        costs within the bound."""
         num_cached, budget_s = query.cached_tokens, self.budgets.of(prefix, query.now_s)
         waits_for = math.inf
         for i, candidate in enumerate(candidates):
-            with_s = with_copy_s(candidate, costs[i], num_cached, price)
+            with_s = with_copy_s(candidate, costs[i], num_cached, tokens[i])
             waits_for = min(waits_for, with_s)
             costs[i] = max(with_s, costs[i] - budget_s)
         within = bounded(candidates, costs, firsts, price, budget_s, num_cached)

@@ -192,12 +192,14 @@ def _candidate(
 ) -> Candidate:
     speed = member.speed
     worth = overlap if member.confidence == 1.0 else int(overlap * member.confidence)
-    reported = member.reported
+    reported, booked_tokens = member.reported, load.booked_tokens
+    if booked_tokens:
+        booked_tokens = load.ahead_tokens(now, speed.prefill_token_s(float(load.num_in_flight)))
     return Candidate(
         member.worker,
         overlap,
         num_tokens - worth - assumed,
-        load.ahead_tokens(now, speed.prefill_token_s(float(load.num_in_flight))),
+        booked_tokens,
         load.num_in_flight,
         reported.num_waiting,
         reported.kv_usage,

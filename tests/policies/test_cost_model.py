@@ -20,6 +20,7 @@ from gateway.policies.cost_model import (
     first_parts_s,
     harm_token_s,
     mean_token_s,
+    other_token_s,
     others_s,
     parts_s,
     prefill_share,
@@ -148,8 +149,9 @@ def test_a_copy_in_place_saves_all_that_its_tokens_cost() -> None:
     cost_s = ttft_s(busy, WORTH) + others_s(busy, 1e-4)
     there = replace(busy, overlap_tokens=4000, uncached_tokens=1000)
     in_place_s = ttft_s(there, WORTH) + others_s(there, 1e-4)
-    assert with_copy_s(busy, cost_s, 4000, 1e-4) == pytest.approx(in_place_s)
-    assert with_copy_s(there, in_place_s, 4000, 1e-4) == in_place_s
+    each_s = other_token_s(busy, 1e-4)
+    assert with_copy_s(busy, cost_s, 4000, each_s) == pytest.approx(in_place_s)
+    assert with_copy_s(there, in_place_s, 4000, each_s) == in_place_s
 
 
 SPEEDS = st.builds(
