@@ -34,6 +34,8 @@ MAX_ERROR, LEAST_GOODPUT, MAX_E2E = 0.3, 0.99, 1.05
 LEAST_GOOD = 0.01
 """Share of requests within the objective below which no policy is better than another."""
 WORST = 10
+LEAST = 1e-9
+"""Least denominator of a ratio: answers of one token have a TPOT of 0."""
 
 OURS = "expected_ttft"
 OTHERS = ("prefix_overlap", "least_load", "round_robin", "dynamo")
@@ -140,7 +142,10 @@ def compare(row: PolicyScenario, cells: Mapping[str, Sequence[Summary]]) -> list
 
     def over(field: str) -> list[float]:
         """Ratios to the least of the others."""
-        return [getattr(one, field) / min(getattr(each, field) for each in rest) for one, *rest in seeds]
+        return [
+            getattr(one, field) / max(min(getattr(each, field) for each in rest), LEAST)
+            for one, *rest in seeds
+        ]
 
     good = [good_over_best(one, max(rest, key=lambda each: each.goodput)) for one, *rest in seeds]
     figures = [
@@ -165,7 +170,7 @@ def compare(row: PolicyScenario, cells: Mapping[str, Sequence[Summary]]) -> list
 def good_over_best(ours: Summary, best: Summary) -> float:
     if ours.good < LEAST_GOOD and best.good < LEAST_GOOD:
         return 1.0
-    return ours.goodput / max(best.goodput, 1e-9)
+    return ours.goodput / max(best.goodput, LEAST)
 
 
 def medians(figures: Sequence[Figure]) -> list[Figure]:

@@ -53,6 +53,14 @@ def test_where_no_policy_serves_any_request_well_none_is_better() -> None:
     assert good_over_best(good, replace(few, goodput=0.0)) > 1000
 
 
+def test_answers_of_one_token_are_compared() -> None:
+    once = replace(summary(OURS, 4.0, 3.0), tpot_mean_s=0.0)
+    cells = {name: [once] * 3 for name in (OURS, *OTHERS, "all_knowing")}
+    row = next(row for row in mixed_rows() if row.name == "few_shot")
+    found = {figure.name: figure.value for figure in compare(row, cells)}
+    assert found["policy.tpot_over_best.few_shot"] == 0.0
+
+
 def test_each_workload_of_the_table_has_its_row() -> None:
     all_rows = [*mixed_rows(), *rows()]
     names = [row.name for row in all_rows]
