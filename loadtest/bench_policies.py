@@ -2,11 +2,11 @@
 traces and on fleets that are not as they should be (`policy_rows.py`).
 
 Each cell is a whole run of the gateway's router with simulated engines (`gateway/replay/`). Goodput is
-requests per second that meet the row's TTFT and TPOT. Three seeds; a figure is their median, and comparisons
-are made for each seed. LIMIT takes fewer requests of each trace, ROWS only those rows. SEARCH=1 plays drawn
-traffic instead (`policy_draws.py`; SEED, and NUM of them) and prints the worst. `saturated` is the median of
-the rows of short answers at 100 to 130 % of a fleet's seats; `ttft_error_p90` is of the default policy's
-predictions.
+requests per second that meet the row's TTFT and TPOT. One seed, three with SEEDS=3 or FULL=1; a figure is
+their median, and comparisons are made for each seed. LIMIT takes fewer requests of each trace, ROWS only
+those rows. SEARCH=1 plays drawn traffic instead (`policy_draws.py`; SEED, and NUM of them) and prints the
+worst. `saturated` is the median of the rows of short answers at 100 to 130 % of a fleet's seats;
+`ttft_error_p90` is of the default policy's predictions.
 """
 
 import os

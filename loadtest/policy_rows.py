@@ -2,9 +2,10 @@
 users have."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from gateway.replay.fleet import Restart
 from gateway.replay.job import ReplayJob
@@ -115,6 +116,16 @@ L4 = replace(
 )
 """Llama 3.1 8B on one L4: 300 GB/s of memory, 120 TFLOP/s, 24 GB."""
 MIX_S = extent(2.0, 60.0)
+CODING: Mapping[str, Any] = {
+    "prefixes": 1,
+    "prefix": 25_000,
+    "first": (500, 3000),
+    "first_mean": 1500,
+    "added": (300, 3000),
+    "turns": 20.0,
+    "think_s": 3.0,
+}
+"""Chats as coding agents have them: one system prompt and its tools, many turns, results of tools added."""
 
 
 def mixed_rows() -> list[PolicyScenario]:
@@ -127,16 +138,7 @@ def mixed_rows() -> list[PolicyScenario]:
     large = {"profile": H100_70B, "slo": SLO_70B}
     hot = partial(mixes.hot_prompt, seconds=MIX_S)
     chats = partial(mixes.chats, seconds=3 * MIX_S)
-    coding = partial(
-        chats,
-        prefixes=1,
-        prefix=25_000,
-        first=(500, 3000),
-        first_mean=1500,
-        added=(300, 3000),
-        turns=20.0,
-        think_s=3.0,
-    )
+    coding = partial(chats, **CODING)
     unique = partial(mixes.unique, seconds=MIX_S)
     cold = [Restart(0.0, number, MIX_S / 3) for number in (6, 7)]
     return [
