@@ -22,7 +22,7 @@ from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import MethodNotAllowed, UnknownResponse, UnknownRoute
 from gateway.core.requests.routes import RESPONSES
 from gateway.core.worker import WorkerId
-from gateway.http.sse import SseScanner
+from gateway.http.sse import SseScanner, event_data
 
 STORED = RESPONSES + "/ID"
 """The path by which requests about a response are counted and let in."""
@@ -151,7 +151,7 @@ class RenamingScanner(SseScanner):
     def feed(self, data: bytes) -> bytes:
         data, renaming = super().feed(data), self._renaming
         if not renaming.has_read and b'"response"' in data:
-            for line in data.splitlines():
-                if line.startswith(b"data:") and not renaming.has_read:
-                    renaming.read(line[5:])
+            for event in event_data(data):
+                if not renaming.has_read:
+                    renaming.read(event)
         return renaming.renamed(data)

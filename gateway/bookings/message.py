@@ -18,8 +18,8 @@ SNAPSHOT_S = 1.0
 KEEP_S = 3.5
 """Time after the last message of a gateway when its bookings are dropped: three messages were lost, or it
 died."""
-MAX_BYTES = 1 << 20
-"""Largest message: thousands of workers and all promises of a gateway take a third of it."""
+MAX_BYTES = 512 << 10
+"""Largest message: thousands of workers and all promises of a gateway take two thirds of it."""
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _Some = Annotated[int, msgspec.Meta(ge=0, le=2**40)]

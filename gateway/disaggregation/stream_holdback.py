@@ -7,11 +7,11 @@ Engines begin a stream before they know whether they can fetch the blocks of the
 from enum import Enum
 
 from gateway.http.messages import ResponseHead
-from gateway.http.sse import SseScanner
+from gateway.http.sse import SseScanner, event_data
 
 MAX_BYTES = 64 << 10
 """A longer beginning is passed on, whatever it is."""
-_ERRORS = (b'data: {"error"', b'data:{"error"', b'data: {"object":"error"', b'data:{"object":"error"')
+_ERRORS = (b'{"error"', b'{"object":"error"')
 
 
 class Beginning(Enum):
@@ -36,7 +36,7 @@ class HeldStream:
     def feed(self, data: bytes) -> Beginning:
         self.data += data
         whole = self._scanner.feed(data)
-        if any(line.startswith(_ERRORS) for line in whole.splitlines()):
+        if any(event.startswith(_ERRORS) for event in event_data(whole)):
             return Beginning.ERROR
         is_answer = self._scanner.has_token or len(self.data) > MAX_BYTES
         return Beginning.ANSWER if is_answer else Beginning.OPEN

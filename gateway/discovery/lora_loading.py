@@ -19,7 +19,7 @@ from gateway.core.worker import ServedModel
 from gateway.discovery.endpoint import Endpoint
 from gateway.discovery.lora_wire import AdapterCallResult, check_name, load_body, outcome, unload_body
 from gateway.discovery.roster import Roster
-from gateway.upstream.control_client import ControlSession, failure, read_all
+from gateway.upstream.control_client import MAX_POSTED_BYTES, ControlSession, failure, read_all
 
 log = logging.getLogger("kvgate.adapters")
 
@@ -222,7 +222,7 @@ class AdapterLoader:
                 headers={**self._headers, "content-type": "application/json"},
                 timeout=self._timeout,
             ) as answer:
-                return outcome(answer.status, await read_all(answer), path, calls)
+                return outcome(answer.status, await read_all(answer, MAX_POSTED_BYTES), path, calls)
         except TimeoutError:
             return AdapterCallResult(False, f"no answer to {path} within {self._timeout.total:g} s")
         except (aiohttp.ClientError, OSError, ValueError) as exc:

@@ -31,8 +31,8 @@ MAX_PAGE_BYTES = 8 << 20
 """Largest page of metrics, which have 60 KB per rank."""
 MAX_MODELS_BYTES = 3 << 20
 """Largest list of models: vLLM's has 700 bytes for each, and 4,096 of them are used."""
-MAX_CARDS = 10_000
-"""Objects in a list of models; vLLM's has two for each. They decode in some 10 ms."""
+MAX_OBJECTS = 10_000
+"""Objects in an answer; vLLM's list of models has two for each. They decode in some 10 ms."""
 LARGE_PAGE_BYTES = 64 << 10
 """Answers from here on are parsed in a thread, which leaves the event loop its turns."""
 CONNECT_TIMEOUT_S = 1.0
@@ -189,10 +189,7 @@ class Probe:
 
     async def _listed(self) -> bytes:
         """The list of models. Raises ProbeError."""
-        body = await self._required(MODELS, MAX_MODELS_BYTES)
-        if body.count(b"{") > MAX_CARDS:
-            raise ProbeError(f"{self.url}{MODELS} lists more than {MAX_CARDS:,} objects")
-        return body
+        return await self._required(MODELS, MAX_MODELS_BYTES)
 
     async def _required(self, path: str, max_bytes: int = MAX_BYTES) -> bytes:
         status, body = await self._get(path, max_bytes=max_bytes)
@@ -220,9 +217,12 @@ class Probe:
         headers = {**({} if url else self._headers), **(more or {})}
         try:
             async with self._session.call("GET", url or self.url, path, headers=headers) as answer:
-                return answer.status, await read_all(answer, max_bytes)
+                status, body = answer.status, await read_all(answer, max_bytes)
         except TimeoutError as exc:
             raise ProbeTimeout(f"{url or self.url}{path} did not answer in time") from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             kind = ProbeTimeout if getattr(exc, "errno", None) in UNREACHABLE else ProbeError
             raise kind(f"{url or self.url}{path}: {failure(exc)}") from exc
+        if max_bytes != MAX_PAGE_BYTES and body.count(b"{") > MAX_OBJECTS:
+            raise ProbeError(f"{url or self.url}{path} answered with more than {MAX_OBJECTS:,} objects")
+        return status, body

@@ -1,7 +1,8 @@
 """Scanner of streamed answers: first token, usage, end; read from the bytes on their way through.
 
 A streamed answer is cut at event borders: a client never sees half an event, even if the worker dies in the
-middle of one. Events are parsed only until the first token was seen, and where their bytes contain usage.
+middle of one. Events are parsed only until the first token was seen, and where their bytes contain usage; of
+an event with more lines than any engine sends, the first ones.
 """
 
 import msgspec
@@ -14,6 +15,10 @@ _USAGE = b'"usage":{'
 _USAGE_SPACED = b'"usage": {'
 MAX_HELD_BYTES = 1 << 20
 """Size above which an event is passed on in parts."""
+MAX_LINES = 2048
+"""Lines that are looked at of what is passed on at once: more than a read of short events has."""
+MAX_USAGES = 16
+"""Objects called `usage`, from the last one back, that are tried."""
 
 
 class _Delta(msgspec.Struct):
@@ -55,12 +60,15 @@ class SseScanner:
 
     def feed(self, data: bytes) -> bytes:
         """Return the bytes to forward now; the rest is kept until its event is complete."""
-        if self._tail:
-            data = self._tail + data
+        tail = self._tail
+        near = tail[-3:] + data if tail else data  # the tail has no border, at most the beginning of one
+        ends_whole = near.endswith((b"\n\n", b"\r\n\r\n"))
+        if tail:
+            data = tail + data
             self._tail = b""
-        ends_whole = data.endswith((b"\n\n", b"\r\n\r\n"))
         if not ends_whole and len(data) <= MAX_HELD_BYTES:
-            cut = _last_border(data)
+            cut = _last_border(near)
+            cut += len(data) - len(near) if cut else 0
             self._tail = data[cut:]
             data = data[:cut]
             ends_whole = True
@@ -68,7 +76,7 @@ class SseScanner:
             self.is_whole = ends_whole
             self.num_events_fed += 1
             if not self.has_token:
-                self.has_token = any(map(_has_token, _events(data)))
+                self.has_token = any(map(_has_token, event_data(data)))
             if _USAGE in data or _USAGE_SPACED in data:
                 self._usage_event = data
         return data
@@ -86,10 +94,7 @@ class SseScanner:
         """Return the last usage that passed; parsed once."""
         unread, self._usage_event = self._usage_event, None
         if unread is not None:
-            self._found = None
-            for event in _events(unread):
-                if _USAGE in event or _USAGE_SPACED in event:
-                    self._found = read_usage(event, limit) or self._found
+            self._found = _last_usage(unread, limit)
         return self._found
 
 
@@ -98,9 +103,25 @@ def _last_border(data: bytes) -> int:
     return max(lf + 2 if lf >= 0 else 0, crlf + 4 if crlf >= 0 else 0)
 
 
-def _events(data: bytes) -> list[bytes]:
-    """Return the data of each one-line event, as OpenAI streams have them."""
-    return [line[5:].strip() for line in data.splitlines() if line.startswith(b"data:")]
+def event_data(data: bytes) -> list[bytes]:
+    """Return the data of each one-line event among the first lines, as OpenAI streams have them."""
+    lines = data.split(b"\n", MAX_LINES)
+    return [line[5:].strip() for line in lines[:MAX_LINES] if line.startswith(b"data:")]
+
+
+def _last_usage(data: bytes, limit: UsageLimit) -> Usage | RefusedUsage | None:
+    """Return the usage of the last event that has a readable one."""
+    end = len(data)
+    for _ in range(MAX_USAGES):
+        at = max(data.rfind(_USAGE, 0, end), data.rfind(_USAGE_SPACED, 0, end))
+        if at < 0:
+            break
+        begin, after = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
+        line = data[begin : after if after >= 0 else len(data)]
+        if line.startswith(b"data:") and (found := read_usage(line[5:].strip(), limit)):
+            return found
+        end = begin
+    return None
 
 
 def _has_token(event: bytes) -> bool:

@@ -16,14 +16,14 @@ import re
 import msgspec
 
 from gateway.core.decode_errors import UNREADABLE
-from gateway.http.sse import SseScanner
+from gateway.http.sse import SseScanner, event_data
 
 _ASK = b'"stream_options":{"include_usage":true},'
 _KEY, _USAGE, _USAGE_SPACED = b'"usage"', b'"usage":{', b'"usage": {'
 _CHOICES, _SPACED = b'"choices"', b'"choices": '
 _FINISH, _FINISH_SPACED = b'"finish_reason":"', b'"finish_reason": "'
 _FINGERPRINT = b'"system_fingerprint"'
-_EVENT = re.compile(rb".*?(?:\n\n|\r\n\r\n)|.+\Z", re.DOTALL)
+_BORDER = re.compile(rb"\n\n|\r\n\r\n")
 _NULL = re.compile(rb',\s*"usage"\s*:\s*null|"usage"\s*:\s*null\s*,\s*')
 
 
@@ -63,7 +63,7 @@ class InjectedUsageScanner(SseScanner):
             return data
         is_of_interest = self._key in data or self._finish in data
         if self._held or (is_of_interest and self.is_whole and not self._is_forced):
-            return b"".join([self._passed(event) for event in _EVENT.findall(data)])
+            return b"".join([self._passed(event) for event in _events(data)])
         return data
 
     def _read_style(self, data: bytes) -> bool:
@@ -104,14 +104,22 @@ class InjectedUsageScanner(SseScanner):
         return held + event
 
 
+def _events(data: bytes) -> list[bytes]:
+    """Split into events with their borders; the last one may have none."""
+    events, at = [], 0
+    for border in _BORDER.finditer(data):
+        events.append(data[at : border.end()])
+        at = border.end()
+    return [*events, data[at:]] if at < len(data) else events
+
+
 def _read(event: bytes) -> _Chunk | None:
     """Parse the chunk of a one-line event; None if it is unreadable."""
-    for line in event.splitlines():
-        if line.startswith(b"data:"):
-            try:
-                return _decode(line[5:])
-            except UNREADABLE:
-                return None
+    for data in event_data(event):
+        try:
+            return _decode(data)
+        except UNREADABLE:
+            return None
     return None
 
 

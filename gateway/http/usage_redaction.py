@@ -19,9 +19,9 @@ from gateway.core.decode_errors import UNREADABLE
 
 MAX_USAGE_BYTES: Final = 8192
 """Size that no usage reaches; a longer object of that name (an echoed schema) is passed on as it is."""
-_MARK: Final = re.compile(rb'"usage"\s*:\s*\{')
-_MAYBE: Final = re.compile(rb'"(?:u(?:s(?:a(?:g(?:e(?:"\s*(?::\s*)?)?)?)?)?)?)?\Z')
-"""Possible beginning of a mark, at the end of the bytes so far."""
+_MARK: Final = re.compile(rb'"usage"\s{0,64}:\s{0,64}\{')
+_MAYBE: Final = re.compile(rb'"(?:u(?:s(?:a(?:g(?:e(?:"\s{0,64}(?::\s{0,64})?)?)?)?)?)?)?\Z')
+"""Possible beginning of a mark, at the end of the bytes so far: never long, so that little is held back."""
 _MASKED: Final = frozenset(
     {"cached_tokens", "cache_read_input_tokens", "created_cache_tokens"}
     | {"cache_write_tokens", "cache_creation_input_tokens"}

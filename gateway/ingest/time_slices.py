@@ -1,5 +1,6 @@
 """Time slices of all event feeds: together they use the loop for SLICE_S at a time, and rest where it has
-other work. However many feeds there are, and whatever they receive, requests come first.
+other work. Work under way is finished: a message, or a portion of one. However many feeds there are, and
+whatever they receive, requests come first.
 
 A replay of a large cache is thousands of messages from each worker, at once when a gateway starts.
 """
@@ -9,9 +10,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-SLICE_S = 0.002
-"""Length of a slice, after which requests come first. Work under way is finished: a message, or a portion of
-one."""
+from gateway.runtime.work_slices import SLICE_S
+
 BUSY_S = 0.0001
 """Duration of a loop iteration, without a slice, that shows other work: an idle one takes 30 us."""
 REST_S = 0.004

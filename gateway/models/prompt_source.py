@@ -34,10 +34,11 @@ from gateway.models.tokenize_budget import TokenizeBudget
 from gateway.observability.metrics import Metrics
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tls import Tls
+from gateway.runtime.work_slices import in_slices
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.chat_template import MediaError, TooLong
 from gateway.tokenization.prompt_encoder import PromptError
-from gateway.tokenization.worker_tokens import read_tokens, tokenize_bodies
+from gateway.tokenization.worker_tokens import read_tokens_in_steps, tokenize_bodies
 from gateway.upstream.access import FleetAccess
 from gateway.upstream.control_client import ControlSession, read_all
 
@@ -392,7 +393,7 @@ class WorkerTokenizer:
                 if answer.status != 200:
                     self._refused(url, answer.status)
                     raise PromptError(f"the worker's /tokenize answered {answer.status}")
-                return read_tokens(await read_all(answer))
+                return await in_slices(read_tokens_in_steps(await read_all(answer)))
         except (TimeoutError, PromptError):
             raise  # `ask` catches the first; both are kinds of the exceptions below
         except (aiohttp.ClientError, OSError, *UNREADABLE) as exc:

@@ -5,5 +5,6 @@ loop_lag         lag of the event loop         gc_policy        no long pauses
 process_limits   open files, memory, threads   descriptors      shares of open files
 tls              contexts, reloaded            self_signed      certificates without an authority
 ids              unguessable ids               paced_reads      one peer's bytes in turns with others
-build            version, compiled or not      rate_limited_log the first line of a kind, then a number
+work_slices      long work in slices           rate_limited_log the first line of a kind, then a number
+build            version, compiled or not
 """

@@ -1,7 +1,7 @@
 """Reads of a connection in turns, so that one peer's bytes take little of an iteration of the event loop.
 
     small read ───────────────► fed at once, by the connection itself
-    large read ──► `take` ──► slices, for TURN_S ──► the next iteration ──► the rest, or reading goes on
+    large read ──► `take` ──► slices, for SLICE_S ──► the next iteration ──► the rest, or reading goes on
 
 A read may be 256 KiB of units that each cost some µs (chunks of a byte, pipelined requests, empty frames),
 and libuv reads up to 32 times from a socket before it polls others again: one peer could take seconds.
@@ -12,9 +12,10 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
+from gateway.runtime.work_slices import SLICE_S
+
 SLICE_BYTES: Final = 8 << 10
 """Larger reads are fed in slices of this size."""
-TURN_S: Final = 0.002
 
 
 class PacedReads:
@@ -102,7 +103,7 @@ class PacedReads:
             self._read(True)
 
     def _turn(self) -> None:
-        end = monotonic() + TURN_S
+        end = monotonic() + SLICE_S
         while self.has_rest and self._feed and not self.is_paused:
             piece = self._data[self._at : self._at + SLICE_BYTES]
             self._at += len(piece)

@@ -1,5 +1,6 @@
 """Bodies of a worker's `/tokenize`, and the tokens in its answers."""
 
+from collections.abc import Generator
 from typing import Annotated, Any
 
 import msgspec
@@ -26,12 +27,19 @@ _CHAT_FIELDS = (
 )
 
 
+STEP_BYTES = 64 << 10
+"""Bytes of an answer that are decoded in one go: some 10,000 tokens, in .3 ms."""
+
+_TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
+
+
 class _Answer(msgspec.Struct):
-    tokens: list[Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]]
+    tokens: list[_TokenId]
     count: int | None = None
 
 
 _decode = msgspec.json.Decoder(_Answer).decode
+_decode_ids = msgspec.json.Decoder(list[_TokenId]).decode
 
 
 def read_tokens(body: bytes) -> Tokens:
@@ -41,6 +49,27 @@ def read_tokens(body: bytes) -> Tokens:
     if answer.count is not None and answer.count != len(answer.tokens):
         raise ValueError(f"{len(answer.tokens)} tokens and a count of {answer.count}")
     return tokens_of(answer.tokens)
+
+
+def read_tokens_in_steps(body: bytes) -> Generator[None, None, Tokens]:
+    """Decode an answer as `read_tokens` does, a long one in steps; returns the tokens at the end."""
+    if len(body) <= STEP_BYTES:
+        return read_tokens(body)
+    begin = body.find(b"[", body.find(b'"tokens"')) + 1
+    end = body.find(b"]", begin)
+    rest = body[:begin] + body[end:]
+    if not 0 < begin <= end or len(rest) > STEP_BYTES:
+        raise ValueError("no list of tokens, or much else")
+    answer, tokens, at = _decode(rest), tokens_of(()), begin
+    while at < end:
+        comma = body.find(b",", at + STEP_BYTES, end)
+        to = comma if comma >= 0 else end
+        tokens.extend(_decode_ids(b"[" + body[at:to] + b"]"))
+        at = to + 1
+        yield
+    if answer.tokens or answer.count not in (None, len(tokens)):
+        raise ValueError(f"{len(tokens)} tokens and a count of {answer.count}")
+    return tokens
 
 
 _SGLANG_FIELDS = (

@@ -22,6 +22,8 @@ from gateway.runtime.tls import Tls, reason
 from gateway.upstream.access import FleetAccess
 
 MAX_ANSWER_BYTES = 8 << 20
+MAX_POSTED_BYTES = 64 << 10
+"""Largest answer to a question of the gateway's own, which are short and so are their answers."""
 
 
 class ControlSession:
@@ -76,11 +78,11 @@ class ControlSession:
     async def post(
         self, endpoint: str, path: str, body: object, headers: Mapping[str, str] | None = None
     ) -> bytes | None:
-        """Post a JSON body and return the answer; None if it is not a complete 200."""
+        """Post a JSON body and return the answer; None if it is not a complete, short 200."""
         data, headers = msgspec.json.encode(body), {"content-type": "application/json", **(headers or {})}
         try:
             async with self.call("POST", endpoint, path, data=data, headers=headers) as answer:
-                return await read_all(answer) if answer.status == 200 else None
+                return await read_all(answer, MAX_POSTED_BYTES) if answer.status == 200 else None
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
             return None
 

@@ -10,7 +10,7 @@ from aiohttp import web
 from engines import ENGINES
 from gateway.core.engine import EngineMetrics, EnginePaths, EventSource
 from gateway.discovery.engine_detection import Engines
-from gateway.discovery.probe import MAX_BYTES, MAX_CARDS, Probe, ProbeError
+from gateway.discovery.probe import MAX_BYTES, MAX_OBJECTS, Probe, ProbeError
 from tests.support.fakes import FakeEngine, only, serve, session, url_of
 
 pytestmark = pytest.mark.process
@@ -136,8 +136,8 @@ async def test_an_endless_answer_is_cut_off(endpoint: Endpoint, probe: Probe) ->
 async def test_a_list_of_more_objects_than_are_used_is_refused_by_name(
     endpoint: Endpoint, probe: Probe
 ) -> None:
-    endpoint.answers["/v1/models"] = (200, b'{"data":[' + b'{"id":"m"},' * MAX_CARDS + b'{"id":"m"}]}')
-    with pytest.raises(ProbeError, match="/v1/models lists more than 10,000 objects"):
+    endpoint.answers["/v1/models"] = (200, b'{"data":[' + b'{"id":"m"},' * MAX_OBJECTS + b'{"id":"m"}]}')
+    with pytest.raises(ProbeError, match="/v1/models answered with more than 10,000 objects"):
         await probe.facts()
 
 

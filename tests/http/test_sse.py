@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from gateway.core.usage import RefusedUsage, Usage
 from gateway.core.usage_reading import read_usage
-from gateway.http.sse import MAX_HELD_BYTES, SseScanner
+from gateway.http import sse
+from gateway.http.sse import MAX_HELD_BYTES, MAX_LINES, MAX_USAGES, SseScanner
 
 ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"h\xc3\xa9"}}]}\n\n'
@@ -111,6 +112,31 @@ def test_the_scanner_knows_if_a_whole_event_was_passed_last() -> None:
     assert not scanner.is_whole  # too long to hold
     scanner.feed(b"\n\n")
     assert scanner.is_whole
+
+
+def test_few_lines_are_looked_at_of_an_event_that_has_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker sets their number; each may cost a failed parse."""
+    num_read = 0
+
+    def count(*args: object) -> None:
+        nonlocal num_read
+        num_read += 1
+
+    monkeypatch.setattr(sse, "_has_token", count)
+    monkeypatch.setattr(sse, "read_usage", count)
+    scanner = SseScanner()
+    lines = b'data: {"usage":{}}\n' * 40_000
+    assert b"".join(scanner.feed(lines[at : at + 8192]) for at in range(0, len(lines), 8192)) == b""
+    assert scanner.feed(b"\n") == lines + b"\n"
+    assert 0 < num_read <= MAX_LINES
+    scanner.usage()
+    assert num_read <= MAX_LINES + MAX_USAGES
+
+
+def test_usage_is_found_behind_events_without_a_usable_one() -> None:
+    scanner = SseScanner()
+    scanner.feed(USAGE + b'data: {"usage":{]\n\n' * 3 + b': "usage":{ in a comment\n\n')
+    assert scanner.usage() == Usage(7, 2, 4)
 
 
 # other routes ----------------------------------------------------------------------------------

@@ -110,3 +110,11 @@ def test_a_value_too_long_for_usage_is_not_held() -> None:
     data = b'{"usage":{"description":"' + b"x" * MAX_USAGE_BYTES
     assert masker.feed(data) == data
     assert masker.feed(b'"},"usage":{"cached_tokens":5}}') == b'"},"usage":{"cached_tokens":0}}'
+
+
+def test_what_may_be_a_beginning_is_not_held_for_ever() -> None:
+    """A worker that sends spaces behind the name holds neither memory nor, being scanned again, time."""
+    masker = UsageRedactor()
+    assert masker.feed(b'{"usage" ') == b"{"
+    assert masker.feed(b" " * 9000) == b'"usage" ' + b" " * 9000
+    assert masker.flush() == b""

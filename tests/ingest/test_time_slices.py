@@ -5,7 +5,8 @@ from itertools import count
 
 import pytest
 
-from gateway.ingest.time_slices import SLICE_S, TimeSlices
+from gateway.ingest.time_slices import TimeSlices
+from gateway.runtime.work_slices import SLICE_S
 from tests.support.patience import until
 
 

@@ -13,9 +13,10 @@ from gateway.ingest import sockets
 from gateway.ingest.pauses import Backoff
 from gateway.ingest.sockets import MAX_BATCHES_PER_TURN, resolve
 from gateway.ingest.subscription import Subscription
-from gateway.ingest.time_slices import SLICE_S, TimeSlices
+from gateway.ingest.time_slices import TimeSlices
 from gateway.ingest.unread_bytes import Wires
 from gateway.ingest.zmq import ZmqFeed, ZmqTimes, reach
+from gateway.runtime.work_slices import SLICE_S
 from tests.support.fakes import END, FakeEngine, Known, payload, seq_frame
 from tests.support.patience import patience, until
 from tests.support.zmtp import EndlessPeer

@@ -7,7 +7,8 @@ from typing import cast
 import pytest
 
 from gateway.runtime import paced_reads
-from gateway.runtime.paced_reads import SLICE_BYTES, TURN_S, PacedReads
+from gateway.runtime.paced_reads import SLICE_BYTES, PacedReads
+from gateway.runtime.work_slices import SLICE_S
 
 
 class Reading:
@@ -63,7 +64,7 @@ def test_a_large_read_is_fed_in_slices_and_others_come_next(reading: Reading) ->
 
 
 def test_slow_slices_are_a_turn_each(reading: Reading) -> None:
-    reading.costs_s = 2 * TURN_S
+    reading.costs_s = 2 * SLICE_S
     reading.reads.take(DATA)
     assert [len(reading.fed), *(reading.iterate() for _ in range(3))] == [1, 2, 3, 4]
     assert repr(reading.reads) == f"PacedReads(paused=False, rest={len(DATA) - 4 * SLICE_BYTES})"
@@ -76,7 +77,7 @@ def test_slow_slices_are_a_turn_each(reading: Reading) -> None:
 
 
 def test_bytes_behind_a_rest_follow_it(reading: Reading) -> None:
-    reading.costs_s = 2 * TURN_S
+    reading.costs_s = 2 * SLICE_S
     reading.reads.take(DATA)
     reading.reads.take(b"more")
     while reading.later:

@@ -1,7 +1,10 @@
+from collections.abc import Generator
+
 import pytest
 
+from gateway.core.blocks import Tokens
 from gateway.core.decode_errors import UNREADABLE
-from gateway.tokenization.worker_tokens import read_tokens
+from gateway.tokenization.worker_tokens import STEP_BYTES, read_tokens, read_tokens_in_steps
 
 
 @pytest.mark.parametrize(
@@ -38,3 +41,41 @@ def test_a_count_that_differs_is_rejected(count: bytes) -> None:
 def test_an_answer_without_tokens_is_rejected() -> None:
     with pytest.raises(UNREADABLE):
         read_tokens(b'{"count":0}')
+
+
+def run(steps: Generator[None, None, Tokens]) -> tuple[list[int], int]:
+    """Tokens, and the number of steps before the last."""
+    num_steps = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return list(done.value), num_steps
+        num_steps += 1
+
+
+@pytest.mark.parametrize("form", ['{"tokens":%s}', '{"count":%d,"tokens": %s, "token_strs":null}'])
+@pytest.mark.parametrize("num", [0, 3, 100_000])
+def test_a_long_answer_is_read_in_steps(form: str, num: int) -> None:
+    ids = list(range(num))
+    body = (form.replace("%d", str(num)) % str(ids)).encode()
+    tokens, num_steps = run(read_tokens_in_steps(body))
+    assert tokens == ids and (num_steps > 5) is (len(body) > 5 * STEP_BYTES)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"tokens":' + b" " * 100_000,
+        b'{"tokens":[' + b"1," * 50_000,
+        b'{"tokens":[' + b"1," * 50_000 + b"-1]}",
+        b'{"tokens":[' + b"1," * 50_000 + b"[1]]}",
+        b'{"tokens":[' + b"1," * 50_000 + b'1],"count":50000}',
+        b'{"tokens":[1],"more":[' + b"1," * 50_000 + b"1]}",
+        b'{"count":1,"tokens":"' + b"1," * 50_000 + b'"}',
+    ],
+)
+def test_an_invalid_long_answer_is_rejected(body: bytes) -> None:
+    with pytest.raises(UNREADABLE):
+        run(read_tokens_in_steps(body))

@@ -45,7 +45,7 @@ async def test_a_redirect_or_invalid_answer_is_an_error(monkeypatch: pytest.Monk
         status = (await request.json())["status"]
         return web.Response(status=status, body=request.headers.get("a", "").encode())
 
-    monkeypatch.setattr(control_client, "MAX_ANSWER_BYTES", 10)
+    monkeypatch.setattr(control_client, "MAX_POSTED_BYTES", 10)
     server = await serve(web.post("/p", answer))
     url = url_of(server)
     async with ControlSession(timeout_s=5) as session:
