@@ -6,7 +6,7 @@ again when they are sent on, so no framing of a client reaches a worker, nor the
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +30,7 @@ class HttpLimits:
 
     max_body_bytes: int = 64 << 20
     max_head_bytes: int = 64 << 10
+    max_headers: int = 256
     head_timeout_s: float = 30.0
     body_timeout_s: float = 60.0
     min_body_rate: float = 500.0
@@ -41,6 +42,10 @@ class HttpLimits:
         time, and the whole that time plus its bytes at the lowest rate. 0: too slow."""
         whole_s = self.body_timeout_s + num_bytes / self.min_body_rate
         return max(min(self.body_timeout_s, began + whole_s - now), 0.0)
+
+
+MAX_ANSWER_HEADERS: Final = 256
+"""Headers of an answer, each of which is copied and searched a few times; engines send some ten."""
 
 
 class BadAnswer(ValueError):
@@ -84,13 +89,15 @@ def _check_coding(version: str, value: bytes) -> None:
         raise NotSupported("only the transfer coding 'chunked' is supported")
 
 
-def check_answer(version: str, status: int, headers: Iterable[Header]) -> tuple[int | None, bool]:
+def check_answer(version: str, status: int, headers: Sequence[Header]) -> tuple[int | None, bool]:
     """Check an answer's head; returns the body's length, if known, and whether it is chunked. Raises
     BadAnswer."""
     if version not in ("1.1", "1.0"):
         raise BadAnswer(f"answers with HTTP/{version}")
     if not 100 <= status <= 599:
         raise BadAnswer(f"invalid status {status}")
+    if len(headers) > MAX_ANSWER_HEADERS:
+        raise BadAnswer(f"it has over {MAX_ANSWER_HEADERS} headers")
     length, is_chunked = None, False
     for name, value in headers:
         if name == b"content-length":

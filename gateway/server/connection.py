@@ -237,6 +237,8 @@ class ClientConnection(asyncio.Protocol):
         limits, version = self._limits, self._parser.get_http_version()
         if self._head_bytes + len(self._target) > limits.max_head_bytes:
             return self._refuse(self._head_too_large())
+        if len(self._headers) > limits.max_headers:
+            return self._refuse(HeadTooLarge(f"the request has over {limits.max_headers} headers"))
         try:
             expects = check_request(version, self._target, self._headers, limits.max_body_bytes)
             self._intake.expect(self._headers)

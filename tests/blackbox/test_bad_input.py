@@ -248,13 +248,14 @@ async def test_a_body_at_the_limit_passes() -> None:
     [
         request("GET", "/health", None, (b"X-Big", b"x" * (64 << 10))),
         request("GET", "/health", None, *[(b"X-%d" % i, b"x" * 100) for i in range(700)]),
+        request("GET", "/health", None, *[(b"A", b"")] * 300),
         request("GET", "/health?" + "x" * (64 << 10)),
         b"GET /health HTTP/1.1\r\nX-Endless: " + b"x" * (65 << 10),
         b"GET /" + b"x" * (65 << 10),
     ],
-    ids=["one header", "many headers", "target", "endless header", "endless target"],
+    ids=["one header", "many headers", "many small headers", "target", "endless header", "endless target"],
 )
-async def test_a_head_over_64_kib_is_rejected(bench: Bench, data: bytes) -> None:
+async def test_a_head_over_64_kib_or_256_headers_is_rejected(bench: Bench, data: bytes) -> None:
     client = await bench.client()
     answer = await client.ask(data)
     assert (answer.status, answer.value(b"connection")) == (431, b"close")
@@ -264,6 +265,14 @@ async def test_a_head_over_64_kib_is_rejected(bench: Bench, data: bytes) -> None
 
 async def test_a_head_just_under_64_kib_passes(bench: Bench) -> None:
     assert (await bench.ask(request("GET", "/health", None, (b"X-Big", b"x" * 65_000)))).status == 200
+    assert (await bench.ask(request("GET", "/health", None, *[(b"A", b"")] * 255))).status == 200
+
+
+async def test_a_query_of_many_fields_is_rejected(bench: Bench) -> None:
+    await bench.worker()
+    for separator, status in (("&", 400), (";", 200)):
+        target = "/v1/completions?" + f"a{separator}" * 20_000
+        assert (await bench.ask(post(completion(), target=target))).status == status
 
 
 async def test_a_head_behind_a_large_body_is_not_charged_for_it(bench: Bench) -> None:

@@ -194,6 +194,7 @@ OURS = {
     "engines/slices.py:portions": "its callers catch it, as portions are taken",
     "gateway/tokenization/tokenizer.py:_added_tokens": "its caller catches it",
     "gateway/tokenization/worker_tokens.py:read_tokens": "its callers catch it",
+    "gateway/tokenization/worker_tokens.py:read_tokens_in_steps": "its caller catches it, step by step",
     "gateway/processes/admin.py": "answers of the gateway's own processes",
     "gateway/processes/supervisor.py": "answers of the gateway's own processes",
     "gateway/processes/child.py": "messages between the gateway's own processes",

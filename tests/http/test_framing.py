@@ -1,12 +1,19 @@
 import pytest
 
 from gateway.core.errors import GatewayError
-from gateway.http.framing import BadAnswer, HttpLimits, check_answer, check_request
+from gateway.http.framing import MAX_ANSWER_HEADERS, BadAnswer, HttpLimits, check_answer, check_request
 from gateway.http.messages import Header
 
 HOST = (b"host", b"a")
 CHUNKED = (b"transfer-encoding", b"chunked")
 EXPECT = (b"expect", b"100-Continue")
+
+
+def test_an_answer_with_very_many_headers_is_rejected() -> None:
+    headers = [(b"a", b"")] * MAX_ANSWER_HEADERS
+    assert check_answer("1.1", 200, headers) == (None, False)
+    with pytest.raises(BadAnswer, match="over 256 headers"):
+        check_answer("1.1", 200, [*headers, (b"a", b"")])
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from gateway.core.errors import InvalidRequest, ModelMissing
 from gateway.core.worker import ServedModel
 
 MODEL: Final = "model"
+MAX_QUERY_FIELDS: Final = 256
+"""Fields of a query, each of which takes a microsecond or two."""
 
 
 def asked_in_query(target: bytes) -> str | None:
@@ -59,6 +61,8 @@ def _query(target: bytes) -> list[tuple[str, str]]:
     query = target.partition(b"?")[2].decode("latin-1")
     if ";" in query and MODEL in query.casefold():
         raise InvalidRequest("a query that names a model is separated by '&', not by ';'", param=MODEL)
+    if query.count("&") >= MAX_QUERY_FIELDS:
+        raise InvalidRequest(f"the query has over {MAX_QUERY_FIELDS} fields; send them in the body")
     return parse_qsl(query, keep_blank_values=True)
 
 

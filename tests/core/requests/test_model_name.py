@@ -7,6 +7,7 @@ import pytest
 
 from gateway.core.errors import InvalidRequest, ModelMissing
 from gateway.core.requests.model_name import (
+    MAX_QUERY_FIELDS,
     asked_in_query,
     check_once,
     check_plain,
@@ -43,6 +44,12 @@ def test_a_query_that_names_its_model_ambiguously_is_rejected(query: str) -> Non
     with pytest.raises(InvalidRequest) as caught:
         asked_in_query(b"/x?" + query.encode())
     assert (caught.value.param or "").casefold() == "model"
+
+
+def test_a_query_has_a_limited_number_of_fields() -> None:
+    assert asked_in_query(b"/x?" + b"&" * (MAX_QUERY_FIELDS - 1)) is None
+    with pytest.raises(InvalidRequest, match="over 256 fields"):
+        asked_in_query(b"/x?" + b"&" * MAX_QUERY_FIELDS)
 
 
 def test_the_query_gets_the_chosen_model() -> None:
