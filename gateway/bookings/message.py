@@ -80,5 +80,5 @@ def decode(data: bytes) -> BookingsMessage | None:
         message = _decode(data)
     except UNREADABLE:
         return None
-    is_right = all(0 <= block < 2**64 for promise in message.promises for block in promise.blocks)
-    return message if is_right else None
+    # msgpack's integers end below 2**64
+    return message if all(min(promise.blocks, default=0) >= 0 for promise in message.promises) else None

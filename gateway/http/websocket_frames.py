@@ -21,6 +21,9 @@ MAX_MESSAGE_BYTES = 2 << 20
 MAX_READ_BYTES = 256 << 10
 """Largest message that may name a model: session settings, not sound."""
 
+MAX_OPENED = 16_384
+"""Lists and objects that such a message may open: many small ones take longer than as many bytes of text."""
+
 _TEXT, _CONTROL = 0x1, 0x8
 _PIECE_BYTES = 16 << 10
 _EXTENSIONS = b"sec-websocket-extensions"
@@ -106,6 +109,9 @@ def check_message(message: bytes, models: Container[str]) -> None:
         return
     if len(message) > MAX_READ_BYTES:
         raise FrameRefused(TOO_BIG, f"a message that names a model is over {MAX_READ_BYTES} bytes")
+
+    if message.count(b"[") + message.count(b"{") > MAX_OPENED:
+        raise FrameRefused(TOO_BIG, f"a message that names a model has over {MAX_OPENED} lists and objects")
 
     def check(pairs: Sequence[tuple[str, object]]) -> None:
         for name, value in pairs:

@@ -121,16 +121,24 @@ async def test_others_are_answered_beside_frames_without_content(tmp_path: Path)
         await flooded(under, Flood(sock, b"", b"\x89\x80\0\0\0\0"))
 
 
-@pytest.mark.parametrize("kind", ["event-stream", "json"])
-async def test_others_are_answered_beside_a_worker_with_tiny_chunks(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "unit"),
+    [
+        ("json", b"1\r\n \r\n" * 1_000),
+        ("event-stream", b"1\r\n \r\n" * 1_000),
+        ("event-stream", b"1800\r\n" + b"data: {}\n\ndata:\n" * 384 + b"\r\n"),
+    ],
+    ids=["chunks", "chunks of a stream", "events"],
+)
+async def test_others_are_answered_beside_a_worker_with_tiny_units(kind: str, unit: bytes) -> None:
     num_taken = 0
 
     async def script(call: Call) -> None:
         nonlocal num_taken
         await call.send(SSE_HEAD.replace(b"text/event-stream", b"text/" + kind.encode()))
         while not call.gone.is_set():
-            await call.send(b"1\r\n \r\n" * 1_000)
-            num_taken += 6_000
+            await call.send(unit)
+            num_taken += len(unit)
 
     async with siege() as under, beside(under, script):
         flood = Flood(under.connect(), post(completion(model="bad")), b"")

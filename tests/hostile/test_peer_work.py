@@ -1,0 +1,338 @@
+"""No peer decides how much work is done at once: each place where a peer's bytes become many things has a
+bound, and the largest input that the bound lets pass takes about a slice of the event loop.
+
+The cost is CPU time of this thread, the least of some runs, as a multiple of a yardstick that is measured
+beside it: the decoding of a MiB of numbers. That is some 3 ms; the attacks that this
+test was written after took 5 to 500 times as long.
+"""
+
+import ast
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engines import ENGINES
+from gateway.apis.response_ids import Renaming, RenamingScanner
+from gateway.bookings import message as bookings
+from gateway.core.decode_errors import UNREADABLE
+from gateway.core.engine import AdapterCalls, ModelInfo
+from gateway.core.errors import GatewayError
+from gateway.core.kv_events import DecodeError
+from gateway.core.requests.model_name import MAX_QUERY_FIELDS, asked_in_query
+from gateway.decide.requests import MAX_HEADERS_BYTES, http_of
+from gateway.disaggregation.stream_holdback import HeldStream
+from gateway.discovery import lora_wire
+from gateway.discovery.engine_detection import Engines
+from gateway.discovery.name_prober import verdict_of
+from gateway.discovery.probe import LARGE_PAGE_BYTES, MAX_BYTES, MAX_MODELS_BYTES, MAX_OBJECTS
+from gateway.http.forwarded import origin
+from gateway.http.messages import ResponseHead
+from gateway.http.response_observer import ResponseObserver
+from gateway.http.sse import SseScanner
+from gateway.http.usage_injection import InjectedUsageScanner
+from gateway.http.usage_redaction import UsageRedactor
+from gateway.http.websocket_frames import MAX_READ_BYTES, FrameRefused, ModelFrames, check_message
+from gateway.observability import traceparent
+from gateway.parity.prober import _read
+from gateway.proto.kvgate.v1 import decide_pb2, kv_events_pb2
+from gateway.replication import codec
+from gateway.runtime.paced_reads import SLICE_BYTES
+from gateway.server.http2.frames import Http2Error
+from gateway.server.http2.header_block import HeaderDecoder
+from gateway.tokenization.worker_tokens import read_tokens_in_steps
+from gateway.upstream.control_client import MAX_POSTED_BYTES
+
+ROOT = Path(__file__).parents[2]
+MOST = 4.0
+"""Yardsticks that one step may take: an interpreter on a busy machine, and 20 ms for others at most."""
+NUM_RUNS = 3
+MIB = 1 << 20
+
+# costs -------------------------------------------------------------------------------------------
+
+Step = Callable[[], object]
+MODELS = (ModelInfo("m"),)
+EXPECTED = (GatewayError, DecodeError, FrameRefused, Http2Error, *UNREADABLE)
+
+
+def filled(begin: bytes, unit: bytes, end: bytes, size: int) -> bytes:
+    return begin + unit * ((size - len(begin) - len(end)) // len(unit)) + end
+
+
+ANSWERS = {
+    "numbers": (b'{"a":[', b"1,", b"1]}"),
+    "lists": (b'{"a":[', b"[],", b"[]]}"),
+    "objects": (b'{"a":[', b"{},", b"{}]}"),
+    "names": (b"{", b'"a":1,', b'"b":1}'),
+    "list": (b"[", b"{},", b"{}]"),
+    "states": (b'{"internal_states":[', b"{},", b"{}]}"),
+    "cards": (b'{"data":[', b'{"id":"a"},', b'{"id":"a"}]}'),
+    "sources": (b"{", b'"0":{"endpoint":"tcp://1:1"},', b'"1":{}}'),
+    "tokens": (b'{"tokens":[', b"1,", b"1]}"),
+    "choices": (b'{"choices":[', b"[],", b"[]]}"),
+    "escapes": (b'{"a":"', b"\\u0061", b'"}'),
+    "spaces": (b"{", b" ", b"}"),
+}
+PAGES = {
+    "lines": (b"", b"\n", b""),
+    "samples": (b"", b"vllm:num_requests_running 1\n", b""),
+    "ranks": (b"", b'vllm:num_requests_running{engine="0"} 1\n', b""),
+    "labels": (b"vllm:num_requests_running{", b'a="b",', b"} 1"),
+    "facts": (b"", b'vllm:cache_config_info{block_size="16",num_gpu_blocks="1"} 1\n', b""),
+    "escapes": (b'vllm:cache_config_info{a="', b"\\", b'"} 1'),
+}
+STREAMS = {
+    "lines": b"data:\n",
+    "events": b"data: {}\n\n",
+    "broken": b"data: {\n",
+    "usages": b'data: {"choices":[],"usage":{"prompt_tokens":1}}\n',
+    "usage events": b'data: {"choices":[],"usage":{"prompt_tokens":1}}\n\n',
+    "responses": b'data: "response"\n',
+    "ends of choices": b'data: {"choices":[{"finish_reason":"stop"}],"usage":null,\n',
+    "open usages": b'"usage":{',
+    "newlines": b"\n",
+    "spaces": b" ",
+}
+
+
+def answers() -> Iterable[tuple[str, Step]]:
+    """Answers to probes and to questions, of the largest size that is read."""
+    for shape, parts in ANSWERS.items():
+        fact, posted = filled(*parts, MAX_BYTES), filled(*parts, MAX_POSTED_BYTES)
+        models = filled(*parts, MAX_MODELS_BYTES)
+        for name, engine in ENGINES.items():
+            if fact.count(b"{") <= MAX_OBJECTS:
+                yield f"{name} info of {shape}", partial(engine.parse_info, fact)
+                yield f"{name} version of {shape}", partial(engine.parse_version, fact)
+                yield f"{name} sources of {shape}", partial(engine.parse_event_sources, fact)
+            if models.count(b"{") <= MAX_OBJECTS:
+                yield f"{name} models of {shape}", partial(engine.parse_models, models)
+        if models.count(b"{") <= MAX_OBJECTS:
+            yield f"owners in {shape}", partial(Engines(ENGINES).by_models, models)
+        yield f"a model's name in {shape}", partial(verdict_of, posted, MODELS)
+        yield f"a probe's tokens in {shape}", partial(_read, posted)
+        calls = AdapterCalls("/load", "/unload", "--enable-lora")
+        yield f"an adapter's outcome in {shape}", partial(lora_wire.outcome, 400, posted, "/load", calls)
+    for shape, parts in PAGES.items():
+        for name, engine in ENGINES.items():
+            page = filled(*parts, LARGE_PAGE_BYTES).decode()
+            yield f"{name} metrics of {shape}", partial(engine.parse_metrics, page)
+
+
+def steps_of_tokens() -> Iterable[tuple[str, Step]]:
+    yield "a step of tokens", partial(next, read_tokens_in_steps(filled(*ANSWERS["tokens"], 8 * MIB)))
+
+
+def largest_messages() -> Iterable[tuple[str, Step]]:
+    """Messages of Redis, agents and gRPC clients, of the largest size that is taken."""
+    promise = bookings.Promise("w", [1] * (bookings.MAX_BYTES - 100), 5)
+    yield (
+        "bookings",
+        partial(bookings.decode, bookings.encode(bookings.BookingsMessage(1, 1, 1, [], [promise]))),
+    )
+    update = kv_events_pb2.Update()
+    update.sample.path.extend([1] * (codec.MAX_MESSAGE_BYTES - 100))
+    yield "an agent's sample", partial(codec.decode, update.SerializeToString())
+    asked = decide_pb2.DecideRequest()
+    for _ in range(256):
+        asked.headers.add(name="a" * 100, value=b"b" * (MAX_HEADERS_BYTES // 256 - 100))
+    yield "a decision's headers", partial(http_of, asked, 64 * MIB)
+    yield "a header block", partial(HeaderDecoder(64 << 10).decode, b"\x82" * (16 << 10))
+
+
+def heads() -> Iterable[tuple[str, Step]]:
+    """Parts of a request's head of 64 KiB."""
+    yield "a query", partial(asked_in_query, b"/?" + b"%41&" * (MAX_QUERY_FIELDS - 1))
+    hops = [(b"x-forwarded-for", filled(b"", b"1,", b"", 64 << 10))]
+    yield "forwarded for", partial(origin, hops, "10.0.0.1", lambda address: True, scheme="http")
+    pairs = [(b"forwarded", filled(b"", b"for=1,", b"", 64 << 10))]
+    yield "forwarded", partial(origin, pairs, "10.0.0.1", lambda address: True, scheme="http")
+    yield "a trace", partial(traceparent.read, filled(b"", b"0-", b"", 64 << 10))
+
+
+def frames() -> Iterable[tuple[str, Step]]:
+    yield "empty frames", partial(ModelFrames({"m"}).feed, b"\x81\x80\0\0\0\0" * (SLICE_BYTES // 6))
+    yield "pings", partial(ModelFrames({"m"}).feed, b"\x89\x80\0\0\0\0" * (SLICE_BYTES // 6))
+    for shape, parts in ANSWERS.items():
+        yield (
+            f"a message of {shape}",
+            partial(check_message, b'{"model":"m","x":' + filled(*parts, MAX_READ_BYTES - 30) + b"}", {"m"}),
+        )
+
+
+STEPS = {name: step for made in (answers, largest_messages, heads, frames) for name, step in made()}
+
+
+def cost_s(step: Step) -> float:
+    begun = time.thread_time()
+    with contextlib.suppress(*EXPECTED):
+        step()
+    return time.thread_time() - begun
+
+
+def yardstick_s() -> float:
+    return min(cost_s(partial(msgspec.json.decode, filled(b"[", b"1,", b"1]", MIB))) for _ in range(5))
+
+
+def is_about_a_slice(measure: Callable[[], float]) -> bool:
+    """Return True if the least of some runs is, so that a busy machine is no failure."""
+    return any(measure() <= MOST * yardstick_s() for _ in range(NUM_RUNS))
+
+
+@pytest.mark.slow
+def test_the_largest_input_takes_about_a_slice() -> None:
+    late = [name for name, step in STEPS.items() if not is_about_a_slice(partial(cost_s, step))]
+    assert late == []
+    for name, step in steps_of_tokens():
+        assert is_about_a_slice(partial(cost_s, step)), name
+
+
+SCANNERS: dict[str, Callable[[], Callable[[bytes], object]]] = {
+    "an event stream": lambda: SseScanner().feed,
+    "injected usage": lambda: InjectedUsageScanner().feed,
+    "renamed ids": lambda: RenamingScanner(Renaming(lambda own: own)).feed,
+    "a stream held back": lambda: HeldStream(ResponseHead(200, [], None)).feed,
+    "hidden counts": lambda: UsageRedactor().feed,
+    "an answer": lambda: partial(_fed, ResponseObserver(ResponseHead(200, [], None), masks=True)),
+}
+
+
+def _fed(observer: ResponseObserver, data: bytes) -> object:
+    return observer.feed(data, 0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCANNERS)
+def test_a_read_of_an_answer_takes_about_a_slice(name: str) -> None:
+    """Also the one that ends an event of a MiB; the usage is read when the answer has ended."""
+
+    def worst_s(unit: bytes) -> float:
+        feed, data = SCANNERS[name](), unit * (MIB // len(unit))
+        reads = [data[at : at + SLICE_BYTES] for at in range(0, len(data), SLICE_BYTES)]
+        return max(cost_s(partial(feed, read)) for read in [b'"usage"', *reads, b"\n\n"])
+
+    assert [shape for shape, unit in STREAMS.items() if not is_about_a_slice(partial(worst_s, unit))] == []
+
+
+# each place is listed ----------------------------------------------------------------------------
+
+BODY = "bodies have limits on bytes, values and depth; large ones are read in a thread (apis/large_body.py)"
+PARSED = "bodies that were read before, within those limits"
+ANSWER = "answers of 1 MiB and 10,000 objects at most (discovery/probe.py)"
+POSTED = "answers of 64 KiB at most (upstream/control_client.py)"
+EVENTS = "messages of 8 MiB at most, those over 64 KiB decoded in slices (ingest/subscription.py)"
+LEG = "a prefill worker's answer of 8 MiB at most"
+READS = "reads of 8 KiB, and an event of 1 MiB with 2,048 lines"
+OWN = "files and processes of the operator's own"
+PLACES = {
+    "engines/connectors/leg_bodies.py": PARSED,
+    "engines/connectors/mooncake.py": LEG,
+    "engines/connectors/sglang_bootstrap.py": PARSED,
+    "engines/connectors/trtllm_context.py": LEG,
+    "engines/llamacpp.py": ANSWER,
+    "engines/openai.py": ANSWER,
+    "engines/sglang.py": ANSWER,
+    "engines/slices.py": EVENTS,
+    "engines/trtllm.py": ANSWER,
+    "engines/trtllm_polled.py": "answers of 16 MiB at most, decoded in slices (ingest/poll.py)",
+    "engines/vllm.py": EVENTS,
+    "engines/vllm_info.py": ANSWER,
+    "engines/wire.py": EVENTS,
+    "gateway/admin/console/login.py": "bodies of 4 KiB",
+    "gateway/admin/explain.py": "bodies with the limits of requests, from the admin network",
+    "gateway/admin/lora.py": "bodies of 1 MiB, from the admin network",
+    "gateway/admin/workers.py": "bodies of 1 MiB, from the admin network",
+    "gateway/apis/large_body.py": BODY,
+    "gateway/apis/multipart.py": BODY,
+    "gateway/apis/outline.py": BODY,
+    "gateway/apis/response_ids.py": READS,
+    "gateway/apis/routes.py": OWN,
+    "gateway/apis/sglang.py": PARSED,
+    "gateway/bookings/message.py": "messages of Redis of 512 KiB",
+    "gateway/commands/explain.py": OWN,
+    "gateway/commands/key.py": OWN,
+    "gateway/commands/lora.py": OWN,
+    "gateway/commands/status.py": OWN,
+    "gateway/core/blocks.py": "blocks of prompts and events, within their limits",
+    "gateway/core/requests/adapter_field.py": PARSED,
+    "gateway/core/requests/cache_salt.py": PARSED,
+    "gateway/core/requests/chat_messages.py": PARSED,
+    "gateway/core/requests/field_types.py": PARSED,
+    "gateway/core/requests/media_uuid.py": PARSED,
+    "gateway/core/requests/model_alias.py": PARSED,
+    "gateway/core/requests/model_name.py": "bodies that were read before; queries of 256 fields",
+    "gateway/core/requests/request.py": BODY,
+    "gateway/core/requests/steering.py": PARSED,
+    "gateway/core/usage_reading.py": READS,
+    "gateway/decide/requests.py": "messages with the limits of requests, and 256 headers of 64 KiB",
+    "gateway/discovery/engine_detection.py": ANSWER,
+    "gateway/discovery/kubernetes/api_objects.py": "pages of 64 MiB, lines of 4 MiB, of a trusted API server",
+    "gateway/discovery/lora_wire.py": POSTED,
+    "gateway/discovery/name_prober.py": POSTED,
+    "gateway/epp/health.py": "messages of gRPC, of 64 KiB",
+    "gateway/epp/messages.py": "messages of gRPC, with the limits of requests",
+    "gateway/http/cache_report.py": PARSED,
+    "gateway/http/sse.py": READS,
+    "gateway/http/usage_injection.py": READS,
+    "gateway/http/usage_redaction.py": READS,
+    "gateway/http/websocket_frames.py": "reads of 8 KiB; messages of 256 KiB are decoded",
+    "gateway/index/redis_tree/writer.py": "rows that the gateways themselves wrote to Redis",
+    "gateway/observability/cache_loss/break_location.py": "prompts, within their limits",
+    "gateway/observability/cache_loss/prompt_similarity.py": "prompts of 16 MiB, in portions of 1 ms",
+    "gateway/processes/admin.py": OWN,
+    "gateway/processes/messages.py": OWN,
+    "gateway/processes/metrics_merge.py": OWN,
+    "gateway/processes/supervisor.py": OWN,
+    "gateway/proxy/responses.py": PARSED,
+    "gateway/redis/embedded.py": OWN,
+    "gateway/redis/options.py": OWN,
+    "gateway/replay/line_reader.py": OWN,
+    "gateway/replay/traces.py": OWN,
+    "gateway/replication/codec.py": "messages of agents of 512 KiB, with 16,384 blocks",
+    "gateway/scaling/keda.py": "messages of gRPC, of 64 KiB",
+    "gateway/server/connection.py": "reads of 8 KiB, in turns of a slice",
+    "gateway/server/handover.py": OWN,
+    "gateway/server/http2/header_block.py": "header lists of 64 KiB",
+    "gateway/tenancy/auth/jwt.py": "tokens of 16 KiB",
+    "gateway/tenancy/auth/key_format.py": OWN,
+    "gateway/tokenization/chat_template.py": PARSED,
+    "gateway/tokenization/longest_token.py": OWN,
+    "gateway/tokenization/mlx.py": PARSED,
+    "gateway/tokenization/model_files.py": "files of models, read in a thread",
+    "gateway/tokenization/registry.py": "files of models, read in a thread",
+    "gateway/tokenization/sglang.py": PARSED,
+    "gateway/tokenization/tokenizer.py": "files of models, read in a thread",
+    "gateway/tokenization/worker_tokens.py": "answers of 8 MiB, decoded in steps of 64 KiB",
+    "gateway/upstream/connection.py": "reads of 8 KiB, in turns of a slice",
+}
+"""Modules in which a peer's bytes become many, and the bound on how many at once."""
+MAKES_MANY = {
+    *("Decoder", "FromString", "ParseFromString", "feed_data", "findall", "finditer", "iter_unpack"),
+    *("json.loads", "msgspec.json.decode", "msgspec.msgpack.decode", "parse_qs", "parse_qsl", "splitlines"),
+}
+SIMULATED = ("engines/sim/", "gateway/demo/")
+
+
+def test_each_place_that_decodes_what_a_peer_sent_has_a_bound() -> None:
+    found = {source for source in _sources() if _makes_many(ROOT / source)}
+    assert found - set(PLACES) == set(), "say in PLACES what bounds its largest step, and try it in STEPS"
+    assert set(PLACES) - found == set(), "these do not decode any more"
+
+
+def _sources() -> Iterable[str]:
+    for top in ("engines", "gateway"):
+        for path in (ROOT / top).rglob("*.py"):
+            source = path.relative_to(ROOT).as_posix()
+            if not source.startswith(SIMULATED):
+                yield source
+
+
+def _makes_many(path: Path) -> bool:
+    calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    names = {ast.unparse(call) for call in calls if isinstance(call, ast.Name | ast.Attribute)}
+    return bool(MAKES_MANY & {*names, *(name.rpartition(".")[2] for name in names)})
