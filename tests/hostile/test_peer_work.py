@@ -324,6 +324,19 @@ def test_each_place_that_decodes_what_a_peer_sent_has_a_bound() -> None:
     assert set(PLACES) - found == set(), "these do not decode any more"
 
 
+READ_AT_ONCE = {
+    "gateway/index/redis_tree/pipeline.py": "answers to commands that were sent, and no others",
+    "gateway/proxy/websocket.py": "bytes of a worker that pass unread",
+}
+
+
+def test_each_connection_reads_in_slices() -> None:
+    """A read may be 256 KiB of units that each cost some microseconds."""
+    readers = {source for source in _sources() if "def data_received(" in (ROOT / source).read_text()}
+    paced = {source for source in readers if "PacedReads(" in (ROOT / source).read_text()}
+    assert readers - paced == set(READ_AT_ONCE), "feed large reads through PacedReads"
+
+
 def _sources() -> Iterable[str]:
     for top in ("engines", "gateway"):
         for path in (ROOT / top).rglob("*.py"):
