@@ -206,6 +206,13 @@ class NoRoomForBody(GatewayError):
     should_retry = True
 
 
+class OutdatedKeys(GatewayError):
+    """The key file cannot be used any more, so that the caller's key may be revoked already."""
+
+    status = 503
+    code = "outdated_keys"
+
+
 class WorkerTimeout(GatewayError):
     status = 504
     code = "worker_timeout"

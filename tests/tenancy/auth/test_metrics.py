@@ -78,3 +78,10 @@ def test_metrics_of_rejections_keys_and_reloads(tmp_path: Path) -> None:
     assert "kvgate_api_keys 1.0" in page_text
     assert 'kvgate_key_file_reloads_total{result="loaded"} 1.0' in page_text
     assert 'kvgate_key_file_reloads_total{result="refused"} 0.0' in page_text
+
+
+def test_metrics_of_the_age_of_key_files(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(format_key_record(make_key(bytes(6), bytes(32)), bytes(16), "ops", admin=True))
+    credentials = Credentials(config_of(admin_key_file=str(path)))
+    assert 'kvgate_key_file_age_seconds{source="admin_key_file"} ' in page(credentials)
