@@ -131,7 +131,7 @@ async def _doubt(
             refusal = None if status == 200 else _message(status, reloaded)
             status, answer = await _answer(session, "GET", f"{url}/admin/keys")
             doubts = list(doubts_of(answer, key_id, digest)) if status == 200 else [_message(status, answer)]
-        except (aiohttp.ClientError, OSError, *UNREADABLE) as exc:
+        except (aiohttp.ClientError, OSError, ValueError) as exc:
             refusal, doubts = None, [f"not a gateway's admin address: {exc or 'no answer'}"]
         if not doubts:
             return None
@@ -158,8 +158,12 @@ def doubts_of(answer: Any, key_id: str, digest: str) -> Iterator[str]:
 
 
 async def _answer(session: aiohttp.ClientSession, method: str, url: str, **more: Any) -> tuple[int, Any]:
+    """Status and JSON of an answer. Raises ValueError where it is no JSON."""
     async with session.request(method, url, **more) as answer:
-        return answer.status, msgspec.json.decode(await answer.read())
+        try:
+            return answer.status, msgspec.json.decode(await answer.read())
+        except UNREADABLE as exc:
+            raise ValueError("the answer is no JSON") from exc
 
 
 def _message(status: int, answer: Any) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gateway.config import Config
+from gateway.config.auth import MODELS_CLAIM
 from gateway.config.secrets import read_key
 from gateway.core.errors import ConfigError
 from gateway.runtime.tasks import Tasks
@@ -161,6 +162,7 @@ class Credentials:
             audience=config.jwt.audience,
             tenant_claim=config.jwt.tenant_claim,
             models_claim=config.jwt.models_claim,
+            needs_models=config.jwt.models_claim != MODELS_CLAIM,
             salt_of=self._salt_of,
             clock=self._clock,
         )
