@@ -25,6 +25,7 @@ from gateway.config.reading import ConfigErrors, ConfigReader
 from gateway.config.reference import reference_page
 from gateway.core.errors import ConfigError
 from gateway.observability.log_setup import set_up
+from gateway.runtime.terminal import print_lines
 
 FIRST_STEPS = f"""\
 kvgate {__version__}: a KV-aware gateway in front of LLM inference fleets
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = args.run(args)
     except ConfigError as exc:
         for mistake in exc.mistakes if isinstance(exc, ConfigErrors) else [str(exc)]:
-            print(f"kvgate: {mistake}", file=sys.stderr)
+            print_lines(f"kvgate: {mistake}", to=sys.stderr)
         return 2
     return code
 

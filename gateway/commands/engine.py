@@ -14,6 +14,7 @@ from gateway.engine_test.followed import Followed, following
 from gateway.engine_test.questions import Examination
 from gateway.engine_test.report import EngineFinding, Report, Verdict
 from gateway.engine_test.subject import Subject
+from gateway.runtime.terminal import print_json, print_lines
 from gateway.upstream.control_client import ControlSession
 
 ANSWER_TIMEOUT_S = 120.0
@@ -33,7 +34,10 @@ async def run(args: argparse.Namespace, config: Config) -> int:
         report = await report_on(gateway, args.url)
     finally:
         gateway.close_context()
-    print(report.as_json() if args.json else "\n".join(report.lines()))
+    if args.json:
+        print_json(report.fields())
+    else:
+        print_lines(*report.lines())
     return 0 if report.is_usable else 1
 
 

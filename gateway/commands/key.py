@@ -19,6 +19,7 @@ from pathlib import Path
 
 from gateway.commands import revocation
 from gateway.core.errors import ConfigError
+from gateway.runtime.terminal import print_lines
 from gateway.tenancy.auth.api_keys import (
     ID_DIGITS,
     NUM_SALT_BYTES,
@@ -68,7 +69,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command. Returns the exit code. Raises ConfigError."""
     if args.action == "list":
-        print("\n".join(_listed(_text(args.key_file), args.key_file, time.time())))
+        print_lines(*_listed(_text(args.key_file), args.key_file, time.time()))
         return 0
     if args.action == "revoke":
         return revocation.run(args)
@@ -77,15 +78,15 @@ def run(args: argparse.Namespace) -> int:
         if not lines:
             raise ConfigError("import: the input has no keys")
         parse_key_file("\n".join(lines), "import")  # no key twice
-        print("\n".join(lines))
+        print_lines(*lines)
         return 0
     key = make_key(os.urandom(ID_DIGITS // 2), os.urandom(NUM_SECRET_BYTES))
     try:
         line = _line(args, key)
     except ValueError as exc:
         raise ConfigError(f"--{exc}") from exc
-    print(f"API key (shown only once): {key.decode()}", file=sys.stderr)
-    print(line)
+    print_lines(f"API key (shown only once): {key.decode()}", to=sys.stderr)
+    print_lines(line)
     return 0
 
 

@@ -13,6 +13,7 @@ from gateway.config.reading import ADMIN_KEY_VARIABLE
 from gateway.config.secrets import read_key
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import ConfigError
+from gateway.runtime.terminal import print_lines
 
 ADMIN = "http://127.0.0.1:9400"
 NOT_ALL = 1
@@ -47,12 +48,11 @@ async def run(args: argparse.Namespace, environ: Mapping[str, str] = os.environ)
     key = read_key(args.admin_key_file, "--admin-key-file") if args.admin_key_file else ""
     key = key or environ.get(ADMIN_KEY_VARIABLE, "")
     status, answer = await _ask(args, {"authorization": f"Bearer {key}"} if key else {})
-    for line in _lines(answer):
-        print(line)
+    print_lines(*_lines(answer))
     if status == 200:
         return 0
     if "workers" not in answer:
-        print(f"the gateway answers {status}: {answer['error']['message']}")
+        print_lines(f"the gateway answers {status}: {answer['error']['message']}")
     return NOT_ALL
 
 

@@ -24,6 +24,7 @@ from gateway.config.secrets import read_key
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import ConfigError
 from gateway.runtime.file_replacement import replace_file
+from gateway.runtime.terminal import print_lines
 from gateway.tenancy.auth.key_format import parse_key_file
 
 NOT_CONFIRMED = 1
@@ -61,13 +62,13 @@ def run(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> in
     key = read_key(args.admin_key_file, "--admin-key-file") if args.admin_key_file else ""
     key = key or environ.get(ADMIN_KEY_VARIABLE, "")
     digest = remove(args.key_file, args.id)
-    print(f"key {args.id} removed from {args.key_file}", flush=True)
+    print_lines(f"key {args.id} removed from {args.key_file}")
     if not args.gateways:
-        print(
+        print_lines(
             f"warning: no gateway has confirmed it, and one that cannot read {args.key_file} keeps the key. "
             "Give each one's --admin-url, or compare `digests` of its GET /admin/keys with "
             f"{digest} (sha256sum {args.key_file})",
-            file=sys.stderr,
+            to=sys.stderr,
         )
         return 0
     headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -114,9 +115,9 @@ async def _confirmed_by_all(args: argparse.Namespace, headers: Mapping[str, str]
         doubts = await asyncio.gather(*asked)
     for url, doubt in zip(args.gateways, doubts, strict=True):
         if doubt is None:
-            print(f"{url}: confirmed, the key is revoked there")
+            print_lines(f"{url}: confirmed, the key is revoked there")
         else:
-            print(f"{url}: NOT confirmed, the key may still work there: {doubt}", file=sys.stderr)
+            print_lines(f"{url}: NOT confirmed, the key may still work there: {doubt}", to=sys.stderr)
     return 0 if doubts == [None] * len(doubts) else NOT_CONFIRMED
 
 

@@ -20,6 +20,7 @@ from gateway.config.reading import ADMIN_KEY_VARIABLE
 from gateway.config.secrets import read_key
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import ConfigError
+from gateway.runtime.terminal import print_json, print_lines
 
 ADMIN = "http://127.0.0.1:9400"
 TIMEOUT_S = 10.0
@@ -62,8 +63,10 @@ async def run_status(args: argparse.Namespace, environ: Mapping[str, str] = os.e
             return _refused(status, answer)
         answer["key_files"] = await _key_files(args, environ)
         is_drawn = args.watch and sys.stdout.isatty() and not args.json
-        text = _as_json(answer) if args.json else "\n".join(fleet_lines(answer))
-        print((CLEAR if is_drawn else "") + text, flush=True)
+        if args.json:
+            print_json(answer)
+        else:
+            print_lines(*fleet_lines(answer), start=CLEAR if is_drawn else "")
         if not args.watch:
             return 0 if is_well(answer) else NOT_WELL
         await asyncio.sleep(EVERY_S)
@@ -74,7 +77,10 @@ async def run_why(args: argparse.Namespace, environ: Mapping[str, str] = os.envi
     status, record = await _get(args, f"/admin/decisions/{quote(args.id, safe='')}", environ)
     if status != 200:
         return _refused(status, record)
-    print(_as_json(record) if args.json else "\n".join(decision_lines(record)))
+    if args.json:
+        print_json(record)
+    else:
+        print_lines(*decision_lines(record))
     return 0
 
 
@@ -107,12 +113,8 @@ def _age(seconds: float) -> str:
 
 def _refused(status: int, answer: Any) -> int:
     message = answer.get("error", {}).get("message", "") if isinstance(answer, dict) else ""
-    print(f"the gateway answers {status}: {message}")
+    print_lines(f"the gateway answers {status}: {message}")
     return NOT_WELL
-
-
-def _as_json(answer: Any) -> str:
-    return msgspec.json.format(msgspec.json.encode(answer)).decode()
 
 
 # for people --------------------------------------------------------------------------------------

@@ -6,5 +6,5 @@ process_limits   open files, memory, threads   descriptors      shares of open f
 tls              contexts, reloaded            self_signed      certificates without an authority
 ids              unguessable ids               paced_reads      one peer's bytes in turns with others
 build            version, compiled or not      rate_limited_log the first line of a kind, then a number
-file_replacement a file replaced at once, with its owner and rights
+file_replacement a file replaced at once       terminal         the output of commands
 """
