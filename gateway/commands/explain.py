@@ -58,7 +58,7 @@ async def _ask(args: argparse.Namespace, body: bytes, headers: dict[str, str]) -
             return answer.status, msgspec.json.decode(await answer.read())
     except (aiohttp.ClientError, OSError, *UNREADABLE) as exc:
         raise ConfigError(
-            f"--gateway {args.gateway}: not a gateway's admin address: {exc or 'no answer'}"
+            f"--gateway {args.gateway}: not a gateway's admin address: {str(exc) or 'no answer'}"
         ) from exc
 
 

@@ -133,7 +133,7 @@ async def _doubt(
             status, answer = await _answer(session, "GET", f"{url}/admin/keys")
             doubts = list(doubts_of(answer, key_id, digest)) if status == 200 else [_message(status, answer)]
         except (aiohttp.ClientError, OSError, ValueError) as exc:
-            refusal, doubts = None, [f"not a gateway's admin address: {exc or 'no answer'}"]
+            refusal, doubts = None, [f"not a gateway's admin address: {str(exc) or 'no answer'}"]
         if not doubts:
             return None
         if time.monotonic() >= end:

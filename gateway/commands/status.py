@@ -97,7 +97,7 @@ async def _get(args: argparse.Namespace, path: str, environ: Mapping[str, str]) 
             return answer.status, msgspec.json.decode(await answer.read())
     except (aiohttp.ClientError, OSError, TimeoutError, *UNREADABLE) as exc:
         raise ConfigError(
-            f"--gateway {args.gateway}: not a gateway's admin address: {exc or 'no answer'}"
+            f"--gateway {args.gateway}: not a gateway's admin address: {str(exc) or 'no answer'}"
         ) from exc
 
 

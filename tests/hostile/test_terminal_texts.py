@@ -19,8 +19,8 @@ EVIL = "\x1b[2J\x9b2J\x7f\r\nforged: all is well\u2028\u2029\u0085\u202e\u2066\u
 MODELS = {"object": "list", "data": [{"id": "m", "object": "model", "max_model_len": 100}]}
 
 
-async def kvgate(*arguments: str, is_json: bool = False) -> str:
-    """Output and errors of a command, in which each line is printable."""
+async def kvgate(*arguments: str, is_json: bool = False, code: int | None = None) -> str:
+    """Output and errors of a command, in which each line is printable; it must end, with `code`."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         *GATEWAY, *arguments, stdout=pipe, stderr=pipe, env=clean_environment()
@@ -33,7 +33,7 @@ async def kvgate(*arguments: str, is_json: bool = False) -> str:
             process.kill()
             await process.wait()
     text = out.decode() + err.decode()
-    assert "Traceback" not in text, text
+    assert "Traceback" not in text and code in (None, process.returncode), text
     for line in text.replace("\t", " ").split("\n"):
         assert line.isprintable() and not line.startswith("forged"), repr(line)
     assert json.loads(out) if is_json else True
