@@ -23,6 +23,10 @@ KEY_FILE_AGE = gauge(
     "source",
 )
 JWKS_KEYS = gauge("kvgate_jwks_keys", "Public keys that verify JSON Web Tokens.")
+JWKS_AGE = gauge(
+    "kvgate_jwks_age_seconds",
+    "Seconds since public keys that verify JSON Web Tokens were last fetched, or since the start.",
+)
 JWKS_FETCHES = counter(
     "kvgate_jwks_fetches_total", "Fetches of public keys that verify JSON Web Tokens, by result.", "result"
 )
@@ -40,7 +44,7 @@ SALT_SKIPPED = counter(
 )
 
 METRICS = (
-    *(REJECTIONS, API_KEYS, KEY_FILE_RELOADS, KEY_FILE_AGE, JWKS_KEYS, JWKS_FETCHES),
+    *(REJECTIONS, API_KEYS, KEY_FILE_RELOADS, KEY_FILE_AGE, JWKS_KEYS, JWKS_AGE, JWKS_FETCHES),
     *(SALT_LOST, SALT_EXAMINED, SALT_SKIPPED),
 )
 
@@ -63,6 +67,7 @@ class KeysCollector(Collector):
             yield KEY_FILE_RELOADS.family((result, file.loads[result]) for result in ("loaded", "refused"))
         if (jwt := self._credentials.jwt) and (jwks := self._credentials.jwks):
             yield JWKS_KEYS.single(jwt.num_keys)
+            yield JWKS_AGE.single(jwks.age_s)
             yield JWKS_FETCHES.family((result, jwks.fetches[result]) for result in ("failed", "fetched"))
 
     def _salts(self) -> Iterator[Metric]:

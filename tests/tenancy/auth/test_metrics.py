@@ -38,6 +38,7 @@ def test_metrics_of_jwks(tmp_path: Path) -> None:
     assert credentials.jwks
     credentials.jwks.fetches["failed"] = 2
     page_text = page(credentials)
+    assert "kvgate_jwks_age_seconds " in page_text
     assert "kvgate_jwks_keys 1.0" in page_text and "kvgate_api_keys" not in page_text
     assert 'kvgate_jwks_fetches_total{result="failed"} 2.0' in page_text
 
