@@ -25,6 +25,7 @@ from gateway.config.reading import ConfigErrors, ConfigReader
 from gateway.config.reference import reference_page
 from gateway.core.errors import ConfigError
 from gateway.observability.log_setup import set_up
+from gateway.runtime.terminal import print_lines
 
 FIRST_STEPS = f"""\
 kvgate {__version__}: a KV-aware gateway in front of LLM inference fleets
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = args.run(args)
     except ConfigError as exc:
         for mistake in exc.mistakes if isinstance(exc, ConfigErrors) else [str(exc)]:
-            print(f"kvgate: {mistake}", file=sys.stderr)
+            print_lines(f"kvgate: {mistake}", to=sys.stderr)
         return 2
     return code
 
@@ -157,6 +158,13 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet-traffic", action="store_true", help=words)
 
 
+def _positive(text: str) -> float:
+    """A number of seconds over 0, finite. Raises ValueError, which argparse reports."""
+    if not 0 < (value := float(text)) < float("inf"):
+        raise ValueError
+    return value
+
+
 def _add_engine(parser: Parser) -> None:
     """Actions of `kvgate engine` (`gateway/commands/engine.py`)."""
     doing = parser.add_subparsers(required=True, metavar="test", dest="action")
@@ -167,6 +175,13 @@ def _add_engine(parser: Parser) -> None:
     test = doing.add_parser("test", help=words)
     test.add_argument("url", metavar="URL", help="base URL of the worker, http://10.0.0.1:8000")
     test.add_argument("--json", action="store_true", help="the report as JSON")
+    test.add_argument(
+        "--timeout-s",
+        type=_positive,
+        default=120.0,
+        metavar="SECONDS",
+        help="time for each question, with all of its answers (120)",
+    )
     _add_options(test, ["fleet", "worker", "events", "lifecycle"])
     parser.set_defaults(run=_engine)
 

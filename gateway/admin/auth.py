@@ -1,5 +1,6 @@
 """Authentication of the admin API, and its endpoints for keys."""
 
+import contextlib
 import logging
 import re
 
@@ -8,7 +9,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from gateway.admin.console.login import ACCESS, AdminAccess
 from gateway.config import Config
-from gateway.core.errors import ConfigError, Forbidden, GatewayError, Unauthorized
+from gateway.core.errors import ConfigError, Forbidden, GatewayError, OutdatedKeys, Unauthorized
 from gateway.core.requests.routes import METRICS
 from gateway.core.requests.routes import PROBES as OPEN
 from gateway.runtime.tasks import Tasks
@@ -22,11 +23,13 @@ READS = frozenset({"GET", "HEAD"})
 
 
 ADAPTERS = "/admin/adapters"
+RELOAD_KEYS = "/admin/keys/reload"
 
 
 def guarding(access: AdminAccess) -> Middleware:
     """Asks for a key with admin scope, or the session of one, for what `--admin-auth` says, and for changes
-    of adapters. Changes are logged with the key's id. The console's own files need none."""
+    of adapters. Changes are logged with the key's id. The console's own files need none. A key from a file
+    that cannot be used any more reads, and changes nothing but reloads the keys: it may be revoked."""
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -40,8 +43,8 @@ def guarding(access: AdminAccess) -> Middleware:
         if is_free[access.scope] or request.path in OPEN or _is_console(request.method, request.path):
             return await handler(request)
         try:
-            caller = access.check(request)
-        except (Unauthorized, Forbidden) as exc:
+            caller = access.check(request, changes=not is_read and request.path != RELOAD_KEYS)
+        except (Unauthorized, Forbidden, OutdatedKeys) as exc:
             answer = _refusal(exc)
             if exc.status == 401:
                 answer.headers["WWW-Authenticate"] = "Bearer"
@@ -75,7 +78,18 @@ async def probes_only(request: web.Request, handler: Handler) -> web.StreamRespo
 def keeper_before(app: web.Application, config: Config, tasks: Tasks) -> Credentials:
     """Credentials of the supervisor, which alone has an admin port and authenticates for its processes."""
     credentials = Credentials(config)
+
+    @web.middleware
+    async def reloading(request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Reload the supervisor's keys with those of its processes."""
+        answer = await handler(request)
+        if request.method == "POST" and request.path == RELOAD_KEYS:
+            with contextlib.suppress(ConfigError):  # the processes have answered the same
+                await credentials.reload()
+        return answer
+
     add_guard(app, credentials, config)
+    app.middlewares.append(reloading)
     credentials.start(tasks)
     return credentials
 
@@ -128,6 +142,16 @@ def describe(credentials: Credentials) -> dict[str, object]:
         ],
         "groups": dict(ring.groups) if ring else {},
         "file": credentials.file.path if credentials.file else None,
+        "files": [
+            {
+                "name": name,
+                "path": file.path,
+                "digests": [file.digest],
+                "age_s": round(file.age_s, 1),
+                "fault": file.fault,
+            }
+            for name, file in credentials.files
+        ],
     }
 
 

@@ -444,10 +444,19 @@ class KeyView(View):
     is_admin: A[bool, "has admin scope"]
 
 
+class KeyFileView(View):
+    name: A[str, "`key_file` or `admin_key_file`, the option that names it"]
+    path: A[str, "file"]
+    digests: A[list[str], "SHA-256 of the version in use; several where processes differ"]
+    age_s: A[float, MAX, "seconds since the keys in use were last seen to be the file's"]
+    fault: A[str | None, "why the file may have other keys by now; null: it was read"]
+
+
 class KeysView(View):
     keys: A[list[KeyView], "no key and no hash"]
     groups: A[dict[str, str], FIRST, "cache-sharing group of each tenant"]
     file: A[str | None, "`--key-file`"]
+    files: A[list[KeyFileView], "key files in use"]
 
 
 class AdapterView(View):

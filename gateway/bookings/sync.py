@@ -21,6 +21,7 @@ from gateway.redis.client import LOST, UnusableRedis, check, failure, open_clien
 from gateway.redis.options import RedisOptions
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tasks import Tasks
+from gateway.runtime.terminal import print_lines
 
 log = logging.getLogger("kvgate.bookings")
 
@@ -101,14 +102,14 @@ class SharedBookings:
         try:
             refused = await refusals(self._options, is_atomic=self.lock is not None)
         except (*LOST, UnusableRedis) as exc:
-            print(failure(exc, self._options.where))
+            print_lines(failure(exc, self._options.where))
             return False
         finally:
             await self.close()
         if list(refused) == ["+multi"]:
-            print(f"redis: permissions for bookings not checked: {refused['+multi']}")
+            print_lines(f"redis: permissions for bookings not checked: {refused['+multi']}")
         elif refused:
-            print(advice(self._options, refused))
+            print_lines(advice(self._options, refused))
             return False
         return True
 

@@ -5,5 +5,6 @@ demo     a simulated fleet               index, index_survey     the index in Re
 explain  a decision, without sending     policy                  list and contract checks
 engine   the conformance test of one
 key      API keys                        lora                    adapters
+revocation   a key removed, and gateways asked for proof
 status   the fleet and a decision, for people
 """

@@ -15,6 +15,7 @@ from gateway.discovery.lookup import looked_up
 from gateway.discovery.probed import event_source
 from gateway.http.address import names_several
 from gateway.replication.agent_targets import reach_agent
+from gateway.runtime.terminal import print_lines
 from gateway.tenancy.auth.admin_access import check_open
 from gateway.upstream.control_client import ControlSession
 
@@ -57,7 +58,7 @@ async def check(config: Config, *, is_dry_run: bool = False) -> int:
     tokenizer."""
     gateway = _gateway_of(config)
     if gateway.worker_urls and not is_dry_run:
-        print(COMPLETIONS_NOTICE, file=sys.stderr)
+        print_lines(COMPLETIONS_NOTICE, to=sys.stderr)
     timeout_s, headers = config.lifecycle.probe_timeout_s, gateway.worker_headers
     async with ControlSession(
         gateway.worker_tls, timeout_s=timeout_s, headers=headers, access=gateway.access
@@ -83,5 +84,5 @@ async def check(config: Config, *, is_dry_run: bool = False) -> int:
     gateway.close_context()
     lines = [line for finding in findings for line in finding.lines()]
     lines += pair_lines(finding.worker for finding in findings)
-    print("\n".join(lines) or "the configuration is valid; no --worker is given, so none was reached")
+    print_lines(*(lines or ["the configuration is valid; no --worker is given, so none was reached"]))
     return 0 if redis_answers and all(finding.is_good for finding in findings) else 1

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 from gateway.app.gateway import Gateway
 from gateway.config import Config
@@ -11,13 +12,16 @@ from gateway.core.worker import Worker
 from gateway.discovery.probe import Probe, ProbeError
 from gateway.discovery.probed import Facts, event_source
 from gateway.engine_test.followed import Followed, following
-from gateway.engine_test.questions import Examination
+from gateway.engine_test.questions import TIMEOUT_S, Examination
 from gateway.engine_test.report import EngineFinding, Report, Verdict
 from gateway.engine_test.subject import Subject
+from gateway.runtime.terminal import print_json, print_lines
 from gateway.upstream.control_client import ControlSession
 
-ANSWER_TIMEOUT_S = 120.0
-"""Time for one answer: a prompt of the longest length on a CPU."""
+PROBE_TIMEOUT_S = 30.0
+"""Time for the answer to a probe, which needs no prompt; longer than a gateway waits."""
+MAX_NAMES = 20
+"""Names of models in the report."""
 _TOKEN_IDS = EngineFinding(
     "prompts",
     Verdict.INCONCLUSIVE,
@@ -30,19 +34,22 @@ async def run(args: argparse.Namespace, config: Config) -> int:
     """Print the report. Returns 1 if a finding is FAIL, or the worker was not reached."""
     gateway = Gateway(config)
     try:
-        report = await report_on(gateway, args.url)
+        report = await report_on(gateway, args.url, args.timeout_s)
     finally:
         gateway.close_context()
-    print(report.as_json() if args.json else "\n".join(report.lines()))
+    if args.json:
+        print_json(report.fields())
+    else:
+        print_lines(*report.lines())
     return 0 if report.is_usable else 1
 
 
-async def report_on(gateway: Gateway, url: str) -> Report:
+async def report_on(gateway: Gateway, url: str, timeout_s: float = TIMEOUT_S) -> Report:
+    """Test a worker, with `timeout_s` for each question: the test ends however the worker hangs."""
     config = gateway.config
-    async with ControlSession(
-        gateway.worker_tls, timeout_s=ANSWER_TIMEOUT_S, headers=gateway.worker_headers, access=gateway.access
-    ) as session:
-        probe = Probe(url, gateway.engines, session, {}, config.events.port)
+    made = partial(ControlSession, gateway.worker_tls, headers=gateway.worker_headers, access=gateway.access)
+    async with made() as session, made(timeout_s=min(timeout_s, PROBE_TIMEOUT_S)) as short:
+        probe = Probe(url, gateway.engines, short, {}, config.events.port)
         try:
             await probe.check_health()
             facts = await probe.facts()
@@ -60,11 +67,12 @@ async def report_on(gateway: Gateway, url: str) -> Report:
         def follow(workers: Sequence[Worker]) -> AbstractAsyncContextManager[Followed]:
             return following(workers, source_of, gateway.engines.named, session, gateway.worker_headers)
 
-        examination = Examination(Subject(url, facts, probe, session), follow)
+        examination = Examination(Subject(url, facts, probe, session), follow, timeout_s)
         findings = [finding async for finding in examination.findings()]
     return Report(_subject(facts), findings)
 
 
 def _subject(facts: Facts) -> str:
-    names = ", ".join(model.id for model in facts.models)
+    names = ", ".join(model.id for model in facts.models[:MAX_NAMES])
+    names += f" and {more} more" if (more := len(facts.models) - MAX_NAMES) > 0 else ""
     return f"{facts.url}: {facts.engine} {facts.version or 'of unknown version'}, models {names or 'none'}"

@@ -12,6 +12,7 @@ import msgspec
 
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import ConfigError
+from gateway.runtime.terminal import print_json, print_lines
 
 TIMEOUT_S = 30.0
 """Seconds to wait: a worker may have to tokenize a long prompt."""
@@ -30,11 +31,12 @@ async def run(args: argparse.Namespace) -> int:
     gateway."""
     status, answer = await _ask(args, _read(args.prompt_file), dict(map(_header, args.header)))
     if status != 200:
-        print(f"the gateway would answer {status}: {answer['error']['message']}")
+        print_lines(f"the gateway would answer {status}: {answer['error']['message']}")
         return 1
-    print(
-        msgspec.json.format(msgspec.json.encode(answer)).decode() if args.json else "\n".join(lines(answer))
-    )
+    if args.json:
+        print_json(answer)
+    else:
+        print_lines(*lines(answer))
     return 0
 
 
@@ -56,7 +58,7 @@ async def _ask(args: argparse.Namespace, body: bytes, headers: dict[str, str]) -
             return answer.status, msgspec.json.decode(await answer.read())
     except (aiohttp.ClientError, OSError, *UNREADABLE) as exc:
         raise ConfigError(
-            f"--gateway {args.gateway}: not a gateway's admin address: {exc or 'no answer'}"
+            f"--gateway {args.gateway}: not a gateway's admin address: {str(exc) or 'no answer'}"
         ) from exc
 
 

@@ -12,6 +12,7 @@ from gateway.config import Config
 from gateway.core.errors import ConfigError
 from gateway.redis.client import LOST, UnusableRedis, open_client
 from gateway.redis.options import redis_of
+from gateway.runtime.terminal import print_lines
 
 TRIES = 5
 PAUSE_S = 0.3
@@ -41,20 +42,20 @@ async def _show(args: argparse.Namespace, survey: Survey) -> int:
     await survey.check()
     rows = await survey.rows()
     for (root, model), some in groupby(rows, key=lambda row: (row.root, row.model)):
-        print(f"model {model or '(not named)'}, root {root:016x}")
-        print("\n".join(table(list(some))))
+        print_lines(f"model {model or '(not named)'}, root {root:016x}")
+        print_lines(*table(list(some)))
     if not rows:
-        print("no workers in Redis")
+        print_lines("no workers in Redis")
     return 0
 
 
 async def _top(args: argparse.Namespace, survey: Survey) -> int:
     await survey.check()
     rows = await survey.rows()
-    print("\n".join(table(sorted(rows, key=lambda row: -len(row.blocks or ()))[: args.num])))
+    print_lines(*table(sorted(rows, key=lambda row: -len(row.blocks or ()))[: args.num]))
     saved = Counter({run: (workers - 1) * run[1] for run, workers in survey.shared.items() if workers > 1})
     for (head, num), _ in saved.most_common(args.num):
-        print(f"run {head:016x}: {num} blocks, at {survey.shared[head, num]} workers")
+        print_lines(f"run {head:016x}: {num} blocks, at {survey.shared[head, num]} workers")
     return 0
 
 
@@ -62,11 +63,11 @@ async def _drop(args: argparse.Namespace, survey: Survey) -> int:
     if args.all == bool(args.name):
         raise ConfigError("index drop: name a worker, or give --all")
     if args.all:
-        print(f"dropped {await survey.drop_all()} keys")
+        print_lines(f"dropped {await survey.drop_all()} keys")
         return 0
     await survey.check()
     num = await survey.drop_worker(args.name)
-    print(f"dropped {args.name}, in {num} edges; a gateway that reads its events publishes it again")
+    print_lines(f"dropped {args.name}, in {num} edges; a gateway that reads its events publishes it again")
     return 0
 
 
@@ -79,7 +80,9 @@ async def _verify(args: argparse.Namespace, survey: Survey) -> int:
             break
         await asyncio.sleep(PAUSE_S)
     for row in rows:
-        print(f"{row.worker}: {faults[row.worker] or f'{len(row.blocks or ())} blocks, as they should be'}")
+        print_lines(
+            f"{row.worker}: {faults[row.worker] or f'{len(row.blocks or ())} blocks, as they should be'}"
+        )
     if args.name and not rows:
         raise ConfigError(f"no worker in Redis is named '{args.name}'; `kvgate index show` names the workers")
     return DIFFERENT if any(faults.values()) else 0

@@ -1,6 +1,6 @@
 """Command `kvgate key`: `new` makes an API key and its line of the key file, `import` makes such a line for
-each key that clients have already. `list` and `revoke` read and change a key file, which a running gateway
-follows.
+each key that clients have already. `list` and `revoke` (`commands/revocation.py`) read and change a key file,
+which a running gateway follows.
 
 Lines go to standard output, for `>> keys.jsonl`; a new key to standard error, once: no file has it. Keys to
 import are read from a file or standard input, never from the command line, which others can see, and are in
@@ -10,7 +10,6 @@ nothing that is printed.
 import argparse
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -18,10 +17,9 @@ from datetime import UTC, datetime
 from getpass import getpass
 from pathlib import Path
 
-import msgspec
-
-from gateway.core.decode_errors import UNREADABLE
+from gateway.commands import revocation
 from gateway.core.errors import ConfigError
+from gateway.runtime.terminal import print_lines
 from gateway.tenancy.auth.api_keys import (
     ID_DIGITS,
     NUM_SALT_BYTES,
@@ -46,7 +44,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "list", help="the keys of a key file: id, tenant, models, expiry; no key, no hash"
     )
     revoke = doing.add_parser("revoke", help="remove a key from a key file; running gateways follow the file")
-    revoke.add_argument("id", metavar="ID", help="id of the key, as listed and as in the log")
+    revocation.add(revoke)
     for file_user in (listed, revoke):
         file_user.add_argument("--key-file", required=True, metavar="FILE", help="the gateway's key file")
     for each in (new, old):
@@ -71,24 +69,24 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command. Returns the exit code. Raises ConfigError."""
     if args.action == "list":
-        print("\n".join(_listed(_text(args.key_file), args.key_file, time.time())))
+        print_lines(*_listed(_text(args.key_file), args.key_file, time.time()))
         return 0
     if args.action == "revoke":
-        return _revoke(args.key_file, args.id)
+        return revocation.run(args)
     if args.action == "import":
         lines = [_imported(args, number, key) for number, key in _given(args.file)]
         if not lines:
             raise ConfigError("import: the input has no keys")
         parse_key_file("\n".join(lines), "import")  # no key twice
-        print("\n".join(lines))
+        print_lines(*lines)
         return 0
     key = make_key(os.urandom(ID_DIGITS // 2), os.urandom(NUM_SECRET_BYTES))
     try:
         line = _line(args, key)
     except ValueError as exc:
         raise ConfigError(f"--{exc}") from exc
-    print(f"API key (shown only once): {key.decode()}", file=sys.stderr)
-    print(line)
+    print_lines(f"API key (shown only once): {key.decode()}", to=sys.stderr)
+    print_lines(line)
     return 0
 
 
@@ -125,33 +123,6 @@ def _expiry_words(expires_s: float, now: float) -> str:
         return "never"
     day = datetime.fromtimestamp(expires_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return f"{day} (expired)" if expires_s <= now else day
-
-
-def _revoke(file: str, key_id: str) -> int:
-    """Remove the line of a key; comments and other lines stay. The file is replaced at once, so that a
-    gateway reads the old one or the new one."""
-    text = _text(file)
-    if key_id.encode() not in parse_key_file(text, file).entries:
-        raise ConfigError(f"revoke: {file} has no key with the id '{key_id}'; `kvgate key list` shows all")
-    kept = [line for line in text.splitlines(keepends=True) if not _is_key(line, key_id)]
-    path = Path(file).expanduser().resolve()
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text("".join(kept))
-        shutil.copymode(path, temporary)
-        temporary.replace(path)
-    except OSError as exc:
-        temporary.unlink(missing_ok=True)
-        raise ConfigError(f"revoke: {file} cannot be written: {exc.strerror}") from exc
-    print(f"key {key_id} revoked")
-    return 0
-
-
-def _is_key(line: str, key_id: str) -> bool:
-    try:
-        return bool(msgspec.json.decode(line).get("id") == key_id)
-    except (*UNREADABLE, AttributeError):  # a comment, or an empty line
-        return False
 
 
 def _line(args: argparse.Namespace, key: bytes, new_id: bytes = b"") -> str:

@@ -13,8 +13,10 @@ from gateway.config.reading import ADMIN_KEY_VARIABLE
 from gateway.config.secrets import read_key
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import ConfigError
+from gateway.runtime.terminal import print_lines
 
 ADMIN = "http://127.0.0.1:9400"
+LIST_TIMEOUT_S = 10.0
 NOT_ALL = 1
 """Exit code where a worker failed, or the gateway rejected the request."""
 
@@ -47,17 +49,16 @@ async def run(args: argparse.Namespace, environ: Mapping[str, str] = os.environ)
     key = read_key(args.admin_key_file, "--admin-key-file") if args.admin_key_file else ""
     key = key or environ.get(ADMIN_KEY_VARIABLE, "")
     status, answer = await _ask(args, {"authorization": f"Bearer {key}"} if key else {})
-    for line in _lines(answer):
-        print(line)
+    print_lines(*_lines(answer))
     if status == 200:
         return 0
     if "workers" not in answer:
-        print(f"the gateway answers {status}: {answer['error']['message']}")
+        print_lines(f"the gateway answers {status}: {answer['error']['message']}")
     return NOT_ALL
 
 
 async def _ask(args: argparse.Namespace, headers: Mapping[str, str]) -> tuple[int, Any]:
-    """Call the admin API, without a timeout: the gateway reports workers that take too long."""
+    """Call the admin API; a change has no timeout: the gateway reports workers that take too long."""
     base, method = f"{args.gateway.rstrip('/')}/admin/adapters", "GET"
     options: dict[str, Any] = {}
     if args.action == "load":
@@ -66,7 +67,7 @@ async def _ask(args: argparse.Namespace, headers: Mapping[str, str]) -> tuple[in
     elif args.action == "unload":
         base, method = f"{base}/{quote(args.name, safe='/')}", "DELETE"
         options = {"params": [*(("worker", w) for w in args.worker), *_model(args.model)]}
-    timeout = aiohttp.ClientTimeout(total=None)
+    timeout = aiohttp.ClientTimeout(total=LIST_TIMEOUT_S if args.action == "list" else None)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
@@ -74,7 +75,9 @@ async def _ask(args: argparse.Namespace, headers: Mapping[str, str]) -> tuple[in
         ):
             return answer.status, msgspec.json.decode(await answer.read())
     except (aiohttp.ClientError, OSError, *UNREADABLE) as exc:
-        raise ConfigError(f"--gateway {args.gateway}: not a gateway's admin address: {exc}") from exc
+        raise ConfigError(
+            f"--gateway {args.gateway}: not a gateway's admin address: {str(exc) or 'no answer'}"
+        ) from exc
 
 
 def _model(model: str | None) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ from gateway.policies.framework import contract
 from gateway.policies.framework.plugins import Kind, read_file
 from gateway.policies.framework.registry import AUTO
 from gateway.routing.active_policy import library_of
+from gateway.runtime.terminal import print_lines
 
 KINDS: tuple[Kind, ...] = ("policy", "filter", "scorer", "picker")
 
@@ -17,19 +18,19 @@ KINDS: tuple[Kind, ...] = ("policy", "filter", "scorer", "picker")
 def run(args: argparse.Namespace, config: Config) -> int:
     """Run the command. Returns the exit code. Raises ConfigError."""
     if args.action == "list":
-        print("\n".join(_listed(config)))
+        print_lines(*_listed(config))
         return 0
     num_checks = num_kept = 0
     for (kind, name), make in _tested(args.file, config).items():
-        print(f"{kind} {name}")
+        print_lines(f"{kind} {name}")
         before = None
         for result in contract.run(kind, make, config.policy.budget_ms / 1000):
             num_checks += 1
             num_kept += result.fault is None
             fault = "the same" if result.fault == before else result.fault
-            print(f"  FAIL  {result.check}: {fault}" if result.fault else f"  ok    {result.check}")
+            print_lines(f"  FAIL  {result.check}: {fault}" if result.fault else f"  ok    {result.check}")
             before = result.fault
-    print(f"{num_kept} of {num_checks} checks passed")
+    print_lines(f"{num_kept} of {num_checks} checks passed")
     return 0 if num_kept == num_checks else 1
 
 

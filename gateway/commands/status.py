@@ -20,6 +20,7 @@ from gateway.config.reading import ADMIN_KEY_VARIABLE
 from gateway.config.secrets import read_key
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import ConfigError
+from gateway.runtime.terminal import print_json, print_lines
 
 ADMIN = "http://127.0.0.1:9400"
 TIMEOUT_S = 10.0
@@ -60,9 +61,12 @@ async def run_status(args: argparse.Namespace, environ: Mapping[str, str] = os.e
         status, answer = await _get(args, "/admin/workers", environ)
         if status != 200:
             return _refused(status, answer)
+        answer["key_files"] = await _key_files(args, environ)
         is_drawn = args.watch and sys.stdout.isatty() and not args.json
-        text = _as_json(answer) if args.json else "\n".join(fleet_lines(answer))
-        print((CLEAR if is_drawn else "") + text, flush=True)
+        if args.json:
+            print_json(answer)
+        else:
+            print_lines(*fleet_lines(answer), start=CLEAR if is_drawn else "")
         if not args.watch:
             return 0 if is_well(answer) else NOT_WELL
         await asyncio.sleep(EVERY_S)
@@ -73,7 +77,10 @@ async def run_why(args: argparse.Namespace, environ: Mapping[str, str] = os.envi
     status, record = await _get(args, f"/admin/decisions/{quote(args.id, safe='')}", environ)
     if status != 200:
         return _refused(status, record)
-    print(_as_json(record) if args.json else "\n".join(decision_lines(record)))
+    if args.json:
+        print_json(record)
+    else:
+        print_lines(*decision_lines(record))
     return 0
 
 
@@ -90,25 +97,34 @@ async def _get(args: argparse.Namespace, path: str, environ: Mapping[str, str]) 
             return answer.status, msgspec.json.decode(await answer.read())
     except (aiohttp.ClientError, OSError, TimeoutError, *UNREADABLE) as exc:
         raise ConfigError(
-            f"--gateway {args.gateway}: not a gateway's admin address: {exc or 'no answer'}"
+            f"--gateway {args.gateway}: not a gateway's admin address: {str(exc) or 'no answer'}"
         ) from exc
+
+
+async def _key_files(args: argparse.Namespace, environ: Mapping[str, str]) -> list[Any]:
+    """The key files, as /admin/keys has them; none of a gateway that is older than this command."""
+    status, answer = await _get(args, "/admin/keys", environ)
+    return list(answer.get("files", ())) if status == 200 and isinstance(answer, dict) else []
+
+
+def _age(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _refused(status: int, answer: Any) -> int:
     message = answer.get("error", {}).get("message", "") if isinstance(answer, dict) else ""
-    print(f"the gateway answers {status}: {message}")
+    print_lines(f"the gateway answers {status}: {message}")
     return NOT_WELL
-
-
-def _as_json(answer: Any) -> str:
-    return msgspec.json.format(msgspec.json.encode(answer)).decode()
 
 
 # for people --------------------------------------------------------------------------------------
 
 
 def is_well(answer: Mapping[str, Any]) -> bool:
-    """True if all endpoints have joined and all workers are active, or are warming up."""
+    """True if all endpoints have joined, all workers are active or are warming up, and key files are used as
+    they are."""
+    if any(file["fault"] for file in answer["key_files"]):
+        return False
     workers = [worker for endpoint in answer["endpoints"] for worker in endpoint["workers"]]
     return all(endpoint["state"] == "joined" for endpoint in answer["endpoints"]) and all(
         worker["state"] in ("active", "warm_up") for worker in workers
@@ -116,7 +132,12 @@ def is_well(answer: Mapping[str, Any]) -> bool:
 
 
 def fleet_lines(answer: Mapping[str, Any]) -> Iterator[str]:
-    """A sum, and a table with a row for each worker, and for each endpoint that has not joined."""
+    """A sum, and a table with a row for each worker, and for each endpoint that has not joined; and the key
+    files that cannot be used any more."""
+    for file in answer["key_files"]:
+        if file["fault"]:
+            age, fault = _age(file["age_s"]), file["fault"]
+            yield f"keys of {file['path']} are {age} old, and revoked ones still work: {fault}"
     rows = [row for endpoint in answer["endpoints"] for row in _rows(endpoint)]
     states = [row[1] for row in rows]
     counted = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))

@@ -6,6 +6,7 @@ import msgspec
 
 from gateway.config.options import Section, option
 
+MODELS_CLAIM = "models"
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 
 
@@ -76,8 +77,13 @@ class JwtSection(Section, frozen=True):
     ] = "tenant"
     models_claim: Annotated[
         str,
-        option("Claim with the list of models that a token permits; without it, all.", "name", is_rare=True),
-    ] = "models"
+        option(
+            "Claim with the list of models that a token permits. A token without it permits all models if "
+            "this option has its default, and is refused if you name another claim.",
+            "name",
+            is_rare=True,
+        ),
+    ] = MODELS_CLAIM
     refresh_s: Annotated[
         float,
         option(

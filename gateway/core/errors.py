@@ -138,6 +138,17 @@ class BodyTooLarge(InvalidRequest):
     code = "body_too_large"
 
 
+class UnsupportedContent(InvalidRequest):
+    """A header says that the body is to be read in another way than the gateway reads it."""
+
+    status = 415
+    code = "unsupported_content"
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class ExpectationFailed(InvalidRequest):
     status = 417
     code = "expectation_failed"
@@ -204,6 +215,13 @@ class NoRoomForBody(GatewayError):
     status = 503
     code = "no_room_for_body"
     should_retry = True
+
+
+class OutdatedKeys(GatewayError):
+    """The key file cannot be used any more, so that the caller's key may be revoked already."""
+
+    status = 503
+    code = "outdated_keys"
 
 
 class WorkerTimeout(GatewayError):

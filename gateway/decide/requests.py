@@ -8,6 +8,7 @@ from google.protobuf.message import DecodeError
 from gateway.core.errors import BodyTooLarge, GatewayError, InvalidRequest
 from gateway.epp.control_headers import CONTROL
 from gateway.epp.destination import SPOOFED
+from gateway.http.content import check_contents
 from gateway.http.messages import HttpRequest
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
 
@@ -34,6 +35,7 @@ def http_of(message: pb.DecideRequest, max_body_bytes: int) -> HttpRequest:
             raise InvalidRequest(f"'{field.name[:80]}' is no header of HTTP")
         if name not in SPOOFED and name not in CONTROL:
             headers.append((name, value.strip()))
+    check_contents(headers)
     path = message.path or DEFAULT_PATH
     if len(path) > MAX_PATH_CHARS or not path.startswith("/") or not _is_target(path):
         raise InvalidRequest("the path must begin with '/' and have no spaces or control characters")

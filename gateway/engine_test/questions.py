@@ -3,7 +3,8 @@
 What a question leaves in the cache is a prompt of its own, which no other question sends.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ import msgspec
 
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.worker import Role, Worker
-from gateway.discovery.probe import ProbeError
+from gateway.discovery.probe import ProbeError, ProbeTimeout
 from gateway.discovery.salt_proof import requests_of, verdict_of
 from gateway.engine_test import judgement
 from gateway.engine_test.followed import Followed
@@ -20,6 +21,10 @@ from gateway.engine_test.report import EngineFinding, Verdict
 from gateway.engine_test.subject import COMPLETIONS, Subject
 from gateway.tokenization.worker_tokens import read_tokens
 
+TIMEOUT_S = 120.0
+"""Time for one question, with all of its answers: a prompt of the longest length on a CPU."""
+MAX_UNANSWERED = 2
+"""Questions without an answer in time, after which only the worker's health is asked."""
 EVENTS_S = 5.0
 """Time in which an event must come, or a stream be followed."""
 IDLE_S = 10.0
@@ -29,6 +34,7 @@ LONG_ANSWER = 2_000
 """Tokens of the stream that is left."""
 MAX_ADAPTERS = 4
 
+Question = Callable[[], Coroutine[Any, Any, Sequence[EngineFinding]]]
 Follow = Callable[[Sequence[Worker]], AbstractAsyncContextManager[Followed]]
 """Follows the events of some ranks, in an index of its own; one without a publisher has no state there."""
 
@@ -67,10 +73,11 @@ class Examination:
 
     subject: Subject
     follow: Follow
+    timeout_s: float = TIMEOUT_S
 
     async def findings(self) -> AsyncIterator[EngineFinding]:
         """Ask everything that the worker's role allows. Nothing is raised for what it does."""
-        questions: list[Callable[[], Awaitable[Sequence[EngineFinding]]]] = [self._load]
+        questions: list[Question] = [self._load]
         if not self.subject.facts.models:
             questions = []
             yield EngineFinding("models", Verdict.FAIL, "it lists none", "no request is sent there")
@@ -85,13 +92,29 @@ class Examination:
                 self._several, self._streams, self._fields, self._bad_requests,
             ]  # fmt: skip
         questions.append(self._is_alive)
+        num_unanswered = 0
         for question in questions:
-            try:
-                for finding in await question():
-                    yield finding
-            except ProbeError as exc:
-                name = question.__name__.strip("_").replace("_", " ")
-                yield EngineFinding(name, Verdict.FAIL, str(exc), "the worker would be taken for down")
+            name = question.__name__.strip("_").replace("_", " ")
+            if num_unanswered >= MAX_UNANSWERED and question != self._is_alive:
+                words = f"not asked, since {num_unanswered} questions had no answer"
+                yield EngineFinding(name, Verdict.INCONCLUSIVE, words)
+                continue
+            found, is_answered = await self._within_time(name, question)
+            num_unanswered += not is_answered
+            for finding in found:
+                yield finding
+
+    async def _within_time(self, name: str, question: Question) -> tuple[Sequence[EngineFinding], bool]:
+        """The findings of a question, and whether the worker answered it in time."""
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                return await question(), True
+        except TimeoutError:
+            words = f"no answer within {self.timeout_s:g} s"
+            return [EngineFinding(name, Verdict.FAIL, words, "requests would wait there in vain")], False
+        except ProbeError as exc:
+            down = EngineFinding(name, Verdict.FAIL, str(exc), "the worker would be taken for down")
+            return [down], not isinstance(exc, ProbeTimeout)
 
     async def _load(self) -> Sequence[EngineFinding]:
         metrics = await self.subject.probe.metrics()

@@ -1,9 +1,9 @@
 """Findings of a conformance test, for people and as JSON. Pure."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 
 class Verdict(Enum):
@@ -51,7 +51,8 @@ class Report:
         lines.append("  " + ", ".join(f"{num} {verdict.value}" for verdict, num in counts if num))
         return lines
 
-    def as_json(self) -> str:
+    def fields(self) -> dict[str, Any]:
+        """The report as a value for JSON."""
         findings = [
             {
                 "question": finding.question,
@@ -61,5 +62,4 @@ class Report:
             }
             for finding in self.findings
         ]
-        whole = {"subject": self.subject, "usable": self.is_usable, "findings": findings}
-        return json.dumps(whole, indent=2)
+        return {"subject": self.subject, "usable": self.is_usable, "findings": findings}

@@ -32,6 +32,7 @@ from gateway.epp.prefill_booking import PrefillBooking
 from gateway.epp.protocol import PickProtocol, RequestState, ResponseState
 from gateway.epp.responder import PickResponder
 from gateway.epp.stream import GrpcStream
+from gateway.http.content import check_contents
 from gateway.http.messages import Header, HttpRequest, ResponseHead
 from gateway.proxy.api import Api
 from gateway.proxy.context import Context
@@ -224,6 +225,11 @@ class StreamPicker:
     def _ask(self) -> None:
         """Ask the gateway for a worker, now that the request is complete."""
         http = self._request()
+        try:
+            check_contents(http.headers)
+        except GatewayError as error:
+            self._http = http
+            return self._refuse_with(error)
         self._intake.hand_to(http)
         self._given = http.body
         http.is_trusted = self._door.options.trust_headers

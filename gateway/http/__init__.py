@@ -7,5 +7,5 @@ proxy_protocol       addresses from balancers                 sse, json_usage   
 response_observer    first token, pieces, usage of an answer  usage_redaction      cached counts hidden
 usage_injection      usage requested of a stream              upgrade, websocket_frames   WebSockets
 cache_report         announcements of a hit, on request       refusal              a worker's 503 and 429
-kubernetes_url       k8s:// URLs
+kubernetes_url       k8s:// URLs                            content              readings of a body
 """

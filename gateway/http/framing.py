@@ -17,9 +17,10 @@ from gateway.core.errors import (
     NotSupported,
     VersionNotSupported,
 )
+from gateway.http.content import CONTENT_HEADERS, PLAIN_TYPE, check_content
 from gateway.http.messages import Header
 
-_OF_REQUESTS: Final = frozenset({b"content-length", b"expect", b"host", b"transfer-encoding"})
+_OF_REQUESTS: Final = CONTENT_HEADERS | {b"content-length", b"expect", b"host", b"transfer-encoding"}
 _ABSOLUTE: Final = re.compile(rb"https?://[^/?#@]+([/?#]|$)", re.IGNORECASE)
 """Absolute URL with a host (RFC 9110, 4.2.1) and without userinfo, which is deceptive (4.2.4)."""
 
@@ -59,7 +60,7 @@ def check_request(version: str, target: bytes, headers: Iterable[Header], max_bo
         raise VersionNotSupported(f"HTTP/{version} is not supported; use HTTP/1.1")
     num_hosts, expects = 0, False
     for name, value in headers:
-        if name not in _OF_REQUESTS:
+        if name not in _OF_REQUESTS or value == PLAIN_TYPE:
             continue
         if name == b"host":
             num_hosts += 1
@@ -68,6 +69,8 @@ def check_request(version: str, target: bytes, headers: Iterable[Header], max_bo
                 raise BodyTooLarge(f"the body is over {max_body_bytes} bytes; send a smaller one")
         elif name == b"transfer-encoding":
             _check_coding(version, value)
+        elif name in CONTENT_HEADERS:
+            check_content(name, value)
         elif value.lower() != b"100-continue":
             raise ExpectationFailed("only 'Expect: 100-continue' is supported")
         else:

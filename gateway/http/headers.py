@@ -45,6 +45,9 @@ _NOT_TO_WORKER: Final = HOP_BY_HOP | {
     b"content-length",
     b"content_length",  # the same name to servers that turn headers into environment variables
     b"transfer_encoding",
+    b"content-encoding",  # of the body as it was judged, there is none (`http/content.py`)
+    b"content_encoding",
+    b"content_type",
     b"expect",
     b"x-request-id",
     *FORWARDED,

@@ -9,6 +9,8 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
+from gateway.core.printable import printable
+
 MAX_CHARS = 2048
 MAX_NAME_CHARS, MAX_LABEL_CHARS = 253, 63
 """Characters of a DNS name and of its labels (RFC 1035)."""
@@ -135,7 +137,7 @@ def shown(text: str) -> str:
     """Abbreviate a text for messages: without credentials, control characters, or excess length."""
     text = re.sub(r"(?<=//)[^/?#]*@", "...@", text)
     text = text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return printable(text)
 
 
 def _port(text: str) -> int:

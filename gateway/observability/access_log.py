@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from gateway.core.printable import printable_json
 from gateway.core.requests.routes import CHAT, COMPLETIONS, RESPONSES
 from gateway.observability.request_end import RequestEnd, who_failed
 from gateway.observability.traceparent import PARENT, read
@@ -66,7 +67,7 @@ class JsonLines:
         self._clock = clock
 
     def __call__(self, end: RequestEnd) -> None:
-        self._write(_encode(line_of(end, self._clock())) + b"\n")
+        self._write(printable_json(_encode(line_of(end, self._clock()))) + b"\n")
 
 
 class TextLines:

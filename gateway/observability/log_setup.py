@@ -10,6 +10,7 @@ import msgspec
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from gateway.core.printable import printable, printable_json
 from gateway.observability.access_log import JsonLines, TextLines, log
 from gateway.observability.log_sink import LogSink, plain_notice
 from gateway.observability.metric_spec import counter
@@ -35,7 +36,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             fields["exception"] = _encodable(self.formatException(record.exc_info))
-        return msgspec.json.encode(fields).decode()
+        return printable_json(msgspec.json.encode(fields)).decode()
 
 
 def _encodable(text: str) -> str:
@@ -67,19 +68,12 @@ class TextFormatter(logging.Formatter):
     are indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        record.message = _printable(record.message)
+        record.message = printable(record.message)
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:
         lines = super().formatException(ei).split("\n")
-        return "\n".join("  " + _printable(line) for line in lines)
-
-
-def _printable(text: str) -> str:
-    """The text with control characters and everything else without a glyph escaped."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+        return "\n".join("  " + printable(line) for line in lines)
 
 
 def text_formatter(process: int | None = None) -> logging.Formatter:

@@ -30,6 +30,7 @@ from gateway.replay.profile import H100_8B, PROFILES, Profile, profile_of
 from gateway.replay.progress import Progress
 from gateway.replay.results import Slo, table
 from gateway.replay.traces import FORMATS
+from gateway.runtime.terminal import print_lines
 
 NUM_WORKERS = 8
 MAX_WORKERS, MAX_COUNT = 10_000, 1 << 40
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return run(parser.parse_args(arguments))
     except ConfigError as exc:
-        print(f"kvgate: {exc}", file=sys.stderr)
+        print_lines(f"kvgate: {exc}", to=sys.stderr)
         return 2
 
 
@@ -120,11 +121,12 @@ def run(args: argparse.Namespace) -> int:
         results = play_all(runs, args.processes, progress)
     finally:
         progress.end()
-    print(heading(runs[0], results[0]))
+    print_lines(heading(runs[0], results[0]))
     shown = [known.measured, *results] if known else results
-    print("\n".join(table([result.summary for result in shown])))
+    print_lines(*table([result.summary for result in shown]))
     notes = [*left_out(results[0].left_out), *(notes_of(known) if known else [])]
-    print("".join(f"{note}\n" for note in notes), end="")
+    if notes:
+        print_lines(*notes)
     if args.json:
         _write(args.json, msgspec.json.format(msgspec.json.encode(document(runs, results, known))))
     if args.picture:

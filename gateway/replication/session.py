@@ -24,6 +24,7 @@ from gateway.replication.redis_log import Lease, WorkerLog
 from gateway.replication.redis_tail import BLOCK_S, LogTail
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tasks import Tasks
+from gateway.runtime.terminal import print_lines
 
 if TYPE_CHECKING:
     from gateway.replication.metrics import ReplicaCollector
@@ -125,11 +126,11 @@ class ReplicationSession:
         try:
             await check(self._client, self._options)
         except (*LOST, UnusableRedis) as exc:
-            print(failure(exc, self.where))
+            print_lines(failure(exc, self.where))
             return False
         finally:
             await self.close()
-        print(f"redis: {self.where} usable, with prefix {self._options.prefix}:")
+        print_lines(f"redis: {self.where} usable, with prefix {self._options.prefix}:")
         return True
 
     def collector(self) -> "ReplicaCollector":

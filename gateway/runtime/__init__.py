@@ -6,5 +6,6 @@ process_limits   open files, memory, threads   descriptors      shares of open f
 tls              contexts, reloaded            self_signed      certificates without an authority
 ids              unguessable ids               paced_reads      one peer's bytes in turns with others
 work_slices      long work in slices           rate_limited_log the first line of a kind, then a number
+file_replacement a file replaced at once       terminal         the output of commands
 build            version, compiled or not
 """

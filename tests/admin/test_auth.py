@@ -125,7 +125,12 @@ async def test_keys_are_listed_without_their_digests(tmp_path: Path) -> None:
 
 async def test_without_keys_the_list_is_empty(tmp_path: Path) -> None:
     async with client(Credentials(config_of()), "all") as asking:
-        assert await (await asking.get("/admin/keys")).json() == {"keys": [], "groups": {}, "file": None}
+        assert await (await asking.get("/admin/keys")).json() == {
+            "keys": [],
+            "groups": {},
+            "file": None,
+            "files": [],
+        }
 
 
 async def test_keys_are_reloaded_by_a_post_of_json(tmp_path: Path) -> None:
@@ -149,3 +154,23 @@ async def test_a_supervisor_requires_a_key_itself(tmp_path: Path) -> None:
     async with TestClient(TestServer(app)) as asking:
         assert (await asking.get("/admin/x")).status == 401
     await tasks.stop()
+
+
+async def test_outdated_keys_read_and_reload_and_change_nothing_else(tmp_path: Path) -> None:
+    made = config(tmp_path)
+    path = Path(made.auth.key_file)
+    credentials = Credentials(made)
+    headers = {"Authorization": f"Bearer {ROOT.decode()}"}
+    async with client(credentials, "all") as asking:
+        path.rename(path.with_name("aside"))
+        answer = await asking.post("/admin/keys/reload", json={}, headers=headers)
+        assert answer.status == 400 and "cannot be read" in await answer.text()
+        answer = await asking.post("/admin/x", headers=headers)
+        assert (answer.status, (await answer.json())["error"]["code"]) == (503, "outdated_keys")
+        assert (await asking.get("/admin/x", headers=headers)).status == 200
+        assert (await asking.post("/admin/x", headers={"x-api-key": "kvg-none"})).status == 401
+        (file,) = (await (await asking.get("/admin/keys", headers=headers)).json())["files"]
+        assert "cannot be read" in file["fault"] and file["name"] == "key_file"
+        path.with_name("aside").rename(path)
+        assert (await asking.post("/admin/keys/reload", json={}, headers=headers)).status == 200
+        assert (await asking.post("/admin/x", headers=headers)).status == 200

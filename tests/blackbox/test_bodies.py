@@ -1,8 +1,22 @@
-"""Memory for bodies is bounded and becomes free again."""
+"""Memory for bodies is bounded and becomes free again; a worker reads each body as the gateway did."""
 
 import asyncio
+import gzip
 
-from tests.blackbox.harness import COMPLETIONS, Call, completion, lasting, post, request, until, visiting
+import pytest
+
+from tests.blackbox.harness import (
+    COMPLETIONS,
+    Call,
+    Header,
+    completion,
+    lasting,
+    post,
+    request,
+    running,
+    until,
+    visiting,
+)
 
 KB = 1 << 10
 
@@ -42,3 +56,37 @@ async def test_bodies_beyond_the_budget_are_rejected_until_there_is_room() -> No
             return await gateway.total("kvgate_buffered_body_bytes") == 0
 
         await until(is_empty, "no body is held")
+
+
+CODING, TYPE = b"Content-Encoding", b"Content-Type"
+JSON = '{"model":"m","prompt":"x"}'
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (JSON.encode(), ((CODING, b"gzip"),), 415),
+        (gzip.compress(JSON.encode()), ((CODING, b"gzip"),), 415),
+        (JSON.encode(), ((b"CONTENT-ENCODING", b"ZSTD"),), 415),
+        (JSON.encode(), ((CODING, b"identity"), (CODING, b"deflate")), 415),
+        (b'{"model":"m","prompt":"x","a":"+ACI-"}', ((TYPE, b"application/json; charset=utf-7"),), 415),
+        (JSON.encode("utf-16"), ((TYPE, b"application/json; charset=utf-16"),), 415),
+        (JSON.encode("utf-16"), ((TYPE, b"application/json"),), 400),
+        (JSON.encode("utf-8-sig"), ((TYPE, b"application/json"),), 400),
+        (b'{"model":"m","prompt":"x","model":"n"}', (), 404),
+        (JSON.encode(), ((CODING, b"identity"),), 200),
+        (JSON.encode(), ((b"Content_Encoding", b"gzip"), (b"Content_Type", b"text/plain")), 200),
+        (JSON.encode(), ((TYPE, b"application/json; charset=UTF-8"),), 200),
+    ],
+)
+async def test_a_worker_gets_no_body_that_it_could_read_otherwise(
+    body: bytes, headers: tuple[Header, ...], status: int
+) -> None:
+    async with running() as bench:
+        worker = await bench.worker()
+        assert (await bench.ask(post(body, *headers))).status == status
+        assert len(worker.calls) == (status == 200)
+        for call in worker.calls:
+            names = {name.lower().replace(b"_", b"-") for name, _ in call.headers}
+            assert CODING.lower() not in names and call.body == body
+            assert not call.values(b"content_type")

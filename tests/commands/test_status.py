@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gateway.commands.status import fleet_lines, is_well
 from loadtest.fleet import GATEWAY, SIM_READY, first_match, running
 from tests.support.gateway_process import GatewayProcess, clean_environment
 from tests.support.patience import patience
@@ -93,3 +94,14 @@ def test_a_gateway_that_does_not_answer_is_named() -> None:
         command, capture_output=True, text=True, timeout=patience(60), env=clean_environment()
     )
     assert done.returncode == 2 and f"--gateway {NOWHERE}: not a gateway's admin address" in done.stderr
+
+
+def test_keys_that_are_outdated_are_named_with_their_age() -> None:
+    file = {"name": "key_file", "path": "/k", "digests": ["d"], "age_s": 3.0, "fault": None}
+    answer: dict[str, list[object]] = {"endpoints": [], "key_files": [file]}
+    assert is_well(answer) and list(fleet_lines(answer)) == ["no workers"]
+    answer["key_files"] = [file | {"age_s": 600.0, "fault": "it cannot be read"}]
+    assert not is_well(answer)
+    assert list(fleet_lines(answer))[0] == (
+        "keys of /k are 10 min old, and revoked ones still work: it cannot be read"
+    )

@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.core.errors import BodyTooLarge, GatewayError, InvalidRequest
+from gateway.core.errors import BodyTooLarge, GatewayError, InvalidRequest, UnsupportedContent
 from gateway.decide.requests import MAX_EXCLUDED, MAX_HEADERS, MAX_PATH_CHARS, decoded, http_of
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
 
@@ -60,3 +60,9 @@ def test_garbage_is_no_message() -> None:
     assert decoded(pb.DecideRequest, b"") == pb.DecideRequest()
     with pytest.raises(GatewayError, match="no DecideRequest"):
         decoded(pb.DecideRequest, b"\xff\xff")
+
+
+def test_a_body_that_is_to_be_read_in_another_way_is_refused() -> None:
+    for name, value in (("Content-Encoding", b"gzip"), ("Content-Type", b"text/json;charset=utf-16")):
+        with pytest.raises(UnsupportedContent):
+            http_of(pb.DecideRequest(headers=[field(name, value)], body=b"{}"), 1000)

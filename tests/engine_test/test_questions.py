@@ -4,6 +4,7 @@
 engine itself.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -21,7 +22,9 @@ from gateway.commands.engine import report_on
 from gateway.config import config_of
 from gateway.engine_test import questions
 from gateway.engine_test.report import Report, Verdict
+from gateway.engine_test.subject import EngineAnswer, Subject
 from tests.support.fakes import serve, url_of
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.process
 
@@ -203,3 +206,23 @@ async def test_an_engine_that_ends_during_the_test_is_wrong() -> None:
             await server.close()
     assert verdicts(report)["several prompts"] is Verdict.FAIL, report.lines()
     assert not report.is_usable
+
+
+async def test_an_engine_that_hangs_is_asked_two_questions_and_its_health(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def hang(self: Subject, *arguments: object) -> EngineAnswer:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(Subject, "send", hang)
+    async with simulated() as sim:
+        gateway = Gateway(config_of(worker=[sim.url]))
+        try:
+            report = await report_on(gateway, sim.url, patience(1))
+        finally:
+            gateway.close_context()
+    words = {finding.question: finding.observed for finding in report.findings}
+    assert words["token ids"] == words["events"] == f"no answer within {patience(1):g} s"
+    assert words["salts"] == words["names"] == "not asked, since 2 questions had no answer"
+    assert verdicts(report)["health"] is Verdict.OK and not report.is_usable

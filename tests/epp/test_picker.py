@@ -558,3 +558,17 @@ def test_saturation_is_answered_with_429_and_retry_after(monkeypatch: pytest.Mon
     _, stream = epp.picked()
     status, headers, _ = refusal(stream.take())
     assert status == 429 and int(headers["retry-after"]) >= 1 and epp.in_flight() == 1
+
+
+@pytest.mark.parametrize(
+    "header", [(b"content-encoding", b"gzip"), (b"content-type", b"application/json; charset=utf-7")]
+)
+def test_a_body_that_is_to_be_read_in_another_way_gets_415(epp: Epp, header: Header) -> None:
+    _, stream = epp.picked(headers=[*POST, header])
+    assert refusal(stream.take())[0] == 415 and epp.is_free
+
+
+def test_a_content_coding_of_identity_goes_no_further(epp: Epp) -> None:
+    _, stream = epp.picked(headers=[*POST, (b"content-encoding", b"identity")])
+    head = stream.take()[0].request_headers.response
+    assert "content-encoding" in head.header_mutation.remove_headers

@@ -257,6 +257,7 @@ PLACES = {
     "gateway/commands/explain.py": OWN,
     "gateway/commands/key.py": OWN,
     "gateway/commands/lora.py": OWN,
+    "gateway/commands/revocation.py": OWN,
     "gateway/commands/status.py": OWN,
     "gateway/core/blocks.py": "blocks of prompts and events, within their limits",
     "gateway/core/requests/adapter_field.py": PARSED,

@@ -132,3 +132,10 @@ def test_the_client_is_named_behind_trusted_proxies(caplog: pytest.LogCaptureFix
     with caplog.at_level("INFO"):
         TextLines()(end)
     assert caplog.messages[0].endswith("  from 203.0.113.7")
+
+
+def test_controls_in_a_request_id_are_escaped() -> None:
+    written: list[bytes] = []
+    JsonLines(written.append)(ended(request_id=b"\x9b2J\x7f"))
+    assert written[0].isascii() and b"\\u009b2J\\u007f" in written[0]
+    assert line(ended(request_id=b"\x9b2J"))["request_id"] == "\x9b2J"

@@ -103,3 +103,11 @@ def test_no_line_of_a_traceback_looks_like_a_message() -> None:
     assert first.endswith(": failed")
     assert others[-2:] == ["  ValueError: a", r"  2026-01-01 ERROR kvgate: forged \x1b[2J"]
     assert all(line.startswith("  ") and line.isprintable() for line in others)
+
+
+@pytest.mark.parametrize("text", ["\x9b2J", "\x7f", "\u202e", "\u2028", "\u0085", "\ufeff"])
+def test_controls_beyond_ascii_are_escaped_in_every_form(text: str) -> None:
+    for formatter in (JsonFormatter(), text_formatter()):
+        line = formatter.format(record("a worker says %s", text))
+        assert line.isprintable() and "a worker says \\" in line
+    assert json.loads(JsonFormatter().format(record("%s", text)))["message"] == text

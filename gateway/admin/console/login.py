@@ -44,17 +44,18 @@ class AdminAccess:
         self.sessions = Sessions(lambda: secrets.token_urlsafe(32))
         self._clock = clock
 
-    def check(self, request: web.Request) -> Caller:
-        """Check the key that a request shows, or that opened its session. Raises Unauthorized or Forbidden,
-        of several the one that says more: that the key is known."""
-        shown = [_bytes(request.headers.get(name)) for name in ("authorization", "x-api-key")]
+    def check(self, request: web.Request, changes: bool = False) -> Caller:
+        """Check the key that a request shows, or that opened its session; for one that changes something,
+        that the key file is usable, too. Raises Unauthorized or Forbidden, of several the one that says more:
+        that the key is known; or OutdatedKeys."""
+        bearer, api_key = (_bytes(request.headers.get(name)) for name in ("authorization", "x-api-key"))
         token = request.cookies.get(cookie_of(request))
-        if any(shown) or token is None:
-            return self._first(lambda each: each.check_admin(*shown))
+        if bearer or api_key or token is None:
+            return self._first(lambda each: each.check_admin(bearer, api_key, changes))
         key_id = self.sessions.key_of(token, self._clock())
         if key_id is None:
             raise Unauthorized("the session has ended; log in again", code="session_ended")
-        return self._first(lambda each: each.check_admin_again(key_id))
+        return self._first(lambda each: each.check_admin_again(key_id, changes))
 
     def open(self, key: str) -> tuple[str, Caller]:
         """Open a session; returns its token. Raises Unauthorized or Forbidden."""

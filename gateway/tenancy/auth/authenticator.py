@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from gateway.core.errors import Forbidden, Unauthorized
+from gateway.core.errors import Forbidden, OutdatedKeys, Unauthorized
 from gateway.core.requests.caller import Caller
 from gateway.http.messages import Header, HttpRequest
 from gateway.http.networks import Trusted
@@ -42,6 +42,8 @@ class Authenticator:
         passes_key: bool = False,
     ) -> None:
         self.ring: KeyRing | None = None
+        self.fault: str | None = None
+        """Why the key file may have other keys by now; None while it can be read."""
         self.jwt: Verify | None = None
         self.refusals: Counter[str] = Counter()
         self._clock = clock
@@ -131,22 +133,30 @@ class Authenticator:
             raise self._refused(Unauthorized(message, code="expired_api_key"))
         return caller
 
-    def check_admin(self, authorization: bytes | None, api_key: bytes | None) -> Caller:
-        """Authenticate a request to the admin API. Raises Unauthorized or Forbidden."""
-        return self._admin(self.caller(authorization, api_key))
+    def check_admin(
+        self, authorization: bytes | None, api_key: bytes | None, changes: bool = False
+    ) -> Caller:
+        """Authenticate a request to the admin API; one that changes something needs keys that are not
+        outdated. Raises Unauthorized, Forbidden or OutdatedKeys."""
+        return self._admin(self.caller(authorization, api_key), changes)
 
-    def check_admin_again(self, name: str) -> Caller:
-        """Check the key that a session began with: it may have expired, or left the file. Raises Unauthorized
-        or Forbidden."""
+    def check_admin_again(self, name: str, changes: bool = False) -> Caller:
+        """Check the key that a session began with: it may have expired, or left the file. Raises
+        Unauthorized, Forbidden or OutdatedKeys."""
         entry = self.ring.entries.get(name.encode()) if self.ring is not None else None
         if entry is None or entry.caller is None:
             raise self._refused(Unauthorized("unknown API key", code="invalid_api_key"))
-        return self._admin(self._unexpired(entry.caller))
+        return self._admin(self._unexpired(entry.caller), changes)
 
-    def _admin(self, caller: Caller) -> Caller:
+    def _admin(self, caller: Caller, changes: bool) -> Caller:
         if not caller.is_admin:
             message = f"key '{caller.name}' has no admin scope; use a key with admin scope"
             raise self._refused(Forbidden(message, code="admin_scope_required"))
+        if changes and self.fault is not None:
+            raise OutdatedKeys(
+                f"key '{caller.name}' may be revoked already, since its key file is unusable: {self.fault}; "
+                "reads go on, and changes once the file can be used again"
+            )
         return caller
 
     def _unauthenticated_caller(self, http: HttpRequest, peer: str | None) -> Caller:

@@ -8,16 +8,16 @@ JWKS ──► JwtVerifier ─┘
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gateway.config import Config
+from gateway.config.auth import MODELS_CLAIM
 from gateway.config.secrets import read_key
 from gateway.core.errors import ConfigError
 from gateway.runtime.tasks import Tasks
 from gateway.tenancy.admission.request_identity import header_names, trusted_peers
 from gateway.tenancy.auth.admin_access import has_keys
-from gateway.tenancy.auth.api_keys import KeyRing
 from gateway.tenancy.auth.authenticator import Authenticator
 from gateway.tenancy.auth.key_file import KeyFile
 from gateway.tenancy.auth.tenant_salt import MIN_SECRET_CHARS, Salts
@@ -98,8 +98,14 @@ class Credentials:
         wanted = self.authenticator if self.authenticator and self.authenticator.wants_key else None
         return [authenticator for authenticator in (self.admin_authenticator, wanted) if authenticator]
 
+    @property
+    def files(self) -> Sequence[tuple[str, KeyFile]]:
+        """The key files, each with the name of its option."""
+        named = (("key_file", self.file), ("admin_key_file", self.admin_file))
+        return [(name, file) for name, file in named if file]
+
     def _warn_if_inaccessible(self, config: Config) -> None:
-        files = [file for file in (self.file, self.admin_file) if file]
+        files = [file for _, file in self.files]
         if files and config.admin.auth not in ("auto", "off") and not any(file.has_admin for file in files):
             log.warning(
                 "admin_auth is %s but no key in %s has admin scope: %s",
@@ -116,21 +122,29 @@ class Credentials:
     async def reload(self) -> None:
         """Reload the key files, even if they seem unchanged. Raises ConfigError, with nothing changed."""
         if self.admin_file and self.admin_authenticator:
-            self._use(self.admin_authenticator, await asyncio.to_thread(self.admin_file.reload))
+            await self._reload(self.admin_file, self.admin_authenticator)
         if self.file and self.authenticator:
-            self._use(self.authenticator, await asyncio.to_thread(self.file.reload))
+            await self._reload(self.file, self.authenticator)
+
+    async def _reload(self, file: KeyFile, authenticator: Authenticator) -> None:
+        try:
+            await asyncio.to_thread(file.reload)
+        finally:
+            self._use(authenticator, file)
 
     async def _follow(self, file: KeyFile, authenticator: Authenticator) -> None:
         """Follow changes of a key file. Reads run in a thread: the file may lie on a network."""
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
-            if ring := await asyncio.to_thread(file.look):
-                self._use(authenticator, ring)
+            await asyncio.to_thread(file.look)
+            self._use(authenticator, file)
 
-    def _use(self, authenticator: Authenticator, ring: KeyRing) -> None:
-        authenticator.set_ring(ring)
-        if self.jwt:
-            self.jwt.forget()  # the groups of their tenants may have changed
+    def _use(self, authenticator: Authenticator, file: KeyFile) -> None:
+        authenticator.fault = file.fault
+        if authenticator.ring is not file.ring:
+            authenticator.set_ring(file.ring)
+            if self.jwt:
+                self.jwt.forget()  # the groups of their tenants may have changed
 
     def _take_tokens(self, config: Config, authenticator: Authenticator) -> None:
         """Accept JWTs. Raises ConfigError."""
@@ -148,6 +162,7 @@ class Credentials:
             audience=config.jwt.audience,
             tenant_claim=config.jwt.tenant_claim,
             models_claim=config.jwt.models_claim,
+            needs_models=config.jwt.models_claim != MODELS_CLAIM,
             salt_of=self._salt_of,
             clock=self._clock,
         )

@@ -10,6 +10,7 @@ key without `alg` for RS256 only.
 import asyncio
 import contextlib
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -36,8 +37,12 @@ Use = Callable[[bytes], None]
 
 
 class Jwks:
-    def __init__(self, source: str, use: Use, *, refresh_s: float) -> None:
+    def __init__(
+        self, source: str, use: Use, *, refresh_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Check the source; a file is read at once. Raises ConfigError."""
+        self._clock = clock
+        self._fetched_s = clock()
         self.source = source
         self.fetches: Counter[str] = Counter()
         self._use = use
@@ -55,6 +60,11 @@ class Jwks:
 
     def __repr__(self) -> str:
         return f"Jwks({self.source}, {dict(self.fetches)})"
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the last fetch that succeeded, or since the start."""
+        return max(self._clock() - self._fetched_s, 0.0)
 
     def want(self) -> None:
         """Request an early fetch: a token names an unknown key."""
@@ -76,10 +86,15 @@ class Jwks:
         except UNUSABLE as exc:
             self.fetches["failed"] += 1
             if self._was_well:
-                log.error("JWKS %s: fetch failed, keeping the previous keys: %s", self.source, _words(exc))
+                log.error(
+                    "JWKS %s: fetch failed; tokens of removed keys still work, keeping the previous keys: %s",
+                    self.source,
+                    _words(exc),
+                )
             self._was_well = False
         else:
             self.fetches["fetched"] += 1
+            self._fetched_s = self._clock()
             if not self._was_well:
                 log.info("JWKS %s: fetch succeeded again", self.source)
             self._was_well = True

@@ -2,6 +2,9 @@
 
     header ─ an allowed algorithm, a known key ─► signature, exp, nbf, iss, aud ─► claims ─► Caller
 
+A claim that is missing may mean "no limit", so a misspelt one is refused: one that has the name of a claim
+that is read, but for its case (`Models`), or for the list of models its separators or plural (`model`).
+
 An algorithm belongs to a kind of key: RSA keys verify RS* and PS*, EC keys ES*, Ed25519 keys EdDSA; a key's
 own `alg` and `use` narrow that. Keys are never shared secrets, so HS* and "none" cannot be meant.
 
@@ -9,7 +12,9 @@ Verification costs 100 us or more, once per token: afterwards the token is recog
 it expires or the keys change. The digest is keyed by a secret that this process drew at its start.
 """
 
+import logging
 import os
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
@@ -23,7 +28,10 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import Unauthorized
 from gateway.core.requests.caller import Caller
+from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.tenancy.auth.key_format import check_tenant
+
+log = logging.getLogger("kvgate.keys")
 
 MAX_TOKEN_BYTES = 16 << 10
 MAX_KNOWN = 4096
@@ -44,6 +52,9 @@ FITTING: Mapping[tuple[str, str], Collection[str]] = {
 }
 """Algorithms by a key's kind and curve."""
 
+DATES_AND_PARTIES = ("exp", "nbf", "iss", "aud")
+MAX_SHOWN_CHARS = 100
+
 SaltOf = Callable[[str], str | None]
 
 
@@ -63,6 +74,7 @@ class JwtVerifier:
         leeway_s: float = LEEWAY_S,
         tenant_claim: str,
         models_claim: str,
+        needs_models: bool = False,
         salt_of: SaltOf,
         clock: Callable[[], float] = time.time,
         want_keys: Callable[[], None] = lambda: None,
@@ -73,6 +85,9 @@ class JwtVerifier:
         self._leeway_s = leeway_s
         self._tenant_claim = tenant_claim
         self._models_claim = models_claim
+        self._needs_models = needs_models
+        self._spelling = {name.casefold(): name for name in (*DATES_AND_PARTIES, tenant_claim, models_claim)}
+        self._log = RateLimitedLog(log)
         self._salt_of = salt_of
         self._clock = clock
         self.want_keys = want_keys
@@ -157,7 +172,11 @@ class JwtVerifier:
             raise _refused(_why(exc)) from None
         except UNREADABLE:  # in the parts of the token
             raise _refused("the token cannot be read") from None
-        return self._who(claims)
+        try:
+            return self._who(claims)
+        except Unauthorized as exc:  # signed by the issuer, which has to mend it
+            self._log.warning("token of issuer %s refused: %s", self._issuer, exc.message)
+            raise
 
     def _key_of(self, header: Mapping[str, Any]) -> pyjwt.PyJWK:
         """Public key that a token's header names. Raises Unauthorized."""
@@ -173,7 +192,22 @@ class JwtVerifier:
             raise _refused("the token's signing key is unknown; if it is new, retry in a few seconds")
         return key
 
+    def _check_spelling(self, claims: Mapping[str, Any]) -> None:
+        """Check that no claim was meant to be one that is read here: left unread it would mean no limit.
+        Raises Unauthorized."""
+        is_limited, wanted = self._models_claim in claims, _loosely(self._models_claim)
+        for name in claims:
+            read = self._spelling.get(name.strip().casefold(), name)
+            if read == name and not is_limited and _loosely(name) == wanted:
+                read = self._models_claim
+            if read != name:
+                shown = name[:MAX_SHOWN_CHARS]
+                raise _refused(f"the token's claim '{shown}' is not read; it must be spelled '{read}'")
+        if self._needs_models and not is_limited:
+            raise _refused(f"the token has no claim '{self._models_claim}' that lists models")
+
     def _who(self, claims: Mapping[str, Any]) -> Caller:
+        self._check_spelling(claims)
         tenant, models = claims.get(self._tenant_claim), claims.get(self._models_claim)
         if not isinstance(tenant, str):
             raise _refused(f"the token has no claim '{self._tenant_claim}' that names a tenant")
@@ -188,6 +222,11 @@ class JwtVerifier:
             raise _refused(f"the token's claim '{self._models_claim}' lists no models")
         expires_s = float(claims["exp"]) + self._leeway_s
         return Caller(tenant, "jwt", models, expires_s, False, self._salt_of(tenant))
+
+
+def _loosely(name: str) -> str:
+    """A claim's name without case, separators and plural."""
+    return re.sub(r"[\W_]", "", name.casefold()).removesuffix("s")
 
 
 def _refused(message: str) -> Unauthorized:

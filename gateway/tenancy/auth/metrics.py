@@ -17,7 +17,16 @@ API_KEYS = gauge("kvgate_api_keys", "API keys in the key file.")
 KEY_FILE_RELOADS = counter(
     "kvgate_key_file_reloads_total", "Reloads of a changed key file, by result.", "result"
 )
+KEY_FILE_AGE = gauge(
+    "kvgate_key_file_age_seconds",
+    "Seconds since the keys in use were last found in the key file, by the option that names the file.",
+    "source",
+)
 JWKS_KEYS = gauge("kvgate_jwks_keys", "Public keys that verify JSON Web Tokens.")
+JWKS_AGE = gauge(
+    "kvgate_jwks_age_seconds",
+    "Seconds since public keys that verify JSON Web Tokens were last fetched, or since the start.",
+)
 JWKS_FETCHES = counter(
     "kvgate_jwks_fetches_total", "Fetches of public keys that verify JSON Web Tokens, by result.", "result"
 )
@@ -35,7 +44,7 @@ SALT_SKIPPED = counter(
 )
 
 METRICS = (
-    *(REJECTIONS, API_KEYS, KEY_FILE_RELOADS, JWKS_KEYS, JWKS_FETCHES),
+    *(REJECTIONS, API_KEYS, KEY_FILE_RELOADS, KEY_FILE_AGE, JWKS_KEYS, JWKS_AGE, JWKS_FETCHES),
     *(SALT_LOST, SALT_EXAMINED, SALT_SKIPPED),
 )
 
@@ -45,6 +54,8 @@ class KeysCollector(Collector):
         self._credentials = credentials
 
     def collect(self) -> Iterator[Metric]:
+        if files := self._credentials.files:
+            yield KEY_FILE_AGE.family((name, file.age_s) for name, file in files)
         if self._credentials.authenticator is not None:
             yield REJECTIONS.family(sorted(self._credentials.authenticator.refusals.items()))
             yield from self._keys()
@@ -56,6 +67,7 @@ class KeysCollector(Collector):
             yield KEY_FILE_RELOADS.family((result, file.loads[result]) for result in ("loaded", "refused"))
         if (jwt := self._credentials.jwt) and (jwks := self._credentials.jwks):
             yield JWKS_KEYS.single(jwt.num_keys)
+            yield JWKS_AGE.single(jwks.age_s)
             yield JWKS_FETCHES.family((result, jwks.fetches[result]) for result in ("failed", "fetched"))
 
     def _salts(self) -> Iterator[Metric]:

@@ -149,3 +149,15 @@ async def test_a_redirect_is_not_followed(caplog: pytest.LogCaptureFixture) -> N
         await keys.fetch()
     assert used.texts == [] and keys.fetches == {"failed": 1}
     assert "status 302, a redirect; configure the URL that it leads to" in caplog.text
+
+
+async def test_keys_age_until_a_fetch_succeeds(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    jwks = Jwks(str(path), FakeVerifier(), refresh_s=1.0, clock=lambda: now[0])
+    path.write_bytes(b"broken")
+    now[0] = 60.0
+    await jwks.fetch()
+    assert jwks.age_s == 60.0 and "tokens of removed keys still work" in caplog.text
+    path.write_bytes(b"two")
+    await jwks.fetch()
+    assert jwks.age_s == 0.0

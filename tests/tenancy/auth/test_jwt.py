@@ -243,3 +243,39 @@ def test_keys_of_an_issuer_are_bounded() -> None:
     with pytest.raises(ValueError, match="101 keys, at most 100 are allowed"):
         jwt.use(jwks(*[public("rsa")] * 101))
     assert jwt.num_keys == 2
+
+
+@pytest.mark.parametrize(
+    ("claims", "words"),
+    [
+        ({"Models": ["a"]}, "claim 'Models' is not read; it must be spelled 'models'"),
+        ({"MODELS": "a", "models": ["a"]}, "'MODELS' is not read"),
+        ({" models": ["a"]}, "' models' is not read"),
+        ({"model": ["a"]}, "claim 'model' is not read; it must be spelled 'models'"),
+        ({"Mod-els": ["a"]}, "must be spelled 'models'"),
+        ({"Tenant": "other"}, "'Tenant' is not read; it must be spelled 'tenant'"),
+        ({"NBF": 99999999999}, "must be spelled 'nbf'"),
+        ({"Exp": 1}, "must be spelled 'exp'"),
+        ({"Models" + "\u2028" * 5: ["a"]}, "must be spelled 'models'"),
+    ],
+)
+def test_a_misspelt_claim_never_means_everything(
+    claims: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    jwt = made()
+    assert words in refusal(jwt, token(**claims))
+    refusal(jwt, token(**claims))
+    assert caplog.text.count("refused: the token's claim") == 1 and "eyJ" not in caplog.text
+
+
+def test_a_list_of_models_beside_a_similar_claim_is_read() -> None:
+    caller = made().caller(token(models=["a"], model="preferred"))
+    assert caller.models == {"a"}
+
+
+def test_a_named_claim_of_models_must_be_there() -> None:
+    jwt = made(models_claim="https://x/allowed_models", needs_models=True)
+    assert "has no claim 'https://x/allowed_models' that lists models" in refusal(jwt, token())
+    assert "must be spelled" in refusal(jwt, token(**{"https://x/allowed-model": ["a"]}))
+    assert jwt.caller(token(**{"https://x/allowed_models": "a b"})).models == {"a", "b"}
+    assert made().caller(token()).models is None, "the default name: without a list, all"

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,53 @@ def test_keys_are_not_logged(path: Path, caplog: pytest.LogCaptureFixture) -> No
         write(path, LINES[1])
         file.reload()
     assert "1 keys" in caplog.text and KEYS[1].decode() not in caplog.text + repr(file)
+
+
+def test_a_file_that_could_not_be_read_is_read_again_without_a_change(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [100.0]
+    file = KeyFile(str(path), lambda tenant, groups: None, lambda: now[0])
+    aside = path.with_name("aside")
+    assert (file.look(), file.fault, file.age_s) == (None, None, 0.0)
+    path.rename(aside)
+    for _ in range(4):
+        now[0] += 10.0
+        assert file.look() is None
+    assert file.fault and "cannot be read: No such file" in file.fault and file.age_s == 40.0
+    assert caplog.text.count("cannot be used") == 1 and "one that was revoked since" in caplog.text
+    path.mkdir()  # another reason is logged, too
+    assert (file.look(), file.look()) == (None, None)
+    assert caplog.text.count("cannot be used") == 2 and "Is a directory" in file.fault
+    path.rmdir()
+    aside.rename(path)
+    assert [bool(file.look()) for _ in range(3)].count(True) == 1
+    assert (file.fault, file.age_s) == (None, 0.0) and "usable again after 40 s" in caplog.text
+
+
+def test_a_change_of_rights_alone_is_noticed(path: Path) -> None:
+    file = made(path)
+    path.chmod(0o600)
+    assert [bool(file.look()) for _ in range(3)].count(True) == 1
+    assert file.loads == {"loaded": 1}
+
+
+def test_a_removed_file_that_a_mount_still_shows_is_outdated(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = made(path)
+    monkeypatch.setattr("gateway.tenancy.auth.key_file._num_names", lambda path: 0)
+    with pytest.raises(ConfigError, match="was replaced, and kvgate sees the removed file"):
+        file.reload()
+    assert file.fault
+    assert made(path).reload(), "a file system that counts no names"
+
+
+def test_the_digest_is_that_of_the_version_in_use(path: Path) -> None:
+    file = made(path)
+    before = file.digest
+    assert before == sha256(path.read_bytes()).hexdigest()
+    write(path, "{}")
+    with pytest.raises(ConfigError):
+        file.reload()
+    assert file.digest == before

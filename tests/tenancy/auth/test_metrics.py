@@ -38,6 +38,7 @@ def test_metrics_of_jwks(tmp_path: Path) -> None:
     assert credentials.jwks
     credentials.jwks.fetches["failed"] = 2
     page_text = page(credentials)
+    assert "kvgate_jwks_age_seconds " in page_text
     assert "kvgate_jwks_keys 1.0" in page_text and "kvgate_api_keys" not in page_text
     assert 'kvgate_jwks_fetches_total{result="failed"} 2.0' in page_text
 
@@ -78,3 +79,10 @@ def test_metrics_of_rejections_keys_and_reloads(tmp_path: Path) -> None:
     assert "kvgate_api_keys 1.0" in page_text
     assert 'kvgate_key_file_reloads_total{result="loaded"} 1.0' in page_text
     assert 'kvgate_key_file_reloads_total{result="refused"} 0.0' in page_text
+
+
+def test_metrics_of_the_age_of_key_files(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(format_key_record(make_key(bytes(6), bytes(32)), bytes(16), "ops", admin=True))
+    credentials = Credentials(config_of(admin_key_file=str(path)))
+    assert 'kvgate_key_file_age_seconds{source="admin_key_file"} ' in page(credentials)
