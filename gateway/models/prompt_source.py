@@ -56,6 +56,8 @@ ESCAPE_BYTES: Final = 6
 MAX_TOOLS: Final = 4096
 """Tools of a prompt that is rendered: more than any agent has, and 0.1 s of a thread. A megabyte has 40,000,
 and would take that thread for a second."""
+MAX_PROMPTS: Final = 2048
+"""Prompts of one request that are looked up, each at all workers: 4 ms of the event loop."""
 MAX_ASKED_BYTES: Final = 4 << 20
 """Bytes of a body that a worker may tokenize: it costs both sides several times as much memory."""
 
@@ -115,7 +117,9 @@ class PromptSource:
         """True if `tokenize` has a result without a call to a worker."""
         if request.kind is RouteKind.PASS or self._find(request.model) is not None:
             return True
-        return request.is_crowded or len(request.body) > MAX_ASKED_BYTES or bool(_id_lists(request))
+        if request.is_crowded or len(request.body) > MAX_ASKED_BYTES or _has_many_prompts(request):
+            return True
+        return bool(_id_lists(request))
 
     def max_inline_bytes(self, model: str) -> int:
         """Bytes of new text that `tokenize` may be given on the event loop."""
@@ -170,6 +174,8 @@ class PromptSource:
             return self.failed(request.model, "too many values in the body")
         if len(request.body) > MAX_DECODED_BYTES:
             return self.failed(request.model, f"a body over {MAX_DECODED_BYTES >> 20} MiB")
+        if _has_many_prompts(request):
+            return self.failed(request.model, f"more than {MAX_PROMPTS:,} prompts")
         if ids := _id_lists(request):
             return Prompt(tuple(map(tokens_of, ids)), "ids")
         prompts = self._find(request.model)
@@ -418,6 +424,13 @@ def _check_tools(fields: Mapping[str, Any]) -> None:
     tools = fields.get("tools")
     if isinstance(tools, list) and len(tools) > MAX_TOOLS:
         raise PromptError(f"more than {MAX_TOOLS:,} tools")
+
+
+def _has_many_prompts(request: InferenceRequest) -> bool:
+    if request.kind is not RouteKind.COMPLETION:
+        return False
+    prompt = request.fields.get("prompt")
+    return isinstance(prompt, list) and len(prompt) > MAX_PROMPTS and not isinstance(prompt[0], int)
 
 
 def _id_lists(request: InferenceRequest) -> list[list[int]]:
