@@ -15,6 +15,6 @@ event_stream        state machine of the events       token_runs           the t
 block_limits, bounds   bounds on reports of workers   multimodal           prompts with images and sounds
 engine, kv_connector   interfaces of the adapters in `engines/`
 errors, decode_errors  errors with their HTTP answers; errors of decoders
-spelling            the nearest known name
+spelling            the nearest known name            windowed_search  searches of large bodies
 requests/           bodies as routing reads them
 """

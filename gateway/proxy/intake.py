@@ -5,6 +5,7 @@ from functools import partial
 from typing import Final
 
 from gateway.apis.large_body import parse_large
+from gateway.apis.large_media import scoped_large
 from gateway.apis.multipart import MARK, check_no_form, form_kind, parse_form, renamed_body
 from gateway.apis.routes import default_model
 from gateway.apis.session import session_of
@@ -100,7 +101,8 @@ def _parse(context: Context, http: HttpRequest, asked: str | None, default: str 
         return parse_form(path, body, kind, keeps_transfer=keeps, model=asked, default=default, models=models)
     if route_of(path).takes_forms:
         check_no_form(http)
-    parse = parse_large if len(body) >= LARGE else parse_request
+    is_large = len(body) >= LARGE
+    parse = parse_large if is_large else parse_request
     request = parse(
         path,
         body,
@@ -112,5 +114,5 @@ def _parse(context: Context, http: HttpRequest, asked: str | None, default: str 
         models=models,
     )
     if salt is not None:
-        scope_media(request, salt)
+        scope_media(request, salt, scoped_large if is_large else None)
     return request
