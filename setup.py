@@ -182,9 +182,10 @@ COMPILED = [
     "gateway/models/offload.py",
 ]
 """The path of a request. None of these modules defines a msgspec struct: the fields' types, which msgspec
-reads, are not kept in compiled classes. Left out on purpose: `apis/outline.py`, `apis/large_body.py` and
-`apis/abridged.py` run in threads, where machine code would keep the interpreter lock from the first step to
-the last; `routing/prompt_limit.py` serves long prompts only, and takes 1.4 us for eight workers either way.
+reads, are not kept in compiled classes. Left out on purpose: `apis/outline.py`, `apis/large_body.py`,
+`apis/abridged.py` and `tokenization/nested_json.py` run in threads, where machine code would keep the
+interpreter lock from the first step to the last; `routing/prompt_limit.py` serves long prompts only, and
+takes 1.4 us for eight workers either way.
 """
 TYPES = """
 [mypy]

@@ -7,5 +7,5 @@ sglang        both, as SGLang converts them
 response_ids  ids that name the worker              error_format  OpenAI's and Anthropic's errors
 multipart     forms with an upload                  session       the session id of a request
 large_body    bodies of 1 MiB and more              abridged      a body without its long texts
-outline       where the fields of one lie
+outline       where the fields of one lie           large_media   media of one, scoped to a tenant
 """

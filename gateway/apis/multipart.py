@@ -19,6 +19,7 @@ from gateway.core.requests.model_name import MODEL, decide
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import RouteKind
 from gateway.core.requests.steering import check_adapter, check_letters, is_adapter, is_removed, value_of
+from gateway.core.windowed_search import find
 from gateway.http.messages import HttpRequest
 
 MARK = b"--"
@@ -155,7 +156,7 @@ def _parts(body: bytes, delimiter: bytes) -> Iterator[FormPart]:
         if body[at : at + 2] == MARK:
             return
         head_end = body.find(b"\r\n\r\n", at, at + MAX_HEAD_BYTES)
-        end = body.find(b"\r\n" + delimiter, head_end + 4) if head_end >= 0 else -1
+        end = find(body, b"\r\n" + delimiter, head_end + 4) if head_end >= 0 else -1
         if body[at : at + 2] != b"\r\n" or end < 0:
             raise _broken("a part has no head or no end")
         name, is_file = _name(body[at + 2 : head_end])

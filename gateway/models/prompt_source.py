@@ -57,6 +57,8 @@ ESCAPE_BYTES: Final = 6
 MAX_TOOLS: Final = 4096
 """Tools of a prompt that is rendered: more than any agent has, and 0.1 s of a thread. A megabyte has 40,000,
 and would take that thread for a second."""
+MAX_PROMPTS: Final = 2048
+"""Prompts of one request that are looked up, each at all workers: 4 ms of the event loop."""
 MAX_ASKED_BYTES: Final = 4 << 20
 """Bytes of a body that a worker may tokenize: it costs both sides several times as much memory."""
 
@@ -116,7 +118,9 @@ class PromptSource:
         """True if `tokenize` has a result without a call to a worker."""
         if request.kind is RouteKind.PASS or self._find(request.model) is not None:
             return True
-        return request.is_crowded or len(request.body) > MAX_ASKED_BYTES or bool(_id_lists(request))
+        if request.is_crowded or len(request.body) > MAX_ASKED_BYTES or _has_many_prompts(request):
+            return True
+        return bool(_id_lists(request.kind, request.top))
 
     def max_inline_bytes(self, model: str) -> int:
         """Bytes of new text that `tokenize` may be given on the event loop."""
@@ -156,6 +160,7 @@ class PromptSource:
         if short is request.body or len(short) > MAX_DECODED_BYTES:
             return
         part = InferenceRequest(request.kind, request.path, short, {"model": request.model})
+        part.decode = request.decode
         try:
             self.made_by(prompts, part)
         except TooLong:
@@ -171,7 +176,9 @@ class PromptSource:
             return self.failed(request.model, "too many values in the body")
         if len(request.body) > MAX_DECODED_BYTES:
             return self.failed(request.model, f"a body over {MAX_DECODED_BYTES >> 20} MiB")
-        if ids := _id_lists(request):
+        if _has_many_prompts(request):
+            return self.failed(request.model, f"more than {MAX_PROMPTS:,} prompts")
+        if ids := _id_lists(request.kind, request.fields):
             return Prompt(tuple(map(tokens_of, ids)), "ids")
         prompts = self._find(request.model)
         if prompts is None:
@@ -421,9 +428,13 @@ def _check_tools(fields: Mapping[str, Any]) -> None:
         raise PromptError(f"more than {MAX_TOOLS:,} tools")
 
 
-def _id_lists(request: InferenceRequest) -> list[list[int]]:
+def _has_many_prompts(request: InferenceRequest) -> bool:
+    return request.kind is RouteKind.COMPLETION and request.num_prompts > MAX_PROMPTS
+
+
+def _id_lists(kind: RouteKind, fields: Mapping[str, Any]) -> list[list[int]]:
     """Prompts of a completion given as token ids; empty where it is text."""
-    prompt = request.fields.get("prompt") if request.kind is RouteKind.COMPLETION else None
+    prompt = fields.get("prompt") if kind is RouteKind.COMPLETION else None
     if not isinstance(prompt, list) or not prompt:
         return []
     lists = prompt if isinstance(prompt[0], list) else [prompt]

@@ -10,5 +10,6 @@ message_frame    the text around a plain message        pieces         long text
 longest_token    a lower bound of a text's tokens       model_files    files of a model's directory
 worker_tokens    the wire of a worker's /tokenize
 sglang, mlx   renderers of engines that render otherwise than vLLM
+nested_json      the limits of tool calls' arguments
 harmony, mistral, plain_text, unavailable   renderers of families that have no template
 """

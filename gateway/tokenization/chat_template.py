@@ -17,6 +17,7 @@ from jinja2 import meta, nodes
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.multimodal import MEDIA
 from gateway.tokenization.jinja_env import ENVIRONMENT
+from gateway.tokenization.nested_json import excess
 
 Message: TypeAlias = dict[str, Any]
 ContentFormat: TypeAlias = Literal["string", "openai"]
@@ -175,6 +176,7 @@ def conversation(messages: object, form: ContentFormat) -> list[Message]:
     """Messages as the template sees them. Raises PromptError, naming the message and the field."""
     if not isinstance(messages, list):
         raise PromptError("messages is not a list")
+    check_nested(messages)
     return [_plain_message(message, form) or _message(message, i, form) for i, message in enumerate(messages)]
 
 
@@ -269,6 +271,12 @@ def _tool_calls(calls: object, where: str) -> list[dict[str, Any]]:
         call = {**call, "function": _ordered(function, ("arguments", "name"))}
         result.append(_ordered(call, ("id", "function", "type")))
     return result
+
+
+def check_nested(messages: Sequence[object]) -> None:
+    """Raise PromptError where the arguments of tool calls, which are JSON texts, hold too much."""
+    if reason := excess(messages):
+        raise PromptError(reason)
 
 
 def arguments_of(given: object) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from gateway.core.multimodal import MEDIA
 from gateway.core.rendering import VLLM
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.token_runs import ContinuedTokens, TokenRunCache
-from gateway.tokenization.chat_template import MediaError, arguments_of, dump_tools
+from gateway.tokenization.chat_template import MediaError, arguments_of, check_nested, dump_tools
 from gateway.tokenization.plain_text import check_length, plain_texts
 from gateway.tokenization.prompt_encoder import PromptError
 from gateway.tokenization.tokenizer import CACHE_BYTES, SegmentCache
@@ -159,6 +159,7 @@ class Mistral:
         messages, tools = fields.get("messages"), dump_tools(fields.get("tools"))
         if not isinstance(messages, list) or not messages:
             raise PromptError("messages is not a non-empty list")
+        check_nested(messages)
         made = [_message(message, f"messages[{number}]") for number, message in enumerate(messages)]
         is_open = _flag(fields, "continue_final_message", False)
         if _flag(fields, "add_generation_prompt", True) and (is_open or made[-1]["role"] == "assistant"):

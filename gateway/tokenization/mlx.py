@@ -28,7 +28,14 @@ from gateway.core.decode_errors import UNREADABLE
 from gateway.core.multimodal import MEDIA
 from gateway.core.rendering import Rendering
 from gateway.core.token_runs import ContinuedTokens
-from gateway.tokenization.chat_template import HF_PARAMETERS, MediaError, Message, PromptError, Template
+from gateway.tokenization.chat_template import (
+    HF_PARAMETERS,
+    MediaError,
+    Message,
+    PromptError,
+    Template,
+    check_nested,
+)
 from gateway.tokenization.prompt_encoder import PromptEncoder
 from gateway.tokenization.tokenizer import Tokenizer
 
@@ -66,6 +73,7 @@ class MlxTemplate(Template):
     def conversation(self, messages: object) -> list[Message]:
         if not isinstance(messages, list):
             raise PromptError("messages is not a list")
+        check_nested(messages)
         return [_message(each, f"messages[{i}]") for i, each in enumerate(messages)]
 
 

@@ -50,6 +50,7 @@ from gateway.tokenization.chat_template import (
     NotRendered,
     PromptError,
     Template,
+    check_nested,
     reads,
 )
 from gateway.tokenization.prompt_encoder import PromptEncoder
@@ -100,6 +101,7 @@ class SglangTemplate(Template):
     def conversation(self, messages: object) -> list[Message]:
         if not isinstance(messages, list):
             raise PromptError("messages is not a list")
+        check_nested(messages)
         return [
             _plain_message(each)
             or _message(each, f"messages[{i}]", self.content_format, self.rendering.version)

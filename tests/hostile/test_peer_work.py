@@ -305,6 +305,7 @@ PLACES = {
     "gateway/tokenization/longest_token.py": OWN,
     "gateway/tokenization/mlx.py": PARSED,
     "gateway/tokenization/model_files.py": "files of models, read in a thread",
+    "gateway/tokenization/nested_json.py": "counted by windows, before the text is decoded",
     "gateway/tokenization/registry.py": "files of models, read in a thread",
     "gateway/tokenization/sglang.py": PARSED,
     "gateway/tokenization/tokenizer.py": "files of models, read in a thread",

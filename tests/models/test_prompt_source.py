@@ -24,6 +24,7 @@ from gateway.models.prompt_source import (
     ANY_MODEL,
     CACHE_ENTRY_BYTES,
     MAX_DECODED_BYTES,
+    MAX_PROMPTS,
     MAX_TOOLS,
     PromptSource,
     WorkerTokenizer,
@@ -149,6 +150,17 @@ def test_a_prompt_of_very_many_tools_is_routed_by_load(path: str) -> None:
         body = {"model": "m", "messages": messages, "max_tokens": 1, "tools": [tool] * num}
         prompt = source.tokenize_long(parse_request(path, json.dumps(body).encode()), 0)
         assert (prompt.num_tokens == 0, metrics.prompt_failures["m"]) == (bool(failures), failures)
+
+
+@pytest.mark.parametrize("each", ["a", [1]])
+def test_very_many_prompts_of_one_request_are_routed_by_load(each: object) -> None:
+    """They are not looked up one by one, nor sent to a worker's `/tokenize` one by one."""
+    prompts, metrics = source(any=FakePrompts(1))
+    others, _ = source()
+    most, more = completion([each] * MAX_PROMPTS), completion([each] * (MAX_PROMPTS + 1))
+    assert len(prompts.tokenize(most).tokens) > 0 and metrics.prompt_failures["m"] == 0
+    assert prompts.tokenize(more) == Prompt((), "failed") and metrics.prompt_failures["m"] == 1
+    assert (others.is_local(most), others.is_local(more)) == (each != "a", True)
 
 
 def test_token_ids_over_the_limit_are_rejected_by_their_number() -> None:

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from gateway.apis.large_body import parse_large
+from gateway.apis.large_media import scoped_large
 from gateway.core.errors import InvalidRequest
-from gateway.core.requests.media_uuid import scope_media
+from gateway.core.requests.media_uuid import MAX_COMMAS, MAX_DEPTH, Rewrite, scope_media
 from gateway.core.requests.request import parse_request
 
 CHAT, RESPONSES, EMBEDDINGS = "/v1/chat/completions", "/v1/responses", "/v1/embeddings"
@@ -24,7 +25,7 @@ def chat(*parts: object, **fields: object) -> bytes:
 
 def sent(body: bytes, salt: str = "A", path: str = CHAT, *, large: bool = False) -> Any:
     request = (parse_large if large else parse_request)(path, body, salt=salt)
-    scope_media(request, salt)
+    scope_media(request, salt, scoped_large if large else None)
     return msgspec.json.decode(request.body)
 
 
@@ -104,7 +105,7 @@ def test_a_body_without_media_is_not_written_again() -> None:
 
 
 def test_an_unreadable_or_oversized_medium_is_rejected() -> None:
-    half = rb'{"model":"m","input":[{"image":"\ud800","uuid":"a"}]}'
+    half = rb'{"model":"m","input":[{"image":"x","uuid":"\ud800"}]}'
     request = parse_request(CHAT, chat(IMAGE), salt="A")
     request.body = half
     with pytest.raises(InvalidRequest, match="beside a 'uuid'"):
@@ -112,3 +113,17 @@ def test_an_unreadable_or_oversized_medium_is_rejected() -> None:
     request.is_crowded = True
     with pytest.raises(InvalidRequest, match="leave the 'uuid' out"):
         scope_media(request, "A")
+
+
+@pytest.mark.parametrize("rewrite", [None, scoped_large])
+def test_a_uuid_is_looked_for_in_bounds(rewrite: Rewrite | None) -> None:
+    """Each level and each value takes a moment, so that a body could take a thread for seconds."""
+    deep: object = IMAGE
+    for _ in range(MAX_DEPTH):
+        deep = [deep]
+    request = parse_request(CHAT, chat(deep), salt="A")
+    with pytest.raises(InvalidRequest, match="over 16 levels deep"):
+        scope_media(request, "A", rewrite)
+    request = parse_request(CHAT, chat(IMAGE, seed=[1] * (MAX_COMMAS + 2)), salt="A")
+    with pytest.raises(InvalidRequest, match="too many values"):
+        scope_media(request, "A", rewrite)
