@@ -21,7 +21,7 @@ from gateway.core.errors import (
 )
 from gateway.core.fleet import RETRY_AFTER_S, Fleet
 from gateway.core.requests.caller import usable
-from gateway.core.requests.model_name import asked_in_query
+from gateway.core.requests.model_name import MODEL, parameters
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import HEALTH, MODELS, PROBES, READY, REALTIME, RESPONSES
 from gateway.core.worker import ServedModel
@@ -158,7 +158,9 @@ class Api:
         return 200, {"status": "alive"}
 
     def _ready(self, http: HttpRequest) -> tuple[int, Any]:
-        return ready(self._fleet, asked_in_query(http.target), is_stopping=self.is_stopping)
+        asked = parameters(http.target) if b"?" in http.target else ()
+        model = next((value for name, value in asked if name == MODEL and value), None)
+        return ready(self._fleet, model, is_stopping=self.is_stopping)
 
 
 def ready(fleet: Fleet, model: str | None, *, is_stopping: bool) -> tuple[int, Any]:

@@ -23,7 +23,7 @@ from gateway.core.decode_errors import UNREADABLE
 from gateway.core.engine import AdapterCalls, ModelInfo
 from gateway.core.errors import GatewayError
 from gateway.core.kv_events import DecodeError
-from gateway.core.requests.model_name import MAX_QUERY_FIELDS, asked_in_query
+from gateway.core.requests.model_name import MAX_PARAMETERS, asked_in_query
 from gateway.decide.requests import MAX_HEADERS_BYTES, http_of
 from gateway.disaggregation.stream_holdback import HeldStream
 from gateway.discovery import lora_wire
@@ -147,7 +147,7 @@ def largest_messages() -> Iterable[tuple[str, Step]]:
 
 def heads() -> Iterable[tuple[str, Step]]:
     """Parts of a request's head of 64 KiB."""
-    yield "a query", partial(asked_in_query, b"/?" + b"%41&" * (MAX_QUERY_FIELDS - 1))
+    yield "a query", partial(asked_in_query, b"/?" + b"%41&" * (MAX_PARAMETERS - 1))
     hops = [(b"x-forwarded-for", filled(b"", b"1,", b"", 64 << 10))]
     yield "forwarded for", partial(origin, hops, "10.0.0.1", lambda address: True, scheme="http")
     pairs = [(b"forwarded", filled(b"", b"for=1,", b"", 64 << 10))]
@@ -266,7 +266,7 @@ PLACES = {
     "gateway/core/requests/field_types.py": PARSED,
     "gateway/core/requests/media_uuid.py": PARSED,
     "gateway/core/requests/model_alias.py": PARSED,
-    "gateway/core/requests/model_name.py": "bodies that were read before; queries of 256 fields",
+    "gateway/core/requests/model_name.py": "bodies that were read before; queries of 256 parameters",
     "gateway/core/requests/request.py": BODY,
     "gateway/core/requests/steering.py": PARSED,
     "gateway/core/usage_reading.py": READS,
