@@ -2,6 +2,7 @@
 of time and memory (`sandbox/render_budget.py`)."""
 
 from collections import OrderedDict
+from datetime import datetime
 from itertools import pairwise
 from types import BuiltinMethodType, CodeType, MethodType
 from typing import Any
@@ -162,8 +163,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         if __obj is Namespace:
             return called(__context, __obj, args, kwargs)
         owner: Any = __obj.__self__  # type: ignore[union-attr]
-        is_usual = (type(owner) is str or type(owner) is dict) and len(owner) <= SHORT and not kwargs
-        if not is_usual or (args and (type(args[0]) is not str or len(args[0]) > SHORT)):
+        kind = type(owner)
+        is_usual = kind is datetime or ((kind is str or kind is dict) and len(owner) <= SHORT)
+        if kwargs or not is_usual or (args and (type(args[0]) is not str or len(args[0]) > SHORT)):
             charge_method(__context, owner, __obj.__name__, (*args, *kwargs.values()))
         return __obj(*args, **kwargs)
 
