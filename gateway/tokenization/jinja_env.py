@@ -1,6 +1,7 @@
 """Jinja environment of Hugging Face's chat templates: sandboxed, with its filters and globals, and a budget
 of time and memory (`sandbox/render_budget.py`)."""
 
+import re
 from collections import OrderedDict
 from datetime import datetime
 from itertools import pairwise
@@ -25,6 +26,7 @@ from gateway.tokenization.sandbox.budgeted_code import (
 )
 from gateway.tokenization.sandbox.priced_filters import priced_filters, priced_tests
 from gateway.tokenization.sandbox.priced_methods import (
+    STRFTIME_UNITS,
     FormatMethod,
     GrowingMethod,
     called,
@@ -55,6 +57,7 @@ def _raise(message: str) -> None:
     raise jinja2.TemplateError(message)
 
 
+_GENERATION = re.compile(r"\bgeneration\b")
 MAX_KNOWN = 256
 """Templates of which the code is kept: some 100 kB each, for models that are served again."""
 
@@ -102,9 +105,10 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def without_generation(self, source: str) -> jinja2.Template:
         """Template of a source for an environment without the tag `generation`, as engines' checks at start
         have it. Raises as `from_string`, and TemplateSyntaxError where the tag is used."""
-        words = [value for _, kind, value in self.lex(source) if kind != "whitespace"]
-        if any(begin.startswith("{%") and word in _Generation.tags for begin, word in pairwise(words)):
-            raise jinja2.TemplateSyntaxError("Encountered unknown tag 'generation'.", 1)
+        if _GENERATION.search(source):
+            words = [value for _, kind, value in self.lex(source) if kind != "whitespace"]
+            if any(begin.startswith("{%") and word in _Generation.tags for begin, word in pairwise(words)):
+                raise jinja2.TemplateSyntaxError("Encountered unknown tag 'generation'.", 1)
         return self.from_string(source)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -164,7 +168,11 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             return called(__context, __obj, args, kwargs)
         owner: Any = __obj.__self__  # type: ignore[union-attr]
         kind = type(owner)
-        is_usual = kind is datetime or ((kind is str or kind is dict) and len(owner) <= SHORT)
+        if kind is datetime:
+            __context.charge(STRFTIME_UNITS)
+            is_usual = True
+        else:
+            is_usual = (kind is str or kind is dict) and len(owner) <= SHORT
         if kwargs or not is_usual or (args and (type(args[0]) is not str or len(args[0]) > SHORT)):
             charge_method(__context, owner, __obj.__name__, (*args, *kwargs.values()))
         return __obj(*args, **kwargs)

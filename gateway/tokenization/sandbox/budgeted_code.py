@@ -17,6 +17,8 @@ MAX_NODES: Final = 10_000
 """Nodes of a template's syntax tree; Python compiles as many in some 50 ms, and keeps its lock for that
 time."""
 SHORT_CHARS: Final = 256
+CALL_UNITS: Final = 8
+"""Units of a call of a macro, beside those of its body."""
 DICT_ATTRIBUTES: Final = frozenset(dir(dict))
 LOOP_ATTRIBUTES: Final = frozenset({"first", "last", "index", "index0", "previtem", "nextitem", "length"})
 PAID_FILTERS: Final = frozenset({"tojson", "trim", "join", "replace"})
@@ -146,7 +148,7 @@ class BudgetedCode(CodeGenerator):
 
     def _charge(self, node: nodes.Node, body: list[nodes.Node]) -> None:
         """Let each run of a body pay for its nodes."""
-        units = sum(map(_own, body)) + 1
+        units = sum(map(_own, body)) + CALL_UNITS
         body[:0] = [
             _statement(f"context.left -= {units}", node),
             _statement("if context.left < 0: context.refill()", node),

@@ -15,6 +15,10 @@ Priced = Callable[..., Any]
 MAX_WIDTH: Final = 4096
 """Characters to which a text may be padded, and of a number's text."""
 MAX_NUMBER_BITS: Final = 4096
+CALL_UNITS: Final = 8
+FORMAT_UNITS: Final = 40
+FIELD_UNITS: Final = 8
+STRFTIME_UNITS: Final = 40
 _LONG_WIDTH: Final = re.compile(r"\d{4}|\*")
 PRODUCT_METHODS: Final = {"strip", "lstrip", "rstrip", "rfind", "rindex", "rsplit", "rpartition"}
 """Methods that may compare each character of a text with each of the argument."""
@@ -44,6 +48,7 @@ def operated(context: RenderContext, operator: str, left: Any, right: Any, compu
             bits = bits_of(left) * abs(right)
         if bits > MAX_NUMBER_BITS:
             raise OverBudget("it computes with giant numbers")
+        context.charge(4 + (bits >> 6))
     elif operator == "%" and isinstance(left, str):
         return formatted(context, left, right)
     elif operator == "*":
@@ -72,7 +77,7 @@ def formatted(context: RenderContext, text: str, values: Any) -> str:
             context.charge(len(context.text(value)) * text.count("%") >> 5)
         elif isinstance(value, str):
             context.charge(len(value) * text.count("%") >> 5)
-    context.charge(len(text) >> 4)
+    context.charge(8 + (len(text) >> 4))
     made: str = text % values
     return made
 
@@ -112,7 +117,7 @@ class GrowingMethod:
     def call(self, context: RenderContext, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Pay for the result, and make it. Raises what the method does, or OverBudget."""
         text, name = self.text, self.name
-        context.charge(len(text) >> 4)
+        context.charge(8 + (len(text) >> 4))
         if name == "replace":
             pay_for_replacing(context, text, args)
         elif name == "join" and len(args) == 1:
@@ -148,7 +153,7 @@ class FormatMethod:
 
     def call(self, context: RenderContext, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Format. Raises what the method does, or OverBudget."""
-        context.charge(len(self.text) >> 1)
+        context.charge(FORMAT_UNITS + (len(self.text) >> 1))
         if self.name == "format_map":
             if kwargs:
                 raise TypeError("format_map() takes no keyword arguments")
@@ -176,6 +181,7 @@ class _PricedFormatter(SandboxedFormatter):
         return super().format_field(value, format_spec)
 
     def _pay(self, value: Any) -> None:
+        self._context.charge(FIELD_UNITS)
         if isinstance(value, CONTAINERS):
             self._context.text(value)
         elif isinstance(value, str):
@@ -184,6 +190,7 @@ class _PricedFormatter(SandboxedFormatter):
 
 def called(context: RenderContext, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Result of a method of jinja or of here, or of the types that make dicts."""
+    context.charge(CALL_UNITS)
     if isinstance(function, MethodType):
         context.weigh(args)
         return function(*args, **kwargs)

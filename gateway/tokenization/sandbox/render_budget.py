@@ -1,4 +1,4 @@
-"""Budget of one rendering of a chat template, in units of about 0.05 us.
+"""Budget of one rendering of a chat template, in units of 0.02 to 0.15 us.
 
 Code that `budgeted_code.py` generates pays for each run of a loop's body or a macro, by the nodes of its
 syntax tree; operators, methods and filters pay for the sizes of their values before they make them. A
@@ -16,15 +16,15 @@ from jinja2.runtime import Context, Undefined
 from jinja2.utils import Namespace
 
 BASE_UNITS: Final = 20_000
-"""Units that each rendering has: some 1 ms at most."""
-MAX_INLINE_UNITS: Final = 100_000
+"""Units that each rendering has: some 2 ms at most."""
+MAX_INLINE_UNITS: Final = 50_000
 """Units beside those for characters of a rendering on the event loop: some 5 ms at most, and what needs more
 is rendered in a thread."""
 MAX_UNITS: Final = 2_000_000
-"""Units beside those for characters of any rendering: some 0.1 s of a thread."""
-CHAR_UNITS: Final = 2
-"""Units for each character of the input: templates search, split, trim and copy a text some twenty times at
-most, at 1 unit for 16 characters."""
+"""Units beside those for characters of any rendering: some 0.2 s of a thread."""
+CHAR_UNITS: Final = 1
+"""Units for each character of the input: templates look through a text sixteen times at most, at
+1 unit for 16 characters."""
 NUM_WALKS: Final = 2
 MAX_WALKED_NODES: Final = 2000
 MAX_LETTER_NODES: Final = 50

@@ -68,7 +68,7 @@ COSTLY = [
         "{{ messages|tojson(indent=10**9) }}",
     ),
     *("{{ 'abc'|batch(10**9, 'x')|list }}", "{{ 'abc'|slice(10**9)|list }}", "{{ [[1]]*9|sum(start=[]) }}"),
-    *("{{ range(99999)|map('string')|list|join('x'*10000) }}"),
+    "{{ range(99999)|map('string')|list|join('x'*10000) }}",
     *("{{ strftime_now('%Y'*100000) }}", "{{ ('a-'*900000)|title }}"),
     *("{{ ('a'*100000).rfind('b'+'a'*50000) }}", "{{ ('a'*100000).rsplit('b'+'a'*50000) }}"),
     *("{{ ('a'*100000).strip('b'*50000) }}", "{{ ('ab'*50000)|trim('b'*50000) }}"),
@@ -163,7 +163,7 @@ def test_no_usual_template_comes_near_its_budget(
 
 def test_the_allowance_grows_with_the_input() -> None:
     assert allowance(0, 0, 0, 0) == (BASE_UNITS, 0)
-    few, many = allowance(10, 30, 1000, 100), allowance(1000, 3000, 100_000, 100)
+    few, many = allowance(5, 10, 100, 50), allowance(1000, 3000, 10_000, 100)
     assert few[0] < MAX_INLINE_UNITS < MAX_UNITS < many[0] and many[1] == 100 * few[1]
 
 
