@@ -16,6 +16,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Namespace
+from markupsafe import Markup
 
 from gateway.tokenization.sandbox.budgeted_code import (
     DICT_ATTRIBUTES,
@@ -26,11 +27,11 @@ from gateway.tokenization.sandbox.budgeted_code import (
 )
 from gateway.tokenization.sandbox.priced_filters import priced_filters, priced_tests
 from gateway.tokenization.sandbox.priced_methods import (
-    STRFTIME_UNITS,
     FormatMethod,
     GrowingMethod,
     called,
     charge_method,
+    dated,
     operated,
 )
 from gateway.tokenization.sandbox.render_budget import (
@@ -169,10 +170,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         owner: Any = __obj.__self__  # type: ignore[union-attr]
         kind = type(owner)
         if kind is datetime:
-            __context.charge(STRFTIME_UNITS)
-            is_usual = True
-        else:
-            is_usual = (kind is str or kind is dict) and len(owner) <= SHORT
+            return dated(__context, __obj, args, kwargs)
+        is_usual = (kind is str or kind is dict) and len(owner) <= SHORT
         if kwargs or not is_usual or (args and (type(args[0]) is not str or len(args[0]) > SHORT)):
             charge_method(__context, owner, __obj.__name__, (*args, *kwargs.values()))
         return __obj(*args, **kwargs)
@@ -183,6 +182,7 @@ _METHODS: dict[type, frozenset[str]] = {
     list: frozenset({"index", "count", "copy"}),
     tuple: frozenset({"index", "count"}),
     str: SHRINKING_METHODS,
+    Markup: SHRINKING_METHODS,
     LoopContext: frozenset({"cycle", "changed"}),
     Cycler: frozenset({"next", "reset"}),
 }

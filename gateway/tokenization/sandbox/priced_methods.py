@@ -19,7 +19,11 @@ CALL_UNITS: Final = 8
 FORMAT_UNITS: Final = 40
 FIELD_UNITS: Final = 8
 STRFTIME_UNITS: Final = 40
-_LONG_WIDTH: Final = re.compile(r"\d{4}|\*")
+_LONG_WIDTH: Final = re.compile(r"\d{4}")
+_SUSPECT: Final = re.compile(r"\d{3}|\*")
+_LONG_DIRECTIVE: Final = re.compile(r"%[-#0 +]{8}|%[-#0 +]{0,8}(?:\d{3}|\*|\d{0,2}\.(?:\d{3}|\*))")
+"""Directives of `%` that pad to 100 characters or more, or may; repetitions are bounded, so that a search is
+linear."""
 PRODUCT_METHODS: Final = {"strip", "lstrip", "rstrip", "rfind", "rindex", "rsplit", "rpartition"}
 """Methods that may compare each character of a text with each of the argument."""
 
@@ -69,15 +73,15 @@ def _pay_for_copies(context: RenderContext, left: Any, right: Any) -> None:
 
 def formatted(context: RenderContext, text: str, values: Any) -> str:
     """Result of the operator `%` of a text."""
-    if _LONG_WIDTH.search(text):
+    if _SUSPECT.search(text) and ("%(" in text or _LONG_DIRECTIVE.search(text)):
         raise OverBudget("a format may have a large width")
+    context.charge(8 + 4 * text.count("%") + (len(text) >> 4))
     for value in values if isinstance(values, tuple) else [values]:
         if isinstance(value, CONTAINERS):
             context.weigh(value)
             context.charge(len(context.text(value)) * text.count("%") >> 5)
         elif isinstance(value, str):
             context.charge(len(value) * text.count("%") >> 5)
-    context.charge(8 + (len(text) >> 4))
     made: str = text % values
     return made
 
@@ -101,8 +105,15 @@ def charge_method(context: RenderContext, owner: Any, name: str, args: tuple[Any
         context.charge(size if name == "copy" else 0)
     elif isinstance(owner, list | tuple):
         context.charge(size * context.weight(first))
-    elif name == "strftime":
-        width_of(first, SHORT)  # Python gives the result 256 characters for each of the format at most
+
+
+def dated(context: RenderContext, strftime: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Text of the time: Python gives it 256 characters for each of the format at most."""
+    for each in args[:1]:
+        width_of(each, SHORT)
+    text = strftime(*args, **kwargs)
+    context.charge(STRFTIME_UNITS + (len(text) >> 4))
+    return text
 
 
 class GrowingMethod:
@@ -132,6 +143,7 @@ class GrowingMethod:
         else:
             for width in args[:1]:
                 width_of(width)
+                context.charge(width >> 4 if isinstance(width, int) and width > 0 else 0)
         return getattr(text, name)(*args, **kwargs)
 
 
@@ -192,6 +204,8 @@ def called(context: RenderContext, function: Any, args: tuple[Any, ...], kwargs:
     """Result of a method of jinja or of here, or of the types that make dicts."""
     context.charge(CALL_UNITS)
     if isinstance(function, MethodType):
+        if isinstance(function.__self__, str):  # Markup
+            context.charge(len(function.__self__) * (1 + len(args)) >> 2)
         context.weigh(args)
         return function(*args, **kwargs)
     if function is not dict and function is not Namespace:

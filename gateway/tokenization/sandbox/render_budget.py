@@ -20,8 +20,8 @@ BASE_UNITS: Final = 20_000
 MAX_INLINE_UNITS: Final = 50_000
 """Units beside those for characters of a rendering on the event loop: some 5 ms at most, and what needs more
 is rendered in a thread."""
-MAX_UNITS: Final = 2_000_000
-"""Units beside those for characters of any rendering: some 0.2 s of a thread."""
+MAX_UNITS: Final = 1_000_000
+"""Units beside those for characters of any rendering: some 0.1 s of a thread."""
 CHAR_UNITS: Final = 1
 """Units for each character of the input: templates look through a text sixteen times at most, at
 1 unit for 16 characters."""
@@ -232,7 +232,7 @@ class RenderContext(Context):
             if len(value) > SHORT:
                 self.charge(len(value) >> 6)
             return value
-        return value if isinstance(value, (dict, KEYS, range)) else self.counted(value, 1)
+        return value if isinstance(value, (dict, KEYS)) else self.counted(value, 1)
 
     def contains(self, item: Any, value: Any) -> bool:
         """Result of `item in value`."""

@@ -99,6 +99,11 @@ COSTLY = [
     *(repeated("(1,)", TUPLE, end) for end in ("{{ [a.s, a.s]|unique|list }}", "{{ dict([(a.s, 1)]) }}")),
     "{% macro f(d) %}{% if d %}{{ g(varargs, varargs, d) }}{% endif %}{% endmacro %}"
     "{% macro g(a, b, d) %}{{ varargs }}{{ f(d-1, a, b) }}{{ f(d-1, a, b) }}{% endmacro %}{{ f(60, 1, 2) }}",
+    repeated("''", "{% set a.s = a.s + ('%99d' * 1000) % ((1,) * 1000) %}", "", 9999),
+    repeated("''", "{% set a.s = a.s + 'a'.center(4096) %}", "", 9999),
+    repeated("''", "{% set a.s = a.s + strftime_now('%99d' * 30) %}", "", 9999),
+    *("{{ '%999d' % 1 }}", "{{ '%.999f' % 1 }}", "{{ '%(a)999d' % {'a': 1} }}", "{{ '%         999d' % 1 }}"),
+    "{% for i in range(9999) %}{% if 'a' in range(99999) %}{% endif %}{% endfor %}",
     repeated("messages", "{% set a.s = a.s|map('upper') %}", "{{ a.s|list }}", 3000),
 ]
 
