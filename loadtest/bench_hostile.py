@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from loadtest.report import Figure, publish
 
-MODULES: tuple[str, ...] = ("body", "units", "nested", "events", "leaks")
+MODULES: tuple[str, ...] = ("body", "units", "nested", "templates", "events", "leaks")
 """Modules `loadtest.hostile_<name>`."""
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import jinja2
 import msgspec
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gateway.apis import anthropic, responses, sglang
 from gateway.apis.anthropic import Dialect
@@ -19,6 +18,7 @@ from gateway.core.requests.request import InferenceRequest, parse_request
 from gateway.core.requests.routes import CHAT, RouteKind, route_of
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.chat_template import PromptError
+from gateway.tokenization.jinja_env import ENVIRONMENT
 
 Translate = Callable[[Mapping[str, Any], Dialect], dict[str, Any]]
 """A body's fields to those of a chat. Raises PromptError."""
@@ -35,9 +35,6 @@ MAX_COPIED_BYTES = 8 << 20
 """A longer body is not made a body again; what is known of its conversation is of no use then."""
 _SYSTEM, _USER = {"role": "system", "content": "t"}, {"role": "user", "content": "t"}
 _PROBE = [{"role": "user", "content": "Hi"}]
-_ENVIRONMENT = ImmutableSandboxedEnvironment(
-    trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-)
 
 
 def as_chat(
@@ -89,7 +86,7 @@ def _keeps_late_system(template: str) -> bool:
     """True if a template prints a late system message; it is tested as SGLang tests it."""
     late = {"role": "system", "content": "__sglang_inline_system_sentinel__"}
     try:
-        text = _ENVIRONMENT.from_string(template).render(
+        text = ENVIRONMENT.without_generation(template).render(
             messages=[_SYSTEM, _USER, late, _USER], add_generation_prompt=False
         )
     except Exception:  # noqa: BLE001  a template is a program from elsewhere
@@ -103,7 +100,7 @@ def _wants_system_first(template: str) -> bool:
         return True
     try:
         messages = [_SYSTEM, _USER, _SYSTEM, _USER]
-        _ENVIRONMENT.from_string(template).render(messages=messages, add_generation_prompt=False)
+        ENVIRONMENT.without_generation(template).render(messages=messages, add_generation_prompt=False)
     except jinja2.TemplateError:
         return True
     except Exception as exc:  # noqa: BLE001  a template is a program from elsewhere; the engine does not start

@@ -106,6 +106,7 @@ from gateway.server.socket_set import Sockets
 from gateway.tenancy.admission.gate import gate_of
 from gateway.tenancy.admission.request_identity import trusted_peers
 from gateway.tenancy.auth.credentials import Credentials
+from gateway.tokenization.sandbox.render_budget import hurry
 from gateway.upstream.access import fleet_access, with_tables
 from gateway.upstream.control_client import ControlSession
 from gateway.upstream.outgoing import Outgoing
@@ -216,8 +217,8 @@ class Gateway:
 
     async def start(self, *, serve: bool = True) -> None:
         """Begin to wait for the workers; with `serve`, listen for clients and admins too."""
-        config = self.config
-        tls, access = self.worker_tls, self.access
+        hurry(True)
+        config, tls, access = self.config, self.worker_tls, self.access
         self.session = ControlSession(tls, timeout_s=config.lifecycle.probe_timeout_s, access=access)
         self.worker_tokenizer = WorkerTokenizer(timeout_s=config.tokenizer.timeout_s, tls=tls, access=access)
         self.dispatch = self._make_dispatch()
@@ -309,6 +310,7 @@ class Gateway:
         await self.front.close()
         if self._sockets:
             self._sockets.close()  # where the start came no further than this
+        hurry(False)
         await self.roster.stop()
         await self._tasks.stop()
         await self.sources.kubernetes.close()

@@ -12,6 +12,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -106,6 +107,8 @@ class Catalog:
         self._start: Start | None = None
         self._prober: Prober | None = None
         self._answers: TokenCache | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        prompts.refuse = self._refuse_later
         self._load_given()
 
     def __iter__(self) -> Iterator[ModelEntry]:
@@ -117,6 +120,8 @@ class Catalog:
     def open(self, start: Start, prober: Prober, answers: TokenCache) -> None:
         """Let workers join from now on; `start` runs a task in the background."""
         self._start, self._prober, self._answers = start, prober, answers
+        with suppress(RuntimeError):  # no loop, as in tests
+            self._loop = asyncio.get_running_loop()
 
     def close(self) -> None:
         self._loader.close()
@@ -216,6 +221,19 @@ class Catalog:
             return self._prompts.made_by(renderer, request) if renderer else Prompt()
         except PromptError:
             return Prompt()
+
+    def _refuse_later(self, renderer: Renderer, why: str) -> None:
+        """Refuse a tokenizer of which a template takes too much; called in any thread."""
+        if self._loop is None:
+            self._refuse(renderer, why)
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._refuse, renderer, why)
+
+    def _refuse(self, renderer: Renderer, why: str) -> None:
+        self._loader.refuse(renderer, why)
+        for entry in self:
+            self._settle(entry)
+        self._publish()
 
     def _is_here(self, worker: Worker) -> bool:
         """True if the worker is still a member, unchanged except for its names."""

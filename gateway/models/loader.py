@@ -20,8 +20,10 @@ from typing import Any
 
 from gateway.core.rendering import VLLM, Rendering
 from gateway.models.hub import Hub, TokenizerNotFound
+from gateway.models.template_trials import TRIALS, TemplateTrials
 from gateway.tokenization.base import Renderer
-from gateway.tokenization.chat_template import NotRendered
+from gateway.tokenization.chat_template import NotRendered, TooCostly
+from gateway.tokenization.model_files import read_config, template_sources
 from gateway.tokenization.prompt_encoder import PromptError
 from gateway.tokenization.registry import load, renderer_of
 
@@ -85,9 +87,12 @@ class TokenizerEntry:
 class Loader:
     """Loads tokenizers, each once. `prepare` is called with each before it is used, in a thread."""
 
-    def __init__(self, hub: Hub, prepare: Callable[[str, Renderer], None]) -> None:
+    def __init__(
+        self, hub: Hub, prepare: Callable[[str, Renderer], None], trials: TemplateTrials = TRIALS
+    ) -> None:
         self._hub = hub
         self._prepare = prepare
+        self._trials = trials
         self._all: dict[TokenizerSource, TokenizerEntry] = {}
         self._turn = asyncio.Semaphore(MAX_AT_ONCE)
         self._idle = threading.Condition()
@@ -107,6 +112,15 @@ class Loader:
         """Load now, blocking. `is_needed`: startup depends on it, and the caller reports that it is
         broken."""
         self._finish(tokenizer, self._read(tokenizer.source), is_reported=is_needed)
+
+    def refuse(self, renderer: Renderer, why: str) -> None:
+        """Use a tokenizer no more: its template takes too much time or memory."""
+        for source in renderer.sources:
+            self._trials.refuse(source, why)
+        for tokenizer in self:
+            if tokenizer.renderer is renderer:
+                found = TokenizerEntry(tokenizer.source, LoadState.ABSENT, where=tokenizer.where, why=why)
+                self._finish(tokenizer, found)
 
     def close(self) -> None:
         """Start no more loads and wait for those in progress: an interpreter that ends under a thread of a
@@ -147,6 +161,7 @@ class Loader:
             template = _text_of(source.template) if source.template else None
             kind = renderer_of(place.directory) if source.renderer == "auto" else source.renderer
             with self._reading():
+                self._try_templates(source, place.directory, template)
                 other = self._all.get(replace(source, rendering=VLLM))
                 shared = other.renderer if other is not None else None
                 renderer = load(source.rendering, kind, place.directory, template, shared)
@@ -156,17 +171,26 @@ class Loader:
             found.why, found.is_passing = str(exc), exc.is_passing
             if not (source.is_given or self._is_closed):
                 found.why += f"; --tokenizer {source.name}=DIR names one"
-        except NotRendered as exc:
+        except (NotRendered, TooCostly) as exc:
             found.why = str(exc)
             return found
         except PromptError as exc:
             found.why = str(exc)
+        except (RecursionError, MemoryError) as exc:  # a traceback has a thousand lines, or no memory
+            found.why = f"{type(exc).__name__} while loading: a file is nested too deeply, or too large"
         except Exception as exc:  # files from elsewhere; one model must not end the others
             log.exception("tokenizer of %s: loading failed", source.name)
             found.why = f"{type(exc).__name__} while loading, see the log"
         if found.state is LoadState.ABSENT and source.is_given:
             found.state = LoadState.BROKEN
         return found
+
+    def _try_templates(self, source: TokenizerSource, directory: Path, template: str | None) -> None:
+        """Try the model's chat templates, unless the operator has named their directory or file. Raises
+        NotRendered, or PromptError for a broken file."""
+        is_trusted = source.is_given and Path(source.name).expanduser().is_dir()
+        texts = [template] if template else template_sources(directory, read_config(directory)).values()
+        self._trials.check(texts, is_trusted=is_trusted or bool(template))
 
     def _finish(self, tokenizer: TokenizerEntry, found: TokenizerEntry, *, is_reported: bool = False) -> None:
         is_news = (tokenizer.state, tokenizer.why) != (found.state, found.why)

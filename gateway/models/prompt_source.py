@@ -36,7 +36,7 @@ from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tls import Tls
 from gateway.runtime.work_slices import in_slices
 from gateway.tokenization.base import Renderer
-from gateway.tokenization.chat_template import MediaError, TooLong
+from gateway.tokenization.chat_template import MediaError, TooCostly, TooLong
 from gateway.tokenization.prompt_encoder import PromptError
 from gateway.tokenization.worker_tokens import read_tokens_in_steps, tokenize_bodies
 from gateway.upstream.access import FleetAccess
@@ -71,7 +71,8 @@ CACHE_ENTRY_BYTES: Final = 300
 
 class PromptSource:
     """Tokenizes requests' prompts. `local` maps model names (or ANY_MODEL) to loaded tokenizers, replaced by
-    `set_all`; `runs` is their shared cache of token runs."""
+    `set_all`; `runs` is their shared cache of token runs. `refuse` is called, in any thread, with a tokenizer
+    that is not to be used any more and the reason."""
 
     def __init__(
         self, local: Mapping[str, Renderer], metrics: Metrics, clock: Callable[[], datetime] = datetime.now
@@ -82,6 +83,8 @@ class PromptSource:
         self._clock = clock
         self._log = RateLimitedLog(log)
         self._dialects: dict[Renderer, Dialect] = {}
+        self._slow: set[Renderer] = set()
+        self.refuse: Callable[[Renderer, str], None] = _ignore
         self.runs = TokenRunCache()
         for model, prompts in local.items():
             self.prepare(model, prompts)
@@ -99,6 +102,7 @@ class PromptSource:
         self._local, self._others = dict(local), others or {}
         used = {*local.values(), *(each for some in self._others.values() for each in some)}
         self._dialects = {each: known for each, known in self._dialects.items() if each in used}
+        self._slow = {each for each in self._slow if each in used}
 
     def describe(self) -> dict[str, Any]:
         """Status view: encoder and templates of each model, and the size of the cache in bytes."""
@@ -123,8 +127,10 @@ class PromptSource:
         return bool(_id_lists(request.kind, request.top))
 
     def max_inline_bytes(self, model: str) -> int:
-        """Bytes of new text that `tokenize` may be given on the event loop."""
+        """Bytes of new text that `tokenize` may be given on the event loop; -1 for none."""
         prompts = self._find(model)
+        if prompts in self._slow:
+            return -1
         return MAX_INLINE_BYTES.get(prompts.kind if prompts else "fastokens", INLINE_BYTES)
 
     def tokenize(self, request: InferenceRequest) -> Prompt:
@@ -214,6 +220,26 @@ class PromptSource:
 
     def made_by(self, prompts: Renderer, request: InferenceRequest) -> Prompt:
         """Prompt made by one renderer. Raises PromptError."""
+        try:
+            return self._made_by(prompts, request)
+        except TooCostly as exc:
+            self._stop(prompts, exc)
+            raise PromptError(str(exc)) from exc
+
+    def _stop(self, prompts: Renderer, exc: TooCostly) -> None:
+        """Use a renderer no more, or no more on the event loop: its template took too much."""
+        if not exc.is_fault:
+            if exc.is_inline:
+                self._slow.add(prompts)
+            return
+        self._local = {model: None if each is prompts else each for model, each in self._local.items()}
+        self._others = {
+            model: [each for each in some if each is not prompts] for model, some in self._others.items()
+        }
+        self.refuse(prompts, str(exc))
+
+    def _made_by(self, prompts: Renderer, request: InferenceRequest) -> Prompt:
+        """Prompt made by one renderer. Raises PromptError, or TooCostly."""
         try:
             if request.kind is RouteKind.AGENT:
                 request = as_chat(request, self._dialect(prompts), self.runs)
@@ -406,6 +432,10 @@ class WorkerTokenizer:
         except (aiohttp.ClientError, OSError, *UNREADABLE) as exc:
             self._failed(url, "failed")
             raise PromptError(f"the worker's /tokenize failed: {type(exc).__name__}") from exc
+
+
+def _ignore(prompts: Renderer, why: str) -> None:
+    pass
 
 
 def _name(model: str) -> str:

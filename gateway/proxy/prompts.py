@@ -52,24 +52,38 @@ class Prompts:
         """The tokens, looked up where the index is remote. Raises PromptError, UnknownModel or NoWorker."""
         eligible = self._router.fleet.eligible(request.model, path=request.path)
         if not self.source.is_local(request):
-            key = authorization.decode("latin-1") if authorization else None
-            chosen = self._tokenizing(eligible)
-            worker = chosen.member.worker
-            if request.is_large:
-                request = await self.long_prompts.beside(partial(_looked_into, request, worker.rendering))
-            else:
-                request = _looked_into(request, worker.rendering)
-            prompt = await self.worker_tokenizer.ask(
-                worker.url, request, key, chosen.served.name, worker.rendering
-            )
-            prompt = _of_one_rendering(prompt, worker.rendering, eligible)
-        elif self.long_prompts.is_long(request):
-            prompt = await self._long_prompt(request, eligible)
+            prompt = await self._by_worker(request, authorization, eligible)
         else:
-            prompt = self._router.tokenize(request)
+            prompt = await self._here(request, eligible)
+            if not prompt.tokens and not self.source.is_local(request):  # its template was refused just now
+                prompt = await self._by_worker(request, authorization, eligible)
         if self._remote_lookup is not None:
             await self._remote_lookup.fetch(request, prompt)
         return prompt
+
+    async def _here(self, request: InferenceRequest, eligible: Sequence[EligibleWorker]) -> Prompt:
+        """Tokenize here, in a thread where that takes long."""
+        if not self.long_prompts.is_long(request):
+            prompt = self._router.tokenize(request)
+            if prompt.source != "failed" or not self.long_prompts.is_long(request):
+                return prompt
+        return await self._long_prompt(request, eligible)
+
+    async def _by_worker(
+        self, request: InferenceRequest, authorization: bytes | None, eligible: Sequence[EligibleWorker]
+    ) -> Prompt:
+        """Tokenize by a worker. Raises PromptError."""
+        key = authorization.decode("latin-1") if authorization else None
+        chosen = self._tokenizing(eligible)
+        worker = chosen.member.worker
+        if request.is_large:
+            request = await self.long_prompts.beside(partial(_looked_into, request, worker.rendering))
+        else:
+            request = _looked_into(request, worker.rendering)
+        prompt = await self.worker_tokenizer.ask(
+            worker.url, request, key, chosen.served.name, worker.rendering
+        )
+        return _of_one_rendering(prompt, worker.rendering, eligible)
 
     async def known_of(self, request: InferenceRequest, authorization: bytes | None, log_id: str) -> Prompt:
         """The tokens, or an empty prompt where they cannot be made, which is counted. Raises UnknownModel or

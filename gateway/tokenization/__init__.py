@@ -3,6 +3,7 @@
 registry         the renderer of a model's family       base           the renderer interface
 prompt_encoder   a request's body as token ids          tokenizer      text as token ids
 chat_template    jinja templates                        jinja_env      the sandbox that they run in
+sandbox          limits of their time and memory        template_trial a process that tries one from outside
 template_stability   cut points at which a growing conversation keeps its tokens
 conversation_cache, text_cache   tokens of earlier conversation turns and texts
 render_settings, probe_conversations   proofs of these cut points

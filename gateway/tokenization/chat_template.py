@@ -18,6 +18,8 @@ from gateway.core.decode_errors import UNREADABLE
 from gateway.core.multimodal import MEDIA
 from gateway.tokenization.jinja_env import ENVIRONMENT
 from gateway.tokenization.nested_json import excess
+from gateway.tokenization.sandbox.budgeted_code import Unpriced
+from gateway.tokenization.sandbox.render_budget import OverBudget, RenderContext
 
 Message: TypeAlias = dict[str, Any]
 ContentFormat: TypeAlias = Literal["string", "openai"]
@@ -34,6 +36,8 @@ HF_PARAMETERS: Final = {
 # HF marks the end of the message to continue with this, then cuts the rendered text there. The same
 # words, because a template may trim, measure or escape what it is given.
 CONTINUE_TAG: Final = "CONTINUE_FINAL_MESSAGE_TAG "
+# Characters of a template's own error that are kept.
+MAX_REASON_CHARS: Final = 300
 # vLLM drops this first line of a system text: Claude Code changes it with each request.
 BILLING_HEADER: Final = "x-anthropic-billing-header"
 # Where the text of a part is, by type. Any other type is media, or refused by the engine.
@@ -79,20 +83,42 @@ class MediaError(PromptError):
     """The prompt contains media; the tokens before the first can be rendered (`core/multimodal.py`)."""
 
 
+class TooCostly(ValueError):
+    """A rendering takes more time or memory than it may (`sandbox/render_budget.py`).
+
+    It is no kind of PromptError: what tries templates must not take it for one more probe that fails.
+
+    `is_fault`: more than any honest template may need, so that the template is not to be rendered here.
+    `is_inline`: a thread may take longer.
+    """
+
+    def __init__(self, reason: str, is_fault: bool, is_inline: bool) -> None:
+        super().__init__(reason)
+        self.is_fault, self.is_inline = is_fault, is_inline
+
+
 class Template:
-    """Compiled chat template. Raises PromptError when it does not compile."""
+    """Compiled chat template. Raises PromptError when it does not compile, NotRendered for one that is too
+    large or has a construct that is not rendered here."""
 
     def __init__(self, source: str) -> None:
         try:
-            self.tree = ENVIRONMENT.parse(source)
             compiled = ENVIRONMENT.from_string(source)
+            self.tree = ENVIRONMENT.parse(source)
+            self.variables = frozenset(meta.find_undeclared_variables(self.tree))
+            self.source = source
+            self.content_format = self.find_format()
+        except Unpriced as exc:
+            raise NotRendered(f"chat template: {exc}") from exc
         except jinja2.TemplateError as exc:
-            raise PromptError(f"chat template does not compile: {exc}") from exc
-        self._root, self._context = compiled.root_render_func, compiled.new_context
+            raise PromptError(f"chat template does not compile: {_words(exc)}") from exc
+        except RecursionError as exc:
+            raise NotRendered("chat template: it is nested too deeply") from exc
+        except (SyntaxError, MemoryError, OverflowError, ValueError) as exc:  # of Python's compiler
+            reason = f"chat template does not compile: {type(exc).__name__}, {_words(exc)}"
+            raise PromptError(reason) from exc
+        self._root = compiled.root_render_func
         self._globals = dict(compiled.globals)
-        self.source = source
-        self.variables = frozenset(meta.find_undeclared_variables(self.tree))
-        self.content_format = self.find_format()
         # vLLM looks for the quoted word, not for a role test.
         self.knows_developer = '"developer"' in source or "'developer'" in source
 
@@ -108,16 +134,21 @@ class Template:
         return conversation(messages, self.content_format)
 
     def render(self, messages: Sequence[Message], variables: Mapping[str, Any], now: datetime) -> str:
-        """The prompt's text. `variables` are what the template sees besides messages; `now` is local."""
+        """The prompt's text. `variables` are what the template sees besides messages; `now` is local. Raises
+        PromptError, or TooCostly."""
         if not messages:
             raise PromptError("messages is empty")
         if not self.knows_developer and any([message["role"] == "developer" for message in messages]):
             messages = _developer_as_system(messages)
         scope = {**self._globals, "strftime_now": now.strftime, **variables, "messages": messages}
+        context = RenderContext(ENVIRONMENT, scope, None, None)
         try:  # what jinja's own `render` does, without copying the variables again
-            return "".join(self._root(self._context(scope, shared=True)))
+            text: str = "".join(self._root(context))
+        except OverBudget as exc:
+            raise TooCostly(f"chat template: {exc}", exc.is_fault, exc.is_inline) from exc
         except Exception as exc:  # noqa: BLE001 - a template is a program from elsewhere, it can raise anything
-            raise PromptError(f"chat template: {exc}", type(exc).__name__) from exc
+            raise PromptError(f"chat template: {_words(exc)}", type(exc).__name__) from exc
+        return text
 
     def render_open(self, messages: Sequence[Message], variables: Mapping[str, Any], now: datetime) -> str:
         """The text up to the end of the last message's content, for the model to continue it."""
@@ -132,6 +163,11 @@ class Template:
             raise PromptError("continue_final_message: the chat template drops the last message")
         #  The tag's own last space shows whether the template trims its values.
         return text[:at] if text.startswith(CONTINUE_TAG, at) else text[:at].rstrip()
+
+
+def _words(exc: BaseException) -> str:
+    """Words of an error of which a template may have chosen the length, in one line."""
+    return " ".join(str(exc)[:MAX_REASON_CHARS].split())
 
 
 def _tag_end(messages: Sequence[Message]) -> tuple[list[Message], str]:

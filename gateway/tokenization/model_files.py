@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.core.decode_errors import UNREADABLE
-from gateway.tokenization.chat_template import PromptError, Template
+from gateway.tokenization.chat_template import NotRendered, PromptError, Template
 
 
 def read_config(directory: Path) -> dict[str, Any]:
@@ -86,5 +86,7 @@ def read_templates(
         raise PromptError(f"{directory}: no chat template")
     try:
         return {name: compiled(source) for name, source in sources.items()}
+    except NotRendered:
+        raise
     except PromptError as exc:
         raise PromptError(f"{directory}: {exc}") from exc

@@ -18,6 +18,7 @@ from gateway.config.models import ModelTable
 from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
 from gateway.core.rendering import VLLM, Rendering
+from gateway.core.requests.request import InferenceRequest
 from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.models.catalog import Catalog
 from gateway.models.metrics import ModelsCollector
@@ -200,6 +201,48 @@ async def test_a_broken_tokenizer_of_ten_is_routed_on_load_and_the_others_work(
     samples = [s for metric in ModelsCollector(world.catalog, Counter()).collect() for s in metric.samples]
     found = {s.labels["model"] for s in samples if s.name == "kvgate_tokenizer_broken" and s.value}
     assert found == {"root9"}
+
+
+TRAP = "{% if messages|length == 33 %}{{ 'a' * 10**12 }}{% endif %}{{ messages[0].content }}"
+
+
+async def unprobed(tables: Mapping[str, ModelTable]) -> World:
+    """World with a worker that is not compared."""
+    world = World(tables, probes=False)
+    worker = Worker(WorkerId("w:1"), "http://w:1", (ServedModel("m", "root"),), block_size=16)
+    world.fleet.add(worker)
+    world.catalog.joined([worker])
+    await asyncio.gather(*world.tasks._tasks)
+    return world
+
+
+def chat_of(num: int) -> InferenceRequest:
+    return request("/v1/chat/completions", {"model": "m", "messages": [CHAT["messages"][1]] * num})
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_a_template_that_takes_too_much_for_a_request_is_refused_from_then_on(
+    in_thread: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "t.jinja"
+    path.write_text(TRAP + f"{{# {in_thread} #}}")
+    tables = {"m": ModelTable(tokenizer=BUNDLED, template=str(path))}
+    world = await unprobed(tables)
+    assert world.prompts.tokenize(chat_of(32)).tokens
+    with caplog.at_level(logging.INFO):
+        make = partial(world.prompts.tokenize, chat_of(33))
+        assert not (await asyncio.to_thread(make) if in_thread else make()).tokens
+        assert not world.prompts.has_local("m")
+        await asyncio.sleep(0)
+        for _ in range(3):
+            assert not world.prompts.is_local(chat_of(33))
+            await asyncio.sleep(0)
+    (line,) = [line for line in caplog.messages if line.startswith("tokenizer of")]
+    assert "its workers tokenize: chat template: it takes more time or memory than a template may" in line
+    (status,) = world.catalog.describe()
+    assert "more time or memory" in status["why_none"] and status["way"] == "remote"
+    again = await unprobed(tables)
+    assert "more time or memory" in again.catalog.describe()[0]["why_none"], "a reload does not forget it"
 
 
 async def test_check_reports_a_broken_tokenizer(broken: str) -> None:

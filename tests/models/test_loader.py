@@ -12,6 +12,7 @@ import pytest
 from gateway.app import bundled_tokenizer
 from gateway.models.hub import Hub, TokenizerLocation, TokenizerNotFound
 from gateway.models.loader import RETRY_S, Loader, LoadState, TokenizerSource
+from gateway.models.template_trials import TemplateTrials
 from gateway.tokenization.base import Renderer
 
 
@@ -116,6 +117,63 @@ async def test_a_wrong_given_template_breaks_the_tokenizer(
     await made.have(tokenizer)
     assert tokenizer.state is LoadState.BROKEN
     assert words in tokenizer.why
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "nested too deeply"),
+        ("{% include 'x' %}", "include, which is not rendered here"),
+        ("{{ 'a' * 10**12 }}", "more time or memory"),
+    ],
+)
+async def test_a_template_that_is_not_rendered_here_leaves_its_model_to_the_workers(
+    tmp_path: Path, text: str, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "t.jinja").write_text(text)
+    made = loader()
+    tokenizer = made.get(TokenizerSource("x", template=str(tmp_path / "t.jinja"), is_given=True))
+    with caplog.at_level(logging.INFO):
+        await made.have(tokenizer)
+    assert tokenizer.state is LoadState.ABSENT and words in tokenizer.why
+    (line,) = caplog.messages
+    assert words in line and "\n" not in line and caplog.records[0].exc_info is None
+
+
+async def test_templates_from_outside_are_tried_and_those_of_a_named_directory_are_not(
+    tmp_path: Path,
+) -> None:
+    tried: list[bytes] = []
+
+    def run(source: bytes) -> bytes:
+        tried.append(source)
+        return b"chat template: refused"
+
+    shutil.copytree(bundled_tokenizer(), tmp_path / "t")
+    (tmp_path / "t" / "chat_template.jinja").write_text("{{ messages[0].content }}{# tried #}")
+    made = Loader(Hub(uses_hub=False), lambda name, renderer: None, TemplateTrials(run))
+    for is_given in (False, True):
+        tokenizer = made.get(TokenizerSource(str(tmp_path / "t"), is_given=is_given))
+        await made.have(tokenizer)
+        assert tokenizer.why == "chat template: refused", "it is remembered"
+    assert tried == [b"{{ messages[0].content }}{# tried #}"]
+    made = Loader(Hub(uses_hub=False), lambda name, renderer: None, TemplateTrials(run))
+    tokenizer = made.get(TokenizerSource(str(tmp_path / "t"), is_given=True))
+    await made.have(tokenizer)
+    assert (tokenizer.state, len(tried)) == (LoadState.LOADED, 1)
+
+
+@pytest.mark.parametrize("error", [RecursionError, MemoryError])
+async def test_a_file_that_is_too_deep_or_large_has_one_line(
+    error: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Odd(FakeHub):
+        def find(self, name: str) -> TokenizerLocation:
+            raise error
+
+    made = loader(Odd())
+    await made.have(tokenizer := made.get(TokenizerSource("x")))
+    assert error.__name__ in tokenizer.why and caplog.text.count("\n") <= 1
 
 
 async def test_a_template_replaces_the_models_own(tmp_path: Path) -> None:

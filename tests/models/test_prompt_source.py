@@ -30,7 +30,7 @@ from gateway.models.prompt_source import (
     WorkerTokenizer,
 )
 from gateway.observability.metrics import Metrics
-from gateway.tokenization.chat_template import MediaError, TooLong
+from gateway.tokenization.chat_template import MediaError, TooCostly, TooLong
 from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
 from tests.support.fakes import serve, url_of
 
@@ -211,6 +211,43 @@ def test_only_a_completion_has_token_ids_for_a_prompt() -> None:
     assert prompts.tokenize(chat(prompt=[1, 2, 3])).tokens == (array("I", [7]),)
     without, _ = source()
     assert not without.is_local(chat(prompt=[1, 2, 3]))
+
+
+class Costly(FakePrompts):
+    """Tokenizer with a template that takes too much."""
+
+    def __init__(self, *, is_fault: bool = True, is_inline: bool = False) -> None:
+        super().__init__()
+        self.cost = TooCostly("chat template: too much", is_fault, is_inline)
+
+    def tokens(self, request: InferenceRequest, now: datetime) -> ContinuedTokens:
+        raise self.cost
+
+
+def test_a_tokenizer_at_fault_is_refused_for_all_its_models() -> None:
+    costly = Costly()
+    prompts, _ = source(m=costly, n=costly, o=FakePrompts(1))
+    refused: list[tuple[object, str]] = []
+    prompts.refuse = lambda prompts, why: refused.append((prompts, why))
+    assert prompts.tokenize(chat()).source == "failed"
+    assert refused == [(costly, "chat template: too much")]
+    assert [prompts.has_local(model) for model in "mno"] == [False, False, True]
+
+
+def test_a_template_that_is_slow_is_rendered_in_threads_from_then_on() -> None:
+    slow = Costly(is_fault=False, is_inline=True)
+    prompts, _ = source(m=slow, o=FakePrompts(1))
+    assert prompts.max_inline_bytes("m") > 0
+    assert prompts.tokenize(chat()).source == "failed"
+    assert (prompts.max_inline_bytes("m"), prompts.has_local("m")) == (-1, True)
+    assert prompts.max_inline_bytes("o") > 0
+
+
+def test_a_prompt_that_is_too_much_for_a_thread_is_routed_by_load() -> None:
+    prompts, metrics = source(m=Costly(is_fault=False))
+    assert prompts.tokenize(chat()).source == "failed"
+    assert (prompts.max_inline_bytes("m") > 0, prompts.has_local("m")) == (True, True)
+    assert metrics.prompt_failures["m"] == 1
 
 
 def test_tokenizers_are_replaced_by_set_all() -> None:
