@@ -19,7 +19,7 @@ from gateway.tokenization.template_trial import PASSED
 TRIAL_S = 30.0
 """Seconds that a trial may take: it takes 0.3 s, and ends after 5 s of its own time at the latest. The rest
 is for a busy machine."""
-COMMAND = [sys.executable, "-m", "gateway.tokenization.template_trial"]
+PROGRAM = "from gateway.tokenization.template_trial import main; sys.exit(main())"
 KILLED = b"chat template: compiling it takes more time or memory than a template may"
 MAX_REFUSED = 4096
 """Refused templates that are remembered."""
@@ -30,9 +30,14 @@ TimeoutExpired."""
 
 
 def run_trial(source: bytes) -> bytes:
-    """Run a trial in a process. Blocking."""
-    done = subprocess.run(COMMAND, input=source, capture_output=True, timeout=TRIAL_S)
-    return done.stdout if done.returncode == 0 and done.stdout else KILLED
+    """Run a trial in a process, with the modules of this one. Blocking."""
+    command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {PROGRAM}"]
+    done = subprocess.run(command, input=source, capture_output=True, timeout=TRIAL_S)
+    if done.returncode < 0:
+        return KILLED
+    if done.returncode or not done.stdout:
+        raise OSError(done.stderr.decode(errors="replace").strip().rpartition("\n")[2][:300])
+    return done.stdout
 
 
 class TemplateTrials:

@@ -1,7 +1,9 @@
 """Jinja environment of Hugging Face's chat templates: sandboxed, with its filters and globals, and a budget
 of time and memory (`sandbox/render_budget.py`)."""
 
+import re
 from collections import OrderedDict
+from datetime import datetime
 from itertools import pairwise
 from types import BuiltinMethodType, CodeType, MethodType
 from typing import Any
@@ -14,6 +16,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Namespace
+from markupsafe import Markup
 
 from gateway.tokenization.sandbox.budgeted_code import (
     DICT_ATTRIBUTES,
@@ -28,6 +31,7 @@ from gateway.tokenization.sandbox.priced_methods import (
     GrowingMethod,
     called,
     charge_method,
+    dated,
     operated,
 )
 from gateway.tokenization.sandbox.render_budget import (
@@ -54,6 +58,7 @@ def _raise(message: str) -> None:
     raise jinja2.TemplateError(message)
 
 
+_GENERATION = re.compile(r"\bgeneration\b")
 MAX_KNOWN = 256
 """Templates of which the code is kept: some 100 kB each, for models that are served again."""
 
@@ -101,9 +106,10 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def without_generation(self, source: str) -> jinja2.Template:
         """Template of a source for an environment without the tag `generation`, as engines' checks at start
         have it. Raises as `from_string`, and TemplateSyntaxError where the tag is used."""
-        words = [value for _, kind, value in self.lex(source) if kind != "whitespace"]
-        if any(begin.startswith("{%") and word in _Generation.tags for begin, word in pairwise(words)):
-            raise jinja2.TemplateSyntaxError("Encountered unknown tag 'generation'.", 1)
+        if _GENERATION.search(source):
+            words = [value for _, kind, value in self.lex(source) if kind != "whitespace"]
+            if any(begin.startswith("{%") and word in _Generation.tags for begin, word in pairwise(words)):
+                raise jinja2.TemplateSyntaxError("Encountered unknown tag 'generation'.", 1)
         return self.from_string(source)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -113,12 +119,20 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             return getattr(obj, attribute)
         if type(obj) is str and attribute in SHRINKING_METHODS:
             return getattr(obj, attribute)
-        if type(obj) is Namespace and attribute[0] != "_":
+        if type(obj) is str and attribute in GROWING_METHODS:
+            return GrowingMethod(obj, attribute)
+        if type(obj) is Namespace:
+            return self.of_namespace(obj, attribute)
+        return super().getattr(obj, attribute)
+
+    def of_namespace(self, obj: Any, attribute: str) -> Any:
+        """Attribute of what is a namespace, most probably."""
+        if type(obj) is not Namespace:
+            return self.getattr(obj, attribute)
+        if attribute[0] != "_":
             value = object.__getattribute__(obj, "_Namespace__attrs").get(attribute)
             if type(value) in _HARMLESS:
                 return value
-        if type(obj) is str and attribute in GROWING_METHODS:
-            return GrowingMethod(obj, attribute)
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
@@ -162,8 +176,11 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         if __obj is Namespace:
             return called(__context, __obj, args, kwargs)
         owner: Any = __obj.__self__  # type: ignore[union-attr]
-        is_usual = (type(owner) is str or type(owner) is dict) and len(owner) <= SHORT and not kwargs
-        if not is_usual or (args and (type(args[0]) is not str or len(args[0]) > SHORT)):
+        kind = type(owner)
+        if kind is datetime:
+            return dated(__context, __obj, args, kwargs)
+        is_usual = (kind is str or kind is dict) and len(owner) <= SHORT
+        if kwargs or not is_usual or (args and (type(args[0]) is not str or len(args[0]) > SHORT)):
             charge_method(__context, owner, __obj.__name__, (*args, *kwargs.values()))
         return __obj(*args, **kwargs)
 
@@ -173,6 +190,7 @@ _METHODS: dict[type, frozenset[str]] = {
     list: frozenset({"index", "count", "copy"}),
     tuple: frozenset({"index", "count"}),
     str: SHRINKING_METHODS,
+    Markup: SHRINKING_METHODS,
     LoopContext: frozenset({"cycle", "changed"}),
     Cycler: frozenset({"next", "reset"}),
 }

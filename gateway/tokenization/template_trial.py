@@ -1,4 +1,4 @@
-"""Trial of a chat template from outside, in a process that can be killed: `python -m` this module.
+"""Trial of a chat template from outside, in a process that can be killed.
 
 The template comes by standard input. What goes to standard output is `ok` and its compiled code, or the
 reason why it is not rendered here. Compiling takes long for some templates, with Python's lock held all the
@@ -59,7 +59,3 @@ def main() -> int:
     limit()
     sys.stdout.buffer.write(tried(sys.stdin.buffer.read().decode()))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

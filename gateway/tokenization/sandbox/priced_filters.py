@@ -24,6 +24,9 @@ from gateway.tokenization.sandbox.priced_methods import (
 from gateway.tokenization.sandbox.render_budget import CONTAINERS, SHORT, OverBudget, RenderContext
 
 MAX_INDENT: Final = 16
+TOJSON_UNITS: Final = 16
+TOJSON_ODD_UNITS: Final = 64
+"""Units of `tojson` with options: an encoder is made for them."""
 
 Priced = Callable[..., Any]
 
@@ -50,7 +53,9 @@ def _tojson(
             width_of(each, MAX_INDENT)
     if indent is None and separators is None and not ensure_ascii and not sort_keys:
         text = _encode(value)
+        context.charge(TOJSON_UNITS)
     else:
+        context.charge(TOJSON_ODD_UNITS)
         text = json.dumps(
             value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
         )

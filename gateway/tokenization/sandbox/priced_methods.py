@@ -15,7 +15,15 @@ Priced = Callable[..., Any]
 MAX_WIDTH: Final = 4096
 """Characters to which a text may be padded, and of a number's text."""
 MAX_NUMBER_BITS: Final = 4096
-_LONG_WIDTH: Final = re.compile(r"\d{4}|\*")
+CALL_UNITS: Final = 8
+FORMAT_UNITS: Final = 40
+FIELD_UNITS: Final = 8
+STRFTIME_UNITS: Final = 40
+_LONG_WIDTH: Final = re.compile(r"\d{4}")
+_SUSPECT: Final = re.compile(r"\d{3}|\*")
+_LONG_DIRECTIVE: Final = re.compile(r"%[-#0 +]{8}|%[-#0 +]{0,8}(?:\d{3}|\*|\d{0,2}\.(?:\d{3}|\*))")
+"""Directives of `%` that pad to 100 characters or more, or may; repetitions are bounded, so that a search is
+linear."""
 PRODUCT_METHODS: Final = {"strip", "lstrip", "rstrip", "rfind", "rindex", "rsplit", "rpartition"}
 """Methods that may compare each character of a text with each of the argument."""
 
@@ -44,6 +52,7 @@ def operated(context: RenderContext, operator: str, left: Any, right: Any, compu
             bits = bits_of(left) * abs(right)
         if bits > MAX_NUMBER_BITS:
             raise OverBudget("it computes with giant numbers")
+        context.charge(4 + (bits >> 6))
     elif operator == "%" and isinstance(left, str):
         return formatted(context, left, right)
     elif operator == "*":
@@ -64,15 +73,15 @@ def _pay_for_copies(context: RenderContext, left: Any, right: Any) -> None:
 
 def formatted(context: RenderContext, text: str, values: Any) -> str:
     """Result of the operator `%` of a text."""
-    if _LONG_WIDTH.search(text):
+    if _SUSPECT.search(text) and ("%(" in text or _LONG_DIRECTIVE.search(text)):
         raise OverBudget("a format may have a large width")
+    context.charge(8 + 4 * text.count("%") + (len(text) >> 4))
     for value in values if isinstance(values, tuple) else [values]:
         if isinstance(value, CONTAINERS):
             context.weigh(value)
             context.charge(len(context.text(value)) * text.count("%") >> 5)
         elif isinstance(value, str):
             context.charge(len(value) * text.count("%") >> 5)
-    context.charge(len(text) >> 4)
     made: str = text % values
     return made
 
@@ -96,10 +105,15 @@ def charge_method(context: RenderContext, owner: Any, name: str, args: tuple[Any
         context.charge(size if name == "copy" else 0)
     elif isinstance(owner, list | tuple):
         context.charge(size * context.weight(first))
-    elif name == "strftime":
-        width_of(first, SHORT)
-        if isinstance(first, str) and _LONG_WIDTH.search(first):
-            raise OverBudget("a format of the time has a large width")
+
+
+def dated(context: RenderContext, strftime: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Text of the time: Python gives it 256 characters for each of the format at most."""
+    for each in args[:1]:
+        width_of(each, SHORT)
+    text = strftime(*args, **kwargs)
+    context.charge(STRFTIME_UNITS + (len(text) >> 4))
+    return text
 
 
 class GrowingMethod:
@@ -114,7 +128,7 @@ class GrowingMethod:
     def call(self, context: RenderContext, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Pay for the result, and make it. Raises what the method does, or OverBudget."""
         text, name = self.text, self.name
-        context.charge(len(text) >> 4)
+        context.charge(8 + (len(text) >> 4))
         if name == "replace":
             pay_for_replacing(context, text, args)
         elif name == "join" and len(args) == 1:
@@ -129,6 +143,7 @@ class GrowingMethod:
         else:
             for width in args[:1]:
                 width_of(width)
+                context.charge(width >> 4 if isinstance(width, int) and width > 0 else 0)
         return getattr(text, name)(*args, **kwargs)
 
 
@@ -150,7 +165,7 @@ class FormatMethod:
 
     def call(self, context: RenderContext, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Format. Raises what the method does, or OverBudget."""
-        context.charge(len(self.text) >> 1)
+        context.charge(FORMAT_UNITS + (len(self.text) >> 1))
         if self.name == "format_map":
             if kwargs:
                 raise TypeError("format_map() takes no keyword arguments")
@@ -178,6 +193,7 @@ class _PricedFormatter(SandboxedFormatter):
         return super().format_field(value, format_spec)
 
     def _pay(self, value: Any) -> None:
+        self._context.charge(FIELD_UNITS)
         if isinstance(value, CONTAINERS):
             self._context.text(value)
         elif isinstance(value, str):
@@ -186,7 +202,10 @@ class _PricedFormatter(SandboxedFormatter):
 
 def called(context: RenderContext, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Result of a method of jinja or of here, or of the types that make dicts."""
+    context.charge(CALL_UNITS)
     if isinstance(function, MethodType):
+        if isinstance(function.__self__, str):  # Markup
+            context.charge(len(function.__self__) * (1 + len(args)) >> 2)
         context.weigh(args)
         return function(*args, **kwargs)
     if function is not dict and function is not Namespace:

@@ -8,6 +8,20 @@ from tests.tokenization.sandbox.test_budgeted_code import PLAIN, outcome
 
 EXPRESSIONS = (
     *(
+        "('<a>'|e).upper()",
+        "('a b'|safe).split()",
+        "('ab'|safe).strip('a') + '<'",
+        "'HTTP 404: %s' % s",
+        "'%5.2f%%' % 2.5",
+    ),
+    *(
+        "'2024 (a) %s, %s' % (s, 1)",
+        "'%-9s|%+d|%#x' % (s, 5, 255)",
+        "'%(a)s' % {'a': 1}",
+        "'%d' % s",
+        "'%s' % ()",
+    ),
+    *(
         "s.replace('t', 'TT')",
         "s.replace('t', 'T', 1)",
         "long.replace('line', 'Line')",
