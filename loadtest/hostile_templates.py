@@ -36,7 +36,7 @@ from loadtest.open_loop import MAX_LATE_MS, PHASE_S, late_ms
 from loadtest.report import Figure, publish
 
 NUM_MESSAGES = 33
-ROUNDS = 2
+ROUNDS = 3
 REFUSED_S = 60.0
 """Seconds until a template must be refused."""
 
