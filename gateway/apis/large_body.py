@@ -1,4 +1,5 @@
-"""Bodies of a megabyte and more: what routing reads of them, without objects for all that they hold.
+"""Bodies of a megabyte and more, or of very many values: what routing reads of them, without objects for all
+that they hold.
 
     body ─ outline (places, counts, limits) ─► core: short fields as they came, parsed as any body;
                                                long ones are stood in for, and put back if a field changes
@@ -14,12 +15,12 @@ from typing import Any
 
 import msgspec
 
-from gateway.apis.outline import Field, Outline
-from gateway.core.decode_errors import UNREADABLE
+from gateway.apis.outline import WINDOW, Field, Outline
+from gateway.core.decode_errors import LARGE, UNREADABLE
 from gateway.core.errors import InvalidRequest
 from gateway.core.requests.adapter_field import FIELD as ADAPTER
 from gateway.core.requests.chat_messages import Messages
-from gateway.core.requests.field_types import MESSAGES, check_messages, check_prompt
+from gateway.core.requests.field_types import MAX_ITEMS, MESSAGES, check_messages, check_prompt
 from gateway.core.requests.model_name import decide
 from gateway.core.requests.request import (
     PROMPT_FIELDS,
@@ -37,6 +38,8 @@ from gateway.core.requests.routes import RouteKind, route_of
 
 VALUE_BYTES, ID_BYTES = 200, 40
 """About what a value takes, decoded and handed to a template; and a token id."""
+DENSE_BYTES, MAX_MARKS = 128 << 10, 1 << 15
+"""A body of this size and more may hold so many values that they take the event loop 10 ms and more."""
 ROOM_BYTES = 50 << 20
 MAX_DECODED_VALUES, MAX_DECODED_IDS = 1 << 17, 1 << 21
 """A decoder makes so many in some 20 ms, and the event loop waits meanwhile."""
@@ -45,10 +48,19 @@ LONG_BYTES = 64 << 10
 MAX_OTHER_BYTES = 2 << 20
 """Bytes of all short fields together; and of a long one that is decoded here."""
 PIECE_BYTES = 1 << 20
+SHORT_BYTES = 1 << 10
+"""A field that is longer, and not read by name, stays JSON."""
 PROMPT = "prompt"
+READ = frozenset({*SCALARS, *STATE_FIELDS, *PROMPT_FIELDS, MESSAGES, PROMPT})
+"""Fields that routing reads."""
+RENDERED = READ | {"input", "system", "instructions", "thinking", "output_config", "mm_processor_kwargs"}
+"""Fields that prompts are made of."""
+
+_MARKS = b",[{"
+"""A value follows each."""
 
 _decode_role = msgspec.json.Decoder(str).decode
-_decode_core = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class _Message(msgspec.Struct):
@@ -56,6 +68,13 @@ class _Message(msgspec.Struct):
 
 
 _decode_message = msgspec.json.Decoder(_Message).decode
+
+
+def is_large(body: bytes) -> bool:
+    """True for a body that is read beside the event loop: a long one, or a shorter one of many values."""
+    if len(body) < DENSE_BYTES:
+        return False
+    return len(body) >= LARGE or len(body) - len(body.translate(None, _MARKS)) > MAX_MARKS
 
 
 def parse_large(
@@ -90,8 +109,42 @@ def parse_large(
         writes_model=writes_model,
     )
     request.body = body if request.body == core else expanded(request.body, core, fields, body)
+    request.is_large, request.decode = True, decode_large
     request.is_crowded, request.num_ids = crowded, num_ids(kind, fields, body)
+    if (prompt := fields.get(PROMPT)) is not None and request.num_prompts > 1:  # else one stands in for one
+        request.num_prompts = prompt.num_items
     return request
+
+
+def decode_large(body: bytes) -> dict[str, Any]:
+    """The fields of a body that `parse_large` took, decoded value by value; one that is long and makes no
+    prompt is stood in for. Raises InvalidRequest."""
+    try:
+        return {each.name: _decoded(each, body) for each in Outline(body).fields}
+    except UNREADABLE as exc:
+        raise InvalidRequest(f"the body is not valid JSON: {exc}") from exc
+
+
+def _decoded(each: Field, body: bytes) -> Any:
+    if each.size > LONG_BYTES and each.name not in RENDERED:
+        return decode_any(_stand_in(each, body))
+    raw = _raw(body, each.start, each.end)
+    if each.size <= LONG_BYTES or _first(body, each) != b"[":
+        return decode_any(raw)
+    if each.num_ids > MAX_ITEMS and each.num_values == 1:
+        return _decoded_numbers(body, each.start + 1, each.end - 1)
+    return [decode_any(item) for item in _decode_items(raw)]
+
+
+def _decoded_numbers(body: bytes, start: int, end: int) -> list[Any]:
+    """Numbers between commas, decoded a window at a time."""
+    numbers: list[Any] = []
+    while start < end:
+        comma = body.find(b",", min(start + WINDOW, end), end)
+        stop = end if comma < 0 else comma
+        numbers += decode_any(b"[%b]" % body[start:stop])
+        start = stop + 1
+    return numbers
 
 
 def is_crowded(outline: Outline, num_bytes: int) -> bool:
@@ -148,15 +201,17 @@ def _first(body: bytes, each: Field) -> bytes:
 
 
 def _top_of(kind: RouteKind, core: bytes, fields: Mapping[str, Field], body: bytes) -> dict[str, Any]:
-    """The top level decoded as routing reads it. Raises InvalidRequest."""
+    """The top level decoded as routing reads it, field by field. Raises InvalidRequest."""
     try:
         core.decode()
+        top: dict[str, Any] = decode_raw(core)
         if kind is RouteKind.PASS or kind is RouteKind.AGENT:
-            top: dict[str, Any] = decode_raw(core)
             return top | {name: decode_any(top[name]) for name in (*SCALARS, *STATE_FIELDS) if name in top}
-        top = _decode_core(core)
+        decode = decode_value if kind is RouteKind.CHAT else decode_any
+        for name, raw in top.items():
+            if name in READ or len(memoryview(raw)) <= SHORT_BYTES:
+                top[name] = decode(raw)
         if kind is RouteKind.CHAT:
-            top = {name: decode_value(raw) for name, raw in decode_raw(core).items()}
             long = [each for each in fields.values() if each.size > LONG_BYTES]
             top |= {each.name: _setting_of(each, body) for each in long if each.name in PROMPT_FIELDS}
         return top
@@ -167,7 +222,8 @@ def _top_of(kind: RouteKind, core: bytes, fields: Mapping[str, Field], body: byt
 def _setting_of(each: Field, body: bytes) -> Any:
     """A long field that the names of a conversation depend on, split as `parse_request` does."""
     raw = _raw(body, each.start, each.end)
-    return decode_value(raw) if each.size <= MAX_OTHER_BYTES else raw
+    is_split = each.size <= MAX_OTHER_BYTES and each.num_items + each.num_ids <= MAX_ITEMS
+    return decode_value(raw) if is_split else raw
 
 
 def _raw(body: bytes, start: int, end: int) -> msgspec.Raw:

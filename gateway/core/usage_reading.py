@@ -13,7 +13,7 @@ worker says it takes, and from how many prompts and answers the request is about
 import msgspec
 
 from gateway.core.decision import Decision
-from gateway.core.decode_errors import LARGE, UNREADABLE
+from gateway.core.decode_errors import UNREADABLE
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import RouteKind, route_of
 from gateway.core.usage import (
@@ -113,22 +113,16 @@ def limit_of(request: InferenceRequest, decision: Decision | None) -> UsageLimit
     if decision is None:
         return WIDEST
     longest, kind = _longest(decision.worker), request.kind
-    is_small = request.messages is not None or len(request.body) < LARGE  # a large one is not decoded for it
-    if is_small and (kind is RouteKind.CHAT or kind is RouteKind.COMPLETION):
-        top = request.messages.top if request.messages is not None else request.fields
-        num_prompts = _num_prompts(top.get("prompt"))
+    if kind is RouteKind.CHAT or kind is RouteKind.COMPLETION:
+        top = request.top
         num_answers = max(_num_answers(top.get("n")), _num_answers(top.get("best_of")))
-        num_prompt_tokens = longest * num_prompts
+        num_prompt_tokens = longest * (request.num_prompts if kind is RouteKind.COMPLETION else 1)
         return UsageLimit(num_prompt_tokens, num_prompt_tokens * num_answers, num_answers)
     if kind is RouteKind.AGENT and not route_of(request.path).keeps_state:
         return UsageLimit(longest, longest)
     # A response has turns; anything else, inputs of a byte at least.
     num = MAX_TURNS if kind is RouteKind.AGENT else max(len(request.body), MAX_TURNS)
     return UsageLimit(longest * num, longest * num)
-
-
-def _num_prompts(prompt: object) -> int:
-    return len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
 
 
 def _num_answers(given: object) -> int:

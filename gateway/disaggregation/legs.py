@@ -198,7 +198,7 @@ class Legs(Observer):
         its length is not known here."""
         if decision.num_tokens in (0, prefilled_tokens):
             return False
-        if "truncate_prompt_tokens" in self._exchange.request.fields:
+        if self._exchange.request.is_cut:
             return False
         return not self._services.disaggregation_stats.agree(decision, prefilled_tokens)
 

@@ -42,6 +42,10 @@ class LongPrompts:
         """Have a large body parsed in a thread. Raises what `parse` does."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, parse)
 
+    async def beside(self, look: Callable[[], InferenceRequest]) -> InferenceRequest:
+        """Have a large body looked into in a thread. Raises what `look` does."""
+        return await asyncio.get_running_loop().run_in_executor(self._large, look)
+
     def is_long(self, request: InferenceRequest) -> bool:
         """True if tokenizing the prompt would block the loop for milliseconds."""
         return request.num_new_bytes > self._prompts.max_inline_bytes(request.model)

@@ -119,7 +119,7 @@ class PromptSource:
             return True
         if request.is_crowded or len(request.body) > MAX_ASKED_BYTES or _has_many_prompts(request):
             return True
-        return bool(_id_lists(request))
+        return request.kind is RouteKind.COMPLETION and bool(_id_lists(request.top))
 
     def max_inline_bytes(self, model: str) -> int:
         """Bytes of new text that `tokenize` may be given on the event loop."""
@@ -159,6 +159,7 @@ class PromptSource:
         if short is request.body or len(short) > MAX_DECODED_BYTES:
             return
         part = InferenceRequest(request.kind, request.path, short, {"model": request.model})
+        part.decode = request.decode
         try:
             self.made_by(prompts, part)
         except TooLong:
@@ -176,7 +177,7 @@ class PromptSource:
             return self.failed(request.model, f"a body over {MAX_DECODED_BYTES >> 20} MiB")
         if _has_many_prompts(request):
             return self.failed(request.model, f"more than {MAX_PROMPTS:,} prompts")
-        if ids := _id_lists(request):
+        if request.kind is RouteKind.COMPLETION and (ids := _id_lists(request.fields)):
             return Prompt(tuple(map(tokens_of, ids)), "ids")
         prompts = self._find(request.model)
         if prompts is None:
@@ -427,15 +428,12 @@ def _check_tools(fields: Mapping[str, Any]) -> None:
 
 
 def _has_many_prompts(request: InferenceRequest) -> bool:
-    if request.kind is not RouteKind.COMPLETION:
-        return False
-    prompt = request.fields.get("prompt")
-    return isinstance(prompt, list) and len(prompt) > MAX_PROMPTS and not isinstance(prompt[0], int)
+    return request.kind is RouteKind.COMPLETION and request.num_prompts > MAX_PROMPTS
 
 
-def _id_lists(request: InferenceRequest) -> list[list[int]]:
+def _id_lists(fields: Mapping[str, Any]) -> list[list[int]]:
     """Prompts of a completion given as token ids; empty where it is text."""
-    prompt = request.fields.get("prompt") if request.kind is RouteKind.COMPLETION else None
+    prompt = fields.get("prompt")
     if not isinstance(prompt, list) or not prompt:
         return []
     lists = prompt if isinstance(prompt[0], list) else [prompt]

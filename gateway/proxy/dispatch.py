@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from gateway.apis.large_body import is_large
 from gateway.config import Config
 from gateway.core.decision import Prompt
-from gateway.core.decode_errors import LARGE
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import RouteKind, route_of
 from gateway.core.requests.steering import behind
@@ -74,7 +74,7 @@ class Dispatch:
         an invalid body; a large one is parsed later, and `refuse` answers its errors."""
         if self._traces is not None:
             self._traces.begin(http, responder.peer)
-        if len(http.body) >= LARGE:
+        if is_large(http.body):
             hand_on, intakes = partial(self.handle_parsed, amend=amend), self.intakes
             return LargeIntake(self.context, http, responder, refuse=refuse, hand_on=hand_on, intakes=intakes)
         return self.handle_parsed(http, responder, request_of(self.context, http), amend)

@@ -30,11 +30,12 @@ def request_of(context: Context, http: HttpRequest) -> InferenceRequest:
     """Return the parsed and checked request. Raises InvalidRequest or Forbidden."""
     caller, fleet = http.caller, context.router.fleet
     asked = asked_in_query(http.target) if b"?" in http.target else None
+    is_large = len(http.body) >= LARGE
     try:
-        request = _parse(context, http, asked, None)
+        request = _parse(context, http, asked, None, is_large=is_large)
     except ModelMissing:
         default = default_model(http.path, usable(caller, fleet.served()))
-        request = _parse(context, http, None, default)
+        request = _parse(context, http, None, default, is_large=is_large)
     return _checked(context, http, asked, request)
 
 
@@ -47,7 +48,7 @@ async def large_request_of(
     read = context.prompts.long_prompts.read
 
     def parse(name: str | None, default: str | None) -> InferenceRequest | None:
-        return None if is_over() else _parse(context, http, name, default)
+        return None if is_over() else _parse(context, http, name, default, is_large=True)
 
     try:
         request = await read(partial(parse, asked, None))
@@ -91,7 +92,9 @@ def _chose(fleet: Fleet, request: InferenceRequest) -> bool:
     return name is not None
 
 
-def _parse(context: Context, http: HttpRequest, asked: str | None, default: str | None) -> InferenceRequest:
+def _parse(
+    context: Context, http: HttpRequest, asked: str | None, default: str | None, *, is_large: bool
+) -> InferenceRequest:
     keeps, path, body, caller = context.config.proxy.allow_transfer_fields, http.path, http.body, http.caller
     salt, models = (caller.salt, caller.models) if caller is not None else (None, None)
     if body[:2] == MARK:
@@ -101,7 +104,6 @@ def _parse(context: Context, http: HttpRequest, asked: str | None, default: str 
         return parse_form(path, body, kind, keeps_transfer=keeps, model=asked, default=default, models=models)
     if route_of(path).takes_forms:
         check_no_form(http)
-    is_large = len(body) >= LARGE
     parse = parse_large if is_large else parse_request
     request = parse(
         path,

@@ -3,6 +3,7 @@
 import logging
 import random
 from collections.abc import Sequence
+from functools import partial
 
 from gateway.apis.to_chat import as_chat, unknown_dialect
 from gateway.core.decision import Prompt
@@ -54,8 +55,10 @@ class Prompts:
             key = authorization.decode("latin-1") if authorization else None
             chosen = self._tokenizing(eligible)
             worker = chosen.member.worker
-            if request.kind is RouteKind.AGENT:
-                request = as_chat(request, unknown_dialect(worker.rendering))
+            if request.is_large:
+                request = await self.long_prompts.beside(partial(_looked_into, request, worker.rendering))
+            else:
+                request = _looked_into(request, worker.rendering)
             prompt = await self.worker_tokenizer.ask(
                 worker.url, request, key, chosen.served.name, worker.rendering
             )
@@ -97,6 +100,14 @@ class Prompts:
         some = [e for e in eligible if not e.is_apart] or eligible
         tokenizer = self.worker_tokenizer
         return random.choice([e for e in some if not tokenizer.is_resting(e.member.worker.url)] or some)
+
+
+def _looked_into(request: InferenceRequest, rendering: Rendering) -> InferenceRequest:
+    """Request with its fields decoded, as a worker of a rendering gets it to tokenize. Raises PromptError."""
+    request = as_chat(request, unknown_dialect(rendering)) if request.kind is RouteKind.AGENT else request
+    if request.is_large:
+        _ = request.fields
+    return request
 
 
 def _of_one_rendering(prompt: Prompt, rendering: Rendering, eligible: Sequence[EligibleWorker]) -> Prompt:

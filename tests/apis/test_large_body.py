@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.apis.large_body import is_crowded, parse_large
+from gateway.apis import large_body
+from gateway.apis.large_body import DENSE_BYTES, MAX_MARKS, decode_large, is_crowded, is_large, parse_large
 from gateway.apis.outline import Outline
 from gateway.core.errors import Forbidden, InvalidRequest, ModelMissing
 from gateway.core.requests.request import parse_request
@@ -143,6 +144,7 @@ def test_a_list_of_several_prompts_is_recognized(prompt: object, is_one: bool) -
     found, expected = parse_large(COMPLETIONS, given), parse_request(COMPLETIONS, given)
     assert found.may_split == expected.may_split == is_one
     assert found.may_ask_usage == expected.may_ask_usage == is_one
+    assert found.num_prompts == expected.num_prompts and found.has_list_prompt and expected.has_list_prompt
 
 
 def test_a_changed_body_keeps_its_long_fields() -> None:
@@ -184,3 +186,50 @@ def test_an_adapter_beside_the_model_is_read(path: str) -> None:
     sent = json.loads(request.body)
     assert request.adapter == "ad1" and len(sent["prompt"]) == MB
     assert sent.get("lora_path") == (None if path == COMPLETIONS else "ad1")
+
+
+def test_a_body_is_large_by_its_size_or_by_its_values() -> None:
+    """Prose and code have a mark in thirty bytes, lists of small values one in two."""
+    dense, sparse = body(x=[1] * (MAX_MARKS + 10)), body(x="def f(a, b): return a\n" * (DENSE_BYTES // 8))
+    assert len(dense) < DENSE_BYTES and not is_large(dense)
+    assert is_large(dense + b" " * DENSE_BYTES)
+    assert not is_large(sparse) and is_large(sparse + b" " * MB)
+
+
+@pytest.mark.parametrize("unit", ["1", "{}", "[]", '"a"', "null"])
+def test_fields_that_nothing_reads_are_not_decoded(unit: str) -> None:
+    """A short one stays JSON, a long one is stood in for: decoders keep the interpreter lock to their end."""
+    short, long = (f"[{','.join([unit] * num)}]".encode() for num in (2_000, 200_000))
+    given = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"y":%b,"z":%b,"n":1}' % (short, long)
+    request = parse_large(CHAT, given, models={"m"})
+    assert request.body is given and request.fields["n"] == 1
+    assert request.fields["messages"] == [{"role": "user", "content": "hi"}]
+    assert len(request.fields["y"]) == 2_000 and len(request.fields["z"]) <= 1
+
+
+def test_values_are_decoded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call of a decoder takes more than one message, text or window of numbers."""
+    sizes: list[int] = []
+
+    def decode(raw: Any) -> Any:
+        sizes.append(memoryview(raw).nbytes)
+        return msgspec.json.decode(raw)
+
+    monkeypatch.setattr(large_body, "decode_any", decode)
+    ids, texts = [*range(100_000)] * 10, ["a" * 50_000] * 100
+    for path, fields in (
+        (COMPLETIONS, {"prompt": ids}),
+        (COMPLETIONS, {"prompt": texts}),
+        (CHAT, {"messages": [{"role": "user", "content": each} for each in texts]}),
+        (RESPONSES, {"input": [{"role": "user", "content": each} for each in texts]}),
+    ):
+        sizes.clear()
+        given = body(**fields)
+        assert decode_large(given) == json.loads(given), path
+        assert max(sizes) < 80_000, path
+
+
+def test_broken_numbers_are_rejected() -> None:
+    for broken in (b"1,,2", b"1,2,", b"1 2"):
+        with pytest.raises(InvalidRequest, match="not valid JSON"):
+            decode_large(b'{"model":"m","prompt":[%b%b]}' % (b"1," * 70_000, broken))

@@ -176,7 +176,7 @@ OURS = {
     "gateway/core/requests/model_alias.py": "bodies that were parsed before",
     "gateway/http/cache_report.py": "bodies that were parsed before",
     "gateway/core/requests/cache_salt.py": "bodies that were parsed before",
-    "gateway/core/requests/chat_messages.py": "messages of bodies that were parsed before",
+    "gateway/apis/large_body.py:_decoded": "decode_large catches it",
     "gateway/proxy/responses.py": "bodies that were parsed before",
     "engines/connectors/leg_bodies.py": "bodies that were parsed before",
     "engines/connectors/sglang_bootstrap.py": "bodies that were parsed before",

@@ -534,7 +534,7 @@ def test_a_refusal_of_the_worker_passes_and_marks_it_busy(epp: Epp) -> None:
 
 def test_a_large_body_goes_back_in_pieces(epp: Epp) -> None:
     epp.door.max_body_bytes = 1 << 20
-    body = b'{"model":"m","prompt":[' + b"1," * 75_000 + b"1]}"
+    body = b'{"model":"m","prompt":"' + b"a " * 75_000 + b'"}'
     picker, stream = epp.stream()
     picker.message(request_headers())
     picker.message(request_body(body[:65536]))

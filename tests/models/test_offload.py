@@ -53,6 +53,18 @@ async def test_tokens_and_hashes_are_made_in_a_thread() -> None:
     long.close()
 
 
+async def test_a_large_body_is_looked_into_in_a_thread() -> None:
+    long, threads = LongPrompts(cast(PromptSource, FakePromptSource())), list[str]()
+
+    def look() -> InferenceRequest:
+        threads.append(threading.current_thread().name)
+        return completion(1)
+
+    assert (await long.beside(look)).model == "m"
+    assert threads[0].startswith("kvgate-large")
+    long.close()
+
+
 async def test_after_closing_no_prompt_is_begun() -> None:
     long = LongPrompts(cast(PromptSource, FakePromptSource()))
     long.close()

@@ -1,17 +1,22 @@
 """Tokens of a prompt: their source, and the result of a failure."""
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
+from gateway.apis.large_body import decode_large, parse_large
 from gateway.core.blocks import tokens_of
 from gateway.core.decision import Prompt
+from gateway.core.decode_errors import LARGE
 from gateway.core.errors import UnknownModel
 from gateway.core.rendering import VLLM, Rendering
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import RouteKind
 from gateway.core.worker import WorkerId
+from gateway.models.offload import LongPrompts
 from gateway.models.prompt_source import PromptSource, WorkerTokenizer
 from gateway.proxy.prompts import Prompts
 from gateway.tokenization.prompt_encoder import PromptError
@@ -96,3 +101,32 @@ async def test_a_worker_s_tokens_are_those_of_its_rendering_only(
     prompt = await made.of(request(), None)
     assert prompt.rendered_by(VLLM).num_tokens == 2
     assert prompt.rendered_by(sglang).num_tokens == (0 if is_mixed else 2)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [("/v1/completions", {"prompt": "a" * LARGE}), ("/v1/responses", {"input": "a" * LARGE})],
+)
+async def test_a_large_body_is_decoded_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, path: str, fields: dict[str, Any]
+) -> None:
+    """A worker makes its tokens, so that the gateway has to split it for `/tokenize`."""
+    given = parse_large(path, json.dumps({"model": "m", **fields}).encode())
+    beside: list[bool] = []
+    is_beside = False
+
+    async def look_beside(self: LongPrompts, look: Callable[[], InferenceRequest]) -> InferenceRequest:
+        nonlocal is_beside
+        is_beside = True
+        found = look()
+        is_beside = False
+        return found
+
+    def decode(body: bytes) -> dict[str, Any]:
+        beside.append(is_beside)
+        return decode_large(body)
+
+    given.decode = decode
+    monkeypatch.setattr(LongPrompts, "beside", look_beside)
+    assert (await prompts(monkeypatch, Answering(PromptError("no"))).of(given, None)).num_tokens == 2
+    assert beside == [True]

@@ -5,6 +5,9 @@ from typing import Any
 
 import msgspec
 
+from gateway.core.decode_errors import UNREADABLE
+from gateway.core.errors import InvalidRequest
+
 _decode = msgspec.json.Decoder().decode
 
 
@@ -26,7 +29,11 @@ class Messages(msgspec.Struct, frozen=True):
         return f"Messages({len(self.raws)}, {self.num_known} known)"
 
     def decode(self, first: int) -> Sequence[Any]:
-        """The messages from `first` on; they have passed the checks."""
+        """The messages from `first` on. Raises InvalidRequest for broken JSON within a large one: all others
+        have passed the checks."""
         if first == self.num_known and self.new is not None:
             return self.new
-        return [_decode(raw) for raw in self.raws[first:]]
+        try:
+            return [_decode(raw) for raw in self.raws[first:]]
+        except UNREADABLE as exc:
+            raise InvalidRequest(f"a message is not valid JSON: {exc}", param="messages") from exc

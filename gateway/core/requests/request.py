@@ -5,7 +5,7 @@ steer an engine (`field_judgement.py`, `steering.py`) and for its model, where s
 (`model_name.py`). Where tenants' caches are kept apart, `cache_salt` is the gateway's.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -80,9 +80,13 @@ class InferenceRequest:
         "may_repeat",
         "is_crowded",
         "is_cut",
+        "is_large",
         "num_ids",
+        "num_prompts",
+        "top",
         "previous",
         "adapter",
+        "decode",
         "_fields",
     )
 
@@ -104,8 +108,8 @@ class InferenceRequest:
         `may_repeat`: where one worker dies with it, another one may do it; not where something is kept of it.
         `priority`: lower goes first, as in vLLM; None where the body has none; `given_priority` is as it
         came. Admission control fills in the tenant, `completed` the adapter beside the model.
-        `is_cut`: the engine cuts the prompt to a length. `is_crowded`: the body is not decoded.
-        `num_ids`: the prompt is a list of so many token ids (`apis/large_body.py`).
+        `is_cut`: the engine cuts the prompt to a length. `num_prompts` is 1 for one list of token ids.
+        For the next ones see `_set_defaults`.
         """
         self.kind, self.path, self.body = kind, path, body
         self.model: str = top["model"]
@@ -120,20 +124,29 @@ class InferenceRequest:
         self.may_split = _is_plain(kind) and self.reads_cache and _has_one_answer(top)
         self.given_priority: object = top.get("priority")
         self.priority: int | None = self.given_priority if type(self.given_priority) is int else None
+        route, self.is_cut, self.num_prompts = route_of(path), _is_cut(top), _num_prompts(top.get("prompt"))
+        self.may_repeat = route is not ADDED and not (route.keeps_state and _leaves_something(top))
+        self.previous, self.top, self._fields = top.get(PREVIOUS), top, fields
+        self._set_defaults()
+
+    def _set_defaults(self) -> None:
+        """Set what is found out later, and what `apis/large_body.py` sets otherwise. `is_large`: `top` has
+        stand-ins for long fields, and `fields` take a thread. `is_crowded`: the body is not decoded.
+        `num_ids`: the prompt is a list of so many token ids. `decode` makes `fields` of the body."""
+        self.is_large = self.is_crowded = False
+        self.num_ids = 0
         self.tenant: str | None = None
         self.slo_ttft_s: float | None = None
         self.queued_s = 0.0
-        route, self.is_cut, self.is_crowded, self.num_ids = route_of(path), _is_cut(top), False, 0
-        self.may_repeat = route is not ADDED and not (route.keeps_state and _leaves_something(top))
-        self.previous, self._fields = top.get(PREVIOUS), fields
+        self.decode: Callable[[bytes], dict[str, Any]] = _decode
 
     def __repr__(self) -> str:
         return f"InferenceRequest({self.kind.name}, model={self.model!r}, {len(self.body)} bytes)"
 
     @property
     def has_list_prompt(self) -> bool:
-        """True where the prompt is not one text, or may be a list: a crowded body is not decoded to see."""
-        return bool(self.num_ids) or self.is_crowded or isinstance(self.fields.get("prompt"), list)
+        """True where the prompt of a completion is not one text."""
+        return isinstance(self.top.get("prompt"), list)
 
     @property
     def num_new_bytes(self) -> int:
@@ -148,12 +161,12 @@ class InferenceRequest:
 
     def let_go(self) -> None:
         """Drop the body and its text once the answer has begun: no other worker will be asked."""
-        self.body, self.messages, self._fields = b"", None, {}
+        self.body, self.messages, self.top, self._fields = b"", None, {}, {}
 
     @property
     def fields(self) -> Mapping[str, Any]:
         if self._fields is None:
-            self._fields = _decode(self.body)
+            self._fields = self.decode(self.body)
         return self._fields
 
 
@@ -339,6 +352,10 @@ def _asks_for_one(top: Mapping[str, Any]) -> bool:
 
 def _is_cut(top: Mapping[str, Any]) -> bool:
     return top.get("truncate_prompt_tokens") is not None or top.get("truncation") is not None
+
+
+def _num_prompts(prompt: object) -> int:
+    return len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
 
 
 def _has_one_prompt(top: Mapping[str, Any]) -> bool:

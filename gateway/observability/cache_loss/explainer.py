@@ -10,7 +10,7 @@ from typing import Final
 
 from gateway.core.blocks import BlockHash, Tokens, root_hash
 from gateway.core.decision import Candidate, Decision, Prompt
-from gateway.core.decode_errors import UNREADABLE
+from gateway.core.errors import InvalidRequest
 from gateway.core.requests.chat_messages import Messages
 from gateway.core.worker import WorkerId
 from gateway.observability.cache_loss.attribution import LossCause, TokenSegment, TokenSpan, lay_out
@@ -219,7 +219,7 @@ class Explainer:
             texts = [text for text in decoded if text is not None]
         try:
             messages = item.messages.decode(0) if item.messages else ()
-        except UNREADABLE:
+        except InvalidRequest:  # broken JSON within a large one
             messages = ()
         return describe_break(start, num, texts, messages, shows_text=self._shows_text)
 
