@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from loadtest.report import Figure, publish
 
-MODULES: tuple[str, ...] = ("body", "events", "leaks")
+MODULES: tuple[str, ...] = ("body", "events", "nested", "leaks")
 """Modules `loadtest.hostile_<name>`."""
 
 

@@ -102,7 +102,8 @@ async def test_others_are_answered_beside_a_grpc_client_with_tiny_frames() -> No
         await flooded(under, Flood(under.connect(port), begun, frame(DATA, 0, 1, b"x")))
 
 
-async def test_others_are_answered_beside_frames_without_content(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", [b"\x89", b"\x81"], ids=["pings", "texts"])
+async def test_others_are_answered_beside_frames_without_content(tmp_path: Path, first: bytes) -> None:
     """Frames of a limited key are read, not only passed on."""
     key, line = made("--tenant", "t", "--models", "m,bad")
     file = tmp_path / "keys"
@@ -118,7 +119,7 @@ async def test_others_are_answered_beside_frames_without_content(tmp_path: Path)
         sock = under.connect()
         sock.sendall(offer("/v1/realtime?model=bad", bearer(key)))
         assert (await asyncio.to_thread(sock.recv, 4096)).startswith(b"HTTP/1.1 101 ")
-        await flooded(under, Flood(sock, b"", b"\x89\x80\0\0\0\0"))
+        await flooded(under, Flood(sock, b"", first + b"\x80\0\0\0\0"))
 
 
 @pytest.mark.parametrize("kind", ["event-stream", "json"])

@@ -23,7 +23,7 @@ from gateway.core.requests.request import InferenceRequest
 from gateway.core.windowed_search import count, has
 
 UUID = "uuid"
-_KEY = re.compile(rb'"(?:u|\\u0075){2}(?:i|\\u0069)(?:d|\\u0064)"')
+KEY = re.compile(rb'"(?:u|\\u0075){2}(?:i|\\u0069)(?:d|\\u0064)"')
 """The key as JSON may spell it."""
 LONGEST_KEY = 26
 """Bytes of the longest spelling: six for each letter, and two quotes."""
@@ -121,4 +121,4 @@ def _name(uuid: object, salt: bytes) -> str:
 
 
 def has_key(raw: bytes | msgspec.Raw) -> bool:
-    return has(memoryview(raw), _KEY, LONGEST_KEY)
+    return has(memoryview(raw), KEY, LONGEST_KEY)
