@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from typing import Any, Final
-from urllib.parse import parse_qs, unquote
+from urllib.parse import unquote
 
 import msgspec
 
@@ -21,6 +21,7 @@ from gateway.core.errors import (
 )
 from gateway.core.fleet import RETRY_AFTER_S, Fleet
 from gateway.core.requests.caller import usable
+from gateway.core.requests.model_name import MODEL, parameters
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import HEALTH, MODELS, PROBES, READY, REALTIME, RESPONSES
 from gateway.core.worker import ServedModel
@@ -157,8 +158,8 @@ class Api:
         return 200, {"status": "alive"}
 
     def _ready(self, http: HttpRequest) -> tuple[int, Any]:
-        query = parse_qs(http.target.partition(b"?")[2].decode("latin-1"))
-        model = query.get("model", [None])[0]
+        asked = parameters(http.target) if b"?" in http.target else ()
+        model = next((value for name, value in asked if name == MODEL and value), None)
         return ready(self._fleet, model, is_stopping=self.is_stopping)
 
 

@@ -99,6 +99,7 @@ def world() -> World:
         ("GET", "/ready?model=org/name", 200),
         ("GET", "/ready?model=org%2Fname&x=1", 200),
         ("GET", "/ready?model=none", 503),
+        ("GET", "/ready?" + "a=1&" * 1000, 400),
         ("GET", "/v1/models", 200),
         ("GET", "/v1/models/org/name", 200),
         ("GET", "/v1/models/org%2Fname", 200),

@@ -18,6 +18,8 @@ from gateway.core.errors import InvalidRequest, ModelMissing
 from gateway.core.worker import ServedModel
 
 MODEL: Final = "model"
+MAX_PARAMETERS: Final = 256
+"""Parameters of a query: each takes some microseconds, several times. No engine reads more than a few."""
 
 
 def asked_in_query(target: bytes) -> str | None:
@@ -55,11 +57,18 @@ def _names_model(pair: bytes) -> bool:
     return any(name == MODEL for name, _ in parse_qsl(pair.decode("latin-1"), keep_blank_values=True))
 
 
+def parameters(target: bytes) -> list[tuple[str, str]]:
+    """Return the names and values of a query. Raises InvalidRequest for very many."""
+    query = target.partition(b"?")[2]
+    if query.count(b"&") >= MAX_PARAMETERS:
+        raise InvalidRequest(f"the query has over {MAX_PARAMETERS} parameters; send fewer")
+    return parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+
+
 def _query(target: bytes) -> list[tuple[str, str]]:
-    query = target.partition(b"?")[2].decode("latin-1")
-    if ";" in query and MODEL in query.casefold():
+    if b";" in (query := target.partition(b"?")[2]) and MODEL in query.decode("latin-1").casefold():
         raise InvalidRequest("a query that names a model is separated by '&', not by ';'", param=MODEL)
-    return parse_qsl(query, keep_blank_values=True)
+    return parameters(target)
 
 
 def decide(

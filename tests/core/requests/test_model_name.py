@@ -7,6 +7,7 @@ import pytest
 
 from gateway.core.errors import InvalidRequest, ModelMissing
 from gateway.core.requests.model_name import (
+    MAX_PARAMETERS,
     asked_in_query,
     check_once,
     check_plain,
@@ -43,6 +44,13 @@ def test_a_query_that_names_its_model_ambiguously_is_rejected(query: str) -> Non
     with pytest.raises(InvalidRequest) as caught:
         asked_in_query(b"/x?" + query.encode())
     assert (caught.value.param or "").casefold() == "model"
+
+
+def test_a_query_of_very_many_parameters_is_rejected() -> None:
+    most = b"/x?" + b"&".join([b"a=1"] * (MAX_PARAMETERS - 1)) + b"&model=m"
+    assert asked_in_query(most) == "m"
+    with pytest.raises(InvalidRequest, match="over 256 parameters; send fewer"):
+        asked_in_query(most + b"&a=1")
 
 
 def test_the_query_gets_the_chosen_model() -> None:
