@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.apis.multipart import MARK
 from gateway.apis.outline import WINDOW, Field, Outline
 from gateway.core.decode_errors import LARGE, UNREADABLE
 from gateway.core.errors import InvalidRequest
@@ -71,10 +72,11 @@ _decode_message = msgspec.json.Decoder(_Message).decode
 
 
 def is_large(body: bytes) -> bool:
-    """True for a body that is read beside the event loop: a long one, or a shorter one of many values."""
+    """True for a body that is read beside the event loop: a long one, or a shorter one of many values, or a
+    form."""
     if len(body) < DENSE_BYTES:
         return False
-    return len(body) >= LARGE or len(body) - len(body.translate(None, _MARKS)) > MAX_MARKS
+    return len(body) >= LARGE or body[:2] == MARK or len(body) - len(body.translate(None, _MARKS)) > MAX_MARKS
 
 
 def parse_large(

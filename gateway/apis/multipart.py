@@ -27,6 +27,11 @@ MARK = b"--"
 MAX_PARTS = 1000
 """Starlette's bound, which vLLM and SGLang have."""
 MAX_HEAD_BYTES = 8 << 10
+MAX_KIND_BYTES, MAX_PARAMS = 1024, 16
+"""Bounds of a Content-Type, and of a part's Content-Disposition: a boundary has 70 bytes, a part two
+parameters."""
+MAX_XARGS_CHARS = 64 << 10
+"""Bound of `vllm_xargs`, as in a large body of JSON: each of its names is judged."""
 MAX_VALUE_BYTES = 1 << 20
 """Bound of a field that is no file; Starlette's too."""
 
@@ -115,6 +120,8 @@ def renamed_body(body: bytes, model: str) -> bytes:
 
 
 def _xargs(text: str) -> dict[str, msgspec.Raw]:
+    if len(text) > MAX_XARGS_CHARS:
+        raise InvalidRequest(f"'{XARGS}' is longer than {MAX_XARGS_CHARS} characters", param=XARGS)
     try:
         return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, RecursionError) as exc:
@@ -137,6 +144,8 @@ def form_fields(body: bytes, content_type: bytes | None) -> dict[str, str]:
 
 
 def _boundary(content_type: bytes) -> bytes:
+    if len(content_type) > MAX_KIND_BYTES:
+        raise _broken(f"its Content-Type is over {MAX_KIND_BYTES} bytes")
     found = _FORM.fullmatch(content_type.strip())
     params: dict[bytes, bytes] = {}
     for name, quoted, plain in _KIND_PARAM.findall(found[1]) if found else ():
@@ -173,11 +182,11 @@ def _name(head: bytes) -> tuple[str, bool]:
         raise _broken("a part has no Content-Disposition of form-data")
     if b"\r\n " in head or b"\r\n\t" in head or b"\n" in head.replace(b"\r\n", b""):
         raise _broken("a header of a part goes on in a second line")
-    at, params = begin.end(), {}
+    at, params = begin.end(), dict[bytes, bytes]()
     while at < len(lines[0]):
         param = _PARAM.match(lines[0], at)
         key = param[1].lower() if param else b""
-        if param is None or key in params:
+        if param is None or key in params or len(params) >= MAX_PARAMS:
             raise _broken("a part's Content-Disposition cannot be read")
         params[key] = param[2] if param[2] is not None else param[3]
         at = param.end()

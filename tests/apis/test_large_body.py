@@ -194,6 +194,7 @@ def test_a_body_is_large_by_its_size_or_by_its_values() -> None:
     assert len(dense) < DENSE_BYTES and not is_large(dense)
     assert is_large(dense + b" " * DENSE_BYTES)
     assert not is_large(sparse) and is_large(sparse + b" " * MB)
+    assert is_large(b"--form" + sparse) and not is_large(b"--form")
 
 
 @pytest.mark.parametrize("unit", ["1", "{}", "[]", '"a"', "null"])

@@ -1,10 +1,13 @@
 """Forms are read as the engines' own parser reads them, or rejected."""
 
+from string import ascii_lowercase
+
 import pytest
 
 from gateway.apis.multipart import (
     MAX_PARTS,
     MAX_VALUE_BYTES,
+    MAX_XARGS_CHARS,
     check_no_form,
     form_fields,
     form_kind,
@@ -88,11 +91,14 @@ def test_an_empty_value_stays_empty() -> None:
         (form(part("model", b"\xff")), KIND),
         (form(part("model", b"m" * (MAX_VALUE_BYTES + 1))), KIND),
         (form(*[part(str(i), b"") for i in range(MAX_PARTS + 1)]), KIND),
+        (form(part("model", b"m")), KIND.replace(b";", b"; a=b" * 200 + b";")),
+        (form(part("model", b"m", "".join(f"; {letter}=1" for letter in ascii_lowercase))), KIND),
     ],
     ids=[
         "JSON type", "no type", "no boundary", "other boundary", "no end", "no head", "no disposition",
         "longer boundary", "boundary and more", "attachment", "two names", "name*", "open quote",
         "two dispositions", "two models", "not UTF-8", "too long", "too many",
+        "long type", "many parameters",
     ],
 )  # fmt: skip
 def test_an_ambiguous_form_is_rejected(body: bytes, kind: bytes | None) -> None:
@@ -107,6 +113,7 @@ def test_an_ambiguous_form_is_rejected(body: bytes, kind: bytes | None) -> None:
         part("bootstrap_host", b"10.0.0.9"),
         part("vllm_xargs", b'{"kv_cache_report_mode":"full"}'),
         part("vllm_xargs", b"[1]"),
+        part("vllm_xargs", b'{"a":"%b"}' % (b"a" * MAX_XARGS_CHARS)),
     ],
 )
 def test_a_field_that_steers_an_engine_is_rejected(steering: bytes) -> None:
