@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from gateway.apis.large_body import is_large
+from gateway.apis.large_body import DENSE_BYTES, is_large
 from gateway.config import Config
 from gateway.core.decision import Prompt
 from gateway.core.requests.request import InferenceRequest
@@ -74,7 +74,7 @@ class Dispatch:
         an invalid body; a large one is parsed later, and `refuse` answers its errors."""
         if self._traces is not None:
             self._traces.begin(http, responder.peer)
-        if is_large(http.body):
+        if len(http.body) >= DENSE_BYTES and is_large(http.body):
             hand_on, intakes = partial(self.handle_parsed, amend=amend), self.intakes
             return LargeIntake(self.context, http, responder, refuse=refuse, hand_on=hand_on, intakes=intakes)
         return self.handle_parsed(http, responder, request_of(self.context, http), amend)

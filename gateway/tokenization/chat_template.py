@@ -275,7 +275,8 @@ def _tool_calls(calls: object, where: str) -> list[dict[str, Any]]:
 
 def check_nested(messages: Sequence[object]) -> None:
     """Raise PromptError where the arguments of tool calls, which are JSON texts, hold too much."""
-    if reason := excess(messages):
+    has_calls = any([type(message) is dict and "tool_calls" in message for message in messages])
+    if has_calls and (reason := excess(messages)):
         raise PromptError(reason)
 
 
