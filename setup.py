@@ -148,6 +148,7 @@ COMPILED = [
     "gateway/epp/held_bookings.py",
     "gateway/epp/picker.py",
     "gateway/decide/states.py",
+    "gateway/decide/message_bounds.py",
     "gateway/decide/requests.py",
     "gateway/decide/replies.py",
     "gateway/decide/reports.py",

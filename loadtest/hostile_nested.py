@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -27,12 +26,10 @@ from gateway.app import bundled_tokenizer
 from loadtest.agreeing_worker import MODEL
 from loadtest.fleet import GATEWAY, SIM_READY, RunningFleet, first_match, gateway_before, running
 from loadtest.hostile_body import CHAT, FLAGS, OTHER, WORKER, is_smoke, memory_mb, reset_peak
-from loadtest.open_loop import open_loop, p99
+from loadtest.open_loop import MAX_LATE_MS, late_ms
 from loadtest.report import Figure, best_of, publish
 
-ROUNDS, SLICE_S = 3, 3.0
-SMOKE_S = 0.3
-MAX_LATE_MS = 20.0
+ROUNDS = 3
 REPEATS = 5
 SIZES = {"numbers": 8 << 20, "objects": 15_000_000, "salted": 53_000_000, "frames": 8 << 20}
 SMOKE_SHARE = 16
@@ -43,14 +40,6 @@ GIVEN_BACK_S, LEFT_MB = 3.0, 30.0
 
 Attack = Callable[[], None]
 """Sends one request, or so many frames, and waits for what the gateway makes of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Attacked:
-    """Gateway under attack; `key` is that of other clients."""
-
-    fleet: RunningFleet
-    key: str = ""
 
 
 def calling(unit: str, size: int, model: str = "sim") -> bytes:
@@ -78,18 +67,6 @@ def post(url: str, body: bytes, key: str = "", *, path: str = CHAT, kind: str = 
         with suppress(ConnectionError):
             link.sendall(head.encode() + body)
         return int(link.makefile("rb").readline().split()[1])
-
-
-def late_ms(under: Attacked, attack: Attack) -> float:
-    """How much later others' requests are beside the attack, which is repeated, at the p99."""
-    slice_s = SMOKE_S if is_smoke() else SLICE_S
-    with open_loop(under.fleet.gateway_url, OTHER, under.key) as quiet:
-        time.sleep(slice_s)
-    with open_loop(under.fleet.gateway_url, OTHER, under.key) as others:
-        end = time.monotonic() + slice_s
-        while time.monotonic() < end:
-            attack()
-    return max(0.0, p99(others.delays_ms) - p99(quiet.delays_ms))
 
 
 @contextmanager
@@ -130,9 +107,9 @@ def measure_nested() -> list[Figure]:
     bodies = [calling("1", _size("numbers")), calling("{}", _size("objects"))]
     with before_workers() as fleet:
         wait_until_up(fleet.gateway_url)
-        url, under = fleet.gateway_url, Attacked(fleet)
+        url = fleet.gateway_url
         lates = [
-            max(late_ms(under, lambda body=body: _rejected(url, body)) for body in bodies)  # type: ignore[misc]
+            max(late_ms(url, OTHER, lambda body=body: _rejected(url, body)) for body in bodies)  # type: ignore[misc]
             for _ in range(_rounds())
         ]
         return [_figure("hostile.nested_late_ms", lates), _peak(fleet, bodies[1])]
@@ -177,9 +154,7 @@ def measure_salted() -> list[Figure]:
         with before_workers("--key-file", str(keys), "--tenant-salt-file", str(salt)) as fleet:
             url = fleet.gateway_url
             wait_until_up(url, key)
-            lates = [
-                late_ms(Attacked(fleet, key), lambda: _rejected(url, body, key)) for _ in range(_rounds())
-            ]
+            lates = [late_ms(url, OTHER, lambda: _rejected(url, body, key), key) for _ in range(_rounds())]
     return [_figure("hostile.salted_late_ms", lates)]
 
 
@@ -197,7 +172,8 @@ def measure_frames() -> list[Figure]:
         keys.write_text(line)
         with before_workers("--key-file", str(keys), more=(url,)) as fleet:
             wait_until_up(fleet.gateway_url, key)
-            lates = [late_ms(Attacked(fleet, key), lambda: _framed(fleet, key)) for _ in range(_rounds())]
+            at = fleet.gateway_url
+            lates = [late_ms(at, OTHER, lambda: _framed(fleet, key), key) for _ in range(_rounds())]
         agreeing.stdin.close()
     return [_figure("hostile.frames_late_ms", lates)]
 

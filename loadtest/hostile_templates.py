@@ -11,7 +11,6 @@ loadtest.hostile_templates` prints each template with the time until it is refus
 import json
 import os
 import shutil
-import statistics
 import tempfile
 import time
 import urllib.request
@@ -30,16 +29,14 @@ from loadtest.hostile_body import (
     OTHER,
     SMALL,
     WORKER,
-    OtherClient,
     memory_mb,
     post,
 )
+from loadtest.open_loop import MAX_LATE_MS, PHASE_S, late_ms
 from loadtest.report import Figure, publish
 
-MAX_LATE_MS = 20.0
 NUM_MESSAGES = 33
-QUIET_S, SMOKE_QUIET_S = 3.0, 0.2
-ROUNDS = 2
+ROUNDS = 3
 REFUSED_S = 60.0
 """Seconds until a template must be refused."""
 
@@ -80,21 +77,22 @@ def long_chat(model: str, num_messages: int = NUM_MESSAGES) -> bytes:
 
 def cost_of(fleet: RunningFleet, worker_url: str, model: str, is_harmless: bool) -> TemplateCost:
     """Cost of the template of a worker that joins now, until it is refused, or used if it `is_harmless`."""
-    with OtherClient(fleet.gateway_url) as quiet:
-        time.sleep(SMOKE_QUIET_S if is_smoke() else QUIET_S)
-    with OtherClient(fleet.gateway_url) as others:
+    outcome, took_s = "", 0.0
+
+    def join() -> None:
+        nonlocal outcome, took_s
         began = time.monotonic()
         _admin(fleet, "POST", "/admin/workers", {"url": worker_url})
-        outcome = ""
         while not outcome and time.monotonic() < began + REFUSED_S:
             post(fleet.gateway_url, CHAT, long_chat(model))
             outcome = outcome_of(_admin(fleet, "GET", "/admin/tokenizer"), model, is_harmless)
         took_s = time.monotonic() - began
-        time.sleep(max(0.0, (SMOKE_QUIET_S if is_smoke() else QUIET_S) - took_s))
+        time.sleep(max(0.0, PHASE_S - took_s))
+
+    late = late_ms(fleet.gateway_url, OTHER, join, is_once=True)
     if not outcome:
         raise RuntimeError(f"the template is not settled after {REFUSED_S:.0f} s")
-    late_ms = _p99(others.times_ms) - _p99(quiet.times_ms)
-    return TemplateCost(max(0.0, late_ms), took_s, memory_mb(fleet.gateway_pid, "VmHWM"), outcome)
+    return TemplateCost(late, took_s, memory_mb(fleet.gateway_pid, "VmHWM"), outcome)
 
 
 def outcome_of(status: Mapping[str, Any], model: str, is_harmless: bool = False) -> str:
@@ -106,10 +104,6 @@ def outcome_of(status: Mapping[str, Any], model: str, is_harmless: bool = False)
         if each["model"] == model and is_harmless:
             return str(each.get("encoder") or "")
     return ""
-
-
-def _p99(times_ms: list[float]) -> float:
-    return statistics.quantiles(times_ms, n=100)[98] if len(times_ms) > 1 else 0.0
 
 
 def _admin(fleet: RunningFleet, method: str, path: str, body: object = None) -> Any:

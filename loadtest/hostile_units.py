@@ -2,11 +2,11 @@
 worker, and what they cost others.
 
     pipelining client ──4 MB of requests──►            ┌──► good worker
-    bystanders ────────chats, /health─────►  gateway ──┤
+    others ────────────chats, /health─────►  gateway ──┤
     reader     ────────one completion─────►            └──► worker that answers with 31 MB of tiny events
 
-Late is the p99 of the bystanders' requests beside the attack, less that of a quiet time before it. Memory is
-the growth of the process (VmHWM) beside a client that sends 40 MB of requests and reads no answer.
+Late is the p99 of others' requests beside the attack, less that of a quiet time before it (`open_loop.py`).
+Memory is the growth of the process (VmHWM) beside a client that sends 40 MB of requests and reads no answer.
 """
 
 import json
@@ -18,21 +18,20 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from urllib.parse import urlsplit
 
-from loadtest.bystanders import Bystanders, bystanders
 from loadtest.extent import IS_SMOKE
 from loadtest.fleet import SIM_READY, RunningFleet, first_match, gateway_before, running
 from loadtest.hostile_body import memory_mb, post, reset_peak
+from loadtest.open_loop import MAX_LATE_MS, late_ms
 from loadtest.outpouring import MODEL, UNITS
 from loadtest.report import Figure, best_of
 
 GOOD = "good"
 WORKER = ("--prefill-tokens-per-s", "1000000", "--decode-tokens-per-s", "10000", "--mean-output-tokens", "1")
-QUIET_S = 0.3 if IS_SMOKE else 2.0
 ROUNDS = 1 if IS_SMOKE else 3
 PIPELINED_BYTES = 64 << 10 if IS_SMOKE else 4 << 20
 UNREAD_BYTES = 1 << 20 if IS_SMOKE else 40 << 20
 ANSWER_BYTES = 256 << 10 if IS_SMOKE else 31 << 20
-MAX_LATE_MS, MAX_MB = 20.0, 20.0
+MAX_MB = 20.0
 UNREAD_S = 1.0
 REQUEST = b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n"
 READ_BYTES = 1 << 20
@@ -60,16 +59,6 @@ def fleet() -> Iterator[RunningFleet]:
         for model in (GOOD, MODEL):
             _wait(lambda model=model: _completion(gateway, model, "events", 1) == 200, f"{model} answers")
         yield gateway
-
-
-def late_ms(fleet: RunningFleet, others: Bystanders, attack: Callable[[RunningFleet], None]) -> float:
-    quiet_s = time.monotonic()
-    time.sleep(QUIET_S)
-    began_s = time.monotonic()
-    attack(fleet)
-    ended_s = time.monotonic()
-    late = others.p99_ms(began_s, ended_s) - others.p99_ms(quiet_s, began_s)
-    return max(0.0, late)
 
 
 def pipeline(fleet: RunningFleet) -> None:
@@ -111,9 +100,9 @@ def unread_mb(fleet: RunningFleet) -> float:
 def measure() -> list[Figure]:
     """Measure pipelined requests and, for each unit of an answer, how late others are."""
     goals = (None, None) if IS_SMOKE else (MAX_LATE_MS, MAX_MB)
-    with fleet() as gateway, bystanders(gateway.gateway_url, GOOD) as others:
-        pipelined = [late_ms(gateway, others, pipeline) for _ in range(ROUNDS)]
-        answers = {name: _least_late(gateway, others, name) for name in UNITS}
+    with fleet() as gateway:
+        pipelined = [late_ms(gateway.gateway_url, GOOD, lambda: pipeline(gateway)) for _ in range(ROUNDS)]
+        answers = {name: _least_late(gateway, name) for name in UNITS}
         grown = [unread_mb(gateway) for _ in range(ROUNDS)]
     lates = sorted(round(ms, 1) for ms in answers.values())
     return [
@@ -123,12 +112,12 @@ def measure() -> list[Figure]:
     ]
 
 
-def _least_late(fleet: RunningFleet, others: Bystanders, unit: str) -> float:
+def _least_late(fleet: RunningFleet, unit: str) -> float:
     """The least of some rounds; one within the goal ends them."""
     least = float("inf")
     for _ in range(ROUNDS):
         began = time.perf_counter()
-        least = min(least, late_ms(fleet, others, lambda fleet: _read_answer(fleet, unit)))
+        least = min(least, late_ms(fleet.gateway_url, GOOD, lambda: _read_answer(fleet, unit)))
         print(
             f"answer of {unit}: others {least:.1f} ms late, in {time.perf_counter() - began:.1f} s",
             flush=True,

@@ -6,7 +6,7 @@
 
 A request waits for the one before it, but is due all the same: a stall of 300 ms makes thirty late of a
 hundred per second, and not one. The key of the environment's KEY is sent. Once its input ends the delays are
-printed, as one JSON list of milliseconds.
+printed, as one JSON list of milliseconds. `late_ms` compares those beside an attack with quiet ones.
 """
 
 import http.client
@@ -17,13 +17,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from urllib.parse import urlsplit
+
+from loadtest.extent import IS_SMOKE
 
 CHAT = "/v1/chat/completions"
 TIMEOUT_S = 60.0
 HEALTH_PER_S, CHATS_PER_S = 100.0, 20.0
+PHASE_S = 0.3 if IS_SMOKE else 3.0
+MAX_LATE_MS = 20.0
+"""Goal of `late_ms` for each attack."""
 
 
 class OpenLoop:
@@ -55,6 +60,21 @@ def open_loop(url: str, model: str, key: str = "") -> Iterator[OpenLoop]:
         yield loop
     finally:
         loop.end()
+
+
+def late_ms(
+    url: str, model: str, attack: Callable[[], object], key: str = "", *, is_once: bool = False
+) -> float:
+    """Return how much later small requests to a model are beside an attack than in a quiet time before it,
+    at the 99th percentile, in ms. The attack is repeated for a phase, unless it `is_once`."""
+    with open_loop(url, model, key) as quiet:
+        time.sleep(PHASE_S)
+    with open_loop(url, model, key) as others:
+        end = time.monotonic() + PHASE_S
+        attack()
+        while not is_once and time.monotonic() < end:
+            attack()
+    return max(0.0, p99(others.delays_ms) - p99(quiet.delays_ms))
 
 
 def p99(delays_ms: Sequence[float]) -> float:

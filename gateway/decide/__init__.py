@@ -10,6 +10,6 @@ states     a decision from request to release: a table
 requests   a message as a client's request             replies    a decision, or a refusal, as a message
 reports    what was reported, as a worker's answer
 decision   one decision: request, booking, expiry
-services   Decide, Report and Session as gRPC streams
+services   Decide, Report and Session as gRPC streams  message_bounds  limits, before a message is decoded
 metrics    of decisions                                client     for programs: `kvgate.DecideClient`
 """

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from gateway.core.errors import FAILED, GatewayError
 from gateway.decide.decision import DecideDoor, OpenDecision
+from gateway.decide.message_bounds import check_bounds
 from gateway.decide.requests import decoded
 from gateway.epp.stream import GrpcStream
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
@@ -83,6 +84,7 @@ class DecideCall(DecisionStream):
     def _take(self, message: bytes) -> None:
         if self._open:
             raise GatewayError("the method takes one message")
+        check_bounds(message, pb.DecideRequest)
         asked: Any = decoded(pb.DecideRequest, message)
         self._ask(asked, self._answer)
 
@@ -98,6 +100,7 @@ class ReportCall(DecisionStream):
     __slots__ = ()
 
     def _take(self, message: bytes) -> None:
+        check_bounds(message, pb.ReportRequest)
         report: Any = decoded(pb.ReportRequest, message)
         self._stream.send(self._door.report(report).SerializeToString())
         self._end(OK)
@@ -115,6 +118,7 @@ class SessionCall(DecisionStream):
             self._end(OK)
 
     def _take(self, message: bytes) -> None:
+        check_bounds(message, pb.SessionRequest)
         asked: Any = decoded(pb.SessionRequest, message)
         which = asked.WhichOneof("request")
         if which == "decide":

@@ -124,7 +124,7 @@ class PromptSource:
             return True
         if request.is_crowded or len(request.body) > MAX_ASKED_BYTES or _has_many_prompts(request):
             return True
-        return bool(_id_lists(request.kind, request.top))
+        return request.kind is RouteKind.COMPLETION and bool(_id_lists(request.top))
 
     def max_inline_bytes(self, model: str) -> int:
         """Bytes of new text that `tokenize` may be given on the event loop; -1 for none."""
@@ -184,7 +184,7 @@ class PromptSource:
             return self.failed(request.model, f"a body over {MAX_DECODED_BYTES >> 20} MiB")
         if _has_many_prompts(request):
             return self.failed(request.model, f"more than {MAX_PROMPTS:,} prompts")
-        if ids := _id_lists(request.kind, request.fields):
+        if request.kind is RouteKind.COMPLETION and (ids := _id_lists(request.fields)):
             return Prompt(tuple(map(tokens_of, ids)), "ids")
         prompts = self._find(request.model)
         if prompts is None:
@@ -462,9 +462,9 @@ def _has_many_prompts(request: InferenceRequest) -> bool:
     return request.kind is RouteKind.COMPLETION and request.num_prompts > MAX_PROMPTS
 
 
-def _id_lists(kind: RouteKind, fields: Mapping[str, Any]) -> list[list[int]]:
+def _id_lists(fields: Mapping[str, Any]) -> list[list[int]]:
     """Prompts of a completion given as token ids; empty where it is text."""
-    prompt = fields.get("prompt") if kind is RouteKind.COMPLETION else None
+    prompt = fields.get("prompt")
     if not isinstance(prompt, list) or not prompt:
         return []
     lists = prompt if isinstance(prompt[0], list) else [prompt]

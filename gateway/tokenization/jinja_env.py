@@ -119,12 +119,20 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             return getattr(obj, attribute)
         if type(obj) is str and attribute in SHRINKING_METHODS:
             return getattr(obj, attribute)
-        if type(obj) is Namespace and attribute[0] != "_":
+        if type(obj) is str and attribute in GROWING_METHODS:
+            return GrowingMethod(obj, attribute)
+        if type(obj) is Namespace:
+            return self.of_namespace(obj, attribute)
+        return super().getattr(obj, attribute)
+
+    def of_namespace(self, obj: Any, attribute: str) -> Any:
+        """Attribute of what is a namespace, most probably."""
+        if type(obj) is not Namespace:
+            return self.getattr(obj, attribute)
+        if attribute[0] != "_":
             value = object.__getattribute__(obj, "_Namespace__attrs").get(attribute)
             if type(value) in _HARMLESS:
                 return value
-        if type(obj) is str and attribute in GROWING_METHODS:
-            return GrowingMethod(obj, attribute)
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:

@@ -11,9 +11,10 @@ from datetime import date, datetime
 from threading import Lock
 from typing import Any, Final
 
-from gateway.tokenization.chat_template import Message, PromptError, Template
+from gateway.tokenization.chat_template import Message, PromptError, Template, TooCostly
 from gateway.tokenization.message_frame import MessageFrame, frame_of
 from gateway.tokenization.probe_conversations import CutPoint
+from gateway.tokenization.sandbox.render_budget import probe
 from gateway.tokenization.template_stability import (
     Markup,
     Stubs,
@@ -75,15 +76,20 @@ class RenderSetting:
             return None
 
     def prove(self, marks: Sequence[str]) -> bool:
-        """Run one step of the proof, a millisecond or so. Returns True once the proof is complete."""
+        """Run one step of the proof, a millisecond or so. Returns True once the proof is complete: where a
+        probe takes too much, there are no cut points."""
         if self.stubs is None and self._lock.acquire(blocking=False):
             try:
+                probe(True)
                 if self._proof is None:
                     self._proof = prove(self._probe, self.template.conversation, self.markup, marks)
                 next(self._proof)
             except StopIteration as done:
                 self.stubs = done.value
+            except TooCostly:
+                self.stubs = {}
             finally:
+                probe(False)
                 self._lock.release()
         return self.stubs is not None
 

@@ -24,6 +24,7 @@ from gateway.core.engine import AdapterCalls, ModelInfo
 from gateway.core.errors import GatewayError
 from gateway.core.kv_events import DecodeError
 from gateway.core.requests.model_name import MAX_PARAMETERS, asked_in_query
+from gateway.decide.message_bounds import MAX_TOKEN_IDS, check_bounds
 from gateway.decide.requests import MAX_HEADERS_BYTES, http_of
 from gateway.disaggregation.stream_holdback import HeldStream
 from gateway.discovery import lora_wire
@@ -142,6 +143,9 @@ def largest_messages() -> Iterable[tuple[str, Step]]:
     for _ in range(256):
         asked.headers.add(name="a" * 100, value=b"b" * (MAX_HEADERS_BYTES // 256 - 100))
     yield "a decision's headers", partial(http_of, asked, 64 * MIB)
+    ids = decide_pb2.DecideRequest(token_ids=[1] * MAX_TOKEN_IDS)
+    yield "a decision's token ids", partial(http_of, ids, 64 * MIB)
+    yield "fields of a decision", partial(check_bounds, b"\x30\x01" * (8 * MIB), decide_pb2.DecideRequest)
     yield "a header block", partial(HeaderDecoder(64 << 10).decode, b"\x82" * (16 << 10))
 
 
@@ -270,7 +274,7 @@ PLACES = {
     "gateway/core/requests/request.py": BODY,
     "gateway/core/requests/steering.py": PARSED,
     "gateway/core/usage_reading.py": READS,
-    "gateway/decide/requests.py": "messages with the limits of requests, and 256 headers of 64 KiB",
+    "gateway/decide/requests.py": "a body and 128 KiB beside it (decide/message_bounds.py)",
     "gateway/discovery/engine_detection.py": ANSWER,
     "gateway/discovery/kubernetes/api_objects.py": "pages of 64 MiB, lines of 4 MiB, of a trusted API server",
     "gateway/discovery/lora_wire.py": POSTED,

@@ -1,8 +1,8 @@
 """Single requests that are cheap to send, and that one call would take long for: others are served meanwhile.
 
 Each attack is compared with that call, made here: a gateway that makes it holds up all others as long, in
-whatever thread, since such calls keep the interpreter lock. The least of several counts, as machines are
-shared.
+whatever thread, since such calls keep the interpreter lock. One good try of several is enough, as machines
+are shared.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from tests.blackbox.test_keys import bearer, made
 from tests.blackbox.test_large_bodies import FLAGS, begin, cost_little
 from tests.hostile.harness import Siege, siege
 
-NUM_TRIES = 4
+NUM_TRIES = 10
 MB = 1 << 20
 FORM = "/v1/audio/transcriptions"
 
@@ -37,9 +37,11 @@ def one_call_ms(call: Callable[[], object]) -> float:
     return min(times)
 
 
-async def late_ms(under: Siege, attack: Callable[[str], object], key: str = "") -> float:
-    """How late the latest of others' requests is, in the best of several tries."""
-    url, worst = f"http://127.0.0.1:{under.gateway.port}", list[float]()
+async def others_go_on(
+    under: Siege, attack: Callable[[str], object], call: Callable[[], object], key: str = ""
+) -> None:
+    """The latest of others' requests is less late than half of the call takes."""
+    url, tries = f"http://127.0.0.1:{under.gateway.port}", list[tuple[float, float]]()
 
     def attacked() -> float:
         with open_loop(url, "m", key) as others:
@@ -49,16 +51,17 @@ async def late_ms(under: Siege, attack: Callable[[str], object], key: str = "") 
         return max(others.delays_ms)
 
     for _ in range(NUM_TRIES):
-        worst.append(await asyncio.to_thread(attacked))
-    return min(worst)
+        tries.append((await asyncio.to_thread(attacked), one_call_ms(call) / 2))
+        if tries[-1][0] < tries[-1][1]:
+            return
+    raise AssertionError(tries)
 
 
 async def test_arguments_of_a_tool_call_are_not_decoded_in_one_call() -> None:
-    body = calling("1", 8 * MB, "m")
+    body = calling("1", 15 * MB, "m")
     arguments = json.loads(body)["messages"][1]["tool_calls"][0]["function"]["arguments"]
-    whole_ms = one_call_ms(lambda: json.loads(arguments))
     async with siege(*FLAGS) as under:
-        assert await late_ms(under, lambda url: post(url, body)) < whole_ms / 2
+        await others_go_on(under, lambda url: post(url, body), lambda: json.loads(arguments))
 
 
 async def test_arguments_of_a_tool_call_take_little_memory_and_give_it_back() -> None:
@@ -72,23 +75,24 @@ async def test_arguments_of_a_tool_call_take_little_memory_and_give_it_back() ->
 
 async def test_a_salted_body_is_not_searched_in_one_call(tmp_path: Path) -> None:
     key, line = made("--tenant", "t")
-    keys, salt, body = tmp_path / "keys", tmp_path / "salt", nearly_named(40 * MB, "m")
+    keys, salt, body = tmp_path / "keys", tmp_path / "salt", nearly_named(60 * MB, "m")
     keys.write_text(line)
     salt.write_text("s" * 64)
-    whole_ms = one_call_ms(lambda: KEY.search(body))
     flags = ("--key-file", str(keys), "--tenant-salt-file", str(salt))
     async with siege(*FLAGS, *flags, headers=(bearer(key),)) as under:
-        assert await late_ms(under, lambda url: post(url, body, key), key) < whole_ms / 2
+        await others_go_on(under, lambda url: post(url, body, key), lambda: KEY.search(body), key)
 
 
 async def test_a_form_is_not_searched_in_one_call() -> None:
     head = b'--b\r\nContent-Disposition: form-data; name="%b"\r\n\r\n'
-    body = head % b"model" + b"m\r\n" + head % b'f"; filename="f' + b"\r\n--" * (12 * MB) + b"\r\n--b--\r\n"
-    whole_ms = one_call_ms(lambda: body.find(b"\r\n--b--"))
-    kind = b"multipart/form-data; boundary=b"
+    body = head % b"model" + b"m\r\n" + head % b'f"; filename="f' + b"\r\n--" * (15 * MB) + b"\r\n--b--\r\n"
+    kind = "multipart/form-data; boundary=b"
     async with siege(*FLAGS) as under:
-        late = await late_ms(under, lambda url: post(url, body, path=FORM, kind=kind.decode()))
-        assert late < whole_ms / 2
+        await others_go_on(
+            under,
+            lambda url: post(url, body, path=FORM, kind=kind),
+            lambda: body.find(b"\r\n--b--"),
+        )
 
 
 @pytest.mark.parametrize("each", ["a", [1]])

@@ -15,7 +15,7 @@ def test_a_models_directory_has_the_template(tmp_path: Path) -> None:
     assert PromptEncoder.load(folder).sources == [TRAPS[HARMLESS]]
 
 
-@pytest.mark.parametrize("trap", TRAPS.keys() - {HARMLESS})
+@pytest.mark.parametrize("trap", [name for name in TRAPS if name != HARMLESS])
 def test_each_other_template_costs_too_much(trap: str, tmp_path: Path) -> None:
     with pytest.raises((NotRendered, TooCostly)):
         Template(TRAPS[trap]).render([{"role": "user", "content": "x"}] * 33, {}, datetime(2024, 1, 1))

@@ -241,6 +241,9 @@ async def test_a_template_that_takes_too_much_for_a_request_is_refused_from_then
     assert "its workers tokenize: chat template: it takes more time or memory than a template may" in line
     (status,) = world.catalog.describe()
     assert "more time or memory" in status["why_none"] and status["way"] == "remote"
+    worker = next(iter(world.fleet)).worker
+    (report,) = await world.catalog.look(worker, partial(world._post, worker.url))
+    assert "more time or memory" in report.note and report.fault is None, "as `kvgate check` prints it"
     again = await unprobed(tables)
     assert "more time or memory" in again.catalog.describe()[0]["why_none"], "a reload does not forget it"
 

@@ -183,6 +183,15 @@ def test_a_models_own_tokenizer_precedes_the_one_for_all() -> None:
     assert (prompts.has_local("m"), prompts.has_local("n")) == (True, True)
 
 
+def test_a_chat_that_is_split_already_is_not_decoded_again() -> None:
+    def decode(body: bytes) -> dict[str, Any]:
+        raise AssertionError("decoded")
+
+    request, (prompts, _) = chat(), source(m=FakePrompts(1))
+    request.decode = decode
+    assert prompts.is_local(request) and prompts.tokenize(request).num_tokens == 1
+
+
 def test_a_completion_may_have_several_prompts() -> None:
     own = FakePrompts(1, 2, 3)
     prompts, _ = source(m=own)

@@ -92,6 +92,18 @@ def test_a_proof_advances_step_by_step() -> None:
     assert setting.stubs and 10 < num < 200
 
 
+def test_a_template_with_costly_probes_has_no_cut_points() -> None:
+    """Each step of a proof renders a dozen probes beside requests."""
+    costly = Template(LOOP.source + "{% if mode %}{% for i in range(9000) %}{% endfor %}{% endif %}")
+    known = settings(costly)
+    for mode, has_cuts in ((False, True), (True, False)):
+        setting = made(known, costly, mode=mode)
+        assert setting is not None
+        while not known.prove(setting):
+            pass
+        assert bool(setting.stubs) is has_cuts
+
+
 def test_a_stopped_template_has_no_setting() -> None:
     known = settings()
     setting = made(known)

@@ -5,7 +5,7 @@ with a construct that has no price is rejected: no model's template was seen to 
 tokens as well.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any, Final
 
 from jinja2 import nodes
@@ -114,12 +114,23 @@ def _is_text(node: nodes.Expr) -> bool:
     return isinstance(node, nodes.Concat) or (isinstance(node, nodes.Add) and _has_text(node))
 
 
+def _is_namespace(node: nodes.Node) -> bool:
+    """True for `set name = namespace(…)`."""
+    if not (isinstance(node, nodes.Assign) and isinstance(node.target, nodes.Name)):
+        return False
+    made = node.node.node if isinstance(node.node, nodes.Call) else None
+    return isinstance(made, nodes.Name) and made.name == "namespace"
+
+
 class BudgetedCode(CodeGenerator):
     """Generator of code that charges a `RenderContext`."""
+
+    _namespaces: Container[str] = ()
 
     def visit_Template(self, node: nodes.Template, frame: Frame | None = None) -> None:  # noqa: N802
         found = _nodes(node)
         names = {each.name for each in found if isinstance(each, nodes.Name)}
+        self._namespaces = {each.target.name for each in found if _is_namespace(each)}  # type: ignore[attr-defined]
         lines = [f"context.left -= {_own(node)}", f"context.num_nodes = {len(found)}"]
         lines += ["context.multiply(1000)"] if names & SHARING_NAMES else []
         node.body[:0] = [_statement(line, node) for line in lines]
@@ -132,7 +143,7 @@ class BudgetedCode(CodeGenerator):
         self.writeline("method = context.method")
 
     def visit_For(self, node: nodes.For, frame: Frame) -> None:  # noqa: N802
-        units = sum(map(_own, node.body)) + (_own(node.test) if node.test is not None else 0)
+        units = 2 + sum(map(_own, node.body)) + (_own(node.test) if node.test is not None else 0)
         if node.recursive:
             raise Unpriced("it uses a recursive loop, which is not rendered here")
         node.iter = nodes.Call(_expression("counted"), [node.iter, nodes.Const(units)], [], None, None)
@@ -301,8 +312,9 @@ class BudgetedCode(CodeGenerator):
 
     def _lookup(self, how: str, of: nodes.Expr, name: str, frame: Frame) -> None:
         """Write a lookup: of dicts and loops, which most are, without a call."""
-        if name in DICT_ATTRIBUTES:
-            self.write(f"environment.{how}(")
+        is_namespace = isinstance(of, nodes.Name) and of.name in self._namespaces
+        if name in DICT_ATTRIBUTES or is_namespace:
+            self.write(f"environment.{'of_namespace' if is_namespace and how == 'getattr' else how}(")
             self.visit(of, frame)
             self.write(f", {name!r})")
             return

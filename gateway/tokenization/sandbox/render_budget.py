@@ -15,8 +15,8 @@ from jinja2 import nodes
 from jinja2.runtime import Context, Undefined
 from jinja2.utils import Namespace
 
-BASE_UNITS: Final = 20_000
-"""Units that each rendering has: some 2 ms at most."""
+BASE_UNITS: Final = 10_000
+"""Units that each rendering has: some 1 ms at most."""
 MAX_INLINE_UNITS: Final = 50_000
 """Units beside those for characters of a rendering on the event loop: some 5 ms at most, and what needs more
 is rendered in a thread."""
@@ -29,7 +29,7 @@ NUM_WALKS: Final = 2
 MAX_WALKED_NODES: Final = 2000
 MAX_LETTER_NODES: Final = 50
 """Nodes that may run for each character: some templates loop over a text, and print its letters."""
-MESSAGE_PAIR_UNITS: Final = 16
+MESSAGE_PAIR_UNITS: Final = 32
 LAZY_UNITS: Final = 100
 """Units of an iterator over another one: a chain of them is as deep a recursion."""
 VALUE_UNITS: Final = 2
@@ -62,6 +62,11 @@ class OverBudget(Exception):
 def hurry(is_hurried: bool) -> None:
     """Set whether renderings of this thread end after MAX_INLINE_UNITS: while it runs an event loop."""
     _threads.is_hurried = is_hurried
+
+
+def probe(is_probe: bool) -> None:
+    """Set whether renderings of this thread are probes, which have BASE_UNITS and no more."""
+    _threads.is_probe = is_probe
 
 
 def allowance(num_messages: int, num_values: int, num_chars: int, num_nodes: int) -> tuple[int, int]:
@@ -122,6 +127,8 @@ class RenderContext(Context):
         not enough."""
         if self._is_extended:
             self.exceed()
+        if getattr(_threads, "is_probe", False):
+            raise OverBudget("a probe takes too much", is_fault=False)
         self._is_extended = True
         messages = self.parent.get("messages", ())
         num, chars = measured([value for key, value in self.parent.items() if not callable(value)], MAX_UNITS)

@@ -44,6 +44,8 @@ COSTLY = [
     *("{{ 9**(9**9) }}", "{{ 7**4000 }}", "{{ (9**1000)**1000 }}", "{{ ('9'*1000000)|int }}"),
     *("{{ ('f'*1000000)|int(base=16) }}", "{{ 3|round(10**9, 'ceil') }}", "{{ 10**1000 * 10**1000 }}"),
     "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "{% for i in range(1000) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "{% for i in range(99999) %}{% endfor %}" * 20,
     "{% for i in range(99999) %}{% for m in messages if false %}{% endfor %}{% endfor %}",
     "{% for i in range(99999) %}" + "y" * 20_000 + "{% endfor %}",
     "{% for i in range(99999) %}{{ 'x' * 120 }}{% endfor %}",
@@ -137,7 +139,7 @@ def test_a_template_that_costs_too_much_for_one_number_of_messages_is_at_fault_t
 
 def test_what_may_be_honest_is_no_fault_and_may_be_rendered_in_a_thread() -> None:
     """Each message with each other, by many nodes: the event loop cannot wait for it, and a thread can."""
-    body = "{% for m in messages %}{% if m.role == 'a' %}{{ m.content }}{% endif %}{% endfor %}" * 5
+    body = "{% for m in messages %}{% if m.role == 'a' %}{{ m.content }}{% endif %}{% endfor %}" * 3
     source = "{% for n in messages %}" + body + "{% endfor %}ok"
     assert render(source, 60) == "ok"
     hurry(True)
