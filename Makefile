@@ -111,8 +111,8 @@ bench-console: $(VENV)/.installed-dev .cache/console/.installed
 bench-heal: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_heal
 
-bench-hostile: $(VENV)/.installed-dev # FULL=1: the counts that are promised; SMOKE=1: a few
-	$(BIN)/python -m loadtest.bench_hostile
+bench-hostile: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed # FULL=1: the counts that are promised; SMOKE=1: a few
+	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m loadtest.bench_hostile
 
 bench-kube: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_kube

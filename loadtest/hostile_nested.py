@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -26,10 +27,9 @@ from gateway.app import bundled_tokenizer
 from loadtest.agreeing_worker import MODEL
 from loadtest.fleet import GATEWAY, SIM_READY, RunningFleet, first_match, gateway_before, running
 from loadtest.hostile_body import CHAT, FLAGS, OTHER, WORKER, is_smoke, memory_mb, reset_peak
-from loadtest.open_loop import MAX_LATE_MS, late_ms
+from loadtest.open_loop import MAX_LATE_MS, late_ms, rounds_of
 from loadtest.report import Figure, best_of, publish
 
-ROUNDS = 3
 REPEATS = 5
 SIZES = {"numbers": 8 << 20, "objects": 15_000_000, "salted": 53_000_000, "frames": 8 << 20}
 SMOKE_SHARE = 16
@@ -91,10 +91,6 @@ def wait_until_up(url: str, key: str = "") -> None:
             time.sleep(0.1)
 
 
-def _rounds() -> int:
-    return 1 if is_smoke() else ROUNDS
-
-
 def _size(name: str) -> int:
     return SIZES[name] // (SMOKE_SHARE if is_smoke() else 1)
 
@@ -108,10 +104,11 @@ def measure_nested() -> list[Figure]:
     with before_workers() as fleet:
         wait_until_up(fleet.gateway_url)
         url = fleet.gateway_url
-        lates = [
-            max(late_ms(url, OTHER, lambda body=body: _rejected(url, body)) for body in bodies)  # type: ignore[misc]
-            for _ in range(_rounds())
-        ]
+
+        def of_both() -> float:
+            return max(late_ms(url, OTHER, partial(_rejected, url, body)) for body in bodies)
+
+        lates = rounds_of(of_both)
         return [_figure("hostile.nested_late_ms", lates), _peak(fleet, bodies[1])]
 
 
@@ -154,7 +151,7 @@ def measure_salted() -> list[Figure]:
         with before_workers("--key-file", str(keys), "--tenant-salt-file", str(salt)) as fleet:
             url = fleet.gateway_url
             wait_until_up(url, key)
-            lates = [late_ms(url, OTHER, lambda: _rejected(url, body, key), key) for _ in range(_rounds())]
+            lates = rounds_of(lambda: late_ms(url, OTHER, partial(_rejected, url, body, key), key))
     return [_figure("hostile.salted_late_ms", lates)]
 
 
@@ -172,8 +169,7 @@ def measure_frames() -> list[Figure]:
         keys.write_text(line)
         with before_workers("--key-file", str(keys), more=(url,)) as fleet:
             wait_until_up(fleet.gateway_url, key)
-            at = fleet.gateway_url
-            lates = [late_ms(at, OTHER, lambda: _framed(fleet, key), key) for _ in range(_rounds())]
+            lates = rounds_of(lambda: late_ms(fleet.gateway_url, OTHER, partial(_framed, fleet, key), key))
         agreeing.stdin.close()
     return [_figure("hostile.frames_late_ms", lates)]
 

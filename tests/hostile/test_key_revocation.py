@@ -123,8 +123,12 @@ async def test_a_gateway_that_cannot_read_its_keys_confirms_and_changes_nothing(
 
         await until(is_changed, "changes are possible again")
         await bench.gateway.logged("usable again after")
-        (described,) = (await bench.gateway.admin("GET", "/admin/keys")).json["files"]
-        assert described["fault"] is None
+
+        async def is_used_by_all() -> bool:
+            (described,) = (await bench.gateway.admin("GET", "/admin/keys")).json["files"]
+            return described["fault"] is None
+
+        await until(is_used_by_all, "each process uses the file again")
         faults = [line for line in bench.gateway.log if "cannot be used" in line]
         assert len(faults) == processes + (processes > 1), "once in each process, and in the supervisor"
         bench.gateway.expected += faults

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from loadtest.open_loop import OpenLoop, main, open_loop, p99
+from loadtest.open_loop import OpenLoop, main, open_loop, p99, rounds_of
 from tests.blackbox.harness import until
 
 
@@ -76,3 +76,11 @@ def test_delays_are_printed_as_json(
     main(url, 1000, "/health")
     begun, delays = capsys.readouterr().out.splitlines()
     assert begun == "begun" and isinstance(json.loads(delays), list)
+
+
+def test_a_round_within_the_goal_ends_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadtest.open_loop.ROUNDS", 3)
+    lates = iter([50.0, 10.0, 9.0, 30.0, 40.0, 50.0, 60.0])
+    assert rounds_of(lambda: next(lates)) == [50.0, 10.0]
+    assert rounds_of(lambda: next(lates)) == [9.0]
+    assert rounds_of(lambda: next(lates)) == [30.0, 40.0, 50.0]
