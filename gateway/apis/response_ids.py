@@ -27,9 +27,15 @@ from gateway.http.sse import SseScanner, event_data
 STORED = RESPONSES + "/ID"
 """The path by which requests about a response are counted and let in."""
 MAX_ID_BYTES = 512
+MAX_OWN_CHARS = 256
+"""Characters of a worker's id; engines' have 37. A longer one stays as it is, and cannot be continued."""
+MAX_PLACES = 256
+"""Places that are looked at for an id in what passes at once; an answer has two or three."""
 
 _GIVEN = re.compile(r"resp_k([vw])_([A-Za-z0-9_-]{11})_(.+)", re.DOTALL)
-_KEY = rb'("(?:id|previous_response_id)"\s*:\s*)'
+_KEY_BEFORE = re.compile(rb'"(?:id|previous_response_id)"\s{0,16}:\s{0,16}\Z')
+_KEY_BYTES = 64
+_FIRST_ID = re.compile(rb'\s{0,16}\{\s{0,16}"id"\s{0,16}:\s{0,16}"([!#-\[\]-~]{1,256})"')
 _METHODS = {"": ("GET", "DELETE"), "/cancel": ("POST",), "/input_items": ("GET",)}
 
 
@@ -113,6 +119,8 @@ class Renaming:
         self.has_read = False
 
     def add(self, own: str) -> None:
+        if len(own) > MAX_OWN_CHARS:
+            return
         self._pairs[msgspec.json.encode(own)] = msgspec.json.encode(self._given(own))
 
     def read(self, text: bytes) -> None:
@@ -126,10 +134,15 @@ class Renaming:
             self.has_read = True
             self.add(response.id)
 
+    def read_beginning(self, text: bytes) -> None:
+        """The id of the response in the beginning of a long answer: its first field, as engines write it."""
+        if (found := _FIRST_ID.match(text)) is not None:
+            self.has_read = True
+            self.add(found[1].decode())
+
     def renamed(self, data: bytes) -> bytes:
         for own, given in self._pairs.items():
-            if own in data:
-                data = re.sub(_KEY + re.escape(own), rb"\g<1>" + given.replace(b"\\", rb"\\"), data)
+            data = _replaced(data, own, given)
         return data
 
     def renamed_words(self, data: bytes) -> bytes:
@@ -137,6 +150,21 @@ class Renaming:
         for own, given in self._pairs.items():
             data = data.replace(own[1:-1], given[1:-1])
         return data
+
+
+def _replaced(data: bytes, own: bytes, given: bytes) -> bytes:
+    """Replace an id behind the keys that name one."""
+    parts: list[bytes] = []
+    done, at = 0, data.find(own)
+    for _ in range(MAX_PLACES):
+        if at < 0:
+            break
+        end = at + len(own)
+        if _KEY_BEFORE.search(data, max(done, at - _KEY_BYTES), at):
+            parts += (data[done:at], given)
+            done = end
+        at = data.find(own, end)
+    return b"".join([*parts, data[done:]]) if parts else data
 
 
 class RenamingScanner(SseScanner):

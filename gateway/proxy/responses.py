@@ -27,8 +27,10 @@ from gateway.proxy.exchange import InferenceExchange
 from gateway.upstream.connection import ResponseSink
 from gateway.upstream.plan import Plan
 
-MAX_KEPT_BYTES: Final = 64 << 20
-"""An unstreamed answer is edited once it is whole; the rest of a longer one passes as it is."""
+MAX_KEPT_BYTES: Final = 1 << 20
+"""An unstreamed answer is edited once it is whole; a longer one, piece by piece."""
+MAX_CARRIED_BYTES: Final = 4 << 10
+"""Bytes behind a piece's last comma that wait for the next one: an id and its key have no comma."""
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -85,14 +87,14 @@ def _reader(exchange: InferenceExchange, stored: StoredResponse | None, decision
 class RenamedAnswer:
     """Replaces a worker's response ids in its answer by those that the client gets."""
 
-    __slots__ = ("_exchange", "_renaming", "_kept", "_num_kept", "_is_plain", "_status")
+    __slots__ = ("_exchange", "_renaming", "_kept", "_num_kept", "_is_plain", "_is_long", "_status")
 
     def __init__(self, exchange: InferenceExchange, renaming: Renaming) -> None:
         self._exchange = exchange
         self._renaming = renaming
         self._kept: list[bytes] = []
         self._num_kept = 0
-        self._is_plain = False
+        self._is_plain = self._is_long = False
         self._status = 0
 
     def __repr__(self) -> str:
@@ -114,8 +116,7 @@ class RenamedAnswer:
         self._kept.append(data)
         self._num_kept += len(data)
         if self._num_kept > MAX_KEPT_BYTES:
-            self._is_plain = False
-            self._exchange.upstream_data(self._whole(b""))
+            self._exchange.upstream_data(self._piece())
         return None
 
     def upstream_ended(self, data: bytes) -> None:
@@ -125,12 +126,27 @@ class RenamedAnswer:
         self._exchange.upstream_lost(reason)
 
     def _whole(self, rest: bytes) -> bytes:
+        """The edited answer, or what is left of a long one."""
         data = b"".join([*self._kept, rest])
         self._kept.clear()
-        if self._status != 200:
-            return self._renaming.renamed_words(data)
-        self._renaming.read(data)
-        return self._renaming.renamed(data)
+        if self._status == 200 and not self._is_long:
+            self._renaming.read(data)
+        return self._edited(data)
+
+    def _piece(self) -> bytes:
+        """The next part of a long answer, edited, to its last comma."""
+        data = b"".join(self._kept)
+        if not self._is_long:
+            self._is_long = True
+            self._renaming.read_beginning(data)
+        cut = data.rfind(b",") + 1
+        if len(data) - cut > MAX_CARRIED_BYTES:
+            cut = len(data)
+        self._kept = [data[cut:]] if cut < len(data) else []
+        return self._edited(data[:cut])
+
+    def _edited(self, data: bytes) -> bytes:
+        return self._renaming.renamed(data) if self._status == 200 else self._renaming.renamed_words(data)
 
 
 def continued(context: Context, http: HttpRequest, request: InferenceRequest) -> StoredResponse | None:

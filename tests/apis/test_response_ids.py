@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from gateway.apis.response_ids import (
     MAX_ID_BYTES,
+    MAX_OWN_CHARS,
+    MAX_PLACES,
     Renaming,
     RenamingScanner,
     ResponseIds,
@@ -133,6 +135,26 @@ def test_an_id_of_any_characters_is_renamed() -> None:
     names = Renaming(lambda own: own + r"\1")
     names.read(rb'{"id":"a\\g<1>\"b","object":"response"}')
     assert names.renamed(rb'{"id":"a\\g<1>\"b"}') == rb'{"id":"a\\g<1>\"b\\1"}'
+
+
+def test_a_giant_id_and_those_behind_many_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker sets their length and their number."""
+    names, giant = renaming(), b'{"id":"%b","object":"response"}' % (b"r" * (MAX_OWN_CHARS + 1))
+    names.read(giant)
+    assert names.renamed(giant) == giant
+    names.read(b'{"id":"resp_1","object":"response"}')
+    many = b'"id":"resp_1",' * (MAX_PLACES + 1)
+    assert names.renamed(many).count(GIVEN) == MAX_PLACES
+
+
+@pytest.mark.parametrize("beginning", [b'{"id":"resp_1","x":', b' {\n "id" : "resp_1" ,"x":'])
+def test_the_id_is_read_in_the_beginning_of_a_long_answer(beginning: bytes) -> None:
+    names = renaming()
+    names.read_beginning(beginning)
+    assert names.renamed(beginning) == beginning.replace(b"resp_1", GIVEN)
+    names = renaming()
+    names.read_beginning(b'{"x":1,' + beginning)
+    assert names.renamed(beginning) == beginning
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,24 @@ async def test_a_response_continues_at_the_worker_of_the_previous_one(bench: Ben
         made = next_
 
 
+async def test_a_long_answer_is_renamed_piece_by_piece(bench: Bench) -> None:
+    text = json.dumps({"text": '"id":"resp_7", ' * 100})
+
+    async def script(call: Call) -> None:
+        previous = json.loads(call.body).get("previous_response_id")
+        ends = f'"previous_response_id": {json.dumps(previous)}}}'
+        data = f'{{"id":"resp_7","object":"response","output":[{",".join([text] * 1500)}],{ends}'.encode()
+        assert len(data) > 2 << 20
+        await call.send(wire(200, data))
+
+    await bench.worker(script=script)
+    made = (await bench.ask(post(body(), target=RESPONSES))).json
+    assert own_of(made["id"]) == "resp_7" and len(made["output"]) == 1500
+    answer = (await bench.ask(post(body(previous_response_id=made["id"]), target=RESPONSES))).json
+    assert answer["previous_response_id"] == made["id"] == answer["id"]
+    assert answer["output"] == made["output"] == [json.loads(text)] * 1500
+
+
 async def test_a_not_found_error_of_the_worker_names_the_id_of_the_client(bench: Bench) -> None:
     some, _ = await keepers(bench, 1)
     made = (await bench.ask(post(body(), target=RESPONSES))).json

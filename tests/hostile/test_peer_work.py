@@ -95,6 +95,7 @@ STREAMS = {
     "usage events": b'data: {"choices":[],"usage":{"prompt_tokens":1}}\n\n',
     "responses": b'data: "response"\n',
     "ends of choices": b'data: {"choices":[{"finish_reason":"stop"}],"usage":null,\n',
+    "ids": b'data: {"response":{"id":"r"}}\n',
     "open usages": b'"usage":{',
     "newlines": b"\n",
     "spaces": b" ",
