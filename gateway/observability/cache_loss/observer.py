@@ -149,7 +149,10 @@ class CacheLoss:
         self._note(BlockState.RESET, len(blocks) // 8).frombytes(blocks)
 
     def end(self, worker: WorkerId) -> None:
-        self._queue.append(_Ended(worker))
+        """Note that a worker holds nothing any more: once, however often it says so in a row."""
+        last = self._queue[-1] if self._queue else None
+        if not isinstance(last, _Ended) or last.worker != worker:
+            self._queue.append(_Ended(worker))
 
     def _note(self, state: BlockState, num: int) -> "array[int]":
         """The array to add lost blocks to: the newest queued one, if its blocks are in the same state."""

@@ -149,6 +149,16 @@ def test_notes_are_kept_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(world.losses._queue) == 7
 
 
+def test_a_worker_that_clears_again_and_again_is_noted_once() -> None:
+    world = World()
+    for worker in ("a", "a", "b", "a", "a"):
+        world.losses.end(WorkerId(worker))
+    num_steps = 0
+    while world.losses.step():
+        num_steps += 1
+    assert num_steps == 3
+
+
 def test_routing_away_shows_the_avoided_tokens() -> None:
     world = World()
     world.ask(PROMPT, a=0)
