@@ -102,6 +102,14 @@ class TooCostly(ValueError):
         self.is_fault, self.is_inline = is_fault, is_inline
 
 
+class NotContinued(ValueError):
+    """A large chat was read on the event loop for its new messages only, and cannot be continued by them: a
+    thread has to render the whole.
+
+    It is no kind of PromptError, so that no renderer counts as failed.
+    """
+
+
 class Template:
     """Compiled chat template. Raises PromptError when it does not compile, NotRendered for one that is too
     large or has a construct that is not rendered here."""

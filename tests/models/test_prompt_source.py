@@ -32,6 +32,7 @@ from gateway.models.prompt_source import (
 from gateway.observability.metrics import Metrics
 from gateway.tokenization.chat_template import MAX_PARTS, MediaError, TooCostly, TooLong
 from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
+from gateway.tokenization.sandbox.render_budget import hurry
 from tests.support.fakes import serve, url_of
 
 NOON = datetime(2024, 5, 1, 12)
@@ -192,6 +193,29 @@ def test_a_message_of_very_many_parts_is_routed_by_load(path: str, part: dict[st
     body = json.dumps({"model": "m", "messages": [message], "max_tokens": 1}).encode()
     with pytest.raises(PromptError, match="more than 4,096 parts"):
         source.made_by(source._local["m"], parse_request(path, body))  # type: ignore[arg-type]
+
+
+def test_a_large_chat_that_continues_nothing_after_all_takes_a_thread() -> None:
+    metrics = Metrics()
+    source = PromptSource({"m": PromptEncoder.load(bundled_tokenizer())}, metrics)
+    lead, odd = [{"role": "system", "content": "word " * 20_000}, ONE], {**ONE, "content": "<|im_start|>"}
+    answered = [*lead, {"role": "assistant", "content": "a"}]
+
+    def parsed(*messages: dict[str, object]) -> InferenceRequest:
+        return parse_request(
+            "/v1/chat/completions", json.dumps({"model": "m", "messages": messages}).encode(), source.runs
+        )
+
+    assert source.tokenize_long(parsed(*answered, ONE), 0).num_tokens > 0
+    request = parsed(*answered, odd)
+    assert request.num_new_bytes < 1000
+    hurry(True)
+    try:
+        assert source.tokenize(request) == Prompt((), "failed")
+    finally:
+        hurry(False)
+    assert request.num_new_bytes == len(request.body) and not metrics.prompt_failures["m"]
+    assert source.tokenize_long(request, 0).num_tokens > 0
 
 
 @pytest.mark.parametrize("each", ["a", [1]])
