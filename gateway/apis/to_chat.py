@@ -59,6 +59,7 @@ def as_chat(
     except (AttributeError, KeyError, TypeError, InvalidRequest) as exc:
         raise PromptError("a field is of a wrong type", type(exc).__name__) from exc
     made.cache_salt, made.session = request.cache_salt, request.session
+    made.is_whole = True  # its caller went by the length of the body
     return made
 
 

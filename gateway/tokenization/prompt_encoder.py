@@ -205,7 +205,8 @@ class PromptEncoder:
         setting = settings.find(chat.setting, now, lambda: self._setting(request.fields, now))
         if setting is None or not settings.prove(setting):
             return ContinuedTokens(self.chat(request.fields, now))
-        is_short = chat.num_known > 0 and len(request.body) > MAX_WHOLE_BYTES and is_hurried()
+        is_short = chat.num_known > 0 and not request.is_whole
+        is_short = is_short and len(request.body) > MAX_WHOLE_BYTES and is_hurried()
         found = self._known(chat, setting, 1 if is_short else MAX_TRIES)
         if found is None:
             if is_short:

@@ -218,6 +218,20 @@ def test_a_large_chat_that_continues_nothing_after_all_takes_a_thread() -> None:
     assert source.tokenize_long(request, 0).num_tokens > 0
 
 
+def test_a_body_of_an_agent_is_judged_by_its_own_length() -> None:
+    """A thread is taken by that, and not by what is known of the chat that it becomes."""
+    source = PromptSource({"m": PromptEncoder.load(bundled_tokenizer())}, Metrics())
+    said = [ONE, {"role": "assistant", "content": "a"}, {**ONE, "content": "<|im_start|>"}]
+    hurry(True)
+    try:
+        for messages in (said[:1], said):
+            body = {"model": "m", "max_tokens": 1, "system": "word " * 20_000, "messages": messages}
+            request = parse_request("/v1/messages", json.dumps(body).encode())
+            assert source.tokenize(request).num_tokens > 0
+    finally:
+        hurry(False)
+
+
 @pytest.mark.parametrize("each", ["a", [1]])
 def test_very_many_prompts_of_one_request_are_routed_by_load(each: object) -> None:
     """They are not looked up one by one, nor sent to a worker's `/tokenize` one by one."""
