@@ -72,7 +72,7 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], *, may_join: b
         if last is None:
             messages.append({"role": "assistant", "tool_calls": [call]})
         else:
-            last["tool_calls"] = [*last.get("tool_calls", ()), call]
+            last.setdefault("tool_calls", []).append(call)
     elif kind == "function_call_output":
         content = _content(item.get("output"))
         messages.append({"role": "tool", "content": content, "tool_call_id": item.get("call_id")})

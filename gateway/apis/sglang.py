@@ -17,7 +17,8 @@ here, except where they are as in one of the two.
                   template arguments reach no template
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -264,6 +265,7 @@ def responses_chat(body: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
     for item in items:
         if (message := _item(item)) is not None:
             _append(messages, message)
+    _join_pieces(messages)
     if dialect.merges_system is None and any(each.get("role") == "system" for each in messages[1:]):
         raise PromptError("a late system message, and no template here to say where the engine puts it")
     chat: dict[str, Any] = {"messages": _led(messages) if dialect.merges_system else messages}
@@ -363,25 +365,51 @@ def _append(messages: list[dict[str, Any]], message: dict[str, Any]) -> None:
     if message.get("phase") is not None:
         last["phase"] = message["phase"]
     if (content := message.get("content")) not in (None, ""):
-        last["content"] = _both(last.get("content"), content)
+        _pieces(last, "content").append(content)
     if calls := message.get("tool_calls"):
-        last["tool_calls"] = [*(last.get("tool_calls") or ()), *calls]
+        _pieces(last, "tool_calls").append(calls)
     if reasoning := message.get("reasoning_content"):
-        before = last.get("reasoning_content")
-        last["reasoning_content"] = f"{before}\n{reasoning}" if before else reasoning
+        _pieces(last, "reasoning_content").append(reasoning)
 
 
-def _both(before: object, content: object) -> object:
-    if before in (None, ""):
-        return content
-    if isinstance(before, str) and isinstance(content, str):
-        return f"{before}\n\n{content}"
+class _Pieces(list[Any]):
+    """Values of one field that a turn's messages brought; joined once all are there."""
+
+
+def _pieces(message: dict[str, Any], field: str) -> _Pieces:
+    held = message.get(field)
+    if not isinstance(held, _Pieces):
+        held = message[field] = _Pieces([] if held in (None, "") else [held])
+    return held
+
+
+def _join_pieces(messages: Sequence[dict[str, Any]]) -> None:
+    for message in messages:
+        for field, join in _JOINS.items():
+            if isinstance(pieces := message.get(field), _Pieces):
+                message[field] = join(pieces)
+
+
+def _joined_content(contents: Sequence[object]) -> object:
+    """Texts as one text; from the first list on, all as parts."""
+    texts = list(takewhile(lambda each: isinstance(each, str), contents))
+    text = "\n\n".join(map(str, texts))
+    rest = contents[len(texts) :]
+    if not rest:
+        return text
+    if len(contents) == 1:
+        return contents[0]
     lists = (
-        each if isinstance(each, list) else [{"type": "text", "text": each}]
-        for each in (before, content)
-        if each
+        each if isinstance(each, list) else [{"type": "text", "text": each}] for each in (text, *rest) if each
     )
     return [part for each in lists for part in each]
+
+
+_JOINS: Mapping[str, Callable[[Sequence[Any]], object]] = {
+    "content": _joined_content,
+    "tool_calls": lambda lists: [call for calls in lists for call in calls],
+    "reasoning_content": lambda texts: "\n".join(map(str, texts)),
+}
 
 
 def _led(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from gateway.core.rendering import Rendering
 from gateway.core.requests.request import InferenceRequest, parse_request
 from gateway.core.requests.routes import CHAT, RouteKind, route_of
 from gateway.tokenization.base import Renderer
-from gateway.tokenization.chat_template import PromptError
+from gateway.tokenization.chat_template import PromptError, check_parts
 from gateway.tokenization.jinja_env import ENVIRONMENT
 
 Translate = Callable[[Mapping[str, Any], Dialect], dict[str, Any]]
@@ -31,6 +31,8 @@ TRANSLATORS: Mapping[str, Mapping[str, Translate]] = {
 
 UNKNOWN = Dialect()
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
+ITEMS = ("messages", "input", "system", "tools")
+"""Fields with lists of which each item is translated."""
 MAX_COPIED_BYTES = 8 << 20
 """A longer body is not made a body again; what is known of its conversation is of no use then."""
 _SYSTEM, _USER = {"role": "system", "content": "t"}, {"role": "user", "content": "t"}
@@ -44,8 +46,12 @@ def as_chat(
     if request.is_crowded:
         raise PromptError("it holds too many values to be looked into")
     try:
+        fields = request.fields
+        for name in ITEMS:
+            if isinstance(items := fields.get(name), list):
+                check_parts(items)
         translate = TRANSLATORS[route_of(request.path).to_chat][dialect.engine]
-        chat = {"model": request.model, **translate(request.fields, dialect)}
+        chat = {"model": request.model, **translate(fields, dialect)}
         if len(request.body) > MAX_COPIED_BYTES:
             made = InferenceRequest(RouteKind.CHAT, CHAT, b"", {"model": request.model}, fields=chat)
         else:
@@ -53,6 +59,7 @@ def as_chat(
     except (AttributeError, KeyError, TypeError, InvalidRequest) as exc:
         raise PromptError("a field is of a wrong type", type(exc).__name__) from exc
     made.cache_salt, made.session = request.cache_salt, request.session
+    made.is_whole = True  # its caller went by the length of the body
     return made
 
 

@@ -93,7 +93,8 @@ class ServerSection(Section, frozen=True):
         int,
         option(
             "Memory for request bodies of one process, each held until its worker begins to answer; beyond "
-            "it 503 with Retry-After. Parsing a body takes about as much again.",
+            "it 503 with Retry-After: the largest body that still arrives, of a MiB or more, is refused "
+            "before a smaller one. Parsing a body takes about as much again.",
             "bytes",
             ge=1,
             live=REQUESTS,

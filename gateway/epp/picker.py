@@ -230,7 +230,9 @@ class StreamPicker:
         except GatewayError as error:
             self._http = http
             return self._refuse_with(error)
-        self._intake.hand_to(http)
+        if (lost := self._intake.hand_to(http)) is not None:
+            self._http = http
+            return self._refuse_with(lost)
         self._given = http.body
         http.is_trusted = self._door.options.trust_headers
         if self._model is not None and http.body:

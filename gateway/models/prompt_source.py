@@ -36,7 +36,7 @@ from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tls import Tls
 from gateway.runtime.work_slices import in_slices
 from gateway.tokenization.base import Renderer
-from gateway.tokenization.chat_template import MediaError, TooCostly, TooLong
+from gateway.tokenization.chat_template import MediaError, NotContinued, TooCostly, TooLong
 from gateway.tokenization.prompt_encoder import PromptError
 from gateway.tokenization.worker_tokens import read_tokens_in_steps, tokenize_bodies
 from gateway.upstream.access import FleetAccess
@@ -134,11 +134,15 @@ class PromptSource:
         return MAX_INLINE_BYTES.get(prompts.kind if prompts else "fastokens", INLINE_BYTES)
 
     def tokenize(self, request: InferenceRequest) -> Prompt:
-        """Tokens by the local tokenizer; empty where there is none or it fails."""
+        """Tokens by the local tokenizer; empty where there is none or it fails, or where the prompt turns out
+        to be long, see `InferenceRequest.is_whole`."""
         try:
             return self._tokenize(request)
         except TooLong as exc:
             return self.failed(request.model, str(exc))
+        except NotContinued:
+            request.is_whole = True
+            return Prompt((), "failed")
 
     def tokenize_long(self, request: InferenceRequest, max_tokens: int) -> Prompt:
         """Tokenize a prompt of any length, as `tokenize` does. `max_tokens` is the model's limit, 0 if

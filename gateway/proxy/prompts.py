@@ -19,7 +19,7 @@ from gateway.routing.prompt_limit import longest_prompt
 from gateway.routing.remote_lookup import RemoteLookup
 from gateway.routing.router import Router
 from gateway.tokenization.chat_template import TooLong
-from gateway.tokenization.prompt_encoder import PromptError
+from gateway.tokenization.prompt_encoder import MAX_WHOLE_BYTES, PromptError
 
 log = logging.getLogger("kvgate.proxy")
 
@@ -44,9 +44,9 @@ class Prompts:
         return f"Prompts({self.source!r})"
 
     def takes_time(self, request: InferenceRequest) -> bool:
-        """True where a decision has to wait: for tokens, or for a remote lookup."""
+        """True where a decision has to wait, or may have to: for tokens, or for a remote lookup."""
         is_here = self._remote_lookup is None and self.source.is_local(request)
-        return not is_here or self.long_prompts.is_long(request)
+        return not is_here or self.long_prompts.is_long(request) or _may_be_whole(request)
 
     async def of(self, request: InferenceRequest, authorization: bytes | None) -> Prompt:
         """The tokens, looked up where the index is remote. Raises PromptError, UnknownModel or NoWorker."""
@@ -114,6 +114,12 @@ class Prompts:
         some = [e for e in eligible if not e.is_apart] or eligible
         tokenizer = self.worker_tokenizer
         return random.choice([e for e in some if not tokenizer.is_resting(e.member.worker.url)] or some)
+
+
+def _may_be_whole(request: InferenceRequest) -> bool:
+    """True for a large chat of which some messages are known: they may be of no use."""
+    messages = request.messages
+    return messages is not None and messages.num_known > 0 and len(request.body) > MAX_WHOLE_BYTES
 
 
 def _looked_into(request: InferenceRequest, rendering: Rendering) -> InferenceRequest:

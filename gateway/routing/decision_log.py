@@ -22,7 +22,7 @@ CANDIDATE_BYTES: Final = 400
 
 
 MAX_NAME_CHARS: Final = 128
-"""Characters of clients' names in lists."""
+"""Characters of clients' names in lists, and of their ids that are kept."""
 
 
 class DecisionLog:
@@ -67,7 +67,7 @@ class DecisionLog:
         """Record the outcome of a decision, and notify observers; the parameters are those of `Outcome`."""
         outcome = Outcome(how, status, ttft_s, usage, lasted_s)
         if decision.id in self._ring:
-            self._ring[decision.id] = (decision, outcome, self._clock(), request_id)
+            self._ring[decision.id] = (decision, outcome, self._clock(), request_id[:MAX_NAME_CHARS])
         self._observers.notify_finished(decision, outcome)
 
     def explain(self, decision_id: str, parts_of: PartsOf | None = None) -> dict[str, Any] | None:
@@ -85,7 +85,7 @@ class DecisionLog:
         for decision, outcome, at, id_bytes in reversed(self._ring.values()):
             if outcome is None:
                 continue
-            request_id = id_bytes[:MAX_NAME_CHARS].decode("latin-1")
+            request_id = id_bytes.decode("latin-1")
             if not text or text in request_id or text in decision.id:
                 found.append(_request(decision, outcome, at, request_id))
                 if len(found) >= limit:

@@ -274,7 +274,8 @@ class ClientConnection(asyncio.Protocol):
             is_upgrade=self._upgrade_buffer is not None,
         )
         request.client = self._client()
-        self._intake.hand_to(request)
+        if error := self._intake.hand_to(request):
+            return self._refuse(error)
         self._is_receiving = self._owes_continue = False
         self._is_refusing = self._upgrade_buffer is not None
         self._has_body_in_read = True

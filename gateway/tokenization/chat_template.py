@@ -44,6 +44,11 @@ BILLING_HEADER: Final = "x-anthropic-billing-header"
 TEXT_FIELD: Final = {"text": "text", "refusal": "refusal", "thinking": "thinking"}
 # A message of these roles with nothing but text is passed on as it is.
 PLAIN_ROLES: Final[tuple[str, ...]] = ("user", "assistant")
+MAX_PARTS: Final = 4096
+"""Messages of a prompt, and parts and calls of all of them: some 40 ms of a thread, and more than any agent
+has."""
+PARTS: Final = ("content", "tool_calls", "summary", "output")
+"""Fields of a message, an item or a part that hold lists of parts."""
 # Fields of a part that vLLM knows: only the others reach an "openai" template beside the text.
 PART_FIELDS: Final = (
     {"type", "text", "refusal", "thinking", "closed", "name", "data", "uuid", "file"}
@@ -95,6 +100,14 @@ class TooCostly(ValueError):
     def __init__(self, reason: str, is_fault: bool, is_inline: bool) -> None:
         super().__init__(reason)
         self.is_fault, self.is_inline = is_fault, is_inline
+
+
+class NotContinued(ValueError):
+    """A large chat was read on the event loop for its new messages only, and cannot be continued by them: a
+    thread has to render the whole.
+
+    It is no kind of PromptError, so that no renderer counts as failed.
+    """
 
 
 class Template:
@@ -309,8 +322,27 @@ def _tool_calls(calls: object, where: str) -> list[dict[str, Any]]:
     return result
 
 
+def check_parts(messages: Sequence[object]) -> None:
+    """Raise PromptError for more messages, or more parts and calls in all of them, than are read."""
+    if len(messages) > MAX_PARTS:
+        raise PromptError(f"more than {MAX_PARTS:,} messages")
+    num, rest = 0, list(messages)
+    for each in rest:  # it grows by what the messages hold
+        if type(each) is not dict:
+            continue
+        for field in PARTS:
+            found = each.get(field)
+            if type(found) is list:
+                num += len(found)
+                if num > MAX_PARTS:
+                    raise PromptError(f"more than {MAX_PARTS:,} parts of messages")
+                rest += found
+
+
 def check_nested(messages: Sequence[object]) -> None:
-    """Raise PromptError where the arguments of tool calls, which are JSON texts, hold too much."""
+    """Raise PromptError for too many messages or parts, and where the arguments of tool calls, which are JSON
+    texts, hold too much."""
+    check_parts(messages)
     has_calls = any([type(message) is dict and "tool_calls" in message for message in messages])
     if has_calls and (reason := excess(messages)):
         raise PromptError(reason)

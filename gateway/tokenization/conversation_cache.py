@@ -22,6 +22,8 @@ from gateway.tokenization.template_stability import BEHIND, USER, features, kind
 
 # A cut behind the system message is made while a conversation is short: later it was made before.
 MAX_LEAD_MESSAGES: Final = 8
+MAX_TRIES: Final = 3
+"""Known runs that a chat is tried to continue, as many as a request saves: each try decodes what follows."""
 LED: Final = frozenset({CutPoint.LEAD, CutPoint.TURN_LED, CutPoint.STEP_LED})
 
 
@@ -35,8 +37,10 @@ class ConversationCache:
     def __repr__(self) -> str:
         return f"ConversationCache({self._runs!r})"
 
-    def known(self, chat: Messages, setting: RenderSetting) -> ContinuedTokens | None:
-        """Tokens of a chat that continues a known run; None if there is none."""
+    def known(
+        self, chat: Messages, setting: RenderSetting, max_tries: int = MAX_TRIES
+    ) -> ContinuedTokens | None:
+        """Tokens of a chat that continues one of the `max_tries` longest known runs; None if none fits."""
         stubs = setting.stubs
         if not stubs:
             return None
@@ -44,6 +48,9 @@ class ConversationCache:
             run = self._runs.get(chat.names[number - 1])
             if run is None or run.proof is not stubs:
                 continue
+            if not max_tries:
+                return None
+            max_tries -= 1
             stub = stubs[run.cut]
             new = setting.template.conversation(chat.decode(number))
             in_new = features(new, stub.kind, setting.markup)

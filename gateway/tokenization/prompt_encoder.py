@@ -18,8 +18,8 @@ from gateway.core.rendering import VLLM, Rendering
 from gateway.core.requests.chat_messages import Messages
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.token_runs import ContinuedTokens, TokenRunCache
-from gateway.tokenization.chat_template import HF_PARAMETERS, PromptError, Template, dump_tools
-from gateway.tokenization.conversation_cache import ConversationCache
+from gateway.tokenization.chat_template import HF_PARAMETERS, NotContinued, PromptError, Template, dump_tools
+from gateway.tokenization.conversation_cache import MAX_TRIES, ConversationCache
 from gateway.tokenization.model_files import (
     added_tokens,
     missing_tokens,
@@ -29,6 +29,7 @@ from gateway.tokenization.model_files import (
     template_sources,
 )
 from gateway.tokenization.render_settings import STUB_TOOLS, RenderSetting, RenderSettings
+from gateway.tokenization.sandbox.render_budget import is_hurried
 from gateway.tokenization.text_cache import STRIDE, TextCache, are_apart
 from gateway.tokenization.tokenizer import Tokenizer, TokenizerError
 
@@ -41,6 +42,8 @@ PROBE: Final = [{"role": "user", "content": "Hello"}]
 SWITCHES: Final = {"enable_thinking", "thinking"}
 # Of the prompts that were put together from known runs, one in so many is checked against the whole.
 CHECK_EVERY: Final = 256
+MAX_WHOLE_BYTES: Final = 64 << 10
+"""Bytes of a chat that is rendered whole on the event loop although some of its messages are known."""
 
 
 class PromptEncoder:
@@ -193,7 +196,8 @@ class PromptEncoder:
         return self._tokenizer.pieces.expect(max_tokens)
 
     def tokens(self, request: InferenceRequest, now: datetime) -> ContinuedTokens:
-        """Tokens of a chat request, as by `chat`, at the cost of its new messages."""
+        """Tokens of a chat request, as by `chat`, at the cost of its new messages. Raises NotContinued on the
+        event loop for a chat of more than MAX_WHOLE_BYTES that was expected to cost no more, and does."""
         settings, chat = self._settings, request.messages
         may_be_too_long = self._tokenizer.pieces.may_be_too_long
         if settings is None or chat is None or not chat.names or may_be_too_long(len(request.body)):
@@ -201,18 +205,22 @@ class PromptEncoder:
         setting = settings.find(chat.setting, now, lambda: self._setting(request.fields, now))
         if setting is None or not settings.prove(setting):
             return ContinuedTokens(self.chat(request.fields, now))
-        found = self._known(chat, setting)
+        is_short = chat.num_known > 0 and not request.is_whole
+        is_short = is_short and len(request.body) > MAX_WHOLE_BYTES and is_hurried()
+        found = self._known(chat, setting, 1 if is_short else MAX_TRIES)
         if found is None:
+            if is_short:
+                raise NotContinued
             found = self._whole(request, chat, setting, now)
         elif self._is_wrong(found.tokens, request, setting, now):
             return ContinuedTokens(self.chat(request.fields, now))
         fitting = self._fit_chat(chat.top, found.tokens)
         return found if fitting is found.tokens else ContinuedTokens(fitting)
 
-    def _known(self, chat: Messages, setting: RenderSetting) -> ContinuedTokens | None:
+    def _known(self, chat: Messages, setting: RenderSetting, max_tries: int) -> ContinuedTokens | None:
         try:
             if len(chat.names) > 1:
-                return self._conversations.known(chat, setting)
+                return self._conversations.known(chat, setting, max_tries)
             if not setting.variables["tools"]:  # behind a stub others stand for them
                 return self._conversations.first(setting.template.conversation(chat.decode(0)), setting)
             return None

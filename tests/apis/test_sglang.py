@@ -20,6 +20,7 @@ from tests.tokenization.test_sglang import NEW, OLD, TOKENIZER, load, version_of
 
 Bodies = Sequence[Mapping[str, Any]]
 NOW = datetime(2024, 7, 26)
+CALLS = [{"type": "function_call", "name": "f", "arguments": "{}", "call_id": each} for each in "123"]
 
 
 def prompt(prompts: SglangEncoder, route: str, body: Mapping[str, Any], now: datetime = NOW) -> str:
@@ -131,6 +132,10 @@ def test_parts_and_texts_of_one_turn_are_joined() -> None:
     assert joined["content"] == [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]
     (labelled,) = chat(asked("rules", "developer"))
     assert labelled["content"] == [{"type": "text", "text": "Developer instructions:\nrules"}]
+    (mixed,) = chat(plain, plain, said("y"), plain, {"type": "reasoning", "summary": [{"text": "z"}]}, *CALLS)
+    assert [part["text"] for part in mixed["content"]] == ["x\n\nx", "y", "x"]
+    assert [call["id"] for call in mixed["tool_calls"]] == ["1", "2", "3"]
+    assert mixed["reasoning_content"] == "z"
 
 
 def test_texts_before_a_tool_result_stay_before_it() -> None:

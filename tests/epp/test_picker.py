@@ -471,6 +471,17 @@ def test_a_client_that_leaves_at_any_stage_frees_all(epp: Epp, num_messages: int
     assert epp.context.bodies.num_bytes == 0
 
 
+def test_a_body_that_lost_its_room_is_refused_at_its_end(epp: Epp) -> None:
+    picker, stream = epp.stream()
+    for message in (HEAD, DATA):
+        picker.message(message)
+    picker._intake.lose()
+    picker.message(LAST)
+    (reply,) = stream.take()
+    assert b"limit of request body memory" in reply.immediate_response.body
+    assert epp.is_free and not epp.context.bodies.num_bytes
+
+
 def test_the_booking_of_an_unseen_body_is_held_for_the_predicted_time(epp: Epp) -> None:
     picker, stream = epp.picked(modes=(DUPLEX, BodyMode.NONE))
     picker.message(response_headers())

@@ -17,6 +17,8 @@ import msgspec
 import pytest
 
 from engines import ENGINES
+from gateway.apis import responses, sglang
+from gateway.apis.anthropic import Dialect
 from gateway.apis.response_ids import Renaming, RenamingScanner
 from gateway.bookings import message as bookings
 from gateway.core.decode_errors import UNREADABLE
@@ -45,6 +47,7 @@ from gateway.replication import codec
 from gateway.runtime.paced_reads import SLICE_BYTES
 from gateway.server.http2.frames import Http2Error
 from gateway.server.http2.header_block import HeaderDecoder
+from gateway.tokenization.chat_template import MAX_PARTS, check_parts
 from gateway.tokenization.worker_tokens import read_tokens_in_steps
 from gateway.upstream.control_client import MAX_POSTED_BYTES
 
@@ -53,6 +56,7 @@ MOST = 4.0
 """Yardsticks that one step may take: an interpreter on a busy machine, and 20 ms for others at most."""
 NUM_RUNS = 3
 MIB = 1 << 20
+KIB = "a" * 1024
 
 # costs -------------------------------------------------------------------------------------------
 
@@ -160,6 +164,19 @@ def heads() -> Iterable[tuple[str, Step]]:
     yield "a trace", partial(traceparent.read, filled(b"", b"0-", b"", 64 << 10))
 
 
+def turns() -> Iterable[tuple[str, Step]]:
+    """Many items of one turn, which become one message."""
+    call = {"type": "function_call", "name": "f", "arguments": "{}", "call_id": "c"}
+    said, thought = {"role": "assistant", "content": KIB}, {"type": "reasoning", "summary": [{"text": KIB}]}
+    dialect = Dialect(engine="sglang", version=(1,))
+    for shape, item in (("calls", call), ("answers", said), ("thoughts", thought)):
+        body = {"input": [item] * MAX_PARTS}
+        yield f"a turn of {shape} for SGLang", partial(sglang.responses_chat, body, dialect)
+        yield f"a turn of {shape} for vLLM", partial(responses.chat_of, body, Dialect())
+    crowd = [{"role": "user", "content": [{"content": []}] * MAX_PARTS}]
+    yield "parts", partial(check_parts, crowd * MAX_PARTS)
+
+
 def frames() -> Iterable[tuple[str, Step]]:
     yield "empty frames", partial(ModelFrames({"m"}).feed, b"\x81\x80\0\0\0\0" * (SLICE_BYTES // 6))
     yield "pings", partial(ModelFrames({"m"}).feed, b"\x89\x80\0\0\0\0" * (SLICE_BYTES // 6))
@@ -170,7 +187,7 @@ def frames() -> Iterable[tuple[str, Step]]:
         )
 
 
-STEPS = {name: step for made in (answers, largest_messages, heads, frames) for name, step in made()}
+STEPS = {name: step for made in (answers, largest_messages, heads, turns, frames) for name, step in made()}
 
 
 def cost_s(step: Step) -> float:

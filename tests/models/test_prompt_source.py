@@ -30,8 +30,9 @@ from gateway.models.prompt_source import (
     WorkerTokenizer,
 )
 from gateway.observability.metrics import Metrics
-from gateway.tokenization.chat_template import MediaError, TooCostly, TooLong
+from gateway.tokenization.chat_template import MAX_PARTS, MediaError, TooCostly, TooLong
 from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
+from gateway.tokenization.sandbox.render_budget import hurry
 from tests.support.fakes import serve, url_of
 
 NOON = datetime(2024, 5, 1, 12)
@@ -150,6 +151,85 @@ def test_a_prompt_of_very_many_tools_is_routed_by_load(path: str) -> None:
         body = {"model": "m", "messages": messages, "max_tokens": 1, "tools": [tool] * num}
         prompt = source.tokenize_long(parse_request(path, json.dumps(body).encode()), 0)
         assert (prompt.num_tokens == 0, metrics.prompt_failures["m"]) == (bool(failures), failures)
+
+
+ONE = {"role": "user", "content": "hi"}
+CALLED = {"type": "function_call", "name": "f", "arguments": "{}", "call_id": "c"}
+USED = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "first", "more"),
+    [
+        ("/v1/chat/completions", "messages", ONE, ONE),
+        ("/v1/messages", "messages", ONE, ONE),
+        ("/v1/messages", "messages", ONE, {"role": "assistant", "content": [USED]}),
+        ("/v1/responses", "input", ONE, CALLED),
+    ],
+)
+def test_a_chat_of_very_many_messages_is_routed_by_load(
+    path: str, field: str, first: dict[str, object], more: dict[str, object]
+) -> None:
+    metrics = Metrics()
+    source = PromptSource({"m": PromptEncoder.load(bundled_tokenizer())}, metrics)
+    for num, failures in ((MAX_PARTS, 0), (MAX_PARTS + 1, 1)):
+        body = {"model": "m", field: [first, *[more] * (num - 1)], "max_tokens": 1}
+        prompt = source.tokenize_long(parse_request(path, json.dumps(body).encode()), 0)
+        assert (prompt.num_tokens == 0, metrics.prompt_failures["m"]) == (bool(failures), failures)
+
+
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        ("/v1/chat/completions", {"type": "text", "text": "a"}),
+        ("/v1/chat/completions", {"type": "image_url", "image_url": {"url": "a"}}),
+        ("/v1/messages", {"type": "text", "text": "a"}),
+        ("/v1/messages", {"type": "tool_result", "tool_use_id": "a", "content": [{}] * 10}),
+    ],
+)
+def test_a_message_of_very_many_parts_is_routed_by_load(path: str, part: dict[str, object]) -> None:
+    source = PromptSource({"m": PromptEncoder.load(bundled_tokenizer())}, Metrics())
+    message = {"role": "user", "content": [part] * (MAX_PARTS + 1)}
+    body = json.dumps({"model": "m", "messages": [message], "max_tokens": 1}).encode()
+    with pytest.raises(PromptError, match="more than 4,096 parts"):
+        source.made_by(source._local["m"], parse_request(path, body))  # type: ignore[arg-type]
+
+
+def test_a_large_chat_that_continues_nothing_after_all_takes_a_thread() -> None:
+    metrics = Metrics()
+    source = PromptSource({"m": PromptEncoder.load(bundled_tokenizer())}, metrics)
+    lead, odd = [{"role": "system", "content": "word " * 20_000}, ONE], {**ONE, "content": "<|im_start|>"}
+    answered = [*lead, {"role": "assistant", "content": "a"}]
+
+    def parsed(*messages: dict[str, object]) -> InferenceRequest:
+        return parse_request(
+            "/v1/chat/completions", json.dumps({"model": "m", "messages": messages}).encode(), source.runs
+        )
+
+    assert source.tokenize_long(parsed(*answered, ONE), 0).num_tokens > 0
+    request = parsed(*answered, odd)
+    assert request.num_new_bytes < 1000
+    hurry(True)
+    try:
+        assert source.tokenize(request) == Prompt((), "failed")
+    finally:
+        hurry(False)
+    assert request.num_new_bytes == len(request.body) and not metrics.prompt_failures["m"]
+    assert source.tokenize_long(request, 0).num_tokens > 0
+
+
+def test_a_body_of_an_agent_is_judged_by_its_own_length() -> None:
+    """A thread is taken by that, and not by what is known of the chat that it becomes."""
+    source = PromptSource({"m": PromptEncoder.load(bundled_tokenizer())}, Metrics())
+    said = [ONE, {"role": "assistant", "content": "a"}, {**ONE, "content": "<|im_start|>"}]
+    hurry(True)
+    try:
+        for messages in (said[:1], said):
+            body = {"model": "m", "max_tokens": 1, "system": "word " * 20_000, "messages": messages}
+            request = parse_request("/v1/messages", json.dumps(body).encode())
+            assert source.tokenize(request).num_tokens > 0
+    finally:
+        hurry(False)
 
 
 @pytest.mark.parametrize("each", ["a", [1]])

@@ -13,13 +13,13 @@ from gateway.core.decision import Prompt
 from gateway.core.decode_errors import LARGE
 from gateway.core.errors import UnknownModel
 from gateway.core.rendering import VLLM, Rendering
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.requests.request import InferenceRequest, parse_request
 from gateway.core.requests.routes import RouteKind
 from gateway.core.worker import WorkerId
 from gateway.models.offload import LongPrompts
 from gateway.models.prompt_source import PromptSource, WorkerTokenizer
 from gateway.proxy.prompts import Prompts
-from gateway.tokenization.prompt_encoder import PromptError
+from gateway.tokenization.prompt_encoder import MAX_WHOLE_BYTES, PromptError
 from tests.support.exchanges import World
 
 
@@ -130,3 +130,22 @@ async def test_a_large_body_is_decoded_beside_the_event_loop(
     monkeypatch.setattr(LongPrompts, "beside", look_beside)
     assert (await prompts(monkeypatch, Answering(PromptError("no"))).of(given, None)).num_tokens == 2
     assert beside == [True]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_large_chat_with_known_messages_may_take_a_thread(
+    monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    """They may be of no use, and the event loop does not render the whole."""
+    made = World(monkeypatch, "w:1").context.prompts
+    monkeypatch.setattr(PromptSource, "is_local", lambda self, request: True)
+    monkeypatch.setattr(LongPrompts, "is_long", lambda self, request: False)
+    messages = [{"role": "user", "content": "a" * MAX_WHOLE_BYTES}, {"role": "user", "content": "b"}]
+    known = Everything() if is_known else frozenset[bytes]()
+    body = json.dumps({"model": "m", "messages": messages}).encode()
+    assert made.takes_time(parse_request("/v1/chat/completions", body, known)) is is_known
+
+
+class Everything:
+    def __contains__(self, name: object) -> bool:
+        return True

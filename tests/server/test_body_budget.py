@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.core.decode_errors import LARGE
 from gateway.core.errors import BodyTooLarge, NoRoomForBody
 from gateway.http.messages import HttpRequest
 from gateway.server.body_budget import BodyBudget, Intake
@@ -72,3 +73,43 @@ def test_a_declared_length_beyond_the_budget_is_rejected_before_the_body(
     else:
         intake.expect(headers)
     assert (bodies.num_bytes, bodies.num_refused) == (70, int(is_refused))
+
+
+def arriving(bodies: BodyBudget, num_bytes: int) -> Intake:
+    intake = Intake(bodies, 4 * LARGE)
+    assert intake.add(b"a" * num_bytes) is None
+    return intake
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
+def test_the_largest_body_that_still_arrives_gives_its_room_to_a_smaller_one(is_announced: bool) -> None:
+    """Else a few clients that never finish keep all others out."""
+    bodies, late = BodyBudget(5 * LARGE), request()
+    largest, other = arriving(bodies, 3 * LARGE), arriving(bodies, 2 * LARGE)
+    small = Intake(bodies, 4 * LARGE)
+    if is_announced:
+        small.expect([(b"content-length", b"10")])
+    assert small.add(b"a" * 10) is None
+    assert (bodies.num_bytes, bodies.num_refused) == (2 * LARGE + 10, 1)
+    assert isinstance(largest.add(b"a"), NoRoomForBody) and isinstance(largest.hand_to(late), NoRoomForBody)
+    assert (late.body, late.num_held) == (b"", 0)
+    assert other.add(b"a") is None and small.hand_to(late) is None and late.body == b"a" * 10
+    largest.begin()
+    assert largest.add(b"next") is None and largest.hand_to(late) is None and late.body == b"next"
+
+
+def test_a_body_gives_no_room_to_a_larger_one_nor_once_it_is_whole() -> None:
+    bodies, http = BodyBudget(5 * LARGE), request()
+    whole, first = arriving(bodies, 3 * LARGE), arriving(bodies, 2 * LARGE)
+    whole.hand_to(http)
+    error = Intake(bodies, 4 * LARGE).add(b"a" * 2 * LARGE)
+    assert isinstance(error, NoRoomForBody)
+    assert first.add(b"") is None and first.hand_to(request()) is None
+    assert bodies.num_bytes == 5 * LARGE and not bodies.arriving
+
+
+@pytest.mark.parametrize("end", ["drop", "begin"])
+def test_a_large_body_that_ended_is_not_arriving(end: str) -> None:
+    bodies = BodyBudget(5 * LARGE)
+    getattr(arriving(bodies, LARGE), end)()
+    assert not bodies.arriving

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.decode_errors import LARGE
 from gateway.core.errors import GatewayError
 from gateway.http.framing import HttpLimits
 from gateway.http.messages import HttpRequest, ResponseHead
@@ -639,6 +640,16 @@ def test_a_body_beyond_the_budget_is_rejected_and_not_read(server: Server, has_l
         assert header in server.transport.out
     assert (server.refused, server.requests) == ([503], [])
     assert (server.bodies.num_bytes, server.bodies.num_refused) == ((1 << 30) - 5, 1)
+
+
+def test_a_body_that_lost_its_room_is_refused_at_its_end(server: Server) -> None:
+    head = b"POST /now HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    server.transport.feed(head + b"%x\r\n" % LARGE + b"a" * LARGE)
+    (intake,) = server.bodies.arriving
+    intake.lose()
+    server.transport.feed(b"\r\n0\r\n\r\n")
+    assert server.transport.out.startswith(b"HTTP/1.1 503 ")
+    assert (server.refused, server.requests, server.bodies.num_bytes) == ([503], [], 0)
 
 
 def test_a_request_without_a_body_always_fits_the_budget(server: Server) -> None:

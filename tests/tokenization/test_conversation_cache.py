@@ -20,6 +20,7 @@ from gateway.core.errors import InvalidRequest
 from gateway.core.requests.request import InferenceRequest, parse_request
 from gateway.core.token_runs import TokenRunCache
 from gateway.tokenization.chat_template import Template
+from gateway.tokenization.conversation_cache import MAX_TRIES
 from gateway.tokenization.prompt_encoder import CHECK_EVERY, PromptEncoder, PromptError
 from tests import ROOT
 from tests.support.corpus import TEMPLATES, Body, answer, assistant, call, system, text_part, user
@@ -284,6 +285,26 @@ def test_a_turn_renders_its_new_messages_only(chatml: PromptEncoder, monkeypatch
         short(chatml, {"messages": messages}, runs)
     assert max(counts) <= 3 + 3  # the stub, a question, its answer and the next
     assert runs.num_bytes < 60 * (4 * len(chatml.chat({"messages": messages}, NOW)) / 50 + 600)
+
+
+def test_few_known_conversations_are_tried(chatml: PromptEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each try decodes all that follows."""
+    runs = TokenRunCache()
+    chatml.remember(runs, NOW, never)
+    messages = talk(20)
+    for end in range(2, len(messages) + 1):
+        short(chatml, {"messages": messages[:end]}, runs)
+    (template,) = chatml._templates.values()
+    conversation, counts = type(template).conversation, []
+
+    def counting(self: Template, given: Any) -> Any:
+        counts.append(len(given))
+        return conversation(self, given)
+
+    monkeypatch.setattr(type(template), "conversation", counting)
+    body = {"messages": [*messages[:-1], user("<|im_start|>")]}
+    assert short(chatml, body, runs) is not None
+    assert len(counts) <= MAX_TRIES + 1  # and the whole
 
 
 def test_a_tool_loop_renders_its_last_step_only(

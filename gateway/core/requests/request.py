@@ -81,6 +81,7 @@ class InferenceRequest:
         "is_crowded",
         "is_cut",
         "is_large",
+        "is_whole",
         "num_ids",
         "num_prompts",
         "top",
@@ -131,9 +132,10 @@ class InferenceRequest:
 
     def _set_defaults(self) -> None:
         """Set what is found out later, and what `apis/large_body.py` sets otherwise. `is_large`: `top` has
-        stand-ins for long fields, and `fields` take a thread. `is_crowded`: the body is not decoded.
+        stand-ins for long fields, and `fields` take a thread. `is_whole`: no known messages spare it a
+        rendering. `is_crowded`: the body is not decoded.
         `num_ids`: the prompt is a list of so many token ids. `decode` makes `fields` of the body."""
-        self.is_large = self.is_crowded = False
+        self.is_large = self.is_crowded = self.is_whole = False
         self.num_ids = 0
         self.tenant: str | None = None
         self.slo_ttft_s: float | None = None
@@ -151,7 +153,7 @@ class InferenceRequest:
     @property
     def num_new_bytes(self) -> int:
         """About how much of it is not known: what its tokens will cost."""
-        if self.messages is None or not self.messages.num_known:
+        if self.messages is None or not self.messages.num_known or self.is_whole:
             return len(self.body)
         return sum(memoryview(raw).nbytes for raw in self.messages.raws[self.messages.num_known :])
 

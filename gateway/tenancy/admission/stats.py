@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from gateway.tenancy.admission.queues import ModelQueue
 
 MAX_REFUSALS = 100
+MAX_NAME_BYTES = 128
+"""Length of a client's id and of its model's name that is kept of a refusal."""
 MAX_TENANTS_SHOWN = 200
 
 
@@ -37,13 +39,13 @@ class AdmissionStats:
     def reject(
         self, request: InferenceRequest, tenant: Tenant, error: GatewayError, http: HttpRequest
     ) -> None:
-        request_id = (http.header(b"x-request-id") or b"")[:128].decode("latin-1")
+        request_id = (http.header(b"x-request-id") or b"")[:MAX_NAME_BYTES].decode("latin-1")
         self.refused[tenant.label, error.code] += 1
         self.latest.append(
             {
                 "id": new_id(8),
                 "request_id": request_id,
-                "model": request.model,
+                "model": request.model[:MAX_NAME_BYTES],
                 "tenant": tenant.name,
                 "priority": request.priority or 0,
                 "status": error.status,

@@ -64,6 +64,11 @@ def hurry(is_hurried: bool) -> None:
     _threads.is_hurried = is_hurried
 
 
+def is_hurried() -> bool:
+    """True on a thread that runs an event loop."""
+    return bool(getattr(_threads, "is_hurried", False))
+
+
 def probe(is_probe: bool) -> None:
     """Set whether renderings of this thread are probes, which have BASE_UNITS and no more."""
     _threads.is_probe = is_probe
@@ -133,7 +138,7 @@ class RenderContext(Context):
         messages = self.parent.get("messages", ())
         num, chars = measured([value for key, value in self.parent.items() if not callable(value)], MAX_UNITS)
         units, more = allowance(len(messages), num, chars, self.num_nodes)
-        most = MAX_INLINE_UNITS if getattr(_threads, "is_hurried", False) else MAX_UNITS
+        most = MAX_INLINE_UNITS if is_hurried() else MAX_UNITS
         self._is_fault, self._is_inline = units <= most, most == MAX_INLINE_UNITS
         self.left += min(units, most) + more - BASE_UNITS
         if self.left < 0:

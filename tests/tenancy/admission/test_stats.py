@@ -5,8 +5,18 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.config.tenant_limits import TenantLimits
+from gateway.core.errors import TooManyRequests
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.requests.routes import CHAT, RouteKind
+from gateway.http.messages import HttpRequest
 from gateway.tenancy.admission.saturation import Saturation
-from gateway.tenancy.admission.stats import AdmissionCollector, describe_admission
+from gateway.tenancy.admission.stats import (
+    MAX_NAME_BYTES,
+    AdmissionCollector,
+    AdmissionStats,
+    describe_admission,
+)
+from gateway.tenancy.admission.tenants import Tenant
 from tests.tenancy.admission.worlds import World
 
 
@@ -36,6 +46,15 @@ def test_the_page_shows_queues_tenants_and_reasons_of_rejections() -> None:
     (refusal,) = page["refusals"]
     assert (refusal["tenant"], refusal["status"], refusal["code"]) == ("t", 429, "queue_timeout")
     assert "saturated" in refusal["reason"]
+
+
+def test_a_refusal_keeps_little_of_a_client_s_names() -> None:
+    stats, error = AdmissionStats(), TooManyRequests("no", code="c", kind="k", wait_s=1.0)
+    request = InferenceRequest(RouteKind.CHAT, CHAT, b"{}", {"model": "m" * 10_000})
+    http = HttpRequest("POST", b"/", [(b"x-request-id", b"r" * 10_000)])
+    stats.reject(request, Tenant("t", "t", TenantLimits(), 0.0), error, http)
+    (kept,) = stats.latest
+    assert (kept["model"], kept["request_id"]) == ("m" * MAX_NAME_BYTES, "r" * MAX_NAME_BYTES)
 
 
 def test_without_a_gate_the_page_is_off() -> None:
