@@ -150,6 +150,8 @@ def played(parts: Sequence[bytes], *, writes: bool) -> tuple[list[object], bytes
     out, num_fed = b"", 0
     for part in parts:
         grpc.receive(part, 0.0)
+        while grpc.has_rest:
+            grpc.hand_out()
         num_fed += len(part)
         assert grpc.num_partial <= num_fed and len(grpc.http2.streams) <= LIMITS.max_streams
         while writes and (more := grpc.http2.take()):

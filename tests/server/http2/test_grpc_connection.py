@@ -87,6 +87,8 @@ class Side:
 
     def feed(self, sent: bytes) -> None:
         self.grpc.receive(sent, 0.0)
+        while self.grpc.has_rest:
+            self.grpc.hand_out()
         self.take()
 
     def take(self) -> None:
