@@ -12,6 +12,7 @@ from collections.abc import Callable, MutableSet
 from typing import Final, cast
 
 from gateway.runtime.paced_reads import SLICE_BYTES, PacedReads
+from gateway.server.body_budget import BodyBudget
 from gateway.server.http2.frames import PREFACE
 from gateway.server.http2.grpc_connection import GrpcConnection
 from gateway.server.http2.limits import Http2Limits
@@ -36,12 +37,13 @@ class GrpcProtocol(asyncio.Protocol):
         self,
         services: Services,
         limits: Http2Limits,
+        bodies: BodyBudget,
         registry: MutableSet["GrpcProtocol"],
         on_fault: OnFault,
         peer: str,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._grpc = GrpcConnection(services, limits, self._loop.call_later, self._flush_soon)
+        self._grpc = GrpcConnection(services, limits, bodies, self._loop.call_later, self._flush_soon)
         self._registry = registry
         self._on_fault = on_fault
         self._peer = peer

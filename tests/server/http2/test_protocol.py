@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 
 from gateway.runtime.work_slices import SLICE_S
+from gateway.server.body_budget import BodyBudget
 from gateway.server.http2 import grpc_connection, protocol
 from gateway.server.http2.frames import PREFACE, settings, window_update
 from gateway.server.http2.limits import Http2Limits
@@ -27,6 +28,7 @@ class World:
         self.protocol = GrpcProtocol(
             {b"/test.Echo/Run": self._echo},
             Http2Limits(),
+            BodyBudget(),
             self.open,
             lambda *fault: self.faults.append(fault),
             "peer",
