@@ -126,6 +126,7 @@ COMPILED = [
     "gateway/server/responder.py",
     "gateway/epp/responder.py",
     "gateway/epp/envoy_connection.py",
+    "gateway/epp/message_fields.py",
     "gateway/epp/messages.py",
     "gateway/epp/protocol.py",
     "gateway/epp/wire.py",

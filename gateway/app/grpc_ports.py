@@ -70,7 +70,11 @@ class GrpcPorts:
         from gateway.server.http2.server import GrpcServer
 
         check = {health.CHECK: health.service_of(self._is_ready)}
-        limits = Http2Limits(max_message_bytes=config.server.max_body_bytes + HEADROOM_BYTES)
+        limits = Http2Limits(
+            max_message_bytes=config.server.max_body_bytes + HEADROOM_BYTES,
+            message_timeout_s=config.server.body_timeout_s,
+            min_message_rate=config.server.min_body_rate,
+        )
         ports = {
             "epp_port": (config.epp.port, {**check, **self._picking()} if config.epp.port else check),
             "epp_health_port": (config.epp.health_port, check),
@@ -78,7 +82,7 @@ class GrpcPorts:
         }
         for role, (port, services) in ports.items():
             if port:
-                server = GrpcServer(services, self.tls, limits)
+                server = GrpcServer(services, self.tls, limits, self._dispatch.context.bodies)
                 server.start(config.server.host, port, role)
                 self._servers.append(server)
                 log.info("%s: gRPC on %s:%d, plain and TLS", role, config.server.host, port)

@@ -24,6 +24,7 @@ from gateway.epp.fallbacks import fallbacks_of
 from gateway.epp.prefill_booking import PrefillBooking
 from gateway.epp.responder import PickResponder
 from gateway.http.messages import Header, HttpRequest
+from gateway.observability import traceparent
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
 from gateway.proxy.api import Api
 from gateway.proxy.context import Context
@@ -43,7 +44,10 @@ LOOK_EVERY_S: Final = 0.1
 """Interval of looks whether a request that is being tokenized has come to a queue by now."""
 
 MAX_OPEN: Final = 200_000
-"""Decisions that wait or are booked; each takes some kilobytes."""
+"""Decisions that wait or are booked; each takes some kilobytes, beside what counts as a body."""
+
+KEPT_HEADERS: Final = frozenset({b"x-request-id", traceparent.PARENT, traceparent.OURS})
+"""Headers that are read again when a decision ends."""
 
 APPLIED: Final = pb.ReportReply.APPLIED
 REPEATED: Final = pb.ReportReply.REPEATED
@@ -158,6 +162,9 @@ class OpenDecision:
         if (error := intake.add(http.body)) is not None:
             raise error
         intake.hand_to(http)
+        num_beside = len(http.target) + sum(len(name) + len(value) for name, value in http.headers)
+        http.num_held += num_beside
+        context.bodies.num_bytes += num_beside
         self._since_s = context.loop.time()
         self._look_after(min(DECIDE_WITHIN_S, self._message.max_queue_ms / 1000 or DECIDE_WITHIN_S))
         self._waiting = door.api.handle(http, self._responder, self._plan)
@@ -235,6 +242,7 @@ class OpenDecision:
         replies.requested(reply, http, self._target, head, body if body != self._given else None)
         self._given, self._fallbacks = b"", []
         self._message = pb.DecideRequest()
+        http.headers = [header for header in http.headers if header[0] in KEPT_HEADERS]
         door.booked[decision.id] = self
         door.counts["decided"] += 1
         self._await_report()

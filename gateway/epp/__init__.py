@@ -9,6 +9,7 @@ both count each other's load, quotas, usage and first tokens. `server.http2` car
 
 protocol     the order of messages, per mode: a state machine without I/O
 messages     ext_proc messages as values and back          wire   those sent often, written by hand
+message_fields     sizes of a message's fields, before it is decoded
 control_headers   objective, fairness, SLO and model rewrite under their old and new names
 destination  addresses of workers, subset hints, headers by which a client could choose
 picker       a stream: messages to the gateway, its answers to Envoy

@@ -6,7 +6,9 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from gateway.core.errors import InvalidRequest
 from gateway.epp import wire
+from gateway.epp.message_fields import FREE_BYTES, MAX_BESIDE_BYTES, MAX_FIELDS, fields_of
 from gateway.http.messages import Header
 from gateway.proto.kvgate.v1 import ext_proc_pb2 as pb
 
@@ -14,6 +16,11 @@ DESTINATION: Final = "x-gateway-destination-endpoint"
 LB_NAMESPACE: Final = "envoy.lb"
 _DESTINATION: Final = DESTINATION.encode()
 _NAMESPACE: Final = LB_NAMESPACE.encode()
+_BODIES: Final = (
+    pb.ProcessingRequest.REQUEST_BODY_FIELD_NUMBER,
+    pb.ProcessingRequest.RESPONSE_BODY_FIELD_NUMBER,
+)
+_BODY: Final[int] = pb.HttpBody.BODY_FIELD_NUMBER
 OVERWRITE: Final = 2
 """`append_action`: the header is replaced, or added where it is missing."""
 
@@ -45,16 +52,32 @@ class ProtocolError(Exception):
 
 
 def decode(data: bytes) -> pb.ProcessingRequest:
-    """Decode a message of Envoy. Raises ProtocolError."""
+    """Decode a message of Envoy. Raises ProtocolError, also for over 128 KiB beside a body."""
     try:
+        if len(data) > FREE_BYTES:
+            _check_bounds(data)
         message: pb.ProcessingRequest = pb.ProcessingRequest.FromString(data)
     except DecodeError as exc:
         raise ProtocolError(f"the message is no ProcessingRequest: {exc}") from exc
+    except InvalidRequest as error:
+        raise ProtocolError(error.message) from error
     return message
 
 
+def _check_bounds(data: bytes) -> None:
+    num_beside = len(data)
+    for number, start, end in fields_of(data, _BODIES):
+        if number == _BODY:
+            num_beside -= end - start
+    if num_beside > MAX_BESIDE_BYTES:
+        raise InvalidRequest(f"at most {MAX_BESIDE_BYTES:,} bytes are taken beside a body")
+
+
 def headers_of(message: pb.HttpHeaders) -> list[Header]:
-    """Headers with pseudo-headers, in order; names as Envoy sends them, in lower case."""
+    """Headers with pseudo-headers, in order; names as Envoy sends them, in lower case. Raises ProtocolError
+    for over 4,096."""
+    if len(message.headers.headers) > MAX_FIELDS:
+        raise ProtocolError(f"at most {MAX_FIELDS:,} headers are taken")
     return [(each.key.encode(), each.raw_value or each.value) for each in message.headers.headers]
 
 

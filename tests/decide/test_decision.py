@@ -71,6 +71,27 @@ def test_a_decision_books_its_worker_until_it_is_reported(decisions: Decisions) 
     assert decisions.is_free
 
 
+def test_a_booked_decision_keeps_few_headers(decisions: Decisions) -> None:
+    """Callers may leave many thousands unreported."""
+    fields = [pb.HttpField(name="x-long", value=b"v" * 500), pb.HttpField(name="x-request-id", value=b"id")]
+    made = decisions.decided(headers=fields)
+    (exchange,) = decisions.dispatch.exchanges
+    assert exchange.http.headers == [(b"x-request-id", b"id")]
+    decisions.report(made.decision_id, finished=pb.Finished(usage=USAGE))
+    assert decisions.outcome()["status"] == 200 and decisions.is_free
+
+
+def test_headers_count_as_bodies(decisions: Decisions) -> None:
+    decisions.context.bodies.max_bytes = 1000
+    fields = [pb.HttpField(name="x-long", value=b"v" * 500)]
+    first = decisions.decided(headers=fields)
+    assert decisions.context.bodies.num_bytes == len(BODY) + len("/v1/completions") + 506
+    decisions.decided(headers=fields)
+    assert decisions.decide(headers=fields)[1][0].rejected.status == 503
+    decisions.report(first.decision_id, first_token=pb.FirstToken())
+    decisions.decided(headers=fields)
+
+
 def test_token_ids_are_decided_as_a_body_is(decisions: Decisions) -> None:
     made = decisions.decided(body=b"", model="m", token_ids=[1, 2, 3])
     assert made.num_tokens == 3 and not made.HasField("body")

@@ -3,12 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.errors import InvalidRequest
-from gateway.decide.message_bounds import (
-    FREE_BYTES,
-    MAX_BESIDE_BYTES,
-    MAX_TOKEN_IDS,
-    check_bounds,
-)
+from gateway.decide.message_bounds import MAX_TOKEN_IDS, check_bounds
+from gateway.epp.message_fields import FREE_BYTES, MAX_BESIDE_BYTES
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
 
 
@@ -43,7 +39,7 @@ def test_what_becomes_many_objects_is_limited(message: pb.DecideRequest, words: 
 
 
 def test_token_ids_one_by_one_are_fields() -> None:
-    with pytest.raises(InvalidRequest, match="packed"):
+    with pytest.raises(InvalidRequest, match="over 4,096 fields"):
         check_bounds(b"\x30\x01" * FREE_BYTES, pb.DecideRequest)
     assert len(pb.DecideRequest.FromString(b"\x30\x01" * 3).token_ids) == 3
 

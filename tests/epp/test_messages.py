@@ -1,8 +1,10 @@
 """Messages of ext_proc; `tests/envoy/test_messages.py` reads the same bytes with Envoy's own modules."""
 
 import pytest
+from google.protobuf.struct_pb2 import Struct
 
 from gateway.epp import messages
+from gateway.epp.message_fields import MAX_BESIDE_BYTES, MAX_FIELDS
 from gateway.epp.messages import ProtocolError
 from gateway.proto.kvgate.v1 import ext_proc_pb2 as pb
 
@@ -49,3 +51,35 @@ def test_pieces_are_short_and_only_the_last_ends(size: int, is_end: bool) -> Non
 def test_garbage_is_no_message() -> None:
     with pytest.raises(ProtocolError, match="no ProcessingRequest"):
         messages.decode(b"\xff\xff")
+
+
+HEADERS = pb.HttpHeaders(headers=pb.HeaderMap(headers=[pb.HeaderValue(value=b"x" * MAX_BESIDE_BYTES)]))
+LARGE = {
+    "headers": pb.ProcessingRequest(request_headers=HEADERS),
+    "headers of an answer": pb.ProcessingRequest(response_headers=HEADERS),
+    "beside a body": pb.ProcessingRequest(
+        request_body=pb.HttpBody(body=b"{}"),
+        metadata_context=pb.FilterMetadata(filter_metadata={"a" * MAX_BESIDE_BYTES: Struct()}),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_what_becomes_many_objects_is_limited(name: str) -> None:
+    with pytest.raises(ProtocolError, match="beside a body"):
+        messages.decode(LARGE[name].SerializeToString())
+
+
+def test_headers_are_counted() -> None:
+    many = pb.HttpHeaders(headers=pb.HeaderMap(headers=[pb.HeaderValue()] * (MAX_FIELDS + 1)))
+    with pytest.raises(ProtocolError, match="4,096 headers"):
+        messages.headers_of(many)
+    many.headers.headers.pop()
+    assert len(messages.headers_of(many)) == MAX_FIELDS
+
+
+@pytest.mark.parametrize("name", ["request_body", "response_body"])
+def test_a_large_body_passes(name: str) -> None:
+    given = pb.ProcessingRequest(**{name: pb.HttpBody(body=b"x" * (8 << 20), end_of_stream=True)})
+    given.metadata_context.filter_metadata["a"]["b"] = "c" * 10_000
+    assert messages.decode(given.SerializeToString()) == given

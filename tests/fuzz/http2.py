@@ -8,6 +8,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gateway.server.body_budget import BodyBudget
 from gateway.server.http2 import frames
 from gateway.server.http2.frames import PREFACE, Frame
 from gateway.server.http2.grpc_connection import GrpcConnection
@@ -146,10 +147,13 @@ def played(parts: Sequence[bytes], *, writes: bool) -> tuple[list[object], bytes
         handlers.append(Judged(stream, log))
         return handlers[-1]
 
-    grpc = GrpcConnection({b"/test.Echo/Run": service}, LIMITS, lambda seconds, late: Timer(), lambda: None)
+    services, bodies = {b"/test.Echo/Run": service}, BodyBudget()
+    grpc = GrpcConnection(services, LIMITS, bodies, lambda seconds, late: Timer(), lambda: None)
     out, num_fed = b"", 0
     for part in parts:
         grpc.receive(part, 0.0)
+        while grpc.has_rest:
+            grpc.hand_out()
         num_fed += len(part)
         assert grpc.num_partial <= num_fed and len(grpc.http2.streams) <= LIMITS.max_streams
         while writes and (more := grpc.http2.take()):
@@ -162,7 +166,9 @@ def played(parts: Sequence[bytes], *, writes: bool) -> tuple[list[object], bytes
     assert len(set(ends)) == len(ends) or fault, f"a stream ends twice: {ends}"
     grpc.close("lost")
     assert all(handler.is_over for handler in handlers), "a handler was forgotten"
-    assert grpc.num_partial == 0 and grpc.http2.outgoing.num_waiting == 0, "something is still held"
+    assert grpc.num_partial == bodies.num_bytes == 0 and grpc.http2.outgoing.num_waiting == 0, (
+        "something is still held"
+    )
     return log, out, fault
 
 

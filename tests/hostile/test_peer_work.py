@@ -33,6 +33,9 @@ from gateway.discovery import lora_wire
 from gateway.discovery.engine_detection import Engines
 from gateway.discovery.name_prober import verdict_of
 from gateway.discovery.probe import LARGE_PAGE_BYTES, MAX_BYTES, MAX_MODELS_BYTES, MAX_OBJECTS
+from gateway.epp import messages
+from gateway.epp.message_fields import FREE_BYTES, MAX_BESIDE_BYTES
+from gateway.epp.messages import ProtocolError
 from gateway.http.forwarded import origin
 from gateway.http.messages import ResponseHead
 from gateway.http.response_observer import ResponseObserver
@@ -42,7 +45,7 @@ from gateway.http.usage_redaction import UsageRedactor
 from gateway.http.websocket_frames import MAX_READ_BYTES, FrameRefused, ModelFrames, check_message
 from gateway.observability import traceparent
 from gateway.parity.prober import _read
-from gateway.proto.kvgate.v1 import decide_pb2, kv_events_pb2
+from gateway.proto.kvgate.v1 import decide_pb2, ext_proc_pb2, kv_events_pb2
 from gateway.replication import codec
 from gateway.runtime.paced_reads import SLICE_BYTES
 from gateway.server.http2.frames import Http2Error
@@ -62,7 +65,7 @@ KIB = "a" * 1024
 
 Step = Callable[[], object]
 MODELS = (ModelInfo("m"),)
-EXPECTED = (GatewayError, DecodeError, FrameRefused, Http2Error, *UNREADABLE)
+EXPECTED = (GatewayError, DecodeError, FrameRefused, Http2Error, ProtocolError, *UNREADABLE)
 
 
 def filled(begin: bytes, unit: bytes, end: bytes, size: int) -> bytes:
@@ -151,7 +154,17 @@ def largest_messages() -> Iterable[tuple[str, Step]]:
     ids = decide_pb2.DecideRequest(token_ids=[1] * MAX_TOKEN_IDS)
     yield "a decision's token ids", partial(http_of, ids, 64 * MIB)
     yield "fields of a decision", partial(check_bounds, b"\x30\x01" * (8 * MIB), decide_pb2.DecideRequest)
+    for size in (FREE_BYTES, MAX_BESIDE_BYTES, 8 * MIB):
+        yield f"headers of ext_proc in {size} bytes", _headers_of(size - 20)
     yield "a header block", partial(HeaderDecoder(64 << 10).decode, b"\x82" * (16 << 10))
+
+
+def _headers_of(size: int) -> Step:
+    """Reading of headers without name and value, which take two bytes each."""
+    body = ext_proc_pb2.HttpBody(body=b"\x0a\0" * (size // 2))
+    given = ext_proc_pb2.ProcessingRequest(request_body=body).SerializeToString()
+    data = b"\x12" + given[1:]  # the field of the request's headers
+    return lambda: messages.headers_of(messages.decode(data).request_headers)
 
 
 def heads() -> Iterable[tuple[str, Step]]:
@@ -298,7 +311,7 @@ PLACES = {
     "gateway/discovery/lora_wire.py": POSTED,
     "gateway/discovery/name_prober.py": POSTED,
     "gateway/epp/health.py": "messages of gRPC, of 64 KiB",
-    "gateway/epp/messages.py": "messages of gRPC, with the limits of requests",
+    "gateway/epp/messages.py": "a body and 128 KiB beside it, of 4,096 fields (epp/message_fields.py)",
     "gateway/http/cache_report.py": PARSED,
     "gateway/http/sse.py": READS,
     "gateway/http/usage_injection.py": READS,

@@ -12,6 +12,7 @@ from gateway.http.framing import HttpLimits
 from gateway.http.messages import HttpRequest, ResponseHead
 from gateway.observability.metrics import PauseHistogram
 from gateway.runtime.gc_policy import INTERVAL_S, PORTIONS, YOUNG, GcPolicy
+from gateway.server.body_budget import BodyBudget
 from gateway.server.connection import ClientConnection
 from gateway.server.http2.frames import rst_stream
 from gateway.server.http2.limits import Http2Limits
@@ -301,7 +302,7 @@ def test_grpc_connections_leave_no_cycles(monkeypatch: pytest.MonkeyPatch) -> No
     FakeLoop.install(monkeypatch)
     with no_cycles():
         protocol = GrpcProtocol(
-            {b"/test.Echo/Run": Handler}, Http2Limits(), set(), lambda *fault: None, "peer"
+            {b"/test.Echo/Run": Handler}, Http2Limits(), BodyBudget(), set(), lambda *fault: None, "peer"
         )
         transport = FakeTransport(protocol)
         transport.feed(HELLO + request(1) + opened(3) + opened(5) + rst_stream(5, 8))

@@ -95,7 +95,7 @@ class Call:
         """Let go of everything that the call holds."""
         self.is_over = True
         self.handler = None
-        self._connection.num_partial -= self.reader.num_held
+        self._connection.hold(-self.reader.num_held)
         self.reader.drop()
         if self.timer is not None:
             self.timer.cancel()

@@ -1,4 +1,4 @@
-"""Events of an HTTP/2 connection."""
+"""Events of an HTTP/2 connection, and of the gRPC on it."""
 
 from dataclasses import dataclass
 
@@ -26,6 +26,14 @@ class StreamGone:
 
     stream: Http2Stream
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageCame:
+    """A message of gRPC is whole."""
+
+    stream: Http2Stream
+    message: bytes
 
 
 Event = RequestBegan | DataCame | StreamGone

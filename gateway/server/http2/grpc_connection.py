@@ -4,18 +4,26 @@ request is not POST             HTTP 405           compressed message       UNIM
 content-type is not gRPC        HTTP 415           message too long         RESOURCE_EXHAUSTED
 unknown path                    UNIMPLEMENTED      end within a message     INTERNAL
 grpc-timeout over               DEADLINE_EXCEEDED  handler raises           INTERNAL
+message comes too slowly        DEADLINE_EXCEEDED  no memory for messages   RESOURCE_EXHAUSTED
+
+A frame may hold thousands of messages, each a request: they are handed out in turns of a slice.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
+from time import monotonic
 from typing import Final
 
 from gateway.http.messages import Header
+from gateway.runtime.work_slices import SLICE_S
+from gateway.server.body_budget import BodyBudget
 from gateway.server.http2.call import Call, Timer
 from gateway.server.http2.connection import Http2Connection
-from gateway.server.http2.events import DataCame, Event, RequestBegan
+from gateway.server.http2.events import DataCame, Event, MessageCame, RequestBegan
 from gateway.server.http2.frames import INTERNAL_ERROR, Http2Error
 from gateway.server.http2.grpc_framing import (
+    DEADLINE_EXCEEDED,
     INTERNAL,
     RESOURCE_EXHAUSTED,
     RESPONSE_HEAD,
@@ -39,32 +47,60 @@ MAX_SHOWN_PATH: Final = 200
 class GrpcConnection:
     """Calls of one connection. `has_output` notifies the shell of output that comes between two reads."""
 
-    __slots__ = ("http2", "num_partial", "_services", "_limits", "_later", "_on_output", "_is_receiving")
+    # fmt: off
+    __slots__ = (
+        "http2", "num_partial", "_services", "_limits", "_later", "_on_output", "_is_receiving", "_waiting",
+        "_bodies", "_timer",
+    )
+    # fmt: on
 
     def __init__(
-        self, services: Services, limits: Http2Limits, later: Later, on_output: Callable[[], None]
+        self,
+        services: Services,
+        limits: Http2Limits,
+        bodies: BodyBudget,
+        later: Later,
+        on_output: Callable[[], None],
     ) -> None:
-        """Start a connection; `later` calls a function after a number of seconds."""
+        """Start a connection. Incomplete messages count in `bodies`; `later` calls a function after a number
+        of seconds."""
         self.http2 = Http2Connection(limits, RESPONSE_HEAD)
         self.num_partial = 0
         self._services = services
         self._limits = limits
+        self._bodies = bodies
         self._later = later
         self._on_output = on_output
         self._is_receiving = False
+        self._waiting: deque[Event | MessageCame] = deque()
+        self._timer: Timer | None = None
 
     def __repr__(self) -> str:
         return f"GrpcConnection({self.http2}, {self.num_partial} bytes of messages)"
 
+    @property
+    def has_rest(self) -> bool:
+        """Events of received bytes wait for `hand_out`."""
+        return bool(self._waiting)
+
     def receive(self, data: bytes, now: float) -> None:
-        """Take received bytes; what they cause is in `http2.take` afterwards."""
+        """Take received bytes, and hand out what they bring for a slice; what that causes is in `http2.take`
+        afterwards."""
+        self._waiting.extend(self.http2.receive(data, now))
+        self.hand_out()
+
+    def hand_out(self) -> None:
+        """Hand out what waits, for a slice."""
+        waiting, end = self._waiting, monotonic() + SLICE_S
         self._is_receiving = True
         try:
-            for event in self.http2.receive(data, now):
-                self._take(event)
+            while waiting:
+                self._take(waiting.popleft())
+                if waiting and monotonic() > end:
+                    break
         finally:
             self._is_receiving = False
-        if self.http2.fault is not None:
+        if self.http2.fault is not None and not waiting:
             self.abort(f"connection error: {self.http2.fault}")
 
     def has_output(self) -> None:
@@ -83,11 +119,20 @@ class GrpcConnection:
         """The connection is lost: end its calls, and let go of everything."""
         if self.http2.fault is None:
             self.http2.fault = Http2Error(INTERNAL_ERROR, why)
+        self._waiting.clear()
         self.abort(why)
         self.http2.close()
         self._on_output = _ignore
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    def _take(self, event: Event) -> None:
+    def hold(self, num_bytes: int) -> None:
+        """Count bytes of incomplete messages; fewer than none are let go."""
+        self.num_partial += num_bytes
+        self._bodies.num_bytes += num_bytes
+
+    def _take(self, event: Event | MessageCame) -> None:
         stream = event.stream
         if isinstance(event, RequestBegan):
             self._begin(stream, event.headers)
@@ -100,6 +145,8 @@ class GrpcConnection:
         if isinstance(event, DataCame):
             if not call.is_over:
                 self._take_data(call, event)
+        elif isinstance(event, MessageCame):
+            self._take_message(call, event.message)
         else:
             stream.owner = None
             self._guarded_abort(call, event.why)
@@ -135,23 +182,58 @@ class GrpcConnection:
 
     def _take_data(self, call: Call, event: DataCame) -> None:
         try:
-            if event.data:
-                for message in self._messages(call.reader, event.data):
-                    if call.handler is not None:
-                        call.handler.message(message)
-                if self.num_partial > self._limits.max_partial_bytes and call.reader.num_held:
-                    raise GrpcError(RESOURCE_EXHAUSTED, "too many incomplete messages in one connection")
+            messages = self._messages(call.reader, event.data) if event.data else []
+            if call.reader.num_held:
+                self._check_room()
+        except GrpcError as error:
+            return self._failed(call, error)
+        if len(messages) > 1:
             if event.is_end:
-                self._end(event.stream)
-        except Exception as error:  # noqa: BLE001  see above
-            self._failed(call, error)
+                self._waiting.appendleft(DataCame(event.stream, b"", True))
+            self._waiting.extendleft([MessageCame(event.stream, each) for each in reversed(messages)])
+            return None
+        for message in messages:
+            self._take_message(call, message)
+        if event.is_end:
+            self._end(event.stream)
+        return None
+
+    def _take_message(self, call: Call, message: bytes) -> None:
+        if call.handler is not None:
+            try:
+                call.handler.message(message)
+            except Exception as error:  # noqa: BLE001  see above
+                self._failed(call, error)
 
     def _messages(self, reader: MessageReader, data: bytes) -> list[bytes]:
-        self.num_partial -= reader.num_held
+        num_before = reader.num_held
         try:
             return reader.feed(data)
         finally:
-            self.num_partial += reader.num_held
+            self.hold(reader.num_held - num_before)
+
+    def _check_room(self) -> None:
+        """Keep an incomplete message, or raise GrpcError."""
+        bodies = self._bodies
+        if self.num_partial > self._limits.max_partial_bytes:
+            raise GrpcError(RESOURCE_EXHAUSTED, "too many incomplete messages in one connection")
+        if bodies.num_bytes > bodies.max_bytes:
+            raise GrpcError(RESOURCE_EXHAUSTED, bodies.refusal().message)
+        if self._timer is None:
+            self._timer = self._later(self._limits.message_timeout_s, self._end_stuck)
+
+    def _end_stuck(self) -> None:
+        """End the calls with messages that have not grown enough since the last look."""
+        limits = self._limits
+        self._timer = None
+        for stream in list(self.http2.streams.values()):
+            call = stream.owner
+            if isinstance(call, Call) and call.reader.is_stuck(
+                limits.message_timeout_s * limits.min_message_rate
+            ):
+                self._failed(call, GrpcError(DEADLINE_EXCEEDED, "the rest of a message comes too slowly"))
+        if self.num_partial:
+            self._timer = self._later(limits.message_timeout_s, self._end_stuck)
 
     def _end(self, stream: Http2Stream) -> None:
         """The client has sent everything."""

@@ -37,12 +37,13 @@ class GrpcError(Exception):
 
 
 class MessageReader:
-    """Cuts a stream's data into messages; `num_held` bytes of an incomplete one wait."""
+    """Cuts a stream's data into messages; `num_held` bytes of an incomplete one wait, of which `num_seen` had
+    come at the last look."""
 
-    __slots__ = ("num_held", "_held", "_num_needed", "_max_bytes")
+    __slots__ = ("num_held", "num_seen", "_held", "_num_needed", "_max_bytes")
 
     def __init__(self, max_bytes: int) -> None:
-        self.num_held = 0
+        self.num_held = self.num_seen = 0
         self._held = bytearray()
         self._num_needed = PREFIX_BYTES
         self._max_bytes = max_bytes
@@ -59,7 +60,7 @@ class MessageReader:
                 return []
             data = bytes(self._held)
             self._held = bytearray()
-            self.num_held = 0
+            self.num_held = self.num_seen = 0
         messages: list[bytes] = []
         at, size = 0, len(data)
         while size - at >= PREFIX_BYTES:
@@ -71,6 +72,11 @@ class MessageReader:
         if at < size:
             self._hold(data, at)
         return messages
+
+    def is_stuck(self, num_bytes: float) -> bool:
+        """Look at an incomplete message: True if fewer bytes of it came since the last look."""
+        num_before, self.num_seen = self.num_seen, self.num_held
+        return num_before > 0 and self.num_held - num_before < num_bytes
 
     def drop(self) -> None:
         self._held = bytearray()

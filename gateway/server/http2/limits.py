@@ -20,7 +20,11 @@ class Http2Limits:
     max_message_bytes: int = 70 << 20
     """Envoy sends a buffered body in one message: the largest body of a client, and some headers."""
     max_partial_bytes: int = 256 << 20
-    """Messages of one connection that have arrived in part."""
+    """Messages of one connection that have arrived in part; those of all count as bodies, too
+    (`server/body_budget.py`)."""
+    message_timeout_s: float = 60.0
+    min_message_rate: float = 500.0
+    """Bytes per second by which an incomplete message grows at least, in each `message_timeout_s`."""
     slow_stream_bytes: int = 256 << 10
     """Output that waits in a stream: beyond it the peer gets no more of that stream's window."""
     slow_connection_bytes: int = 256 << 20

@@ -4,7 +4,7 @@
       │ 10 s, or no HTTP/2: closed and logged        │ silent for 60 s: PING; no answer in 20 s: aborted
 
 Output is written as far as the socket takes it; while it is full, streams keep theirs, and slow ones are not
-read from.
+read from. Nothing is read while messages wait for their turn.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from collections.abc import Callable, MutableSet
 from typing import Final, cast
 
 from gateway.runtime.paced_reads import SLICE_BYTES, PacedReads
+from gateway.server.body_budget import BodyBudget
 from gateway.server.http2.frames import PREFACE
 from gateway.server.http2.grpc_connection import GrpcConnection
 from gateway.server.http2.limits import Http2Limits
@@ -36,12 +37,13 @@ class GrpcProtocol(asyncio.Protocol):
         self,
         services: Services,
         limits: Http2Limits,
+        bodies: BodyBudget,
         registry: MutableSet["GrpcProtocol"],
         on_fault: OnFault,
         peer: str,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._grpc = GrpcConnection(services, limits, self._loop.call_later, self._flush_soon)
+        self._grpc = GrpcConnection(services, limits, bodies, self._loop.call_later, self._flush_soon)
         self._registry = registry
         self._on_fault = on_fault
         self._peer = peer
@@ -70,8 +72,9 @@ class GrpcProtocol(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        if self._reads and (len(data) > SLICE_BYTES or self._reads.has_rest):
-            return self._reads.take(data)
+        reads = self._reads
+        if reads and (len(data) > SLICE_BYTES or reads.has_rest or reads.is_paused):
+            return reads.take(data)
         return self._read(data)
 
     def _read(self, data: bytes) -> None:
@@ -80,6 +83,20 @@ class GrpcProtocol(asyncio.Protocol):
         fault = self._grpc.http2.fault
         if fault is not None and self._transport is not None and not self._transport.is_closing():
             self._on_fault(self._peer, self._grpc.http2.first_bytes, fault.message)
+        if self._grpc.has_rest and self._reads:
+            self._reads.pause()
+            self._loop.call_soon(self._hand_out)
+        self._flush()
+
+    def _hand_out(self) -> None:
+        """Give what was read its next turn; read on once nothing of it is left."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._grpc.hand_out()
+        if self._grpc.has_rest:
+            self._loop.call_soon(self._hand_out)
+        elif self._reads:
+            self._reads.resume()
         self._flush()
 
     def eof_received(self) -> bool:

@@ -12,6 +12,7 @@ from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tasks import Tasks
 from gateway.runtime.tls import Tls, listening_context
 from gateway.server.acceptor import Acceptor
+from gateway.server.body_budget import BodyBudget
 from gateway.server.client_limit import ClientLimit
 from gateway.server.draining import all_left
 from gateway.server.http2.first_bytes import is_tls, mistaken_for
@@ -30,11 +31,18 @@ LOOK_EVERY_S = 0.02
 class GrpcServer:
     """Serves `services` on one port; `start` binds it, `leave` lets open streams end, `stop` ends all."""
 
-    def __init__(self, services: Services, tls: Tls | None = None, limits: Http2Limits | None = None) -> None:
-        """Without `tls` the port is plain."""
+    def __init__(
+        self,
+        services: Services,
+        tls: Tls | None = None,
+        limits: Http2Limits | None = None,
+        bodies: BodyBudget | None = None,
+    ) -> None:
+        """Without `tls` the port is plain. Incomplete messages of all connections count in `bodies`."""
         self._services = services
         self._tls = tls
         self._limits = limits or Http2Limits()
+        self._bodies = bodies or BodyBudget()
         self._connections: set[GrpcProtocol] = set()
         self._opening = Tasks()
         self._log = RateLimitedLog(log)
@@ -111,7 +119,7 @@ class GrpcServer:
                 log.debug("%s: connection lost before its first byte: %s", self._role, exc)
 
     def _protocol(self, peer: str) -> GrpcProtocol:
-        return GrpcProtocol(self._services, self._limits, self._connections, self._fault, peer)
+        return GrpcProtocol(self._services, self._limits, self._bodies, self._connections, self._fault, peer)
 
     def _fault(self, peer: str, first: bytes, why: str) -> None:
         """A connection was ended for a fault of its client."""

@@ -1,5 +1,6 @@
 """Calls at their edges; tests/server/http2/test_grpc_connection.py has the rest."""
 
+from gateway.server.body_budget import BodyBudget
 from gateway.server.http2.call import Call
 from gateway.server.http2.frames import END_STREAM
 from gateway.server.http2.grpc_connection import GrpcConnection
@@ -10,7 +11,7 @@ from tests.support.http2 import headers_of, read
 
 
 def call() -> tuple[GrpcConnection, Call]:
-    grpc = GrpcConnection({}, Http2Limits(), FakeTimer, lambda: None)
+    grpc = GrpcConnection({}, Http2Limits(), BodyBudget(), FakeTimer, lambda: None)
     stream = Http2Stream(1, 1000, 0)
     grpc.http2.streams[1] = stream
     grpc.http2.take()

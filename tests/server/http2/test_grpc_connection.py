@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from gateway.server.body_budget import BodyBudget
 from gateway.server.http2.frames import rst_stream
 from gateway.server.http2.grpc_connection import GrpcConnection
 from gateway.server.http2.limits import Http2Limits
@@ -62,12 +63,15 @@ class FakeTimer:
 class Side:
     """A connection with the Echo service, and one that fails at once."""
 
-    def __init__(self, limits: Http2Limits | None = None) -> None:
+    def __init__(self, limits: Http2Limits | None = None, bodies: BodyBudget | None = None) -> None:
+        self.bodies = bodies or BodyBudget()
         self.handlers: list[Handler] = []
         self.timers: list[FakeTimer] = []
         self.num_outputs = 0
         services = {b"/test.Echo/Run": self._echo, b"/test.Broken/Run": self._broken}
-        self.grpc = GrpcConnection(services, limits or Http2Limits(), self._later, self._has_output)
+        self.grpc = GrpcConnection(
+            services, limits or Http2Limits(), self.bodies, self._later, self._has_output
+        )
         self.out = b""
         self.feed(HELLO)
 
@@ -87,6 +91,8 @@ class Side:
 
     def feed(self, sent: bytes) -> None:
         self.grpc.receive(sent, 0.0)
+        while self.grpc.has_rest:
+            self.grpc.hand_out()
         self.take()
 
     def take(self) -> None:
@@ -220,6 +226,51 @@ def test_incomplete_messages_of_a_connection_are_bounded() -> None:
     assert side.grpc.num_partial == 100
     side.feed(data(1, bytes(55)))
     assert messages_of(side.out) == {1: [bytes(100)]} and side.grpc.num_partial == 50
+
+
+def test_incomplete_messages_of_all_connections_count_as_bodies() -> None:
+    bodies = BodyBudget(150)
+    first, second = Side(bodies=bodies), Side(bodies=bodies)
+    half = b"\0\0\0\0\x64" + bytes(45)
+    for side in (first, second):
+        side.feed(opened(1) + data(1, half))
+    bodies.num_bytes += 50  # of a request
+    second.feed(data(1, bytes(1)))
+    assert second.status().startswith("8 the gateway is at its limit of request body memory")
+    assert bodies.num_bytes == 100 and bodies.num_refused == 1
+    first.feed(data(1, bytes(55)))
+    assert messages_of(first.out) == {1: [bytes(100)]} and bodies.num_bytes == 50
+    first.feed(opened(3) + data(3, half))
+    first.grpc.close("lost")
+    assert bodies.num_bytes == 50
+
+
+def test_a_message_that_comes_too_slowly_ends_its_call() -> None:
+    side = Side(Http2Limits(message_timeout_s=10, min_message_rate=2))
+    begun = b"\0\0\0\1\0" + bytes(15)
+    side.feed(opened(1) + data(1, begun) + opened(3) + data(3, begun) + opened(5) + data(5, message(b"a")))
+    assert [timer.seconds for timer in side.timers] == [10], "a timer for all"
+    side.timers.pop().callback()
+    side.feed(data(1, bytes(19)) + data(3, bytes(20)))
+    assert 1 not in messages_of(side.out), "each has its time"
+    side.timers.pop().callback()
+    side.take()
+    assert side.status(1) == "4 the rest of a message comes too slowly"
+    assert side.handlers[0].events == ["aborted: the rest of a message comes too slowly"]
+    assert list(side.grpc.http2.streams) == [3, 5] and side.bodies.num_bytes == side.grpc.num_partial == 40
+    side.feed(data(3, bytes(256 - 35) + begun))
+    side.timers.pop().callback()
+    assert 3 in side.grpc.http2.streams, "the next message has its own time"
+    side.feed(data(3, bytes(256 - 15)))
+    side.timers.pop().callback()
+    assert not side.timers and side.bodies.num_bytes == 0
+
+
+def test_a_lost_connection_has_no_timer() -> None:
+    side = Side()
+    side.feed(opened(1) + data(1, b"\0\0\0\0\x09half"))
+    side.grpc.close("lost")
+    assert side.timers[0].is_cancelled
 
 
 def test_a_connection_error_aborts_all_calls(caplog: pytest.LogCaptureFixture) -> None:

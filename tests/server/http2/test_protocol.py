@@ -1,15 +1,20 @@
 """Connections on a loop without time or sockets: writing, back pressure, silence, draining."""
 
+from collections.abc import Callable
+from itertools import pairwise
+
 import pytest
 
-from gateway.server.http2 import protocol
+from gateway.runtime.work_slices import SLICE_S
+from gateway.server.body_budget import BodyBudget
+from gateway.server.http2 import grpc_connection, protocol
 from gateway.server.http2.frames import PREFACE, settings, window_update
 from gateway.server.http2.limits import Http2Limits
 from gateway.server.http2.protocol import GrpcProtocol
 from gateway.server.http2.service import GrpcStream
 from tests.server.http2.test_grpc_connection import Handler
 from tests.support.http2 import HELLO, data, message, messages_of, opened, read, request, words
-from tests.support.transports import FakeLoop, FakeTransport
+from tests.support.transports import FakeLoop, FakeTimer, FakeTransport
 
 BIG = 1 << 20
 
@@ -23,11 +28,19 @@ class World:
         self.protocol = GrpcProtocol(
             {b"/test.Echo/Run": self._echo},
             Http2Limits(),
+            BodyBudget(),
             self.open,
             lambda *fault: self.faults.append(fault),
             "peer",
         )
         self.transport = FakeTransport(self.protocol)
+        self.now, self.costs_s = 0.0, 0.0
+        monkeypatch.setattr(grpc_connection, "monotonic", self._clock)
+
+    def _clock(self) -> float:
+        """The time, of which each look at the clock takes some."""
+        self.now += self.costs_s
+        return self.now
 
     def _echo(self, stream: GrpcStream) -> Handler:
         self.handlers.append(Handler(stream))
@@ -69,6 +82,55 @@ def test_a_full_socket_gets_nothing_more(world: World) -> None:
     assert world.said() == []
     world.protocol.resume_writing()
     assert messages_of(world.transport.taken()) == {1: [b"a" * 1000, b"more"]}
+
+
+def slow(world: World, num: int, *, is_end: bool = False) -> list[str]:
+    """Feed a frame with messages, of which four take longer than a slice; returns their texts."""
+    texts = [str(each) for each in range(num)]
+    frame = data(1, b"".join(message(each.encode()) for each in texts), is_end=is_end)
+    world.transport.feed(HELLO + opened())
+    world.costs_s = 0.3 * SLICE_S
+    world.transport.feed(frame)
+    return texts
+
+
+def test_messages_of_one_frame_have_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts, call_soon = [0], world.loop.call_soon
+
+    def counted(callback: Callable[[], object]) -> FakeTimer:
+        counts.append(len(world.handlers[0].events))
+        assert not world.transport.is_reading, "more is read meanwhile"
+        return call_soon(callback)
+
+    monkeypatch.setattr(world.loop, "call_soon", counted)
+    texts = slow(world, 1000, is_end=True)
+    world.loop.advance(0)
+    assert max(after - before for before, after in pairwise(counts)) <= 5
+    assert world.handlers[0].events == [*texts, "END"] and world.transport.is_reading
+    assert messages_of(world.transport.taken()) == {1: [each.encode() for each in texts]}
+
+
+def test_bytes_behind_messages_that_wait_come_after_them(world: World) -> None:
+    """A transport may give what it had read before it was paused."""
+    texts = slow(world, 20)
+    world.transport.feed(data(1, message(b"last")), data(1, b"", is_end=True))
+    world.loop.advance(0)
+    assert world.handlers[0].events == [*texts, "last", "END"] and world.transport.is_reading
+
+
+def test_messages_that_wait_end_with_their_connection(world: World) -> None:
+    slow(world, 20)
+    world.transport.lose()
+    world.loop.advance(0)
+    events = world.handlers[0].events
+    assert len(events) < 10 and events[-1] == "aborted: the connection is lost"
+
+
+def test_messages_behind_the_end_of_a_call_are_dropped(world: World) -> None:
+    slow(world, 20)
+    world.handlers[0].stream.finish(9, "enough")
+    world.loop.advance(0)
+    assert len(world.handlers[0].events) < 10 and world.transport.is_reading
 
 
 def test_a_lost_connection_aborts_its_calls(world: World) -> None:
