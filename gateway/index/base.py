@@ -21,7 +21,8 @@ class Applied:
 
     `num_orphans` counts blocks with an unknown parent (they cannot be placed), `num_unknown_removals`
     removals of unknown blocks, `num_mismatched` stores with tokens that do not fit their block count, or with
-    a block size other than the worker's.
+    a block size other than the worker's, `num_unknown_events` those of an unknown kind, or of a medium or
+    group beyond those that are followed (`followed_tiers.py`).
     """
 
     num_stored: int = 0

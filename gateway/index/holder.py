@@ -22,6 +22,7 @@ from gateway.core.kv_events import GPU
 from gateway.index.base import LINKS, TIER_COST, Applied
 from gateway.index.edges import POSITION, POSITION_BITS
 from gateway.index.engine_hashes import EngineHashTable
+from gateway.index.followed_tiers import FollowedTiers
 from gateway.index.kv_groups import Groups
 
 Key = TypeVar("Key", bound=Hashable)
@@ -45,6 +46,7 @@ class Holder:
     aliases: dict[tuple[str, int], int] = field(default_factory=dict)
     offload: dict[str, Bitmaps] = field(default_factory=dict)
     off_gpu: Bitmaps = field(default_factory=dict)
+    followed: FollowedTiers = field(default_factory=FollowedTiers)
     has_full: bool = False  # stores of full attention were placed
     has_tiers: bool = False
     hidden: int = 0  # the bit, unseen by lookups, that keeps the blocks of `removed` in the tree

@@ -11,6 +11,7 @@ a time, and bits are used again. A removed block that an offload tier may still 
 under a bit that no lookup sees.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -30,9 +31,13 @@ from gateway.core.worker import WorkerId
 from gateway.index.base import FULL_ATTENTION, LEFT, LINKS, MAX_REMOVED, Applied, Holdings, Losses, is_partial
 from gateway.index.edges import POSITION_BITS, Edges
 from gateway.index.engine_hashes import EngineHashTable, key_of, keys_of
+from gateway.index.followed_tiers import MAX_GROUPS, MAX_MEDIA
 from gateway.index.holder import Holder, Tier, one_less, one_more
 from gateway.index.kv_groups import Groups
 from gateway.index.worker_bits import WorkerBits
+from gateway.runtime.rate_limited_log import RateLimitedLog
+
+log = logging.getLogger("kvgate.index")
 
 _NOWHERE: Final = EngineHashTable()
 _PLAIN: Final = FULL_ATTENTION | {None}
@@ -44,6 +49,7 @@ SWEEP_BUCKETS: Final = 1_000
 class MemoryIndex:
     def __init__(self, losses: Losses | None = None, holdings: Holdings | None = None) -> None:
         self._losses = losses
+        self._log = RateLimitedLog(log)
         self._edges = Edges(holdings)
         self._holders: dict[WorkerId, Holder] = {}
         self._bits = WorkerBits(holdings)
@@ -76,6 +82,10 @@ class MemoryIndex:
     def apply(self, worker: WorkerId, event: KvEvent) -> None:
         holder = self._holders[worker]
         match event:
+            case BlocksStored() | RunStored() | BlocksRemoved() if not holder.followed.follow(
+                event.medium, event.group_idx
+            ):
+                self._ignore(worker, holder)
             case BlocksStored():
                 self._store(worker, holder, event)
             case RunStored():
@@ -168,6 +178,14 @@ class MemoryIndex:
         return True
 
     # events ------------------------------------------------------------------------------------
+
+    def _ignore(self, worker: WorkerId, holder: Holder) -> None:
+        """Count an event of a medium or group that is not followed."""
+        holder.applied.num_unknown_events += 1
+        text = (
+            "worker %s: its KV events name more than %d media or %d groups; those of further ones are ignored"
+        )
+        self._log.warning(text, worker, MAX_MEDIA, MAX_GROUPS)
 
     def _store(self, worker: WorkerId, holder: Holder, event: BlocksStored) -> None:
         num, size = len(event.engine_hashes), event.block_size
@@ -413,7 +431,9 @@ class MemoryIndex:
         self._bits.retire(holder.bit)
         self._bits.retire(holder.hidden)
         self._bounded.pop(worker, None)
-        for sharers in self._sharers.values():
+        for key, sharers in list(self._sharers.items()):
             if holder in sharers:
                 sharers.remove(holder)
+                if not sharers:
+                    del self._sharers[key]
         self._waste += [names.buckets for names in holder.tiers.values()]

@@ -14,6 +14,7 @@ from gateway.core.kv_events import BlocksCleared, BlocksRemoved, BlocksStored, E
 from gateway.core.worker import WorkerId
 from gateway.index import edges, engine_hashes, memory, reference
 from gateway.index.base import Index
+from gateway.index.followed_tiers import MAX_GROUPS, MAX_MEDIA
 from gateway.index.memory import MemoryIndex
 from gateway.index.reference import ReferenceIndex
 from tests.index.contract import ROOT, SIZE, A, B, C, IndexContract, prompt, stored
@@ -212,6 +213,42 @@ def test_bits_are_reused_after_a_sweep() -> None:
     while index.sweep():
         pass
     assert repr(index) == "MemoryIndex(workers=0, blocks=0)"
+
+
+def test_events_of_more_media_than_are_followed_are_counted_and_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    index = MemoryIndex()
+    index.add_worker(A, ROOT, SIZE)
+    for i in range(MAX_MEDIA + 2):
+        index.apply(A, stored(range(SIZE), [1], medium=f"M{i}@"))
+    index.apply(A, BlocksRemoved([1], "M9@"))
+    index.apply(A, BlocksRemoved([1], "M0@"))
+    applied = index.applied(A)
+    assert (applied.num_stored, applied.num_removed, applied.num_unknown_events) == (MAX_MEDIA, 1, 3)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert index.media(prompt(range(SIZE))) == {A: {f"M{i}@": 1 for i in range(1, MAX_MEDIA)}}
+
+
+def test_groups_beyond_those_that_are_followed_are_ignored() -> None:
+    index = MemoryIndex()
+    index.add_worker(A, ROOT, SIZE)
+    index.apply(A, stored(range(SIZE), [1]))
+    for group in range(1, MAX_GROUPS + 5):
+        index.apply(A, BlocksStored([1], None, tokens_of([]), SIZE, None, "GPU", group, "mamba"))
+    assert index.applied(A).num_unknown_events == 5
+    assert index.overlap(prompt(range(SIZE))) == {A: 1}
+
+
+def test_shared_tiers_are_forgotten_with_their_last_worker() -> None:
+    index = MemoryIndex()
+    for worker in (A, B):
+        index.add_worker(worker, ROOT, SIZE)
+        index.apply(worker, stored(range(SIZE), [1], medium="POOL@"))
+    index.drop_worker(A)
+    assert list(index._sharers.values()) == [[index._holders[B]]]
+    index.reset_worker(B)
+    assert index._sharers == {}
 
 
 class RecordedLosses:
