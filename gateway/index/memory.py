@@ -12,6 +12,7 @@ under a bit that no lookup sees.
 """
 
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -326,16 +327,25 @@ class MemoryIndex:
                 self._edges.release(holder.bit, block)
 
     def _clear(self, worker: WorkerId, holder: Holder) -> None:
-        """Drop all GPU blocks (the engine cleared its own cache); offload tiers keep theirs."""
+        """Drop all GPU blocks (the engine cleared its own cache); offload tiers keep theirs. Costs no more
+        than the stores of these blocks did."""
+        if holder.groups is not None:
+            holder.groups.clear()
+        if not holder.num_on_gpu():
+            return
         if self._losses is not None:
             self._losses.end(worker)
+        if holder.num_on_gpu() < len(holder.off_gpu) + len(holder.copies) + len(holder.aliases):
+            for block in holder.drop_gpu():
+                if self._losses is not None:
+                    self._losses.forget(self._edges.hash_at(block).to_bytes(8, sys.byteorder))
+                self._edges.release(holder.bit, block)
+            return
         self._bits.retire(holder.bit)
         holder.bit = self._bits.allocate(worker)
         self._waste += [names.buckets for names in holder.clear_gpu()]
         for number, blocks in holder.off_gpu.items():
             self._edges.grant(holder.bit, number, blocks)
-        if holder.groups is not None:
-            holder.groups.clear()
 
     def _media(self, worker: WorkerId, hashes: Sequence[BlockHash]) -> dict[str, int]:
         """Count blocks that the worker holds by medium."""

@@ -18,6 +18,7 @@ from gateway.index.followed_tiers import MAX_GROUPS, MAX_MEDIA
 from gateway.index.memory import MemoryIndex
 from gateway.index.reference import ReferenceIndex
 from tests.index.contract import ROOT, SIZE, A, B, C, IndexContract, prompt, stored
+from tests.index.test_edges import RecordedHoldings
 
 SIZES: dict[WorkerId, int | None] = {A: 2, B: 2, C: 1}
 PLACES = st.sampled_from(
@@ -249,6 +250,26 @@ def test_shared_tiers_are_forgotten_with_their_last_worker() -> None:
     assert list(index._sharers.values()) == [[index._holders[B]]]
     index.reset_worker(B)
     assert index._sharers == {}
+
+
+def test_a_clear_of_a_few_blocks_leaves_those_in_other_media_alone() -> None:
+    holdings, losses = RecordedHoldings(), RecordedLosses()
+    index = MemoryIndex(losses, holdings)
+    index.add_worker(A, ROOT, SIZE)
+    for i in range(20):
+        index.apply(A, stored([i] * SIZE, [i + 1], medium="CPU"))
+    assert len(holdings.of("hold")) == 20
+    gpu = prompt(range(100, 100 + SIZE))
+    for _ in range(5):
+        index.apply(A, stored(range(100, 100 + SIZE), [100]))
+        index.apply(A, stored([0] * SIZE, [1]))
+        index.apply(A, BlocksCleared())
+        index.apply(A, BlocksCleared())
+        assert (index.overlap(gpu), index.num_blocks(A)) == ({}, 20)
+    assert index.media(prompt([0] * SIZE)) == {A: {"CPU": 1}}
+    assert index.find(A, 100) is None
+    assert len(holdings.of("hold")) == 5
+    assert (losses.forgotten, losses.ended) == (set(gpu), [A] * 5)
 
 
 class RecordedLosses:
