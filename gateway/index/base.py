@@ -118,7 +118,8 @@ class Index(BlockSets, Protocol):
         """Iterate over a worker's distinct blocks, in no order; the index must not change meanwhile."""
 
     def sweep(self) -> bool:
-        """Do a bounded part (a few milliseconds) of pending clean-up; False if none is left."""
+        """Do a bounded part (a few milliseconds) of pending clean-up, and of the copying of a large shared
+        tier's blocks to a worker that has come to it; False if none is left."""
 
     def num_blocks(self, worker: WorkerId) -> int:
         """Distinct blocks (by our hash) that the worker holds."""

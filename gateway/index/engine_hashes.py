@@ -69,13 +69,17 @@ class EngineHashTable:
         return number
 
     def numbers(self) -> Iterator[int]:
-        for bucket in {id(bucket): bucket for bucket in self.buckets}.values():
+        for bucket in self.parts():
             for (number,) in _numbers(bucket):
                 yield number
 
     def items(self) -> Iterator[tuple[int, int]]:
-        for bucket in {id(bucket): bucket for bucket in self.buckets}.values():
+        for bucket in self.parts():
             yield from _both(bucket)
+
+    def parts(self) -> list[bytearray]:
+        """Return the buckets, each once, for `entries_of`."""
+        return list({id(bucket): bucket for bucket in self.buckets}.values())
 
     def _at(self, name: int) -> tuple[bytearray, int]:
         bucket = self.buckets[(name * _FACTOR & _MASK) % len(self.buckets)]
@@ -97,6 +101,11 @@ class EngineHashTable:
         if self._next == self._level:
             self._level, self._next = len(self.buckets), 0
             self.buckets *= SPLIT
+
+
+def entries_of(part: bytearray) -> list[tuple[int, int]]:
+    """Return the keys and numbers in a bucket; some may have gone from the table since it was returned."""
+    return list(_both(part))
 
 
 def keys_of(hashes: Sequence[EngineHash]) -> Sequence[int]:

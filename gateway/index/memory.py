@@ -31,7 +31,7 @@ from gateway.core.kv_events import (
 from gateway.core.worker import WorkerId
 from gateway.index.base import FULL_ATTENTION, LEFT, LINKS, MAX_REMOVED, Applied, Holdings, Losses, is_partial
 from gateway.index.edges import POSITION_BITS, Edges
-from gateway.index.engine_hashes import EngineHashTable, key_of, keys_of
+from gateway.index.engine_hashes import EngineHashTable, entries_of, key_of, keys_of
 from gateway.index.followed_tiers import MAX_GROUPS, MAX_MEDIA
 from gateway.index.holder import Holder, Tier, one_less, one_more
 from gateway.index.kv_groups import Groups
@@ -45,6 +45,9 @@ _PLAIN: Final = FULL_ATTENTION | {None}
 
 SWEEP_EDGES: Final = 500
 SWEEP_BUCKETS: Final = 1_000
+SWEEP_BLOCKS: Final = 500
+JOINED_AT_ONCE: Final = 256
+"""Blocks of a shared tier that a worker holds with its first event there; the others are left to sweeps."""
 
 
 class MemoryIndex:
@@ -59,6 +62,7 @@ class MemoryIndex:
         self._sharers: dict[
             tuple[str, BlockHash, int | None], list[Holder]
         ] = {}  # by (shared tier, root, block size)
+        self._joins: list[tuple[Holder, Holder, Tier, list[bytearray]]] = []  # comers, known sharers, blocks
         self._next_edge = 0  # position of the sweep under way
         self._waste: list[list[bytearray]] = []  # engine-hash tables of forgotten workers
 
@@ -161,6 +165,9 @@ class MemoryIndex:
         return {self._bits.workers[bit]: blocks for bit, blocks in found.items()}, is_more
 
     def sweep(self) -> bool:
+        if self._joins:
+            self._join(SWEEP_BLOCKS)
+            return True
         if self._waste:
             del self._waste[-1][-SWEEP_BUCKETS:]
             if not self._waste[-1]:
@@ -428,12 +435,25 @@ class MemoryIndex:
         """Return the other workers that reach the shared tier `medium`: those with earlier events of it."""
         sharers = self._sharers.setdefault((medium, holder.root, holder.block_size), [])
         if holder not in sharers:
-            for tier, names in list(sharers[0].tiers.items()) if sharers else ():
+            for tier, names in sharers[0].tiers.items() if sharers else ():
                 if tier[0] == medium:
-                    for name, block in names.items():
-                        self._hold_too(holder, tier, (name,), block)
+                    self._joins.append((holder, sharers[0], tier, names.parts()))
             sharers.append(holder)
+            self._join(JOINED_AT_ONCE)
         return [other for other in sharers if other is not holder]
+
+    def _join(self, num: int) -> None:
+        """Make workers that have come to shared tiers hold some `num` more of the blocks there."""
+        while self._joins and num > 0:
+            holder, source, tier, parts = self._joins[-1]
+            if not parts:
+                self._joins.pop()
+                continue
+            there = source.tiers.get(tier, _NOWHERE)
+            for name, block in entries_of(parts.pop()):
+                num -= 1
+                if there.find(name) == block:  # not removed meanwhile
+                    self._hold_too(holder, tier, (name,), block)
 
     def _retire(self, worker: WorkerId, holder: Holder) -> None:
         if self._losses is not None:
@@ -441,6 +461,7 @@ class MemoryIndex:
         self._bits.retire(holder.bit)
         self._bits.retire(holder.hidden)
         self._bounded.pop(worker, None)
+        self._joins = [join for join in self._joins if join[0] is not holder and join[1] is not holder]
         for key, sharers in list(self._sharers.items()):
             if holder in sharers:
                 sharers.remove(holder)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -270,6 +271,36 @@ def test_a_clear_of_a_few_blocks_leaves_those_in_other_media_alone() -> None:
     assert index.find(A, 100) is None
     assert len(holdings.of("hold")) == 5
     assert (losses.forgotten, losses.ended) == (set(gpu), [A] * 5)
+
+
+def test_a_worker_that_comes_to_a_large_shared_tier_holds_its_blocks_part_by_part() -> None:
+    index, num = MemoryIndex(), 3_000
+    for worker in (A, B):
+        index.add_worker(worker, ROOT, SIZE)
+    tokens, names = range(num * SIZE), list(range(1, num + 1))
+    index.apply(A, stored(tokens, names, medium="POOL@"))
+    index.apply(B, stored(range(SIZE), [1], medium="POOL@"))
+    held = [index.num_blocks(B)]
+    index.apply(A, BlocksRemoved(names[-5:], "POOL@"))
+    index.apply(A, stored(range(7, 7 + 300 * SIZE), range(num + 1, num + 301), medium="POOL@"))
+    while index.sweep():
+        held.append(index.num_blocks(B))
+    assert max(after - before for before, after in pairwise([0, *held])) < num / 2
+    assert index.num_blocks(A) == index.num_blocks(B) == num + 295
+    assert index.overlap(prompt(tokens)) == {A: num - 5, B: num - 5}
+
+
+def test_a_shared_tier_of_a_worker_that_leaves_is_joined_no_further() -> None:
+    index, num = MemoryIndex(), 3_000
+    for worker in (A, B):
+        index.add_worker(worker, ROOT, SIZE)
+    index.apply(A, stored(range(num * SIZE), list(range(1, num + 1)), medium="POOL@"))
+    index.apply(B, stored(range(SIZE), [1], medium="POOL@"))
+    index.drop_worker(A)
+    while index.sweep():
+        pass
+    assert 0 < index.num_blocks(B) < num
+    assert set(index.overlap(prompt(range(SIZE)))) == {B}
 
 
 class RecordedLosses:
