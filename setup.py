@@ -95,6 +95,7 @@ COMPILED = [
     "gateway/index/assumed.py",
     "gateway/index/worker_bits.py",
     "gateway/index/edges.py",
+    "gateway/index/followed_tiers.py",
     "gateway/index/holder.py",
     "gateway/index/memory.py",
     "gateway/index/engine_hashes.py",

@@ -157,7 +157,7 @@ class AppliedEventsView(View):
     num_orphans: A[int, MAX, "blocks with an unknown parent"]
     num_unknown_removals: A[int, MAX, "removals of unknown blocks"]
     num_mismatched: A[int, MAX, "stores with tokens that do not fit their blocks"]
-    num_unknown_events: A[int, MAX, "events of an unknown kind"]
+    num_unknown_events: A[int, MAX, "events of an unknown kind, or of more media or groups than are followed"]
 
 
 class WorkerIndexView(View):

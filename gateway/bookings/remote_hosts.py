@@ -8,7 +8,9 @@ host keeps the row. Bookings of a gateway that has been silent for `keep_s` are 
 requests in flight end by themselves by then.
 """
 
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from gateway.bookings.message import KEEP_S, BookingsMessage, Promise, WorkerBookings
 from gateway.bookings.promises import Promises
@@ -18,6 +20,8 @@ from gateway.core.worker import WorkerId
 MAX_GATEWAYS = 1024
 MAX_WORKERS = 2048
 """Workers named by other hosts: half of the columns, so that this host's own workers find one."""
+STEP_BLOCKS = 1024
+"""Promised blocks noted at once, in half a millisecond."""
 FORGET_S = 60.0
 """Time between two clean-ups of workers without bookings: a column for a new name costs some 0.1 ms, and a
 foreign client may send any number of names."""
@@ -66,10 +70,15 @@ class RemoteHosts:
         self._table.set_num_others(0)
 
     def receive(self, message: BookingsMessage, now: float) -> None:
+        for _ in self.receive_in_steps(message, now):
+            pass
+
+    def receive_in_steps(self, message: BookingsMessage, now: float) -> Generator[None, None, None]:
+        """Apply a message, a worker or STEP_BLOCKS promised blocks in each step."""
         if message.host == self._host:
             self._table.confirm_own(message.gateway, message.seq)
-        else:
-            self._note(message, now)
+        elif (known := self._hear(message, now)) is not None:
+            yield from self._note(known, message, now)
         if message.lock_number:
             self._table.set_lock_number(message.lock_number)
 
@@ -91,7 +100,8 @@ class RemoteHosts:
         if column is not None:
             self._promises.drop_column(column)
 
-    def _note(self, message: BookingsMessage, now: float) -> None:
+    def _hear(self, message: BookingsMessage, now: float) -> _Gateway | None:
+        """Return the sender of a message, None where there is nothing to note."""
         known = self._gateways.get(message.gateway)
         if known is None:
             if len(self._gateways) >= MAX_GATEWAYS:
@@ -103,19 +113,28 @@ class RemoteHosts:
             return None  # from an earlier connection
         known.seq, known.echo_at = message.seq, now
         if message.is_last:
-            return self._drop(message.gateway)
+            self._drop(message.gateway)
+            return None
+        return known
+
+    def _note(self, known: _Gateway, message: BookingsMessage, now: float) -> Iterator[None]:
+        """Note bookings and promises in steps, unless the sender is dropped meanwhile."""
+        booked: Iterable[WorkerBookings] = message.booked
         if message.is_whole:
-            there = {booked.worker for booked in message.booked}
-            for worker in [each for each in known.booked if each not in there]:
-                self._set(known, WorkerBookings(worker, 0, 0))
-        for booked in message.booked:
-            self._set(known, booked)
-        if message.promises:
-            self._renew()
-            now_ms = int(now * 1000)
-            for promise in message.promises:
-                self._promise(promise, now_ms)
-        return None
+            there = {each.worker for each in message.booked}
+            ended = [worker for worker in known.booked if worker not in there]
+            booked = chain((WorkerBookings(worker, 0, 0) for worker in ended), message.booked)
+        for each in booked:
+            if self._gateways.get(message.gateway) is not known:
+                return
+            self._set(known, each)
+            yield
+        for promise in message.promises:
+            for first in range(0, max(len(promise.blocks), 1), STEP_BLOCKS):
+                self._renew()
+                some = promise.blocks[first : first + STEP_BLOCKS]
+                self._promise(Promise(promise.worker, some, promise.keep_ms), int(now * 1000))
+                yield
 
     def _set(self, gateway: _Gateway, booked: WorkerBookings) -> None:
         worker = booked.id

@@ -22,6 +22,7 @@ from gateway.redis.options import RedisOptions
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tasks import Tasks
 from gateway.runtime.terminal import print_lines
+from gateway.runtime.work_slices import in_slices
 
 log = logging.getLogger("kvgate.bookings")
 
@@ -186,18 +187,18 @@ class SharedBookings:
         """Apply messages as they come, yielding to the loop now and then: waiting messages need no wait."""
         began = self._clock()
         while True:
-            self._note(await self._listener.next())
+            await self._note(await self._listener.next())
             if self._clock() - began > APPLY_S:
                 await asyncio.sleep(0)
                 began = self._clock()
 
-    def _note(self, data: bytes) -> None:
+    async def _note(self, data: bytes) -> None:
         message = decode(data)
         if message is None:
             self.num_undecodable += 1
             return
         now = self._clock()
-        self.remote_hosts.receive(message, now)
+        await in_slices(self.remote_hosts.receive_in_steps(message, now))
         if message.host != self.host:
             if message.asks:
                 self._asked.set()

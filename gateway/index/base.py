@@ -21,7 +21,8 @@ class Applied:
 
     `num_orphans` counts blocks with an unknown parent (they cannot be placed), `num_unknown_removals`
     removals of unknown blocks, `num_mismatched` stores with tokens that do not fit their block count, or with
-    a block size other than the worker's.
+    a block size other than the worker's, `num_unknown_events` those of an unknown kind, or of a medium or
+    group beyond those that are followed (`followed_tiers.py`).
     """
 
     num_stored: int = 0
@@ -117,7 +118,8 @@ class Index(BlockSets, Protocol):
         """Iterate over a worker's distinct blocks, in no order; the index must not change meanwhile."""
 
     def sweep(self) -> bool:
-        """Do a bounded part (a few milliseconds) of pending clean-up; False if none is left."""
+        """Do a bounded part (a few milliseconds) of pending clean-up, and of the copying of a large shared
+        tier's blocks to a worker that has come to it; False if none is left."""
 
     def num_blocks(self, worker: WorkerId) -> int:
         """Distinct blocks (by our hash) that the worker holds."""

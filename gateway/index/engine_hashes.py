@@ -1,13 +1,15 @@
 """Packed table of one worker's engine hashes: key ─► block number, 12 bytes each where a dict costs 122.
 
-    buckets   key mod SPLIT**n ─► bucket                   (one not yet split stands in SPLIT places)
+    buckets   mixed key mod SPLIT**n ─► bucket             (one not yet split stands in SPLIT places)
     bucket    key 8 bytes, number 4 bytes, key, number …   searched as bytes
 
 Buckets are split one after another as keys come, a few hundred keys at a time, so that no store pays for a
 rebuild of all and the average bucket keeps its size. A key is an engine hash that is an integer, or the hash
-of one that is bytes.
+of one that is bytes. A secret factor mixes it, so that no engine can name blocks that all fall into one
+bucket.
 """
 
+import secrets
 from array import array
 from collections.abc import Iterator, Sequence
 from struct import Struct
@@ -21,6 +23,9 @@ SPLIT: Final = 3
 """Odd, so that keys with the same low bits, or counted up, are spread like any others."""
 AVERAGE: Final = 96
 """Keys per bucket: fewer cost objects, more cost searching (half a microsecond for 96)."""
+
+_FACTOR: Final = secrets.randbits(64) | 1
+_MASK: Final = (1 << 64) - 1
 
 _pack = Struct("<QI").pack
 _names = Struct("<Q4x").iter_unpack
@@ -44,7 +49,7 @@ class EngineHashTable:
         """Add the keys of consecutive blocks numbered from `first`; none of them may be known."""
         buckets, places = self.buckets, len(self.buckets)
         for number, name in enumerate(names, first):
-            bucket = buckets[name % places]
+            bucket = buckets[(name * _FACTOR & _MASK) % places]
             bucket += _pack(name, number)
         self._num += len(names)
         while self._num > self._num_buckets * AVERAGE:
@@ -64,16 +69,20 @@ class EngineHashTable:
         return number
 
     def numbers(self) -> Iterator[int]:
-        for bucket in {id(bucket): bucket for bucket in self.buckets}.values():
+        for bucket in self.parts():
             for (number,) in _numbers(bucket):
                 yield number
 
     def items(self) -> Iterator[tuple[int, int]]:
-        for bucket in {id(bucket): bucket for bucket in self.buckets}.values():
+        for bucket in self.parts():
             yield from _both(bucket)
 
+    def parts(self) -> list[bytearray]:
+        """Return the buckets, each once, for `entries_of`."""
+        return list({id(bucket): bucket for bucket in self.buckets}.values())
+
     def _at(self, name: int) -> tuple[bytearray, int]:
-        bucket = self.buckets[name % len(self.buckets)]
+        bucket = self.buckets[(name * _FACTOR & _MASK) % len(self.buckets)]
         packed = name.to_bytes(8, "little")
         at = bucket.find(packed)
         while at > 0 and at % _WIDTH:
@@ -84,7 +93,7 @@ class EngineHashTable:
         places, bucket = len(self.buckets), self.buckets[self._next]
         fresh: dict[int, list[bytes]] = {place: [] for place in range(self._next, places, self._level)}
         for (entry,), (name,) in zip(_entries(bucket), _names(bucket), strict=True):
-            fresh[name % places].append(entry)
+            fresh[(name * _FACTOR & _MASK) % places].append(entry)
         for place, entries in fresh.items():
             self.buckets[place] = bytearray(b"".join(entries))
         self._num_buckets += SPLIT - 1
@@ -92,6 +101,11 @@ class EngineHashTable:
         if self._next == self._level:
             self._level, self._next = len(self.buckets), 0
             self.buckets *= SPLIT
+
+
+def entries_of(part: bytearray) -> list[tuple[int, int]]:
+    """Return the keys and numbers in a bucket; some may have gone from the table since it was returned."""
+    return list(_both(part))
 
 
 def keys_of(hashes: Sequence[EngineHash]) -> Sequence[int]:

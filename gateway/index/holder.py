@@ -22,6 +22,7 @@ from gateway.core.kv_events import GPU
 from gateway.index.base import LINKS, TIER_COST, Applied
 from gateway.index.edges import POSITION, POSITION_BITS
 from gateway.index.engine_hashes import EngineHashTable
+from gateway.index.followed_tiers import FollowedTiers
 from gateway.index.kv_groups import Groups
 
 Key = TypeVar("Key", bound=Hashable)
@@ -45,6 +46,7 @@ class Holder:
     aliases: dict[tuple[str, int], int] = field(default_factory=dict)
     offload: dict[str, Bitmaps] = field(default_factory=dict)
     off_gpu: Bitmaps = field(default_factory=dict)
+    followed: FollowedTiers = field(default_factory=FollowedTiers)
     has_full: bool = False  # stores of full attention were placed
     has_tiers: bool = False
     hidden: int = 0  # the bit, unseen by lookups, that keeps the blocks of `removed` in the tree
@@ -129,8 +131,25 @@ class Holder:
                 off &= ~alike
         return counts
 
+    def num_on_gpu(self) -> int:
+        """Count the engine hashes on the GPU."""
+        return sum(len(names) for tier, names in self.tiers.items() if tier[0] == GPU)
+
+    def drop_gpu(self) -> Iterator[int]:
+        """Drop the GPU's blocks one by one, yielding those that lie in no other medium."""
+        blocks: set[int] = set()
+        for tier in [tier for tier in self.tiers if tier[0] == GPU]:
+            for name, block in self.tiers.pop(tier).items():
+                blocks.add(block)
+                self.copies.pop((tier, name), None)
+                self.aliases.pop((GPU, block), None)
+        for block in blocks:
+            if self.leave(GPU, block):
+                self.num_blocks -= 1
+                yield block
+
     def clear_gpu(self) -> Iterator[EngineHashTable]:
-        """Drop the tables of the GPU's tiers, yielding them; only blocks in other media stay."""
+        """Drop all blocks of the GPU at once, yielding their tables; only blocks in other media stay."""
         for tier in [tier for tier in self.tiers if tier[0] == GPU]:
             yield self.tiers.pop(tier)
         self.copies = {key: count for key, count in self.copies.items() if key[0][0] != GPU}

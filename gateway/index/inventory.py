@@ -37,6 +37,7 @@ from gateway.core.kv_events import (
 from gateway.index.base import LEFT, MAX_REMOVED, TIER_COST, Applied, is_partial, is_prefix_group
 from gateway.index.base import LINKS as LINK_GROUP
 from gateway.index.engine_hashes import key_of, keys_of
+from gateway.index.followed_tiers import FollowedTiers
 from gateway.index.holder import one_less
 from gateway.index.kv_groups import is_followed
 
@@ -77,6 +78,7 @@ class Inventory:
         self._children: dict[BlockHash, int] = {}
         self._removed: OrderedDict[int, BlockHash] = OrderedDict()
         self._has_tiers = False
+        self._followed = FollowedTiers()
         self._others: dict[Tier, dict[int, int]] = {}
         self._kinds: dict[int, Kind] = {}
         self.num_links = 0
@@ -128,6 +130,10 @@ class Inventory:
         """Apply an event; returns its effect as events for followers, none where it concerns no prefix or
         cannot be placed."""
         match event:
+            case BlocksStored() | RunStored() | BlocksRemoved() if not self._followed.follow(
+                event.medium, event.group_idx
+            ):
+                self.applied.num_unknown_events += 1
             case BlocksStored():
                 return self._stored(event)
             case RunStored():

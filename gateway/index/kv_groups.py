@@ -16,7 +16,7 @@ Only workers that have announced a second group have this.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from gateway.core.blocks import BlockHash
 from gateway.core.kv_events import GPU, SHARED
@@ -25,6 +25,8 @@ from gateway.index.base import TIER_COST, is_prefix_group
 Tier: TypeAlias = tuple[str, int]
 """(medium, group)."""
 
+MAX_LOOKS: Final = 16_384
+"""Blocks looked up for one worker and prompt, beside four for each block of the prompt."""
 WINDOWED = frozenset({"sliding_window", "sliding_window_mla", "mamba"})
 
 
@@ -37,30 +39,55 @@ class Need:
     ratio: int = 1
     is_state: bool = False
 
-    def before_drop(self, held: dict[BlockHash, int], hashes: Sequence[BlockHash], most: int) -> int:
-        """Return the longest hit of at most `most` blocks, the last of which speculation then drops."""
-        if self.num is None:
-            return self.longest(held, hashes, most)
-        if self.is_state:
-            kept = self.longest(held, hashes, most - 1)
-            return kept + 1 if kept else 0
-        return Need(self.num + 1, self.ratio).longest(held, hashes, most)
 
-    def longest(self, held: dict[BlockHash, int], hashes: Sequence[BlockHash], most: int) -> int:
+class Search:
+    """Search for the hits of one group in one prompt, each at most as long as the one before: no block is
+    looked up twice. `drops_last`: speculation then drops the last block of a hit."""
+
+    def __init__(
+        self, need: Need, held: dict[BlockHash, int], hashes: Sequence[BlockHash], *, drops_last: bool = False
+    ) -> None:
+        self.num_looks = 0
+        self._num, self._ratio = need.num or 0, need.ratio
+        self._is_prefix = need.num is None
+        self._keeps_state = drops_last and need.is_state
+        if drops_last and not need.is_state:
+            self._num += 1
+        self._held, self._hashes = held, hashes
+        self._low = self._high = 0  # blocks between these positions are held
+
+    def longest(self, most: int) -> int:
         """Return the longest hit of at most `most` blocks for which the group has the blocks it needs."""
-        if self.num is None:
-            return next((i for i in range(most) if hashes[i] not in held), most)
-        end = most - most % self.ratio
-        run = 0
-        for at in range(end, 0, -self.ratio):
-            if hashes[at - 1] in held:
-                end = end if run else at
+        self.num_looks += 1
+        if self._is_prefix:
+            return self._prefix(most)
+        if self._keeps_state:
+            kept = self._windowed(max(most - 1, 0))
+            return kept + 1 if kept else 0
+        return self._windowed(most)
+
+    def _prefix(self, most: int) -> int:
+        if most > self._high:
+            self.num_looks += most
+            held, hashes = self._held, self._hashes
+            self._high = next((i for i in range(most) if hashes[i] not in held), most)
+        return min(most, self._high)
+
+    def _windowed(self, most: int) -> int:
+        held, hashes, ratio = self._held, self._hashes, self._ratio
+        end = at = most - most % ratio
+        if self._low < end <= self._high:
+            at = self._low
+        begin, run = at, (end - at) // ratio
+        while at > 0 and run < self._num:
+            at -= ratio
+            if hashes[at + ratio - 1] in held:
                 run += 1
-                if run >= self.num:
-                    return end
             else:
-                run = 0
-        return run * self.ratio  # shorter than the window, and complete from the first block on
+                end, run = at, 0
+        self.num_looks += (begin - at) // ratio
+        self._low, self._high = at, end
+        return end  # or shorter than the window, and complete from the first block on
 
 
 def is_followed(spec_kind: str | None, size: int, block_size: int | None) -> bool:
@@ -173,14 +200,22 @@ class Groups:
 
     def bound(self, hashes: Sequence[BlockHash], depth: int, *, drops_last: bool = False) -> int:
         """Return how many of the leading `depth` blocks (held by full attention) a prompt can begin with;
-        with `drops_last` one more, which speculation drops."""
-        before = -1
+        with `drops_last` one more, which speculation drops. 0 where that takes more looks than
+        MAX_LOOKS and four for each block, for which clients would wait: no engine has that many groups."""
+        searches = [
+            Search(need, self.held.get(group, {}), hashes, drops_last=drops_last)
+            for group, need in self.needs.items()
+            if need is not None and self._bounds(need)
+        ]
+        before, left = -1, MAX_LOOKS + 4 * depth
         while depth and depth != before:
             before = depth
-            for group, need in self.needs.items():
-                if need and self._bounds(need):
-                    longest = need.before_drop if drops_last else need.longest
-                    depth = longest(self.held.get(group, {}), hashes, depth)
+            for search in searches:
+                left += search.num_looks
+                depth = search.longest(depth)
+                left -= search.num_looks
+                if left < 0:
+                    return 0
         return depth
 
     def _bounds(self, need: Need | None) -> bool:

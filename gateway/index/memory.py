@@ -11,6 +11,8 @@ a time, and bits are used again. A removed block that an offload tier may still 
 under a bit that no lookup sees.
 """
 
+import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -29,21 +31,29 @@ from gateway.core.kv_events import (
 from gateway.core.worker import WorkerId
 from gateway.index.base import FULL_ATTENTION, LEFT, LINKS, MAX_REMOVED, Applied, Holdings, Losses, is_partial
 from gateway.index.edges import POSITION_BITS, Edges
-from gateway.index.engine_hashes import EngineHashTable, key_of, keys_of
+from gateway.index.engine_hashes import EngineHashTable, entries_of, key_of, keys_of
+from gateway.index.followed_tiers import MAX_GROUPS, MAX_MEDIA
 from gateway.index.holder import Holder, Tier, one_less, one_more
 from gateway.index.kv_groups import Groups
 from gateway.index.worker_bits import WorkerBits
+from gateway.runtime.rate_limited_log import RateLimitedLog
+
+log = logging.getLogger("kvgate.index")
 
 _NOWHERE: Final = EngineHashTable()
 _PLAIN: Final = FULL_ATTENTION | {None}
 
 SWEEP_EDGES: Final = 500
 SWEEP_BUCKETS: Final = 1_000
+SWEEP_BLOCKS: Final = 500
+JOINED_AT_ONCE: Final = 256
+"""Blocks of a shared tier that a worker holds with its first event there; the others are left to sweeps."""
 
 
 class MemoryIndex:
     def __init__(self, losses: Losses | None = None, holdings: Holdings | None = None) -> None:
         self._losses = losses
+        self._log = RateLimitedLog(log)
         self._edges = Edges(holdings)
         self._holders: dict[WorkerId, Holder] = {}
         self._bits = WorkerBits(holdings)
@@ -52,6 +62,7 @@ class MemoryIndex:
         self._sharers: dict[
             tuple[str, BlockHash, int | None], list[Holder]
         ] = {}  # by (shared tier, root, block size)
+        self._joins: list[tuple[Holder, Holder, Tier, list[bytearray]]] = []  # comers, known sharers, blocks
         self._next_edge = 0  # position of the sweep under way
         self._waste: list[list[bytearray]] = []  # engine-hash tables of forgotten workers
 
@@ -76,6 +87,10 @@ class MemoryIndex:
     def apply(self, worker: WorkerId, event: KvEvent) -> None:
         holder = self._holders[worker]
         match event:
+            case BlocksStored() | RunStored() | BlocksRemoved() if not holder.followed.follow(
+                event.medium, event.group_idx
+            ):
+                self._ignore(worker, holder)
             case BlocksStored():
                 self._store(worker, holder, event)
             case RunStored():
@@ -150,6 +165,9 @@ class MemoryIndex:
         return {self._bits.workers[bit]: blocks for bit, blocks in found.items()}, is_more
 
     def sweep(self) -> bool:
+        if self._joins:
+            self._join(SWEEP_BLOCKS)
+            return True
         if self._waste:
             del self._waste[-1][-SWEEP_BUCKETS:]
             if not self._waste[-1]:
@@ -168,6 +186,14 @@ class MemoryIndex:
         return True
 
     # events ------------------------------------------------------------------------------------
+
+    def _ignore(self, worker: WorkerId, holder: Holder) -> None:
+        """Count an event of a medium or group that is not followed."""
+        holder.applied.num_unknown_events += 1
+        text = (
+            "worker %s: its KV events name more than %d media or %d groups; those of further ones are ignored"
+        )
+        self._log.warning(text, worker, MAX_MEDIA, MAX_GROUPS)
 
     def _store(self, worker: WorkerId, holder: Holder, event: BlocksStored) -> None:
         num, size = len(event.engine_hashes), event.block_size
@@ -308,16 +334,25 @@ class MemoryIndex:
                 self._edges.release(holder.bit, block)
 
     def _clear(self, worker: WorkerId, holder: Holder) -> None:
-        """Drop all GPU blocks (the engine cleared its own cache); offload tiers keep theirs."""
+        """Drop all GPU blocks (the engine cleared its own cache); offload tiers keep theirs. Costs no more
+        than the stores of these blocks did."""
+        if holder.groups is not None:
+            holder.groups.clear()
+        if not holder.num_on_gpu():
+            return
         if self._losses is not None:
             self._losses.end(worker)
+        if holder.num_on_gpu() < len(holder.off_gpu) + len(holder.copies) + len(holder.aliases):
+            for block in holder.drop_gpu():
+                if self._losses is not None:
+                    self._losses.forget(self._edges.hash_at(block).to_bytes(8, sys.byteorder))
+                self._edges.release(holder.bit, block)
+            return
         self._bits.retire(holder.bit)
         holder.bit = self._bits.allocate(worker)
         self._waste += [names.buckets for names in holder.clear_gpu()]
         for number, blocks in holder.off_gpu.items():
             self._edges.grant(holder.bit, number, blocks)
-        if holder.groups is not None:
-            holder.groups.clear()
 
     def _media(self, worker: WorkerId, hashes: Sequence[BlockHash]) -> dict[str, int]:
         """Count blocks that the worker holds by medium."""
@@ -400,12 +435,25 @@ class MemoryIndex:
         """Return the other workers that reach the shared tier `medium`: those with earlier events of it."""
         sharers = self._sharers.setdefault((medium, holder.root, holder.block_size), [])
         if holder not in sharers:
-            for tier, names in list(sharers[0].tiers.items()) if sharers else ():
+            for tier, names in sharers[0].tiers.items() if sharers else ():
                 if tier[0] == medium:
-                    for name, block in names.items():
-                        self._hold_too(holder, tier, (name,), block)
+                    self._joins.append((holder, sharers[0], tier, names.parts()))
             sharers.append(holder)
+            self._join(JOINED_AT_ONCE)
         return [other for other in sharers if other is not holder]
+
+    def _join(self, num: int) -> None:
+        """Make workers that have come to shared tiers hold some `num` more of the blocks there."""
+        while self._joins and num > 0:
+            holder, source, tier, parts = self._joins[-1]
+            if not parts:
+                self._joins.pop()
+                continue
+            there = source.tiers.get(tier, _NOWHERE)
+            for name, block in entries_of(parts.pop()):
+                num -= 1
+                if there.find(name) == block:  # not removed meanwhile
+                    self._hold_too(holder, tier, (name,), block)
 
     def _retire(self, worker: WorkerId, holder: Holder) -> None:
         if self._losses is not None:
@@ -413,7 +461,10 @@ class MemoryIndex:
         self._bits.retire(holder.bit)
         self._bits.retire(holder.hidden)
         self._bounded.pop(worker, None)
-        for sharers in self._sharers.values():
+        self._joins = [join for join in self._joins if join[0] is not holder and join[1] is not holder]
+        for key, sharers in list(self._sharers.items()):
             if holder in sharers:
                 sharers.remove(holder)
+                if not sharers:
+                    del self._sharers[key]
         self._waste += [names.buckets for names in holder.tiers.values()]

@@ -5,7 +5,7 @@ import asyncio
 from gateway.index.base import Index
 
 SWEEP_INTERVAL_S = 0.2
-"""Blocks waiting for a sweep are invisible to lookups and only cost memory."""
+"""Blocks waiting for a sweep only cost memory, or a hit in a shared tier that a worker has just come to."""
 
 
 async def keep_swept(index: Index, interval_s: float = SWEEP_INTERVAL_S) -> None:

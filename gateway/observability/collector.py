@@ -347,7 +347,11 @@ _APPLIED: tuple[tuple[MetricSpec, Callable[[Applied], float]], ...] = (
         lambda a: a.num_mismatched,
     ),
     (
-        counter("kvgate_index_unknown_events_total", "KV events of an unknown type.", "worker"),
+        counter(
+            "kvgate_index_unknown_events_total",
+            "KV events of an unknown type, or of more media or groups than are followed.",
+            "worker",
+        ),
         lambda a: a.num_unknown_events,
     ),
 )

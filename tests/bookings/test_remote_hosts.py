@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.bookings.message import BookingsMessage, Promise, WorkerBookings
-from gateway.bookings.remote_hosts import MAX_GATEWAYS, MAX_WORKERS, RemoteHosts
+from gateway.bookings.remote_hosts import MAX_GATEWAYS, MAX_WORKERS, STEP_BLOCKS, RemoteHosts
 from gateway.bookings.shared_assumed import SharedAssumedIndex
 from gateway.bookings.shared_ledger import SharedLedger, Table
 from gateway.core.blocks import BlockHash
@@ -154,6 +154,27 @@ def test_remote_promises_hold_until_they_expire() -> None:
     assert (overlap(index, 103.4), overlap(index, 103.5)) == ({A: 40}, {})
     host.hear(now=103, **promises(A))
     assert overlap(index, 106.4) == {A: 40}
+
+
+def test_a_large_message_is_applied_in_steps() -> None:
+    host = Host()
+    blocks = [BlockHash(i) for i in range(3 * STEP_BLOCKS + 1)]
+    booked = [WorkerBookings(worker, 1, 10) for worker in (A, B)]
+    message = BookingsMessage(THERE, 7, 1, booked, [Promise(A, blocks, 1000), Promise(B, [], 1000)])
+    puts = [0] + [host.remote._promises.num_puts for _ in host.remote.receive_in_steps(message, 0)]
+    assert puts == [0, 0, 0, STEP_BLOCKS, 2 * STEP_BLOCKS, 3 * STEP_BLOCKS, len(blocks), len(blocks)]
+    assert host.loads() == [(1, 10), (1, 10)]
+
+
+def test_a_gateway_dropped_during_its_message_has_no_bookings() -> None:
+    host = Host()
+    steps = host.remote.receive_in_steps(
+        BookingsMessage(THERE, 7, 1, [WorkerBookings(worker, 1, 10) for worker in (A, B)]), 0
+    )
+    next(steps)
+    host.remote.expire(100)
+    assert list(steps) == []
+    assert host.loads() == [(0, 0), (0, 0)]
 
 
 def test_withdrawn_promises_hold_no_longer() -> None:

@@ -21,6 +21,9 @@ from gateway.apis import responses, sglang
 from gateway.apis.anthropic import Dialect
 from gateway.apis.response_ids import Renaming, RenamingScanner
 from gateway.bookings import message as bookings
+from gateway.bookings.remote_hosts import RemoteHosts
+from gateway.bookings.shared_ledger import Table
+from gateway.core.blocks import BlockHash
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.engine import AdapterCalls, ModelInfo
 from gateway.core.errors import GatewayError
@@ -137,6 +140,14 @@ def steps_of_tokens() -> Iterable[tuple[str, Step]]:
     yield "a step of tokens", partial(next, read_tokens_in_steps(filled(*ANSWERS["tokens"], 8 * MIB)))
 
 
+def steps_of_bookings() -> Iterable[tuple[str, Step]]:
+    """A step that notes promises, of the largest message of Redis."""
+    shared = Table(memoryview(bytearray(Table.num_bytes(2))), 2, contextlib.nullcontext)
+    promise = bookings.Promise("w", [BlockHash(1)] * (bookings.MAX_BYTES - 100), 5)
+    message = bookings.BookingsMessage(1, 1, 1, [], [promise])
+    yield "a step of bookings", partial(next, RemoteHosts(shared, 1, 2).receive_in_steps(message, 0.0))
+
+
 def largest_messages() -> Iterable[tuple[str, Step]]:
     """Messages of Redis, agents and gRPC clients, of the largest size that is taken."""
     promise = bookings.Promise("w", [1] * (bookings.MAX_BYTES - 100), 5)
@@ -223,7 +234,7 @@ def is_about_a_slice(measure: Callable[[], float]) -> bool:
 def test_the_largest_input_takes_about_a_slice() -> None:
     late = [name for name, step in STEPS.items() if not is_about_a_slice(partial(cost_s, step))]
     assert late == []
-    for name, step in steps_of_tokens():
+    for name, step in (*steps_of_tokens(), *steps_of_bookings()):
         assert is_about_a_slice(partial(cost_s, step)), name
 
 
@@ -288,7 +299,7 @@ PLACES = {
     "gateway/apis/response_ids.py": READS,
     "gateway/apis/routes.py": OWN,
     "gateway/apis/sglang.py": PARSED,
-    "gateway/bookings/message.py": "messages of Redis of 512 KiB",
+    "gateway/bookings/message.py": "messages of Redis of 512 KiB, applied in slices (bookings/sync.py)",
     "gateway/commands/explain.py": OWN,
     "gateway/commands/key.py": OWN,
     "gateway/commands/lora.py": OWN,

@@ -3,7 +3,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.index.engine_hashes import AVERAGE, EngineHashTable, key_of, keys_of
+from gateway.index.engine_hashes import AVERAGE, SPLIT, EngineHashTable, key_of, keys_of
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 40).map(lambda n: n * 7**20 % 2**64))))
@@ -36,6 +36,12 @@ def test_table_grows_bucket_by_bucket() -> None:
 def test_engine_hashes_with_equal_low_bits_are_spread() -> None:
     table = EngineHashTable()
     table.add([n << 32 for n in range(AVERAGE * 64)], 0)
+    assert max(map(len, table.buckets)) < 12 * AVERAGE * 8
+
+
+def test_engine_hashes_chosen_to_fall_into_one_bucket_are_spread() -> None:
+    table = EngineHashTable()
+    table.add([n * SPLIT**25 for n in range(AVERAGE * 64)], 0)
     assert max(map(len, table.buckets)) < 12 * AVERAGE * 8
 
 

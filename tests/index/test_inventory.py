@@ -24,6 +24,7 @@ from gateway.core.worker import WorkerId
 from gateway.index import edges, engine_hashes, inventory, memory, reference
 from gateway.index.base import Index
 from gateway.index.engine_hashes import key_of
+from gateway.index.followed_tiers import MAX_MEDIA
 from gateway.index.inventory import LINKS, Inventory
 from gateway.index.memory import MemoryIndex
 from gateway.index.reference import ReferenceIndex
@@ -216,6 +217,14 @@ def filled(*events: KvEvent) -> Inventory:
     for event in events:
         inventory.apply(event)
     return inventory
+
+
+def test_media_beyond_those_that_are_followed_have_no_effect() -> None:
+    inventory = Inventory(ROOT, SIZE)
+    for i in range(MAX_MEDIA):
+        assert inventory.apply(stored(range(SIZE), [1], medium=f"M{i}"))
+    assert inventory.apply(stored(range(SIZE), [1], medium="FURTHER")) == []
+    assert inventory.applied.num_unknown_events == 1
 
 
 def test_snapshot_has_a_conversation_as_one_run() -> None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from gateway.core.kv_events import BlocksCleared, BlocksRemoved, BlocksStored, E
 from gateway.core.worker import WorkerId
 from gateway.index import edges, engine_hashes, memory, reference
 from gateway.index.base import Index
+from gateway.index.followed_tiers import MAX_GROUPS, MAX_MEDIA
 from gateway.index.memory import MemoryIndex
 from gateway.index.reference import ReferenceIndex
 from tests.index.contract import ROOT, SIZE, A, B, C, IndexContract, prompt, stored
+from tests.index.test_edges import RecordedHoldings
 
 SIZES: dict[WorkerId, int | None] = {A: 2, B: 2, C: 1}
 PLACES = st.sampled_from(
@@ -212,6 +215,92 @@ def test_bits_are_reused_after_a_sweep() -> None:
     while index.sweep():
         pass
     assert repr(index) == "MemoryIndex(workers=0, blocks=0)"
+
+
+def test_events_of_more_media_than_are_followed_are_counted_and_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    index = MemoryIndex()
+    index.add_worker(A, ROOT, SIZE)
+    for i in range(MAX_MEDIA + 2):
+        index.apply(A, stored(range(SIZE), [1], medium=f"M{i}@"))
+    index.apply(A, BlocksRemoved([1], "M9@"))
+    index.apply(A, BlocksRemoved([1], "M0@"))
+    applied = index.applied(A)
+    assert (applied.num_stored, applied.num_removed, applied.num_unknown_events) == (MAX_MEDIA, 1, 3)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert index.media(prompt(range(SIZE))) == {A: {f"M{i}@": 1 for i in range(1, MAX_MEDIA)}}
+
+
+def test_groups_beyond_those_that_are_followed_are_ignored() -> None:
+    index = MemoryIndex()
+    index.add_worker(A, ROOT, SIZE)
+    index.apply(A, stored(range(SIZE), [1]))
+    for group in range(1, MAX_GROUPS + 5):
+        index.apply(A, BlocksStored([1], None, tokens_of([]), SIZE, None, "GPU", group, "mamba"))
+    assert index.applied(A).num_unknown_events == 5
+    assert index.overlap(prompt(range(SIZE))) == {A: 1}
+
+
+def test_shared_tiers_are_forgotten_with_their_last_worker() -> None:
+    index = MemoryIndex()
+    for worker in (A, B):
+        index.add_worker(worker, ROOT, SIZE)
+        index.apply(worker, stored(range(SIZE), [1], medium="POOL@"))
+    index.drop_worker(A)
+    assert list(index._sharers.values()) == [[index._holders[B]]]
+    index.reset_worker(B)
+    assert index._sharers == {}
+
+
+def test_a_clear_of_a_few_blocks_leaves_those_in_other_media_alone() -> None:
+    holdings, losses = RecordedHoldings(), RecordedLosses()
+    index = MemoryIndex(losses, holdings)
+    index.add_worker(A, ROOT, SIZE)
+    for i in range(20):
+        index.apply(A, stored([i] * SIZE, [i + 1], medium="CPU"))
+    assert len(holdings.of("hold")) == 20
+    gpu = prompt(range(100, 100 + SIZE))
+    for _ in range(5):
+        index.apply(A, stored(range(100, 100 + SIZE), [100]))
+        index.apply(A, stored([0] * SIZE, [1]))
+        index.apply(A, BlocksCleared())
+        index.apply(A, BlocksCleared())
+        assert (index.overlap(gpu), index.num_blocks(A)) == ({}, 20)
+    assert index.media(prompt([0] * SIZE)) == {A: {"CPU": 1}}
+    assert index.find(A, 100) is None
+    assert len(holdings.of("hold")) == 5
+    assert (losses.forgotten, losses.ended) == (set(gpu), [A] * 5)
+
+
+def test_a_worker_that_comes_to_a_large_shared_tier_holds_its_blocks_part_by_part() -> None:
+    index, num = MemoryIndex(), 3_000
+    for worker in (A, B):
+        index.add_worker(worker, ROOT, SIZE)
+    tokens, names = range(num * SIZE), list(range(1, num + 1))
+    index.apply(A, stored(tokens, names, medium="POOL@"))
+    index.apply(B, stored(range(SIZE), [1], medium="POOL@"))
+    held = [index.num_blocks(B)]
+    index.apply(A, BlocksRemoved(names[-5:], "POOL@"))
+    index.apply(A, stored(range(7, 7 + 300 * SIZE), range(num + 1, num + 301), medium="POOL@"))
+    while index.sweep():
+        held.append(index.num_blocks(B))
+    assert max(after - before for before, after in pairwise([0, *held])) < num / 2
+    assert index.num_blocks(A) == index.num_blocks(B) == num + 295
+    assert index.overlap(prompt(tokens)) == {A: num - 5, B: num - 5}
+
+
+def test_a_shared_tier_of_a_worker_that_leaves_is_joined_no_further() -> None:
+    index, num = MemoryIndex(), 3_000
+    for worker in (A, B):
+        index.add_worker(worker, ROOT, SIZE)
+    index.apply(A, stored(range(num * SIZE), list(range(1, num + 1)), medium="POOL@"))
+    index.apply(B, stored(range(SIZE), [1], medium="POOL@"))
+    index.drop_worker(A)
+    while index.sweep():
+        pass
+    assert 0 < index.num_blocks(B) < num
+    assert set(index.overlap(prompt(range(SIZE)))) == {B}
 
 
 class RecordedLosses:
