@@ -1,6 +1,6 @@
 """Log of reported values that are ignored: names that no request may use, impossible figures."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gateway.core.eligibility import summary
 from gateway.core.engine import EngineMetrics
@@ -14,6 +14,13 @@ def log_unusable(log: RateLimitedLog, fleet: Fleet, worker: Worker) -> None:
     if unusable := fleet.unusable(worker.id):
         text = "worker %s: not used for %s; their requests go to other workers"
         log.warning(text, worker.url, summary(unusable))
+
+
+def log_unfollowed(log: RateLimitedLog, workers: Sequence[Worker], num_followed: int, max_feeds: int) -> None:
+    """Log an endpoint with more ranks than are followed, `max_feeds`."""
+    if num_followed == max_feeds < len(workers):
+        text = "worker %s: KV events of %d of its %d ranks are followed; the others' caches are assumed"
+        log.warning(text, workers[0].url, num_followed, len(workers))
 
 
 def log_figures(log: RateLimitedLog, url: str, ranks: Mapping[int, EngineMetrics]) -> None:
