@@ -57,6 +57,10 @@ class Member:
 STATES: Final[tuple[str, ...]] = ("warm_up", "active", "draining", "ejected", "down")
 """States of a worker that has joined; before that it is joining, after its removal gone."""
 
+MAX_GROUPS: Final = 8
+"""Groups of one name that prompts are hashed and looked up for, each by itself; workers of others are
+routed by load."""
+
 
 class HashGroup(NamedTuple):
     """Workers of one group see the same block hashes for a request, and reuse as much of them; 0 means an
@@ -347,6 +351,7 @@ class Fleet:
         judge = self.eligibility
         self.has_text_only = judge is not None and not all(judge.takes_lists(m.worker.engine) for m in self)
         groups: dict[HashGroup, HashGroup] = {}
+        hashed: dict[str, set[HashGroup]] = {}
         kinds: dict[PairKind | None, PairKind | None] = {}
         for member in self:
             worker = member.worker
@@ -356,6 +361,11 @@ class Fleet:
                 is_apart = (worker.id, served.root) in self._differing
                 size = 0 if is_apart else worker.block_size or 0
                 group = HashGroup(served.root, served.adapter, size, worker.rendering, worker.hit_rule)
+                known = hashed.setdefault(served.name, set())
+                if len(known) < MAX_GROUPS:
+                    known.add(group)
+                elif group not in known:
+                    group = HashGroup(served.root, served.adapter, 0, worker.rendering, worker.hit_rule)
                 group = groups.setdefault(group, group)
                 self._index_as(served.name, EligibleWorker(member, served, group, kind, is_apart))
         own = list(self._by_model)

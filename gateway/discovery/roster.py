@@ -34,7 +34,7 @@ from gateway.discovery.endpoint import (
 )
 from gateway.discovery.probe import Probe, ProbeError, ProbeTimeout
 from gateway.discovery.probed import Facts, event_source, has_changed, reported
-from gateway.discovery.refused import log_figures, log_unfollowed, log_unusable
+from gateway.discovery.refused import log_block_sizes, log_figures, log_unfollowed, log_unusable
 from gateway.discovery.served_models import ServedNames, shortened
 from gateway.http.address import Address
 from gateway.index.assumed import AssumedIndex
@@ -304,6 +304,7 @@ class Roster:
             "worker %s joined: %s, %s, %d rank(s)", endpoint.url, facts.engine, names, len(endpoint.workers)
         )
         log_unusable(self._log, self._fleet, workers[0])
+        log_block_sizes(self._log, workers, facts)
         log_unfollowed(self._log, workers, len(endpoint.feeds), self._options.max_feeds)
         for joined in self._on_joined:
             joined(workers)
