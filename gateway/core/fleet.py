@@ -111,6 +111,7 @@ class Fleet:
         self.has_text_only = False
         """True where some worker's engine takes no list as a prompt."""
         self._num_batches = 0
+        self._served: Mapping[str, ServedModel] | None = None
         self._aside: set[WorkerId] = set()
         """Workers that are draining, ejected, busy or warming up; usually none, and no decision looks."""
 
@@ -238,10 +239,15 @@ class Fleet:
         """True if some worker of the fleet, up or not, serves this name."""
         return model in self._by_model or model in self._prefills
 
-    def served(self) -> dict[str, ServedModel]:
-        """Every name that some worker of the fleet answers to, up or not, and aliases of these."""
-        some = {name: (*eligible, *self._prefills.get(name, ())) for name, eligible in self._by_model.items()}
-        return {name: eligible[0].served for name, eligible in sorted(some.items()) if eligible}
+    def served(self) -> Mapping[str, ServedModel]:
+        """Every name that some worker of the fleet answers to, up or not, and aliases of these; the same
+        object until the fleet changes."""
+        if self._served is None:
+            first = {
+                name: known[0] for name, known in (*self._prefills.items(), *self._by_model.items()) if known
+            }
+            self._served = {name: first[name].served for name in sorted(first)}
+        return self._served
 
     def eligible(
         self, model: str, exclude: Collection[WorkerId] = (), path: str = ""
@@ -348,6 +354,7 @@ class Fleet:
             return
         self._by_model, self._prefills, self._bound, self._unusable = {}, {}, set(), {}
         self._called, self._translated, self._limited = {}, set(self.aliases), set()
+        self._served = None
         judge = self.eligibility
         self.has_text_only = judge is not None and not all(judge.takes_lists(m.worker.engine) for m in self)
         groups: dict[HashGroup, HashGroup] = {}

@@ -26,6 +26,17 @@ def test_workers_that_are_up_and_serve_the_model_are_eligible() -> None:
     assert sorted(fleet.served()) == ["m", "org/n"]
 
 
+def test_the_served_names_are_made_once_until_the_fleet_changes() -> None:
+    fleet = Fleet({"alias": "m"})
+    fleet.add(worker("a:1", "m"))
+    served = fleet.served()
+    assert list(served) == ["alias", "m"] and fleet.served() is served
+    fleet.add(worker("b:1", "n"))
+    assert list(fleet.served()) == ["alias", "m", "n"]
+    fleet.drop(WorkerId("b:1"))
+    assert fleet.served() == served
+
+
 def test_an_unknown_model_lists_the_known_ones() -> None:
     fleet = Fleet()
     fleet.add(worker("a:1", "m", "n"))
