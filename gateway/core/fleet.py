@@ -14,6 +14,7 @@ from gateway.core.pd_pairs import PairKind, kind_of
 from gateway.core.rendering import VLLM, Rendering
 from gateway.core.slow_start import SlowStart
 from gateway.core.speed import TYPICAL, Speed
+from gateway.core.spelling import shortened
 from gateway.core.worker import ReportedLoad, Role, ServedModel, Worker, WorkerId
 
 
@@ -442,5 +443,5 @@ RETRY_AFTER_S: Final = 2
 def _unknown(model: str, known: list[str], num_workers: int) -> UnknownModel | NoWorker:
     if not num_workers:
         return NoWorker("no worker has joined yet", retry_after_s=RETRY_AFTER_S)
-    names = ", ".join(sorted(known))
+    names = shortened(sorted(known))
     return UnknownModel(f"the model '{model}' does not exist; known: {names}", param="model")

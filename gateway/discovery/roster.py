@@ -16,6 +16,7 @@ from gateway.core.blocks import root_hash
 from gateway.core.engine import EngineMetrics, EventSource
 from gateway.core.event_stream import StreamCounts, StreamState
 from gateway.core.fleet import Fleet
+from gateway.core.spelling import shortened
 from gateway.core.worker import Role, Worker, WorkerId
 from gateway.discovery.declared import DeclaredSettings, WrongRole
 from gateway.discovery.endpoint import (
@@ -35,7 +36,7 @@ from gateway.discovery.endpoint import (
 from gateway.discovery.probe import Probe, ProbeError, ProbeTimeout
 from gateway.discovery.probed import Facts, event_source, has_changed, reported
 from gateway.discovery.refused import log_block_sizes, log_figures, log_unfollowed, log_unusable
-from gateway.discovery.served_models import ServedNames, shortened
+from gateway.discovery.served_models import ServedNames
 from gateway.http.address import Address
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import BlockSets

@@ -24,6 +24,7 @@ from gateway.core.requests.caller import usable
 from gateway.core.requests.model_name import MODEL, parameters
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import HEALTH, MODELS, PROBES, READY, REALTIME, RESPONSES
+from gateway.core.spelling import shortened
 from gateway.core.worker import ServedModel
 from gateway.http.messages import Header, HttpRequest
 from gateway.observability.metrics import Metrics
@@ -156,7 +157,7 @@ class Api:
         name = unquote(http.path.removeprefix(MODELS + "/"))
         served = usable(http.caller, self._fleet.served())
         if name not in served:
-            known = ", ".join(served)
+            known = shortened(served)
             raise UnknownModel(f"the model '{name}' does not exist; known: {known}", param="model")
         return 200, _as_model(name, served[name])
 

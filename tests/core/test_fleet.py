@@ -5,6 +5,7 @@ import pytest
 from gateway.core.errors import NotSupported, NoWorker, UnknownModel
 from gateway.core.fleet import MAX_GROUPS, Fleet
 from gateway.core.slow_start import SlowStart
+from gateway.core.spelling import MAX_NAMED
 from gateway.core.worker import Role, ServedModel, Transfer, Worker, WorkerId
 
 
@@ -41,6 +42,13 @@ def test_an_unknown_model_lists_the_known_ones() -> None:
     fleet = Fleet()
     fleet.add(worker("a:1", "m", "n"))
     with pytest.raises(UnknownModel, match="'x' does not exist; known: m, n"):
+        fleet.eligible("x")
+
+
+def test_an_unknown_model_lists_some_of_thousands() -> None:
+    fleet = Fleet()
+    fleet.add(worker("a:1", *(f"m{number}" for number in range(4096))))
+    with pytest.raises(UnknownModel, match=f"and {4096 - MAX_NAMED} more$"):
         fleet.eligible("x")
 
 

@@ -166,6 +166,12 @@ def test_the_list_of_models_is_rendered_once_until_the_fleet_changes(world: Worl
     assert len(world.ask("GET", "/v1/models").body["data"]) == len(first["data"]) + 1
 
 
+def test_an_unknown_model_lists_some_of_thousands(world: World) -> None:
+    world.fleet.add(worker("w:2", *(ServedModel(f"n{number}", "root") for number in range(4096))))
+    answer = world.ask("GET", "/v1/models/none")
+    assert answer.status == 404 and answer.body["error"]["message"].endswith(" more")
+
+
 def test_readiness_follows_the_fleet(world: World) -> None:
     world.member.is_up = False
     assert world.ask("GET", "/ready").status == 503
