@@ -15,6 +15,7 @@ from typing import Final
 
 from gateway.core.errors import MethodNotAllowed, ModelMissing, RouteRefused, UnknownRoute
 from gateway.core.requests.routes import CHAT, MODELS, OWN, ROUTES, route_of
+from gateway.core.spelling import shortened
 from gateway.core.worker import ServedModel
 
 Methods = tuple[str, ...]
@@ -114,5 +115,5 @@ def default_model(path: str, served: Mapping[str, ServedModel]) -> str:
         raise ModelMissing
     plain = [name for name, one in served.items() if one.adapter is None and name == one.name]
     if len({served[name].root for name in plain}) > 1:
-        raise ModelMissing(f"the query must name the model: {path}?model=NAME, one of {', '.join(served)}")
+        raise ModelMissing(f"the query must name the model: {path}?model=NAME, one of {shortened(served)}")
     return plain[0] if plain else ""

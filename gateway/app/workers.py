@@ -28,6 +28,7 @@ from gateway.discovery.roster import Roster, RosterOptions
 from gateway.discovery.salt_prober import SaltProber, keep_proving
 from gateway.discovery.served_models import ServedNames
 from gateway.discovery.sources import Sources
+from gateway.runtime.process_limits import descriptors
 
 if TYPE_CHECKING:
     from gateway.app.gateway import Gateway
@@ -79,6 +80,7 @@ def roster_of(gateway: "Gateway") -> Roster:
         use_events=config.events.mode == "auto",
         events_port=config.events.port,
         replay_port=config.events.replay_port,
+        max_feeds=descriptors().max_feeds,
     )
     return _roster(gateway, probe, options)
 

@@ -14,6 +14,7 @@ from gateway.core.pd_pairs import PairKind, kind_of
 from gateway.core.rendering import VLLM, Rendering
 from gateway.core.slow_start import SlowStart
 from gateway.core.speed import TYPICAL, Speed
+from gateway.core.spelling import shortened
 from gateway.core.worker import ReportedLoad, Role, ServedModel, Worker, WorkerId
 
 
@@ -56,6 +57,10 @@ class Member:
 
 STATES: Final[tuple[str, ...]] = ("warm_up", "active", "draining", "ejected", "down")
 """States of a worker that has joined; before that it is joining, after its removal gone."""
+
+MAX_GROUPS: Final = 8
+"""Groups of one name that prompts are hashed and looked up for, each by itself; workers of others are
+routed by load."""
 
 
 class HashGroup(NamedTuple):
@@ -107,6 +112,7 @@ class Fleet:
         self.has_text_only = False
         """True where some worker's engine takes no list as a prompt."""
         self._num_batches = 0
+        self._served: Mapping[str, ServedModel] | None = None
         self._aside: set[WorkerId] = set()
         """Workers that are draining, ejected, busy or warming up; usually none, and no decision looks."""
 
@@ -234,10 +240,15 @@ class Fleet:
         """True if some worker of the fleet, up or not, serves this name."""
         return model in self._by_model or model in self._prefills
 
-    def served(self) -> dict[str, ServedModel]:
-        """Every name that some worker of the fleet answers to, up or not, and aliases of these."""
-        some = {name: (*eligible, *self._prefills.get(name, ())) for name, eligible in self._by_model.items()}
-        return {name: eligible[0].served for name, eligible in sorted(some.items()) if eligible}
+    def served(self) -> Mapping[str, ServedModel]:
+        """Every name that some worker of the fleet answers to, up or not, and aliases of these; the same
+        object until the fleet changes."""
+        if self._served is None:
+            first = {
+                name: known[0] for name, known in (*self._prefills.items(), *self._by_model.items()) if known
+            }
+            self._served = {name: first[name].served for name in sorted(first)}
+        return self._served
 
     def eligible(
         self, model: str, exclude: Collection[WorkerId] = (), path: str = ""
@@ -344,9 +355,11 @@ class Fleet:
             return
         self._by_model, self._prefills, self._bound, self._unusable = {}, {}, set(), {}
         self._called, self._translated, self._limited = {}, set(self.aliases), set()
+        self._served = None
         judge = self.eligibility
         self.has_text_only = judge is not None and not all(judge.takes_lists(m.worker.engine) for m in self)
         groups: dict[HashGroup, HashGroup] = {}
+        hashed: dict[str, set[HashGroup]] = {}
         kinds: dict[PairKind | None, PairKind | None] = {}
         for member in self:
             worker = member.worker
@@ -356,6 +369,11 @@ class Fleet:
                 is_apart = (worker.id, served.root) in self._differing
                 size = 0 if is_apart else worker.block_size or 0
                 group = HashGroup(served.root, served.adapter, size, worker.rendering, worker.hit_rule)
+                known = hashed.setdefault(served.name, set())
+                if len(known) < MAX_GROUPS:
+                    known.add(group)
+                elif group not in known:
+                    group = HashGroup(served.root, served.adapter, 0, worker.rendering, worker.hit_rule)
                 group = groups.setdefault(group, group)
                 self._index_as(served.name, EligibleWorker(member, served, group, kind, is_apart))
         own = list(self._by_model)
@@ -425,5 +443,5 @@ RETRY_AFTER_S: Final = 2
 def _unknown(model: str, known: list[str], num_workers: int) -> UnknownModel | NoWorker:
     if not num_workers:
         return NoWorker("no worker has joined yet", retry_after_s=RETRY_AFTER_S)
-    names = ", ".join(sorted(known))
+    names = shortened(sorted(known))
     return UnknownModel(f"the model '{model}' does not exist; known: {names}", param="model")

@@ -21,6 +21,7 @@ from gateway.ingest.time_slices import TimeSlices
 from gateway.ingest.unread_bytes import Wires
 from gateway.ingest.zmq import ZmqFeed, reach
 from gateway.replication.agent_targets import AgentFeeds
+from gateway.runtime.process_limits import descriptors
 from gateway.runtime.tasks import Tasks
 from gateway.upstream.access import FleetAccess
 from gateway.upstream.control_client import ControlSession
@@ -67,6 +68,7 @@ class Feeds:
         self._recovery_observer = recovery_observer
         self._time_slices, self._wires = TimeSlices(), Wires()
         self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._zmq.set(zmq.MAX_SOCKETS, descriptors().num_event_sockets)
 
     def open(
         self,

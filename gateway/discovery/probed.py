@@ -1,5 +1,6 @@
 """Facts that an endpoint reported, and the workers and event sources that follow from them. Pure."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
@@ -90,11 +91,18 @@ def worker_urls(urls: Sequence[str]) -> list[str]:
 
 
 def workers_of(facts: Facts) -> tuple[Worker, ...]:
-    """Return one worker per data-parallel rank."""
-    ranks = sorted(facts.ranks) or [0]
+    """Return one worker per data-parallel rank. The block size is that of most ranks, and unknown of the
+    others: an engine has one."""
+    ranks, size = sorted(facts.ranks) or [0], block_size_of(facts)
     name = Address.of(facts.url).name
     served = served_models(facts.models)
-    return tuple(_worker(facts, name, served, rank, len(ranks)) for rank in ranks)
+    return tuple(_worker(facts, name, served, rank, len(ranks), size) for rank in ranks)
+
+
+def block_size_of(facts: Facts) -> int | None:
+    """Return the block size of most ranks, the first of equals; None if none is known."""
+    sizes = Counter(metrics.block_size for metrics in facts.ranks.values() if metrics.block_size)
+    return max(sizes, key=sizes.__getitem__, default=None)
 
 
 def served_models(models: tuple[ModelInfo, ...]) -> tuple[ServedModel, ...]:
@@ -150,7 +158,9 @@ def has_changed(facts: Facts, ranks: Mapping[int, EngineMetrics]) -> bool:
     return before is not None and now is not None and abs(now - before) > 0.5
 
 
-def _worker(facts: Facts, name: str, served: tuple[ServedModel, ...], rank: int, num_ranks: int) -> Worker:
+def _worker(
+    facts: Facts, name: str, served: tuple[ServedModel, ...], rank: int, num_ranks: int, size: int | None
+) -> Worker:
     metrics = facts.ranks.get(rank, EngineMetrics())
     return Worker(
         id=WorkerId(worker_id(name, rank, num_ranks)),
@@ -158,7 +168,7 @@ def _worker(facts: Facts, name: str, served: tuple[ServedModel, ...], rank: int,
         served=served,
         dp_rank=rank,
         dp_size=num_ranks,
-        block_size=metrics.block_size,
+        block_size=size if metrics.block_size == size else None,
         num_blocks=metrics.num_gpu_blocks,
         engine=facts.engine,
         version=facts.version,

@@ -1,11 +1,12 @@
 """Log of reported values that are ignored: names that no request may use, impossible figures."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gateway.core.eligibility import summary
 from gateway.core.engine import EngineMetrics
 from gateway.core.fleet import Fleet
 from gateway.core.worker import Worker
+from gateway.discovery.probed import Facts, block_size_of
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
 
@@ -14,6 +15,21 @@ def log_unusable(log: RateLimitedLog, fleet: Fleet, worker: Worker) -> None:
     if unusable := fleet.unusable(worker.id):
         text = "worker %s: not used for %s; their requests go to other workers"
         log.warning(text, worker.url, summary(unusable))
+
+
+def log_unfollowed(log: RateLimitedLog, workers: Sequence[Worker], num_followed: int, max_feeds: int) -> None:
+    """Log an endpoint with more ranks than are followed, `max_feeds`."""
+    if num_followed == max_feeds < len(workers):
+        text = "worker %s: KV events of %d of its %d ranks are followed; the others' caches are assumed"
+        log.warning(text, workers[0].url, num_followed, len(workers))
+
+
+def log_block_sizes(log: RateLimitedLog, workers: Sequence[Worker], facts: Facts) -> None:
+    """Log an endpoint with ranks that report another block size than most."""
+    size = block_size_of(facts)
+    if num_others := sum(metrics.block_size not in (None, size) for metrics in facts.ranks.values()):
+        text = "worker %s: %d of its %d ranks report another block size than %s, and are routed by load"
+        log.warning(text, facts.url, num_others, len(workers), size)
 
 
 def log_figures(log: RateLimitedLog, url: str, ranks: Mapping[int, EngineMetrics]) -> None:

@@ -16,6 +16,7 @@ from gateway.core.blocks import root_hash
 from gateway.core.engine import EngineMetrics, EventSource
 from gateway.core.event_stream import StreamCounts, StreamState
 from gateway.core.fleet import Fleet
+from gateway.core.spelling import shortened
 from gateway.core.worker import Role, Worker, WorkerId
 from gateway.discovery.declared import DeclaredSettings, WrongRole
 from gateway.discovery.endpoint import (
@@ -34,13 +35,14 @@ from gateway.discovery.endpoint import (
 )
 from gateway.discovery.probe import Probe, ProbeError, ProbeTimeout
 from gateway.discovery.probed import Facts, event_source, has_changed, reported
-from gateway.discovery.refused import log_figures, log_unusable
-from gateway.discovery.served_models import ServedNames, shortened
+from gateway.discovery.refused import log_block_sizes, log_figures, log_unfollowed, log_unusable
+from gateway.discovery.served_models import ServedNames
 from gateway.http.address import Address
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import BlockSets
 from gateway.ingest.base import Feed
 from gateway.observability.metrics import Metrics
+from gateway.runtime.descriptors import MAX_FEEDS
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tasks import Tasks
 
@@ -61,11 +63,14 @@ OpenFeed = Callable[[Worker, EventSource], tuple[Feed, EventSubscription]]
 
 @dataclass(frozen=True, slots=True)
 class RosterOptions:
+    """Options of a roster; `max_feeds` are the ranks of one endpoint with events that are followed."""
+
     probe_interval_s: float = 2.0
     assumed_keep_s: float = 600.0
     use_events: bool = True
     events_port: int = 5557
     replay_port: int = 0
+    max_feeds: int = MAX_FEEDS
 
 
 async def _unchanged(probe: Probe, facts: Facts) -> Facts:
@@ -300,6 +305,8 @@ class Roster:
             "worker %s joined: %s, %s, %d rank(s)", endpoint.url, facts.engine, names, len(endpoint.workers)
         )
         log_unusable(self._log, self._fleet, workers[0])
+        log_block_sizes(self._log, workers, facts)
+        log_unfollowed(self._log, workers, len(endpoint.feeds), self._options.max_feeds)
         for joined in self._on_joined:
             joined(workers)
 
@@ -318,7 +325,8 @@ class Roster:
         assert endpoint.facts is not None
         self._on_look(worker.id, endpoint.facts.ranks.get(worker.dp_rank))
         source = event_source(endpoint.facts, worker.dp_rank, options.events_port, options.replay_port)
-        if options.use_events and worker.block_size and source:
+        has_room = len(endpoint.feeds) < options.max_feeds
+        if options.use_events and worker.block_size and source and has_room:
             try:
                 feed, subscription = self._open_feed(worker, source)
             except ValueError as exc:

@@ -2,13 +2,14 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
 from gateway.core.engine import ModelInfo
 from gateway.core.fleet import Fleet
+from gateway.core.spelling import shortened
 from gateway.core.worker import Worker
 from gateway.discovery.probe import Probe, ProbeError
 from gateway.discovery.probed import Facts, served_models
@@ -17,8 +18,6 @@ from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.roster")
 
-MAX_NAMED = 20
-"""Names in a log line."""
 ASK_EVERY_S = 5.0
 """Time between two requests for names: with the probe interval and a busy engine's answer, a loaded adapter
 is known within 10 s."""
@@ -87,13 +86,6 @@ class ServedNames:
             )
         log_unusable(self._log, self._fleet, endpoint.workers[0])
         self._on_renamed()
-
-
-def shortened(names: Iterable[str]) -> str:
-    """Join names, but no more than fit a log line."""
-    given = list(names)
-    more = f" and {len(given) - MAX_NAMED} more" if len(given) > MAX_NAMED else ""
-    return ", ".join(given[:MAX_NAMED]) + more
 
 
 def _is_another_list(workers: tuple[Worker, ...], models: tuple[ModelInfo, ...]) -> bool:

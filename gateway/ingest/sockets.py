@@ -160,6 +160,15 @@ def opened(
     return socket
 
 
+def monitored(socket: "zmq.Socket[bytes]", events: int) -> "zmq.Socket[bytes]":
+    """Open the monitor of a socket, which is closed if there is none. Raises ZMQError."""
+    try:
+        return socket.get_monitor_socket(events)
+    except zmq.ZMQError:
+        socket.close(linger=0)
+        raise
+
+
 def connected(context: "zmq.Context[zmq.Socket[bytes]]", kind: int, endpoint: str) -> "zmq.Socket[bytes]":
     """Open a socket for a replay. Raises ZMQError."""
     socket = opened(context, kind, endpoint, MAX_REPLAY_QUEUED)

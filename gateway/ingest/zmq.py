@@ -24,6 +24,7 @@ from gateway.ingest.sockets import (
     OnMessage,
     SocketReader,
     connected,
+    monitored,
     opened,
 )
 from gateway.ingest.subscription import Subscription
@@ -96,6 +97,7 @@ class ZmqFeed:
         self._replay: _Replay | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._knock_timer: asyncio.TimerHandle | None = None
+        self._silence_timer: asyncio.TimerHandle | None = None
         self._pauses = Backoff()
         subscription.ask_replay = self._ask_replay
         subscription.on_cut = self._pause
@@ -119,7 +121,7 @@ class ZmqFeed:
         sub.setsockopt(zmq.SUBSCRIBE, self._topic.encode())
         sub.setsockopt(zmq.RECONNECT_IVL, 100)
         sub.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
-        monitor = sub.get_monitor_socket(EVENTS | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CLOSED)
+        monitor = monitored(sub, EVENTS | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CLOSED)
         self._sockets = [monitor, sub]
         self._monitor = SocketReader(monitor, self._on_monitor, self._time_slices)
         take, continue_work = self._on_live, self._subscription.continue_work
@@ -136,8 +138,7 @@ class ZmqFeed:
         self._subscription.close()
 
     def _close(self) -> None:
-        if self._replay:
-            self._replay.close()
+        self._end_replay()
         for reader in self._readers:
             reader.close()
         if self._sockets:
@@ -152,8 +153,17 @@ class ZmqFeed:
         self._close()
         self.is_connected = False
         pause_s = self._pauses.next(self._loop.time())
-        self._later(pause_s, self._subscribe)
+        self._later(pause_s, self._subscribe_again)
         return pause_s
+
+    def _subscribe_again(self) -> None:
+        """Subscribe after a pause, or pause again where there is no socket."""
+        try:
+            self._subscribe()
+        except zmq.ZMQError as exc:
+            pause_s = self._pause()
+            text = "worker %s: KV events are not followed (%s); tried again in %g s"
+            log.warning(text, self._subscription.worker, exc.strerror, pause_s)
 
     def _on_monitor(self, frames: list[bytes]) -> None:
         # After a reconnection libzmq sends the subscription again only when the socket is next used.
@@ -252,11 +262,16 @@ class ZmqFeed:
     def _open_replay(
         self, start_seq: int, on_message: Callable[[list[bytes]], bool], on_silence: Callable[[], None]
     ) -> None:
-        if self._replay:
-            self._replay.close()
+        self._end_replay()
         if self.replay_endpoint:
-            socket = opened(self._context, zmq.DEALER, self.replay_endpoint, MAX_REPLAY_QUEUED)
-            monitor = socket.get_monitor_socket(EVENTS | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+            try:
+                socket = opened(self._context, zmq.DEALER, self.replay_endpoint, MAX_REPLAY_QUEUED)
+                monitor = monitored(socket, EVENTS | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+            except zmq.ZMQError as exc:
+                text = "worker %s: no socket for a replay of its KV events (%s), taken as no answer"
+                log.warning(text, self._subscription.worker, exc.strerror)
+                self._silence_timer = self._later(self._times.replay_s, on_silence)
+                return
             socket.connect(self.replay_endpoint)
             reader = partial(
                 SocketReader,
@@ -268,6 +283,12 @@ class ZmqFeed:
             request = self._engine.replay_request(start_seq)
             self._replay = _Replay(socket, request, reader, on_message, on_silence, self._times)
             self._replay.watch(monitor, self._time_slices, self._wires, self._refusal)
+
+    def _end_replay(self) -> None:
+        if self._replay:
+            self._replay.close()
+        if self._silence_timer:
+            self._silence_timer.cancel()
 
 
 class _Replay:

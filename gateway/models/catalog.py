@@ -10,7 +10,6 @@ No request waits for this: until a tokenizer is loaded, its model's workers toke
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -31,6 +30,7 @@ from gateway.models.prompt_source import ANY_MODEL, PromptSource
 from gateway.parity.comparison import ParityComparison, ParityResult
 from gateway.parity.prober import Ask, Prober, compare
 from gateway.parity.token_source import SourceChoice, TokenSource, WorkerParity, choose_sources
+from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.prompt_encoder import PromptError
 from gateway.tokenization.unavailable import Unavailable
@@ -42,6 +42,12 @@ MAX_RETRY_S = 3600.0
 the day, and a worker's day may begin at another time."""
 
 UNSERVED_LOOK_S = 1.0
+
+MAX_ROOTS = 64
+"""Roots of one endpoint that get a tokenizer; its names may be many more, as adapters share a root. Prompts
+for the others are routed by load."""
+MAX_IDLE = 1024
+"""Roots that are remembered at least before those that no worker serves any more are forgotten."""
 
 REPAIR = 'repair it, or set renderer = "worker" in its table to use its workers\' /tokenize'
 
@@ -104,6 +110,8 @@ class Catalog:
         self._probes = probes
         self._loader = Loader(self._hub, prompts.prepare)
         self._entries: dict[tuple[str, Rendering], ModelEntry] = {}
+        self._is_due = False
+        self._log = RateLimitedLog(log)
         self._start: Start | None = None
         self._prober: Prober | None = None
         self._answers: TokenCache | None = None
@@ -134,8 +142,14 @@ class Catalog:
         worker = workers[0]
         assert self._start is not None and self._answers is not None
         self._answers.forget(worker.url)
-        for root in _roots(worker):
-            entry = self._entry(root, worker)
+        roots, all_roots = _roots(worker), {served.root for served in worker.served}
+        if len(roots) < len(all_roots):
+            self._log.warning(
+                "worker %s serves %d roots: prompts of all but %d are routed by load",
+                worker.url, len(all_roots), MAX_ROOTS,
+            )  # fmt: skip
+        for root, names in roots.items():
+            entry = self._entry(root, names, worker)
             entry.workers.update(each.id for each in workers)
             self._settle(entry)
             self._start(f"tokens of {root} at {worker.id}", self._learn(entry, worker))
@@ -145,23 +159,23 @@ class Catalog:
         member = self._fleet.get(worker)
         if member is None:
             return
-        num_entries = Counter(name for entry in self if entry.workers for name in entry.names)
-        for entry in self:
+        url = member.worker.url
+        for entry in [each for each in self if worker in each.workers or url in each.checked]:
             was_here = worker in entry.workers
             entry.workers.discard(worker)
-            # which rendering most workers of a name have
-            may_change = was_here and any(num_entries[name] > 1 for name in entry.names)
             if not entry.workers:
                 entry.names.clear()  # the next workers of this root may serve it by others
-            if entry.checked.pop(member.worker.url, None) is not None or may_change:
+            if entry.checked.pop(url, None) is not None:
                 self._settle(entry)
+            elif was_here:
+                self._publish_soon()  # which rendering most workers of a name have
 
     def renamed(self) -> None:
         """Update the names that workers serve; their roots are unchanged."""
-        for member in self._fleet:
-            for root in _roots(member.worker):
-                self._entry(root, member.worker)
-        self._publish()
+        for worker in {member.worker.url: member.worker for member in self._fleet}.values():
+            for root, names in _roots(worker).items():
+                self._entry(root, names, worker)
+        self._publish_soon()
 
     def unserved(self) -> list[str]:
         """Models that a tokenizer is configured for, and that no worker serves: a misspelt name, mostly."""
@@ -179,7 +193,7 @@ class Catalog:
 
     async def look(self, worker: Worker, ask: Ask) -> list[WorkerTokenReport]:
         """Token sources of all models of a worker, loaded and compared now, for `kvgate check`."""
-        entries = [self._entry(root, worker) for root in _roots(worker)]
+        entries = [self._entry(root, names, worker) for root, names in _roots(worker).items()]
         for entry in entries:
             await self._loader.have(entry.tokenizer)
             await self._compare(entry, worker, partial(compare, ask))
@@ -233,7 +247,6 @@ class Catalog:
         self._loader.refuse(renderer, why)
         for entry in self:
             self._settle(entry)
-        self._publish()
 
     def _is_here(self, worker: Worker) -> bool:
         """True if the worker is still a member, unchanged except for its names."""
@@ -263,10 +276,19 @@ class Catalog:
                 )
         if before != entry.choices and self._answers:
             self._answers.forget()
-        self._publish()
+        self._publish_soon()
+
+    def _publish_soon(self) -> None:
+        """Publish once for all changes of one turn of the loop: an endpoint may have many models."""
+        if self._loop is None:
+            self._publish()
+        elif not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._publish)
 
     def _publish(self) -> None:
         """Publish the token sources to the prompt source and the fleet."""
+        self._is_due = False
         local: dict[str, Renderer | None] = {}
         others: dict[str, list[Renderer]] = {}
         if self._any_model:
@@ -277,13 +299,15 @@ class Catalog:
                 local[name] = _renderer(entries[0])
                 if len(entries) > 1:
                     others[name] = [_renderer(entry) or _unknown(entry) for entry in entries[1:]]
+            else:
+                local[name] = _NOT_FOLLOWED
         self._prompts.set_all(local, others)
         self._fleet.set_apart(
             {
-                (member.worker.id, entry.root)
+                (worker, entry.root)
                 for entry in self
-                for member in self._fleet
-                if member.worker.id in entry.workers
+                for worker in entry.workers
+                if (member := self._fleet.get(worker))
                 and (choice := entry.choices.get(member.worker.url))
                 and choice.token_source is not entry.token_source
             }
@@ -323,15 +347,24 @@ class Catalog:
                 raise ConfigError(f"tokenizer: {tokenizer.why}")
         self._publish()
 
-    def _entry(self, root: str, worker: Worker) -> ModelEntry:
+    def _entry(self, root: str, names: Sequence[str], worker: Worker) -> ModelEntry:
         key = root, worker.rendering
         entry = self._entries.get(key)
         if entry is None:
-            names = [served.name for served in worker.served if served.root == root]
+            self._forget_idle()
             tokenizer = self._loader.get(self._source(root, names, worker.rendering))
             entry = self._entries[key] = ModelEntry(root, tokenizer, worker.rendering)
-        entry.names.update(served.name for served in worker.served if served.root == root)
+        entry.names.update(names)
         return entry
+
+    def _forget_idle(self) -> None:
+        """Forget roots without workers, where they have become many: a worker may report others each
+        time."""
+        idle = [key for key, entry in self._entries.items() if not entry.workers]
+        if len(idle) >= MAX_IDLE:
+            for key in idle:
+                del self._entries[key]
+            self._loader.keep({entry.tokenizer for entry in self})
 
     def _source(self, root: str, names: Iterable[str], rendering: Rendering) -> TokenizerSource:
         table = next((self._tables[name] for name in (*names, root) if name in self._tables), ModelTable())
@@ -376,8 +409,16 @@ def _given(name: str) -> TokenizerSource:
     return TokenizerSource(name, is_given=True)
 
 
-def _roots(worker: Worker) -> list[str]:
-    return list(dict.fromkeys(served.root for served in worker.served))
+def _roots(worker: Worker) -> dict[str, list[str]]:
+    """Names of a worker by root, of the first `MAX_ROOTS` of these."""
+    roots: dict[str, list[str]] = {}
+    for served in worker.served:
+        if served.root in roots or len(roots) < MAX_ROOTS:
+            roots.setdefault(served.root, []).append(served.name)
+    return roots
+
+
+_NOT_FOLLOWED = Unavailable(f"its worker serves more than {MAX_ROOTS} models, each with a root of its own")
 
 
 def _name_of(root: str, worker: Worker) -> str:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -107,6 +107,10 @@ class Loader:
 
     def get(self, source: TokenizerSource) -> TokenizerEntry:
         return self._all.setdefault(source, TokenizerEntry(source))
+
+    def keep(self, used: Set[TokenizerEntry]) -> None:
+        """Forget the tokenizers that are neither used nor configured."""
+        self._all = {source: each for source, each in self._all.items() if source.is_given or each in used}
 
     def read(self, tokenizer: TokenizerEntry, *, is_needed: bool = False) -> None:
         """Load now, blocking. `is_needed`: startup depends on it, and the caller reports that it is

@@ -19,6 +19,9 @@ from gateway.runtime.process_limits import give_memory_back
 MAX_THREADS: Final = 4
 """Threads for prompts: each keeps an encoder's megabytes of caches, and takes turns with the loop."""
 
+MAX_INLINE_TOKENS: Final = 32 << 10
+"""Tokens of a worker's answer that are hashed on the event loop, in about a millisecond."""
+
 TRIM_AFTER_S: Final = 0.5
 """Seconds until memory is given back, once for all prompts that end within: a walk of the heap takes a
 millisecond."""
@@ -58,6 +61,10 @@ class LongPrompts:
         threads = self._large if len(request.body) >= LARGE else self._threads
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(threads, self._run, request, hash_ahead, max_tokens)
+
+    async def hash(self, prompt: Prompt, hash_ahead: Callable[[Prompt], None]) -> None:
+        """Have a prompt that a worker tokenized hashed in a thread."""
+        await asyncio.get_running_loop().run_in_executor(self._large, hash_ahead, prompt)
 
     def let_go(self, num_bytes: int) -> None:
         """Note that a body of `num_bytes` was released. Memory of a large one goes back to the system soon:

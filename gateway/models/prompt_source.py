@@ -38,9 +38,9 @@ from gateway.runtime.work_slices import in_slices
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.chat_template import MediaError, NotContinued, TooCostly, TooLong
 from gateway.tokenization.prompt_encoder import PromptError
-from gateway.tokenization.worker_tokens import read_tokens_in_steps, tokenize_bodies
+from gateway.tokenization.worker_tokens import STEP_BYTES, read_tokens_in_steps, tokenize_bodies
 from gateway.upstream.access import FleetAccess
-from gateway.upstream.control_client import ControlSession, read_all
+from gateway.upstream.control_client import MAX_ANSWER_BYTES, ControlSession, read_all
 
 log = logging.getLogger("kvgate.prompts")
 
@@ -61,6 +61,10 @@ MAX_PROMPTS: Final = 2048
 """Prompts of one request that are looked up, each at all workers: 4 ms of the event loop."""
 MAX_ASKED_BYTES: Final = 4 << 20
 """Bytes of a body that a worker may tokenize: it costs both sides several times as much memory."""
+MAX_FRAME_TOKENS: Final = 4096
+"""Tokens that a worker's template may add to a prompt, beside one for each byte of it."""
+ID_BYTES: Final = 12
+"""Bytes of a token's id in an answer, at most: ten digits, a comma and a space."""
 
 ANY_MODEL: Final = "*"
 """Key of a tokenizer for every model that has none of its own."""
@@ -342,9 +346,11 @@ class WorkerTokenizer:
         authorization: str | None,
         model: str | None = None,
         rendering: Rendering = VLLM,
+        max_tokens: int = 0,
     ) -> Prompt:
         """Tokenize by a worker of a rendering. Raises PromptError if it does not answer in time, or without
-        tokens, or is resting. `model` is the name that the worker serves, if the request has another one."""
+        tokens, or with more than `max_tokens`, the model's limit (0 if unknown), or is resting. `model` is
+        the name that the worker serves, if the request has another one."""
         if request.is_crowded or len(request.body) > MAX_ASKED_BYTES:
             raise PromptError(
                 f"a body of more than {MAX_ASKED_BYTES >> 20} MiB is not sent to a worker's /tokenize"
@@ -358,6 +364,8 @@ class WorkerTokenizer:
             budget.late()
             self._failed(url, "late")
             raise PromptError("the worker's /tokenize did not answer in time") from exc
+        if 0 < max_tokens < max(map(len, tokens), default=0):
+            raise PromptError("the worker's /tokenize made more tokens than the model takes")
         is_whole = request.kind is not RouteKind.CHAT or first_medium(request.fields["messages"]) is None
         return Prompt(tuple(tokens), "worker" if is_whole else BEFORE_MEDIA)
 
@@ -430,7 +438,12 @@ class WorkerTokenizer:
                 if answer.status != 200:
                     self._refused(url, answer.status)
                     raise PromptError(f"the worker's /tokenize answered {answer.status}")
-                return await in_slices(read_tokens_in_steps(await read_all(answer)))
+                most = len(raw) + MAX_FRAME_TOKENS  # a token has a byte at least
+                body = await read_all(answer, min(ID_BYTES * most + STEP_BYTES, MAX_ANSWER_BYTES))
+                tokens = await in_slices(read_tokens_in_steps(body))
+                if len(tokens) > most:
+                    raise ValueError(f"{len(tokens):,} tokens of {len(raw):,} bytes")
+                return tokens
         except (TimeoutError, PromptError):
             raise  # `ask` catches the first; both are kinds of the exceptions below
         except (aiohttp.ClientError, OSError, *UNREADABLE) as exc:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -24,6 +24,7 @@ from gateway.core.requests.caller import usable
 from gateway.core.requests.model_name import MODEL, parameters
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import HEALTH, MODELS, PROBES, READY, REALTIME, RESPONSES
+from gateway.core.spelling import shortened
 from gateway.core.worker import ServedModel
 from gateway.http.messages import Header, HttpRequest
 from gateway.observability.metrics import Metrics
@@ -59,6 +60,8 @@ class Api:
         self._fleet = fleet
         self._metrics = metrics
         self._authenticator = authenticator
+        self._listed: Mapping[str, ServedModel] | None = None
+        self._list = b""
         self.is_stopping = False
 
     def handle(self, http: HttpRequest, responder: Responder, amend: Amend | None = None) -> Exchange | None:
@@ -143,14 +146,18 @@ class Api:
 
     def _models(self, http: HttpRequest) -> tuple[int, Any]:
         """Return the models of all workers, up or not, that the caller may use."""
-        data = [_as_model(name, served) for name, served in usable(http.caller, self._fleet.served()).items()]
-        return 200, {"object": "list", "data": data}
+        served = self._fleet.served()
+        if (some := usable(http.caller, served)) is not served:
+            return 200, _as_list(some)
+        if served is not self._listed:
+            self._listed, self._list = served, msgspec.json.encode(_as_list(served))
+        return 200, msgspec.Raw(self._list)
 
     def _model(self, http: HttpRequest) -> tuple[int, Any]:
         name = unquote(http.path.removeprefix(MODELS + "/"))
         served = usable(http.caller, self._fleet.served())
         if name not in served:
-            known = ", ".join(served)
+            known = shortened(served)
             raise UnknownModel(f"the model '{name}' does not exist; known: {known}", param="model")
         return 200, _as_model(name, served[name])
 
@@ -177,6 +184,10 @@ def _require(http: HttpRequest, *methods: str) -> None:
     if http.method not in methods:
         allowed = ", ".join(methods)
         raise MethodNotAllowed(f"{http.path} takes {allowed}, not {http.method}", param=allowed)
+
+
+def _as_list(served: Mapping[str, ServedModel]) -> dict[str, Any]:
+    return {"object": "list", "data": [_as_model(name, one) for name, one in served.items()]}
 
 
 def _as_model(name: str, served: ServedModel) -> dict[str, Any]:

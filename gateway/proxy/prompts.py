@@ -13,7 +13,7 @@ from gateway.core.rendering import Rendering
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import RouteKind
 from gateway.core.value import replace
-from gateway.models.offload import LongPrompts
+from gateway.models.offload import MAX_INLINE_TOKENS, LongPrompts
 from gateway.models.prompt_source import PromptSource, WorkerTokenizer
 from gateway.routing.prompt_limit import longest_prompt
 from gateway.routing.remote_lookup import RemoteLookup
@@ -80,10 +80,14 @@ class Prompts:
             request = await self.long_prompts.beside(partial(_looked_into, request, worker.rendering))
         else:
             request = _looked_into(request, worker.rendering)
+        most = 0 if request.is_cut else chosen.served.max_model_len or 0
         prompt = await self.worker_tokenizer.ask(
-            worker.url, request, key, chosen.served.name, worker.rendering
+            worker.url, request, key, chosen.served.name, worker.rendering, most
         )
-        return _of_one_rendering(prompt, worker.rendering, eligible)
+        prompt = _of_one_rendering(prompt, worker.rendering, eligible)
+        if prompt.num_tokens > MAX_INLINE_TOKENS:
+            await self.long_prompts.hash(prompt, self._router.hasher(request))
+        return prompt
 
     async def known_of(self, request: InferenceRequest, authorization: bytes | None, log_id: str) -> Prompt:
         """The tokens, or an empty prompt where they cannot be made, which is counted. Raises UnknownModel or

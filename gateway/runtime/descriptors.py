@@ -16,6 +16,12 @@ OWN_FILES = 32
 """Files of the process itself: its loop, libraries, sockets and log."""
 MIN_KEPT, MAX_KEPT = 24, 300
 MAX_CALLS = 100
+MIN_EVENT_SOCKETS, MAX_EVENT_SOCKETS = 1023, 1 << 14
+"""Bounds on ZeroMQ sockets; the first is the library's own default."""
+SOCKETS_PER_FEED = 6
+"""ZeroMQ sockets of a rank's events during a replay: one for each of the two, with a monitor of two ends."""
+MAX_FEEDS = 256
+"""Ranks of one endpoint that are followed at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,16 @@ class Descriptors:
     def max_calls(self) -> int:
         """Control calls at once of one kind (probes, /tokenize). The admin port has the rest."""
         return min(self.num_kept // 3, MAX_CALLS)
+
+    @property
+    def num_event_sockets(self) -> int:
+        """ZeroMQ sockets for the events of all workers."""
+        return min(max(self.limit // 2, MIN_EVENT_SOCKETS), MAX_EVENT_SOCKETS)
+
+    @property
+    def max_feeds(self) -> int:
+        """Ranks of one endpoint that are followed: a quarter of the sockets, at most."""
+        return min(self.num_event_sockets // (4 * SOCKETS_PER_FEED), MAX_FEEDS)
 
     @property
     def max_clients(self) -> int:

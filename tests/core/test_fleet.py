@@ -3,8 +3,9 @@ from dataclasses import replace
 import pytest
 
 from gateway.core.errors import NotSupported, NoWorker, UnknownModel
-from gateway.core.fleet import Fleet
+from gateway.core.fleet import MAX_GROUPS, Fleet
 from gateway.core.slow_start import SlowStart
+from gateway.core.spelling import MAX_NAMED
 from gateway.core.worker import Role, ServedModel, Transfer, Worker, WorkerId
 
 
@@ -26,11 +27,40 @@ def test_workers_that_are_up_and_serve_the_model_are_eligible() -> None:
     assert sorted(fleet.served()) == ["m", "org/n"]
 
 
+def test_the_served_names_are_made_once_until_the_fleet_changes() -> None:
+    fleet = Fleet({"alias": "m"})
+    fleet.add(worker("a:1", "m"))
+    served = fleet.served()
+    assert list(served) == ["alias", "m"] and fleet.served() is served
+    fleet.add(worker("b:1", "n"))
+    assert list(fleet.served()) == ["alias", "m", "n"]
+    fleet.drop(WorkerId("b:1"))
+    assert fleet.served() == served
+
+
 def test_an_unknown_model_lists_the_known_ones() -> None:
     fleet = Fleet()
     fleet.add(worker("a:1", "m", "n"))
     with pytest.raises(UnknownModel, match="'x' does not exist; known: m, n"):
         fleet.eligible("x")
+
+
+def test_an_unknown_model_lists_some_of_thousands() -> None:
+    fleet = Fleet()
+    fleet.add(worker("a:1", *(f"m{number}" for number in range(4096))))
+    with pytest.raises(UnknownModel, match=f"and {4096 - MAX_NAMED} more$"):
+        fleet.eligible("x")
+
+
+def test_a_prompt_is_hashed_for_a_few_groups_of_workers() -> None:
+    """Groups of workers that joined before are kept; the count is per name."""
+    fleet = Fleet()
+    for size in (*range(1, MAX_GROUPS + 10), 1):
+        fleet.add(replace(worker(f"w:{len(fleet)}", "m"), block_size=size))
+    fleet.add(replace(worker("other:1", "n"), block_size=999))
+    sizes = [e.group.block_size for e in fleet.eligible("m")]
+    assert sizes == [*range(1, MAX_GROUPS + 1), *[0] * 9, 1]
+    assert [e.group.block_size for e in fleet.eligible("n")] == [999]
 
 
 def test_without_a_worker_up_the_error_is_retryable() -> None:

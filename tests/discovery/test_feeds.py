@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import zmq
 
 from gateway.core.blocks import hash_blocks, root_hash, tokens_of
 from gateway.core.engine import EventSource
@@ -18,6 +19,7 @@ from gateway.replication.agent_feed import AgentFeed
 from gateway.replication.agent_targets import AgentFeeds, Agents
 from gateway.replication.rank_store import RankStore
 from gateway.replication.replica_feed import OpenEngine
+from gateway.runtime.process_limits import descriptors
 from gateway.runtime.tasks import Tasks
 from gateway.upstream.access import FleetAccess
 from tests.support.fakes import BLOCK_SIZE, FakeEngine, Known, session, worker
@@ -185,3 +187,7 @@ async def test_a_worker_with_an_agent_is_fed_by_it_and_its_polled_events_are_lef
             recovery_observer.items()
         )  # an agent does not know the announcements that its engine is asked for
         feed.stop()
+
+
+def test_the_sockets_of_events_grow_with_the_files_of_the_process(feeds: Feeds) -> None:
+    assert feeds._zmq.get(zmq.MAX_SOCKETS) == descriptors().num_event_sockets

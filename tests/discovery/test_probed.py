@@ -15,6 +15,7 @@ from gateway.discovery.probed import (
     Mode,
     endpoint_url,
     event_source,
+    has_changed,
     known_ranks,
     reported,
     served_models,
@@ -210,3 +211,23 @@ def test_worker_urls_are_checked_and_deduplicated() -> None:
     assert worker_urls(["http://a:1/", "http://a:1"]) == ["http://a:1"]
     with pytest.raises(ConfigError, match=r"^worker: 'a:1' is not an http"):
         worker_urls(["a:1"])
+
+
+@pytest.mark.parametrize(
+    ("reported", "used"),
+    [
+        ((16, 16, 32), (16, 16, None)),
+        ((32, 16, 16), (None, 16, 16)),
+        ((32, 16), (32, None)),
+        ((None, 16), (None, 16)),
+        ((None,), (None,)),
+        (tuple(range(1, 1025)), (1, *[None] * 1023)),
+    ],
+)
+def test_an_endpoint_has_one_block_size(
+    reported: tuple[int | None, ...], used: tuple[int | None, ...]
+) -> None:
+    ranks = {rank: EngineMetrics(block_size=size) for rank, size in enumerate(reported)}
+    facts = Facts("http://w:1", "vllm", (ModelInfo("m"),), ranks)
+    assert tuple(worker.block_size for worker in workers_of(facts)) == used
+    assert not has_changed(facts, ranks)

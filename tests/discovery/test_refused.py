@@ -4,10 +4,11 @@ import pytest
 
 from engines import ENGINES
 from gateway.core.eligibility import Eligibility
-from gateway.core.engine import EngineMetrics
+from gateway.core.engine import EngineMetrics, ModelInfo
 from gateway.core.fleet import Fleet
 from gateway.core.worker import ServedModel, Worker, WorkerId
-from gateway.discovery.refused import log_figures, log_unusable
+from gateway.discovery.probed import Facts, workers_of
+from gateway.discovery.refused import log_block_sizes, log_figures, log_unusable
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
 LOG = logging.getLogger("kvgate.roster")
@@ -52,3 +53,14 @@ def test_impossible_figures_are_logged_seldom(caplog: pytest.LogCaptureFixture) 
         f"they count as not reported{more}"
         for more in ("", " (59 more in 60 s)")
     ]
+
+
+@pytest.mark.parametrize(("size", "lines"), [(16, 0), (None, 0), (32, 1)])
+def test_ranks_with_another_block_size_are_logged(
+    size: int | None, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    ranks = {rank: EngineMetrics(block_size=size if rank == 2 else 16) for rank in range(3)}
+    facts = Facts("http://w:1", "vllm", (ModelInfo("m"),), ranks)
+    log_block_sizes(RateLimitedLog(LOG), workers_of(facts), facts)
+    line = "worker http://w:1: 1 of its 3 ranks report another block size than 16, and are routed by load"
+    assert [record.message for record in caplog.records] == [line][:lines]

@@ -264,6 +264,22 @@ async def test_a_worker_without_events(
     await world.roster.stop()
 
 
+async def test_ranks_beyond_the_share_of_an_endpoint_are_not_followed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Others join with events all the same."""
+    world = World(max_feeds=2)
+    for url, num in ((URL, 5), ("http://w:2", 2)):
+        world.probe(url).ranks = dict.fromkeys(range(num), RANK)
+        world.probe(url).sources = tuple(EventSource(rank, "tcp://*:1") for rank in range(num))
+        await world.add(url)
+        assert list(world.endpoint(url).feeds) == [f"{url.removeprefix('http://')}#{rank}" for rank in (0, 1)]
+    assert len(world.fleet) == 7
+    line = "worker http://w:1: KV events of 2 of its 5 ranks are followed; the others' caches are assumed"
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [line]
+    await world.roster.stop()
+
+
 async def test_events_without_a_reported_source_are_read_at_the_configured_ports() -> None:
     world = World(events_port=7000, replay_port=8000)
     world.probe().sources = None

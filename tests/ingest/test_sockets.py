@@ -7,7 +7,7 @@ import pytest
 import zmq
 
 from gateway.ingest import sockets
-from gateway.ingest.sockets import MAX_FRAMES, SocketReader, connected, opened, resolve
+from gateway.ingest.sockets import MAX_FRAMES, SocketReader, connected, monitored, opened, resolve
 from gateway.ingest.time_slices import TimeSlices
 from tests.support.patience import patience
 
@@ -106,3 +106,14 @@ def _close(refused: list[int], size: int, reader: SocketReader) -> None:
 def test_an_unusable_endpoint_leaves_no_socket(pair: Pair) -> None:
     with pytest.raises(zmq.ZMQError):
         connected(pair.context, zmq.DEALER, "nonsense")
+
+
+def test_a_socket_without_a_monitor_is_closed() -> None:
+    """The limit is on sockets of the context, and a monitor has two ends."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context.set(zmq.MAX_SOCKETS, 2)
+    socket = opened(context, zmq.SUB, "tcp://127.0.0.1:9")
+    with pytest.raises(zmq.ZMQError):
+        monitored(socket, zmq.EVENT_ALL)
+    assert socket.closed
+    context.destroy(linger=0)

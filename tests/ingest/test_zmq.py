@@ -1,8 +1,10 @@
 """Real sockets on loopback: a publisher that the test drives, and the feed that reads it."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import count
+from typing import Any
 
 import pytest
 import zmq
@@ -386,6 +388,47 @@ async def test_a_message_too_large_is_not_read_and_the_stream_restarts_after_a_p
     await world.exact(2)
     follow(world, 3, 4)
     await world.exact(4)
+
+
+def fail(monkeypatch: pytest.MonkeyPatch, kind: int) -> list[int]:
+    """Let no socket of a kind be opened at first: as many fail as the list has items."""
+    left, open_socket = [1, 2], sockets.opened
+
+    def opened(context: "zmq.Context[zmq.Socket[bytes]]", asked: int, *more: Any) -> "zmq.Socket[bytes]":
+        if asked == kind and left:
+            left.pop()
+            raise zmq.ZMQError(errno.EMFILE)
+        return open_socket(context, asked, *more)
+
+    monkeypatch.setattr("gateway.ingest.zmq.opened", opened)
+    return left
+
+
+@pytest.mark.process
+async def test_without_a_socket_after_a_pause_there_is_another_pause(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = world.open()
+    feed._pauses = Backoff(first_s=0.1)
+    follow(world, 1, 2)
+    await world.exact(2)
+    left = fail(monkeypatch, zmq.SUB)
+    world.subscription.cut("too much")
+    await world.until(lambda: not left)
+    assert "worker w:1: KV events are not followed (Too many open files); tried again in 0.2 s" in caplog.text
+    await world.exact(2)
+
+
+@pytest.mark.process
+async def test_without_a_socket_a_replay_is_taken_as_silent(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = fail(monkeypatch, zmq.DEALER)
+    follow(world, 1, 2)
+    world.open()
+    await world.until(lambda: not left)
+    assert "no socket for a replay of its KV events (Too many open files)" in caplog.text
+    await world.exact(2)
 
 
 @pytest.mark.process

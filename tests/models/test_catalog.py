@@ -20,7 +20,7 @@ from gateway.core.fleet import Fleet
 from gateway.core.rendering import VLLM, Rendering
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.worker import ServedModel, Worker, WorkerId
-from gateway.models.catalog import Catalog
+from gateway.models.catalog import MAX_IDLE, MAX_ROOTS, Catalog
 from gateway.models.metrics import ModelsCollector
 from gateway.models.prompt_source import PromptSource
 from gateway.observability.metrics import Metrics
@@ -104,9 +104,10 @@ class World:
         entries = [entry for entry in self.catalog if entry.rendering == worker.rendering]
         return all(worker.url in entry.choices for entry in entries if entry.root in _roots(worker))
 
-    def leave(self, worker: Worker) -> None:
+    async def leave(self, worker: Worker) -> None:
         self.catalog.left(worker.id)
         self.fleet.drop(worker.id)
+        await asyncio.sleep(0)
 
     def source(self, model: str = "m") -> str:
         """Token source of a prompt; "none" where a worker tokenizes."""
@@ -163,7 +164,7 @@ async def test_a_worker_with_other_tokens_is_routed_without_a_prefix_lookup() ->
     assert (world.access(), world.apart()) == ({"w:1": "local", "w:2": "none"}, {"w:2"})
     sizes = {e.member.worker.id: e.group.block_size for e in world.fleet.eligible("m")}
     assert sizes == {"w:1": 16, "w:2": 0}
-    world.leave(differing)
+    await world.leave(differing)
     assert (world.access(), world.apart()) == ({"w:1": "local"}, set())
     await world.join("w:2")
     assert (world.access(), world.apart()) == ({"w:1": "local", "w:2": "local"}, set())
@@ -177,7 +178,7 @@ async def test_where_most_workers_differ_they_are_asked_for_tokens() -> None:
     await world.join("w:3", shift=0)
     assert world.access() == {"w:1": "remote", "w:2": "remote", "w:3": "none"}
     assert world.apart() == {"w:3"}
-    world.leave(first)
+    await world.leave(first)
     assert (world.access(), world.source()) == ({"w:2": "none", "w:3": "local"}, "fastokens")
     assert None in world.forgotten and "http://w:3" in world.forgotten
 
@@ -333,7 +334,7 @@ async def test_a_worker_dropped_before_its_probe_has_no_token_source() -> None:
     world.engines[worker.url] = Engine()
     world.fleet.add(worker)
     world.catalog.joined([worker])
-    world.leave(worker)
+    await world.leave(worker)
     await asyncio.gather(*world.tasks._tasks)
     assert world.access() == {}
 
@@ -422,12 +423,12 @@ async def test_engines_that_report_two_roots_of_one_model_have_a_prompt_each(
         vllm = await world.join("v:1")
         sglang = await join_sglang(world, "s:1", NEWEST, ServedModel("m", "m"))
     assert "a\nb" in text_of(world) and "a b" in text_of(world, NEWEST)
-    world.leave(sglang)
+    await world.leave(sglang)
     assert parts(world) == parts(world, NEWEST) and "a\nb" in text_of(world)
     again = await join_sglang(world, "s:2", NEWEST, ServedModel("m", "m"))
-    world.leave(vllm)
+    await world.leave(vllm)
     assert "a b" in text_of(world)
-    world.leave(again)
+    await world.leave(again)
 
 
 async def test_a_prompt_that_all_engines_make_alike_is_one() -> None:
@@ -458,12 +459,12 @@ async def test_the_prompts_of_an_engine_end_with_its_last_worker() -> None:
     world = World()
     vllm = await world.join("v:1")
     sglang = await join_sglang(world, "s:1")
-    world.leave(sglang)
+    await world.leave(sglang)
     assert parts(world) == parts(world, NEWEST)
     again = await join_sglang(world, "s:2")
-    world.leave(vllm)
+    await world.leave(vllm)
     assert "a b" in text_of(world) and world.apart() == set()
-    world.leave(again)
+    await world.leave(again)
 
 
 async def test_a_model_that_sglang_renders_by_code_is_tokenized_by_its_workers(tmp_path: Path) -> None:
@@ -495,3 +496,48 @@ async def test_check_finds_nothing_wrong_with_sglang_s_prompts(rendering: Render
     assert sight.fault is None
     assert f"rendered as {rendering}: local, equal in all" in sight.note
     assert world.catalog.has_tokenizer("m", rendering) and not world.catalog.has_tokenizer("m")
+
+
+async def test_an_endpoint_with_thousands_of_roots_has_tokenizers_of_some(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables of tokenizers are published once as it joins, not once for each of its models."""
+    world, num = World(), 4000
+    await world.join("good:1")
+    set_all, published = world.prompts.set_all, list[int]()
+
+    def count(*tables: Any) -> None:
+        published.append(1)
+        set_all(*tables)
+
+    monkeypatch.setattr(world.prompts, "set_all", count)
+    many = [ServedModel(f"n{number}", f"/none/{number}") for number in range(num)]
+    worker = Worker(WorkerId("w:1"), "http://w:1", tuple(many), block_size=16)
+    world.engines[worker.url] = Engine(None)
+    world.fleet.add(worker)
+    world.catalog.joined([worker])
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(published) == 1
+    assert len(list(world.catalog)) == 1 + MAX_ROOTS
+    assert world.source() == "fastokens" and world.source(f"n{num - 1}") == "failed"
+    assert f"w:1 serves {num} roots: prompts of all but {MAX_ROOTS} are routed by load" in caplog.text
+    await world.tasks.stop()
+
+
+async def test_adapters_of_one_root_are_all_followed() -> None:
+    world = World()
+    await world.join("w:1", *(ServedModel(f"n{number}", BUNDLED) for number in range(4096)))
+    assert world.source("n4095") == "fastokens"
+
+
+async def test_roots_that_no_worker_serves_any_more_are_forgotten_where_they_are_many() -> None:
+    world = World(probes=False)
+    for number in range(MAX_IDLE + 10):
+        worker = Worker(WorkerId("w:1"), "http://w:1", (ServedModel("m", f"/none/{number}"),))
+        world.fleet.add(worker)
+        world.catalog.joined([worker])
+        await world.leave(worker)
+    assert len(list(world.catalog)) < MAX_IDLE
+    assert len(world.catalog.describe()) < MAX_IDLE
+    await world.tasks.stop()

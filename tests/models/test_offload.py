@@ -65,6 +65,15 @@ async def test_a_large_body_is_looked_into_in_a_thread() -> None:
     long.close()
 
 
+async def test_a_worker_s_long_prompt_is_hashed_in_a_thread() -> None:
+    long, hashed = LongPrompts(cast(PromptSource, FakePromptSource())), list[tuple[str, Prompt]]()
+    prompt = Prompt((tokens_of((1, 2, 3)),), "worker")
+    await long.hash(prompt, lambda prompt: hashed.append((threading.current_thread().name, prompt)))
+    ((thread, of),) = hashed
+    assert thread.startswith("kvgate-large") and of is prompt
+    long.close()
+
+
 async def test_after_closing_no_prompt_is_begun() -> None:
     long = LongPrompts(cast(PromptSource, FakePromptSource()))
     long.close()

@@ -24,6 +24,7 @@ from gateway.models.prompt_source import (
     ANY_MODEL,
     CACHE_ENTRY_BYTES,
     MAX_DECODED_BYTES,
+    MAX_FRAME_TOKENS,
     MAX_PROMPTS,
     MAX_TOOLS,
     PromptSource,
@@ -624,6 +625,37 @@ async def test_an_invalid_answer_is_an_error_and_not_cached(
         await tokenizer.ask(server.url, completion("a"), None)
     server.answer = None
     assert (await tokenizer.ask(server.url, completion("a"), None)).num_tokens == 1
+
+
+@pytest.mark.process
+async def test_an_answer_of_more_tokens_than_the_prompt_has_bytes_is_a_failure(
+    server: TokenizeServer, tokenizer: WorkerTokenizer
+) -> None:
+    """Reading ends with the bytes that as many tokens can take."""
+    text = "a" * 100
+    for num, words in ((MAX_FRAME_TOKENS + 100, ""), (MAX_FRAME_TOKENS + 1000, "Val"), (1 << 20, "Val")):
+        server.answer = web.Response(body=json.dumps({"tokens": [1] * num}).encode())
+        if words:
+            with pytest.raises(PromptError, match=f"failed: {words}"):
+                await tokenizer.ask(server.url, completion(text), None)
+        else:
+            assert (await tokenizer.ask(server.url, completion(text), None)).num_tokens == num
+            tokenizer.forget()
+    assert tokenizer.counts == {"answered": 1, "failed": 2}
+
+
+@pytest.mark.process
+async def test_a_prompt_of_more_tokens_than_the_model_takes_is_unknown(
+    server: TokenizeServer, tokenizer: WorkerTokenizer
+) -> None:
+    """Each time, cached or not; an honest worker answers so, too, and goes on being asked."""
+    for most in (4, 4, 5, 0):
+        if most == 4:
+            with pytest.raises(PromptError, match="more tokens than the model takes"):
+                await tokenizer.ask(server.url, completion("abcde"), None, max_tokens=most)
+        else:
+            assert (await tokenizer.ask(server.url, completion("abcde"), None, max_tokens=most)).num_tokens
+    assert tokenizer.counts == {"answered": 1, "cached": 3}
 
 
 @pytest.mark.process

@@ -157,6 +157,21 @@ def test_models_are_listed(world: World) -> None:
     assert len(world.ask("GET", "/v1/models").body["data"]) == 2
 
 
+def test_the_list_of_models_is_rendered_once_until_the_fleet_changes(world: World) -> None:
+    first = world.ask("GET", "/v1/models").body
+    rendered = world.api._list
+    assert world.ask("GET", "/v1/models").body == first == msgspec.json.decode(rendered)
+    assert world.api._list is rendered
+    world.fleet.add(worker("w:2", ServedModel("new", "new")))
+    assert len(world.ask("GET", "/v1/models").body["data"]) == len(first["data"]) + 1
+
+
+def test_an_unknown_model_lists_some_of_thousands(world: World) -> None:
+    world.fleet.add(worker("w:2", *(ServedModel(f"n{number}", "root") for number in range(4096))))
+    answer = world.ask("GET", "/v1/models/none")
+    assert answer.status == 404 and answer.body["error"]["message"].endswith(" more")
+
+
 def test_readiness_follows_the_fleet(world: World) -> None:
     world.member.is_up = False
     assert world.ask("GET", "/ready").status == 503
@@ -226,6 +241,7 @@ def test_health_and_readiness_need_no_key(guarded: World) -> None:
 def test_a_key_lists_and_uses_its_models_only(guarded: World) -> None:
     shown = (b"x-api-key", KEY)
     assert [card["id"] for card in guarded.ask("GET", "/v1/models", shown).body["data"]] == ["tuned"]
+    assert guarded.api._list == b""  # what is kept is everyone's
     assert guarded.ask("GET", "/v1/models/tuned", shown).status == 200
     hidden = guarded.ask("GET", "/v1/models/org/name", shown)
     assert (hidden.status, "root" in str(hidden.body)) == (404, False)

@@ -16,7 +16,7 @@ from gateway.core.rendering import VLLM, Rendering
 from gateway.core.requests.request import InferenceRequest, parse_request
 from gateway.core.requests.routes import RouteKind
 from gateway.core.worker import WorkerId
-from gateway.models.offload import LongPrompts
+from gateway.models.offload import MAX_INLINE_TOKENS, LongPrompts
 from gateway.models.prompt_source import PromptSource, WorkerTokenizer
 from gateway.proxy.prompts import Prompts
 from gateway.tokenization.prompt_encoder import MAX_WHOLE_BYTES, PromptError
@@ -80,11 +80,13 @@ async def test_a_worker_that_failed_lately_is_skipped_while_another_is_left(
 
 
 class Answering(Failing):
-    """Worker tokenizer that answers with two tokens."""
+    """Worker tokenizer that answers with two tokens, or `num`."""
+
+    num = 2
 
     async def ask(self, url: str, *args: object) -> Any:
         self.asked.append(url)
-        return Prompt((tokens_of((1, 2)),), "worker")
+        return Prompt((tokens_of(range(1, 1 + self.num)),), "worker")
 
 
 @pytest.mark.parametrize("is_mixed", [True, False])
@@ -101,6 +103,22 @@ async def test_a_worker_s_tokens_are_those_of_its_rendering_only(
     prompt = await made.of(request(), None)
     assert prompt.rendered_by(VLLM).num_tokens == 2
     assert prompt.rendered_by(sglang).num_tokens == (0 if is_mixed else 2)
+
+
+@pytest.mark.parametrize("num", [MAX_INLINE_TOKENS, MAX_INLINE_TOKENS + 1])
+async def test_a_long_prompt_of_a_worker_is_hashed_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, num: int
+) -> None:
+    hashed: list[int] = []
+
+    async def note(self: LongPrompts, prompt: Prompt, hash_ahead: Callable[[Prompt], None]) -> None:
+        hashed.append(prompt.num_tokens)
+
+    monkeypatch.setattr(LongPrompts, "hash", note)
+    tokenizer = Answering(PromptError("no"))
+    tokenizer.num = num
+    assert (await prompts(monkeypatch, tokenizer).of(request(), None)).num_tokens == num
+    assert hashed == [num][: num > MAX_INLINE_TOKENS]
 
 
 @pytest.mark.parametrize(
