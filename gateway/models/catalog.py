@@ -74,7 +74,7 @@ class WorkerTokenReport:
 @dataclass(slots=True, eq=False)
 class ModelEntry:
     """Root model that workers of one rendering serve, with its tokenizer. `checked` and `choices` are keyed
-    by worker URL; `workers` are those of the fleet."""
+    by worker URL; `workers` are those of the fleet. `gone` is set when the worker of a URL leaves."""
 
     root: str
     tokenizer: TokenizerEntry
@@ -84,6 +84,7 @@ class ModelEntry:
     checked: dict[str, WorkerParity] = field(default_factory=dict)
     token_source: TokenSource = TokenSource.REMOTE
     choices: Mapping[str, SourceChoice] = field(default_factory=dict)
+    gone: dict[str, asyncio.Event] = field(default_factory=dict)
 
 
 class Catalog:
@@ -152,7 +153,8 @@ class Catalog:
             entry = self._entry(root, names, worker)
             entry.workers.update(each.id for each in workers)
             self._settle(entry)
-            self._start(f"tokens of {root} at {worker.id}", self._learn(entry, worker))
+            gone = entry.gone[worker.url] = asyncio.Event()
+            self._start(f"tokens of {root} at {worker.id}", self._learn(entry, worker, gone))
 
     def left(self, worker: WorkerId) -> None:
         """Drop a worker; call it before the fleet forgets it."""
@@ -163,6 +165,8 @@ class Catalog:
         for entry in [each for each in self if worker in each.workers or url in each.checked]:
             was_here = worker in entry.workers
             entry.workers.discard(worker)
+            if gone := entry.gone.pop(url, None):
+                gone.set()
             if not entry.workers:
                 entry.names.clear()  # the next workers of this root may serve it by others
             if entry.checked.pop(url, None) is not None:
@@ -199,11 +203,11 @@ class Catalog:
             await self._compare(entry, worker, partial(compare, ask))
         return [_report(entry, worker.url) for entry in entries]
 
-    async def _learn(self, entry: ModelEntry, worker: Worker) -> None:
+    async def _learn(self, entry: ModelEntry, worker: Worker, gone: asyncio.Event) -> None:
         """Load the tokenizer and compare the worker's tokens; retry until neither can change by itself."""
         assert self._prober is not None
         retry_s = RETRY_S
-        while self._is_here(worker):
+        while self._is_here(worker) and not gone.is_set():
             await self._loader.have(entry.tokenizer)
             self._settle(entry)
             await self._compare(entry, worker, partial(self._prober.compare, worker.url))
@@ -211,7 +215,9 @@ class Catalog:
             is_settled = checked is None or (checked.parity.made and not checked.parity.difference)
             if is_settled and not entry.tokenizer.is_passing:
                 return
-            await asyncio.sleep(retry_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(retry_s):
+                    await gone.wait()
             retry_s = min(2 * retry_s, MAX_RETRY_S)
 
     async def _compare(self, entry: ModelEntry, worker: Worker, compare: Compare) -> None:

@@ -98,6 +98,7 @@ class World:
         async with asyncio.timeout(patience(60)):
             while not self.is_settled(worker):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
+        await asyncio.sleep(0)  # until it is published
         return worker
 
     def is_settled(self, worker: Worker) -> bool:
@@ -541,3 +542,15 @@ async def test_roots_that_no_worker_serves_any_more_are_forgotten_where_they_are
     assert len(list(world.catalog)) < MAX_IDLE
     assert len(world.catalog.describe()) < MAX_IDLE
     await world.tasks.stop()
+
+
+async def test_a_worker_that_joins_again_and_again_is_compared_by_one_task() -> None:
+    """Each of its lives ends the tries of the one before, which may be an hour apart."""
+    world = World()
+    for _ in range(5):
+        worker = await world.join("w:1", shift=None)
+        assert len(world.tasks) == 1
+        await world.leave(worker)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(world.tasks) == 0
