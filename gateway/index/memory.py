@@ -45,7 +45,7 @@ _PLAIN: Final = FULL_ATTENTION | {None}
 
 SWEEP_EDGES: Final = 500
 SWEEP_BUCKETS: Final = 1_000
-SWEEP_BLOCKS: Final = 500
+SWEEP_BLOCKS: Final = 100
 JOINED_AT_ONCE: Final = 256
 """Blocks of a shared tier that a worker holds with its first event there; the others are left to sweeps."""
 
