@@ -52,7 +52,9 @@ from gateway.proto.kvgate.v1 import decide_pb2, ext_proc_pb2, kv_events_pb2
 from gateway.replication import codec
 from gateway.runtime.paced_reads import SLICE_BYTES
 from gateway.server.http2.frames import Http2Error
+from gateway.server.http2.grpc_framing import MessageReader
 from gateway.server.http2.header_block import HeaderDecoder
+from gateway.server.http2.limits import Http2Limits
 from gateway.tokenization.chat_template import MAX_PARTS, check_parts
 from gateway.tokenization.worker_tokens import read_tokens_in_steps
 from gateway.upstream.control_client import MAX_POSTED_BYTES
@@ -167,6 +169,8 @@ def largest_messages() -> Iterable[tuple[str, Step]]:
     yield "fields of a decision", partial(check_bounds, b"\x30\x01" * (8 * MIB), decide_pb2.DecideRequest)
     for size in (FREE_BYTES, MAX_BESIDE_BYTES, 8 * MIB):
         yield f"headers of ext_proc in {size} bytes", _headers_of(size - 20)
+    reader = MessageReader(64 * MIB)
+    yield "a frame of messages of gRPC", partial(reader.feed, bytes(Http2Limits().max_frame_bytes))
     yield "a header block", partial(HeaderDecoder(64 << 10).decode, b"\x82" * (16 << 10))
 
 
