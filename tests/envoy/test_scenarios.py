@@ -142,7 +142,7 @@ async def _is_queued(setup: Setup) -> bool:
 
 
 UNUSUAL = [
-    (post(b"\x1f\x8b\x08\x00garbage", (b"Content-Encoding", b"gzip")), 400),
+    (post(b"\x1f\x8b\x08\x00garbage", (b"Content-Encoding", b"gzip")), 415),
     (post(b""), 400),
     (b"GET /v1/completions HTTP/1.1\r\nHost: a\r\n\r\n", 405),
     (b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n", 200),
