@@ -9,7 +9,6 @@ loadtest.hostile_templates` prints each template with the time until it is refus
 """
 
 import json
-import os
 import shutil
 import tempfile
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.app import bundled_tokenizer
+from loadtest.extent import IS_SMOKE
 from loadtest.fleet import SIM_READY, RunningFleet, first_match, gateway_before, running
 from loadtest.hostile_body import (
     ANSWER_S,
@@ -114,10 +114,6 @@ def _admin(fleet: RunningFleet, method: str, path: str, body: object = None) -> 
         return json.loads(answer.read() or b"null")
 
 
-def is_smoke() -> bool:
-    return os.environ.get("SMOKE", "0") not in ("", "0")
-
-
 def measured(trap: str) -> TemplateCost:
     """Cost of a template, with a gateway of its own."""
     with ExitStack() as stack:
@@ -152,7 +148,7 @@ def measure() -> list[Figure]:
             return cost.late_ms
 
         lates.append(round(min(rounds_of(once)), 1))
-    return [Figure("hostile.template_late_ms", max(lates), "ms", None if is_smoke() else MAX_LATE_MS, lates)]
+    return [Figure("hostile.template_late_ms", max(lates), "ms", None if IS_SMOKE else MAX_LATE_MS, lates)]
 
 
 def shown(name: str, cost: TemplateCost) -> str:

@@ -407,7 +407,7 @@ async def test_messages_of_unlimited_keys_pass_unchanged(tmp_path: Path) -> None
 # keys without a limit ----------------------------------------------------------------------------
 
 
-async def test_an_empty_list_of_models_is_rejected(tmp_path: Path) -> None:
+async def test_a_token_with_an_empty_or_misspelt_list_of_models_is_rejected(tmp_path: Path) -> None:
     jwks = tmp_path / "jwks.json"
     jwks.write_bytes(issuers.jwks(issuers.public("ec")))
     flags = ["--jwt-keys", str(jwks), "--jwt-issuer", issuers.ISSUER, "--jwt-audience", issuers.AUDIENCE]
@@ -418,6 +418,10 @@ async def test_an_empty_list_of_models_is_rejected(tmp_path: Path) -> None:
             token = bearer(issuers.token("ec", models=models).decode())
             answer = await bench.ask(post(body, token))
             assert (answer.status, answer.error["code"]) == (401, "invalid_token"), models
+        for name in ("Models", "MODELS", "model", "Tenant"):
+            token = bearer(issuers.token("ec", **{name: ["other"]}).decode())
+            answer = await bench.ask(post(body, token))
+            assert (answer.status, answer.error["code"]) == (401, "invalid_token"), name
         assert (await bench.ask(post(body, bearer(issuers.token("ec").decode())))).status == 200
 
 

@@ -28,7 +28,6 @@ def test_the_outcome_is_the_reason_or_the_encoder() -> None:
 
 
 @pytest.mark.process
-def test_a_template_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SMOKE", "1")
+def test_a_template_is_measured() -> None:
     cost = measured("deep nesting")
     assert cost.late_ms >= 0 and "nested too deeply" in cost.outcome
