@@ -10,6 +10,8 @@ MAX_GROUPS: Final = 32
 
 
 class FollowedTiers:
+    """Media and groups that are followed, at most MAX_MEDIA and MAX_GROUPS of them."""
+
     def __init__(self) -> None:
         self._media: set[str] = set()
         self._groups: set[int] = set()
