@@ -168,15 +168,14 @@ async def test_proven_blocks_expire_at_all_gateways(server: Server) -> None:
 async def test_proven_blocks_end_when_their_leader_stops(server: Server) -> None:
     async with warm(server, **CANNOT_REPORT) as (first, leader, follower):
         await learn(leader, follower)
-        assert num_proven(leader) > 0
+        await until_proven(leader)
         engine_hashed = [leader.blocks_by_engine_hash(sim) for sim in first.sims]
         await leader.gateway.stop(0)
         await until_leader(follower)
         await follower.until(lambda: [credited(follower, sim) for sim in first.sims] == engine_hashed)
         assert not list(leader.gateway.recovery_observer.items())
         await until_blind(follower)
-        await follower.chat(HOT)  # the new leader learns
-        assert num_proven(follower) > 0
+        await until_proven(follower)  # the new leader learns
         await follower.talk(30, num_turns=5)
         await follower.credits_nothing_wrong()
         await follower.emptied()
