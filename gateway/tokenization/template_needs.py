@@ -1,5 +1,4 @@
-"""Chats with what chat templates are known to insist on, by which a template that never renders is told apart
-from one that renders only what it is made for."""
+"""Chats with what chat templates are known to insist on: a template that renders none of them is broken."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
