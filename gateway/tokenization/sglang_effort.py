@@ -10,7 +10,7 @@ Most have no effect on a prompt:
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ LOWERS, DEFAULTS, NORMALIZES = (0, 5, 16), (0, 5, 17), (0, 5, 20)
 """First versions that set `low_effort`; that read defaults of `enable_thinking` in filters; that know
 Hunyuan's efforts."""
 LOW_EFFORT: Final = "low_effort"
-HUNYUAN: Final = {
+HUNYUAN: Final[Mapping[object, str]] = {
     None: "high",
     **dict.fromkeys(("none", "no_think"), "no_think"),
     **dict.fromkeys(("minimal", "low"), "low"),
@@ -106,8 +106,8 @@ def _defaults_to_false(node: nodes.Filter) -> bool:
         return False
     if not isinstance(node.node, nodes.Name) or node.node.name != "enable_thinking" or not node.args:
         return False
-    named = {each.key: each.value for each in node.kwargs}
-    boolean = node.args[1] if len(node.args) > 1 else named.get("boolean")
+    named = [each.value for each in node.kwargs if each.key == "boolean"]
+    boolean = next(iter([*node.args[1:2], *named]), None)
     if boolean is not None and not isinstance(boolean, nodes.Const):
         return False
     return isinstance(node.args[0], nodes.Const) and node.args[0].value is False
