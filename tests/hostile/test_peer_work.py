@@ -324,7 +324,6 @@ PLACES = {
     "gateway/core/blocks.py": "blocks of prompts and events, within their limits",
     "gateway/core/requests/adapter_field.py": PARSED,
     "gateway/core/requests/cache_salt.py": PARSED,
-    "gateway/core/requests/chat_messages.py": PARSED,
     "gateway/core/requests/field_types.py": PARSED,
     "gateway/core/requests/json_values.py": BODY,
     "gateway/core/requests/media_uuid.py": PARSED,
