@@ -60,7 +60,7 @@ class ServerSection(Section, frozen=True):
     cors_origins: Annotated[
         list[str],
         option(
-            "Origin whose pages may use the API from a browser, as in https://chat.example.com, or * for "
+            "Origin of pages that may use the API from a browser, as in https://chat.example.com, or * for "
             "all, without cookies. Empty: none. The admin port and its console stay closed to other origins.",
             "origin",
         ),

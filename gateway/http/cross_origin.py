@@ -1,4 +1,4 @@
-"""Cross-origin requests of browsers (CORS, Fetch standard 3.2): origins whose pages may read answers. Pure.
+"""Cross-origin requests of browsers (CORS, Fetch standard 3.2): origins of pages that may read answers. Pure.
 
     OPTIONS, Origin, Access-Control-Request-Method ──► preflight: 204, or 403 for another origin
     Origin                                         ──► headers on whatever the answer is, errors too
@@ -33,7 +33,7 @@ _NAMES: Final = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+(?:\s*,\s*[A-Za-z0-9!#$
 
 
 class CrossOriginPolicy:
-    """Origins whose pages may use the API, and the headers that say so to their browsers."""
+    """Origins of pages that may use the API, and the headers that say so to their browsers."""
 
     def __init__(self, origins: Iterable[str]) -> None:
         """Take origins, or `*`. Raises ValueError for what is neither."""
