@@ -297,6 +297,7 @@ PLACES = {
     "gateway/admin/explain.py": "bodies with the limits of requests, from the admin network",
     "gateway/admin/lora.py": "bodies of 1 MiB, from the admin network",
     "gateway/admin/workers.py": "bodies of 1 MiB, from the admin network",
+    "gateway/apis/error_format.py": "errors of workers, their first 64 KiB (proxy/stream_keepalive.py)",
     "gateway/apis/large_body.py": BODY,
     "gateway/apis/multipart.py": BODY,
     "gateway/apis/outline.py": BODY,
