@@ -233,9 +233,8 @@ class Gateway:
         self.roster = roster_of(self)
         self.sources = sources_of(self, self._tasks.start)
         end_observers, authenticator = self.telemetry.end_observers, self.credentials.authenticator
-        self.api = Api(
-            self.dispatch, self.fleet, self.metrics, routes_of(config), end_observers, authenticator
-        )
+        routes, origins = routes_of(config), self.surface.cross_origins
+        self.api = Api(self.dispatch, self.fleet, self.metrics, routes, end_observers, authenticator, origins)
         self.grpc_ports = GrpcPorts(config, self.api, self.dispatch, self.planner)
         self.front = self._make_front()
         await self.front.open()
@@ -361,6 +360,7 @@ class Gateway:
             admin_of(self),
             self._tls,
             self.surface.bodies,
+            self.surface.cross_origins,
         )
 
     def _make_router(self, ledger: Ledger) -> Router:

@@ -77,7 +77,9 @@ def value_of(name: str, raw: msgspec.Raw) -> object:
 def is_removed(name: str, keeps_transfer: bool) -> bool:
     """True if the field is removed from requests; `keeps_transfer`: clients may split requests themselves."""
     judgement = judgement_of(name)
-    return judgement is Judgement.REMOVED or (judgement is Judgement.TRANSFER and not keeps_transfer)
+    if judgement is Judgement.REMOVED or judgement is Judgement.NAME:
+        return True
+    return judgement is Judgement.TRANSFER and not keeps_transfer
 
 
 def is_adapter(name: str) -> bool:
