@@ -89,8 +89,6 @@ class Dispatch:
         """Make the exchange of a request and begin it. Raises UnknownResponse and TooManyRequests; the
         exchange answers all later errors."""
         context = self.context
-        if context.config.auth.mask_cached_tokens:  # in a compressed answer they could not be masked
-            http.headers = [header for header in http.headers if header[0] != b"accept-encoding"]
         http.body = b""  # the request has it now, and forgets it when no attempt needs it any more
         exchange = InferenceExchange(context, http, responder, request, self.exchanges)
         if route_of(request.path).keeps_state:
