@@ -92,7 +92,7 @@ async def test_a_stream_without_usage_costs_its_events(tmp_path: Path, num_reads
 async def test_an_answer_without_readable_usage_costs_what_its_bytes_suggest(
     tmp_path: Path, is_coded: bool
 ) -> None:
-    """A worker may compress though nobody asked."""
+    """A worker may compress unasked."""
     noise = "".join(chr(33 + (i * i * 31 + i // 7) % 90) for i in range(4000)).replace('"', "'")
     text = json.dumps({"choices": [{"index": 0, "text": noise}]}).encode()
     sent = gzip.compress(text) if is_coded else text
