@@ -135,6 +135,7 @@ class Feeds:
             can_replay=source.replay_endpoint is not None,
             on_state=on_state,
             limits=self._limits_of(worker),
+            block_size=worker.block_size,
         )
         self._attach_recovery(worker, engine, subscription)
         feed = (

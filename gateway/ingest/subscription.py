@@ -19,6 +19,7 @@ from gateway.index.assumed import AssumedIndex
 from gateway.index.base import BlockSets, RecoveryIndex, RecoveryTarget
 from gateway.index.blind_recovery import BlindRecovery
 from gateway.ingest.chunks import PORTION_BLOCKS, portions
+from gateway.ingest.tier_chunks import TierChunks
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.ingest")
@@ -49,9 +50,10 @@ class Subscription:
         on_state: Callable[[WorkerId, StreamState], None],
         recovery: BlindRecovery | None = None,
         limits: BlockLimits | None = None,
+        block_size: int | None = None,
     ) -> None:
         """Create a subscription. `recovery` receives the events of a stream that is or was BLIND instead of
-        `index`; `limits` bound the worker's blocks."""
+        `index`; `limits` bound the worker's blocks, of `block_size` tokens."""
         self.worker = worker
         self.recovery = recovery
         self.stream = Stream(can_replay=can_replay)
@@ -61,6 +63,8 @@ class Subscription:
         self.on_cut: Callable[[], float] = lambda: 0.0
         self._log = RateLimitedLog(log)
         self._limits = limits or block_limits(None)
+        self._chunks = TierChunks(block_size)
+        self._named: set[str] = set()  # media that are not followed in whole, which the log has named
         self._decoding: Iterator[EventBatch | None] | None = None
         self._advance: Callable[[EventBatch], list[Command]] = self.stream.live
         self._frames: Sequence[bytes] = ()
@@ -69,9 +73,7 @@ class Subscription:
         self._todo: deque[Command] = deque()
         self._rest: Iterator[KvEvent] | None = None  # of the batch that is first in `_todo`
         self._num_bad = 0  # events that could not be placed before that batch
-        self._engine = engine
-        self._index = index
-        self._assumed = assumed
+        self._engine, self._index, self._assumed = engine, index, assumed
         self._on_state = on_state
         self._last_state: StreamState | None = None
         self._resynced_epoch = -1
@@ -201,6 +203,7 @@ class Subscription:
                 self._log.info("worker %s: dropping its blocks: %s", self.worker, reason)
                 self._index.reset_worker(self.worker)
                 self._assumed.reset_worker(self.worker)
+                self._chunks.reset()
                 if self.recovery:
                     self.recovery.reset(is_restart=reason == RESTARTED)
             case AskReplay(start_seq):
@@ -238,7 +241,8 @@ class Subscription:
         """Apply a batch as far as there is room, in blocks; returns the room that is left. `_rest` is None at
         its end."""
         if self._rest is None:
-            self._rest, self._num_bad = portions(batch.events), self._count_bad()
+            applied, self._num_bad = self._index.applied(self.worker), self._count_bad()
+            self._rest = portions(self._chunks.in_blocks(batch.events, applied))
         recovery = self.recovery if self.recovery and self.recovery.was_blind else None
         before = room
         for event in self._rest:
@@ -252,6 +256,7 @@ class Subscription:
                 return room
         self._rest = None
         self._unchecked += before - room
+        self._name_unplaced()
         if self._count_bad() > self._num_bad:
             self._doubt(batch)
         return room
@@ -261,12 +266,28 @@ class Subscription:
         if self._unchecked < PORTION_BLOCKS:
             return None
         self._unchecked = 0
-        num_kept = self._index.num_kept
-        return self._limits.exceeded(num_kept(self.worker, on_gpu=True), num_kept(self.worker, on_gpu=False))
+        on_gpu = self._index.num_kept(self.worker, on_gpu=True)
+        offloaded, most = self._index.num_kept(self.worker, on_gpu=False), self._limits.offloaded
+        self._chunks.is_full = offloaded > most  # which is no reason to forget what is on the GPU
+        return self._limits.exceeded(on_gpu, min(offloaded, most))
 
     def _count_bad(self) -> int:
         applied = self._index.applied(self.worker)
         return applied.num_orphans + applied.num_mismatched
+
+    def _name_unplaced(self) -> None:
+        """Log each medium other than the GPU once, when blocks there cannot be placed."""
+        unplaced = self._index.applied(self.worker).unplaced
+        if len(unplaced) == len(self._named):
+            return
+        for medium in unplaced.keys() - self._named:
+            why = "they name unknown blocks, or chunks that do not consist of whole blocks"
+            if self._chunks.is_full:
+                most = self._limits.offloaded
+                why = f"more than {most:,} blocks lie outside the GPU (offload_blocks raises that)"
+            text = "worker %s: KV events of medium %s are not followed in whole: %s; the GPU's are, as before"
+            self._log.warning(text, self.worker, medium, why)
+        self._named |= unplaced.keys()
 
     def _update_recovery(self) -> None:
         if self.recovery:
