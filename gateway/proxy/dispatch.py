@@ -93,8 +93,6 @@ class Dispatch:
         quiet_s = context.config.proxy.stream_keepalive_s
         if quiet_s and (amend is not None or not takes_comments(request)):
             quiet_s = 0.0
-        if quiet_s or context.config.auth.mask_cached_tokens:  # in a compressed answer neither works
-            http.headers = [header for header in http.headers if header[0] != b"accept-encoding"]
         http.body = b""  # the request has it now, and forgets it when no attempt needs it any more
         exchange = InferenceExchange(context, http, responder, request, self.exchanges)
         if route_of(request.path).keeps_state:
