@@ -7,6 +7,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from gateway.admin.audit import caller_of
 from gateway.admin.console.traffic import by_range
 from gateway.config.worker_specs import spec_of
 from gateway.core.decode_errors import UNREADABLE
@@ -139,7 +140,9 @@ class FleetAdmin:
             return as_error(400, str(exc))
         if (endpoint := self._roster.find(name := _name(request))) is None:
             return _unknown(name)
-        why = "asked for, and to be dropped when nothing is left" if wanted.drop else "asked for"
+        caller = caller_of(request)
+        why = f"asked for by {caller}" if caller else "asked for"
+        why = f"{why}, and to be dropped when nothing is left" if wanted.drop else why
         is_new = self._lifecycle.drain(endpoint.url, endpoint.workers, why, is_last=wanted.drop)
         return as_json({"draining": endpoint.url, "changed": is_new, "left": self._left(endpoint)})
 

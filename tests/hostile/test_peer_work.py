@@ -305,6 +305,7 @@ PLACES = {
     "engines/vllm.py": EVENTS,
     "engines/vllm_info.py": ANSWER,
     "engines/wire.py": EVENTS,
+    "gateway/admin/audit.py": "the gateway's own errors",
     "gateway/admin/console/login.py": "bodies of 4 KiB",
     "gateway/admin/explain.py": "bodies with the limits of requests, from the admin network",
     "gateway/admin/lora.py": "bodies of 1 MiB, from the admin network",
