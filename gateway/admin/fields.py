@@ -46,12 +46,13 @@ class CacheView(View):
 
 class VerificationCountsView(View):
     compared: A[int, SUM, "answers with a compared prediction"]
+    unknown: A[int, SUM, "answers with more cached than kvgate can know, not compared"]
     share_right: A[
         float | None,
         MIN,
         "share of right predictions lately; without blocks, right to a block",
     ]
-    mean_error_tokens: A[float | None, MAX, "mean error, predicted minus cached tokens"]
+    mean_error_tokens: A[float | None, MAX, "mean error, cached minus predicted tokens"]
     mean_abs_error_tokens: A[float | None, MAX, "mean absolute error"]
     confidence: A[float, MIN, "factor on predicted overlaps"]
     prompt_tokens: A[str, WORST, "`differ` where the engine makes other tokens of a prompt"]

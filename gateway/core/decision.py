@@ -340,6 +340,12 @@ class Decision(Value):
     def uncached_tokens(self) -> int:
         return self.num_tokens - self.overlap_tokens
 
+    @property
+    def is_exact(self) -> bool:
+        """True if KV events reported everything that the chosen worker had cached."""
+        worker = self.worker.id
+        return any(each.is_exact for each in self.candidates if each.worker.id == worker)
+
 
 @final
 @mypyc_attr(acyclic=True)

@@ -220,10 +220,20 @@ _TRAFFIC: tuple[tuple[MetricSpec, Callable[[WorkerMetrics], float]], ...] = (
     (
         counter(
             "kvgate_prediction_error_tokens_total",
-            "Absolute differences between reported and predicted cached tokens, added up over answers.",
+            "Absolute differences between reported and predicted cached tokens, added up over answers; "
+            "unknown tokens are none.",
             "worker",
         ),
         lambda w: w.prediction_error_tokens,
+    ),
+    (
+        counter(
+            "kvgate_prediction_unknown_tokens_total",
+            "Cached tokens beyond the prediction at a worker without exact KV events, such as those of its "
+            "own answers. They count as no error.",
+            "worker",
+        ),
+        lambda w: w.unknown_cached_tokens,
     ),
 )
 

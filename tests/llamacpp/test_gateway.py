@@ -9,7 +9,7 @@ from urllib.error import HTTPError
 import pytest
 
 from engines.llamacpp import LlamaCpp
-from gateway.observability.verification.accuracy import prediction_error
+from gateway.core.prediction import prediction_error
 from tests.llamacpp.engine import NUM_SLOTS, SLOT_TOKENS, LlamaCppWorker
 from tests.sglang.talk import Answer, post
 from tests.support.blockless import complete, converse, text, verified

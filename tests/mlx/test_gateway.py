@@ -10,7 +10,7 @@ from urllib.error import HTTPError
 
 import pytest
 
-from gateway.observability.verification.accuracy import prediction_error
+from gateway.core.prediction import prediction_error
 from tests.mlx.engine import MlxWorker
 from tests.sglang.talk import post
 from tests.support.blockless import complete, converse, text, verified

@@ -123,6 +123,7 @@ def summary(verifier: Verifier, worker: WorkerId) -> dict[str, Any]:
     exactness = watched.exactness if watched else None
     return {
         "compared": exactness.num_compared if exactness else 0,
+        "unknown": exactness.num_unknown if exactness else 0,
         "share_right": round(exactness.share_right, 4) if exactness else None,
         "mean_error_tokens": round(exactness.mean_error, 1) if exactness else None,
         "mean_abs_error_tokens": round(exactness.mean_abs_error, 1) if exactness else None,

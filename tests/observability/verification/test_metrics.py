@@ -65,6 +65,7 @@ def test_a_worker_without_requests_has_full_confidence() -> None:
     world = World()
     assert summary(world.verifier, W) == {
         "compared": 0,
+        "unknown": 0,
         "share_right": None,
         "mean_error_tokens": None,
         "mean_abs_error_tokens": None,
