@@ -1,8 +1,8 @@
 """Predicted cached tokens beside those that the engine reported: an error, an unknown surplus, or agreement.
 
-A worker whose cache is not known exactly (no KV events, or a stream with gaps) holds more than kvgate sent
-there: above all its own answers, which the next turn of a chat repeats. Its prediction is the least that is
-cached; what it has beyond that is *unknown*, no error. Fewer tokens than predicted are an error everywhere.
+A worker without exact KV events (none, or a stream with gaps) has more cached than kvgate sent there: above
+all its own answers, which the next turn of a chat repeats. Its prediction is the least that is cached; tokens
+beyond that are *unknown*, no error. Fewer tokens than predicted are an error everywhere.
 """
 
 from typing import NamedTuple

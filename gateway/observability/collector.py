@@ -237,26 +237,34 @@ _TRAFFIC: tuple[tuple[MetricSpec, Callable[[WorkerMetrics], float]], ...] = (
     ),
 )
 
-_MEMBERS: tuple[tuple[MetricSpec, Callable[[Member], float]], ...] = (
+_MEMBERS: tuple[tuple[MetricSpec, Callable[[Member], float | None]], ...] = (
     (
         gauge("kvgate_worker_up", "1 if the worker answers probes, else 0.", "worker", merge=Merge.MIN),
         lambda m: float(m.is_up),
     ),
     (
-        gauge("kvgate_engine_running_requests", "Running requests that the engine reported.", "worker"),
-        lambda m: m.reported.num_running,
+        gauge(
+            "kvgate_engine_running_requests",
+            "Running requests that the engine reported; absent where it reports none.",
+            "worker",
+        ),
+        lambda m: m.reported.shown("num_running"),
     ),
     (
-        gauge("kvgate_engine_waiting_requests", "Waiting requests that the engine reported.", "worker"),
-        lambda m: m.reported.num_waiting,
+        gauge(
+            "kvgate_engine_waiting_requests",
+            "Waiting requests that the engine reported; absent where it reports none.",
+            "worker",
+        ),
+        lambda m: m.reported.shown("num_waiting"),
     ),
     (
         gauge(
             "kvgate_engine_kv_cache_usage_ratio",
-            "Share of the KV cache in use that the engine reported, from 0 to 1.",
+            "Share of the KV cache in use that the engine reported, from 0 to 1; absent if it reports none.",
             "worker",
         ),
-        lambda m: m.reported.kv_usage,
+        lambda m: m.reported.shown("kv_usage"),
     ),
 )
 
@@ -453,7 +461,8 @@ class MetricsCollector(RegistryCollector):
     def _members(self) -> Iterator[Metric]:
         members = list(self._fleet)
         for spec, read in _MEMBERS:
-            yield spec.family([(m.worker.id, read(m)) for m in members])
+            values = [(m.worker.id, read(m)) for m in members]
+            yield spec.family([(worker, value) for worker, value in values if value is not None])
         loads = [(m.worker.id, self._ledger.here(m.worker.id)) for m in members]
         yield IN_FLIGHT.family([(worker, load.num_in_flight) for worker, load in loads])
         yield BOOKED.family([(worker, load.booked_tokens) for worker, load in loads])

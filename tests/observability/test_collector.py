@@ -15,7 +15,7 @@ from gateway.core.ledger import Ledger
 from gateway.core.usage import Usage
 from gateway.core.usage_reading import read_usage
 from gateway.core.value import replace
-from gateway.core.worker import ReportedLoad, WorkerId
+from gateway.core.worker import LOAD_FIGURES, ReportedLoad, WorkerId
 from gateway.observability.collector import METRICS, MetricsCollector, registry_of
 from gateway.observability.metrics import Metrics
 from tests.support.fakes import Known, decision, worker
@@ -155,6 +155,17 @@ def test_a_workers_traffic() -> None:
         "ttft_seconds_sum": 0.3,
     }
     assert {name: world.value(name, worker="a:1") for name in values} == values
+
+
+def test_load_that_the_engine_does_not_report_is_absent() -> None:
+    world = World("a:1")
+    member = world.fleet.get(A)
+    assert member is not None
+    names = "engine_running_requests", "engine_waiting_requests", "engine_kv_cache_usage_ratio"
+    for unknown in (LOAD_FIGURES, LOAD_FIGURES[2:]):
+        member.reported = ReportedLoad(2, 3, unknown=frozenset(unknown))
+        values = [world.value(name, worker="a:1") for name in names]
+        assert values == ([None, None, None] if unknown == LOAD_FIGURES else [2, 3, None])
 
 
 def test_metrics_of_a_worker() -> None:

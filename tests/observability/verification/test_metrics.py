@@ -76,6 +76,13 @@ def test_a_worker_without_requests_has_full_confidence() -> None:
     assert page(world) == {}
 
 
+def test_a_worker_with_unknown_surpluses_only_has_no_share_of_right_predictions() -> None:
+    world = World(None)
+    world.ask(ids(), 16)
+    shown = summary(world.verifier, W)
+    assert (shown["compared"], shown["unknown"], shown["share_right"]) == (0, 1, None)
+
+
 def test_the_admin_page_shows_wrong_predictions_and_the_first_token_difference() -> None:
     world = World()
     world.store(ids())
