@@ -73,7 +73,7 @@ async def prompts(subject: Subject, ours_of: OursOf) -> Sequence[EngineFinding]:
 async def _check(
     subject: Subject, ours_of: OursOf, path: str, shape: str, fields: Mapping[str, Any]
 ) -> PromptCheck | None:
-    """One prompt's tokens by all sources; None where the worker does not answer it."""
+    """Ask all sources for one prompt's tokens; None where the worker does not answer it."""
     body = {"model": subject.model, "max_tokens": 1, "temperature": 0, **fields}
     answer = await subject.post(path, body)
     if answer.status != 200:

@@ -120,7 +120,7 @@ def converse_in_chats(
 
 
 def explained(before: Answer, turn: Answer, block: int) -> bool:
-    """True if a turn had cached what was predicted, to a block, and beyond that no more than the answer before
-    it and the blocks at its ends."""
+    """True if a turn had cached what was predicted, to a block, and beyond that no more than the answer
+    before it and the blocks at its ends."""
     surplus = turn.cached - turn.predicted
     return -block < surplus < before.num_answered + 2 * block
