@@ -148,7 +148,7 @@ def fleet_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     yield from table([TITLES, *rows])
     yield ""
     yield "stream    what is known of its cache; exact: all"
-    yield "kv        share of its cache in use"
+    yield "kv        share of its cache in use; ?: it does not report the figure"
     yield "accuracy  share of right predictions of cached tokens lately"
 
 
@@ -164,9 +164,8 @@ def _rows(endpoint: Mapping[str, Any]) -> Iterator[Sequence[str]]:
             worker["state"],
             ",".join(worker["models"]),
             worker["stream"] or "none",
-            str(worker["running"]),
-            str(worker["waiting"]),
-            f"{worker['kv_usage']:.0%}",
+            *("?" if worker[name] is None else str(worker[name]) for name in ("running", "waiting")),
+            "?" if worker["kv_usage"] is None else f"{worker['kv_usage']:.0%}",
             str(worker["in_flight"] + worker["in_flight_elsewhere"]),
             "" if accuracy is None else f"{accuracy:.0%}",
             why,

@@ -352,13 +352,15 @@ class Roster:
 
     def _add_worker(self, endpoint: Endpoint, worker: Worker) -> None:
         options = self._options
-        self._fleet.add(worker)
+        assert endpoint.facts is not None
+        member, ranks = self._fleet.add(worker), endpoint.facts.ranks
+        if worker.dp_rank in ranks:
+            member.reported = reported(ranks[worker.dp_rank])
         self._index.add_worker(worker.id, root_hash(worker.served[0].root), worker.block_size)
         self._assumed.add_worker(
             worker.id, keep_s=options.assumed_keep_s, max_blocks=worker.num_blocks or DEFAULT_CACHE_BLOCKS
         )
-        assert endpoint.facts is not None
-        self._on_look(worker.id, endpoint.facts.ranks.get(worker.dp_rank))
+        self._on_look(worker.id, ranks.get(worker.dp_rank))
         source = event_source(endpoint.facts, worker.dp_rank, options.events_port, options.replay_port)
         has_room = len(endpoint.feeds) < options.max_feeds
         # A publisher that is reported shows the block size; at the default port anything may listen.

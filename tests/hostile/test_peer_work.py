@@ -341,6 +341,7 @@ PLACES = {
     "gateway/discovery/name_prober.py": POSTED,
     "gateway/epp/health.py": "messages of gRPC, of 64 KiB",
     "gateway/epp/messages.py": "a body and 128 KiB beside it, of 4,096 fields (epp/message_fields.py)",
+    "gateway/engine_test/subject.py": "answers of 8 MiB at most, in a command's own process",
     "gateway/http/cache_report.py": PARSED,
     "gateway/http/sse.py": READS,
     "gateway/http/usage_injection.py": READS,
