@@ -24,7 +24,7 @@ from gateway.discovery.name_prober import NameProber
 from gateway.discovery.outlier_detection import OutlierRules
 from gateway.discovery.probe import Probe
 from gateway.discovery.probed import Facts
-from gateway.discovery.roster import Roster, RosterOptions
+from gateway.discovery.roster import Heard, Roster, RosterOptions
 from gateway.discovery.salt_prober import SaltProber, keep_proving
 from gateway.discovery.served_models import ServedNames
 from gateway.discovery.sources import Sources
@@ -118,6 +118,7 @@ def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOp
         on_left=_on_left(gateway),
         complete=complete,
         on_look=looked,
+        heard=Heard(gateway.pools.num_reads, gateway.pools.num_opened),
         options=options,
     )
 
