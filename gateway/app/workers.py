@@ -24,9 +24,10 @@ from gateway.discovery.name_prober import NameProber
 from gateway.discovery.outlier_detection import OutlierRules
 from gateway.discovery.probe import Probe
 from gateway.discovery.probed import Facts
-from gateway.discovery.roster import Heard, Roster, RosterOptions
+from gateway.discovery.roster import Roster, RosterOptions
 from gateway.discovery.salt_prober import SaltProber, keep_proving
 from gateway.discovery.served_models import ServedNames
+from gateway.discovery.signs_of_life import Heard
 from gateway.discovery.sources import Sources
 from gateway.runtime.process_limits import descriptors
 

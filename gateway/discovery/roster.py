@@ -29,7 +29,6 @@ from gateway.discovery.endpoint import (
     SeveralEngines,
     has_gone_back,
     is_doubtful,
-    num_batches,
     num_resets,
     see,
     streams,
@@ -37,8 +36,16 @@ from gateway.discovery.endpoint import (
 )
 from gateway.discovery.probe import Probe, ProbeError, ProbeTimeout
 from gateway.discovery.probed import Facts, event_source, has_changed, reported
-from gateway.discovery.refused import log_block_sizes, log_figures, log_unfollowed, log_unusable
+from gateway.discovery.refused import (
+    log_block_size,
+    log_block_sizes,
+    log_figures,
+    log_sizeless,
+    log_unfollowed,
+    log_unusable,
+)
 from gateway.discovery.served_models import ServedNames
+from gateway.discovery.signs_of_life import Heard, has_refused, health_of, num_signs, pages_of_late
 from gateway.http.address import Address
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import BlockSets
@@ -61,15 +68,6 @@ DEFAULT_CACHE_BLOCKS = 16_384
 OpenFeed = Callable[[Worker, EventSource], tuple[Feed, EventSubscription]]
 """Starts a feed; the caller of the roster knows transports and engines. Raises ValueError for a bad endpoint.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """Signs of life of an endpoint on the data path: counts that grow. `reads`: bytes of its answers came;
-    `opened`: it accepted a connection."""
-
-    reads: Callable[[str], int] = lambda url: 0
-    opened: Callable[[str], int] = lambda url: 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +221,18 @@ class Roster:
             keep_s = EVENT_GRACE_S if state is StreamState.EXACT else self._options.assumed_keep_s
             self._assumed.set_keep(worker, keep_s)
 
+    def block_size_shown(self, worker: WorkerId, size: int) -> None:
+        """Use the block size that a worker's events show. No block of another size is known of it then."""
+        if (member := self._fleet.get(worker)) is None:
+            return
+        endpoint, before = self._endpoints[member.worker.url], member.worker.block_size
+        now = self._fleet.resize(worker, size)
+        endpoint.workers = tuple(now if now and w.id == worker else w for w in endpoint.workers)
+        endpoint.sizes[member.worker.dp_rank] = size
+        self._index.add_worker(worker, root_hash(member.worker.served[0].root), size)
+        self._assumed.reset_worker(worker)
+        log_block_size(self._log, worker, size, before)
+
     # life of one endpoint ----------------------------------------------------------------------
 
     async def _watch(self, endpoint: Endpoint) -> None:
@@ -235,7 +245,7 @@ class Roster:
             except ProbeError as exc:
                 endpoint.is_misplaced = isinstance(exc, WrongRole | SeveralEngines)
                 self._failed(endpoint, str(exc))
-            endpoint.num_signs = self._num_signs(endpoint)
+            endpoint.num_signs = num_signs(endpoint, self._heard)
             endpoint.num_opened = self._heard.opened(endpoint.url)
             endpoint.has_looked.set()
             try:
@@ -255,11 +265,12 @@ class Roster:
         except SeveralEngines:
             self._leave(endpoint)
             raise
-        if has_changed(endpoint.facts, ranks) or has_gone_back(endpoint, ranks):
+        if has_changed(endpoint.facts, ranks, endpoint.sizes) or has_gone_back(endpoint, ranks):
             await self._handle_restart(endpoint, endpoint.facts)
         elif is_doubtful(endpoint):
             await self._ask_again(endpoint, endpoint.facts)
         await self._names.ask(endpoint)
+        self._note_sizes(endpoint, ranks)
         endpoint.last = ranks or endpoint.last
         self._note_load(endpoint, ranks)
         self._set_up(endpoint, True, "answers again")
@@ -272,17 +283,27 @@ class Roster:
         if endpoint.facts is None or not endpoint.is_late:
             await endpoint.probe.check_health()
             return {} if endpoint.facts is None else await self._load(endpoint)
-        error, ranks = await asyncio.gather(_health_error(endpoint), self._load(endpoint))
-        endpoint.late_ranks = ranks
-        if error is not None:
-            raise error
-        return ranks
+        return await pages_of_late(endpoint, self._load)
 
     def _note_load(self, endpoint: Endpoint, ranks: Mapping[int, EngineMetrics]) -> None:
         for worker in endpoint.workers:
             if (member := self._fleet.get(worker.id)) and worker.dp_rank in ranks:
                 member.reported = reported(ranks[worker.dp_rank])
             self._on_look(worker.id, ranks.get(worker.dp_rank))
+
+    def _note_sizes(self, endpoint: Endpoint, ranks: Mapping[int, EngineMetrics]) -> None:
+        """Keep the block sizes of late metrics, beside those that events showed before."""
+        assert endpoint.facts is not None
+        known = dict(endpoint.facts.ranks)
+        for rank, shown in endpoint.sizes.items():
+            late, before = ranks.get(rank), known.get(rank, EngineMetrics())
+            if late is None or late.block_size is None or before.block_size is not None:
+                continue
+            known[rank] = replace(before, block_size=late.block_size)
+            endpoint.facts = replace(endpoint.facts, ranks=known)
+            if late.block_size != shown:
+                worker = next(worker.id for worker in endpoint.workers if worker.dp_rank == rank)
+                log_block_size(self._log, worker, shown, late.block_size)
 
     async def _handle_restart(self, endpoint: Endpoint, known: Facts) -> None:
         """Handle another engine process. Event streams that were reset with it are kept: they may know its
@@ -338,6 +359,7 @@ class Roster:
         )
         log_unusable(self._log, self._fleet, workers[0])
         log_block_sizes(self._log, workers, facts)
+        log_sizeless(self._log, workers, endpoint.feeds.keys())
         log_unfollowed(self._log, workers, len(endpoint.feeds), self._options.max_feeds)
         for joined in self._on_joined:
             joined(workers)
@@ -358,7 +380,9 @@ class Roster:
         self._on_look(worker.id, endpoint.facts.ranks.get(worker.dp_rank))
         source = event_source(endpoint.facts, worker.dp_rank, options.events_port, options.replay_port)
         has_room = len(endpoint.feeds) < options.max_feeds
-        if options.use_events and worker.block_size and source and has_room:
+        # A publisher that is reported shows the block size; at the default port anything may listen.
+        is_sized = worker.block_size or (endpoint.facts.sources and source and not source.is_polled)
+        if options.use_events and is_sized and source and has_room:
             try:
                 feed, subscription = self._open_feed(worker, source)
             except ValueError as exc:
@@ -385,6 +409,7 @@ class Roster:
             feed.stop()
         endpoint.feeds.clear()
         endpoint.num_resets.clear()
+        endpoint.sizes.clear()
 
     def _failed(self, endpoint: Endpoint, reason: str) -> None:
         """Count a failed probe. Requests in flight stay with a worker that refuses: it may be finishing
@@ -406,15 +431,15 @@ class Roster:
             return self._failed(endpoint, reason)
         endpoint.is_late, endpoint.last_error = True, reason
         members = [member for worker in endpoint.workers if (member := self._fleet.get(worker.id))]
-        has_refused = any([not member.is_up and not member.is_late for member in members])
-        if self._num_signs(endpoint) != endpoint.num_signs:
+        is_out = has_refused(members)
+        if num_signs(endpoint, self._heard) != endpoint.num_signs:
             endpoint.num_silences = 0
-            return None if has_refused else self._live_on(endpoint, members, reason)
+            return None if is_out else self._live_on(endpoint, members, reason)
         endpoint.num_failures += 1
         endpoint.num_silences += 1
         if endpoint.num_failures >= FAILURES_TO_DOWN:
             accepts = timeout.is_accepted or self._heard.opened(endpoint.url) != endpoint.num_opened
-            self._set_up(endpoint, False, reason, is_late=not has_refused, is_accepting=accepts)
+            self._set_up(endpoint, False, reason, is_late=not is_out, is_accepting=accepts)
         if endpoint.num_silences >= FAILURES_TO_DOWN:
             for worker in endpoint.workers:
                 self._on_down(worker.id)
@@ -431,10 +456,6 @@ class Roster:
             endpoint.num_failures = 0  # else its facts are requested again with the next page in time
         self._set_up(endpoint, True, "answers, events or metrics come; its probes time out", is_late=True)
         self._note_load(endpoint, endpoint.late_ranks)
-
-    def _num_signs(self, endpoint: Endpoint) -> int:
-        """Return the signs of life so far: a number that changes with each."""
-        return self._heard.reads(endpoint.url) + endpoint.probe.num_answers + num_batches(endpoint)
 
     def _warn_waiting(self, endpoint: Endpoint, reason: str) -> None:
         """Log an endpoint that has not joined: at once, where the reason changes, and every minute."""
@@ -460,7 +481,7 @@ class Roster:
             endpoint.is_late = False
         for worker in endpoint.workers:
             member = self._fleet.get(worker.id)
-            if member is None or (is_up, is_late, is_accepting) == _health(member):
+            if member is None or (is_up, is_late, is_accepting) == health_of(member):
                 continue
             level, word = (logging.INFO, "up") if is_up else (logging.WARNING, "down")
             if member.is_up is not is_up:
@@ -474,15 +495,3 @@ class Roster:
             if name == Address.of(endpoint.url).netloc or any(w.id == name for w in endpoint.workers):
                 return endpoint.url
         return None
-
-
-async def _health_error(endpoint: Endpoint) -> ProbeError | None:
-    try:
-        await endpoint.probe.check_health()
-    except ProbeError as exc:
-        return exc
-    return None
-
-
-def _health(member: Member) -> tuple[bool, bool, bool]:
-    return member.is_up, member.is_late, member.is_accepting

@@ -20,7 +20,7 @@ from gateway.core.requests.request import InferenceRequest
 from gateway.core.usage import Usage
 from gateway.core.usage_reading import limit_of
 from gateway.core.worker import WorkerId
-from gateway.http.headers import head_to_client
+from gateway.http.headers import head_to_client, sent_again
 from gateway.http.messages import HttpRequest, ResponseHead
 from gateway.http.refusal import is_refusal
 from gateway.http.response_observer import Piece, ResponseObserver
@@ -49,8 +49,8 @@ class InferenceExchange(Execution):
     # fmt: off
     __slots__ = (
         "plan", "context", "responder", "ticket", "tries", "scanner", "_exchanges", "_prompt",
-        "_worker_metrics", "_upstream", "_status", "_answer", "_is_fresh", "_is_refused", "_timer",
-        "_task", "_last_activity", "_sent_s", "_loop",
+        "_worker_metrics", "_upstream", "_status", "_answer", "_is_fresh", "_is_resent", "_is_refused",
+        "_timer", "_task", "_last_activity", "_sent_s", "_loop",
     )
     # fmt: on
 
@@ -77,7 +77,7 @@ class InferenceExchange(Execution):
         self.scanner: SseScanner | None = None
         """Edits a streamed answer; a reader may set it before it passes the head on."""
         self.tries = Attempts(context.retries, may_repeat=request.may_repeat)
-        self.is_closed = False
+        self.is_closed = self._is_resent = self._is_refused = False
         self._exchanges = exchanges
         self._prompt: Prompt | None = None
         self._worker_metrics: WorkerMetrics | None = None
@@ -85,7 +85,6 @@ class InferenceExchange(Execution):
         self._answer: ResponseObserver | None = None
         self._status = 0
         self._is_fresh = True
-        self._is_refused = False
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -156,7 +155,7 @@ class InferenceExchange(Execution):
             decision = plan.decide(prompt, failed, attempt)
         self.decision, self._prompt = decision, prompt
         self._worker_metrics = context.metrics.decided(decision)
-        context.records.add(decision)
+        context.records.add(decision, self.request_id)
         if plan.ahead is None or plan.ahead(decision):
             self.send()
 
@@ -166,7 +165,7 @@ class InferenceExchange(Execution):
     def send(self) -> None:
         """Send on an idle connection of the pool, or open one."""
         assert self.decision is not None
-        self._is_fresh = self.tries.was_sent = False
+        self._is_fresh = self._is_resent = self.tries.was_sent = False
         # A resting connection that closes meanwhile may have delivered the request: not for what is kept.
         pool = self.context.pools.of(self.decision.worker.url)
         connection = pool.take() if self.tries.may_repeat else None
@@ -207,10 +206,11 @@ class InferenceExchange(Execution):
             body, self.scanner = self.context.body_for(self.request, decision, self.ticket)
             if plan.body is not None:
                 body = plan.body(decision, body)
-            outgoing, model = self.context.outgoing, self.request.model
-            head = outgoing.head(self.http, model, decision.worker, len(body), self.request_id)
+            model, worker = self.request.model, decision.worker
+            head = self.context.outgoing.head(self.http, model, worker, len(body), self.worker_id)
         else:
             head, body = plan.upgrade(decision), b""
+        head = sent_again(head) if self._is_resent else head
         connection.send(head, body, self if plan.reader is None else plan.reader(decision))
         if self.responder.client_is_full:
             connection.pause()
@@ -270,7 +270,7 @@ class InferenceExchange(Execution):
         if self._answer:
             self._cut(f"the worker died: {reason}")
         elif not self._is_fresh:
-            # its resting connection was closed
+            self._is_resent = True  # its resting connection was closed
             self._task = self.context.tasks.start("connect", self._connect())
         else:
             self._attempt_failed(reason)
