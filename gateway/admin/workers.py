@@ -89,7 +89,10 @@ class FleetAdmin:
             for source in self._sources
         ]
         drains = self._lifecycle.specs
-        return as_json({"endpoints": endpoints, "names": names, "drains": drains, "gone": gone})
+        in_panic = {model: len(late) for model, late in self._fleet.late.in_panic.items()}
+        return as_json(
+            {"endpoints": endpoints, "names": names, "drains": drains, "gone": gone, "in_panic": in_panic}
+        )
 
     async def _add(self, request: web.Request) -> web.Response:
         """Add a worker; takes JSON only, which a page in an operator's browser cannot send unasked."""
@@ -186,6 +189,7 @@ class FleetAdmin:
         return {
             "id": worker.id,
             "is_up": member.is_up,
+            "is_late": member.is_late,
             **self._lifecycle.describe(worker_id),
             "models": [served.name for served in worker.served],
             "not_used": {each.served.name: each.reason for each in self._fleet.unusable(worker.id)},

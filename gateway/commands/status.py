@@ -138,6 +138,8 @@ def fleet_lines(answer: Mapping[str, Any]) -> Iterator[str]:
         if file["fault"]:
             age, fault = _age(file["age_s"]), file["fault"]
             yield f"keys of {file['path']} are {age} old, and revoked ones still work: {fault}"
+    for model, num in answer.get("in_panic", {}).items():
+        yield f"too few workers of {model} are healthy: {num} with late probes get requests too"
     rows = [row for endpoint in answer["endpoints"] for row in _rows(endpoint)]
     states = [row[1] for row in rows]
     counted = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))

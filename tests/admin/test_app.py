@@ -198,6 +198,7 @@ async def test_workers_are_shown_with_every_field(admined: Admined) -> None:
         "drains": [],
         "names": [],
         "gone": [],
+        "in_panic": {},
         "endpoints": [
             {
                 "url": URL,
@@ -214,6 +215,7 @@ async def test_workers_are_shown_with_every_field(admined: Admined) -> None:
                     {
                         "id": "w:1",
                         "is_up": True,
+                        "is_late": False,
                         "state": "active",
                         "why": None,
                         "share": 1.0,

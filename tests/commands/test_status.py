@@ -113,3 +113,9 @@ def test_keys_that_are_outdated_are_named_with_their_age() -> None:
     assert list(fleet_lines(answer))[0] == (
         "keys of /k are 10 min old, and revoked ones still work: it cannot be read"
     )
+
+
+def test_a_model_with_too_few_healthy_workers_is_named() -> None:
+    answer = {"endpoints": [], "key_files": [], "in_panic": {"m": 2}}
+    expected = "too few workers of m are healthy: 2 with late probes get requests too"
+    assert list(fleet_lines(answer)) == [expected, "no workers"]
