@@ -13,7 +13,7 @@ from gateway.core.event_stream import StreamState
 from gateway.core.fleet import Fleet, Member
 from gateway.core.worker import Worker, WorkerId
 from gateway.discovery.endpoint import Endpoint
-from gateway.discovery.probe import Probe, ProbeError
+from gateway.discovery.probe import Probe, ProbeError, ProbeTimeout
 from gateway.discovery.probed import Facts
 from gateway.discovery.roster import EVENT_GRACE_S, REMIND_S, Roster, RosterOptions
 from gateway.ingest.base import Feed
@@ -77,6 +77,7 @@ class World:
         self.probes: dict[str, FakeProbe] = {}
         self.feeds: list[FakeFeed] = []
         self.gone: list[str] = []
+        self.down: list[tuple[WorkerId, str]] = []
         self.joined: list[list[WorkerId]] = []
         self.left: list[WorkerId] = []
         self.feed_error: str | None = None
@@ -89,7 +90,7 @@ class World:
             make_probe=lambda url: cast(Probe, self.probe(url)),
             open_feed=self._open_feed,
             on_gone=lambda url, workers: self.gone.append(url),
-            on_down=lambda worker: None,
+            on_down=lambda worker, why: self.down.append((worker, why)),
             options=RosterOptions(probe_interval_s=1000.0, **options),  # type: ignore[arg-type]
             on_look=lambda worker, metrics: self.looks.append((worker, metrics)),
             on_joined=[lambda workers: self.joined.append([worker.id for worker in workers])],
@@ -334,6 +335,18 @@ async def test_a_worker_is_down_after_two_failed_health_probes(
     assert not world.member().is_up
     assert "worker w:1 is down: answered 503" in caplog.text
     assert world.known.num_blocks("w:1") == 2  # it may well come back with all its blocks
+
+
+async def test_requests_of_a_silent_worker_fail_by_the_cause(world: World) -> None:
+    """That the worker is down follows from it, and explains nothing."""
+
+    def no_answer() -> None:
+        raise ProbeTimeout("/health: no answer within 2 s")
+
+    await world.add()
+    world.probe().before_health = no_answer
+    await world.look(times=3)
+    assert world.down == [("w:1", "/health: no answer within 2 s")]
 
 
 async def test_one_failed_probe_between_two_answers_is_forgotten(world: World) -> None:
