@@ -207,8 +207,8 @@ def test_grpc_is_not_imported_by_the_gateway() -> None:
     ids=["options", "metrics", "help", "help-all", "formats", "list", "first-page"],
 )  # fmt: skip
 def test_output_without_a_reader_ends_a_command_without_a_traceback(arguments: list[str]) -> None:
-    """The same happens after `kvgate status | head -1`; the status is that of a process that SIGPIPE ended, but
-    for `--help`, where argparse ignores the error."""
+    """The same happens after `kvgate status | head -1`. The status is that of a process that SIGPIPE ended;
+    argparse ignores the error for `--help`."""
     read_end, write_end = os.pipe()
     os.close(read_end)
     done = subprocess.run(
