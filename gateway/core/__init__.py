@@ -17,6 +17,7 @@ block_limits, bounds   bounds on reports of workers   multimodal           promp
 engine, kv_connector   interfaces of the adapters in `engines/`
 errors, decode_errors  errors with their HTTP answers; errors of decoders
 spelling            the nearest known name            printable            peers' texts for people
+durations           times as people write them        causes               errors in words for people
 windowed_search     searches of large bodies
 requests/           bodies as routing reads them
 """

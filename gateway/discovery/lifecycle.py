@@ -84,7 +84,7 @@ class Lifecycle:
         *,
         num_answered: Callable[[WorkerId], int],
         observers: Observers,
-        on_ejected: Callable[[WorkerId], None],
+        on_ejected: Callable[[WorkerId, str], None],
         rules: OutlierRules,
         warm_up_s: float,
         clock: Callable[[], float] = time.monotonic,
@@ -336,7 +336,7 @@ class Lifecycle:
         self.ejections[worker, ejection.cause] += 1
         self._log.warning("worker %s ejected for %g s: %s", worker, seconds, ejection.reason)
         if ejection.cause == "stalled":
-            self._on_ejected(worker)
+            self._on_ejected(worker, ejection.reason)
 
     def _look_if_busy(self, worker: WorkerId) -> None:
         """End the time without requests, unless another rejection prolonged it."""

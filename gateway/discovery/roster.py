@@ -97,7 +97,7 @@ class Roster:
         make_probe: Callable[[str], Probe],
         open_feed: OpenFeed,
         on_gone: Callable[[str, Collection[WorkerId]], None],
-        on_down: Callable[[WorkerId], None],
+        on_down: Callable[[WorkerId, str], None],
         options: RosterOptions,
         declared: DeclaredSettings | None = None,
         complete: Callable[[Probe, Facts], Awaitable[Facts]] = _unchanged,
@@ -107,8 +107,8 @@ class Roster:
         on_look: Callable[[WorkerId, EngineMetrics | None], None] = lambda worker, metrics: None,
         heard: Heard = Heard(),  # noqa: B008  it is frozen
     ) -> None:
-        """Create a roster. `on_gone` gets a dropped endpoint's URL and workers, `on_down` a silent worker,
-        `on_look` an answering worker's metrics (None if they failed), `on_joined` an endpoint's workers,
+        """Create a roster. `on_gone` gets a dropped endpoint's URL and workers, `on_down` a silent worker and
+        why, `on_look` an answering worker's metrics (None if they failed), `on_joined` an endpoint's workers,
         `on_left` a dropped or restarted worker. `complete` adds facts from elsewhere."""
         self._fleet = fleet
         self._index = index
@@ -444,7 +444,7 @@ class Roster:
             self._set_up(endpoint, False, reason, is_late=not is_out, is_accepting=accepts)
         if endpoint.num_silences >= FAILURES_TO_DOWN:
             for worker in endpoint.workers:
-                self._on_down(worker.id)
+                self._on_down(worker.id, reason)
         return None
 
     def _live_on(self, endpoint: Endpoint, members: Sequence[Member], reason: str) -> None:

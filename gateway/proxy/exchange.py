@@ -306,14 +306,14 @@ class InferenceExchange(Execution):
 
     # failures ----------------------------------------------------------------------------------
 
-    def worker_down(self, worker: WorkerId) -> None:
+    def worker_down(self, worker: WorkerId, why: str) -> None:
         """Retry on another worker, if one is left, a request that a worker that is down has not begun to
         answer."""
         if self.plan.observer is not None:
-            self.plan.observer.worker_down(worker)
+            self.plan.observer.worker_down(worker, why)
         is_waiting = self.decision and self.decision.worker.id == worker and self._upstream
         if is_waiting and not self._answer and self.may_try_another(is_up=True):
-            self._abandon("worker is down")
+            self._abandon(why)
 
     def _abandon(self, reason: str) -> None:
         self._abort_upstream()

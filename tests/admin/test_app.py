@@ -66,7 +66,7 @@ class Admined:
             RemainingWork(lambda w: self.router.ledger.load(w).num_in_flight, lambda w: 0, lambda w: 0),
             num_answered=lambda worker: 0,
             observers=self.router.observers,
-            on_ejected=lambda worker: None,
+            on_ejected=lambda worker, why: None,
             rules=OutlierRules(),
             warm_up_s=10.0,
         )

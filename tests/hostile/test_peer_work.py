@@ -323,6 +323,7 @@ PLACES = {
     "gateway/commands/lora.py": OWN,
     "gateway/commands/revocation.py": OWN,
     "gateway/commands/status.py": OWN,
+    "gateway/core/durations.py": OWN,
     "gateway/core/blocks.py": "blocks of prompts and events, within their limits",
     "gateway/core/requests/adapter_field.py": PARSED,
     "gateway/core/requests/cache_salt.py": PARSED,
