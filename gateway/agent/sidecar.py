@@ -106,7 +106,8 @@ class Sidecar:
         self._feeds.close()
 
     def _open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, EventSubscription]:
-        feed, subscription = self._feeds.open(worker, source, self._session, self.roster.stream_changed)
+        on_state, on_size = self.roster.stream_changed, self.roster.block_size_shown
+        feed, subscription = self._feeds.open(worker, source, self._session, on_state, None, on_size)
         log.info(
             "rank %d: events from %s, replays from %s", worker.dp_rank, feed.endpoint, feed.replay_endpoint
         )

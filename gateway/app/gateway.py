@@ -471,7 +471,8 @@ class Gateway:
 
     def open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, EventSubscription]:
         start_time_s, on_state = self.roster.start_time_s(worker.url), self.roster.stream_changed
-        return self._feeds.open(worker, source, self.session, on_state, start_time_s)
+        on_size = None if worker.url in self.declared.block_sizes else self.roster.block_size_shown
+        return self._feeds.open(worker, source, self.session, on_state, start_time_s, on_size)
 
     async def reach_events(self, worker: Worker, source: EventSource) -> str | None:
         """Try to reach a worker's events and replay endpoint. Returns None, or the obstacle."""
