@@ -145,11 +145,11 @@ class Gateway:
         sink: LogSink | None = None,
     ) -> None:
         """Wire all parts. `sink` takes log lines; the rest is for one of several. Raises ConfigError."""
-        self.config = config
+        self.config, self._place = config, (place := place or view_alone(config))
         self.active_policy = ActivePolicy(config, policy_source)
-        self._place = place = place or view_alone(config)
         eligibility = Eligibility(ENGINES, needs_salt=bool(config.auth.tenant_salt_file))
-        self.fleet = Fleet(aliases_of(config.models), eligibility)
+        panic_percent = config.lifecycle.panic_threshold_percent
+        self.fleet = Fleet(aliases_of(config.models), eligibility, panic_percent)
         self.metrics = Metrics(self.fleet.knows)
         self.assumed = place.assumed if place else AssumedIndex()
         self.prompts = PromptSource({}, self.metrics)
@@ -473,7 +473,8 @@ class Gateway:
 
     def open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, EventSubscription]:
         start_time_s, on_state = self.roster.start_time_s(worker.url), self.roster.stream_changed
-        return self._feeds.open(worker, source, self.session, on_state, start_time_s)
+        on_size = None if worker.url in self.declared.block_sizes else self.roster.block_size_shown
+        return self._feeds.open(worker, source, self.session, on_state, start_time_s, on_size)
 
     async def reach_events(self, worker: Worker, source: EventSource) -> str | None:
         """Try to reach a worker's events and replay endpoint. Returns None, or the obstacle."""

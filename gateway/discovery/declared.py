@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from gateway.config import Config
+from gateway.config.fleet import FleetSection
 from gateway.core.errors import ConfigError
 from gateway.core.spelling import meant
 from gateway.core.worker import Role, Transfer, Worker
@@ -22,19 +23,22 @@ class WrongRole(ProbeError):
 @dataclass(frozen=True, slots=True)
 class DeclaredSettings:
     """Declared settings of workers: `connectors` by URL, `connector` for all others, `defaults` by engine;
-    `topology` by URL. Roles change when workers are added."""
+    `topology` and `block_sizes` (in tokens) by URL. Roles change when workers are added."""
 
     roles: dict[str, Role] = field(default_factory=dict)
     connectors: dict[str, str] = field(default_factory=dict)
     connector: str | None = None
     defaults: Mapping[str, str] = field(default_factory=dict)
     topology: dict[str, str] = field(default_factory=dict)
+    block_sizes: dict[str, int] = field(default_factory=dict)
 
     def inherit(self, url: str, source: str) -> None:
         """Copy the settings of a source to one of its addresses."""
         for table in (self.connectors, self.topology):
             if source in table:
                 table[url] = table[source]
+        if source in self.block_sizes:
+            self.block_sizes[url] = self.block_sizes[source]
 
     def workers_of(self, facts: Facts) -> tuple[Worker, ...]:
         """Return the workers of an endpoint with their declared settings. Raises WrongRole."""
@@ -52,7 +56,8 @@ class DeclaredSettings:
         elif transfer and connector:
             transfer = replace(transfer, connector=connector)
         topology = self.topology.get(worker.url, "")
-        return replace(worker, role=role, transfer=transfer, topology=topology)
+        size = self.block_sizes.get(worker.url, worker.block_size)
+        return replace(worker, role=role, transfer=transfer, topology=topology, block_size=size)
 
 
 def declared_settings(
@@ -61,10 +66,7 @@ def declared_settings(
     """Return the declared settings. `known` are connectors, `defaults` those of engines. Raises
     ConfigError."""
     roles = dict.fromkeys(worker_urls(config.fleet.prefill), Role.PREFILL)
-    for url in worker_urls(config.fleet.decode):
-        if url in roles:
-            raise ConfigError(f"decode: {url} is a --prefill worker too; for both roles use --worker")
-        roles[url] = Role.DECODE
+    roles |= dict.fromkeys(worker_urls(config.fleet.decode), Role.DECODE)
     named = dict(_by_url("connector", spec) for spec in config.fleet.connector)
     for name in named.values():
         if name not in known:
@@ -73,7 +75,23 @@ def declared_settings(
     places = dict(_by_url("topology", spec) for spec in config.fleet.topology)
     if "" in places:
         raise ConfigError(f"topology: '{places['']}' names no worker; give URL=LABEL")
-    return DeclaredSettings(roles, named, named.get(""), defaults or {}, places)
+    check_once(config.fleet)
+    sizes = {url: table.block_size for url, table in config.workers.items() if table.block_size}
+    return DeclaredSettings(roles, named, named.get(""), defaults or {}, places, sizes)
+
+
+def check_once(fleet: FleetSection) -> None:
+    """Check that no worker is given twice, however it is written. Raises ConfigError."""
+    found: dict[str, str] = {}
+    for option, urls in (("worker", fleet.worker), ("prefill", fleet.prefill), ("decode", fleet.decode)):
+        for url in (worker_urls([each])[0] for each in urls):
+            if found.get(url) == option:
+                raise ConfigError(f"{option}: {url} is given twice")
+            if url in found:
+                raise ConfigError(
+                    f"{option}: {url} is a --{found[url]} worker too; for both roles use --worker"
+                )
+            found[url] = option
 
 
 def _by_url(option: str, spec: str) -> tuple[str, str]:

@@ -4,12 +4,22 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
+from types import MappingProxyType
 
 from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
 from gateway.core.errors import ConfigError
 from gateway.core.hit_rule import PLAIN, HitRule
 from gateway.core.rendering import VLLM, Rendering
-from gateway.core.worker import ReportedLoad, Role, ServedModel, Transfer, Worker, WorkerId, worker_id
+from gateway.core.worker import (
+    LOAD_FIGURES,
+    ReportedLoad,
+    Role,
+    ServedModel,
+    Transfer,
+    Worker,
+    WorkerId,
+    worker_id,
+)
 from gateway.http.address import Address, worker_url
 
 
@@ -129,7 +139,9 @@ def served_models(models: tuple[ModelInfo, ...]) -> tuple[ServedModel, ...]:
 
 
 def reported(metrics: EngineMetrics) -> ReportedLoad:
+    figures = (metrics.num_requests_running, metrics.num_requests_waiting, metrics.kv_cache_usage)
     return ReportedLoad(
+        unknown=frozenset(name for name, value in zip(LOAD_FIGURES, figures, strict=True) if value is None),
         num_running=metrics.num_requests_running or 0,
         num_waiting=metrics.num_requests_waiting or 0,
         kv_usage=min(metrics.kv_cache_usage or 0.0, 1.0),
@@ -146,12 +158,15 @@ def event_source(facts: Facts, rank: int, events_port: int, replay_port: int) ->
     return EventSource(rank, f"tcp://*:{events_port + rank}", replay)
 
 
-def has_changed(facts: Facts, ranks: Mapping[int, EngineMetrics]) -> bool:
+def has_changed(
+    facts: Facts, ranks: Mapping[int, EngineMetrics], sizes: Mapping[int, int] = MappingProxyType({})
+) -> bool:
     """Return True if another process answers: its start time differs, or the block size of a rank, which an
-    engine with late metrics reports only now."""
+    engine with late metrics reports only now, unless its events showed one of `sizes` before."""
     for rank, metrics in ranks.items():
         known = facts.ranks.get(rank)
-        if metrics.block_size and metrics.block_size != (known.block_size if known else None):
+        size = known.block_size if known else None
+        if metrics.block_size and metrics.block_size != size and (size or rank not in sizes):
             return True
     before = facts.start_time_s
     now = next((metrics.start_time_s for metrics in ranks.values() if metrics.start_time_s), None)

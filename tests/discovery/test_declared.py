@@ -17,6 +17,21 @@ def settings(**options: Any) -> DeclaredSettings:
     return declared_settings(load(options, environ={}), KNOWN, DEFAULTS)
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"worker": [W, D, W + "/"]}, f"worker: {W} is given twice"),
+        ({"prefill": [P, P]}, f"prefill: {P} is given twice"),
+        ({"worker": [W], "prefill": [W]}, f"prefill: {W} is a --worker worker too"),
+        ({"worker": [W], "decode": [W]}, f"decode: {W} is a --worker worker too"),
+        ({"prefill": [W], "decode": [W]}, f"decode: {W} is a --prefill worker too"),
+    ],
+)
+def test_a_worker_is_given_once(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        settings(**given)
+
+
 def facts(url: str, **more: Any) -> Facts:
     ranks = {0: EngineMetrics(block_size=32)}
     return Facts(url, more.pop("engine", "vllm"), (ModelInfo("m"),), ranks, **more)
@@ -78,3 +93,14 @@ def test_topology_is_declared_by_worker() -> None:
 def test_a_wrong_declaration_is_rejected(options: dict[str, list[str]], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         settings(**options)
+
+
+def test_a_declared_block_size_replaces_the_reported_one() -> None:
+    declared = settings(worker=[W], workers={W: {"block_size": 32}})
+    (worker,) = declared.workers_of(facts(W))
+    assert worker.block_size == 32
+    declared.inherit("http://10.0.0.9:8000", W)
+    (worker,) = declared.workers_of(facts("http://10.0.0.9:8000"))
+    assert worker.block_size == 32
+    with pytest.raises(ConfigError, match="block_size"):
+        settings(worker=[W], workers={W: {"block_size": -1}})
