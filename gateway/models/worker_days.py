@@ -1,8 +1,8 @@
-"""Days of workers whose prompts have one, asked when a worker joins and at each quarter of an hour.
+"""Days that workers print in prompts, asked when a worker joins and at each quarter of an hour.
 
     joined, 00:00, 00:15, … ─ /tokenize of a chat ─► day (`parity/prober.py`) ─► zone (`parity/worker_day.py`)
 
-Only workers of models whose template prints the day are asked. A configured zone is taken as it is.
+Only workers of models with a template that prints the day are asked. A configured zone is taken as it is.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ AFTER_QUARTER_S = 2.0
 
 DayOf = Callable[[ModelEntry, str, str, Sequence[date]], Awaitable[date | None]]
 """Asks the worker of a URL, which serves the model by a name, which of some days its prompts have; None where
-no answer tells."""
+no answer shows it."""
 Served = Iterable[tuple[ModelEntry, Mapping[str, str]]]
 """Models, with the names by which the workers of each URL serve them."""
 
@@ -74,7 +74,7 @@ class WorkerDays:
             await self.check(served(), changed)
 
     async def check(self, served: Served, changed: Callable[[ModelEntry], None]) -> None:
-        """Ask all workers now; `changed` is called for each model whose prompts change."""
+        """Ask all workers now; `changed` is called for each model with other prompts than before."""
         for entry, names in [each for each in served if self.is_asked(each[0])]:
             news = await asyncio.gather(*(self.learn(entry, url, name) for url, name in names.items()))
             if any(news):

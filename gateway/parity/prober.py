@@ -66,7 +66,7 @@ async def made_by(model: str, ask: Ask) -> Made:
 async def day_of(
     model: str, ask: Ask, shows: ShowsDay, days: Iterable[date], rendering: Rendering = VLLM
 ) -> date | None:
-    """One of `days`, which a worker's prompts have; None where no answer tells."""
+    """Day of `days` that a worker's prompts have; None where no answer shows it."""
     async for probe, tokens in _answered(model, ask, DAY_PROBES, rendering):
         fields = probe.request(model).fields
         found = [day for day in days if shows(fields, tokens, day)]

@@ -1,8 +1,8 @@
 """Token source per model: the local tokenizer, the workers' `/tokenize`, or none. Pure.
 
     a tokenizer is configured and broken         none: routed by load, until it is repaired
-    local tokens equal those of at least as      local; workers with other tokens, and those whose prompts
-    many workers as any other version does       have another day at this hour, are routed by load
+    local tokens equal those of at least as      local; workers with other tokens, or another day at
+    many workers as any other version does       this hour, are routed by load
     else                                         remote; as above, by the version of most workers
 
 A worker that does not answer does not count against the local tokenizer; without a local tokenizer it is not

@@ -42,7 +42,7 @@ class Renderer(Protocol):
         """True if prompts may have the day, by the clock of the worker."""
 
     def shows_day(self, body: Mapping[str, Any], tokens: Sequence[int], day: date) -> bool:
-        """True if a worker's `/tokenize` made these tokens of a chat on that day, so far as they can tell."""
+        """True if a worker's `/tokenize` made these tokens of a chat on that day, so far as they show it."""
 
     def describe(self) -> dict[str, Any]:
         """Status view: what is in use and why, in plain values; `templates` have a `name`, `rendering` and

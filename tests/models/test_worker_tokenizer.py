@@ -329,7 +329,7 @@ def test_calls_to_workers_are_described() -> None:
 
 @pytest.mark.process
 async def test_tokens_of_a_chat_are_known_until_a_day_may_end_somewhere(server: TokenizeServer) -> None:
-    """Some templates print the worker's day, which ends at a whole quarter of an hour."""
+    """The day that templates print ends at a whole quarter of an hour."""
     now = [QUARTER_S - 1.0]
     tokenizer = WorkerTokenizer(timeout_s=10, wall=lambda: now[0])
     for seconds, num_asked in ((0, 2), (0.9, 2), (1, 3), (QUARTER_S, 3), (QUARTER_S + 1, 4)):
