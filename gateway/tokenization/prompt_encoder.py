@@ -7,6 +7,7 @@ reference.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
+from functools import partial
 from itertools import product
 from os.path import commonprefix
 from pathlib import Path
@@ -24,6 +25,7 @@ from gateway.tokenization.model_files import (
     added_tokens,
     missing_tokens,
     read_config,
+    read_model_config,
     read_templates,
     special_tokens,
     template_sources,
@@ -33,6 +35,7 @@ from gateway.tokenization.sandbox.render_budget import is_hurried
 from gateway.tokenization.template_needs import needs_of
 from gateway.tokenization.text_cache import STRIDE, TextCache, are_apart
 from gateway.tokenization.tokenizer import Tokenizer, TokenizerError
+from gateway.tokenization.tokenizer_class import REBUILT, class_of, rebuilt, with_specials
 
 __all__ = ["PromptError", "PromptEncoder"]
 
@@ -40,6 +43,7 @@ __all__ = ["PromptError", "PromptEncoder"]
 SWITCHES: Final = {"enable_thinking", "thinking"}
 # Of the prompts that were put together from known runs, one in so many is checked against the whole.
 CHECK_EVERY: Final = 256
+USUAL_ADVICE: Final = "check that --tokenizer is this model's, with the chat template that the worker uses"
 MAX_WHOLE_BYTES: Final = 64 << 10
 """Bytes of a chat that is rendered whole on the event loop although some of its messages are known."""
 
@@ -48,6 +52,7 @@ class PromptEncoder:
     """Encoder of one model's requests by its chat template and tokenizer. Build it with `load`."""
 
     renders_chats_as_engine = True
+    tokenizer_class: str | None = None
 
     def __init__(
         self,
@@ -86,9 +91,8 @@ class PromptEncoder:
             raise PromptError(f"{directory}: no tokenizer.json")
         config = read_config(directory)
         try:
-            tokenizer = tokenizer or Tokenizer.load(
-                directory / "tokenizer.json", added_tokens(config), missing_tokens(config)
-            )
+            name = class_of(directory, config, read_model_config(directory))
+            tokenizer = tokenizer or _load_tokenizer(directory, config, name)
         except TokenizerError as exc:
             raise PromptError(str(exc)) from exc
         sources = template_sources(directory, config)
@@ -101,6 +105,7 @@ class PromptEncoder:
             default_kwargs or {},
             max_model_len,
         )
+        prompts.tokenizer_class = name
         prompts._probe(directory)
         return prompts
 
@@ -126,7 +131,26 @@ class PromptEncoder:
 
     @property
     def why(self) -> str:
-        return self._tokenizer.why
+        made = f"; made as {self.tokenizer_class} of its vocabulary and merges" if self._is_rebuilt else ""
+        return self._tokenizer.why + made
+
+    @property
+    def _is_rebuilt(self) -> bool:
+        return self.tokenizer_class in REBUILT
+
+    @property
+    def parity_advice(self) -> str:
+        if self._is_rebuilt:
+            return (
+                f"it is made here as transformers 5 makes a {self.tokenizer_class}, of the vocabulary and "
+                "merges of tokenizer.json; check that the worker's transformers is one"
+            )
+        if self.tokenizer_class:
+            return (
+                f"transformers 5 makes a tokenizer of its own for the class {self.tokenizer_class}, where "
+                "tokenizer.json is read here: that is the difference, most probably"
+            )
+        return USUAL_ADVICE
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -413,6 +437,15 @@ class PromptEncoder:
             fields["enable_thinking"] = effort != "none"
         server = {**self._default_kwargs, **_set({"tools": dump_tools(body.get("tools"))})}
         return {**server, **_set({**asked, **_set(fields)})}
+
+
+def _load_tokenizer(directory: Path, config: Mapping[str, Any], name: str | None) -> Tokenizer:
+    """Tokenizer of a model as transformers makes it, by a class or of the file. Raises TokenizerError."""
+    path, added = directory / "tokenizer.json", added_tokens(config)
+    if name is not None and name in REBUILT:
+        specials = missing_tokens(with_specials(config, name))
+        return Tokenizer.load(path, added, specials, rebuild=partial(rebuilt, name=name, config=config))
+    return Tokenizer.load(path, added, missing_tokens(config))
 
 
 def _set(kwargs: Mapping[str, Any]) -> dict[str, Any]:
