@@ -18,7 +18,7 @@ from gateway.tokenization.message_frame import MessageFrame, frame_of
 from gateway.tokenization.probe_conversations import CutPoint
 from gateway.tokenization.sandbox.render_budget import probe
 from gateway.tokenization.template_reading import Dates, Markup, compares_messages, dates_of, markup_of
-from gateway.tokenization.template_stability import Proof, CutRefusal, Stubs, prove
+from gateway.tokenization.template_stability import CutRefusal, Proof, Stubs, prove
 
 #  Stand-ins for a request's tools behind a stub: that only their number of none or some matters there is part
 #  of the
