@@ -31,7 +31,7 @@ from msgspec import Struct, json
 
 from engines.prometheus import integer, label, series
 from engines.slices import PORTION_TOKENS
-from engines.wire import BatchReader, Count, named, parse, published, replay_request, replayed
+from engines.wire import BatchReader, Count, medium_of, parse, published, replay_request, replayed
 from gateway.core.blocks import ExtraKey, ExtraKeys, Tokens
 from gateway.core.bounds import port
 from gateway.core.engine import (
@@ -46,7 +46,6 @@ from gateway.core.engine import (
     StreamUsage,
 )
 from gateway.core.kv_events import (
-    GPU,
     BlocksCleared,
     BlocksRemoved,
     BlocksStored,
@@ -358,7 +357,7 @@ def _convert(run: list[Any]) -> list[KvEvent]:
         last = event if isinstance(event, Stored) else None
         if isinstance(event, Removed):
             names = [_unsigned(name) for name in event.block_hashes]
-            events.append(BlocksRemoved(names, named(event.medium or GPU)))
+            events.append(BlocksRemoved(names, medium_of(event.medium)))
         elif last is None:
             events.append(BlocksCleared())
     if last is not None:
@@ -386,7 +385,7 @@ def _stored(event: Stored) -> BlocksStored:
         _tokens(event.token_ids),
         event.block_size,
         _extra_keys(event),
-        named(event.medium or GPU),
+        medium_of(event.medium),
     )
 
 

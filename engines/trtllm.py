@@ -24,7 +24,7 @@ from msgspec import Struct, json
 
 from engines.prometheus import integer, label, series
 from engines.trtllm_polled import lora_keys, polled_in_steps, token, unsigned
-from engines.wire import BatchReader, Count, named, parse, published, replay_request, replayed
+from engines.wire import BatchReader, Count, medium_of, parse, published, replay_request, replayed
 from gateway.core.engine import (
     AdapterCalls,
     EngineFlags,
@@ -37,7 +37,6 @@ from gateway.core.engine import (
     StreamUsage,
 )
 from gateway.core.kv_events import (
-    GPU,
     BlocksCleared,
     BlocksRemoved,
     BlocksStored,
@@ -194,10 +193,10 @@ def _published(event: Any) -> KvEvent:
             array("I", [token(each) for each in event.token_ids]),
             event.block_size,
             lora_keys(event.lora_name, event.lora_id, len(names)),
-            named(event.medium or GPU),
+            medium_of(event.medium),
         )
     if isinstance(event, Removed):
-        return BlocksRemoved([unsigned(name) for name in event.block_hashes], named(event.medium or GPU))
+        return BlocksRemoved([unsigned(name) for name in event.block_hashes], medium_of(event.medium))
     return BlocksCleared()
 
 

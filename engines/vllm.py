@@ -36,7 +36,9 @@ from engines.wire import (
     batch_of,
     in_portions,
     is_map,
+    medium_of,
     named,
+    of_another_medium,
     parse,
     published,
     replay_request,
@@ -277,16 +279,27 @@ def _steps(seq: int, payload: bytes) -> Iterator[EventBatch | None]:
         num_bytes = 0
         for i, raw in enumerate(raw_events(batch.events)):
             where = f"event {i}"
-            for part in in_portions(raw):
-                if part is None or num_bytes > STEP_BYTES:
+            for event in _parts(raw):
+                if event is None or num_bytes > STEP_BYTES:
                     num_bytes = 0
                     yield None
-                if part is not None:
-                    num_bytes += len(memoryview(part))
-                    events.append(_event(part))
+                if event is not None:
+                    num_bytes += len(memoryview(raw))
+                    events.append(event)
     except UNREADABLE as exc:
         raise DecodeError(f"vllm seq {seq}, {where}: {str(exc) or type(exc).__name__}") from exc
     yield EventBatch(seq, batch.ts, batch.data_parallel_rank, events, xxh3_64_intdigest(payload))
+
+
+def _parts(raw: Raw) -> Iterator[KvEvent | None]:
+    """Yield the portions of an event, and None between them."""
+    try:
+        for part in in_portions(raw):
+            yield _event(part) if part is not None else None
+    except UNREADABLE:
+        if (unread := of_another_medium(raw)) is None:
+            raise
+        yield unread
 
 
 def _event(raw: Raw) -> KvEvent:
@@ -326,11 +339,10 @@ def _stored(event: StoredFields) -> BlocksStored:
 
 
 def _medium(event: StoredFields | RemovedFields) -> str:
-    medium = event.medium
-    if medium is None or medium == GPU:
-        return GPU
-    tier = f"{medium.upper()}{SHARED}{event.ownership or ''}" if event.locality == REMOTE else medium.upper()
-    return named(tier)
+    medium = medium_of(event.medium)
+    if medium == GPU or event.locality != REMOTE:
+        return medium
+    return named(f"{medium}{SHARED}{event.ownership or ''}")
 
 
 def _tokens(ids: list[int] | None) -> Tokens:

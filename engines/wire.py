@@ -18,7 +18,7 @@ from xxhash import xxh3_64_intdigest
 
 from engines.slices import LARGE_BYTES, portions, raw_events
 from gateway.core.decode_errors import UNREADABLE as UNREADABLE
-from gateway.core.kv_events import DecodeError, EventBatch, KvEvent, ReplayUnavailable, UnknownEvent
+from gateway.core.kv_events import GPU, DecodeError, EventBatch, KvEvent, ReplayUnavailable, UnknownEvent
 
 END_OF_REPLAY = b"\xff" * 8
 UNAVAILABLE = b"\xff" * 7 + b"\xfe"
@@ -63,6 +63,25 @@ class RawBatchMap(Struct, gc=False):
         return self.attn_dp_rank if self.data_parallel_rank is None else self.data_parallel_rank
 
 
+class MediumMap(Struct, gc=False):
+    type: str
+    medium: str | None = None
+
+
+class StoredMediumArray(Struct, array_like=True, tag="BlockStored", gc=False):
+    block_hashes: Raw
+    parent_block_hash: Raw
+    token_ids: Raw
+    block_size: Raw
+    lora_id: Raw
+    medium: str | None = None
+
+
+class RemovedMediumArray(Struct, array_like=True, tag="BlockRemoved", gc=False):
+    block_hashes: Raw
+    medium: str | None = None
+
+
 MAX_NAME = 128
 """Characters in the name of a medium or of a kind of group: they are kept as long as the worker is."""
 STEP_BYTES = 32 << 10
@@ -72,6 +91,8 @@ _batch_array = msgpack.Decoder(RawBatch).decode
 _batch_map = msgpack.Decoder(RawBatchMap).decode
 _tag_array = msgpack.Decoder(TagArray).decode
 _tag_map = msgpack.Decoder(TagMap).decode
+_medium_map = msgpack.Decoder(MediumMap).decode
+_medium_array = msgpack.Decoder(StoredMediumArray | RemovedMediumArray).decode
 
 
 def parse(what: str, decode: Callable[[bytes], T], body: bytes) -> T:
@@ -137,6 +158,23 @@ def named(text: str) -> str:
     return text
 
 
+def of_another_medium(event: Raw) -> UnknownEvent | None:
+    """Return what stands for an unreadable event that names a medium other than the GPU; None for one that
+    may be about the GPU."""
+    try:
+        found = _medium_map(event) if is_map(memoryview(event)) else _medium_array(event)
+    except UNREADABLE:
+        return None
+    medium = (found.medium or GPU).upper()
+    tag = found.type if isinstance(found, MediumMap) else found.__struct_config__.tag
+    return None if medium == GPU else UnknownEvent(str(tag)[:MAX_NAME], medium[:MAX_NAME])
+
+
+def medium_of(text: str | None) -> str:
+    """Return the name of a medium; some connectors write it in small letters. Raises DecodeError."""
+    return GPU if text is None or text == GPU else named(text.upper() or GPU)
+
+
 def is_map(packed: bytes | memoryview) -> bool:
     """True for the first byte of a msgpack map; anything but a map or an array fails in the array decoder."""
     return bool(packed) and (packed[0] & 0xF0 == 0x80 or packed[0] in (0xDE, 0xDF))
@@ -194,21 +232,30 @@ class BatchReader:
             num_bytes = 0
             for i, raw in enumerate(raw_events(batch.events)):
                 where = f"event {i}"
-                for part in in_portions(raw):
-                    event = self._event(part) if part is not None else None
+                for event in self._parts(raw):
                     if event is None or isinstance(event, UnknownEvent) or num_bytes > STEP_BYTES:
                         events += self._convert(run)
                         run, num_bytes = [], 0
                         yield None
                     if isinstance(event, UnknownEvent):
                         events.append(event)
-                    elif event is not None and part is not None:
+                    elif event is not None:
                         run.append(event)
-                        num_bytes += len(memoryview(part))
+                        num_bytes += len(memoryview(raw))
             events += self._convert(run)
         except UNREADABLE as exc:
             raise DecodeError(f"{self._engine} seq {seq}, {where}: {str(exc) or type(exc).__name__}") from exc
         yield EventBatch(seq, batch.ts, batch.dp_rank, events, xxh3_64_intdigest(payload))
+
+    def _parts(self, raw: Raw) -> Iterator[Any]:
+        """Yield the portions of an event, and None between them."""
+        try:
+            for part in in_portions(raw):
+                yield self._event(part) if part is not None else None
+        except UNREADABLE:
+            if (unread := of_another_medium(raw)) is None:
+                raise
+            yield unread
 
     def _event(self, raw: Raw) -> Any:
         in_map = is_map(memoryview(raw))

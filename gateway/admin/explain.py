@@ -17,13 +17,11 @@ from gateway.http.messages import HttpRequest
 from gateway.proxy.dispatch import Dispatch
 from gateway.proxy.intake import request_of
 from gateway.routing.decision_log import PartsOf, describe
-from gateway.tenancy.auth.authenticator import Authenticator
+from gateway.tenancy.auth.authenticator import Authenticator, credentials_of
 from gateway.tokenization.prompt_encoder import PromptError
 
 PATHS: Mapping[str, str] = {"messages": CHAT, "prompt": COMPLETIONS}
 """Where a body would be sent that has this field."""
-
-SHOWN = frozenset({b"authorization", b"x-api-key"})
 
 
 class Preview:
@@ -41,9 +39,7 @@ class Preview:
         http = HttpRequest("POST", (path or _path_of(body)).encode(), some, body)
         if http.path not in ROUTES:
             raise InvalidRequest(f"'{http.path}' is none of {', '.join(ROUTES)}", param="path")
-        if self._authenticator is not None and (
-            SHOWN & {name for name, _ in some} or not self._authenticator.wants_key
-        ):
+        if self._authenticator is not None and (credentials_of(some) or not self._authenticator.wants_key):
             http.caller = self._authenticator.ask(http, None)
         context = self._dispatch.context
         request, note, flow = request_of(context, http), None, None

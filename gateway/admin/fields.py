@@ -158,6 +158,7 @@ class AppliedEventsView(View):
     num_unknown_removals: A[int, MAX, "removals of unknown blocks"]
     num_mismatched: A[int, MAX, "stores with tokens that do not fit their blocks"]
     num_unknown_events: A[int, MAX, "events of an unknown kind, or of more media or groups than are followed"]
+    unplaced: A[dict[str, int], MAX, "blocks that cannot be placed, by medium other than the GPU"]
 
 
 class WorkerIndexView(View):

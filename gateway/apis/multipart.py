@@ -1,5 +1,5 @@
 """Forms with files (RFC 7578), as far as routing reads them: the body itself is passed on unchanged, but for
-its model, which is that of the query where the form names none.
+its model, which is that of the query where the form names none, and for names of the request.
 
 Whatever two parsers could read differently is refused: a worker must not see another model than we did. The
 libraries `python-multipart` and `multipart` would replace `_parts` only: their readers of headers resolve
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gateway.core.errors import InvalidRequest
-from gateway.core.requests.field_judgement import GUARDED, XARGS
+from gateway.core.requests.field_judgement import GUARDED, NAMES, XARGS
 from gateway.core.requests.model_alias import renamed
 from gateway.core.requests.model_name import MODEL, decide
 from gateway.core.requests.request import InferenceRequest
@@ -87,9 +87,13 @@ def parse_form(
     default: str | None = None,
     models: Container[str] | None = None,
 ) -> InferenceRequest:
-    """Parse a form, which goes on unchanged: fields that steer an engine are refused, not removed."""
+    """Parse a form, which goes on as it came but for names of the request: other fields that steer an engine
+    are refused, not removed."""
     fields: dict[str, Any] = {**form_fields(body, content_type)}
     xargs = _xargs(fields.get(XARGS, "{}"))
+    if not NAMES.isdisjoint(fields):
+        body = _without(body, NAMES)
+        fields = {name: value for name, value in fields.items() if name not in NAMES}
     for name in (*fields, *xargs):
         if is_removed(name, keeps_transfer):
             raise InvalidRequest(f"clients may not set '{name}'; leave it out of the form", param=name)
@@ -101,6 +105,16 @@ def parse_form(
         body = renamed_form(body, fields[MODEL])
     top = {"model": fields["model"], "stream": fields.get("stream", "").lower() in ("true", "1", "on", "yes")}
     return InferenceRequest(RouteKind.PASS, path, body, top, fields=fields)
+
+
+def _without(body: bytes, names: Container[str]) -> bytes:
+    """The same form without these fields; every other part as it came."""
+    kept, at = [], 0
+    for part in _parts(body, body[: body.index(b"\r\n")]):
+        if part.name in names:
+            kept.append(body[at : part.begin])
+            at = part.end + 2
+    return b"".join((*kept, body[at:]))
 
 
 def renamed_form(body: bytes, model: str) -> bytes:

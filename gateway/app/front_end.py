@@ -7,6 +7,7 @@ from gateway.apis.routes import Routes
 from gateway.config import Config
 from gateway.config.secrets import response_ids
 from gateway.core.errors import ConfigError
+from gateway.http.cross_origin import CrossOriginPolicy
 from gateway.server.body_budget import BodyBudget
 
 
@@ -16,6 +17,8 @@ class FrontEnd:
 
     response_ids: ResponseIds
     bodies: BodyBudget
+    cross_origins: CrossOriginPolicy | None
+    """None: browsers keep the answers from pages of other sites."""
 
 
 def surface_of(config: Config) -> FrontEnd:
@@ -24,6 +27,7 @@ def surface_of(config: Config) -> FrontEnd:
     return FrontEnd(
         response_ids=response_ids(config.proxy.response_key_file),
         bodies=BodyBudget(config.server.body_memory_bytes),
+        cross_origins=CrossOriginPolicy(origins) if (origins := config.server.cors_origins) else None,
     )
 
 

@@ -233,9 +233,8 @@ class Gateway:
         self.roster = roster_of(self)
         self.sources = sources_of(self, self._tasks.start)
         end_observers, authenticator = self.telemetry.end_observers, self.credentials.authenticator
-        self.api = Api(
-            self.dispatch, self.fleet, self.metrics, routes_of(config), end_observers, authenticator
-        )
+        routes, origins = routes_of(config), self.surface.cross_origins
+        self.api = Api(self.dispatch, self.fleet, self.metrics, routes, end_observers, authenticator, origins)
         self.grpc_ports = GrpcPorts(config, self.api, self.dispatch, self.planner)
         self.front = self._make_front()
         await self.front.open()
@@ -361,6 +360,7 @@ class Gateway:
             admin_of(self),
             self._tls,
             self.surface.bodies,
+            self.surface.cross_origins,
         )
 
     def _make_router(self, ledger: Ledger) -> Router:
@@ -471,7 +471,8 @@ class Gateway:
 
     def open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, EventSubscription]:
         start_time_s, on_state = self.roster.start_time_s(worker.url), self.roster.stream_changed
-        return self._feeds.open(worker, source, self.session, on_state, start_time_s)
+        on_size = None if worker.url in self.declared.block_sizes else self.roster.block_size_shown
+        return self._feeds.open(worker, source, self.session, on_state, start_time_s, on_size)
 
     async def reach_events(self, worker: Worker, source: EventSource) -> str | None:
         """Try to reach a worker's events and replay endpoint. Returns None, or the obstacle."""

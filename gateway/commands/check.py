@@ -59,6 +59,8 @@ class Tokens(Protocol):
 _PUBLISHED = re.compile(r"(tcp://\*:)(\d+)")
 
 
+UNKNOWN_SIZE = 64
+"""Block size of a prompt for a worker that reports none: few engines have larger blocks."""
 NOT_ASKED = "without completions (--dry-run) it is not known whether it reports cached tokens"
 
 
@@ -167,9 +169,9 @@ class Checker:
     async def _by_itself(self, facts: Facts, worker: Worker, *, is_known: bool = False) -> Finding:
         """Finding without an agent's help; `is_known`: the agent reports all of its blocks, whatever its own
         events would."""
-        facts_text = _facts_text(worker)
+        facts_text = _facts_text(worker, bool(facts.sources))
         flags = self.engines.named(facts.engine).flags
-        if not worker.block_size:
+        if not worker.block_size and not facts.sources:
             why = "its metrics have no block size, so its cache cannot be indexed"
             return Finding(worker.id, Mode.LOAD_ONLY, facts_text, why)
         if not await self._can_tokenize(worker):
@@ -236,7 +238,7 @@ class Checker:
     def _prompts(self, worker: Worker) -> Iterator[str | list[int]]:
         """Token ids where the engine takes them, which need no tokenizer; else, or where they are refused, a
         text, of a token for each word at least."""
-        num = 2 * (worker.block_size or 1) + 1
+        num = 2 * (worker.block_size or UNKNOWN_SIZE) + 1
         if self.engines.named(worker.engine).takes_lists:
             yield [1] * num
         yield "word " * num
@@ -246,13 +248,15 @@ class Checker:
         return await self.session.post(worker.url, path, body, rank)
 
 
-def _facts_text(worker: Worker) -> str:
+def _facts_text(worker: Worker, is_published: bool = False) -> str:
     names = ", ".join(served.name for served in worker.served)
     facts_text = [f"{worker.engine} {worker.version or '?'}", f"models {names}"]
     if worker.role is not Role.BOTH:
         connector = f" by {worker.transfer.connector}" if worker.transfer else ", without a connector"
         facts_text.append(f"{worker.role.value} worker{connector}")
-    if worker.block_size:
+    if not worker.block_size and is_published:
+        facts_text.append("blocks of a size that its KV events show")
+    elif worker.block_size:
         facts_text.append(f"{worker.num_blocks or '?'} blocks of {worker.block_size} tokens")
     return "; ".join(facts_text)
 

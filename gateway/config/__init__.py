@@ -46,7 +46,7 @@ class Config(Section, frozen=True, kw_only=True):
         dict[str, WorkerTable],
         option(
             'Tables [workers."URL"], settings of one worker: key_file or key_env (its API key), server_name, '
-            "engine, connector, topology, agent; docs/concepts/workers.md."
+            "engine, connector, topology, agent, block_size; docs/concepts/workers.md."
         ),
     ] = msgspec.field(default_factory=dict)
     lifecycle: Annotated[

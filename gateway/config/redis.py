@@ -33,7 +33,8 @@ class IndexSection(Section, frozen=True):
         int,
         option(
             "Limit on indexed blocks of one worker in all its offload tiers (CPU, disk, remote), which no "
-            "engine declares. 0: 16 times what it declares for its GPU.",
+            "engine declares; beyond it further blocks there are not followed. 0: 16 times what it declares "
+            "for its GPU.",
             "blocks",
             ge=0,
             is_rare=True,

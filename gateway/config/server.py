@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from gateway.config.options import AT_ONCE, CONNECTIONS, REQUESTS, Section, option
+from gateway.http.cross_origin import check_origins
 from gateway.http.networks import check_peers
 
 MAX_BODY_BYTES = 64 << 20
@@ -56,6 +57,14 @@ class ServerSection(Section, frozen=True):
             pattern=r"^(/[A-Za-z0-9_.~-]+)*$",
         ),
     ] = ""
+    cors_origins: Annotated[
+        list[str],
+        option(
+            "Origin of pages that may use the API from a browser, as in https://chat.example.com, or * for "
+            "all, without cookies. Empty: none. The admin port and its console stay closed to other origins.",
+            "origin",
+        ),
+    ] = msgspec.field(default_factory=list)
     trusted_proxies: Annotated[
         list[str],
         option(
@@ -159,6 +168,7 @@ class ServerSection(Section, frozen=True):
 
     def __post_init__(self) -> None:
         check_peers("trusted_proxies", self.trusted_proxies)
+        check_origins("cors_origins", self.cors_origins)
 
 
 class TlsSection(Section, frozen=True):

@@ -8,12 +8,16 @@ from gateway.config.options import Section, option
 from gateway.http.address import worker_url
 from gateway.http.networks import network
 
+MAX_BLOCK_SIZE = 1 << 20
+"""Tokens of a block at most; those of hybrid models have some thousand."""
+
 
 class WorkerTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of one worker, of one prefill or decode worker, or of each address of one dns+ name.
 
     `key_file`, or `key_env` (a variable's name), is its API key: for probes, and in place of the client's.
-    `server_name` is the name in its certificate. The others are as the options of that name.
+    `server_name` is the name in its certificate. `block_size` is that of its cache, in tokens, whatever its
+    metrics and KV events say. The others are as the options of that name.
     """
 
     key_file: str = ""
@@ -23,6 +27,7 @@ class WorkerTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     connector: str = ""
     topology: str = ""
     agent: str = ""
+    block_size: Annotated[int, msgspec.Meta(ge=0, le=MAX_BLOCK_SIZE)] = 0
 
 
 class WorkerSection(Section, frozen=True):

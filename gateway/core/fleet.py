@@ -189,6 +189,15 @@ class Fleet:
         self._index_models()
         return member.worker
 
+    def resize(self, worker: WorkerId, block_size: int) -> Worker | None:
+        """Replace the block size of a worker, and keep its state; returns it as it is now."""
+        member = self._members.get(worker)
+        if member is None:
+            return None
+        member.worker = replace(member.worker, block_size=block_size)
+        self._index_models()
+        return member.worker
+
     def drop(self, worker: WorkerId) -> None:
         if self._members.pop(worker, None):
             self._aside.discard(worker)

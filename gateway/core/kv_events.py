@@ -76,9 +76,11 @@ class BlocksCleared:
 
 @dataclass(frozen=True, slots=True)
 class UnknownEvent:
-    """An event with a tag that this adapter does not know: counted, not fatal."""
+    """An event that this adapter does not know, or cannot read, of the medium it names: counted, not
+    fatal."""
 
     tag: str
+    medium: str = GPU
 
 
 KvEvent: TypeAlias = BlocksStored | RunStored | BlocksRemoved | BlocksCleared | UnknownEvent

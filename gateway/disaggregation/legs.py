@@ -134,7 +134,7 @@ class Legs(Observer):
         self._began_s = services.loop.time()
         self._leg = PrefillLeg(
             services.pools.of(prefill.url),
-            outgoing.head(exchange.http, request.model, prefill, len(body), exchange.request_id),
+            outgoing.head(exchange.http, request.model, prefill, len(body), exchange.worker_id),
             body,
             loop=services.loop,
             start=services.start,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from enum import Enum
 from typing import Final
 
+from gateway.http.headers import sent_again
 from gateway.http.messages import ResponseHead
 from gateway.http.refusal import is_refusal, refusal_of
 from gateway.upstream.connection import OUR_ERRNOS, Pool, UpstreamConnection
@@ -139,9 +140,8 @@ class PrefillLeg:
         self._upstream = None
         if self._is_fresh or self._head:
             return self.fail(PrefillFailure.DIED, reason)
-        self._task = self._start(
-            "connect for prefill", self._connect()
-        )  # the worker had closed a resting connection
+        self._request_head = sent_again(self._request_head)  # the worker had closed a resting connection
+        self._task = self._start("connect for prefill", self._connect())
         return None
 
     # the end -----------------------------------------------------------------------------------

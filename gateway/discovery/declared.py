@@ -22,19 +22,22 @@ class WrongRole(ProbeError):
 @dataclass(frozen=True, slots=True)
 class DeclaredSettings:
     """Declared settings of workers: `connectors` by URL, `connector` for all others, `defaults` by engine;
-    `topology` by URL. Roles change when workers are added."""
+    `topology` and `block_sizes` (in tokens) by URL. Roles change when workers are added."""
 
     roles: dict[str, Role] = field(default_factory=dict)
     connectors: dict[str, str] = field(default_factory=dict)
     connector: str | None = None
     defaults: Mapping[str, str] = field(default_factory=dict)
     topology: dict[str, str] = field(default_factory=dict)
+    block_sizes: dict[str, int] = field(default_factory=dict)
 
     def inherit(self, url: str, source: str) -> None:
         """Copy the settings of a source to one of its addresses."""
         for table in (self.connectors, self.topology):
             if source in table:
                 table[url] = table[source]
+        if source in self.block_sizes:
+            self.block_sizes[url] = self.block_sizes[source]
 
     def workers_of(self, facts: Facts) -> tuple[Worker, ...]:
         """Return the workers of an endpoint with their declared settings. Raises WrongRole."""
@@ -52,7 +55,8 @@ class DeclaredSettings:
         elif transfer and connector:
             transfer = replace(transfer, connector=connector)
         topology = self.topology.get(worker.url, "")
-        return replace(worker, role=role, transfer=transfer, topology=topology)
+        size = self.block_sizes.get(worker.url, worker.block_size)
+        return replace(worker, role=role, transfer=transfer, topology=topology, block_size=size)
 
 
 def declared_settings(
@@ -73,7 +77,8 @@ def declared_settings(
     places = dict(_by_url("topology", spec) for spec in config.fleet.topology)
     if "" in places:
         raise ConfigError(f"topology: '{places['']}' names no worker; give URL=LABEL")
-    return DeclaredSettings(roles, named, named.get(""), defaults or {}, places)
+    sizes = {url: table.block_size for url, table in config.workers.items() if table.block_size}
+    return DeclaredSettings(roles, named, named.get(""), defaults or {}, places, sizes)
 
 
 def _by_url(option: str, spec: str) -> tuple[str, str]:

@@ -44,9 +44,10 @@ class EventSubscription(Protocol):
 class Endpoint:
     """State of one endpoint URL.
 
-    `wake` triggers a probe now. `num_resets` are those of its streams when its engine process became known,
-    `last` the metrics of the last probe. `is_misplaced`: it contradicts its declared role. `began_s` and
-    `warned_s`: monotonic times at which waiting for it began and was last logged.
+    `sizes` are block sizes by rank that KV events showed. `wake` triggers a probe now. `num_resets` are those
+    of its streams when its engine process became known, `last` the metrics of the last probe. `is_misplaced`:
+    it contradicts its declared role. `began_s` and `warned_s`: monotonic times at which waiting for it began
+    and was last logged.
     """
 
     url: str
@@ -57,6 +58,7 @@ class Endpoint:
     workers: tuple[Worker, ...] = ()
     feeds: dict[WorkerId, tuple[Feed, EventSubscription]] = field(default_factory=dict)
     num_resets: dict[WorkerId, int] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
     last: Mapping[int, EngineMetrics] = field(default_factory=dict)
     num_failures: int = 0
     num_silences: int = 0

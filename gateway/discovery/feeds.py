@@ -1,6 +1,7 @@
 """Factory of workers' event feeds, by event source: ZeroMQ, polling, an agent, or Redis."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import zmq
@@ -14,6 +15,7 @@ from gateway.http.cache_report import can_report
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import BlockSets
 from gateway.ingest.blind_recovery import RecoveryObserver
+from gateway.ingest.block_size import SizeEvidence
 from gateway.ingest.endpoints import reachable_endpoint
 from gateway.ingest.poll import PollFeed
 from gateway.ingest.subscription import Subscription
@@ -77,16 +79,21 @@ class Feeds:
         session: ControlSession,
         on_state: Callable[[WorkerId, StreamState], None],
         start_time_s: float | None = None,
+        on_block_size: Callable[[WorkerId, int], None] | None = None,
     ) -> (
         "tuple[ZmqFeed | PollFeed, Subscription] | tuple[AgentFeed, AgentFeed] | "
         "tuple[ReplicaFeed, ReplicaFeed]"
     ):
         """Start a worker's feed, from its agent where it has one, which must be beside the engine process
-        that began at `start_time_s`. Raises ValueError for an unusable endpoint."""
+        that began at `start_time_s`. `on_block_size` is called with another size than the worker reports,
+        where its own events show one. Raises ValueError for an unusable endpoint."""
+        is_shared = self._shared is not None or (self._agents is not None and self._agents.has(worker))
+        if is_shared and not worker.block_size:
+            raise ValueError("its block size is not known, which an agent or Redis requires")
         if self._shared and not (self._agents and self._agents.has(worker)):
             return self._open_replica(self._shared, worker, source, session, on_state)
         if self._agents is None or not self._agents.has(worker):
-            return self._open_events(worker, source, session, on_state)
+            return self._open_events(worker, source, session, on_state, on_block_size=on_block_size)
 
         def open_events() -> tuple[ZmqFeed | PollFeed, Subscription]:
             if source.is_polled:
@@ -121,11 +128,19 @@ class Feeds:
         session: ControlSession,
         on_state: Callable[[WorkerId, StreamState], None],
         store: "RankStore | None" = None,
+        on_block_size: Callable[[WorkerId, int], None] | None = None,
     ) -> tuple[ZmqFeed | PollFeed, Subscription]:
         if not source.is_polled:
             self._reached(worker, source)  # before anything is opened that would have to be closed
         engine = self._engine_of(worker.engine)
         index: BlockSets = self._index if store is None else store
+
+        def resized(size: int) -> None:
+            assert on_block_size is not None
+            on_block_size(worker.id, size)
+            subscription.close()
+            self._attach_recovery(replace(worker, block_size=size), engine, subscription)
+
         make: Callable[..., Subscription] = self._make_subscription if store is None else store.subscription
         subscription = make(
             worker.id,
@@ -135,8 +150,10 @@ class Feeds:
             can_replay=source.replay_endpoint is not None,
             on_state=on_state,
             limits=self._limits_of(worker),
+            size=SizeEvidence(worker.block_size, resized if on_block_size else None),
         )
-        self._attach_recovery(worker, engine, subscription)
+        if worker.block_size:
+            self._attach_recovery(worker, engine, subscription)
         feed = (
             self._poll(worker, source, session, subscription)
             if source.is_polled

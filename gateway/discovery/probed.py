@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
+from types import MappingProxyType
 
 from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
 from gateway.core.errors import ConfigError
@@ -146,12 +147,15 @@ def event_source(facts: Facts, rank: int, events_port: int, replay_port: int) ->
     return EventSource(rank, f"tcp://*:{events_port + rank}", replay)
 
 
-def has_changed(facts: Facts, ranks: Mapping[int, EngineMetrics]) -> bool:
+def has_changed(
+    facts: Facts, ranks: Mapping[int, EngineMetrics], sizes: Mapping[int, int] = MappingProxyType({})
+) -> bool:
     """Return True if another process answers: its start time differs, or the block size of a rank, which an
-    engine with late metrics reports only now."""
+    engine with late metrics reports only now, unless its events showed one of `sizes` before."""
     for rank, metrics in ranks.items():
         known = facts.ranks.get(rank)
-        if metrics.block_size and metrics.block_size != (known.block_size if known else None):
+        size = known.block_size if known else None
+        if metrics.block_size and metrics.block_size != size and (size or rank not in sizes):
             return True
     before = facts.start_time_s
     now = next((metrics.start_time_s for metrics in ranks.values() if metrics.start_time_s), None)

@@ -1,11 +1,11 @@
 """Log of reported values that are ignored: names that no request may use, impossible figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from gateway.core.eligibility import summary
 from gateway.core.engine import EngineMetrics
 from gateway.core.fleet import Fleet
-from gateway.core.worker import Worker
+from gateway.core.worker import Worker, WorkerId
 from gateway.discovery.probed import Facts, block_size_of
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
@@ -30,6 +30,31 @@ def log_block_sizes(log: RateLimitedLog, workers: Sequence[Worker], facts: Facts
     if num_others := sum(metrics.block_size not in (None, size) for metrics in facts.ranks.values()):
         text = "worker %s: %d of its %d ranks report another block size than %s, and are routed by load"
         log.warning(text, facts.url, num_others, len(workers), size)
+
+
+def log_sizeless(log: RateLimitedLog, workers: Sequence[Worker], followed: Collection[WorkerId]) -> None:
+    """Log an endpoint that reports no block size: its events may show it, or it is routed by load."""
+    if unknown := [worker for worker in workers if not worker.block_size]:
+        if unknown[0].id in followed:
+            log.info("worker %s: no block size in its metrics; its KV events will show it", unknown[0].url)
+        else:
+            text = (
+                "worker %s: no block size in its metrics, and no KV events to show one: its cache is not "
+                'known, it is routed by load ([workers."URL"] block_size sets the size)'
+            )
+            log.warning(text, unknown[0].url)
+
+
+def log_block_size(log: RateLimitedLog, worker: WorkerId, shown: int, reported: int | None) -> None:
+    """Log a block size that KV events show, beside the one that is reported."""
+    if reported:
+        text = (
+            "worker %s: its KV events have blocks of %d tokens, its metrics report %d; the events' size is "
+            'used ([workers."URL"] block_size overrides both)'
+        )
+        log.warning(text, worker, shown, reported)
+    else:
+        log.info("worker %s: its KV events show a block size of %d tokens", worker, shown)
 
 
 def log_figures(log: RateLimitedLog, url: str, ranks: Mapping[int, EngineMetrics]) -> None:

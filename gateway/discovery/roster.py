@@ -35,7 +35,14 @@ from gateway.discovery.endpoint import (
 )
 from gateway.discovery.probe import Probe, ProbeError, ProbeTimeout
 from gateway.discovery.probed import Facts, event_source, has_changed, reported
-from gateway.discovery.refused import log_block_sizes, log_figures, log_unfollowed, log_unusable
+from gateway.discovery.refused import (
+    log_block_size,
+    log_block_sizes,
+    log_figures,
+    log_sizeless,
+    log_unfollowed,
+    log_unusable,
+)
 from gateway.discovery.served_models import ServedNames
 from gateway.http.address import Address
 from gateway.index.assumed import AssumedIndex
@@ -211,6 +218,18 @@ class Roster:
             keep_s = EVENT_GRACE_S if state is StreamState.EXACT else self._options.assumed_keep_s
             self._assumed.set_keep(worker, keep_s)
 
+    def block_size_shown(self, worker: WorkerId, size: int) -> None:
+        """Use the block size that a worker's events show. No block of another size is known of it then."""
+        if (member := self._fleet.get(worker)) is None:
+            return
+        endpoint, before = self._endpoints[member.worker.url], member.worker.block_size
+        now = self._fleet.resize(worker, size)
+        endpoint.workers = tuple(now if now and w.id == worker else w for w in endpoint.workers)
+        endpoint.sizes[member.worker.dp_rank] = size
+        self._index.add_worker(worker, root_hash(member.worker.served[0].root), size)
+        self._assumed.reset_worker(worker)
+        log_block_size(self._log, worker, size, before)
+
     # life of one endpoint ----------------------------------------------------------------------
 
     async def _watch(self, endpoint: Endpoint) -> None:
@@ -240,11 +259,12 @@ class Roster:
         except SeveralEngines:
             self._leave(endpoint)
             raise
-        if has_changed(endpoint.facts, ranks) or has_gone_back(endpoint, ranks):
+        if has_changed(endpoint.facts, ranks, endpoint.sizes) or has_gone_back(endpoint, ranks):
             await self._handle_restart(endpoint, endpoint.facts)
         elif is_doubtful(endpoint):
             await self._ask_again(endpoint, endpoint.facts)
         await self._names.ask(endpoint)
+        self._note_sizes(endpoint, ranks)
         endpoint.last = ranks or endpoint.last
         for worker in endpoint.workers:
             if (member := self._fleet.get(worker.id)) and worker.dp_rank in ranks:
@@ -252,6 +272,20 @@ class Roster:
             self._on_look(worker.id, ranks.get(worker.dp_rank))
         self._set_up(endpoint, True, "answers again")
         return None
+
+    def _note_sizes(self, endpoint: Endpoint, ranks: Mapping[int, EngineMetrics]) -> None:
+        """Keep the block sizes of late metrics, beside those that events showed before."""
+        assert endpoint.facts is not None
+        known = dict(endpoint.facts.ranks)
+        for rank, shown in endpoint.sizes.items():
+            late, before = ranks.get(rank), known.get(rank, EngineMetrics())
+            if late is None or late.block_size is None or before.block_size is not None:
+                continue
+            known[rank] = replace(before, block_size=late.block_size)
+            endpoint.facts = replace(endpoint.facts, ranks=known)
+            if late.block_size != shown:
+                worker = next(worker.id for worker in endpoint.workers if worker.dp_rank == rank)
+                log_block_size(self._log, worker, shown, late.block_size)
 
     async def _handle_restart(self, endpoint: Endpoint, known: Facts) -> None:
         """Handle another engine process. Event streams that were reset with it are kept: they may know its
@@ -306,6 +340,7 @@ class Roster:
         )
         log_unusable(self._log, self._fleet, workers[0])
         log_block_sizes(self._log, workers, facts)
+        log_sizeless(self._log, workers, endpoint.feeds.keys())
         log_unfollowed(self._log, workers, len(endpoint.feeds), self._options.max_feeds)
         for joined in self._on_joined:
             joined(workers)
@@ -326,7 +361,9 @@ class Roster:
         self._on_look(worker.id, endpoint.facts.ranks.get(worker.dp_rank))
         source = event_source(endpoint.facts, worker.dp_rank, options.events_port, options.replay_port)
         has_room = len(endpoint.feeds) < options.max_feeds
-        if options.use_events and worker.block_size and source and has_room:
+        # A publisher that is reported shows the block size; at the default port anything may listen.
+        is_sized = worker.block_size or (endpoint.facts.sources and source and not source.is_polled)
+        if options.use_events and is_sized and source and has_room:
             try:
                 feed, subscription = self._open_feed(worker, source)
             except ValueError as exc:
@@ -353,6 +390,7 @@ class Roster:
             feed.stop()
         endpoint.feeds.clear()
         endpoint.num_resets.clear()
+        endpoint.sizes.clear()
 
     def _failed(self, endpoint: Endpoint, reason: str, *, is_silent: bool) -> None:
         """Count a failed probe. Requests stay with a worker that refuses (it may be finishing them), but not

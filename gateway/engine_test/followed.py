@@ -37,7 +37,8 @@ class Followed:
     def num_stored(self, worker: Worker) -> int:
         """Blocks that events have reported as stored, under whatever hash."""
         applied = self._index.applied(worker.id)
-        return applied.num_stored + applied.num_orphans + applied.num_mismatched
+        num_misplaced = applied.num_orphans + applied.num_mismatched + sum(applied.unplaced.values())
+        return applied.num_stored + num_misplaced
 
     async def is_exact_within(self, worker: Worker, seconds: float) -> bool:
         return await self._until(lambda: self.state(worker) is StreamState.EXACT, seconds)

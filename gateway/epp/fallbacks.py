@@ -47,6 +47,6 @@ def fallbacks_of(
 def _bytes_for(exchange: InferenceExchange, worker: Worker) -> tuple[list[bytes], bytes]:
     """The request as this worker would get it, but for its host."""
     outgoing, request = exchange.context.outgoing, exchange.request
-    head = outgoing.head(exchange.http, request.model, worker, 0, exchange.request_id)
+    head = outgoing.head(exchange.http, request.model, worker, 0, b"")
     lines = [line for line in head.split(b"\r\n") if not line.startswith(b"host: ")]
     return lines, outgoing.body(request, worker)

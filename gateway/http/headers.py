@@ -35,6 +35,7 @@ STEERING: Final[Mapping[bytes, str]] = {
     b"x-kv-cache-source-host-port": "llm-d's sidecar: the host that has the blocks",
     b"x-gateway-destination-endpoint": "Envoy before workers: a worker",
     b"x-worker-instance-id": "Dynamo: a worker",
+    b"x-dynamo-request-id": "Dynamo: the request's name in its tables, which is the gateway's to choose",
 }
 """Headers by which a client could steer an engine, like the fields that `core/requests/field_judgement.py`
 judges: none is passed on."""
@@ -49,14 +50,32 @@ _NOT_TO_WORKER: Final = HOP_BY_HOP | {
     b"content_encoding",
     b"content_type",
     b"expect",
+    b"accept-encoding",  # what a compressed answer used could not be read, nor hidden where that is wanted
+    b"accept_encoding",
     b"x-request-id",
+    b"x_request_id",
     *FORWARDED,
 }
 _NOT_TO_WORKER_WITH_KEY: Final = _NOT_TO_WORKER | {b"authorization", b"x-api-key"}
-_NOT_TO_CLIENT: Final = HOP_BY_HOP | {b"content-length"}
+_NOT_TO_CLIENT: Final = HOP_BY_HOP | {
+    b"content-length",
+    b"x-request-id",
+    b"access-control-allow-origin",  # pages of which origins may read an answer is the gateway's to say
+    b"access-control-allow-credentials",
+    b"access-control-allow-methods",
+    b"access-control-allow-headers",
+    b"access-control-allow-private-network",
+    b"access-control-expose-headers",
+    b"access-control-max-age",
+    b"location",  # addresses of the worker, which clients must not learn or use
+    b"content-location",
+    b"refresh",
+    b"alt-svc",
+}
 _NOT_TO_CLIENT_OF_STREAM: Final = _NOT_TO_CLIENT | {b"x-accel-buffering"}
 _UNBUFFERED: Final[Header] = (b"x-accel-buffering", b"no")
 """Header that makes nginx pass on each event as it comes."""
+_ID: Final = b"\r\nx-request-id: "
 _OFFER: Final = b"connection: Upgrade\r\nupgrade: websocket\r\n\r\n"
 
 
@@ -72,7 +91,7 @@ def head_to_worker(
     key: bytes | None = None,
 ) -> bytes:
     """Return request line and headers for a body of `num_bytes`; `prefix` is the endpoint's base path,
-    `target` and `key` replace the client's own."""
+    `target` and `key` replace the client's own. `request_id` is the gateway's: engines use it as a key."""
     if key is None:
         headers = end_to_end(http.headers, _NOT_TO_WORKER)
     else:
@@ -89,6 +108,13 @@ def head_to_worker(
     if worker.dp_size > 1:
         headers.append((b"x-data-parallel-rank", b"%d" % worker.dp_rank))
     return encode_head(b"%b %b%b HTTP/1.1" % (http.method.encode(), prefix, target or http.target), headers)
+
+
+def sent_again(head: bytes) -> bytes:
+    """Return the head of a request for its second sending to one worker, which may have the first: under
+    another id."""
+    before, mark, after = head.partition(_ID)
+    return before + mark + after.replace(b"\r\n", b"-2\r\n", 1)
 
 
 def upgrade_to_worker(
@@ -126,18 +152,14 @@ def head_to_client(
     head: ResponseHead, request_id: bytes, exposed: Decision | None, *, is_stream: bool
 ) -> ResponseHead:
     """Return the worker's head without its connection's headers, and with the decision where it may be
-    exposed.
+    exposed. `request_id` is the client's: the worker has another one.
 
     A stream has no length: an error event may end it elsewhere.
     """
     headers = end_to_end(head.headers, _NOT_TO_CLIENT_OF_STREAM if is_stream else _NOT_TO_CLIENT)
     if is_stream:
         headers.append(_UNBUFFERED)
-    for name, _ in headers:
-        if name == b"x-request-id":
-            break
-    else:
-        headers.append((b"x-request-id", request_id))
+    headers.append((b"x-request-id", request_id))
     if exposed:
         headers += _decision_headers(exposed)
     return ResponseHead(head.status, headers, None if is_stream else head.length)
@@ -149,9 +171,15 @@ def is_event_stream(head: ResponseHead) -> bool:
     for name, value in head.headers:
         if name == b"content-type":
             is_events = value.lower().startswith(b"text/event-stream")
-        elif name == b"content-encoding":
-            return False
-    return is_events
+    return is_events and not has_coding(head)
+
+
+def has_coding(head: ResponseHead) -> bool:
+    """Return True if the body is compressed, so that nothing in it can be read."""
+    for name, value in head.headers:
+        if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+            return True
+    return False
 
 
 def _decision_headers(decision: Decision) -> list[Header]:

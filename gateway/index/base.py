@@ -7,12 +7,16 @@ no engine uses one for two blocks at a time. All calls are synchronous and take 
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.core.blocks import BlockHash
-from gateway.core.kv_events import BlocksStored, EngineHash, KvEvent
+from gateway.core.kv_events import GPU, BlocksStored, EngineHash, KvEvent, UnknownEvent
 from gateway.core.worker import WorkerId
+from gateway.index.followed_tiers import MAX_MEDIA
+
+OTHER_MEDIA = "OTHERS"
+"""Name under which the blocks of media beyond MAX_MEDIA are counted."""
 
 
 @dataclass(slots=True)
@@ -22,7 +26,9 @@ class Applied:
     `num_orphans` counts blocks with an unknown parent (they cannot be placed), `num_unknown_removals`
     removals of unknown blocks, `num_mismatched` stores with tokens that do not fit their block count, or with
     a block size other than the worker's, `num_unknown_events` those of an unknown kind, or of a medium or
-    group beyond those that are followed (`followed_tiers.py`).
+    group beyond those that are followed (`followed_tiers.py`). Orphans and mismatches are the GPU's;
+    `unplaced` counts the blocks that could not be placed in each other medium, and says nothing about the
+    GPU.
     """
 
     num_stored: int = 0
@@ -31,6 +37,33 @@ class Applied:
     num_unknown_removals: int = 0
     num_mismatched: int = 0
     num_unknown_events: int = 0
+    unplaced: dict[str, int] = field(default_factory=dict)
+
+    def orphaned(self, medium: str, num: int) -> None:
+        """Count `num` blocks with an unknown parent, or without tokens under an unknown name."""
+        if medium == GPU:
+            self.num_orphans += num
+        else:
+            self.miss(medium, num)
+
+    def mismatched(self, event: BlocksStored, block_size: int | None) -> None:
+        """Count a store with tokens that do not fit; a partial block of the GPU is expected."""
+        if event.medium == GPU:
+            self.num_mismatched += not is_partial(event, block_size)
+        else:
+            self.miss(event.medium, len(event.engine_hashes))
+
+    def unknown(self, event: UnknownEvent) -> None:
+        if event.medium == GPU:
+            self.num_unknown_events += 1
+        else:
+            self.miss(event.medium, 1)
+
+    def miss(self, medium: str, num: int) -> None:
+        """Count `num` blocks of a medium other than the GPU that are not placed."""
+        if medium not in self.unplaced and len(self.unplaced) >= MAX_MEDIA:
+            medium = OTHER_MEDIA
+        self.unplaced[medium] = self.unplaced.get(medium, 0) + num
 
 
 class BlockSets(Protocol):

@@ -34,7 +34,7 @@ from gateway.core.kv_events import (
     RunStored,
     UnknownEvent,
 )
-from gateway.index.base import LEFT, MAX_REMOVED, TIER_COST, Applied, is_partial, is_prefix_group
+from gateway.index.base import LEFT, MAX_REMOVED, TIER_COST, Applied, is_prefix_group
 from gateway.index.base import LINKS as LINK_GROUP
 from gateway.index.engine_hashes import key_of, keys_of
 from gateway.index.followed_tiers import FollowedTiers
@@ -143,7 +143,7 @@ class Inventory:
             case BlocksCleared():
                 return self._clear(event)
             case UnknownEvent():
-                self.applied.num_unknown_events += 1
+                self.applied.unknown(event)
         return []
 
     # events ------------------------------------------------------------------------------------
@@ -191,10 +191,10 @@ class Inventory:
         parent = None if event.parent is None else key_of(event.parent)
         before = self.root if parent is None else self._find(parent)
         if before is None:
-            self.applied.num_orphans += len(names)
+            self.applied.orphaned(event.medium, len(names))
             return []
         if size != self.block_size or len(event.tokens) != size * len(names):
-            self.applied.num_mismatched += not is_partial(event, self.block_size)
+            self.applied.mismatched(event, self.block_size)
             return []
         blocks = hash_blocks(event.tokens, size, before, event.extra_keys)
         tier, last = (event.medium, event.group_idx), before
@@ -209,7 +209,7 @@ class Inventory:
         parent = None if event.parent is None else key_of(event.parent)
         before = self.root if parent is None else self._find(parent)
         if before != event.before or len(event.blocks) != len(names):
-            self.applied.num_orphans += len(names)
+            self.applied.orphaned(event.medium, len(names))
             return []
         tier, last = (event.medium, event.group_idx), event.before
         self._learn(event.group_idx, ("full_attention", self.block_size, None))
@@ -225,7 +225,7 @@ class Inventory:
         for name in keys_of(event.engine_hashes):
             block = self._find(name)
             if block is None:
-                self.applied.num_orphans += 1
+                self.applied.orphaned(event.medium, 1)
             else:
                 self._hold(tier, name, block, self._parents[block])
                 changed.append(name)

@@ -29,7 +29,7 @@ from gateway.core.kv_events import (
     UnknownEvent,
 )
 from gateway.core.worker import WorkerId
-from gateway.index.base import FULL_ATTENTION, LEFT, LINKS, MAX_REMOVED, Applied, Holdings, Losses, is_partial
+from gateway.index.base import FULL_ATTENTION, LEFT, LINKS, MAX_REMOVED, Applied, Holdings, Losses
 from gateway.index.edges import POSITION_BITS, Edges
 from gateway.index.engine_hashes import EngineHashTable, entries_of, key_of, keys_of
 from gateway.index.followed_tiers import MAX_GROUPS, MAX_MEDIA
@@ -103,7 +103,7 @@ class MemoryIndex:
             case BlocksCleared():
                 self._clear(worker, holder)
             case UnknownEvent():
-                holder.applied.num_unknown_events += 1
+                holder.applied.unknown(event)
 
     def republish(self, holding: int) -> None:
         """Notify the `Holdings` observer of all blocks of a holding again."""
@@ -205,10 +205,10 @@ class MemoryIndex:
             return self._store_by_name(holder, event)
         parent = None
         if event.parent is not None and (parent := holder.find(key_of(event.parent))) is None:
-            holder.applied.num_orphans += num
+            holder.applied.orphaned(event.medium, num)
             return
         if size < 1 or len(event.tokens) != size * num or (holder.block_size or size) != size:
-            holder.applied.num_mismatched += not is_partial(event, holder.block_size)
+            holder.applied.mismatched(event, holder.block_size)
             return
         before = holder.root if parent is None else self._edges.hash_at(parent)
         hashes = hash_blocks(event.tokens, size, before, event.extra_keys)
@@ -220,7 +220,7 @@ class MemoryIndex:
         parent = None if event.parent is None else holder.find(key_of(event.parent))
         before = holder.root if parent is None else self._edges.hash_at(parent)
         if before != event.before or (parent is None and event.parent is not None):
-            holder.applied.num_orphans += len(event.blocks)
+            holder.applied.orphaned(event.medium, len(event.blocks))
             return
         if len(event.blocks) != len(event.engine_hashes):
             holder.applied.num_mismatched += 1
@@ -263,7 +263,7 @@ class MemoryIndex:
         for name in keys_of(event.engine_hashes):
             block = holder.find(name)
             if block is None:
-                holder.applied.num_orphans += 1
+                holder.applied.orphaned(event.medium, 1)
                 continue
             holder.applied.num_stored += 1
             for other in (holder, *others):

@@ -27,7 +27,7 @@ from gateway.core.kv_events import (
     UnknownEvent,
 )
 from gateway.core.worker import WorkerId
-from gateway.index.base import FULL_ATTENTION, LEFT, LINKS, MAX_REMOVED, Applied, is_partial, is_prefix_group
+from gateway.index.base import FULL_ATTENTION, LEFT, LINKS, MAX_REMOVED, Applied, is_prefix_group
 from gateway.index.holder_masks import HolderMasks
 
 Tier: TypeAlias = tuple[str, int]
@@ -144,7 +144,7 @@ class ReferenceIndex:
             case BlocksCleared():
                 self._clear(holder)
             case UnknownEvent():
-                holder.applied.num_unknown_events += 1
+                holder.applied.unknown(event)
 
     def overlap(
         self, hashes: Sequence[BlockHash], most: int | None = None, *, drops_last: bool = False
@@ -228,19 +228,19 @@ class ReferenceIndex:
             return self._store_by_name(holder, event)
         parent = self._parent(holder, event)
         if parent is None:
-            holder.applied.num_orphans += len(event.engine_hashes)
+            holder.applied.orphaned(event.medium, len(event.engine_hashes))
             return
         size = event.block_size
         num = len(event.engine_hashes)
         if size < 1 or len(event.tokens) != size * num or (holder.block_size or size) != size:
-            holder.applied.num_mismatched += not is_partial(event, holder.block_size)
+            holder.applied.mismatched(event, holder.block_size)
             return
         hashes = hash_blocks(event.tokens, size, parent, event.extra_keys)
         self._place(holder, (event.medium, group), event.engine_hashes, hashes)
 
     def _store_run(self, holder: _Holder, event: RunStored) -> None:
         if self._parent(holder, event) != event.before:
-            holder.applied.num_orphans += len(event.blocks)
+            holder.applied.orphaned(event.medium, len(event.blocks))
         elif len(event.blocks) != len(event.engine_hashes):
             holder.applied.num_mismatched += 1
         else:
@@ -284,7 +284,7 @@ class ReferenceIndex:
         for name in event.engine_hashes:
             block = self._find(holder, name)
             if block is None:
-                holder.applied.num_orphans += 1
+                holder.applied.orphaned(event.medium, 1)
                 continue
             holder.begin(event.group_idx)
             holder.applied.num_stored += 1

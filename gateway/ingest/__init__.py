@@ -5,4 +5,5 @@ subscription   decodes, orders and applies events  sockets          ZeroMQ socke
 chunks         large events in pieces              time_slices      fair shares of the event loop
 unread_bytes   bounds on received bytes            pauses           pauses after too many events
 endpoints      validation of event endpoints       blind_recovery   drives the recovery of BLIND streams
+tier_chunks    chunks of offload tiers in blocks   block_size       the block size that events show
 """

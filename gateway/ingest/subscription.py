@@ -13,12 +13,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from gateway.core.block_limits import BlockLimits, block_limits
 from gateway.core.engine import Engine
 from gateway.core.event_stream import RESTARTED, Apply, AskReplay, Command, Reset, Stream, StreamState
-from gateway.core.kv_events import DecodeError, EventBatch, KvEvent, ReplayUnavailable, num_blocks
+from gateway.core.kv_events import (
+    BlocksStored,
+    DecodeError,
+    EventBatch,
+    KvEvent,
+    ReplayUnavailable,
+    num_blocks,
+)
 from gateway.core.worker import WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import BlockSets, RecoveryIndex, RecoveryTarget
 from gateway.index.blind_recovery import BlindRecovery
+from gateway.ingest.block_size import SizeEvidence, is_whole
 from gateway.ingest.chunks import PORTION_BLOCKS, portions
+from gateway.ingest.tier_chunks import TierChunks
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.ingest")
@@ -49,9 +58,10 @@ class Subscription:
         on_state: Callable[[WorkerId, StreamState], None],
         recovery: BlindRecovery | None = None,
         limits: BlockLimits | None = None,
+        size: SizeEvidence | None = None,
     ) -> None:
         """Create a subscription. `recovery` receives the events of a stream that is or was BLIND instead of
-        `index`; `limits` bound the worker's blocks."""
+        `index`; `limits` bound the worker's blocks, and `size` looks for their size."""
         self.worker = worker
         self.recovery = recovery
         self.stream = Stream(can_replay=can_replay)
@@ -61,6 +71,9 @@ class Subscription:
         self.on_cut: Callable[[], float] = lambda: 0.0
         self._log = RateLimitedLog(log)
         self._limits = limits or block_limits(None)
+        self._size = size or SizeEvidence(None)
+        self._chunks = TierChunks(self._size.size)
+        self._named: set[str] = set()  # media that are not followed in whole, which the log has named
         self._decoding: Iterator[EventBatch | None] | None = None
         self._advance: Callable[[EventBatch], list[Command]] = self.stream.live
         self._frames: Sequence[bytes] = ()
@@ -69,9 +82,7 @@ class Subscription:
         self._todo: deque[Command] = deque()
         self._rest: Iterator[KvEvent] | None = None  # of the batch that is first in `_todo`
         self._num_bad = 0  # events that could not be placed before that batch
-        self._engine = engine
-        self._index = index
-        self._assumed = assumed
+        self._engine, self._index, self._assumed = engine, index, assumed
         self._on_state = on_state
         self._last_state: StreamState | None = None
         self._resynced_epoch = -1
@@ -199,8 +210,11 @@ class Subscription:
         match command:
             case Reset(reason):
                 self._log.info("worker %s: dropping its blocks: %s", self.worker, reason)
-                self._index.reset_worker(self.worker)
+                if not self._is_sizeless:
+                    self._index.reset_worker(self.worker)
+                self._size.forget()
                 self._assumed.reset_worker(self.worker)
+                self._chunks.reset()
                 if self.recovery:
                     self.recovery.reset(is_restart=reason == RESTARTED)
             case AskReplay(start_seq):
@@ -238,7 +252,12 @@ class Subscription:
         """Apply a batch as far as there is room, in blocks; returns the room that is left. `_rest` is None at
         its end."""
         if self._rest is None:
-            self._rest, self._num_bad = portions(batch.events), self._count_bad()
+            if not self._size.is_certain:
+                self._look_at_size(batch)
+            if self._is_sizeless:
+                return room
+            applied, self._num_bad = self._index.applied(self.worker), self._count_bad()
+            self._rest = portions(self._chunks.in_blocks(batch.events, applied))
         recovery = self.recovery if self.recovery and self.recovery.was_blind else None
         before = room
         for event in self._rest:
@@ -252,21 +271,53 @@ class Subscription:
                 return room
         self._rest = None
         self._unchecked += before - room
+        self._name_unplaced()
         if self._count_bad() > self._num_bad:
             self._doubt(batch)
         return room
+
+    @property
+    def _is_sizeless(self) -> bool:
+        """Return True while the worker's block size is being looked for, so that nothing can be placed."""
+        return self._size.size is None and not self._size.is_certain
+
+    def _look_at_size(self, batch: EventBatch) -> None:
+        """Look for the worker's block size in a batch. Where blocks were ignored before it was known, a
+        replay may bring them again."""
+        num_missed = self._size.num_smaller
+        if self._size.look(batch.events):
+            self._chunks = TierChunks(self._size.size)
+            if num_missed:
+                self.stream.doubt("blocks came before their size was known")
+                self._wants_resync = self.stream.can_replay
 
     def _excess(self) -> str | None:
         """Return why the worker has too many blocks, or None; checked after each portion."""
         if self._unchecked < PORTION_BLOCKS:
             return None
         self._unchecked = 0
-        num_kept = self._index.num_kept
-        return self._limits.exceeded(num_kept(self.worker, on_gpu=True), num_kept(self.worker, on_gpu=False))
+        on_gpu = self._index.num_kept(self.worker, on_gpu=True)
+        offloaded, most = self._index.num_kept(self.worker, on_gpu=False), self._limits.offloaded
+        self._chunks.is_full = offloaded > most  # which is no reason to forget what is on the GPU
+        return self._limits.exceeded(on_gpu, min(offloaded, most))
 
     def _count_bad(self) -> int:
         applied = self._index.applied(self.worker)
         return applied.num_orphans + applied.num_mismatched
+
+    def _name_unplaced(self) -> None:
+        """Log each medium other than the GPU once, when blocks there cannot be placed."""
+        unplaced = self._index.applied(self.worker).unplaced
+        if len(unplaced) == len(self._named):
+            return
+        for medium in unplaced.keys() - self._named:
+            why = "they name unknown blocks, or chunks that do not consist of whole blocks"
+            if self._chunks.is_full:
+                most = self._limits.offloaded
+                why = f"more than {most:,} blocks lie outside the GPU (offload_blocks raises that)"
+            text = "worker %s: KV events of medium %s are not followed in whole: %s; the GPU's are, as before"
+            self._log.warning(text, self.worker, medium, why)
+        self._named |= unplaced.keys()
 
     def _update_recovery(self) -> None:
         if self.recovery:
@@ -278,8 +329,14 @@ class Subscription:
         A replay from the start may bring them (an event may have been lost on the way). It is requested once
         per epoch: if it does not help, the engine refers to blocks that it never announced.
         """
-        text = "worker %s: batch %d has blocks with an unknown parent or another block size"
-        self._log.warning(text, self.worker, batch.seq)
+        size = self._size.size
+        whole = (event for event in batch.events if isinstance(event, BlocksStored) and is_whole(event))
+        if other := next((event.block_size for event in whole if size and event.block_size != size), None):
+            text = "worker %s: batch %d has blocks of %d tokens, not of %d"
+            self._log.warning(text, self.worker, batch.seq, other, size)
+        else:
+            text = "worker %s: batch %d has blocks with an unknown parent or tokens that do not fit them"
+            self._log.warning(text, self.worker, batch.seq)
         was_exact = self.stream.state is StreamState.EXACT
         self.stream.doubt("blocks with an unknown parent or another block size")
         if self.recovery and not self.recovery.was_blind:

@@ -93,7 +93,7 @@ class TextLines:
         generates = line.route in GENERATING or line.route is None
         reason = end.decision.reason if end.decision else ""
         log.info(
-            "%s -> %s  status %s%s%s%s total %s  %s  [%s]%s",
+            "%s -> %s  status %s%s%s%s total %s  %s  [%s, request %s]%s",
             line.model,
             f"{line.prefill_worker} -> {line.worker}" if line.prefill_worker else line.worker,
             line.status or "-",
@@ -103,6 +103,7 @@ class TextLines:
             _ms(line.total_s),
             ", ".join(filter(None, [end.how if end.how != "ended" else reason, error])),
             line.decision_id,
+            line.request_id or "-",
             _from(line),
         )
 

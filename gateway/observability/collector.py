@@ -355,6 +355,12 @@ _APPLIED: tuple[tuple[MetricSpec, Callable[[Applied], float]], ...] = (
         lambda a: a.num_unknown_events,
     ),
 )
+UNPLACED = counter(
+    "kvgate_index_unplaced_blocks_total",
+    "Blocks of a medium other than the GPU that cannot be placed: unknown parents, chunks of another size.",
+    "worker",
+    "medium",
+)
 
 METRICS = (
     *(BUILD, RESPONSES, REQUESTS, REQUEST_SECONDS, GATEWAY_ERRORS, RETRIES, PROMPTS),
@@ -362,6 +368,7 @@ METRICS = (
     *(TUNNEL_BYTES, TLS_RELOADS, STAGE_SECONDS, LOOP_LAG, LOOP_LAG_MAX, LOOP_CPU_LAG, LOOP_CPU_LAG_MAX),
     *(GC_PAUSE, GC_PAUSE_MAX, TTFT, ITL, IN_FLIGHT, BOOKED, STREAM_STATE, BLOCKS, ASSUMED, PINNED),
     *(spec for spec, _ in (*_TRAFFIC, *_MEMBERS, *_STREAMS, *_APPLIED)),
+    UNPLACED,
 )
 
 
@@ -463,6 +470,8 @@ class MetricsCollector(RegistryCollector):
         yield PINNED.family([(i, self._assumed.num_pinned(i)) for i in ids])
         for spec, read in _APPLIED:
             yield spec.family([(i, read(self._index.applied(i))) for i in ids])
+        unplaced = ((i, medium, n) for i in ids for medium, n in self._index.applied(i).unplaced.items())
+        yield UNPLACED.family([((i, medium), num) for i, medium, num in unplaced])
 
 
 def registry_of(collectors: Iterable[RegistryCollector]) -> CollectorRegistry:

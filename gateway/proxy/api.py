@@ -26,6 +26,7 @@ from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import HEALTH, MODELS, PROBES, READY, REALTIME, RESPONSES
 from gateway.core.spelling import shortened
 from gateway.core.worker import ServedModel
+from gateway.http.cross_origin import CrossOriginPolicy
 from gateway.http.messages import Header, HttpRequest
 from gateway.observability.metrics import Metrics
 from gateway.observability.request_end import OnEnd, notify_ended, refusal
@@ -51,6 +52,7 @@ class Api:
         routes: Routes | None = None,
         end_observers: list[OnEnd] | None = None,
         authenticator: Authenticator | None = None,
+        cross_origins: CrossOriginPolicy | None = None,
     ) -> None:
         """Front door of the API. `end_observers` are notified of requests rejected here; exchanges notify
         theirs of the rest."""
@@ -60,6 +62,7 @@ class Api:
         self._fleet = fleet
         self._metrics = metrics
         self._authenticator = authenticator
+        self._cross_origins = cross_origins
         self._listed: Mapping[str, ServedModel] | None = None
         self._list = b""
         self.is_stopping = False
@@ -91,6 +94,10 @@ class Api:
         self._notify_refused(http, error, error.status)
 
     def _route(self, http: HttpRequest, responder: Responder, amend: Amend | None) -> Exchange | None:
+        if self._cross_origins is not None and (headers := self._cross_origins.preflight(http)) is not None:
+            self._metrics.responses[204] += 1
+            responder.send(204, [*headers, request_id(http)], b"")
+            return None
         if self._authenticator is not None and http.path not in PROBES:
             http.caller = self._authenticator.ask(
                 http, responder.peer if self._authenticator.asks_peer else None
@@ -98,6 +105,7 @@ class Api:
         if http.path == REALTIME or http.is_upgrade:
             return self._tunnel(http, responder, amend)
         if self.routes.find(http.method, http.path):
+            http.target = self.routes.to_worker(http.path, http.target)
             return self._dispatch.handle(http, responder, self.refuse, amend)
         if http.path.startswith(_STORED) and RESPONSES in self.routes:
             return self._dispatch.about_response(http, responder, amend)
@@ -156,6 +164,8 @@ class Api:
     def _model(self, http: HttpRequest) -> tuple[int, Any]:
         name = unquote(http.path.removeprefix(MODELS + "/"))
         served = usable(http.caller, self._fleet.served())
+        if name not in served:
+            name = name.rstrip("/")  # else it is a part of the name, as of a directory's
         if name not in served:
             known = shortened(served)
             raise UnknownModel(f"the model '{name}' does not exist; known: {known}", param="model")

@@ -20,7 +20,7 @@ from gateway.core.requests.request import InferenceRequest
 from gateway.core.usage import Usage
 from gateway.core.usage_reading import limit_of
 from gateway.core.worker import WorkerId
-from gateway.http.headers import head_to_client
+from gateway.http.headers import head_to_client, sent_again
 from gateway.http.messages import HttpRequest, ResponseHead
 from gateway.http.refusal import is_refusal
 from gateway.http.response_observer import Piece, ResponseObserver
@@ -32,7 +32,7 @@ from gateway.proxy.context import Context
 from gateway.proxy.deadlines import is_total_over, time_left
 from gateway.proxy.held_refusal import HeldRefusal
 from gateway.proxy.retries import Attempts
-from gateway.proxy.retryable import unloaded
+from gateway.proxy.retryable import redirected, unloaded
 from gateway.proxy.time_slice import failed
 from gateway.runtime.ids import new_id
 from gateway.server.responder import Responder
@@ -49,8 +49,8 @@ class InferenceExchange(Execution):
     # fmt: off
     __slots__ = (
         "plan", "context", "responder", "ticket", "tries", "scanner", "_exchanges", "_prompt",
-        "_worker_metrics", "_upstream", "_status", "_answer", "_is_fresh", "_is_refused", "_timer",
-        "_task", "_last_activity", "_sent_s", "_loop",
+        "_worker_metrics", "_upstream", "_status", "_answer", "_is_fresh", "_is_resent", "_is_refused",
+        "_timer", "_task", "_last_activity", "_sent_s", "_loop",
     )
     # fmt: on
 
@@ -77,7 +77,7 @@ class InferenceExchange(Execution):
         self.scanner: SseScanner | None = None
         """Edits a streamed answer; a reader may set it before it passes the head on."""
         self.tries = Attempts(context.retries, may_repeat=request.may_repeat)
-        self.is_closed = False
+        self.is_closed = self._is_resent = self._is_refused = False
         self._exchanges = exchanges
         self._prompt: Prompt | None = None
         self._worker_metrics: WorkerMetrics | None = None
@@ -85,7 +85,6 @@ class InferenceExchange(Execution):
         self._answer: ResponseObserver | None = None
         self._status = 0
         self._is_fresh = True
-        self._is_refused = False
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -156,7 +155,7 @@ class InferenceExchange(Execution):
             decision = plan.decide(prompt, failed, attempt)
         self.decision, self._prompt = decision, prompt
         self._worker_metrics = context.metrics.decided(decision)
-        context.records.add(decision)
+        context.records.add(decision, self.request_id)
         if plan.ahead is None or plan.ahead(decision):
             self.send()
 
@@ -166,7 +165,7 @@ class InferenceExchange(Execution):
     def send(self) -> None:
         """Send on an idle connection of the pool, or open one."""
         assert self.decision is not None
-        self._is_fresh = self.tries.was_sent = False
+        self._is_fresh = self._is_resent = self.tries.was_sent = False
         # A resting connection that closes meanwhile may have delivered the request: not for what is kept.
         pool = self.context.pools.of(self.decision.worker.url)
         connection = pool.take() if self.tries.may_repeat else None
@@ -207,10 +206,11 @@ class InferenceExchange(Execution):
             body, self.scanner = self.context.body_for(self.request, decision, self.ticket)
             if plan.body is not None:
                 body = plan.body(decision, body)
-            outgoing, model = self.context.outgoing, self.request.model
-            head = outgoing.head(self.http, model, decision.worker, len(body), self.request_id)
+            model, worker = self.request.model, decision.worker
+            head = self.context.outgoing.head(self.http, model, worker, len(body), self.worker_id)
         else:
             head, body = plan.upgrade(decision), b""
+        head = sent_again(head) if self._is_resent else head
         connection.send(head, body, self if plan.reader is None else plan.reader(decision))
         if self.responder.client_is_full:
             connection.pause()
@@ -219,7 +219,9 @@ class InferenceExchange(Execution):
 
     def upstream_head(self, head: ResponseHead) -> None:
         self.touch()
-        if head.status >= 400:
+        if head.status >= 300:
+            if redirect := redirected(head, self.decision, self.context.log, self.log_id):
+                return self.fail(redirect)
             if is_refusal(head.status) and self._upstream:
                 make = partial(HeldRefusal, head, on_read=self._refused, on_lost=self.attempt_lost)
                 return self._upstream.divert(make)
@@ -270,7 +272,7 @@ class InferenceExchange(Execution):
         if self._answer:
             self._cut(f"the worker died: {reason}")
         elif not self._is_fresh:
-            # its resting connection was closed
+            self._is_resent = True  # its resting connection was closed
             self._task = self.context.tasks.start("connect", self._connect())
         else:
             self._attempt_failed(reason)
@@ -314,10 +316,13 @@ class InferenceExchange(Execution):
             self._abandon("worker is down")
 
     def _abandon(self, reason: str) -> None:
+        self._abort_upstream()
+        self._attempt_failed(reason)
+
+    def _abort_upstream(self) -> None:
         upstream, self._upstream = self._upstream, None
         if upstream:
             upstream.abort()
-        self._attempt_failed(reason)
 
     def may_try_another(self) -> bool:
         assert self.decision is not None
@@ -334,9 +339,7 @@ class InferenceExchange(Execution):
     def release(self) -> None:
         decision = self.decision
         assert decision is not None
-        if self._upstream:
-            self._upstream.abort()
-            self._upstream = None
+        self._abort_upstream()
         self.context.router.finish(decision)
         self.context.records.finish(decision, "failed", 0, None, None)
 
@@ -365,10 +368,9 @@ class InferenceExchange(Execution):
 
     def _cut(self, reason: str, *, is_workers_fault: bool = True) -> None:
         """End an answer that cannot go on: a stream with an error event, any other with a cut."""
-        decision = self.decision
-        assert decision is not None
-        text = "worker %s: answer cut (%s); request %s"
-        self.context.log.warning(text, decision.worker.id, reason, self.log_id)
+        assert self.decision is not None
+        worker = self.decision.worker.id
+        self.context.log.warning("worker %s: answer cut (%s); request %s", worker, reason, self.log_id)
         if is_workers_fault:
             self.blame_worker(reason)
         answer = self._answer
@@ -466,9 +468,7 @@ class InferenceExchange(Execution):
             if pending:
                 pending.cancel()
         self._timer = self._task = None  # a cancelled task keeps its frames, which refer to this exchange
-        if self._upstream:
-            self._upstream.abort()
-            self._upstream = None
+        self._abort_upstream()
         now, kind = self._loop.time(), self.request.kind if self.plan.upgrade is None else "websocket"
         count_request(context.metrics, self.request, decision, kind, self._status, now - self.arrived_s)
         usage = context.usages.of(answer, decision) if answer and how == "ended" else None

@@ -87,7 +87,7 @@ class Tunnel(Observer):
     def _head(self, decision: Decision) -> bytes:
         exchange = self._exchange
         outgoing, model = exchange.context.outgoing, exchange.request.model
-        return outgoing.upgrade_head(exchange.http, model, decision.worker, exchange.request_id)
+        return outgoing.upgrade_head(exchange.http, model, decision.worker, exchange.worker_id)
 
     def _reader(self, decision: Decision) -> ResponseSink:
         return self

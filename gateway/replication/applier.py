@@ -86,4 +86,4 @@ class Applier:
 
     def _num_misplaced(self) -> int:
         applied = self._index.applied(self._worker)
-        return applied.num_orphans + applied.num_mismatched
+        return applied.num_orphans + applied.num_mismatched + sum(applied.unplaced.values())

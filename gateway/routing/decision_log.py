@@ -47,8 +47,8 @@ class DecisionLog:
     def __len__(self) -> int:
         return len(self._ring)
 
-    def add(self, decision: Decision) -> None:
-        self._ring[decision.id] = (decision, None, 0.0, b"")
+    def add(self, decision: Decision, request_id: bytes = b"") -> None:
+        self._ring[decision.id] = (decision, None, 0.0, request_id[:MAX_NAME_CHARS])
         self._num_bytes += _size(decision)
         while len(self._ring) > self._max_records or self._num_bytes > self._max_bytes:
             _, (oldest, _, _, _) = self._ring.popitem(last=False)
@@ -73,7 +73,11 @@ class DecisionLog:
     def explain(self, decision_id: str, parts_of: PartsOf | None = None) -> dict[str, Any] | None:
         """Return the record as plain JSON values, or None if it is unknown or has been dropped."""
         known = self._ring.get(decision_id)
-        return describe(known[0], known[1], parts_of(known[0]) if parts_of else ()) if known else None
+        if known is None:
+            return None
+        decision, outcome, _, request_id = known
+        record = describe(decision, outcome, parts_of(decision) if parts_of else ())
+        return {"id": record.pop("id"), "request_id": request_id.decode("latin-1"), **record}
 
     def recent(self, limit: int) -> list[str]:
         """Return the newest decision ids, newest first."""

@@ -4,6 +4,9 @@ A worker of which too little is known is assumed to be like the others: the medi
 until there are any, the fit of all workers together, so that the first one that is observed looks no faster
 or slower than the others for that. Once the first is known, what little was seen of the others is forgotten:
 it was weighed against a guess, and may have been a cold start.
+
+Durations scatter, and of two equal workers one always looks slower. A worker's difference from the typical
+one counts once it is larger than the scatter explains, judged at each refresh.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +19,9 @@ from gateway.routing.least_squares import MIN_APART, LeastSquares
 UNKNOWN: Final = 2.0
 LIKE_OTHERS: Final = 0.5
 """Relative spread of a worker's weights around the configured prior, and around the typical ones."""
+SURE: Final = 8.0
+"""Evidence from which a worker's difference from the typical one counts: twice what scatter gives by chance
+for four weights, since the typical ones are as uncertain."""
 
 Spread = Callable[[Sequence[float], float], Sequence[float]]
 """Spread of weights, by the weights and the relative spread."""
@@ -56,8 +62,12 @@ class FleetFit:
             self.typical = list(self._all.weights)
 
     def weights(self, fit: LeastSquares) -> Sequence[float]:
-        """Return a worker's weights: its own, or the typical ones."""
-        return fit.weights if is_seen(fit) else self.typical
+        """Return a worker's weights: the typical ones, and its difference from them as far as it is sure."""
+        share = fit.sure_share
+        if share == 0.0:
+            return self.typical
+        typical, own = self.typical, fit.weights
+        return [typical[i] + share * (own[i] - typical[i]) for i in range(len(own))]
 
     def refresh(self, fits: Sequence[LeastSquares], now: float) -> None:
         """Discount old observations, and update the typical weights that all fits believe in."""
@@ -72,6 +82,12 @@ class FleetFit:
         spread = self._spread(self.typical, self._doubt)
         for fit in fits:
             fit.believe(self.typical, spread, is_learnt=self.is_known)
+            fit.sure_share = _sure_share(fit, self.typical)
+
+
+def _sure_share(fit: LeastSquares, typical: Sequence[float]) -> float:
+    evidence = fit.evidence_against(typical) if is_seen(fit) else 0.0
+    return 1.0 - (SURE / evidence) ** 2 if evidence > SURE else 0.0
 
 
 def is_seen(fit: LeastSquares) -> bool:

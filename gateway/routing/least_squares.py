@@ -25,6 +25,10 @@ FAR: Final = 2.0
 FARTHEST: Final = 20.0
 """Observations slower than this multiple of the noise, some four times the expected duration, hardly count
 where the scale is known: a cold start or a stall says nothing about the requests that follow."""
+SCATTER_STEP: Final = 0.1
+"""Weight of one observation in the moving average of the scatter."""
+MOST_BETWEEN: Final = 10.0
+"""The scatter counts two observations as no farther apart than this multiple of the noise."""
 MIN_APART: Final = 3.0
 """Observations apart in time from which the scale of the durations is known."""
 IN_A_ROW: Final = 5
@@ -43,12 +47,16 @@ class LeastSquares:
         self.num_seen = 0.0
         self.num_apart = 0.0
         """Observations that do not overlap in time, of which old ones count less."""
+        self.sure_share = 0.0
+        """Share of its difference from the workers' typical weights that counts."""
         self._is_prior_learnt = False
         self._spread = list(spread)
         self._prior = list(prior)
         self._seen = [0.0] * len(prior) ** 2
         self._sums = [0.0] * len(prior)
         self._at_s = -1.0
+        self._scatter = 1.0
+        self._last: tuple[Sequence[float], float] | None = None
         self._num_above = 0
         self._num_below = 0
         self._apart_s = self._far_s = -math.inf
@@ -89,7 +97,38 @@ class LeastSquares:
         if now - seconds >= self._apart_s:
             self.num_apart += 1.0
             self._apart_s = now
+            self._scatters(x, seconds)
         self._solve(SWEEPS)
+
+    def evidence_against(self, weights: Sequence[float]) -> float:
+        """Squared distance from other weights, as a multiple of what the scatter of observations explains:
+        about the number of weights where the others are the true ones, more the surer the difference is.
+        Observations at the same time count as one."""
+        apart = self._form([own - other for own, other in zip(self.weights, weights, strict=True)])
+        # as a ratio: twice as slow is as far as twice as fast, though the noise is that of this fit's scale
+        apart *= math.sqrt(self._form(self.weights) / max(self._form(weights), LEAST))
+        return apart * self.num_apart / (max(self.num_seen, self.num_apart, LEAST) * max(self._scatter, 1.0))
+
+    def _far(self, x: Sequence[float], seconds: float) -> float:
+        """Distance of an observation from the fit as a ratio, in units of the noise."""
+        expected = max(self.expect(x), FLOOR_S)
+        return math.log(max(seconds, FLOOR_S) / expected) / (NOISE + FLOOR_S / expected)
+
+    def _scatters(self, x: Sequence[float], seconds: float) -> None:
+        """Update the scatter by two successive observations: that the fit is wrong about both is none."""
+        if self._last is not None:
+            between = min(abs(self._far(x, seconds) - self._far(*self._last)), MOST_BETWEEN)
+            self._scatter += (between * between / 2.0 - self._scatter) * SCATTER_STEP
+        self._last = x, seconds
+
+    def _form(self, weights: Sequence[float]) -> float:
+        """Sum of the squared durations that these weights predict, in units of the noise."""
+        seen, num = self._seen, len(weights)
+        total = 0.0
+        for i in range(num):
+            for j in range(num):
+                total += weights[i] * seen[num * i + j] * weights[j]
+        return total
 
     def _counts_in_a_row(self, off: float, *, is_farthest: bool, began_s: float, now: float) -> int:
         """Count an outlier, and return how many there were in a row on one side. The farthest count once for

@@ -25,6 +25,7 @@ from gateway.core.errors import (
     RequestTimeout,
     VersionNotSupported,
 )
+from gateway.http.cross_origin import CrossOriginPolicy
 from gateway.http.framing import HttpLimits, check_request
 from gateway.http.messages import Header, HttpRequest
 from gateway.http.upgrade import HTTP2_REFUSAL, has_body, offers_websocket, without_offer
@@ -68,10 +69,11 @@ class ClientConnection(asyncio.Protocol):
         registry: MutableSet["ClientConnection"],
         on_refused: OnRefused = lambda request, error: None,
         bodies: BodyBudget | None = None,
+        cross_origins: CrossOriginPolicy | None = None,
     ) -> None:
         self._handle = handle
         self._on_refused = on_refused
-        self._limits = limits
+        self._limits, self._cross_origins = limits, cross_origins
         self._registry = registry
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -353,7 +355,7 @@ class ClientConnection(asyncio.Protocol):
             item = self._queue.popleft()
             if isinstance(item, _Refusal):
                 self._on_refused(item.request, item.error)
-                Responder(self, item.request).fail(item.error, [request_id(item.request)])
+                self._responder(item.request).fail(item.error, [request_id(item.request)])
             else:
                 self._begin(item)
         self._is_starting = False
@@ -365,11 +367,16 @@ class ClientConnection(asyncio.Protocol):
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _begin(self, request: HttpRequest) -> None:
-        exchange = self._handle(request, Responder(self, request))
+        exchange = self._handle(request, self._responder(request))
         if exchange is None:
             self._bodies.let_go(request)
         if self._is_answering:
             self._exchange = exchange
+
+    def _responder(self, request: HttpRequest) -> Responder:
+        if self._cross_origins is None:
+            return Responder(self, request)
+        return Responder(self, request, self._cross_origins.headers(request))
 
     def _refuse(self, error: GatewayError) -> None:
         """Answer earlier requests, then this error, then close; read nothing more."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, MutableSet, Sequence
 from aiohttp import web
 
 from gateway.config import Config
+from gateway.http.cross_origin import CrossOriginPolicy
 from gateway.http.framing import HttpLimits
 from gateway.runtime import process_limits
 from gateway.runtime.rate_limited_log import RateLimitedLog
@@ -64,9 +65,11 @@ class Listener:
         admin: web.Application,
         tls: Tls | None,
         bodies: BodyBudget,
+        cross_origins: CrossOriginPolicy | None = None,
     ) -> None:
         self._connections = connections
         self._handle, self._on_refused, self._bodies = handle, on_refused, bodies
+        self._cross_origins = cross_origins
         self._log = RateLimitedLog(log)
         self._limits = limits_of(config)
         self._tls = listening_context(tls) if tls else None
@@ -155,7 +158,14 @@ class Listener:
         return len(self._connections) + len(self._opening)
 
     def _connection(self) -> ClientConnection:
-        return ClientConnection(self._handle, self._limits, self._connections, self._on_refused, self._bodies)
+        return ClientConnection(
+            self._handle,
+            self._limits,
+            self._connections,
+            self._on_refused,
+            self._bodies,
+            self._cross_origins,
+        )
 
     async def _take_proxied(
         self,

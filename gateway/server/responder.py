@@ -1,6 +1,6 @@
 """Responses to a client, framed for the request that they belong to."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gateway.apis.error_format import body_of, event_of, is_anthropic
@@ -48,7 +48,7 @@ class Exchange(Protocol):
 
 class Responder:
     """Response to one request: `send` for a whole answer, else `head`, `data` ..., `end`. `more_headers` are
-    added to either."""
+    added to either, and `standing` ones to whatever is answered."""
 
     __slots__ = (
         "_connection",
@@ -59,9 +59,10 @@ class Responder:
         "_head",
         "has_begun",
         "more_headers",
+        "_standing",
     )
 
-    def __init__(self, connection: Connection, request: HttpRequest) -> None:
+    def __init__(self, connection: Connection, request: HttpRequest, standing: Sequence[Header] = ()) -> None:
         self._connection = connection
         self._request = request
         self._is_chunked = False
@@ -70,6 +71,7 @@ class Responder:
         self._head = b""
         self.has_begun = False
         self.more_headers: list[Header] = []
+        self._standing = standing
 
     @property
     def peer(self) -> str | None:
@@ -106,6 +108,8 @@ class Responder:
         if self._connection.is_draining:
             self._request.keep_alive = False
         headers = head.headers + self.more_headers
+        if self._standing:
+            headers += self._standing
         if head.status in (204, 304):
             self._has_body = False
         elif head.length is not None:

@@ -89,6 +89,7 @@ class Execution:
     http: HttpRequest
     request: InferenceRequest
     request_id: bytes
+    """The client's own, or a generated one; no worker gets it."""
     arrived_s: float
     """On the loop's clock."""
     decision: Decision | None
@@ -99,6 +100,13 @@ class Execution:
     def log_id(self) -> str:
         """The request's id, as log lines have it."""
         return self.request_id[:128].decode("latin-1")
+
+    @property
+    def worker_id(self) -> bytes:
+        """The request's id at the worker: the decision's, since engines use it as a key; another one for each
+        attempt."""
+        assert self.decision is not None, "a worker was chosen"
+        return self.decision.id.encode()
 
     @property
     def has_answer(self) -> bool:

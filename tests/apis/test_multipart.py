@@ -121,6 +121,18 @@ def test_a_field_that_steers_an_engine_is_rejected(steering: bytes) -> None:
         parse_form(PATH, form(part("model", b"m"), steering), KIND)
 
 
+def test_names_of_a_request_are_left_out_of_a_form() -> None:
+    """An engine would use them as keys; every other part goes on as it came."""
+    first, last = part("request_id", b"same"), part("rid", b"same")
+    for body in (
+        form(first, AUDIO, part("model", b"m"), last),
+        form(AUDIO, first, last, part("model", b"m")),
+    ):
+        request = parse_form(PATH, body, KIND)
+        assert request.body == form(AUDIO, part("model", b"m"))
+        assert request.fields == {"model": "m"}
+
+
 def test_clients_that_split_requests_themselves_may_steer_except_for_events() -> None:
     body = form(part("model", b"m"), part("vllm_xargs", b'{"kv_transfer_params":"x"}'))
     assert parse_form(PATH, body, KIND, keeps_transfer=True).body == body

@@ -1,7 +1,5 @@
 """Headers that cross the gateway, in both directions."""
 
-import re
-
 import pytest
 
 from tests.blackbox.harness import (
@@ -58,7 +56,7 @@ async def test_a_worker_gets_end_to_end_headers(bench: Bench) -> None:
     assert call.value(b"authorization") == b"Bearer sk-1"
     assert call.value(b"traceparent") == b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     assert call.value(b"tracestate") == b"a=1"
-    assert call.value(b"accept-encoding") == b"gzip"
+    assert call.values(b"accept-encoding") == []
     assert call.value(b"cookie") == b"a=1; b=2"
     assert call.values(b"x-twice") == [b"1", b"2"]
     assert call.value(b"x-latin") == b"caf\xe9"
@@ -104,29 +102,6 @@ async def test_a_client_gets_end_to_end_headers(bench: Bench) -> None:
     assert answer.values(b"set-cookie") == [b"a=1", b"b=2"]
     assert (answer.value(b"server"), answer.value(b"x-kept")) == (b"uvicorn", b"caf\xe9")
     assert answer.value(b"content-length") == b"2"
-
-
-@pytest.mark.parametrize("status", [200, 400, 500, 503])
-async def test_the_request_id_is_kept_or_generated(bench: Bench, status: int) -> None:
-    worker = await bench.worker(script=says(wire(status, b"{}")))
-    client = await bench.client()
-    kept = await client.ask(post(completion(), (b"X-Request-Id", b"mine-7")))
-    assert kept.value(b"x-request-id") == worker.calls[0].value(b"x-request-id") == b"mine-7"
-    ids = set()
-    for n in (1, 2):
-        made = (await client.ask(post(completion()))).value(b"x-request-id")
-        assert made == worker.calls[n].value(b"x-request-id")
-        assert made
-        assert re.fullmatch(rb"[0-9a-f-]{16,}", made)
-        ids.add(made)
-    assert len(ids) == 2
-
-
-async def test_a_request_id_of_the_worker_is_kept(bench: Bench) -> None:
-    await bench.worker(script=says(wire(200, b"{}", (b"X-Request-Id", b"theirs"))))
-    assert (await bench.ask(post(completion(), (b"X-Request-Id", b"mine")))).value(
-        b"x-request-id"
-    ) == b"theirs"
 
 
 BIG = b"x" * (1 << 16)

@@ -59,6 +59,21 @@ def status_code(answer: Answer) -> tuple[int, str | None]:
     return answer.status, answer.error["code"] if answer.status >= 400 else None
 
 
+async def test_a_valid_key_is_served_beside_a_foreign_credential(tmp_path: Path) -> None:
+    file = tmp_path / "keys.jsonl"
+    (key, line), (other, other_line) = made("--tenant", "acme"), made("--tenant", "b")
+    file.write_text(line + other_line)
+    ours = (b"x-api-key", key.encode())
+    async with running("--key-file", str(file)) as bench:
+        worker = await bench.worker()
+        for foreign in ((b"Authorization", b"Bearer "), bearer(CANARY), bearer("a.b.c"), bearer(key)):
+            assert (await bench.ask(post(completion(), foreign, ours))).status == 200
+            assert (await bench.ask(post(completion(), ours, foreign))).status == 200
+        assert not any(CANARY.encode() in value for call in worker.calls for _, value in call.headers)
+        answer = await bench.ask(post(completion(), bearer(other), ours))
+        assert status_code(answer) == (403, "ambiguous_credentials") and len(worker.calls) == 8
+
+
 async def test_a_caller_with_a_key_is_served_and_one_without_gets_401(tmp_path: Path) -> None:
     file = tmp_path / "keys.jsonl"
     key, line = made("--tenant", "acme", "--models", "m")

@@ -130,13 +130,15 @@ async def test_requests_over_the_drain_timeout_are_cut_and_logged() -> None:
     async with running("--drain-timeout-s", "0.2") as bench:
 
         async def script(call: Call) -> None:
-            if call.value(b"x-request-id") == b"the-stream":
+            if call.value(b"x-call") == b"the-stream":
                 await call.send(SSE_HEAD + chunked(event("a"), end=False))
             await hang(call)
 
         worker = await bench.worker(script=script)
         streaming, waiting = await bench.client(), await bench.client()
-        await streaming.send(post(completion(stream=True), (b"X-Request-Id", b"the-stream")))
+        await streaming.send(
+            post(completion(stream=True), (b"X-Request-Id", b"the-stream"), (b"X-Call", b"the-stream"))
+        )
         await waiting.send(post(completion(), (b"X-Request-Id", b"the-waiting-one")))
         await streaming.head()
         assert await streaming.event() == event("a")

@@ -91,7 +91,7 @@ async def serve_all(call: Call) -> None:
     if b'"stream":true' not in call.body.replace(b" ", b""):
         return await answer_ok(call)
     await call.send(SSE_HEAD + chunked(event("a"), end=False))
-    await ENDS.setdefault(call.value(b"x-request-id") or b"", asyncio.Event()).wait()
+    await ENDS.setdefault(call.value(b"x-call") or b"", asyncio.Event()).wait()
     return await call.send(chunked(event("b"), DONE))
 
 
@@ -197,7 +197,7 @@ async def upgrade_under(load: Load, upgrades: Generations) -> None:
     async def open_stream(name: bytes) -> None:
         client = await upgrades.bench.client()
         streams.append((name, client))
-        await client.send(post(completion(stream=True), (b"X-Request-Id", name)))
+        await client.send(post(completion(stream=True), (b"X-Call", name)))
         await client.head()
         assert await client.event() == event("a")
 
@@ -225,9 +225,9 @@ async def test_the_new_gateway_answers_while_the_old_one_finishes(tmp_path: Path
         await bench.worker(script=serve_all)
         idle, streaming, behind = [await bench.client() for _ in range(3)]
         assert (await idle.ask(request("GET", "/health"))).status == 200
-        await streaming.send(post(completion(stream=True), (b"X-Request-Id", b"s")))
+        await streaming.send(post(completion(stream=True), (b"X-Call", b"s")))
         await streaming.head()
-        await behind.send(post(completion(stream=True), (b"X-Request-Id", b"t")) + post(completion()))
+        await behind.send(post(completion(stream=True), (b"X-Call", b"t")) + post(completion()))
         await behind.head()
         old = await upgrades.upgrade()
         assert old.process.returncode is None

@@ -235,8 +235,15 @@ async def test_a_tokenize_of_another_engine_is_not_used(checked: Checked) -> Non
     assert (await checked.finding()).mode is Mode.LOAD_ONLY
 
 
-async def test_without_a_block_size_a_worker_is_routed_by_load(checked: Checked) -> None:
+async def test_a_publisher_that_is_reported_shows_the_block_size(checked: Checked) -> None:
     checked.answers.metrics = {}
+    finding = await checked.finding()
+    facts = "fake 1.2; models m; blocks of a size that its KV events show"
+    assert (finding.mode, finding.facts, finding.obstacle) == (Mode.VERIFIED, facts, None)
+
+
+async def test_without_a_block_size_a_worker_is_routed_by_load(checked: Checked) -> None:
+    checked.answers.metrics, checked.answers.sources = {}, []
     finding = await checked.finding()
     assert (finding.mode, finding.flags, finding.facts) == (Mode.LOAD_ONLY, None, "fake 1.2; models m")
     assert "no block size" in (finding.obstacle or "")

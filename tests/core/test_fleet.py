@@ -360,3 +360,15 @@ def test_names_may_have_colons() -> None:
     adapter = ServedModel("v2:ad", "s3://m:v1", "v2:ad", None, "s3://m:v1")
     fleet.add(Worker(WorkerId("w:1"), "http://w:1", (ServedModel("s3://m:v1", "s3://m:v1"), adapter)))
     assert fleet.adapter_of("s3://m:v1:v2:ad", None) == "v2:ad"
+
+
+def test_a_worker_gets_another_block_size_and_keeps_its_state() -> None:
+    fleet = Fleet()
+    fleet.add(Worker(WorkerId("a:1"), "http://a:1", (ServedModel("m", "m"),))).num_failures = 3
+    assert next(iter(fleet.eligible("m"))).group.block_size == 0
+    worker = fleet.resize(WorkerId("a:1"), 16)
+    assert worker is not None
+    assert worker.block_size == 16
+    (eligible,) = fleet.eligible("m")
+    assert (eligible.group.block_size, eligible.member.num_failures) == (16, 3)
+    assert fleet.resize(WorkerId("gone"), 16) is None

@@ -78,3 +78,14 @@ def test_topology_is_declared_by_worker() -> None:
 def test_a_wrong_declaration_is_rejected(options: dict[str, list[str]], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         settings(**options)
+
+
+def test_a_declared_block_size_replaces_the_reported_one() -> None:
+    declared = settings(worker=[W], workers={W: {"block_size": 32}})
+    (worker,) = declared.workers_of(facts(W))
+    assert worker.block_size == 32
+    declared.inherit("http://10.0.0.9:8000", W)
+    (worker,) = declared.workers_of(facts("http://10.0.0.9:8000"))
+    assert worker.block_size == 32
+    with pytest.raises(ConfigError, match="block_size"):
+        settings(worker=[W], workers={W: {"block_size": -1}})

@@ -8,7 +8,13 @@ from gateway.core.engine import EngineMetrics, ModelInfo
 from gateway.core.fleet import Fleet
 from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.discovery.probed import Facts, workers_of
-from gateway.discovery.refused import log_block_sizes, log_figures, log_unusable
+from gateway.discovery.refused import (
+    log_block_size,
+    log_block_sizes,
+    log_figures,
+    log_sizeless,
+    log_unusable,
+)
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
 LOG = logging.getLogger("kvgate.roster")
@@ -64,3 +70,36 @@ def test_ranks_with_another_block_size_are_logged(
     log_block_sizes(RateLimitedLog(LOG), workers_of(facts), facts)
     line = "worker http://w:1: 1 of its 3 ranks report another block size than 16, and are routed by load"
     assert [record.message for record in caplog.records] == [line][:lines]
+
+
+@pytest.mark.parametrize(
+    ("size", "is_followed", "line"),
+    [
+        (16, True, ""),
+        (None, True, "INFO worker http://w:1: no block size in its metrics; its KV events will show it"),
+        (
+            None,
+            False,
+            "WARNING worker http://w:1: no block size in its metrics, and no KV events to show one: its "
+            'cache is not known, it is routed by load ([workers."URL"] block_size sets the size)',
+        ),
+    ],
+)
+def test_a_worker_without_a_block_size_is_logged(
+    size: int | None, is_followed: bool, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(WorkerId("w:1"), "http://w:1", (BASE,), block_size=size)
+    with caplog.at_level(logging.INFO):
+        log_sizeless(RateLimitedLog(LOG), [worker], [worker.id] if is_followed else [])
+    assert [f"{record.levelname} {record.message}" for record in caplog.records] == [line] * bool(line)
+
+
+def test_block_sizes_that_differ_are_logged_with_both_values(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        log_block_size(RateLimitedLog(LOG), WorkerId("w:1"), 16, 32)
+        log_block_size(RateLimitedLog(LOG), WorkerId("w:2"), 16, None)
+    assert [f"{record.levelname} {record.message}" for record in caplog.records] == [
+        "WARNING worker w:1: its KV events have blocks of 16 tokens, its metrics report 32; the events' size "
+        'is used ([workers."URL"] block_size overrides both)',
+        "INFO worker w:2: its KV events show a block size of 16 tokens",
+    ]

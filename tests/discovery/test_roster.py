@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import cast
 
 import pytest
@@ -17,6 +18,7 @@ from gateway.discovery.probe import Probe, ProbeError
 from gateway.discovery.probed import Facts
 from gateway.discovery.roster import EVENT_GRACE_S, REMIND_S, Roster, RosterOptions
 from gateway.ingest.base import Feed
+from gateway.ingest.block_size import SizeEvidence
 from gateway.ingest.subscription import Subscription
 from gateway.observability.metrics import Metrics
 from gateway.runtime.tasks import Tasks
@@ -111,6 +113,7 @@ class World:
             assumed=self.known.assumed,
             can_replay=source.replay_endpoint is not None,
             on_state=self.roster.stream_changed,
+            size=SizeEvidence(worker.block_size, partial(self.roster.block_size_shown, worker.id)),
         )
         return feed, subscription
 
@@ -288,6 +291,47 @@ async def test_events_without_a_reported_source_are_read_at_the_configured_ports
     await world.roster.stop()
 
 
+async def test_a_publisher_that_is_reported_shows_the_block_size(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    world.probe().ranks = {0: EngineMetrics(num_requests_waiting=2)}
+    await world.add()
+    assert (len(world.feeds), world.member().worker.block_size) == (1, None)
+    assert f"worker {URL}: no block size in its metrics; its KV events will show it" in caplog.messages
+    world.store(1, 2)
+    assert (world.member().worker.block_size, world.known.num_blocks("w:1")) == (4, 2)
+    assert world.endpoint().workers[0] is world.member().worker
+    world.probe().ranks = {0: replace(RANK, block_size=4)}
+    await world.look(times=2)
+    world.probe().ranks = {0: replace(RANK, block_size=4, num_requests_waiting=1)}
+    await world.look()
+    assert (world.known.num_blocks("w:1"), world.probe().num_facts) == (2, 1), "late metrics say the same"
+
+
+@pytest.mark.parametrize("late", [True, False])
+async def test_events_are_believed_before_metrics(
+    world: World, late: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    stale = {0: replace(RANK, block_size=64)}
+    world.probe().ranks = {0: EngineMetrics()} if late else stale
+    await world.add()
+    world.store(1, 2)
+    world.probe().ranks = stale
+    await world.look(times=3)
+    assert (world.member().worker.block_size, world.known.num_blocks("w:1")) == (4, 2)
+    line = "worker w:1: its KV events have blocks of 4 tokens, its metrics report 64"
+    assert len([message for message in caplog.messages if message.startswith(line)]) == 1
+    world.probe().ranks = {0: replace(RANK, block_size=128)}
+    await world.look()
+    assert world.known.num_blocks("w:1") == 0, "another process answers"
+
+
+async def test_a_block_size_of_a_worker_that_left_is_ignored(world: World) -> None:
+    world.roster.block_size_shown(WorkerId("gone"), 16)
+    assert len(world.fleet) == 0
+
+
 async def test_an_unusable_event_source_costs_the_events_only(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -418,7 +462,8 @@ async def test_a_block_size_reported_late_is_used(world: World) -> None:
     world.probe().ranks = {0: RANK}
     await world.look(times=3)
     assert world.member().worker.block_size == BLOCK_SIZE
-    assert (len(world.feeds), world.probe().num_facts) == (1, 2)
+    assert [feed.is_stopped for feed in world.feeds] == [True, False]
+    assert world.probe().num_facts == 2
 
 
 async def test_a_new_process_without_models_is_waited_for(world: World) -> None:

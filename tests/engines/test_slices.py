@@ -101,7 +101,7 @@ def test_extra_keys_stay_with_their_blocks() -> None:
         ),
         ([stored(5_000, block_size=17)], "a large event of 5,000 blocks of 17 tokens with 80,000 tokens"),
         ([stored(5_000, token_ids=[None] * 80_000)], "neither numbers nor short texts"),
-        ([stored(5_000, medium="G" * 2_000)], "a large event with a long name"),
+        ([stored(5_000, lora_name="G" * 2_000)], "a large event with a long name"),
         ([stored(5_000, block_hashes=None)], "expected an array"),
     ],
 )

@@ -1,12 +1,24 @@
 """Frames and batches that three engines share; each adapter's test has its events."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from msgspec import Struct, msgpack
 
+from engines.sglang import Sglang
+from engines.trtllm import TrtLlm
+from engines.vllm import Vllm
 from engines.wire import END_OF_REPLAY, BatchReader, is_map, parse, published, replay_request, replayed
-from gateway.core.kv_events import BlocksCleared, DecodeError, KvEvent, ReplayUnavailable, UnknownEvent
+from gateway.core.kv_events import (
+    GPU,
+    BlocksCleared,
+    BlocksStored,
+    DecodeError,
+    KvEvent,
+    ReplayUnavailable,
+    UnknownEvent,
+)
 
 SEQ = (7).to_bytes(8, "big")
 
@@ -97,3 +109,47 @@ def test_a_body_that_does_not_parse_is_named() -> None:
     assert parse("here", int, b"5") == 5
     with pytest.raises(DecodeError, match="^here: invalid literal"):
         parse("here", int, b"x")
+
+
+ENGINES = [Vllm(), Sglang(), TrtLlm()]
+GPU_STORE: dict[str, Any] = {
+    "type": "BlockStored", "block_hashes": [1], "parent_block_hash": None, "token_ids": [1, 2],
+    "block_size": 2, "lora_id": None,
+}  # fmt: skip
+FORMS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "map": lambda event: event,
+    "array": lambda event: list(event.values()),
+}
+
+
+def events_of(engine: Any, *events: object) -> list[KvEvent]:
+    return list(engine.decode([b"", bytes(8), msgpack.encode([1.0, list(events), 0])]).events)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: str(engine.name))
+def test_an_unreadable_event_of_another_medium_stands_for_itself(engine: Any, form: str) -> None:
+    known = FORMS[form](GPU_STORE)
+    bad = FORMS[form]({**GPU_STORE, "token_ids": [1.5, 2], "medium": "cpu"})
+    gone = FORMS[form]({"type": "BlockRemoved", "block_hashes": [[]], "medium": "Storage"})
+    stored, unread, removed, again = events_of(engine, known, bad, gone, known)
+    assert stored == again
+    assert unread == UnknownEvent("BlockStored", "CPU")
+    assert removed == UnknownEvent("BlockRemoved", "STORAGE")
+
+
+@pytest.mark.parametrize("medium", [None, "GPU", "gpu"], ids=str)
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: str(engine.name))
+def test_an_unreadable_event_of_the_gpu_makes_the_batch_unreadable(engine: Any, medium: str | None) -> None:
+    with pytest.raises(DecodeError, match="event 1"):
+        events_of(engine, GPU_STORE, {**GPU_STORE, "token_ids": [1.5, 2], "medium": medium})
+    with pytest.raises(DecodeError, match="event 1"):
+        events_of(engine, GPU_STORE, {**GPU_STORE, "token_ids": [1.5, 2], "medium": ["CPU"]})
+
+
+@pytest.mark.parametrize(("text", "medium"), [(None, GPU), ("", GPU), ("gpu", GPU), ("cpu", "CPU")])
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: str(engine.name))
+def test_media_are_named_in_capital_letters(engine: Any, text: str | None, medium: str) -> None:
+    (event,) = events_of(engine, {**GPU_STORE, "medium": text})
+    assert isinstance(event, BlocksStored)
+    assert event.medium == medium

@@ -5,6 +5,7 @@ from gateway.http.headers import (
     head_to_client,
     head_to_worker,
     is_event_stream,
+    sent_again,
     upgrade_to_client,
     upgrade_to_worker,
 )
@@ -32,7 +33,11 @@ def test_the_head_to_a_worker_has_end_to_end_headers_only() -> None:
         (b"transfer_encoding", b"chunked"),
         (b"transfer-encoding", b"chunked"),
         (b"expect", b"100-continue"),
+        (b"accept-encoding", b"gzip, deflate"),
+        (b"accept_encoding", b"gzip"),
         (b"x-request-id", b"other"),
+        (b"x_request_id", b"other"),
+        (b"x-dynamo-request-id", b"0af76519-16cd-43dd-8448-eb211c80319c"),
         (b"x-data-parallel-rank", b"5"),
         (b"x-kvgate-worker", b"w:2"),
     )
@@ -46,6 +51,12 @@ def test_a_workers_own_key_replaces_the_key_of_the_client() -> None:
         http, worker, netloc=b"w:1", prefix=b"", num_bytes=3, request_id=b"7", key=b"Bearer own"
     )
     assert sent == b"POST /p HTTP/1.1\r\na: 1\r\nauthorization: Bearer own\r\n" + OURS
+
+
+def test_a_request_that_is_sent_again_has_another_id() -> None:
+    first = to_worker((b"a", b"x-request-id: 7"))
+    assert sent_again(first) == first.replace(b"\r\nx-request-id: 7\r\n", b"\r\nx-request-id: 7-2\r\n")
+    assert sent_again(first) != first
 
 
 def test_the_rank_header_of_a_client_is_replaced() -> None:
@@ -63,7 +74,7 @@ def test_the_head_to_a_client_has_end_to_end_headers_only() -> None:
     sent = head_to_client(head, b"7", None, is_stream=False)
     assert (sent.status, sent.headers, sent.length) == (201, [(b"a", b"1"), (b"x-request-id", b"7")], 3)
     theirs = head_to_client(ResponseHead(200, [(b"x-request-id", b"8")]), b"7", None, is_stream=False)
-    assert theirs.headers == [(b"x-request-id", b"8")]
+    assert theirs.headers == [(b"x-request-id", b"7")], "the client's id, whatever a worker makes of its own"
 
 
 def test_a_decision_is_shown_in_headers_where_enabled() -> None:
@@ -85,6 +96,8 @@ def test_a_decision_is_shown_in_headers_where_enabled() -> None:
         ([(b"content-type", b"Text/Event-Stream; charset=utf-8")], True),
         ([(b"content-type", b"text/event-stream"), (b"content-encoding", b"gzip")], False),
         ([(b"content-encoding", b"gzip"), (b"content-type", b"text/event-stream")], False),
+        ([(b"content-encoding", b"br"), (b"content-type", b"text/event-stream")], False),
+        ([(b"content-encoding", b" Identity"), (b"content-type", b"text/event-stream")], True),
     ],
 )
 def test_event_streams_have_no_content_length(headers: list[Header], is_events: bool) -> None:

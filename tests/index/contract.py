@@ -180,7 +180,7 @@ class IndexContract:
         assert (dict(index.overlap(run)), index.applied(A).num_orphans) == ({A: 4}, 0)
         index.reset_worker(A)
         index.apply(A, copied([1], "CPU"))
-        assert index.applied(A).num_orphans == 1
+        assert (index.applied(A).num_orphans, index.applied(A).unplaced) == (0, {"CPU": 1})
 
     def test_blocks_of_a_shared_tier_count_for_each_worker_that_published_about_it(self) -> None:
         index, run = self.index(A, B, C), prompt(range(16))
@@ -493,8 +493,33 @@ class IndexContract:
         index = self.index()
         index.apply(A, event)
         applied = index.applied(A)
-        assert applied.num_orphans + applied.num_mismatched == 1
+        assert applied.num_orphans + applied.num_mismatched + sum(applied.unplaced.values()) == 1
         assert index.num_blocks(A) == 0
+
+    @pytest.mark.parametrize(
+        "event",
+        [
+            BlocksStored([5, 6], 77, tokens_of(range(8)), SIZE, medium="CPU"),
+            BlocksStored([5, 6], None, tokens_of(range(7)), SIZE, medium="CPU"),
+            BlocksStored([5, 6], None, tokens_of(range(16)), 8, medium="CPU"),
+            copied([5, 6], "CPU"),
+            RunStored(prompt(range(8)), [5, 6], 77, ROOT, "CPU"),
+        ],
+        ids=["unknown parent", "tokens missing", "another block size", "unknown names", "run"],
+    )
+    def test_unusable_stores_of_another_medium_are_counted_there(self, event: BlocksStored) -> None:
+        index = self.index()
+        index.apply(A, stored(range(4), [1]))
+        index.apply(A, event)
+        applied = index.applied(A)
+        assert (applied.unplaced, applied.num_orphans, applied.num_mismatched) == ({"CPU": 2}, 0, 0)
+        assert dict(index.overlap(prompt(range(4)))) == {A: 1}
+
+    def test_unreadable_events_of_another_medium_are_counted_there(self) -> None:
+        index = self.index()
+        index.apply(A, UnknownEvent("BlockStored", "CPU"))
+        applied = index.applied(A)
+        assert (applied.unplaced, applied.num_unknown_events) == ({"CPU": 1}, 0)
 
     def test_unknown_event_is_counted(self) -> None:
         index = self.index()

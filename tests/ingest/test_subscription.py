@@ -3,18 +3,23 @@
 from collections.abc import Sequence
 
 import pytest
+from msgspec import msgpack
 
+from engines.vllm import Vllm
 from gateway.core.block_limits import BlockLimits
-from gateway.core.blocks import root_hash
+from gateway.core.blocks import hash_blocks, root_hash, tokens_of
 from gateway.core.event_stream import StreamState
 from gateway.core.kv_events import EventBatch, ReplayUnavailable
 from gateway.core.worker import WorkerId
+from gateway.index.assumed import AssumedIndex
 from gateway.index.blind_recovery import BlindRecovery
+from gateway.index.memory import MemoryIndex
+from gateway.ingest.block_size import SizeEvidence
 from gateway.ingest.chunks import PORTION_BLOCKS
 from gateway.ingest.subscription import SMALL_BYTES, Subscription
 from tests.support.fakes import BLOCK_SIZE, END, FakeEngine, Known, payload, seq_frame
 
-W = WorkerId("w:1")
+W, ROOT = WorkerId("w:1"), root_hash("m")
 
 
 class World:
@@ -405,3 +410,185 @@ def test_a_replay_of_other_numbers_than_requested_is_never_taken_for_exact(numbe
         if world.subscription.stream.state is StreamState.CATCHING_UP:
             world.replay(*list(enumerate(honest))[world.asked[-1] :])
     assert (world.states[-1], world.num_blocks) == (StreamState.EXACT, 5)
+
+
+# media other than the GPU ------------------------------------------------------------------------
+
+
+class TierWorld:
+    """Subscription to a vLLM worker with blocks of 16 tokens."""
+
+    def __init__(self, *, heals: bool = False, limits: BlockLimits | None = None) -> None:
+        self.index, self.num = MemoryIndex(), 0
+        self.index.add_worker(W, ROOT, 16)
+        assumed = AssumedIndex()
+        assumed.add_worker(W, keep_s=1.0, max_blocks=100)
+        self.states: list[StreamState] = []
+        self.asked: list[int] = []
+        self.recovery = BlindRecovery(
+            W, self.index, root=ROOT, block_size=16, can_report=False, keep_s=60.0, clock=lambda: 0.0
+        )
+        self.subscription = Subscription(
+            W,
+            engine=Vllm(),
+            index=self.index,
+            assumed=assumed,
+            can_replay=True,
+            on_state=lambda worker, state: self.states.append(state),
+            recovery=self.recovery if heals else None,
+            limits=limits,
+            size=SizeEvidence(16),
+        )
+        self.subscription.ask_replay = self.asked.append
+        self.subscription.connected()
+        self.subscription.replayed([b"", END, b""])
+
+    def live(self, *events: dict[str, object]) -> None:
+        body = msgpack.encode([float(self.num), list(events), 0])
+        self.subscription.live([b"", seq_frame(self.num), body])
+        self.num += 1
+        while self.subscription.continue_work():
+            pass
+
+    def depth(self, num_tokens: int) -> int:
+        return self.index.overlap(hash_blocks(tokens_of(range(num_tokens)), 16, ROOT, None)).get(W, 0)
+
+
+def run_of(names: list[object], first: int, size: int, **fields: object) -> dict[str, object]:
+    tokens = list(range(first, first + size * len(names)))
+    return {"type": "BlockStored", "block_hashes": names, "token_ids": tokens, "block_size": size, **fields}
+
+
+CHUNK = run_of([1 << 40], 0, 256, medium="cpu")
+
+
+@pytest.mark.parametrize("heals", [False, True])
+@pytest.mark.parametrize(
+    ("event", "is_credited"),
+    [
+        (CHUNK, True),
+        (run_of([1 << 40], 256, 256, medium="cpu", parent_block_hash=0), False),
+        (run_of([1 << 40], 0, 100, medium="disk"), False),
+        (run_of([-5], 0, 256, medium="cpu"), False),
+        (run_of([1 << 40], -1, 256, medium="cpu"), False),
+        (run_of([1 << 40], 0, 256, medium="c" * 1000), False),
+        ({**CHUNK, "block_size": "256"}, False),
+        ({"type": "BlockStored", "block_hashes": [1 << 40], "medium": "STORAGE"}, False),
+        ({"type": "BlockRemoved", "block_hashes": ["a"], "medium": "CPU"}, False),
+    ],
+    ids=[
+        "chunk", "unknown parent", "other size", "negative name", "negative token", "long medium", "text",
+        "unknown name", "unreadable removal",
+    ],
+)  # fmt: skip
+def test_events_of_another_medium_leave_the_gpu_exact(
+    event: dict[str, object], is_credited: bool, heals: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = TierWorld(heals=heals)
+    world.live(run_of([1, 2], 0, 16))
+    world.live(event, run_of([3], 32, 16, parent_block_hash=2))
+    world.live(event)
+    assert world.states[-1] is StreamState.EXACT
+    assert (world.asked, world.subscription.stream.counts.num_undecodable) == ([0], 0)
+    assert world.depth(256) == (16 if is_credited else 3)
+    named = [line for line in caplog.messages if "not followed in whole" in line]
+    assert len(named) == (0 if is_credited else 1)
+    assert bool(world.index.applied(W).unplaced) is not is_credited
+    world.live(run_of([9], 32, 16, parent_block_hash=77))
+    assert world.states[-1] is StreamState.CATCHING_UP, "the GPU's own events are judged as before"
+
+
+def test_a_tier_beyond_its_limit_is_named_and_leaves_the_gpu_exact(caplog: pytest.LogCaptureFixture) -> None:
+    world = TierWorld(limits=BlockLimits(on_gpu=1_000, offloaded=2_000))
+    world.live(run_of([1, 2], 0, 16))
+    for number in range(300):
+        world.live(run_of([1000 + number], 1000 + number * 256, 256, medium="cpu"))
+    assert (world.states[-1], world.subscription.stream.counts.num_cuts) == (StreamState.EXACT, 0)
+    assert world.index.num_kept(W, on_gpu=False) <= 2_000 + PORTION_BLOCKS + 16 * 2
+    assert world.depth(32) == 2
+    assert [line for line in caplog.messages if "more than 2,000 blocks lie outside the GPU" in line]
+
+
+# the block size ----------------------------------------------------------------------------------
+
+
+class SizeWorld(TierWorld):
+    """Subscription to a worker that reports the block size `reported`, and may have another."""
+
+    def __init__(self, reported: int | None, *, can_replay: bool = True) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+        self.index.add_worker(W, ROOT, reported)
+        self.asked.clear()
+        self.subscription = Subscription(
+            W,
+            engine=Vllm(),
+            index=self.index,
+            assumed=AssumedIndex(),
+            can_replay=can_replay,
+            on_state=lambda worker, state: self.states.append(state),
+            size=SizeEvidence(reported, self.resized),
+        )
+        self.subscription._assumed.add_worker(W, keep_s=1.0, max_blocks=100)
+        self.subscription.ask_replay = self.asked.append
+        self.subscription.connected()
+        if can_replay:
+            self.subscription.replayed([b"", END, b""])
+
+    def resized(self, size: int) -> None:
+        self.sizes.append(size)
+        self.index.add_worker(W, ROOT, size)
+
+    @property
+    def state(self) -> StreamState:
+        return self.subscription.stream.state
+
+
+@pytest.mark.parametrize("can_replay", [True, False])
+@pytest.mark.parametrize("reported", [None, 32, 8])
+def test_the_first_events_show_the_block_size_and_are_applied(reported: int | None, can_replay: bool) -> None:
+    world = SizeWorld(reported, can_replay=can_replay)
+    world.live({"type": "BlockRemoved", "block_hashes": [7]}, {"type": "AllBlocksCleared"})
+    world.live(run_of([1, 2], 0, 16), CHUNK)
+    world.live(run_of([3], 32, 16, parent_block_hash=2))
+    assert (world.sizes, world.depth(48), world.depth(256)) == ([16], 3, 16)
+    assert (world.state, world.asked) == (StreamState.EXACT, [0] if can_replay else [])
+
+
+def test_blocks_ignored_before_their_size_was_known_are_replayed() -> None:
+    world = SizeWorld(32)
+    world.live(run_of([1], 0, 16))
+    assert (world.state, world.sizes) == (StreamState.EXACT, [])
+    world.live(run_of([2], 16, 16, parent_block_hash=1))
+    assert (world.sizes, world.state, world.asked) == ([16], StreamState.CATCHING_UP, [0, 0])
+    for seq, event in enumerate([run_of([1], 0, 16), run_of([2], 16, 16, parent_block_hash=1)]):
+        body = msgpack.encode([float(seq), [event], 0])
+        assert not world.subscription.replayed([b"", seq_frame(seq), body])
+    assert world.subscription.replayed([b"", END, b""])
+    assert (world.state, world.depth(32), world.asked) == (StreamState.EXACT, 2, [0, 0])
+
+
+def test_blocks_ignored_before_their_size_was_known_make_a_stream_without_replays_blind() -> None:
+    world = SizeWorld(32, can_replay=False)
+    world.live(run_of([1], 0, 16))
+    world.live(run_of([2], 16, 16, parent_block_hash=1), run_of([3, 4], 100, 16))
+    assert (world.state, world.sizes) == (StreamState.BLIND, [16])
+    assert world.subscription.stream.blind_reason == "blocks came before their size was known"
+
+
+def test_a_configured_block_size_is_not_changed_and_both_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    world = TierWorld()
+    world.live(run_of([1, 2], 0, 32))
+    assert "worker w:1: batch 0 has blocks of 32 tokens, not of 16" in caplog.messages
+    assert (world.states[-1], world.depth(32)) == (StreamState.CATCHING_UP, 0)
+
+
+def test_one_size_is_followed_once_it_is_certain() -> None:
+    world = SizeWorld(None)
+    world.live(run_of([1, 2], 0, 16))
+    world.live(run_of([5, 6], 100, 32))
+    assert (world.sizes, world.state) == ([16], StreamState.CATCHING_UP), "one resync, as for any doubt"
+    world.subscription.replayed([b"", seq_frame(0), msgpack.encode([0.0, [run_of([1, 2], 0, 16)], 0])])
+    world.subscription.replayed([b"", seq_frame(1), msgpack.encode([1.0, [run_of([5, 6], 100, 32)], 0])])
+    world.subscription.replayed([b"", END, b""])
+    assert (world.sizes, world.state, world.depth(32)) == ([16], StreamState.BLIND, 2)

@@ -118,8 +118,8 @@ def test_lines_as_text(caplog: pytest.LogCaptureFixture) -> None:
         TextLines()(refusal(None, None, 400, 3.0))
     numbers = "64 of 100 prompt tokens predicted cached (engine: 48 cached)  TTFT 500 ms, total 2000 ms"
     assert [record.getMessage() for record in caplog.records] == [
-        f"m -> a:1  status 200  {numbers}  because  [d1]",
-        f"m -> a:1  status 200  {numbers}  aborted, answer_cut by the worker  [d1]",
+        f"m -> a:1  status 200  {numbers}  because  [d1, request r1]",
+        f"m -> a:1  status 200  {numbers}  aborted, answer_cut by the worker  [d1, request r1]",
         "a request rejected: status 400  malformed by the client  after 0 ms  tenant -  [-]",
     ]
 

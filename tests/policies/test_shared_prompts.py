@@ -49,15 +49,16 @@ FAULTS: dict[str, tuple[Prepare | None, dict[str, object]]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_goodput_is_that_of_the_best_plain_policy(fault: str) -> None:
+def test_as_many_requests_meet_the_objective_as_with_the_best_plain_policy(fault: str) -> None:
+    """Their share, not goodput: that depends on when the last slow answer ends."""
     prepare, more = FAULTS[fault]
     cells = {
         name: play(name, hot(1), prepare, **more)
         for name in ("expected_ttft", "prefix_overlap", "least_load", "round_robin")
     }
     ours = cells.pop("expected_ttft")
-    best = max(cells.values(), key=lambda each: each.goodput)
-    assert ours.goodput >= 0.97 * best.goodput, (ours, best)
+    best = max(cells.values(), key=lambda each: each.good)
+    assert ours.good >= 0.97 * best.good, (ours, best)
     assert ours.num_unused == 0
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import re
 from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any, cast
@@ -264,7 +265,9 @@ def test_the_next_worker_gets_the_same_request(monkeypatch: pytest.MonkeyPatch) 
     world.transport(third).feed(PLAIN)
     assert answered.events == [200, b"{}", "end"]
     sent = [world.transport(name).out.replace(name.encode(), b"w") for name in (second, third)]
-    assert sent[0] == sent[1]
+    ids = [re.search(rb"\r\nx-request-id: ([0-9a-z-]+)\r\n", each) for each in sent]
+    assert ids[0] and ids[1] and ids[0][1] != ids[1][1], "each attempt has an id of its own"
+    assert sent[0].replace(ids[0][1], b"") == sent[1].replace(ids[1][1], b"")
     assert [(worker, is_refused) for worker, _, is_refused in world.suspected] == [
         ("w:1", True),
         (second, False),

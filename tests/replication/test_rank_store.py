@@ -8,6 +8,7 @@ from gateway.core.blocks import root_hash
 from gateway.core.event_stream import StreamState
 from gateway.core.worker import WorkerId
 from gateway.index.assumed import AssumedIndex
+from gateway.ingest.block_size import SizeEvidence
 from gateway.ingest.chunks import PORTION_BLOCKS
 from gateway.replication.codec import decode
 from gateway.replication.messages import AgentStatus, LogBatch, SnapshotPart
@@ -150,3 +151,15 @@ def test_a_worker_of_unknown_block_size_has_no_rank() -> None:
     assert list(world.store.ranks) == [W]
     with pytest.raises(KeyError):
         world.store.reset_worker(WorkerId("other:1"))
+
+
+def test_a_rank_begins_when_events_show_its_block_size() -> None:
+    world = World()
+    world.store.add_worker(W, ROOT, None)
+    world.subscription._size = SizeEvidence(None, lambda size: world.store.add_worker(W, ROOT, size))
+    world.replay()
+    world.live(0, payload(clear=True))
+    assert W not in world.store.ranks
+    world.live(1, payload(1, 2, ts=2))
+    assert world.store.ranks[W].inventory.num_blocks == 2
+    assert world.store.ranks[W].journal.status == AgentStatus(StreamState.EXACT)

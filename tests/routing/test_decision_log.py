@@ -21,10 +21,11 @@ def usage() -> Usage | None:
 
 def test_a_record_has_the_numbers_of_every_candidate() -> None:
     records = DecisionLog()
-    records.add(decision("d1", "a:1", "b:1"))
+    records.add(decision("d1", "a:1", "b:1"), b"client's \xe9")
     record = records.explain("d1")
     assert record == {
         "id": "d1",
+        "request_id": "client's \u00e9",
         "model": "m",
         "policy": "p",
         "worker": "a:1",

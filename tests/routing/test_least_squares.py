@@ -1,3 +1,4 @@
+import math
 import random
 
 import pytest
@@ -149,3 +150,41 @@ def test_after_a_restart_only_the_prior_is_left() -> None:
     learnt.believe((0.02,), (0.05,))
     assert learnt.expect((1.0,)) == pytest.approx(0.02)
     assert (learnt.num_seen, learnt.num_apart) == (0.0, 0.0)
+
+
+def scattered(scatter: float, *, truth: tuple[float, float, float] = TRUTH) -> LeastSquares:
+    rng, learnt, now = random.Random(5), fit(), 0.0
+    for _ in range(60):
+        x = features(rng)
+        took = seconds(x, truth) * math.exp(rng.gauss(0.0, scatter))
+        now += took
+        learnt.observe(x, took, now)
+    return learnt
+
+
+@pytest.mark.parametrize("scatter", [0.05, 0.2, 0.5])
+def test_the_evidence_against_the_truth_is_small_and_grows_with_the_distance(scatter: float) -> None:
+    learnt = scattered(scatter)
+    doubled, tenfold = ([times * weight for weight in TRUTH] for times in (2.0, 10.0))
+    against = [learnt.evidence_against(weights) for weights in (TRUTH, doubled, tenfold)]
+    assert against == sorted(against)
+    assert against[0] < 8.0 < against[2]
+
+
+def test_twice_as_slow_is_as_far_as_twice_as_fast() -> None:
+    learnt = scattered(0.02)
+    slower = learnt.evidence_against([2.0 * weight for weight in learnt.weights])
+    assert learnt.evidence_against([0.5 * weight for weight in learnt.weights]) == pytest.approx(slower)
+
+
+def test_the_same_distance_is_less_evidence_where_durations_scatter_more() -> None:
+    doubled = [2.0 * weight for weight in TRUTH]
+    assert scattered(0.5).evidence_against(doubled) < scattered(0.05).evidence_against(doubled) / 2
+
+
+def test_a_change_of_speed_is_no_scatter() -> None:
+    learnt, now = fit(), 0.0
+    for number in range(60):
+        now += 1.0
+        learnt.observe((1.0, 1000.0, 0.0), 0.2 if number < 50 else 20.0, now)
+    assert learnt.evidence_against(TRUTH) > 8.0

@@ -3,10 +3,14 @@ import random
 
 import pytest
 
+from gateway.core.decision import Query
 from gateway.core.speed import TYPICAL, Speed
+from gateway.core.value import replace
 from gateway.core.worker import ReportedLoad, WorkerId
+from gateway.policies.expected_ttft import ExpectedTtft
 from gateway.routing.least_squares import FORGET_S
 from gateway.routing.speed_model import SpeedModels
+from tests.policies.contract import candidate
 
 FAST, SLOW, NEW = map(WorkerId, ("fast", "slow", "new"))
 TRUTH = {
@@ -168,3 +172,33 @@ def test_answers_without_time_or_tokens_are_ignored() -> None:
     speed_models.ended(NEW, 0, 0, 0, 1.0, 1.0)
     assert speed_models.speed(NEW) == TYPICAL
     assert "1 known" in repr(speed_models)
+
+
+def shares(truths: dict[WorkerId, Speed], scatter: float, num: int = 120) -> dict[WorkerId, int]:
+    """Requests that each worker gets of `num` different ones that find all workers idle."""
+    rng, speed_models, policy, now = random.Random(11), SpeedModels(), ExpectedTtft(), 0.0
+    got = dict.fromkeys(truths, 0)
+    for _ in range(num):
+        tokens = rng.randrange(50, 1200)
+        idle = [replace(candidate(one, prompt=tokens), speed=speed_models.speed(one)) for one in truths]
+        worker = idle[policy.choose(Query("m", tokens), idle, rng).index].id
+        got[worker] += 1
+        seconds = truths[worker].ttft_s(tokens, 0) * math.exp(rng.gauss(0.0, scatter))
+        now += seconds
+        speed_models.began(worker, 0, tokens, 0, seconds, now)
+        now += 3.0
+        speed_models.ended(worker, 32, 0, 0, 32 * truths[worker].step_s, now)
+        speed_models.refresh(now)
+    return got
+
+
+@pytest.mark.parametrize("scatter", [0.05, 0.15, 0.3, 0.5])
+def test_equal_workers_share_the_requests_that_come_one_by_one(scatter: float) -> None:
+    """Within three standard deviations of a fair coin: 44 to 76 of 120."""
+    got = shares({FAST: TRUTH[SLOW], SLOW: TRUTH[SLOW]}, scatter)
+    assert min(got.values()) >= 60 - 3 * math.sqrt(120) / 2
+
+
+def test_a_worker_that_is_twice_as_slow_gets_few_of_them() -> None:
+    got = shares(TRUTH, 0.15)
+    assert got[SLOW] < 120 / 4

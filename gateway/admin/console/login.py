@@ -18,7 +18,7 @@ from gateway.admin.console.sessions import Sessions
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import Forbidden, GatewayError, Unauthorized
 from gateway.core.requests.caller import Caller
-from gateway.tenancy.auth.authenticator import Authenticator
+from gateway.tenancy.auth.authenticator import Authenticator, credentials_of
 
 log = logging.getLogger("kvgate.admin")
 
@@ -48,19 +48,38 @@ class AdminAccess:
         """Check the key that a request shows, or that opened its session; for one that changes something,
         that the key file is usable, too. Raises Unauthorized or Forbidden, of several the one that says more:
         that the key is known; or OutdatedKeys."""
-        bearer, api_key = (_bytes(request.headers.get(name)) for name in ("authorization", "x-api-key"))
+        shown = shown_by(request)
         token = request.cookies.get(cookie_of(request))
-        if bearer or api_key or token is None:
-            return self._first(lambda each: each.check_admin(bearer, api_key, changes))
-        key_id = self.sessions.key_of(token, self._clock())
-        if key_id is None:
+        key_id = None if token is None else self.sessions.key_of(token, self._clock())
+        checks: list[Callable[[Authenticator], Caller]] = []
+        if shown or token is None:
+            checks.append(lambda each: each.check_admin(shown, changes))
+        if key_id is not None:
+            checks.append(lambda each: each.check_admin_again(key_id, changes))
+        if not checks:
             raise Unauthorized("the session has ended; log in again", code="session_ended")
-        return self._first(lambda each: each.check_admin_again(key_id, changes))
+        return self._agreed(checks)
 
     def open(self, key: str) -> tuple[str, Caller]:
         """Open a session; returns its token. Raises Unauthorized or Forbidden."""
-        caller = self._first(lambda each: each.check_admin(None, _bytes(key)))
+        caller = self._first(lambda each: each.check_admin([_bytes(key)]))
         return self.sessions.open(caller.name, self._clock()), caller
+
+    def _agreed(self, checks: Sequence[Callable[[Authenticator], Caller]]) -> Caller:
+        """Caller of a key, or of the session where a proxy sent an Authorization of its own beside it."""
+        callers: list[Caller] = []
+        errors: list[Unauthorized] = []
+        for check in checks:
+            try:
+                callers.append(self._first(check))
+            except Unauthorized as exc:
+                errors.append(exc)
+        if not callers:
+            raise errors[0]
+        if any(each.tenant != callers[0].tenant for each in callers):
+            message = "the key and the session are of two tenants; log out, or send no key"
+            raise Forbidden(message, code="ambiguous_credentials")
+        return callers[0]
 
     def _first(self, check: Callable[[Authenticator], Caller]) -> Caller:
         errors: list[Unauthorized | Forbidden] = []
@@ -147,5 +166,10 @@ def _refusal(error: GatewayError, status: int) -> web.Response:
     return web.Response(status=status, body=error.body(), content_type="application/json")
 
 
-def _bytes(text: str | None) -> bytes | None:
-    return text.encode("utf-8", "surrogateescape") if text is not None else None
+def shown_by(request: web.Request) -> list[bytes]:
+    """Credentials that a request to the admin port shows."""
+    return credentials_of((name.lower().encode(), _bytes(value)) for name, value in request.headers.items())
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

@@ -5,11 +5,16 @@
     ADAPTER    name an adapter or a model beside `model`: checked against the models of an API key
     TRANSFER   hosts, ranks and blocks of a disaggregated request: removed unless clients may split requests
     REMOVED    steer the engine, its other requests or its event streams: removed for everybody
+    NAME       the request's name in an engine's tables: removed, and the gateway sends a name of its own
 
 The same judgement holds whichever engine a request reaches. tests/core/requests/test_field_judgement.py
 holds it against the
 field lists of engines' request classes (tests/data/request_fields), tests/vllm/test_fields.py against the
 installed vLLM: an unjudged field fails there. A field that is not listed passes.
+
+An engine looks things up by some of these values, in tables that all its clients share. Such a key is never
+a client's to choose where that reaches another client: it is removed, replaced, checked, or passes since it
+finds nothing of anyone's (`docs/reference/modifications.md` has each key).
 """
 
 from collections.abc import Mapping
@@ -23,6 +28,7 @@ class Judgement(Enum):
     ADAPTER = "adapter"
     TRANSFER = "transfer"
     REMOVED = "removed"
+    NAME = "name"
 
 
 _GROUPS: Final[tuple[tuple[Judgement, str, str], ...]] = (
@@ -33,6 +39,12 @@ _GROUPS: Final[tuple[tuple[Judgement, str, str], ...]] = (
         model messages prompt stream cache_salt user priority vllm_xargs
         previous_response_id conversation store background
         """,
+    ),
+    (
+        Judgement.NAME,
+        "SGLang, vLLM, TensorRT-LLM: two equal ones at once are refused, mixed up, or crash the engine; vLLM "
+        "repeats it in each chunk, and keeps responses under it",
+        "rid request_id",
     ),
     (
         Judgement.REMOVED,
@@ -53,6 +65,18 @@ _GROUPS: Final[tuple[tuple[Judgement, str, str], ...]] = (
         Judgement.REMOVED,
         "SGLang: continues what another request left in the engine, by a name that can be guessed",
         "session_params",
+    ),
+    (
+        Judgement.REMOVED,
+        "SGLang, LMDeploy: a session of the engine's, by a name or number that any other client may choose; "
+        "LMDeploy refuses the second request of one",
+        "session_id",
+    ),
+    (
+        Judgement.REMOVED,
+        "llama.cpp: the number of a slot, of which all clients have the same few; one that is taken or does "
+        "not exist waits in the queue of all",
+        "id_slot",
     ),
     (
         Judgement.REMOVED,
@@ -183,16 +207,22 @@ _GROUPS: Final[tuple[tuple[Judgement, str, str], ...]] = (
     ),
     (
         Judgement.PASSED,
-        "names of the request, the conversation or the sender, which engines keep apart or only log",
+        "names of the conversation or the sender, which engines only log",
         """
-        request_id rid session_id conversation_id conversation_params agent_hierarchy metadata
-        client_metadata service_tier safety_identifier custom_labels log_metrics no_logs
+        metadata client_metadata service_tier safety_identifier custom_labels log_metrics no_logs
         """,
     ),
     (
         Judgement.PASSED,
-        "cache and order of the sender's own requests: another name space, a hint, a turn among equals",
-        "extra_key prompt_cache_key prompt_cache_retention routing_key cache_prompt id_slot",
+        "SGLang, TensorRT-LLM: keys of a conversation, by which an engine chooses a rank or what to keep; "
+        "with another client's one's own request goes where that one's goes",
+        "conversation_id conversation_params agent_hierarchy",
+    ),
+    (
+        Judgement.PASSED,
+        "keys of the sender's own cache and order: a part of a name space, behind the tenant's salt where "
+        "there is one (SGLang joins both), a hint, a turn among equals",
+        "extra_key prompt_cache_key prompt_cache_retention routing_key cache_prompt",
     ),
     (
         Judgement.PASSED,
@@ -226,6 +256,11 @@ _GROUPS: Final[tuple[tuple[Judgement, str, str], ...]] = (
     ),
 )
 """Judgement, the engines that have the fields and the reason, names."""
+
+NAMES: Final = frozenset(
+    name for judgement, _, names in _GROUPS for name in names.split() if judgement is Judgement.NAME
+)
+"""Names of a request, which are left out of forms too."""
 
 JUDGED: Final[Mapping[str, Judgement]] = {
     name: judgement for judgement, _, names in _GROUPS for name in names.split()

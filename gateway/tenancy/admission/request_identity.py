@@ -75,8 +75,10 @@ def tenant_of_key(headers: Iterable[Header]) -> str:
     for name, value in headers:
         if name == b"authorization":
             scheme, _, key = value.partition(b" ")
-            return _named(key.strip() if scheme.lower() == b"bearer" else value)
-        if name == b"x-api-key":
+            value = key.strip() if scheme.lower() == b"bearer" else value
+        elif name != b"x-api-key":
+            continue
+        if value:  # an empty header says nothing; a key may stand in the other one
             return _named(value)
     return ANONYMOUS
 

@@ -3,12 +3,15 @@
     Authorization: Bearer KEY  ─┐                  ┌─► Caller: tenant, models, salt; the key goes no further
     x-api-key: KEY             ─┴─► file, or JWT ──┴─► 401 missing, unknown, expired; 403 of another tenant
 
+Each credential of a request is checked: clients send the key of another service beside ours. A valid one
+admits, whatever stands beside it; valid ones of two tenants do not say for which the request is, and are 403.
+
 Where no keys are configured but tenants' caches are kept apart, the tenant is the one of admission control:
 declared by a trusted client, else named after the key that goes to the worker.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -21,6 +24,9 @@ from gateway.tenancy.auth.api_keys import KeyRing
 
 MAX_UNAUTHENTICATED: Final = 4096
 """Cached salts of unauthenticated tenants."""
+
+MAX_SHOWN: Final = 4
+"""Different credentials that one request may show: each costs a hash, or the check of a signature."""
 
 SaltOf = Callable[[str], str | None]
 
@@ -78,67 +84,72 @@ class Authenticator:
         worker nor a log. Raises Unauthorized or Forbidden."""
         if self.ring is None and self.jwt is None:
             return self._unauthenticated_caller(http, peer)
-        bearer: bytes | None = None
-        key: bytes | None = None
-        declared: bytes | None = None
+        declared: list[bytes] = []
         kept: list[Header] = []
         for header in http.headers:
             name = header[0]
-            if name == b"authorization":
-                bearer = header[1]
-            elif name == b"x-api-key":
-                key = header[1]
-            else:
+            if name != b"authorization" and name != b"x-api-key":
                 if name == self._names.tenant:
-                    declared = header[1]
+                    declared.append(header[1])
                 kept.append(header)
+        shown = credentials_of(http.headers)
         if not self._passes_key:
             http.headers = kept
-        caller = self.caller(bearer, key)
-        if declared is not None and declared.decode("utf-8", "replace").strip() != caller.tenant:
-            raise self._refused(
-                Forbidden(
-                    f"key '{caller.name}' belongs to tenant '{caller.tenant}', but the request names another",
-                    code="tenant_mismatch",
+        caller = self.caller(shown)
+        for value in declared:
+            if value.decode("utf-8", "replace").strip() != caller.tenant:
+                message = (
+                    f"key '{caller.name}' belongs to tenant '{caller.tenant}', but the request names another"
                 )
-            )
+                raise self._refused(Forbidden(message, code="tenant_mismatch"))
         return caller
 
-    def caller(self, authorization: bytes | None, api_key: bytes | None) -> Caller:
-        """Caller of the two headers' values. Raises Unauthorized."""
-        shown = api_key
-        if authorization is not None and authorization[:7].lower() == b"bearer ":
-            shown = authorization[7:].strip()
-        if not shown:
-            raise self._refused(
-                Unauthorized(
-                    "API key missing; send 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
-                    code="missing_api_key",
-                )
-            )
-        if self.jwt is not None and shown.count(b".") == 2:
+    def caller(self, shown: Sequence[bytes]) -> Caller:
+        """Caller of the credentials that a request shows: of the first valid one. Raises Unauthorized without
+        a valid one, Forbidden for valid ones of different tenants."""
+        return self._callers(shown)[0]
+
+    def _callers(self, shown: Sequence[bytes]) -> list[Caller]:
+        """Callers of all valid credentials, which are of one tenant; at least one."""
+        if len(shown) > MAX_SHOWN:
+            message = f"the request shows over {MAX_SHOWN} credentials; send one"
+            raise self._refused(Unauthorized(message, code="too_many_credentials"))
+        callers: list[Caller] = []
+        errors: list[Unauthorized] = []
+        for credential in shown:
             try:
-                return self.jwt(shown)
+                callers.append(self._caller_of(credential))
             except Unauthorized as error:
-                raise self._refused(error) from None
-        caller = self.ring.find(shown) if self.ring is not None else None
+                errors.append(error)
+        if not callers:
+            raise self._refused(_telling(errors))
+        for other in callers[1:]:
+            if other.tenant != callers[0].tenant:
+                message = "the request shows valid credentials of two tenants; send those of one"
+                raise self._refused(Forbidden(message, code="ambiguous_credentials"))
+        return callers
+
+    def _caller_of(self, credential: bytes) -> Caller:
+        """Caller of one credential. Raises Unauthorized."""
+        if self.jwt is not None and credential.count(b".") == 2:
+            return self.jwt(credential)
+        caller = self.ring.find(credential) if self.ring is not None else None
         if caller is None:
-            raise self._refused(Unauthorized("unknown API key", code="invalid_api_key"))
+            raise Unauthorized("unknown API key", code="invalid_api_key")
         return self._unexpired(caller)
 
     def _unexpired(self, caller: Caller) -> Caller:
         if caller.expires_s and caller.expires_s <= self._clock():
             when = datetime.fromtimestamp(caller.expires_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             message = f"the API key '{caller.name}' expired on {when}; ask for a new one"
-            raise self._refused(Unauthorized(message, code="expired_api_key"))
+            raise Unauthorized(message, code="expired_api_key")
         return caller
 
-    def check_admin(
-        self, authorization: bytes | None, api_key: bytes | None, changes: bool = False
-    ) -> Caller:
-        """Authenticate a request to the admin API; one that changes something needs keys that are not
-        outdated. Raises Unauthorized, Forbidden or OutdatedKeys."""
-        return self._admin(self.caller(authorization, api_key), changes)
+    def check_admin(self, shown: Sequence[bytes], changes: bool = False) -> Caller:
+        """Authenticate a request to the admin API by the credentials that it shows; one that changes
+        something needs keys that are not outdated. Raises Unauthorized, Forbidden or OutdatedKeys."""
+        callers = self._callers(shown)
+        return self._admin(next((each for each in callers if each.is_admin), callers[0]), changes)
 
     def check_admin_again(self, name: str, changes: bool = False) -> Caller:
         """Check the key that a session began with: it may have expired, or left the file. Raises
@@ -146,7 +157,11 @@ class Authenticator:
         entry = self.ring.entries.get(name.encode()) if self.ring is not None else None
         if entry is None or entry.caller is None:
             raise self._refused(Unauthorized("unknown API key", code="invalid_api_key"))
-        return self._admin(self._unexpired(entry.caller), changes)
+        try:
+            caller = self._unexpired(entry.caller)
+        except Unauthorized as error:
+            raise self._refused(error) from None
+        return self._admin(caller, changes)
 
     def _admin(self, caller: Caller, changes: bool) -> Caller:
         if not caller.is_admin:
@@ -172,3 +187,29 @@ class Authenticator:
     def _refused(self, error: Unauthorized | Forbidden) -> Unauthorized | Forbidden:
         self.refusals[error.code] += 1
         return error
+
+
+def credentials_of(headers: Iterable[Header]) -> list[bytes]:
+    """Different credentials that a request shows, those of Authorization first. Schemes other than Bearer and
+    empty values are none: they belong to proxies before us, or to nothing."""
+    bearers: list[bytes] = []
+    keys: list[bytes] = []
+    for name, value in headers:
+        if name == b"authorization":
+            if value[:7].lower() == b"bearer ":
+                bearers.append(value[7:].strip())
+        elif name == b"x-api-key":
+            keys.append(value.strip())
+    shown: list[bytes] = []
+    for credential in bearers + keys:
+        if credential and credential not in shown:
+            shown.append(credential)
+    return shown
+
+
+def _telling(errors: Sequence[Unauthorized]) -> Unauthorized:
+    """Error to answer with: that of a credential which was ours once says more than that of a foreign one."""
+    if not errors:
+        message = "API key missing; send 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
+        return Unauthorized(message, code="missing_api_key")
+    return next((error for error in errors if error.code.startswith("expired")), errors[0])

@@ -12,7 +12,9 @@ from gateway.admin.auth import add_guard
 from gateway.admin.console.assets import show_file, show_index
 from gateway.admin.console.login import ACCESS, MAX_BODY_BYTES, login_handlers
 from gateway.config import config_of
+from gateway.tenancy.auth.api_keys import make_key
 from gateway.tenancy.auth.credentials import Credentials
+from gateway.tenancy.auth.key_format import format_key_record
 from tests.admin.test_auth import LINES, PLAIN, ROOT
 
 pytestmark = pytest.mark.process
@@ -140,10 +142,27 @@ async def test_a_key_that_leaves_the_file_takes_its_sessions_along(guarded: Guar
     assert (await guarded.session())["may_read"] is False
 
 
-async def test_a_session_does_not_help_a_wrong_key(guarded: Guarded) -> None:
+@pytest.mark.parametrize("sent", ["Basic dXNlcjpwYXNz", "Bearer of.another.service", "Bearer "])
+async def test_a_session_counts_beside_the_authorization_of_a_proxy(guarded: Guarded, sent: str) -> None:
+    foreign = {"Authorization": sent}
+    assert (await guarded.client.get("/admin/x", headers=foreign)).status == 401
     await guarded.login()
-    answer = await guarded.client.get("/admin/x", headers={"Authorization": "Bearer kvg-other"})
-    assert answer.status == 401
+    assert (await guarded.client.get("/admin/x", headers=foreign)).status == 200
+
+
+async def test_a_key_and_a_session_of_two_tenants_are_refused(guarded: Guarded) -> None:
+    other, plain = (make_key(bytes([n] * 6), bytes([n] * 32)) for n in (5, 6))
+    added = [
+        format_key_record(other, bytes(16), "others", admin=True),
+        format_key_record(plain, bytes(16), "b"),
+    ]
+    guarded.path.write_text("\n".join([*LINES, *added]))
+    await guarded.credentials.reload()
+    await guarded.login()
+    answer = await guarded.client.get("/admin/x", headers={"x-api-key": plain.decode()})
+    assert answer.status == 403 and "no admin scope" in await answer.text(), "a known key is not passed over"
+    answer = await guarded.client.get("/admin/x", headers={"x-api-key": other.decode()})
+    assert answer.status == 403 and "of two tenants" in await answer.text()
 
 
 @pytest.mark.parametrize(

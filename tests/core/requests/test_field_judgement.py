@@ -16,6 +16,7 @@ from gateway.core.requests.field_judgement import (
     _GROUPS,
     GUARDED,
     JUDGED,
+    NAMES,
     UNREMARKABLE,
     XARGS,
     Judgement,
@@ -52,6 +53,46 @@ def test_every_header_that_an_engine_reads_is_judged(path: Path) -> None:
     assert headers <= {name.decode() for name in STEERING} | PASSED_HEADERS
 
 
+KEYS = {
+    "rid": Judgement.NAME,
+    "request_id": Judgement.NAME,
+    "session_params": Judgement.REMOVED,
+    "session_id": Judgement.REMOVED,
+    "id_slot": Judgement.REMOVED,
+    "lora_id": Judgement.REMOVED,
+    "mm_hashes": Judgement.REMOVED,
+    "mm_content_hashes": Judgement.REMOVED,
+    "cache_salt": Judgement.READ,
+    "previous_response_id": Judgement.READ,
+    "extra_key": Judgement.PASSED,
+    "prompt_cache_key": Judgement.PASSED,
+    "routing_key": Judgement.PASSED,
+    "conversation_id": Judgement.PASSED,
+    "conversation_params": Judgement.PASSED,
+    "agent_hierarchy": Judgement.PASSED,
+    "lora_path": Judgement.ADAPTER,
+    "lora_name": Judgement.ADAPTER,
+    "lora_request": Judgement.ADAPTER,
+    "adapters": Judgement.ADAPTER,
+    "bootstrap_room": Judgement.TRANSFER,
+    "kv_transfer_params": Judgement.TRANSFER,
+    "disaggregated_params": Judgement.TRANSFER,
+}
+"""Values by which an engine looks something up in a table that its clients share."""
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "modifications.md"
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_key_of_an_engines_table_is_judged_and_explained_to_users(name: str) -> None:
+    assert judgement_of(name) is KEYS[name]
+    keys = PAGE.read_text().partition("## Keys of an engine's tables")[2].partition("\n## ")[0]
+    assert f"`{name}`" in keys
+
+
+def test_names_of_a_request_are_those_that_are_left_out_of_forms_too() -> None:
+    assert {name for name, judgement in JUDGED.items() if judgement is Judgement.NAME} == NAMES
+
+
 def test_there_are_lists_of_all_kinds_of_engines() -> None:
     """vLLM's fields come from the installed engine (tests/vllm/test_fields.py)."""
     assert {read(path)["engine"] for path in LISTS} == ENGINES.keys() - {"vllm"}
@@ -79,6 +120,8 @@ def test_steering_fields_are_guarded() -> None:
         ("bootstrap_anything", Judgement.TRANSFER),
         ("lora_path", Judgement.ADAPTER),
         ("custom_logit_processor", Judgement.REMOVED),
+        ("rid", Judgement.NAME),
+        ("request_id", Judgement.NAME),
         ("temperature", Judgement.PASSED),
         ("unknown_field", None),
     ],

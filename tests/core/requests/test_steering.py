@@ -28,7 +28,9 @@ def test_each_field_is_treated_as_it_is_judged(name: str, keeps: bool, inside: b
         return
     fields = {"vllm_xargs": {name: 1.5, "x": 1}} if inside else {name: 1.5, "x": 1}
     judgement = JUDGED.get(name, Judgement.TRANSFER)
-    is_gone = judgement is Judgement.REMOVED or (judgement is Judgement.TRANSFER and not keeps)
+    is_gone = judgement in (Judgement.REMOVED, Judgement.NAME) or (
+        judgement is Judgement.TRANSFER and not keeps
+    )
     left = msgspec.json.decode(sent(msgspec.json.encode(fields), keeps_transfer=keeps))
     assert (left[XARGS] if inside else left) == ({"x": 1} if is_gone else {name: 1.5, "x": 1})
     assert has_transfer(fields) is (judgement is Judgement.TRANSFER and not inside)

@@ -45,6 +45,8 @@ def test_a_key_is_known_by_its_hash_however_it_is_sent() -> None:
     assert tenant_of_key([(b"x-api-key", b"sk-secret")]) == name
     assert tenant_of_key([(b"authorization", b"Bearer other")]) != name
     assert tenant_of_key([(b"authorization", b"Basic sk-secret")]) != name
+    assert tenant_of_key([(b"authorization", b"Bearer "), (b"x-api-key", b"sk-secret")]) == name
+    assert tenant_of_key([(b"x-api-key", b""), (b"authorization", b"Bearer sk-secret")]) == name
     assert tenant_of_key([]) == tenant_of_key([(b"authorization", b"Bearer ")]) == "anonymous"
 
 

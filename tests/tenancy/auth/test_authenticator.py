@@ -9,7 +9,7 @@ from gateway.http.networks import Trusted
 from gateway.tenancy.admission.request_identity import HeaderNames
 from gateway.tenancy.auth import authenticator as module
 from gateway.tenancy.auth.api_keys import make_key
-from gateway.tenancy.auth.authenticator import Authenticator
+from gateway.tenancy.auth.authenticator import MAX_SHOWN, Authenticator
 from gateway.tenancy.auth.key_format import format_key_record, parse_key_file
 
 NAMES = HeaderNames(b"x-tenant", b"x-priority", b"x-slo")
@@ -73,6 +73,14 @@ def refusal(authenticator: Authenticator, *headers: Header) -> GatewayError:
         [(b"authorization", b"Basic dXNlcjpwYXNz"), (b"x-api-key", ACME)],
         [(b"authorization", b"Bearer " + ACME), (b"x-api-key", UNKNOWN)],
         [(b"x-api-key", ACME), (b"x-tenant", b"acme")],
+        [(b"authorization", b"Bearer sk-ant-oat01-not-ours"), (b"x-api-key", ACME)],
+        [(b"x-api-key", ACME), (b"authorization", b"Bearer ")],
+        [(b"authorization", b""), (b"x-api-key", ACME)],
+        [(b"authorization", b"Bearer " + ACME), (b"x-api-key", b"")],
+        [(b"authorization", b"Bearer " + ACME), (b"x-api-key", ACME)],
+        [(b"authorization", b"Bearer " + UNKNOWN), (b"authorization", b"Bearer " + ACME)],
+        [(b"authorization", b"Bearer " + ACME), (b"authorization", b"Basic dXNlcjpwYXNz")],
+        [(b"x-api-key", b" " + ACME + b" "), (b"x-api-key", b"other")],
     ],
 )
 def test_a_key_is_accepted_in_either_header(headers: list[Header]) -> None:
@@ -92,7 +100,10 @@ def test_a_key_is_accepted_in_either_header(headers: list[Header]) -> None:
         ([(b"x-api-key", UNKNOWN)], 401, "invalid_api_key", "unknown API key"),
         ([(b"authorization", b"Bearer EMPTY")], 401, "invalid_api_key", ""),
         ([(b"x-api-key", b"a.b.c")], 401, "invalid_api_key", ""),
-        ([(b"x-api-key", ACME), (b"authorization", b"Bearer x")], 401, "invalid_api_key", ""),
+        ([(b"x-api-key", UNKNOWN), (b"authorization", b"Bearer x")], 401, "invalid_api_key", ""),
+        ([(b"x-api-key", ACME), (b"authorization", b"Bearer " + ROOT)], 403, "ambiguous_credentials", "two"),
+        ([(b"x-api-key", b"%d" % n) for n in range(MAX_SHOWN + 1)], 401, "too_many_credentials", "over 4"),
+        ([(b"x-api-key", ACME), (b"x-tenant", b"b"), (b"x-tenant", b"acme")], 403, "tenant_mismatch", ""),
         ([(b"x-api-key", ACME), (b"x-tenant", b"b")], 403, "tenant_mismatch", "belongs to tenant 'acme'"),
         ([(b"x-api-key", ACME), (b"x-tenant", b"")], 403, "tenant_mismatch", ""),
     ],
@@ -114,6 +125,11 @@ def test_an_expired_key_is_rejected_with_its_date() -> None:
     error = refusal(authenticator, (b"x-api-key", LATE))
     assert (error.status, error.code) == (401, "expired_api_key")
     assert "'010101010101' expired on 1970-01-02T00:00:00Z" in error.message
+    both = asked(authenticator, (b"authorization", b"Bearer " + LATE), (b"x-api-key", ACME))
+    assert both.tenant == "acme"
+    assert authenticator.refusals == {"expired_api_key": 1}, "an admitted request counts no rejection"
+    with pytest.raises(Unauthorized, match="expired on"):
+        asked(authenticator, (b"authorization", b"Bearer not-ours"), (b"x-api-key", LATE))
 
 
 # forwarding -------------------------------------------------------------------------------------------
@@ -146,12 +162,21 @@ def test_a_rejected_key_is_removed_from_the_request() -> None:
 
 def test_admins_have_the_admin_scope() -> None:
     authenticator = made()
-    assert authenticator.check_admin(b"Bearer " + ROOT, None).tenant == "ops"
+    assert authenticator.check_admin([b"not-ours", ROOT]).tenant == "ops"
     with pytest.raises(Forbidden, match="has no admin scope") as caught:
-        authenticator.check_admin(None, ACME)
+        authenticator.check_admin([ACME])
     assert caught.value.code == "admin_scope_required"
     with pytest.raises(Unauthorized):
-        authenticator.check_admin(None, None)
+        authenticator.check_admin([])
+
+
+def test_a_key_with_admin_scope_counts_beside_another_of_its_tenant() -> None:
+    plain = make_key(bytes([7] * 6), bytes([7] * 32))
+    authenticator = made()
+    authenticator.set_ring(parse_key_file(FILE + "\n" + format_key_record(plain, SALT, "ops"), "keys"))
+    assert authenticator.check_admin([plain, ROOT]).is_admin
+    with pytest.raises(Forbidden, match="of two tenants"):
+        authenticator.check_admin([ACME, ROOT])
 
 
 # tokens -----------------------------------------------------------------------------------------------
@@ -172,6 +197,16 @@ def test_rejected_tokens_are_counted_by_reason() -> None:
     authenticator.jwt = refuse
     assert refusal(authenticator, (b"x-api-key", b"a.b.c")).code == "invalid_token"
     assert asked(authenticator, (b"x-api-key", ACME)).tenant == "acme"
+    assert asked(authenticator, (b"authorization", b"Bearer a.b.c"), (b"x-api-key", ACME)).tenant == "acme"
+
+
+def test_a_token_and_a_key_of_two_tenants_are_refused() -> None:
+    authenticator = made()
+    authenticator.jwt = lambda token: Caller(token.decode())
+    shown = [(b"authorization", b"Bearer a.b.c"), (b"x-api-key", ACME)]
+    assert refusal(authenticator, *shown).code == "ambiguous_credentials"
+    authenticator.jwt = lambda token: Caller("acme", "jwt")
+    assert asked(authenticator, *shown).name == "jwt"
 
 
 # without keys -------------------------------------------------------------------------------------------
