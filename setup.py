@@ -43,6 +43,7 @@ COMPILED = [
     "gateway/core/requests/field_judgement.py",
     "gateway/routing/least_squares.py",
     "gateway/core/fleet.py",
+    "gateway/core/panic.py",
     "gateway/http/content.py",
     "gateway/http/forwarded.py",
     "gateway/http/framing.py",

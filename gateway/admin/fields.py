@@ -84,7 +84,8 @@ class WorkerTrafficView(View):
 
 class WorkerView(View):
     id: A[str, "host and port; `#rank` behind it where an endpoint has several DP ranks"]
-    is_up: A[bool, "answers health checks"]
+    is_up: A[bool, "answers health checks, or gives other signs of life while these are late"]
+    is_late: A[bool, "its last health check timed out"]
     state: A[str, WORST, "lifecycle state"]
     why: A[str | None, "why it is in that state"]
     share: A[float, MIN, "share of its load during slow start, else 1"]
@@ -147,6 +148,11 @@ class FleetView(View):
     names: A[list[SourceView], "names that are resolved"]
     drains: A[list[str], "URLs of endpoints that drain, with `drain:` or `leave:` in front"]
     gone: A[list[RemovedEndpointView], "endpoints dropped lately"]
+    in_panic: A[
+        dict[str, int],
+        MAX,
+        "models with too few healthy workers, and how many workers with late probes get their requests",
+    ]
 
 
 # /admin/index ------------------------------------------------------------------------------------

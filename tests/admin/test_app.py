@@ -66,7 +66,7 @@ class Admined:
             RemainingWork(lambda w: self.router.ledger.load(w).num_in_flight, lambda w: 0, lambda w: 0),
             num_answered=lambda worker: 0,
             observers=self.router.observers,
-            on_ejected=lambda worker: None,
+            on_ejected=lambda worker, why: None,
             rules=OutlierRules(),
             warm_up_s=10.0,
         )
@@ -198,6 +198,7 @@ async def test_workers_are_shown_with_every_field(admined: Admined) -> None:
         "drains": [],
         "names": [],
         "gone": [],
+        "in_panic": {},
         "endpoints": [
             {
                 "url": URL,
@@ -214,6 +215,7 @@ async def test_workers_are_shown_with_every_field(admined: Admined) -> None:
                     {
                         "id": "w:1",
                         "is_up": True,
+                        "is_late": False,
                         "state": "active",
                         "why": None,
                         "share": 1.0,

@@ -1,9 +1,11 @@
 """`kvgate status`, `top` and `why` beside a running gateway."""
 
 import json
+import signal
 import subprocess
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -78,6 +80,38 @@ def test_top_prints_again(gateway: GatewayProcess) -> None:
     assert len(sums) == 2 and "\x1b" not in sums[0]
 
 
+def test_an_interrupt_ends_top_without_a_traceback(gateway: GatewayProcess) -> None:
+    command = [*GATEWAY, "top", "--gateway", gateway.admin_url]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, env=clean_environment(), **pipes) as top:
+        assert top.stdout is not None and top.stdout.readline()
+        top.send_signal(signal.SIGINT)
+        _, err = top.communicate(timeout=patience(60))
+    assert (top.returncode, err) == (130, "")
+
+
+@pytest.mark.parametrize("command", ["status", "why", "explain", "adapter"])
+def test_another_server_at_the_address_is_recognised(
+    gateway: GatewayProcess, tmp_path: Path, command: str
+) -> None:
+    """A worker answers 404 in its own form, or another question's answer."""
+    (tmp_path / "body").write_text('{"model": "m", "prompt": "x"}')
+    arguments = {
+        "status": ["status"],
+        "why": ["why", "0" * 24],
+        "explain": ["explain", "--prompt-file", str(tmp_path / "body")],
+        "adapter": ["adapter", "list"],
+    }[command]
+    (worker,) = [f"http://{name}" for name in gateway.worker_ids()]
+    done = subprocess.run(
+        [*GATEWAY, *arguments, "--gateway", worker],
+        capture_output=True, text=True, timeout=patience(60), env=clean_environment(),
+    )  # fmt: skip
+    assert done.returncode in (1, 2)
+    assert "not a gateway's admin address" in done.stdout + done.stderr
+    assert "such as a worker; the admin port is --admin-port" in done.stdout + done.stderr
+
+
 def test_a_decision_is_explained_with_its_outcome(gateway: GatewayProcess) -> None:
     body = {"model": "m", "prompt": "a word " * 50, "max_tokens": 2}
     post(gateway.url + "/v1/completions", body)
@@ -113,3 +147,9 @@ def test_keys_that_are_outdated_are_named_with_their_age() -> None:
     assert list(fleet_lines(answer))[0] == (
         "keys of /k are 10 min old, and revoked ones still work: it cannot be read"
     )
+
+
+def test_a_model_with_too_few_healthy_workers_is_named() -> None:
+    answer = {"endpoints": [], "key_files": [], "in_panic": {"m": 2}}
+    expected = "too few workers of m are healthy: 2 with late probes get requests too"
+    assert list(fleet_lines(answer)) == [expected, "no workers"]
