@@ -11,7 +11,7 @@ MAX_LATE = 16
 
 
 class LateCalls:
-    """Runs calls of `limit_s` seconds at most each. One whose caller stops waiting goes on within that."""
+    """Runs calls of `limit_s` seconds at most each, which go on within that after their caller."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s

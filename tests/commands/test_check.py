@@ -41,7 +41,7 @@ class Answers:
     takes_ids: bool = True
     chats: int = 404
     chat_tokens: list[int] | None = None
-    """Of its /tokenize; None where that takes texts only."""
+    """Tokens of a chat by its /tokenize; None where that takes texts only."""
     chat_cached: int | None = 32
     asked: list[tuple[str, str | None, Any]] = field(default_factory=list)
 
@@ -261,7 +261,7 @@ BLIND = "no tokenizer is given for its model, and its own /tokenize takes no cha
 
 @pytest.mark.parametrize("sends", [True, False])
 async def test_chats_have_a_verdict_of_their_own(checked: Checked, sends: bool) -> None:
-    """As SGLang 0.5.10, of which /tokenize takes texts only."""
+    """SGLang 0.5.10 is such an engine: its /tokenize takes texts only."""
     checked.answers.chats, checked.sends = 200, sends
     finding = await checked.finding()
     assert (finding.chats, finding.chats_why) == (Mode.LOAD_ONLY, BLIND)

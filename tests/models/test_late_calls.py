@@ -27,7 +27,7 @@ async def test_a_call_goes_on_after_its_caller_and_ends_by_itself() -> None:
     async def slow() -> None:
         await gate.wait()
         ended.append(1)
-        raise ValueError("nobody waits for it")
+        raise ValueError("no caller waits for it")
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):

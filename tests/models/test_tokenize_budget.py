@@ -38,7 +38,7 @@ def test_times_that_vary_get_more_room_than_equal_ones() -> None:
 
 
 def test_a_worker_that_is_slow_now_and_then_is_waited_for() -> None:
-    """One prompt in fifty takes 0.3 s, the others 5 ms: of 20 slow ones only the first is late."""
+    """A prompt in fifty takes 0.3 s, the others 5 ms: of 20 slow ones only the first is late."""
     budget, num_late = taught(*[0.005] * 40), 0
     for number in range(1000):
         took_s = 0.3 if number % 50 == 10 else 0.005
