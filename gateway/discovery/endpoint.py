@@ -29,10 +29,12 @@ class StreamStatus(Protocol):
     """State of an event stream."""
 
     counts: StreamCounts
-    blind_reason: str | None
 
     @property
     def state(self) -> StreamState: ...
+
+    @property
+    def reason(self) -> str | None: ...
 
 
 class EventSubscription(Protocol):

@@ -34,7 +34,7 @@ from gateway.discovery.endpoint import (
     was_reset,
 )
 from gateway.discovery.probe import Probe, ProbeError, ProbeTimeout
-from gateway.discovery.probed import Facts, event_source, has_changed, reported
+from gateway.discovery.probed import Facts, has_changed, reported
 from gateway.discovery.refused import (
     log_block_size,
     log_block_sizes,
@@ -359,7 +359,8 @@ class Roster:
         )
         assert endpoint.facts is not None
         self._on_look(worker.id, endpoint.facts.ranks.get(worker.dp_rank))
-        source = event_source(endpoint.facts, worker.dp_rank, options.events_port, options.replay_port)
+        ports = options.events_port, options.replay_port
+        source = self.declared.event_source(endpoint.facts, worker.dp_rank, ports)
         has_room = len(endpoint.feeds) < options.max_feeds
         # A publisher that is reported shows the block size; at the default port anything may listen.
         is_sized = worker.block_size or (endpoint.facts.sources and source and not source.is_polled)
