@@ -125,6 +125,7 @@ COMPILED = [
     "gateway/upstream/pools.py",
     "gateway/routing/decision_log.py",
     "gateway/server/responder.py",
+    "gateway/proxy/stream_keepalive.py",
     "gateway/epp/responder.py",
     "gateway/epp/envoy_connection.py",
     "gateway/epp/message_fields.py",

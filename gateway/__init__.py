@@ -33,9 +33,8 @@ As a library: `async with gateway.connect(["http://10.0.0.1:8000"]) as router:`
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from gateway.core.decision import Decision
+from gateway.core.requests.json_values import encode
 from gateway.core.requests.request import InferenceRequest, parse_request
 from gateway.routing.router import Router
 from gateway.runtime.build import VERSION, is_compiled
@@ -46,7 +45,7 @@ __all__ = ["Decision", "InferenceRequest", "Router", "connect", "is_compiled", "
 
 def request(path: str, body: Mapping[str, Any] | bytes) -> InferenceRequest:
     """A request as the server would have parsed it. Raises `core.errors.InvalidRequest`."""
-    return parse_request(path, body if isinstance(body, bytes) else msgspec.json.encode(body))
+    return parse_request(path, body if isinstance(body, bytes) else encode(body))
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from engines.sim.words import Sampling
+from gateway.core.requests.json_values import decode
 
 Body = Mapping[str, Any]
 
@@ -91,7 +92,7 @@ def too_long(context_tokens: int, num_prompt: int) -> ApiError:
 
 def decode_body(data: bytes) -> dict[str, Any]:
     try:
-        body = msgspec.json.decode(data)
+        body = decode(data)
     except msgspec.DecodeError as exc:
         raise _invalid("json_invalid", "body", "JSON decode error", {}, repr(str(exc))) from exc
     if not isinstance(body, dict):

@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 
-from gateway.core.errors import GatewayError
+from gateway.core.decode_errors import UNREADABLE
+from gateway.core.errors import GatewayError, InvalidRequest, WorkerFailed
+from gateway.core.outcome import SERVER_ERROR
 from gateway.core.requests.routes import TABLE, ErrorFormat, paths
 
 _ANTHROPIC = paths(route for route in TABLE if route.errors is ErrorFormat.ANTHROPIC)
@@ -41,6 +43,38 @@ def event_of(error: GatewayError, path: str, request_id: str) -> bytes:
     if is_anthropic(path):
         return b"event: error\ndata: " + _anthropic(error, request_id) + b"\n\n"
     return b"data: " + error.body() + b"\n\n"
+
+
+def event_of_answer(status: int, body: bytes, path: str, request_id: str) -> bytes:
+    """A worker's answer that came as no stream, as the event that ends a stream which the gateway had opened.
+    An error object in the form of the route stays as it is."""
+    if status < 400:
+        return event_of(
+            WorkerFailed(f"the worker answered {status} without an event stream"), path, request_id
+        )
+    try:
+        found = msgspec.json.decode(body)
+    except UNREADABLE:
+        found = body.decode("utf-8", "replace")
+    known = found.get("error") if type(found) is dict else None
+    if type(known) is dict and (not is_anthropic(path) or found.get("type") == "error"):
+        name = b"event: error\n" if is_anthropic(path) else b""
+        return name + b"data: " + msgspec.json.encode(found) + b"\n\n"
+    is_clients = status < SERVER_ERROR
+    message = _message_in(found) or f"the worker answered {status}"
+    error = InvalidRequest(message) if is_clients else WorkerFailed(message)
+    error.status = status
+    return event_of(error, path, request_id)
+
+
+def _message_in(answer: object) -> str:
+    """The message of an engine's error, in the places where engines have it; else all of it."""
+    if type(answer) is dict:
+        inner = answer.get("error")
+        for found in (inner.get("message") if type(inner) is dict else inner, answer.get("message")):
+            if type(found) is str and found:
+                return found
+    return answer if type(answer) is str else msgspec.json.encode(answer).decode()
 
 
 def kind_of(status: int, is_clients: bool) -> str:

@@ -14,6 +14,7 @@ from gateway.apis import anthropic, responses, sglang
 from gateway.apis.anthropic import Dialect
 from gateway.core.errors import InvalidRequest
 from gateway.core.rendering import Rendering
+from gateway.core.requests.json_values import encode
 from gateway.core.requests.request import InferenceRequest, parse_request
 from gateway.core.requests.routes import CHAT, RouteKind, route_of
 from gateway.tokenization.base import Renderer
@@ -55,7 +56,7 @@ def as_chat(
         if len(request.body) > MAX_COPIED_BYTES:
             made = InferenceRequest(RouteKind.CHAT, CHAT, b"", {"model": request.model}, fields=chat)
         else:
-            made = parse_request(CHAT, msgspec.json.encode(chat), known, salt=request.cache_salt)
+            made = parse_request(CHAT, encode(chat), known, salt=request.cache_salt)
     except (AttributeError, KeyError, TypeError, InvalidRequest) as exc:
         raise PromptError("a field is of a wrong type", type(exc).__name__) from exc
     made.cache_salt, made.session = request.cache_salt, request.session

@@ -46,6 +46,17 @@ class ProxySection(Section, frozen=True):
             live=REQUESTS,
         ),
     ] = 0.0
+    stream_keepalive_s: Annotated[
+        float,
+        option(
+            "Time without a byte after which a stream gets a comment, before the first token too, so that "
+            "proxies and browsers do not cut it; less than their read timeout (often 60 s). The head then "
+            "goes out first, and a later error comes as an event, which SDKs do not retry. 0: none.",
+            "seconds",
+            ge=0,
+            live=REQUESTS,
+        ),
+    ] = 0.0
     pool_idle_s: Annotated[
         float,
         option(

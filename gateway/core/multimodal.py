@@ -13,10 +13,10 @@ an image's next question goes where the image was; they are assumed, never count
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
 from xxhash import xxh3_64_intdigest
 
 from gateway.core.blocks import BlockHash
+from gateway.core.requests.json_values import encode_sorted
 
 MEDIA = frozenset(
     {"image_url", "image_pil", "image_embeds", "audio_url", "audio_embeds", "input_audio"}
@@ -86,16 +86,16 @@ def links(messages: Sequence[Mapping[str, Any]], root: bytes) -> Links:
 def _named(message: Mapping[str, Any]) -> Iterator[tuple[bytes, int, bool]]:
     """A name for each part, its tokens, whether it is a medium; the first has the message's other fields."""
     others = {key: value for key, value in message.items() if key != "content"}
-    before = msgspec.json.encode(others, order="sorted")
+    before = encode_sorted(others)
     parts: Sequence[Any] = _parts(message) or ("",)
     for part in parts:
         kind = _kind(part)
         if kind in MEDIA:
             own = {"uuid": part["uuid"]} if isinstance(part.get("uuid"), str) else part.get(kind)
-            yield before + msgspec.json.encode((kind, own), order="sorted"), MEDIUM_TOKENS, True
+            yield before + encode_sorted((kind, own)), MEDIUM_TOKENS, True
         else:
             text = part.get("text", part) if isinstance(part, Mapping) else part
-            name = msgspec.json.encode(text, order="sorted")
+            name = encode_sorted(text)
             yield before + name, len(name) // TEXT_BYTES, False
         before = b""
 

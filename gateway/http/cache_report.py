@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from gateway.core.requests.json_values import decode, encode
+
 _NAME = b'"vllm_xargs"'
 _ASK = {"kv_cache_report_mode": "full"}
 _FIELD = b',"vllm_xargs":{"kv_cache_report_mode":"full"}}'
@@ -21,11 +23,11 @@ def asking(body: bytes) -> bytes:
         end = body.rindex(b"}")
         return body[:end] + _FIELD
     fields: dict[str, Any] = dict(_decode(body))
-    given = msgspec.json.decode(fields.get("vllm_xargs", b"null"))
+    given = decode(fields.get("vllm_xargs", b"null"))
     if given is not None and not isinstance(given, dict):
         return body  # the engine will reject it
     fields["vllm_xargs"] = (given or {}) | _ASK
-    return msgspec.json.encode(fields)
+    return encode(fields)
 
 
 def can_report(since: tuple[int, ...] | None, version: str | None) -> bool:

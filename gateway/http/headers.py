@@ -50,6 +50,8 @@ _NOT_TO_WORKER: Final = HOP_BY_HOP | {
     b"content_encoding",
     b"content_type",
     b"expect",
+    b"accept-encoding",  # what a compressed answer used could not be read, nor hidden where that is wanted
+    b"accept_encoding",
     b"x-request-id",
     b"x_request_id",
     *FORWARDED,
@@ -65,6 +67,10 @@ _NOT_TO_CLIENT: Final = HOP_BY_HOP | {
     b"access-control-allow-private-network",
     b"access-control-expose-headers",
     b"access-control-max-age",
+    b"location",  # addresses of the worker, which clients must not learn or use
+    b"content-location",
+    b"refresh",
+    b"alt-svc",
 }
 _NOT_TO_CLIENT_OF_STREAM: Final = _NOT_TO_CLIENT | {b"x-accel-buffering"}
 _UNBUFFERED: Final[Header] = (b"x-accel-buffering", b"no")
@@ -165,9 +171,15 @@ def is_event_stream(head: ResponseHead) -> bool:
     for name, value in head.headers:
         if name == b"content-type":
             is_events = value.lower().startswith(b"text/event-stream")
-        elif name == b"content-encoding":
-            return False
-    return is_events
+    return is_events and not has_coding(head)
+
+
+def has_coding(head: ResponseHead) -> bool:
+    """Return True if the body is compressed, so that nothing in it can be read."""
+    for name, value in head.headers:
+        if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+            return True
+    return False
 
 
 def _decision_headers(decision: Decision) -> list[Header]:

@@ -31,6 +31,10 @@ class PlainScanner:
         return f"PlainScanner({self._num_bytes} bytes, {self.num_kept_bytes} kept)"
 
     @property
+    def num_bytes(self) -> int:
+        return self._num_bytes
+
+    @property
     def num_kept_bytes(self) -> int:
         return sum(map(len, self._parts)) + len(self._found or b"") + len(self._carry)
 

@@ -4,13 +4,16 @@ Fed with heads, body bytes and the time; reports what happened, decides nothing.
 """
 
 from enum import Enum
+from typing import Final
 
 from gateway.core.usage import WIDEST, RefusedUsage, Usage, UsageLimit
-from gateway.http.headers import is_event_stream
+from gateway.http.headers import has_coding, is_event_stream
 from gateway.http.json_usage import PlainScanner
 from gateway.http.messages import ResponseHead
 from gateway.http.sse import SseScanner
 from gateway.http.usage_redaction import UsageRedactor
+
+BYTES_PER_TOKEN: Final = 4
 
 
 class Piece(Enum):
@@ -27,6 +30,7 @@ class ResponseObserver:
     # fmt: off
     __slots__ = (
         "status", "first_token_s", "last_token_s", "refused", "_scanner", "_plain", "_masker", "_limit",
+        "_is_coded",
     )
     # fmt: on
 
@@ -45,6 +49,7 @@ class ResponseObserver:
         self._limit = limit
         self.first_token_s: float | None = None
         self.last_token_s = 0.0
+        self._is_coded = has_coding(head)
         is_ok = head.status == 200
         is_stream = is_ok and is_event_stream(head)
         self._scanner = (unasked or SseScanner()) if is_stream else None
@@ -82,9 +87,14 @@ class ResponseObserver:
         return self.status == 200 and self._scanner is None
 
     @property
-    def num_pieces(self) -> int:
-        """Number of pieces of a stream so far: about its tokens, at least."""
-        return self._scanner.num_events_fed if self._scanner else 0
+    def num_guessed(self) -> int:
+        """Number of generated tokens so far, guessed where none is reported: the events of a stream, else a
+        quarter of the bytes of a text, or each byte of a compressed one."""
+        if self._scanner is not None:
+            return self._scanner.num_events
+        if self._plain is None:
+            return 0
+        return self._plain.num_bytes if self._is_coded else self._plain.num_bytes // BYTES_PER_TOKEN
 
     def ttft_s(self, started: float) -> float | None:
         """Return the time from `started` to the first token; None where none was seen."""

@@ -46,9 +46,10 @@ _decode_event = msgspec.json.Decoder(_Event).decode
 
 
 class SseScanner:
-    """Scanner of a streamed body fed in any splits; forwards whole events."""
+    """Scanner of a streamed body fed in any splits; forwards whole events. `num_events` counts those with
+    data so far."""
 
-    __slots__ = ("_tail", "_found", "_usage_event", "has_token", "is_whole", "num_events_fed")
+    __slots__ = ("_tail", "_found", "_usage_event", "has_token", "is_whole", "num_events")
 
     def __init__(self) -> None:
         self._tail = b""
@@ -56,7 +57,7 @@ class SseScanner:
         self._usage_event: bytes | None = None  # not read yet
         self.has_token = False
         self.is_whole = True  # the forwarded bytes end with an event's end
-        self.num_events_fed = 0
+        self.num_events = 0
 
     def feed(self, data: bytes) -> bytes:
         """Return the bytes to forward now; the rest is kept until its event is complete."""
@@ -74,7 +75,7 @@ class SseScanner:
             ends_whole = True
         if data:
             self.is_whole = ends_whole
-            self.num_events_fed += 1
+            self.num_events += data.count(b"\ndata:") + data.startswith(b"data:")
             if not self.has_token:
                 self.has_token = any(map(_has_token, event_data(data)))
             if _USAGE in data or _USAGE_SPACED in data:

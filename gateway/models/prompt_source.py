@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Final
 
 import aiohttp
-import msgspec
 from xxhash import xxh3_128_digest
 
 from gateway.apis.abridged import abridged
@@ -25,6 +24,7 @@ from gateway.core.decision import Prompt
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.multimodal import BEFORE_MEDIA, first_medium, links
 from gateway.core.rendering import VLLM, Rendering
+from gateway.core.requests.json_values import encode
 from gateway.core.requests.request import PROMPT_FIELDS, InferenceRequest
 from gateway.core.requests.routes import RouteKind
 from gateway.core.token_runs import TokenRunCache
@@ -276,7 +276,7 @@ class PromptSource:
     def _before_media(self, prompts: Renderer, request: InferenceRequest) -> Prompt:
         fields = request.fields
         root = [request.model, request.cache_salt, *(fields.get(name) for name in PROMPT_FIELDS)]
-        behind = links(fields["messages"], msgspec.json.encode(root))
+        behind = links(fields["messages"], encode(root))
         try:
             tokens = (prompts.before_media(fields, self._clock()),)
         except PromptError as exc:
@@ -389,7 +389,7 @@ class WorkerTokenizer:
         await self._session.close()
 
     async def _one(self, url: str, body: Mapping[str, Any], authorization: str | None) -> Tokens:
-        raw = msgspec.json.encode(body)
+        raw = encode(body)
         key = xxh3_128_digest(raw)
         if (tokens := self._cache.get(key)) is not None:
             self._cache.move_to_end(key)

@@ -8,6 +8,7 @@ websocket  plans of upgraded connections
 prompts    tokens, made here or elsewhere      time_slice  decisions of gateways that take turns
 retries    which failures are tried again      retryable   answers that another worker may better
 deadlines  first byte, idle and total timeouts usage_check usage that workers report, checked
+stream_keepalive   comments on a stream that sends nothing
 held_refusal    503 and 429 of a worker, until their bodies are read
 accounting      metrics of a request that ended
 retry_metrics   metrics of retries and buffered bodies

@@ -24,6 +24,7 @@ from gateway.proxy.context import AskUsage, Context
 from gateway.proxy.exchange import InferenceExchange
 from gateway.proxy.intake import request_of
 from gateway.proxy.large_intake import LargeIntake, Refuse
+from gateway.proxy.stream_keepalive import KeptAliveResponder, takes_comments
 from gateway.proxy.websocket import Tunnel, parse_tunnel
 from gateway.server.responder import Exchange, Responder
 from gateway.tenancy.admission.base import Waiter
@@ -89,8 +90,9 @@ class Dispatch:
         """Make the exchange of a request and begin it. Raises UnknownResponse and TooManyRequests; the
         exchange answers all later errors."""
         context = self.context
-        if context.config.auth.mask_cached_tokens:  # in a compressed answer they could not be masked
-            http.headers = [header for header in http.headers if header[0] != b"accept-encoding"]
+        quiet_s = context.config.proxy.stream_keepalive_s
+        if quiet_s and (amend is not None or not takes_comments(request)):
+            quiet_s = 0.0
         http.body = b""  # the request has it now, and forgets it when no attempt needs it any more
         exchange = InferenceExchange(context, http, responder, request, self.exchanges)
         if route_of(request.path).keeps_state:
@@ -105,7 +107,7 @@ class Dispatch:
             ).plan()
         if amend is not None:
             exchange.plan = amend(exchange)
-        return self._admit(exchange)
+        return self._admit(exchange, quiet_s)
 
     def about_response(
         self, http: HttpRequest, responder: Responder, amend: Amend | None = None
@@ -150,7 +152,7 @@ class Dispatch:
         is_prompt = request.kind is RouteKind.CHAT or request.kind is RouteKind.COMPLETION
         return (request.may_split or (fleet.is_bound(model) and is_prompt)) and fleet.has_prefills(model)
 
-    def _admit(self, exchange: InferenceExchange) -> InferenceExchange:
+    def _admit(self, exchange: InferenceExchange, quiet_s: float = 0.0) -> InferenceExchange:
         request, gate = exchange.request, self.context.gate
         if gate is not None:
             exchange.ticket = gate.admit(exchange.http, request, exchange.responder)
@@ -158,6 +160,9 @@ class Dispatch:
             request.priority = 0  # without admission control no client may go first
         if request.given_priority is not None:
             request.body = behind(request.body, request.given_priority, request.priority or 0)
+        if quiet_s:
+            kept = KeptAliveResponder(exchange.responder, exchange.request_id, quiet_s, self.context.loop)
+            exchange.responder = kept
         exchange.begin()
         return exchange
 

@@ -20,7 +20,7 @@ from gateway.core.fleet import RETRY_AFTER_S
 from gateway.core.requests.request import PREVIOUS, InferenceRequest
 from gateway.core.requests.routes import RouteKind
 from gateway.core.worker import WorkerId
-from gateway.http.headers import is_event_stream
+from gateway.http.headers import has_coding, is_event_stream
 from gateway.http.messages import HttpRequest, ResponseHead
 from gateway.proxy.context import Context
 from gateway.proxy.exchange import InferenceExchange
@@ -50,9 +50,6 @@ class StoredResponse:
 
 def plan_of(exchange: InferenceExchange, stored: StoredResponse | None) -> Plan:
     """The plan of a request that creates a response, or is about one that is `stored`."""
-    http = exchange.http
-    # A compressed answer could not be edited.
-    http.headers = [header for header in http.headers if header[0] != b"accept-encoding"]
     reader = partial(_reader, exchange, stored)
     if stored is None:
         return Plan(reader=reader)
@@ -103,8 +100,7 @@ class RenamedAnswer:
     def upstream_head(self, head: ResponseHead) -> None:
         self._exchange.scanner = RenamingScanner(self._renaming)
         self._status = head.status
-        is_encoded = any([name == b"content-encoding" for name, _ in head.headers])
-        self._is_plain = not is_encoded and not is_event_stream(head)
+        self._is_plain = not has_coding(head) and not is_event_stream(head)
         if self._is_plain:
             head = ResponseHead(head.status, head.headers, None)
         self._exchange.upstream_head(head)

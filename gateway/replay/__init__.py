@@ -1,8 +1,9 @@
 """Replay of recorded traffic with other policies: a fleet in virtual time.
 
 command   arguments -> runs -> a table          play         one run, by names
-traces    requests that were recorded           recording    by a gateway
-line_reader  lines of packed files              job          one request and its outcome
+traces    requests that were recorded           formats/     that they may have
+recording    by a gateway                       job          one request and its outcome
+line_reader  lines of packed files              json_values  values of an array
 fleet     the gateway's router before engines   exchange     one request to an engine and back
 engine    the simulated one's, in virtual time  profile      its hardware, in seconds and tokens
 clock     virtual seconds                       bounds       limits of any placement

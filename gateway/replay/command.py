@@ -15,6 +15,8 @@ from gateway.config.flags import Parser
 from gateway.core.errors import ConfigError
 from gateway.policies.framework.registry import AUTO
 from gateway.replay.charts import page
+from gateway.replay.formats.table import FORMATS, listing
+from gateway.replay.formats.times import UNITS
 from gateway.replay.play import (
     BOUNDS,
     Calibrated,
@@ -22,6 +24,7 @@ from gateway.replay.play import (
     ReplayRun,
     RunResult,
     Trace,
+    TraceAccount,
     calibrate,
     library_of,
     play_all,
@@ -29,7 +32,6 @@ from gateway.replay.play import (
 from gateway.replay.profile import H100_8B, PROFILES, Profile, profile_of
 from gateway.replay.progress import Progress
 from gateway.replay.results import Slo, table
-from gateway.replay.traces import FORMATS
 from gateway.runtime.terminal import print_lines
 
 NUM_WORKERS = 8
@@ -52,8 +54,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("trace", type=Path, metavar="FILE", help="requests that were recorded; .gz and .xz are unpacked")
-    add("--format", choices=["auto", *FORMATS], default="auto", help="default: detected")
+    add("trace", type=Path, metavar="FILE", help="requests that were recorded; may be packed: gz, xz, bz2")
+    _add_reading(parser)
     add("--speed", type=_positive, default=1.0, metavar="TIMES", help="as fast as recorded (default 1)")
     add("--limit", type=_count, metavar="COUNT", help="only the first requests")
     add(
@@ -86,6 +88,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"leave out the bounds {' and '.join(BOUNDS)}",
     )
     _add_rest(parser)
+
+
+def _add_reading(parser: argparse.ArgumentParser) -> None:
+    """Options of how a trace is read."""
+    add = parser.add_argument
+    add("--format", choices=["auto", *FORMATS], metavar="NAME", default="auto", help="default: detected")
+    add("--formats", action=ListFormats, nargs=0, help="list the formats, and exit")
+    add(
+        "--trace-block-size",
+        type=_count,
+        metavar="TOKENS",
+        help="tokens of each of the trace's hashes (default: detected)",
+    )
+    add("--trace-unit", choices=list(UNITS), help="unit of the trace's clock (default: detected)")
+    add(
+        "--rate",
+        type=_positive,
+        metavar="RPS",
+        help="requests per second, for traces without times (default 1)",
+    )
+    add("--strict", action="store_true", help="refuse a trace with a line that cannot be read")
+
+
+class ListFormats(argparse.Action):
+    """`--formats`: prints the table of formats, without a trace."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print_lines(*listing())
+        parser.exit()
 
 
 def _add_rest(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +155,8 @@ def run(args: argparse.Namespace) -> int:
     print_lines(heading(runs[0], results[0]))
     shown = [known.measured, *results] if known else results
     print_lines(*table([result.summary for result in shown]))
-    notes = [*left_out(results[0].left_out), *(notes_of(known) if known else [])]
+    notes = [*skipped(results[0].origin), *left_out(results[0].left_out)]
+    notes += notes_of(known) if known else []
     if notes:
         print_lines(*notes)
     if args.json:
@@ -147,7 +179,7 @@ def runs_of(args: argparse.Namespace, progress: Progress) -> tuple[list[ReplayRu
             raise ConfigError(f"--policy {name}: not one of {', '.join(known)}")
     names = [*policies, *(name for name in BOUNDS if name not in policies and not args.no_bounds)]
     first = ReplayRun(
-        Trace(args.trace, args.format, args.speed, args.seed, args.limit, args.tokenizer),
+        _trace(args),
         names[0],
         _limited(profile_of(args.profile or H100_8B.name), args),
         args.workers or 0,
@@ -165,6 +197,21 @@ def runs_of(args: argparse.Namespace, progress: Progress) -> tuple[list[ReplayRu
     return [replace(first, policy=name) for name in names], calibrated
 
 
+def _trace(args: argparse.Namespace) -> Trace:
+    return Trace(
+        args.trace,
+        args.format,
+        args.speed,
+        args.seed,
+        args.limit,
+        args.tokenizer,
+        args.rate,
+        args.trace_unit,
+        args.trace_block_size,
+        args.strict,
+    )
+
+
 def _limited(profile: Profile, args: argparse.Namespace) -> Profile:
     limits = {"max_batched_tokens": args.max_batched_tokens, "max_num_seqs": args.max_num_seqs}
     return replace(profile, **{name: value for name, value in limits.items() if value})
@@ -179,6 +226,14 @@ def left_out(some: LeftOut) -> list[str]:
         ("cut", some.num_cut, f"with an answer that reaches {context}"),
     ]
     return [f"{what}: {num:,} {why}" for what, num, why in notes if num]
+
+
+def skipped(origin: TraceAccount) -> list[str]:
+    """Note on rows that could not be read."""
+    if not (num := origin.num_skipped):
+        return []
+    more = f"; and {num - len(origin.skipped):,} more" if num > len(origin.skipped) else ""
+    return [f"skipped: {num:,} that cannot be read ({'; '.join(origin.skipped)}{more})"]
 
 
 def notes_of(known: Calibrated) -> list[str]:
@@ -199,7 +254,8 @@ def heading(run: ReplayRun, result: RunResult) -> str:
     return (
         f"{trace.path.name}: {result.summary.num_requests} requests at {trace.speed:g}x, "
         f"{run.num_workers} workers {run.profile.name}; "
-        f"good: TTFT <= {run.slo.ttft_s:g} s, TPOT <= {run.slo.tpot_s * 1000:g} ms"
+        f"good: TTFT <= {run.slo.ttft_s:g} s, TPOT <= {run.slo.tpot_s * 1000:g} ms; "
+        f"read as {result.origin.read_as}"
     )
 
 
@@ -208,7 +264,7 @@ def document(
 ) -> dict[str, object]:
     """Figures of all rows, and the setup in effect."""
     first, size = runs[0], results[0].block_size
-    trace = asdict(first.trace) | {"path": str(first.trace.path)}
+    trace = asdict(first.trace) | {"path": str(first.trace.path)} | asdict(results[0].origin)
     setup = {
         "workers": first.num_workers,
         "profile": asdict(first.profile),

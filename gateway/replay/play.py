@@ -29,11 +29,13 @@ from gateway.replay.calibration import (
 )
 from gateway.replay.context_limit import admitted
 from gateway.replay.fleet import Setup, VirtualFleet, pooled_of
+from gateway.replay.formats.reading import Encode, TraceOptions
+from gateway.replay.formats.times import UNITS
 from gateway.replay.job import HashedPrompt, ReplayJob, worker_of
 from gateway.replay.profile import Profile
 from gateway.replay.progress import Progress, RunCounts
 from gateway.replay.results import Curves, Slo, Summary, curves, summarize
-from gateway.replay.traces import Encode, Requests, TraceOptions, is_recording, read
+from gateway.replay.traces import Requests, is_recording, read
 from gateway.tokenization.tokenizer import Tokenizer
 
 POOLED = "pooled"
@@ -56,7 +58,8 @@ took a fifth of its time."""
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Trace by its name. `tokenizer` is a directory, empty for the bundled one."""
+    """Trace by its name. `tokenizer` is a directory, empty for the bundled one. `rate` (requests per second),
+    `unit` (of the clock) and `hash_tokens` (of a block) are None where the trace shows them."""
 
     path: Path
     form: str = "auto"
@@ -64,13 +67,27 @@ class Trace:
     seed: int = 1
     limit: int | None = None
     tokenizer: str = ""
+    rate: float | None = None
+    unit: str | None = None
+    hash_tokens: int | None = None
+    is_strict: bool = False
 
     def read(self) -> Requests:
         """Read the requests. Raises ConfigError."""
         if self.tokenizer and not (Path(self.tokenizer) / TOKENIZER).is_file():
             raise ConfigError(f"--tokenizer {self.tokenizer}: no {TOKENIZER} there")
         encode: Encode = _Encoder(Path(self.tokenizer or bundled_tokenizer()))
-        return read(self.path, TraceOptions(self.speed, self.seed, encode, limit=self.limit), self.form)
+        options = TraceOptions(
+            self.speed,
+            self.seed,
+            encode,
+            UNITS[self.unit] if self.unit else None,
+            self.limit,
+            self.rate,
+            self.hash_tokens,
+            self.is_strict,
+        )
+        return read(self.path, options, self.form)
 
     def jobs(self) -> list[ReplayJob]:
         """Read the requests alone. Raises ConfigError."""
@@ -127,12 +144,23 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceAccount:
+    """Account of how a trace was read: its format, block size and clock, the number of rows that could not be
+    read, and the first of these."""
+
+    read_as: str = ""
+    num_skipped: int = 0
+    skipped: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RunResult:
     summary: Summary
     curves: Curves
     jobs: tuple[ReplayJob, ...] = ()
     left_out: LeftOut = LeftOut()
     block_size: int = 0
+    origin: TraceAccount = TraceAccount()
 
 
 def play(
@@ -149,7 +177,8 @@ def play(
     left_out = LeftOut(setup.context_tokens, requests.num_empty, fleet.num_refused, fleet.num_cut)
     summary = summarize(run.policy, done, setup.num_workers, run.slo)
     kept = tuple(done) if keeps_jobs else ()
-    return RunResult(summary, curves(done), kept, left_out, setup.block_size)
+    origin = TraceAccount(requests.read_as, requests.num_skipped, requests.skipped)
+    return RunResult(summary, curves(done), kept, left_out, setup.block_size, origin)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,13 @@ UNKNOWN_BLOCK = 512
 
 
 def playable(lines: Lines) -> list[Recorded]:
-    """Completed requests in order of arrival. Raises ConfigError for a row beyond the limits."""
+    """Completed requests in order of arrival; rows beyond the limits are skipped. Raises ConfigError."""
     rows: list[Recorded] = []
     for row in lines.decoded(Recorded):
         if row.how == "ended" and row.status == 200 and row.num_tokens > 0:
             if not _is_within_limits(row):
-                raise lines.bad("a time or a number of tokens is negative or too large")
+                lines.skip("a time or a number of tokens is negative or too large, or tokens are cut")
+                continue
             rows.append(row)
     return sorted(rows, key=lambda row: row.at)
 
@@ -33,10 +34,11 @@ def playable(lines: Lines) -> list[Recorded]:
 def _is_within_limits(row: Recorded) -> bool:
     counts = (row.num_tokens, row.output_tokens or 0, row.block_size, row.num_blocks or 0)
     seconds = (row.at, row.e2e_s, row.ttft_s or 0.0)
-    return all(0 <= num <= MAX_TOKENS for num in counts) and all(0.0 <= s <= MAX_CLOCK_S for s in seconds)
+    sizes = all(0 <= num <= MAX_TOKENS for num in counts)
+    return sizes and all(0.0 <= s <= MAX_CLOCK_S for s in seconds) and len(row.tokens) % 4 == 0
 
 
-def recording(lines: Lines, speed: float) -> Iterator[ReplayJob]:
+def recording(lines: Lines) -> Iterator[ReplayJob]:
     rows = playable(lines)
     chains = [_chain(row) for row in rows]
     nexts = _nexts(rows, chains)
@@ -57,7 +59,7 @@ def recording(lines: Lines, speed: float) -> Iterator[ReplayJob]:
         turn = 2 if i in lasts else 1
         place = places.setdefault(row.worker, worker_of(len(places)))
         yield ReplayJob(
-            row.at / speed,
+            row.at,
             prompt,
             num_output,
             turn,

@@ -8,8 +8,10 @@ template_stability   cut points at which a growing conversation keeps its tokens
 conversation_cache, text_cache   tokens of earlier conversation turns and texts
 render_settings, probe_conversations   proofs of these cut points
 message_frame    the text around a plain message        pieces         long texts in bounded pieces
+template_needs   chats that templates are probed with
 longest_token    a lower bound of a text's tokens       model_files    files of a model's directory
 worker_tokens    the wire of a worker's /tokenize
+sglang_effort    templates that change an effort before SGLang
 sglang, mlx   renderers of engines that render otherwise than vLLM
 nested_json      the limits of tool calls' arguments
 harmony, mistral, plain_text, unavailable   renderers of families that have no template

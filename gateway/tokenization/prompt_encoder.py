@@ -30,13 +30,11 @@ from gateway.tokenization.model_files import (
 )
 from gateway.tokenization.render_settings import STUB_TOOLS, RenderSetting, RenderSettings
 from gateway.tokenization.sandbox.render_budget import is_hurried
+from gateway.tokenization.template_needs import needs_of
 from gateway.tokenization.text_cache import STRIDE, TextCache, are_apart
 from gateway.tokenization.tokenizer import Tokenizer, TokenizerError
 
 __all__ = ["PromptError", "PromptEncoder"]
-
-#  A template that raises on this is broken, or not for chat.
-PROBE: Final = [{"role": "user", "content": "Hello"}]
 
 # Variables by which clients of several models switch reasoning on and off.
 SWITCHES: Final = {"enable_thinking", "thinking"}
@@ -107,12 +105,16 @@ class PromptEncoder:
         return prompts
 
     def _probe(self, directory: Path) -> None:
-        for name in self._templates:
-            tools = [{"type": "function", "function": {"name": "probe"}}] if name == "tool_use" else None
+        """Raise PromptError, with the reason of a plain chat, unless some chat renders: what a template
+        refuses beside (a chat without tools, above all) its engine refuses as well, request by request."""
+        why: PromptError | None = None
+        for body in needs_of(self._templates.values(), self._special_tokens):
             try:
-                self.chat({"messages": PROBE, "tools": tools}, datetime(2024, 1, 1))
+                self.chat(body, datetime(2024, 1, 1))
+                return
             except PromptError as exc:
-                raise PromptError(f"{directory}: chat template fails on a plain conversation: {exc}") from exc
+                why = why or exc
+        raise PromptError(f"{directory}: chat template fails on a plain conversation: {why}") from why
 
     def __repr__(self) -> str:
         return f"PromptEncoder({self._tokenizer!r}, templates={dict(self._templates)!r})"

@@ -17,7 +17,9 @@ serving_completions}.py, srt/parser/{jinja_template_utils,template_manager}.py.
                      `defer_loading`. `tool_choice` "none" leaves them out, a named one keeps that one
     template errors  the template is tried again with bare functions for tools
     reasoning        `reasoning_effort` and `reasoning` set `thinking` and `enable_thinking` for the template;
-                     up to 0.5.15 only effort "none" does, and `reasoning.enabled`
+                     up to 0.5.15 only effort "none" does, and `reasoning.enabled`. An effort in
+                     `chat_template_kwargs` counts as the request's; some templates' words change what
+                     becomes of it (`sglang_effort.py`)
     arguments        null and "auto" in `chat_template_kwargs` reach the template
     named templates  the first one, with tools or without
     ignored          `add_generation_prompt`, `add_special_tokens`, truncation, `documents`; in completions
@@ -54,6 +56,7 @@ from gateway.tokenization.chat_template import (
     reads,
 )
 from gateway.tokenization.prompt_encoder import PromptEncoder
+from gateway.tokenization.sglang_effort import LOW_EFFORT, EffortUse, effort_use, hunyuan_effort
 from gateway.tokenization.tokenizer import Tokenizer
 
 Version = tuple[int, ...]
@@ -89,6 +92,7 @@ class SglangTemplate(Template):
         self.rendering = rendering
         super().__init__(source)
         self.knows_developer = True  # the role stays
+        self.effort_use = effort_use(source, self.tree, rendering)
 
     def find_format(self) -> ContentFormat:
         """Content format by SGLang's own rules, which look for loops over a message of these names only."""
@@ -198,12 +202,25 @@ class SglangEncoder(PromptEncoder):
             if name in RESERVED or (name in UNKNOWN and given[name]):
                 raise PromptError(f"chat_template_kwargs: {name} is not rendered")
         effort, thinking = _reasoning(body, self.rendering.version)
-        kwargs: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
-        kwargs |= given
-        for name, value in thinking.items():
-            kwargs.setdefault(name, value)
+        kwargs = {**thinking, **self._with_effort(given, effort)}
         kwargs["tools"] = _offered(body, self.rendering.version)
         return {**kwargs, "add_generation_prompt": True, "continue_final_message": _continues(body)}
+
+    def _with_effort(self, given: Mapping[str, Any], effort: Any) -> dict[str, Any]:
+        """Template arguments of a request with its effort, in its own or in the template's words."""
+        template = self._template(False)
+        assert isinstance(template, SglangTemplate)
+        kwargs = dict(given)
+        inner = kwargs.pop("reasoning_effort", None)
+        if template.effort_use is EffortUse.HUNYUAN:
+            effort = hunyuan_effort(inner if effort is None else effort)
+        elif inner is not None:
+            effort = inner
+        if effort is not None:
+            kwargs["reasoning_effort"] = effort
+        if effort == "low" and template.effort_use is EffortUse.SETS_LOW:
+            kwargs.setdefault(LOW_EFFORT, True)
+        return kwargs
 
 
 def _coded(directory: Path) -> str | None:

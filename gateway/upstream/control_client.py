@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Any
 
 import aiohttp
-import msgspec
 from aiohttp.abc import ResolveResult
 from aiohttp.resolver import ThreadedResolver
 
+from gateway.core.requests.json_values import encode
 from gateway.http.address import Address
 from gateway.http.networks import Reachable, name_refusal
 from gateway.runtime import process_limits as host
@@ -79,7 +79,7 @@ class ControlSession:
         self, endpoint: str, path: str, body: object, headers: Mapping[str, str] | None = None
     ) -> bytes | None:
         """Post a JSON body and return the answer; None if it is not a complete, short 200."""
-        data, headers = msgspec.json.encode(body), {"content-type": "application/json", **(headers or {})}
+        data, headers = encode(body), {"content-type": "application/json", **(headers or {})}
         try:
             async with self.call("POST", endpoint, path, data=data, headers=headers) as answer:
                 return await read_all(answer, MAX_POSTED_BYTES) if answer.status == 200 else None

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from gateway.app import bundled_tokenizer
-from gateway.replay.traces import Encode
+from gateway.replay.formats.reading import Encode
 from gateway.tokenization.tokenizer import Tokenizer
 from loadtest.extent import IS_SMOKE
 from loadtest.workloads import small_traces

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.apis.error_format import body_of, event_of, is_anthropic
+from gateway.apis.error_format import body_of, event_of, event_of_answer, is_anthropic
 from gateway.core.errors import (
     BodyTooLarge,
     Forbidden,
@@ -100,3 +100,36 @@ def test_the_documentation_has_each_type(error: GatewayError, openais: str, anth
     assert (f"`{openais}`" in row[1], f"`{anthropics}`" in row[2]) == (True, True)
     assert json.loads(body_of(error, "/v1/completions", "r"))["error"]["type"] == openais
     assert json.loads(body_of(error, MESSAGES, "r"))["error"]["type"] == anthropics
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        (400, b'{"error":{"message":"too long","code":400}}', "too long"),  # vLLM
+        (400, b'{"object":"error","message":"too long","type":"BadRequestError"}', "too long"),  # SGLang
+        (400, b'{"error":"too long"}', "too long"),
+        (422, b'{"detail":[{"msg":"too long"}]}', '{"detail":[{"msg":"too long"}]}'),
+        (500, b"Internal Server Error", "Internal Server Error"),
+        (500, b"\xff" + b"x" * 9000, "\ufffd" + "x" * 4095 + "..."),
+        (404, b"", "the worker answered 404"),
+        (500, b"[" * 60000, "[" * 4096 + "..."),
+        (200, b'{"choices":[]}', "the worker answered 200 without an event stream"),
+    ],
+)
+def test_a_workers_error_becomes_an_event(status: int, body: bytes, message: str) -> None:
+    event = event_of_answer(status, body, "/v1/completions", "id-1")
+    assert event.startswith(b"data: ") and event.endswith(b"\n\n") and event.count(b"\n") == 2
+    assert json.loads(event[6:])["error"]["message"] == message
+    event = event_of_answer(status, body, MESSAGES, "id-1")
+    assert event.startswith(b"event: error\ndata: ") and event.count(b"\n") == 3
+    answer = json.loads(event.partition(b"data: ")[2])
+    assert (answer["type"], answer["error"]["message"], answer["request_id"]) == ("error", message, "id-1")
+
+
+def test_an_error_in_the_form_of_the_route_stays_as_it_is() -> None:
+    ours = {"type": "error", "error": {"type": "invalid_request_error", "message": "x", "extra": 1}}
+    event = event_of_answer(400, json.dumps(ours, indent=1).encode(), MESSAGES, "id-1")
+    assert json.loads(event.partition(b"data: ")[2]) == ours and event.count(b"\n") == 3
+    assert json.loads(
+        event_of_answer(400, b'{"error":{"message":"x","n":1}}', "/v1/completions", "")[6:]
+    ) == {"error": {"message": "x", "n": 1}}

@@ -75,6 +75,7 @@ JSON = '{"model":"m","prompt":"x"}'
         (JSON.encode("utf-8-sig"), ((TYPE, b"application/json"),), 400),
         (b'{"model":"m","prompt":"x","model":"n"}', (), 404),
         (JSON.encode(), ((CODING, b"identity"),), 200),
+        (b'{"model":"m","prompt":"x","temperature":1e400,"logit_bias":{"1":-1e999}}', (), 200),
         (JSON.encode(), ((b"Content_Encoding", b"gzip"), (b"Content_Type", b"text/plain")), 200),
         (JSON.encode(), ((TYPE, b"application/json; charset=UTF-8"),), 200),
     ],

@@ -196,5 +196,5 @@ def test_flags_are_some_ninety_and_ten_are_common() -> None:
 
     A further flag is a page that every user reads: is it a constant, or rare?
     """
-    assert sum(each.has_flag for each in by_key().values()) <= 90
+    assert sum(each.has_flag for each in by_key().values()) <= 94
     assert sum(each.is_common for each in by_key().values()) == 9

@@ -385,6 +385,7 @@ def test_a_clients_own_destination_and_control_headers_are_removed(epp: Epp) -> 
         (b"x-gateway-destination-endpoint-served", b"10.6.6.6:1"),
         (b"x-llm-d-slo-ttft-ms", b"5"),
         (b"x-data-parallel-rank", b"5"),
+        (b"accept-encoding", b"gzip"),
     ]
     _, stream = epp.picked(headers=spoofed)
     (head, *_) = stream.take()
@@ -395,6 +396,7 @@ def test_a_clients_own_destination_and_control_headers_are_removed(epp: Epp) -> 
         "x-gateway-destination-endpoint-served",
         "x-llm-d-slo-ttft-ms",
         "x-data-parallel-rank",
+        "accept-encoding",
     } <= set(removed)
     assert "content-type" not in removed and not [name for name in removed if name[:1] == ":"]
     assert epp.door.counts["spoofed header"] == 3 and epp.door.counts["untrusted header"] == 1
@@ -541,6 +543,15 @@ def test_a_refusal_of_the_worker_passes_and_marks_it_busy(epp: Epp) -> None:
     _, body = stream.take()
     assert body.response_body.response.body_mutation.streamed_response.body == b"no healthy upstream"
     assert epp.is_free
+
+
+def test_a_redirect_of_the_worker_is_answered_with_502(epp: Epp) -> None:
+    picker, stream = epp.picked()
+    stream.take()
+    picker.message(response_headers(307, [(b"location", b"http://10.0.0.9/v1/completions")]))
+    status, headers, body = refusal(stream.take())
+    assert status == 502 and "a redirect" in body["error"]["message"]
+    assert "10.0.0.9" not in str(headers) + str(body) and epp.is_free
 
 
 def test_a_large_body_goes_back_in_pieces(epp: Epp) -> None:

@@ -33,6 +33,8 @@ def test_the_head_to_a_worker_has_end_to_end_headers_only() -> None:
         (b"transfer_encoding", b"chunked"),
         (b"transfer-encoding", b"chunked"),
         (b"expect", b"100-continue"),
+        (b"accept-encoding", b"gzip, deflate"),
+        (b"accept_encoding", b"gzip"),
         (b"x-request-id", b"other"),
         (b"x_request_id", b"other"),
         (b"x-dynamo-request-id", b"0af76519-16cd-43dd-8448-eb211c80319c"),
@@ -94,6 +96,8 @@ def test_a_decision_is_shown_in_headers_where_enabled() -> None:
         ([(b"content-type", b"Text/Event-Stream; charset=utf-8")], True),
         ([(b"content-type", b"text/event-stream"), (b"content-encoding", b"gzip")], False),
         ([(b"content-encoding", b"gzip"), (b"content-type", b"text/event-stream")], False),
+        ([(b"content-encoding", b"br"), (b"content-type", b"text/event-stream")], False),
+        ([(b"content-encoding", b" Identity"), (b"content-type", b"text/event-stream")], True),
     ],
 )
 def test_event_streams_have_no_content_length(headers: list[Header], is_events: bool) -> None:

@@ -50,6 +50,24 @@ def test_a_plain_answer_has_no_first_token() -> None:
     assert (answer.can_be_ended, answer.flush()) == (False, b"")
 
 
+@pytest.mark.parametrize("num_at_once", [1, 7, 600])
+def test_tokens_of_a_stream_are_guessed_by_its_events_however_they_arrive(num_at_once: int) -> None:
+    answer, events = stream(), [TOKEN] * 600
+    for at in range(0, 600, num_at_once):
+        answer.feed(b"".join(events[at : at + num_at_once]), 1.0)
+    assert answer.num_guessed == 600
+
+
+@pytest.mark.parametrize(
+    ("coding", "num"), [([], 100), ([b"identity"], 100), ([b"gzip"], 400), ([b"br"], 400)]
+)
+def test_tokens_of_a_text_are_guessed_by_its_bytes(coding: list[bytes], num: int) -> None:
+    answer = ResponseObserver(ResponseHead(200, JSON + [(b"content-encoding", each) for each in coding]))
+    answer.feed(b"x" * 400, 1.0)
+    assert answer.num_guessed == num
+    assert ResponseObserver(ResponseHead(500, JSON)).num_guessed == 0
+
+
 def test_usage_of_a_stream_is_read() -> None:
     answer = stream()
     for event in (TOKEN, USAGE, b"data: [DONE]\n\n"):
@@ -92,16 +110,6 @@ def test_held_bytes_can_be_flushed_before_an_error_event() -> None:
     assert answer.can_be_ended
     assert answer.held() == last
     assert stream().held() == ResponseObserver(ResponseHead(200, JSON)).held() == b""
-
-
-def test_bytes_of_a_stream_are_scanned_in_pieces() -> None:
-    answer = stream()
-    for _ in range(3):
-        answer.feed(TOKEN, 1.0)
-    assert answer.num_pieces == 3
-    plain = ResponseObserver(ResponseHead(200, JSON))
-    plain.feed(b"{}", 1.0)
-    assert plain.num_pieces == 0
 
 
 def test_cached_tokens_are_hidden_from_the_client_and_known_here() -> None:

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -72,6 +74,14 @@ def test_crlf_events_are_events_too() -> None:
     event = TOKEN.replace(b"\n\n", b"\r\n\r\n")
     assert scanner.feed(event + event[:9]) == event
     assert scanner.has_token
+
+
+@given(st.lists(st.integers(0, len(STREAM) + 9), max_size=12))
+def test_events_with_data_are_counted_whatever_a_read_has(cuts: list[int]) -> None:
+    scanner, stream = SseScanner(), b": ping\n\n" + STREAM
+    for a, b in pairwise([0, *sorted(cuts), len(stream)]):
+        scanner.feed(stream[a:b])
+    assert scanner.num_events == 5
 
 
 def test_an_event_without_end_is_passed_on_in_parts() -> None:

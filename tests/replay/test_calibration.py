@@ -23,9 +23,10 @@ from gateway.replay.calibration import (
     recorded_of,
 )
 from gateway.replay.fleet import Setup, VirtualFleet
+from gateway.replay.formats.reading import TraceOptions
 from gateway.replay.job import MODEL, ReplayJob
 from gateway.replay.profile import H100_8B
-from gateway.replay.traces import TraceOptions, read
+from gateway.replay.traces import read
 
 TRUE = replace(
     H100_8B, prefill_tokens_per_s=5000, step_s=0.03, seq_s=0.002, kv_tokens=20_000, overhead_s=0.01

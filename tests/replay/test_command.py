@@ -29,6 +29,7 @@ def test_a_table_a_document_and_a_chart_are_written(
     assert main([*arguments, "--json", str(reported), "--picture", str(drawn), "--slo-ttft-s", "1"]) == 0
     heading, titles, *rows = capsys.readouterr().out.splitlines()
     assert heading.startswith("t.jsonl: 40 requests at 2x, 4 workers h100-8b; good: TTFT <= 1 s")
+    assert heading.endswith("; read as mooncake, hashes of 512 tokens, times in ms")
     assert titles.startswith("policy") and [row.split()[0] for row in rows] == [
         "round_robin",
         "pooled",
@@ -38,6 +39,8 @@ def test_a_table_a_document_and_a_chart_are_written(
     assert [row["policy"] for row in document["rows"]] == ["round_robin", "pooled", "all_knowing"]
     assert document["setup"]["slo"] == {"ttft_s": 1.0, "tpot_s": 0.05}
     assert (document["setup"]["block_size"], document["setup"]["kv_blocks"]) == (512, 400_000 // 512)
+    assert document["trace"]["read_as"] == "mooncake, hashes of 512 tokens, times in ms"
+    assert (document["trace"]["num_skipped"], document["trace"]["skipped"]) == (0, [])
     assert document["left_out"] == {
         "context_tokens": 399_872,
         "num_empty": 0,
@@ -87,6 +90,8 @@ def test_a_policy_of_a_file_runs_beside_the_shipped_ones(
         (["t.jsonl", "--format", "azure"], "t.jsonl:1: no TIMESTAMP"),
         (["t.jsonl", "--tokenizer", "/nowhere"], "--tokenizer /nowhere: no tokenizer.json there"),
         (["t.jsonl", "--json", "no/where"], "no/where: cannot be written"),
+        (["t.jsonl", "--rate", "2"], "--rate: t.jsonl has times"),
+        (["t.jsonl", "--trace-block-size", "16"], "5 hash_ids of 16 tokens do not hold 2500"),
     ],
 )
 def test_a_mistake_is_an_error_message(
@@ -145,6 +150,38 @@ def test_requests_that_were_left_out_are_named_below_the_table(
         "refused: 1 with a prompt that leaves no room for an answer in the 3,072 tokens of a cache",
         "cut: 1 with an answer that reaches the 3,072 tokens of a cache",
     ]
+
+
+def test_broken_rows_are_skipped_and_named_or_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = trace(tmp_path / "t.jsonl").path
+    path.write_text('{"timestamp"\n' + path.read_text() + "\n[]\n7\nx\n" + '{"timestamp": 20000, "inp')
+    arguments = ["replay", str(path), "--policy", "round_robin", "--no-bounds", "--processes", "1"]
+    assert main([*arguments, "--json", str(tmp_path / "out.json")]) == 0
+    heading, *_, note = capsys.readouterr().out.splitlines()
+    assert "40 requests" in heading
+    assert note.startswith("skipped: 5 that cannot be read (line 1: ") and "line 42: " in note
+    assert note.endswith("; and 2 more)")
+    assert json.loads((tmp_path / "out.json").read_text())["trace"]["num_skipped"] == 5
+    assert main([*arguments, "--strict"]) == 2
+    assert f"{path}:1: " in capsys.readouterr().err
+
+
+def test_the_reading_of_a_trace_can_be_forced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = trace(tmp_path / "t.jsonl").path
+    arguments = ["replay", str(path), "--policy", "round_robin", "--no-bounds", "--processes", "1"]
+    assert main([*arguments, "--trace-unit", "s", "--trace-block-size", "600"]) == 0
+    assert "; read as mooncake, hashes of 600 tokens, times in s" in capsys.readouterr().out
+    path.write_text('{"prompt": "hello", "max_tokens": 4}\n' * 9)
+    assert main([*arguments, "--rate", "3"]) == 0
+    assert "; read as chat, texts, no times (played at 3/s)" in capsys.readouterr().out
+
+
+def test_the_formats_are_listed_without_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main(["replay", "--formats"])
+    assert exited.value.code == 0 and "burstgpt" in capsys.readouterr().out
 
 
 @pytest.fixture

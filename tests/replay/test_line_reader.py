@@ -1,3 +1,4 @@
+import bz2
 import gzip
 import lzma
 from pathlib import Path
@@ -67,3 +68,53 @@ def test_an_endless_line_is_not_unpacked_whole(
     path.write_bytes(pack(b'{"a": 1}\n' + b" " * 1000 + b"\n"))
     with pytest.raises(ConfigError, match="jsonl.*:2: is longer than 1,000 bytes"):
         list(Lines(path))
+
+
+PACKS = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}
+
+
+@pytest.mark.parametrize("suffix", list(PACKS))
+@pytest.mark.parametrize("name", ["t.jsonl", "t.csv.txt", "t"])
+def test_a_packed_file_is_known_by_its_first_bytes(tmp_path: Path, suffix: str, name: str) -> None:
+    (tmp_path / name).write_bytes(PACKS[suffix](TEXT))
+    assert [row.a for row in Lines(tmp_path / name).decoded(Row)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("begin", "why"),
+    [(b"PAR1", "Parquet"), (b"PK\x03\x04", "zip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\xff\xfea\0", "UTF-16")],
+)
+def test_a_file_of_another_kind_is_named(tmp_path: Path, begin: bytes, why: str) -> None:
+    (tmp_path / "t").write_bytes(begin + TEXT)
+    with pytest.raises(ConfigError, match=f"t: is .*{why}"):
+        Lines(tmp_path / "t", is_strict=False).first()
+
+
+def test_broken_lines_are_skipped_counted_and_the_first_ones_named(tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes(TEXT + b"{\n" * 5 + b'{"a": 3}\n{"a": ')
+    lines = Lines(tmp_path / "t", is_strict=False)
+    for _ in range(2):  # each iteration counts from the beginning
+        assert [row.a for row in lines.decoded(Row)] == [1, 2, 3]
+        assert lines.num_skipped == 6
+        assert [why.split(":")[0] for why in lines.skipped] == ["line 4", "line 5", "line 6"]
+
+
+@pytest.mark.parametrize("suffix", list(PACKS))
+def test_a_packed_file_that_is_cut_is_read_as_far_as_it_goes(tmp_path: Path, suffix: str) -> None:
+    rows = b"".join(b'{"a": %d}\n' % (i * 7919 % 100_003) for i in range(200_000))
+    packed = PACKS[suffix](rows)
+    (tmp_path / "t").write_bytes(packed[: len(packed) * 3 // 4])
+    lines = Lines(tmp_path / "t", is_strict=False)
+    assert 0 < len(list(lines.decoded(Row))) < 200_000
+    assert lines.num_skipped >= 1 and "cannot be read" in lines.skipped[-1]
+    with pytest.raises(ConfigError, match="t: cannot be read"):
+        list(Lines(tmp_path / "t").decoded(Row))
+
+
+def test_items_of_an_array_are_numbered(tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes(b'\n [{"a": 1},\n\n {"b": 2}, {"a": 3}]')
+    lines = Lines(tmp_path / "t", is_strict=False)
+    assert [row.a for row in lines.decoded(Row)] == [1, 3]
+    assert lines.skipped[0].startswith("item 2: ")
+    with pytest.raises(ConfigError, match=r"t: item 2: "):
+        list(Lines(tmp_path / "t").decoded(Row))

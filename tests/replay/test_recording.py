@@ -12,10 +12,11 @@ from gateway.core.blocks import hash_blocks, root_hash
 from gateway.core.errors import ConfigError
 from gateway.observability.recording import Recorded
 from gateway.replay.fleet import Setup, VirtualFleet
+from gateway.replay.formats.reading import TraceOptions
 from gateway.replay.job import ReplayJob
 from gateway.replay.play import served_of
 from gateway.replay.profile import H100_8B
-from gateway.replay.traces import TraceOptions, read
+from gateway.replay.traces import read
 
 SIZE = 16
 
@@ -141,7 +142,7 @@ def test_a_line_is_plain_json() -> None:
 @pytest.mark.parametrize(
     "fields",
     [{"at": 1e300}, {"e2e_s": -1.0}, {"ttft_s": 1e300}, {"num_tokens": 1 << 40}, {"output_tokens": -5},
-     {"block_size": 1 << 40}, {"num_blocks": 1 << 62}],
+     {"block_size": 1 << 40}, {"num_blocks": 1 << 62}, {"tokens": b"abc"}],
 )  # fmt: skip
 def test_rows_beyond_the_limits_are_named(tmp_path: Path, fields: dict[str, Any]) -> None:
     good = row(0.0, some(40), 5)
@@ -149,3 +150,10 @@ def test_rows_beyond_the_limits_are_named(tmp_path: Path, fields: dict[str, Any]
         ConfigError, match=r"r\.jsonl:2: a time or a number of tokens is negative or too large"
     ):
         jobs_of(tmp_path / "r.jsonl", [good, msgspec.structs.replace(good, **fields)])
+
+
+def test_a_row_beyond_the_limits_is_skipped_where_that_is_allowed(tmp_path: Path) -> None:
+    rows = [row(0.0, some(40), 5), row(1.0, some(40), -5)]
+    (tmp_path / "r.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, rows)))
+    found = read(tmp_path / "r.jsonl", TraceOptions(is_strict=False))
+    assert (len(found.jobs), found.num_skipped) == (1, 1)

@@ -195,3 +195,32 @@ async def test_alias_is_served_by_its_model() -> None:
         async with f.session.get(f"http://127.0.0.1:{f.gateway.port}/v1/models") as answer:
             cards = {card["id"]: card["root"] for card in (await answer.json())["data"]}
         assert cards == {"gpt-4": "org/name", "org/name": "org/name"}
+
+
+async def test_model_of_which_the_template_needs_tools_is_served_with_them_and_refused_without(
+    tmp_path: Path,
+) -> None:
+    needy = tmp_path / "needy"
+    shutil.copytree(bundled_tokenizer(), needy)
+    template = needy / "chat_template.jinja"
+    template.write_text(
+        "{%- for t in tools[:tools | length] %}{{ t | tojson }}{% endfor %}"
+        "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    )
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    async with fleet(models={"m": ModelTable(tokenizer=str(needy))}) as f:
+        await f.join("m", tokenizer=needy)
+        model = (await f.models())["m"]
+        assert (model["tokenizer"], model["way"]) == ("loaded", "local")
+        first = await f.chat("m", tools=tools)
+        decision = await f.admin(f"/admin/decisions/{first['decision']}")
+        assert decision["tokenized_by"] == "fastokens"
+
+        async def is_found() -> bool:
+            return int((await f.chat("m", tools=tools))["overlap-tokens"]) > 0
+
+        await f.until(is_found)
+        body = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+        url = f"http://127.0.0.1:{f.gateway.port}/v1/chat/completions"
+        async with f.session.post(url, json=body) as answer:
+            assert answer.status == 400 and "len()" in await answer.text(), "the engine's own refusal"

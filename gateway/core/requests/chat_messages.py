@@ -7,8 +7,7 @@ import msgspec
 
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import InvalidRequest
-
-_decode = msgspec.json.Decoder().decode
+from gateway.core.requests.json_values import decode
 
 
 class Messages(msgspec.Struct, frozen=True):
@@ -34,6 +33,6 @@ class Messages(msgspec.Struct, frozen=True):
         if first == self.num_known and self.new is not None:
             return self.new
         try:
-            return [_decode(raw) for raw in self.raws[first:]]
+            return [decode(raw) for raw in self.raws[first:]]
         except UNREADABLE as exc:
             raise InvalidRequest(f"a message is not valid JSON: {exc}", param="messages") from exc

@@ -19,6 +19,7 @@ import msgspec
 
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import InvalidRequest
+from gateway.core.requests.json_values import decode, encode
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.windowed_search import count, has
 
@@ -41,7 +42,6 @@ NO_MEDIA = frozenset({"tools", "functions", "response_format", "structured_outpu
 Rewrite = Callable[[bytes, bytes], bytes]
 """A body and a salt to the body with its media scoped."""
 
-_decode = msgspec.json.Decoder().decode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
@@ -98,14 +98,14 @@ def _scope_own(fields: dict[str, msgspec.Raw], salt: bytes) -> bool:
     """Replace an object's own `uuid`; False if its values are not looked into."""
     kind = _kind(fields["type"]) if "type" in fields else None
     if UUID in fields and is_media({**fields, "type": kind}):
-        uuid = _decode(fields[UUID])
+        uuid = decode(fields[UUID])
         if uuid is not None:
-            fields[UUID] = msgspec.Raw(msgspec.json.encode(_name(uuid, salt)))
+            fields[UUID] = msgspec.Raw(encode(_name(uuid, salt)))
     return kind != "tool_use"  # its input is the model's own text
 
 
 def _kind(raw: msgspec.Raw) -> object:
-    return _decode(raw) if len(memoryview(raw)) <= LONG_BYTES else MEDIA[0]
+    return decode(raw) if len(memoryview(raw)) <= LONG_BYTES else MEDIA[0]
 
 
 def is_media(part: dict[str, Any]) -> bool:
@@ -116,7 +116,7 @@ def is_media(part: dict[str, Any]) -> bool:
 
 def _name(uuid: object, salt: bytes) -> str:
     """An engine reads whatever it is given as text."""
-    text = uuid.encode() if isinstance(uuid, str) else msgspec.json.encode(uuid)
+    text = uuid.encode() if isinstance(uuid, str) else encode(uuid)
     return urlsafe_b64encode(digest(salt, text, "sha256")).rstrip(b"=").decode()
 
 

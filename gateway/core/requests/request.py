@@ -25,6 +25,7 @@ from gateway.core.requests.field_types import (
     json_type,
     typed,
 )
+from gateway.core.requests.json_values import decode, encode
 from gateway.core.requests.model_alias import renamed
 from gateway.core.requests.model_name import check_once, decide
 from gateway.core.requests.routes import ADDED, RouteKind, route_of
@@ -38,9 +39,9 @@ STATE_FIELDS: Final[tuple[str, ...]] = ("store", "background", PREVIOUS, "conver
 
 _Value = list[msgspec.Raw] | dict[str, msgspec.Raw] | str | int | float | bool | None
 
-decode_any = msgspec.json.Decoder().decode
+decode_any = decode
 decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-decode_value = msgspec.json.Decoder(_Value).decode
+_decode_value = msgspec.json.Decoder(_Value).decode
 _decode_top = msgspec.json.Decoder(dict[str, _Value]).decode
 
 PROMPT_FIELDS: Final[tuple[str, ...]] = (
@@ -264,7 +265,7 @@ def _checked(kind: RouteKind, top: dict[str, Any]) -> dict[str, Any] | None:
 def _messages(body: bytes, known: Container[bytes], salt: str | None) -> Messages | None:
     """The messages of a chat; None where the full check will have something to say."""
     try:
-        top = _decode_top(body)
+        top = _split(body)
         raws, model = top.get("messages"), top.get("model")
         if type(raws) is not list or type(model) is not str or not model:
             return None
@@ -277,6 +278,22 @@ def _messages(body: bytes, known: Container[bytes], salt: str | None) -> Message
     if not all(type(message) is dict and type(message.get("role")) is str for message in new):
         return None
     return Messages(raws, names, setting, num_known, top, new)
+
+
+def decode_value(raw: msgspec.Raw) -> Any:
+    """Decode a value, its items not decoded. Raises one of UNREADABLE."""
+    try:
+        return _decode_value(raw)
+    except msgspec.ValidationError:  # a number out of range
+        return decode(raw)
+
+
+def _split(body: bytes) -> dict[str, Any]:
+    """The fields of a body, their items not decoded. Raises one of UNREADABLE."""
+    try:
+        return _decode_top(body)
+    except msgspec.ValidationError:  # a number out of range, or no object
+        return {name: decode_value(raw) for name, raw in decode_raw(body).items()}
 
 
 def num_known_of(names: Sequence[bytes], known: Container[bytes]) -> int:
@@ -294,7 +311,7 @@ def names_of(
 
     The salt is part of them, so that a known conversation of one tenant makes no other's faster."""
     given = {name: top[name] for name in PROMPT_FIELDS if name in top}
-    chain = xxh3_128(msgspec.json.encode((model, given)))
+    chain = xxh3_128(encode((model, given)))
     setting, names = chain.digest(), []
     if salt is not None:
         chain.update(salt.encode())

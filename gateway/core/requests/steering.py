@@ -21,8 +21,8 @@ from gateway.core.requests.field_judgement import (
     Judgement,
     judgement_of,
 )
+from gateway.core.requests.json_values import decode, encode
 
-_decode = msgspec.json.Decoder().decode
 _decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -62,14 +62,14 @@ def _checked_parameters(body: bytes, models: Container[str]) -> bytes:
     for name, value in parameters.items() if isinstance(parameters, dict) else ():
         if is_adapter(name):
             check_adapter(name, value, models)
-    return msgspec.json.encode({**fields, PARAMETERS: parameters})
+    return encode({**fields, PARAMETERS: parameters})
 
 
 def value_of(name: str, raw: msgspec.Raw) -> object:
     """Decode a field that was only scanned so far. Raises InvalidRequest, as for a number of thousands of
     digits."""
     try:
-        return _decode(raw)
+        return decode(raw)
     except UNREADABLE as exc:
         raise InvalidRequest(f"'{name}' cannot be read: {exc}", param=name) from exc
 

@@ -23,6 +23,7 @@ from contextlib import suppress
 from gateway.core.blocks import BlockHash
 from gateway.core.event_stream import StreamState
 from gateway.core.worker import WorkerId
+from gateway.http.url import netloc_of
 from gateway.index.base import Losses
 from gateway.index.redis_tree.index import RadixIndex
 from gateway.index.redis_tree.pipeline import Pipeline, PipelineLost, PipelineRejected, open_pipeline, pack
@@ -138,7 +139,7 @@ class RadixService:
             with suppress(*LOST):  # an open connection needs no locator
                 found = await self._locate()
                 if self.is_open and self._master != found:
-                    self._log.info("redis: new master %s:%d; reconnecting", *found)
+                    self._log.info("redis: new master %s; reconnecting", netloc_of(*found))
                     self._close_pipelines()
 
     async def _keep_serving(self) -> None:

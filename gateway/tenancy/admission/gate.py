@@ -17,7 +17,7 @@ from gateway.config import Config
 from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError, TooManyRequests
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import TABLE, paths
+from gateway.core.requests.routes import TABLE, RouteKind, paths
 from gateway.core.usage import Usage
 from gateway.http.messages import HttpRequest
 from gateway.http.networks import Trusted
@@ -142,7 +142,7 @@ class Gate:
             self.queues.leave(request, ticket.entry)
         if ticket.entry is not None or not was_sent:
             self._give_back(ticket)
-        num_output = usage.completion_tokens if usage else answer.num_pieces if answer else 0
+        num_output = num_generated(request, answer, usage)
         num_prompt = usage.prompt_tokens if usage else 0
         if num_output:
             self.queues.charge(request, ticket, num_output)
@@ -151,7 +151,7 @@ class Gate:
             self.stats.tokens[tenant.label, "prompt"] += num_prompt
         if tenant.tokens is not None:
             more = num_prompt - ticket.num_tokens if num_prompt else 0
-            tenant.correct_tokens(more + (num_output or 0), self.now())
+            tenant.correct_tokens(more + num_output, self.now())
 
     def preview(self, request: InferenceRequest, tenant: Tenant) -> dict[str, Any]:
         """Preview admission of a request that came now, tenants' limits left out; nothing is counted."""
@@ -235,6 +235,15 @@ class Gate:
         """Refund the prompt tokens of a request that was not computed."""
         ticket.tenant.correct_tokens(-ticket.num_tokens, self.now())
         ticket.num_tokens = 0
+
+
+def num_generated(request: InferenceRequest, answer: ResponseObserver | None, usage: Usage | None) -> int:
+    """Generated tokens of an answer: as reported, else guessed of what the client got of a text."""
+    if usage is not None and usage.completion_tokens is not None:
+        return usage.completion_tokens
+    if answer is None or (request.kind is RouteKind.PASS and not answer.is_stream):
+        return 0  # an embedding, a sound
+    return answer.num_guessed
 
 
 def follow(router: Router, queues: ModelQueues) -> None:

@@ -9,8 +9,12 @@ from gateway.config import config_of
 from gateway.config.tenant_limits import TenantLimits
 from gateway.core.errors import TooManyRequests
 from gateway.core.requests.caller import Caller
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.requests.routes import RouteKind
 from gateway.core.usage import Usage
-from gateway.tenancy.admission.gate import gate_of
+from gateway.http.messages import ResponseHead
+from gateway.http.response_observer import ResponseObserver
+from gateway.tenancy.admission.gate import gate_of, num_generated
 from gateway.tenancy.admission.saturation import Saturation
 from tests.tenancy.admission.worlds import World
 
@@ -117,6 +121,39 @@ def test_tokens_are_taken_when_counted_and_corrected_at_the_end() -> None:
     assert world.gate.tenants.of("t", world.loop.now).tokens.level(world.loop.now) == 500  # type: ignore[union-attr]
     assert dict(world.gate.stats.tokens) == {("t", "prompt"): 410, ("t", "generated"): 90}
     assert not world.gate.needs_usage(world.ask("another").ticket)
+
+
+def observed(head: ResponseHead, *pieces: bytes) -> ResponseObserver:
+    answer = ResponseObserver(head)
+    for piece in pieces:
+        answer.feed(piece, 1.0)
+    return answer
+
+
+EVENT_STREAM = ResponseHead(200, [(b"content-type", b"text/event-stream")])
+WHOLE = ResponseHead(200, [(b"content-type", b"application/json")])
+EVENT = b'data: {"choices":[{"text":"x"}]}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer", "usage", "num"),
+    [
+        (RouteKind.CHAT, observed(EVENT_STREAM, EVENT * 60, EVENT * 40), None, 100),
+        (RouteKind.CHAT, observed(EVENT_STREAM, EVENT * 100), Usage(5, None), 100),
+        (RouteKind.CHAT, observed(EVENT_STREAM, EVENT * 100), Usage(5, 7), 7),
+        (RouteKind.AGENT, observed(WHOLE, b"x" * 400), None, 100),
+        (RouteKind.COMPLETION, observed(WHOLE, b"x" * 400), Usage(5, 0), 0),
+        (RouteKind.PASS, observed(WHOLE, b"x" * 400), None, 0),
+        (RouteKind.PASS, observed(WHOLE, b"x" * 400), Usage(5, None), 0),
+        (RouteKind.PASS, observed(EVENT_STREAM, EVENT * 100), None, 100),
+        (RouteKind.CHAT, None, None, 0),
+    ],
+)
+def test_generated_tokens_are_counted_as_reported_or_else_guessed(
+    kind: RouteKind, answer: ResponseObserver | None, usage: Usage | None, num: int
+) -> None:
+    request = InferenceRequest(kind, "/v1/x", b"", {"model": "m"})
+    assert num_generated(request, answer, usage) == num
 
 
 def test_a_rejected_request_costs_no_tokens() -> None:
