@@ -173,6 +173,7 @@ COMPILED = [
     "gateway/observability/observers.py",
     "gateway/runtime/ids.py",
     "gateway/runtime/paced_reads.py",
+    "gateway/core/prediction.py",
     "gateway/core/usage_reading.py",
     "gateway/core/requests/session_id.py",
     "gateway/apis/session.py",

@@ -46,12 +46,13 @@ class CacheView(View):
 
 class VerificationCountsView(View):
     compared: A[int, SUM, "answers with a compared prediction"]
+    unknown: A[int, SUM, "answers with more cached than kvgate can know, not compared"]
     share_right: A[
         float | None,
         MIN,
         "share of right predictions lately; without blocks, right to a block",
     ]
-    mean_error_tokens: A[float | None, MAX, "mean error, predicted minus cached tokens"]
+    mean_error_tokens: A[float | None, MAX, "mean error, cached minus predicted tokens"]
     mean_abs_error_tokens: A[float | None, MAX, "mean absolute error"]
     confidence: A[float, MIN, "factor on predicted overlaps"]
     prompt_tokens: A[str, WORST, "`differ` where the engine makes other tokens of a prompt"]
@@ -98,9 +99,9 @@ class WorkerView(View):
     in_flight: A[int, MAX, "requests in flight, of this host's processes"]
     booked_tokens: A[int, MAX, "prompt tokens booked and not computed"]
     in_flight_elsewhere: A[int, MAX, "requests in flight, of other gateways"]
-    running: A[int, MAX, "requests running, as the engine reports"]
-    waiting: A[int, MAX, "requests waiting, as the engine reports"]
-    kv_usage: A[float, MAX, "share of the cache in use, as the engine reports"]
+    running: A[int | None, MAX, "requests running, as the engine reports; null: it does not"]
+    waiting: A[int | None, MAX, "requests waiting, as the engine reports; null: it does not"]
+    kv_usage: A[float | None, MAX, "share of the cache in use, as the engine reports; null: it does not"]
     failures: A[int, SUM, "failed attempts"]
     stream: A[str | None, WORST, "state of the KV event stream"]
     blind: A[BlindRecoveryView | None, "for a BLIND stream: why, and what is recovered"]

@@ -60,7 +60,7 @@ def standings_of(gateway: "Gateway") -> Lifecycle:
         ),
         num_answered=lambda worker: gateway.metrics.worker(worker).num_answered,
         observers=gateway.observers,
-        on_ejected=lambda worker: gateway.dispatch.worker_down(worker),
+        on_ejected=lambda worker, why: gateway.dispatch.worker_down(worker, why),
         rules=OutlierRules(
             config.lifecycle.eject_after_failures,
             config.lifecycle.eject_s,

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from gateway.core.eligibility import Eligibility, UnusableName, not_chosen
@@ -16,7 +16,7 @@ from gateway.core.rendering import VLLM, Rendering
 from gateway.core.slow_start import SlowStart
 from gateway.core.speed import TYPICAL, Speed
 from gateway.core.spelling import shortened
-from gateway.core.worker import ReportedLoad, Role, ServedModel, Worker, WorkerId
+from gateway.core.worker import NOT_REPORTED, ReportedLoad, Role, ServedModel, Worker, WorkerId
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +31,7 @@ class Member:
 
     worker: Worker
     is_up: bool = True
-    reported: ReportedLoad = field(default_factory=ReportedLoad)
+    reported: ReportedLoad = NOT_REPORTED
     stream: StreamState | None = None
     num_failures: int = 0
     confidence: float = 1.0

@@ -85,7 +85,7 @@ class Lifecycle:
         *,
         num_answered: Callable[[WorkerId], int],
         observers: Observers,
-        on_ejected: Callable[[WorkerId], None],
+        on_ejected: Callable[[WorkerId, str], None],
         rules: OutlierRules,
         warm_up_s: float,
         clock: Callable[[], float] = time.monotonic,
@@ -342,7 +342,7 @@ class Lifecycle:
         self.ejections[worker, ejection.cause] += 1
         self._log.warning("worker %s ejected for %g s: %s", worker, seconds, ejection.reason)
         if ejection.cause == "stalled":
-            self._on_ejected(worker)
+            self._on_ejected(worker, ejection.reason)
 
     def _may_not_eject(self, worker: WorkerId, ejection: Ejection) -> str:
         """Return the reason against an ejection, "" without one. A stalled engine proves its state itself:

@@ -16,6 +16,7 @@ from gateway.discovery.bounds import ranks_refusal, usable
 from gateway.discovery.engine_detection import HEALTH, METRICS, MODELS, Engines
 from gateway.discovery.probed import Facts, known_ranks
 from gateway.http.address import Address
+from gateway.http.redirect import is_redirect, redirect_of
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.upstream.control_client import CallProgress, ControlSession, failure, read_all
 
@@ -134,12 +135,12 @@ class Probe:
     async def check_health(self) -> None:
         """Raise ProbeError where the endpoint does not accept requests."""
         path = self._engine.paths.health if self._engine else HEALTH
-        status, _ = await self._get(path)
+        status, body = await self._get(path)
         if status == 404:  # an engine without such a path (Ollama) is healthy if it lists its models
             path = MODELS
-            status, _ = await self._get(path, max_bytes=MAX_MODELS_BYTES)
+            status, body = await self._get(path, max_bytes=MAX_MODELS_BYTES)
         if status != 200:
-            raise ProbeError(f"{self.url}{path} answered {status}{self._advice(status)}")
+            raise ProbeError(f"{self.url}{path} answered {self._shown(status, body)}")
 
     async def metrics(self, *, is_last: bool = False) -> dict[int, EngineMetrics]:
         """Return metrics per rank; empty where the endpoint has none. `is_last` closes the connection, so
@@ -160,7 +161,7 @@ class Probe:
         """Return the answer of another server of the worker. Raises ProbeError."""
         status, body = await self._get(path, url)
         if status != 200:
-            raise ProbeError(f"{url}{path} answered {status}")
+            raise ProbeError(f"{url}{path} answered {body.decode() if is_redirect(status) else status}")
         return body
 
     @contextmanager
@@ -212,13 +213,16 @@ class Probe:
     async def _required(self, path: str, max_bytes: int = MAX_BYTES) -> bytes:
         status, body = await self._get(path, max_bytes=max_bytes)
         if status != 200:
-            raise ProbeError(f"{self.url}{path} answered {status}{self._advice(status)}")
+            raise ProbeError(f"{self.url}{path} answered {self._shown(status, body)}")
         return body
 
-    def _advice(self, status: int) -> str:
+    def _shown(self, status: int, body: bytes) -> str:
+        """Describe an answer that is no success, with the target of a redirect, or advice."""
+        if is_redirect(status):
+            return body.decode()
         if status == 404 and self.url.endswith("/v1"):  # clients' base URL
-            return "; give the worker's address without /v1"
-        return "; give the worker's key with --worker-key-file" if status == 401 else ""
+            return f"{status}; give the worker's address without /v1"
+        return f"{status}; give the worker's key with --worker-key-file" if status == 401 else f"{status}"
 
     async def _optional(
         self, path: str | None, more: Mapping[str, str] | None = None, max_bytes: int = MAX_BYTES
@@ -231,7 +235,8 @@ class Probe:
     async def _get(
         self, path: str, url: str = "", more: Mapping[str, str] | None = None, max_bytes: int = MAX_BYTES
     ) -> tuple[int, bytes]:
-        """GET a path. The key of workers goes to workers only, not to `url`."""
+        """GET a path. The key of workers goes to workers only, not to `url`. The body of a redirect is its
+        description."""
         headers, progress = {**({} if url else self._headers), **(more or {})}, CallProgress()
         options: dict[str, Any] = {"headers": headers, "trace_request_ctx": progress}
         if self._timeout_s is not None:
@@ -240,6 +245,9 @@ class Probe:
             async with self._session.call("GET", url or self.url, path, **options) as answer:
                 self.num_answers += not url
                 status, body = answer.status, await read_all(answer, max_bytes)
+                if is_redirect(status):
+                    received = ((name.lower(), value) for name, value in answer.raw_headers)
+                    body = redirect_of(status, received).encode()
         except TimeoutError as exc:
             text = f"{url or self.url}{path} did not answer in time"
             raise ProbeTimeout(text, is_accepted=progress.is_accepted) from exc

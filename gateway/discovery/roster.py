@@ -97,7 +97,7 @@ class Roster:
         make_probe: Callable[[str], Probe],
         open_feed: OpenFeed,
         on_gone: Callable[[str, Collection[WorkerId]], None],
-        on_down: Callable[[WorkerId], None],
+        on_down: Callable[[WorkerId, str], None],
         options: RosterOptions,
         declared: DeclaredSettings | None = None,
         complete: Callable[[Probe, Facts], Awaitable[Facts]] = _unchanged,
@@ -107,8 +107,8 @@ class Roster:
         on_look: Callable[[WorkerId, EngineMetrics | None], None] = lambda worker, metrics: None,
         heard: Heard = Heard(),  # noqa: B008  it is frozen
     ) -> None:
-        """Create a roster. `on_gone` gets a dropped endpoint's URL and workers, `on_down` a silent worker,
-        `on_look` an answering worker's metrics (None if they failed), `on_joined` an endpoint's workers,
+        """Create a roster. `on_gone` gets a dropped endpoint's URL and workers, `on_down` a silent worker and
+        why, `on_look` an answering worker's metrics (None if they failed), `on_joined` an endpoint's workers,
         `on_left` a dropped or restarted worker. `complete` adds facts from elsewhere."""
         self._fleet = fleet
         self._index = index
@@ -371,13 +371,15 @@ class Roster:
 
     def _add_worker(self, endpoint: Endpoint, worker: Worker) -> None:
         options = self._options
-        self._fleet.add(worker)
+        assert endpoint.facts is not None
+        member, ranks = self._fleet.add(worker), endpoint.facts.ranks
+        if worker.dp_rank in ranks:
+            member.reported = reported(ranks[worker.dp_rank])
         self._index.add_worker(worker.id, root_hash(worker.served[0].root), worker.block_size)
         self._assumed.add_worker(
             worker.id, keep_s=options.assumed_keep_s, max_blocks=worker.num_blocks or DEFAULT_CACHE_BLOCKS
         )
-        assert endpoint.facts is not None
-        self._on_look(worker.id, endpoint.facts.ranks.get(worker.dp_rank))
+        self._on_look(worker.id, ranks.get(worker.dp_rank))
         source = event_source(endpoint.facts, worker.dp_rank, options.events_port, options.replay_port)
         has_room = len(endpoint.feeds) < options.max_feeds
         # A publisher that is reported shows the block size; at the default port anything may listen.
@@ -442,7 +444,7 @@ class Roster:
             self._set_up(endpoint, False, reason, is_late=not is_out, is_accepting=accepts)
         if endpoint.num_silences >= FAILURES_TO_DOWN:
             for worker in endpoint.workers:
-                self._on_down(worker.id)
+                self._on_down(worker.id, reason)
         return None
 
     def _live_on(self, endpoint: Endpoint, members: Sequence[Member], reason: str) -> None:

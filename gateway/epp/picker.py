@@ -35,6 +35,7 @@ from gateway.epp.responder import PickResponder
 from gateway.epp.stream import GrpcStream
 from gateway.http.content import check_contents
 from gateway.http.messages import Header, HttpRequest, ResponseHead
+from gateway.http.redirect import is_redirect
 from gateway.proxy.api import Api
 from gateway.proxy.context import Context
 from gateway.proxy.dispatch import Dispatch
@@ -395,7 +396,8 @@ class StreamPicker:
         self._intake.drop()
 
     def _refuse(self, status: int, headers: list[Header], body: bytes) -> None:
-        if self._protocol.request is RequestState.ANSWERED:
+        is_replaced = self._responder is not None and self._responder.is_replaceable
+        if self._protocol.request is RequestState.ANSWERED and not is_replaced:
             return
         if status >= 400:
             self._door.counts["refused"] += 1
@@ -419,8 +421,11 @@ class StreamPicker:
             self._served(event.served)
             sink = self._connection.sink or sink
         length = _value(headers, b"content-length")
+        responder.is_replaceable = is_redirect(status)
         self._heard(status)
         sink.upstream_head(ResponseHead(status, headers, int(length) if length.isdigit() else None))
+        if responder.is_replaceable and responder.has_begun:
+            return None  # an error took its place
         passed = responder.passed_head
         had = set(headers)
         changed = [h for h in passed.headers if h not in had] if passed is not None else []

@@ -3,7 +3,6 @@
 One session for all TCP endpoints, one for each Unix socket; https is verified as on the data path.
 """
 
-import os
 import socket
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
@@ -14,6 +13,7 @@ import aiohttp
 from aiohttp.abc import ResolveResult
 from aiohttp.resolver import ThreadedResolver
 
+from gateway.core.causes import cause_of
 from gateway.core.requests.json_values import encode
 from gateway.http.address import Address
 from gateway.http.networks import Reachable, name_refusal
@@ -167,11 +167,5 @@ def failure(exc: Exception) -> str:
     if words := reason(exc):
         return words
     if isinstance(exc, aiohttp.ClientConnectorError):  # its text names aiohttp's settings and sockets
-        return f"cannot connect: {_system_reason(exc.os_error)}"
+        return f"cannot connect: {cause_of(exc)}"
     return str(exc) or type(exc).__name__
-
-
-def _system_reason(exc: OSError) -> str:
-    """The operating system's words for an error, without those that asyncio puts around them."""
-    is_name = isinstance(exc, socket.gaierror)
-    return os.strerror(exc.errno) if exc.errno and not is_name else exc.strerror or str(exc)

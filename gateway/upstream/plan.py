@@ -42,8 +42,8 @@ class Observer:
     def attempt_failed(self, decision: Decision) -> None:
         """The worker failed before its answer began; another attempt or an error follows."""
 
-    def worker_down(self, worker: WorkerId) -> None:
-        """A worker of the fleet is down, whether it has this request or not."""
+    def worker_down(self, worker: WorkerId, why: str) -> None:
+        """A worker of the fleet is down, whether it has this request or not; `why` is the cause."""
 
     def closed(self, decision: Decision | None, usage: Usage | None) -> None:
         """The request is over, however it ended; `usage` is there where an answer was complete."""

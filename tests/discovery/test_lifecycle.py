@@ -52,7 +52,7 @@ class World:
         )
         self.fetching: Counter[WorkerId] = Counter()
         self.num_answered: Counter[WorkerId] = Counter()
-        self.elsewhere: list[WorkerId] = []
+        self.elsewhere: list[tuple[WorkerId, str]] = []
         load = self.router.ledger.load
         self.lifecycle = Lifecycle(
             self.fleet,
@@ -63,7 +63,7 @@ class World:
             ),
             num_answered=lambda worker: self.num_answered[worker],
             observers=self.router.observers,
-            on_ejected=self.elsewhere.append,
+            on_ejected=lambda worker, why: self.elsewhere.append((worker, why)),
             rules=OutlierRules(num_failures=2, eject_s=10.0, stalled_s=60.0),
             warm_up_s=warm_up_s,
             clock=lambda: self.now,
@@ -293,7 +293,11 @@ def test_a_stalled_engine_is_ejected_and_its_requests_go_elsewhere() -> None:
     for world.now in (0.0, 30.0, 61.0):
         world.lifecycle.looked(A, metrics(100.0))
         world.lifecycle.looked(B, metrics(world.now))
-    assert (world.state(A), world.state(B), world.elsewhere) == ("ejected", "active", [A])
+    assert (world.state(A), world.state(B), world.elsewhere) == (
+        "ejected",
+        "active",
+        [(A, "no step in 61 s, with 1 requests")],
+    )
     assert world.lifecycle.describe(A)["why"] == "no step in 61 s, with 1 requests"
     world.now = 63.0
     world.lifecycle.looked(A, metrics(101.0))

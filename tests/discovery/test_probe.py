@@ -96,7 +96,7 @@ async def test_a_path_that_the_engine_does_not_have_is_not_asked(endpoint: Endpo
     ("path", "answer", "words"),
     [
         ("/v1/models", (401, b""), "/v1/models answered 401; give the worker's key with --worker-key-file"),
-        ("/v1/models", (302, b""), "/v1/models answered 302"),
+        ("/v1/models", (302, b""), "/v1/models answered 302, a redirect to /health, which is not followed"),
         ("/v1/models", (200, b"<html>"), "/v1/models: fake: "),
         ("/kv_event_sources", (200, b"<html>"), ": fake: "),
         ("/version", (200, b"{"), ": fake: "),

@@ -92,7 +92,7 @@ class World:
         self.probes: dict[str, FakeProbe] = {}
         self.feeds: list[FakeFeed] = []
         self.gone: list[str] = []
-        self.down: list[WorkerId] = []
+        self.down: list[tuple[WorkerId, str]] = []
         self.num_reads = self.num_opened = 0
         self.joined: list[list[WorkerId]] = []
         self.left: list[WorkerId] = []
@@ -106,7 +106,7 @@ class World:
             make_probe=lambda url: cast(Probe, self.probe(url)),
             open_feed=self._open_feed,
             on_gone=lambda url, workers: self.gone.append(url),
-            on_down=self.down.append,
+            on_down=lambda worker, why: self.down.append((worker, why)),
             heard=Heard(lambda url: self.num_reads, lambda url: self.num_opened),
             options=RosterOptions(probe_interval_s=1000.0, **options),  # type: ignore[arg-type]
             on_look=lambda worker, metrics: self.looks.append((worker, metrics)),
@@ -396,6 +396,14 @@ async def test_a_worker_is_down_after_two_failed_health_probes(
     assert world.known.num_blocks("w:1") == 2  # it may well come back with all its blocks
 
 
+async def test_requests_of_a_silent_worker_fail_by_the_cause(world: World) -> None:
+    """That the worker is down follows from it, and explains nothing."""
+    await world.add()
+    silence(world.probe())
+    await world.look(times=2)
+    assert world.down == [(W, LATE)]
+
+
 async def test_one_failed_probe_between_two_answers_is_forgotten(world: World) -> None:
     await world.add()
     for health in ("slow", None, "slow", None):
@@ -436,6 +444,9 @@ async def test_assumed_blocks_are_bounded_by_the_cache_of_the_worker(world: Worl
 # late probes -----------------------------------------------------------------------------------
 
 
+LATE = "/health did not answer in time"
+
+
 def silence(probe: FakeProbe) -> None:
     """No page comes any more."""
     probe.is_late, probe.ranks = True, "did not answer in time"
@@ -474,10 +485,10 @@ async def test_a_silent_worker_is_down_after_two_probes_and_late_where_it_accept
     assert world.member().is_up and not world.down
     await world.look()
     member = world.member()
-    assert (member.is_up, member.is_late, member.is_accepting, world.down) == (False, True, True, [W])
+    assert (member.is_up, member.is_late, member.is_accepting, world.down) == (False, True, True, [(W, LATE)])
     assert world.fleet.late.in_panic == {"m": {W}} and world.fleet.is_ready("m")
     await world.look()
-    assert world.down == [W, W]  # requests that it got meanwhile go elsewhere too
+    assert world.down == [(W, LATE)] * 2  # requests that it got meanwhile go elsewhere too
     world.num_reads += 1
     await world.look()
     assert member.is_up and world.fleet.late.in_panic == {}

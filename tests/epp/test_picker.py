@@ -549,6 +549,15 @@ def test_a_refusal_of_the_worker_passes_and_marks_it_busy(epp: Epp) -> None:
     )  # Envoy's own words are no sign of life of a worker
 
 
+def test_a_redirect_of_the_worker_is_answered_with_502(epp: Epp) -> None:
+    picker, stream = epp.picked()
+    stream.take()
+    picker.message(response_headers(307, [(b"location", b"http://10.0.0.9/v1/completions")]))
+    status, headers, body = refusal(stream.take())
+    assert status == 502 and "a redirect" in body["error"]["message"]
+    assert "10.0.0.9" not in str(headers) + str(body) and epp.is_free
+
+
 def test_a_large_body_goes_back_in_pieces(epp: Epp) -> None:
     epp.door.max_body_bytes = 1 << 20
     body = b'{"model":"m","prompt":"' + b"a " * 75_000 + b'"}'

@@ -252,5 +252,5 @@ def test_a_client_that_disconnects_before_the_upgrade_aborts_it(world: World) ->
 def test_failed_probes_end_an_upgrade_that_is_not_accepted(world: World) -> None:
     """An open tunnel continues: its worker may well be alive."""
     tunnel, answered, transport = opened(world)
-    world.dispatch.worker_down(world.router.fleet.eligible("m")[0].member.worker.id)
+    world.dispatch.worker_down(world.router.fleet.eligible("m")[0].member.worker.id, "it is silent")
     assert (answered.events, transport.end) == ([], "")
