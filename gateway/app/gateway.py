@@ -450,7 +450,7 @@ class Gateway:
             outgoing=outgoing,
             usages=usages,
             suspect=partial(suspect, self),
-            blame=self.lifecycle.failed,
+            faults=self.lifecycle.faults,
             busy=partial(rejected, self),
             gate=gate_of(config, router, self.quota_usage),
             ask_usage=self.asking(),
@@ -473,7 +473,7 @@ class Gateway:
             outgoing=context.outgoing,
             start=context.tasks.start,
             log=context.log,
-            suspect=context.suspect,
+            failed=context.failed,
             busy=context.busy,
             refuse_usage=context.usages.refuse,
         )
