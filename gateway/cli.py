@@ -198,7 +198,7 @@ def _add_engine(parser: Parser) -> None:
         metavar="DURATION",
         help="time for each question, with all of its answers (120)",
     )
-    _add_options(test, ["fleet", "worker", "events", "lifecycle"])
+    _add_options(test, ["fleet", "worker", "events", "lifecycle", "tokenizer"])
     parser.set_defaults(run=_engine)
 
 

@@ -27,6 +27,7 @@ from gateway.discovery.probed import Facts
 from gateway.discovery.roster import Roster, RosterOptions
 from gateway.discovery.salt_prober import SaltProber, keep_proving
 from gateway.discovery.served_models import ServedNames
+from gateway.discovery.signs_of_life import Heard
 from gateway.discovery.sources import Sources
 from gateway.runtime.process_limits import descriptors
 
@@ -118,6 +119,7 @@ def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOp
         on_left=_on_left(gateway),
         complete=complete,
         on_look=looked,
+        heard=Heard(gateway.pools.num_reads, gateway.pools.num_opened),
         options=options,
     )
 

@@ -102,7 +102,7 @@ LEGEND = {
     "overlap": "cached prompt tokens",
     "uncached": "prompt tokens to compute",
     "booked": "prompt tokens booked and not computed",
-    "kv": "share of its cache in use",
+    "kv": "share of its cache in use; ?: it does not report the figure",
     "exact": "whether all of its cache is known",
 }
 
@@ -135,8 +135,8 @@ def _rows(answer: Mapping[str, Any]) -> Iterator[list[str]]:
             each["worker"],
             "" if each["cost"] is None else f"{each['cost']:.4g}",
             *(f"{each['terms'][part]:.4f}" for part in parts),
-            *(str(each[field]) for _, field in COLUMNS),
-            f"{each['kv_usage']:.2f}",
+            *("?" if each[field] is None else str(each[field]) for _, field in COLUMNS),
+            "?" if each["kv_usage"] is None else f"{each['kv_usage']:.2f}",
             "yes" if each["is_exact"] else "no",
         ]
 

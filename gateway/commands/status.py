@@ -137,6 +137,8 @@ def fleet_lines(answer: Mapping[str, Any]) -> Iterator[str]:
         if file["fault"]:
             age, fault = _age(file["age_s"]), file["fault"]
             yield f"keys of {file['path']} are {age} old, and revoked ones still work: {fault}"
+    for model, num in answer.get("in_panic", {}).items():
+        yield f"too few workers of {model} are healthy: {num} with late probes get requests too"
     rows = [row for endpoint in answer["endpoints"] for row in _rows(endpoint)]
     states = [row[1] for row in rows]
     counted = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
@@ -147,7 +149,7 @@ def fleet_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     yield from table([TITLES, *rows])
     yield ""
     yield "stream    what is known of its cache; exact: all"
-    yield "kv        share of its cache in use"
+    yield "kv        share of its cache in use; ?: it does not report the figure"
     yield "accuracy  share of right predictions of cached tokens lately"
 
 
@@ -163,9 +165,8 @@ def _rows(endpoint: Mapping[str, Any]) -> Iterator[Sequence[str]]:
             worker["state"],
             ",".join(worker["models"]),
             worker["stream"] or "none",
-            str(worker["running"]),
-            str(worker["waiting"]),
-            f"{worker['kv_usage']:.0%}",
+            *("?" if worker[name] is None else str(worker[name]) for name in ("running", "waiting")),
+            "?" if worker["kv_usage"] is None else f"{worker['kv_usage']:.0%}",
             str(worker["in_flight"] + worker["in_flight_elsewhere"]),
             "" if accuracy is None else f"{accuracy:.0%}",
             why,

@@ -40,6 +40,7 @@ class ControlSession:
     ) -> None:
         self._tls = tls
         self._access = access or FleetAccess()
+        self.timeout_s = timeout_s
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._headers = headers
         self._sessions: dict[str | None, aiohttp.ClientSession] = {}
@@ -100,9 +101,26 @@ class ControlSession:
         if session is None:
             connector = aiohttp.UnixConnector(unix_path) if unix_path else self._tcp()
             session = self._sessions[unix_path] = aiohttp.ClientSession(
-                connector=connector, timeout=self._timeout, headers=self._headers
+                connector=connector, timeout=self._timeout, headers=self._headers, trace_configs=[_TRACE]
             )
         return session
+
+
+class CallProgress:
+    """Progress of one call, given to `call` as `trace_request_ctx`."""
+
+    is_accepted = False
+    """A connection was accepted, or an earlier one is used."""
+
+
+async def _connected(session: aiohttp.ClientSession, context: Any, params: object) -> None:
+    if isinstance(progress := context.trace_request_ctx, CallProgress):
+        progress.is_accepted = True
+
+
+_TRACE = aiohttp.TraceConfig()
+_TRACE.on_connection_create_end.append(_connected)
+_TRACE.on_connection_reuseconn.append(_connected)
 
 
 class AddressNotAllowed(ValueError):

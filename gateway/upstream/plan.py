@@ -143,8 +143,9 @@ class Execution:
         """Workers that did not answer this request."""
         raise NotImplementedError
 
-    def may_try_another(self) -> bool:
-        """True where another worker is up, and the retry budget has room."""
+    def may_try_another(self, is_up: bool = False) -> bool:
+        """True where another worker gets requests (`is_up`: none that is late), and the retry budget has
+        room."""
         raise NotImplementedError
 
     def pays_retry(self) -> bool:

@@ -59,6 +59,14 @@ def test_the_status_has_each_worker_and_its_exit_code_says_if_all_are_well(gatew
     assert {each["state"] for each in json.loads(out)["endpoints"]} == {"joined", "joining"}
 
 
+def test_load_that_an_engine_does_not_report_is_shown_as_unknown() -> None:
+    worker = {"id": "w:1", "state": "active", "why": None, "models": ["m"], "stream": None, "blind": None}
+    worker |= {"running": None, "waiting": None, "kv_usage": None, "in_flight": 2, "in_flight_elsewhere": 1}
+    endpoint = {"url": "u", "last_error": None, "workers": [worker | {"verified": {"share_right": None}}]}
+    row = list(fleet_lines({"key_files": [], "endpoints": [endpoint]}))[3]
+    assert row.split() == ["w:1", "active", "m", "none", "?", "?", "?", "3"]
+
+
 def test_top_prints_again(gateway: GatewayProcess) -> None:
     command = [*GATEWAY, "top", "--gateway", gateway.admin_url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=clean_environment()) as top:
@@ -139,3 +147,9 @@ def test_keys_that_are_outdated_are_named_with_their_age() -> None:
     assert list(fleet_lines(answer))[0] == (
         "keys of /k are 10 min old, and revoked ones still work: it cannot be read"
     )
+
+
+def test_a_model_with_too_few_healthy_workers_is_named() -> None:
+    answer = {"endpoints": [], "key_files": [], "in_panic": {"m": 2}}
+    expected = "too few workers of m are healthy: 2 with late probes get requests too"
+    assert list(fleet_lines(answer)) == [expected, "no workers"]

@@ -106,6 +106,34 @@ def metrics(tokens: float, running: int = 1) -> EngineMetrics:
     return EngineMetrics(running, 0, 0.5, step_tokens_total=tokens)
 
 
+def test_panic_is_logged_once_per_change_and_is_the_reason_of_a_workers_state(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    world = World()
+    world.join(A, B)
+    for name in (A, B):
+        world.fleet.set_up(name, False, is_late=True)
+    for _ in range(2):
+        world.lifecycle.note_panic()
+    assert caplog.messages == [
+        "model m: fewer than 50 % of its workers are healthy; 2 with late probes get requests too"
+    ]
+    assert set(world.decide(20)) == {A, B}
+    why = "gets requests though its probes time out: too few workers of 'm' are healthy"
+    assert world.lifecycle.describe(A)["why"] == why
+    world.fleet.set_up(A, True, is_late=True)
+    for _ in range(2):
+        world.lifecycle.note_panic()
+    assert caplog.messages[1:] == [
+        "model m: enough workers are healthy again; those with late probes get no requests"
+    ]
+    assert world.decide(4) == {A: 4}
+    assert (
+        world.lifecycle.describe(A)["why"] == "up though its probes time out: answers, events or metrics come"
+    )
+
+
 def test_workers_found_at_the_start_do_not_warm_up() -> None:
     world = World()
     world.join(A, B)
