@@ -401,8 +401,7 @@ async def test_requests_of_a_silent_worker_fail_by_the_cause(world: World) -> No
     await world.add()
     silence(world.probe())
     await world.look(times=2)
-    assert world.down == [(W, world.endpoint().last_error)]
-    assert world.down[0][1]
+    assert world.down == [(W, LATE)]
 
 
 async def test_one_failed_probe_between_two_answers_is_forgotten(world: World) -> None:
@@ -445,6 +444,9 @@ async def test_assumed_blocks_are_bounded_by_the_cache_of_the_worker(world: Worl
 # late probes -----------------------------------------------------------------------------------
 
 
+LATE = "/health did not answer in time"
+
+
 def silence(probe: FakeProbe) -> None:
     """No page comes any more."""
     probe.is_late, probe.ranks = True, "did not answer in time"
@@ -483,15 +485,10 @@ async def test_a_silent_worker_is_down_after_two_probes_and_late_where_it_accept
     assert world.member().is_up and not world.down
     await world.look()
     member = world.member()
-    assert (member.is_up, member.is_late, member.is_accepting, [w for w, _ in world.down]) == (
-        False,
-        True,
-        True,
-        [W],
-    )
+    assert (member.is_up, member.is_late, member.is_accepting, world.down) == (False, True, True, [(W, LATE)])
     assert world.fleet.late.in_panic == {"m": {W}} and world.fleet.is_ready("m")
     await world.look()
-    assert [w for w, _ in world.down] == [W, W]  # requests that it got meanwhile go elsewhere too
+    assert world.down == [(W, LATE)] * 2  # requests that it got meanwhile go elsewhere too
     world.num_reads += 1
     await world.look()
     assert member.is_up and world.fleet.late.in_panic == {}

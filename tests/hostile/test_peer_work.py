@@ -104,6 +104,11 @@ PAGES = {
 STREAMS = {
     "lines": b"data:\n",
     "events": b"data: {}\n\n",
+    "ends of lines": b"\r",
+    "comments": b":\r",
+    "lines with CR": b"data:\r",
+    "events with CR": b"data: {}\r\r",
+    "events and comments": b"data: {}\n:\n\n",
     "broken": b"data: {\n",
     "usages": b'data: {"choices":[],"usage":{"prompt_tokens":1}}\n',
     "usage events": b'data: {"choices":[],"usage":{"prompt_tokens":1}}\n\n',
