@@ -24,6 +24,7 @@ from gateway.discovery.feeds import Feeds
 from gateway.discovery.probe import Probe
 from gateway.discovery.probed import endpoint_url
 from gateway.discovery.roster import Roster, RosterOptions
+from gateway.http.url import netloc_of
 from gateway.index.assumed import AssumedIndex
 from gateway.ingest.base import Feed
 from gateway.observability.metrics import Metrics
@@ -80,7 +81,7 @@ class Sidecar:
             ),
             open_feed=self._open_feed,
             on_gone=lambda url, workers: None,
-            on_down=lambda worker: None,
+            on_down=lambda worker, why: None,
             options=RosterOptions(
                 probe_interval_s=config.probe_interval_s,
                 events_port=config.events_port,
@@ -89,13 +90,13 @@ class Sidecar:
         )
         self.roster.add(self.url)
         host, _ = address_of(config.listen, "--listen")
-        log.info("listening on %s:%d for gateways, engine at %s", host, self.port, self.url)
+        address = netloc_of(host, self.port)
+        log.info("listening on %s for gateways, engine at %s", address, self.url)
         if is_open_to_all(config):
             log.warning(
-                "%s:%d: no credentials required; any client can read which blocks are cached (see "
+                "%s: no credentials required; any client can read which blocks are cached (see "
                 "--token-file, --client-ca-file)",
-                host,
-                self.port,
+                address,
             )
 
     async def stop(self) -> None:

@@ -58,8 +58,11 @@ class Routes:
 
     def __init__(self, added: Iterable[str] = (), refused: Iterable[str] = ()) -> None:
         open_: dict[str, Methods] = dict.fromkeys(ROUTES, _POST)
+        self._with_slash: set[str] = set()
         for entry in added:
             method, path = _read(entry)
+            if entry.endswith("/") and path != "/":
+                self._with_slash.add(path)
             known = () if path in ROUTES or path not in open_ else open_[path]
             open_[path] = (*known, *(each for each in [method] if each not in known))
         self._refused = frozenset(_read(entry)[1] for entry in refused)
@@ -86,6 +89,14 @@ class Routes:
             raise MethodNotAllowed(f"{path} takes {allowed}, not {method}", param=allowed)
         return True
 
+    def to_worker(self, path: str, target: bytes) -> bytes:
+        """The target of a request for a worker: an added route keeps the last slash that it was added
+        with."""
+        if path not in self._with_slash:
+            return target
+        before, mark, query = target.partition(b"?")
+        return before + b"/" + mark + query
+
     def why_not(self, path: str) -> UnknownRoute | RouteRefused:
         """The error for a path that is not open."""
         if path in CONTROL:
@@ -103,9 +114,10 @@ def _read(entry: str) -> tuple[str, str]:
     found = _ENTRY.fullmatch(entry)
     if found is None or "?" in entry or "#" in entry:
         raise ValueError(f"'{entry}' is neither a path nor a method and a path, as in 'GET /load'")
-    if found[2] in OWN:
-        raise ValueError(f"{found[2]} is the gateway's own")
-    return found[1] or "POST", found[2]
+    path = "/" + "/".join(part for part in found[2].split("/") if part)  # as requests are looked up
+    if path in OWN:
+        raise ValueError(f"{path} is the gateway's own")
+    return found[1] or "POST", path
 
 
 def default_model(path: str, served: Mapping[str, ServedModel]) -> str:

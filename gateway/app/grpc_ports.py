@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gateway.config import Config
 from gateway.config.epp import objective_priorities
 from gateway.core.errors import GatewayError
+from gateway.http.url import netloc_of
 from gateway.proxy.api import Api, ready
 from gateway.proxy.dispatch import Dispatch
 from gateway.runtime.tls import Tls, grpc_tls
@@ -85,7 +86,7 @@ class GrpcPorts:
                 server = GrpcServer(services, self.tls, limits, self._dispatch.context.bodies)
                 server.start(config.server.host, port, role)
                 self._servers.append(server)
-                log.info("%s: gRPC on %s:%d, plain and TLS", role, config.server.host, port)
+                log.info("%s: gRPC on %s, plain and TLS", role, netloc_of(config.server.host, port))
 
     def _picking(self) -> "Services":
         """The picker and the decision service."""

@@ -17,6 +17,7 @@ from gateway.app.reloads import Reloads, Reread
 from gateway.config import Config
 from gateway.config.worker_specs import drains_of, parse_spec, spec_of, without_drains
 from gateway.core.errors import ConfigError
+from gateway.http.url import netloc_of
 from gateway.observability.log_sink import LogSink
 from gateway.processes.supervisor import WARM_UP_S, Supervisor
 from gateway.redis.embedded import embedded
@@ -186,17 +187,12 @@ def _say_stopping(config: Config) -> None:
 def _announce(config: Config, sockets: Sockets) -> None:
     if config.server.unix_socket:
         log.info("listening on unix:%s", config.server.unix_socket)
+    admin_url = f"http://{netloc_of(config.admin.host, sockets.admin.getsockname()[1])}"
     if config.epp.only:
-        admin_port = sockets.admin.getsockname()[1]
-        return log.info("endpoint picker only, admin on http://%s:%d", config.admin.host, admin_port)
-    log.info(
-        "listening on %s://%s:%d, admin on http://%s:%d",
-        "https" if config.tls.cert_file else "http",
-        config.server.host,
-        sockets.traffic[0].getsockname()[1],
-        config.admin.host,
-        sockets.admin.getsockname()[1],
-    )
+        return log.info("endpoint picker only, admin on %s", admin_url)
+    traffic = netloc_of(config.server.host, sockets.traffic[0].getsockname()[1])
+    scheme = "https" if config.tls.cert_file else "http"
+    log.info("listening on %s://%s, admin on %s", scheme, traffic, admin_url)
 
 
 async def _is_done(what: Coroutine[Any, Any, object], *, unless: asyncio.Event) -> bool:

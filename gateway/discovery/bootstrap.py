@@ -13,6 +13,7 @@ from gateway.discovery.declared import DeclaredSettings
 from gateway.discovery.probe import Probe, ProbeError
 from gateway.discovery.probed import Facts
 from gateway.http.address import Address
+from gateway.http.url import netloc_of
 
 
 async def with_engine_ids(
@@ -25,7 +26,7 @@ async def with_engine_ids(
     bootstrap = connector.bootstrap if connector else None
     if transfer is None or bootstrap is None or worker.role is Role.DECODE:
         return facts
-    address = transfer.address or f"{Address.of(facts.url).host}:{bootstrap.port}"
+    address = transfer.address or netloc_of(Address.of(facts.url).host, bootstrap.port)
     try:
         ids = bootstrap.engine_ids(await probe.elsewhere(f"http://{address}", bootstrap.path))
     except DecodeError as exc:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import aiohttp
 
@@ -16,8 +16,9 @@ from gateway.discovery.bounds import ranks_refusal, usable
 from gateway.discovery.engine_detection import HEALTH, METRICS, MODELS, Engines
 from gateway.discovery.probed import Facts, known_ranks
 from gateway.http.address import Address
+from gateway.http.redirect import is_redirect, redirect_of
 from gateway.runtime.rate_limited_log import RateLimitedLog
-from gateway.upstream.control_client import ControlSession, failure, read_all
+from gateway.upstream.control_client import CallProgress, ControlSession, failure, read_all
 
 log = logging.getLogger("kvgate.roster")
 
@@ -35,6 +36,9 @@ MAX_OBJECTS = 10_000
 """Objects in an answer; vLLM's list of models has two for each. They decode in some 10 ms."""
 LARGE_PAGE_BYTES = 64 << 10
 """Answers from here on are parsed in a thread, which leaves the event loop its turns."""
+MAX_JOIN_TIMEOUT_S = 60.0
+"""Longest timeout of a page before an endpoint has joined. Pages of a busy engine were seen to take 40 s, and
+nothing is lost by waiting."""
 CONNECT_TIMEOUT_S = 1.0
 """Connect timeout of a publisher, which is in the worker's own network and listens before the worker is
 healthy."""
@@ -45,7 +49,12 @@ class ProbeError(Exception):
 
 
 class ProbeTimeout(ProbeError):
-    """No answer at all, not even a refusal: the endpoint hangs, or its host is gone."""
+    """No answer at all, not even a refusal: the endpoint is late or hangs (`is_accepted`: it accepted the
+    connection), or its host is gone."""
+
+    def __init__(self, message: str, *, is_accepted: bool = False) -> None:
+        super().__init__(message)
+        self.is_accepted = is_accepted
 
 
 async def _parsed(num_bytes: int, parse: Callable[[], Parsed]) -> Parsed:
@@ -73,6 +82,16 @@ class Probe:
         self._log = RateLimitedLog(log)
         self._refused_models = ""
         self._num_ranks = 1
+        self._timeout_s: float | None = None
+        self.num_answers = 0
+        """Pages that began to be answered, whatever their status: signs of life."""
+
+    def wait_longer(self, is_longer: bool = True) -> None:
+        """Double the timeout of each page, for an endpoint that has not joined; or go back to the usual
+        one."""
+        usual_s = self._session.timeout_s or MAX_JOIN_TIMEOUT_S
+        longer_s = min(2 * (self._timeout_s or usual_s), max(MAX_JOIN_TIMEOUT_S, usual_s))
+        self._timeout_s = longer_s if is_longer else None
 
     async def facts(self) -> Facts:
         """Return everything the endpoint reports, and its engine. Raises ProbeError."""
@@ -116,12 +135,12 @@ class Probe:
     async def check_health(self) -> None:
         """Raise ProbeError where the endpoint does not accept requests."""
         path = self._engine.paths.health if self._engine else HEALTH
-        status, _ = await self._get(path)
+        status, body = await self._get(path)
         if status == 404:  # an engine without such a path (Ollama) is healthy if it lists its models
             path = MODELS
-            status, _ = await self._get(path, max_bytes=MAX_MODELS_BYTES)
+            status, body = await self._get(path, max_bytes=MAX_MODELS_BYTES)
         if status != 200:
-            raise ProbeError(f"{self.url}{path} answered {status}{self._advice(status)}")
+            raise ProbeError(f"{self.url}{path} answered {self._shown(status, body)}")
 
     async def metrics(self, *, is_last: bool = False) -> dict[int, EngineMetrics]:
         """Return metrics per rank; empty where the endpoint has none. `is_last` closes the connection, so
@@ -142,7 +161,7 @@ class Probe:
         """Return the answer of another server of the worker. Raises ProbeError."""
         status, body = await self._get(path, url)
         if status != 200:
-            raise ProbeError(f"{url}{path} answered {status}")
+            raise ProbeError(f"{url}{path} answered {body.decode() if is_redirect(status) else status}")
         return body
 
     @contextmanager
@@ -194,13 +213,16 @@ class Probe:
     async def _required(self, path: str, max_bytes: int = MAX_BYTES) -> bytes:
         status, body = await self._get(path, max_bytes=max_bytes)
         if status != 200:
-            raise ProbeError(f"{self.url}{path} answered {status}{self._advice(status)}")
+            raise ProbeError(f"{self.url}{path} answered {self._shown(status, body)}")
         return body
 
-    def _advice(self, status: int) -> str:
+    def _shown(self, status: int, body: bytes) -> str:
+        """Describe an answer that is no success, with the target of a redirect, or advice."""
+        if is_redirect(status):
+            return body.decode()
         if status == 404 and self.url.endswith("/v1"):  # clients' base URL
-            return "; give the worker's address without /v1"
-        return "; give the worker's key with --worker-key-file" if status == 401 else ""
+            return f"{status}; give the worker's address without /v1"
+        return f"{status}; give the worker's key with --worker-key-file" if status == 401 else f"{status}"
 
     async def _optional(
         self, path: str | None, more: Mapping[str, str] | None = None, max_bytes: int = MAX_BYTES
@@ -213,13 +235,22 @@ class Probe:
     async def _get(
         self, path: str, url: str = "", more: Mapping[str, str] | None = None, max_bytes: int = MAX_BYTES
     ) -> tuple[int, bytes]:
-        """GET a path. The key of workers goes to workers only, not to `url`."""
-        headers = {**({} if url else self._headers), **(more or {})}
+        """GET a path. The key of workers goes to workers only, not to `url`. The body of a redirect is its
+        description."""
+        headers, progress = {**({} if url else self._headers), **(more or {})}, CallProgress()
+        options: dict[str, Any] = {"headers": headers, "trace_request_ctx": progress}
+        if self._timeout_s is not None:
+            options["timeout"] = aiohttp.ClientTimeout(total=self._timeout_s)
         try:
-            async with self._session.call("GET", url or self.url, path, headers=headers) as answer:
+            async with self._session.call("GET", url or self.url, path, **options) as answer:
+                self.num_answers += not url
                 status, body = answer.status, await read_all(answer, max_bytes)
+                if is_redirect(status):
+                    received = ((name.lower(), value) for name, value in answer.raw_headers)
+                    body = redirect_of(status, received).encode()
         except TimeoutError as exc:
-            raise ProbeTimeout(f"{url or self.url}{path} did not answer in time") from exc
+            text = f"{url or self.url}{path} did not answer in time"
+            raise ProbeTimeout(text, is_accepted=progress.is_accepted) from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             kind = ProbeTimeout if getattr(exc, "errno", None) in UNREACHABLE else ProbeError
             raise kind(f"{url or self.url}{path}: {failure(exc)}") from exc

@@ -38,21 +38,21 @@ class NoConnection:
 class PickResponder(Responder):
     """Collects the answer that an exchange passes on; `take` has what came since the last call.
 
-    `is_picked`: a worker has the request, so that nothing can be answered in its place any more. `error` is
-    the one being answered."""
+    `is_picked`: a worker has the request, so that nothing can be answered in its place any more, but for an
+    answer that clients must not get (`is_replaceable`). `error` is the one being answered."""
 
-    __slots__ = ("is_picked", "passed_head", "error", "_refuse", "_parts")
+    __slots__ = ("is_picked", "is_replaceable", "passed_head", "error", "_refuse", "_parts")
 
     def __init__(self, request: HttpRequest, refuse: Refuse) -> None:
         super().__init__(NoConnection(), request)
-        self.is_picked = False
+        self.is_picked = self.is_replaceable = False
         self.passed_head: ResponseHead | None = None
         self.error: GatewayError | None = None
         self._refuse = refuse
         self._parts: list[bytes] = []
 
     def send(self, status: int, headers: list[Header], body: bytes) -> None:
-        if not self.is_picked and not self.has_begun:
+        if (not self.is_picked or self.is_replaceable) and not self.has_begun:
             self.has_begun = True
             self._refuse(status, headers + self.more_headers, body)
 

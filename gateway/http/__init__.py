@@ -8,5 +8,6 @@ response_observer    first token, pieces, usage of an answer  usage_redaction   
 usage_injection      usage requested of a stream              upgrade, websocket_frames   WebSockets
 cache_report         announcements of a hit, on request       refusal              a worker's 503 and 429
 kubernetes_url       k8s:// URLs                            content              readings of a body
+redirect             redirects of workers
 cross_origin         pages of other sites, in browsers
 """

@@ -67,6 +67,10 @@ _NOT_TO_CLIENT: Final = HOP_BY_HOP | {
     b"access-control-allow-private-network",
     b"access-control-expose-headers",
     b"access-control-max-age",
+    b"location",  # addresses of the worker, which clients must not learn or use
+    b"content-location",
+    b"refresh",
+    b"alt-svc",
 }
 _NOT_TO_CLIENT_OF_STREAM: Final = _NOT_TO_CLIENT | {b"x-accel-buffering"}
 _UNBUFFERED: Final[Header] = (b"x-accel-buffering", b"no")

@@ -70,7 +70,7 @@ class HttpRequest:
         is_upgrade: bool = False,
     ) -> None:
         self.method = method
-        self.target = target if target[:1] == b"/" else _origin_form(target)
+        self.target = _normal_form(target if target[:1] == b"/" else _origin_form(target))
         self.headers = headers
         self.body = body
         self.is_http10 = is_http10
@@ -100,6 +100,24 @@ def _origin_form(target: bytes) -> bytes:
         return target
     rest = target[authority.end() :]
     return rest if rest[:1] == b"/" else b"/" + rest
+
+
+_MODEL_PATH: Final = re.compile(rb"/+v1/+models/(.*)", re.DOTALL)
+_SLASHES: Final = re.compile(rb"//+")
+
+
+def _normal_form(target: bytes) -> bytes:
+    """Return a target without empty segments and a last slash, which base URLs of clients bring along. The
+    name of a model in a path stays as it is: it may be a path itself."""
+    path, mark, query = target.partition(b"?")
+    if b"//" not in path and path[-1:] != b"/":
+        return target
+    named = _MODEL_PATH.fullmatch(path)
+    if named is not None and named[1].strip(b"/"):
+        path = b"/v1/models/" + named[1]
+    elif path[:1] == b"/":
+        path = _SLASHES.sub(b"/", path).rstrip(b"/") or b"/"
+    return path + mark + query
 
 
 @mypyc_attr(acyclic=True)

@@ -60,6 +60,11 @@ class Url:
         return host if self.port is None else f"{host}:{self.port}"
 
 
+def netloc_of(host: str, port: int) -> str:
+    """HOST:PORT as written in a URL."""
+    return Url("", host, port).netloc
+
+
 def host_port(text: str) -> tuple[str, int]:
     """Parse HOST:PORT, with IPv6 addresses in brackets. Raises ValueError."""
     host, port = place(text)

@@ -105,6 +105,7 @@ class Api:
         if http.path == REALTIME or http.is_upgrade:
             return self._tunnel(http, responder, amend)
         if self.routes.find(http.method, http.path):
+            http.target = self.routes.to_worker(http.path, http.target)
             return self._dispatch.handle(http, responder, self.refuse, amend)
         if http.path.startswith(_STORED) and RESPONSES in self.routes:
             return self._dispatch.about_response(http, responder, amend)
@@ -163,6 +164,8 @@ class Api:
     def _model(self, http: HttpRequest) -> tuple[int, Any]:
         name = unquote(http.path.removeprefix(MODELS + "/"))
         served = usable(http.caller, self._fleet.served())
+        if name not in served:
+            name = name.rstrip("/")  # else it is a part of the name, as of a directory's
         if name not in served:
             known = shortened(served)
             raise UnknownModel(f"the model '{name}' does not exist; known: {known}", param="model")

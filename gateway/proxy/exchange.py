@@ -32,7 +32,7 @@ from gateway.proxy.context import Context
 from gateway.proxy.deadlines import is_total_over, time_left
 from gateway.proxy.held_refusal import HeldRefusal
 from gateway.proxy.retries import Attempts
-from gateway.proxy.retryable import unloaded
+from gateway.proxy.retryable import redirected, unloaded
 from gateway.proxy.time_slice import failed
 from gateway.runtime.ids import new_id
 from gateway.server.responder import Responder
@@ -219,7 +219,9 @@ class InferenceExchange(Execution):
 
     def upstream_head(self, head: ResponseHead) -> None:
         self.touch()
-        if head.status >= 400:
+        if head.status >= 300:
+            if redirect := redirected(head, self.decision, self.context.log, self.log_id):
+                return self.fail(redirect)
             if is_refusal(head.status) and self._upstream:
                 make = partial(HeldRefusal, head, on_read=self._refused, on_lost=self.attempt_lost)
                 return self._upstream.divert(make)
@@ -304,26 +306,29 @@ class InferenceExchange(Execution):
 
     # failures ----------------------------------------------------------------------------------
 
-    def worker_down(self, worker: WorkerId) -> None:
+    def worker_down(self, worker: WorkerId, why: str) -> None:
         """Retry on another worker, if one is left, a request that a worker that is down has not begun to
         answer."""
         if self.plan.observer is not None:
-            self.plan.observer.worker_down(worker)
+            self.plan.observer.worker_down(worker, why)
         is_waiting = self.decision and self.decision.worker.id == worker and self._upstream
-        if is_waiting and not self._answer and self.may_try_another():
-            self._abandon("worker is down")
+        if is_waiting and not self._answer and self.may_try_another(is_up=True):
+            self._abandon(why)
 
     def _abandon(self, reason: str) -> None:
+        self._abort_upstream()
+        self._attempt_failed(reason)
+
+    def _abort_upstream(self) -> None:
         upstream, self._upstream = self._upstream, None
         if upstream:
             upstream.abort()
-        self._attempt_failed(reason)
 
-    def may_try_another(self) -> bool:
+    def may_try_another(self, is_up: bool = False) -> bool:
         assert self.decision is not None
         others, fleet = {*self.tries.failed, self.decision.worker.id}, self.context.router.fleet
         request = self.request
-        return self.tries.may_ask_another() and fleet.has_another(request.model, others, request.path)
+        return self.tries.may_ask_another() and fleet.has_another(request.model, others, request.path, is_up)
 
     def pays_retry(self) -> bool:
         return self.tries.pays()
@@ -334,9 +339,7 @@ class InferenceExchange(Execution):
     def release(self) -> None:
         decision = self.decision
         assert decision is not None
-        if self._upstream:
-            self._upstream.abort()
-            self._upstream = None
+        self._abort_upstream()
         self.context.router.finish(decision)
         self.context.records.finish(decision, "failed", 0, None, None)
 
@@ -365,10 +368,9 @@ class InferenceExchange(Execution):
 
     def _cut(self, reason: str, *, is_workers_fault: bool = True) -> None:
         """End an answer that cannot go on: a stream with an error event, any other with a cut."""
-        decision = self.decision
-        assert decision is not None
-        text = "worker %s: answer cut (%s); request %s"
-        self.context.log.warning(text, decision.worker.id, reason, self.log_id)
+        assert self.decision is not None
+        worker = self.decision.worker.id
+        self.context.log.warning("worker %s: answer cut (%s); request %s", worker, reason, self.log_id)
         if is_workers_fault:
             self.blame_worker(reason)
         answer = self._answer
@@ -466,9 +468,7 @@ class InferenceExchange(Execution):
             if pending:
                 pending.cancel()
         self._timer = self._task = None  # a cancelled task keeps its frames, which refer to this exchange
-        if self._upstream:
-            self._upstream.abort()
-            self._upstream = None
+        self._abort_upstream()
         now, kind = self._loop.time(), self.request.kind if self.plan.upgrade is None else "websocket"
         count_request(context.metrics, self.request, decision, kind, self._status, now - self.arrived_s)
         usage = context.usages.of(answer, decision) if answer and how == "ended" else None

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.core.errors import ConfigError
+from gateway.http.url import netloc_of
 
 BACKLOG = 2048
 """Clients that may wait to be accepted: a burst when a whole fleet's clients reconnect."""
@@ -47,7 +48,7 @@ def bind_tcp(host: str, port: int, option: str, *, is_shared: bool = False) -> s
         if listening:
             listening.close()
         reason = exc.strerror if isinstance(exc, OSError) else "is no host name"
-        raise ConfigError(f"{option}: cannot listen on {host}:{port}: {reason}") from exc
+        raise ConfigError(f"{option}: cannot listen on {netloc_of(host, port)}: {reason}") from exc
     listening.setblocking(False)
     return listening
 

@@ -90,3 +90,13 @@ def test_a_route_without_a_model_field_takes_the_only_model_served(
             default_model(path, served)
     else:
         assert default_model(path, served) == model
+
+
+def test_an_added_route_keeps_its_last_slash_for_workers() -> None:
+    routes = Routes(["/mcp/", "GET /load"])
+    assert routes.find("POST", "/mcp"), "requests are looked up without it"
+    assert routes.to_worker("/mcp", b"/mcp?a=1") == b"/mcp/?a=1"
+    assert routes.to_worker("/load", b"/load") == b"/load"
+    assert Routes(refused=["/generate/"]).why_not("/generate").status == 403
+    with pytest.raises(ValueError, match="/v1/models is the gateway's own"):
+        Routes(["/v1/models/"])

@@ -105,6 +105,7 @@ SEEN: dict[str, tuple[Any, Callable[[Gateway], object], object]] = {
     "first_byte_timeout_s": (1.5, lambda g: in_use(g).proxy.first_byte_timeout_s, 1.5),
     "idle_timeout_s": (1.5, lambda g: in_use(g).proxy.idle_timeout_s, 1.5),
     "total_timeout_s": (1.5, lambda g: in_use(g).proxy.total_timeout_s, 1.5),
+    "stream_keepalive_s": (1.5, lambda g: in_use(g).proxy.stream_keepalive_s, 1.5),
     "pool_idle_s": (1.5, lambda g: g.pools.of("http://127.0.0.1:9").idle_s, 1.5),
     "max_attempts": (
         5,

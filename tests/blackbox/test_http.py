@@ -338,13 +338,48 @@ async def test_answers_without_a_body_pass(bench: Bench, status: int) -> None:
     assert len({call.link for call in worker.calls}) == 1
 
 
-@pytest.mark.parametrize("status", [201, 302, 404, 418, 429, 500, 503, 599])
+@pytest.mark.parametrize("status", [201, 404, 418, 429, 500, 503, 599])
 async def test_a_status_of_the_worker_passes(bench: Bench, status: int) -> None:
     head = (b"Retry-After", b"7"), (b"Location", b"http://elsewhere/")
     worker = await bench.worker(script=says(wire(status, b"why", *head)))
     answer = await bench.ask(post(completion()))
     assert (answer.status, answer.body, answer.value(b"retry-after")) == (status, b"why", b"7")
+    assert answer.values(b"location") == [], "an address of the worker is not for clients"
     assert len(worker.calls) == 1
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_redirect_of_the_worker_is_502(bench: Bench, status: int, stream: bool) -> None:
+    target = b"http://10.0.0.9/secret-%d" % status
+    worker = await bench.worker(script=says(wire(status, b"moved", (b"Location", target))))
+    for _ in range(3):
+        answer = await bench.ask(post(completion(stream=stream)))
+        assert (answer.status, answer.error["code"]) == (502, "worker_failed")
+        assert f"answered {status}, a redirect" in answer.error["message"]
+        assert answer.values(b"location") == [] and target not in answer.body
+    await bench.gateway.logged(f"it answered {status}, a redirect to {target.decode()}")
+    assert len(worker.calls) == 3 and await bench.gateway.is_up(worker), "a client may have chosen the path"
+
+
+@pytest.mark.parametrize(
+    ("sent", "got"),
+    [
+        ("/v1/completions/", b"/v1/completions"),
+        ("//v1/completions", b"/v1/completions"),
+        ("/v1//completions//?a=1", b"/v1/completions?a=1"),
+    ],
+)
+async def test_empty_segments_and_a_last_slash_make_no_other_path(
+    bench: Bench, sent: str, got: bytes
+) -> None:
+    worker = await bench.worker()
+    assert (await bench.ask(post(completion(), target=sent))).status == 200
+    assert worker.calls[0].target == got
+    for path in ("/v1/models/", "//v1/models", "/v1/models/m/", "/health/", "//ready"):
+        assert (await bench.ask(request("GET", path))).status == 200
+    answer = await bench.ask(request("GET", "/metrics/"))
+    assert answer.status == 404 and "admin port" in answer.error["message"]
 
 
 async def test_interim_answers_of_a_worker_are_dropped_or_passed(bench: Bench) -> None:

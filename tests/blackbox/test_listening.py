@@ -57,3 +57,9 @@ async def test_an_occupied_path_is_rejected(path: str) -> None:
 
 async def test_an_invalid_mode_is_rejected() -> None:
     assert "KVGATE_UNIX_SOCKET_MODE" in await refusal("KVGATE_UNIX_SOCKET_MODE=rw")
+
+
+async def test_an_ipv6_address_is_written_as_a_url() -> None:
+    async with running("--host", "::") as bench:
+        await bench.gateway.logged(r"listening on http://\[::\]:\d+, admin on http://127.0.0.1:\d+$")
+    assert "cannot listen on [fd00::7]:1:" in await refusal("--host", "fd00::7", "--port", "1")

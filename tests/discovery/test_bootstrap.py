@@ -80,3 +80,10 @@ async def test_other_workers_are_not_asked_for_an_engine_id(known: Facts, spec: 
 async def test_a_worker_without_an_engine_id_is_waited_for(body: bytes, why: str) -> None:
     with pytest.raises(ProbeError, match=why):
         await asked_for(facts(MOONCAKE, "prefill"), settings(), FakeProbe(body))
+
+
+async def test_the_bootstrap_server_of_an_ipv6_worker_has_a_url() -> None:
+    probe, url = FakeProbe(b'{"0": {"engine_id": "e0", "worker_addr": {}}}'), "http://[fd00::1]:8000"
+    known = Facts(url, "vllm", (ModelInfo("m"),))
+    found = await asked_for(known, settings(prefill=[url], connector=["mooncake"]), probe)
+    assert probe.urls == ["http://[fd00::1]:8998/query"] and found.transfer is not None

@@ -1,3 +1,5 @@
+import pytest
+
 from gateway.http.messages import HOP_BY_HOP, HttpRequest, chunk, encode_head, end_to_end, status_line
 
 
@@ -41,6 +43,29 @@ def test_the_path_of_an_absolute_url_is_used() -> None:
         "/v1/models",
         "/",
         "/",
-        "/http://h/",
+        "/http:/h",
         "/",
     ]
+
+
+@pytest.mark.parametrize(
+    ("target", "normal"),
+    [
+        (b"/v1/models", b"/v1/models"),
+        (b"/v1/models/", b"/v1/models"),
+        (b"/v1/models//", b"/v1/models"),
+        (b"//v1/models", b"/v1/models"),
+        (b"/v1//chat/completions/?x=//a/", b"/v1/chat/completions?x=//a/"),
+        (b"http://h//v1/models/", b"/v1/models"),
+        (b"/", b"/"),
+        (b"//", b"/"),
+        (b"//?a=/", b"/?a=/"),
+        (b"*", b"*"),
+        (b"/v1/models//models/llama/", b"/v1/models//models/llama/"),  # names of models are paths
+        (b"//v1//models/org//name", b"/v1/models/org//name"),
+        (b"/v1/%2fmodels/..", b"/v1/%2fmodels/.."),
+    ],
+)
+def test_a_target_has_one_normal_form(target: bytes, normal: bytes) -> None:
+    request = HttpRequest("GET", target, [])
+    assert (request.target, request.path) == (normal, normal.partition(b"?")[0].decode())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.http.address import Address, worker_url
-from gateway.http.url import MAX_CHARS, Url, check_base_path, check_host, host_port, shown
+from gateway.http.url import MAX_CHARS, Url, check_base_path, check_host, host_port, netloc_of, shown
 
 LABEL = "a" * 63
 
@@ -210,3 +210,17 @@ def test_hosts_and_base_paths_are_checked_separately() -> None:
     assert check_host("A.Example") == "a.example"
     check_base_path("")
     check_base_path("/a/B~(1)")
+
+
+@pytest.mark.parametrize(
+    ("host", "written"),
+    [
+        ("::", "[::]:80"),
+        ("fe80::1%eth0", "[fe80::1%eth0]:80"),
+        ("0.0.0.0", "0.0.0.0:80"),
+        ("h.example", "h.example:80"),
+    ],
+)
+def test_a_host_and_its_port_are_written_as_in_a_url(host: str, written: str) -> None:
+    assert netloc_of(host, 80) == written
+    assert host_port(written)[1] == 80

@@ -21,8 +21,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from gateway.core.blocks import BlockHash
+from gateway.core.causes import cause_of
 from gateway.core.event_stream import StreamState
 from gateway.core.worker import WorkerId
+from gateway.http.url import netloc_of
 from gateway.index.base import Losses
 from gateway.index.redis_tree.index import RadixIndex
 from gateway.index.redis_tree.pipeline import Pipeline, PipelineLost, PipelineRejected, open_pipeline, pack
@@ -138,7 +140,7 @@ class RadixService:
             with suppress(*LOST):  # an open connection needs no locator
                 found = await self._locate()
                 if self.is_open and self._master != found:
-                    self._log.info("redis: new master %s:%d; reconnecting", *found)
+                    self._log.info("redis: new master %s; reconnecting", netloc_of(*found))
                     self._close_pipelines()
 
     async def _keep_serving(self) -> None:
@@ -151,7 +153,7 @@ class RadixService:
                     last_reason = ""
                     await self._serve()
                 except FAILED as exc:
-                    why = str(exc) or type(exc).__name__
+                    why = cause_of(exc)
                     is_new = not last_reason or (isinstance(exc, PipelineRejected) and why != last_reason)
                     if self.is_open or is_new:  # else it is lost in other words, on and on
                         self._log.warning("index in Redis unavailable (%s); routing without it", why)
