@@ -22,7 +22,7 @@ MAX_GROWTH: Final = 1.5
 """A character of two bytes in UTF-16 may take three in UTF-8."""
 
 _PLAIN: Final = (b'{"', b"--")
-"""What nearly all bodies begin with: an object, or a form."""
+"""Beginnings of nearly all bodies: an object, or a form."""
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),  # begins with that of UTF-16
@@ -60,7 +60,7 @@ def encoding_of(body: bytes) -> str | None:
 def as_utf8(body: bytes, encoding: str, max_bytes: int) -> bytes:
     """Return a body in UTF-8, made in pieces. Raises InvalidRequest with the byte that has no character, and
     BodyTooLarge for over `max_bytes`."""
-    decoder, made = codecs.getincrementaldecoder(encoding)(), BytesIO()
+    decoder, made, num_bytes = codecs.getincrementaldecoder(encoding)(), BytesIO(), 0
     for at in range(0, len(body), PIECE_BYTES):
         num_waiting = len(decoder.getstate()[0])
         try:
@@ -68,8 +68,8 @@ def as_utf8(body: bytes, encoding: str, max_bytes: int) -> bytes:
         except UnicodeDecodeError as exc:
             where = at - num_waiting + exc.start
             raise InvalidRequest(f"the body is not valid JSON: {_no_text(exc, where)}") from exc
-        made.write(text.encode())
-        if made.tell() > max_bytes:
+        num_bytes += made.write(text.encode())
+        if num_bytes > max_bytes:
             raise BodyTooLarge(f"the body is over {max_bytes} bytes in UTF-8; send a smaller one")
     return made.getvalue()
 
