@@ -89,7 +89,10 @@ class FleetAdmin:
             for source in self._sources
         ]
         drains = self._lifecycle.specs
-        return as_json({"endpoints": endpoints, "names": names, "drains": drains, "gone": gone})
+        in_panic = {model: len(late) for model, late in self._fleet.late.in_panic.items()}
+        return as_json(
+            {"endpoints": endpoints, "names": names, "drains": drains, "gone": gone, "in_panic": in_panic}
+        )
 
     async def _add(self, request: web.Request) -> web.Response:
         """Add a worker; takes JSON only, which a page in an operator's browser cannot send unasked."""
@@ -186,6 +189,7 @@ class FleetAdmin:
         return {
             "id": worker.id,
             "is_up": member.is_up,
+            "is_late": member.is_late,
             **self._lifecycle.describe(worker_id),
             "models": [served.name for served in worker.served],
             "not_used": {each.served.name: each.reason for each in self._fleet.unusable(worker.id)},
@@ -194,9 +198,9 @@ class FleetAdmin:
             "in_flight": load.num_in_flight,
             "booked_tokens": load.booked_tokens,
             "in_flight_elsewhere": self._router.ledger.remote(worker_id).num_in_flight,
-            "running": member.reported.num_running,
-            "waiting": member.reported.num_waiting,
-            "kv_usage": member.reported.kv_usage,
+            "running": member.reported.shown("num_running"),
+            "waiting": member.reported.shown("num_waiting"),
+            "kv_usage": member.reported.shown("kv_usage"),
             "failures": member.num_failures,
             "stream": _stream(member, feed[0] if feed else None),
             "blind": _blind(feed[1]) if feed else None,

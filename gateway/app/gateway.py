@@ -144,11 +144,11 @@ class Gateway:
         sink: LogSink | None = None,
     ) -> None:
         """Wire all parts. `sink` takes log lines; the rest is for one of several. Raises ConfigError."""
-        self.config = config
+        self.config, self._place = config, (place := place or view_alone(config))
         self.active_policy = ActivePolicy(config, policy_source)
-        self._place = place = place or view_alone(config)
         eligibility = Eligibility(ENGINES, needs_salt=bool(config.auth.tenant_salt_file))
-        self.fleet = Fleet(aliases_of(config.models), eligibility)
+        panic_percent = config.lifecycle.panic_threshold_percent
+        self.fleet = Fleet(aliases_of(config.models), eligibility, panic_percent)
         self.metrics = Metrics(self.fleet.knows)
         self.assumed = place.assumed if place else AssumedIndex()
         self.prompts = PromptSource({}, self.metrics)

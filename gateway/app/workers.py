@@ -27,6 +27,7 @@ from gateway.discovery.probed import Facts
 from gateway.discovery.roster import Roster, RosterOptions
 from gateway.discovery.salt_prober import SaltProber, keep_proving
 from gateway.discovery.served_models import ServedNames
+from gateway.discovery.signs_of_life import Heard
 from gateway.discovery.sources import Sources
 from gateway.runtime.process_limits import descriptors
 
@@ -59,7 +60,7 @@ def standings_of(gateway: "Gateway") -> Lifecycle:
         ),
         num_answered=lambda worker: gateway.metrics.worker(worker).num_answered,
         observers=gateway.observers,
-        on_ejected=lambda worker: gateway.dispatch.worker_down(worker),
+        on_ejected=lambda worker, why: gateway.dispatch.worker_down(worker, why),
         rules=OutlierRules(
             config.lifecycle.eject_after_failures, config.lifecycle.eject_s, config.lifecycle.stalled_after_s
         ),
@@ -118,6 +119,7 @@ def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOp
         on_left=_on_left(gateway),
         complete=complete,
         on_look=looked,
+        heard=Heard(gateway.pools.num_reads, gateway.pools.num_opened),
         options=options,
     )
 

@@ -7,4 +7,5 @@ engine   the conformance test of one
 key      API keys                        lora                    adapters
 revocation   a key removed, and gateways asked for proof
 status   the fleet and a decision, for people
+admin_answer   what an admin API answers, and why it does not
 """

@@ -152,6 +152,18 @@ class LifecycleSection(Section, frozen=True):
             is_rare=True,
         ),
     ] = 60.0
+    panic_threshold_percent: Annotated[
+        float,
+        option(
+            "Panic threshold: share of a model's workers that must be healthy. Below it, workers with probes "
+            "that time out get requests all the same, as long as they accept connections: so many late pages "
+            "are a sign of load, or of a slow network. Workers that refuse get none. 0: never.",
+            "percent",
+            ge=0,
+            le=100,
+            is_rare=True,
+        ),
+    ] = 50.0
     dns_interval_s: Annotated[
         float,
         option(

@@ -307,10 +307,10 @@ class Legs(Observer):
         if self._result:
             self._services.disaggregation_stats.transferred(decision, now - self._began_s, self._ahead_s)
 
-    def worker_down(self, worker: WorkerId) -> None:
+    def worker_down(self, worker: WorkerId, why: str) -> None:
         decision = self._exchange.decision
         if self._leg and not self._result and decision and decision.prefill and decision.prefill.id == worker:
-            self._leg.fail(PrefillFailure.DIED, "worker is down")
+            self._leg.fail(PrefillFailure.DIED, why)
 
     def attempt_failed(self, decision: Decision) -> None:
         self._drop(decision)

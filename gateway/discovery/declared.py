@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from gateway.config import Config
+from gateway.config.fleet import FleetSection
 from gateway.core.errors import ConfigError
 from gateway.core.spelling import meant
 from gateway.core.worker import Role, Transfer, Worker
@@ -65,10 +66,7 @@ def declared_settings(
     """Return the declared settings. `known` are connectors, `defaults` those of engines. Raises
     ConfigError."""
     roles = dict.fromkeys(worker_urls(config.fleet.prefill), Role.PREFILL)
-    for url in worker_urls(config.fleet.decode):
-        if url in roles:
-            raise ConfigError(f"decode: {url} is a --prefill worker too; for both roles use --worker")
-        roles[url] = Role.DECODE
+    roles |= dict.fromkeys(worker_urls(config.fleet.decode), Role.DECODE)
     named = dict(_by_url("connector", spec) for spec in config.fleet.connector)
     for name in named.values():
         if name not in known:
@@ -77,8 +75,23 @@ def declared_settings(
     places = dict(_by_url("topology", spec) for spec in config.fleet.topology)
     if "" in places:
         raise ConfigError(f"topology: '{places['']}' names no worker; give URL=LABEL")
+    check_once(config.fleet)
     sizes = {url: table.block_size for url, table in config.workers.items() if table.block_size}
     return DeclaredSettings(roles, named, named.get(""), defaults or {}, places, sizes)
+
+
+def check_once(fleet: FleetSection) -> None:
+    """Check that no worker is given twice, however it is written. Raises ConfigError."""
+    found: dict[str, str] = {}
+    for option, urls in (("worker", fleet.worker), ("prefill", fleet.prefill), ("decode", fleet.decode)):
+        for url in (worker_urls([each])[0] for each in urls):
+            if found.get(url) == option:
+                raise ConfigError(f"{option}: {url} is given twice")
+            if url in found:
+                raise ConfigError(
+                    f"{option}: {url} is a --{found[url]} worker too; for both roles use --worker"
+                )
+            found[url] = option
 
 
 def _by_url(option: str, spec: str) -> tuple[str, str]:

@@ -47,7 +47,9 @@ class Endpoint:
     `sizes` are block sizes by rank that KV events showed. `wake` triggers a probe now. `num_resets` are those
     of its streams when its engine process became known, `last` the metrics of the last probe. `is_misplaced`:
     it contradicts its declared role. `began_s` and `warned_s`: monotonic times at which waiting for it began
-    and was last logged.
+    and was last logged. `is_late`: its last probe timed out, `late_ranks` are the metrics that came all the
+    same; `num_signs` and `num_opened` count signs of life and accepted connections until the end of that
+    probe.
     """
 
     url: str
@@ -62,6 +64,10 @@ class Endpoint:
     last: Mapping[int, EngineMetrics] = field(default_factory=dict)
     num_failures: int = 0
     num_silences: int = 0
+    num_signs: int = 0
+    num_opened: int = 0
+    is_late: bool = False
+    late_ranks: Mapping[int, EngineMetrics] = field(default_factory=dict)
     last_error: str | None = None
     began_s: float = 0.0
     warned_s: float = 0.0
@@ -73,6 +79,11 @@ class Endpoint:
 
 def num_resets(endpoint: Endpoint) -> dict[WorkerId, int]:
     return {worker: read.stream.counts.num_resets for worker, (_, read) in endpoint.feeds.items()}
+
+
+def num_batches(endpoint: Endpoint) -> int:
+    """Return how many batches of events were applied from an endpoint's feeds."""
+    return sum([read.stream.counts.num_batches for _, read in endpoint.feeds.values()])
 
 
 def streams(endpoint: Endpoint) -> Iterator[tuple[Feed, int]]:

@@ -305,14 +305,14 @@ class InferenceExchange(Execution):
 
     # failures ----------------------------------------------------------------------------------
 
-    def worker_down(self, worker: WorkerId) -> None:
+    def worker_down(self, worker: WorkerId, why: str) -> None:
         """Retry on another worker, if one is left, a request that a worker that is down has not begun to
         answer."""
         if self.plan.observer is not None:
-            self.plan.observer.worker_down(worker)
+            self.plan.observer.worker_down(worker, why)
         is_waiting = self.decision and self.decision.worker.id == worker and self._upstream
-        if is_waiting and not self._answer and self.may_try_another():
-            self._abandon("worker is down")
+        if is_waiting and not self._answer and self.may_try_another(is_up=True):
+            self._abandon(why)
 
     def _abandon(self, reason: str) -> None:
         self._abort_upstream()
@@ -323,11 +323,11 @@ class InferenceExchange(Execution):
         if upstream:
             upstream.abort()
 
-    def may_try_another(self) -> bool:
+    def may_try_another(self, is_up: bool = False) -> bool:
         assert self.decision is not None
         others, fleet = {*self.tries.failed, self.decision.worker.id}, self.context.router.fleet
         request = self.request
-        return self.tries.may_ask_another() and fleet.has_another(request.model, others, request.path)
+        return self.tries.may_ask_another() and fleet.has_another(request.model, others, request.path, is_up)
 
     def pays_retry(self) -> bool:
         return self.tries.pays()

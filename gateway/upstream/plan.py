@@ -39,8 +39,8 @@ class Observer:
     def attempt_failed(self, decision: Decision) -> None:
         """The worker failed before its answer began; another attempt or an error follows."""
 
-    def worker_down(self, worker: WorkerId) -> None:
-        """A worker of the fleet is down, whether it has this request or not."""
+    def worker_down(self, worker: WorkerId, why: str) -> None:
+        """A worker of the fleet is down, whether it has this request or not; `why` is the cause."""
 
     def closed(self, decision: Decision | None, usage: Usage | None) -> None:
         """The request is over, however it ended; `usage` is there where an answer was complete."""
@@ -143,8 +143,9 @@ class Execution:
         """Workers that did not answer this request."""
         raise NotImplementedError
 
-    def may_try_another(self) -> bool:
-        """True where another worker is up, and the retry budget has room."""
+    def may_try_another(self, is_up: bool = False) -> bool:
+        """True where another worker gets requests (`is_up`: none that is late), and the retry budget has
+        room."""
         raise NotImplementedError
 
     def pays_retry(self) -> bool:

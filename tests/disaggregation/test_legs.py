@@ -269,7 +269,7 @@ def test_an_unusable_prefill_answer_blames_no_worker(monkeypatch: pytest.MonkeyP
 
 def test_a_prefill_worker_down_by_its_probes_is_waited_for_no_longer(world: World) -> None:
     world.ask()
-    world.dispatch.worker_down(WorkerId("p:1"))
+    world.dispatch.worker_down(WorkerId("p:1"), "it is silent")
     assert world.transport("p:1").end == "aborted"
     assert world.was_asked("d:1")
 

@@ -17,6 +17,21 @@ def settings(**options: Any) -> DeclaredSettings:
     return declared_settings(load(options, environ={}), KNOWN, DEFAULTS)
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"worker": [W, D, W + "/"]}, f"worker: {W} is given twice"),
+        ({"prefill": [P, P]}, f"prefill: {P} is given twice"),
+        ({"worker": [W], "prefill": [W]}, f"prefill: {W} is a --worker worker too"),
+        ({"worker": [W], "decode": [W]}, f"decode: {W} is a --worker worker too"),
+        ({"prefill": [W], "decode": [W]}, f"decode: {W} is a --prefill worker too"),
+    ],
+)
+def test_a_worker_is_given_once(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        settings(**given)
+
+
 def facts(url: str, **more: Any) -> Facts:
     ranks = {0: EngineMetrics(block_size=32)}
     return Facts(url, more.pop("engine", "vllm"), (ModelInfo("m"),), ranks, **more)

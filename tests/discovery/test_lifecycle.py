@@ -52,7 +52,7 @@ class World:
         )
         self.fetching: Counter[WorkerId] = Counter()
         self.num_answered: Counter[WorkerId] = Counter()
-        self.elsewhere: list[WorkerId] = []
+        self.elsewhere: list[tuple[WorkerId, str]] = []
         load = self.router.ledger.load
         self.lifecycle = Lifecycle(
             self.fleet,
@@ -63,7 +63,7 @@ class World:
             ),
             num_answered=lambda worker: self.num_answered[worker],
             observers=self.router.observers,
-            on_ejected=self.elsewhere.append,
+            on_ejected=lambda worker, why: self.elsewhere.append((worker, why)),
             rules=OutlierRules(num_failures=2, eject_s=10.0, stalled_s=60.0),
             warm_up_s=warm_up_s,
             clock=lambda: self.now,
@@ -104,6 +104,34 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def metrics(tokens: float, running: int = 1) -> EngineMetrics:
     return EngineMetrics(running, 0, 0.5, step_tokens_total=tokens)
+
+
+def test_panic_is_logged_once_per_change_and_is_the_reason_of_a_workers_state(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    world = World()
+    world.join(A, B)
+    for name in (A, B):
+        world.fleet.set_up(name, False, is_late=True)
+    for _ in range(2):
+        world.lifecycle.note_panic()
+    assert caplog.messages == [
+        "model m: fewer than 50 % of its workers are healthy; 2 with late probes get requests too"
+    ]
+    assert set(world.decide(20)) == {A, B}
+    why = "gets requests though its probes time out: too few workers of 'm' are healthy"
+    assert world.lifecycle.describe(A)["why"] == why
+    world.fleet.set_up(A, True, is_late=True)
+    for _ in range(2):
+        world.lifecycle.note_panic()
+    assert caplog.messages[1:] == [
+        "model m: enough workers are healthy again; those with late probes get no requests"
+    ]
+    assert world.decide(4) == {A: 4}
+    assert (
+        world.lifecycle.describe(A)["why"] == "up though its probes time out: answers, events or metrics come"
+    )
 
 
 def test_workers_found_at_the_start_do_not_warm_up() -> None:
@@ -234,7 +262,11 @@ def test_a_stalled_engine_is_ejected_and_its_requests_go_elsewhere() -> None:
     for world.now in (0.0, 30.0, 61.0):
         world.lifecycle.looked(A, metrics(100.0))
         world.lifecycle.looked(B, metrics(world.now))
-    assert (world.state(A), world.state(B), world.elsewhere) == ("ejected", "active", [A])
+    assert (world.state(A), world.state(B), world.elsewhere) == (
+        "ejected",
+        "active",
+        [(A, "no step in 61 s, with 1 requests")],
+    )
     assert world.lifecycle.describe(A)["why"] == "no step in 61 s, with 1 requests"
     world.now = 63.0
     world.lifecycle.looked(A, metrics(101.0))

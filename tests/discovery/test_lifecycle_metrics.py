@@ -22,6 +22,16 @@ def test_each_worker_has_one_state() -> None:
     }
 
 
+def test_late_probes_and_models_in_panic_are_shown() -> None:
+    world = World()
+    world.join(A, B)
+    for name in (A, B):
+        world.fleet.set_up(name, False, is_late=True)
+    assert {'kvgate_worker_probes_late{worker="a:1"} 1.0', "kvgate_models_in_panic 1.0"} <= page(world)
+    world.fleet.set_up(A, True)
+    assert not [line for line in page(world) if "panic" in line and not line.startswith("#")]
+
+
 def test_ejections_and_removed_endpoints_are_counted() -> None:
     world = World()
     world.join(A, B)

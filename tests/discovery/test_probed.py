@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
 from gateway.core.errors import ConfigError
-from gateway.core.worker import ReportedLoad, ServedModel
+from gateway.core.worker import LOAD_FIGURES, ReportedLoad, ServedModel
 from gateway.discovery.probed import (
     Facts,
     Mode,
@@ -155,6 +155,13 @@ def test_added_or_removed_adapters_do_not_make_another_engine() -> None:
 def test_unreported_load_is_zero() -> None:
     assert reported(EngineMetrics()) == ReportedLoad(0, 0, 0.0)
     assert reported(EngineMetrics(2, 3, 0.5)) == ReportedLoad(2, 3, 0.5)
+
+
+def test_unreported_load_is_shown_as_unknown() -> None:
+    shown = [reported(each).shown for each in (EngineMetrics(), EngineMetrics(2, 3, 0.5))]
+    assert [[show(name) for name in LOAD_FIGURES] for show in shown] == [[None, None, None], [2, 3, 0.5]]
+    idle = reported(EngineMetrics(0, 0, 0.0))
+    assert [idle.shown(name) for name in LOAD_FIGURES] == [0, 0, 0.0]
 
 
 # events ----------------------------------------------------------------------------------------

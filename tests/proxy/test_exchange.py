@@ -428,7 +428,7 @@ def test_a_request_to_a_silent_worker_is_moved_to_another(monkeypatch: pytest.Mo
     _, begun = world.ask()
     world.transport("w:2").feed(HEAD, chunk(EVENT))
     for name in ("w:2", "w:1"):
-        world.dispatch.worker_down(WorkerId(name))
+        world.dispatch.worker_down(WorkerId(name), f"{name} is silent")
     assert world.transport("w:1").end == "aborted"
     world.pools["w:2"].transports[0].feed(END)
     assert begun.events == [200, EVENT, "end"]
@@ -437,6 +437,7 @@ def test_a_request_to_a_silent_worker_is_moved_to_another(monkeypatch: pytest.Mo
     assert waiting.events == [200, b"{}", "end"]
     assert world.is_clean()
     assert world.metrics.retries == {"worker_failed": 1}
+    assert world.suspected == [("w:1", "w:1 is silent", False)]
 
 
 def test_an_unavailable_worker_is_retried_while_another_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
