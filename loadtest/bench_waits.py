@@ -34,8 +34,8 @@ WORDS = "the queue in front of a saturated worker is served in turn and "
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
-    """`flags` are the gateway's, `sim` the workers'. From the middle of the run on `joins` more workers are
+class QueueScenario:
+    """Load of a saturated fleet. `flags` are the gateway's, `sim` the workers'. From the middle of the run on `joins` more workers are
     there, and answers have `later_tokens`."""
 
     flags: dict[str, Any]
@@ -47,15 +47,15 @@ class Scenario:
 
 
 SCENARIOS = {
-    "answers": Scenario({"queue_above_in_flight": 4}, {"decode_tokens_per_s": 100.0}),
-    "prompts": Scenario(
+    "answers": QueueScenario({"queue_above_in_flight": 4}, {"decode_tokens_per_s": 100.0}),
+    "prompts": QueueScenario(
         {"queue_above_ttft_s": 0.5},
         {"prefill_tokens_per_s": 4000.0, "max_batched_tokens": 512},
         prompt_words=500,
         tokens=4,
     ),
-    "joins": Scenario({"queue_above_in_flight": 4}, {"decode_tokens_per_s": 100.0}, joins=2),
-    "longer": Scenario({"queue_above_in_flight": 4}, {"decode_tokens_per_s": 200.0}, later_tokens=300),
+    "joins": QueueScenario({"queue_above_in_flight": 4}, {"decode_tokens_per_s": 100.0}, joins=2),
+    "longer": QueueScenario({"queue_above_in_flight": 4}, {"decode_tokens_per_s": 200.0}, later_tokens=300),
 }
 
 
@@ -106,7 +106,7 @@ def p90(values: Sequence[float]) -> float:
     return sorted(values)[int(0.9 * (len(values) - 1))]
 
 
-async def measured(scenario: Scenario) -> Waits:
+async def measured(scenario: QueueScenario) -> Waits:
     """Run a scenario with closed-loop clients, more than the workers have room for."""
     waits = Waits()
     async with AsyncExitStack() as stack:
@@ -133,13 +133,13 @@ async def measured(scenario: Scenario) -> Waits:
     return waits
 
 
-async def sim_of(stack: AsyncExitStack, scenario: Scenario) -> Sim:
+async def sim_of(stack: AsyncExitStack, scenario: QueueScenario) -> Sim:
     sim = await Sim(SimConfig(port=0, **scenario.sim)).start()
     stack.push_async_callback(sim.stop)
     return sim
 
 
-async def gateway_of(stack: AsyncExitStack, scenario: Scenario, sims: Sequence[Sim]) -> Gateway:
+async def gateway_of(stack: AsyncExitStack, scenario: QueueScenario, sims: Sequence[Sim]) -> Gateway:
     config = config_of(
         worker=[sim.url for sim in sims],
         tokenizer=[str(bundled_tokenizer())],
