@@ -35,8 +35,8 @@ WORDS = "the queue in front of a saturated worker is served in turn and "
 
 @dataclass(frozen=True, slots=True)
 class QueueScenario:
-    """Load of a saturated fleet. `flags` are the gateway's, `sim` the workers'. From the middle of the run on `joins` more workers are
-    there, and answers have `later_tokens`."""
+    """Load of a saturated fleet. `flags` are the gateway's, `sim` the workers'. From the middle of the run on
+    `joins` more workers are there, and answers have `later_tokens`."""
 
     flags: dict[str, Any]
     sim: dict[str, Any]
