@@ -6,6 +6,7 @@ from_config    models that the configuration names               offload  long p
 metrics        tokenizers, and sources of tokens                 breaker  rests a failing /tokenize
 worker_tokenizer  workers' own /tokenize                         tokenize_budget  time that it gets
 model_entry    a model, its workers and its tokenizer            worker_days  days that workers print
+late_calls     /tokenize calls that go on after it
 local_tokens   prompts of a worker that is checked
 template_trials  tries chat templates from outside, each in a process of its own
 
