@@ -8,6 +8,9 @@ names    any `model` is answered by the one model, under the name that was asked
 prompts  rendered otherwise than by vLLM where a chat has tools without a description or parameters, arguments
          that are no object, empty text parts or late developer messages, or ends with the assistant
 lists    each prompt of a list is run; the usage counts the first one only
+tokens   /tokenize takes a text as `content`, and answers anything else with no tokens; /apply-template makes
+         the text of a chat
+limits   `max_tokens` of -1 is an answer as long as the slot's context. There is no `cache_salt`
 """
 
 from typing import Any
@@ -25,6 +28,7 @@ from gateway.core.engine import (
     EnginePaths,
     ModelInfo,
     StreamUsage,
+    TokenizeCalls,
 )
 
 GAUGES = (
@@ -70,6 +74,8 @@ class LlamaCpp(OpenAi):
     paths = EnginePaths("/health", "/metrics", "/v1/models", info="/props")
     usage = StreamUsage()
     flags = EngineFlags(events="", cached_tokens="")
+    takes_no_limit = True
+    tokenize: TokenizeCalls | None = TokenizeCalls(field="content", template="/apply-template")
 
     def parse_metrics(self, text: str) -> dict[int, EngineMetrics]:
         found: dict[str, Any] = {}

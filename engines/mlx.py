@@ -10,7 +10,7 @@ models   in its list have no owner, unlike those of any other engine here, which
 """
 
 from engines.openai import BLOCK_SIZE, OpenAi
-from gateway.core.engine import EngineInfo, EngineMarks, EngineMetrics, StreamUsage
+from gateway.core.engine import EngineInfo, EngineMarks, EngineMetrics, StreamUsage, TokenizeCalls
 from gateway.core.rendering import Rendering
 
 
@@ -20,6 +20,7 @@ class Mlx(OpenAi):
     usage = StreamUsage()
     takes_lists = False
     loads_by_name = True
+    tokenize: TokenizeCalls | None = None
 
     def parse_info(self, body: bytes | None) -> EngineInfo:
         rank = EngineMetrics(block_size=BLOCK_SIZE)

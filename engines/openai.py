@@ -25,6 +25,7 @@ from gateway.core.engine import (
     EventSource,
     ModelInfo,
     StreamUsage,
+    TokenizeCalls,
 )
 from gateway.core.kv_events import DecodeError, EventBatch
 
@@ -60,6 +61,8 @@ class OpenAi:
     salted_paths: frozenset[str] | None = None
     takes_lists = True
     loads_by_name = False
+    takes_no_limit = False
+    tokenize: TokenizeCalls | None = TokenizeCalls()
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         raise DecodeError(NO_EVENTS)

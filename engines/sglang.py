@@ -44,6 +44,7 @@ from gateway.core.engine import (
     EventSource,
     ModelInfo,
     StreamUsage,
+    TokenizeCalls,
 )
 from gateway.core.kv_events import (
     BlocksCleared,
@@ -222,6 +223,8 @@ class Sglang:
     salted_paths: frozenset[str] | None = SALTED_PATHS
     takes_lists = True
     loads_by_name = False
+    takes_no_limit = False
+    tokenize: TokenizeCalls | None = TokenizeCalls()
     adapters: AdapterCalls | None = AdapterCalls(
         "/load_lora_adapter", "/unload_lora_adapter", "--enable-lora"
     )

@@ -35,6 +35,7 @@ from gateway.core.engine import (
     EventSource,
     ModelInfo,
     StreamUsage,
+    TokenizeCalls,
 )
 from gateway.core.kv_events import (
     BlocksCleared,
@@ -125,6 +126,8 @@ class TrtLlm:
     salted_paths: frozenset[str] | None = None
     takes_lists = True
     loads_by_name = False
+    takes_no_limit = False
+    tokenize: TokenizeCalls | None = TokenizeCalls()
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         return _reader.read(*published(self.name, frames))

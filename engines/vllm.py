@@ -55,6 +55,7 @@ from gateway.core.engine import (
     EventSource,
     ModelInfo,
     StreamUsage,
+    TokenizeCalls,
 )
 from gateway.core.kv_events import (
     GPU,
@@ -198,6 +199,8 @@ class Vllm:
     salted_paths: frozenset[str] | None = None
     takes_lists = True
     loads_by_name = False
+    takes_no_limit = False
+    tokenize: TokenizeCalls | None = TokenizeCalls()
     adapters: AdapterCalls | None = AdapterCalls(
         "/v1/load_lora_adapter",
         "/v1/unload_lora_adapter",

@@ -3,6 +3,8 @@
 import argparse
 import asyncio
 import logging
+import os
+import signal
 import sys
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
@@ -18,8 +20,8 @@ from gateway.agent.config import load as load_agent
 from gateway.commands import key as key_command
 from gateway.commands import lora as adapter_command
 from gateway.commands import status as status_command
-from gateway.config import Config, by_key, old_config_name, read, replaced
-from gateway.config.flags import Parser, ShortHelp, add_flags
+from gateway.config import Config, by_key, checked, old_config_name, read, replaced
+from gateway.config.flags import Parser, ShortHelp, add_flags, positive_seconds
 from gateway.config.options import options
 from gateway.config.reading import ConfigErrors, ConfigReader
 from gateway.config.reference import reference_page
@@ -41,8 +43,29 @@ kvgate {__version__}: a KV-aware gateway in front of LLM inference fleets
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the process's exit code: 0, or 2 for a configuration that cannot be used."""
+    """Returns the process's exit code: 0, or 2 for a configuration that cannot be used; as of a process that
+    a signal ended if the reader of the output went away, or at an interrupt."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        try:
+            return _main(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _discard_output() -> None:
+    """Let the interpreter flush what is left, at its end, without a reader."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _main(arguments: list[str]) -> int:
     if not arguments:
         print(FIRST_STEPS)
         return 0 if sys.stdout.isatty() else 2
@@ -158,13 +181,6 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet-traffic", action="store_true", help=words)
 
 
-def _positive(text: str) -> float:
-    """A number of seconds over 0, finite. Raises ValueError, which argparse reports."""
-    if not 0 < (value := float(text)) < float("inf"):
-        raise ValueError
-    return value
-
-
 def _add_engine(parser: Parser) -> None:
     """Actions of `kvgate engine` (`gateway/commands/engine.py`)."""
     doing = parser.add_subparsers(required=True, metavar="test", dest="action")
@@ -177,12 +193,12 @@ def _add_engine(parser: Parser) -> None:
     test.add_argument("--json", action="store_true", help="the report as JSON")
     test.add_argument(
         "--timeout-s",
-        type=_positive,
+        type=positive_seconds,
         default=120.0,
-        metavar="SECONDS",
+        metavar="DURATION",
         help="time for each question, with all of its answers (120)",
     )
-    _add_options(test, ["fleet", "worker", "events", "lifecycle"])
+    _add_options(test, ["fleet", "worker", "events", "lifecycle", "tokenizer"])
     parser.set_defaults(run=_engine)
 
 
@@ -236,7 +252,7 @@ def _config(args: argparse.Namespace) -> Config:
 
 
 def _load(args: argparse.Namespace) -> Config:
-    return _read(args).checked()
+    return checked(_read(args))
 
 
 def _read(args: argparse.Namespace) -> ConfigReader[Config]:

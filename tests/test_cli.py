@@ -1,6 +1,9 @@
 """Command line: help, exit codes, messages and the reference pages."""
 
 import asyncio
+import os
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Coroutine, Iterator
@@ -15,6 +18,8 @@ from gateway import __version__, cli
 from gateway.agent.config import AgentConfig
 from gateway.config import Config
 from gateway.config.options import options
+from loadtest.fleet import GATEWAY
+from tests.support.gateway_process import clean_environment
 from tests.support.patience import patience
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -23,8 +28,6 @@ DOCS = Path(__file__).parent.parent / "docs"
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Remove the developer's own KVGATE_ variables."""
-    import os
-
     for name in list(os.environ):
         if name.startswith("KVGATE_"):
             monkeypatch.delenv(name)
@@ -194,3 +197,53 @@ def test_grpc_is_not_imported_by_the_gateway() -> None:
     late = "{'grpc', 'google'} & sys.modules.keys()"
     code = f"import sys, gateway.app, gateway.commands.serve; sys.exit(bool({late}))"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=patience(60))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "arguments",
+    [["options"], ["metrics"], ["--help"], ["serve", "--help-all"], ["replay", "--formats"],
+     ["policy", "list"], []],
+    ids=["options", "metrics", "help", "help-all", "formats", "list", "first-page"],
+)  # fmt: skip
+def test_output_without_a_reader_ends_a_command_without_a_traceback(arguments: list[str]) -> None:
+    """The same happens after `kvgate status | head -1`. The status is that of a process that SIGPIPE ended;
+    argparse ignores the error for `--help`."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        [*GATEWAY, *arguments],
+        stdout=write_end,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=patience(60),
+        env=clean_environment(),
+    )
+    os.close(write_end)
+    assert done.stderr == ""
+    assert done.returncode == (0 if "--help" in " ".join(arguments) else 128 + signal.SIGPIPE)
+
+
+MISTAKES = {
+    "policy-file": ["serve", "--policy-file", "/no/where"],
+    "policy-test": ["policy", "test", "/no/where"],
+    "config": ["serve", "--config", "/no/where"],
+    "key-file": ["serve", "--key-file", "/no/where"],
+    "record": ["serve", "--worker", "http://127.0.0.1:9", "--port", "0", "--record", "/no/where"],
+    "profile": ["replay", "t", "--profile", "/no/where.toml"],
+    "trace": ["replay", "/no/where"],
+    "redis": ["index", "show", "--redis", "redis://127.0.0.1:9"],
+    "status": ["status", "--gateway", "http://127.0.0.1:9"],
+    "why": ["why", "x", "--gateway", "http://127.0.0.1:9"],
+    "adapter": ["adapter", "list", "--gateway", "http://127.0.0.1:9"],
+}
+
+
+@pytest.mark.parametrize("arguments", list(MISTAKES.values()), ids=list(MISTAKES))
+def test_causes_are_in_words_without_numbers_of_the_system(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 2
+    err = capsys.readouterr().err
+    assert "No such file or directory" in err or "Connection refused" in err
+    assert not re.search(r"Errno|Error \d|Connect call failed|ssl:default|Traceback", err), err

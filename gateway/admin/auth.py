@@ -1,13 +1,13 @@
 """Authentication of the admin API, and its endpoints for keys."""
 
 import contextlib
-import logging
 import re
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from gateway.admin.console.login import ACCESS, AdminAccess
+from gateway.admin.audit import READS, AuditLog, auditing, name_caller
+from gateway.admin.console.login import ACCESS, AdminAccess, shown_by
 from gateway.config import Config
 from gateway.core.errors import ConfigError, Forbidden, GatewayError, OutdatedKeys, Unauthorized
 from gateway.core.requests.routes import METRICS
@@ -17,18 +17,13 @@ from gateway.server.admin_server import add_judge
 from gateway.tenancy.auth.admin_access import PROBES, scope_of
 from gateway.tenancy.auth.credentials import Credentials
 
-log = logging.getLogger("kvgate.admin")
-
-READS = frozenset({"GET", "HEAD"})
-
-
 ADAPTERS = "/admin/adapters"
 RELOAD_KEYS = "/admin/keys/reload"
 
 
 def guarding(access: AdminAccess) -> Middleware:
     """Asks for a key with admin scope, or the session of one, for what `--admin-auth` says, and for changes
-    of adapters. Changes are logged with the key's id. The console's own files need none. A key from a file
+    of adapters. The console's own files need none. A key from a file
     that cannot be used any more reads, and changes nothing but reloads the keys: it may be revoked."""
 
     @web.middleware
@@ -45,12 +40,12 @@ def guarding(access: AdminAccess) -> Middleware:
         try:
             caller = access.check(request, changes=not is_read and request.path != RELOAD_KEYS)
         except (Unauthorized, Forbidden, OutdatedKeys) as exc:
+            name_caller(None, shown_by(request))
             answer = _refusal(exc)
             if exc.status == 401:
                 answer.headers["WWW-Authenticate"] = "Bearer"
             return answer
-        if not is_read:
-            log.info("admin API: %s %s by key '%s'", request.method, request.path, caller.name)
+        name_caller(caller, [])
         return await handler(request)
 
     return guarded
@@ -95,8 +90,9 @@ def keeper_before(app: web.Application, config: Config, tasks: Tasks) -> Credent
 
 
 def add_guard(app: web.Application, credentials: Credentials, config: Config) -> None:
-    """Add the checks of each request: Host and Origin first, then the key."""
+    """Add the checks of each request: Host and Origin first, then the key; and the log of them."""
     add_judge(app, config)
+    app.middlewares.insert(0, auditing(AuditLog()))
     scope, authenticators = scope_of(config), credentials.admin_authenticators
     if scope == PROBES:
         app.middlewares.append(probes_only)

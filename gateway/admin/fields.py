@@ -46,12 +46,13 @@ class CacheView(View):
 
 class VerificationCountsView(View):
     compared: A[int, SUM, "answers with a compared prediction"]
+    unknown: A[int, SUM, "answers with more cached than kvgate can know, not compared"]
     share_right: A[
         float | None,
         MIN,
         "share of right predictions lately; without blocks, right to a block",
     ]
-    mean_error_tokens: A[float | None, MAX, "mean error, predicted minus cached tokens"]
+    mean_error_tokens: A[float | None, MAX, "mean error, cached minus predicted tokens"]
     mean_abs_error_tokens: A[float | None, MAX, "mean absolute error"]
     confidence: A[float, MIN, "factor on predicted overlaps"]
     prompt_tokens: A[str, WORST, "`differ` where the engine makes other tokens of a prompt"]
@@ -83,7 +84,8 @@ class WorkerTrafficView(View):
 
 class WorkerView(View):
     id: A[str, "host and port; `#rank` behind it where an endpoint has several DP ranks"]
-    is_up: A[bool, "answers health checks"]
+    is_up: A[bool, "answers health checks, or gives other signs of life while these are late"]
+    is_late: A[bool, "its last health check timed out"]
     state: A[str, WORST, "lifecycle state"]
     why: A[str | None, "why it is in that state"]
     share: A[float, MIN, "share of its load during slow start, else 1"]
@@ -97,9 +99,9 @@ class WorkerView(View):
     in_flight: A[int, MAX, "requests in flight, of this host's processes"]
     booked_tokens: A[int, MAX, "prompt tokens booked and not computed"]
     in_flight_elsewhere: A[int, MAX, "requests in flight, of other gateways"]
-    running: A[int, MAX, "requests running, as the engine reports"]
-    waiting: A[int, MAX, "requests waiting, as the engine reports"]
-    kv_usage: A[float, MAX, "share of the cache in use, as the engine reports"]
+    running: A[int | None, MAX, "requests running, as the engine reports; null: it does not"]
+    waiting: A[int | None, MAX, "requests waiting, as the engine reports; null: it does not"]
+    kv_usage: A[float | None, MAX, "share of the cache in use, as the engine reports; null: it does not"]
     failures: A[int, SUM, "failed attempts"]
     stream: A[str | None, WORST, "state of the KV event stream"]
     blind: A[BlindRecoveryView | None, "for a BLIND stream: why, and what is recovered"]
@@ -146,6 +148,11 @@ class FleetView(View):
     names: A[list[SourceView], "names that are resolved"]
     drains: A[list[str], "URLs of endpoints that drain, with `drain:` or `leave:` in front"]
     gone: A[list[RemovedEndpointView], "endpoints dropped lately"]
+    in_panic: A[
+        dict[str, int],
+        MAX,
+        "models with too few healthy workers, and how many workers with late probes get their requests",
+    ]
 
 
 # /admin/index ------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from gateway.admin.audit import caller_of
 from gateway.admin.console.traffic import by_range
 from gateway.config.worker_specs import spec_of
 from gateway.core.decode_errors import UNREADABLE
@@ -88,7 +89,10 @@ class FleetAdmin:
             for source in self._sources
         ]
         drains = self._lifecycle.specs
-        return as_json({"endpoints": endpoints, "names": names, "drains": drains, "gone": gone})
+        in_panic = {model: len(late) for model, late in self._fleet.late.in_panic.items()}
+        return as_json(
+            {"endpoints": endpoints, "names": names, "drains": drains, "gone": gone, "in_panic": in_panic}
+        )
 
     async def _add(self, request: web.Request) -> web.Response:
         """Add a worker; takes JSON only, which a page in an operator's browser cannot send unasked."""
@@ -139,7 +143,9 @@ class FleetAdmin:
             return as_error(400, str(exc))
         if (endpoint := self._roster.find(name := _name(request))) is None:
             return _unknown(name)
-        why = "asked for, and to be dropped when nothing is left" if wanted.drop else "asked for"
+        caller = caller_of(request)
+        why = f"asked for by {caller}" if caller else "asked for"
+        why = f"{why}, and to be dropped when nothing is left" if wanted.drop else why
         is_new = self._lifecycle.drain(endpoint.url, endpoint.workers, why, is_last=wanted.drop)
         return as_json({"draining": endpoint.url, "changed": is_new, "left": self._left(endpoint)})
 
@@ -183,6 +189,7 @@ class FleetAdmin:
         return {
             "id": worker.id,
             "is_up": member.is_up,
+            "is_late": member.is_late,
             **self._lifecycle.describe(worker_id),
             "models": [served.name for served in worker.served],
             "not_used": {each.served.name: each.reason for each in self._fleet.unusable(worker.id)},
@@ -191,9 +198,9 @@ class FleetAdmin:
             "in_flight": load.num_in_flight,
             "booked_tokens": load.booked_tokens,
             "in_flight_elsewhere": self._router.ledger.remote(worker_id).num_in_flight,
-            "running": member.reported.num_running,
-            "waiting": member.reported.num_waiting,
-            "kv_usage": member.reported.kv_usage,
+            "running": member.reported.shown("num_running"),
+            "waiting": member.reported.shown("num_waiting"),
+            "kv_usage": member.reported.shown("kv_usage"),
             "failures": member.num_failures,
             "stream": _stream(member, feed[0] if feed else None),
             "blind": _blind(feed[1]) if feed else None,
@@ -242,7 +249,7 @@ def _unknown(name: str) -> web.Response:
 
 def _blind(subscribed: EventSubscription) -> dict[str, Any] | None:
     """Return why a worker's cache is not wholly known, and what its recovery has found since."""
-    if (reason := subscribed.stream.blind_reason) is None:
+    if (reason := subscribed.stream.reason) is None:
         return None
     recovery = getattr(subscribed, "recovery", None)  # none where an agent is followed
     return {"reason": reason} | (recovery.describe() if recovery else {})

@@ -81,7 +81,7 @@ class Sidecar:
             ),
             open_feed=self._open_feed,
             on_gone=lambda url, workers: None,
-            on_down=lambda worker: None,
+            on_down=lambda worker, why: None,
             options=RosterOptions(
                 probe_interval_s=config.probe_interval_s,
                 events_port=config.events_port,

@@ -13,7 +13,7 @@ from gateway.config.secrets import worker_headers
 from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
 from gateway.disaggregation.stats import disaggregation_stats_of
-from gateway.discovery.declared import declared_settings
+from gateway.discovery.declared import check_once, declared_settings
 from gateway.discovery.engine_detection import Engines
 from gateway.discovery.probed import worker_urls
 from gateway.models.from_config import catalog_of
@@ -32,6 +32,7 @@ Check = Callable[[Config], object]
 
 CHECKS: tuple[Check, ...] = (
     lambda config: worker_urls([*config.fleet.worker, *config.fleet.prefill, *config.fleet.decode]),
+    lambda config: check_once(config.fleet),
     lambda config: declared_settings(with_tables(config), KV_CONNECTORS, DEFAULT_CONNECTORS),
     lambda config: Engines(ENGINES, with_tables(config).fleet.engine),
     lambda config: worker_tls(config.worker.ca_file, config.worker.cert_file, config.worker.cert_key_file),

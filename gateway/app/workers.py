@@ -27,6 +27,7 @@ from gateway.discovery.probed import Facts
 from gateway.discovery.roster import Roster, RosterOptions
 from gateway.discovery.salt_prober import SaltProber, keep_proving
 from gateway.discovery.served_models import ServedNames
+from gateway.discovery.signs_of_life import Heard
 from gateway.discovery.sources import Sources
 from gateway.runtime.process_limits import descriptors
 
@@ -59,9 +60,12 @@ def standings_of(gateway: "Gateway") -> Lifecycle:
         ),
         num_answered=lambda worker: gateway.metrics.worker(worker).num_answered,
         observers=gateway.observers,
-        on_ejected=lambda worker: gateway.dispatch.worker_down(worker),
+        on_ejected=lambda worker, why: gateway.dispatch.worker_down(worker, why),
         rules=OutlierRules(
-            config.lifecycle.eject_after_failures, config.lifecycle.eject_s, config.lifecycle.stalled_after_s
+            config.lifecycle.eject_after_failures,
+            config.lifecycle.eject_s,
+            config.lifecycle.stalled_after_s,
+            config.lifecycle.max_ejected_percent,
         ),
         warm_up_s=config.lifecycle.slow_start_s,
     )
@@ -72,7 +76,8 @@ def roster_of(gateway: "Gateway") -> Roster:
 
     def probe(url: str) -> Probe:
         session = gateway.session
-        return Probe(url, gateway.engines, session, gateway.worker_headers, config.events.port)
+        port, _ = gateway.declared.event_ports.get(url, (config.events.port, 0))
+        return Probe(url, gateway.engines, session, gateway.worker_headers, port)
 
     options = RosterOptions(
         probe_interval_s=config.lifecycle.probe_interval_s,
@@ -118,6 +123,7 @@ def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOp
         on_left=_on_left(gateway),
         complete=complete,
         on_look=looked,
+        heard=Heard(gateway.pools.num_reads, gateway.pools.num_opened),
         options=options,
     )
 
@@ -191,9 +197,8 @@ def sources_of(gateway: "Gateway", start: Callable[[str, Coroutine[Any, Any, Non
 
 
 def suspect(gateway: "Gateway", worker: WorkerId, why: str, is_refused: bool) -> None:
-    """Probe a worker at which a request failed, and count the failure."""
+    """Probe a worker at which a request failed."""
     gateway.roster.suspect(worker, why, is_refused=is_refused)
-    gateway.lifecycle.failed(worker, why)
 
 
 def rejected(gateway: "Gateway", worker: WorkerId, busy_s: float) -> None:

@@ -15,6 +15,7 @@ from gateway.bookings.pubsub import PublishConnection, SubscribeConnection
 from gateway.bookings.remote_hosts import RemoteHosts
 from gateway.bookings.shared_memory import ProcessView
 from gateway.bookings.unconfirmed import UnconfirmedBookings
+from gateway.core.causes import cause_of
 from gateway.core.worker import WorkerId
 from gateway.observability.metrics import Histogram
 from gateway.redis.client import LOST, UnusableRedis, check, failure, open_client
@@ -213,9 +214,7 @@ class SharedBookings:
         if not self.is_lost:
             self.is_lost = True
             self.num_losses += 1
-            self._log.warning(
-                "redis lost, using only this host's bookings: %s", str(exc) or type(exc).__name__
-            )
+            self._log.warning("redis lost, using only this host's bookings: %s", cause_of(exc))
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

@@ -10,11 +10,12 @@ from gateway.config import Config
 from gateway.core.engine import EventSource
 from gateway.core.worker import Worker
 from gateway.discovery.probe import Probe, ProbeError
-from gateway.discovery.probed import Facts, event_source
+from gateway.discovery.probed import Facts
 from gateway.engine_test.followed import Followed, following
 from gateway.engine_test.questions import TIMEOUT_S, Examination
 from gateway.engine_test.report import EngineFinding, Report, Verdict
-from gateway.engine_test.subject import Subject
+from gateway.engine_test.subject import Subject, conventions_of
+from gateway.models.local_tokens import LocalTokens
 from gateway.runtime.terminal import print_json, print_lines
 from gateway.upstream.control_client import ControlSession
 
@@ -22,12 +23,6 @@ PROBE_TIMEOUT_S = 30.0
 """Time for the answer to a probe, which needs no prompt; longer than a gateway waits."""
 MAX_NAMES = 20
 """Names of models in the report."""
-_TOKEN_IDS = EngineFinding(
-    "prompts",
-    Verdict.INCONCLUSIVE,
-    "it takes texts only, and the questions have token ids, which may end it; nothing was asked",
-    "lists of prompts and token ids go to other workers of the model, or get 400",
-)
 
 
 async def run(args: argparse.Namespace, config: Config) -> int:
@@ -58,18 +53,43 @@ async def report_on(gateway: Gateway, url: str, timeout_s: float = TIMEOUT_S) ->
                 url, [EngineFinding("probe", Verdict.FAIL, str(exc), "it would not join the fleet")]
             )
 
-        if not gateway.engines.named(facts.engine).takes_lists:
-            return Report(_subject(facts), [_TOKEN_IDS])
-
         def source_of(worker: Worker) -> EventSource | None:
-            return event_source(facts, worker.dp_rank, config.events.port, config.events.replay_port)
+            ports = config.events.port, config.events.replay_port
+            return gateway.declared.event_source(facts, worker.dp_rank, ports)
 
         def follow(workers: Sequence[Worker]) -> AbstractAsyncContextManager[Followed]:
             return following(workers, source_of, gateway.engines.named, session, gateway.worker_headers)
 
-        examination = Examination(Subject(url, facts, probe, session), follow, timeout_s)
-        findings = [finding async for finding in examination.findings()]
+        conventions = conventions_of(gateway.engines.named(facts.engine), facts.version)
+        subject = Subject(url, facts, probe, session, conventions=conventions)
+        found = await _tokenizer(gateway, subject)
+        ours = LocalTokens(gateway.catalog, gateway.prompts, subject.worker)
+        examination = Examination(subject, follow, timeout_s, ours)
+        findings = [*found, *[finding async for finding in examination.findings()]]
     return Report(_subject(facts), findings)
+
+
+async def _tokenizer(gateway: Gateway, subject: Subject) -> list[EngineFinding]:
+    """Load the tokenizers that are given, and compare them with the worker's own tokens of 20 probes."""
+    config = gateway.config
+    if not (config.tokenizer.path or config.models) or not subject.facts.models:
+        return []
+
+    async def ask(path: str, body: object) -> bytes | None:
+        answer = await subject.post(path, body)
+        return answer.body if answer.status == 200 else None
+
+    reports = await gateway.catalog.look(subject.worker, ask)
+    consequence = "its cache is looked up under other tokens"
+    found = [
+        EngineFinding("tokenizer", Verdict.FAIL, report.fault, consequence)
+        if report.fault
+        else EngineFinding("tokenizer", Verdict.OK, report.note)
+        for report in reports
+    ]
+    if subject.conventions.tokenizes_for_kvgate:
+        return found
+    return [each for each in found if each.verdict is Verdict.FAIL]  # not compared by this engine's own
 
 
 def _subject(facts: Facts) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from gateway.commands.admin_answer import check_answer, refusal, unreachable
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import ConfigError
 from gateway.runtime.terminal import print_json, print_lines
@@ -31,8 +32,9 @@ async def run(args: argparse.Namespace) -> int:
     gateway."""
     status, answer = await _ask(args, _read(args.prompt_file), dict(map(_header, args.header)))
     if status != 200:
-        print_lines(f"the gateway would answer {status}: {answer['error']['message']}")
+        print_lines(refusal(args.gateway, status, answer, "would answer"))
         return 1
+    check_answer(args.gateway, answer, "candidates")
     if args.json:
         print_json(answer)
     else:
@@ -57,9 +59,7 @@ async def _ask(args: argparse.Namespace, body: bytes, headers: dict[str, str]) -
         ):
             return answer.status, msgspec.json.decode(await answer.read())
     except (aiohttp.ClientError, OSError, *UNREADABLE) as exc:
-        raise ConfigError(
-            f"--gateway {args.gateway}: not a gateway's admin address: {str(exc) or 'no answer'}"
-        ) from exc
+        raise unreachable(args.gateway, exc) from exc
 
 
 def _header(text: str) -> tuple[str, str]:
@@ -102,7 +102,7 @@ LEGEND = {
     "overlap": "cached prompt tokens",
     "uncached": "prompt tokens to compute",
     "booked": "prompt tokens booked and not computed",
-    "kv": "share of its cache in use",
+    "kv": "share of its cache in use; ?: it does not report the figure",
     "exact": "whether all of its cache is known",
 }
 
@@ -135,8 +135,8 @@ def _rows(answer: Mapping[str, Any]) -> Iterator[list[str]]:
             each["worker"],
             "" if each["cost"] is None else f"{each['cost']:.4g}",
             *(f"{each['terms'][part]:.4f}" for part in parts),
-            *(str(each[field]) for _, field in COLUMNS),
-            f"{each['kv_usage']:.2f}",
+            *("?" if each[field] is None else str(each[field]) for _, field in COLUMNS),
+            "?" if each["kv_usage"] is None else f"{each['kv_usage']:.2f}",
             "yes" if each["is_exact"] else "no",
         ]
 

@@ -7,8 +7,10 @@ from itertools import groupby
 
 import aiohttp
 
+from gateway.commands.admin_answer import unreachable
 from gateway.commands.index_survey import Survey, SurveyRow, table
 from gateway.config import Config
+from gateway.core.causes import cause_of
 from gateway.core.errors import ConfigError
 from gateway.redis.client import LOST, UnusableRedis, open_client
 from gateway.redis.options import redis_of
@@ -33,7 +35,7 @@ async def run(args: argparse.Namespace, config: Config) -> int:
     except UnusableRedis:
         raise
     except LOST as exc:
-        raise ConfigError(f"redis: {options.where}: {exc}") from exc
+        raise ConfigError(f"redis: {options.where}: {cause_of(exc)}") from exc
     finally:
         await client.aclose()
 
@@ -105,7 +107,7 @@ async def _compare(session: aiohttp.ClientSession, gateway: str, row: SurveyRow)
             if answer.status != 200:
                 return f"{gateway} answers {answer.status}: {text[:200]}"
     except (aiohttp.ClientError, TimeoutError) as exc:
-        raise ConfigError(f"--gateway: {gateway} is not reached: {exc}") from exc
+        raise unreachable(gateway, exc) from exc
     own, there = set(map(int, text.split())), row.blocks or set()
     if row.published and not own:
         return ""

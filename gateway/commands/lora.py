@@ -9,10 +9,10 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
+from gateway.commands.admin_answer import check_answer, refusal, unreachable
 from gateway.config.reading import ADMIN_KEY_VARIABLE
 from gateway.config.secrets import read_key
 from gateway.core.decode_errors import UNREADABLE
-from gateway.core.errors import ConfigError
 from gateway.runtime.terminal import print_lines
 
 ADMIN = "http://127.0.0.1:9400"
@@ -49,12 +49,12 @@ async def run(args: argparse.Namespace, environ: Mapping[str, str] = os.environ)
     key = read_key(args.admin_key_file, "--admin-key-file") if args.admin_key_file else ""
     key = key or environ.get(ADMIN_KEY_VARIABLE, "")
     status, answer = await _ask(args, {"authorization": f"Bearer {key}"} if key else {})
+    if status != 200 and (not isinstance(answer, dict) or "workers" not in answer):
+        print_lines(refusal(args.gateway, status, answer))
+        return NOT_ALL
+    check_answer(args.gateway, answer)
     print_lines(*_lines(answer))
-    if status == 200:
-        return 0
-    if "workers" not in answer:
-        print_lines(f"the gateway answers {status}: {answer['error']['message']}")
-    return NOT_ALL
+    return 0 if status == 200 else NOT_ALL
 
 
 async def _ask(args: argparse.Namespace, headers: Mapping[str, str]) -> tuple[int, Any]:
@@ -75,9 +75,7 @@ async def _ask(args: argparse.Namespace, headers: Mapping[str, str]) -> tuple[in
         ):
             return answer.status, msgspec.json.decode(await answer.read())
     except (aiohttp.ClientError, OSError, *UNREADABLE) as exc:
-        raise ConfigError(
-            f"--gateway {args.gateway}: not a gateway's admin address: {str(exc) or 'no answer'}"
-        ) from exc
+        raise unreachable(args.gateway, exc) from exc
 
 
 def _model(model: str | None) -> list[tuple[str, str]]:

@@ -15,11 +15,11 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
+from gateway.commands.admin_answer import check_answer, refusal, unreachable
 from gateway.commands.explain import candidate_lines
 from gateway.config.reading import ADMIN_KEY_VARIABLE
 from gateway.config.secrets import read_key
 from gateway.core.decode_errors import UNREADABLE
-from gateway.core.errors import ConfigError
 from gateway.runtime.terminal import print_json, print_lines
 
 ADMIN = "http://127.0.0.1:9400"
@@ -60,7 +60,8 @@ async def run_status(args: argparse.Namespace, environ: Mapping[str, str] = os.e
     while True:
         status, answer = await _get(args, "/admin/workers", environ)
         if status != 200:
-            return _refused(status, answer)
+            return _refused(args, status, answer)
+        check_answer(args.gateway, answer, "endpoints")
         answer["key_files"] = await _key_files(args, environ)
         is_drawn = args.watch and sys.stdout.isatty() and not args.json
         if args.json:
@@ -76,7 +77,8 @@ async def run_why(args: argparse.Namespace, environ: Mapping[str, str] = os.envi
     """Print a decision. Returns the exit code. Raises ConfigError for an unreachable gateway."""
     status, record = await _get(args, f"/admin/decisions/{quote(args.id, safe='')}", environ)
     if status != 200:
-        return _refused(status, record)
+        return _refused(args, status, record)
+    check_answer(args.gateway, record, "model", "worker", "outcome")
     if args.json:
         print_json(record)
     else:
@@ -96,9 +98,7 @@ async def _get(args: argparse.Namespace, path: str, environ: Mapping[str, str]) 
         ):
             return answer.status, msgspec.json.decode(await answer.read())
     except (aiohttp.ClientError, OSError, TimeoutError, *UNREADABLE) as exc:
-        raise ConfigError(
-            f"--gateway {args.gateway}: not a gateway's admin address: {str(exc) or 'no answer'}"
-        ) from exc
+        raise unreachable(args.gateway, exc) from exc
 
 
 async def _key_files(args: argparse.Namespace, environ: Mapping[str, str]) -> list[Any]:
@@ -111,9 +111,8 @@ def _age(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def _refused(status: int, answer: Any) -> int:
-    message = answer.get("error", {}).get("message", "") if isinstance(answer, dict) else ""
-    print_lines(f"the gateway answers {status}: {message}")
+def _refused(args: argparse.Namespace, status: int, answer: Any) -> int:
+    print_lines(refusal(args.gateway, status, answer))
     return NOT_WELL
 
 
@@ -138,6 +137,8 @@ def fleet_lines(answer: Mapping[str, Any]) -> Iterator[str]:
         if file["fault"]:
             age, fault = _age(file["age_s"]), file["fault"]
             yield f"keys of {file['path']} are {age} old, and revoked ones still work: {fault}"
+    for model, num in answer.get("in_panic", {}).items():
+        yield f"too few workers of {model} are healthy: {num} with late probes get requests too"
     rows = [row for endpoint in answer["endpoints"] for row in _rows(endpoint)]
     states = [row[1] for row in rows]
     counted = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
@@ -148,7 +149,7 @@ def fleet_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     yield from table([TITLES, *rows])
     yield ""
     yield "stream    what is known of its cache; exact: all"
-    yield "kv        share of its cache in use"
+    yield "kv        share of its cache in use; ?: it does not report the figure"
     yield "accuracy  share of right predictions of cached tokens lately"
 
 
@@ -164,9 +165,8 @@ def _rows(endpoint: Mapping[str, Any]) -> Iterator[Sequence[str]]:
             worker["state"],
             ",".join(worker["models"]),
             worker["stream"] or "none",
-            str(worker["running"]),
-            str(worker["waiting"]),
-            f"{worker['kv_usage']:.0%}",
+            *("?" if worker[name] is None else str(worker[name]) for name in ("running", "waiting")),
+            "?" if worker["kv_usage"] is None else f"{worker['kv_usage']:.0%}",
             str(worker["in_flight"] + worker["in_flight_elsewhere"]),
             "" if accuracy is None else f"{accuracy:.0%}",
             why,

@@ -1,6 +1,7 @@
 """Flags of the command line and their help, from the declarations of options."""
 
 import argparse
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import msgspec
 
 from gateway.config.options import Option, options
 from gateway.config.reading import FLAG, OldName
+from gateway.core.durations import seconds_of
 from gateway.core.spelling import meant
 
 
@@ -73,6 +75,24 @@ def _add(add: Callable[..., Any], option: Option, *, has_variables: bool) -> Non
     else:
         action = "append" if option.is_list or option.is_map else "store"
         add(option.flag, action=action, metavar=option.metavar, **given)
+
+
+def seconds(text: str) -> float:
+    """Type of a flag for `argparse`: a duration of 0 or more, finite, in seconds."""
+    try:
+        value = seconds_of(text)
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(str(exc)) from exc
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError("must be 0 or more, and finite")
+    return value
+
+
+def positive_seconds(text: str) -> float:
+    """Type of a flag for `argparse`: a duration of more than 0, finite, in seconds."""
+    if not (value := seconds(text)):
+        raise argparse.ArgumentTypeError("must be more than 0, and finite")
+    return value
 
 
 class ShortHelp(argparse.Action):

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from gateway.config.options import ENV_PREFIX, Option, options
+from gateway.core.durations import EXAMPLES, has_unit, seconds_of
 from gateway.core.errors import ConfigError
 from gateway.core.spelling import meant
 
@@ -21,6 +22,8 @@ Struct = TypeVar("Struct", bound=msgspec.Struct)
 OldName = Callable[[str, str], str]
 """A sentence about a key that is no option, by where it was given (`FLAG`, `VARIABLE`, `FILE`): its new name
 or the reason of its removal, or nothing."""
+UNITS_PER_S: Mapping[str, float] = {"seconds": 1.0, "milliseconds": 1000.0}
+"""Units of options that are durations, and how many of each are a second."""
 FLAG, VARIABLE, FILE = "flag", "variable", "file"
 ADMIN_KEY_VARIABLE = "KVGATE_ADMIN_KEY"
 """The key that `kvgate adapter` sends to an admin API, often set beside the options of a gateway."""
@@ -124,10 +127,14 @@ class ConfigReader(Generic[Struct]):
                 self.mistakes.append(f"{source}: '{wrong[0]}' is not NAME=VALUE")
                 return
             value = {name: text for name, _, text in (item.partition("=") for item in value)}
+        if option.unit in UNITS_PER_S and isinstance(value, str) and has_unit(value):
+            value = seconds_of(value) * UNITS_PER_S[option.unit]
         try:
             msgspec.convert(option.nested(value), self._struct, strict=is_strict)
         except msgspec.ValidationError as exc:
             message = self._placed(str(exc), option, value, is_strict=is_strict)
+            if option.unit in UNITS_PER_S and isinstance(value, str):
+                message = message.replace("Expected `float`, got `str`", f"'{value}' is no duration")
             if not is_strict:  # the source names the option already
                 message = message.replace(f" - at `$.{option.path}`", "")
             self.mistakes.append(f"{source}: {_plain(message)}{_right(message, option)}")
@@ -176,6 +183,9 @@ def _plain(message: str) -> str:
 
 def _right(message: str, option: Option) -> str:
     """Return the end of an error about an option: its permitted words, or the form of a list."""
+    if option.unit in UNITS_PER_S and "is no duration" in message:
+        plain = "a number of seconds" if option.unit == "seconds" else f"a number of {option.unit}"
+        return f"; give {plain}, or one with a unit, as in {EXAMPLES}"
     if option.choices:
         return f"; it is {', '.join(option.choices[:-1])} or {option.choices[-1]}"
     if option.is_list and "Expected `array`" in message:

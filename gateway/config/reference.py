@@ -12,7 +12,8 @@ INTRODUCTION = """# Options
 
 Generated from the declarations in `gateway/config/` by `make docs`. Flags override environment variables,
 these override the file given with `--config`, and the file overrides the defaults. Lists are separated by
-commas in the environment and repeated as flags. Options without a flag are rare: file and environment only.
+commas in the environment and repeated as flags. Durations are numbers of the unit in the table, or have one:
+`300ms`, `30s`, `5m`, `1h30m`. Options without a flag are rare: file and environment only.
 SIGHUP or `POST /admin/config/reload` changes live options
 ([operations](../operations/operating.md#changing-the-configuration)); the rest by a restart.
 

@@ -7,8 +7,9 @@ decision            inputs and results of a policy    fleet, eligibility   known
 worker              one routable engine rank          pd_pairs             prefill and decode pairs that fit
 ledger              requests in flight per worker     outcome              how a request at a worker ended
 speed, slow_start   learnt speed, share when new      usage                token counts by engines
+panic               late workers that get requests
 rendering           how an engine makes prompts       hit_rule             what it reuses of a prefix
-usage_reading       usage from answers, judged
+usage_reading       usage from answers, judged        prediction           predicted beside reported tokens
 blocks              block hashes                      kv_events            an engine's reports of its cache
 value               frozen values, compiled
 event_stream        state machine of the events       token_runs           the tree of known prompts
@@ -16,6 +17,7 @@ block_limits, bounds   bounds on reports of workers   multimodal           promp
 engine, kv_connector   interfaces of the adapters in `engines/`
 errors, decode_errors  errors with their HTTP answers; errors of decoders
 spelling            the nearest known name            printable            peers' texts for people
+durations           times as people write them        causes               errors in words for people
 windowed_search     searches of large bodies
 requests/           bodies as routing reads them
 """

@@ -64,7 +64,7 @@ class Candidate(Value):
     uncached_tokens   prompt tokens it will have to compute, with `confidence` applied
     booked_tokens     uncached prompt tokens of requests without a first token, still to be computed there
     num_in_flight     requests sent there and not finished, as kvgate counts
-    num_waiting, kv_usage   as the engine last reported
+    num_waiting, kv_usage   as the engine last reported; 0 where their names are in `unreported`
     offloaded         tokens of the overlap that are not on its GPU, by the media where they lie
     assumed_tokens    about how many tokens after the first image were sent there before; not in the overlap
     is_exact          its event stream is EXACT
@@ -87,6 +87,7 @@ class Candidate(Value):
         "assumed_tokens",
         "speed",
         "stays_s",
+        "unreported",
     )
     __slots__ = __match_args__
 
@@ -105,6 +106,7 @@ class Candidate(Value):
         assumed_tokens: int = 0,
         speed: Speed = TYPICAL,
         stays_s: float = ENDLESS,
+        unreported: frozenset[str] = frozenset(),
     ) -> None:
         self.worker: Final = worker
         self.overlap_tokens: Final = overlap_tokens
@@ -119,6 +121,7 @@ class Candidate(Value):
         self.assumed_tokens: Final = assumed_tokens
         self.speed: Final = speed
         self.stays_s: Final = stays_s
+        self.unreported: Final = unreported
 
     @property
     def id(self) -> WorkerId:
@@ -339,6 +342,12 @@ class Decision(Value):
     @property
     def uncached_tokens(self) -> int:
         return self.num_tokens - self.overlap_tokens
+
+    @property
+    def is_exact(self) -> bool:
+        """True if KV events reported everything that the chosen worker had cached."""
+        worker = self.worker.id
+        return any(each.is_exact for each in self.candidates if each.worker.id == worker)
 
 
 @final

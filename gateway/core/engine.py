@@ -64,6 +64,16 @@ class AdapterCalls:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenizeCalls:
+    """Where a worker is asked for its own tokens of a prompt, and by which `field` of the body for a text.
+    `template` renders a chat to such a text; None where `path` takes chats itself."""
+
+    path: str = "/tokenize"
+    field: str = "prompt"
+    template: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StreamUsage:
     """How an engine reports usage, in a stream above all.
 
@@ -133,13 +143,15 @@ class ModelInfo:
 class EventSource:
     """Where one rank publishes, as the worker sees it: the host may be a wildcard or its own view.
 
-    A path in place of an address is one at the worker's own, to be polled.
+    A path in place of an address is one at the worker's own, to be polled. Without `is_reported` the place is
+    configured, or a default.
     """
 
     dp_rank: int
     endpoint: str
     replay_endpoint: str | None = None
     topic: str = ""
+    is_reported: bool = True
 
     @property
     def is_polled(self) -> bool:
@@ -193,6 +205,10 @@ class Engine(Protocol):
     """False where a list as the prompt of a completion, of texts or of token ids, is not understood."""
     loads_by_name: bool
     """True where a request's `model` is loaded in place of the one before; it is sent no made-up name."""
+    takes_no_limit: bool
+    """True where a `max_tokens` of -1 is no mistake: it asks for an answer without a limit."""
+    tokenize: TokenizeCalls | None
+    """None where it cannot be asked for tokens."""
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         """Decode a published message: `[topic, seq u64 big-endian, payload]`."""

@@ -3,19 +3,20 @@
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from gateway.core.eligibility import Eligibility, UnusableName, not_chosen
 from gateway.core.errors import InvalidRequest, NoWorker, UnknownModel
 from gateway.core.event_stream import StreamState
 from gateway.core.hit_rule import PLAIN, HitRule
+from gateway.core.panic import NO_WORKERS, LateWorkers
 from gateway.core.pd_pairs import PairKind, kind_of
 from gateway.core.rendering import VLLM, Rendering
 from gateway.core.slow_start import SlowStart
 from gateway.core.speed import TYPICAL, Speed
 from gateway.core.spelling import shortened
-from gateway.core.worker import ReportedLoad, Role, ServedModel, Worker, WorkerId
+from gateway.core.worker import NOT_REPORTED, ReportedLoad, Role, ServedModel, Worker, WorkerId
 
 
 @dataclass(slots=True, eq=False)
@@ -25,11 +26,12 @@ class Member:
     `stream` is None where it has no events, `confidence` the share of its overlaps that counts
     (`observability/verification/accuracy.py`), `stays_s` the lifetime of an unused block in its cache.
     `is_draining`, `ejected` (the reason), `is_busy` (it just rejected a request because it is saturated) and
-    `slow_start` limit its requests; the fleet sets them."""
+    `slow_start` limit its requests; the fleet sets them. `is_late`: its probes time out, and it is up only
+    while other signs of life come; `is_accepting`: its latest connection was accepted."""
 
     worker: Worker
     is_up: bool = True
-    reported: ReportedLoad = field(default_factory=ReportedLoad)
+    reported: ReportedLoad = NOT_REPORTED
     stream: StreamState | None = None
     num_failures: int = 0
     confidence: float = 1.0
@@ -39,6 +41,8 @@ class Member:
     ejected: str | None = None
     is_busy: bool = False
     slow_start: SlowStart | None = None
+    is_late: bool = False
+    is_accepting: bool = True
 
     @property
     def is_open(self) -> bool:
@@ -93,10 +97,13 @@ class EligibleWorker:
 class Fleet:
     """All known workers, by id and by model. `aliases` are names that clients may use, with the served name
     or root that each stands for; a name that some worker serves itself is no alias. `eligibility` says which
-    names of a worker no request may use."""
+    names of a worker no request may use; `panic_percent` is the panic threshold (`core/panic.py`)."""
 
     def __init__(
-        self, aliases: Mapping[str, str] | None = None, eligibility: Eligibility | None = None
+        self,
+        aliases: Mapping[str, str] | None = None,
+        eligibility: Eligibility | None = None,
+        panic_percent: float = 50.0,
     ) -> None:
         self.aliases: Mapping[str, str] = aliases or {}
         self.eligibility = eligibility
@@ -113,6 +120,7 @@ class Fleet:
         """True where some worker's engine takes no list as a prompt."""
         self._num_batches = 0
         self._served: Mapping[str, ServedModel] | None = None
+        self.late = LateWorkers(panic_percent)
         self._aside: set[WorkerId] = set()
         """Workers that are draining, ejected, busy or warming up; usually none, and no decision looks."""
 
@@ -145,8 +153,16 @@ class Fleet:
         member = Member(worker)
         self._members[worker.id] = member
         self._aside.discard(worker.id)
+        self.late.note(worker.id, is_down=False)
         self._index_models()
         return member
+
+    def set_up(self, worker: WorkerId, is_up: bool, is_late: bool = False, is_accepting: bool = True) -> None:
+        """Set the health of a worker by its probes: `is_late` where they time out."""
+        if member := self.get(worker):
+            member.is_up, member.is_late, member.is_accepting = is_up, is_late, is_accepting
+            self.late.note(worker, is_down=is_late and not is_up)
+            self._admit()
 
     def drain(self, worker: WorkerId, is_draining: bool) -> None:
         """Start a drain (the worker gets no new requests), or undo it."""
@@ -171,13 +187,20 @@ class Fleet:
             member.slow_start = slow_start
             self._set_aside(member)
 
-    def is_last(self, worker: WorkerId) -> str | None:
-        """A model of the worker that no other open, not ejected worker serves (or prefills); else None."""
+    def peers(self, worker: WorkerId) -> Iterator[tuple[str, list[Member]]]:
+        """Yield each model that a worker answers or prefills for, with all workers that do, itself too."""
         for table in (self._by_model, self._prefills):
             for model, known in table.items():
-                others = [e.member for e in known if e.member.worker.id != worker]
-                if len(others) < len(known) and not any(m.is_open and m.ejected is None for m in others):
-                    return model
+                members = [e.member for e in known]
+                if any([member.worker.id == worker for member in members]):
+                    yield model, members
+
+    def is_last(self, worker: WorkerId) -> str | None:
+        """A model of the worker that no other open, not ejected worker serves (or prefills); else None."""
+        for model, members in self.peers(worker):
+            others = [member for member in members if member.worker.id != worker]
+            if not any(m.is_open and m.ejected is None for m in others):
+                return model
         return None
 
     def serve(self, worker: WorkerId, served: tuple[ServedModel, ...]) -> Worker | None:
@@ -201,6 +224,7 @@ class Fleet:
     def drop(self, worker: WorkerId) -> None:
         if self._members.pop(worker, None):
             self._aside.discard(worker)
+            self.late.note(worker, is_down=False)
             self._index_models()
 
     def set_apart(self, apart: Set[tuple[WorkerId, str]]) -> None:
@@ -275,6 +299,8 @@ class Fleet:
         if path and model in self._limited:
             known = _chosen_at(path, known)
         left = [e for e in known if e.member.is_up]
+        if self.late.answering and (late := self.late.answering.get(model)):
+            left = [e for e in known if e.member.is_up or e.member.worker.id in late]
         if exclude:
             left = [e for e in left if e.member.worker.id not in exclude]
         if self._aside:
@@ -328,7 +354,10 @@ class Fleet:
         known = self._prefills.get(model)
         if not known:
             return ()
-        left = [e for e in known if e.member.is_up and e.member.worker.id not in exclude]
+        left = [e for e in known if e.member.is_up]
+        if self.late.prefilling and (late := self.late.prefilling.get(model)):
+            left = [e for e in known if e.member.is_up or e.member.worker.id in late]
+        left = [e for e in left if e.member.worker.id not in exclude]
         return _taking(left) if self._aside else left
 
     def alone(self, eligible: Sequence[EligibleWorker], model: str) -> list[EligibleWorker]:
@@ -339,18 +368,30 @@ class Fleet:
             raise NoWorker(why, retry_after_s=RETRY_AFTER_S)
         return left
 
-    def has_another(self, model: str, exclude: Iterable[WorkerId], path: str = "") -> bool:
-        """True if a worker beside the excluded ones could answer for `model` now, on the route `path`."""
+    def has_another(
+        self, model: str, exclude: Iterable[WorkerId], path: str = "", is_up: bool = False
+    ) -> bool:
+        """True if a worker beside the excluded ones could answer for `model` now, on the route `path`;
+        `is_up`: without those that are late."""
         known = self._by_model.get(model, ())
         if path and model in self._limited:
             known = [e for e in known if e.served.paths is None or path in e.served.paths]
-        return any(e.member.is_open and e.member.worker.id not in exclude for e in known)
+        late = NO_WORKERS if is_up else self.late.answering.get(model, NO_WORKERS)
+        left = [e.member for e in known if e.member.worker.id not in exclude]
+        return any([member.is_open or member.worker.id in late for member in left])
 
     def is_ready(self, model: str | None) -> bool:
-        """True if a worker for `model` (None: any worker) is up."""
+        """True if a worker for `model` (None: any worker) gets requests."""
         if model is None:
-            return any(member.is_open for member in self)
-        return any(e.member.is_open for e in self._by_model.get(model, ()))
+            return bool(self.late.answering) or any(member.is_open for member in self)
+        known = self._by_model.get(model, ())
+        return model in self.late.answering or any(e.member.is_open for e in known)
+
+    def _admit(self) -> None:
+        """Find the models in panic, after a change of workers."""
+        if not self.late.is_empty:
+            tables = (self._by_model, self._prefills)
+            self.late.admit(*[((m, [e.member for e in some]) for m, some in t.items()) for t in tables])
 
     def _set_aside(self, member: Member) -> None:
         is_apart = member.is_draining or member.ejected is not None or member.is_busy
@@ -358,6 +399,7 @@ class Fleet:
             self._aside.add(member.worker.id)
         else:
             self._aside.discard(member.worker.id)
+        self._admit()
 
     def _index_models(self) -> None:
         if self._num_batches:
@@ -389,6 +431,7 @@ class Fleet:
         for alias in self.aliases:
             if alias not in own:
                 self._index_alias(alias, own)
+        self._admit()
 
     def _usable(self, worker: Worker) -> Sequence[ServedModel]:
         if self.eligibility is None:

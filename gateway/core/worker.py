@@ -1,8 +1,8 @@
 """Workers: one routable engine rank each, and what is known of them at decision time."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, NewType
+from typing import Any, Final, NewType
 
 from gateway.core.hit_rule import PLAIN, HitRule
 from gateway.core.rendering import VLLM, Rendering
@@ -108,10 +108,23 @@ then evicts, or waits."""
 @dataclass(frozen=True, slots=True)
 class ReportedLoad:
     """Load as the engine last said; late by up to a scrape interval and an engine step. What it fetched from
-    other workers since it started, and the time that took, where it counts that."""
+    other workers since it started, and the time that took, where it counts that.
+
+    `unknown` names the figures of `LOAD_FIGURES` that it does not report: they are 0 for decisions, which
+    have nothing else to go by, and None for people."""
 
     num_running: int = 0
     num_waiting: int = 0
     kv_usage: float = 0.0
     transfer_bytes: float | None = None
     transfer_s: float | None = None
+    unknown: frozenset[str] = field(default=frozenset(), compare=False)
+
+    def shown(self, name: str) -> Any:
+        """The figure, None where it is unknown."""
+        return None if name in self.unknown else getattr(self, name)
+
+
+LOAD_FIGURES: Final = ("num_running", "num_waiting", "kv_usage")
+NOT_REPORTED: Final = ReportedLoad(unknown=frozenset(LOAD_FIGURES))
+"""Load of a worker before its engine reported any, or that never does."""

@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.core.outcome import SERVER_ERROR
 from gateway.decide.states import DecisionEvent
 from gateway.epp.envoy_connection import EnvoyConnection
 from gateway.http.messages import ResponseHead
@@ -29,7 +30,14 @@ def event_of(report: pb.ReportRequest) -> DecisionEvent | None:
     return _EVENTS.get(report.WhichOneof("event") or "")
 
 
+def _heard(exchange: InferenceExchange) -> None:
+    """Count an answer that the caller has seen as a sign of life of its worker."""
+    if exchange.decision is not None:
+        exchange.context.pools.heard(exchange.decision.worker.url)
+
+
 def first_token(exchange: InferenceExchange) -> None:
+    _heard(exchange)
     exchange.upstream_head(STREAM)
     exchange.upstream_data(TOKEN)
 
@@ -37,6 +45,8 @@ def first_token(exchange: InferenceExchange) -> None:
 def finished(exchange: InferenceExchange, connection: EnvoyConnection, report: pb.Finished) -> None:
     """End the exchange with the worker's status, and with the usage where that was reported."""
     status, sink = report.status or 200, connection.sink
+    if status < SERVER_ERROR:
+        _heard(exchange)  # others may be of a proxy between
     if not 200 <= status < 600:
         status = BAD_GATEWAY  # no number of HTTP's, and each has its place in the metrics
     usage = _usage(report.usage) if report.HasField("usage") else b""

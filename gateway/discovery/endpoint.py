@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from gateway.core.engine import EngineMetrics
@@ -29,10 +29,12 @@ class StreamStatus(Protocol):
     """State of an event stream."""
 
     counts: StreamCounts
-    blind_reason: str | None
 
     @property
     def state(self) -> StreamState: ...
+
+    @property
+    def reason(self) -> str | None: ...
 
 
 class EventSubscription(Protocol):
@@ -47,7 +49,9 @@ class Endpoint:
     `sizes` are block sizes by rank that KV events showed. `wake` triggers a probe now. `num_resets` are those
     of its streams when its engine process became known, `last` the metrics of the last probe. `is_misplaced`:
     it contradicts its declared role. `began_s` and `warned_s`: monotonic times at which waiting for it began
-    and was last logged.
+    and was last logged. `is_late`: its last probe timed out, `late_ranks` are the metrics that came all the
+    same; `num_signs` and `num_opened` count signs of life and accepted connections until the end of that
+    probe.
     """
 
     url: str
@@ -62,6 +66,10 @@ class Endpoint:
     last: Mapping[int, EngineMetrics] = field(default_factory=dict)
     num_failures: int = 0
     num_silences: int = 0
+    num_signs: int = 0
+    num_opened: int = 0
+    is_late: bool = False
+    late_ranks: Mapping[int, EngineMetrics] = field(default_factory=dict)
     last_error: str | None = None
     began_s: float = 0.0
     warned_s: float = 0.0
@@ -73,6 +81,11 @@ class Endpoint:
 
 def num_resets(endpoint: Endpoint) -> dict[WorkerId, int]:
     return {worker: read.stream.counts.num_resets for worker, (_, read) in endpoint.feeds.items()}
+
+
+def num_batches(endpoint: Endpoint) -> int:
+    """Return how many batches of events were applied from an endpoint's feeds."""
+    return sum([read.stream.counts.num_batches for _, read in endpoint.feeds.values()])
 
 
 def streams(endpoint: Endpoint) -> Iterator[tuple[Feed, int]]:
@@ -118,3 +131,21 @@ def see(endpoint: Endpoint, *looks: Mapping[int, EngineMetrics]) -> None:
         endpoint.identity.saw(began_s, has_fallen=has_fallen)
     if why := endpoint.identity.reason:
         raise SeveralEngines(why)
+
+
+def note_late_sizes(
+    endpoint: Endpoint, ranks: Mapping[int, EngineMetrics]
+) -> Iterator[tuple[WorkerId, int, int]]:
+    """Keep the block sizes of metrics that came after those which events showed, and yield the workers where
+    they differ, with both sizes."""
+    assert endpoint.facts is not None
+    known = dict(endpoint.facts.ranks)
+    for worker in endpoint.workers:
+        late, before = ranks.get(worker.dp_rank), known.get(worker.dp_rank, EngineMetrics())
+        shown = endpoint.sizes.get(worker.dp_rank)
+        if shown is None or late is None or late.block_size is None or before.block_size is not None:
+            continue
+        known[worker.dp_rank] = replace(before, block_size=late.block_size)
+        endpoint.facts = replace(endpoint.facts, ranks=known)
+        if late.block_size != shown:
+            yield worker.id, shown, late.block_size

@@ -24,11 +24,12 @@ from typing import Any
 from gateway.config.worker_specs import DRAINING, LEAVING
 from gateway.core.decision import Decided
 from gateway.core.engine import EngineMetrics
-from gateway.core.fleet import Fleet
+from gateway.core.fleet import Fleet, Member
 from gateway.core.outcome import UNLOADED
 from gateway.core.slow_start import SlowStart
 from gateway.core.worker import Worker, WorkerId
 from gateway.discovery.outlier_detection import Ejection, EngineProgress, OutlierRules, OutlierState
+from gateway.discovery.request_faults import RequestFaults
 from gateway.discovery.roster import Roster
 from gateway.observability.observers import Observers
 from gateway.runtime.rate_limited_log import RateLimitedLog
@@ -84,7 +85,7 @@ class Lifecycle:
         *,
         num_answered: Callable[[WorkerId], int],
         observers: Observers,
-        on_ejected: Callable[[WorkerId], None],
+        on_ejected: Callable[[WorkerId, str], None],
         rules: OutlierRules,
         warm_up_s: float,
         clock: Callable[[], float] = time.monotonic,
@@ -108,6 +109,8 @@ class Lifecycle:
         self._call_later = call_later
         self._busy_until_s: dict[WorkerId, float] = {}
         self._states: dict[WorkerId, tuple[str, float]] = {}
+        self._panics: set[str] = set()
+        self.faults = RequestFaults(self.failed, self.acquit)
         self.ejections: Counter[tuple[WorkerId, str]] = Counter()
         self.gone: deque[RemovedEndpoint] = deque(maxlen=MAX_GONE)
         self.num_gone = 0
@@ -150,6 +153,8 @@ class Lifecycle:
         now = self._clock()
         if ejection := outlier.looked(self._progress(worker, metrics), now):
             self._eject(worker, outlier, ejection, now)
+        if worker in self._kept and outlier.has_answered(self._num_answered(worker)):
+            del self._kept[worker]
         if outlier.may_return(now):
             outlier.returned(now)
             self._log.info("worker %s readmitted", worker)
@@ -164,6 +169,11 @@ class Lifecycle:
             return
         if ejection := outlier.failed(reason, self._num_answered(worker)):
             self._eject(worker, outlier, ejection, self._clock())
+
+    def acquit(self, worker: WorkerId, num: int) -> None:
+        """Take back failures that were charged to a worker; one that was ejected for them may return."""
+        if (outlier := self._outliers.get(worker)) and outlier.acquit(num, self._clock()):
+            self._log.info("worker %s acquitted of its failures; readmitted with its next probe", worker)
 
     def busy(self, worker: WorkerId, seconds: float) -> None:
         """Handle a request that a saturated worker rejected: it gets no others for so long."""
@@ -250,12 +260,34 @@ class Lifecycle:
         why = member.ejected or (drain.why if drain else self._kept.get(worker))
         return {
             "state": member.state,
-            "why": why or ("saturated: it rejects requests" if member.is_busy else None),
+            "why": why or self._why_so(member),
             "share": round(slow_start.share(self._clock()), 3) if slow_start else 1.0,
             "left": self.num_left(worker),
             "since": self._states[worker][1] if worker in self._states else None,
             "ejections": {cause: num for (name, cause), num in self.ejections.items() if name == worker},
         }
+
+    def _why_so(self, member: Member) -> str | None:
+        """Explain the state of a worker that is neither ejected nor draining."""
+        if models := [model for model, late in self._fleet.late.in_panic.items() if member.worker.id in late]:
+            return f"gets requests though its probes time out: too few workers of '{models[0]}' are healthy"
+        if member.is_late and member.is_up:
+            return "up though its probes time out: answers, events or metrics come"
+        return "saturated: it rejects requests" if member.is_busy else None
+
+    def note_panic(self) -> None:
+        """Log the models that have got too few healthy workers, or enough again, since the last call."""
+        now, percent = self._fleet.late.in_panic, self._fleet.late.percent
+        for model in now.keys() - self._panics:
+            text = (
+                "model %s: fewer than %g %% of its workers are healthy; %d with late probes get requests too"
+            )
+            log.warning(text, model, percent, len(now[model]))
+        for model in self._panics - now.keys():
+            log.info(
+                "model %s: enough workers are healthy again; those with late probes get no requests", model
+            )
+        self._panics = set(now)
 
     def note_states(self, now: float) -> None:
         """Note the time of each worker's change of state; `now` is Unix time."""
@@ -298,13 +330,10 @@ class Lifecycle:
         return EngineProgress(metrics.step_tokens_total, metrics.kv_cache_usage or 0.0, num_here)
 
     def _eject(self, worker: WorkerId, outlier: OutlierState, ejection: Ejection, now: float) -> None:
-        if model := self._fleet.is_last(worker):
+        if why := self._may_not_eject(worker, ejection):
             if worker not in self._kept:
-                self._log.warning(
-                    "worker %s not ejected: last worker for '%s' (%s)",
-                    worker, model, ejection.reason,
-                )  # fmt: skip
-            self._kept[worker] = f"not ejected: last worker for '{model}' ({ejection.reason})"
+                self._log.warning("worker %s not ejected: %s (%s)", worker, why, ejection.reason)
+            self._kept[worker] = f"not ejected: {why} ({ejection.reason})"
             return
         seconds = outlier.eject(ejection, now)
         self._kept.pop(worker, None)
@@ -313,7 +342,19 @@ class Lifecycle:
         self.ejections[worker, ejection.cause] += 1
         self._log.warning("worker %s ejected for %g s: %s", worker, seconds, ejection.reason)
         if ejection.cause == "stalled":
-            self._on_ejected(worker)
+            self._on_ejected(worker, ejection.reason)
+
+    def _may_not_eject(self, worker: WorkerId, ejection: Ejection) -> str:
+        """Return the reason against an ejection, "" without one. A stalled engine proves its state itself:
+        failed requests are less evidence, and eject a bounded share of a model's workers."""
+        if model := self._fleet.is_last(worker):
+            return f"last worker for '{model}'"
+        if ejection.cause == "failures":
+            for model, members in self._fleet.peers(worker):
+                num = sum([member.ejected is not None for member in members])
+                if num >= self._rules.bound(len(members)):
+                    return f"{num} of {len(members)} workers for '{model}' are ejected already"
+        return ""
 
     def _look_if_busy(self, worker: WorkerId) -> None:
         """End the time without requests, unless another rejection prolonged it."""
@@ -358,6 +399,7 @@ async def keep_leaving(lifecycle: Lifecycle, roster: Roster, interval_s: float =
     while True:
         await asyncio.sleep(interval_s)
         lifecycle.note_states(time.time())
+        lifecycle.note_panic()
         for url in lifecycle.to_drop(workers_of):
             if not roster.drop(url):
                 lifecycle.undo(url, ())  # of another process

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import aiohttp
 
@@ -18,7 +18,7 @@ from gateway.discovery.probed import Facts, known_ranks
 from gateway.http.address import Address
 from gateway.http.redirect import is_redirect, redirect_of
 from gateway.runtime.rate_limited_log import RateLimitedLog
-from gateway.upstream.control_client import ControlSession, failure, read_all
+from gateway.upstream.control_client import CallProgress, ControlSession, failure, read_all
 
 log = logging.getLogger("kvgate.roster")
 
@@ -36,6 +36,9 @@ MAX_OBJECTS = 10_000
 """Objects in an answer; vLLM's list of models has two for each. They decode in some 10 ms."""
 LARGE_PAGE_BYTES = 64 << 10
 """Answers from here on are parsed in a thread, which leaves the event loop its turns."""
+MAX_JOIN_TIMEOUT_S = 60.0
+"""Longest timeout of a page before an endpoint has joined. Pages of a busy engine were seen to take 40 s, and
+nothing is lost by waiting."""
 CONNECT_TIMEOUT_S = 1.0
 """Connect timeout of a publisher, which is in the worker's own network and listens before the worker is
 healthy."""
@@ -46,7 +49,12 @@ class ProbeError(Exception):
 
 
 class ProbeTimeout(ProbeError):
-    """No answer at all, not even a refusal: the endpoint hangs, or its host is gone."""
+    """No answer at all, not even a refusal: the endpoint is late or hangs (`is_accepted`: it accepted the
+    connection), or its host is gone."""
+
+    def __init__(self, message: str, *, is_accepted: bool = False) -> None:
+        super().__init__(message)
+        self.is_accepted = is_accepted
 
 
 async def _parsed(num_bytes: int, parse: Callable[[], Parsed]) -> Parsed:
@@ -74,6 +82,16 @@ class Probe:
         self._log = RateLimitedLog(log)
         self._refused_models = ""
         self._num_ranks = 1
+        self._timeout_s: float | None = None
+        self.num_answers = 0
+        """Pages that began to be answered, whatever their status: signs of life."""
+
+    def wait_longer(self, is_longer: bool = True) -> None:
+        """Double the timeout of each page, for an endpoint that has not joined; or go back to the usual
+        one."""
+        usual_s = self._session.timeout_s or MAX_JOIN_TIMEOUT_S
+        longer_s = min(2 * (self._timeout_s or usual_s), max(MAX_JOIN_TIMEOUT_S, usual_s))
+        self._timeout_s = longer_s if is_longer else None
 
     async def facts(self) -> Facts:
         """Return everything the endpoint reports, and its engine. Raises ProbeError."""
@@ -219,15 +237,20 @@ class Probe:
     ) -> tuple[int, bytes]:
         """GET a path. The key of workers goes to workers only, not to `url`. The body of a redirect is its
         description."""
-        sent = {**({} if url else self._headers), **(more or {})}
+        headers, progress = {**({} if url else self._headers), **(more or {})}, CallProgress()
+        options: dict[str, Any] = {"headers": headers, "trace_request_ctx": progress}
+        if self._timeout_s is not None:
+            options["timeout"] = aiohttp.ClientTimeout(total=self._timeout_s)
         try:
-            async with self._session.call("GET", url or self.url, path, headers=sent) as answer:
+            async with self._session.call("GET", url or self.url, path, **options) as answer:
+                self.num_answers += not url
                 status, body = answer.status, await read_all(answer, max_bytes)
                 if is_redirect(status):
-                    headers = ((name.lower(), value) for name, value in answer.raw_headers)
-                    body = redirect_of(status, headers).encode()
+                    received = ((name.lower(), value) for name, value in answer.raw_headers)
+                    body = redirect_of(status, received).encode()
         except TimeoutError as exc:
-            raise ProbeTimeout(f"{url or self.url}{path} did not answer in time") from exc
+            text = f"{url or self.url}{path} did not answer in time"
+            raise ProbeTimeout(text, is_accepted=progress.is_accepted) from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             kind = ProbeTimeout if getattr(exc, "errno", None) in UNREACHABLE else ProbeError
             raise kind(f"{url or self.url}{path}: {failure(exc)}") from exc

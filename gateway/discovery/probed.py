@@ -10,7 +10,16 @@ from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
 from gateway.core.errors import ConfigError
 from gateway.core.hit_rule import PLAIN, HitRule
 from gateway.core.rendering import VLLM, Rendering
-from gateway.core.worker import ReportedLoad, Role, ServedModel, Transfer, Worker, WorkerId, worker_id
+from gateway.core.worker import (
+    LOAD_FIGURES,
+    ReportedLoad,
+    Role,
+    ServedModel,
+    Transfer,
+    Worker,
+    WorkerId,
+    worker_id,
+)
 from gateway.http.address import Address, worker_url
 
 
@@ -130,7 +139,9 @@ def served_models(models: tuple[ModelInfo, ...]) -> tuple[ServedModel, ...]:
 
 
 def reported(metrics: EngineMetrics) -> ReportedLoad:
+    figures = (metrics.num_requests_running, metrics.num_requests_waiting, metrics.kv_cache_usage)
     return ReportedLoad(
+        unknown=frozenset(name for name, value in zip(LOAD_FIGURES, figures, strict=True) if value is None),
         num_running=metrics.num_requests_running or 0,
         num_waiting=metrics.num_requests_waiting or 0,
         kv_usage=min(metrics.kv_cache_usage or 0.0, 1.0),
@@ -144,7 +155,7 @@ def event_source(facts: Facts, rank: int, events_port: int, replay_port: int) ->
     if facts.sources is not None:
         return next((source for source in facts.sources if source.dp_rank == rank), None)
     replay = f"tcp://*:{replay_port + rank}" if replay_port else None
-    return EventSource(rank, f"tcp://*:{events_port + rank}", replay)
+    return EventSource(rank, f"tcp://*:{events_port + rank}", replay, is_reported=False)
 
 
 def has_changed(

@@ -1,7 +1,8 @@
 """Roster of the fleet's endpoints: awaited, probed, watched, dropped.
 
 waiting ──answers──► joined: its workers are in fleet and index, their events subscribed
-   ▲                    │ health fails: workers down (their blocks are kept)
+   ▲                    │ health fails: workers down (their blocks are kept); a probe that times out is no
+   │                    │ failure while bytes of answers, events or other pages come
    │                    │ answers again: up; as another process: probed again
    └──── dropped: forgotten altogether
 """
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 from gateway.core.blocks import root_hash
 from gateway.core.engine import EngineMetrics, EventSource
 from gateway.core.event_stream import StreamCounts, StreamState
-from gateway.core.fleet import Fleet
+from gateway.core.fleet import Fleet, Member
 from gateway.core.spelling import shortened
 from gateway.core.worker import Role, Worker, WorkerId
 from gateway.discovery.declared import DeclaredSettings, WrongRole
@@ -28,13 +29,14 @@ from gateway.discovery.endpoint import (
     SeveralEngines,
     has_gone_back,
     is_doubtful,
+    note_late_sizes,
     num_resets,
     see,
     streams,
     was_reset,
 )
 from gateway.discovery.probe import Probe, ProbeError, ProbeTimeout
-from gateway.discovery.probed import Facts, event_source, has_changed, reported
+from gateway.discovery.probed import Facts, has_changed, reported
 from gateway.discovery.refused import (
     log_block_size,
     log_block_sizes,
@@ -44,6 +46,7 @@ from gateway.discovery.refused import (
     log_unusable,
 )
 from gateway.discovery.served_models import ServedNames
+from gateway.discovery.signs_of_life import Heard, has_refused, health_of, num_signs, pages_of_late
 from gateway.http.address import Address
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import BlockSets
@@ -95,7 +98,7 @@ class Roster:
         make_probe: Callable[[str], Probe],
         open_feed: OpenFeed,
         on_gone: Callable[[str, Collection[WorkerId]], None],
-        on_down: Callable[[WorkerId], None],
+        on_down: Callable[[WorkerId, str], None],
         options: RosterOptions,
         declared: DeclaredSettings | None = None,
         complete: Callable[[Probe, Facts], Awaitable[Facts]] = _unchanged,
@@ -103,9 +106,10 @@ class Roster:
         on_left: Iterable[Callable[[WorkerId], None]] = (),
         names: ServedNames | None = None,
         on_look: Callable[[WorkerId, EngineMetrics | None], None] = lambda worker, metrics: None,
+        heard: Heard = Heard(),  # noqa: B008  it is frozen
     ) -> None:
-        """Create a roster. `on_gone` gets a dropped endpoint's URL and workers, `on_down` a silent worker,
-        `on_look` an answering worker's metrics (None if they failed), `on_joined` an endpoint's workers,
+        """Create a roster. `on_gone` gets a dropped endpoint's URL and workers, `on_down` a silent worker and
+        why, `on_look` an answering worker's metrics (None if they failed), `on_joined` an endpoint's workers,
         `on_left` a dropped or restarted worker. `complete` adds facts from elsewhere."""
         self._fleet = fleet
         self._index = index
@@ -115,7 +119,7 @@ class Roster:
         self._open_feed = open_feed
         self._on_gone = on_gone
         self._on_down = on_down
-        self._on_look = on_look
+        self._on_look, self._heard = on_look, heard
         self._on_joined = on_joined
         self._on_left = on_left
         self._names = ServedNames(fleet) if names is None else names
@@ -237,9 +241,13 @@ class Roster:
             endpoint.wake.clear()  # before the probe: a wake-up during it wants another
             try:
                 await self._look(endpoint)
+            except ProbeTimeout as exc:
+                self._timed_out(endpoint, exc)
             except ProbeError as exc:
                 endpoint.is_misplaced = isinstance(exc, WrongRole | SeveralEngines)
-                self._failed(endpoint, str(exc), is_silent=isinstance(exc, ProbeTimeout))
+                self._failed(endpoint, str(exc))
+            endpoint.num_signs = num_signs(endpoint, self._heard)
+            endpoint.num_opened = self._heard.opened(endpoint.url)
             endpoint.has_looked.set()
             try:
                 async with asyncio.timeout(self._options.probe_interval_s):
@@ -248,12 +256,11 @@ class Roster:
                 pass
 
     async def _look(self, endpoint: Endpoint) -> None:
-        await endpoint.probe.check_health()
+        ranks = await self._pages(endpoint)
         if endpoint.facts is None:
             facts = await self._complete(endpoint.probe, await endpoint.probe.facts())
             await self._see_one(endpoint, facts)
             return self._join(endpoint, facts)
-        ranks = await self._load(endpoint)
         try:
             see(endpoint, ranks)
         except SeveralEngines:
@@ -264,28 +271,27 @@ class Roster:
         elif is_doubtful(endpoint):
             await self._ask_again(endpoint, endpoint.facts)
         await self._names.ask(endpoint)
-        self._note_sizes(endpoint, ranks)
+        for worker_id, shown, late in note_late_sizes(endpoint, ranks):
+            log_block_size(self._log, worker_id, shown, late)
         endpoint.last = ranks or endpoint.last
+        self._note_load(endpoint, ranks)
+        self._set_up(endpoint, True, "answers again")
+        return None
+
+    async def _pages(self, endpoint: Endpoint) -> Mapping[int, EngineMetrics]:
+        """Check the health, and return the metrics. Where health was late, metrics are requested beside it:
+        they are a sign of life of their own."""
+        endpoint.late_ranks = {}
+        if endpoint.facts is None or not endpoint.is_late:
+            await endpoint.probe.check_health()
+            return {} if endpoint.facts is None else await self._load(endpoint)
+        return await pages_of_late(endpoint, self._load)
+
+    def _note_load(self, endpoint: Endpoint, ranks: Mapping[int, EngineMetrics]) -> None:
         for worker in endpoint.workers:
             if (member := self._fleet.get(worker.id)) and worker.dp_rank in ranks:
                 member.reported = reported(ranks[worker.dp_rank])
             self._on_look(worker.id, ranks.get(worker.dp_rank))
-        self._set_up(endpoint, True, "answers again")
-        return None
-
-    def _note_sizes(self, endpoint: Endpoint, ranks: Mapping[int, EngineMetrics]) -> None:
-        """Keep the block sizes of late metrics, beside those that events showed before."""
-        assert endpoint.facts is not None
-        known = dict(endpoint.facts.ranks)
-        for rank, shown in endpoint.sizes.items():
-            late, before = ranks.get(rank), known.get(rank, EngineMetrics())
-            if late is None or late.block_size is None or before.block_size is not None:
-                continue
-            known[rank] = replace(before, block_size=late.block_size)
-            endpoint.facts = replace(endpoint.facts, ranks=known)
-            if late.block_size != shown:
-                worker = next(worker.id for worker in endpoint.workers if worker.dp_rank == rank)
-                log_block_size(self._log, worker, shown, late.block_size)
 
     async def _handle_restart(self, endpoint: Endpoint, known: Facts) -> None:
         """Handle another engine process. Event streams that were reset with it are kept: they may know its
@@ -331,6 +337,7 @@ class Roster:
         workers = self.declared.workers_of(facts)
         endpoint.facts, endpoint.num_failures, endpoint.last_error = facts, 0, None
         endpoint.workers = workers
+        endpoint.probe.wait_longer(False)
         with self._fleet.batch():
             for worker in endpoint.workers:
                 self._add_worker(endpoint, worker)
@@ -352,14 +359,17 @@ class Roster:
 
     def _add_worker(self, endpoint: Endpoint, worker: Worker) -> None:
         options = self._options
-        self._fleet.add(worker)
+        assert endpoint.facts is not None
+        member, ranks = self._fleet.add(worker), endpoint.facts.ranks
+        if worker.dp_rank in ranks:
+            member.reported = reported(ranks[worker.dp_rank])
         self._index.add_worker(worker.id, root_hash(worker.served[0].root), worker.block_size)
         self._assumed.add_worker(
             worker.id, keep_s=options.assumed_keep_s, max_blocks=worker.num_blocks or DEFAULT_CACHE_BLOCKS
         )
-        assert endpoint.facts is not None
-        self._on_look(worker.id, endpoint.facts.ranks.get(worker.dp_rank))
-        source = event_source(endpoint.facts, worker.dp_rank, options.events_port, options.replay_port)
+        self._on_look(worker.id, ranks.get(worker.dp_rank))
+        ports = options.events_port, options.replay_port
+        source = self.declared.event_source(endpoint.facts, worker.dp_rank, ports)
         has_room = len(endpoint.feeds) < options.max_feeds
         # A publisher that is reported shows the block size; at the default port anything may listen.
         is_sized = worker.block_size or (endpoint.facts.sources and source and not source.is_polled)
@@ -392,19 +402,51 @@ class Roster:
         endpoint.num_resets.clear()
         endpoint.sizes.clear()
 
-    def _failed(self, endpoint: Endpoint, reason: str, *, is_silent: bool) -> None:
-        """Count a failed probe. Requests stay with a worker that refuses (it may be finishing them), but not
-        with a silent one, where they would wait for long."""
+    def _failed(self, endpoint: Endpoint, reason: str) -> None:
+        """Count a failed probe. Requests in flight stay with a worker that refuses: it may be finishing
+        them."""
         endpoint.num_failures += 1
-        endpoint.num_silences = endpoint.num_silences + 1 if is_silent else 0
+        endpoint.num_silences, endpoint.is_late = 0, False
         if endpoint.facts is None:
             self._warn_waiting(endpoint, reason)
         endpoint.last_error = reason
         if endpoint.num_failures >= FAILURES_TO_DOWN:
             self._set_up(endpoint, False, reason)
-        if endpoint.num_silences == FAILURES_TO_DOWN:
+
+    def _timed_out(self, endpoint: Endpoint, timeout: ProbeTimeout) -> None:
+        """Count a probe that timed out, unless there was another sign of life. Requests in flight do not stay
+        with a silent worker, where they would wait for long."""
+        reason = str(timeout)
+        if endpoint.facts is None:
+            endpoint.probe.wait_longer()
+            return self._failed(endpoint, reason)
+        endpoint.is_late, endpoint.last_error = True, reason
+        members = [member for worker in endpoint.workers if (member := self._fleet.get(worker.id))]
+        is_out = has_refused(members)
+        if num_signs(endpoint, self._heard) != endpoint.num_signs:
+            endpoint.num_silences = 0
+            return None if is_out else self._live_on(endpoint, members, reason)
+        endpoint.num_failures += 1
+        endpoint.num_silences += 1
+        if endpoint.num_failures >= FAILURES_TO_DOWN:
+            accepts = timeout.is_accepted or self._heard.opened(endpoint.url) != endpoint.num_opened
+            self._set_up(endpoint, False, reason, is_late=not is_out, is_accepting=accepts)
+        if endpoint.num_silences >= FAILURES_TO_DOWN:
             for worker in endpoint.workers:
-                self._on_down(worker.id)
+                self._on_down(worker.id, reason)
+        return None
+
+    def _live_on(self, endpoint: Endpoint, members: Sequence[Member], reason: str) -> None:
+        """Keep a late worker up, since there was another sign of life."""
+        if not all([member.is_late for member in members]):
+            text = (
+                "worker %s: probe timed out (%s), but answers, events or metrics come; it keeps its requests"
+            )
+            self._log.warning(text, endpoint.url, reason)
+        if all([member.is_up for member in members]):
+            endpoint.num_failures = 0  # else its facts are requested again with the next page in time
+        self._set_up(endpoint, True, "answers, events or metrics come; its probes time out", is_late=True)
+        self._note_load(endpoint, endpoint.late_ranks)
 
     def _warn_waiting(self, endpoint: Endpoint, reason: str) -> None:
         """Log an endpoint that has not joined: at once, where the reason changes, and every minute."""
@@ -416,20 +458,26 @@ class Roster:
         log.log(level, "waiting for worker %s%s: %s", endpoint.url, since, reason)
         endpoint.warned_s = now
 
-    def _set_up(self, endpoint: Endpoint, is_up: bool, reason: str) -> None:
-        if is_up:
+    def _set_up(
+        self,
+        endpoint: Endpoint,
+        is_up: bool,
+        reason: str,
+        *,
+        is_late: bool = False,
+        is_accepting: bool = True,
+    ) -> None:
+        if is_up and not is_late:
             endpoint.num_failures, endpoint.num_silences, endpoint.last_error = 0, 0, None
+            endpoint.is_late = False
         for worker in endpoint.workers:
             member = self._fleet.get(worker.id)
-            if member and member.is_up is not is_up:
-                member.is_up = is_up
-                log.log(
-                    logging.INFO if is_up else logging.WARNING,
-                    "worker %s is %s: %s",
-                    worker.id,
-                    "up" if is_up else "down",
-                    reason,
-                )
+            if member is None or (is_up, is_late, is_accepting) == health_of(member):
+                continue
+            level, word = (logging.INFO, "up") if is_up else (logging.WARNING, "down")
+            if member.is_up is not is_up:
+                log.log(level, "worker %s is %s: %s", worker.id, word, reason)
+            self._fleet.set_up(worker.id, is_up, is_late, is_accepting)
 
     def _url_of(self, name: str) -> str | None:
         if name in self._endpoints:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from gateway.core.eligibility import Isolation, SaltProof
+from gateway.engine_test.prompt_check import PromptCheck
 from gateway.engine_test.report import EngineFinding, Verdict
 
 OK, UNSUPPORTED, FAIL, INCONCLUSIVE = Verdict.OK, Verdict.UNSUPPORTED, Verdict.FAIL, Verdict.INCONCLUSIVE
@@ -54,15 +55,16 @@ def replayed(num_live: int, num_replayed: int, num_common: int) -> EngineFinding
     return EngineFinding(name, FAIL, words, "a gateway that starts late would believe in another cache")
 
 
-def salts(proof: SaltProof) -> EngineFinding:
-    """Judge the proof that prompts of different cache salts share no cached tokens."""
+def salts(proof: SaltProof, *, is_declared: bool) -> EngineFinding:
+    """Judge the proof that prompts of different cache salts share no cached tokens. `is_declared`: the engine
+    is known to have salts in this version, so that kvgate would send it tenants' requests unproven."""
     name = "tenants' salts"
     match proof.isolation:
         case Isolation.APART:
             return EngineFinding(name, OK, proof.reason)
         case Isolation.SHARED:
             words = "with tenants' salts on, it gets no tenant's request"
-            return EngineFinding(name, FAIL, proof.reason, words)
+            return EngineFinding(name, FAIL if is_declared else UNSUPPORTED, proof.reason, words)
         case Isolation.UNKNOWN:
             return EngineFinding(
                 name, INCONCLUSIVE, proof.reason, "its version decides whether tenants are sent there"
@@ -115,11 +117,14 @@ def several_prompts(status: int, words: str, *, is_alive: bool) -> EngineFinding
     return EngineFinding(name, verdict, words, "clients get this answer")
 
 
-def several_answers(status: int, cached: int | None, num_tokens: int) -> EngineFinding:
-    """Judge the answer to a new prompt with n = 2."""
+def several_answers(status: int, cached: int | None, num_tokens: int, num_answers: int = 2) -> EngineFinding:
+    """Judge the answer to a new prompt with n = 2, which has `num_answers`."""
     name = "several answers"
     if status != 200:
         return EngineFinding(name, UNSUPPORTED, f"n = 2 is refused with {status}", "clients get this answer")
+    if num_answers != 2:
+        words = f"n = 2 gets {num_answers} answer"
+        return EngineFinding(name, UNSUPPORTED, words, "clients get this answer")
     if cached:
         words = f"{cached} of {num_tokens} tokens of a new prompt count as cached with n = 2"
         return EngineFinding(
@@ -163,24 +168,27 @@ def bad_requests(statuses: Sequence[tuple[str, int]]) -> EngineFinding:
     return EngineFinding(name, OK, f"{len(statuses)} refused with 4xx")
 
 
-def prompt_counts(pairs: Sequence[tuple[str, int | None, int | None]]) -> EngineFinding:
-    """Judge the prompts of chats, each given as (shape, tokens by the worker's `/tokenize`, prompt tokens of
-    its answer)."""
-    name = "prompts"
-    known = [(shape, asked, counted) for shape, asked, counted in pairs if asked is not None]
-    if not known:
-        return EngineFinding(
-            name, UNSUPPORTED, "/tokenize takes no chats", "a local tokenizer must be given (--tokenizer)"
-        )
-    odd = [
-        f"{shape}: {asked} by /tokenize, {counted} counted"
-        for shape, asked, counted in known
-        if asked != counted
-    ]
+def prompt_counts(
+    name: str, kind: str, checks: Sequence[PromptCheck], *, needs_ours: bool, publishes: bool
+) -> EngineFinding:
+    """Judge the prompts of one kind ("texts" or "chats") that the worker answers. `needs_ours`: kvgate asks
+    this engine for no tokens, so that it must have a tokenizer of its own. Where the worker `publishes` its
+    blocks, other tokens are looked up in vain; else they only shift the predicted counts."""
+    known = [check for check in checks if check.is_compared]
+    with_ours = [check for check in known if check.ours]
+    if not checks:
+        return EngineFinding(name, UNSUPPORTED, f"{kind} are not answered", "clients get this answer")
+    odd = [words for check in known if (words := check.difference())]
+    if odd and publishes:
+        words = "its cache is looked up under other tokens for these"
+        return EngineFinding(name, FAIL, "; ".join(odd), words)
     if odd:
-        return EngineFinding(
-            name, FAIL, "; ".join(odd), "its cache is looked up under other tokens for these"
-        )
-    return EngineFinding(
-        name, OK, f"/tokenize and the answer agree on {len(known)} of {len(pairs)} shapes of chats"
-    )
+        words = "predicted cached tokens are off by as many for these"
+        return EngineFinding(name, UNSUPPORTED, "; ".join(odd), words)
+    if not known or (needs_ours and not with_ours):
+        agree = f"its own tokenizer and its answers agree on {len(known)} {kind}" if known else ""
+        words = agree or f"its own tokenizer takes no {kind}"
+        return EngineFinding(name, UNSUPPORTED, words, "a local tokenizer must be given (--tokenizer)")
+    who = "kvgate" if with_ours else "its own tokenizer"
+    some = len(with_ours or known)
+    return EngineFinding(name, OK, f"{who} and the answers agree on {some} of {len(checks)} {kind}")

@@ -4,22 +4,22 @@ What a question leaves in the cache is a prompt of its own, which no other quest
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from gateway.core.decode_errors import UNREADABLE
+from gateway.core.requests.request import InferenceRequest
 from gateway.core.worker import Role, Worker
 from gateway.discovery.probe import ProbeError, ProbeTimeout
 from gateway.discovery.salt_proof import requests_of, verdict_of
 from gateway.engine_test import judgement
 from gateway.engine_test.followed import Followed
+from gateway.engine_test.prompt_questions import OursOf, prompts
 from gateway.engine_test.report import EngineFinding, Verdict
 from gateway.engine_test.subject import COMPLETIONS, Subject
-from gateway.tokenization.worker_tokens import read_tokens
 
 TIMEOUT_S = 120.0
 """Time for one question, with all of its answers: a prompt of the longest length on a CPU."""
@@ -38,42 +38,20 @@ Question = Callable[[], Coroutine[Any, Any, Sequence[EngineFinding]]]
 Follow = Callable[[Sequence[Worker]], AbstractAsyncContextManager[Followed]]
 """Follows the events of some ranks, in an index of its own; one without a publisher has no state there."""
 
-CHATS: Mapping[str, Mapping[str, Any]] = {
-    "one message": {"messages": [{"role": "user", "content": "What is a cache?"}]},
-    "a system message": {
-        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
-    },
-    "an assistant's turn": {
-        "messages": [
-            {"role": "user", "content": "One?"},
-            {"role": "assistant", "content": "Two."},
-            {"role": "user", "content": "Three?"},
-        ]
-    },
-    "content in parts": {
-        "messages": [
-            {"role": "user", "content": [{"type": "text", "text": "One"}, {"type": "text", "text": "two"}]}
-        ]
-    },
-    "a tool": {
-        "messages": [{"role": "user", "content": "What is the weather?"}],
-        "tools": [
-            {
-                "type": "function",
-                "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}},
-            }
-        ],
-    },
-}
+
+def _unknown(request: InferenceRequest) -> Sequence[int]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """Questions to one worker, with the means to follow its events."""
+    """Questions to one worker, with the means to follow its events. `ours_of` are kvgate's own tokens of a
+    request, where it has a tokenizer."""
 
     subject: Subject
     follow: Follow
     timeout_s: float = TIMEOUT_S
+    ours_of: OursOf = _unknown
 
     async def findings(self) -> AsyncIterator[EngineFinding]:
         """Ask everything that the worker's role allows. Nothing is raised for what it does."""
@@ -137,17 +115,19 @@ class Examination:
 
     async def _token_ids(self) -> Sequence[EngineFinding]:
         subject, name = self.subject, "token ids"
+        if not subject.conventions.takes_lists:
+            words = "it takes texts only, and lists may end it: none was sent"
+            unsent = EngineFinding(
+                name, Verdict.UNSUPPORTED, words, "lists go to other workers of the model, or get 400"
+            )
+            return [unsent, await self._repeated_text()]
         prompt = subject.fresh_prompt(4 * subject.block_size + 1)
         first = await subject.complete(prompt)
         if first.status != 200:
-            text = "word " * (4 * subject.block_size)
             refused = EngineFinding(
                 name, Verdict.UNSUPPORTED, first.describe(), "prompts are sent as text only"
             )
-            await subject.complete(text)
-            again = await subject.complete(text)
-            num = again.usage.prompt_tokens if again.usage else 0
-            return [refused, judgement.cached_of_repeat(again.cached_tokens, num, subject.worker.block_size)]
+            return [refused, await self._repeated_text()]
         if first.usage is None:
             none = EngineFinding(
                 name, Verdict.UNSUPPORTED, "accepted, without usage", "tenants' tokens are estimated"
@@ -161,6 +141,14 @@ class Examination:
             found = EngineFinding(name, Verdict.FAIL, words, "its cache is looked up under other tokens")
         cached = (await subject.complete(prompt)).cached_tokens
         return [found, judgement.cached_of_repeat(cached, wanted, subject.worker.block_size)]
+
+    async def _repeated_text(self) -> EngineFinding:
+        """Ask for the cached tokens of a text that is sent twice."""
+        text = self.subject.fresh_text(4 * self.subject.block_size)
+        await self.subject.complete(text)
+        again = await self.subject.complete(text)
+        num = again.usage.prompt_tokens if again.usage else 0
+        return judgement.cached_of_repeat(again.cached_tokens, num, self.subject.worker.block_size)
 
     async def _events(self) -> Sequence[EngineFinding]:
         """Ask for events, predictions and replay, on the endpoint's first rank."""
@@ -230,16 +218,27 @@ class Examination:
         return {"dp_rank": worker.dp_rank} if worker.dp_size > 1 else {}
 
     async def _salts(self) -> Sequence[EngineFinding]:
+        conventions = self.subject.conventions
+        if not conventions.has_salts and not conventions.takes_lists:
+            none = EngineFinding(
+                "tenants' salts", Verdict.UNSUPPORTED, "it has none", "no tenant's request is sent there"
+            )
+            return [none]
         answers: list[bytes | None] = []
         for body in requests_of(self.subject.facts, self.subject.rng):
             rank = {"x-data-parallel-rank": "0"} if self.subject.worker.dp_size > 1 else {}
             answer = await self.subject.post(COMPLETIONS, body, rank)
             answers.append(answer.body if answer.status == 200 else None)
-        return [judgement.salts(verdict_of(answers))]
+        return [judgement.salts(verdict_of(answers), is_declared=conventions.has_salts)]
 
     async def _names(self) -> Sequence[EngineFinding]:
         """Ask for an unknown model, and for each adapter beside its base."""
         subject = self.subject
+        if subject.conventions.loads_by_name:
+            words = "not asked: it would unload its model for an unknown name"
+            return [
+                EngineFinding("unknown model", Verdict.UNSUPPORTED, words, "it is sent listed names only")
+            ]
         answer = await subject.complete("a", model="kvgate-no-such-model")
         found = [judgement.unknown_model(answer.status, answer.describe())]
         adapters = [served for served in subject.worker.served if served.adapter]
@@ -260,28 +259,20 @@ class Examination:
         return [judgement.ranks(cached)]
 
     async def _prompts(self) -> Sequence[EngineFinding]:
-        counts: list[tuple[str, int | None, int | None]] = []
-        for shape, chat in CHATS.items():
-            answer = await self.subject.post("/tokenize", {"model": self.subject.model, **chat})
-            try:
-                asked = len(read_tokens(answer.body)) if answer.status == 200 else None
-            except UNREADABLE:
-                asked = None
-            said = await self.subject.chat(**chat)
-            if said.status == 200:
-                counts.append((shape, asked, said.usage.prompt_tokens if said.usage else None))
-        return [judgement.prompt_counts(counts)]
+        return await prompts(self.subject, self.ours_of)
 
     async def _several(self) -> Sequence[EngineFinding]:
-        subject = self.subject
-        both = [subject.fresh_prompt(8), subject.fresh_prompt(8)]
-        answer = await subject.complete(both)
-        is_alive = (await subject.complete("a")).status == 200
-        found = [judgement.several_prompts(answer.status, answer.describe(), is_alive=is_alive)]
-        prompt = subject.fresh_prompt(3 * subject.block_size + 1)
+        subject, found = self.subject, []
+        if subject.conventions.takes_lists:
+            both = [subject.fresh_prompt(8), subject.fresh_prompt(8)]
+            answer = await subject.complete(both)
+            is_alive = (await subject.complete("a")).status == 200
+            found.append(judgement.several_prompts(answer.status, answer.describe(), is_alive=is_alive))
+        prompt = subject.fresh(3 * subject.block_size + 1)
         answer = await subject.complete(prompt, n=2, temperature=1)
-        found.append(judgement.several_answers(answer.status, answer.cached_tokens, len(prompt)))
-        return found
+        num = answer.usage.prompt_tokens if answer.usage else len(prompt)
+        judged = judgement.several_answers(answer.status, answer.cached_tokens, num, answer.num_choices)
+        return [*found, judged]
 
     async def _streams(self) -> Sequence[EngineFinding]:
         await self.subject.is_idle_within(IDLE_S)
@@ -298,13 +289,16 @@ class Examination:
         bodies: dict[str, bytes] = {
             "no JSON": b"{",
             "no prompt": msgspec.json.encode({"model": subject.model}),
-            "max_tokens of -1": msgspec.json.encode(
-                {"model": subject.model, "prompt": "a", "max_tokens": -1}
+            "max_tokens as a text": msgspec.json.encode(
+                {"model": subject.model, "prompt": "a", "max_tokens": "many"}
             ),
         }
+        if not subject.conventions.takes_no_limit:
+            endless = {"model": subject.model, "prompt": "a", "max_tokens": -1}
+            bodies["max_tokens of -1"] = msgspec.json.encode(endless)
         most = next((served.max_model_len for served in subject.worker.served if served.max_model_len), None)
         if most and most < 1 << 20:
-            prompt = subject.fresh_prompt(most + 1)
+            prompt = subject.fresh(most + 1)
             bodies["a prompt that is too long"] = msgspec.json.encode(
                 {"model": subject.model, "prompt": prompt, "max_tokens": 1}
             )

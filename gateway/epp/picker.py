@@ -20,6 +20,7 @@ from typing import Final
 from gateway.config.epp import EppSection
 from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import FAILED, GatewayError, NoWorker
+from gateway.core.outcome import SERVER_ERROR
 from gateway.core.worker import Worker, WorkerId
 from gateway.epp import protocol
 from gateway.epp.control_headers import CONTROL, as_declared, control_of, with_model
@@ -421,6 +422,7 @@ class StreamPicker:
             sink = self._connection.sink or sink
         length = _value(headers, b"content-length")
         responder.is_replaceable = is_redirect(status)
+        self._heard(status)
         sink.upstream_head(ResponseHead(status, headers, int(length) if length.isdigit() else None))
         if responder.is_replaceable and responder.has_begun:
             return None  # an error took its place
@@ -439,11 +441,19 @@ class StreamPicker:
         is_closed = self._exchange is None or self._exchange.is_closed
         if sink is None or responder is None or is_closed:
             return self._protocol.response_piece(event, event.data)
+        if responder.passed_head is not None:
+            self._heard(responder.passed_head.status)
         if event.is_end:
             sink.upstream_ended(event.data)
         else:
             sink.upstream_data(event.data)
         return self._protocol.response_piece(event, responder.take())
+
+    def _heard(self, status: int) -> None:
+        """Count what Envoy shows of an answer as a sign of life of its worker; errors may be Envoy's own."""
+        exchange = self._exchange
+        if status < SERVER_ERROR and exchange is not None and exchange.decision is not None:
+            exchange.context.pools.heard(exchange.decision.worker.url)
 
     def _served(self, served: str) -> None:
         """Move the booking where Envoy sent the request to another worker than the one picked."""

@@ -111,8 +111,9 @@ class ResponseObserver:
             if self._plain:
                 self._plain.feed(data)
             return self._masked(data), Piece.OTHER, 0.0
+        num_before = self._scanner.num_events
         data = self._masked(self._scanner.feed(data))
-        if not data or not self._scanner.has_token:
+        if not data or not self._scanner.has_token or self._scanner.num_events == num_before:
             return data, Piece.OTHER, 0.0
         since, self.last_token_s = now - self.last_token_s, now
         if self.first_token_s is not None:

@@ -3,7 +3,14 @@
 A streamed answer is cut at event borders: a client never sees half an event, even if the worker dies in the
 middle of one. Events are parsed only until the first token was seen, and where their bytes contain usage; of
 an event with more lines than any engine sends, the first ones.
+
+The grammar is that of WHATWG's HTML standard: a line ends with LF, CR or CRLF, each by itself, and an empty
+line ends an event. A comment (`: ping`) is part of no event, so it passes at the end of its line.
+Several `data` lines are one text; a byte order mark may begin the stream.
 """
+
+import re
+from typing import Final
 
 import msgspec
 
@@ -13,6 +20,12 @@ from gateway.core.usage_reading import read_usage
 
 _USAGE = b'"usage":{'
 _USAGE_SPACED = b'"usage": {'
+_BOM = b"\xef\xbb\xbf"
+_ENDS: Final = (b"\n\n", b"\n\r\n", b"\n\r", b"\r\r\n", b"\r\r")
+"""An empty line behind a line's end, in all combinations; CRLF is one end."""
+_END: Final = re.compile(rb"\r\n?|\n")
+_BETWEEN: Final = re.compile(rb"(?>(?::[^\r\n]*)?(?>\r\n|\n|\r))+")
+"""Comments and empty lines, which need not wait for an event's end."""
 MAX_HELD_BYTES = 1 << 20
 """Size above which an event is passed on in parts."""
 MAX_LINES = 2048
@@ -49,7 +62,7 @@ class SseScanner:
     """Scanner of a streamed body fed in any splits; forwards whole events. `num_events` counts those with
     data so far."""
 
-    __slots__ = ("_tail", "_found", "_usage_event", "has_token", "is_whole", "num_events")
+    __slots__ = ("_tail", "_found", "_usage_event", "has_token", "is_whole", "num_events", "_is_new")
 
     def __init__(self) -> None:
         self._tail = b""
@@ -58,29 +71,54 @@ class SseScanner:
         self.has_token = False
         self.is_whole = True  # the forwarded bytes end with an event's end
         self.num_events = 0
+        self._is_new = True
 
     def feed(self, data: bytes) -> bytes:
         """Return the bytes to forward now; the rest is kept until its event is complete."""
         tail = self._tail
         near = tail[-3:] + data if tail else data  # the tail has no border, at most the beginning of one
-        ends_whole = near.endswith((b"\n\n", b"\r\n\r\n"))
+        ends_whole = near.endswith(_ENDS)
         if tail:
             data = tail + data
             self._tail = b""
         if not ends_whole and len(data) <= MAX_HELD_BYTES:
             cut = _last_border(near)
             cut += len(data) - len(near) if cut else 0
+            if (cut or self.is_whole) and (b"\n" in near or b"\r" in near or not self.num_events):
+                cut = self._behind_comments(data, cut)
             self._tail = data[cut:]
             data = data[:cut]
             ends_whole = True
+        elif not ends_whole:
+            cut = len(data.rstrip(b"\r\n"))  # a line's end may be the beginning of a border
+            self._tail = data[cut:]
+            data = data[:cut]
         if data:
             self.is_whole = ends_whole
-            self.num_events += data.count(b"\ndata:") + data.startswith(b"data:")
-            if not self.has_token:
-                self.has_token = any(map(_has_token, event_data(data)))
             if _USAGE in data or _USAGE_SPACED in data:
                 self._usage_event = data
+            if data.startswith(b"data:") and data.find(b"\n") == len(data) - 2:
+                self.num_events += 1
+            else:
+                self._count(data)
+            if not self.has_token:
+                self.has_token = any(map(_has_token, event_data(data)))
         return data
+
+    def _behind_comments(self, data: bytes, cut: int) -> int:
+        """Return the end of comments and empty lines at `cut`, where a line begins outside of an event."""
+        at = len(_BOM) if cut == 0 and self._begins(data) else cut
+        between = _BETWEEN.match(data, at)
+        return between.end() if between else at
+
+    def _begins(self, data: bytes) -> bool:
+        """Return True for the mark that may begin a stream."""
+        return self._is_new and not self.num_events and data.startswith(_BOM)
+
+    def _count(self, data: bytes) -> None:
+        text = data.removeprefix(_BOM) if self._begins(data) else data
+        self.num_events += _num_events(text)
+        self._is_new = False
 
     def held(self) -> bytes:
         """Return whole events that wait for the next one: none here."""
@@ -100,27 +138,51 @@ class SseScanner:
 
 
 def _last_border(data: bytes) -> int:
-    lf, crlf = data.rfind(b"\n\n"), data.rfind(b"\r\n\r\n")
-    return max(lf + 2 if lf >= 0 else 0, crlf + 4 if crlf >= 0 else 0)
+    lf = data.rfind(b"\n\n") + 2
+    if b"\r" not in data:
+        return lf if lf > 1 else 0
+    return max([at + len(end) for end in _ENDS if (at := data.rfind(end)) >= 0], default=0)
+
+
+def _num_events(data: bytes) -> int:
+    """Return the number of events with data. Where the first one has it in a line, the others are taken to;
+    else each line is looked at."""
+    begin = data.find(b"\n") + 1 if data.startswith(b"event:") else 0
+    end = data.find(b"\n", begin)
+    if data.startswith(b"data:", begin) and data.startswith(b"\n\n", end) and b"\r" not in data:
+        return data.count(b"\ndata:", end) + 1
+    return len(event_data(data))
 
 
 def event_data(data: bytes) -> list[bytes]:
-    """Return the data of each one-line event among the first lines, as OpenAI streams have them."""
-    lines = data.split(b"\n", MAX_LINES)
-    return [line[5:].strip() for line in lines[:MAX_LINES] if line.startswith(b"data:")]
+    """Return the data of each event among the first lines, without space around it; lines of one event are
+    joined. A byte order mark may be first."""
+    data = data.removeprefix(_BOM)
+    lines = _END.split(data, MAX_LINES) if b"\r" in data else data.split(b"\n", MAX_LINES)
+    found: list[bytes] = []
+    parts: list[bytes] = []
+    for line in lines[:MAX_LINES]:
+        if line.startswith(b"data:"):
+            parts.append(line[5:])
+        elif not line and parts:
+            found.append(b"\n".join(parts).strip())
+            parts = []
+    return [*found, b"\n".join(parts).strip()] if parts else found
 
 
 def _last_usage(data: bytes, limit: UsageLimit) -> Usage | RefusedUsage | None:
     """Return the usage of the last event that has a readable one."""
+    data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     end = len(data)
     for _ in range(MAX_USAGES):
         at = max(data.rfind(_USAGE, 0, end), data.rfind(_USAGE_SPACED, 0, end))
         if at < 0:
             break
-        begin, after = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
-        line = data[begin : after if after >= 0 else len(data)]
-        if line.startswith(b"data:") and (found := read_usage(line[5:].strip(), limit)):
-            return found
+        border, after = data.rfind(b"\n\n", 0, at), data.find(b"\n\n", at)
+        begin = border + 2 if border >= 0 else 0
+        for text in event_data(data[begin : after if after >= 0 else len(data)])[:1]:
+            if found := read_usage(text, limit):
+                return found
         end = begin
     return None
 

@@ -23,7 +23,8 @@ _KEY, _USAGE, _USAGE_SPACED = b'"usage"', b'"usage":{', b'"usage": {'
 _CHOICES, _SPACED = b'"choices"', b'"choices": '
 _FINISH, _FINISH_SPACED = b'"finish_reason":"', b'"finish_reason": "'
 _FINGERPRINT = b'"system_fingerprint"'
-_BORDER = re.compile(rb"\n\n|\r\n\r\n")
+_BORDER = re.compile(rb"\n(?:\n|\r\n?)|\r\r\n?")
+"""The end of a line, and an empty line behind it; from the LF on where the first end is CRLF."""
 _NULL = re.compile(rb',\s*"usage"\s*:\s*null|"usage"\s*:\s*null\s*,\s*')
 
 

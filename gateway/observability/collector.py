@@ -220,33 +220,43 @@ _TRAFFIC: tuple[tuple[MetricSpec, Callable[[WorkerMetrics], float]], ...] = (
     (
         counter(
             "kvgate_prediction_error_tokens_total",
-            "Absolute differences between reported and predicted cached tokens, added up over answers.",
+            "Absolute differences between reported and predicted cached tokens, added up over answers; "
+            "unknown tokens are none.",
             "worker",
         ),
         lambda w: w.prediction_error_tokens,
     ),
+    (
+        counter(
+            "kvgate_prediction_unknown_tokens_total",
+            "Cached tokens beyond the prediction at a worker without exact KV events, such as those of its "
+            "own answers. They count as no error.",
+            "worker",
+        ),
+        lambda w: w.unknown_cached_tokens,
+    ),
 )
 
-_MEMBERS: tuple[tuple[MetricSpec, Callable[[Member], float]], ...] = (
+_MEMBERS: tuple[tuple[MetricSpec, Callable[[Member], float | None]], ...] = (
     (
         gauge("kvgate_worker_up", "1 if the worker answers probes, else 0.", "worker", merge=Merge.MIN),
         lambda m: float(m.is_up),
     ),
     (
-        gauge("kvgate_engine_running_requests", "Running requests that the engine reported.", "worker"),
-        lambda m: m.reported.num_running,
+        gauge("kvgate_engine_running_requests", "Running requests, if the engine reports them.", "worker"),
+        lambda m: m.reported.shown("num_running"),
     ),
     (
-        gauge("kvgate_engine_waiting_requests", "Waiting requests that the engine reported.", "worker"),
-        lambda m: m.reported.num_waiting,
+        gauge("kvgate_engine_waiting_requests", "Waiting requests, if the engine reports them.", "worker"),
+        lambda m: m.reported.shown("num_waiting"),
     ),
     (
         gauge(
             "kvgate_engine_kv_cache_usage_ratio",
-            "Share of the KV cache in use that the engine reported, from 0 to 1.",
+            "Share of the KV cache in use that the engine reported, from 0 to 1; absent if it reports none.",
             "worker",
         ),
-        lambda m: m.reported.kv_usage,
+        lambda m: m.reported.shown("kv_usage"),
     ),
 )
 
@@ -450,7 +460,8 @@ class MetricsCollector(RegistryCollector):
     def _members(self) -> Iterator[Metric]:
         members = list(self._fleet)
         for spec, read in _MEMBERS:
-            yield spec.family([(m.worker.id, read(m)) for m in members])
+            values = [(m.worker.id, read(m)) for m in members]
+            yield spec.family([(worker, value) for worker, value in values if value is not None])
         loads = [(m.worker.id, self._ledger.here(m.worker.id)) for m in members]
         yield IN_FLIGHT.family([(worker, load.num_in_flight) for worker, load in loads])
         yield BOOKED.family([(worker, load.booked_tokens) for worker, load in loads])

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gateway.core.decision import Decision, Timings
+from gateway.core.prediction import compared
 from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
 
@@ -88,19 +89,22 @@ class WorkerMetrics:
     reported_cached_tokens: int = 0
     compared_predicted_tokens: int = 0
     prediction_error_tokens: int = 0
+    unknown_cached_tokens: int = 0
     ttft_s: Histogram = field(default_factory=lambda: Histogram(TTFT_BOUNDS_S))
     itl_s: Histogram = field(default_factory=lambda: Histogram(ITL_BOUNDS_S))
 
-    def report(self, usage: Usage, predicted_tokens: int) -> None:
+    def report(self, usage: Usage, decision: Decision) -> None:
         """Count the token usage that the engine reported for a request, beside the prediction."""
         self.completion_tokens += usage.completion_tokens or 0
         if usage.cached_tokens is None:
             return
+        error, unknown = compared(decision, usage)
         self.num_reported += 1
         self.reported_prompt_tokens += usage.prompt_tokens
         self.reported_cached_tokens += usage.cached_tokens
-        self.compared_predicted_tokens += predicted_tokens
-        self.prediction_error_tokens += abs(usage.cached_tokens - predicted_tokens)
+        self.compared_predicted_tokens += decision.overlap_tokens
+        self.prediction_error_tokens += abs(error)
+        self.unknown_cached_tokens += unknown
 
 
 UNSERVED: Final = frozenset(

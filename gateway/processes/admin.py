@@ -23,6 +23,7 @@ from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTO
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from gateway.admin.audit import CALLER_HEADER, caller_of
 from gateway.admin.console.events import add_streams
 from gateway.admin.console.handlers import console_handlers
 from gateway.admin.routes import ADMIN_ROUTES, ProcessScope, bound
@@ -43,7 +44,15 @@ MAX_ITEMS = 100
 
 PASSED_ON = frozenset({"content-type", "authorization"})
 OF_THE_HOP = frozenset(
-    {"host", "content-length", "connection", "transfer-encoding", "accept-encoding", "expect"}
+    {
+        "host",
+        "content-length",
+        "connection",
+        "transfer-encoding",
+        "accept-encoding",
+        "expect",
+        CALLER_HEADER,
+    }
 )
 
 
@@ -61,6 +70,8 @@ class AdminRequest:
         """HEAD is asked as GET: who answers the client leaves the body out. `is_whole`: with all headers."""
         passed_on = {name.lower() for name in request.headers} - OF_THE_HOP if is_whole else PASSED_ON
         headers = {name: value for name, value in request.headers.items() if name.lower() in passed_on}
+        if caller := caller_of(request):
+            headers[CALLER_HEADER] = caller
         method = "GET" if request.method == "HEAD" else request.method
         return cls(method, request.raw_path, await request.read(), headers)
 

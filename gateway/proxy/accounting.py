@@ -28,4 +28,4 @@ def count_answer(metrics: WorkerMetrics, decision: Decision, status: int, usage:
     if status < SERVER_ERROR:
         metrics.num_answered += 1
     if usage and decision.prompt_from != BEFORE_MEDIA:
-        metrics.report(of_own_cache(usage, decision), decision.overlap_tokens)
+        metrics.report(of_own_cache(usage, decision), decision)

@@ -175,10 +175,11 @@ class Dispatch:
 
     # the fleet, and the end --------------------------------------------------------------------
 
-    def worker_down(self, worker: WorkerId) -> None:
-        """Retry elsewhere the requests that a worker that is down has not begun to answer."""
+    def worker_down(self, worker: WorkerId, why: str) -> None:
+        """Retry elsewhere the requests that a worker that is down has not begun to answer. They fail by the
+        cause, `why`: that the worker is down is what follows from it."""
         for exchange in list(self.exchanges):
-            exchange.worker_down(worker)
+            exchange.worker_down(worker, why)
 
     def stop(self, drain_s: float) -> None:
         """Give the requests in flight `drain_s` seconds to end."""

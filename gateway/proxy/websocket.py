@@ -156,6 +156,8 @@ class Tunnel(Observer):
     def from_worker(self, data: bytes) -> None:
         if not self._is_closed:
             self._touch()
+            if self._exchange.decision is not None:
+                self._exchange.context.pools.heard(self._exchange.decision.worker.url)
             self._metrics.tunnel_bytes["worker"] += len(data)
             self._responder.data(data)
 

@@ -22,6 +22,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from gateway.core.causes import cause_of
 from gateway.core.errors import ConfigError
 from gateway.redis.cancellation import CancellableRedis
 from gateway.redis.keys import SCHEMA, schema_key
@@ -76,7 +77,7 @@ class LocatedConnection:
             await super().send_packed_command(*args, **options)  # type: ignore[misc]
         except RuntimeError as exc:
             await self.disconnect()  # type: ignore[attr-defined]
-            raise RedisConnectionError(f"the connection was closed: {exc}") from exc
+            raise RedisConnectionError(f"the connection was closed: {cause_of(exc)}") from exc
 
     async def read_response(self, *args: Any, **options: Any) -> Any:
         try:
@@ -164,7 +165,7 @@ async def check_schema(client: Redis, options: RedisOptions) -> None:
 
 def failure(exc: BaseException, where: str) -> str:
     """Explain for people why Redis is unusable."""
-    return str(exc) if isinstance(exc, UnusableRedis) else f"redis: {where} is not reached: {exc}"
+    return str(exc) if isinstance(exc, UnusableRedis) else f"redis: {where} is not reached: {cause_of(exc)}"
 
 
 def foreign_schema(found: Any, options: RedisOptions) -> str:

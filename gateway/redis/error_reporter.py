@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from redis.exceptions import OutOfMemoryError, ReadOnlyError
 
+from gateway.core.causes import cause_of
 from gateway.redis.topology import is_unauthorized
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
@@ -44,7 +45,7 @@ class ErrorReporter:
             or isinstance(exc, AlreadyReported)
         ):
             return
-        self._reason = str(exc) or type(exc).__name__
+        self._reason = cause_of(exc)
         self._log.warning(
             "redis %s failing, continuing without it: %s",
             self._where,

@@ -19,6 +19,7 @@ from redis.crc import key_slot
 from redis.exceptions import AuthenticationError, AuthorizationError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from gateway.core.causes import cause_of
 from gateway.redis.cancellation import CancellableRedis
 from gateway.redis.options import HostPort
 
@@ -57,7 +58,7 @@ class Locator(ABC):
             try:
                 found = await self._ask(address)
             except (RedisError, OSError, TimeoutError) as exc:
-                why = str(exc) or type(exc).__name__
+                why = cause_of(exc)
                 if is_unauthorized(exc):
                     num_refused += 1
                     why = f"password or user missing or rejected; see {self.credential_option}"

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.config.flags import Parser
+from gateway.config.flags import Parser, positive_seconds, seconds
 from gateway.core.errors import ConfigError
-from gateway.policies.framework.registry import AUTO
 from gateway.replay.charts import page
 from gateway.replay.formats.table import FORMATS, listing
 from gateway.replay.formats.times import UNITS
@@ -127,15 +126,25 @@ def _add_rest(parser: argparse.ArgumentParser) -> None:
     add("--max-num-seqs", type=_count, metavar="COUNT", help="running at once (default: the profile's)")
     add(
         "--event-delay-s",
-        type=_seconds,
+        type=seconds,
         default=0.005,
-        metavar="SECONDS",
+        metavar="DURATION",
         help="delay of KV events (default 0.005)",
     )
     add("--seed", type=int, default=1, metavar="NUMBER", help="seed of random choices (default 1)")
-    add("--slo-ttft-s", type=_positive, default=SLO.ttft_s, metavar="SECONDS", help="goodput's (default 2)")
     add(
-        "--slo-tpot-s", type=_positive, default=SLO.tpot_s, metavar="SECONDS", help="goodput's (default 0.05)"
+        "--slo-ttft-s",
+        type=positive_seconds,
+        default=SLO.ttft_s,
+        metavar="DURATION",
+        help="goodput's (default 2)",
+    )
+    add(
+        "--slo-tpot-s",
+        type=positive_seconds,
+        default=SLO.tpot_s,
+        metavar="DURATION",
+        help="goodput's (default 0.05)",
     )
     add("--processes", type=_count, default=os.cpu_count() or 1, metavar="COUNT", help="runs at once")
     add("--json", type=Path, metavar="FILE", help="write all figures there")
@@ -172,8 +181,7 @@ def run(args: argparse.Namespace) -> int:
 def runs_of(args: argparse.Namespace, progress: Progress) -> tuple[list[ReplayRun], Calibrated | None]:
     """Runs, one for each row; for a recording also its calibration, which is learnt first."""
     library = library_of(args.policy_file)
-    own = [library.resolved(AUTO)] if args.policy_file else []
-    policies = args.policy or list(dict.fromkeys([*own, *ROWS]))
+    policies = args.policy or list(dict.fromkeys([*library.own_policies, *ROWS]))
     for name in policies:
         if name not in (known := sorted((*library.names("policy"), *BOUNDS))):
             raise ConfigError(f"--policy {name}: not one of {', '.join(known)}")
@@ -325,10 +333,4 @@ def _workers(text: str) -> int:
 def _positive(text: str) -> float:
     if not 0 < (value := float(text)) < math.inf:
         raise argparse.ArgumentTypeError("must be more than 0, and finite")
-    return value
-
-
-def _seconds(text: str) -> float:
-    if not 0 <= (value := float(text)) < math.inf:
-        raise argparse.ArgumentTypeError("must be 0 or more, and finite")
     return value

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 
+from gateway.core.causes import cause_of
 from gateway.core.errors import ConfigError
 
 
@@ -51,7 +52,7 @@ def profile_of(name: str) -> Profile:
     try:
         profile = msgspec.toml.decode(path.read_bytes(), type=_Fields)
     except (OSError, msgspec.DecodeError) as exc:
-        raise ConfigError(f"--profile {name}: {exc}") from exc
+        raise ConfigError(f"--profile {name}: {cause_of(exc)}") from exc
     if profile.seq_s > profile.step_s:
         raise ConfigError(
             f"--profile {name}: seq_s (added by each sequence) exceeds step_s (one sequence alone)"

@@ -33,8 +33,9 @@ class RunCounts:
 
 
 class Progress:
-    def __init__(self, out: TextIO = sys.stderr, clock: Callable[[], float] = time.monotonic) -> None:
-        self._out = out
+    def __init__(self, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        """Create a progress that is written to standard error, or to `out`."""
+        self._out = out = sys.stderr if out is None else out
         self._clock = clock
         self._is_terminal = out.isatty()
         self._every_s = REDRAW_S if self._is_terminal else LINE_S

@@ -14,6 +14,7 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError
 
+from gateway.core.causes import cause_of
 from gateway.redis.client import LOST, RedisClient
 from gateway.replication.redis_log import LogEntry, entry
 from gateway.runtime.rate_limited_log import RateLimitedLog
@@ -150,7 +151,7 @@ class LogTail:
         if not self.is_lost:
             self.is_lost = True
             self.num_losses += 1
-            self._log.warning("redis lost, keeping the current index: %s", str(exc) or type(exc).__name__)
+            self._log.warning("redis lost, keeping the current index: %s", cause_of(exc))
         for each in self._followed.values():
             each.is_live = False
             each.woken.set()

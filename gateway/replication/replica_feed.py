@@ -19,6 +19,7 @@ from typing import Protocol
 
 from gateway.core.block_limits import BlockLimits
 from gateway.core.blocks import root_hash
+from gateway.core.causes import cause_of
 from gateway.core.event_stream import Stream, StreamCounts, StreamState
 from gateway.core.kv_events import DecodeError
 from gateway.core.worker import Worker, WorkerId
@@ -253,7 +254,7 @@ class ReplicaFeed:
         if is_new:  # without a position, another leader has just begun to write
             is_first = self._follower.cursor == NOWHERE
             write = self._rate_limited.info if is_first else self._rate_limited.warning
-            write("worker %s: resyncing from redis: %s", self._worker, exc)
+            write("worker %s: resyncing from redis: %s", self._worker, cause_of(exc))
         self.counts.num_resyncs += 1
         self._forget()
         self._report()

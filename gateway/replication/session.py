@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gateway.core.block_limits import BlockLimits
 from gateway.core.blocks import BlockHash
+from gateway.core.causes import cause_of
 from gateway.core.event_stream import StreamState
 from gateway.core.worker import Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
@@ -118,7 +119,7 @@ class ReplicationSession:
             self._is_checked = True
             log.info("redis %s shared, with prefix %s:", self.where, self._options.prefix)
         except LOST as exc:
-            log.warning("redis %s unavailable, waiting for it: %s", self.where, exc)
+            log.warning("redis %s unavailable, waiting for it: %s", self.where, cause_of(exc))
         tasks.start("redis", self.tail.run())
 
     async def print_check(self) -> bool:

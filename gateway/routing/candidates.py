@@ -209,6 +209,7 @@ def _candidate(
         assumed,
         speed,
         member.stays_s,
+        reported.unknown,
     )
 
 

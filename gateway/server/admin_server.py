@@ -1,7 +1,5 @@
 """Host and Origin checks in front of the admin API."""
 
-import logging
-
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -9,9 +7,6 @@ from aiohttp.typedefs import Handler, Middleware
 from gateway.config import Config
 from gateway.http.networks import is_literal
 from gateway.http.origins import JUDGED, AllowedHosts, Misdirected
-from gateway.runtime.rate_limited_log import RateLimitedLog
-
-log = logging.getLogger("kvgate.admin")
 
 
 def allowed_hosts(config: Config) -> AllowedHosts:
@@ -25,18 +20,18 @@ def add_judge(app: web.Application, config: Config) -> None:
     app.middlewares.insert(0, judging(allowed_hosts(config)))
 
 
-def judging(allowed: AllowedHosts) -> Middleware:
-    rate_limited = RateLimitedLog(log)
+class MisdirectedResponse(web.Response):
+    """Answer to a request that was not meant for this port."""
 
+
+def judging(allowed: AllowedHosts) -> Middleware:
     @web.middleware
     async def judged(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             allowed.check(request.path, {name: request.headers.getall(name, []) for name in JUDGED})
         except Misdirected as exc:
-            request_line = f"{request.method} {request.path}"
-            rate_limited.warning("%s: %s refused: %s", "admin port", request_line, exc)
             body = msgspec.json.encode({"error": {"message": str(exc)}})
-            return web.Response(status=exc.status, body=body, content_type="application/json")
+            return MisdirectedResponse(status=exc.status, body=body, content_type="application/json")
         return await handler(request)
 
     return judged

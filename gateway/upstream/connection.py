@@ -176,6 +176,7 @@ class UpstreamConnection(asyncio.Protocol):
                 self._fail(f"connection lost: {tls.reason(exc) or exc}" if exc else "connection closed")
 
     def data_received(self, data: bytes) -> None:
+        self._pool.num_reads += 1
         if self._reads and (len(data) > SLICE_BYTES or self._reads.has_rest):
             return self._reads.take(data)
         return self._read(data)
@@ -308,6 +309,8 @@ class Pool:
         self._idle: deque[UpstreamConnection] = deque()
         self._open: set[UpstreamConnection] = set()
         self._sweeper: asyncio.TimerHandle | None = None
+        self.num_reads = self.num_opened = 0
+        """Reads of answers, and accepted connections: signs of life beside probes."""
 
     def limit(self, timeouts: ProxySection) -> None:
         self.connect_timeout_s, self.idle_s = timeouts.connect_timeout_s, timeouts.pool_idle_s
@@ -370,6 +373,7 @@ class Pool:
 
     def opened(self, connection: UpstreamConnection) -> None:
         self._open.add(connection)
+        self.num_opened += 1
 
     def closed(self, connection: UpstreamConnection) -> None:
         self._open.discard(connection)

@@ -3,7 +3,6 @@
 One session for all TCP endpoints, one for each Unix socket; https is verified as on the data path.
 """
 
-import os
 import socket
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
@@ -14,6 +13,7 @@ import aiohttp
 from aiohttp.abc import ResolveResult
 from aiohttp.resolver import ThreadedResolver
 
+from gateway.core.causes import cause_of
 from gateway.core.requests.json_values import encode
 from gateway.http.address import Address
 from gateway.http.networks import Reachable, name_refusal
@@ -40,6 +40,7 @@ class ControlSession:
     ) -> None:
         self._tls = tls
         self._access = access or FleetAccess()
+        self.timeout_s = timeout_s
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._headers = headers
         self._sessions: dict[str | None, aiohttp.ClientSession] = {}
@@ -100,9 +101,26 @@ class ControlSession:
         if session is None:
             connector = aiohttp.UnixConnector(unix_path) if unix_path else self._tcp()
             session = self._sessions[unix_path] = aiohttp.ClientSession(
-                connector=connector, timeout=self._timeout, headers=self._headers
+                connector=connector, timeout=self._timeout, headers=self._headers, trace_configs=[_TRACE]
             )
         return session
+
+
+class CallProgress:
+    """Progress of one call, given to `call` as `trace_request_ctx`."""
+
+    is_accepted = False
+    """A connection was accepted, or an earlier one is used."""
+
+
+async def _connected(session: aiohttp.ClientSession, context: Any, params: object) -> None:
+    if isinstance(progress := context.trace_request_ctx, CallProgress):
+        progress.is_accepted = True
+
+
+_TRACE = aiohttp.TraceConfig()
+_TRACE.on_connection_create_end.append(_connected)
+_TRACE.on_connection_reuseconn.append(_connected)
 
 
 class AddressNotAllowed(ValueError):
@@ -149,11 +167,5 @@ def failure(exc: Exception) -> str:
     if words := reason(exc):
         return words
     if isinstance(exc, aiohttp.ClientConnectorError):  # its text names aiohttp's settings and sockets
-        return f"cannot connect: {_system_reason(exc.os_error)}"
+        return f"cannot connect: {cause_of(exc)}"
     return str(exc) or type(exc).__name__
-
-
-def _system_reason(exc: OSError) -> str:
-    """The operating system's words for an error, without those that asyncio puts around them."""
-    is_name = isinstance(exc, socket.gaierror)
-    return os.strerror(exc.errno) if exc.errno and not is_name else exc.strerror or str(exc)

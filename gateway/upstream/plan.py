@@ -23,6 +23,9 @@ from gateway.core.worker import WorkerId
 from gateway.http.messages import HttpRequest, ResponseHead
 from gateway.upstream.connection import ResponseSink
 
+MAX_FAULTS: Final = 2
+"""Workers that had one request and failed it, after which no other one gets it: it may take each one down."""
+
 Decide = Callable[[Prompt | None, Collection[WorkerId], int], Decision]
 """Chooses and books the worker of one attempt, given the prompt, the workers that failed this request and the
 number of the attempt. Raises NoWorker or UnknownModel."""
@@ -39,8 +42,8 @@ class Observer:
     def attempt_failed(self, decision: Decision) -> None:
         """The worker failed before its answer began; another attempt or an error follows."""
 
-    def worker_down(self, worker: WorkerId) -> None:
-        """A worker of the fleet is down, whether it has this request or not."""
+    def worker_down(self, worker: WorkerId, why: str) -> None:
+        """A worker of the fleet is down, whether it has this request or not; `why` is the cause."""
 
     def closed(self, decision: Decision | None, usage: Usage | None) -> None:
         """The request is over, however it ended; `usage` is there where an answer was complete."""
@@ -84,7 +87,7 @@ PLAIN: Final = Plan()
 class Execution:
     """The exchange that executes a plan, as the parts of the plan see it."""
 
-    __slots__ = ("http", "request", "request_id", "arrived_s", "decision", "is_closed")
+    __slots__ = ("http", "request", "request_id", "arrived_s", "decision", "is_closed", "failed_at")
 
     http: HttpRequest
     request: InferenceRequest
@@ -95,6 +98,8 @@ class Execution:
     decision: Decision | None
     """The latest; None before the first."""
     is_closed: bool
+    failed_at: tuple[WorkerId, ...]
+    """Workers that had the request and failed it, in order (`discovery/request_faults.py`)."""
 
     @property
     def log_id(self) -> str:
@@ -143,8 +148,9 @@ class Execution:
         """Workers that did not answer this request."""
         raise NotImplementedError
 
-    def may_try_another(self) -> bool:
-        """True where another worker is up, and the retry budget has room."""
+    def may_try_another(self, is_up: bool = False) -> bool:
+        """True where another worker gets requests (`is_up`: none that is late), and the retry budget has
+        room."""
         raise NotImplementedError
 
     def pays_retry(self) -> bool:

@@ -35,6 +35,20 @@ class Pools:
             )
         return pool
 
+    def heard(self, url: str) -> None:
+        """Count bytes of an answer that came on a connection outside of the pool."""
+        self.of(url).num_reads += 1
+
+    def num_reads(self, url: str) -> int:
+        """Return how often bytes of answers came from an endpoint since it joined."""
+        pool = self.by_url.get(url)
+        return pool.num_reads if pool else 0
+
+    def num_opened(self, url: str) -> int:
+        """Return how many connections an endpoint has accepted since it joined."""
+        pool = self.by_url.get(url)
+        return pool.num_opened if pool else 0
+
     def limit(self, timeouts: ProxySection) -> None:
         """Other timeouts, also for the pools that are open."""
         self._timeouts = timeouts

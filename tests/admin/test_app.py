@@ -66,7 +66,7 @@ class Admined:
             RemainingWork(lambda w: self.router.ledger.load(w).num_in_flight, lambda w: 0, lambda w: 0),
             num_answered=lambda worker: 0,
             observers=self.router.observers,
-            on_ejected=lambda worker: None,
+            on_ejected=lambda worker, why: None,
             rules=OutlierRules(),
             warm_up_s=10.0,
         )
@@ -186,7 +186,7 @@ async def test_workers_are_shown_with_every_field(admined: Admined) -> None:
     counts = world.metrics.worker(W)
     for _ in range(3):
         world.metrics.decided(decision("d", W))
-    counts.report(Usage(100, 5, 64), 64)
+    counts.report(Usage(100, 5, 64), decision("d", W))
     counts.ttft_s.observe(0.15)
     counts.ttft_s.observe(70.0)
     admined.router.ledger.book(W, 40, 100)
@@ -198,6 +198,7 @@ async def test_workers_are_shown_with_every_field(admined: Admined) -> None:
         "drains": [],
         "names": [],
         "gone": [],
+        "in_panic": {},
         "endpoints": [
             {
                 "url": URL,
@@ -214,6 +215,7 @@ async def test_workers_are_shown_with_every_field(admined: Admined) -> None:
                     {
                         "id": "w:1",
                         "is_up": True,
+                        "is_late": False,
                         "state": "active",
                         "why": None,
                         "share": 1.0,

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from tests.blackbox.harness import (
     running,
     until,
 )
+from tests.blackbox.test_keys import bearer, made
 
 pytestmark = pytest.mark.interpreted
 
@@ -74,6 +76,34 @@ async def test_a_rebound_name_or_another_site_neither_reads_nor_writes(processes
             same = (b"Origin", b"http://" + host)
             assert await ask(bench, "GET", "/admin/workers", [host], same) == 200
         assert await ask(bench, "POST", "/admin/workers", own, (b"Sec-Fetch-Site", b"none")) == 201
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_a_drain_is_logged_with_the_key_that_asked_for_it(tmp_path: Path, processes: int) -> None:
+    file = tmp_path / "keys.jsonl"
+    key, line = made("--tenant", "ops", "--admin")
+    file.write_text(line)
+    named, forged = f"key '{key[4:16]}'", (b"x-kvgate-admin-caller", b"key 'forged'")
+    flags = ("--processes", str(processes), "--admin-key-file", str(file), "--admin-auth", "changes")
+    async with running(*flags) as bench:
+        worker = FakeWorker()
+        await worker.start()
+        admin = partial(bench.gateway.admin, body=None)
+        body, sent = json.dumps({"url": worker.url}).encode(), (bearer(key), JSON, forged)
+        assert (await bench.gateway.admin("POST", "/admin/workers", body, *sent)).status == 201
+        await until(lambda: bench.gateway.is_up(worker), "the worker is up")
+        path = f"/admin/workers/{worker.id}/drain"
+        assert (await bench.gateway.admin("POST", path, b"{}", JSON, bearer("kvg-canary-4711"))).status == 401
+        assert (await bench.gateway.admin("POST", path, b"{}", *sent)).status == 200
+        await bench.gateway.logged(rf"admin API: POST {path} by {named} from 127.0.0.1: 200$")
+        await bench.gateway.logged(rf"admin API: POST {path} by an unknown key from 127.0.0.1: 401, unknown")
+        await bench.gateway.logged(rf"worker {worker.url} draining: asked for by {named}$")
+        (endpoint,) = (await admin("GET", "/admin/workers")).json["endpoints"]
+        assert endpoint["workers"][0]["why"] == f"asked for by {named}"
+        log = "\n".join(bench.gateway.log)
+        assert log.count(f"POST {path} by {named}") == 1, "one line, however many processes there are"
+        assert "canary-4711" not in log and key[17:] not in log and "forged" not in log
+        await worker.die()
 
 
 @pytest.mark.parametrize("flags", [(), ("--processes", "2"), ("--admin-auth", "off")])

@@ -50,6 +50,12 @@ def test_the_chosen_worker_is_first_and_marked() -> None:
     assert legend == {"cost", "ahead_s", "own_s", "overlap", "uncached", "booked", "kv", "exact"}
 
 
+def test_load_that_an_engine_does_not_report_is_shown_as_unknown() -> None:
+    silent = [{**each, "waiting": None, "kv_usage": None} for each in EXPLAINED["candidates"]]
+    shown = list(lines({**EXPLAINED, "candidates": silent}))
+    assert shown[4].split()[-4:] == ["2", "?", "?", "yes"]
+
+
 def test_a_decision_without_terms_tokens_or_prediction_is_printed() -> None:
     plain = [{**each, "cost": None, "terms": {}} for each in EXPLAINED["candidates"]]
     split = {"prefill_worker": "p:1", "reason": "sooner"}

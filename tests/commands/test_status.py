@@ -1,9 +1,11 @@
 """`kvgate status`, `top` and `why` beside a running gateway."""
 
 import json
+import signal
 import subprocess
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -57,6 +59,14 @@ def test_the_status_has_each_worker_and_its_exit_code_says_if_all_are_well(gatew
     assert {each["state"] for each in json.loads(out)["endpoints"]} == {"joined", "joining"}
 
 
+def test_load_that_an_engine_does_not_report_is_shown_as_unknown() -> None:
+    worker = {"id": "w:1", "state": "active", "why": None, "models": ["m"], "stream": None, "blind": None}
+    worker |= {"running": None, "waiting": None, "kv_usage": None, "in_flight": 2, "in_flight_elsewhere": 1}
+    endpoint = {"url": "u", "last_error": None, "workers": [worker | {"verified": {"share_right": None}}]}
+    row = list(fleet_lines({"key_files": [], "endpoints": [endpoint]}))[3]
+    assert row.split() == ["w:1", "active", "m", "none", "?", "?", "?", "3"]
+
+
 def test_top_prints_again(gateway: GatewayProcess) -> None:
     command = [*GATEWAY, "top", "--gateway", gateway.admin_url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=clean_environment()) as top:
@@ -68,6 +78,38 @@ def test_top_prints_again(gateway: GatewayProcess) -> None:
                 top.terminate()
                 break
     assert len(sums) == 2 and "\x1b" not in sums[0]
+
+
+def test_an_interrupt_ends_top_without_a_traceback(gateway: GatewayProcess) -> None:
+    command = [*GATEWAY, "top", "--gateway", gateway.admin_url]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, env=clean_environment(), **pipes) as top:
+        assert top.stdout is not None and top.stdout.readline()
+        top.send_signal(signal.SIGINT)
+        _, err = top.communicate(timeout=patience(60))
+    assert (top.returncode, err) == (130, "")
+
+
+@pytest.mark.parametrize("command", ["status", "why", "explain", "adapter"])
+def test_another_server_at_the_address_is_recognised(
+    gateway: GatewayProcess, tmp_path: Path, command: str
+) -> None:
+    """A worker answers 404 in its own form, or another question's answer."""
+    (tmp_path / "body").write_text('{"model": "m", "prompt": "x"}')
+    arguments = {
+        "status": ["status"],
+        "why": ["why", "0" * 24],
+        "explain": ["explain", "--prompt-file", str(tmp_path / "body")],
+        "adapter": ["adapter", "list"],
+    }[command]
+    (worker,) = [f"http://{name}" for name in gateway.worker_ids()]
+    done = subprocess.run(
+        [*GATEWAY, *arguments, "--gateway", worker],
+        capture_output=True, text=True, timeout=patience(60), env=clean_environment(),
+    )  # fmt: skip
+    assert done.returncode in (1, 2)
+    assert "not a gateway's admin address" in done.stdout + done.stderr
+    assert "such as a worker; the admin port is --admin-port" in done.stdout + done.stderr
 
 
 def test_a_decision_is_explained_with_its_outcome(gateway: GatewayProcess) -> None:
@@ -105,3 +147,9 @@ def test_keys_that_are_outdated_are_named_with_their_age() -> None:
     assert list(fleet_lines(answer))[0] == (
         "keys of /k are 10 min old, and revoked ones still work: it cannot be read"
     )
+
+
+def test_a_model_with_too_few_healthy_workers_is_named() -> None:
+    answer = {"endpoints": [], "key_files": [], "in_panic": {"m": 2}}
+    expected = "too few workers of m are healthy: 2 with late probes get requests too"
+    assert list(fleet_lines(answer)) == [expected, "no workers"]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-from gateway.config import by_key
+from gateway.config import Config, by_key
 from gateway.config.flags import add_flags
 from gateway.config.options import (
     AT_ONCE,
@@ -125,6 +125,11 @@ def test_a_rare_option_has_a_variable_and_no_flag() -> None:
     ("arguments", "words"),
     [
         (["--trip-pace", "fast"], "--trip-pace: Invalid enum value 'fast'; it is late, quick or slow"),
+        (
+            ["--trip-wait-s", "5 min"],
+            "--trip-wait-s: '5 min' is no duration; give a number of seconds, or one with a unit, as in "
+            "300ms, 30s, 5m, 2h",
+        ),
         (["--trip-wait-s", "0"], "--trip-wait-s: Expected `float` > 0.0"),
         (["--trip-share", "a"], "--trip-share: 'a' is not NAME=VALUE"),
         (["--trip-share", "a=x"], '--trip-share: Expected `float`, got `str` - at `trip.share."a"`'),
@@ -153,7 +158,11 @@ def test_a_mistake_names_the_flag_and_the_valid_values(arguments: list[str], wor
             "[trip]\nname = 'a'",
             'Expected `array`, got `str` - at `trip.name`; it is a list, as in name = ["…"]',
         ),
-        ("[trip]\nwait_s = '1'", "Expected `float`, got `str` - at `trip.wait_s`"),
+        (
+            "[trip]\nwait_s = '1'",
+            "'1' is no duration - at `trip.wait_s`; give a number of seconds, or one with "
+            "a unit, as in 300ms, 30s, 5m, 2h",
+        ),
     ],
 )
 def test_a_mistake_in_a_file_names_the_similar_option(text: str, words: str, tmp_path: Path) -> None:
@@ -189,6 +198,30 @@ def test_no_secret_is_live() -> None:
     assert {each.live for each in by_key().values()} == {"", AT_ONCE, REQUESTS, CONNECTIONS}
     assert [each.key for each in by_key().values() if each.is_secret] == ["redis"]
     assert not by_key()["redis"].live
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("5m", 300.0), ("300ms", 0.3), ("2", 2.0), ("0.5", 0.5), ("1h30m", 5400.0)]
+)
+def test_durations_have_units_wherever_they_are_given(text: str, seconds: float, tmp_path: Path) -> None:
+    assert parsed("--trip-wait-s", text).trip.wait_s == pytest.approx(seconds)
+    reader = ConfigReader(Options)
+    reader.environment({"KVGATE_TRIP_WAIT_S": text})
+    assert reader.checked().trip.wait_s == pytest.approx(seconds)
+    (file := tmp_path / "file").write_text(f"[trip]\nwait_s = {text if text[-1].isdigit() else repr(text)}")
+    reader = ConfigReader(Options)
+    reader.file(file)
+    assert reader.checked().trip.wait_s == pytest.approx(seconds)
+
+
+def test_each_option_that_is_a_duration_takes_units() -> None:
+    durations = [each for each in options(Config) if each.name.endswith(("_s", "_ms"))]
+    assert len(durations) > 20
+    for each in durations:
+        reader = ConfigReader(Config)
+        reader.flags({each.key: "1500ms"})
+        assert not reader.mistakes, reader.mistakes
+        assert each.of(reader.made()) == pytest.approx(1500.0 if each.name.endswith("_ms") else 1.5)
 
 
 def test_flags_are_some_ninety_and_ten_are_common() -> None:

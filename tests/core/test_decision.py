@@ -1,3 +1,4 @@
+from gateway.core.value import replace
 from tests.support.fakes import decision
 
 
@@ -8,3 +9,10 @@ def test_uncached_tokens_are_those_without_overlap() -> None:
 
 def test_a_candidate_is_named_as_its_worker() -> None:
     assert [candidate.id for candidate in decision("d1", "a:1", "b:1").candidates] == ["a:1", "b:1"]
+
+
+def test_a_decision_is_exact_as_its_chosen_worker_is() -> None:
+    made = decision("d1", "a:1", "b:1")  # events of the first are all known
+    assert made.is_exact
+    assert not replace(made, worker=made.candidates[1].worker).is_exact
+    assert not replace(made, candidates=()).is_exact

@@ -73,6 +73,45 @@ def test_without_a_worker_up_the_error_is_retryable() -> None:
     assert caught.value.retry_after_s
 
 
+@pytest.mark.parametrize("role", [Role.BOTH, Role.PREFILL])
+def test_late_workers_are_eligible_below_the_panic_threshold(role: Role) -> None:
+    fleet = Fleet()
+    for name in "abc":
+        fleet.add(replace(worker(name, "m"), role=role, transfer=Transfer("nixl")))
+    fleet.add(replace(worker("d", "m"), role=Role.DECODE, transfer=Transfer("nixl")))
+
+    def left() -> list[str]:
+        some = fleet.prefills("m") if role is Role.PREFILL else fleet.eligible("m", exclude=[WorkerId("d")])
+        return [each.member.worker.id for each in some]
+
+    fleet.set_up(WorkerId("a"), False, is_late=True)
+    assert left() == ["b", "c"]
+    fleet.set_up(WorkerId("b"), False, is_late=True)
+    fleet.set_up(WorkerId("d"), False, is_late=True)
+    assert left() == ["a", "b", "c"]
+    assert fleet.is_ready("m") and set(fleet.late.in_panic) == {"m"}
+    fleet.drain(WorkerId("c"), True)
+    assert left() == ["a", "b"]
+    fleet.set_up(WorkerId("a"), False)  # it refuses
+    assert left() == ["b"]
+    fleet.drop(WorkerId("b"))
+    fleet.set_up(WorkerId("d"), True)
+    assert fleet.late.in_panic == {} and fleet.late.is_empty
+
+
+def test_readiness_follows_late_workers_that_get_requests() -> None:
+    fleet = Fleet()
+    for name in "ab":
+        fleet.add(worker(name, "m"))
+        fleet.set_up(WorkerId(name), False, is_late=True)
+    assert fleet.is_ready(None) and fleet.is_ready("m") and not fleet.is_ready("n")
+    assert fleet.has_another("m", [WorkerId("a")])
+    assert not fleet.has_another("m", [WorkerId("a")], is_up=True)
+    fleet.late.percent = 0.0
+    fleet.set_up(WorkerId("a"), False, is_late=True)
+    assert not fleet.is_ready(None)
+
+
 def test_ready_is_per_model() -> None:
     fleet = Fleet()
     assert not fleet.is_ready(None)

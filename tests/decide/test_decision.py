@@ -105,6 +105,7 @@ def test_reports_feed_metrics_and_the_decision_log_as_an_answer_does(decisions: 
     decisions.report(made.decision_id, finished=pb.Finished(usage=USAGE))
     worker = decisions.metrics.worker(WorkerId(W1))
     assert sum(worker.ttft_s.counts) == 1 and worker.num_answered == 1
+    assert decisions.context.pools.num_reads(f"http://{W1}") == 2  # signs of life, beside probes
     assert decisions.outcome() == {
         "how": "ended",
         "status": 200,

@@ -61,7 +61,7 @@ class World(exchanges.World):
             outgoing=context.outgoing,
             start=context.tasks.start,
             log=context.log,
-            suspect=context.suspect,
+            failed=context.failed,
             busy=context.busy,
             refuse_usage=context.usages.refuse,
         )
@@ -234,6 +234,22 @@ def test_without_another_prefill_worker_the_decode_worker_computes_the_prompt(wo
     assert world.is_clean()
 
 
+def test_a_prompt_that_takes_two_prefill_workers_down_goes_no_further(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, "p:1", "p:2", "d:1")
+    _, answered = world.ask()
+    first = "p:1" if world.was_asked("p:1") else "p:2"
+    second = ({"p:1", "p:2"} - {first}).pop()
+    for name in (first, second):
+        world.transport(name).lose()
+    assert answered.events == [502, "worker_failed"]
+    assert [error.should_retry for error in answered.errors] == [False]
+    assert not world.was_asked("d:1")
+    assert world.context.faults.by_key == {"none": 1}
+    assert world.is_clean()
+
+
 def test_an_unreachable_prefill_worker_is_down_at_once(world: World) -> None:
     world.pools["p:1"].error = ConnectionRefusedError(111, "Connection refused")
     _, answered = world.ask()
@@ -269,7 +285,7 @@ def test_an_unusable_prefill_answer_blames_no_worker(monkeypatch: pytest.MonkeyP
 
 def test_a_prefill_worker_down_by_its_probes_is_waited_for_no_longer(world: World) -> None:
     world.ask()
-    world.dispatch.worker_down(WorkerId("p:1"))
+    world.dispatch.worker_down(WorkerId("p:1"), "it is silent")
     assert world.transport("p:1").end == "aborted"
     assert world.was_asked("d:1")
 

@@ -52,7 +52,7 @@ class World:
         )
         self.fetching: Counter[WorkerId] = Counter()
         self.num_answered: Counter[WorkerId] = Counter()
-        self.elsewhere: list[WorkerId] = []
+        self.elsewhere: list[tuple[WorkerId, str]] = []
         load = self.router.ledger.load
         self.lifecycle = Lifecycle(
             self.fleet,
@@ -63,7 +63,7 @@ class World:
             ),
             num_answered=lambda worker: self.num_answered[worker],
             observers=self.router.observers,
-            on_ejected=self.elsewhere.append,
+            on_ejected=lambda worker, why: self.elsewhere.append((worker, why)),
             rules=OutlierRules(num_failures=2, eject_s=10.0, stalled_s=60.0),
             warm_up_s=warm_up_s,
             clock=lambda: self.now,
@@ -104,6 +104,65 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def metrics(tokens: float, running: int = 1) -> EngineMetrics:
     return EngineMetrics(running, 0, 0.5, step_tokens_total=tokens)
+
+
+def test_panic_is_logged_once_per_change_and_is_the_reason_of_a_workers_state(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    world = World()
+    world.join(A, B)
+    for name in (A, B):
+        world.fleet.set_up(name, False, is_late=True)
+    for _ in range(2):
+        world.lifecycle.note_panic()
+    assert caplog.messages == [
+        "model m: fewer than 50 % of its workers are healthy; 2 with late probes get requests too"
+    ]
+    assert set(world.decide(20)) == {A, B}
+    why = "gets requests though its probes time out: too few workers of 'm' are healthy"
+    assert world.lifecycle.describe(A)["why"] == why
+    world.fleet.set_up(A, True, is_late=True)
+    for _ in range(2):
+        world.lifecycle.note_panic()
+    assert caplog.messages[1:] == [
+        "model m: enough workers are healthy again; those with late probes get no requests"
+    ]
+    assert world.decide(4) == {A: 4}
+    assert (
+        world.lifecycle.describe(A)["why"] == "up though its probes time out: answers, events or metrics come"
+    )
+
+
+@pytest.mark.parametrize(("num_workers", "most"), [(2, 1), (4, 1), (19, 1), (20, 2), (30, 3)])
+def test_failed_requests_eject_a_bounded_share_of_a_models_workers(
+    num_workers: int, most: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    names = [WorkerId(f"w:{number}") for number in range(num_workers)]
+    world.join(*names)
+    for name in names:
+        for _ in range(3):
+            world.lifecycle.failed(name, "it answered 500")
+    assert [world.state(name) for name in names].count("ejected") == most
+    if num_workers == 4:
+        why = "not ejected: 1 of 4 workers for 'm' are ejected already (failed requests (3 in a row): "
+        assert str(world.lifecycle.describe(names[-1])["why"]).startswith(why)
+        assert len(warnings(caplog)) == 4  # once for each worker
+        world.num_answered[names[-1]] += 1
+        world.lifecycle.looked(names[-1], None)
+        assert world.lifecycle.describe(names[-1])["why"] is None  # it has answered since
+
+
+def test_stalled_workers_are_ejected_beyond_the_bound_and_never_the_last() -> None:
+    world = World()
+    names = [WorkerId(f"w:{number}") for number in range(4)]
+    world.join(*names)
+    for now in (0.0, 61.0):
+        world.now = now
+        for name in names:
+            world.lifecycle.looked(name, metrics(1.0))
+    assert [world.state(name) for name in names] == ["ejected"] * 3 + ["active"]
 
 
 def test_workers_found_at_the_start_do_not_warm_up() -> None:
@@ -234,7 +293,11 @@ def test_a_stalled_engine_is_ejected_and_its_requests_go_elsewhere() -> None:
     for world.now in (0.0, 30.0, 61.0):
         world.lifecycle.looked(A, metrics(100.0))
         world.lifecycle.looked(B, metrics(world.now))
-    assert (world.state(A), world.state(B), world.elsewhere) == ("ejected", "active", [A])
+    assert (world.state(A), world.state(B), world.elsewhere) == (
+        "ejected",
+        "active",
+        [(A, "no step in 61 s, with 1 requests")],
+    )
     assert world.lifecycle.describe(A)["why"] == "no step in 61 s, with 1 requests"
     world.now = 63.0
     world.lifecycle.looked(A, metrics(101.0))

@@ -22,6 +22,23 @@ def test_each_worker_has_one_state() -> None:
     }
 
 
+def test_late_probes_and_models_in_panic_are_shown() -> None:
+    world = World()
+    world.join(A, B)
+    for name in (A, B):
+        world.fleet.set_up(name, False, is_late=True)
+    assert {'kvgate_worker_probes_late{worker="a:1"} 1.0', "kvgate_models_in_panic 1.0"} <= page(world)
+    world.fleet.set_up(A, True)
+    assert not [line for line in page(world) if "panic" in line and not line.startswith("#")]
+
+
+def test_failures_that_are_charged_to_requests_are_counted_by_key() -> None:
+    world = World()
+    world.join(A, B)
+    world.lifecycle.faults.by_key["team-a"] += 2
+    assert 'kvgate_request_faults_total{key="team-a"} 2.0' in page(world)
+
+
 def test_ejections_and_removed_endpoints_are_counted() -> None:
     world = World()
     world.join(A, B)

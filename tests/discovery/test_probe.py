@@ -1,6 +1,8 @@
 """Requests of a probe, and the name of each bad answer."""
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import AsyncIterator, Callable
 
 import aiohttp
@@ -10,7 +12,14 @@ from aiohttp import web
 from engines import ENGINES
 from gateway.core.engine import EngineMetrics, EnginePaths, EventSource
 from gateway.discovery.engine_detection import Engines
-from gateway.discovery.probe import MAX_BYTES, MAX_OBJECTS, Probe, ProbeError
+from gateway.discovery.probe import (
+    MAX_BYTES,
+    MAX_JOIN_TIMEOUT_S,
+    MAX_OBJECTS,
+    Probe,
+    ProbeError,
+    ProbeTimeout,
+)
 from tests.support.fakes import FakeEngine, only, serve, session, url_of
 
 pytestmark = pytest.mark.process
@@ -146,6 +155,53 @@ async def test_a_silent_endpoint_times_out(endpoint: Endpoint) -> None:
     async with session(timeout_s=0.05) as open_session:
         with pytest.raises(ProbeError, match="/health did not answer in time"):
             await Probe(endpoint.url, only(FakeEngine()), open_session, {}).check_health()
+
+
+async def test_a_timeout_says_whether_the_connection_was_accepted(endpoint: Endpoint) -> None:
+    endpoint.gate.clear()
+    async with session(timeout_s=0.05) as open_session:
+        probe = Probe(endpoint.url, only(FakeEngine()), open_session, {})
+        with pytest.raises(ProbeTimeout) as caught:
+            await probe.check_health()
+        assert (caught.value.is_accepted, probe.num_answers) == (True, 0)
+        with socket.socket() as full:  # its queue takes no more connections
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            with contextlib.ExitStack() as stack:
+                for _ in range(4):
+                    one = stack.enter_context(socket.socket())
+                    one.setblocking(False)
+                    one.connect_ex(full.getsockname())
+                url = f"http://127.0.0.1:{full.getsockname()[1]}"
+                with pytest.raises(ProbeTimeout) as caught:
+                    await Probe(url, only(FakeEngine()), open_session, {}).check_health()
+                assert not caught.value.is_accepted
+
+
+async def test_a_probe_waits_longer_before_a_late_endpoint_has_joined(endpoint: Endpoint) -> None:
+    async with session(timeout_s=0.01) as open_session:
+        probe = Probe(endpoint.url, only(FakeEngine()), open_session, {})
+        for expected in (0.02, 0.04, 0.08):
+            probe.wait_longer()
+            assert probe._timeout_s == pytest.approx(expected)
+        for _ in range(20):
+            probe.wait_longer()
+        assert probe._timeout_s == MAX_JOIN_TIMEOUT_S
+        endpoint.gate.clear()
+        asking = asyncio.get_running_loop().create_task(probe.check_health())
+        await asyncio.sleep(0.1)  # ten times the usual timeout
+        endpoint.gate.set()
+        await asking
+        probe.wait_longer(False)
+        assert probe._timeout_s is None
+
+
+async def test_answered_pages_are_counted_whatever_their_status(endpoint: Endpoint, probe: Probe) -> None:
+    await probe.check_health()
+    endpoint.answers["/health"] = (503, b"")
+    with pytest.raises(ProbeError):
+        await probe.check_health()
+    assert probe.num_answers == 2
 
 
 async def test_an_endpoint_without_a_listener_is_refused() -> None:

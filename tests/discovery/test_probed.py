@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
 from gateway.core.errors import ConfigError
-from gateway.core.worker import ReportedLoad, ServedModel
+from gateway.core.worker import LOAD_FIGURES, ReportedLoad, ServedModel
 from gateway.discovery.probed import (
     Facts,
     Mode,
@@ -157,6 +157,13 @@ def test_unreported_load_is_zero() -> None:
     assert reported(EngineMetrics(2, 3, 0.5)) == ReportedLoad(2, 3, 0.5)
 
 
+def test_unreported_load_is_shown_as_unknown() -> None:
+    shown = [reported(each).shown for each in (EngineMetrics(), EngineMetrics(2, 3, 0.5))]
+    assert [[show(name) for name in LOAD_FIGURES] for show in shown] == [[None, None, None], [2, 3, 0.5]]
+    idle = reported(EngineMetrics(0, 0, 0.0))
+    assert [idle.shown(name) for name in LOAD_FIGURES] == [0, 0, 0.0]
+
+
 # events ----------------------------------------------------------------------------------------
 
 
@@ -169,8 +176,10 @@ def test_reported_event_sources_are_used() -> None:
 
 
 def test_events_without_a_reported_source_are_expected_at_the_configured_ports() -> None:
-    assert event_source(facts(), 0, 5557, 0) == EventSource(0, "tcp://*:5557", None)
-    assert event_source(facts(), 3, 5557, 6557) == EventSource(3, "tcp://*:5560", "tcp://*:6560")
+    assert event_source(facts(), 0, 5557, 0) == EventSource(0, "tcp://*:5557", None, "", is_reported=False)
+    assert event_source(facts(), 3, 5557, 6557) == EventSource(
+        3, "tcp://*:5560", "tcp://*:6560", "", is_reported=False
+    )
 
 
 def test_the_start_time_is_the_first_one_reported() -> None:

@@ -14,9 +14,10 @@ from gateway.core.event_stream import StreamState
 from gateway.core.fleet import Fleet, Member
 from gateway.core.worker import Worker, WorkerId
 from gateway.discovery.endpoint import Endpoint
-from gateway.discovery.probe import Probe, ProbeError
+from gateway.discovery.probe import Probe, ProbeError, ProbeTimeout
 from gateway.discovery.probed import Facts
 from gateway.discovery.roster import EVENT_GRACE_S, REMIND_S, Roster, RosterOptions
+from gateway.discovery.signs_of_life import Heard
 from gateway.ingest.base import Feed
 from gateway.ingest.block_size import SizeEvidence
 from gateway.ingest.subscription import Subscription
@@ -32,7 +33,8 @@ RANK = EngineMetrics(1, 2, 0.5, block_size=BLOCK_SIZE, num_gpu_blocks=100, start
 
 @dataclass
 class FakeProbe:
-    """Probe with scripted answers; a str is the reason of a ProbeError."""
+    """Probe with scripted answers; a str is the reason of a ProbeError. `is_late`: its health page times out,
+    and `is_accepted` says if the connection was accepted."""
 
     url: str
     health: str | None = None
@@ -41,15 +43,26 @@ class FakeProbe:
     sources: tuple[EventSource, ...] | None = (EventSource(0, "tcp://*:1", "tcp://*:2"),)
     num_facts: int = 0
     before_health: Callable[[], None] = lambda: None
+    is_late: bool = False
+    is_accepted: bool = True
+    num_answers: int = 0
+    waits: list[bool] = field(default_factory=list)
+
+    def wait_longer(self, is_longer: bool = True) -> None:
+        self.waits.append(is_longer)
 
     async def check_health(self) -> None:
         self.before_health()
+        if self.is_late:
+            raise ProbeTimeout("/health did not answer in time", is_accepted=self.is_accepted)
+        self.num_answers += 1
         if self.health is not None:
             raise ProbeError(self.health)
 
     async def metrics(self, *, is_last: bool = False) -> dict[int, EngineMetrics]:
         if isinstance(self.ranks, str):
             raise ProbeError(self.ranks)
+        self.num_answers += 1
         return dict(self.ranks)
 
     async def models(self) -> tuple[ModelInfo, ...]:
@@ -79,6 +92,8 @@ class World:
         self.probes: dict[str, FakeProbe] = {}
         self.feeds: list[FakeFeed] = []
         self.gone: list[str] = []
+        self.down: list[tuple[WorkerId, str]] = []
+        self.num_reads = self.num_opened = 0
         self.joined: list[list[WorkerId]] = []
         self.left: list[WorkerId] = []
         self.feed_error: str | None = None
@@ -91,7 +106,8 @@ class World:
             make_probe=lambda url: cast(Probe, self.probe(url)),
             open_feed=self._open_feed,
             on_gone=lambda url, workers: self.gone.append(url),
-            on_down=lambda worker: None,
+            on_down=lambda worker, why: self.down.append((worker, why)),
+            heard=Heard(lambda url: self.num_reads, lambda url: self.num_opened),
             options=RosterOptions(probe_interval_s=1000.0, **options),  # type: ignore[arg-type]
             on_look=lambda worker, metrics: self.looks.append((worker, metrics)),
             on_joined=[lambda workers: self.joined.append([worker.id for worker in workers])],
@@ -380,6 +396,14 @@ async def test_a_worker_is_down_after_two_failed_health_probes(
     assert world.known.num_blocks("w:1") == 2  # it may well come back with all its blocks
 
 
+async def test_requests_of_a_silent_worker_fail_by_the_cause(world: World) -> None:
+    """That the worker is down follows from it, and explains nothing."""
+    await world.add()
+    silence(world.probe())
+    await world.look(times=2)
+    assert world.down == [(W, LATE)]
+
+
 async def test_one_failed_probe_between_two_answers_is_forgotten(world: World) -> None:
     await world.add()
     for health in ("slow", None, "slow", None):
@@ -415,6 +439,114 @@ async def test_assumed_blocks_are_bounded_by_the_cache_of_the_worker(world: Worl
     assumed.pin(WorkerId("w:1"), blocks)
     assumed.unpin(WorkerId("w:1"), blocks, 0.0, was_run=True)
     assert assumed.num_kept(WorkerId("w:1")) == 50
+
+
+# late probes -----------------------------------------------------------------------------------
+
+
+LATE = "/health did not answer in time"
+
+
+def silence(probe: FakeProbe) -> None:
+    """No page comes any more."""
+    probe.is_late, probe.ranks = True, "did not answer in time"
+
+
+@pytest.mark.parametrize("sign", ["answers", "events", "metrics"])
+async def test_a_late_probe_takes_no_worker_down_while_other_signs_come(
+    sign: str, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.add()
+    world.store(1)
+    await world.look()
+    silence(world.probe())
+    if sign == "metrics":
+        world.probe().ranks = {0: replace(RANK, num_requests_waiting=7)}
+    for number in range(4):
+        world.num_reads += sign == "answers"
+        if sign == "events":
+            world.subscription().live([b"", seq_frame(number + 1), payload(2 + number)])
+        await world.look()
+        assert world.member().is_up
+    assert (world.member().is_late, world.endpoint().last_error) == (True, "/health did not answer in time")
+    assert world.member().reported.num_waiting == (7 if sign == "metrics" else 2)
+    assert (world.down, world.fleet.late.in_panic) == ([], {})
+    assert caplog.text.count("it keeps its requests") == 1
+    assert world.looks[-1][0] == W  # an ejected worker may come back meanwhile
+    world.probe().is_late = False
+    await world.look()
+    assert (world.member().is_late, world.endpoint().last_error) == (False, None)
+
+
+async def test_a_silent_worker_is_down_after_two_probes_and_late_where_it_accepts(world: World) -> None:
+    await world.add()
+    silence(world.probe())
+    await world.look()
+    assert world.member().is_up and not world.down
+    await world.look()
+    member = world.member()
+    assert (member.is_up, member.is_late, member.is_accepting, world.down) == (False, True, True, [(W, LATE)])
+    assert world.fleet.late.in_panic == {"m": {W}} and world.fleet.is_ready("m")
+    await world.look()
+    assert world.down == [(W, LATE)] * 2  # requests that it got meanwhile go elsewhere too
+    world.num_reads += 1
+    await world.look()
+    assert member.is_up and world.fleet.late.in_panic == {}
+
+
+@pytest.mark.parametrize(("is_accepted", "num_opened"), [(False, 0), (False, 1), (True, 0)])
+async def test_accepted_connections_count_of_a_worker_without_any_other_sign(
+    is_accepted: bool, num_opened: int, world: World
+) -> None:
+    await world.add()
+    silence(world.probe())
+    world.probe().is_accepted = is_accepted
+    await world.look()
+    world.num_opened += num_opened
+    await world.look()
+    assert world.member().is_accepting is bool(is_accepted or num_opened)
+
+
+@pytest.mark.parametrize("way", ["connection", "page"])
+async def test_a_worker_that_refused_stays_down_whatever_comes_from_it(way: str, world: World) -> None:
+    """A worker that refuses may be finishing its answers; bytes of these are no reason to send it more."""
+    await world.add()
+    if way == "page":
+        world.probe().health = "answered 503"
+        await world.look(times=2)
+        silence(world.probe())
+    else:
+        silence(world.probe())
+        world.roster.suspect(W, "cannot connect: refused", is_refused=True)
+    for _ in range(3):
+        world.num_reads += 1
+        await world.look()
+        assert (world.member().is_up, world.member().is_late) == (False, False)
+    assert world.fleet.late.in_panic == {} and not world.fleet.is_ready("m")
+
+
+async def test_late_facts_are_no_failure_of_a_worker_with_a_healthy_page(world: World) -> None:
+    """Events are unavailable, so facts are requested again, and their pages are late: the worker answered."""
+    await world.add()
+    world.feeds[0].is_connected = False
+
+    async def late() -> Facts:
+        raise ProbeTimeout("/v1/models did not answer in time")
+
+    world.probe().facts = late  # type: ignore[method-assign]
+    await world.look(times=3)
+    assert (world.member().is_up, world.member().is_late) == (True, True)
+
+
+async def test_a_late_worker_that_has_not_joined_is_waited_for(world: World) -> None:
+    world.probe().is_late = True
+    await world.add()
+    await world.look(times=2)
+    assert (len(world.fleet), world.endpoint().last_error) == (0, "/health did not answer in time")
+    world.probe().is_late = False
+    await world.look()
+    assert world.member().is_up
+    assert world.probe().waits == [True, True, True, False]  # longer with each look, as usual once it joined
 
 
 # another process -------------------------------------------------------------------------------

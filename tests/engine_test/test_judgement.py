@@ -4,9 +4,15 @@ import pytest
 
 from gateway.core.eligibility import Isolation, SaltProof
 from gateway.engine_test import judgement
+from gateway.engine_test.prompt_check import PromptCheck
 from gateway.engine_test.report import EngineFinding, Verdict
 
 OK, UNSUPPORTED, FAIL, INCONCLUSIVE = Verdict.OK, Verdict.UNSUPPORTED, Verdict.FAIL, Verdict.INCONCLUSIVE
+IDS = (1, 2, 3)
+
+
+def prompts(*checks: PromptCheck, needs_ours: bool = False, publishes: bool = True) -> EngineFinding:
+    return judgement.prompt_counts("prompts", "chats", checks, needs_ours=needs_ours, publishes=publishes)
 
 
 @pytest.mark.parametrize(
@@ -25,9 +31,11 @@ OK, UNSUPPORTED, FAIL, INCONCLUSIVE = Verdict.OK, Verdict.UNSUPPORTED, Verdict.F
         (judgement.replayed(5, 5, 5), OK),
         (judgement.replayed(5, 4, 4), FAIL),
         (judgement.replayed(5, 5, 4), FAIL),
-        (judgement.salts(SaltProof(Isolation.APART, "why")), OK),
-        (judgement.salts(SaltProof(Isolation.SHARED, "why")), FAIL),
-        (judgement.salts(SaltProof(Isolation.UNKNOWN, "why")), INCONCLUSIVE),
+        (judgement.salts(SaltProof(Isolation.APART, "why"), is_declared=True), OK),
+        (judgement.salts(SaltProof(Isolation.APART, "why"), is_declared=False), OK),
+        (judgement.salts(SaltProof(Isolation.SHARED, "why"), is_declared=True), FAIL),
+        (judgement.salts(SaltProof(Isolation.SHARED, "why"), is_declared=False), UNSUPPORTED),
+        (judgement.salts(SaltProof(Isolation.UNKNOWN, "why"), is_declared=True), INCONCLUSIVE),
         (judgement.unknown_model(404, ""), OK),
         (judgement.unknown_model(200, ""), UNSUPPORTED),
         (judgement.unknown_model(500, "500 oh"), FAIL),
@@ -47,6 +55,7 @@ OK, UNSUPPORTED, FAIL, INCONCLUSIVE = Verdict.OK, Verdict.UNSUPPORTED, Verdict.F
         (judgement.several_answers(200, None, 49), OK),
         (judgement.several_answers(200, 48, 49), INCONCLUSIVE),
         (judgement.several_answers(400, None, 49), UNSUPPORTED),
+        (judgement.several_answers(200, 0, 49, 1), UNSUPPORTED),
         (judgement.leaving(True, True), OK),
         (judgement.leaving(True, False), FAIL),
         (judgement.leaving(True, None), INCONCLUSIVE),
@@ -57,9 +66,18 @@ OK, UNSUPPORTED, FAIL, INCONCLUSIVE = Verdict.OK, Verdict.UNSUPPORTED, Verdict.F
         (judgement.bad_requests([("no JSON", 400), ("no prompt", 500)]), FAIL),
         (judgement.bad_requests([("no JSON", 0)]), FAIL),
         (judgement.bad_requests([("no JSON", 400), ("no prompt", 200)]), INCONCLUSIVE),
-        (judgement.prompt_counts([("one", None, 9)]), UNSUPPORTED),
-        (judgement.prompt_counts([("one", 9, 9), ("two", None, 9)]), OK),
-        (judgement.prompt_counts([("one", 9, 9), ("two", 8, 9)]), FAIL),
+        (prompts(), UNSUPPORTED),
+        (prompts(PromptCheck("one", (), (), 9)), UNSUPPORTED),  # nothing to compare with
+        (prompts(PromptCheck("one", (), IDS, None)), UNSUPPORTED),
+        (prompts(PromptCheck("one", (), IDS, 3), PromptCheck("two", (), (), 9)), OK),
+        (prompts(PromptCheck("one", (), IDS, 3), PromptCheck("two", (), IDS, 4)), FAIL),
+        (prompts(PromptCheck("one", IDS, IDS, 3)), OK),
+        (prompts(PromptCheck("one", IDS, (), 3)), OK),  # its /tokenize takes no chats: its answers prove it
+        (prompts(PromptCheck("one", IDS, (), 4)), FAIL),
+        (prompts(PromptCheck("one", IDS, (1, 2, 4), 3)), FAIL),  # as many, and others
+        (prompts(PromptCheck("one", IDS, (), 4), publishes=False), UNSUPPORTED),  # only counts are off
+        (prompts(PromptCheck("one", (), IDS, 3), needs_ours=True), UNSUPPORTED),  # kvgate asks it for none
+        (prompts(PromptCheck("one", IDS, IDS, 3), needs_ours=True), OK),
     ],
 )
 def test_each_observation_has_its_verdict(finding: EngineFinding, verdict: Verdict) -> None:

@@ -108,7 +108,7 @@ async def test_a_simulated_engine_is_right_in_everything() -> None:
     assert set(verdicts(report).values()) == {Verdict.OK}, report.lines()
     assert list(verdicts(report)) == [
         "load", "token ids", "cached tokens", "events", "predictions", "replay", "tenants' salts",
-        "unknown model", "adapter a", "ranks", "prompts", "several prompts", "several answers",
+        "unknown model", "adapter a", "ranks", "texts", "prompts", "several prompts", "several answers",
         "cancelled stream", "unknown field", "bad requests", "health",
     ]  # fmt: skip
 

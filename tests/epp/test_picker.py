@@ -139,6 +139,7 @@ def test_the_whole_answer_passes_and_frees_the_booking(epp: Epp) -> None:
     assert b"".join(each.body for each in pieces) == EVENT + EVENT + DONE
     assert [each.end_of_stream for each in pieces].count(True) == 1 and pieces[-1].end_of_stream
     assert epp.is_free and epp.metrics.responses[200] == 1
+    assert epp.context.pools.num_reads(f"http://{W1}") >= 3  # signs of life, beside probes
     picker.half_closed()
     assert stream.finished == (0, "")
 
@@ -543,6 +544,9 @@ def test_a_refusal_of_the_worker_passes_and_marks_it_busy(epp: Epp) -> None:
     _, body = stream.take()
     assert body.response_body.response.body_mutation.streamed_response.body == b"no healthy upstream"
     assert epp.is_free
+    assert not epp.context.pools.num_reads(
+        f"http://{W1}"
+    )  # Envoy's own words are no sign of life of a worker
 
 
 def test_a_redirect_of_the_worker_is_answered_with_502(epp: Epp) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -9,11 +10,11 @@ from urllib.error import HTTPError
 import pytest
 
 from engines.llamacpp import LlamaCpp
-from gateway.observability.verification.accuracy import prediction_error
+from gateway.core.prediction import prediction_error
 from tests.llamacpp.engine import NUM_SLOTS, SLOT_TOKENS, LlamaCppWorker
 from tests.sglang.talk import Answer, post
-from tests.support.blockless import complete, converse, text, verified
-from tests.support.engine_figures import STAYED, EngineFigures
+from tests.support.blockless import complete, converse, converse_in_chats, explained, text, verified
+from tests.support.engine_figures import EXPLAINED, STAYED, EngineFigures
 from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
 
@@ -79,6 +80,20 @@ def test_chats_are_tokenized_as_it_renders_them(gateway: GatewayProcess) -> None
     assert [answer.status for answer in answers] == [200] * 4
     assert all(prediction_error(a.predicted, a.cached, BLOCK) == 0 for a in answers)
     assert answers[-1].cached > answers[-1].body["usage"]["prompt_tokens"] // 2
+
+
+def test_growing_chats_are_predicted_to_the_answers_that_they_repeat(
+    gateway: GatewayProcess, figures: EngineFigures
+) -> None:
+    """Answers of 64 tokens, which were never sent there: what the next turn finds of them is unknown."""
+    before = verified(gateway)
+    chats = converse_in_chats(gateway, "m")
+    pairs = [pair for turns in chats for pair in pairwise(turns) if pair[0].worker == pair[1].worker]
+    figures.add(EXPLAINED, "llama.cpp b11434", sum(explained(*pair, BLOCK) for pair in pairs), len(pairs))
+    after = verified(gateway)
+    assert len(pairs) >= 0.9 * sum(len(turns) - 1 for turns in chats)
+    assert all(explained(*pair, BLOCK) for pair in pairs)
+    assert after.num_wrong == before.num_wrong and after.num_unknown >= before.num_unknown + len(pairs) // 2
 
 
 def test_every_route_it_serves_is_answered_through_the_gateway(gateway: GatewayProcess) -> None:

@@ -6,15 +6,16 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from urllib.error import HTTPError
 
 import pytest
 
-from gateway.observability.verification.accuracy import prediction_error
+from gateway.core.prediction import prediction_error
 from tests.mlx.engine import MlxWorker
 from tests.sglang.talk import post
-from tests.support.blockless import complete, converse, text, verified
-from tests.support.engine_figures import STAYED, EngineFigures
+from tests.support.blockless import complete, converse, converse_in_chats, explained, text, verified
+from tests.support.engine_figures import EXPLAINED, STAYED, EngineFigures
 from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
 from tests.support.patience import patience
@@ -83,6 +84,20 @@ def test_chats_are_tokenized_as_it_renders_them(gateway: GatewayProcess, workers
     assert answers[-1].cached > answers[-1].body["usage"]["prompt_tokens"] // 2
     (status,) = (each for each in gateway.admin("/admin/tokenizer")["models"] if each["workers"])
     assert (status["way"], status["rendering"]) == ("local", "mlx")
+
+
+def test_growing_chats_are_predicted_to_the_answers_that_they_repeat(
+    gateway: GatewayProcess, workers: Pair, figures: EngineFigures
+) -> None:
+    """Answers of 64 tokens, which were never sent there: what the next turn finds of them is unknown."""
+    before = verified(gateway)
+    chats = converse_in_chats(gateway, workers[0].name)
+    pairs = [pair for turns in chats for pair in pairwise(turns) if pair[0].worker == pair[1].worker]
+    figures.add(EXPLAINED, "MLX (mlx-lm 0.32.2)", sum(explained(*pair, BLOCK) for pair in pairs), len(pairs))
+    after = verified(gateway)
+    assert len(pairs) >= 0.9 * sum(len(turns) - 1 for turns in chats)
+    assert all(explained(*pair, BLOCK) for pair in pairs)
+    assert after.num_wrong == before.num_wrong and after.num_unknown >= before.num_unknown + len(pairs) // 2
 
 
 def test_one_slow_answer_keeps_no_requests_from_its_worker(workers: Pair) -> None:

@@ -14,10 +14,11 @@ from gateway.core.kv_events import BlocksRemoved
 from gateway.core.ledger import Ledger
 from gateway.core.usage import Usage
 from gateway.core.usage_reading import read_usage
-from gateway.core.worker import ReportedLoad, WorkerId
+from gateway.core.value import replace
+from gateway.core.worker import LOAD_FIGURES, ReportedLoad, WorkerId
 from gateway.observability.collector import METRICS, MetricsCollector, registry_of
 from gateway.observability.metrics import Metrics
-from tests.support.fakes import Known, worker
+from tests.support.fakes import Known, decision, worker
 
 A = WorkerId("a:1")
 
@@ -131,25 +132,40 @@ def test_a_workers_traffic() -> None:
     world = World("a:1")
     m = world.metrics.worker(A)
     m.num_requests, m.num_failed, m.prompt_tokens, m.predicted_cached_tokens = 3, 1, 300, 200
-    m.report(usage(100, 64, 7), predicted_tokens=80)
-    m.report(usage(100, 96, 7), predicted_tokens=80)
-    m.report(usage(50, None, 9), predicted_tokens=48)  # reports no cached tokens: not compared
+    exact, guessed = decision(), replace(decision(), candidates=())  # 64 tokens predicted
+    m.report(usage(100, 48, 7), exact)
+    m.report(usage(100, 80, 7), exact)
+    m.report(usage(50, None, 9), exact)  # reports no cached tokens: not compared
+    m.report(usage(100, 96, 1), guessed)  # of a cache that is not known exactly: no error
+    m.report(usage(100, 57, 1), guessed)  # and without blocks: right to a block
     m.ttft_s.observe(0.3)
     values = {
         "worker_requests_total": 3,
         "worker_failed_requests_total": 1,
         "worker_prompt_tokens_total": 300,
         "worker_predicted_cached_tokens_total": 200,
-        "worker_completion_tokens_total": 23,
-        "worker_reported_answers_total": 2,
-        "worker_reported_prompt_tokens_total": 200,
-        "worker_reported_cached_tokens_total": 160,
-        "prediction_compared_tokens_total": 160,
+        "worker_completion_tokens_total": 25,
+        "worker_reported_answers_total": 4,
+        "worker_reported_prompt_tokens_total": 400,
+        "worker_reported_cached_tokens_total": 281,
+        "prediction_compared_tokens_total": 256,
         "prediction_error_tokens_total": 32,
+        "prediction_unknown_tokens_total": 32,
         "ttft_seconds_count": 1,
         "ttft_seconds_sum": 0.3,
     }
     assert {name: world.value(name, worker="a:1") for name in values} == values
+
+
+def test_load_that_the_engine_does_not_report_is_absent() -> None:
+    world = World("a:1")
+    member = world.fleet.get(A)
+    assert member is not None
+    names = "engine_running_requests", "engine_waiting_requests", "engine_kv_cache_usage_ratio"
+    for unknown in (LOAD_FIGURES, LOAD_FIGURES[2:]):
+        member.reported = ReportedLoad(2, 3, unknown=frozenset(unknown))
+        values = [world.value(name, worker="a:1") for name in names]
+        assert values == ([None, None, None] if unknown == LOAD_FIGURES else [2, 3, None])
 
 
 def test_metrics_of_a_worker() -> None:

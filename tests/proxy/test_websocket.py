@@ -93,6 +93,7 @@ def test_bytes_are_passed_both_ways_unchanged(world: World) -> None:
     assert answered.events == [SWITCHED, b"a", b"GET / HTTP/1.1\r\n\r\n"]
     assert transport.taken() == b"\x81\x00"
     assert world.metrics.tunnel_bytes == {"client": 2, "worker": 19}
+    assert world.pools["w:1"].num_reads == 3  # the upgrade, what came with it, and what followed
     assert (world.in_flight(), world.metrics.num_tunnels_open) == (1, 1)
     assert repr(world.pools["w:1"]) == "Pool(w:1, open=0, idle=0)"
     world.dispatch.cut()
@@ -251,5 +252,5 @@ def test_a_client_that_disconnects_before_the_upgrade_aborts_it(world: World) ->
 def test_failed_probes_end_an_upgrade_that_is_not_accepted(world: World) -> None:
     """An open tunnel continues: its worker may well be alive."""
     tunnel, answered, transport = opened(world)
-    world.dispatch.worker_down(world.router.fleet.eligible("m")[0].member.worker.id)
+    world.dispatch.worker_down(world.router.fleet.eligible("m")[0].member.worker.id, "it is silent")
     assert (answered.events, transport.end) == ([], "")

@@ -20,7 +20,7 @@ def failed(error_reporter: ErrorReporter, exc: Exception, *names: str) -> None:
         (ReadOnlyError("READONLY"), "READONLY; it is a replica: configure its master"),
         (AuthenticationError("WRONGPASS"), "WRONGPASS; it rejects the password or user: see"),
         (ResponseError("BUSY"), "without it: BUSY"),
-        (TimeoutError(), "without it: TimeoutError"),
+        (TimeoutError(), "without it: no answer in time"),
     ],
 )
 def test_a_failing_server_is_logged_once_and_again_when_it_works(

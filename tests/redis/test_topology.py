@@ -51,7 +51,7 @@ async def test_the_server_that_answered_is_asked_first_the_next_time() -> None:
 
 async def test_without_an_answer_the_master_is_unknown() -> None:
     locate, _ = played(Sentinels, {A: TimeoutError(), B: None}, "m")
-    with pytest.raises(MasterUnknown, match=re.escape("a:1: TimeoutError; b:2: no master named 'm'")):
+    with pytest.raises(MasterUnknown, match=re.escape("a:1: no answer in time; b:2: no master named 'm'")):
         await locate()
 
 

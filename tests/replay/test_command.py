@@ -26,7 +26,7 @@ def test_a_table_a_document_and_a_chart_are_written(
         "--speed",
         "2",
     ]
-    assert main([*arguments, "--json", str(reported), "--picture", str(drawn), "--slo-ttft-s", "1"]) == 0
+    assert main([*arguments, "--json", str(reported), "--picture", str(drawn), "--slo-ttft-s", "1000ms"]) == 0
     heading, titles, *rows = capsys.readouterr().out.splitlines()
     assert heading.startswith("t.jsonl: 40 requests at 2x, 4 workers h100-8b; good: TTFT <= 1 s")
     assert heading.endswith("; read as mooncake, hashes of 512 tokens, times in ms")
@@ -81,6 +81,36 @@ def test_a_policy_of_a_file_runs_beside_the_shipped_ones(
     assert set(names) == {"own", "expected_ttft", "least_load", "prefix_overlap", "round_robin"}
 
 
+TWO = """
+class One:
+    name = "one"
+    def choose(self, query, candidates, rng):
+        return 0
+
+class Other(One):
+    name = "other"
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ([], ["one", "other", "expected_ttft", "least_load", "prefix_overlap", "round_robin"]),
+        (["--policy", "other"], ["other"]),
+        (["--policy", "round_robin"], ["round_robin"]),
+    ],
+    ids=["all", "own", "shipped"],
+)
+def test_a_file_of_several_policies_gives_a_row_each_unless_some_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: list[str], names: list[str]
+) -> None:
+    path, own = trace(tmp_path / "t.jsonl").path, tmp_path / "own.py"
+    own.write_text(TWO)
+    arguments = ["replay", str(path), "--policy-file", str(own), "--no-bounds", "--processes", "1"]
+    assert main([*arguments, "--limit", "5", *given]) == 0
+    assert [row.split()[0] for row in capsys.readouterr().out.splitlines()[2:]] == names
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -111,7 +141,8 @@ def test_a_mistake_is_an_error_message(
 @pytest.mark.parametrize(
     "option",
     ["--speed=0", "--speed=-1", "--speed=inf", "--speed=nan", "--workers=0", "--workers=1000000",
-     "--event-delay-s=-1", "--event-delay-s=inf", "--slo-ttft-s=nan", "--slo-tpot-s=inf", "--limit=x"],
+     "--event-delay-s=-1", "--event-delay-s=inf", "--slo-ttft-s=nan", "--slo-tpot-s=inf", "--limit=x",
+     "--slo-ttft-s=0s", "--event-delay-s=5 min"],
 )  # fmt: skip
 def test_numbers_are_bounded(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exited:

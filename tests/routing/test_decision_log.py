@@ -11,6 +11,7 @@ from gateway.core.decision import PrefillChoice
 from gateway.core.usage import Usage
 from gateway.core.usage_reading import read_usage
 from gateway.core.value import replace
+from gateway.core.worker import LOAD_FIGURES
 from gateway.routing.decision_log import CANDIDATE_BYTES, MAX_NAME_CHARS, DecisionLog
 from tests.support.fakes import decision
 
@@ -59,6 +60,15 @@ def test_a_record_has_the_numbers_of_every_candidate() -> None:
         "outcome": None,
     }
     assert json.loads(msgspec.json.encode(record)) == record
+
+
+def test_load_that_an_engine_does_not_report_is_null() -> None:
+    records, made = DecisionLog(), decision("d1", "a:1")
+    silent = replace(made.candidates[0], unreported=frozenset(LOAD_FIGURES))
+    records.add(replace(made, candidates=(silent,)))
+    record = records.explain("d1")
+    assert record is not None
+    assert (record["candidates"][0]["waiting"], record["candidates"][0]["kv_usage"]) == (None, None)
 
 
 def test_a_disaggregated_request_shows_both_predictions_and_prefill_candidates() -> None:

@@ -1,7 +1,5 @@
 """Check of Host and Origin before an application."""
 
-import logging
-
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
@@ -16,7 +14,7 @@ async def hello(request: web.Request) -> web.Response:
     return web.Response(text="hello")
 
 
-async def test_a_request_is_checked_before_all_else(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_request_is_checked_before_all_else() -> None:
     app = web.Application()
     app.add_routes([web.get("/health", hello), web.get("/admin/x", hello)])
     add_judge(app, config_of(admin_host="gw.example"))
@@ -28,10 +26,6 @@ async def test_a_request_is_checked_before_all_else(caplog: pytest.LogCaptureFix
         assert (await client.get("/nothing", headers={"Host": "evil.example"})).status == 403
         assert (await client.get("/health", headers={"Host": "evil.example"})).status == 200
         assert (await client.get("/admin/x", headers={"Sec-Fetch-Site": "cross-site"})).status == 403
-        with caplog.at_level(logging.WARNING, "kvgate.admin"):
-            for number in range(50):
-                await client.get("/admin/x", headers={"Host": f"evil{number}.example"})
-    assert len(caplog.records) == 1, "the others wait for their sum"
 
 
 def test_the_bound_name_and_any_address_are_allowed() -> None:

@@ -13,8 +13,8 @@ from tests.support.patience import patience
 
 AS_ASSUMED = [
     "load", "token ids", "cached tokens", "events", "predictions", "replay", "tenants' salts",
-    "adapter adapter-a", "prompts", "several prompts", "cancelled stream", "unknown field", "bad requests",
-    "health",
+    "adapter adapter-a", "texts", "prompts", "several prompts", "cancelled stream", "unknown field",
+    "bad requests", "health",
 ]  # fmt: skip
 VERDICTS = dict.fromkeys(AS_ASSUMED, "ok") | {
     "unknown model": "unsupported",  # the base answers: kvgate sends it no name that it does not list

@@ -386,3 +386,21 @@ async def test_predicted_cached_tokens_equal_those_the_engine_reports() -> None:
         assert sum(m.num_reported for m in metrics) == 15
         assert sum(m.reported_cached_tokens for m in metrics) > 0
         assert sum(m.prediction_error_tokens for m in metrics) == 0
+
+
+async def test_conversations_are_predicted_rightly_where_the_engine_publishes_no_events() -> None:
+    """Each turn repeats the answer before, of 64 tokens that were never sent there: unknown, and no error."""
+    async with story(events=False) as s:
+        for seed in range(4):
+            (body,) = conversations(60 + seed).turns(1)
+            for turn in range(5):
+                completion = await s.chat(body | {"max_tokens": 64})
+                body["messages"] += [
+                    {"role": "assistant", "content": completion["choices"][0]["message"]["content"]},
+                    {"role": "user", "content": f"And then, {seed} and {turn}?"},
+                ]
+        metrics = [s.gateway.metrics.worker(worker_id(sim)) for sim in s.sims]
+        assert sum(m.num_reported for m in metrics) == 20
+        assert sum(m.unknown_cached_tokens for m in metrics) >= 16 * 16  # a block of each later turn
+        assert sum(m.prediction_error_tokens for m in metrics) == 0
+        assert not any(w.causes for _, w in s.gateway.verifier.watched())

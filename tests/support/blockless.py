@@ -29,7 +29,13 @@ class Answer:
 
     @property
     def text(self) -> str:
-        return str(self.body["choices"][0]["text"])
+        first = self.body["choices"][0]
+        return str(first["text"] if "text" in first else first["message"]["content"])
+
+    @property
+    def num_answered(self) -> int:
+        """Tokens of the answer."""
+        return int(self.body["usage"]["completion_tokens"])
 
     @property
     def error(self) -> str:
@@ -38,8 +44,17 @@ class Answer:
 
 def complete(gateway: GatewayProcess, model: str, prompt: object, **fields: Any) -> Answer:
     """Post a greedy completion of four tokens."""
-    body = {"model": model, "prompt": prompt, "max_tokens": 4, "temperature": 0} | fields
-    request = urllib.request.Request(f"{gateway.url}/v1/completions", json.dumps(body).encode())
+    return _post(gateway, "/v1/completions", {"model": model, "prompt": prompt, "max_tokens": 4} | fields)
+
+
+def chat(gateway: GatewayProcess, model: str, messages: object, **fields: Any) -> Answer:
+    """Post a greedy chat with an answer of 64 tokens."""
+    fields = {"model": model, "messages": messages, "max_tokens": 64} | fields
+    return _post(gateway, "/v1/chat/completions", fields)
+
+
+def _post(gateway: GatewayProcess, path: str, body: dict[str, Any]) -> Answer:
+    request = urllib.request.Request(gateway.url + path, json.dumps({"temperature": 0} | body).encode())
     request.add_header("content-type", "application/json")
     try:
         with _direct.open(request, timeout=patience(120)) as answer:
@@ -53,16 +68,19 @@ def complete(gateway: GatewayProcess, model: str, prompt: object, **fields: Any)
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Predictions that a gateway has compared with the engines' counts, and those that were wrong."""
+    """Predictions that a gateway has compared with the engines' counts, those that were wrong, and answers
+    with more cached than it can know."""
 
     num_compared: int
     num_wrong: int
+    num_unknown: int
 
 
 def verified(gateway: GatewayProcess) -> Verified:
     workers = gateway.admin("/admin/verify")["workers"]
     num_wrong = sum(sum(worker["mispredictions"].values()) for worker in workers)
-    return Verified(sum(worker["compared"] for worker in workers), num_wrong)
+    num_compared, num_unknown = (sum(worker[name] for worker in workers) for name in ("compared", "unknown"))
+    return Verified(num_compared, num_wrong, num_unknown)
 
 
 def text(seed: object, num_words: int = 80) -> str:
@@ -82,3 +100,27 @@ def converse(gateway: GatewayProcess, model: str, num: int = 10, num_turns: int 
         answers[i].append(answer)
         said[i] += answer.text + " " + text(f"more {i} {len(answers[i])}", 30)
     return answers
+
+
+def converse_in_chats(
+    gateway: GatewayProcess, model: str, num: int = 6, num_turns: int = 4
+) -> list[list[Answer]]:
+    """Chats in turns, interleaved at random; each turn repeats the answers before, of 64 tokens each."""
+    rng = random.Random("chats")
+    said = [[{"role": "user", "content": text(f"chat {i}", 60)}] for i in range(num)]
+    answers: list[list[Answer]] = [[] for _ in range(num)]
+    turns = [i for i in range(num) for _ in range(num_turns)]
+    rng.shuffle(turns)
+    for i in turns:
+        answer = chat(gateway, model, said[i])
+        answers[i].append(answer)
+        said[i].append({"role": "assistant", "content": answer.text})
+        said[i].append({"role": "user", "content": text(f"next {i} {len(answers[i])}", 30)})
+    return answers
+
+
+def explained(before: Answer, turn: Answer, block: int) -> bool:
+    """True if a turn had cached what was predicted, to a block, and beyond that no more than the answer
+    before it and the blocks at its ends."""
+    surplus = turn.cached - turn.predicted
+    return -block < surplus < before.num_answered + 2 * block

@@ -14,7 +14,8 @@ PROMPTS = "bodies with the engine's own prompt"
 SALTS = "hits of another tenant's prompt"
 ADAPTERS = "answers by another model"
 STAYED = "later turns at their prefix"
-QUESTIONS = (PREDICTED, PROMPTS, SALTS, ADAPTERS, STAYED)
+EXPLAINED = "later turns as predicted, to the answer before"
+QUESTIONS = (PREDICTED, PROMPTS, SALTS, ADAPTERS, STAYED, EXPLAINED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,13 @@ W = WorkerId("w:1")
 
 
 class World:
-    """A fleet of one worker; prompts and stored blocks are given as token ids."""
+    """A fleet of one worker with an event stream; prompts and stored blocks are given as token ids."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream: StreamState | None = StreamState.EXACT) -> None:
         self.now = 0.0
         self.fleet, self.known = Fleet(), Known("w:1")
         self.index: MemoryIndex = self.known.index
-        self.fleet.add(worker(block_size=BLOCK_SIZE)).stream = StreamState.EXACT
+        self.fleet.add(worker(block_size=BLOCK_SIZE)).stream = stream
         self.router = Router(
             fleet=self.fleet,
             index=self.index,

@@ -335,3 +335,9 @@ def test_a_sink_that_pauses_gets_nothing_more_of_a_large_read(world: World) -> N
     assert sink.events[-1] == "ended"
     world.loop.advance(0)
     assert transport.is_reading and world.pool.take() is connection
+
+
+def test_reads_and_accepted_connections_are_counted_as_signs_of_life(world: World) -> None:
+    world.ask(OK[:20], OK[20:])
+    world.connect()
+    assert (world.pool.num_reads, world.pool.num_opened) == (2, 2)

@@ -27,6 +27,14 @@ def test_other_timeouts_apply_to_open_pools_and_to_later_ones(pools: Pools) -> N
         assert (pools.of(url).idle_s, pools.of(url).connect_timeout_s) == (4.0, 1.0)
 
 
+def test_signs_of_life_are_counted_per_endpoint(pools: Pools) -> None:
+    assert (pools.num_reads("http://w:9"), pools.num_opened("http://w:9"), pools.by_url) == (0, 0, {})
+    pools.heard("http://w:9")
+    pools.of("http://w:9").num_opened += 1
+    assert (pools.num_reads("http://w:9"), pools.num_opened("http://w:9")) == (1, 1)
+    assert (pools.num_reads("http://w:8"), pools.num_opened("http://w:8")) == (0, 0)
+
+
 def test_a_dropped_pool_is_closed_once(pools: Pools) -> None:
     pool = pools.of("http://w:9")
     pools.drop("http://w:9")

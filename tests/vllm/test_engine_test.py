@@ -20,7 +20,7 @@ def test_vllm_does_what_the_gateway_assumes(vllm_worker: VllmWorker) -> None:
     assert done.returncode == 0, done.stdout
     assert list(found) == [
         "load", "token ids", "cached tokens", "events", "predictions", "replay", "tenants' salts",
-        "unknown model", "adapter adapter-a", "prompts", "several prompts", "several answers",
+        "unknown model", "adapter adapter-a", "texts", "prompts", "several prompts", "several answers",
         "cancelled stream", "unknown field", "bad requests", "health",
     ]  # fmt: skip
     copies = found.pop("several answers")

@@ -5,7 +5,6 @@ behind a reverse proxy) and ends with the browser. Before each request the key b
 Requests of other sites do not come this far (`server/admin_server.py`).
 """
 
-import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -14,13 +13,12 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from gateway.admin.audit import name_caller
 from gateway.admin.console.sessions import Sessions
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import Forbidden, GatewayError, Unauthorized
 from gateway.core.requests.caller import Caller
 from gateway.tenancy.auth.authenticator import Authenticator, credentials_of
-
-log = logging.getLogger("kvgate.admin")
 
 MAX_BODY_BYTES = 4096
 
@@ -132,12 +130,15 @@ async def _login(request: web.Request) -> web.Response:
     if (request.content_length or 0) > MAX_BODY_BYTES:
         return _refusal(GatewayError(f"the body has more than {MAX_BODY_BYTES} bytes"), 413)
     try:
-        token, caller = access.open(msgspec.json.decode(await request.read(), type=_Login).key)
+        key = msgspec.json.decode(await request.read(), type=_Login).key
     except UNREADABLE as exc:
         return _refusal(GatewayError(str(exc)), 400)
+    try:
+        token, caller = access.open(key)
     except (Unauthorized, Forbidden) as exc:
+        name_caller(None, [_bytes(key)])
         return _refusal(exc, exc.status)
-    log.info("console: key '%s' logged in from %s", caller.name, request.remote)
+    name_caller(caller, [])
     answer = _json({"key": caller.name})
     answer.headers["Set-Cookie"] = f"{cookie_of(request)}={token}{_attributes(request)}"
     return answer

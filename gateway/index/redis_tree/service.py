@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from gateway.core.blocks import BlockHash
+from gateway.core.causes import cause_of
 from gateway.core.event_stream import StreamState
 from gateway.core.worker import WorkerId
 from gateway.http.url import netloc_of
@@ -152,7 +153,7 @@ class RadixService:
                     last_reason = ""
                     await self._serve()
                 except FAILED as exc:
-                    why = str(exc) or type(exc).__name__
+                    why = cause_of(exc)
                     is_new = not last_reason or (isinstance(exc, PipelineRejected) and why != last_reason)
                     if self.is_open or is_new:  # else it is lost in other words, on and on
                         self._log.warning("index in Redis unavailable (%s); routing without it", why)

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from gateway.core.prediction import Compared
+
 WINDOW: Final = 32
 """Answers that the running means cover, approximately."""
 MIN_CREDITED: Final = 16
@@ -13,21 +15,14 @@ LEAST: Final = 0.1
 """Lowest confidence: above 0, so that the worker still wins among otherwise equal ones and is tried again."""
 
 
-def prediction_error(predicted: int, reported: int, block_size: int) -> int:
-    """Reported minus predicted tokens; 0 where an engine without blocks agrees within a block.
-
-    Engines with blocks reuse whole ones. A count that is no multiple of a block (llama.cpp and MLX keep each
-    token) is known to the gateway to a block only, which is the grain of its own bookkeeping.
-    """
-    error = reported - predicted
-    return 0 if reported % block_size and abs(error) < block_size else error
-
-
 class Accuracy:
-    """Running accuracy. `mean_error` is reported minus predicted tokens; below 0, predictions are high."""
+    """Running accuracy. `mean_error` is reported minus predicted tokens; below 0, predictions are high.
+    `num_unknown` answers had more cached than could be known: they are neither right nor wrong, and not among
+    the compared."""
 
     __slots__ = (
         "num_compared",
+        "num_unknown",
         "num_since_wrong",
         "share_right",
         "mean_error",
@@ -38,7 +33,7 @@ class Accuracy:
     )
 
     def __init__(self) -> None:
-        self.num_compared = self._num_credited = 0
+        self.num_compared = self.num_unknown = self._num_credited = 0
         self.num_since_wrong = WINDOW
         self.share_right = 1.0
         self.mean_error = self.mean_abs_error = 0.0
@@ -47,15 +42,18 @@ class Accuracy:
     def __repr__(self) -> str:
         return f"Accuracy({self.share_right:.2f} of {self.num_compared} right, worth {self.confidence:.2f})"
 
-    def compare(self, predicted: int, reported: int, block_size: int = 1) -> None:
-        """Compare the predicted with the reported cached tokens of one answer."""
-        error = prediction_error(predicted, reported, block_size)
-        self.num_compared += 1
+    def compare(self, predicted: int, reported: int, compared: Compared) -> None:
+        """Add an answer: its predicted and reported cached tokens, and what `compared` makes of them."""
+        error = compared.error
         self.num_since_wrong = 0 if error else self.num_since_wrong + 1
-        weight = 1 / min(self.num_compared, WINDOW)
-        self.share_right += ((not error) - self.share_right) * weight
-        self.mean_error += (error - self.mean_error) * weight
-        self.mean_abs_error += (abs(error) - self.mean_abs_error) * weight
+        if compared.unknown:
+            self.num_unknown += 1
+        else:
+            self.num_compared += 1
+            weight = 1 / min(self.num_compared, WINDOW)
+            self.share_right += ((not error) - self.share_right) * weight
+            self.mean_error += (error - self.mean_error) * weight
+            self.mean_abs_error += (abs(error) - self.mean_abs_error) * weight
         if predicted:
             self._num_credited += 1
             weight = 1 / min(self._num_credited, WINDOW)
@@ -65,6 +63,11 @@ class Accuracy:
     def rest(self) -> None:
         """Restore some confidence after an interval without answers, so that the worker is tried again."""
         self._kept += (self._predicted - self._kept) / WINDOW
+
+    @property
+    def num_answers(self) -> int:
+        """Answers that reported cached tokens."""
+        return self.num_compared + self.num_unknown
 
     @property
     def was_wrong_lately(self) -> bool:

@@ -11,7 +11,7 @@
     not_reported   | too low   | events do not report the blocks: the engine caches more than it reports
     unknown        | too high  | events had reported the blocks and no removal since, but they were not cached
 
-`not_reported` is normal for a worker without KV events.
+Without exact events, a surplus of a prompt of as many tokens is unknown, and no error (`core/prediction.py`).
 """
 
 from dataclasses import dataclass

@@ -121,11 +121,13 @@ def summary(verifier: Verifier, worker: WorkerId) -> dict[str, Any]:
     """A worker's figures, as in `/admin/workers`."""
     watched = verifier.find(worker)
     exactness = watched.exactness if watched else None
+    is_compared = exactness is not None and exactness.num_compared > 0
     return {
         "compared": exactness.num_compared if exactness else 0,
-        "share_right": round(exactness.share_right, 4) if exactness else None,
-        "mean_error_tokens": round(exactness.mean_error, 1) if exactness else None,
-        "mean_abs_error_tokens": round(exactness.mean_abs_error, 1) if exactness else None,
+        "unknown": exactness.num_unknown if exactness else 0,
+        "share_right": round(exactness.share_right, 4) if exactness and is_compared else None,
+        "mean_error_tokens": round(exactness.mean_error, 1) if exactness and is_compared else None,
+        "mean_abs_error_tokens": round(exactness.mean_abs_error, 1) if exactness and is_compared else None,
         "confidence": round(exactness.confidence, 3) if exactness else 1.0,
         "prompt_tokens": "differ" if watched and watched.tokens.is_raised else "agree",
     }

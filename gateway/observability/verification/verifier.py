@@ -20,10 +20,11 @@ from gateway.core.fleet import Fleet
 from gateway.core.kv_events import KvEvent
 from gateway.core.multimodal import BEFORE_MEDIA
 from gateway.core.outcome import Outcome
+from gateway.core.prediction import compared
 from gateway.core.usage import Usage
 from gateway.core.worker import Worker, WorkerId
 from gateway.index.base import Index
-from gateway.observability.verification.accuracy import Accuracy, prediction_error
+from gateway.observability.verification.accuracy import Accuracy
 from gateway.observability.verification.causes import ErrorCause, Evidence, cause_of
 from gateway.observability.verification.engine_counters import EngineCounters
 from gateway.observability.verification.salt_alarm import SaltAlarm
@@ -47,7 +48,7 @@ class WrongPrediction:
 
 class WorkerVerification:
     """Verification state of one worker; a restarted process at the same address is another `worker`.
-    `num_compared_before` is the number of compared answers at the previous scrape, `num_salt_alarms` that of
+    `num_answers_before` is the number of reporting answers at the previous scrape, `num_salt_alarms` that of
     answers with cached tokens of another salt. `publishes_salts`: events have named a salted prompt's blocks,
     which some versions publish as if they had no salt."""
 
@@ -57,7 +58,7 @@ class WorkerVerification:
         "tokens",
         "causes",
         "wrong",
-        "num_compared_before",
+        "num_answers_before",
         "num_salt_alarms",
         "publishes_salts",
     )
@@ -67,7 +68,7 @@ class WorkerVerification:
         self.exactness, self.tokens = Accuracy(), TokenCheck(worker)
         self.causes: Counter[ErrorCause] = Counter()
         self.wrong: deque[WrongPrediction] = deque(maxlen=MAX_WRONG)
-        self.num_compared_before = self.num_salt_alarms = 0
+        self.num_answers_before = self.num_salt_alarms = 0
         self.publishes_salts = False
 
 
@@ -135,9 +136,9 @@ class Verifier:
         if blocks and before.is_salted and not watched.publishes_salts:
             watched.publishes_salts = self._index.holds(decision.worker.id, blocks)
         if blocks and cached is not None:
-            size = decision.worker.block_size or 1
-            watched.exactness.compare(decision.overlap_tokens, cached, size)
-            if prediction_error(decision.overlap_tokens, cached, size):
+            found = compared(decision, usage)
+            watched.exactness.compare(decision.overlap_tokens, cached, found)
+            if found.error:
                 self._explain(watched, decision, blocks, usage, cached, before)
             member.confidence = watched.exactness.confidence
 
@@ -165,11 +166,11 @@ class Verifier:
         watched = self._watched.get(worker)
         if watched is None:
             return
-        if watched.exactness.num_compared == watched.num_compared_before:
+        if watched.exactness.num_answers == watched.num_answers_before:
             watched.exactness.rest()
             if member := self._fleet.get(worker):
                 member.confidence = watched.exactness.confidence
-        watched.num_compared_before = watched.exactness.num_compared
+        watched.num_answers_before = watched.exactness.num_answers
         self._parity.settle(watched.tokens)
 
     def watched(self) -> Iterator[tuple[WorkerId, WorkerVerification]]:
@@ -228,7 +229,4 @@ class Verifier:
 def _is_watched(decided: Decided) -> bool:
     """True for a salted prompt at a worker with exact events: without them a hit that nothing predicted is no
     surprise."""
-    if not decided.request.cache_salt:
-        return False
-    decision = decided.decision
-    return any(each.is_exact for each in decision.candidates if each.worker.id == decision.worker.id)
+    return bool(decided.request.cache_salt) and decided.decision.is_exact

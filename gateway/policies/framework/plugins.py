@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Literal
 
+from gateway.core.causes import cause_of
 from gateway.core.errors import ConfigError
 from gateway.policies.framework.guard import where
 
@@ -64,7 +65,7 @@ def read_file(path: Path, source: str | None = None) -> PolicyFile:
     try:
         text = path.read_text() if source is None else source
     except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"--policy-file {path}: cannot be read: {exc}") from exc
+        raise ConfigError(f"--policy-file {path}: cannot be read: {cause_of(exc)}") from exc
     module = ModuleType(f"kvgate_policy_file_{path.stem}")
     module.__file__ = str(path)
     before = sys.modules.get(module.__name__)

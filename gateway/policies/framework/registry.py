@@ -83,6 +83,12 @@ class PolicyRegistry:
         own = [plugin.name for plugin in plugins if plugin.kind == kind]
         return list(dict.fromkeys([*SHIPPED[kind], *composed, *own, *self._installed]))
 
+    @property
+    def own_policies(self) -> list[str]:
+        """The policies of the file, in its order."""
+        plugins = self._file.plugins.values() if self._file else ()
+        return [plugin.name for plugin in plugins if plugin.kind == "policy"]
+
     def resolved(self, name: str) -> str:
         """Resolve "auto" to the file's policy, or the default. Raises ConfigError for a file with several."""
         if name != AUTO:

@@ -77,7 +77,7 @@ async def test_files_and_the_login_are_open_and_all_else_is_not(guarded: Guarded
 
 
 async def test_a_session_opens_what_its_key_opens(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "kvgate.admin")
+    caplog.set_level(logging.INFO, "kvgate.audit")
     status, cookie = await guarded.login()
     assert status == 200
     assert cookie.endswith("; HttpOnly; SameSite=Strict") and "Path" not in cookie and "Max-Age" not in cookie
@@ -88,7 +88,7 @@ async def test_a_session_opens_what_its_key_opens(guarded: Guarded, caplog: pyte
     assert (await guarded.client.get("/admin/x")).status == 200
     assert (await guarded.client.post("/admin/x")).status == 200
     assert f"admin API: POST /admin/x by key '{ID}'" in caplog.text
-    assert f"console: key '{ID}' logged in" in caplog.text
+    assert f"admin API: POST /login by key '{ID}' from 127.0.0.1: 200" in caplog.text
 
 
 async def test_a_page_that_came_by_tls_gets_a_cookie_for_tls(guarded: Guarded) -> None:

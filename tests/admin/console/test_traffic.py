@@ -21,7 +21,7 @@ class World:
 
     def answer(self, ttft_s: float = 0.07) -> None:
         counts = self.metrics.decided(decision())
-        counts.report(Usage(100, 7, 48), 64)
+        counts.report(Usage(100, 7, 48), decision())
         counts.ttft_s.observe(ttft_s)
         counts.itl_s.observe(0.015)
         self.metrics.ended("m", "chat", 200, 0.3)

@@ -2,19 +2,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.observability.verification.accuracy import (
-    LEAST,
-    MIN_CREDITED,
-    WINDOW,
-    Accuracy,
-    prediction_error,
-)
+from gateway.core.prediction import Compared
+from gateway.observability.verification.accuracy import LEAST, MIN_CREDITED, WINDOW, Accuracy
 
 
 def after(*compared: tuple[int, int]) -> Accuracy:
     exactness = Accuracy()
     for predicted, reported in compared:
-        exactness.compare(predicted, reported)
+        exactness.compare(predicted, reported, Compared(reported - predicted, 0))
     return exactness
 
 
@@ -75,23 +70,11 @@ def test_figures_stay_in_their_bounds(compared: list[tuple[int, int]]) -> None:
     assert str(len(compared)) in repr(exactness)
 
 
-@pytest.mark.parametrize(
-    ("predicted", "reported", "block_size", "error"),
-    [
-        (64, 71, 16, 0),  # llama.cpp and MLX keep each token
-        (64, 49, 16, 0),
-        (64, 81, 16, 17),  # a block more
-        (64, 80, 16, 16),  # whole blocks are compared exactly: an engine with blocks
-        (64, 48, 16, -16),
-        (64, 64, 16, 0),
-        (64, 65, 1, 1),
-        (0, 15, 16, 0),
-    ],
-)
-def test_counts_without_blocks_are_right_within_a_block(
-    predicted: int, reported: int, block_size: int, error: int
-) -> None:
-    assert prediction_error(predicted, reported, block_size) == error
-    exactness = Accuracy()
-    exactness.compare(predicted, reported, block_size)
-    assert exactness.share_right == (0.0 if error else 1.0)
+def test_answers_with_an_unknown_surplus_are_not_compared_and_earn_confidence() -> None:
+    exactness = after((64, 32))
+    for _ in range(WINDOW):
+        exactness.compare(64, 128, Compared(0, 64))
+    assert (exactness.num_compared, exactness.num_unknown, exactness.num_answers) == (1, WINDOW, WINDOW + 1)
+    assert (exactness.share_right, exactness.mean_abs_error) == (0.0, 32.0)
+    assert not exactness.was_wrong_lately
+    assert exactness.confidence > 0.95

@@ -1,9 +1,12 @@
 """The verifier, with a router and an engine that the test plays."""
 
+import pytest
+
 from gateway import request as make_request
 from gateway.core.blocks import BlockHash, tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.engine import EngineMetrics
+from gateway.core.event_stream import StreamState
 from gateway.core.kv_events import BlocksRemoved
 from gateway.core.multimodal import BEFORE_MEDIA, Links
 from gateway.core.outcome import Outcome
@@ -124,6 +127,46 @@ def test_a_request_that_has_ended_is_not_kept() -> None:
     assert "0 open" in repr(world.verifier)
     world.answer(decision, 0)
     assert world.watched.exactness.num_compared == 0
+
+
+# without exact events --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [None, StreamState.BLIND])
+@pytest.mark.parametrize("answer_len", [5, 64])
+def test_conversations_at_a_worker_without_exact_events_are_not_wrong(
+    stream: StreamState | None, answer_len: int
+) -> None:
+    """Each turn repeats the answer before, which the engine has cached and kvgate never sent."""
+    world, said = World(stream), ids()
+    cached = 0
+    for turn in range(1, 9):
+        decision = world.decide(said)
+        assert decision.overlap_tokens <= cached
+        world.router.first_token(decision)
+        world.answer(decision, cached)
+        cached = len(said) + answer_len - 1
+        said = said + ids(turn, answer_len) + ids(turn + 100, 30)
+    assert world.causes() == {}
+    exactness = world.watched.exactness
+    assert (exactness.num_compared, exactness.num_unknown) == (1, 7)  # the first found nothing, as predicted
+    assert (exactness.share_right, exactness.confidence) == (1.0, 1.0)
+    assert not world.verifier.in_doubt(W)
+
+
+def test_prompts_counted_otherwise_are_wrong_without_exact_events_too() -> None:
+    world = World(None)
+    world.ask(ids(), 16, num_tokens=19)
+    assert world.causes() == {ErrorCause.TOKENS_DIFFER: 1}
+
+
+def test_fewer_cached_tokens_than_predicted_are_wrong_without_exact_events_too() -> None:
+    world = World(None)
+    first = world.decide(ids())
+    world.router.first_token(first)
+    world.answer(first, 0)
+    world.ask(ids(), 0)
+    assert world.causes() == {ErrorCause.NEVER_STORED: 1}
 
 
 # confidence ------------------------------------------------------------------------------------

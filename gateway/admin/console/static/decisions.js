@@ -113,7 +113,7 @@ function candidateColumns(record, terms, most, best) {
     { id: "overlap", name: "Cached", num: true, cell: (c) => html`${count(c.overlap_tokens)}<${Bar} share=${ratio(c.overlap_tokens, record.prompt_tokens) ?? 0} label=${`${count(c.overlap_tokens)} tokens cached`} />` },
     { id: "uncached", name: "To compute", num: true, cell: (c) => count(c.uncached_tokens) },
     { id: "booked", name: "Booked", num: true, cell: (c) => count(c.booked_tokens) },
-    { id: "flight", name: "In flight", num: true, cell: (c) => html`${c.in_flight}<span class="two">${c.waiting} waiting</span>` },
+    { id: "flight", name: "In flight", num: true, cell: (c) => html`${c.in_flight}<span class="two">${c.waiting ?? "–"} waiting</span>` },
     { id: "kv", name: "Cache used", num: true, cell: (c) => percent(c.kv_usage) },
     { id: "confidence", name: "Confidence", num: true, cell: (c) => html`${percent(c.confidence)}<span class="two">${c.is_exact ? "exact" : "not exact"}</span>` },
   ];

@@ -27,8 +27,8 @@ const COLUMNS = [
       const [kind, name] = STREAMS[r.stream] ?? ["", "none"];
       return html`<${Chip} kind=${kind}>${name}<//><span class="two" title=${r.blind?.reason}>${r.blind?.reason ?? (r.verified?.compared ? `confidence ${percent(r.verified.confidence)}` : "")}</span>`;
     } },
-  { id: "load", name: "Running", num: true, about: "Requests that run, and wait, as the engine reports", by: (r) => r.running, cell: (r) => of(r, r.running, (n) => html`${n}<span class="two">${r.waiting ? `${r.waiting} waiting` : "none wait"}</span>`) },
-  { id: "kv", name: "Cache used", num: true, by: (r) => r.kv_usage, cell: (r) => of(r, r.kv_usage, (x) => html`${percent(x)}<${Bar} warns share=${x} label=${`cache used: ${percent(x)}`} />`) },
+  { id: "load", name: "Running", num: true, about: "Requests that run, and wait, as the engine reports", by: (r) => r.running, cell: (r) => of(r, r.running, (n) => n === null ? "–" : html`${n}<span class="two">${r.waiting ? `${r.waiting} waiting` : "none wait"}</span>`) },
+  { id: "kv", name: "Cache used", num: true, by: (r) => r.kv_usage, cell: (r) => of(r, r.kv_usage, (x) => x === null ? "–" : html`${percent(x)}<${Bar} warns share=${x} label=${`cache used: ${percent(x)}`} />`) },
   { id: "booked", name: "Booked", num: true, about: "Prompt tokens booked and not computed", by: (r) => r.booked_tokens, cell: (r) => of(r, r.booked_tokens, short) },
   { id: "speed", name: "Prefill/s", num: true, about: "Prompt tokens that it computes in a second, as learnt", by: (r) => r.prefill_tokens_per_s, cell: (r) => of(r, r.prefill_tokens_per_s, short) },
   { id: "ttft", name: "TTFT p50", num: true, about: "Time to first token since the start of the gateway", by: (r) => r.p90, cell: (r) => of(r, r.p50, (x) => (x === null ? "–" : html`${seconds(x)}<span class="two">p90 ${seconds(r.p90)}</span>`)) },
