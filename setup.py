@@ -187,6 +187,7 @@ COMPILED = [
     "gateway/index/blind_recovery.py",
     "gateway/index/proofs.py",
     "gateway/models/offload.py",
+    "gateway/models/prompt_fields.py",
 ]
 """The path of a request. None of these modules defines a msgspec struct: the fields' types, which msgspec
 reads, are not kept in compiled classes. Left out on purpose: `apis/outline.py`, `apis/large_body.py`,

@@ -5,7 +5,7 @@ prompt_source  the prompt of a request                           hub      folder
 from_config    models that the configuration names               offload  long prompts, beside the event loop
 metrics        tokenizers, and sources of tokens                 breaker  rests a failing /tokenize
 tokenize_budget  time that a worker's /tokenize gets    late_calls   those that go on after it
-local_tokens   prompts of a worker that is checked
+local_tokens   prompts of a worker that is checked      prompt_fields  ids in a request
 template_trials  tries chat templates from outside, each in a process of its own
 
 `gateway/parity` compares their tokens with each worker's.

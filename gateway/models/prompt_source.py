@@ -31,6 +31,7 @@ from gateway.core.token_runs import TokenRunCache
 from gateway.core.value import replace
 from gateway.models.breaker import CircuitBreaker
 from gateway.models.late_calls import LateCalls
+from gateway.models.prompt_fields import id_lists, loggable
 from gateway.models.tokenize_budget import TokenizeBudget
 from gateway.observability.metrics import Metrics
 from gateway.runtime.rate_limited_log import RateLimitedLog
@@ -131,7 +132,7 @@ class PromptSource:
             return True
         if request.is_crowded or len(request.body) > MAX_ASKED_BYTES or _has_many_prompts(request):
             return True
-        return request.kind is RouteKind.COMPLETION and bool(_id_lists(request.top))
+        return request.kind is RouteKind.COMPLETION and bool(id_lists(request.top))
 
     def max_inline_bytes(self, model: str) -> int:
         """Bytes of new text that `tokenize` may be given on the event loop; -1 for none."""
@@ -206,7 +207,7 @@ class PromptSource:
             return self.failed(request.model, f"a body over {MAX_DECODED_BYTES >> 20} MiB")
         if _has_many_prompts(request):
             return self.failed(request.model, f"more than {MAX_PROMPTS:,} prompts")
-        if request.kind is RouteKind.COMPLETION and (ids := _id_lists(request.fields)):
+        if request.kind is RouteKind.COMPLETION and (ids := id_lists(request.fields)):
             return Prompt(tuple(map(tokens_of, ids)), "ids")
         prompts = self._find(request.model)
         if prompts is None:
@@ -218,7 +219,7 @@ class PromptSource:
         except TooLong:
             raise
         except PromptError as exc:
-            return self.failed(request.model, _loggable(exc))
+            return self.failed(request.model, loggable(exc))
 
     def _made_by_all(self, renderers: Sequence[Renderer], request: InferenceRequest) -> Prompt:
         """Prompt by all renderings of a model's engines. Raises PromptError where none of them has one: what
@@ -294,7 +295,7 @@ class PromptSource:
         try:
             tokens = (prompts.before_media(fields, self._clock()),)
         except PromptError as exc:
-            return replace(self.failed(request.model, _loggable(exc)), links=behind)
+            return replace(self.failed(request.model, loggable(exc)), links=behind)
         return Prompt(tokens if tokens[0] else (), BEFORE_MEDIA, None, behind)
 
     def failed(self, model: str, reason: str) -> Prompt:
@@ -488,11 +489,6 @@ def _cached_bytes(tokens: Tokens) -> int:
     return CACHE_ENTRY_BYTES + 4 * len(tokens)
 
 
-def _loggable(exc: PromptError) -> str:
-    """Error text without the prompt: other code's messages (a chat template's above all) may quote it."""
-    return f"{exc.foreign} in the template or tokenizer" if exc.foreign else str(exc)
-
-
 def _check_tools(fields: Mapping[str, Any]) -> None:
     """Raise PromptError for more tools than are rendered."""
     tools = fields.get("tools")
@@ -502,12 +498,3 @@ def _check_tools(fields: Mapping[str, Any]) -> None:
 
 def _has_many_prompts(request: InferenceRequest) -> bool:
     return request.kind is RouteKind.COMPLETION and request.num_prompts > MAX_PROMPTS
-
-
-def _id_lists(fields: Mapping[str, Any]) -> list[list[int]]:
-    """Prompts of a completion given as token ids; empty where it is text."""
-    prompt = fields.get("prompt")
-    if not isinstance(prompt, list) or not prompt:
-        return []
-    lists = prompt if isinstance(prompt[0], list) else [prompt]
-    return lists if all(ids and isinstance(ids[0], int) for ids in lists) else []

@@ -789,7 +789,7 @@ LOOKS_BACK = """{% for m in messages %}
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
 def test_a_chat_of_many_short_messages_is_left_to_a_thread(path: str) -> None:
-    """It has few bytes, and a template that looks back each time takes the square of its messages."""
+    """Few bytes may be many messages, and a template that looks back each time takes their square."""
     prompts = PromptEncoder.load(bundled_tokenizer(), LOOKS_BACK)
     many, metrics = PromptSource({"m": prompts}, Metrics()), Metrics()
     num = many.max_inline_parts("m")

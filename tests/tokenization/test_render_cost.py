@@ -45,7 +45,7 @@ def test_the_most_messages_are_the_last_number_that_fits() -> None:
 
 
 def test_a_template_that_looks_back_each_time_renders_far_fewer_messages() -> None:
-    """It takes the square of their number."""
+    """Units of such a template grow with the square of their number."""
     linear, looking = most(LOOP.replace("BODY", "")), most(LOOP.replace("BODY", BACK))
     assert linear > 4 * looking > 40
     template, num = Template(LOOP.replace("BODY", BACK)), looking
