@@ -117,6 +117,7 @@ COMPILED = [
     "gateway/policies/cost_model.py",
     "gateway/disaggregation/prefill_leg.py",
     "gateway/models/prompt_source.py",
+    "gateway/models/worker_tokenizer.py",
     "gateway/proxy/context.py",
     "gateway/proxy/dispatch.py",
     "gateway/proxy/prompts.py",
@@ -187,7 +188,6 @@ COMPILED = [
     "gateway/index/blind_recovery.py",
     "gateway/index/proofs.py",
     "gateway/models/offload.py",
-    "gateway/models/prompt_fields.py",
 ]
 """The path of a request. None of these modules defines a msgspec struct: the fields' types, which msgspec
 reads, are not kept in compiled classes. Left out on purpose: `apis/outline.py`, `apis/large_body.py`,
