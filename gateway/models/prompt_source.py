@@ -89,7 +89,7 @@ class PromptSource:
         self._log = RateLimitedLog(log)
         self._dialects: dict[Renderer, Dialect] = {}
         self._slow: set[Renderer] = set()
-        self.refuse: Callable[[Renderer, str], None] = _ignore
+        self.refuse: Callable[[Renderer, str], None] = lambda prompts, why: None
         self.runs = TokenRunCache()
         for model, prompts in local.items():
             self.prepare(model, prompts)
@@ -366,6 +366,9 @@ class WorkerTokenizer:
             budget.late()
             self._failed(url, "late")
             raise PromptError("the worker's /tokenize did not answer in time") from exc
+        if any(not made and body.get("prompt", body) for made, body in zip(tokens, bodies, strict=True)):
+            self._failed(url, "failed")  # an engine that takes other fields
+            raise PromptError("the worker's /tokenize made no tokens")
         if 0 < max_tokens < max(map(len, tokens), default=0):
             raise PromptError("the worker's /tokenize made more tokens than the model takes")
         is_whole = request.kind is not RouteKind.CHAT or first_medium(request.fields["messages"]) is None
@@ -461,10 +464,6 @@ class WorkerTokenizer:
         except (aiohttp.ClientError, OSError, *UNREADABLE) as exc:
             self._failed(url, "failed")
             raise PromptError(f"the worker's /tokenize failed: {type(exc).__name__}") from exc
-
-
-def _ignore(prompts: Renderer, why: str) -> None:
-    pass
 
 
 def _name(model: str) -> str:

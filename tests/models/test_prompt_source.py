@@ -622,6 +622,20 @@ async def test_a_late_answer_is_learnt_and_remembered(server: TokenizeServer) ->
 
 
 @pytest.mark.process
+async def test_no_tokens_are_an_error_unless_the_text_is_empty(server: TokenizeServer) -> None:
+    """llama.cpp answers so where a body has not the field that it takes."""
+    tokenizer = WorkerTokenizer(timeout_s=patience(20))
+    server.answer = web.Response(body=b'{"tokens":[]}')
+    chat = parse_request("/v1/chat/completions", b'{"model":"m","messages":[{"role":"user","content":"a"}]}')
+    for request in (completion("a"), completion(["", "a"]), chat):
+        with pytest.raises(PromptError, match="made no tokens"):
+            await tokenizer.ask(server.url, request, None)
+    assert (await tokenizer.ask(server.url, completion(""), None)).num_tokens == 0
+    assert tokenizer.counts["failed"] == 3
+    await tokenizer.close()
+
+
+@pytest.mark.process
 async def test_late_answers_of_a_worker_that_left_are_not_remembered(server: TokenizeServer) -> None:
     tokenizer = WorkerTokenizer(timeout_s=patience(20))
     tokenizer.learn(server.url, 0.0001, 100)
