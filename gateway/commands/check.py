@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
+from gateway.commands.check_events import PORTS, EventsCheck, event_place
 from gateway.commands.check_prompts import KindProof, OursOf, prove
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.eligibility import Eligibility, summary
@@ -31,9 +32,6 @@ from gateway.parity.prober import Ask, made_by
 from gateway.replication.messages import AgentHello
 from gateway.tokenization.worker_tokens import read_tokens
 from gateway.upstream.control_client import ControlSession
-
-ReachEvents = Callable[[Worker, EventSource], Awaitable[str | None]]
-"""Tries a worker's event publisher and replay; returns None if both answer, else the fault."""
 
 ReachAgent = Callable[[Worker, float | None], Awaitable[tuple[str, AgentHello | str] | None]]
 """Tries a worker's agent: its address, with its hello or the reason why it cannot be followed; None without
@@ -70,8 +68,8 @@ NOT_ASKED = "without completions (--dry-run) it is not known whether it reports 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Result for one worker: its mode, the reason, and the flags for the best mode. `chats` is the mode of
-    its chats where that of its texts is another, `chats_why` the reason. `fault` makes the check fail. `made`
-    are its tokens, if it may be in a disaggregated pair."""
+    its chats where that of its texts is another, `chats_why` the reason. `fault` makes the check fail. Its KV
+    events are read at `place`. `made` are its tokens, if it may be in a disaggregated pair."""
 
     name: str
     mode: Mode | None
@@ -82,6 +80,7 @@ class Finding:
     tokens: tuple[str, ...] = ()
     fault: str | None = None
     worker: Worker | None = None
+    place: str | None = None
     made: Made = field(default_factory=dict)
     chats: Mode | None = None
     chats_why: str | None = None
@@ -133,7 +132,7 @@ class Checker:
     session: ControlSession
     engines: Engines
     source_of: Callable[[Facts, int], EventSource | None]
-    reach_events: ReachEvents
+    events: EventsCheck
     has_tokenizer: Callable[[str, Rendering], bool]
     events_port: int = 5557
     reach_agent: ReachAgent = _no_agent
@@ -157,7 +156,14 @@ class Checker:
         if self.eligibility is not None and self.sends_completions:
             await SaltProber(self.eligibility, self.session.post).prove(facts)
             await NameProber(self.eligibility, self.session.post).prove(facts)
-        return [replace(await self._worker(facts, worker), worker=worker) for worker in workers]
+        return [
+            replace(
+                await self._worker(facts, worker),
+                worker=worker,
+                place=event_place(worker, self.source_of(facts, worker.dp_rank)),
+            )
+            for worker in workers
+        ]
 
     async def _worker(self, facts: Facts, worker: Worker) -> Finding:
         ask = partial(self._post, worker)
@@ -222,7 +228,9 @@ class Checker:
             unverified = NOT_ANSWERED if self.sends_completions else NOT_ASKED
         elif not reports:
             unverified = "it does not report cached tokens, so predictions cannot be verified"
-        obstacle = None if is_known else await self._events(facts, worker)
+        source = self.source_of(facts, worker.dp_rank)
+        complete = partial(self._complete, worker) if self.sends_completions else None
+        obstacle = None if is_known else await self.events.obstacle(worker, source, complete)
         if obstacle:  # both at once, so that a large model is restarted once
             asks_both = unverified and reports is not None
             both = f"{flags.cached_tokens} {flags.events}" if asks_both else flags.events
@@ -232,19 +240,6 @@ class Checker:
             wanted = None if reports is None else flags.cached_tokens or None
             return Finding(worker.id, Mode.EXACT, facts_text, unverified, wanted)
         return Finding(worker.id, Mode.VERIFIED, facts_text)
-
-    async def _events(self, facts: Facts, worker: Worker) -> str | None:
-        source = self.source_of(facts, worker.dp_rank)
-        if source is None:
-            return "it publishes no KV events"
-        if source.is_polled:
-            return "its KV events can be polled, but it replays none: what is missed stays unknown"
-        obstacle = await self.reach_events(worker, source)
-        if obstacle is None and source.replay_endpoint is None:
-            return (
-                f"it publishes KV events at {source.endpoint} but replays none: what is missed stays unknown"
-            )
-        return obstacle
 
     async def _can_tokenize(self, worker: Worker) -> bool:
         model = worker.served[0].name
@@ -285,6 +280,10 @@ class Checker:
         if self.engines.named(worker.engine).takes_lists:
             yield [1] * num
         yield "word " * num
+
+    async def _complete(self, worker: Worker, prompt: list[int]) -> bytes | None:
+        body = {"model": worker.served[0].name, "prompt": prompt, "max_tokens": 1}
+        return await self._post(worker, "/v1/completions", body)
 
     async def _post(self, worker: Worker, path: str, body: object) -> bytes | None:
         rank = {"x-data-parallel-rank": str(worker.dp_rank)} if worker.dp_size > 1 else {}
@@ -331,7 +330,22 @@ async def check_all(checker: Checker, urls: list[str]) -> list[Finding]:
     found = await asyncio.gather(*(checker.check(url) for url in urls))
     findings = [finding for findings in found for finding in findings]
     findings = [replace(one, fault=one.fault or _unlike(one, findings)) for one in findings]
-    return list(_on_ports_of_their_own(findings))
+    return list(_on_ports_of_their_own(list(_at_places_of_their_own(findings))))
+
+
+def _at_places_of_their_own(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Findings with the fault of those with KV events that are read at one place: at most one's are there."""
+    names: dict[str, list[str]] = {}
+    for one in findings:
+        if one.place is not None and one.mode is not None and one.mode >= Mode.EXACT:
+            names.setdefault(one.place, []).append(one.name)
+    for one in findings:
+        others = [name for name in names.get(one.place or "", ()) if name != one.name]
+        if not others or one.mode is None or one.mode < Mode.EXACT:
+            yield one
+            continue
+        fault = f"its KV events are read at {one.place}, as are those of {', '.join(others)} ({PORTS})"
+        yield replace(one, mode=Mode.APPROXIMATE, fault=one.fault or fault)
 
 
 def _on_ports_of_their_own(findings: Sequence[Finding]) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from aiohttp.test_utils import TestServer
 
 from engines import ENGINES
 from gateway.commands.check import Checker, Finding, check_all
+from gateway.commands.check_events import EventsCheck
 from gateway.core.blocks import root_hash
 from gateway.core.engine import EngineFlags, EventSource
 from gateway.core.event_stream import StreamState
@@ -130,7 +131,7 @@ class Checked:
                 session=open_session,
                 engines=only(FakeEngine()),
                 source_of=lambda facts, rank: event_source(facts, rank, 5557, 0),
-                reach_events=self._reach,
+                events=EventsCheck(self._reach),
                 has_tokenizer=lambda model, rendering: self.has_tokenizer,
                 reach_agent=self._reach_agent,
                 tokens=self.tokens,
@@ -159,7 +160,7 @@ pytestmark = pytest.mark.process
 async def test_the_best_mode_has_no_obstacle(checked: Checked) -> None:
     finding = await checked.finding()
     name = url_of(checked.server).removeprefix("http://")
-    assert replace(finding, worker=None) == Finding(
+    assert replace(finding, worker=None, place=None) == Finding(
         name, Mode.VERIFIED, "fake 1.2; models m; 100 blocks of 16 tokens", obstacle=None, flags=None
     )
     assert finding.worker and finding.worker.id == name
@@ -347,6 +348,24 @@ async def test_without_a_block_size_a_worker_is_routed_by_load(checked: Checked)
     assert checked.answers.asked == []
 
 
+async def test_workers_with_events_at_one_place_are_both_wrong(checked: Checked) -> None:
+    other = await Answers().serve()
+    found = await checked.findings(url_of(checked.server), url_of(other))
+    await other.close()
+    assert [each.mode for each in found] == [Mode.APPROXIMATE] * 2
+    assert not any(each.is_good for each in found)
+    for one, two in (found, found[::-1]):
+        place = f"its KV events are read at tcp://127.0.0.1:5557, as are those of {two.name} "
+        assert (one.fault or "").startswith(place)
+
+
+async def test_workers_without_events_are_not_compared(checked: Checked) -> None:
+    other, checked.obstacle = await Answers().serve(), "nothing listens"
+    found = await checked.findings(url_of(checked.server), url_of(other))
+    await other.close()
+    assert [(each.mode, each.fault) for each in found] == [(Mode.APPROXIMATE, None)] * 2
+
+
 async def test_each_rank_is_a_worker_and_is_addressed_by_its_number(checked: Checked) -> None:
     checked.answers.metrics = {"0": {"block_size": 16}, "1": {"block_size": 16}}
     checked.answers.sources = [SOURCE, SOURCE | {"dp_rank": 1}]
@@ -376,7 +395,7 @@ async def test_an_endpoint_without_models_is_not_reached(checked: Checked) -> No
 async def test_tokens_of_a_pair_are_compared(checked: Checked, tokens: list[int]) -> None:
     """Workers without /tokenize are not compared."""
     checked.answers.tokens = [1, 2]
-    other = Answers(tokens=tokens)
+    other = Answers(tokens=tokens, sources=[SOURCE | {"endpoint": "tcp://*:5558"}])
     server = await other.serve()
     prefill, decode = url_of(server), url_of(checked.server)
     checked.declared = DeclaredSettings({prefill: Role.PREFILL, decode: Role.DECODE}, connector="nixl")
@@ -395,7 +414,11 @@ async def test_tokens_of_a_pair_are_compared(checked: Checked, tokens: list[int]
 async def test_without_workers_there_are_no_findings(checked: Checked) -> None:
     async with session() as open_session:
         checker = Checker(
-            open_session, only(FakeEngine()), lambda f, r: None, checked._reach, lambda m, r: False
+            open_session,
+            only(FakeEngine()),
+            lambda f, r: None,
+            EventsCheck(checked._reach),
+            lambda m, r: False,
         )
         assert await check_all(checker, []) == []
 
@@ -417,7 +440,7 @@ async def test_each_worker_is_checked_as_its_own_engine(owner: str, engine: str,
                 open_session,
                 Engines(ENGINES),
                 lambda facts, rank: event_source(facts, rank, 5557, 0),
-                lambda worker, source: asyncio.sleep(0, None),
+                EventsCheck(lambda worker, source: asyncio.sleep(0, None)),
                 lambda model, rendering: True,
             ),
             [url_of(server)],
