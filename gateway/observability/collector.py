@@ -220,8 +220,7 @@ _TRAFFIC: tuple[tuple[MetricSpec, Callable[[WorkerMetrics], float]], ...] = (
     (
         counter(
             "kvgate_prediction_error_tokens_total",
-            "Absolute differences between reported and predicted cached tokens, added up over answers; "
-            "unknown tokens are none.",
+            "Absolute differences between reported and predicted cached tokens, added up over answers.",
             "worker",
         ),
         lambda w: w.prediction_error_tokens,
@@ -229,8 +228,7 @@ _TRAFFIC: tuple[tuple[MetricSpec, Callable[[WorkerMetrics], float]], ...] = (
     (
         counter(
             "kvgate_prediction_unknown_tokens_total",
-            "Cached tokens beyond the prediction at a worker without exact KV events, as of earlier answers. "
-            "Not counted as errors.",
+            "Cached tokens beyond the prediction at workers without exact KV events: not counted as errors.",
             "worker",
         ),
         lambda w: w.unknown_cached_tokens,
