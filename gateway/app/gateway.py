@@ -230,7 +230,8 @@ class Gateway:
         self.planner = planner_of(self)
         self.lag = LoopLag(self.metrics.loop_lag_s.observe, self.metrics.loop_lag_cpu_s.observe)
         self.lag.start()
-        prober = Prober(partial(self.session.post, headers=self.worker_headers))
+        post = partial(self.session.post, headers=self.worker_headers)
+        prober = Prober(post, self.worker_tokenizer.learn)
         self.pair_parity = PairParity(self.fleet, self.disaggregation_stats.policy, prober, self._tasks.start)
         self.catalog.open(self._tasks.start, prober, self.worker_tokenizer)
         self.salt_prober = salt_prober_of(self, self._tasks.start)
@@ -449,7 +450,7 @@ class Gateway:
             outgoing=outgoing,
             usages=usages,
             suspect=partial(suspect, self),
-            blame=self.lifecycle.failed,
+            faults=self.lifecycle.faults,
             busy=partial(rejected, self),
             gate=gate_of(config, router, self.quota_usage),
             ask_usage=self.asking(),
@@ -472,7 +473,7 @@ class Gateway:
             outgoing=context.outgoing,
             start=context.tasks.start,
             log=context.log,
-            suspect=context.suspect,
+            failed=context.failed,
             busy=context.busy,
             refuse_usage=context.usages.refuse,
         )

@@ -62,7 +62,10 @@ def standings_of(gateway: "Gateway") -> Lifecycle:
         observers=gateway.observers,
         on_ejected=lambda worker, why: gateway.dispatch.worker_down(worker, why),
         rules=OutlierRules(
-            config.lifecycle.eject_after_failures, config.lifecycle.eject_s, config.lifecycle.stalled_after_s
+            config.lifecycle.eject_after_failures,
+            config.lifecycle.eject_s,
+            config.lifecycle.stalled_after_s,
+            config.lifecycle.max_ejected_percent,
         ),
         warm_up_s=config.lifecycle.slow_start_s,
     )
@@ -194,9 +197,8 @@ def sources_of(gateway: "Gateway", start: Callable[[str, Coroutine[Any, Any, Non
 
 
 def suspect(gateway: "Gateway", worker: WorkerId, why: str, is_refused: bool) -> None:
-    """Probe a worker at which a request failed, and count the failure."""
+    """Probe a worker at which a request failed."""
     gateway.roster.suspect(worker, why, is_refused=is_refused)
-    gateway.lifecycle.failed(worker, why)
 
 
 def rejected(gateway: "Gateway", worker: WorkerId, busy_s: float) -> None:

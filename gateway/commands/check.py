@@ -10,6 +10,7 @@ from functools import partial
 from typing import Protocol
 
 from gateway.commands.check_events import PORTS, EventsCheck, event_place
+from gateway.commands.check_prompts import KindProof, OursOf, prove
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.eligibility import Eligibility, summary
 from gateway.core.engine import EventSource
@@ -59,14 +60,15 @@ _PUBLISHED = re.compile(r"(tcp://\*:)(\d+)")
 
 UNKNOWN_SIZE = 64
 """Block size of a prompt for a worker that reports none: few engines have larger blocks."""
+TOKENIZER = "kvgate serve --tokenizer DIR"
 NOT_ASKED = "without completions (--dry-run) it is not known whether it reports cached tokens"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result for one worker: its mode, the reason, and the flags for the best mode. `fault` makes the check
-    fail. `place` is where its KV events are read. `made` are its tokens, if it may be in a disaggregated
-    pair."""
+    """Result for one worker: its mode, the reason, and the flags for the best mode. `chats` is the mode of
+    its chats where that of its texts is another, `chats_why` the reason. `fault` makes the check fail. Its KV
+    events are read at `place`. `made` are its tokens, if it may be in a disaggregated pair."""
 
     name: str
     mode: Mode | None
@@ -79,18 +81,32 @@ class Finding:
     worker: Worker | None = None
     place: str | None = None
     made: Made = field(default_factory=dict)
+    chats: Mode | None = None
+    chats_why: str | None = None
+
+    @property
+    def _label(self) -> str:
+        if self.mode is None:
+            return "not reached"
+        if self.chats is None:
+            return self.mode.label
+        return f"texts {self.mode.label}, chats {self.chats.label}"
 
     @property
     def _reached(self) -> str:
         return "the next mode" if self.mode is Mode.LOAD_ONLY else "the best mode"
 
     @property
+    def is_indexed(self) -> bool:
+        """True if requests of some kind are routed by the worker's cache."""
+        return self.mode is not None and self.mode > Mode.LOAD_ONLY
+
+    @property
     def is_good(self) -> bool:
         return self.mode is not None and self.fault is None
 
     def lines(self) -> list[str]:
-        label = self.mode.label if self.mode is not None else "not reached"
-        lines = [f"{self.name}: {label}" + (f"  ({self.facts})" if self.facts else "")]
+        lines = [f"{self.name}: {self._label}" + (f"  ({self.facts})" if self.facts else "")]
         if self.agent:
             lines.append(f"    {self.agent}")
         lines += [f"    {note}" for note in self.tokens]
@@ -98,6 +114,10 @@ class Finding:
             lines.append(f"    WRONG: {self.fault}")
         if self.obstacle:
             lines.append(f"    {self.obstacle}")
+        if self.chats_why:
+            lines.append(f"    chats: {self.chats_why}")
+        if self.chats is Mode.LOAD_ONLY and self.flags != TOKENIZER:
+            lines.append(f"    to predict its chats, run:  {TOKENIZER}")
         if self.flags:
             start = "run" if self.flags.startswith("kvgate ") else "start the worker with"
             lines.append(f"    to reach {self._reached}, {start}:  {self.flags}")
@@ -119,6 +139,8 @@ class Checker:
     declared: DeclaredSettings = field(default_factory=DeclaredSettings)
     eligibility: Eligibility | None = None
     sends_completions: bool = True
+    ours_of: Callable[[Worker], OursOf] | None = None
+    """kvgate's own tokens of a worker's requests, by the tokenizer of their model."""
 
     async def check(self, url: str) -> list[Finding]:
         probe = Probe(url, self.engines, self.session, {}, self.events_port)
@@ -145,7 +167,7 @@ class Checker:
     async def _worker(self, facts: Facts, worker: Worker) -> Finding:
         ask = partial(self._post, worker)
         sights = await self.tokens.look(worker, ask) if self.tokens else ()
-        finding = await self._known(facts, worker)
+        finding = await self._with_chats(worker, await self._known(facts, worker))
         if kind_of(worker):
             finding = replace(finding, made=await made_by(worker.served[0].name, ask))
         faults = [sight.fault for sight in sights if sight.fault]
@@ -157,7 +179,22 @@ class Checker:
         if self.eligibility is not None and (unusable := self.eligibility.unusable(worker)):
             is_all = len(unusable) == len(worker.served)
             (faults if is_all else notes).append(f"not used for {summary(unusable)}")
+        faults += [finding.fault] if finding.fault else []
         return replace(finding, tokens=tuple(notes), fault="; ".join(faults) or None)
+
+    async def _with_chats(self, worker: Worker, finding: Finding) -> Finding:
+        """The finding, which a text has decided, with what a chat shows, and with the worker's own counts of
+        both beside kvgate's tokens."""
+        has_local = self.has_tokenizer(worker.served[0].name, worker.rendering)
+        if not finding.is_indexed or (has_local and self.ours_of is None):
+            return finding
+        ours_of = self.ours_of(worker) if self.ours_of and has_local else None
+        sends = self.sends_completions and worker.role is Role.BOTH
+        post = partial(self._post, worker)
+        proofs = [await prove(worker, "chats", post, ours_of, sends=sends)]
+        if has_local and sends:
+            proofs.append(await prove(worker, "texts", post, ours_of, sends=True))
+        return judged(finding, proofs)
 
     async def _known(self, facts: Facts, worker: Worker) -> Finding:
         found = await self.reach_agent(worker, facts.start_time_s)
@@ -183,7 +220,7 @@ class Checker:
             return Finding(worker.id, Mode.LOAD_ONLY, facts_text, why)
         if not await self._can_tokenize(worker):
             why = "no tokenizer is given for its model, and its own /tokenize does not answer"
-            return Finding(worker.id, Mode.LOAD_ONLY, facts_text, why, "kvgate serve --tokenizer DIR")
+            return Finding(worker.id, Mode.LOAD_ONLY, facts_text, why, TOKENIZER)
         unverified = None
         reports = await self._reports_cached_tokens(facts, worker)
         if reports is None:
@@ -247,6 +284,23 @@ class Checker:
     async def _post(self, worker: Worker, path: str, body: object) -> bytes | None:
         rank = {"x-data-parallel-rank": str(worker.dp_rank)} if worker.dp_size > 1 else {}
         return await self.session.post(worker.url, path, body, rank)
+
+
+def judged(finding: Finding, proofs: Sequence[KindProof]) -> Finding:
+    """The finding with the verdicts of proofs. Other tokens than the worker counts are a fault where its
+    events name blocks by their tokens; else only the predicted counts are off."""
+    assert finding.mode is not None
+    for proof in proofs:
+        if proof.fault and finding.mode >= Mode.EXACT:
+            finding = replace(finding, fault="; ".join(filter(None, (finding.fault, proof.fault))))
+        if proof.kind == "chats" and proof.obstacle:
+            finding = replace(finding, chats=Mode.LOAD_ONLY, chats_why=proof.obstacle)
+        elif (
+            proof.kind == "chats" and proof.counted and proof.cached is None and finding.mode is Mode.VERIFIED
+        ):
+            why = "their answers report no cached tokens, so predictions cannot be verified"
+            finding = replace(finding, chats=Mode.EXACT, chats_why=why)
+    return finding
 
 
 def _facts_text(worker: Worker, is_published: bool = False) -> str:

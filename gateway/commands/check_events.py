@@ -50,13 +50,14 @@ class EventsCheck:
             return "it publishes no KV events"
         if source.is_polled:
             return "its KV events can be polled, but it replays none: what is missed stays unknown"
+        fault = await self.reach(worker, source)
         if source.replay_endpoint is None:
-            if not source.is_reported and (fault := await self.reach(worker, source)):
+            if fault and not source.is_reported:
                 return f"it reports no KV events, and where they are expected there are none: {fault}"
-            return (
+            return fault or (
                 f"it publishes KV events at {source.endpoint} but replays none: what is missed stays unknown"
             )
-        if fault := await self.reach(worker, source):
+        if fault:
             return fault
         return (
             None if source.is_reported or self.follow is None else await self._owner(worker, source, complete)

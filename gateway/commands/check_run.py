@@ -18,6 +18,7 @@ from gateway.discovery.kubernetes.cluster import cluster_access
 from gateway.discovery.lookup import looked_up
 from gateway.engine_test.followed import Followed, following
 from gateway.http.address import names_several
+from gateway.models.local_tokens import LocalTokens
 from gateway.replication.agent_targets import reach_agent
 from gateway.runtime.terminal import print_lines
 from gateway.tenancy.auth.admin_access import check_open
@@ -52,8 +53,8 @@ async def _looked_up(gateway: Gateway) -> tuple[list[str], list[Finding]]:
 
 
 COMPLETIONS_NOTICE = (
-    "kvgate check sends each worker a few completions of one token, to see whether it reports cached tokens "
-    "and keeps tenants' caches apart; --dry-run sends none"
+    "kvgate check sends each worker a few completions and chats of one token, to see whether it reports "
+    "cached tokens and keeps tenants' caches apart; --dry-run sends none"
 )
 
 
@@ -87,6 +88,7 @@ async def check(config: Config, *, is_dry_run: bool = False) -> int:
             declared=gateway.declared,
             eligibility=gateway.fleet.eligibility,
             sends_completions=not is_dry_run,
+            ours_of=partial(LocalTokens, gateway.catalog, gateway.prompts),
         )
         urls, without = await _looked_up(gateway)
         findings = [*await check_all(checker, urls), *without]

@@ -233,7 +233,7 @@ class Feeds:
         )
 
     async def reach(self, worker: Worker, source: EventSource, timeout_s: float) -> str | None:
-        """Check that a worker's events, and their replay if it has one, are reachable from here; returns None
+        """Check that a worker's events and their replay, if it has one, are reachable from here; returns None
         or the obstacle."""
         try:
             endpoint, replay = self._reached(worker, source)

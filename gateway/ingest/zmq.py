@@ -382,8 +382,7 @@ async def reach(
     replay_endpoint: str | None,
     timeout_s: float,
 ) -> str | None:
-    """Check that a publisher and its replay endpoint answer, if it has one: returns None, or which one does
-    not."""
+    """Check that a publisher and its replay endpoint, if any, answer: returns None, or which does not."""
     sub = opened(context, zmq.SUB, endpoint)
     dealer = opened(context, zmq.DEALER, replay_endpoint or endpoint)
     monitors = [each.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED) for each in (sub, dealer)]

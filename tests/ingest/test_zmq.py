@@ -552,8 +552,9 @@ async def test_a_publisher_with_both_endpoints_is_reached(world: World) -> None:
 
 
 @pytest.mark.process
-async def test_a_publisher_without_replays_is_reached(world: World) -> None:
+async def test_a_publisher_without_a_replay_must_be_there_too(world: World) -> None:
     assert await reached(world, world.publisher.endpoint, None) is None
+    assert world.publisher.asked == []
     assert await reached(world, "tcp://127.0.0.1:9", None, 0.3) == (
         "no KV-event publisher answers at tcp://127.0.0.1:9; it must bind (an endpoint with '*')"
     )
