@@ -374,8 +374,7 @@ _APPLIED: tuple[tuple[MetricSpec, Callable[[Applied], float]], ...] = (
 UNPLACED = counter(
     "kvgate_index_unplaced_blocks_total",
     "Blocks of a medium other than the GPU that cannot be placed: unknown parents, chunks of another size.",
-    "worker",
-    "medium",
+    *("worker", "medium"),
 )
 
 METRICS = (
@@ -383,8 +382,7 @@ METRICS = (
     *(TOKENIZATION_FAILURES, RUN_MISMATCHES, DISCONNECTS, RECORDED, UNRECORDED, CONNECTIONS, TUNNELS),
     *(TUNNEL_BYTES, TLS_RELOADS, STAGE_SECONDS, LOOP_LAG, LOOP_LAG_MAX, LOOP_CPU_LAG, LOOP_CPU_LAG_MAX),
     *(GC_PAUSE, GC_PAUSE_MAX, TTFT, ITL, IN_FLIGHT, BOOKED, STREAM_STATE, BLOCKS, ASSUMED, PINNED),
-    *(spec for spec, _ in (*_TRAFFIC, *_MEMBERS, *_STREAMS, *_APPLIED)),
-    UNPLACED,
+    *(UNPLACED, *(spec for spec, _ in (*_TRAFFIC, *_MEMBERS, *_STREAMS, *_APPLIED))),
 )
 
 
