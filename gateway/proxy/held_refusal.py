@@ -1,9 +1,10 @@
 """Refusal of a worker, held back until its body says whether the worker is saturated or failed.
 
-head 503, 429 ─► body, up to 16 KiB ─► the exchange: another worker, or
+head 429, 529, 503, 500 ─► body, up to 16 KiB ─► the exchange: another worker, or
                                        the answer goes on to its reader, and to the client
 """
 
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -76,5 +77,5 @@ class HeldRefusal:
             self._reader.upstream_data(self._data)
 
     def _judge(self) -> None:
-        self.refusal = refusal_of(self.head, self._data)
+        self.refusal = refusal_of(self.head, self._data, time.time())
         self._on_read(self)
