@@ -33,8 +33,8 @@ MAX_BUSY_S: Final = 10.0
 worker that is asked once in this time is not left out by mistake."""
 
 
-class Proof(IntFlag):
-    """Proofs of saturation beside a status."""
+class SaturationSign(IntFlag):
+    """Sign of saturation beside a status."""
 
     NONE = 0
     TIME = 1
@@ -42,13 +42,13 @@ class Proof(IntFlag):
     TYPE = 4
 
 
-FULL: Final[Mapping[int, Proof]] = {
-    TOO_MANY: Proof.NONE,
-    OVERLOADED: Proof.NONE,
-    UNAVAILABLE: Proof.TIME | Proof.WORDS | Proof.TYPE,
-    SERVER_ERROR: Proof.TYPE,
+FULL: Final[Mapping[int, SaturationSign]] = {
+    TOO_MANY: SaturationSign.NONE,
+    OVERLOADED: SaturationSign.NONE,
+    UNAVAILABLE: SaturationSign.TIME | SaturationSign.WORDS | SaturationSign.TYPE,
+    SERVER_ERROR: SaturationSign.TYPE,
 }
-"""Statuses of saturated workers, and the proofs of which each needs one; NONE: it is proof itself."""
+"""Statuses of saturated workers, and the evidence of which each needs one kind; NONE: the status says it."""
 
 WORDS: Final = re.compile(
     rb"currently busy|backlog limit"  # vLLM >= 0.29, --max-num-queued-reqs and -tokens
@@ -116,10 +116,10 @@ def refusal_of(head: ResponseHead, body: bytes, now_s: float) -> Refusal:
     seconds since 1970, for dates."""
     needed, after_s = FULL[head.status], retry_after_s(head.headers, now_s)
     is_busy = (
-        needed is Proof.NONE
-        or (bool(needed & Proof.TIME) and after_s is not None)
-        or (bool(needed & Proof.WORDS) and WORDS.search(body) is not None)
-        or (bool(needed & Proof.TYPE) and TYPES.search(body) is not None)
+        needed is SaturationSign.NONE
+        or (bool(needed & SaturationSign.TIME) and after_s is not None)
+        or (bool(needed & SaturationSign.WORDS) and WORDS.search(body) is not None)
+        or (bool(needed & SaturationSign.TYPE) and TYPES.search(body) is not None)
     )
     return Refusal(head.status, is_busy, after_s)
 
