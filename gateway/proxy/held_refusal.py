@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from gateway.core.outcome import SERVER_ERROR
 from gateway.http.messages import ResponseHead
 from gateway.http.refusal import Refusal, refusal_of
 from gateway.upstream.connection import ResponseSink
@@ -19,7 +20,7 @@ MAX_BYTES: Final = 16 << 10
 class HeldRefusal:
     """A refusal on its way; takes the place of the connection's reader, which has seen the head."""
 
-    __slots__ = ("head", "refusal", "_reader", "_on_read", "_on_lost", "_data", "_has_ended")
+    __slots__ = ("head", "refusal", "_reader", "_on_read", "_on_lost", "_data", "_has_ended", "_is_passing")
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class HeldRefusal:
         self._on_read = on_read
         self._on_lost = on_lost
         self._data = b""
-        self._has_ended = False
+        self._has_ended = self._is_passing = False
 
     def __repr__(self) -> str:
         return f"HeldRefusal({self.head.status}, {len(self._data)} bytes, {self.refusal})"
@@ -65,12 +66,17 @@ class HeldRefusal:
         return self._judge()
 
     def upstream_lost(self, reason: str) -> None:
-        if self.refusal is not None:
-            return self._reader.upstream_lost(reason)
-        return self._on_lost(reason)
+        if self.refusal is None:
+            if self.head.status != SERVER_ERROR:
+                return self._on_lost(reason)
+            self._judge()  # a partial error is cut, unless it says that the worker is saturated
+            if not self._is_passing:
+                return None
+        return self._reader.upstream_lost(reason)
 
     def go_on(self) -> None:
         """Hand what was held back to the reader, after the head."""
+        self._is_passing = True
         if self._has_ended:
             self._reader.upstream_ended(self._data)
         else:
