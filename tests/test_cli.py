@@ -264,7 +264,7 @@ def durations_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def test_each_flag_that_is_a_duration_takes_units() -> None:
-    """Those of a configuration have no type here: `tests/config/test_options.py` reads them."""
+    """Flags of a configuration have no type here: `tests/config/test_options.py` reads them."""
     replay, sim = Parser(), Parser()
     add_replay_flags(replay)
     add_sim_flags(sim)

@@ -12,7 +12,7 @@ from gateway.replay.job import ReplayJob
 from gateway.replay.line_reader import Lines
 
 POOLING = ("/embeddings", "/rerank", "/score", "/classify", "/pooling")
-"""Ends of URLs whose answers have no tokens."""
+"""Ends of URLs of requests for answers without tokens."""
 REDACTED = "redacted-by-litellm"
 
 
