@@ -181,6 +181,7 @@ COMPILED = [
     "gateway/http/json_usage.py",
     "gateway/proxy/usage_check.py",
     "gateway/tokenization/template_stability.py",
+    "gateway/tokenization/conversation_features.py",
     "gateway/tokenization/message_frame.py",
     "gateway/ingest/blind_recovery.py",
     "gateway/index/blind_recovery.py",

@@ -30,6 +30,7 @@ from gateway.core.requests.routes import RouteKind
 from gateway.core.token_runs import TokenRunCache
 from gateway.core.value import replace
 from gateway.models.breaker import CircuitBreaker
+from gateway.models.late_calls import LateCalls
 from gateway.models.tokenize_budget import TokenizeBudget
 from gateway.observability.metrics import Metrics
 from gateway.runtime.rate_limited_log import RateLimitedLog
@@ -311,8 +312,8 @@ class WorkerTokenizer:
     body. A worker that fails repeatedly is not called for a while (`models/breaker.py`).
 
     `timeout_s` bounds the delay of a request's routing, however many prompts it has; within it a worker gets
-    the time that it usually takes (`models/tokenize_budget.py`). `max_cache_bytes` bounds the cached tokens.
-    `counts` are of calls by outcome.
+    the time that it usually takes (`models/tokenize_budget.py`), and a late call goes on. `max_cache_bytes`
+    bounds the cached tokens. `counts` are of calls by outcome.
     """
 
     def __init__(
@@ -331,6 +332,7 @@ class WorkerTokenizer:
         self._cache: OrderedDict[bytes, Tokens] = OrderedDict()
         self._max_bytes = max_cache_bytes
         self._num_bytes = 0
+        self._calls = LateCalls(timeout_s)
         self._breakers: dict[str, CircuitBreaker] = {}
         self._budgets: dict[str, TokenizeBudget] = {}
         self.counts: Counter[str] = Counter()
@@ -372,6 +374,7 @@ class WorkerTokenizer:
     def forget(self, url: str | None = None) -> None:
         """Clear the cache: workers may make other tokens than before; `url` is a worker that left or
         joined."""
+        self._calls.cancel()
         self._cache.clear()
         self._num_bytes = 0
         if url is not None:
@@ -386,7 +389,12 @@ class WorkerTokenizer:
         return {**sizes, "calls": calls, "budgets": budgets, "left_alone": resting}
 
     async def close(self) -> None:
+        self._calls.cancel()
         await self._session.close()
+
+    def learn(self, url: str, took_s: float, num_bytes: int) -> None:
+        """Learn how long a worker took for another body of so many bytes: a probe of it."""
+        self._budget(url).answered(took_s, num_bytes)
 
     async def _one(self, url: str, body: Mapping[str, Any], authorization: str | None) -> Tokens:
         raw = encode(body)
@@ -398,6 +406,10 @@ class WorkerTokenizer:
         if not self._breaker(url).may_ask(self._clock()):
             self.counts["not asked"] += 1
             raise PromptError("the worker's /tokenize failed too often and is not called for a while")
+        return await self._calls.run(self._fetched(url, raw, key, authorization))
+
+    async def _fetched(self, url: str, raw: bytes, key: bytes, authorization: str | None) -> Tokens:
+        """Tokens of a body by its worker, remembered; the time that it took is learnt, however late it is."""
         began = self._clock()
         tokens = await self._post(url, raw, authorization)
         self._breaker(url).answered()

@@ -5,8 +5,11 @@ pairs (prefill and decode workers)       ─ made_by ─►  2 probes ─► Mad
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
+
+import msgspec
 
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.rendering import VLLM, Rendering
@@ -24,19 +27,32 @@ MAX_AT_ONCE = 8
 
 
 class Prober:
-    """Asks the workers of a fleet, a few at a time; `post` reaches them."""
+    """Asks the workers of a fleet, a few at a time; `post` reaches them. `on_answered` gets the URL, the
+    seconds and the bytes of each body that a worker tokenized."""
 
-    def __init__(self, post: Post) -> None:
-        self._post = post
+    def __init__(
+        self,
+        post: Post,
+        on_answered: Callable[[str, float, int], None] = lambda url, took_s, num_bytes: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._post, self._on_answered, self._clock = post, on_answered, clock
         self._turn = asyncio.Semaphore(MAX_AT_ONCE)
 
     async def compare(self, url: str, comparison: ParityComparison) -> ParityResult:
         async with self._turn:
-            return await compare(partial(self._post, url), comparison)
+            return await compare(partial(self._ask, url), comparison)
 
     async def made_by(self, url: str, model: str) -> Made:
         async with self._turn:
-            return await made_by(model, partial(self._post, url))
+            return await made_by(model, partial(self._ask, url))
+
+    async def _ask(self, url: str, path: str, body: object) -> bytes | None:
+        began = self._clock()
+        answer = await self._post(url, path, body)
+        if answer is not None:
+            self._on_answered(url, self._clock() - began, len(msgspec.json.encode(body)))
+        return answer
 
 
 async def compare(ask: Ask, comparison: ParityComparison) -> ParityResult:

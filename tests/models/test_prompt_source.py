@@ -35,6 +35,7 @@ from gateway.tokenization.chat_template import MAX_PARTS, MediaError, TooCostly,
 from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
 from gateway.tokenization.sandbox.render_budget import hurry
 from tests.support.fakes import serve, url_of
+from tests.support.patience import patience, until
 
 NOON = datetime(2024, 5, 1, 12)
 EMBED = {"model": "m", "input": "x"}
@@ -600,6 +601,38 @@ async def test_a_worker_gets_the_time_that_it_takes(server: TokenizeServer) -> N
     assert slow.describe()["budgets"] == []
     server.gate.set()
     await slow.close()
+
+
+@pytest.mark.process
+async def test_a_late_answer_is_learnt_and_remembered(server: TokenizeServer) -> None:
+    """The prompt that was late is known the next time, and its true time counts."""
+    tokenizer = WorkerTokenizer(timeout_s=patience(20))
+    for _ in range(3):
+        tokenizer.learn(server.url, 0.0001, 100)
+    server.gate.clear()
+    with pytest.raises(PromptError, match="in time"):
+        await tokenizer.ask(server.url, completion("a"), None)
+    waited_s = tokenizer.describe()["budgets"][0]["wait_s"]
+    server.gate.set()
+    await until(lambda: tokenizer.counts["answered"] == 1, "the late answer came")
+    assert tokenizer.describe()["budgets"][0]["wait_s"] >= waited_s / 2
+    assert (await tokenizer.ask(server.url, completion("a"), None)).num_tokens == 1
+    assert tokenizer.counts == {"late": 1, "answered": 1, "cached": 1}
+    await tokenizer.close()
+
+
+@pytest.mark.process
+async def test_late_answers_of_a_worker_that_left_are_not_remembered(server: TokenizeServer) -> None:
+    tokenizer = WorkerTokenizer(timeout_s=patience(20))
+    tokenizer.learn(server.url, 0.0001, 100)
+    server.gate.clear()
+    with pytest.raises(PromptError, match="in time"):
+        await tokenizer.ask(server.url, completion("a"), None)
+    tokenizer.forget(server.url)
+    server.gate.set()
+    await tokenizer.ask(server.url, completion("b"), None)
+    assert tokenizer.counts == {"late": 1, "answered": 1}
+    await tokenizer.close()
 
 
 @pytest.mark.process
