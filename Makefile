@@ -22,7 +22,7 @@ FAST_TESTS := not process and not slow
 IGNORED := vllm sglang mlx llamacpp console proxies helm envoy
 LOCAL_TESTS := $(IGNORED:%=--ignore=tests/%)
 
-.PHONY: run test lint check flake wheel test-wheel test-console test-envoy test-envoy-versions test-helm test-proxies test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke soak fuzz lock docs docs-site proto clean
+.PHONY: run test lint check flake wheel test-wheel test-console test-envoy test-envoy-versions test-helm test-proxies test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke bench-waits soak fuzz lock docs docs-site proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m gateway demo --port $(PORT)
@@ -110,6 +110,9 @@ bench-console: $(VENV)/.installed-dev .cache/console/.installed
 
 bench-heal: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_heal
+
+bench-waits: $(VENV)/.installed-dev
+	$(BIN)/python -m loadtest.bench_waits
 
 bench-hostile: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed # FULL=1: the counts that are promised; SMOKE=1: a few
 	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m loadtest.bench_hostile

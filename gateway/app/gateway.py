@@ -69,7 +69,8 @@ from gateway.ingest.blind_recovery import RecoveryObserver, keep_recovering
 from gateway.ingest.ownership import OwnershipObserver, keep_proving
 from gateway.models.catalog import warn_of_unserved
 from gateway.models.from_config import catalog_of
-from gateway.models.prompt_source import PromptSource, WorkerTokenizer
+from gateway.models.prompt_source import PromptSource
+from gateway.models.worker_tokenizer import WorkerTokenizer
 from gateway.observability.cache_loss.observer import CacheLoss, keep_explained
 from gateway.observability.log_sink import LogSink
 from gateway.observability.metrics import Metrics
@@ -272,6 +273,7 @@ class Gateway:
         self._tasks.start("compare policies", keep_compared(self.active_policy.experiments))
         unserved = warn_of_unserved(self.catalog, self.fleet, self.roster.has_all_joined)
         self._tasks.start("look for unserved tokenizers", unserved)
+        self._tasks.start("ask workers for their day", self.catalog.watch_days())
 
     def add_worker(self, url: str, role: Role | None = None) -> bool:
         """Begin to wait for a worker, or for those of a name; False if that is so already."""

@@ -6,7 +6,7 @@ reference.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime, time
 from itertools import product
 from os.path import commonprefix
 from pathlib import Path
@@ -140,6 +140,16 @@ class PromptEncoder:
     @property
     def sources(self) -> list[str]:
         return [template.source for template in self._templates.values()]
+
+    @property
+    def prints_day(self) -> bool:
+        return any("strftime_now" in template.variables for template in self._templates.values())
+
+    def shows_day(self, body: Mapping[str, Any], tokens: Sequence[int], day: date) -> bool:
+        try:
+            return self.chat(body, datetime.combine(day, time(12))).tolist() == list(tokens)
+        except PromptError:
+            return False
 
     def describe(self) -> dict[str, Any]:
         """Status view: what is in use and why, in plain values; no text of a prompt."""

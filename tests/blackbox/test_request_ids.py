@@ -94,3 +94,15 @@ async def test_the_clients_id_is_in_the_answer_the_log_and_the_decision() -> Non
 
         await until(lambda: len(lines()) == 2, "both are logged")
         assert sorted(lines()) == sorted(zip(client_ids, worker_ids, strict=True))
+
+
+async def test_an_answer_of_the_server_itself_has_the_id_of_its_log_line() -> None:
+    flags = ("--log-requests", "--log-format", "json", "--max-body-bytes", "1000")
+    async with running(*flags) as bench:
+        await bench.worker()
+        large = await bench.ask(post(completion("x" * 2000)))
+        malformed = await bench.ask(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nno header\r\n\r\n")
+        for answer, status in ((large, 413), (malformed, 400)):
+            name = (answer.value(b"x-request-id") or b"").decode()
+            assert answer.status == status and name
+            await bench.gateway.logged(f'"request_id": ?"{name}"')
