@@ -21,7 +21,7 @@ from tests.blackbox.harness import (
 )
 
 NUM_TOKENS, LIMIT = 2000, 100
-"""One answer takes what refills in 20 minutes."""
+"""Tokens of an answer take 20 minutes to refill."""
 JSON = (b"Content-Type", b"application/json")
 USAGE = {"prompt_tokens": 3, "completion_tokens": NUM_TOKENS}
 CODINGS: dict[str, list[Header]] = {
