@@ -464,8 +464,7 @@ class MetricsCollector(RegistryCollector):
     def _members(self) -> Iterator[Metric]:
         members = list(self._fleet)
         for spec, read in _MEMBERS:
-            values = [(m.worker.id, read(m)) for m in members]
-            yield spec.family([(worker, value) for worker, value in values if value is not None])
+            yield spec.family([(m.worker.id, value) for m in members if (value := read(m)) is not None])
         loads = [(m.worker.id, self._ledger.here(m.worker.id)) for m in members]
         yield IN_FLIGHT.family([(worker, load.num_in_flight) for worker, load in loads])
         yield BOOKED.family([(worker, load.booked_tokens) for worker, load in loads])
