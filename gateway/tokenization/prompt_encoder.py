@@ -43,7 +43,7 @@ from gateway.tokenization.sandbox.render_budget import is_hurried, probe
 from gateway.tokenization.template_needs import needs_of
 from gateway.tokenization.text_cache import STRIDE, TextCache, are_apart
 from gateway.tokenization.tokenizer import Tokenizer, TokenizerError
-from gateway.tokenization.tokenizer_class import REBUILT, class_of, rebuilt, with_specials
+from gateway.tokenization.tokenizer_class import REBUILT, advice_of, class_of, rebuilt, with_specials
 
 __all__ = ["PromptError", "PromptEncoder"]
 
@@ -142,26 +142,17 @@ class PromptEncoder:
 
     @property
     def why(self) -> str:
-        made = f"; made as {self.tokenizer_class} of its vocabulary and merges" if self._is_rebuilt else ""
+        made = (
+            f"; made as {name} of its vocabulary and merges"
+            if (name := self.tokenizer_class) in REBUILT
+            else ""
+        )
         return self._tokenizer.why + made
 
     @property
-    def _is_rebuilt(self) -> bool:
-        return self.tokenizer_class in REBUILT
-
-    @property
     def parity_advice(self) -> str:
-        if self._is_rebuilt:
-            return (
-                f"it is made here as transformers 5 makes a {self.tokenizer_class}, of the vocabulary and "
-                "merges of tokenizer.json; check that the worker's transformers is one"
-            )
-        if self.tokenizer_class:
-            return (
-                f"transformers 5 makes a tokenizer of its own for the class {self.tokenizer_class}, where "
-                "tokenizer.json is read here: that is the difference, most probably"
-            )
-        return USUAL_ADVICE
+        """Likely reason of tokens other than a worker's."""
+        return advice_of(self.tokenizer_class) or USUAL_ADVICE
 
     @property
     def tokenizer(self) -> Tokenizer:

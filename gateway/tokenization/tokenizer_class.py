@@ -48,6 +48,21 @@ def class_of(directory: Path, config: Mapping[str, Any], model_config: Mapping[s
     return name if name in REBUILT or name in REBUILDERS else None
 
 
+def advice_of(name: str | None) -> str | None:
+    """Likely reason of tokens other than a worker's, where the tokenizer is of a class; None without one."""
+    if name in REBUILT:
+        return (
+            f"it is made here as transformers 5 makes a {name}, of the vocabulary and merges of "
+            "tokenizer.json; check that the worker's transformers is one"
+        )
+    if name:
+        return (
+            f"transformers 5 makes a tokenizer of its own for the class {name}, where tokenizer.json is read "
+            "here: that is the difference, most probably"
+        )
+    return None
+
+
 def rebuilt(text: str, name: str, config: Mapping[str, Any]) -> str:
     """Text of a tokenizer.json as a class of REBUILT makes it. Raises one of UNREADABLE, or KeyError, for a
     file of another form."""
