@@ -237,7 +237,7 @@ class InferenceExchange(Execution):
         self._is_refused = refusal.is_busy
         if refusal.is_busy:
             self.context.busy(decision.worker.id, refusal.busy_s)
-        if self.may_try_another():
+        if refusal.is_retryable and self.may_try_another():
             return self._abandon(refusal.reason)
         self._begin_answer(refusal.to_client(held.head))
         held.go_on()
