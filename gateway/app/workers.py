@@ -62,7 +62,10 @@ def standings_of(gateway: "Gateway") -> Lifecycle:
         observers=gateway.observers,
         on_ejected=lambda worker, why: gateway.dispatch.worker_down(worker, why),
         rules=OutlierRules(
-            config.lifecycle.eject_after_failures, config.lifecycle.eject_s, config.lifecycle.stalled_after_s
+            config.lifecycle.eject_after_failures,
+            config.lifecycle.eject_s,
+            config.lifecycle.stalled_after_s,
+            config.lifecycle.max_ejected_percent,
         ),
         warm_up_s=config.lifecycle.slow_start_s,
     )
@@ -73,7 +76,8 @@ def roster_of(gateway: "Gateway") -> Roster:
 
     def probe(url: str) -> Probe:
         session = gateway.session
-        return Probe(url, gateway.engines, session, gateway.worker_headers, config.events.port)
+        port, _ = gateway.declared.event_ports.get(url, (config.events.port, 0))
+        return Probe(url, gateway.engines, session, gateway.worker_headers, port)
 
     options = RosterOptions(
         probe_interval_s=config.lifecycle.probe_interval_s,
@@ -193,9 +197,8 @@ def sources_of(gateway: "Gateway", start: Callable[[str, Coroutine[Any, Any, Non
 
 
 def suspect(gateway: "Gateway", worker: WorkerId, why: str, is_refused: bool) -> None:
-    """Probe a worker at which a request failed, and count the failure."""
+    """Probe a worker at which a request failed."""
     gateway.roster.suspect(worker, why, is_refused=is_refused)
-    gateway.lifecycle.failed(worker, why)
 
 
 def rejected(gateway: "Gateway", worker: WorkerId, busy_s: float) -> None:

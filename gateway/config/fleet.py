@@ -15,7 +15,8 @@ class FleetSection(Section, frozen=True):
             "Base URL of a worker; repeat the flag for each. dns+http(s)://NAME:PORT stands for all "
             "addresses of a name, k8s://NAMESPACE/service/NAME for the pods of a Service "
             "(docs/guides/kubernetes.md). More can join at run time through the admin API. kvgate "
-            "discovers everything else from the worker.",
+            "discovers everything else from the worker. An engine that does not report the ports of its KV "
+            "events may have them behind its URL: http://10.0.0.1:8000#events_port=5558&replay_port=6558.",
             "URL",
             live=AT_ONCE,
             is_common=True,
@@ -126,7 +127,7 @@ class LifecycleSection(Section, frozen=True):
         option(
             "Outlier ejection: consecutive failed requests (connection refused, closed or aborted, or 5xx) "
             "after which a worker gets no requests for a while, although its probes succeed. The last worker "
-            "of a model stays. 0: never.",
+            "of a model stays, and failures of requests that fail everywhere count against none. 0: never.",
             "requests",
             ge=0,
         ),
@@ -138,6 +139,17 @@ class LifecycleSection(Section, frozen=True):
             "minutes.",
             "seconds",
             gt=0,
+            is_rare=True,
+        ),
+    ] = 10.0
+    max_ejected_percent: Annotated[
+        float,
+        option(
+            "Share of a model's workers that may be ejected for failed requests at the same time; at least "
+            "one may be. Stalled workers are ejected beyond it, but never the last worker of a model.",
+            "percent",
+            ge=0,
+            le=100,
             is_rare=True,
         ),
     ] = 10.0

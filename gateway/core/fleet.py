@@ -187,13 +187,20 @@ class Fleet:
             member.slow_start = slow_start
             self._set_aside(member)
 
-    def is_last(self, worker: WorkerId) -> str | None:
-        """A model of the worker that no other open, not ejected worker serves (or prefills); else None."""
+    def peers(self, worker: WorkerId) -> Iterator[tuple[str, list[Member]]]:
+        """Yield each model that a worker answers or prefills for, with all workers that do, itself too."""
         for table in (self._by_model, self._prefills):
             for model, known in table.items():
-                others = [e.member for e in known if e.member.worker.id != worker]
-                if len(others) < len(known) and not any(m.is_open and m.ejected is None for m in others):
-                    return model
+                members = [e.member for e in known]
+                if any([member.worker.id == worker for member in members]):
+                    yield model, members
+
+    def is_last(self, worker: WorkerId) -> str | None:
+        """A model of the worker that no other open, not ejected worker serves (or prefills); else None."""
+        for model, members in self.peers(worker):
+            others = [member for member in members if member.worker.id != worker]
+            if not any(m.is_open and m.ejected is None for m in others):
+                return model
         return None
 
     def serve(self, worker: WorkerId, served: tuple[ServedModel, ...]) -> Worker | None:

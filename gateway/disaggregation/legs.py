@@ -35,7 +35,7 @@ from gateway.routing.router import Router
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.upstream.connection import ResponseSink
 from gateway.upstream.outgoing import Outgoing
-from gateway.upstream.plan import Execution, Observer, Plan
+from gateway.upstream.plan import MAX_FAULTS, Execution, Observer, Plan
 from gateway.upstream.pools import Pools
 
 MAX_PREFILLS: Final = 2
@@ -58,7 +58,7 @@ class LegServices:
     outgoing: Outgoing
     start: Start
     log: RateLimitedLog
-    suspect: Callable[[WorkerId, str, bool], None]
+    failed: Callable[[Execution, WorkerId, str, bool], None]
     busy: Callable[[WorkerId, float], None]
     refuse_usage: Callable[[WorkerId, str], None]
     loop: asyncio.AbstractEventLoop = field(default_factory=lambda: asyncio.get_running_loop())
@@ -214,7 +214,9 @@ class Legs(Observer):
         if failure is PrefillFailure.BUSY and self._leg:
             services.busy(prefill, self._leg.busy_s)
         elif failure is not PrefillFailure.REFUSED:
-            services.suspect(prefill, reason, failure is PrefillFailure.UNREACHABLE)
+            services.failed(exchange, prefill, reason, failure is PrefillFailure.UNREACHABLE)
+        if failure is PrefillFailure.DIED and len(exchange.failed_at) >= MAX_FAULTS:
+            return exchange.fail(self._is_cause())
         if decision.worker.is_bound:
             if failure is PrefillFailure.REFUSED:
                 return self._refused(decision, reason)
@@ -268,6 +270,13 @@ class Legs(Observer):
         self._services.log.warning(text, request.model, self._exchange.log_id, self._failed_pairs)
         return WorkerFailed(f"no pair answered, {self._failed_pairs.num} tried", retry_after_s=1)
 
+    def _is_cause(self) -> WorkerFailed:
+        """Return the error of a request that takes down each worker that gets it."""
+        num = len(self._exchange.failed_at)
+        error = WorkerFailed(f"the request failed at {num} workers, so it is taken for the cause")
+        error.should_retry = False
+        return error
+
     def _drop(self, decision: Decision) -> None:
         """Forget both legs of an attempt."""
         if self._leg:
@@ -289,7 +298,7 @@ class Legs(Observer):
         self._services.disaggregation_stats.failed("transfer")
         text, log = "worker %s did not get the KV blocks of %s (%s); request %s", self._services.log
         log.info(text, decision.worker.id, decision.prefill.id, reason, self._exchange.log_id)
-        self._services.suspect(decision.prefill.id, reason, False)
+        self._services.failed(self._exchange, decision.prefill.id, reason, False)
         if decision.worker.is_bound:
             return self._pair_failed(decision)
         self._may_split = False

@@ -4,6 +4,7 @@ roster             the fleet's endpoints              endpoint            the st
 declared           settings by the operator           probe, probed       probes, and the facts from them
 engine_detection   which engine an endpoint is        served_models       names that it answers to
 lifecycle          joining, active, draining, ejected outlier_detection   when a failing worker is ejected
+request_faults     failures of requests, not of workers
 signs_of_life      what counts beside late health pages
 feeds              a worker's event feed by source    bootstrap           engine ids of prefill workers
 sources, lookup    URLs of several workers            claims              addresses of event hosts, pinned

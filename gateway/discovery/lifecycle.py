@@ -29,6 +29,7 @@ from gateway.core.outcome import UNLOADED
 from gateway.core.slow_start import SlowStart
 from gateway.core.worker import Worker, WorkerId
 from gateway.discovery.outlier_detection import Ejection, EngineProgress, OutlierRules, OutlierState
+from gateway.discovery.request_faults import RequestFaults
 from gateway.discovery.roster import Roster
 from gateway.observability.observers import Observers
 from gateway.runtime.rate_limited_log import RateLimitedLog
@@ -109,6 +110,7 @@ class Lifecycle:
         self._busy_until_s: dict[WorkerId, float] = {}
         self._states: dict[WorkerId, tuple[str, float]] = {}
         self._panics: set[str] = set()
+        self.faults = RequestFaults(self.failed, self.acquit)
         self.ejections: Counter[tuple[WorkerId, str]] = Counter()
         self.gone: deque[RemovedEndpoint] = deque(maxlen=MAX_GONE)
         self.num_gone = 0
@@ -151,6 +153,8 @@ class Lifecycle:
         now = self._clock()
         if ejection := outlier.looked(self._progress(worker, metrics), now):
             self._eject(worker, outlier, ejection, now)
+        if worker in self._kept and outlier.has_answered(self._num_answered(worker)):
+            del self._kept[worker]
         if outlier.may_return(now):
             outlier.returned(now)
             self._log.info("worker %s readmitted", worker)
@@ -165,6 +169,11 @@ class Lifecycle:
             return
         if ejection := outlier.failed(reason, self._num_answered(worker)):
             self._eject(worker, outlier, ejection, self._clock())
+
+    def acquit(self, worker: WorkerId, num: int) -> None:
+        """Take back failures that were charged to a worker; one that was ejected for them may return."""
+        if (outlier := self._outliers.get(worker)) and outlier.acquit(num, self._clock()):
+            self._log.info("worker %s acquitted of its failures; readmitted with its next probe", worker)
 
     def busy(self, worker: WorkerId, seconds: float) -> None:
         """Handle a request that a saturated worker rejected: it gets no others for so long."""
@@ -321,13 +330,10 @@ class Lifecycle:
         return EngineProgress(metrics.step_tokens_total, metrics.kv_cache_usage or 0.0, num_here)
 
     def _eject(self, worker: WorkerId, outlier: OutlierState, ejection: Ejection, now: float) -> None:
-        if model := self._fleet.is_last(worker):
+        if why := self._may_not_eject(worker, ejection):
             if worker not in self._kept:
-                self._log.warning(
-                    "worker %s not ejected: last worker for '%s' (%s)",
-                    worker, model, ejection.reason,
-                )  # fmt: skip
-            self._kept[worker] = f"not ejected: last worker for '{model}' ({ejection.reason})"
+                self._log.warning("worker %s not ejected: %s (%s)", worker, why, ejection.reason)
+            self._kept[worker] = f"not ejected: {why} ({ejection.reason})"
             return
         seconds = outlier.eject(ejection, now)
         self._kept.pop(worker, None)
@@ -337,6 +343,18 @@ class Lifecycle:
         self._log.warning("worker %s ejected for %g s: %s", worker, seconds, ejection.reason)
         if ejection.cause == "stalled":
             self._on_ejected(worker, ejection.reason)
+
+    def _may_not_eject(self, worker: WorkerId, ejection: Ejection) -> str:
+        """Return the reason against an ejection, "" without one. A stalled engine proves its state itself:
+        failed requests are less evidence, and eject a bounded share of a model's workers."""
+        if model := self._fleet.is_last(worker):
+            return f"last worker for '{model}'"
+        if ejection.cause == "failures":
+            for model, members in self._fleet.peers(worker):
+                num = sum([member.ejected is not None for member in members])
+                if num >= self._rules.bound(len(members)):
+                    return f"{num} of {len(members)} workers for '{model}' are ejected already"
+        return ""
 
     def _look_if_busy(self, worker: WorkerId) -> None:
         """End the time without requests, unless another rejection prolonged it."""

@@ -25,6 +25,12 @@ UNUSABLE = gauge(
 EJECTIONS = counter(
     "kvgate_worker_ejections_total", "Ejections of the worker as an outlier, by reason.", "worker", "reason"
 )
+FAULTS = counter(
+    "kvgate_request_faults_total",
+    "Failures that were charged to the request and to no worker, by the name of the client's API key: the "
+    "request, or others of the client, failed at several workers.",
+    "key",
+)
 LATE = gauge(
     "kvgate_worker_probes_late",
     "1 if the worker's last probe timed out, else 0. Such a worker is down unless answers, events or metrics "
@@ -38,7 +44,7 @@ PANIC = gauge(
 )
 REMOVED = counter("kvgate_endpoints_removed_total", "Endpoints removed from the fleet.")
 
-METRICS = (STATE, UNUSABLE, EJECTIONS, LATE, PANIC, REMOVED)
+METRICS = (STATE, UNUSABLE, EJECTIONS, FAULTS, LATE, PANIC, REMOVED)
 
 
 class LifecycleCollector(Collector):
@@ -53,6 +59,7 @@ class LifecycleCollector(Collector):
         yield STATE.family(self._states())
         yield UNUSABLE.family(self._unusable())
         yield EJECTIONS.family(sorted(self._lifecycle.ejections.items()))
+        yield FAULTS.family(sorted(self._lifecycle.faults.by_key.items()))
         yield LATE.family((m.worker.id, float(m.is_late)) for m in self._fleet)
         yield PANIC.single(len(self._fleet.late.in_panic))
         yield REMOVED.single(self._lifecycle.num_gone)

@@ -22,6 +22,11 @@ class OutlierRules:
     num_failures: int = 5
     eject_s: float = 10.0
     stalled_s: float = 60.0
+    max_ejected_percent: float = 10.0
+
+    def bound(self, num_workers: int) -> int:
+        """Return how many of a model's workers may be ejected for failed requests: at least one."""
+        return max(1, int(num_workers * self.max_ejected_percent / 100.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ class OutlierState:
         self._rules = rules
         self.ejection: Ejection | None = None
         self.num_ejections = 0
-        self._num_failures = 0
+        self._num_failures = self._num_at_ejection = 0
         self._answered = 0
         self._until_s = 0.0
         self._last: EngineProgress | None = None
@@ -73,6 +78,10 @@ class OutlierState:
             return None
         times = "the first since readmission" if self.num_ejections else f"{self._num_failures} in a row"
         return Ejection("failures", f"failed requests ({times}): {reason}")
+
+    def has_answered(self, num_answered: int) -> bool:
+        """Return True if the worker answered a request since its last failure."""
+        return num_answered != self._answered
 
     def looked(self, progress: EngineProgress | None, now: float) -> Ejection | None:
         """Check the progress of a worker that answered its probe. Returns the ejection that is due,
@@ -97,8 +106,18 @@ class OutlierState:
         seconds = min(self._rules.eject_s * 2.0**self.num_ejections, LONGEST_S)
         self.ejection, self._until_s = ejection, now + seconds
         self.num_ejections += 1
-        self._num_failures = 0
+        self._num_at_ejection, self._num_failures = self._num_failures, 0
         return seconds
+
+    def acquit(self, num: int, now: float) -> bool:
+        """Take back `num` failures, which were the requests' own fault. True if the worker was ejected for no
+        others, and may return at once."""
+        self._num_failures = max(0, self._num_failures - num)
+        if self.ejection is None or self.ejection.cause != "failures" or num < self._num_at_ejection:
+            return False
+        self._until_s = now
+        self.num_ejections -= 1
+        return True
 
     def may_return(self, now: float) -> bool:
         """Return True if the ejection is over, and no earlier request is still stuck there."""

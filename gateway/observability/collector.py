@@ -229,8 +229,8 @@ _TRAFFIC: tuple[tuple[MetricSpec, Callable[[WorkerMetrics], float]], ...] = (
     (
         counter(
             "kvgate_prediction_unknown_tokens_total",
-            "Cached tokens beyond the prediction at a worker without exact KV events, such as those of its "
-            "own answers. They count as no error.",
+            "Cached tokens beyond the prediction at a worker without exact KV events, as of earlier answers. "
+            "Not counted as errors.",
             "worker",
         ),
         lambda w: w.unknown_cached_tokens,
@@ -243,17 +243,25 @@ _MEMBERS: tuple[tuple[MetricSpec, Callable[[Member], float | None]], ...] = (
         lambda m: float(m.is_up),
     ),
     (
-        gauge("kvgate_engine_running_requests", "Running requests, if the engine reports them.", "worker"),
+        gauge(
+            "kvgate_engine_running_requests",
+            "Running requests, absent where the engine reports none.",
+            "worker",
+        ),
         lambda m: m.reported.shown("num_running"),
     ),
     (
-        gauge("kvgate_engine_waiting_requests", "Waiting requests, if the engine reports them.", "worker"),
+        gauge(
+            "kvgate_engine_waiting_requests",
+            "Waiting requests, absent where the engine reports none.",
+            "worker",
+        ),
         lambda m: m.reported.shown("num_waiting"),
     ),
     (
         gauge(
             "kvgate_engine_kv_cache_usage_ratio",
-            "Share of the KV cache in use that the engine reported, from 0 to 1; absent if it reports none.",
+            "Share of the KV cache in use, from 0 to 1, absent where the engine reports none.",
             "worker",
         ),
         lambda m: m.reported.shown("kv_usage"),

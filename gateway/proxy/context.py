@@ -4,12 +4,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import Final
 
 from gateway.apis.response_ids import ResponseIds
 from gateway.config import Config
 from gateway.core.decision import Decision
+from gateway.core.outcome import SERVER_ERROR
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.worker import Worker, WorkerId
+from gateway.discovery.request_faults import RequestFaults
 from gateway.http import cache_report
 from gateway.http.messages import HttpRequest
 from gateway.http.usage_injection import InjectedUsageScanner, with_usage
@@ -27,10 +30,12 @@ from gateway.server.body_budget import BodyBudget
 from gateway.tenancy.admission.gate import Gate
 from gateway.tenancy.admission.tenants import Ticket
 from gateway.upstream.outgoing import Outgoing
+from gateway.upstream.plan import Execution
 from gateway.upstream.pools import Pools
 
 log = logging.getLogger("kvgate.proxy")
 
+BAD_REQUEST: Final = 400
 
 AskUsage = Callable[[Worker, bool], InjectedUsageScanner | None]
 """Decides whether a stream's usage is requested where its client does not: the scanner that strips it, or
@@ -53,8 +58,8 @@ class Context:
     usages: UsageCheck
     suspect: Callable[[WorkerId, str, bool], None]
     """Reports a failure of a worker that may be down: why, and whether it refused the connection."""
-    blame: Callable[[WorkerId, str], None] = lambda worker, reason: None
-    """Reports a failure of a worker that is up."""
+    faults: RequestFaults = field(default_factory=RequestFaults)
+    """Charges failed requests to workers, or to the requests."""
     busy: Callable[[WorkerId, float], None] = lambda worker, seconds: None
     """Reports a worker that rejects requests because it is saturated, and for how long to send it none."""
     gate: Gate | None = None
@@ -76,6 +81,26 @@ class Context:
         """Give back the room that the body of a request took; a second call does nothing."""
         self.prompts.long_prompts.let_go(http.num_held)
         self.bodies.let_go(http)
+
+    def failed(
+        self,
+        exchange: Execution,
+        worker: WorkerId,
+        reason: str,
+        is_refused: bool = False,
+        *,
+        was_sent: bool = True,
+    ) -> None:
+        """Report a failed attempt at a worker, and charge it."""
+        self.suspect(worker, reason, is_refused)
+        self.faults.failed(exchange, worker, reason, was_sent=was_sent and not is_refused)
+
+    def judge(self, exchange: Execution, worker: WorkerId, status: int) -> None:
+        """Charge a complete answer with an error of the server's, or note a good one."""
+        if status >= SERVER_ERROR:
+            self.faults.failed(exchange, worker, f"it answered {status}")
+        elif status < BAD_REQUEST:
+            self.faults.answered(exchange)
 
     def body_for(
         self, request: InferenceRequest, decision: Decision, ticket: Ticket | None

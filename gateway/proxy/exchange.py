@@ -15,7 +15,7 @@ from functools import partial
 
 from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError, NoWorker, WorkerFailed
-from gateway.core.outcome import CLIENT_GONE, SERVER_ERROR
+from gateway.core.outcome import CLIENT_GONE
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.usage import Usage
 from gateway.core.usage_reading import limit_of
@@ -71,7 +71,7 @@ class InferenceExchange(Execution):
         """The admission of the request, until its end."""
         self.request_id = request_id(http)[1]
         self.arrived_s = self._last_activity = self._sent_s = context.loop.time()
-        self.decision = None
+        self.decision, self.failed_at = None, ()
         self._loop = context.loop
         self.scanner: SseScanner | None = None
         """Edits a streamed answer; a reader may set it before it passes the head on."""
@@ -354,8 +354,8 @@ class InferenceExchange(Execution):
         self.release()
         if not is_busy:
             self._worker_metrics.num_failed += 1
-            context.suspect(worker, reason, is_refused)
-        if why := self.tries.lost(worker, reason, is_refused=is_refused):
+            context.failed(self, worker, reason, is_refused, was_sent=self.tries.was_sent)
+        if why := self.tries.lost(worker, reason, is_refused=is_refused, num_faults=len(self.failed_at)):
             return self.fail(self.tries.gave_up(why, context.log, self.log_id))
         try:
             self._route(self._prompt)
@@ -385,7 +385,7 @@ class InferenceExchange(Execution):
         decision = self.decision
         assert decision is not None and self._worker_metrics is not None
         self._worker_metrics.num_failed += 1
-        self.context.suspect(decision.worker.id, reason, False)
+        self.context.failed(self, decision.worker.id, reason)
 
     def fail(self, error: GatewayError) -> None:
         if self.is_closed:
@@ -485,8 +485,8 @@ class InferenceExchange(Execution):
         context.router.finish(decision, usage, answer.lasted_s if answer else 0.0)
         if how == "ended" and self._worker_metrics is not None:  # set with each decision
             count_answer(self._worker_metrics, decision, self._status, usage)
-            if self._status >= SERVER_ERROR and not self._is_refused:
-                context.blame(decision.worker.id, f"it answered {self._status}")
+            if not self._is_refused:
+                context.judge(self, decision.worker.id, self._status)
         records.finish(decision, how, self._status, ttft_s, usage, now - self.arrived_s, self.request_id)
 
     def _leave(self, usage: Usage | None) -> None:

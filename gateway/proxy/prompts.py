@@ -14,7 +14,8 @@ from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import RouteKind
 from gateway.core.value import replace
 from gateway.models.offload import MAX_INLINE_TOKENS, LongPrompts
-from gateway.models.prompt_source import PromptSource, WorkerTokenizer
+from gateway.models.prompt_source import PromptSource
+from gateway.models.worker_tokenizer import WorkerTokenizer
 from gateway.routing.prompt_limit import longest_prompt
 from gateway.routing.remote_lookup import RemoteLookup
 from gateway.routing.router import Router

@@ -1,6 +1,7 @@
 """Retries: a request that failed at one worker goes to another one, within a retry budget.
 
     the connection was refused      always: no worker got the request
+    it failed at two workers        never again: it may be the cause
     the worker keeps state of it    never, once its body was sent (`InferenceRequest.may_repeat`)
     else                            up to `max_attempts`, as long as the budget has room
 
@@ -15,6 +16,7 @@ from gateway.config.proxy import ProxySection
 from gateway.core.errors import WorkerFailed, WorkerTimeout
 from gateway.core.worker import WorkerId
 from gateway.runtime.rate_limited_log import RateLimitedLog
+from gateway.upstream.plan import MAX_FAULTS
 
 FLOOR: Final = 10
 """Retries in flight, and retries per second, that are always allowed: a share of a quiet gateway's few
@@ -97,13 +99,17 @@ class Attempts:
             return False
         return self._budget.has_room(is_retry=self.is_retry)
 
-    def lost(self, worker: WorkerId, reason: str, *, is_refused: bool) -> str:
-        """Record a failed attempt. Return the reason against a retry; "" if the budget has paid for one."""
+    def lost(self, worker: WorkerId, reason: str, *, is_refused: bool, num_faults: int = 0) -> str:
+        """Record a failed attempt. Return the reason against a retry; "" if the budget has paid for one.
+        `num_faults` workers had the request and failed it: it is the cause from two on."""
         budget = self._budget
         self.failed[worker] = reason
         self.num_asked += not is_refused
         if self.was_sent and not self.may_repeat:
             return "it is not sent twice, since something of it may be kept"
+        if num_faults >= MAX_FAULTS:
+            self.may_repeat = False
+            return f"it failed at {num_faults} workers, so it is taken for the cause"
         if self.num_asked >= budget.max_attempts:
             return "no more are to be"
         if not self.was_sent:

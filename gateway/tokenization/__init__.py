@@ -5,6 +5,7 @@ prompt_encoder   a request's body as token ids          tokenizer      text as t
 chat_template    jinja templates                        jinja_env      the sandbox that they run in
 sandbox          limits of their time and memory        template_trial a process that tries one from outside
 template_stability   cut points at which a growing conversation keeps its tokens
+template_reading, conversation_features   what a template looks for, and what a conversation has
 conversation_cache, text_cache   tokens of earlier conversation turns and texts
 render_settings, probe_conversations   proofs of these cut points
 message_frame    the text around a plain message        pieces         long texts in bounded pieces

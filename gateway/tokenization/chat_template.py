@@ -132,6 +132,7 @@ class Template:
             raise PromptError(reason) from exc
         self._root = compiled.root_render_func
         self._globals = dict(compiled.globals)
+        self.num_units = 0  # of the last rendering, by any thread; about
         # vLLM looks for the quoted word, not for a role test.
         self.knows_developer = '"developer"' in source or "'developer'" in source
 
@@ -161,6 +162,7 @@ class Template:
             raise TooCostly(f"chat template: {exc}", exc.is_fault, exc.is_inline) from exc
         except Exception as exc:  # noqa: BLE001 - a template is a program from elsewhere, it can raise anything
             raise PromptError(f"chat template: {_words(exc)}", type(exc).__name__) from exc
+        self.num_units = context.num_units
         return text
 
     def render_open(self, messages: Sequence[Message], variables: Mapping[str, Any], now: datetime) -> str:

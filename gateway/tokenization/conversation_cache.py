@@ -9,21 +9,26 @@ independently. Unusual conversations have no cut point and are rendered whole.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from gateway.core.blocks import Tokens
 from gateway.core.requests.chat_messages import Messages
 from gateway.core.token_runs import ContinuedTokens, TokenRun, TokenRunCache
 from gateway.tokenization.chat_template import Message, PromptError
+from gateway.tokenization.conversation_features import BEHIND, USER, features, kind_of
 from gateway.tokenization.message_frame import plain_content
 from gateway.tokenization.probe_conversations import CutPoint
 from gateway.tokenization.render_settings import RenderSetting
-from gateway.tokenization.template_stability import BEHIND, USER, features, kind_of
 
 # A cut behind the system message is made while a conversation is short: later it was made before.
 MAX_LEAD_MESSAGES: Final = 8
 MAX_TRIES: Final = 3
 """Known runs that a chat is tried to continue, as many as a request saves: each try decodes what follows."""
+USE_BITS: Final = 2 * BEHIND
+FRAMED: Final = 1 << 40
+"""Bit of a use: the new text comes from a frame (`message_frame.py`), not from a rendering."""
+Found: TypeAlias = tuple[ContinuedTokens, int]
+"""Tokens that were put together, and the use: the cut and the features that they rely on."""
 LED: Final = frozenset({CutPoint.LEAD, CutPoint.TURN_LED, CutPoint.STEP_LED})
 
 
@@ -37,9 +42,7 @@ class ConversationCache:
     def __repr__(self) -> str:
         return f"ConversationCache({self._runs!r})"
 
-    def known(
-        self, chat: Messages, setting: RenderSetting, max_tries: int = MAX_TRIES
-    ) -> ContinuedTokens | None:
+    def known(self, chat: Messages, setting: RenderSetting, max_tries: int = MAX_TRIES) -> Found | None:
         """Tokens of a chat that continues one of the `max_tries` longest known runs; None if none fits."""
         stubs = setting.stubs
         if not stubs:
@@ -56,17 +59,20 @@ class ConversationCache:
             in_new = features(new, stub.kind, setting.markup)
             if (run.features | in_new << BEHIND) & ~stub.allowed or new[0]["role"] != stub.next_role:
                 continue
+            use = run.cut << USE_BITS | run.features | in_new << BEHIND
             text = _plain_text(new, in_new, setting, run.cut)
-            if text is None:
+            if text is not None:
+                use |= FRAMED
+            else:
                 text = stub.rest(setting.render([*stub.messages, *new]))
             if text is not None:
-                return self._tokens(run, text, new, chat.names[number:], setting)
+                return self._tokens(run, text, new, chat.names[number:], setting), use
         return None
 
-    def first(self, messages: Sequence[Message], setting: RenderSetting) -> ContinuedTokens | None:
+    def first(self, messages: Sequence[Message], setting: RenderSetting) -> Found | None:
         """Tokens of a conversation of one plain message; None if it has to be rendered."""
         text = _plain_text(messages, features(messages, "", setting.markup), setting, None)
-        return None if text is None else ContinuedTokens(self._encode(text))
+        return None if text is None else (ContinuedTokens(self._encode(text)), FRAMED)
 
     def tokens_of_all(
         self, chat: Messages, messages: Sequence[Message], text: str, setting: RenderSetting

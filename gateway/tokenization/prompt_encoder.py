@@ -6,7 +6,7 @@ reference.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime, time
 from itertools import product
 from os.path import commonprefix
 from pathlib import Path
@@ -19,7 +19,7 @@ from gateway.core.requests.chat_messages import Messages
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.token_runs import ContinuedTokens, TokenRunCache
 from gateway.tokenization.chat_template import HF_PARAMETERS, NotContinued, PromptError, Template, dump_tools
-from gateway.tokenization.conversation_cache import MAX_TRIES, ConversationCache
+from gateway.tokenization.conversation_cache import MAX_TRIES, ConversationCache, Found
 from gateway.tokenization.model_files import (
     added_tokens,
     missing_tokens,
@@ -38,7 +38,8 @@ __all__ = ["PromptError", "PromptEncoder"]
 
 # Variables by which clients of several models switch reasoning on and off.
 SWITCHES: Final = {"enable_thinking", "thinking"}
-# Of the prompts that were put together from known runs, one in so many is checked against the whole.
+# Of the prompts that were put together from known runs, one in so many is checked against the whole, and
+# those of a new kind (`RenderSetting.is_new_use`).
 CHECK_EVERY: Final = 256
 MAX_WHOLE_BYTES: Final = 64 << 10
 """Bytes of a chat that is rendered whole on the event loop although some of its messages are known."""
@@ -140,6 +141,16 @@ class PromptEncoder:
     def sources(self) -> list[str]:
         return [template.source for template in self._templates.values()]
 
+    @property
+    def prints_day(self) -> bool:
+        return any("strftime_now" in template.variables for template in self._templates.values())
+
+    def shows_day(self, body: Mapping[str, Any], tokens: Sequence[int], day: date) -> bool:
+        try:
+            return self.chat(body, datetime.combine(day, time(12))).tolist() == list(tokens)
+        except PromptError:
+            return False
+
     def describe(self) -> dict[str, Any]:
         """Status view: what is in use and why, in plain values; no text of a prompt."""
         return {
@@ -199,7 +210,7 @@ class PromptEncoder:
 
     def tokens(self, request: InferenceRequest, now: datetime) -> ContinuedTokens:
         """Tokens of a chat request, as by `chat`, at the cost of its new messages. Raises NotContinued on the
-        event loop for a chat of more than MAX_WHOLE_BYTES that was expected to cost no more, and does."""
+        event loop for a large chat that was expected to cost no more, and does, or is to be checked."""
         settings, chat = self._settings, request.messages
         may_be_too_long = self._tokenizer.pieces.may_be_too_long
         if settings is None or chat is None or not chat.names or may_be_too_long(len(request.body)):
@@ -207,19 +218,29 @@ class PromptEncoder:
         setting = settings.find(chat.setting, now, lambda: self._setting(request.fields, now))
         if setting is None or not settings.prove(setting):
             return ContinuedTokens(self.chat(request.fields, now))
-        is_short = chat.num_known > 0 and not request.is_whole
-        is_short = is_short and len(request.body) > MAX_WHOLE_BYTES and is_hurried()
+        is_short = chat.num_known > 0 and not request.is_whole and self._is_costly(request) and is_hurried()
         found = self._known(chat, setting, 1 if is_short else MAX_TRIES)
         if found is None:
             if is_short:
                 raise NotContinued
-            found = self._whole(request, chat, setting, now)
-        elif self._is_wrong(found.tokens, request, setting, now):
-            return ContinuedTokens(self.chat(request.fields, now))
-        fitting = self._fit_chat(chat.top, found.tokens)
-        return found if fitting is found.tokens else ContinuedTokens(fitting)
+            continued = self._whole(request, chat, setting, now)
+        else:
+            continued, use = found
+            is_due = setting.is_new_use(use) or not (self._num_known + 1) % CHECK_EVERY
+            if is_due and is_short:
+                raise NotContinued
+            setting.count_use(use)
+            self._num_known += 1
+            if is_due and self._is_wrong(continued.tokens, request, setting, now):
+                return ContinuedTokens(self.chat(request.fields, now))
+        fitting = self._fit_chat(chat.top, continued.tokens)
+        return continued if fitting is continued.tokens else ContinuedTokens(fitting)
 
-    def _known(self, chat: Messages, setting: RenderSetting, max_tries: int) -> ContinuedTokens | None:
+    def _is_costly(self, request: InferenceRequest) -> bool:
+        """True for a chat that is not rendered whole on the event loop."""
+        return len(request.body) > MAX_WHOLE_BYTES
+
+    def _known(self, chat: Messages, setting: RenderSetting, max_tries: int) -> Found | None:
         try:
             if len(chat.names) > 1:
                 return self._conversations.known(chat, setting, max_tries)
@@ -242,10 +263,7 @@ class PromptEncoder:
     def _is_wrong(
         self, tokens: Tokens, request: InferenceRequest, setting: RenderSetting, now: datetime
     ) -> bool:
-        """True if a proof failed: one prompt in CHECK_EVERY is rendered whole and compared."""
-        self._num_known += 1
-        if self._num_known % CHECK_EVERY:
-            return False
+        """True if a proof failed: the prompt differs from the whole, or has none."""
         try:
             if self.encode(self.render(request.fields, now), False) == tokens:
                 return False

@@ -15,7 +15,7 @@ from gateway.tokenization.chat_template import NotRendered, PromptError, Templat
 from gateway.tokenization.jinja_env import ENVIRONMENT
 from gateway.tokenization.probe_conversations import BEFORE_LEAD, BEFORE_STEP, BEFORE_TURN
 from gateway.tokenization.render_settings import STUB_TOOLS
-from gateway.tokenization.template_stability import compares_messages, dates_of, markup_of
+from gateway.tokenization.template_reading import compares_messages, dates_of, markup_of
 
 MAX_BYTES: Final = 1 << 30
 """Address space of a trial."""

@@ -23,6 +23,9 @@ from gateway.core.worker import WorkerId
 from gateway.http.messages import HttpRequest, ResponseHead
 from gateway.upstream.connection import ResponseSink
 
+MAX_FAULTS: Final = 2
+"""Workers that had one request and failed it, after which no other one gets it: it may take each one down."""
+
 Decide = Callable[[Prompt | None, Collection[WorkerId], int], Decision]
 """Chooses and books the worker of one attempt, given the prompt, the workers that failed this request and the
 number of the attempt. Raises NoWorker or UnknownModel."""
@@ -84,7 +87,7 @@ PLAIN: Final = Plan()
 class Execution:
     """The exchange that executes a plan, as the parts of the plan see it."""
 
-    __slots__ = ("http", "request", "request_id", "arrived_s", "decision", "is_closed")
+    __slots__ = ("http", "request", "request_id", "arrived_s", "decision", "is_closed", "failed_at")
 
     http: HttpRequest
     request: InferenceRequest
@@ -95,6 +98,8 @@ class Execution:
     decision: Decision | None
     """The latest; None before the first."""
     is_closed: bool
+    failed_at: tuple[WorkerId, ...]
+    """Workers that had the request and failed it, in order (`discovery/request_faults.py`)."""
 
     @property
     def log_id(self) -> str:

@@ -18,6 +18,7 @@ def test_workers_come_first_among_all_options() -> None:
         ("eject_s", "0"),
         ("stalled_after_s", "-1"),
         ("panic_threshold_percent", "101"),
+        ("max_ejected_percent", "-1"),
         ("probe_interval_s", "-1"),
         ("disaggregation_prefill_timeout_s", "0"),
     ],

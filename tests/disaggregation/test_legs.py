@@ -61,7 +61,7 @@ class World(exchanges.World):
             outgoing=context.outgoing,
             start=context.tasks.start,
             log=context.log,
-            suspect=context.suspect,
+            failed=context.failed,
             busy=context.busy,
             refuse_usage=context.usages.refuse,
         )
@@ -231,6 +231,22 @@ def test_without_another_prefill_worker_the_decode_worker_computes_the_prompt(wo
     assert "kv_transfer_params" not in world.asked("d:1")
     world.transport("d:1").feed(HEAD, chunk(EVENT), END)
     assert answered.events == [200, EVENT, "end"]
+    assert world.is_clean()
+
+
+def test_a_prompt_that_takes_two_prefill_workers_down_goes_no_further(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, "p:1", "p:2", "d:1")
+    _, answered = world.ask()
+    first = "p:1" if world.was_asked("p:1") else "p:2"
+    second = ({"p:1", "p:2"} - {first}).pop()
+    for name in (first, second):
+        world.transport(name).lose()
+    assert answered.events == [502, "worker_failed"]
+    assert [error.should_retry for error in answered.errors] == [False]
+    assert not world.was_asked("d:1")
+    assert world.context.faults.by_key == {"none": 1}
     assert world.is_clean()
 
 

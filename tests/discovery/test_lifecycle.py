@@ -134,6 +134,37 @@ def test_panic_is_logged_once_per_change_and_is_the_reason_of_a_workers_state(
     )
 
 
+@pytest.mark.parametrize(("num_workers", "most"), [(2, 1), (4, 1), (19, 1), (20, 2), (30, 3)])
+def test_failed_requests_eject_a_bounded_share_of_a_models_workers(
+    num_workers: int, most: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    names = [WorkerId(f"w:{number}") for number in range(num_workers)]
+    world.join(*names)
+    for name in names:
+        for _ in range(3):
+            world.lifecycle.failed(name, "it answered 500")
+    assert [world.state(name) for name in names].count("ejected") == most
+    if num_workers == 4:
+        why = "not ejected: 1 of 4 workers for 'm' are ejected already (failed requests (3 in a row): "
+        assert str(world.lifecycle.describe(names[-1])["why"]).startswith(why)
+        assert len(warnings(caplog)) == 4  # once for each worker
+        world.num_answered[names[-1]] += 1
+        world.lifecycle.looked(names[-1], None)
+        assert world.lifecycle.describe(names[-1])["why"] is None  # it has answered since
+
+
+def test_stalled_workers_are_ejected_beyond_the_bound_and_never_the_last() -> None:
+    world = World()
+    names = [WorkerId(f"w:{number}") for number in range(4)]
+    world.join(*names)
+    for now in (0.0, 61.0):
+        world.now = now
+        for name in names:
+            world.lifecycle.looked(name, metrics(1.0))
+    assert [world.state(name) for name in names] == ["ejected"] * 3 + ["active"]
+
+
 def test_workers_found_at_the_start_do_not_warm_up() -> None:
     world = World()
     world.join(A, B)

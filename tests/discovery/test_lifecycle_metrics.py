@@ -32,6 +32,13 @@ def test_late_probes_and_models_in_panic_are_shown() -> None:
     assert not [line for line in page(world) if "panic" in line and not line.startswith("#")]
 
 
+def test_failures_that_are_charged_to_requests_are_counted_by_key() -> None:
+    world = World()
+    world.join(A, B)
+    world.lifecycle.faults.by_key["team-a"] += 2
+    assert 'kvgate_request_faults_total{key="team-a"} 2.0' in page(world)
+
+
 def test_ejections_and_removed_endpoints_are_counted() -> None:
     world = World()
     world.join(A, B)

@@ -27,7 +27,7 @@ COMMON_LABELS = (
 )
 OTHER_LABELS = (
     *("version", "python", "compiled", "source", "sender", "stage", "state", "kind", "process"),
-    *("role", "medium"),
+    *("role", "medium", "key"),
 )
 UNCLEAR = re.compile(
     r"\b(we|us|our|ours|you|it|its|itself|they|them|their|theirs|these|those|he|she|who|who(?:m|se)|"

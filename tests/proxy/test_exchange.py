@@ -13,6 +13,7 @@ from gateway.core.decision import Prompt
 from gateway.core.outcome import CLIENT_GONE
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.worker import WorkerId
+from gateway.discovery.request_faults import RequestFaults
 from gateway.models.offload import LongPrompts
 from gateway.models.prompt_source import PromptSource
 from gateway.proxy.exchange import InferenceExchange
@@ -320,6 +321,45 @@ def test_a_spent_retry_budget_ends_in_an_error(monkeypatch: pytest.MonkeyPatch) 
     assert "too many" in answered.errors[0].message
     assert (world.context.retries.num_denied, world.metrics.retries) == (1, {})
     assert world.is_clean()
+
+
+@pytest.mark.parametrize("last", ["lost", "500"])
+def test_a_request_that_fails_at_two_workers_goes_to_no_third_and_is_charged_itself(
+    monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    world = World(monkeypatch, "w:1", "w:2", "w:3", max_attempts=9)
+    charged: list[str] = []
+    acquitted: list[tuple[str, int]] = []
+    faults = RequestFaults(lambda worker, why: charged.append(worker), lambda *what: acquitted.append(what))
+    world.use(faults=faults)
+    _, answered = world.ask()
+    world.transport("w:1").lose(ConnectionResetError())
+    second = next(name for name in ("w:2", "w:3") if world.pools[name].transports)
+    if last == "lost":
+        world.transport(second).lose(ConnectionResetError())
+        assert answered.events == [502, "worker_failed"]
+        assert answered.errors[0].message.endswith("it failed at 2 workers, so it is taken for the cause")
+        assert [error.should_retry for error in answered.errors] == [False]
+    else:
+        world.transport(second).feed(b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n")
+        assert answered.events == [500, "end"]
+    assert sum(bool(pool.transports) for pool in world.pools.values()) == 2
+    assert (charged, acquitted, faults.by_key) == (["w:1"], [("w:1", 1)], {"none": 1})
+    assert world.is_clean()
+
+
+def test_refusals_do_not_count_as_failures_of_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two workers refuse connections and one is saturated; the fourth answers."""
+    world = World(monkeypatch, "w:1", "w:2", "w:3", "w:4", max_attempts=3)
+    for name in ("w:1", "w:2"):
+        world.pools[name].error = ConnectionRefusedError(111, "Connection refused")
+    charged: list[str] = []
+    world.use(faults=RequestFaults(lambda worker, why: charged.append(worker)))
+    exchange, answered = world.ask()
+    world.transport("w:3").feed(b"HTTP/1.1 429 No\r\nContent-Length: 0\r\n\r\n")
+    world.transport("w:4").feed(PLAIN)
+    assert answered.events == [200, b"{}", "end"]
+    assert (charged, exchange.failed_at) == (["w:1", "w:2"], ())
 
 
 def test_attempts_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:

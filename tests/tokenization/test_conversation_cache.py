@@ -19,9 +19,10 @@ from gateway.core.blocks import Tokens
 from gateway.core.errors import InvalidRequest
 from gateway.core.requests.request import InferenceRequest, parse_request
 from gateway.core.token_runs import TokenRunCache
-from gateway.tokenization.chat_template import Template
+from gateway.tokenization.chat_template import NotContinued, Template
 from gateway.tokenization.conversation_cache import MAX_TRIES
-from gateway.tokenization.prompt_encoder import CHECK_EVERY, PromptEncoder, PromptError
+from gateway.tokenization.prompt_encoder import CHECK_EVERY, MAX_WHOLE_BYTES, PromptEncoder, PromptError
+from gateway.tokenization.sandbox.render_budget import hurry
 from tests import ROOT
 from tests.support.corpus import TEMPLATES, Body, answer, assistant, call, system, text_part, user
 
@@ -274,11 +275,18 @@ def rendered(monkeypatch: pytest.MonkeyPatch, prompts: PromptEncoder) -> list[in
     return counts
 
 
+MANY_TURNS = 17
+"""Turns after which no prompt of their kinds is checked for as many again."""
+
+
 def test_a_turn_renders_its_new_messages_only(chatml: PromptEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = TokenRunCache()
     chatml.remember(runs, NOW, never)
     messages = talk(50)
     short(chatml, {"messages": messages}, runs)
+    for _ in range(MANY_TURNS):
+        messages = [*messages, assistant("so"), user("or")]
+        short(chatml, {"messages": messages}, runs)
     counts = rendered(monkeypatch, chatml)
     for _ in range(3):
         messages = [*messages, assistant("so"), user("and?")]
@@ -386,25 +394,78 @@ def test_an_unproved_setting_is_proved_while_requests_are_rendered_whole(chatml:
 
 # a wrong proof ------------------------------------------------------------------------------------
 
-# No conversation that is tried for a proof is as long as this looks for, neither in front nor at the end.
-LIAR = """{% if messages[0].content | length > 99 < messages[-1].content | length %}{{ 'long' }}{% endif %}
+# No probe begins and ends with a text of these letters.
+LIAR = """{#- NAME -#}
+{%- if messages[0].content[:2] > 'zy' and messages[-1].content[:2] > 'zy' %}{{ 'late' }}{% endif %}
 {%- for m in messages %}{{ '<|im_start|>' + m.role + m.content + '<|im_end|>' }}{% endfor %}"""
 
 
-def test_a_wrong_proof_is_noticed_reported_once_and_discarded() -> None:
-    prompts, runs = PromptEncoder.load(TOKENIZER, LIAR), TokenRunCache()
+def liar(name: str) -> tuple[PromptEncoder, TokenRunCache, list[str]]:
+    """Encoder of a template with a wrong proof, its cache, and the mismatches that it reports."""
+    prompts, runs = PromptEncoder.load(TOKENIZER, LIAR.replace("NAME", name)), TokenRunCache()
     mismatches: list[str] = []
     prompts.remember(runs, NOW, mismatches.append)
-    body: Body = {"messages": [user("x" * 200), assistant("a"), user("b")]}
-    short(prompts, body, runs)
-    body["messages"][-1] = user("b" * 200)
-    for _ in range(CHECK_EVERY - 1):
-        assert short(prompts, body, runs) != full(prompts, body)
-    assert mismatches == [] and short(prompts, body, runs) == full(prompts, body)
+    return prompts, runs, mismatches
+
+
+def ended(text: str, role: str = "user") -> Body:
+    return {"messages": [user("zzz"), assistant("a"), {"role": role, "content": text}]}
+
+
+def test_a_wrong_cut_is_found_by_the_first_prompt_that_relies_on_it() -> None:
+    prompts, runs, mismatches = liar("first")
+    short(prompts, ended("b"), runs)
+    assert mismatches == [] and short(prompts, ended("zz"), runs) == full(prompts, ended("zz"))
     assert len(mismatches) == 1 and "Template" in mismatches[0]
-    for _ in range(CHECK_EVERY + 1):
-        assert short(prompts, body, runs) == full(prompts, body)
+    for text in ("zz", "zzz", "b") * 3:
+        assert short(prompts, ended(text), runs) == full(prompts, ended(text))
     assert len(mismatches) == 1
+
+
+def test_a_wrong_cut_among_right_ones_is_found_soon_and_remembered() -> None:
+    prompts, runs, mismatches = liar("soon")
+    for _ in range(5):  # their use is tried at the first, the second and the fourth time
+        short(prompts, ended("b"), runs)
+    wrong = 0
+    for _ in range(9):
+        wrong += short(prompts, ended("zz"), runs) != full(prompts, ended("zz"))
+    assert wrong == 3 and len(mismatches) == 1  # the eighth
+    again, runs, mismatches = liar("soon")  # as after a reload of the configuration
+    described = again.describe()["templates"][0]
+    assert described["rendering"] == "whole" and described["why"].startswith("a check failed")
+    for _ in range(9):
+        assert short(again, ended("zz"), runs) == full(again, ended("zz"))
+    assert mismatches == []
+
+
+def test_one_prompt_in_some_hundred_is_checked_in_any_case() -> None:
+    prompts, runs, mismatches = liar("any")
+    for _ in range(CHECK_EVERY - 2):
+        short(prompts, ended("b"), runs)
+    assert prompts._num_known == CHECK_EVERY - 3  # the first one was rendered whole
+    wrong = 0
+    while not mismatches:
+        wrong += short(prompts, ended("zz"), runs) != full(prompts, ended("zz"))
+        assert wrong <= 3
+    assert wrong == 2
+
+
+def test_a_check_of_a_large_chat_is_left_to_a_thread() -> None:
+    prompts, runs, mismatches = liar("large")
+    body = ended("b")
+    body["messages"][0]["content"] += " word" * (MAX_WHOLE_BYTES // 4)
+    short(prompts, body, runs)
+    body["messages"][-1]["content"] = "zz"
+    request = parsed(body, runs)
+    hurry(True)
+    try:
+        with pytest.raises(NotContinued):
+            prompts.tokens(request, NOW)
+    finally:
+        hurry(False)
+    assert mismatches == []
+    request.is_whole = True
+    assert prompts.tokens(request, NOW).tokens == full(prompts, body) and len(mismatches) == 1
 
 
 # Templates that count, look behind or ahead: the tokens are exact in any case.

@@ -2,14 +2,20 @@
 
 from datetime import datetime, timedelta
 
+import pytest
+
 from gateway.tokenization.chat_template import Template
 from gateway.tokenization.render_settings import (
+    CHECK_FAILED,
     MAX_NAMES,
     MAX_SETTINGS,
+    MAX_USES,
     MAX_VARIABLES_CHARS,
+    MAX_WRONG,
     STUB_TOOLS,
     RenderSetting,
     RenderSettings,
+    WrongCuts,
 )
 
 NOW = datetime(2024, 7, 26, 12)
@@ -20,7 +26,7 @@ VARIABLES = {"tools": None, "documents": None}
 
 
 def settings(template: Template = LOOP) -> RenderSettings:
-    return RenderSettings(("<|im_start|>",), {"default": template})
+    return RenderSettings(("<|im_start|>",), {"default": template}, WrongCuts())
 
 
 def made(
@@ -89,7 +95,7 @@ def test_a_proof_advances_step_by_step() -> None:
     num = 1
     while not known.prove(setting):
         num += 1
-    assert setting.stubs and 10 < num < 200
+    assert setting.stubs and 5 < num < 200
 
 
 def test_a_template_with_costly_probes_has_no_cut_points() -> None:
@@ -123,17 +129,97 @@ def test_a_template_has_a_tier_and_its_reason() -> None:
     is_incremental, why = known.tier(LOOP)
     assert is_incremental and "proved in 1 settings at the cuts" in why and "turn" in why
     known.stop(LOOP)
-    assert known.tier(LOOP) == (False, "a check failed: an assembled prompt differed from the whole")
+    assert known.tier(LOOP) == (False, CHECK_FAILED)
 
 
-def test_a_template_without_cut_points_has_a_reason() -> None:
-    assert "more of the time than the day" in settings(HOURLY).tier(HOURLY)[1]
-    backwards = Template(
-        "{% for m in messages | reverse %}{{ '<|im_start|>' + m.role + m.content }}{% endfor %}"
-    )
-    known = settings(backwards)
-    setting = made(known, backwards)
+def proved(template: Template) -> RenderSettings:
+    known = settings(template)
+    setting = made(known, template)
     assert setting is not None
     while not known.prove(setting):
         pass
-    assert known.tier(backwards) == (False, "no cut is proved in 1 settings")
+    return known
+
+
+BACKWARDS = "{% for m in messages | reverse %}{{ '<|im_start|>' + m.role + m.content }}{% endfor %}"
+THOUGHTS_TOO = """{% for m in messages %}{{ '<|im_start|>' + m.role + m.content }}
+{%- if m.reasoning and messages[-1].role == 'tool' %}{{ m.reasoning }}{% endif %}{% endfor %}"""
+
+
+@pytest.mark.parametrize(
+    ("source", "is_incremental", "why"),
+    [
+        (HOURLY.source, False, "the template prints more of the time than the day ('%H')"),
+        ("{{ strftime_now }}", False, "the template uses the clock otherwise"),
+        ("{% for m in messages %}{{ m == messages[-1] }}{% endfor %}", False, "compares whole messages"),
+        (BACKWARDS, False, "no cut is proved in 1 settings: a plain conversation at lead: "),
+        (LOOP.source.replace("im_start", "other"), False, "no special token stands where a message begins"),
+        ("{% for i in range(9900) %}{% endfor %}" + LOOP.source, False, "a probe takes too much"),
+        (LOOP.source, True, "proved in 1 settings at the cuts lead, step, step_led, turn, turn_led"),
+        (
+            THOUGHTS_TOO,
+            True,
+            "whole where it has reasoning before turn: what follows changes the text before",
+        ),
+    ],
+)
+def test_the_reason_that_is_shown_is_the_reason(source: str, is_incremental: bool, why: str) -> None:
+    template = Template(source)
+    known = settings(template)
+    setting = made(known, template)
+    while setting is not None and not known.prove(setting):
+        pass
+    shown, reason = known.tier(template)
+    assert shown is is_incremental and why in reason and "check failed" not in reason
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% if strftime_now is defined %}{{ strftime_now('%d') }}{% endif %}" + LOOP.source,
+        "{% set known = ['a'] %}{% for t in tools or [] %}{% for k in t.function %}{{ k if k not in known }}"
+        "{% endfor %}{% endfor %}" + LOOP.source,
+    ],
+)
+def test_a_template_that_only_looks_as_if_it_did_is_incremental(source: str) -> None:
+    template = Template(source)
+    assert proved(template).tier(template)[0]
+
+
+def test_a_wrong_cut_is_remembered_when_the_template_is_loaded_again() -> None:
+    wrong = WrongCuts()
+    first = RenderSettings(("<|im_start|>",), {"default": LOOP}, wrong)
+    beside = RenderSettings(("<|im_start|>",), {"default": Template(LOOP.source)}, wrong)
+    assert made(first) is not None
+    assert first.stop(LOOP) and not first.stop(LOOP)
+    again = Template(LOOP.source)
+    later = RenderSettings(("<|im_start|>",), {"default": again, "other": DAILY}, wrong)
+    assert later.tier(again) == (False, CHECK_FAILED) and made(later, again) is None
+    assert made(later, DAILY) is not None  # another template
+    (copy,) = beside._natures
+    assert made(beside, copy) is None  # another model's of the same source, that is in use
+
+
+def test_wrong_cuts_are_few() -> None:
+    wrong = WrongCuts()
+    templates = [Template(f"{i}") for i in range(3)]
+    for i in range(MAX_WRONG):
+        wrong._digests[b"%d" % i] = None
+    for each in templates:
+        wrong.add(each)
+    assert len(wrong._digests) == MAX_WRONG and all(each in wrong for each in templates)
+
+
+def test_the_first_prompts_of_a_kind_are_new() -> None:
+    setting = made(settings())
+    assert setting is not None
+    new = []
+    for num in range(1, 20):
+        if setting.is_new_use(7):
+            new.append(num)
+        setting.count_use(7)
+    assert new == [1, 2, 4, 8, 16]
+    assert setting.is_new_use(8)
+    for use in range(MAX_USES + 5):
+        setting.count_use(use)
+    assert len(setting.uses) <= MAX_USES

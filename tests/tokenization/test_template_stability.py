@@ -4,20 +4,13 @@ from datetime import datetime
 
 import pytest
 
-from gateway.tokenization import template_stability
-from gateway.tokenization.chat_template import Message, Template, conversation
+from gateway.tokenization import conversation_features
+from gateway.tokenization.chat_template import Message, Template
+from gateway.tokenization.conversation_features import BEHIND
 from gateway.tokenization.probe_conversations import CutPoint
-from gateway.tokenization.template_stability import (
-    BEHIND,
-    Stub,
-    Stubs,
-    compares_messages,
-    dates_of,
-    features,
-    markup_of,
-    prove,
-)
-from tests.support.corpus import TEMPLATES, answer, assistant, call, system, text_part, user
+from gateway.tokenization.template_reading import markup_of
+from gateway.tokenization.template_stability import ProbeOutcome, Proof, Stub, Stubs, prove
+from tests.support.corpus import TEMPLATES
 
 NOW = datetime(2024, 7, 26)
 MARKS = ("<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<start_of_turn>")
@@ -29,6 +22,10 @@ def template(name: str) -> Template:
 
 
 def proved(given: Template, marks: tuple[str, ...] = MARKS) -> Stubs:
+    return proof(given, marks).stubs
+
+
+def proof(given: Template, marks: tuple[str, ...] = MARKS) -> Proof:
     def render(messages: list[Message], with_other_tools: bool) -> str:
         return given.render(messages, {"bos_token": "<s>", "tools": None, "add_generation_prompt": True}, NOW)
 
@@ -37,13 +34,13 @@ def proved(given: Template, marks: tuple[str, ...] = MARKS) -> Stubs:
         try:
             next(steps)
         except StopIteration as done:
-            stubs: Stubs = done.value
-            return stubs
+            found: Proof = done.value
+            return found
 
 
 def names(mask: int) -> set[str]:
     known = ("CALLS", "REASONING", "USER", "LATE_SYSTEM", "MARKUP", "IRREGULAR")
-    return {name for name in known if getattr(template_stability, name) & mask}
+    return {name for name in known if getattr(conversation_features, name) & mask}
 
 
 def behind(stub: Stub) -> set[str]:
@@ -102,125 +99,113 @@ def test_a_stub_is_separated_from_the_rest() -> None:
     assert rest and rest.startswith(stub.mark) and stub.text + rest == whole
 
 
-# markup -------------------------------------------------------------------------------------------
+# one reason each -----------------------------------------------------------------------------------
+
+INCREMENTAL = """
+{%- set n = namespace(user=-1, reply=-1, replies=[], before=-1) %}
+{%- for m in messages %}
+  {%- if m.role == 'user' %}{% set n.user = loop.index0 %}{% endif %}
+  {%- if m.role == 'assistant' and not m.tool_calls %}
+    {%- set n.before = n.reply %}{% set n.reply = loop.index0 %}
+  {%- endif %}
+{%- endfor %}
+{%- for m in messages %}{% set i = loop.index0 %}{% set p = messages[i - 1] if i else {} %}
+  {{- '<|im_start|>' + m.role }}
+  {%- if m.name is defined and (NAME) %}{{ ' ' + m.name }}{% endif %}
+  {%- if m.reasoning_content is defined and (THOUGHT) %}{{ '(' + m.reasoning_content + ')' }}{% endif %}
+  {%- if TEXT %}{{ m.content }}{% endif %}
+  {%- for c in m.tool_calls or [] %}{% if CALL %}{{ '[' + c.function.name + ']' }}{% endif %}{% endfor %}
+  {{- MORE }}{{ '<|im_end|>' }}
+{%- endfor %}"""
+PLACES = {"NAME": "true", "THOUGHT": "true", "TEXT": "true", "CALL": "true", "MORE": "''"}
+LATER, EARLIER, REJECTED = ProbeOutcome.LATER.value, ProbeOutcome.EARLIER.value, ProbeOutcome.REJECTED.value
+MARKED = "('</think>' in m.content and m.role == 'assistant')"
+
+#  Where the template is changed, and all that is refused for it, at cuts without a system message.
+MUTANTS = [
+    ("THOUGHT", "i > n.user", {f"a question behind step: {LATER}"}),
+    ("THOUGHT", "i >= n.reply", {f"reasoning before {cut}: {LATER}" for cut in ("turn", "step")}),
+    (
+        "THOUGHT",
+        "i >= n.before",
+        {f"reasoning before turn: {LATER}", f"a question behind step: {LATER}"}
+        | {f"roles out of order behind step: {LATER}"},
+    ),
+    ("TEXT", "not (m.tool_calls and i < n.reply)", {f"text beside a call before step: {LATER}"}),
+    ("TEXT", "not (m.tool_calls and i < n.user)", {f"a question behind step: {LATER}"}),
+    (
+        "TEXT",
+        f"not ({MARKED} and not m.tool_calls and i < n.reply)",
+        {f"words of the template in a reply before {cut}: {LATER}" for cut in ("turn", "step")},
+    ),
+    (
+        "TEXT",
+        f"not ({MARKED} and m.tool_calls and i < n.reply)",
+        {f"words of the template beside a call before step: {LATER}"},
+    ),
+    ("NAME", "i >= n.user", {f"names before step: {LATER}"}),
+    ("CALL", "i > n.user", {f"a question behind step: {LATER}"}),
+    ("CALL", "i > n.reply", {f"a plain conversation at step: {EARLIER}"}),
+    (
+        "MORE",
+        "raise_exception('late') if m.name is defined and i > 6 else ''",
+        {f"names behind {cut}: {REJECTED}" for cut in ("turn", "step")},
+    ),
+    (
+        "MORE",
+        "'!' if m.role == 'system' and i < n.user else ''",
+        {f"a late system message before step: {LATER}"},
+    ),
+    ("MORE", "'last' if loop.last else ''", set()),
+    (
+        "MORE",
+        "'many' if messages | length > 6 else ''",
+        {f"a plain conversation at {cut}: {EARLIER}" for cut in ("turn", "step")},
+    ),
+    (
+        "MORE",
+        "'long' if messages[0].content | length > 99 < messages[-1].content | length else ''",
+        {f"a plain conversation at {cut}: {EARLIER}" for cut in ("lead", "turn", "step")},
+    ),
+    (
+        "MORE",
+        "messages | selectattr('role', 'equalto', 'tool') | list | length",
+        {f"a plain conversation at step: {EARLIER}", f"calls before turn: {EARLIER}"}
+        | {f"calls behind {cut}: {LATER}" for cut in ("lead", "turn")}
+        | {f"text beside a call behind {cut}: {LATER}" for cut in ("lead", "turn")},
+    ),
+    (
+        "MORE",
+        "p.content if p.role == 'tool' and 'Final' in m.content and i < n.reply else ''",
+        {f"words of the template in a reply before {cut}: {LATER}" for cut in ("turn", "step")},
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("source", "tried"),
-    [
-        ("{{ 'x' if m.content.startswith('Final:') }}", {"Final:"}),
-        ("{{ m.content.split('</a>')[-1] }}", {"</a>"}),
-        ("{{ 'x' if '</a>' in m.content }}", {"</a>"}),
-        ("{{ 'x' if '</a>' not in m.content }}", {"</a>"}),
-        ("{{ 'x' if m.content[:3] == 'abc' }}", {"abc"}),
-        ("{{ m.content | replace('<b>', '') }}", {"<b>"}),
-        ("{{ 'x' if m.role == 'user' }}", set()),
-        ("{{ 'x' if m.role in ['user', 'tool'] }}", set()),
-        ("{{ 'x' if 'tool_calls' in m }}", set()),
-        ("{{ m.content.strip('\\n') }}{{ m.content.split('\\n') }}", set()),
-    ],
-)
-def test_markup_in_conditions_of_a_template_is_found(source: str, tried: set[str]) -> None:
-    assert set(markup_of(Template(source)).tried) == tried
+def changed(place: str, by: str) -> Template:
+    source = INCREMENTAL
+    for name, default in PLACES.items():
+        source = source.replace(name, by if name == place else default)
+    return Template(source)
 
 
-def test_markup_printed_by_a_template_is_found() -> None:
-    markup = markup_of(Template("<|user|>{{ '<|im_start|>' + m.role + ': ' + 'plain' }}"))
-    assert set(markup.all) == {"<|user|>", "<|im_start|>"}
+def refused(given: Template) -> set[str]:
+    return {str(each) for each in proof(given).refusals if not each.cut.name.endswith("LED")}
 
 
-def test_too_much_markup_is_not_tried() -> None:
-    source = "".join(f"{{{{ '<{i}>' in m }}}}" for i in range(9))
-    assert markup_of(Template(source)).tried == ()
-    assert len(markup_of(Template(source)).all) == 9
+def test_a_template_that_changes_nothing_later_is_cut_everywhere_with_everything() -> None:
+    found = proof(changed("", ""))
+    assert set(found.stubs) == set(CutPoint) and found.refusals == []
 
 
-@pytest.mark.parametrize(
-    ("source", "dates"),
-    [
-        ("", ()),
-        ("{{ strftime_now('%d %b %Y') }}", ("26 Jul 2024",)),
-        ("{{ strftime_now('%Y') }}{{ strftime_now('%A') }}", ("2024", "Friday")),
-        ("{{ strftime_now('%H:%M') }}", None),
-        ("{{ strftime_now(form) }}", None),
-        ("{{ strftime_now('%d' + '%H') }}", None),
-        ("{% set f = strftime_now %}{{ f('%d') }}", None),
-    ],
-)
-def test_dates_printed_by_a_template_are_found(source: str, dates: tuple[str, ...] | None) -> None:
-    found = dates_of(Template(source))
-    assert (None if found is None else sorted(found(NOW))) == (None if dates is None else sorted(dates))
+@pytest.mark.parametrize(("place", "by", "expected"), MUTANTS)
+def test_a_change_of_a_template_is_refused_for_its_own_reason(
+    place: str, by: str, expected: set[str]
+) -> None:
+    """Each differs in one place from the template above, which is never refused anything."""
+    assert refused(changed(place, by)) == expected
 
 
-# features -----------------------------------------------------------------------------------------
-
-MARKUP = template_stability.Markup(("<a>", "<t>"), ("<t>",))
-ODD = template_stability.ODD
-
-
-@pytest.mark.parametrize(
-    ("messages", "found"),
-    [
-        ([user("x")], template_stability.USER),
-        ([user("x"), assistant("y")], template_stability.USER),
-        ([system("x")], 0),
-        ([user("x"), system("y")], template_stability.USER | template_stability.LATE_SYSTEM),
-        ([user("x"), user("y")], template_stability.USER | template_stability.IRREGULAR),
-        ([assistant("x")], template_stability.IRREGULAR),
-        (
-            [user("x"), assistant(None, tool_calls=[call("f", "{}")])],
-            template_stability.USER | template_stability.CALLS,
-        ),
-        ([answer("r")], template_stability.CALLS | template_stability.IRREGULAR),
-        ([user("x"), assistant("y", reasoning="z")], template_stability.USER | template_stability.REASONING),
-        ([user("x"), assistant("<t>")], template_stability.USER | template_stability.MARKUP),
-        (
-            [user("x"), assistant("y", reasoning="<t>")],
-            template_stability.USER | template_stability.REASONING | template_stability.MARKUP,
-        ),
-        ([user("x", name="n")], template_stability.USER | template_stability.NAMED),
-    ],
-)
-def test_features(messages: list[Message], found: int) -> None:
-    assert features(conversation(messages, "string"), "", MARKUP) == found
-    assert features(conversation(messages, "openai"), "", MARKUP) == found
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        user("a <t>"),
-        user("<a>"),
-        assistant("<a>"),
-        system("<a>"),
-        answer("<t>"),
-        {"role": "developer", "content": "x"},
-        {"role": "critic", "content": "x"},
-        user("x", task="t"),
-        assistant("x", reasoning=5),
-        answer("x") | {"tool_call_id": 5},
-        assistant(None, tool_calls=[call("f", "{}", index=0)]),
-        assistant(None, tool_calls=[{"function": {"name": "f", "arguments": "{}", "more": 1}}]),
-        assistant(None, tool_calls=[{"function": {"name": 5}}]),
-    ],
-)
-def test_messages_without_a_known_feature_are_odd(message: Message) -> None:
-    assert features(conversation([message], "string"), "", MARKUP) & ODD
-
-
-def test_parts_with_more_than_text_are_odd() -> None:
-    plain = conversation([user([text_part("a"), text_part("b")])], "openai")
-    cached = conversation([user([text_part("a", cache_control={})])], "openai")
-    assert not features(plain, "", MARKUP) & ODD
-    assert features(cached, "", MARKUP) & ODD
-    split = conversation([user([text_part("<"), text_part("a>")])], "string")
-    assert not features(split, "", MARKUP) & ODD
-
-
-def test_a_template_that_compares_whole_messages_is_recognized() -> None:
-    """A repeated question would change the text of the first one."""
-    loop = "{% for m in messages %}{% if COND %}x{% endif %}{{ m.content }}{% endfor %}"
-    assert compares_messages(Template(loop.replace("COND", "m == messages[-1]")))
-    assert compares_messages(Template(loop.replace("COND", "messages[-1] != m")))
-    assert not compares_messages(Template(loop.replace("COND", "m.role == 'user'")))
-    assert not compares_messages(Template(loop.replace("COND", "loop.last")))
+def test_a_template_with_words_of_every_probe_is_refused_for_that() -> None:
+    untried = proof(Template(LOOP + "{{ 'y' in messages[0].content }}")).refusals
+    assert {each.how for each in untried} == {ProbeOutcome.UNTRIED}

@@ -13,6 +13,7 @@ from xxhash import xxh3_128
 
 from gateway.core.errors import InvalidRequest
 from gateway.core.requests.adapter_field import FIELD, adapter_of, without_adapter
+from gateway.core.requests.body_text import why_unreadable
 from gateway.core.requests.cache_salt import SALT, salted
 from gateway.core.requests.chat_messages import Messages
 from gateway.core.requests.field_judgement import XARGS
@@ -354,7 +355,7 @@ def _decode(body: bytes) -> dict[str, Any]:
     try:
         fields = decode_any(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
-        raise InvalidRequest(f"the body is not valid JSON: {exc}") from exc
+        raise InvalidRequest(f"the body is not valid JSON: {why_unreadable(exc, body)}") from exc
     if not isinstance(fields, dict):
         raise InvalidRequest(f"the body must be a JSON object, not {json_type(fields)}")
     return fields

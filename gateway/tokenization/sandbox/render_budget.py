@@ -17,6 +17,8 @@ from jinja2.utils import Namespace
 
 BASE_UNITS: Final = 10_000
 """Units that each rendering has: some 1 ms at most."""
+PROBE_UNITS: Final = 16_000
+"""Units of a probe: 20 messages of the costliest templates in use need 15,000."""
 MAX_INLINE_UNITS: Final = 50_000
 """Units beside those for characters of a rendering on the event loop: some 5 ms at most, and what needs more
 is rendered in a thread."""
@@ -70,7 +72,7 @@ def is_hurried() -> bool:
 
 
 def probe(is_probe: bool) -> None:
-    """Set whether renderings of this thread are probes, which have BASE_UNITS and no more."""
+    """Set whether renderings of this thread are probes, which have PROBE_UNITS and no more."""
     _threads.is_probe = is_probe
 
 
@@ -110,6 +112,7 @@ class RenderContext(Context):
     left = BASE_UNITS
     num_nodes = 0
     spread = 1
+    _granted = BASE_UNITS
     _is_extended = False
 
     def __init__(
@@ -132,15 +135,31 @@ class RenderContext(Context):
         not enough."""
         if self._is_extended:
             self.exceed()
-        if getattr(_threads, "is_probe", False):
-            raise OverBudget("a probe takes too much", is_fault=False)
         self._is_extended = True
+        if getattr(_threads, "is_probe", False):
+            self._extend_probe()
+            return
         messages = self.parent.get("messages", ())
         num, chars = measured([value for key, value in self.parent.items() if not callable(value)], MAX_UNITS)
         units, more = allowance(len(messages), num, chars, self.num_nodes)
         most = MAX_INLINE_UNITS if is_hurried() else MAX_UNITS
         self._is_fault, self._is_inline = units <= most, most == MAX_INLINE_UNITS
-        self.left += min(units, most) + more - BASE_UNITS
+        self._grant(min(units, most) + more - BASE_UNITS)
+        if self.left < 0:
+            self.exceed()
+
+    def _grant(self, units: int) -> None:
+        self.left += units
+        self._granted += units
+
+    @property
+    def num_units(self) -> int:
+        """Units that were used."""
+        return self._granted - self.left
+
+    def _extend_probe(self) -> None:
+        self._is_fault, self._is_inline = False, False
+        self._grant(PROBE_UNITS - BASE_UNITS)
         if self.left < 0:
             self.exceed()
 
