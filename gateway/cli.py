@@ -20,7 +20,7 @@ from gateway.agent.config import load as load_agent
 from gateway.commands import key as key_command
 from gateway.commands import lora as adapter_command
 from gateway.commands import status as status_command
-from gateway.config import Config, by_key, old_config_name, read, replaced
+from gateway.config import Config, by_key, checked, old_config_name, read, replaced
 from gateway.config.flags import Parser, ShortHelp, add_flags, positive_seconds
 from gateway.config.options import options
 from gateway.config.reading import ConfigErrors, ConfigReader
@@ -252,7 +252,7 @@ def _config(args: argparse.Namespace) -> Config:
 
 
 def _load(args: argparse.Namespace) -> Config:
-    return _read(args).checked()
+    return checked(_read(args))
 
 
 def _read(args: argparse.Namespace) -> ConfigReader[Config]:

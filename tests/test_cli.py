@@ -1,5 +1,6 @@
 """Command line: help, exit codes, messages and the reference pages."""
 
+import argparse
 import asyncio
 import os
 import re
@@ -14,10 +15,13 @@ import pytest
 import uvloop
 
 import gateway.app
+from engines.sim.config import add_flags as add_sim_flags
 from gateway import __version__, cli
 from gateway.agent.config import AgentConfig
 from gateway.config import Config
+from gateway.config.flags import Parser
 from gateway.config.options import options
+from gateway.replay.command import add_arguments as add_replay_flags
 from loadtest.fleet import GATEWAY
 from tests.support.gateway_process import clean_environment
 from tests.support.patience import patience
@@ -247,3 +251,24 @@ def test_causes_are_in_words_without_numbers_of_the_system(
     err = capsys.readouterr().err
     assert "No such file or directory" in err or "Connection refused" in err
     assert not re.search(r"Errno|Error \d|Connect call failed|ssl:default|Traceback", err), err
+
+
+def durations_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Flags of a parser and of its commands that are read as numbers of seconds."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from durations_of(command)
+        elif action.dest.endswith("_s") and not action.dest.endswith("_per_s") and action.type:
+            yield action
+
+
+def test_each_flag_that_is_a_duration_takes_units() -> None:
+    """Flags of a configuration have no type here: `tests/config/test_options.py` reads them."""
+    replay, sim = Parser(), Parser()
+    add_replay_flags(replay)
+    add_sim_flags(sim)
+    found = [each for parser in (cli._parser(), replay, sim) for each in durations_of(parser)]
+    assert {"timeout_s", "wait_s", "slo_ttft_s", "event_delay_s", "lease_s"} <= {each.dest for each in found}
+    for each in found:
+        assert callable(each.type) and each.type("1500ms") == 1.5, each.dest

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from msgspec import Meta, Struct
 from msgspec.structs import fields
 
+from gateway.core.durations import seconds_of
 from gateway.core.kv_events import SHARED
 
 BUNDLED_TOKENIZER = Path(__file__).parent / "tokenizer"
@@ -203,7 +204,9 @@ def _add_flag(parser: argparse.ArgumentParser, name: str, hint: Any, default: An
     else:
         #  Single type, or a single type or None.
         one = get_args(kind)[0] if get_origin(kind) in (Union, UnionType) else kind
-        parser.add_argument(flag, type=one, default=default, metavar=one.__name__.upper(), help=about)
+        is_duration = one is float and name.endswith("_s") and not name.endswith("_per_s")
+        read, unit = (seconds_of, "DURATION") if is_duration else (one, one.__name__.upper())
+        parser.add_argument(flag, type=read, default=default, metavar=unit, help=about)
 
 
 def _shown(default: Any) -> str:

@@ -345,7 +345,9 @@ class QueueView(View):
     model: A[str, "model"]
     queued: A[int, SUM, "requests queued"]
     queued_tokens: A[int, SUM, "their prompt tokens"]
-    drained_in_s: A[float, MAX, "seconds until the queue is empty"]
+    drained_in_s: A[
+        float, MAX, "predicted seconds until all that wait now have left the queue, as in Retry-After"
+    ]
     bands: A[list[BandView], "by priority"]
     ends: A[dict[str, int], SUM, "requests that were queued, by outcome"]
 

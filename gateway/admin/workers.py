@@ -249,7 +249,7 @@ def _unknown(name: str) -> web.Response:
 
 def _blind(subscribed: EventSubscription) -> dict[str, Any] | None:
     """Return why a worker's cache is not wholly known, and what its recovery has found since."""
-    if (reason := subscribed.stream.blind_reason) is None:
+    if (reason := subscribed.stream.reason) is None:
         return None
     recovery = getattr(subscribed, "recovery", None)  # none where an agent is followed
     return {"reason": reason} | (recovery.describe() if recovery else {})

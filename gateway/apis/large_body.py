@@ -20,6 +20,7 @@ from gateway.apis.outline import WINDOW, Field, Outline
 from gateway.core.decode_errors import LARGE, UNREADABLE
 from gateway.core.errors import InvalidRequest
 from gateway.core.requests.adapter_field import FIELD as ADAPTER
+from gateway.core.requests.body_text import why_unreadable
 from gateway.core.requests.chat_messages import Messages
 from gateway.core.requests.field_types import MAX_ITEMS, MESSAGES, check_messages, check_prompt
 from gateway.core.requests.model_name import decide
@@ -121,10 +122,23 @@ def parse_large(
 def decode_large(body: bytes) -> dict[str, Any]:
     """The fields of a body that `parse_large` took, decoded value by value; one that is long and makes no
     prompt is stood in for. Raises InvalidRequest."""
+    fields: dict[str, Any] = {}
+    for each in Outline(body).fields:
+        try:
+            fields[each.name] = _decoded(each, body)
+        except UNREADABLE as exc:
+            raise _unreadable(exc, each, body) from exc
+    return fields
+
+
+def _unreadable(exc: Exception, each: Field, body: bytes) -> InvalidRequest:
+    """The error of a field that cannot be decoded. A part of it failed: the place is found from its begin."""
+    raw = body[each.start : each.end]
     try:
-        return {each.name: _decoded(each, body) for each in Outline(body).fields}
-    except UNREADABLE as exc:
-        raise InvalidRequest(f"the body is not valid JSON: {exc}") from exc
+        decode_any(raw)
+    except UNREADABLE as whole:
+        exc = whole
+    return InvalidRequest(f"the body is not valid JSON: {why_unreadable(exc, raw, each.start)}")
 
 
 def _decoded(each: Field, body: bytes) -> Any:
@@ -218,7 +232,19 @@ def _top_of(kind: RouteKind, core: bytes, fields: Mapping[str, Field], body: byt
             top |= {each.name: _setting_of(each, body) for each in long if each.name in PROMPT_FIELDS}
         return top
     except UNREADABLE as exc:
-        raise InvalidRequest(f"the body is not valid JSON: {exc}") from exc
+        raise _first_unreadable(exc, fields.values(), body) from exc
+
+
+def _first_unreadable(exc: Exception, fields: Iterable[Field], body: bytes) -> InvalidRequest:
+    """The error of a core that cannot be decoded, with its place in the body."""
+    for each in fields:
+        if each.size <= LONG_BYTES:
+            try:
+                body[each.start : each.end].decode()
+                decode_any(body[each.start : each.end])
+            except UNREADABLE as own:
+                return _unreadable(own, each, body)
+    return InvalidRequest(f"the body is not valid JSON: {exc}")
 
 
 def _setting_of(each: Field, body: bytes) -> Any:

@@ -19,6 +19,7 @@ import msgspec
 
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import InvalidRequest
+from gateway.core.requests.body_text import why_no_object, why_unreadable
 from gateway.core.requests.field_types import LISTS, MAX_ITEMS, MESSAGES, too_many
 
 WINDOW = 64 << 10
@@ -93,7 +94,7 @@ class Outline:
         body = self._body
         begin = _BEGIN.match(body)
         if begin is None:
-            raise _invalid("it is not an object")
+            raise _invalid(why_no_object(body) or "it is not an object from byte 0 on")
         at, separator = begin.end(), b","
         if body[at : at + 1] == b"}":
             at, separator = at + 1, b"}"
@@ -113,7 +114,7 @@ class Outline:
         try:
             each = Field(_decode_text(name[1]), name[1], name.end())
         except UNREADABLE as exc:
-            raise _invalid(str(exc)) from exc
+            raise _invalid(why_unreadable(exc, name[1], name.start(1))) from exc
         self.fields.append(each)
         if len(self.fields) > MAX_FIELDS:
             raise InvalidRequest(f"the body has more than {MAX_FIELDS:,} fields; send fewer")
@@ -136,7 +137,7 @@ class Outline:
 
     def _text_end(self, at: int) -> int:
         """The place behind the quote that ends the text in which `at` lies, at no escape's inside."""
-        body, size = self._body, len(self._body)
+        body, size, begin = self._body, len(self._body), at - 1
         while at < size - 1 or body[at : at + 1] == b'"':
             end = min(at + PIECE, size)
             quote = body.find(b'"', at, end)
@@ -147,7 +148,7 @@ class Outline:
             else:
                 found = _TEXT.match(body, at, min(at + WINDOW, size))
                 at = found.end() if found else size
-        raise _invalid("a text has no end")
+        raise _invalid(f"the text at byte {begin} has no end")
 
     def _nested_end(self, each: Field) -> int:
         """The place behind the bracket that closes the field's first one."""
@@ -163,7 +164,7 @@ class Outline:
                 return at
             if walk.is_in_text:
                 at = self._text_end(at)
-        raise _invalid(f"'{each.name}' has no end")
+        raise _invalid(f"'{each.name}' at byte {each.start} has no end")
 
     def _check(self, each: Field) -> None:
         if (

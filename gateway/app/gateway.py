@@ -66,9 +66,11 @@ from gateway.index.base import Index
 from gateway.index.memory_sweep import keep_swept
 from gateway.ingest.base import Feed
 from gateway.ingest.blind_recovery import RecoveryObserver, keep_recovering
+from gateway.ingest.ownership import OwnershipObserver, keep_proving
 from gateway.models.catalog import warn_of_unserved
 from gateway.models.from_config import catalog_of
-from gateway.models.prompt_source import PromptSource, WorkerTokenizer
+from gateway.models.prompt_source import PromptSource
+from gateway.models.worker_tokenizer import WorkerTokenizer
 from gateway.observability.cache_loss.observer import CacheLoss, keep_explained
 from gateway.observability.log_sink import LogSink
 from gateway.observability.metrics import Metrics
@@ -156,7 +158,7 @@ class Gateway:
         self.losses, self.traffic = self._make_histories()
         self.backend = backend_of(config, self.losses)
         self.index: Index = self.backend.index
-        self.recovery_observer = RecoveryObserver(self.index, keep_s=config.events.assumed_keep_s)
+        self.owners, self.recovery_observer = self._make_stream_observers()
         self.verifier = self._make_verifier()
         self.disaggregation_stats = disaggregation_stats_of(config)
         self.observers = Observers()
@@ -174,6 +176,10 @@ class Gateway:
         self.surface = surface_of(config)
         self._read_workers()
         self._join(place)
+
+    def _make_stream_observers(self) -> tuple[OwnershipObserver, RecoveryObserver]:
+        keep_s = self.config.events.assumed_keep_s
+        return OwnershipObserver(self.index), RecoveryObserver(self.index, keep_s=keep_s)
 
     def _make_histories(self) -> tuple[CacheLoss, TrafficHistory]:
         pooled, shows_text = pooled_bound_of(self.config, self.fleet), self.config.admin.show_prompt_text
@@ -225,7 +231,8 @@ class Gateway:
         self.planner = planner_of(self)
         self.lag = LoopLag(self.metrics.loop_lag_s.observe, self.metrics.loop_lag_cpu_s.observe)
         self.lag.start()
-        prober = Prober(partial(self.session.post, headers=self.worker_headers))
+        post = partial(self.session.post, headers=self.worker_headers)
+        prober = Prober(post, self.worker_tokenizer.learn)
         self.pair_parity = PairParity(self.fleet, self.disaggregation_stats.policy, prober, self._tasks.start)
         self.catalog.open(self._tasks.start, prober, self.worker_tokenizer)
         self.salt_prober = salt_prober_of(self, self._tasks.start)
@@ -260,11 +267,13 @@ class Gateway:
         self._tasks.start("explain cache losses", keep_explained(self.losses))
         self._tasks.start("sample traffic", keep_sampled(self.traffic))
         self._tasks.start("heal streams", keep_recovering(self.recovery_observer))
+        self._tasks.start("prove streams", keep_proving(self.owners))
         self._tasks.start("let go of workers", keep_leaving(self.lifecycle, self.roster))
         self._tasks.start("advise autoscalers", keep_advised(self.planner))
         self._tasks.start("compare policies", keep_compared(self.active_policy.experiments))
         unserved = warn_of_unserved(self.catalog, self.fleet, self.roster.has_all_joined)
         self._tasks.start("look for unserved tokenizers", unserved)
+        self._tasks.start("ask workers for their day", self.catalog.watch_days())
 
     def add_worker(self, url: str, role: Role | None = None) -> bool:
         """Begin to wait for a worker, or for those of a name; False if that is so already."""
@@ -380,7 +389,8 @@ class Gateway:
         for observer in (self.losses, self.verifier, self.recovery_observer):
             self.observers.decided.append(observer.decided)
             self.observers.answered.append(observer.answered)
-        for keeps in (self.losses, self.verifier):
+        self.observers.decided.append(self.owners.decided)
+        for keeps in (self.losses, self.verifier, self.owners):
             self.observers.finished.append(keeps.finished)
         self.watch_experiments()
         return router
@@ -421,6 +431,7 @@ class Gateway:
             recovery_observer=self.recovery_observer,
             shared=self.shared,
             access=self.access,
+            owners=self.owners,
         )
 
     def _make_dispatch(self) -> Dispatch:

@@ -76,7 +76,8 @@ def roster_of(gateway: "Gateway") -> Roster:
 
     def probe(url: str) -> Probe:
         session = gateway.session
-        return Probe(url, gateway.engines, session, gateway.worker_headers, config.events.port)
+        port, _ = gateway.declared.event_ports.get(url, (config.events.port, 0))
+        return Probe(url, gateway.engines, session, gateway.worker_headers, port)
 
     options = RosterOptions(
         probe_interval_s=config.lifecycle.probe_interval_s,

@@ -1,19 +1,24 @@
 """Command `kvgate check`: probes each worker once, with the gateway's own probes."""
 
 import sys
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 from gateway.app.gateway import Gateway
 from gateway.app.validation import mistakes_of
 from gateway.app.workers import inherit_settings
 from gateway.commands.check import Checker, Finding, check_all, pair_lines
+from gateway.commands.check_events import EventsCheck
 from gateway.config import Config
 from gateway.config.reading import ConfigErrors
+from gateway.core.engine import EventSource
 from gateway.core.errors import ConfigError
+from gateway.core.worker import Worker
 from gateway.discovery.kubernetes.cluster import cluster_access
 from gateway.discovery.lookup import looked_up
-from gateway.discovery.probed import event_source
+from gateway.engine_test.followed import Followed, following
 from gateway.http.address import names_several
+from gateway.models.local_tokens import LocalTokens
 from gateway.replication.agent_targets import reach_agent
 from gateway.runtime.terminal import print_lines
 from gateway.tenancy.auth.admin_access import check_open
@@ -48,9 +53,15 @@ async def _looked_up(gateway: Gateway) -> tuple[list[str], list[Finding]]:
 
 
 COMPLETIONS_NOTICE = (
-    "kvgate check sends each worker a few completions of one token, to see whether it reports cached tokens "
-    "and keeps tenants' caches apart; --dry-run sends none"
+    "kvgate check sends each worker a few completions and chats of one token, to see whether it reports "
+    "cached tokens and keeps tenants' caches apart; --dry-run sends none"
 )
+
+
+def _follow(
+    gateway: Gateway, session: ControlSession, worker: Worker, source: EventSource
+) -> AbstractAsyncContextManager[Followed]:
+    return following([worker], lambda worker: source, gateway.engines.named, session, gateway.worker_headers)
 
 
 async def check(config: Config, *, is_dry_run: bool = False) -> int:
@@ -66,10 +77,10 @@ async def check(config: Config, *, is_dry_run: bool = False) -> int:
         checker = Checker(
             session=session,
             engines=gateway.engines,
-            source_of=lambda facts, rank: event_source(
-                facts, rank, config.events.port, config.events.replay_port
+            source_of=lambda facts, rank: gateway.declared.event_source(
+                facts, rank, (config.events.port, config.events.replay_port)
             ),
-            reach_events=gateway.reach_events,
+            events=EventsCheck(gateway.reach_events, partial(_follow, gateway, session)),
             has_tokenizer=gateway.catalog.has_tokenizer,
             events_port=config.events.port,
             reach_agent=partial(reach_agent, gateway.agents, timeout_s=timeout_s),
@@ -77,6 +88,7 @@ async def check(config: Config, *, is_dry_run: bool = False) -> int:
             declared=gateway.declared,
             eligibility=gateway.fleet.eligibility,
             sends_completions=not is_dry_run,
+            ours_of=partial(LocalTokens, gateway.catalog, gateway.prompts),
         )
         urls, without = await _looked_up(gateway)
         findings = [*await check_all(checker, urls), *without]

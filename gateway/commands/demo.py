@@ -10,9 +10,9 @@ from pathlib import Path
 
 from gateway.core.errors import ConfigError
 from gateway.demo.player import Player, Side
-from gateway.demo.processes import NUM_WORKERS, gateway_with_fleet
+from gateway.demo.processes import NUM_WORKERS, SIMULATED, gateway_with_fleet
 from gateway.demo.report import report
-from gateway.demo.score import Score, summary
+from gateway.demo.score import WARM_UP_S, Score, summary
 from gateway.demo.traffic import MODEL, traffic
 from gateway.demo.view import ScoreView
 from gateway.runtime.tasks import Tasks, stop_event
@@ -43,7 +43,8 @@ async def demo(port: int, *, is_quiet: bool = False) -> int:
         twin, _ = await stack.enter_async_context(gateway_with_fleet(port=0, policy="round_robin"))
         print(_banner(url, admin_url, urls), flush=True)
         print(
-            f"Beside it the same traffic goes to a fleet of the same size behind {OTHER}. Ctrl-C stops.\n",
+            f"Beside it the same traffic goes to a fleet of the same size behind {OTHER}. Ctrl-C stops.\n"
+            f"The caches are empty: requests are compared after {WARM_UP_S:g} s.\n",
             flush=True,
         )
         await _compare(stop, url, f"http://127.0.0.1:{twin.port}")
@@ -53,7 +54,7 @@ async def demo(port: int, *, is_quiet: bool = False) -> int:
 
 async def _compare(stop: asyncio.Event, our_url: str, twin_url: str) -> None:
     """Play the traffic and show both sides until `stop`, then print the summary and leave the report."""
-    ours, other = Score("kvgate"), Score(OTHER)
+    ours, other = (Score(name, warm_up_s=WARM_UP_S) for name in ("kvgate", OTHER))
     view = ScoreView(ours, other)
     player = Player((Side(our_url, ours), Side(twin_url, other)), time.monotonic)
     tasks = Tasks()
@@ -67,7 +68,7 @@ async def _compare(stop: asyncio.Event, our_url: str, twin_url: str) -> None:
     finally:
         await tasks.stop()
     print(f"\n{summary(ours, other)}")
-    if ours.num_answered:
+    if ours.num_answered and other.num_answered:
         path = Path(tempfile.mkdtemp(prefix="kvgate-demo-")) / "report.html"
         path.write_text(report(ours, other))
         print(f"report: {path}")
@@ -85,7 +86,8 @@ def _banner(url: str, admin_url: str, worker_urls: list[str]) -> str:
     body = f'{{"model":"{MODEL}","prompt":"Why?"}}'
     lines = [
         "",
-        f"{NUM_WORKERS} simulated vLLM workers, each with its own KV cache: {', '.join(worker_urls)}",
+        f"{NUM_WORKERS} simulated vLLM workers: {', '.join(worker_urls)}",
+        SIMULATED,
         f"gateway: {url}   console, for a browser: {admin_url}",
         f"curl {url}/v1/completions -d '{body}'",
         "",

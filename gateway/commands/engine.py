@@ -10,7 +10,7 @@ from gateway.config import Config
 from gateway.core.engine import EventSource
 from gateway.core.worker import Worker
 from gateway.discovery.probe import Probe, ProbeError
-from gateway.discovery.probed import Facts, event_source
+from gateway.discovery.probed import Facts
 from gateway.engine_test.followed import Followed, following
 from gateway.engine_test.questions import TIMEOUT_S, Examination
 from gateway.engine_test.report import EngineFinding, Report, Verdict
@@ -54,7 +54,8 @@ async def report_on(gateway: Gateway, url: str, timeout_s: float = TIMEOUT_S) ->
             )
 
         def source_of(worker: Worker) -> EventSource | None:
-            return event_source(facts, worker.dp_rank, config.events.port, config.events.replay_port)
+            ports = config.events.port, config.events.replay_port
+            return gateway.declared.event_source(facts, worker.dp_rank, ports)
 
         def follow(workers: Sequence[Worker]) -> AbstractAsyncContextManager[Followed]:
             return following(workers, source_of, gateway.engines.named, session, gateway.worker_headers)

@@ -19,6 +19,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from gateway.config.flags import seconds
 from gateway.config.reading import ADMIN_KEY_VARIABLE
 from gateway.config.secrets import read_key
 from gateway.core.decode_errors import UNREADABLE
@@ -49,9 +50,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--admin-key-file", default="", metavar="FILE", help=words)
     parser.add_argument(
         "--wait-s",
-        type=float,
+        type=seconds,
         default=WAIT_S,
-        metavar="SECONDS",
+        metavar="DURATION",
         help=f"time for the file to reach each gateway ({WAIT_S:.0f})",
     )
 

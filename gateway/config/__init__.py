@@ -29,13 +29,13 @@ from gateway.config.observability import LogSection, OtlpSection, RecordSection
 from gateway.config.options import REQUESTS, Option, Section, option, options, table
 from gateway.config.policy import PolicySection
 from gateway.config.proxy import ProxySection
-from gateway.config.reading import ConfigReader
+from gateway.config.reading import ConfigErrors, ConfigReader
 from gateway.config.redis import IndexSection, RedisSection
 from gateway.config.renamed import old_name
 from gateway.config.scaling import ScalingSection
 from gateway.config.server import ServerSection, TlsSection
 from gateway.config.tenant_limits import TenantLimits
-from gateway.config.workers import WorkerSection, WorkerTable, check_urls
+from gateway.config.workers import WorkerSection, WorkerTable, check_urls, without_ports
 from gateway.policies.composition import Composition
 
 
@@ -46,7 +46,8 @@ class Config(Section, frozen=True, kw_only=True):
         dict[str, WorkerTable],
         option(
             'Tables [workers."URL"], settings of one worker: key_file or key_env (its API key), server_name, '
-            "engine, connector, topology, agent, block_size; docs/concepts/workers.md."
+            "engine, connector, topology, agent, block_size, events_port, replay_port; "
+            "docs/concepts/workers.md."
         ),
     ] = msgspec.field(default_factory=dict)
     lifecycle: Annotated[
@@ -136,11 +137,37 @@ def read(
     return reader
 
 
+def checked(reader: ConfigReader[Config]) -> Config:
+    """Return the configuration that was read, with the ports in workers' URLs in their tables. Raises
+    ConfigErrors with every mistake."""
+    config, ports, mistakes = reader.checked(), dict[str, dict[str, int]](), list[str]()
+    plain: dict[str, list[str]] = {}
+    for name in ("worker", "prefill", "decode"):
+        for text in getattr(config.fleet, name):
+            try:
+                url, given = without_ports(text)
+            except ValueError as exc:
+                mistakes.append(f"{name}: {exc}")
+                continue
+            plain.setdefault(name, []).append(url)
+            if given:
+                ports[url] = given
+    if mistakes:
+        raise ConfigErrors(mistakes)
+    if not ports:
+        return config
+    tables = {
+        url: msgspec.structs.replace(config.workers.get(url, WorkerTable()), **given)
+        for url, given in ports.items()
+    }
+    return replaced(config, **plain, workers={**config.workers, **tables})
+
+
 def load(
     flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, path: Path | None = None
 ) -> Config:
     """Read the configuration from flags, environment and file. Raises ConfigErrors with every mistake."""
-    return read(flags, environ, path).checked()
+    return checked(read(flags, environ, path))
 
 
 def config_of(**options: Any) -> Config:

@@ -20,7 +20,7 @@ class EventsSection(Section, frozen=True):
         int,
         option(
             "Port at which workers publish KV events (plus DP rank) if they do not report it: vLLM's "
-            "default.",
+            'default. One of several on a host has its own: [workers."URL"] events_port, replay_port.',
             "port",
             ge=1,
             le=65535,

@@ -15,7 +15,8 @@ class FleetSection(Section, frozen=True):
             "Base URL of a worker; repeat the flag for each. dns+http(s)://NAME:PORT stands for all "
             "addresses of a name, k8s://NAMESPACE/service/NAME for the pods of a Service "
             "(docs/guides/kubernetes.md). More can join at run time through the admin API. kvgate "
-            "discovers everything else from the worker.",
+            "discovers everything else from the worker. An engine that does not report the ports of its KV "
+            "events may have them behind its URL: http://10.0.0.1:8000#events_port=5558&replay_port=6558.",
             "URL",
             live=AT_ONCE,
             is_common=True,

@@ -54,6 +54,17 @@ class TokenizerSection(Section, frozen=True):
             is_rare=True,
         ),
     ] = True
+    template_timezone: Annotated[
+        str,
+        option(
+            "Time zone of the workers' clocks, for chat templates that print the day: a name like "
+            "Europe/Berlin, UTC, or an offset like +09:00. By default each worker's day is asked at its "
+            "/tokenize, when it joins and after each quarter of an hour; without an answer it is the "
+            "gateway's own.",
+            "zone",
+            flag="template-timezone",
+        ),
+    ] = ""
     probe: Annotated[
         bool,
         option(

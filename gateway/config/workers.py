@@ -1,5 +1,6 @@
 """Tables `[worker]` and `[workers."URL"]`: access to all workers, and to one."""
 
+import re
 from typing import Annotated
 
 import msgspec
@@ -7,6 +8,7 @@ import msgspec
 from gateway.config.options import Section, option
 from gateway.http.address import worker_url
 from gateway.http.networks import network
+from gateway.http.url import shown
 
 MAX_BLOCK_SIZE = 1 << 20
 """Tokens of a block at most; those of hybrid models have some thousand."""
@@ -17,7 +19,8 @@ class WorkerTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     `key_file`, or `key_env` (a variable's name), is its API key: for probes, and in place of the client's.
     `server_name` is the name in its certificate. `block_size` is that of its cache, in tokens, whatever its
-    metrics and KV events say. The others are as the options of that name.
+    metrics and KV events say. `events_port` and `replay_port` are where it publishes and replays KV events
+    (plus DP rank), whatever it reports. The others are as the options of that name.
     """
 
     key_file: str = ""
@@ -28,6 +31,8 @@ class WorkerTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     topology: str = ""
     agent: str = ""
     block_size: Annotated[int, msgspec.Meta(ge=0, le=MAX_BLOCK_SIZE)] = 0
+    events_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+    replay_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
 
 
 class WorkerSection(Section, frozen=True):
@@ -95,3 +100,21 @@ def check_urls(urls: dict[str, WorkerTable]) -> None:
                 raise ValueError(f"'{url}' is kept as '{worker_url(url)}'; write it so")
         except ValueError as exc:
             raise ValueError(f"workers: {exc}") from exc
+
+
+_PORT = re.compile(r"(events_port|replay_port)=([0-9]{1,5})")
+
+
+def without_ports(text: str) -> tuple[str, dict[str, int]]:
+    """Split a worker's URL as it is given, with the ports of its KV events behind a "#", as in
+    http://10.0.0.1:8000#events_port=5558&replay_port=6558. Raises ValueError."""
+    url, mark, rest = text.partition("#")
+    if not mark:
+        return text, {}
+    ports = {}
+    for part in rest.split("&"):
+        found = _PORT.fullmatch(part)
+        if found is None or not 0 < int(found[2]) <= 65535:
+            raise ValueError(f"'{shown(text)}': behind '#' it has events_port=PORT, replay_port=PORT or both")
+        ports[found[1]] = int(found[2])
+    return worker_url(url), ports

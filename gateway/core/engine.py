@@ -143,13 +143,15 @@ class ModelInfo:
 class EventSource:
     """Where one rank publishes, as the worker sees it: the host may be a wildcard or its own view.
 
-    A path in place of an address is one at the worker's own, to be polled.
+    A path in place of an address is one at the worker's own, to be polled. Without `is_reported` the place is
+    configured, or a default.
     """
 
     dp_rank: int
     endpoint: str
     replay_endpoint: str | None = None
     topic: str = ""
+    is_reported: bool = True
 
     @property
     def is_polled(self) -> bool:

@@ -33,6 +33,7 @@ from typing import TypeAlias
 from gateway.core.kv_events import BlocksCleared, EventBatch, num_blocks
 
 RESTARTED = "engine restarted"
+NOT_PROVEN = "owner not proven: "
 NO_REPLAY = "no replay endpoint: what was stored before is unknown"
 
 
@@ -108,6 +109,7 @@ class Stream:
         self.next_seq = 0
         self.counts = StreamCounts()
         self.blind_reason = None if can_replay else NO_REPLAY
+        self.owner_doubt: str | None = None  # the reason why the events may be another worker's
         self._replay_start: int | None = None
         self._has_replayed = self._has_progressed = False
         self._is_holding = can_replay
@@ -125,7 +127,12 @@ class Stream:
     def state(self) -> StreamState:
         if self._is_holding:
             return StreamState.CATCHING_UP
-        return StreamState.BLIND if self.blind_reason else StreamState.EXACT
+        return StreamState.BLIND if self.reason else StreamState.EXACT
+
+    @property
+    def reason(self) -> str | None:
+        """Why the stream is BLIND, or would be without the replay under way."""
+        return f"{NOT_PROVEN}{self.owner_doubt}" if self.owner_doubt else self.blind_reason
 
     @property
     def position(self) -> Position:
@@ -137,7 +144,8 @@ class Stream:
         """Go on where another reader of this stream got to (the index has what that one applied), or
         from the start. Only for streams with replays, which prove that it is the same engine process."""
         self.next_seq, self._last_digest, self._last_ts = position.next_seq, position.digest, position.ts
-        self.blind_reason = blind_reason if self.can_replay else NO_REPLAY
+        is_proven = not (blind_reason or "").startswith(NOT_PROVEN)  # here it is a question of its own
+        self.blind_reason = (blind_reason if is_proven else None) if self.can_replay else NO_REPLAY
         self._is_holding, self._replay_start, self._held = self.can_replay, None, {}
 
     def connected(self) -> list[Command]:

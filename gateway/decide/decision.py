@@ -23,6 +23,7 @@ from gateway.epp.envoy_connection import EnvoyConnection
 from gateway.epp.fallbacks import fallbacks_of
 from gateway.epp.prefill_booking import PrefillBooking
 from gateway.epp.responder import PickResponder
+from gateway.http.content import check_contents
 from gateway.http.messages import Header, HttpRequest
 from gateway.observability import traceparent
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
@@ -107,8 +108,8 @@ class OpenDecision:
 
     # fmt: off
     __slots__ = (
-        "state", "_door", "_reply", "_message", "_http", "_given", "_target", "_exchange", "_waiting",
-        "_responder", "_connection", "_decide", "_timer", "_fallbacks", "_siblings", "_since_s",
+        "state", "_door", "_reply", "_message", "_http", "_headers", "_given", "_target", "_exchange",
+        "_waiting", "_responder", "_connection", "_decide", "_timer", "_fallbacks", "_siblings", "_since_s",
     )
     # fmt: on
 
@@ -122,6 +123,7 @@ class OpenDecision:
         self.state = DecisionState.WAITING
         self._door, self._message, self._reply = door, message, reply
         self._http: HttpRequest | None = None
+        self._headers: list[Header] = []
         self._given, self._target = b"", b""
         self._exchange: InferenceExchange | None = None
         self._waiting: Exchange | None = None
@@ -155,6 +157,8 @@ class OpenDecision:
     def _handle(self) -> None:
         door, context = self._door, self._door.context
         http = self._http = http_of(self._message, door.max_body_bytes)
+        self._headers = [*http.headers]
+        check_contents(http.headers)
         http.is_trusted = door.trusts_headers
         self._responder = PickResponder(http, self._refused)
         self._given, self._target = http.body, http.target
@@ -239,8 +243,8 @@ class OpenDecision:
         decision = exchange.decision
         block_size = decision.worker.block_size
         reply = replies.decided(decision, self._fallbacks, door.expires_s, block_size=block_size)
-        replies.requested(reply, http, self._target, head, body if body != self._given else None)
-        self._given, self._fallbacks = b"", []
+        replies.requested(reply, self._headers, self._target, head, body if body != self._given else None)
+        self._headers, self._given, self._fallbacks = [], b"", []
         self._message = pb.DecideRequest()
         http.headers = [header for header in http.headers if header[0] in KEPT_HEADERS]
         door.booked[decision.id] = self

@@ -82,4 +82,6 @@ def _usage(usage: pb.Usage) -> bytes:
         fields["completion_tokens"] = usage.completion_tokens
     if usage.HasField("cached_tokens"):
         fields["prompt_tokens_details"] = {"cached_tokens": usage.cached_tokens}
+    else:
+        fields["prompt_tokens_details"] = {}  # the caller does not know; nothing at all could mean 0
     return msgspec.json.encode(fields)

@@ -35,7 +35,7 @@ def http_of(message: pb.DecideRequest, max_body_bytes: int) -> HttpRequest:
             raise InvalidRequest(f"'{field.name[:80]}' is no header of HTTP")
         if name not in SPOOFED and name not in CONTROL:
             headers.append((name, value.strip()))
-    check_contents(headers)
+    check_contents([*headers])  # they stay as the caller has them
     path = message.path or DEFAULT_PATH
     if len(path) > MAX_PATH_CHARS or not path.startswith("/") or not _is_target(path):
         raise InvalidRequest("the path must begin with '/' and have no spaces or control characters")

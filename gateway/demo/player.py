@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -56,7 +57,7 @@ class Player:
     def _send(self, session: aiohttp.ClientSession, side: Side, request: DemoRequest) -> None:
         tasks = self._in_flight[side.url]
         if len(tasks) >= MAX_IN_FLIGHT:
-            side.score.num_failed += 1
+            side.score.failed(request.at_s)
             return
         task = asyncio.get_running_loop().create_task(self._ask(session, side, request))
         tasks.add(task)
@@ -76,17 +77,14 @@ class Player:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
             usage = None
         if usage is None or ttft_s is None:
-            side.score.num_failed += 1
+            side.score.failed(request.at_s)
         else:
             side.score.answered(request.at_s, ttft_s, usage.prompt_tokens, usage.cached_tokens or 0)
 
 
-class _TextDelta(msgspec.Struct, frozen=True):
-    content: str | None = None
-
-
 class _StreamChoice(msgspec.Struct):
-    delta: _TextDelta = _TextDelta()
+    delta: dict[str, Any] = {}
+    finish_reason: str | None = None
 
 
 class _StreamChunk(msgspec.Struct):
@@ -94,8 +92,13 @@ class _StreamChunk(msgspec.Struct):
 
 
 def _has_token(data: bytes) -> bool:
+    """True for a chunk with a part of an answer, of whatever kind: text, a thought, a tool call; or with the
+    end of an empty one. A role alone is no part."""
     try:
         chunk = msgspec.json.decode(data, type=_StreamChunk)
     except UNREADABLE:
         return False
-    return any(choice.delta.content for choice in chunk.choices)
+    return any(
+        choice.finish_reason or any(value for name, value in choice.delta.items() if name != "role")
+        for choice in chunk.choices
+    )

@@ -19,7 +19,17 @@ from gateway.core.event_stream import StreamState
 from gateway.demo.traffic import MODEL
 
 NUM_WORKERS = 3
-SIM_FLAGS = ["--until-eof", "--model", MODEL, "--kv-blocks", "4096", "--prefill-tokens-per-s", "6000"]
+KV_BLOCKS, BLOCK_SIZE, PREFILL_TOKENS_PER_S, DECODE_TOKENS_PER_S = 4096, 16, 6000, 50
+SIM_FLAGS = [
+    *("--until-eof", "--model", MODEL),
+    *("--kv-blocks", str(KV_BLOCKS), "--block-size", str(BLOCK_SIZE)),
+    *("--prefill-tokens-per-s", str(PREFILL_TOKENS_PER_S), "--decode-tokens-per-s", str(DECODE_TOKENS_PER_S)),
+]
+SIMULATED = (
+    f"each with a KV cache of {KV_BLOCKS * BLOCK_SIZE:,} tokens, {PREFILL_TOKENS_PER_S:,} prompt tokens/s "
+    f"and {DECODE_TOKENS_PER_S} answer tokens/s"
+)
+"""Sizes and speeds of a worker, in words."""
 START_TIMEOUT_S = 30.0
 
 

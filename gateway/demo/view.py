@@ -6,7 +6,7 @@ from typing import TextIO
 from gateway.demo.score import Score, lines, one_line
 
 REDRAW_S = 0.5
-PLAIN_S = 10.0
+PLAIN_S = 6.0
 
 
 class ScoreView:

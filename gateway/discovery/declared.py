@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 
 from gateway.config import Config
 from gateway.config.fleet import FleetSection
+from gateway.core.engine import EventSource
 from gateway.core.errors import ConfigError
 from gateway.core.spelling import meant
 from gateway.core.worker import Role, Transfer, Worker
 from gateway.discovery.probe import ProbeError
-from gateway.discovery.probed import Facts, worker_urls, workers_of
+from gateway.discovery.probed import Facts, event_source, worker_urls, workers_of
 
 
 class WrongRole(ProbeError):
@@ -23,7 +24,8 @@ class WrongRole(ProbeError):
 @dataclass(frozen=True, slots=True)
 class DeclaredSettings:
     """Declared settings of workers: `connectors` by URL, `connector` for all others, `defaults` by engine;
-    `topology` and `block_sizes` (in tokens) by URL. Roles change when workers are added."""
+    `topology`, `block_sizes` (in tokens) and `event_ports` (of events, and of replays or 0) by URL. Roles
+    change when workers are added."""
 
     roles: dict[str, Role] = field(default_factory=dict)
     connectors: dict[str, str] = field(default_factory=dict)
@@ -31,6 +33,7 @@ class DeclaredSettings:
     defaults: Mapping[str, str] = field(default_factory=dict)
     topology: dict[str, str] = field(default_factory=dict)
     block_sizes: dict[str, int] = field(default_factory=dict)
+    event_ports: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def inherit(self, url: str, source: str) -> None:
         """Copy the settings of a source to one of its addresses."""
@@ -39,6 +42,14 @@ class DeclaredSettings:
                 table[url] = table[source]
         if source in self.block_sizes:
             self.block_sizes[url] = self.block_sizes[source]
+        if source in self.event_ports:
+            self.event_ports[url] = self.event_ports[source]
+
+    def event_source(self, facts: Facts, rank: int, default: tuple[int, int]) -> EventSource | None:
+        """Return where a rank publishes: at its declared ports, as it reports, or at the `default` ports
+        (events, replays or 0)."""
+        ports = self.event_ports.get(facts.url)
+        return event_source(replace(facts, sources=None) if ports else facts, rank, *(ports or default))
 
     def workers_of(self, facts: Facts) -> tuple[Worker, ...]:
         """Return the workers of an endpoint with their declared settings. Raises WrongRole."""
@@ -77,7 +88,12 @@ def declared_settings(
         raise ConfigError(f"topology: '{places['']}' names no worker; give URL=LABEL")
     check_once(config.fleet)
     sizes = {url: table.block_size for url, table in config.workers.items() if table.block_size}
-    return DeclaredSettings(roles, named, named.get(""), defaults or {}, places, sizes)
+    ports = {
+        url: (table.events_port or config.events.port, table.replay_port)
+        for url, table in config.workers.items()
+        if table.events_port or table.replay_port
+    }
+    return DeclaredSettings(roles, named, named.get(""), defaults or {}, places, sizes, ports)
 
 
 def check_once(fleet: FleetSection) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from gateway.core.engine import EngineMetrics
@@ -29,10 +29,12 @@ class StreamStatus(Protocol):
     """State of an event stream."""
 
     counts: StreamCounts
-    blind_reason: str | None
 
     @property
     def state(self) -> StreamState: ...
+
+    @property
+    def reason(self) -> str | None: ...
 
 
 class EventSubscription(Protocol):
@@ -129,3 +131,21 @@ def see(endpoint: Endpoint, *looks: Mapping[int, EngineMetrics]) -> None:
         endpoint.identity.saw(began_s, has_fallen=has_fallen)
     if why := endpoint.identity.reason:
         raise SeveralEngines(why)
+
+
+def note_late_sizes(
+    endpoint: Endpoint, ranks: Mapping[int, EngineMetrics]
+) -> Iterator[tuple[WorkerId, int, int]]:
+    """Keep the block sizes of metrics that came after those which events showed, and yield the workers where
+    they differ, with both sizes."""
+    assert endpoint.facts is not None
+    known = dict(endpoint.facts.ranks)
+    for worker in endpoint.workers:
+        late, before = ranks.get(worker.dp_rank), known.get(worker.dp_rank, EngineMetrics())
+        shown = endpoint.sizes.get(worker.dp_rank)
+        if shown is None or late is None or late.block_size is None or before.block_size is not None:
+            continue
+        known[worker.dp_rank] = replace(before, block_size=late.block_size)
+        endpoint.facts = replace(endpoint.facts, ranks=known)
+        if late.block_size != shown:
+            yield worker.id, shown, late.block_size

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import zmq
@@ -16,7 +17,8 @@ from gateway.index.assumed import AssumedIndex
 from gateway.index.base import BlockSets
 from gateway.ingest.blind_recovery import RecoveryObserver
 from gateway.ingest.block_size import SizeEvidence
-from gateway.ingest.endpoints import reachable_endpoint
+from gateway.ingest.endpoints import place_of, reachable_endpoint
+from gateway.ingest.ownership import OwnershipObserver
 from gateway.ingest.poll import PollFeed
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.time_slices import TimeSlices
@@ -53,11 +55,14 @@ class Feeds:
         shared: "ReplicationSession | None" = None,
         limits_of: Callable[[Worker], BlockLimits] = lambda worker: block_limits(worker.num_blocks),
         access: FleetAccess | None = None,
+        owners: OwnershipObserver | None = None,
     ) -> None:
         """Create a factory. `limits_of` bounds a worker's blocks. `shared` is Redis: one gateway leads each
         worker without an agent. `access` check the endpoints that engines report; without them all are
-        accepted."""
+        accepted. `owners` proves streams that may be another worker's."""
         self._access = access
+        self._owners = owners
+        self._places: dict[tuple[str, str], tuple[WorkerId, Subscription]] = {}
         self._shared = shared
         self._limits_of = limits_of
         self._engine_of = engine_of
@@ -130,17 +135,41 @@ class Feeds:
         store: "RankStore | None" = None,
         on_block_size: Callable[[WorkerId, int], None] | None = None,
     ) -> tuple[ZmqFeed | PollFeed, Subscription]:
-        if not source.is_polled:
-            self._reached(worker, source)  # before anything is opened that would have to be closed
+        place = (source.endpoint, "")
+        if not source.is_polled:  # before anything is opened that would have to be closed
+            place = place_of(self._reached(worker, source)[0]), source.topic
+            self._check_place(worker, place)
         engine = self._engine_of(worker.engine)
-        index: BlockSets = self._index if store is None else store
+        subscription = self._subscription(worker, source, engine, on_state, store, on_block_size)
+        if worker.block_size:
+            self._attach_recovery(worker, engine, subscription)
+        feed = (
+            self._poll(worker, source, session, subscription)
+            if source.is_polled
+            else self._subscribe(worker, source, engine, subscription)
+        )
+        subscription.on_close = partial(self._detach_recovery, subscription)
+        feed.start()
+        if not source.is_polled:
+            self._occupy(worker.id, place, subscription, is_proven=source.is_reported)
+        return feed, subscription
 
+    def _subscription(
+        self,
+        worker: Worker,
+        source: EventSource,
+        engine: Engine,
+        on_state: Callable[[WorkerId, StreamState], None],
+        store: "RankStore | None",
+        on_block_size: Callable[[WorkerId, int], None] | None,
+    ) -> Subscription:
         def resized(size: int) -> None:
             assert on_block_size is not None
             on_block_size(worker.id, size)
-            subscription.close()
+            self._detach_recovery(subscription)
             self._attach_recovery(replace(worker, block_size=size), engine, subscription)
 
+        index: BlockSets = self._index if store is None else store
         make: Callable[..., Subscription] = self._make_subscription if store is None else store.subscription
         subscription = make(
             worker.id,
@@ -152,15 +181,42 @@ class Feeds:
             limits=self._limits_of(worker),
             size=SizeEvidence(worker.block_size, resized if on_block_size else None),
         )
-        if worker.block_size:
-            self._attach_recovery(worker, engine, subscription)
-        feed = (
-            self._poll(worker, source, session, subscription)
-            if source.is_polled
-            else self._subscribe(worker, source, engine, subscription)
+        return subscription
+
+    def _check_place(self, worker: Worker, place: tuple[str, str]) -> None:
+        """Raise ValueError where the events of another worker are read at a place, and doubt these too."""
+        if (found := self._places.get(place)) is None or found[0] == worker.id:
+            return
+        (other, subscription), (endpoint, _) = found, place
+        if self._owners is not None:
+            self._owners.watch(
+                other, subscription, endpoint, f"worker {worker.id} has its KV events at {endpoint} too"
+            )
+        raise ValueError(
+            f"{endpoint} is read for worker {other} already; each publishes at a port of its own "
+            '([workers."URL"] events_port)'
         )
-        feed.start()
-        return feed, subscription
+
+    def _occupy(
+        self, worker: WorkerId, place: tuple[str, str], subscription: Subscription, *, is_proven: bool
+    ) -> None:
+        """Note where a worker's events are read, until they are read no more."""
+        self._places[place] = worker, subscription
+        if self._owners is not None and not is_proven:
+            self._owners.watch(worker, subscription, place[0])
+
+        def closed() -> None:
+            self._detach_recovery(subscription)
+            if self._places.get(place) == (worker, subscription):
+                del self._places[place]
+            if self._owners is not None:
+                self._owners.drop(worker, subscription)
+
+        subscription.on_close = closed
+
+    def _detach_recovery(self, subscription: Subscription) -> None:
+        if self._recovery_observer is not None and subscription.recovery is not None:
+            self._recovery_observer.close(subscription.recovery)
 
     def _attach_recovery(self, worker: Worker, engine: Engine, subscription: Subscription) -> None:
         """Attach blind recovery, except with an agent (unaware of the announcements that we request) or with
@@ -172,20 +228,17 @@ class Feeds:
         if self._shared and not self._shared.can_recover:
             return
         reports = can_report(engine.reports_from, worker.version)
-        recovery = subscription.recovery = recovery_observer.open(
+        subscription.recovery = recovery_observer.open(
             worker, can_report=reports, target_of=subscription.recovery_target
         )
-        subscription.on_close = lambda: recovery_observer.close(recovery)
 
     async def reach(self, worker: Worker, source: EventSource, timeout_s: float) -> str | None:
-        """Check that a worker's events and their replay are reachable from here; returns None or the
-        obstacle."""
-        assert source.replay_endpoint is not None
+        """Check that a worker's events and their replay, if it has one, are reachable from here; returns None
+        or the obstacle."""
         try:
             endpoint, replay = self._reached(worker, source)
         except ValueError as exc:
             return str(exc)
-        assert replay is not None, "the source has one"
         return await reach(self._zmq, self._engine_of(worker.engine), endpoint, replay, timeout_s)
 
     def close(self) -> None:

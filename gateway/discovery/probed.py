@@ -155,7 +155,7 @@ def event_source(facts: Facts, rank: int, events_port: int, replay_port: int) ->
     if facts.sources is not None:
         return next((source for source in facts.sources if source.dp_rank == rank), None)
     replay = f"tcp://*:{replay_port + rank}" if replay_port else None
-    return EventSource(rank, f"tcp://*:{events_port + rank}", replay)
+    return EventSource(rank, f"tcp://*:{events_port + rank}", replay, is_reported=False)
 
 
 def has_changed(
@@ -192,6 +192,7 @@ def _worker(
         rendering=facts.rendering,
         hit_rule=facts.hit_rule,
         max_running=facts.max_running,
+        reports_cached_tokens=facts.reports_cached_tokens,
     )
 
 

@@ -29,13 +29,14 @@ from gateway.discovery.endpoint import (
     SeveralEngines,
     has_gone_back,
     is_doubtful,
+    note_late_sizes,
     num_resets,
     see,
     streams,
     was_reset,
 )
 from gateway.discovery.probe import Probe, ProbeError, ProbeTimeout
-from gateway.discovery.probed import Facts, event_source, has_changed, reported
+from gateway.discovery.probed import Facts, has_changed, reported
 from gateway.discovery.refused import (
     log_block_size,
     log_block_sizes,
@@ -270,7 +271,8 @@ class Roster:
         elif is_doubtful(endpoint):
             await self._ask_again(endpoint, endpoint.facts)
         await self._names.ask(endpoint)
-        self._note_sizes(endpoint, ranks)
+        for worker_id, shown, late in note_late_sizes(endpoint, ranks):
+            log_block_size(self._log, worker_id, shown, late)
         endpoint.last = ranks or endpoint.last
         self._note_load(endpoint, ranks)
         self._set_up(endpoint, True, "answers again")
@@ -290,20 +292,6 @@ class Roster:
             if (member := self._fleet.get(worker.id)) and worker.dp_rank in ranks:
                 member.reported = reported(ranks[worker.dp_rank])
             self._on_look(worker.id, ranks.get(worker.dp_rank))
-
-    def _note_sizes(self, endpoint: Endpoint, ranks: Mapping[int, EngineMetrics]) -> None:
-        """Keep the block sizes of late metrics, beside those that events showed before."""
-        assert endpoint.facts is not None
-        known = dict(endpoint.facts.ranks)
-        for rank, shown in endpoint.sizes.items():
-            late, before = ranks.get(rank), known.get(rank, EngineMetrics())
-            if late is None or late.block_size is None or before.block_size is not None:
-                continue
-            known[rank] = replace(before, block_size=late.block_size)
-            endpoint.facts = replace(endpoint.facts, ranks=known)
-            if late.block_size != shown:
-                worker = next(worker.id for worker in endpoint.workers if worker.dp_rank == rank)
-                log_block_size(self._log, worker, shown, late.block_size)
 
     async def _handle_restart(self, endpoint: Endpoint, known: Facts) -> None:
         """Handle another engine process. Event streams that were reset with it are kept: they may know its
@@ -380,7 +368,8 @@ class Roster:
             worker.id, keep_s=options.assumed_keep_s, max_blocks=worker.num_blocks or DEFAULT_CACHE_BLOCKS
         )
         self._on_look(worker.id, ranks.get(worker.dp_rank))
-        source = event_source(endpoint.facts, worker.dp_rank, options.events_port, options.replay_port)
+        ports = options.events_port, options.replay_port
+        source = self.declared.event_source(endpoint.facts, worker.dp_rank, ports)
         has_room = len(endpoint.feeds) < options.max_feeds
         # A publisher that is reported shows the block size; at the default port anything may listen.
         is_sized = worker.block_size or (endpoint.facts.sources and source and not source.is_polled)

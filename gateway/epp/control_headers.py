@@ -16,6 +16,8 @@ from typing import Final
 
 from gateway.apis.multipart import MARK
 from gateway.core.decode_errors import UNREADABLE
+from gateway.core.errors import InvalidRequest
+from gateway.core.requests.body_text import MAX_GROWTH, as_utf8, encoding_of
 from gateway.core.requests.model_alias import renamed
 from gateway.http.messages import Header
 from gateway.tenancy.admission.request_identity import HeaderNames
@@ -74,6 +76,8 @@ def with_model(body: bytes, model: str) -> bytes:
     if body[:2] == MARK:
         return body
     try:
+        if (encoding := encoding_of(body)) is not None:
+            body = as_utf8(body, encoding, int(len(body) * MAX_GROWTH))
         return renamed(body, model)
-    except UNREADABLE:
+    except (InvalidRequest, *UNREADABLE):
         return body

@@ -6,7 +6,7 @@ again when they are sent on, so no framing of a client reaches a worker, nor the
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,13 +53,13 @@ class BadAnswer(ValueError):
     """Invalid answer of a worker; the message has the reason."""
 
 
-def check_request(version: str, target: bytes, headers: Iterable[Header], max_body_bytes: int) -> bool:
+def check_request(version: str, target: bytes, headers: list[Header], max_body_bytes: int) -> bool:
     """Check a request's head; returns True if the client expects `100 Continue`. Raises GatewayError for a
-    rejected head."""
+    rejected head. The charset of a body that goes on in UTF-8 is left out of `headers`."""
     if version not in ("1.1", "1.0"):
         raise VersionNotSupported(f"HTTP/{version} is not supported; use HTTP/1.1")
     num_hosts, expects = 0, False
-    for name, value in headers:
+    for at, (name, value) in enumerate(headers):
         if name not in _OF_REQUESTS or value == PLAIN_TYPE:
             continue
         if name == b"host":
@@ -70,7 +70,7 @@ def check_request(version: str, target: bytes, headers: Iterable[Header], max_bo
         elif name == b"transfer-encoding":
             _check_coding(version, value)
         elif name in CONTENT_HEADERS:
-            check_content(name, value)
+            headers[at] = name, check_content(name, value)
         elif value.lower() != b"100-continue":
             raise ExpectationFailed("only 'Expect: 100-continue' is supported")
         else:

@@ -40,7 +40,8 @@ class HttpRequest:
     `is_upgrade`: the client requests a WebSocket. `client` is the client's address: the connection's peer, or
     what trusted proxies report (`server/reverse_proxy.py`). `forwarded` are the forwarding headers for
     workers, behind such proxies. `caller` is the authenticated caller, if any
-    (`tenancy/auth/authenticator.py`). `is_trusted`: a trusted proxy set its identity headers.
+    (`tenancy/auth/authenticator.py`). `is_trusted`: a trusted proxy set its identity headers. `request_id` is
+    the id in the answer, the log and the admin API, set where one is needed first (`server/responder.py`).
     """
 
     __slots__ = (
@@ -57,6 +58,7 @@ class HttpRequest:
         "forwarded",
         "caller",
         "is_trusted",
+        "request_id",
     )
 
     def __init__(
@@ -82,6 +84,7 @@ class HttpRequest:
         self.forwarded: list[Header] = []
         self.caller: Caller | None = None
         self.is_trusted = False
+        self.request_id = b""
 
     def header(self, name: bytes) -> bytes | None:
         for known, value in self.headers:

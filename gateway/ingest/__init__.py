@@ -6,4 +6,5 @@ chunks         large events in pieces              time_slices      fair shares 
 unread_bytes   bounds on received bytes            pauses           pauses after too many events
 endpoints      validation of event endpoints       blind_recovery   drives the recovery of BLIND streams
 tier_chunks    chunks of offload tiers in blocks   block_size       the block size that events show
+ownership      proof that events are the worker's own
 """

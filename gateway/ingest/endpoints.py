@@ -37,3 +37,11 @@ def reachable_endpoint(endpoint: str, host: str, access: FleetAccess | None) -> 
         if refusal := access.reachable.refusal(place[0]):
             raise ValueError(f"{endpoint}: {refusal}")
     return endpoint
+
+
+def place_of(endpoint: str) -> str:
+    """Return an endpoint in the form that compares equal for one socket, as far as its text says so."""
+    if (place := tcp_address(endpoint)) is None:
+        return endpoint
+    host = place[0].lower()
+    return f"tcp://{'127.0.0.1' if host in ('localhost', '::1') else host}:{place[1]}"

@@ -86,7 +86,7 @@ class Subscription:
         self._on_state = on_state
         self._last_state: StreamState | None = None
         self._resynced_epoch = -1
-        self._wants_resync = False
+        self._wants_resync = self._is_disowned = False
 
     def __repr__(self) -> str:
         return f"Subscription({self.worker}, {self.stream})"
@@ -169,6 +169,23 @@ class Subscription:
         text = "worker %s: KV events paused for %g s, stream is BLIND: %s"
         self._log.warning(text, self.worker, pause_s, reason)
         self._run(self.stream.cut(reason))
+
+    def doubt_owner(self, reason: str) -> None:
+        """Go BLIND until the events are known to be this worker's."""
+        self.stream.owner_doubt = reason
+        self._run(())
+
+    def prove_owner(self) -> None:
+        """Be as exact as the events are: they are this worker's."""
+        self.stream.owner_doubt = None
+        self._run(())
+
+    def disown(self, reason: str) -> None:
+        """Forget the worker's blocks and apply no more events: they are another worker's."""
+        self.stream.owner_doubt, self._is_disowned = reason, True
+        self._decoding, self._rest, self._wants_resync = None, None, False
+        self._todo.clear()
+        self._run([Reset(reason)])
 
     def close(self) -> None:
         """End the subscription."""
@@ -254,7 +271,7 @@ class Subscription:
         if self._rest is None:
             if not self._size.is_certain:
                 self._look_at_size(batch)
-            if self._is_sizeless:
+            if self._is_sizeless or self._is_disowned:
                 return room
             applied, self._num_bad = self._index.applied(self.worker), self._count_bad()
             self._rest = portions(self._chunks.in_blocks(batch.events, applied))

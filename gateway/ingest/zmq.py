@@ -379,18 +379,20 @@ async def reach(
     context: "zmq.Context[zmq.Socket[bytes]]",
     engine: Engine,
     endpoint: str,
-    replay_endpoint: str,
+    replay_endpoint: str | None,
     timeout_s: float,
 ) -> str | None:
-    """Check that a publisher and its replay endpoint answer: returns None, or which one does not."""
+    """Check that a publisher and its replay endpoint, if any, answer: returns None, or which does not."""
     sub = opened(context, zmq.SUB, endpoint)
-    dealer = opened(context, zmq.DEALER, replay_endpoint)
+    dealer = opened(context, zmq.DEALER, replay_endpoint or endpoint)
     monitors = [each.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED) for each in (sub, dealer)]
     try:
         sub.connect(endpoint)
-        dealer.connect(replay_endpoint)
         if not await _first_message(monitors[0], timeout_s):
             return f"no KV-event publisher answers at {endpoint}; it must bind (an endpoint with '*')"
+        if replay_endpoint is None:
+            return None
+        dealer.connect(replay_endpoint)
         if not await _first_message(monitors[1], timeout_s):
             return f"no replay answers at {replay_endpoint}"
         dealer.send_multipart(engine.replay_request(_FAR_SEQ))

@@ -4,7 +4,9 @@ catalog        a tokenizer for each root that workers serve      loader   loads 
 prompt_source  the prompt of a request                           hub      folders and caches of model files
 from_config    models that the configuration names               offload  long prompts, beside the event loop
 metrics        tokenizers, and sources of tokens                 breaker  rests a failing /tokenize
-tokenize_budget  time that a worker's /tokenize gets
+worker_tokenizer  workers' own /tokenize                         tokenize_budget  time that it gets
+model_entry    a model, its workers and its tokenizer            worker_days  days that workers print
+late_calls     /tokenize calls that go on after it
 local_tokens   prompts of a worker that is checked
 template_trials  tries chat templates from outside, each in a process of its own
 

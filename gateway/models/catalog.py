@@ -12,7 +12,8 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from datetime import date, tzinfo
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,11 +26,13 @@ from gateway.core.rendering import VLLM, Rendering
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.worker import Worker, WorkerId
 from gateway.models.hub import Hub
-from gateway.models.loader import RETRY_S, Loader, LoadState, TokenizerEntry, TokenizerSource
+from gateway.models.loader import RETRY_S, Loader, LoadState, TokenizerSource
+from gateway.models.model_entry import ModelEntry, WorkerTokenReport, describe, report
 from gateway.models.prompt_source import ANY_MODEL, PromptSource
+from gateway.models.worker_days import WorkerDays
 from gateway.parity.comparison import ParityComparison, ParityResult
-from gateway.parity.prober import Ask, Prober, compare
-from gateway.parity.token_source import SourceChoice, TokenSource, WorkerParity, choose_sources
+from gateway.parity.prober import Ask, Prober, compare, day_of
+from gateway.parity.token_source import TokenSource, WorkerParity, choose_sources
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.prompt_encoder import PromptError
@@ -49,42 +52,15 @@ for the others are routed by load."""
 MAX_IDLE = 1024
 """Roots that are remembered at least before those that no worker serves any more are forgotten."""
 
-REPAIR = 'repair it, or set renderer = "worker" in its table to use its workers\' /tokenize'
-
 Compare = Callable[[ParityComparison], Awaitable[ParityResult]]
 """Compares a worker's tokens with the local ones."""
 Start = Callable[[str, Coroutine[None, None, None]], object]
 
 
 class TokenCache(Protocol):
-    """Cache of workers' tokens (`prompt_source.WorkerTokenizer`)."""
+    """Cache of workers' tokens (`worker_tokenizer.WorkerTokenizer`)."""
 
     def forget(self, url: str | None = None) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerTokenReport:
-    """Token source of a worker as `kvgate check` reports it; `fault` is the reason why the check fails, if
-    any."""
-
-    note: str
-    fault: str | None
-
-
-@dataclass(slots=True, eq=False)
-class ModelEntry:
-    """Root model that workers of one rendering serve, with its tokenizer. `checked` and `choices` are keyed
-    by worker URL; `workers` are those of the fleet. `gone` is set when the worker of a URL leaves."""
-
-    root: str
-    tokenizer: TokenizerEntry
-    rendering: Rendering = VLLM
-    workers: set[WorkerId] = field(default_factory=set)
-    names: set[str] = field(default_factory=set)
-    checked: dict[str, WorkerParity] = field(default_factory=dict)
-    token_source: TokenSource = TokenSource.REMOTE
-    choices: Mapping[str, SourceChoice] = field(default_factory=dict)
-    gone: dict[str, asyncio.Event] = field(default_factory=dict)
 
 
 class Catalog:
@@ -100,9 +76,11 @@ class Catalog:
         any_model: str = "",
         hub: Hub | None = None,
         probes: bool = True,
+        zone: tzinfo | None = None,
     ) -> None:
         """Load the configured tokenizers that are on disk. Raises ConfigError for `any_model` alone: of
-        several models a broken one must not keep the others down."""
+        several models a broken one must not keep the others down. `zone` is that of the workers' clocks,
+        for templates that print the day; without it they are asked."""
         self._prompts = prompts
         self._fleet = fleet
         self._tables = tables or {}
@@ -113,6 +91,9 @@ class Catalog:
         self._entries: dict[tuple[str, Rendering], ModelEntry] = {}
         self._is_due = False
         self._log = RateLimitedLog(log)
+        self._days_by = partial(WorkerDays, is_fixed=zone is not None or not probes)
+        self._days = self._days_by(self._day_of)
+        prompts.zone = zone
         self._start: Start | None = None
         self._prober: Prober | None = None
         self._answers: TokenCache | None = None
@@ -131,6 +112,10 @@ class Catalog:
         self._start, self._prober, self._answers = start, prober, answers
         with suppress(RuntimeError):  # no loop, as in tests
             self._loop = asyncio.get_running_loop()
+
+    async def watch_days(self) -> None:
+        """Ask workers for the day that their prompts have, after each quarter of an hour, without end."""
+        await self._days.watch(self._served, self._settle)
 
     def close(self) -> None:
         self._loader.close()
@@ -164,6 +149,7 @@ class Catalog:
         url = member.worker.url
         for entry in [each for each in self if worker in each.workers or url in each.checked]:
             was_here = worker in entry.workers
+            self._days.left(entry, url)
             entry.workers.discard(worker)
             if gone := entry.gone.pop(url, None):
                 gone.set()
@@ -200,8 +186,9 @@ class Catalog:
         entries = [self._entry(root, names, worker) for root, names in _roots(worker).items()]
         for entry in entries:
             await self._loader.have(entry.tokenizer)
+            await self._days_by(partial(_day_by, ask)).learn(entry, worker.url, _name_of(entry.root, worker))
             await self._compare(entry, worker, partial(compare, ask))
-        return [_report(entry, worker.url) for entry in entries]
+        return [report(entry, worker.url) for entry in entries]
 
     async def _learn(self, entry: ModelEntry, worker: Worker, gone: asyncio.Event) -> None:
         """Load the tokenizer and compare the worker's tokens; retry until neither can change by itself."""
@@ -210,6 +197,7 @@ class Catalog:
         while self._is_here(worker) and not gone.is_set():
             await self._loader.have(entry.tokenizer)
             self._settle(entry)
+            await self._days.learn(entry, worker.url, _name_of(entry.root, worker))
             await self._compare(entry, worker, partial(self._prober.compare, worker.url))
             checked = entry.checked.get(worker.url)
             is_settled = checked is None or (checked.parity.made and not checked.parity.difference)
@@ -225,7 +213,7 @@ class Catalog:
             renderer, name = entry.tokenizer.renderer, _name_of(entry.root, worker)
             comparison = ParityComparison(
                 name,
-                partial(self._ours, renderer),
+                partial(self._ours, renderer, entry.day.zone(worker.url)),
                 lambda model, ids: renderer.decode(ids) if renderer else None,
                 with_chats=renderer is None or renderer.renders_chats_as_engine,
                 rendering=entry.rendering,
@@ -236,9 +224,26 @@ class Catalog:
             entry.checked[worker.url] = WorkerParity(parity, int(time.time() // 86400))
         self._settle(entry)
 
-    def _ours(self, renderer: Renderer | None, request: InferenceRequest) -> Prompt:
+    async def _day_of(self, entry: ModelEntry, url: str, name: str, days: Sequence[date]) -> date | None:
+        renderer = entry.tokenizer.renderer
+        if self._prober is None or renderer is None:
+            return None
+        return await self._prober.day_of(url, name, renderer.shows_day, days, entry.rendering)
+
+    def _served(self) -> list[tuple[ModelEntry, dict[str, str]]]:
+        """Models with the name by which each worker serves them, by URL."""
+        workers = {member.worker.id: member.worker for member in self._fleet}
+        return [
+            (
+                entry,
+                {workers[id].url: _name_of(entry.root, workers[id]) for id in entry.workers if id in workers},
+            )
+            for entry in self
+        ]
+
+    def _ours(self, renderer: Renderer | None, zone: tzinfo | None, request: InferenceRequest) -> Prompt:
         try:
-            return self._prompts.made_by(renderer, request) if renderer else Prompt()
+            return self._prompts.made_by(renderer, request, zone) if renderer else Prompt()
         except PromptError:
             return Prompt()
 
@@ -267,6 +272,7 @@ class Catalog:
             entry.checked,
             has_local=tokenizer.renderer is not None,
             is_broken=tokenizer.state is LoadState.BROKEN,
+            other_days=entry.day.others,
         )
         for url, choice in entry.choices.items():
             if before.get(url) != choice:
@@ -297,17 +303,19 @@ class Catalog:
         self._is_due = False
         local: dict[str, Renderer | None] = {}
         others: dict[str, list[Renderer]] = {}
+        zones: dict[tuple[str, Rendering], tzinfo] = {}
         if self._any_model:
             local[ANY_MODEL] = self._loader.get(_given(self._any_model)).renderer
         used, by_name = self._used(), self._by_name()
         for name, served in self._fleet.served().items():
             if entries := _entries_of(used.get(served.root, ()), by_name.get(name, ())):
                 local[name] = _renderer(entries[0])
+                zones |= {(name, each.rendering): zone for each in entries if (zone := each.day.zone())}
                 if len(entries) > 1:
                     others[name] = [_renderer(entry) or _unknown(entry) for entry in entries[1:]]
             else:
                 local[name] = _NOT_FOLLOWED
-        self._prompts.set_all(local, others)
+        self._prompts.set_all(local, others, zones)
         self._fleet.set_apart(
             {
                 (worker, entry.root)
@@ -385,7 +393,7 @@ class Catalog:
         """Status view: each model's tokenizer, and the token source of each of its workers."""
         used = {entry.tokenizer for entry in self}
         idle = [each for each in self._loader if each not in used and each.state is not LoadState.SOUGHT]
-        return [_describe(entry) for entry in self] + [
+        return [describe(entry) for entry in self] + [
             {"model": self._shown(tokenizer.source), **tokenizer.describe(), "workers": []}
             for tokenizer in idle
         ]
@@ -422,6 +430,11 @@ def _roots(worker: Worker) -> dict[str, list[str]]:
         if served.root in roots or len(roots) < MAX_ROOTS:
             roots.setdefault(served.root, []).append(served.name)
     return roots
+
+
+async def _day_by(ask: Ask, entry: ModelEntry, url: str, name: str, days: Sequence[date]) -> date | None:
+    renderer = entry.tokenizer.renderer
+    return await day_of(name, ask, renderer.shows_day, days, entry.rendering) if renderer else None
 
 
 _NOT_FOLLOWED = Unavailable(f"its worker serves more than {MAX_ROOTS} models, each with a root of its own")
@@ -462,34 +475,3 @@ def _renderer(entry: ModelEntry) -> Renderer | None:
     else:
         why = "no tokenizer found, and no worker answers /tokenize"
     return Unavailable(why, entry.rendering)
-
-
-def _report(entry: ModelEntry, url: str) -> WorkerTokenReport:
-    tokenizer, choice, checked = entry.tokenizer, entry.choices.get(url), entry.checked.get(url)
-    way, why = (
-        (choice.token_source.value, choice.why) if choice else (entry.token_source.value, "not compared")
-    )
-    as_engine = "" if entry.rendering == VLLM else f" rendered as {entry.rendering}"
-    note = f"tokens of {entry.root}{as_engine}: {way}, {why}"
-    if tokenizer.renderer is not None:
-        note += f"; its tokenizer ({tokenizer.renderer.kind}) is from {tokenizer.where}"
-    elif tokenizer.why and tokenizer.why not in note:
-        note += f"; {tokenizer.why}"
-    if tokenizer.state is LoadState.BROKEN:
-        return WorkerTokenReport(note, f"the tokenizer of {entry.root} is broken: {tokenizer.why}; {REPAIR}")
-    difference = checked.parity.difference if checked and tokenizer.source.is_given else None
-    return WorkerTokenReport(note, difference)
-
-
-def _describe(entry: ModelEntry) -> dict[str, Any]:
-    workers = [
-        {"worker": url, "way": choice.token_source.value, "why": choice.why}
-        for url, choice in entry.choices.items()
-    ]
-    return {
-        "model": entry.root,
-        "rendering": str(entry.rendering),
-        "way": entry.token_source.value,
-        **entry.tokenizer.describe(),
-        "workers": workers,
-    }

@@ -4,43 +4,31 @@ A prompt that cannot be tokenized is never a reason to fail a request: it is rou
 logged once per model and cause.
 """
 
-import asyncio
 import logging
-import time
-from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, tzinfo
 from functools import partial
 from typing import Any, Final
-
-import aiohttp
-from xxhash import xxh3_128_digest
 
 from gateway.apis.abridged import abridged
 from gateway.apis.anthropic import Dialect
 from gateway.apis.to_chat import as_chat, dialect_of
-from gateway.core.blocks import Tokens, tokens_of
+from gateway.core.blocks import tokens_of
 from gateway.core.decision import Prompt
-from gateway.core.decode_errors import UNREADABLE
-from gateway.core.multimodal import BEFORE_MEDIA, first_medium, links
-from gateway.core.rendering import VLLM, Rendering
+from gateway.core.multimodal import BEFORE_MEDIA, links
+from gateway.core.rendering import Rendering
 from gateway.core.requests.json_values import encode
 from gateway.core.requests.request import PROMPT_FIELDS, InferenceRequest
 from gateway.core.requests.routes import RouteKind
 from gateway.core.token_runs import TokenRunCache
 from gateway.core.value import replace
-from gateway.models.breaker import CircuitBreaker
-from gateway.models.tokenize_budget import TokenizeBudget
 from gateway.observability.metrics import Metrics
 from gateway.runtime.rate_limited_log import RateLimitedLog
-from gateway.runtime.tls import Tls
-from gateway.runtime.work_slices import in_slices
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.chat_template import MediaError, NotContinued, TooCostly, TooLong
 from gateway.tokenization.prompt_encoder import PromptError
-from gateway.tokenization.worker_tokens import STEP_BYTES, read_tokens_in_steps, tokenize_bodies
-from gateway.upstream.access import FleetAccess
-from gateway.upstream.control_client import MAX_ANSWER_BYTES, ControlSession, read_all
+from gateway.tokenization.render_cost import MAX_INLINE_PARTS
+from gateway.tokenization.sandbox.render_budget import is_hurried
 
 log = logging.getLogger("kvgate.prompts")
 
@@ -61,30 +49,28 @@ MAX_PROMPTS: Final = 2048
 """Prompts of one request that are looked up, each at all workers: 4 ms of the event loop."""
 MAX_ASKED_BYTES: Final = 4 << 20
 """Bytes of a body that a worker may tokenize: it costs both sides several times as much memory."""
-MAX_FRAME_TOKENS: Final = 4096
-"""Tokens that a worker's template may add to a prompt, beside one for each byte of it."""
-ID_BYTES: Final = 12
-"""Bytes of a token's id in an answer, at most: ten digits, a comma and a space."""
 
 ANY_MODEL: Final = "*"
 """Key of a tokenizer for every model that has none of its own."""
-
-CACHE_ENTRY_BYTES: Final = 300
-"""Bytes of memory that a cached answer takes beside its tokens, about."""
 
 
 class PromptSource:
     """Tokenizes requests' prompts. `local` maps model names (or ANY_MODEL) to loaded tokenizers, replaced by
     `set_all`; `runs` is their shared cache of token runs. `refuse` is called, in any thread, with a tokenizer
-    that is not to be used any more and the reason."""
+    that is not to be used any more and the reason. `zone` is that of the day in prompts; None: our own."""
 
     def __init__(
-        self, local: Mapping[str, Renderer], metrics: Metrics, clock: Callable[[], datetime] = datetime.now
+        self,
+        local: Mapping[str, Renderer],
+        metrics: Metrics,
+        clock: Callable[[tzinfo | None], datetime] = datetime.now,
     ) -> None:
         self._local: dict[str, Renderer | None] = dict(local)
         self._others: Mapping[str, Sequence[Renderer]] = {}
         self._metrics = metrics
         self._clock = clock
+        self.zone: tzinfo | None = None
+        self._zones: Mapping[tuple[str, Rendering], tzinfo] = {}
         self._log = RateLimitedLog(log)
         self._dialects: dict[Renderer, Dialect] = {}
         self._slow: set[Renderer] = set()
@@ -96,14 +82,17 @@ class PromptSource:
     def prepare(self, model: str, prompts: Renderer) -> None:
         """Prepare a tokenizer for use: proofs that take a while, so run it in a thread once there is
         traffic."""
-        prompts.remember(self.runs, self._clock(), partial(self._mismatched, model))
+        prompts.remember(self.runs, self._now(self.zone), partial(self._mismatched, model))
 
     def set_all(
-        self, local: Mapping[str, Renderer | None], others: Mapping[str, Sequence[Renderer]] | None = None
+        self,
+        local: Mapping[str, Renderer | None],
+        others: Mapping[str, Sequence[Renderer]] | None = None,
+        zones: Mapping[tuple[str, Rendering], tzinfo] | None = None,
     ) -> None:
         """Replace the local tokenizers by model; None for a model that is tokenized by its workers, despite
-        ANY_MODEL. `others` are those of further renderings, for models that engines of several ones serve."""
-        self._local, self._others = dict(local), others or {}
+        ANY_MODEL. `others` are those of further renderings; `zones` of workers' clocks other than `zone`."""
+        self._local, self._others, self._zones = dict(local), others or {}, zones or {}
         used = {*local.values(), *(each for some in self._others.values() for each in some)}
         self._dialects = {each: known for each, known in self._dialects.items() if each in used}
         self._slow = {each for each in self._slow if each in used}
@@ -137,10 +126,21 @@ class PromptSource:
             return -1
         return MAX_INLINE_BYTES.get(prompts.kind if prompts else "fastokens", INLINE_BYTES)
 
+    def max_inline_parts(self, model: str) -> int:
+        """Messages, parts and calls that `tokenize` may be given on the event loop."""
+        return int(getattr(self._find(model), "max_inline_parts", MAX_INLINE_PARTS))
+
+    def has_many_parts(self, request: InferenceRequest) -> bool:
+        """True for a chat of which the template would take milliseconds, however short the messages are."""
+        is_chat = request.kind is RouteKind.CHAT or request.kind is RouteKind.AGENT
+        return is_chat and request.num_new_parts > self.max_inline_parts(request.model)
+
     def tokenize(self, request: InferenceRequest) -> Prompt:
         """Tokens by the local tokenizer; empty where there is none or it fails, or where the prompt turns out
         to be long, see `InferenceRequest.is_whole`."""
         try:
+            if is_hurried() and self.has_many_parts(request):
+                raise NotContinued
             return self._tokenize(request)
         except TooLong as exc:
             return self.failed(request.model, str(exc))
@@ -226,10 +226,12 @@ class PromptSource:
         differing = {each: prompt for each, prompt in made.items() if prompt.tokens != first.tokens}
         return replace(first, others=differing) if differing else first
 
-    def made_by(self, prompts: Renderer, request: InferenceRequest) -> Prompt:
-        """Prompt made by one renderer. Raises PromptError."""
+    def made_by(self, prompts: Renderer, request: InferenceRequest, zone: tzinfo | None = None) -> Prompt:
+        """Prompt made by one renderer, with the day of a zone if it is given. Raises PromptError."""
+        if zone is None:
+            zone = self._zones.get((request.model, prompts.rendering)) if self._zones else None
         try:
-            return self._made_by(prompts, request)
+            return self._made_by(prompts, request, self._now(zone or self.zone))
         except TooCostly as exc:
             self._stop(prompts, exc)
             raise PromptError(str(exc)) from exc
@@ -246,20 +248,25 @@ class PromptSource:
         }
         self.refuse(prompts, str(exc))
 
-    def _made_by(self, prompts: Renderer, request: InferenceRequest) -> Prompt:
+    def _now(self, zone: tzinfo | None) -> datetime:
+        """Time in a zone, without its name: as templates on the worker see it."""
+        now = self._clock(zone)
+        return now if zone is None else now.replace(tzinfo=None)
+
+    def _made_by(self, prompts: Renderer, request: InferenceRequest, now: datetime) -> Prompt:
         """Prompt made by one renderer. Raises PromptError, or TooCostly."""
         try:
             if request.kind is RouteKind.AGENT:
                 request = as_chat(request, self._dialect(prompts), self.runs)
             if request.kind is RouteKind.CHAT:
                 _check_tools(request.messages.top if request.messages else request.fields)
-                tokens, run = prompts.tokens(request, self._clock())
+                tokens, run = prompts.tokens(request, now)
                 return Prompt((tokens,), prompts.kind, run)
             if found := prompts.growing(request.fields):
                 return Prompt((found.tokens,), prompts.kind, found.run)
             return Prompt(tuple(prompts.completion(request.fields)), prompts.kind)
         except MediaError:
-            return self._before_media(prompts, request)
+            return self._before_media(prompts, request, now)
 
     def decode(self, model: str, tokens: Sequence[int]) -> str | None:
         """Text of some of a prompt's tokens; None where the model has no local tokenizer."""
@@ -270,15 +277,15 @@ class PromptSource:
         """Dialect of a renderer, derived at its first use."""
         dialect = self._dialects.get(prompts)
         if dialect is None:
-            dialect = self._dialects[prompts] = dialect_of(prompts, self._clock())
+            dialect = self._dialects[prompts] = dialect_of(prompts, self._now(self.zone))
         return dialect
 
-    def _before_media(self, prompts: Renderer, request: InferenceRequest) -> Prompt:
+    def _before_media(self, prompts: Renderer, request: InferenceRequest, now: datetime) -> Prompt:
         fields = request.fields
         root = [request.model, request.cache_salt, *(fields.get(name) for name in PROMPT_FIELDS)]
         behind = links(fields["messages"], encode(root))
         try:
-            tokens = (prompts.before_media(fields, self._clock()),)
+            tokens = (prompts.before_media(fields, now),)
         except PromptError as exc:
             return replace(self.failed(request.model, _loggable(exc)), links=behind)
         return Prompt(tokens if tokens[0] else (), BEFORE_MEDIA, None, behind)
@@ -306,161 +313,12 @@ class PromptSource:
         return local[model] if model in local else local.get(ANY_MODEL)
 
 
-class WorkerTokenizer:
-    """Client of workers' own `/tokenize`, with a deadline; answers are cached by the bytes of the request
-    body. A worker that fails repeatedly is not called for a while (`models/breaker.py`).
-
-    `timeout_s` bounds the delay of a request's routing, however many prompts it has; within it a worker gets
-    the time that it usually takes (`models/tokenize_budget.py`). `max_cache_bytes` bounds the cached tokens.
-    `counts` are of calls by outcome.
-    """
-
-    def __init__(
-        self,
-        *,
-        timeout_s: float,
-        max_cache_bytes: int = 64 << 20,
-        tls: Tls | None = None,
-        access: FleetAccess | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._timeout_s = timeout_s
-        self._clock = clock
-        self._log = RateLimitedLog(log, clock=clock)
-        self._session = ControlSession(tls, access=access)  # `ask` keeps the time
-        self._cache: OrderedDict[bytes, Tokens] = OrderedDict()
-        self._max_bytes = max_cache_bytes
-        self._num_bytes = 0
-        self._breakers: dict[str, CircuitBreaker] = {}
-        self._budgets: dict[str, TokenizeBudget] = {}
-        self.counts: Counter[str] = Counter()
-
-    def is_resting(self, url: str) -> bool:
-        breaker = self._breakers.get(url)
-        return breaker is not None and breaker.is_open(self._clock())
-
-    async def ask(
-        self,
-        url: str,
-        request: InferenceRequest,
-        authorization: str | None,
-        model: str | None = None,
-        rendering: Rendering = VLLM,
-        max_tokens: int = 0,
-    ) -> Prompt:
-        """Tokenize by a worker of a rendering. Raises PromptError if it does not answer in time, or without
-        tokens, or with more than `max_tokens`, the model's limit (0 if unknown), or is resting. `model` is
-        the name that the worker serves, if the request has another one."""
-        if request.is_crowded or len(request.body) > MAX_ASKED_BYTES:
-            raise PromptError(
-                f"a body of more than {MAX_ASKED_BYTES >> 20} MiB is not sent to a worker's /tokenize"
-            )
-        bodies = tokenize_bodies(request, model, rendering)
-        budget = self._budget(url)
-        try:
-            async with asyncio.timeout(budget.seconds(len(request.body), len(bodies))):
-                tokens = [await self._one(url, body, authorization) for body in bodies]
-        except TimeoutError as exc:
-            budget.late()
-            self._failed(url, "late")
-            raise PromptError("the worker's /tokenize did not answer in time") from exc
-        if 0 < max_tokens < max(map(len, tokens), default=0):
-            raise PromptError("the worker's /tokenize made more tokens than the model takes")
-        is_whole = request.kind is not RouteKind.CHAT or first_medium(request.fields["messages"]) is None
-        return Prompt(tuple(tokens), "worker" if is_whole else BEFORE_MEDIA)
-
-    def forget(self, url: str | None = None) -> None:
-        """Clear the cache: workers may make other tokens than before; `url` is a worker that left or
-        joined."""
-        self._cache.clear()
-        self._num_bytes = 0
-        if url is not None:
-            self._breakers.pop(url, None)
-            self._budgets.pop(url, None)
-
-    def describe(self) -> dict[str, Any]:
-        calls = [{"name": outcome, "calls": num} for outcome, num in sorted(self.counts.items())]
-        resting = [url for url in self._breakers if self.is_resting(url)]
-        budgets = [{"url": url, "wait_s": each.seconds(0)} for url, each in self._budgets.items()]
-        sizes = {"entries": len(self._cache), "bytes": self._num_bytes, "max_bytes": self._max_bytes}
-        return {**sizes, "calls": calls, "budgets": budgets, "left_alone": resting}
-
-    async def close(self) -> None:
-        await self._session.close()
-
-    async def _one(self, url: str, body: Mapping[str, Any], authorization: str | None) -> Tokens:
-        raw = encode(body)
-        key = xxh3_128_digest(raw)
-        if (tokens := self._cache.get(key)) is not None:
-            self._cache.move_to_end(key)
-            self.counts["cached"] += 1
-            return tokens
-        if not self._breaker(url).may_ask(self._clock()):
-            self.counts["not asked"] += 1
-            raise PromptError("the worker's /tokenize failed too often and is not called for a while")
-        began = self._clock()
-        tokens = await self._post(url, raw, authorization)
-        self._breaker(url).answered()
-        self._budget(url).answered(self._clock() - began, len(raw))
-        self.counts["answered"] += 1
-        if key not in self._cache:  # else another request was faster
-            self._cache[key] = tokens
-            self._num_bytes += _cached_bytes(tokens)
-        while self._num_bytes > self._max_bytes:
-            self._num_bytes -= _cached_bytes(self._cache.popitem(last=False)[1])
-        return tokens
-
-    def _breaker(self, url: str) -> CircuitBreaker:
-        return self._breakers.setdefault(url, CircuitBreaker())
-
-    def _budget(self, url: str) -> TokenizeBudget:
-        return self._budgets.setdefault(url, TokenizeBudget(self._timeout_s))
-
-    def _failed(self, url: str, how: str) -> None:
-        self.counts[how] += 1
-        if self._breaker(url).failed(self._clock()):
-            self._log.warning("worker %s: /tokenize failed repeatedly (%s); not called for a while", url, how)
-
-    def _refused(self, url: str, status: int) -> None:
-        """Count an error status: one that blames the request, or its key, is no failure of the worker."""
-        if status >= 500 or status == 404:
-            self._failed(url, "failed")
-        else:
-            self._breaker(url).answered()
-            self.counts["refused"] += 1
-
-    async def _post(self, url: str, raw: bytes, authorization: str | None) -> Tokens:
-        headers = {"content-type": "application/json"}
-        if authorization:
-            headers["authorization"] = authorization
-        try:
-            async with self._session.call("POST", url, "/tokenize", data=raw, headers=headers) as answer:
-                if answer.status != 200:
-                    self._refused(url, answer.status)
-                    raise PromptError(f"the worker's /tokenize answered {answer.status}")
-                most = len(raw) + MAX_FRAME_TOKENS  # a token has a byte at least
-                body = await read_all(answer, min(ID_BYTES * most + STEP_BYTES, MAX_ANSWER_BYTES))
-                tokens = await in_slices(read_tokens_in_steps(body))
-                if len(tokens) > most:
-                    raise ValueError(f"{len(tokens):,} tokens of {len(raw):,} bytes")
-                return tokens
-        except (TimeoutError, PromptError):
-            raise  # `ask` catches the first; both are kinds of the exceptions below
-        except (aiohttp.ClientError, OSError, *UNREADABLE) as exc:
-            self._failed(url, "failed")
-            raise PromptError(f"the worker's /tokenize failed: {type(exc).__name__}") from exc
-
-
 def _ignore(prompts: Renderer, why: str) -> None:
     pass
 
 
 def _name(model: str) -> str:
     return "all models" if model == ANY_MODEL else model
-
-
-def _cached_bytes(tokens: Tokens) -> int:
-    return CACHE_ENTRY_BYTES + 4 * len(tokens)
 
 
 def _loggable(exc: PromptError) -> str:

@@ -1,9 +1,12 @@
 """Time budget of a worker's `/tokenize`, which follows the time that the worker takes. Pure.
 
-before any answer   a quarter of the limit
-answered            smoothed time and four mean deviations (the estimator of RFC 6298), or twice the time,
-                    by the size of the body
-late                twice as long each time, until an answer comes again
+before any answer   a quarter of the limit; the probes of a worker that joins are answers
+answered            smoothed time and four mean deviations (the estimator of RFC 6298), or twice the time, or
+                    half as much again as the longest time of late; by the size of the body
+late                twice as long each time, until an answer comes again: also the late one, which goes on
+
+The longest time is forgotten slowly, by 1 in 256 with each answer: a worker that is busy now and then is slow
+for one prompt of many, and the mean of all is no measure for that one.
 
 The budget is never longer than the limit, and never shorter than a twentieth of it: an idle worker answers
 within milliseconds, and a pause of its event loop is no reason to route by load.
@@ -14,18 +17,19 @@ BYTES_PER_ROUND_TRIP = 16 << 10
 FIRST_SHARE, LEAST_SHARE = 1 / 4, 1 / 20
 MEAN_WEIGHT, DEVIATION_WEIGHT = 1 / 8, 1 / 4
 NUM_DEVIATIONS = 4
+LONGEST_ROOM, LONGEST_KEPT = 3 / 2, 255 / 256
 MAX_BACKOFF = 32
 
 
 class TokenizeBudget:
     """Budget of one worker, in seconds; `limit_s` bounds it."""
 
-    __slots__ = ("_backoff", "_deviation_s", "_limit_s", "_mean_s")
+    __slots__ = ("_backoff", "_deviation_s", "_limit_s", "_longest_s", "_mean_s")
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
-        self._mean_s: float | None = None  # both times are of one unit of work
-        self._deviation_s = 0.0
+        self._mean_s: float | None = None  # all three are of one unit of work
+        self._deviation_s = self._longest_s = 0.0
         self._backoff = 1
 
     def __repr__(self) -> str:
@@ -37,12 +41,13 @@ class TokenizeBudget:
             expected = FIRST_SHARE * self._limit_s
         else:
             unit_s = self._mean_s + max(self._mean_s, NUM_DEVIATIONS * self._deviation_s)
-            expected = unit_s * _work(num_bytes, num_calls)
+            expected = max(unit_s, LONGEST_ROOM * self._longest_s) * _work(num_bytes, num_calls)
         return min(max(expected * self._backoff, LEAST_SHARE * self._limit_s), self._limit_s)
 
     def answered(self, took_s: float, num_bytes: int) -> None:
         """Learn from an answer to a body of so many bytes."""
         unit_s = took_s / _work(num_bytes, 1)
+        self._longest_s = max(unit_s, LONGEST_KEPT * self._longest_s)
         if self._mean_s is None:
             self._mean_s, self._deviation_s = unit_s, unit_s / 2
         else:

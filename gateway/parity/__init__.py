@@ -8,5 +8,5 @@
 probes        the prompts                      prober      asks workers for their tokens
 comparison    the first difference of tokens   pairs       prefill and decode workers of other tokens
 token_source  local tokenizer, worker or none  live        observes decisions and answers
-live_check    state of a worker's live parity
+live_check    state of a worker's live parity  worker_day  the day that a worker prints
 """

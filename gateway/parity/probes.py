@@ -96,5 +96,7 @@ PROBES: Sequence[ProbePrompt] = (
 (reasoning, `documents`, truncation) are in none of them."""
 
 PAIR_PROBES = PROBES[0], PROBES[-1]
+DAY_PROBES = PROBES[1], ProbePrompt("a chat with tools alone", _CHAT, {"messages": [_USER], "tools": _TOOLS})
+"""Chats in which templates print the day: without a system message, which some print it in."""
 MUST_ANSWER = 2
 """Probes after which a worker that has answered none gets no more."""

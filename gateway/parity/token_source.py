@@ -1,8 +1,8 @@
 """Token source per model: the local tokenizer, the workers' `/tokenize`, or none. Pure.
 
     a tokenizer is configured and broken         none: routed by load, until it is repaired
-    local tokens equal those of at least as      local; workers with other tokens are routed by load
-    many workers as any other version does
+    local tokens equal those of at least as      local; workers with other tokens, or another day at
+    many workers as any other version does       this hour, are routed by load
     else                                         remote; as above, by the version of most workers
 
 A worker that does not answer does not count against the local tokenizer; without a local tokenizer it is not
@@ -16,6 +16,7 @@ from enum import Enum
 from gateway.parity.comparison import ParityResult, parity_difference
 
 BROKEN = "the tokenizer is broken, see /admin/tokenizer"
+NO_OTHERS: Mapping[str, str] = {}
 
 
 class TokenSource(Enum):
@@ -41,16 +42,26 @@ class SourceChoice:
 
 
 def choose_sources(
-    checked: Mapping[str, WorkerParity], *, has_local: bool, is_broken: bool = False
+    checked: Mapping[str, WorkerParity],
+    *,
+    has_local: bool,
+    is_broken: bool = False,
+    other_days: Mapping[str, str] = NO_OTHERS,
 ) -> tuple[TokenSource, dict[str, SourceChoice]]:
-    """Choose the token source of a model, and of each of its workers."""
+    """Choose the token source of a model, and of each of its workers. `other_days` are workers that print
+    another day than most, with the reason."""
     if is_broken:
         return TokenSource.NONE, {name: SourceChoice(TokenSource.NONE, BROKEN) for name in checked}
     families = _families(checked)
     most = max(map(len, families), default=0)
     num_agreeing = sum(_agrees(each.parity) for each in checked.values())
     if has_local and num_agreeing >= most:
-        return TokenSource.LOCAL, {name: _choice_with_local(each.parity) for name, each in checked.items()}
+        return TokenSource.LOCAL, {
+            name: SourceChoice(TokenSource.NONE, other_days[name])
+            if name in other_days
+            else _choice_with_local(each.parity)
+            for name, each in checked.items()
+        }
     if not families:
         silent = SourceChoice(
             TokenSource.NONE, "no tokenizer found, and the worker's /tokenize does not answer"

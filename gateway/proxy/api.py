@@ -91,7 +91,7 @@ class Api:
     def refused(self, http: HttpRequest, error: GatewayError) -> None:
         """Count and log a request that the server itself rejected; `http` is as much of it as was parsed."""
         self._metrics.responses[error.status] += 1
-        self._notify_refused(http, error, error.status)
+        self._notify_refused(http, error, error.status, request_id(http)[1])
 
     def _route(self, http: HttpRequest, responder: Responder, amend: Amend | None) -> Exchange | None:
         if self._cross_origins is not None and (headers := self._cross_origins.preflight(http)) is not None:

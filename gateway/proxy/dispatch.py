@@ -12,6 +12,7 @@ from functools import partial
 from gateway.apis.large_body import DENSE_BYTES, is_large
 from gateway.config import Config
 from gateway.core.decision import Prompt
+from gateway.core.requests.body_text import MAX_GROWTH, encoding_of
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import RouteKind, route_of
 from gateway.core.requests.steering import behind
@@ -71,11 +72,15 @@ class Dispatch:
     def handle(
         self, http: HttpRequest, responder: Responder, refuse: Refuse, amend: Amend | None = None
     ) -> Exchange:
-        """Take a request to an inference route. Raises the errors of `handle_parsed`, and InvalidRequest for
-        an invalid body; a large one is parsed later, and `refuse` answers its errors."""
+        """Take a request to an inference route. Raises the errors of `handle_parsed`, InvalidRequest for an
+        invalid body, and NoRoomForBody for one in another encoding; a large one is parsed later, and `refuse`
+        answers its errors."""
         if self._traces is not None:
             self._traces.begin(http, responder.peer)
-        if len(http.body) >= DENSE_BYTES and is_large(http.body):
+        is_recoded = encoding_of(http.body) is not None
+        if is_recoded:
+            self.context.bodies.grow(http, int(len(http.body) * MAX_GROWTH))
+        if len(http.body) >= DENSE_BYTES and (is_recoded or is_large(http.body)):
             hand_on, intakes = partial(self.handle_parsed, amend=amend), self.intakes
             return LargeIntake(self.context, http, responder, refuse=refuse, hand_on=hand_on, intakes=intakes)
         return self.handle_parsed(http, responder, request_of(self.context, http), amend)

@@ -34,8 +34,7 @@ from gateway.proxy.held_refusal import HeldRefusal
 from gateway.proxy.retries import Attempts
 from gateway.proxy.retryable import redirected, unloaded
 from gateway.proxy.time_slice import failed
-from gateway.runtime.ids import new_id
-from gateway.server.responder import Responder
+from gateway.server.responder import Responder, request_id
 from gateway.tenancy.admission.tenants import Ticket
 from gateway.upstream.connection import OUR_ERRNOS, UpstreamConnection, WorkerConnection
 from gateway.upstream.plan import PLAIN, Execution, Plan
@@ -70,7 +69,7 @@ class InferenceExchange(Execution):
         self.request = request
         self.ticket: Ticket | None = None
         """The admission of the request, until its end."""
-        self.request_id = http.header(b"x-request-id") or new_id().encode()
+        self.request_id = request_id(http)[1]
         self.arrived_s = self._last_activity = self._sent_s = context.loop.time()
         self.decision, self.failed_at = None, ()
         self._loop = context.loop
@@ -471,7 +470,7 @@ class InferenceExchange(Execution):
         self._abort_upstream()
         now, kind = self._loop.time(), self.request.kind if self.plan.upgrade is None else "websocket"
         count_request(context.metrics, self.request, decision, kind, self._status, now - self.arrived_s)
-        usage = context.usages.of(answer, decision) if answer and how == "ended" else None
+        usage = context.usages.of(answer, decision, self.request.path) if answer and how == "ended" else None
         if self.plan.observer is not None:
             self.plan.observer.closed(decision, usage)
         self.plan = PLAIN  # its parts refer to this exchange: no cycle is left behind

@@ -14,6 +14,7 @@ from gateway.core.decode_errors import LARGE
 from gateway.core.errors import ModelMissing, UnknownModel
 from gateway.core.fleet import Fleet
 from gateway.core.requests.adapter_field import FIELD
+from gateway.core.requests.body_text import as_utf8, encoding_of
 from gateway.core.requests.cache_salt import refused
 from gateway.core.requests.caller import usable
 from gateway.core.requests.media_uuid import scope_media
@@ -95,6 +96,8 @@ def _chose(fleet: Fleet, request: InferenceRequest) -> bool:
 def _parse(
     context: Context, http: HttpRequest, asked: str | None, default: str | None, *, is_large: bool
 ) -> InferenceRequest:
+    if (encoding := encoding_of(http.body)) is not None:
+        http.body = as_utf8(http.body, encoding, context.config.server.max_body_bytes)
     keeps, path, body, caller = context.config.proxy.allow_transfer_fields, http.path, http.body, http.caller
     salt, models = (caller.salt, caller.models) if caller is not None else (None, None)
     if body[:2] == MARK:

@@ -27,6 +27,8 @@ def json_values(begin: bytes, file: IO[bytes], max_bytes: int) -> Iterator[bytes
         if is_array and text[at : at + 1] == "]":
             return
         end = _end(decoder, text, at)
+        if max(end, len(text) if not end else 0) - at > max_bytes:
+            raise ValueError(f"is longer than {max_bytes:,} bytes")
         if 0 < end < len(text) or (is_end and end > 0):
             yield text[at:end].encode()
             at = end
@@ -34,8 +36,6 @@ def json_values(begin: bytes, file: IO[bytes], max_bytes: int) -> Iterator[bytes
             if is_array or text[at:]:
                 raise CutShort("JSON ends within a value" if text[at:] else "JSON array is not closed")
             return
-        elif len(text) - at > max_bytes:
-            raise ValueError(f"is longer than {max_bytes:,} bytes")
         else:
             more = file.read(max(CHUNK_BYTES, len(text) - at))
             text, at, is_end = text[at:] + utf8.decode(more, not more), 0, not more

@@ -5,6 +5,7 @@ import bz2
 import codecs
 import gzip
 import lzma
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,9 @@ Row = TypeVar("Row")
 
 MAX_LINE_BYTES = 256 << 20
 """Bytes of one line, unpacked: a file of some kilobytes can hold a line of gigabytes."""
+BEGIN_BYTES = 1 << 12
+_NOT_IN_LINES = re.compile(rb"\s*(?:\[|\{[ \t]*(?:\r?\n|\Z))")
+"""Beginnings of a JSON array, which may be one line of any length, and of indented JSON."""
 MAX_NAMED = 3
 """Skipped lines that are named; all are counted."""
 NOT_TEXT = {
@@ -58,6 +62,11 @@ class Lines:
         self._begin()
         try:
             with self._open() as file:
+                begin = file.read(BEGIN_BYTES).removeprefix(codecs.BOM_UTF8)
+                if _NOT_IN_LINES.match(begin):
+                    yield from self._values(begin, file)
+                    return
+            with self._open() as file:
                 yield from self._lines(file)
         except (OSError, EOFError, lzma.LZMAError, zlib.error) as exc:
             why = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
@@ -71,20 +80,6 @@ class Lines:
             self.number += 1
             if self.number == 1:
                 line = line.removeprefix(codecs.BOM_UTF8)
-            if len(line) > MAX_LINE_BYTES:
-                raise self.bad(f"is longer than {MAX_LINE_BYTES:,} bytes")
-            stripped = line.strip()
-            if stripped[:1] == b"[" or stripped == b"{":
-                yield from self._values(line, file)
-                return
-            if stripped:
-                yield stripped
-                yield from self._more_lines(file)
-                return
-
-    def _more_lines(self, file: IO[bytes]) -> Iterator[bytes]:
-        while line := file.readline(MAX_LINE_BYTES + 1):
-            self.number += 1
             if len(line) > MAX_LINE_BYTES:
                 raise self.bad(f"is longer than {MAX_LINE_BYTES:,} bytes")
             if stripped := line.strip():

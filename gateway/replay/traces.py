@@ -50,7 +50,7 @@ def read(path: Path, options: TraceOptions, form: str = "auto") -> Requests:
     if not jobs:
         raise ConfigError(f"{path}: has no requests{_why_none(lines)}")
     check_options(lines, reading)
-    unit = _set_times(jobs, reading, known)
+    unit = _set_times(path, jobs, reading, known)
     begin = min(job.at for job in jobs)
     span_s = max(job.at for job in jobs) - begin
     if not span_s <= MAX_SPAN_S:
@@ -100,7 +100,7 @@ def agent(
     return sorted(found, key=lambda job: job.at)
 
 
-def _set_times(jobs: list[ReplayJob], reading: TraceReading, known: TraceFormat) -> str:
+def _set_times(path: Path, jobs: list[ReplayJob], reading: TraceReading, known: TraceFormat) -> str:
     """Turn ticks into seconds at the chosen speed. Returns the unit's name. Raises ConfigError."""
     options, unit = reading.options, "s"
     if reading.clock == "none":
@@ -119,7 +119,9 @@ def _set_times(jobs: list[ReplayJob], reading: TraceReading, known: TraceFormat)
             job.at = at
     latest = max(abs(job.at) for job in jobs)
     if latest > MAX_CLOCK_S:
-        raise ConfigError(f"a timestamp of {latest:g} s is beyond {MAX_CLOCK_S:g} s; see --trace-unit")
+        raise ConfigError(
+            f"{path}: a timestamp of {latest:g} s is beyond {MAX_CLOCK_S:g} s; see --trace-unit"
+        )
     for job in jobs:
         job.at /= options.speed
     return unit

@@ -115,6 +115,11 @@ class Follower:
         self.forget()
         self.status, self.blind_reason = AgentStatus(StreamState.BLIND, reason), reason
 
+    @property
+    def reason(self) -> str | None:
+        """Why the stream is BLIND."""
+        return self.blind_reason
+
     def _wait(self) -> None:
         self.status = AgentStatus(StreamState.CATCHING_UP)
 

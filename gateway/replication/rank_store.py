@@ -141,4 +141,4 @@ class RankSubscription(Subscription):
 
 
 def _status(stream: Stream) -> AgentStatus:
-    return AgentStatus(stream.state, (stream.blind_reason or "") if stream.state is StreamState.BLIND else "")
+    return AgentStatus(stream.state, (stream.reason or "") if stream.state is StreamState.BLIND else "")

@@ -34,6 +34,13 @@ class BodyBudget:
         self.num_bytes -= http.num_held
         http.num_held = 0
 
+    def grow(self, http: HttpRequest, size: int) -> None:
+        """Take room for `size` more bytes of a request's body. Raises NoRoomForBody."""
+        if not self.makes_room(size, http.num_held + size):
+            raise self.refusal()
+        self.num_bytes += size
+        http.num_held += size
+
     def makes_room(self, size: int, num_bytes: int) -> bool:
         """Return True where `size` more bytes fit, of a body of `num_bytes`. The largest body that still
         arrives gives its room to a smaller one: else a few clients that do not finish hold all of it."""

@@ -176,5 +176,8 @@ Handle = Callable[[HttpRequest, Responder], Exchange | None]
 
 
 def request_id(http: HttpRequest) -> Header:
-    """Return the client's own request id, so that its log and ours match, or a new one."""
-    return b"x-request-id", http.header(b"x-request-id") or new_id().encode()
+    """Return the client's own request id, so that its log and ours match, or a new one; the same one for
+    each call about a request."""
+    if not http.request_id:
+        http.request_id = http.header(b"x-request-id") or new_id().encode()
+    return b"x-request-id", http.request_id

@@ -2,7 +2,7 @@
 by the code of a model family."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, Protocol
 
 from gateway.core.blocks import Tokens
@@ -36,6 +36,13 @@ class Renderer(Protocol):
     @property
     def renders_chats_as_engine(self) -> bool:
         """True if a worker's `/tokenize` renders chats as its engine does, so that they can be compared."""
+
+    @property
+    def prints_day(self) -> bool:
+        """True if prompts may have the day, by the clock of the worker."""
+
+    def shows_day(self, body: Mapping[str, Any], tokens: Sequence[int], day: date) -> bool:
+        """True if a worker's `/tokenize` made these tokens of a chat on that day, so far as they show it."""
 
     def describe(self) -> dict[str, Any]:
         """Status view: what is in use and why, in plain values; `templates` have a `name`, `rendering` and

@@ -8,7 +8,7 @@ VLLM_GPT_OSS_HARMONY_SYSTEM_INSTRUCTIONS is not known here: its responses show t
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ class Harmony:
     sources: Sequence[str] = ()
     renders_chats_as_engine = False
     rendering = VLLM
+    prints_day = True
 
     def __init__(self, library: Any) -> None:
         self._h = library
@@ -55,6 +56,10 @@ class Harmony:
 
     def __repr__(self) -> str:
         return f"Harmony({self._encoding.name!r})"
+
+    def shows_day(self, body: Mapping[str, Any], tokens: Sequence[int], day: date) -> bool:
+        """True if the text has the day: `/tokenize` renders by a template, which prints it as answers do."""
+        return f"{day:%Y-%m-%d}" in (self.decode(tokens) or "")
 
     def describe(self) -> dict[str, Any]:
         template = {"name": "harmony", "rendering": "whole", "why": "rendered by code"}

@@ -6,7 +6,7 @@ vLLM's changes of a request are repeated here, and requests that the library rej
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,7 @@ class Mistral:
     why = f"the model has {FILE}"
     sources = ("",)  # none: vLLM moves late system messages of agents to the start
     renders_chats_as_engine = True
+    prints_day = False
     rendering = VLLM
 
     def __init__(self, tokenizer: Any, request_of: Callable[..., Any], efforts: Sequence[str]) -> None:
@@ -102,6 +103,10 @@ class Mistral:
 
     def __repr__(self) -> str:
         return f"Mistral(v{self._version})"
+
+    def shows_day(self, body: Mapping[str, Any], tokens: Sequence[int], day: date) -> bool:
+        """False: no prompt has the day."""
+        return False
 
     def describe(self) -> dict[str, Any]:
         template = {"name": f"mistral v{self._version}", "rendering": "whole", "why": "rendered by code"}

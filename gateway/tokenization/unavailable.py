@@ -1,7 +1,7 @@
 """Stand-in for a renderer where there is none: requests are routed by load, counted, with the reason."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, NoReturn
 
 from gateway.core.blocks import Tokens
@@ -17,12 +17,17 @@ class Unavailable:
     kind = "none"
     sources: Sequence[str] = ()
     renders_chats_as_engine = True
+    prints_day = False
 
     def __init__(self, why: str, rendering: Rendering = VLLM) -> None:
         self.why, self.rendering = why, rendering
 
     def __repr__(self) -> str:
         return f"Unavailable({self.why!r})"
+
+    def shows_day(self, body: Mapping[str, Any], tokens: Sequence[int], day: date) -> bool:
+        """False: no prompt has the day."""
+        return False
 
     def describe(self) -> dict[str, Any]:
         return {"encoder": None, "why": self.why, "templates": []}

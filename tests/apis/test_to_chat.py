@@ -177,7 +177,7 @@ def test_a_dialect_is_read_off_the_template(template: str, dialect: Dialect) -> 
 
 def test_a_conversation_costs_its_new_messages_only() -> None:
     """Translated conversations continue the run of tokens that is known, as chats do."""
-    prompts = PromptSource({"m": PromptEncoder.load(bundled_tokenizer())}, Metrics(), clock=lambda: NOON)
+    prompts = PromptSource({"m": PromptEncoder.load(bundled_tokenizer())}, Metrics(), clock=lambda zone: NOON)
     turns = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"turn {n} " * 50} for n in range(7)]
     runs = []
     for num in (1, 3, 5, 7):

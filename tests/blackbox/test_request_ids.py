@@ -38,6 +38,16 @@ async def test_any_id_of_a_client_becomes_a_short_one_of_one_alphabet(bench: Ben
     assert OURS.fullmatch(worker.calls[0].value(b"x-request-id") or b"")
 
 
+async def test_a_long_session_id_becomes_a_short_one_and_a_short_one_stays(bench: Bench) -> None:
+    """vLLM repeats it in each KV event of the request."""
+    worker = await bench.worker(script=echoes)
+    for given in (b"s" * 60_000, b"s" * 60_000, b"t" * 60_000, b"s" * 64):
+        assert (await bench.ask(post(completion(), (b"X-Session-Id", given)))).status == 200
+    long, again, other, short = [call.value(b"x-session-id") or b"" for call in worker.calls]
+    assert long == again != other and {len(long), len(other)} == {32}
+    assert short == b"s" * 64
+
+
 BODIES = {
     "/v1/completions": {"prompt": "x"},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
@@ -84,3 +94,15 @@ async def test_the_clients_id_is_in_the_answer_the_log_and_the_decision() -> Non
 
         await until(lambda: len(lines()) == 2, "both are logged")
         assert sorted(lines()) == sorted(zip(client_ids, worker_ids, strict=True))
+
+
+async def test_an_answer_of_the_server_itself_has_the_id_of_its_log_line() -> None:
+    flags = ("--log-requests", "--log-format", "json", "--max-body-bytes", "1000")
+    async with running(*flags) as bench:
+        await bench.worker()
+        large = await bench.ask(post(completion("x" * 2000)))
+        malformed = await bench.ask(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nno header\r\n\r\n")
+        for answer, status in ((large, 413), (malformed, 400)):
+            name = (answer.value(b"x-request-id") or b"").decode()
+            assert answer.status == status and name
+            await bench.gateway.logged(f'"request_id": ?"{name}"')

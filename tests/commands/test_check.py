@@ -1,7 +1,7 @@
 """`kvgate check`: each mode, the obstacles to the next one, and the flag that helps."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,9 +11,11 @@ from aiohttp.test_utils import TestServer
 
 from engines import ENGINES
 from gateway.commands.check import Checker, Finding, check_all
+from gateway.commands.check_events import EventsCheck
 from gateway.core.blocks import root_hash
 from gateway.core.engine import EngineFlags, EventSource
 from gateway.core.event_stream import StreamState
+from gateway.core.requests.request import InferenceRequest
 from gateway.core.worker import Role, Worker
 from gateway.discovery.declared import DeclaredSettings
 from gateway.discovery.engine_detection import Engines
@@ -38,6 +40,11 @@ class Answers:
     tokens: list[int] = field(default_factory=lambda: [1])
     cached_tokens: int | None = 32
     takes_ids: bool = True
+    completions: int = 200
+    chats: int = 404
+    chat_tokens: list[int] | None = None
+    """Tokens of a chat by its /tokenize; None where that takes texts only."""
+    chat_cached: int | None = 32
     asked: list[tuple[str, str | None, Any]] = field(default_factory=list)
 
     async def serve(self) -> TestServer:
@@ -49,6 +56,7 @@ class Answers:
             web.get("/version", self._version),
             web.post("/tokenize", self._tokenize),
             web.post("/v1/completions", self._completions),
+            web.post("/v1/chat/completions", self._chats),
         )
 
     async def _health(self, request: web.Request) -> web.Response:
@@ -68,7 +76,17 @@ class Answers:
 
     async def _tokenize(self, request: web.Request) -> web.Response:
         await self._note(request)
-        return web.json_response({"tokens": self.tokens}, status=self.tokenize)
+        if "messages" in await request.json() and self.chat_tokens is None:
+            return web.json_response({"error": "prompt is missing"}, status=422)
+        tokens = self.chat_tokens if "messages" in await request.json() else self.tokens
+        return web.json_response({"tokens": tokens}, status=self.tokenize)
+
+    async def _chats(self, request: web.Request) -> web.Response:
+        await self._note(request)
+        usage: dict[str, Any] = {"prompt_tokens": 3, "completion_tokens": 1}
+        if self.chat_cached is not None:
+            usage |= {"prompt_tokens": 40, "prompt_tokens_details": {"cached_tokens": self.chat_cached}}
+        return web.json_response({"choices": [], "usage": usage}, status=self.chats)
 
     async def _completions(self, request: web.Request) -> web.Response:
         await self._note(request)
@@ -77,7 +95,7 @@ class Answers:
         usage: dict[str, Any] = {"prompt_tokens": 33, "completion_tokens": 1}
         if self.cached_tokens is not None:
             usage["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
-        return web.json_response({"choices": [], "usage": usage})
+        return web.json_response({"choices": [], "usage": usage}, status=self.completions)
 
     async def _note(self, request: web.Request) -> None:
         self.asked.append((request.path, request.headers.get("x-data-parallel-rank"), await request.json()))
@@ -95,6 +113,8 @@ class Checked:
     agent: tuple[str, AgentHello | str] | None = None
     tokens: "Looked | None" = None
     declared: DeclaredSettings = field(default_factory=DeclaredSettings)
+    ours: Callable[[InferenceRequest], Sequence[int]] | None = None
+    sends: bool = True
 
     async def _reach_agent(
         self, worker: Worker, start_time_s: float | None
@@ -111,11 +131,13 @@ class Checked:
                 session=open_session,
                 engines=only(FakeEngine()),
                 source_of=lambda facts, rank: event_source(facts, rank, 5557, 0),
-                reach_events=self._reach,
+                events=EventsCheck(self._reach),
                 has_tokenizer=lambda model, rendering: self.has_tokenizer,
                 reach_agent=self._reach_agent,
                 tokens=self.tokens,
                 declared=self.declared,
+                sends_completions=self.sends,
+                ours_of=(lambda worker: ours) if (ours := self.ours) else None,
             )
             return await check_all(checker, list(urls) or [url_of(self.server)])
 
@@ -138,7 +160,7 @@ pytestmark = pytest.mark.process
 async def test_the_best_mode_has_no_obstacle(checked: Checked) -> None:
     finding = await checked.finding()
     name = url_of(checked.server).removeprefix("http://")
-    assert replace(finding, worker=None) == Finding(
+    assert replace(finding, worker=None, place=None) == Finding(
         name, Mode.VERIFIED, "fake 1.2; models m; 100 blocks of 16 tokens", obstacle=None, flags=None
     )
     assert finding.worker and finding.worker.id == name
@@ -170,6 +192,13 @@ async def test_a_worker_that_reports_no_cached_tokens_is_exact_but_not_verified(
     ]
 
 
+async def test_without_an_answer_it_is_not_known_what_is_reported(checked: Checked) -> None:
+    checked.answers.completions = 503
+    finding = await checked.finding()
+    assert (finding.mode, finding.flags) == (Mode.EXACT, None)
+    assert finding.obstacle and finding.obstacle.startswith("it answers no completion here")
+
+
 @pytest.mark.parametrize(
     ("sources", "obstacle", "words"),
     [
@@ -180,9 +209,10 @@ async def test_a_worker_that_reports_no_cached_tokens_is_exact_but_not_verified(
             "it publishes KV events at tcp://*:5557 but replays none",
         ),
         ([SOURCE], "no replay answers", "no replay answers"),
+        ([SOURCE | {"replay_endpoint": None}], "no publisher answers", "no publisher answers"),
         ([{"dp_rank": 0, "endpoint": "/events"}], None, "its KV events can be polled, but it replays none"),
     ],
-    ids=["no events", "no replay", "not reachable", "polled"],
+    ids=["no events", "no replay", "not reachable", "nothing listens", "polled"],
 )
 async def test_without_reachable_events_a_worker_is_approximate(
     checked: Checked, sources: list[dict[str, Any]], obstacle: str | None, words: str
@@ -235,6 +265,74 @@ async def test_a_tokenize_of_another_engine_is_not_used(checked: Checked) -> Non
     assert (await checked.finding()).mode is Mode.LOAD_ONLY
 
 
+BLIND = "no tokenizer is given for its model, and its own /tokenize takes no chats"
+
+
+@pytest.mark.parametrize("sends", [True, False])
+async def test_chats_have_a_verdict_of_their_own(checked: Checked, sends: bool) -> None:
+    """SGLang 0.5.10 is such an engine: its /tokenize takes texts only."""
+    checked.answers.chats, checked.sends = 200, sends
+    finding = await checked.finding()
+    assert (finding.chats, finding.chats_why) == (Mode.LOAD_ONLY, BLIND)
+    texts = "exact and verified" if sends else "exact"
+    first, *rest = finding.lines()
+    assert f": texts {texts}, chats load only  (" in first
+    assert (
+        f"    chats: {BLIND}" in rest
+        and "    to predict its chats, run:  kvgate serve --tokenizer DIR" in rest
+    )
+    assert finding.is_good
+    sent = [path for path, _, _ in checked.answers.asked if path == "/v1/chat/completions"]
+    assert len(sent) == (2 if sends else 0)
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "cached", "chats", "is_good"),
+    [(40, 32, None, True), (41, 32, None, False), (3, None, Mode.EXACT, True)],
+    ids=["alike", "other tokens", "no cached tokens"],
+)
+async def test_chats_are_proved_by_their_own_counts(
+    checked: Checked, num_tokens: int, cached: int | None, chats: Mode | None, is_good: bool
+) -> None:
+    checked.answers.chats, checked.answers.chat_tokens = 200, list(range(num_tokens))
+    checked.answers.chat_cached = cached
+    finding = await checked.finding()
+    assert (finding.mode, finding.chats, finding.is_good) == (Mode.VERIFIED, chats, is_good)
+    assert is_good or "chats: kvgate has 41 tokens of a prompt for which it counts 40" in (
+        finding.fault or ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_text", "num_chat", "fault", "chats"),
+    [
+        (33, 40, None, None),
+        (33, 39, "chats: kvgate has 39 tokens", None),
+        (34, 40, "texts: kvgate has 34 tokens", None),
+        (33, 0, None, Mode.LOAD_ONLY),  # a tokenizer without a chat template
+    ],
+    ids=["alike", "other chats", "other texts", "no template"],
+)
+async def test_a_tokenizer_here_is_proved_by_a_prompt_of_each_kind(
+    checked: Checked, num_text: int, num_chat: int, fault: str | None, chats: Mode | None
+) -> None:
+    """The worker's /tokenize takes no chats, so that its answers alone show other tokens."""
+
+    def ours(request: InferenceRequest) -> Sequence[int]:
+        return range(num_chat if request.path == "/v1/chat/completions" else num_text)
+
+    checked.has_tokenizer, checked.ours, checked.answers.chats = True, ours, 200
+    finding = await checked.finding()
+    assert finding.chats is chats
+    assert (finding.fault or "").startswith(fault or "") and finding.is_good is (fault is None)
+    checked.answers.sources = []
+    assert (await checked.finding()).is_good  # without events only the predicted counts are off
+
+
+async def test_a_worker_without_chats_is_judged_by_its_texts(checked: Checked) -> None:
+    assert (await checked.finding()).lines()[0].count("chats") == 0
+
+
 async def test_a_publisher_that_is_reported_shows_the_block_size(checked: Checked) -> None:
     checked.answers.metrics = {}
     finding = await checked.finding()
@@ -248,6 +346,24 @@ async def test_without_a_block_size_a_worker_is_routed_by_load(checked: Checked)
     assert (finding.mode, finding.flags, finding.facts) == (Mode.LOAD_ONLY, None, "fake 1.2; models m")
     assert "no block size" in (finding.obstacle or "")
     assert checked.answers.asked == []
+
+
+async def test_workers_with_events_at_one_place_are_both_wrong(checked: Checked) -> None:
+    other = await Answers().serve()
+    found = await checked.findings(url_of(checked.server), url_of(other))
+    await other.close()
+    assert [each.mode for each in found] == [Mode.APPROXIMATE] * 2
+    assert not any(each.is_good for each in found)
+    for one, two in (found, found[::-1]):
+        place = f"its KV events are read at tcp://127.0.0.1:5557, as are those of {two.name} "
+        assert (one.fault or "").startswith(place)
+
+
+async def test_workers_without_events_are_not_compared(checked: Checked) -> None:
+    other, checked.obstacle = await Answers().serve(), "nothing listens"
+    found = await checked.findings(url_of(checked.server), url_of(other))
+    await other.close()
+    assert [(each.mode, each.fault) for each in found] == [(Mode.APPROXIMATE, None)] * 2
 
 
 async def test_each_rank_is_a_worker_and_is_addressed_by_its_number(checked: Checked) -> None:
@@ -279,7 +395,7 @@ async def test_an_endpoint_without_models_is_not_reached(checked: Checked) -> No
 async def test_tokens_of_a_pair_are_compared(checked: Checked, tokens: list[int]) -> None:
     """Workers without /tokenize are not compared."""
     checked.answers.tokens = [1, 2]
-    other = Answers(tokens=tokens)
+    other = Answers(tokens=tokens, sources=[SOURCE | {"endpoint": "tcp://*:5558"}])
     server = await other.serve()
     prefill, decode = url_of(server), url_of(checked.server)
     checked.declared = DeclaredSettings({prefill: Role.PREFILL, decode: Role.DECODE}, connector="nixl")
@@ -298,7 +414,11 @@ async def test_tokens_of_a_pair_are_compared(checked: Checked, tokens: list[int]
 async def test_without_workers_there_are_no_findings(checked: Checked) -> None:
     async with session() as open_session:
         checker = Checker(
-            open_session, only(FakeEngine()), lambda f, r: None, checked._reach, lambda m, r: False
+            open_session,
+            only(FakeEngine()),
+            lambda f, r: None,
+            EventsCheck(checked._reach),
+            lambda m, r: False,
         )
         assert await check_all(checker, []) == []
 
@@ -320,7 +440,7 @@ async def test_each_worker_is_checked_as_its_own_engine(owner: str, engine: str,
                 open_session,
                 Engines(ENGINES),
                 lambda facts, rank: event_source(facts, rank, 5557, 0),
-                lambda worker, source: asyncio.sleep(0, None),
+                EventsCheck(lambda worker, source: asyncio.sleep(0, None)),
                 lambda model, rendering: True,
             ),
             [url_of(server)],

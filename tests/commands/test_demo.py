@@ -69,6 +69,7 @@ def test_a_long_prompt_goes_back_to_its_worker(demo: "subprocess.Popen[str]") ->
     """Also beside the demo's own traffic."""
     found, banner = read_until(demo, CURL)
     assert "3 simulated vLLM workers" in banner
+    assert "KV cache of 65,536 tokens, 6,000 prompt tokens/s and 50 answer tokens/s" in banner
     assert re.search(
         r"gateway: http://127\.0\.0\.1:\d+   console, for a browser: http://127\.0\.0\.1:\d+\n", banner
     )
@@ -113,6 +114,7 @@ def test_quiet_traffic_shows_a_line_per_request() -> None:
 def test_ctrl_c_ends_with_a_summary_and_a_report() -> None:
     demo = start("--port", "0")
     try:
+        read_until(demo, re.compile(r"warming up: \d+ requests; those after 10 s are compared"))
         read_until(demo, re.compile(r"\d+ requests: cached \d+% against \d+% by round robin"))
         demo.send_signal(signal.SIGINT)
         out, _ = demo.communicate(timeout=patience(30))
@@ -120,7 +122,7 @@ def test_ctrl_c_ends_with_a_summary_and_a_report() -> None:
         demo.kill()
     assert demo.returncode == 0
     found = re.search(
-        r"^(saved|computed) .* requests within 1 s \(by round robin: \d+%\)\nreport: (\S+)$", out, re.M
+        r"^(saved|computed) .* requests within 1 s \(by round robin: \d+%\)[^\n]*\nreport: (\S+)$", out, re.M
     )
     assert found, out
     assert found[1] + " " in Path(found[2]).read_text()

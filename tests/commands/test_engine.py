@@ -40,14 +40,22 @@ async def test_the_report_names_engine_version_and_models() -> None:
     assert report.is_usable, report.lines()
 
 
-async def test_an_engine_that_token_ids_would_end_is_asked_nothing() -> None:
+async def test_an_engine_that_token_ids_would_end_is_sent_none() -> None:
     async def models(request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "m", "object": "model", "created": 1}]})
 
     async def health(request: web.Request) -> web.Response:
         return web.Response()
 
-    server = await serve(web.get("/v1/models", models), web.get("/health", health))
+    prompts: list[object] = []
+
+    async def completions(request: web.Request) -> web.Response:
+        prompts.append((await request.json()).get("prompt"))
+        return web.Response(status=500)
+
+    server = await serve(
+        web.get("/v1/models", models), web.get("/health", health), web.post("/v1/completions", completions)
+    )
     url = url_of(server)
     gateway = Gateway(config_of(worker=[url]))
     try:
@@ -56,5 +64,6 @@ async def test_an_engine_that_token_ids_would_end_is_asked_nothing() -> None:
         gateway.close_context()
         await server.close()
     assert report.subject.startswith(f"{url}: mlx ")
-    (finding,) = report.findings
-    assert "token ids, which may end it" in finding.observed and report.is_usable
+    (finding,) = (finding for finding in report.findings if finding.question == "token ids")
+    assert finding.observed == "it takes texts only, and lists may end it: none was sent"
+    assert prompts and not any(isinstance(prompt, list) for prompt in prompts)

@@ -35,3 +35,33 @@ def test_networks_of_workers_may_be_directories_of_sockets() -> None:
 def test_keys_of_workers_are_set_in_a_file_only() -> None:
     """Keys belong to a table of the file: `ps` shows `argv`."""
     assert next(each for each in options(Config) if each.name == "workers").is_table
+
+
+def test_ports_of_events_may_be_given_with_the_url() -> None:
+    config = config_of(
+        worker=["http://W:1/#events_port=5558", "http://w:2"],
+        prefill=["http://p:1#replay_port=6559&events_port=5559"],
+        workers={"http://w:1": {"engine": "vllm", "replay_port": 6558}},
+    )
+    assert (config.fleet.worker, config.fleet.prefill) == (["http://w:1", "http://w:2"], ["http://p:1"])
+    ports = {url: (table.events_port, table.replay_port) for url, table in config.workers.items()}
+    assert ports == {"http://w:1": (5558, 6558), "http://p:1": (5559, 6559)}
+    assert config.workers["http://w:1"].engine == "vllm"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://w:1#",
+        "http://w:1#5558",
+        "http://w:1#events_port=0",
+        "http://w:1#events_port=65536",
+        "http://w:1#events_port=5558&engine=vllm",
+        "http://w:1#events_port=5558#replay_port=1",
+    ],
+)
+def test_other_words_behind_a_url_are_rejected(text: str) -> None:
+    with pytest.raises(
+        ConfigError, match="worker: .*behind '#' it has events_port=PORT, replay_port=PORT or both"
+    ):
+        config_of(worker=[text])

@@ -16,7 +16,7 @@ from gateway.core.decision import Prompt
 from gateway.http.framing import HttpLimits
 from gateway.http.messages import HttpRequest
 from gateway.http.upgrade import HTTP2_REFUSAL
-from gateway.models.prompt_source import WorkerTokenizer
+from gateway.models.worker_tokenizer import WorkerTokenizer
 from gateway.proxy.api import Api
 from gateway.server.connection import ClientConnection
 from gateway.server.responder import Exchange, Responder

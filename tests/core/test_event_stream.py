@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.core.event_stream import (
     NO_REPLAY,
+    NOT_PROVEN,
     Apply,
     AskReplay,
     Command,
@@ -429,3 +430,14 @@ def test_a_blind_stream_taken_over_stays_blind() -> None:
 def test_without_replays_a_position_cannot_be_proved() -> None:
     stream = adopted(0, can_replay=False)
     assert (stream.state, stream.blind_reason) == (StreamState.BLIND, NO_REPLAY)
+
+
+def test_a_doubt_about_the_owner_is_not_taken_over_from_another_reader() -> None:
+    stream = Stream(can_replay=True)
+    for reason in (f"{NOT_PROVEN}why", None):
+        stream.adopt(Position(3, 5, 1.0), reason)
+        assert (stream.blind_reason, stream.reason) == (None, None)
+    stream.adopt(Position(3, 5, 1.0), "a gap")
+    assert stream.reason == "a gap"
+    stream.owner_doubt = "why"
+    assert stream.reason == f"{NOT_PROVEN}why"

@@ -82,6 +82,17 @@ def test_a_booked_decision_keeps_few_headers(decisions: Decisions) -> None:
     assert decisions.outcome()["status"] == 200 and decisions.is_free
 
 
+def test_a_body_in_another_encoding_goes_on_in_utf_8(decisions: Decisions) -> None:
+    """The caller sends it, so the reply has both changes."""
+    text = '{"model":"m","prompt":"h\u00e9"}'
+    fields = [pb.HttpField(name="Content-Type", value=b"application/json; charset=utf-16")]
+    made = decisions.decided(body=text.encode("utf-16"), headers=fields)
+    assert made.body == text.encode()
+    assert {each.name: each.value for each in made.set_headers}["content-type"] == b"application/json"
+    decisions.report(made.decision_id, finished=pb.Finished(usage=USAGE))
+    assert decisions.is_free
+
+
 def test_headers_count_as_bodies(decisions: Decisions) -> None:
     decisions.context.bodies.max_bytes = 1000
     fields = [pb.HttpField(name="x-long", value=b"v" * 500)]

@@ -2,7 +2,6 @@ import pytest
 
 from gateway.core.errors import TooManyRequests
 from gateway.decide.replies import queued, rejected, requested, target_of
-from gateway.http.messages import HttpRequest
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
 from tests.support.fakes import worker
 
@@ -16,7 +15,7 @@ def test_a_target_has_an_address_to_connect_to(name: str, address: str) -> None:
 
 
 def test_only_what_differs_from_the_clients_request_is_in_the_reply() -> None:
-    given = HttpRequest("POST", b"/v1", [(b"authorization", b"Bearer client"), (b"x-vllm-priority", b"1")])
+    given = [(b"authorization", b"Bearer client"), (b"x-vllm-priority", b"1")]
     lines = [
         b"POST /base/v1 HTTP/1.1",
         b"authorization: Bearer worker",

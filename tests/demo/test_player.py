@@ -60,6 +60,48 @@ async def test_each_side_gets_each_request() -> None:
     assert (other.score.num_answered, other.score.num_failed) == (0, 5)
 
 
+PARTS: dict[str, list[dict[str, Any]]] = {
+    "text": [{"delta": {"content": "a"}}],
+    "tool call": [{"delta": {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": ""}}]}}],
+    "thought": [{"delta": {"reasoning_content": "hm"}}],
+    "another thought": [{"delta": {"reasoning": "hm"}}],
+    "refusal": [{"delta": {"refusal": "no"}}],
+    "call": [{"delta": {"function_call": {"name": "f"}}}],
+    "empty": [{"delta": {}, "finish_reason": "stop"}],
+    "second choice": [{"delta": {"content": ""}}, {"delta": {"content": "a"}}],
+}
+
+
+@pytest.mark.parametrize("choices", list(PARTS.values()), ids=list(PARTS))
+async def test_an_answer_of_any_kind_is_an_answer(choices: list[dict[str, Any]]) -> None:
+    async def only(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for chunk in (CHUNKS[0], {"choices": choices}, CHUNKS[2]):
+            await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+        return response
+
+    async with side(only) as ours:
+        await Player((ours,), time.monotonic).play(iter(requests(2)))
+    assert (ours.score.num_answered, ours.score.num_failed) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    "chunks", [CHUNKS[:1] + CHUNKS[2:], CHUNKS[:2], []], ids=["role", "no usage", "none"]
+)
+async def test_an_answer_without_a_token_or_an_end_fails(chunks: list[dict[str, Any]]) -> None:
+    async def cut(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for chunk in chunks:
+            await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+        return response
+
+    async with side(cut) as ours:
+        await Player((ours,), time.monotonic).play(iter(requests(1)))
+    assert (ours.score.num_answered, ours.score.num_failed) == (0, 1)
+
+
 async def test_a_side_that_is_late_fails_what_it_cannot_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(player_module, "MAX_IN_FLIGHT", 2)
     released = asyncio.Event()

@@ -13,4 +13,6 @@ def test_the_page_has_the_summary_the_table_and_both_curves() -> None:
     assert "saved 83% of prefill; TTFT p90 5.0× sooner" in page
     assert page.count("<polyline") == 4
     assert "prompt tokens computed" in page
+    assert "KV cache of 65,536 tokens, 6,000 prompt tokens/s and 50 answer tokens/s" in page
+    assert "first 10 s, in which the caches fill, are not counted" in page
     assert "src=" not in page and "http" not in page

@@ -41,6 +41,7 @@ def test_the_table_has_a_column_for_each_side() -> None:
     assert [line.split() for line in lines((OURS, OTHER))] == [
         ["kvgate", "round", "robin"],
         ["requests", "answered", "3", "3"],
+        ["requests", "failed", "0", "1"],
         ["prompt", "tokens", "cached", "60.0%", "20.0%"],
         ["prompt", "tokens", "computed", "120", "240"],
         ["TTFT", "p50", "0.40", "s", "4.00", "s"],
@@ -51,6 +52,7 @@ def test_the_table_has_a_column_for_each_side() -> None:
 
 def test_the_summary_says_what_was_saved() -> None:
     words = "saved 50% of prefill; TTFT p90 3.0× sooner; 67% of 3 requests within 1 s (by round robin: 25%)"
+    words += "; failed 0 (by round robin: 1)"
     assert summary(OURS, OTHER) == words
     assert one_line(OURS, OTHER).startswith(
         "3 requests: cached 60% against 20% by round robin, TTFT p90 2.00 s"
@@ -60,3 +62,21 @@ def test_the_summary_says_what_was_saved() -> None:
 def test_the_summary_does_not_hide_a_loss() -> None:
     words = "computed 100% more of the prompts; TTFT p90 3.0× later;"
     assert summary(OTHER, OURS).startswith(words)
+
+
+def test_requests_of_the_warm_up_are_not_scored() -> None:
+    """All caches are empty then: neither side could do better."""
+    ours, other = (Score(name, warm_up_s=10.0) for name in ("kvgate", "round robin"))
+    for each in (ours, other):
+        each.answered(0.0, 5.0, 100, 0)
+        each.failed(9.9)
+    assert (ours.num_answered, ours.num_failed, ours.num_warming, ours.is_warming) == (0, 0, 2, True)
+    assert one_line(ours, other) == "warming up: 2 requests; those after 10 s are compared"
+    assert summary(ours, other).startswith("no comparison: the first 10 s")
+    assert lines((ours, other))[0].startswith("warming up")
+    for each in (ours, other):
+        each.answered(10.0, 0.1, 100, 90)
+        each.failed(11.0)
+    assert (ours.num_answered, ours.num_failed, ours.hit_rate, ours.good) == (1, 1, 0.9, 0.5)
+    assert one_line(ours, other).endswith("; failed 1 against 1")
+    assert "warming" not in lines((ours, other))[0]

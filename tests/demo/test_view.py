@@ -18,7 +18,7 @@ def test_a_terminal_shows_one_table_that_is_redrawn() -> None:
     assert out.getvalue().count("TTFT p90") == 1
     assert "A" not in out.getvalue().replace("TTFT", "")
     view.show()
-    assert "\x1b[7A" in out.getvalue()  # up by the height of the table
+    assert "\x1b[8A" in out.getvalue()  # up by the height of the table
 
 
 def test_plain_lines_have_no_control_characters() -> None:

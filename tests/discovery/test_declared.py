@@ -1,9 +1,10 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gateway.config import load
-from gateway.core.engine import EngineMetrics, ModelInfo
+from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
 from gateway.core.errors import ConfigError
 from gateway.core.worker import Role, Transfer
 from gateway.discovery.declared import DeclaredSettings, WrongRole, declared_settings
@@ -104,3 +105,22 @@ def test_a_declared_block_size_replaces_the_reported_one() -> None:
     assert worker.block_size == 32
     with pytest.raises(ConfigError, match="block_size"):
         settings(worker=[W], workers={W: {"block_size": -1}})
+
+
+def test_declared_ports_replace_what_is_reported_and_what_is_the_default() -> None:
+    declared = settings(worker=[f"{W}#events_port=7001&replay_port=8001"])
+    reported = replace(facts(W), sources=(EventSource(1, "tcp://*:1", "tcp://*:2"),))
+    for known in (facts(W), reported):
+        assert declared.event_source(known, 1, (5557, 0)) == EventSource(
+            1, "tcp://*:7002", "tcp://*:8002", is_reported=False
+        )
+    other = replace(reported, url="http://10.0.0.9:8000")
+    assert declared.event_source(other, 1, (5557, 0)) == EventSource(1, "tcp://*:1", "tcp://*:2")
+    declared.inherit(other.url, W)
+    assert declared.event_source(other, 0, (5557, 0)) == EventSource(
+        0, "tcp://*:7001", "tcp://*:8001", is_reported=False
+    )
+    replays = settings(worker=[W], workers={W: {"replay_port": 9}})
+    assert replays.event_source(facts(W), 0, (5557, 0)) == EventSource(
+        0, "tcp://*:5557", "tcp://*:9", is_reported=False
+    )

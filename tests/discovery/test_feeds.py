@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from gateway.core.event_stream import StreamState
 from gateway.core.worker import Worker, WorkerId
 from gateway.discovery.feeds import Feeds
 from gateway.ingest.blind_recovery import RecoveryObserver
+from gateway.ingest.ownership import UNPROVEN, OwnershipObserver
 from gateway.ingest.poll import PollFeed
+from gateway.ingest.subscription import Subscription
 from gateway.ingest.zmq import ZmqFeed
 from gateway.replication.agent_feed import AgentFeed
 from gateway.replication.agent_targets import AgentFeeds, Agents
@@ -22,7 +25,7 @@ from gateway.replication.replica_feed import OpenEngine
 from gateway.runtime.process_limits import descriptors
 from gateway.runtime.tasks import Tasks
 from gateway.upstream.access import FleetAccess
-from tests.support.fakes import BLOCK_SIZE, FakeEngine, Known, session, worker
+from tests.support.fakes import BLOCK_SIZE, FakeEngine, Known, payload, seq_frame, session, worker
 from tests.support.patience import patience
 
 W = worker("127.0.0.1:9")
@@ -156,11 +159,76 @@ async def test_a_malformed_address_is_rejected(feeds: Feeds) -> None:
 
 
 async def test_an_unreachable_publisher_has_a_reason(feeds: Feeds) -> None:
-    source = EventSource(0, "tcp://*:9", "tcp://*:9")
-    async with asyncio.timeout(patience(5)):
-        assert await feeds.reach(W, source, 0.05) == (
-            "no KV-event publisher answers at tcp://127.0.0.1:9; it must bind (an endpoint with '*')"
+    for replay in ("tcp://*:9", None):
+        async with asyncio.timeout(patience(5)):
+            assert await feeds.reach(W, EventSource(0, "tcp://*:9", replay), 0.05) == (
+                "no KV-event publisher answers at tcp://127.0.0.1:9; it must bind (an endpoint with '*')"
+            )
+
+
+OTHER = worker("localhost:8")
+
+
+async def test_one_publisher_is_read_for_one_worker(opened: Opened) -> None:
+    """Both workers are named, and the first is doubted, until its feed ends."""
+    owners = OwnershipObserver(opened.known.index)
+    feeds = opened.feeds(owners=owners)
+    async with session() as open_session:
+        feed, subscription = feeds.open(W, EventSource(0, "tcp://*:7"), open_session, ignore)
+        assert isinstance(subscription, Subscription)
+        assert subscription.stream.owner_doubt is None
+        with pytest.raises(ValueError, match="tcp://127.0.0.1:7 is read for worker 127.0.0.1:9 already"):
+            feeds.open(OTHER, EventSource(0, "tcp://*:7"), open_session, ignore)
+        reason = f"worker {OTHER.id} has its KV events at tcp://127.0.0.1:7 too"
+        assert subscription.stream.owner_doubt == reason
+        topic = EventSource(0, "tcp://*:7", topic="b")
+        opened.known.index.add_worker(OTHER.id, ROOT, BLOCK_SIZE)
+        for source in (topic, EventSource(0, "tcp://*:6")):
+            feeds.open(OTHER, source, open_session, ignore)[0].stop()
+        feed.stop()
+        assert repr(owners) == "OwnershipObserver(0 streams to be proven)"
+        feed, _ = feeds.open(OTHER, EventSource(0, "tcp://*:7"), open_session, ignore)
+        feed.stop()
+
+
+@pytest.mark.parametrize("is_reported", [True, False])
+async def test_a_place_that_is_not_reported_has_to_be_proven(opened: Opened, is_reported: bool) -> None:
+    owners = OwnershipObserver(opened.known.index)
+    feeds = opened.feeds(owners=owners, recovery_observer=opened.recovery_observer)
+    source = EventSource(0, "tcp://*:7", "tcp://*:8", is_reported=is_reported)
+    async with session() as open_session:
+        feed, subscription = feeds.open(W, source, open_session, ignore)
+        assert isinstance(subscription, Subscription)
+        assert subscription.stream.owner_doubt == (None if is_reported else UNPROVEN)
+        feed.stop()
+        assert repr(owners) == "OwnershipObserver(0 streams to be proven)"
+        assert opened.recovery_observer.get(W.id) is None
+
+
+async def test_a_worker_of_unknown_block_size_is_followed_by_its_own_events_alone(opened: Opened) -> None:
+    unknown = replace(W, block_size=None)
+    opened.known.index.add_worker(W.id, ROOT, None)
+    sizes: list[int] = []
+
+    def shown(name: WorkerId, size: int) -> None:
+        sizes.append(size)
+        opened.known.index.add_worker(name, ROOT, size)
+
+    feeds = opened.feeds(recovery_observer=opened.recovery_observer)
+    source = EventSource(0, "tcp://*:7")
+    async with session() as open_session:
+        feed, subscription = feeds.open(unknown, source, open_session, ignore, None, shown)
+        assert isinstance(subscription, Subscription) and subscription.recovery is None
+        subscription.live([b"", seq_frame(0), payload(1, 2)])
+        assert (sizes, opened.known.num_blocks(W.id)) == ([BLOCK_SIZE], 2)
+        assert subscription.recovery is opened.recovery_observer.get(W.id) is not None
+        feed.stop()
+        assert opened.recovery_observer.get(W.id) is None
+        agents = AgentFeeds(
+            Agents(port=9), index=opened.known.index, assumed=opened.known.assumed, tasks=opened.tasks
         )
+        with pytest.raises(ValueError, match="its block size is not known"):
+            opened.feeds(agents=agents).open(unknown, source, open_session, ignore, None, shown)
 
 
 @pytest.mark.process

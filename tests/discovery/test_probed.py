@@ -176,8 +176,10 @@ def test_reported_event_sources_are_used() -> None:
 
 
 def test_events_without_a_reported_source_are_expected_at_the_configured_ports() -> None:
-    assert event_source(facts(), 0, 5557, 0) == EventSource(0, "tcp://*:5557", None)
-    assert event_source(facts(), 3, 5557, 6557) == EventSource(3, "tcp://*:5560", "tcp://*:6560")
+    assert event_source(facts(), 0, 5557, 0) == EventSource(0, "tcp://*:5557", None, "", is_reported=False)
+    assert event_source(facts(), 3, 5557, 6557) == EventSource(
+        3, "tcp://*:5560", "tcp://*:6560", "", is_reported=False
+    )
 
 
 def test_the_start_time_is_the_first_one_reported() -> None:

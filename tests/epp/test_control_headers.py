@@ -50,6 +50,9 @@ def test_objectives_count_up_and_priorities_down() -> None:
     [
         (b'{"model":"m","prompt":"a"}', b'{"model":"tuned","prompt":"a"}'),
         (b'{"prompt":"a"}', b'{"prompt":"a","model":"tuned"}'),
+        ('{"prompt":"a"}'.encode("utf-16"), b'{"prompt":"a","model":"tuned"}'),
+        (b'\xef\xbb\xbf{"model":"m"}', b'{"model":"tuned"}'),
+        (b"\xff\xfe{", b"\xff\xfe{"),
         (b"no json", b"no json"),
         (b"[1]", b"[1]"),
         (b"--form", b"--form"),

@@ -596,6 +596,22 @@ def test_a_large_body_goes_back_in_pieces(epp: Epp) -> None:
     assert epp.is_free
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32-be"])
+@pytest.mark.parametrize("charset", ["", "; charset=utf-16"])
+def test_a_body_in_another_encoding_goes_on_in_utf_8(epp: Epp, encoding: str, charset: str) -> None:
+    picker, stream = epp.stream()
+    kind = (b"content-type", b"application/json" + charset.encode())
+    picker.message(request_headers([*[each for each in POST if each[0] != b"content-type"], kind]))
+    picker.message(request_body(BODY.decode().encode(encoding), is_end=True))
+    head, *pieces = stream.take()
+    assert echoed(pieces)[0] == BODY
+    mutation = head.request_headers.response.header_mutation
+    kinds = [each.header.raw_value for each in mutation.set_headers if each.header.key == "content-type"]
+    assert kinds == ([b"application/json"] if charset else [])
+    picker.aborted("reset")
+    assert epp.is_free
+
+
 def test_an_empty_fleet_is_answered_with_404_or_503(monkeypatch: pytest.MonkeyPatch) -> None:
     epp = Epp(monkeypatch)
     _, stream = epp.picked()

@@ -21,7 +21,19 @@ CODING, TYPE = b"content-encoding", b"content-type"
     ],
 )
 def test_a_body_that_is_read_as_it_was_judged_goes_on(name: bytes, value: bytes) -> None:
-    check_content(name, value)
+    assert check_content(name, value) == value
+
+
+@pytest.mark.parametrize(
+    "charset", ["utf-16", "UTF-16LE", '"utf-16be"', "utf16", "utf-32", "utf-32le", "utf-32-be", "utf-16-le"]
+)
+@pytest.mark.parametrize("sign", ["=", " = "])
+def test_the_charset_of_a_body_that_goes_on_in_utf_8_is_left_out(charset: str, sign: str) -> None:
+    given = f"Application/JSON ; charset{sign}{charset} ".encode()
+    assert check_content(TYPE, given) == b"application/json"
+    headers = [(b"a", b"1"), (TYPE, given)]
+    check_contents(headers)
+    assert headers == [(b"a", b"1"), (TYPE, b"application/json")]
 
 
 @pytest.mark.parametrize(
@@ -31,7 +43,10 @@ def test_a_body_that_is_read_as_it_was_judged_goes_on(name: bytes, value: bytes)
         (CODING, b"GZIP", "'GZIP'"),
         (CODING, b"identity, br", "'identity, br'"),
         (CODING, b"x" * 10_000, "'" + "x" * 60 + "'"),
-        (TYPE, b"application/json; charset=utf-16", "read as UTF-8, not as Content-Type"),
+        (TYPE, b"multipart/form-data; boundary=x; charset=utf-16", "read as UTF-8, not as Content-Type"),
+        (TYPE, b"text/plain; charset=utf-16", "read as UTF-8, not as Content-Type"),
+        (TYPE, b"application/json; charset=utf-16; charset=utf-7", "read as UTF-8, not as Content-Type"),
+        (TYPE, b"application/json; charset=utf-1", "read as UTF-8, not as Content-Type"),
         (TYPE, b"application/json; charset=utf-7", "without a charset"),
         (TYPE, b"application/json; charset=iso-8859-1", "without a charset"),
         (TYPE, b"application/json; charset=utf-8; charset=utf-7", "without a charset"),

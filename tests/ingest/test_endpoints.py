@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.http.networks import Reachable
-from gateway.ingest.endpoints import reachable_endpoint, tcp_address
+from gateway.ingest.endpoints import place_of, reachable_endpoint, tcp_address
 from gateway.upstream.access import FleetAccess
 
 
@@ -61,3 +61,17 @@ def test_an_endpoint_is_resolved_to_its_host() -> None:
     assert tcp_address("tcp://[::1]:5") == ("::1", 5)
     assert tcp_address("tcp://w:5") == ("w", 5)
     assert tcp_address("ipc://w") is None
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "place"),
+    [
+        ("tcp://10.0.0.1:5557", "tcp://10.0.0.1:5557"),
+        ("tcp://Engine-1:5557", "tcp://engine-1:5557"),
+        ("tcp://localhost:5557", "tcp://127.0.0.1:5557"),
+        ("tcp://[::1]:5557", "tcp://127.0.0.1:5557"),
+        ("ipc:///run/kv", "ipc:///run/kv"),
+    ],
+)
+def test_one_socket_is_one_place(endpoint: str, place: str) -> None:
+    assert place_of(endpoint) == place

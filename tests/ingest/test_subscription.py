@@ -592,3 +592,47 @@ def test_one_size_is_followed_once_it_is_certain() -> None:
     world.subscription.replayed([b"", seq_frame(1), msgpack.encode([1.0, [run_of([5, 6], 100, 32)], 0])])
     world.subscription.replayed([b"", END, b""])
     assert (world.sizes, world.state, world.depth(32)) == ([16], StreamState.BLIND, 2)
+
+
+# the owner of the events -------------------------------------------------------------------------
+
+
+def test_a_stream_is_blind_until_its_owner_is_proven() -> None:
+    world = TierWorld()
+    world.subscription.doubt_owner("why")
+    world.live(run_of([1, 2], 0, 16))
+    stream = world.subscription.stream
+    assert (world.states[-1], stream.reason, stream.blind_reason) == (
+        StreamState.BLIND,
+        "owner not proven: why",
+        None,
+    )
+    assert world.depth(32) == 2
+    world.subscription.prove_owner()
+    assert (world.states[-1], stream.reason, world.depth(32)) == (StreamState.EXACT, None, 2)
+
+
+def test_events_of_a_disowned_stream_are_not_applied() -> None:
+    world = TierWorld()
+    world.live(run_of([1, 2], 0, 16))
+    world.subscription.disown("they are another worker's")
+    assert (world.states[-1], world.depth(32)) == (StreamState.BLIND, 0)
+    world.live(run_of([1, 2], 0, 16))
+    world.live({"type": "AllBlocksCleared"}, run_of([1, 2], 0, 16))
+    assert (world.subscription.stream.reason, world.depth(32), world.asked) == (
+        "owner not proven: they are another worker's",
+        0,
+        [0],
+    )
+
+
+def test_a_disowned_stream_drops_what_was_to_be_applied() -> None:
+    world = TierWorld()
+    names: list[object] = list(range(1, 3 * PORTION_BLOCKS))
+    body = msgpack.encode([0.0, [run_of(names, 0, 16)] * 2, 0])
+    world.subscription.live([b"", seq_frame(0), body])
+    assert world.subscription.is_behind
+    world.subscription.disown("why")
+    while world.subscription.continue_work():
+        pass
+    assert (world.index.num_blocks(W), world.subscription.is_behind) == (0, False)

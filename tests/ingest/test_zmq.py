@@ -540,7 +540,7 @@ async def test_stopping_during_a_replay_leaves_no_task_or_socket(world: World) -
 
 
 async def reached(
-    world: World, endpoint: str, replay_endpoint: str, timeout_s: float = patience(20)
+    world: World, endpoint: str, replay_endpoint: str | None, timeout_s: float = patience(20)
 ) -> str | None:
     return await reach(world.context, FakeEngine(), endpoint, replay_endpoint, timeout_s)
 
@@ -549,6 +549,15 @@ async def reached(
 async def test_a_publisher_with_both_endpoints_is_reached(world: World) -> None:
     assert await reached(world, world.publisher.endpoint, world.publisher.replay_endpoint) is None
     assert world.publisher.asked == [1 << 62]
+
+
+@pytest.mark.process
+async def test_a_publisher_without_a_replay_must_be_there_too(world: World) -> None:
+    assert await reached(world, world.publisher.endpoint, None) is None
+    assert world.publisher.asked == []
+    assert await reached(world, "tcp://127.0.0.1:9", None, 0.3) == (
+        "no KV-event publisher answers at tcp://127.0.0.1:9; it must bind (an endpoint with '*')"
+    )
 
 
 @pytest.mark.process

@@ -3,9 +3,10 @@
 from collections import Counter
 
 from gateway.core.fleet import Fleet
-from gateway.models.catalog import Catalog, ModelEntry
+from gateway.models.catalog import Catalog
 from gateway.models.loader import LoadState, TokenizerEntry, TokenizerSource
 from gateway.models.metrics import ModelsCollector
+from gateway.models.model_entry import ModelEntry
 from gateway.models.prompt_source import PromptSource
 from gateway.observability.metrics import Metrics
 from gateway.parity.token_source import SourceChoice, TokenSource

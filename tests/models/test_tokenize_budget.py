@@ -37,6 +37,25 @@ def test_times_that_vary_get_more_room_than_equal_ones() -> None:
     assert varying.seconds(SHORT) > 1.5 * equal.seconds(SHORT)
 
 
+def test_a_worker_that_is_slow_now_and_then_is_waited_for() -> None:
+    """A prompt in fifty takes 0.3 s, the others 5 ms: of 20 slow ones only the first is late."""
+    budget, num_late = taught(*[0.005] * 40), 0
+    for number in range(1000):
+        took_s = 0.3 if number % 50 == 10 else 0.005
+        if budget.seconds(SHORT) < took_s:
+            budget.late()
+            num_late += 1
+        budget.answered(took_s, SHORT)  # a late call goes on
+    assert num_late == 1
+
+
+def test_a_worker_that_is_fast_again_is_not_waited_for_as_long() -> None:
+    budget = taught(0.3)
+    for _ in range(600):
+        budget.answered(0.005, SHORT)
+    assert budget.seconds(SHORT) == 0.05
+
+
 def test_longer_bodies_get_more_time() -> None:
     budget = taught(*[0.005] * 40)
     assert budget.seconds(SHORT) == 0.05

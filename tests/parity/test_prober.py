@@ -92,3 +92,20 @@ async def test_many_workers_are_asked_a_few_at_a_time() -> None:
         *(prober.made_by(url, "m") for url in urls), *(prober.compare(url, comparison()) for url in urls)
     )
     assert most_open == MAX_AT_ONCE
+
+
+async def test_the_time_of_each_answer_is_reported_with_the_size_of_its_body() -> None:
+    worker, times, answered = Worker(), iter(range(1000)), list[tuple[str, float, int]]()
+
+    async def post(url: str, path: str, body: Any) -> bytes | None:
+        return await worker.ask(path, body)
+
+    def on_answered(url: str, took_s: float, num_bytes: int) -> None:
+        answered.append((url, took_s, num_bytes))
+
+    prober = Prober(post, on_answered, lambda: float(next(times)))
+    await prober.compare("http://w:1", comparison())
+    assert answered == [("http://w:1", 1.0, len(msgspec.json.encode(body))) for body in worker.asked]
+    worker.answer = b""
+    await prober.made_by("http://w:1", "m")
+    assert len(answered) == len(PROBES)  # no answer, no time

@@ -6,7 +6,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from gateway.core.errors import GatewayError
+from gateway.core.errors import BodyTooLarge, GatewayError
 from gateway.core.fleet import Fleet
 from gateway.core.worker import ServedModel
 from gateway.http.messages import Header, HttpRequest
@@ -16,7 +16,7 @@ from gateway.observability.request_end import OnEnd, RequestEnd
 from gateway.proxy.api import Api
 from gateway.proxy.dispatch import Dispatch
 from gateway.proxy.large_intake import Refuse
-from gateway.server.responder import Exchange, Responder
+from gateway.server.responder import Exchange, Responder, request_id
 from gateway.tenancy.admission.request_identity import HeaderNames
 from gateway.tenancy.auth.api_keys import make_key
 from gateway.tenancy.auth.authenticator import Authenticator
@@ -129,6 +129,13 @@ def test_a_rejected_request_is_observed_with_the_id_in_its_answer(
     kept = world.ask("GET", "/none", *headers)
     (end,) = world.ends
     assert end.request_id == kept.headers[b"x-request-id"] != b""
+
+
+def test_a_request_that_the_server_rejects_has_an_id_in_the_log(world: World) -> None:
+    http = HttpRequest("POST", b"/v1/completions", [])
+    world.api.refused(http, BodyTooLarge("too large"))
+    (end,) = world.ends
+    assert end.request_id and end.request_id == request_id(http)[1], "that of its answer"
 
 
 def test_inference_requests_go_to_dispatch(world: World) -> None:

@@ -17,7 +17,8 @@ from gateway.core.requests.request import InferenceRequest, parse_request
 from gateway.core.requests.routes import RouteKind
 from gateway.core.worker import WorkerId
 from gateway.models.offload import MAX_INLINE_TOKENS, LongPrompts
-from gateway.models.prompt_source import PromptSource, WorkerTokenizer
+from gateway.models.prompt_source import PromptSource
+from gateway.models.worker_tokenizer import WorkerTokenizer
 from gateway.proxy.prompts import Prompts
 from gateway.tokenization.prompt_encoder import MAX_WHOLE_BYTES, PromptError
 from tests.support.exchanges import World

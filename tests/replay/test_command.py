@@ -121,7 +121,7 @@ def test_a_file_of_several_policies_gives_a_row_each_unless_some_are_named(
         (["t.jsonl", "--tokenizer", "/nowhere"], "--tokenizer /nowhere: no tokenizer.json there"),
         (["t.jsonl", "--json", "no/where"], "no/where: cannot be written"),
         (["t.jsonl", "--rate", "2"], "--rate: t.jsonl has times"),
-        (["t.jsonl", "--trace-block-size", "16"], "5 hash_ids of 16 tokens do not hold 2500"),
+        (["t.jsonl", "--trace-block-size", "16"], "--trace-block-size 16 fits 0 of 3 requests"),
     ],
 )
 def test_a_mistake_is_an_error_message(

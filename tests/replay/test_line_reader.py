@@ -111,6 +111,16 @@ def test_a_packed_file_that_is_cut_is_read_as_far_as_it_goes(tmp_path: Path, suf
         list(Lines(tmp_path / "t").decoded(Row))
 
 
+def test_an_array_in_one_line_may_be_of_any_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.replay.line_reader.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("gateway.replay.json_values.CHUNK_BYTES", 100)
+    (tmp_path / "t").write_bytes(b"\xef\xbb\xbf[" + b'{"a": 1}, ' * 999 + b'{"a": 2}]')
+    assert [row.a for row in Lines(tmp_path / "t").decoded(Row)] == [1] * 999 + [2]
+    (tmp_path / "t").write_bytes(b'[{"a": 1}, "' + b" " * 2000 + b'"]')
+    with pytest.raises(ConfigError, match="t: item 2: is longer than 1,000 bytes"):
+        list(Lines(tmp_path / "t").decoded(Row))
+
+
 def test_items_of_an_array_are_numbered(tmp_path: Path) -> None:
     (tmp_path / "t").write_bytes(b'\n [{"a": 1},\n\n {"b": 2}, {"a": 3}]')
     lines = Lines(tmp_path / "t", is_strict=False)

@@ -26,6 +26,20 @@ def test_a_body_is_counted_from_its_first_byte_until_released() -> None:
     assert bodies.num_bytes == 0
 
 
+def test_a_body_that_is_decoded_takes_more_room_until_released() -> None:
+    bodies, http = BodyBudget(100), request()
+    intake = Intake(bodies, 50)
+    intake.add(b"a" * 30)
+    intake.hand_to(http)
+    with pytest.raises(NoRoomForBody):
+        bodies.grow(http, 71)
+    assert (bodies.num_bytes, http.num_held, bodies.num_refused) == (30, 30, 1)
+    bodies.grow(http, 70)
+    assert (bodies.num_bytes, http.num_held) == (100, 100)
+    bodies.let_go(http)
+    assert bodies.num_bytes == 0
+
+
 @pytest.mark.parametrize("end", ["drop", "begin"])
 def test_an_incomplete_body_is_released(end: str) -> None:
     bodies = BodyBudget(100)

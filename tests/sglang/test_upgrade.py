@@ -53,6 +53,19 @@ def test_each_version_is_predicted_by_its_own_pages_and_prompts(
     assert {answer.worker for answer in answers} == {id_of(worker) for worker in workers}
 
 
+def test_check_judges_the_chats_of_each_version_apart(gateway: GatewayProcess, workers: Pair) -> None:
+    """The older one's /tokenize takes texts only: without a tokenizer here its chats are blind."""
+    older, newer = workers
+    found = gateway.check("--worker", older.url)
+    assert (
+        "texts exact and verified, chats load only" in found and "its own /tokenize takes no chats" in found
+    )
+    assert ": exact and verified" in gateway.check("--worker", newer.url)
+    for worker in workers:
+        given = gateway.check("--worker", worker.url, "--tokenizer", str(worker.model))
+        assert ": exact and verified" in given and "WRONG" not in given, given
+
+
 def test_tenants_go_to_the_version_that_keeps_them_apart(workers: Pair, tmp_path: Path) -> None:
     older, newer = workers
     (one,), keys = keys_of(tmp_path, "one")

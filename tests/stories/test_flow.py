@@ -6,6 +6,7 @@ Requests go over real sockets, some of them through OpenAI's client.
 import asyncio
 import json
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -258,6 +259,13 @@ async def test_full_queue_rejects_with_retry_after() -> None:
         late = await s.ask("late")
         assert (late.status, late.code) == (429, "queue_full")
         assert 1 <= int(late.headers["retry-after"]) <= 60
+        flow = await s.admin("/admin/flow")
+        (refused,), (queue,) = flow["refusals"], flow["queues"]
+        assert refused["request_id"] == late.headers["x-request-id"] != ""
+        estimate_s = int(late.headers["retry-after-ms"]) / 1000
+        named = re.search(r"retry in about ([0-9.e+]+) s", refused["reason"])
+        assert named is not None and float(named[1]) == pytest.approx(estimate_s, rel=0.02)
+        assert queue["drained_in_s"] >= estimate_s - 0.01, "of one estimator; it grows while nothing leaves"
         other = s.ask("other", tenant="other")  # a tenant with fewer requests in the queue
         await s.until(lambda: len(s.ended) == 2)
         assert (s.ended[1].name, s.ended[1].code) == ("waits", "queue_full")

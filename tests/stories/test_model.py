@@ -4,6 +4,7 @@ import re
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import aiohttp
 import pytest
 
 from engines.sim import Sim, SimConfig
+from engines.sim import server as sim_server
 from gateway.app import Gateway, bundled_tokenizer
 from gateway.commands.check_run import check
 from gateway.config import config_of
@@ -224,3 +226,29 @@ async def test_model_of_which_the_template_needs_tools_is_served_with_them_and_r
         url = f"http://127.0.0.1:{f.gateway.port}/v1/chat/completions"
         async with f.session.post(url, json=body) as answer:
             assert answer.status == 400 and "len()" in await answer.text(), "the engine's own refusal"
+
+
+async def test_prompts_have_the_day_of_workers_in_another_zone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dated = tmp_path / "dated"
+    shutil.copytree(bundled_tokenizer(), dated)
+    (dated / "chat_template.jinja").write_text(
+        "{%- for m in messages %}<|im_start|>{{ m.role }} {{ strftime_now('%d %B %Y') }}\n{{ m.content }}"
+        "<|im_end|>\n{% endfor %}"
+    )
+    now = datetime.now(UTC)
+    zone = timezone(timedelta(hours=14 if now.astimezone().hour >= 12 else -12))
+
+    class ThereClock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.now(zone).replace(tzinfo=None)
+
+    monkeypatch.setattr(sim_server, "datetime", ThereClock)
+    async with fleet(models={"m": ModelTable(tokenizer=str(dated))}) as f:
+        await f.join("m", tokenizer=dated)
+        (worker,) = (await f.admin("/admin/workers"))["endpoints"]
+        assert worker["tokens"][0]["way"] == "local", worker["tokens"]
+        assert await f.source("m") == "fastokens"
+        await f.warm("m", "A day of its own. " + LONG)

@@ -11,7 +11,8 @@ from gateway.config import config_of
 from gateway.core.errors import GatewayError
 from gateway.core.fleet import Fleet
 from gateway.http.messages import Header, HttpRequest, ResponseHead
-from gateway.models.prompt_source import PromptSource, WorkerTokenizer
+from gateway.models.prompt_source import PromptSource
+from gateway.models.worker_tokenizer import WorkerTokenizer
 from gateway.observability.metrics import Metrics
 from gateway.policies.baselines import RoundRobin
 from gateway.proxy.context import Context

@@ -66,7 +66,7 @@ def test_a_chat_that_harmony_cannot_render_is_rejected(harmony: Renderer, body: 
 
 
 def test_messages_of_agents_are_rendered_and_responses_are_not(harmony: Renderer) -> None:
-    prompts = PromptSource({"m": harmony}, Metrics(), clock=lambda: NOON)
+    prompts = PromptSource({"m": harmony}, Metrics(), clock=lambda zone: NOON)
     first = request("/v1/messages", {"model": "m", "max_tokens": 5, "messages": [USER]})
     assert prompts.tokenize(first).tokens == prompts.tokenize(chat({"model": "m", "messages": [USER]})).tokens
     second = request("/v1/responses", {"model": "m", "input": "a"})

@@ -85,7 +85,7 @@ def test_texts_have_the_engine_s_tokens(mistral: Renderer, golden: dict[str, Any
 
 
 def test_agents_messages_have_the_engine_s_tokens(mistral: Renderer, golden: dict[str, Any]) -> None:
-    prompts, num_equal = PromptSource({"m": mistral}, Metrics(), clock=lambda: NOON), 0
+    prompts, num_equal = PromptSource({"m": mistral}, Metrics(), clock=lambda zone: NOON), 0
     for body, tokens in zip(MESSAGES, golden["messages"], strict=True):
         made = prompts.tokenize(request("/v1/messages", body)).tokens
         assert bool(made) == bool(tokens), body

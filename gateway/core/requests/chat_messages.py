@@ -7,6 +7,7 @@ import msgspec
 
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import InvalidRequest
+from gateway.core.requests.body_text import why_unreadable
 from gateway.core.requests.json_values import decode
 
 
@@ -32,7 +33,11 @@ class Messages(msgspec.Struct, frozen=True):
         have passed the checks."""
         if first == self.num_known and self.new is not None:
             return self.new
-        try:
-            return [decode(raw) for raw in self.raws[first:]]
-        except UNREADABLE as exc:
-            raise InvalidRequest(f"a message is not valid JSON: {exc}", param="messages") from exc
+        found = []
+        for number, raw in enumerate(self.raws[first:], first):
+            try:
+                found.append(decode(raw))
+            except UNREADABLE as exc:
+                why = f"messages[{number}]: {why_unreadable(exc, bytes(raw))}, counted from its begin"
+                raise InvalidRequest(f"a message is not valid JSON: {why}", param="messages") from exc
+        return found

@@ -13,6 +13,7 @@ from xxhash import xxh3_128
 
 from gateway.core.errors import InvalidRequest
 from gateway.core.requests.adapter_field import FIELD, adapter_of, without_adapter
+from gateway.core.requests.body_text import why_unreadable
 from gateway.core.requests.cache_salt import SALT, salted
 from gateway.core.requests.chat_messages import Messages
 from gateway.core.requests.field_judgement import XARGS
@@ -157,6 +158,20 @@ class InferenceRequest:
         if self.messages is None or not self.messages.num_known or self.is_whole:
             return len(self.body)
         return sum(memoryview(raw).nbytes for raw in self.messages.raws[self.messages.num_known :])
+
+    @property
+    def num_new_parts(self) -> int:
+        """Messages that are not known, with their parts and calls: what a template goes through. Where the
+        messages are not apart, the objects of the body."""
+        messages = self.messages
+        if messages is None:
+            return self.body.count(b"{")
+        num = len(messages.names) - (0 if self.is_whole else messages.num_known)
+        for message in messages.new or ():
+            for field in ("content", "tool_calls"):
+                value = message.get(field) if type(message) is dict else None
+                num += len(value) if type(value) is list else 0
+        return num
 
     def choose(self, model: str, body: bytes) -> None:
         """Ask for this model instead, with a body that names it."""
@@ -354,7 +369,7 @@ def _decode(body: bytes) -> dict[str, Any]:
     try:
         fields = decode_any(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
-        raise InvalidRequest(f"the body is not valid JSON: {exc}") from exc
+        raise InvalidRequest(f"the body is not valid JSON: {why_unreadable(exc, body)}") from exc
     if not isinstance(fields, dict):
         raise InvalidRequest(f"the body must be a JSON object, not {json_type(fields)}")
     return fields

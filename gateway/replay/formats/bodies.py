@@ -11,6 +11,8 @@ from gateway.replay.formats.reading import RowProblem, TraceReading, job_of_leng
 from gateway.replay.job import ReplayJob
 from gateway.replay.line_reader import Lines
 
+POOLING = ("/embeddings", "/rerank", "/score", "/classify", "/pooling")
+"""Ends of URLs of requests for answers without tokens."""
 REDACTED = "redacted-by-litellm"
 
 
@@ -30,6 +32,7 @@ class LoggedBody(msgspec.Struct):
     max_output_tokens: int | None = None
     output_tokens: int | None = None
     output_length: int | None = None
+    url: str | None = None
     body: "LoggedBody | None" = None
     request: "LoggedBody | None" = None
     payloads: "list[LoggedBody] | None" = None
@@ -107,15 +110,17 @@ def _jobs(
     """Requests of a body: a chat that ends with an answer is a conversation. Raises RowProblem."""
     model = body.model or row.model
     limit = row.limit if body.limit is None or row.completion_tokens is not None else body.limit
+    if row.url and row.url.endswith(POOLING):
+        limit = 1
     chat = ChatTokens(reading, model, session)
-    for prompt in _prompts(body.prompt):
+    for prompt in [*_prompts(body.prompt), *_texts(body.input)]:
         alone = ChatTokens(reading, model, session)
         _add(alone, prompt)
         yield alone.ask(at, _answer(row), limit)
     if body.prompts:
         yield from jobs_of_chat(chat, _paired(body), at)
     said = body.input if body.messages is None else body.messages
-    if said is None or body.prompt is not None or body.prompts:
+    if said is None or body.prompt is not None or body.prompts or _texts(said):
         return
     messages = [ChatMessage("user", said)] if isinstance(said, str) else messages_of(said)
     for text in (body.tools, body.system, body.instructions):
@@ -138,6 +143,12 @@ def _prompts(prompt: Any) -> list[Any]:
         case list():
             return prompt
     return [prompt]
+
+
+def _texts(given: Any) -> list[str]:
+    """Texts of a list of them, as an embedding request has; none of anything else."""
+    is_texts = isinstance(given, list) and bool(given) and all(isinstance(each, str) for each in given)
+    return given if is_texts else []
 
 
 def _add(chat: ChatTokens, prompt: Any) -> None:

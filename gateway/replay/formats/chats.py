@@ -52,7 +52,7 @@ class AiperfTurn(msgspec.Struct):
     """Turn of an aiperf session."""
 
     text: str | None = None
-    texts: Any = None
+    texts: list[str] | None = None
     role: str | None = None
     output_length: int | None = None
 
@@ -66,7 +66,7 @@ class AiperfSession(msgspec.Struct):
     text_input: str | None = None
     input_text: str | None = None
     text: str | None = None
-    texts: Any = None
+    texts: list[str] | None = None
     output_length: int | None = None
     model: str | None = None
 
@@ -117,7 +117,7 @@ def sessions(lines: Lines, reading: TraceReading) -> Iterator[ReplayJob]:
         alone = AiperfTurn(row.text_input or row.input_text or row.text, row.texts, None, row.output_length)
         jobs = []
         for turn in row.turns or [alone]:
-            chat.add(turn.role or "user", turn.text or "\n".join(map(str, turn.texts or [])))
+            chat.add(turn.role or "user", turn.text or "\n".join(turn.texts or []))
             jobs.append(chat.ask(at, num_output=turn.output_length))
         return jobs
 

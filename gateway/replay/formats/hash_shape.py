@@ -51,7 +51,11 @@ def shape_of(rows: Sequence[Shape], forced: int | None = None) -> HashShape:
     """Find the shape that the rows have. Raises ValueError where they have none."""
     rows = rows[:MAX_LOOKED_AT]
     if forced:
-        return max((HashShape(forced, rule) for rule in RULES), key=lambda shape: _num_fits(shape, rows))
+        best = max((HashShape(forced, rule) for rule in RULES), key=lambda shape: _num_fits(shape, rows))
+        num = _num_fits(best, rows)
+        if num < MIN_FIT * len(rows):
+            raise ValueError(f"--trace-block-size {forced} fits {num:,} of {len(rows):,} requests")
+        return best
     if all(num_hashes <= 1 for _, _, num_hashes in rows):
         return HashShape(USUAL[0])
     shapes = [HashShape(size, rule) for rule in RULES for size in (*SIZES, *_other_sizes(rows, rule))]

@@ -84,7 +84,7 @@ class TraceReading:
     def encode(self, text: str) -> "array[int]":
         """Tokens of a text. Raises ConfigError."""
         if self.options.encode is None:
-            raise ConfigError("a trace with texts requires a tokenizer")
+            raise ConfigError("a trace with texts requires a tokenizer: --tokenizer")
         self.has_texts = True
         return array("I", self.options.encode(text)) if text else array("I")
 

@@ -26,7 +26,7 @@ from gateway.core.worker import WorkerId
 from gateway.observability.metrics import Bounds, Histogram
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.tenancy.admission.base import Waiter
-from gateway.tenancy.admission.drain_rate import DrainRate
+from gateway.tenancy.admission.drain_rate import DrainRate, PredictedRate
 from gateway.tenancy.admission.fair_queue import NEVER, FairQueue, QueueEntry
 from gateway.tenancy.admission.rejections import (
     queue_full,
@@ -49,6 +49,11 @@ milliseconds."""
 OUTPUT_WEIGHT: Final = 2
 """Weight of a generated token relative to a prompt token, as in the paper on virtual token counters: each
 takes a step of its own."""
+MIN_INTERVAL_S: Final = 1e-4
+"""Shortest time between two ends of answers at a worker, against a division by zero."""
+MIN_PER_S: Final = 0.1
+"""Requests or tokens per second that leave a queue at least, by prediction: without a worker nothing is
+known."""
 WAIT_BOUNDS_S: Final[Bounds] = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 
 Go = Callable[[Waiter, InferenceRequest, Prompt | None], bool]
@@ -221,8 +226,11 @@ class ModelQueues:
             known.queue.charge(ticket.tenant.name, request.priority or 0, cost)
 
     def wait_s(self, known: ModelQueue, model: str, num_tokens: int) -> float:
-        """Seconds until `num_tokens` have left the queue, at its drain rate."""
-        return num_tokens / known.rate.per_s(self._prior(model), self._loop.time())
+        """Seconds until `num_tokens` of those in a queue have left it: the one estimate of a wait, for
+        Retry-After, messages, SLOs and `/admin/flow`."""
+        num_waiting, all_tokens = len(known.queue), known.queue.num_tokens
+        num_requests = num_waiting * num_tokens / all_tokens if all_tokens else 0.0
+        return known.rate.seconds_for(num_requests, num_tokens, self._predicted(model), self._loop.time())
 
     def expected_wait_s(self, model: str) -> float:
         """Seconds until all that wait now for a model have left its queue."""
@@ -372,14 +380,23 @@ class ModelQueues:
     def _full(self, known: ModelQueue, model: str) -> TooManyRequests:
         return queue_full(model, self.wait_s(known, model, known.queue.num_tokens))
 
-    def _prior(self, model: str) -> float:
-        """Prompt tokens per second that the model's workers compute, as the rate before any drain was
-        measured."""
+    def _predicted(self, model: str) -> PredictedRate:
+        """The rate at which workers of a model that are full take requests, by their speed models."""
         try:
             eligible: Sequence[EligibleWorker] = self._fleet.eligible(model)
         except GatewayError:
-            return 1.0
-        return max(sum([1 / each.member.speed.token_s for each in eligible]), 1.0)
+            eligible = ()
+        requests_per_s = tokens_per_s = 0.0
+        for each in eligible:
+            speed, bound = each.member.speed, self.rule.max_in_flight or NEVER
+            num_running = min(float(bound), speed.max_running)
+            if num_running == NEVER:
+                requests_per_s = NEVER
+                num_running = float(self._ledger.load(each.member.worker.id).num_in_flight)
+            else:
+                requests_per_s += 1 / max(speed.interval_s(num_running), MIN_INTERVAL_S)
+            tokens_per_s += 1 / speed.prefill_token_s(num_running)
+        return PredictedRate(max(requests_per_s, MIN_PER_S), max(tokens_per_s, MIN_PER_S))
 
 
 BYTES_PER_TOKEN: Final = 4

@@ -15,6 +15,7 @@ from gateway.core.requests.request import InferenceRequest
 from gateway.http.messages import HttpRequest
 from gateway.observability.metric_spec import Merge, counter, gauge, histogram
 from gateway.runtime.ids import new_id
+from gateway.server.responder import request_id
 from gateway.tenancy.admission.tenants import Tenant
 
 if TYPE_CHECKING:
@@ -39,12 +40,12 @@ class AdmissionStats:
     def reject(
         self, request: InferenceRequest, tenant: Tenant, error: GatewayError, http: HttpRequest
     ) -> None:
-        request_id = (http.header(b"x-request-id") or b"")[:MAX_NAME_BYTES].decode("latin-1")
+        named = request_id(http)[1][:MAX_NAME_BYTES].decode("latin-1")
         self.refused[tenant.label, error.code] += 1
         self.latest.append(
             {
                 "id": new_id(8),
-                "request_id": request_id,
+                "request_id": named,
                 "model": request.model[:MAX_NAME_BYTES],
                 "tenant": tenant.name,
                 "priority": request.priority or 0,

@@ -18,5 +18,5 @@ def test_known_messages_are_decoded_again_on_demand_only() -> None:
 def test_broken_messages_of_a_large_body_are_the_client_s_fault(broken: bytes) -> None:
     """They are decoded after the request was accepted, where they are long."""
     chat = Messages([msgspec.Raw(broken)], [b"a"], b"s", 0, {"model": "m"}, None)
-    with pytest.raises(InvalidRequest, match="a message is not valid JSON"):
+    with pytest.raises(InvalidRequest, match=r"a message is not valid JSON: messages\[0\]: .*byte 2\d"):
         chat.decode(0)

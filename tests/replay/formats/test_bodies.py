@@ -55,6 +55,16 @@ def test_prompts_of_completions_are_texts_or_tokens(tmp_path: Path, prompt: Any,
     assert [bytes(list(job.tokens())) for job in found.jobs] == texts
 
 
+def test_embedding_requests_have_no_answers(tmp_path: Path) -> None:
+    rows = [
+        {"custom_id": "a", "url": "/v1/embeddings", "body": {"model": "m", "input": given}}
+        for given in ("one", ["two", "three"])
+    ]
+    found = trace(tmp_path / "t.jsonl", *rows)
+    assert [job.num_output for job in found.jobs] == [1, 1, 1]
+    assert bytes(list(found.jobs[2].tokens())) == b"user: three\nassistant: "
+
+
 def test_a_chat_with_its_answers_is_a_conversation(tmp_path: Path) -> None:
     said = [*ASKED, {"role": "assistant", "content": "The Po."}]
     found = trace(tmp_path / "t.jsonl", {"messages": [*said, *said[1:]]}, {"messages": ASKED})

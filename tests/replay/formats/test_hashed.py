@@ -87,7 +87,7 @@ def test_block_size_and_unit_can_be_forced(tmp_path: Path) -> None:
     found = trace(tmp_path / "t.jsonl", rows, block_size=100, ticks_per_s=1.0)
     assert found.read_as == "mooncake, hashes of 100 tokens, times in s"
     assert [job.at for job in found.jobs] == [0, 2000, 4000]
-    with pytest.raises(ConfigError, match="1 hash_ids of 40 tokens do not hold 100"):
+    with pytest.raises(ConfigError, match="--trace-block-size 40 fits 0 of 3 requests"):
         trace(tmp_path / "t.jsonl", rows, block_size=40)
 
 

@@ -6,7 +6,9 @@ from gateway.core.errors import TooManyRequests
 from gateway.core.worker import ReportedLoad, WorkerId
 from gateway.tenancy.admission.queues import LOOK_S, work_of
 from gateway.tenancy.admission.saturation import Saturation
-from tests.tenancy.admission.worlds import Asked, World
+from gateway.tenancy.admission.stats import describe_admission
+from tests.support.fakes import worker
+from tests.tenancy.admission.worlds import PACE, Asked, World
 
 ONE_EACH = Saturation(max_in_flight=1)
 
@@ -84,8 +86,6 @@ def test_full_workers_are_excluded_while_another_has_room() -> None:
 
 
 def test_a_worker_that_joins_takes_waiting_requests() -> None:
-    from tests.support.fakes import worker
-
     world = World(ONE_EACH, "a:1")
     world.ask()
     second = world.ask()
@@ -197,7 +197,49 @@ def test_retry_after_is_the_time_in_which_the_queue_drains() -> None:
         waiting.append(world.ask())
     with pytest.raises(TooManyRequests) as caught:
         world.ask()
-    assert caught.value.retry_after_s in range(34, 47)  # 20 requests
+    assert caught.value.retry_after_s == pytest.approx(40, rel=0.25)  # 20 requests
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.4, 2.0, 3.9])
+def test_the_estimate_of_a_cold_queue_is_about_its_wait(after_s: float) -> None:
+    """Answers take 4 s, and two run at once: a request leaves each 2 s, and none has left yet."""
+    world = World(Saturation(max_in_flight=2), "a:1", max_queued=20)
+    for _ in range(22):
+        world.ask()
+    world.loop.advance(after_s)
+    estimate_s = world.queues.expected_wait_s("m")
+    assert 40 / 2 < estimate_s < 40 * 2
+    with pytest.raises(TooManyRequests) as caught:
+        world.ask()
+    assert caught.value.retry_after_ms is not None
+    assert caught.value.retry_after_ms / 1000 == pytest.approx(estimate_s, abs=0.002)
+    assert f"retry in about {estimate_s:.3g} s" in caught.value.message
+    (queue,) = describe_admission(world.gate)["queues"]
+    assert queue["drained_in_s"] == pytest.approx(estimate_s, abs=0.002), "one estimator"
+
+
+def test_a_worker_that_joins_shortens_the_estimate_at_once() -> None:
+    world = World(Saturation(max_in_flight=2), "a:1", max_queued=30)
+    for _ in range(22):
+        world.ask()
+    before_s = world.queues.expected_wait_s("m")
+    for name in ("b:1", "c:1"):
+        member = world.fleet.add(worker(name))
+        member.speed = PACE
+        for _ in range(2):
+            world.ledger.book(WorkerId(name), 100, 100)
+    assert world.queues.expected_wait_s("m") == pytest.approx(before_s / 3)
+
+
+def test_without_a_worker_the_estimate_is_a_number() -> None:
+    world = World(ONE_EACH, "a:1")
+    for _ in range(3):
+        world.ask()
+    member = world.fleet.get(WorkerId("a:1"))
+    assert member is not None
+    member.is_up = False
+    assert 0 < world.queues.expected_wait_s("m") < 1e5
+    assert world.queues.expected_wait_s("unknown") == 0.0
 
 
 def test_models_that_share_workers_alternate() -> None:

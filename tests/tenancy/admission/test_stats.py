@@ -9,6 +9,7 @@ from gateway.core.errors import TooManyRequests
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import CHAT, RouteKind
 from gateway.http.messages import HttpRequest
+from gateway.server.responder import request_id
 from gateway.tenancy.admission.saturation import Saturation
 from gateway.tenancy.admission.stats import (
     MAX_NAME_BYTES,
@@ -55,6 +56,19 @@ def test_a_refusal_keeps_little_of_a_client_s_names() -> None:
     stats.reject(request, Tenant("t", "t", TenantLimits(), 0.0), error, http)
     (kept,) = stats.latest
     assert (kept["model"], kept["request_id"]) == ("m" * MAX_NAME_BYTES, "r" * MAX_NAME_BYTES)
+
+
+def test_a_refusal_has_the_id_of_its_answer() -> None:
+    stats, error = AdmissionStats(), TooManyRequests("no", code="c", kind="k", wait_s=1.0)
+    http = HttpRequest("POST", b"/", [])
+    stats.reject(
+        InferenceRequest(RouteKind.CHAT, CHAT, b"{}", {"model": "m"}),
+        Tenant("t", "t", TenantLimits(), 0.0),
+        error,
+        http,
+    )
+    (kept,) = stats.latest
+    assert kept["request_id"] and kept["request_id"].encode() == request_id(http)[1]
 
 
 def test_without_a_gate_the_page_is_off() -> None:

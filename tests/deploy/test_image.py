@@ -1,0 +1,132 @@
+"""The image: its context from a working tree that was worked in, and the steps that need no container."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from fnmatch import translate
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from tests import ROOT
+from tests.support.patience import patience
+
+CONTAINERFILE = (ROOT / "deploy/Containerfile").read_text()
+LEFT_BEHIND = (
+    ".venv/bin/python",
+    ".venv/.installed",
+    ".venv/.installed-dev",
+    ".venv/lib/python3.11/site-packages/kvgate.pth",
+    ".venv-vllm/big.so",
+    ".cache/helm/helm",
+    ".git/config",
+    ".env",
+    "keys.toml",
+    "today.jsonl",
+    "build/lib/gateway/cli.py",
+    "dist/.built",
+    "dist/kvgate-0.0.0-py3-none-any.whl",
+    "kvgate.egg-info/PKG-INFO",
+    "gateway/__pycache__/cli.cpython-311.pyc",
+    "gateway/core/value.cpython-311-x86_64-linux-gnu.so",
+    "engines/sim/__pycache__/cli.cpython-311.pyc",
+    "loadtest/results/a.json",
+)
+"""Files that `make run`, tests and people leave in a working tree, and that no image may have."""
+
+
+def rules() -> Iterator[tuple[bool, "re.Pattern[str]"]]:
+    """Lines of .dockerignore: True for one that brings files back, and the paths that it is about."""
+    for line in (ROOT / ".dockerignore").read_text().splitlines():
+        if line and not line.startswith("#"):
+            pattern = line.removeprefix("!")
+            anywhere = pattern.removeprefix("**/")
+            prefix = "(?:.*/)?" if anywhere != pattern else ""
+            one = translate(anywhere).replace(".*", "[^/]*").removesuffix(r"\Z").removesuffix(r"\z")
+            yield line.startswith("!"), re.compile(rf"{prefix}{one}(?:/.*)?\Z", re.DOTALL)
+
+
+def is_in_context(path: PurePosixPath) -> bool:
+    """Apply the rules as builders do: the last line that matches a file or a folder above it decides."""
+    is_in = True
+    for brings_back, pattern in rules():
+        if pattern.match(path.as_posix()):
+            is_in = brings_back
+    return is_in
+
+
+def sources() -> set[str]:
+    """Files of the packages, without what was compiled from them."""
+    paths = [path for top in ("gateway", "engines") for path in (ROOT / top).rglob("*") if path.is_file()]
+    return {
+        path.relative_to(ROOT).as_posix()
+        for path in paths
+        if "__pycache__" not in path.parts and path.suffix not in (".so", ".pyc")
+    }
+
+
+TOP = {"LICENSE", "Makefile", "README.md", "pyproject.toml", "requirements.lock", "requirements-dev.lock"}
+TOP |= {"setup.py", "kvgate.py"}
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Context that a builder gets of a working tree after a `make run`."""
+    tree, sent = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("context")
+    for name in sorted(sources() | TOP | {"CHANGELOG.md", "docs/index.md", "deploy/Containerfile"}):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tree / name)
+    for name in LEFT_BEHIND:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text("left behind")
+    for path in sorted(tree.rglob("*")):
+        name = path.relative_to(tree)
+        if path.is_file() and is_in_context(PurePosixPath(name)):
+            (sent / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, sent / name)
+    return sent
+
+
+def test_the_context_is_what_the_wheel_is_made_of(context: Path) -> None:
+    sent = {path.relative_to(context).as_posix() for path in context.rglob("*") if path.is_file()}
+    assert sent == sources() | TOP
+
+
+def test_each_file_that_a_step_names_is_in_the_context(context: Path) -> None:
+    steps, _, _ = CONTAINERFILE.partition("\nFROM docker.io/library/python:3.12-slim\nCOPY")
+    assert "COPY . ." in steps and "make wheel" in steps
+    for name in re.findall(r"-r (\S+)", steps):
+        assert (context / name).is_file()
+    made = (context / "Makefile").read_text()
+    for target in ("$(VENV)/.installed:", "$(VENV)/.installed-dev:", "dist/.built:"):
+        line = re.search(rf"^{re.escape(target)}(.*)$", made, re.MULTILINE)
+        assert line is not None
+        for name in re.findall(r"(?<!\S)[\w.-]+\.(?:lock|toml)", line[1]):
+            assert (context / name).is_file()
+
+
+def test_the_wheel_is_built_from_nothing(context: Path) -> None:
+    """No stamp of the working tree makes `make` believe that an environment or a wheel is there."""
+    done = subprocess.run(
+        ["make", "-n", "wheel"], cwd=context, capture_output=True, text=True, timeout=patience(60), check=True
+    )
+    for step in ("-m venv .venv", "requirements.lock", "requirements-dev.lock", "pip wheel", "-w dist"):
+        assert step in done.stdout, done.stdout
+
+
+@pytest.mark.process
+def test_the_wheel_of_the_context_has_all_files_of_the_packages(context: Path, tmp_path: Path) -> None:
+    """The step is that of `make wheel`, without the compiler."""
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path, "."]
+    environment = {**os.environ, "GATEWAY_PURE": "1"}
+    done = subprocess.run(
+        command, cwd=context, env=environment, capture_output=True, text=True, timeout=patience(120)
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = tmp_path.glob("kvgate-*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert sources() - names == set()

@@ -1,0 +1,187 @@
+"""Proof that the events read for a worker are its own."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway import request as make_request
+from gateway.core.blocks import hash_blocks, prompt_extra_keys, root_hash, tokens_of
+from gateway.core.decision import Decided, Decision, PrefillChoice, Prompt
+from gateway.core.kv_events import BlocksStored
+from gateway.core.multimodal import Links
+from gateway.core.outcome import Outcome
+from gateway.core.value import replace
+from gateway.core.worker import WorkerId
+from gateway.index.memory import MemoryIndex
+from gateway.ingest.ownership import MAX_SENT, NUM_UNSEEN, SETTLE_S, UNPROVEN, OwnershipObserver, keep_proving
+from gateway.runtime.tasks import Tasks
+from tests.support.fakes import decision
+from tests.support.patience import patience
+
+A, B = WorkerId("a"), WorkerId("b")
+ROOT, SIZE = root_hash("root"), 16
+PLACE = "tcp://h:5557"
+
+
+class FakeStream:
+    """Stream that records what is thought of its owner."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def doubt_owner(self, reason: str) -> None:
+        self.calls.append(f"doubt: {reason}")
+
+    def prove_owner(self) -> None:
+        self.calls.append("prove")
+
+    def disown(self, reason: str) -> None:
+        self.calls.append(f"disown: {reason}")
+
+
+class World:
+    """Worker a, of which the stream is doubted; requests go to it, or to b."""
+
+    def __init__(self) -> None:
+        self.index, self.now, self.num = MemoryIndex(), 0.0, 0
+        for name in (A, B):
+            self.index.add_worker(name, ROOT, SIZE)
+        self.owners = OwnershipObserver(self.index, clock=lambda: self.now)
+        self.stream = FakeStream()
+        self.owners.watch(A, self.stream, PLACE)
+
+    def prompt(self) -> Any:
+        """Tokens of a prompt that no other shares."""
+        self.num += 1
+        return tokens_of(range(self.num * 1000, self.num * 1000 + 2 * SIZE + 3))
+
+    def store(self, tokens: Any, worker: WorkerId = A) -> None:
+        self.index.apply(worker, BlocksStored([self.num], None, tokens[:SIZE], SIZE))
+
+    def send(self, tokens: Any, *names: str, salt: str | None = None, **prompt: Any) -> Decision:
+        chosen = decision(f"d{self.num}", *(names or ("a",)))
+        body = {"model": "m", "prompt": [1]} | ({"cache_salt": salt} if salt else {})
+        blocks = hash_blocks(tokens, SIZE, ROOT, prompt_extra_keys(None, salt, len(tokens) // SIZE))
+        asked = make_request("/v1/completions", body)
+        self.owners.decided(Decided(chosen, Prompt((tokens,), "ids", **prompt), [blocks], asked))
+        return chosen
+
+    def end(self, chosen: Decision, how: str = "ended", status: int = 200) -> None:
+        self.owners.finished(chosen, Outcome(how, status, 0.1, None, 0.2))
+
+    def settle(self) -> None:
+        self.owners.tick()
+        self.now += SETTLE_S
+        self.owners.tick()
+
+    def ask(self, *, shown: bool, **options: Any) -> None:
+        tokens = self.prompt()
+        chosen = self.send(tokens, **options)
+        if shown:
+            self.store(tokens)
+        self.end(chosen)
+        self.settle()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_stream_is_doubted_until_a_prompt_of_its_worker_appears(world: World) -> None:
+    assert world.stream.calls == [f"doubt: {UNPROVEN}"]
+    tokens = world.prompt()
+    chosen = world.send(tokens)
+    world.store(tokens)
+    world.end(chosen)
+    world.owners.tick()
+    assert len(world.stream.calls) == 1, "the events may come a moment later"
+    world.settle()
+    assert (world.stream.calls[1:], repr(world.owners)) == (
+        ["prove"],
+        "OwnershipObserver(0 streams to be proven)",
+    )
+
+
+def test_a_stream_without_any_of_the_prompts_is_disowned(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(NUM_UNSEEN):
+        assert len(world.stream.calls) == 1, number
+        world.store(world.prompt())  # another worker's traffic
+        world.ask(shown=False)
+    reason = f"none of {NUM_UNSEEN} prompts that it computed was in the KV events at {PLACE}"
+    assert world.stream.calls[1:] == [f"disown: {reason}"]
+    (line,) = caplog.messages
+    assert line.startswith(f"worker a: {reason}: they are another worker's")
+    world.ask(shown=True)
+    assert len(world.stream.calls) == 2
+
+
+def test_prompts_that_show_nothing_are_not_counted(world: World) -> None:
+    for _ in range(2 * NUM_UNSEEN):
+        world.ask(shown=False, salt="s")
+        world.ask(shown=False, links=Links(()))
+        known = world.prompt()
+        world.index.apply(A, BlocksStored([world.num, -world.num], None, known[: 2 * SIZE], SIZE))
+        world.end(world.send(known))
+        world.end(world.send(tokens_of(range(SIZE - 1))))
+        world.end(world.send(world.prompt()), "failed", 502)
+        world.end(world.send(world.prompt()), "ended", 400)
+        world.end(world.send(world.prompt(), "b"))
+        world.settle()
+    assert len(world.stream.calls) == 1
+
+
+def test_a_proof_is_kept_until_the_stream_is_read_no_more(world: World) -> None:
+    world.ask(shown=True)
+    world.owners.watch(A, world.stream, PLACE, "another worker reads there too")
+    assert world.stream.calls[1:] == ["prove"]
+    world.owners.drop(A, world.stream)
+    world.owners.watch(A, world.stream, PLACE, "another worker reads there too")
+    assert world.stream.calls[2:] == ["doubt: another worker reads there too"]
+    world.owners.drop(A, FakeStream())
+    assert repr(world.owners) == "OwnershipObserver(1 streams to be proven)"
+    world.owners.drop(A, world.stream)
+    assert repr(world.owners) == "OwnershipObserver(0 streams to be proven)"
+    world.ask(shown=True)
+    assert len(world.stream.calls) == 3
+
+
+def test_memory_is_bounded(world: World) -> None:
+    for _ in range(2 * MAX_SENT):
+        world.send(world.prompt())
+    (watched,) = world.owners._watched.values()
+    assert len(watched.sent) == MAX_SENT
+
+
+def test_streams_are_looked_at_in_the_background() -> None:
+    async def story() -> None:
+        world, tasks = World(), Tasks()
+        tasks.start("prove", keep_proving(world.owners, 0.001))
+        tokens = world.prompt()
+        chosen = world.send(tokens)
+        world.store(tokens)
+        world.end(chosen)
+        world.now += SETTLE_S
+        async with asyncio.timeout(patience(10)):
+            while world.stream.calls[1:] != ["prove"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        await tasks.stop()
+
+    asyncio.run(story())
+
+
+def test_a_prefill_worker_is_proven_by_the_prompts_that_it_computes(world: World) -> None:
+    tokens = world.prompt()
+    made = decision("d1", "b", "a")
+    chosen = replace(made, split=PrefillChoice("sooner", made.candidates[1], candidates=made.candidates[1:]))
+    assert chosen.prefill is not None
+    blocks = hash_blocks(tokens, SIZE, ROOT, None)
+    asked = make_request("/v1/completions", {"model": "m", "prompt": [1]})
+    world.owners.decided(Decided(chosen, Prompt((tokens,), "ids"), [blocks], asked))
+    world.store(tokens)
+    world.end(chosen)
+    world.settle()
+    assert world.stream.calls[1:] == ["prove"]
