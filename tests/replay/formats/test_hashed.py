@@ -126,3 +126,11 @@ def test_requests_without_times_come_at_the_rate(tmp_path: Path) -> None:
     found = trace(tmp_path / "t.jsonl", rows, rate=4.0)
     assert [job.at for job in found.jobs] == [0, 0.25, 0.5]
     assert found.read_as.endswith("no times (played at 4/s)")
+
+
+def test_seconds_with_fractions_are_no_milliseconds(tmp_path: Path) -> None:
+    """Whole numbers of a Mooncake trace are milliseconds, down to one between two requests."""
+    rows = [row(i, 900, 512) | {"timestamp": 15.0 * i} for i in range(4)]
+    assert [job.at for job in trace(tmp_path / "t.jsonl", rows).jobs] == [0, 15, 30, 45]
+    rows = [each | {"timestamp": int(each["timestamp"])} for each in rows]
+    assert [job.at for job in trace(tmp_path / "t.jsonl", rows).jobs] == [0, 0.015, 0.03, 0.045]
