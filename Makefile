@@ -65,7 +65,7 @@ test-proxies: $(VENV)/.installed-dev .cache/proxies/.installed
 test-vllm: $(VENV)/.installed-dev .venv-vllm/.installed .venv-envoy/.installed
 	$(PYTEST) -m vllm
 
-test-engines: $(VENV)/.installed-dev .venv-sglang/.installed .venv-mlx/.installed .venv-llamacpp/.installed .venv-vllm/.installed-mooncake
+test-engines: $(VENV)/.installed-dev .venv-sglang/.installed .venv-mlx/.installed .venv-llamacpp/.installed .venv-vllm/.installed-mooncake .venv-vllm/.installed-older
 	$(PYTEST) -m engines
 
 # One test per promise, on real vLLM and SGLang: what fits into CI; the two above run before a release.
@@ -227,6 +227,10 @@ $(WHEEL_VENV)/.installed: dist/.built requirements.lock
 
 .venv-vllm/.installed-mooncake: .venv-vllm/.installed tests/vllm/install_mooncake.sh
 	bash tests/vllm/install_mooncake.sh .venv-vllm
+	@touch $@
+
+.venv-vllm/.installed-older: .venv-vllm/.installed tests/vllm/install_older.sh
+	bash tests/vllm/install_older.sh .venv-vllm
 	@touch $@
 
 .venv-sglang/.installed: tests/sglang/install.sh tests/sglang/requirements.txt

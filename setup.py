@@ -63,6 +63,7 @@ COMPILED = [
     "gateway/routing/query.py",
     "gateway/core/slow_start.py",
     "gateway/http/refusal.py",
+    "gateway/http/retry_after.py",
     "gateway/proxy/held_refusal.py",
     "gateway/proxy/accounting.py",
     "gateway/proxy/retryable.py",

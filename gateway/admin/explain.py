@@ -12,6 +12,7 @@ import msgspec
 from gateway.core.decision import Prompt
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import InvalidRequest
+from gateway.core.requests.body_text import as_utf8, encoding_of, why_unreadable
 from gateway.core.requests.routes import CHAT, COMPLETIONS, ROUTES
 from gateway.http.messages import HttpRequest
 from gateway.proxy.dispatch import Dispatch
@@ -35,6 +36,8 @@ class Preview:
 
     async def explain(self, body: bytes, path: str | None, headers: Mapping[str, str]) -> dict[str, Any]:
         """Return a decision record without id and outcome. Raises the error that the request would get."""
+        if (encoding := encoding_of(body)) is not None:  # a file from Windows, say
+            body = as_utf8(body, encoding, self._dispatch.context.config.server.max_body_bytes)
         some = [(_bytes(name.lower()), _bytes(value)) for name, value in headers.items()]
         http = HttpRequest("POST", (path or _path_of(body)).encode(), some, body)
         if http.path not in ROUTES:
@@ -64,7 +67,7 @@ def _path_of(body: bytes) -> str:
     try:
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except UNREADABLE as exc:
-        raise InvalidRequest(f"the body is not a JSON object: {exc}") from exc
+        raise InvalidRequest(f"the body is not a JSON object: {why_unreadable(exc, body)}") from exc
     found = [path for field, path in PATHS.items() if field in fields]
     if not found:
         raise InvalidRequest(f"the body has none of {', '.join(PATHS)}; name its route with ?path=ROUTE")

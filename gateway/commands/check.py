@@ -61,6 +61,7 @@ _PUBLISHED = re.compile(r"(tcp://\*:)(\d+)")
 UNKNOWN_SIZE = 64
 """Block size of a prompt for a worker that reports none: few engines have larger blocks."""
 TOKENIZER = "kvgate serve --tokenizer DIR"
+NOT_ANSWERED = "it answers no completion here, so it is not known whether it reports cached tokens"
 NOT_ASKED = "without completions (--dry-run) it is not known whether it reports cached tokens"
 
 
@@ -224,7 +225,7 @@ class Checker:
         unverified = None
         reports = await self._reports_cached_tokens(facts, worker)
         if reports is None:
-            unverified = NOT_ASKED
+            unverified = NOT_ANSWERED if self.sends_completions else NOT_ASKED
         elif not reports:
             unverified = "it does not report cached tokens, so predictions cannot be verified"
         source = self.source_of(facts, worker.dp_rank)
@@ -252,7 +253,7 @@ class Checker:
 
     async def _reports_cached_tokens(self, facts: Facts, worker: Worker) -> bool | None:
         """True if the worker says so itself, or if a repeated prompt reports cached tokens; None where no
-        completions may be sent.
+        completions may be sent, or none is answered.
 
         Prefill and decode workers of some engines refuse requests that are for one of them alone, so their
         own description counts first.
@@ -261,13 +262,16 @@ class Checker:
             return facts.reports_cached_tokens
         if not self.sends_completions:
             return None
+        is_answered = False
         for prompt in self._prompts(worker):
             body = {"model": worker.served[0].name, "prompt": prompt, "max_tokens": 1}
             await self._post(worker, "/v1/completions", body)
-            usage = read_usage(await self._post(worker, "/v1/completions", body) or b"")
+            answer = await self._post(worker, "/v1/completions", body)
+            is_answered |= answer is not None
+            usage = read_usage(answer or b"")
             if isinstance(usage, Usage):
                 return usage.cached_tokens is not None
-        return False
+        return False if is_answered else None
 
     def _prompts(self, worker: Worker) -> Iterator[str | list[int]]:
         """Token ids where the engine takes them, which need no tokenizer; else, or where they are refused, a

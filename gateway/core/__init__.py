@@ -11,7 +11,7 @@ panic               late workers that get requests
 rendering           how an engine makes prompts       hit_rule             what it reuses of a prefix
 usage_reading       usage from answers, judged        prediction           predicted beside reported tokens
 blocks              block hashes                      kv_events            an engine's reports of its cache
-value               frozen values, compiled
+value               frozen values, compiled       cached_reports       0 where engines write null
 event_stream        state machine of the events       token_runs           the tree of known prompts
 block_limits, bounds   bounds on reports of workers   multimodal           prompts with images and sounds
 engine, kv_connector   interfaces of the adapters in `engines/`

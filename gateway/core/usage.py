@@ -29,11 +29,14 @@ WIDEST = UsageLimit(MAX_LEN * MAX_TURNS, MAX_LEN * MAX_TURNS, MAX_ANSWERS)
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Token counts as the engine reported them; None for those that it did not report."""
+    """Token counts as the engine reported them; None for those that it did not report. `has_null`: it wrote
+    null for the cached tokens, or for their details; None: details without cached tokens, which are unknown.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+    has_null: bool | None = False
 
 
 class RefusedUsage(msgspec.Struct, frozen=True):
@@ -50,7 +53,7 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 class Details(msgspec.Struct):
     """Details of the prompt's or the input's tokens."""
 
-    cached_tokens: Count | None = None
+    cached_tokens: Count | None | msgspec.UnsetType = msgspec.UNSET
 
 
 class ReportedUsage(msgspec.Struct):
@@ -58,11 +61,11 @@ class ReportedUsage(msgspec.Struct):
 
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
-    prompt_tokens_details: Details | None = None
+    prompt_tokens_details: Details | None | msgspec.UnsetType = msgspec.UNSET
     input_tokens: Count | None = None
     output_tokens: Count | None = None
-    input_tokens_details: Details | None = None
-    cache_read_input_tokens: Count | None = None
+    input_tokens_details: Details | None | msgspec.UnsetType = msgspec.UNSET
+    cache_read_input_tokens: Count | None | msgspec.UnsetType = msgspec.UNSET
     cache_creation_input_tokens: Count | None = None
 
 

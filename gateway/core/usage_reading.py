@@ -23,6 +23,7 @@ from gateway.core.usage import (
     NULL,
     WIDEST,
     AnswerWithUsage,
+    Details,
     LlamaTimings,
     RefusedUsage,
     ReportedUsage,
@@ -96,16 +97,27 @@ def judged(raw: msgspec.Raw, limit: UsageLimit = WIDEST) -> Usage | RefusedUsage
 
 def _usage(reported: ReportedUsage) -> Usage:
     if reported.input_tokens is None:
-        details, prompt, output = (
-            reported.prompt_tokens_details,
-            reported.prompt_tokens or 0,
-            reported.completion_tokens,
-        )
-        return Usage(prompt, output, details.cached_tokens if details is not None else None)
+        details = reported.prompt_tokens_details
+        prompt, output = reported.prompt_tokens or 0, reported.completion_tokens
+        return _with_cached(prompt, output, details, msgspec.UNSET)
     read, made = reported.cache_read_input_tokens, reported.cache_creation_input_tokens
-    total = reported.input_tokens + (read or 0) + (made or 0)
-    details = reported.input_tokens_details
-    return Usage(total, reported.output_tokens, details.cached_tokens if details is not None else read)
+    prompt = reported.input_tokens + (read or 0) + (made or 0)
+    return _with_cached(prompt, reported.output_tokens, reported.input_tokens_details, read)
+
+
+def _with_cached(
+    prompt: int,
+    output: int | None,
+    details: "Details | None | msgspec.UnsetType",
+    read: "int | None | msgspec.UnsetType",
+) -> Usage:
+    """The usage with cached tokens from its details, or else those that were read; see `Usage.has_null`."""
+    cached = details.cached_tokens if isinstance(details, Details) else read
+    if isinstance(cached, int):
+        return Usage(prompt, output, cached)
+    if cached is None or details is None:
+        return Usage(prompt, output, None, True)
+    return Usage(prompt, output, None, None if isinstance(details, Details) else False)
 
 
 def limit_of(request: InferenceRequest, decision: Decision | None) -> UsageLimit:

@@ -66,7 +66,8 @@ class Worker:
     does not report it: such a worker is routed by load. `num_blocks` is its cache size in blocks. `transfer`
     is None where its cache goes nowhere. `topology` is its location, the widest first, as in "rack2/host7",
     `rendering` how it makes prompts of requests, `hit_rule` how much of a cached prefix it
-    reuses. `max_running` is the number of requests that it runs at once, where the engine reports it.
+    reuses. `max_running` is the number of requests that it runs at once, where the engine reports it,
+    `reports_cached_tokens` whether its answers have their cached tokens; None where it does not say.
     """
 
     id: WorkerId
@@ -84,6 +85,7 @@ class Worker:
     rendering: Rendering = VLLM
     hit_rule: HitRule = PLAIN
     max_running: int | None = None
+    reports_cached_tokens: bool | None = None
 
     @property
     def is_bound(self) -> bool:

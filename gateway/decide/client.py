@@ -144,9 +144,12 @@ class DecideClient:
         prompt_tokens: int | None = None,
         completion_tokens: int | None = None,
         cached_tokens: int | None = None,
+        retry_after: str = "",
+        error_body: bytes = b"",
     ) -> bool:
-        """Report the end of an answer, with the usage that the worker reported; releases the booking."""
-        finished = pb.Finished(status=status)
+        """Report the end of an answer, with the usage that the worker reported; releases the booking. The
+        Retry-After header and the body of an error say whether the worker is saturated."""
+        finished = pb.Finished(status=status, retry_after=retry_after, error_body=error_body)
         if prompt_tokens is not None:
             usage = pb.Usage(
                 prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, cached_tokens=cached_tokens

@@ -16,6 +16,8 @@ STREAM: Final = ResponseHead(200, [(b"content-type", b"text/event-stream")], Non
 PLAIN: Final = ResponseHead(200, [(b"content-type", b"application/json")], None)
 TOKEN: Final = b'data: {"choices":[{"text":"."}]}\n\n'
 MAX_REASON_CHARS: Final = 200
+MAX_RETRY_AFTER_CHARS: Final = 1024
+MAX_ERROR_BYTES: Final = 16 << 10
 BAD_GATEWAY: Final = 502
 
 _EVENTS: Final = {
@@ -57,9 +59,10 @@ def finished(exchange: InferenceExchange, connection: EnvoyConnection, report: p
     if status == 200:
         sink.upstream_head(PLAIN)
         return sink.upstream_ended(b'{"usage":%b}' % usage if usage else b"{}")
-    sink.upstream_head(ResponseHead(status, [], None))
-    if not exchange.is_closed:
-        (connection.sink or sink).upstream_ended(b"")  # a reader of refusals may have taken its place
+    after = report.retry_after[:MAX_RETRY_AFTER_CHARS].encode()
+    sink.upstream_head(ResponseHead(status, [(b"retry-after", after)] if after else [], None))
+    if not exchange.is_closed:  # a reader of refusals may have taken the place of the sink
+        (connection.sink or sink).upstream_ended(report.error_body[:MAX_ERROR_BYTES])
     return None
 
 
@@ -79,4 +82,6 @@ def _usage(usage: pb.Usage) -> bytes:
         fields["completion_tokens"] = usage.completion_tokens
     if usage.HasField("cached_tokens"):
         fields["prompt_tokens_details"] = {"cached_tokens": usage.cached_tokens}
+    else:
+        fields["prompt_tokens_details"] = {}  # the caller does not know; nothing at all could mean 0
     return msgspec.json.encode(fields)

@@ -21,7 +21,7 @@ from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import GatewayError, InvalidRequest, WorkerFailed
 from gateway.core.kv_connector import KvConnector, Pair, PrefillResult
 from gateway.core.kv_events import DecodeError
-from gateway.core.outcome import UNAVAILABLE
+from gateway.core.outcome import SERVER_ERROR, UNAVAILABLE
 from gateway.core.usage import Usage
 from gateway.core.worker import Worker, WorkerId
 from gateway.disaggregation.failed_pairs import FailedPairs
@@ -30,6 +30,7 @@ from gateway.disaggregation.stats import DisaggregationStats
 from gateway.disaggregation.stream_holdback import Beginning, HeldStream
 from gateway.http.headers import is_event_stream
 from gateway.http.messages import ResponseHead
+from gateway.http.refusal import BUSY_S, OVERLOADED, is_full_error
 from gateway.observability.metrics import Metrics
 from gateway.routing.router import Router
 from gateway.runtime.rate_limited_log import RateLimitedLog
@@ -291,14 +292,18 @@ class Legs(Observer):
 
     # the decode leg ----------------------------------------------------------------------------
 
-    def transfer_failed(self, reason: str) -> None:
-        """The decode worker did not get the blocks: it, another one or another pair computes the prompt."""
+    def transfer_failed(self, reason: str, *, is_busy: bool = False) -> None:
+        """The decode worker did not get the blocks: it, another one or another pair computes the prompt.
+        `is_busy`: it is saturated, and no transfer is at fault."""
         decision = self._exchange.decision
         assert decision is not None and decision.prefill is not None
         self._services.disaggregation_stats.failed("transfer")
         text, log = "worker %s did not get the KV blocks of %s (%s); request %s", self._services.log
         log.info(text, decision.worker.id, decision.prefill.id, reason, self._exchange.log_id)
-        self._services.failed(self._exchange, decision.prefill.id, reason, False)
+        if is_busy:
+            self._services.busy(decision.worker.id, BUSY_S)
+        else:
+            self._services.failed(self._exchange, decision.prefill.id, reason, False)
         if decision.worker.is_bound:
             return self._pair_failed(decision)
         self._may_split = False
@@ -362,7 +367,7 @@ class DecodeAnswer:
         return f"DecodeAnswer({self._held!r})"
 
     def upstream_head(self, head: ResponseHead) -> None:
-        if head.status >= 500 and head.status != UNAVAILABLE:
+        if head.status >= SERVER_ERROR and head.status not in (UNAVAILABLE, OVERLOADED):
             return self._legs.transfer_failed(f"it answered {head.status}")
         if head.status == 200 and is_event_stream(head):
             self._exchange.touch()
@@ -377,7 +382,7 @@ class DecodeAnswer:
         self._exchange.touch()
         beginning = held.feed(data)
         if beginning is Beginning.ERROR:
-            self._legs.transfer_failed("its stream began with an error")
+            self._legs.transfer_failed("its stream began with an error", is_busy=is_full_error(held.data))
         elif beginning is Beginning.ANSWER:
             self._pass_on(held.head)
             self._exchange.upstream_data(held.data)
@@ -388,7 +393,7 @@ class DecodeAnswer:
         if held is None:
             return self._exchange.upstream_ended(data)
         if held.feed(data) is Beginning.ERROR:
-            return self._legs.transfer_failed("its stream was an error")
+            return self._legs.transfer_failed("its stream was an error", is_busy=is_full_error(held.data))
         self._pass_on(held.head)
         return self._exchange.upstream_ended(held.data)
 

@@ -8,6 +8,7 @@ computing.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from enum import Enum
 from typing import Final
@@ -130,7 +131,7 @@ class PrefillLeg:
 
     def _failure(self, head: ResponseHead) -> PrefillFailure:
         if is_refusal(head.status):
-            refusal = refusal_of(head, bytes(self._answer))
+            refusal = refusal_of(head, bytes(self._answer), time.time())
             if refusal.is_busy:
                 self.busy_s = refusal.busy_s
                 return PrefillFailure.BUSY

@@ -16,7 +16,9 @@ from gateway.discovery.bounds import ranks_refusal, usable
 from gateway.discovery.engine_detection import HEALTH, METRICS, MODELS, Engines
 from gateway.discovery.probed import Facts, known_ranks
 from gateway.http.address import Address
+from gateway.http.messages import ResponseHead
 from gateway.http.redirect import is_redirect, redirect_of
+from gateway.http.refusal import is_refusal, refusal_of
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.upstream.control_client import CallProgress, ControlSession, failure, read_all
 
@@ -136,6 +138,8 @@ class Probe:
         """Raise ProbeError where the endpoint does not accept requests."""
         path = self._engine.paths.health if self._engine else HEALTH
         status, body = await self._get(path)
+        if is_refusal(status) and refusal_of(ResponseHead(status, []), body, now_s=0.0).is_busy:
+            return  # saturated, and well
         if status == 404:  # an engine without such a path (Ollama) is healthy if it lists its models
             path = MODELS
             status, body = await self._get(path, max_bytes=MAX_MODELS_BYTES)

@@ -192,6 +192,7 @@ def _worker(
         rendering=facts.rendering,
         hit_rule=facts.hit_rule,
         max_running=facts.max_running,
+        reports_cached_tokens=facts.reports_cached_tokens,
     )
 
 

@@ -1,18 +1,29 @@
-"""Refusal: a 503 or 429 by which a worker takes no request for now, and whether it is saturated or failed.
+"""Refusal: an answer by which a worker takes no request for now, and whether it is saturated or failed.
 
-saturated   429; 503 with a Retry-After or in the words that engines have for it
-failed      any other 503: dead inside, asleep, loading
+    status       saturated                                                      else
+    429, 529     always                                                         –
+    503          with a time (`http/retry_after.py`), or in the words           failed: dead inside, asleep,
+                 or the error type of an engine or proxy                        loading
+    500          with the error type of an engine                               an error, which passes on
+
+`FULL` is this table, and `refusal_of` the one place that reads it: requests, both legs of a split one, Envoy,
+callers of Decide and probes ask here.
 """
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntFlag
 from typing import Final
 
-from gateway.core.outcome import SATURATED, UNAVAILABLE
+from gateway.core.outcome import SATURATED, SERVER_ERROR, UNAVAILABLE
 from gateway.http.messages import ResponseHead
+from gateway.http.retry_after import retry_after_s
 
 TOO_MANY: Final = 429
+OVERLOADED: Final = 529
+"""No registered status; Anthropic's API and its imitations answer so, with `overloaded_error`."""
 
 BUSY_S: Final = 1.0
 """Time for which a saturated worker that names none gets no requests: long enough that a burst does not ask
@@ -21,15 +32,47 @@ MAX_BUSY_S: Final = 10.0
 """The longest such time, whatever the worker names: a queue of requests is worked off within seconds, and a
 worker that is asked once in this time is not left out by mistake."""
 
-BUSY: Final = re.compile(
+
+class SaturationSign(IntFlag):
+    """Sign of saturation beside a status."""
+
+    NONE = 0
+    TIME = 1
+    WORDS = 2
+    TYPE = 4
+
+
+FULL: Final[Mapping[int, SaturationSign]] = {
+    TOO_MANY: SaturationSign.NONE,
+    OVERLOADED: SaturationSign.NONE,
+    UNAVAILABLE: SaturationSign.TIME | SaturationSign.WORDS | SaturationSign.TYPE,
+    SERVER_ERROR: SaturationSign.TYPE,
+}
+"""Statuses of saturated workers, and the evidence of which each needs one kind; NONE: the status says it."""
+
+WORDS: Final = re.compile(
     rb"currently busy|backlog limit"  # vLLM >= 0.29, --max-num-queued-reqs and -tokens
     rb"|queue is full|queue timeout reached|by a higher priority request"  # SGLang, --max-queued-requests
     rb"|server busy|maximum pending requests"  # Ollama, OLLAMA_MAX_QUEUE
-    rb"|overloaded"  # TGI, --max-concurrent-requests
-    rb"|no slot available",  # llama.cpp
+    rb"|overload"  # TGI, --max-concurrent-requests; Envoy's overload manager
+    rb"|reset reason: overflow"  # Envoy's circuit breakers
+    rb"|no slot available"  # llama.cpp
+    rb"|exceeds maximum queue size"  # Triton, max_queue_size
+    rb"|due to backpressure"  # Ray Serve, max_queued_requests
+    rb"|workers are busy"  # Dynamo
+    rb"|pending request queue full"  # Knative, before KServe
+    rb"|too many (?:concurrent )?requests",
     re.IGNORECASE,
 )
-"""Words by which engines say in a 503 that they are saturated; none of them sends a Retry-After."""
+"""Words by which engines and proxies before them say in a 503 that they are saturated."""
+
+TYPES: Final = re.compile(
+    rb'"(?:type|error_type|code|status)"\s*:\s*"(?:[a-z]+_)?'
+    rb"(?:overloaded(?:_error)?|rate_limit(?:_error|_exceeded)?|too_many_requests|queue_full"
+    rb'|resource_exhausted)"',
+    re.IGNORECASE,
+)
+"""Types of errors by which engines say so in JSON. Quotes of a client's text are escaped there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +86,11 @@ class Refusal:
     @property
     def reason(self) -> str:
         return f"{SATURATED} ({self.status})" if self.is_busy else f"answered {self.status}"
+
+    @property
+    def is_retryable(self) -> bool:
+        """True if the worker has done nothing for the request, so that another one may."""
+        return self.is_busy or self.status == UNAVAILABLE
 
     @property
     def busy_s(self) -> float:
@@ -59,20 +107,23 @@ class Refusal:
 
 
 def is_refusal(status: int) -> bool:
-    """True for a status by which a worker may take no request for now; its body says more."""
-    return status in (UNAVAILABLE, TOO_MANY)
+    """True for a status by which a worker may take no request for now; its headers and body say more."""
+    return status in FULL
 
 
-def refusal_of(head: ResponseHead, body: bytes) -> Refusal:
-    """Return what a worker means by a 503 or 429 with this body, or its beginning."""
-    after_s = retry_after_s(head)
-    is_busy = head.status == TOO_MANY or after_s is not None or BUSY.search(body) is not None
+def refusal_of(head: ResponseHead, body: bytes, now_s: float) -> Refusal:
+    """Return what a worker means by such an answer with this body, or its beginning. `now_s` is the time in
+    seconds since 1970, for dates."""
+    needed, after_s = FULL[head.status], retry_after_s(head.headers, now_s)
+    is_busy = (
+        needed is SaturationSign.NONE
+        or (bool(needed & SaturationSign.TIME) and after_s is not None)
+        or (bool(needed & SaturationSign.WORDS) and WORDS.search(body) is not None)
+        or (bool(needed & SaturationSign.TYPE) and TYPES.search(body) is not None)
+    )
     return Refusal(head.status, is_busy, after_s)
 
 
-def retry_after_s(head: ResponseHead) -> float | None:
-    """Return the seconds of a Retry-After header; None without one, or where it names a date."""
-    for name, value in head.headers:
-        if name == b"retry-after" and value.strip().isdigit() and len(value) < 10:
-            return float(value)
-    return None
+def is_full_error(event: bytes) -> bool:
+    """True for an error event of a stream by which an engine says that it is saturated."""
+    return TYPES.search(event) is not None or WORDS.search(event) is not None

@@ -50,8 +50,10 @@ class LongPrompts:
         return await asyncio.get_running_loop().run_in_executor(self._large, look)
 
     def is_long(self, request: InferenceRequest) -> bool:
-        """True if tokenizing the prompt would block the loop for milliseconds."""
-        return request.num_new_bytes > self._prompts.max_inline_bytes(request.model)
+        """True if tokenizing the prompt would block the loop for milliseconds: by its bytes, or by the number
+        of messages, with what the model's template takes for each."""
+        is_long = request.num_new_bytes > self._prompts.max_inline_bytes(request.model)
+        return is_long or self._prompts.has_many_parts(request)
 
     async def ask(
         self, request: InferenceRequest, hash_ahead: Callable[[Prompt], None], max_tokens: int = 0

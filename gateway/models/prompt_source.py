@@ -27,6 +27,8 @@ from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.chat_template import MediaError, NotContinued, TooCostly, TooLong
 from gateway.tokenization.prompt_encoder import PromptError
+from gateway.tokenization.render_cost import MAX_INLINE_PARTS
+from gateway.tokenization.sandbox.render_budget import is_hurried
 
 log = logging.getLogger("kvgate.prompts")
 
@@ -124,10 +126,21 @@ class PromptSource:
             return -1
         return MAX_INLINE_BYTES.get(prompts.kind if prompts else "fastokens", INLINE_BYTES)
 
+    def max_inline_parts(self, model: str) -> int:
+        """Messages, parts and calls that `tokenize` may be given on the event loop."""
+        return int(getattr(self._find(model), "max_inline_parts", MAX_INLINE_PARTS))
+
+    def has_many_parts(self, request: InferenceRequest) -> bool:
+        """True for a chat of which the template would take milliseconds, however short the messages are."""
+        is_chat = request.kind is RouteKind.CHAT or request.kind is RouteKind.AGENT
+        return is_chat and request.num_new_parts > self.max_inline_parts(request.model)
+
     def tokenize(self, request: InferenceRequest) -> Prompt:
         """Tokens by the local tokenizer; empty where there is none or it fails, or where the prompt turns out
         to be long, see `InferenceRequest.is_whole`."""
         try:
+            if is_hurried() and self.has_many_parts(request):
+                raise NotContinued
             return self._tokenize(request)
         except TooLong as exc:
             return self.failed(request.model, str(exc))

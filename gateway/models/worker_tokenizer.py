@@ -103,6 +103,9 @@ class WorkerTokenizer:
             budget.late()
             self._failed(url, "late")
             raise PromptError("the worker's /tokenize did not answer in time") from exc
+        if any(not made and body.get("prompt", body) for made, body in zip(tokens, bodies, strict=True)):
+            self._failed(url, "failed")  # an engine that takes other fields
+            raise PromptError("the worker's /tokenize made no tokens")
         if 0 < max_tokens < max(map(len, tokens), default=0):
             raise PromptError("the worker's /tokenize made more tokens than the model takes")
         is_whole = request.kind is not RouteKind.CHAT or first_medium(request.fields["messages"]) is None

@@ -220,8 +220,7 @@ _TRAFFIC: tuple[tuple[MetricSpec, Callable[[WorkerMetrics], float]], ...] = (
     (
         counter(
             "kvgate_prediction_error_tokens_total",
-            "Absolute differences between reported and predicted cached tokens, added up over answers; "
-            "unknown tokens are none.",
+            "Absolute differences between reported and predicted cached tokens, added up over answers.",
             "worker",
         ),
         lambda w: w.prediction_error_tokens,
@@ -229,8 +228,7 @@ _TRAFFIC: tuple[tuple[MetricSpec, Callable[[WorkerMetrics], float]], ...] = (
     (
         counter(
             "kvgate_prediction_unknown_tokens_total",
-            "Cached tokens beyond the prediction at a worker without exact KV events, as of earlier answers. "
-            "Not counted as errors.",
+            "Cached tokens beyond the prediction at workers without exact KV events: not counted as errors.",
             "worker",
         ),
         lambda w: w.unknown_cached_tokens,
@@ -376,8 +374,7 @@ _APPLIED: tuple[tuple[MetricSpec, Callable[[Applied], float]], ...] = (
 UNPLACED = counter(
     "kvgate_index_unplaced_blocks_total",
     "Blocks of a medium other than the GPU that cannot be placed: unknown parents, chunks of another size.",
-    "worker",
-    "medium",
+    *("worker", "medium"),
 )
 
 METRICS = (
@@ -385,8 +382,7 @@ METRICS = (
     *(TOKENIZATION_FAILURES, RUN_MISMATCHES, DISCONNECTS, RECORDED, UNRECORDED, CONNECTIONS, TUNNELS),
     *(TUNNEL_BYTES, TLS_RELOADS, STAGE_SECONDS, LOOP_LAG, LOOP_LAG_MAX, LOOP_CPU_LAG, LOOP_CPU_LAG_MAX),
     *(GC_PAUSE, GC_PAUSE_MAX, TTFT, ITL, IN_FLIGHT, BOOKED, STREAM_STATE, BLOCKS, ASSUMED, PINNED),
-    *(spec for spec, _ in (*_TRAFFIC, *_MEMBERS, *_STREAMS, *_APPLIED)),
-    UNPLACED,
+    *(UNPLACED, *(spec for spec, _ in (*_TRAFFIC, *_MEMBERS, *_STREAMS, *_APPLIED))),
 )
 
 
@@ -468,8 +464,7 @@ class MetricsCollector(RegistryCollector):
     def _members(self) -> Iterator[Metric]:
         members = list(self._fleet)
         for spec, read in _MEMBERS:
-            values = [(m.worker.id, read(m)) for m in members]
-            yield spec.family([(worker, value) for worker, value in values if value is not None])
+            yield spec.family([(m.worker.id, value) for m in members if (value := read(m)) is not None])
         loads = [(m.worker.id, self._ledger.here(m.worker.id)) for m in members]
         yield IN_FLIGHT.family([(worker, load.num_in_flight) for worker, load in loads])
         yield BOOKED.family([(worker, load.booked_tokens) for worker, load in loads])

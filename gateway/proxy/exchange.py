@@ -237,7 +237,7 @@ class InferenceExchange(Execution):
         self._is_refused = refusal.is_busy
         if refusal.is_busy:
             self.context.busy(decision.worker.id, refusal.busy_s)
-        if self.may_try_another():
+        if refusal.is_retryable and self.may_try_another():
             return self._abandon(refusal.reason)
         self._begin_answer(refusal.to_client(held.head))
         held.go_on()
@@ -470,7 +470,7 @@ class InferenceExchange(Execution):
         self._abort_upstream()
         now, kind = self._loop.time(), self.request.kind if self.plan.upgrade is None else "websocket"
         count_request(context.metrics, self.request, decision, kind, self._status, now - self.arrived_s)
-        usage = context.usages.of(answer, decision) if answer and how == "ended" else None
+        usage = context.usages.of(answer, decision, self.request.path) if answer and how == "ended" else None
         if self.plan.observer is not None:
             self.plan.observer.closed(decision, usage)
         self.plan = PLAIN  # its parts refer to this exchange: no cycle is left behind

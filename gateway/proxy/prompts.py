@@ -47,7 +47,7 @@ class Prompts:
     def takes_time(self, request: InferenceRequest) -> bool:
         """True where a decision has to wait, or may have to: for tokens, or for a remote lookup."""
         is_here = self._remote_lookup is None and self.source.is_local(request)
-        return not is_here or self.long_prompts.is_long(request) or _may_be_whole(request)
+        return not is_here or self.long_prompts.is_long(request) or self._may_be_whole(request)
 
     async def of(self, request: InferenceRequest, authorization: bytes | None) -> Prompt:
         """The tokens, looked up where the index is remote. Raises PromptError, UnknownModel or NoWorker."""
@@ -69,6 +69,14 @@ class Prompts:
             if prompt.source != "failed" or not self.long_prompts.is_long(request):
                 return prompt
         return await self._long_prompt(request, eligible)
+
+    def _may_be_whole(self, request: InferenceRequest) -> bool:
+        """True for a large chat of which some messages are known: they may be of no use."""
+        messages = request.messages
+        if messages is None or not messages.num_known:
+            return False
+        most = self.source.max_inline_parts(request.model)
+        return len(request.body) > MAX_WHOLE_BYTES or len(messages.names) > most
 
     async def _by_worker(
         self, request: InferenceRequest, authorization: bytes | None, eligible: Sequence[EligibleWorker]
@@ -119,12 +127,6 @@ class Prompts:
         some = [e for e in eligible if not e.is_apart] or eligible
         tokenizer = self.worker_tokenizer
         return random.choice([e for e in some if not tokenizer.is_resting(e.member.worker.url)] or some)
-
-
-def _may_be_whole(request: InferenceRequest) -> bool:
-    """True for a large chat of which some messages are known: they may be of no use."""
-    messages = request.messages
-    return messages is not None and messages.num_known > 0 and len(request.body) > MAX_WHOLE_BYTES
 
 
 def _looked_into(request: InferenceRequest, rendering: Rendering) -> InferenceRequest:

@@ -1,6 +1,6 @@
 """Retryable status: answers of a worker that did no work for the request, which another may do.
 
-503, 429   a refusal (`http/refusal.py`): another worker
+503, 429, 529   a refusal, as a 500 may be (`http/refusal.py`): another worker
 404        to an adapter, which was just unloaded: another worker
 3xx        a redirect: 502, and nothing against the worker, since a client may have chosen the path
 """

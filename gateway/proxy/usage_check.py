@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
+from gateway.core.cached_reports import CachedReports
 from gateway.core.decision import Decision
 from gateway.core.engine import StreamUsage
 from gateway.core.usage import Usage
@@ -28,17 +29,20 @@ class UsageCheck:
     ) -> None:
         self._metrics = metrics
         self._engines = engines or {}
+        self._reports = CachedReports()
         self._log = RateLimitedLog(log, clock=clock)
 
     def __repr__(self) -> str:
         return f"UsageCheck({self._log})"
 
-    def of(self, answer: ResponseObserver, decision: Decision | None) -> Usage | None:
-        """Return the usage of an answer, or None where the worker reported none or an impossible one. Called
-        once for each answer."""
+    def of(self, answer: ResponseObserver, decision: Decision | None, path: str = "") -> Usage | None:
+        """Return the usage of an answer on a route, or None where the worker reported none or an impossible
+        one. Called once for each answer."""
         usage = answer.usage()
         if answer.refused and decision is not None:
             self.refuse(decision.worker.id, answer.refused)
+        if usage and decision:
+            usage = self._reports.settled(usage, decision.worker, path, is_stream=answer.is_stream)
         if usage and answer.num_answers > 1 and decision and self._copies_hit(decision.worker.engine):
             return without_hits(usage)
         return usage

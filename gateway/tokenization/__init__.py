@@ -4,6 +4,7 @@ registry         the renderer of a model's family       base           the rende
 prompt_encoder   a request's body as token ids          tokenizer      text as token ids
 chat_template    jinja templates                        jinja_env      the sandbox that they run in
 sandbox          limits of their time and memory        template_trial a process that tries one from outside
+render_cost      what a template takes for each message
 template_stability   cut points at which a growing conversation keeps its tokens
 template_reading, conversation_features   what a template looks for, and what a conversation has
 conversation_cache, text_cache   tokens of earlier conversation turns and texts

@@ -126,8 +126,11 @@ def _ends(
 ) -> list[tuple[int, CutPoint, int]]:
     """Cut points of `text` with their offsets: before the text that the messages behind them render to."""
     ends: list[tuple[int, CutPoint, int]] = []
-    last = len(text)
+    last, left = len(text), max(len(new), MAX_LEAD_MESSAGES)
     for place, cut in reversed(places):
+        left -= len(new) - place
+        if left < 0:
+            break  # it would cost more than the whole once more
         stub = setting.stubs.get(cut) if setting.stubs else None
         if stub is None or features(new[place:], stub.kind, setting.markup) << BEHIND & ~stub.allowed:
             continue  # what follows may have changed the text before

@@ -7,6 +7,7 @@ reference.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
+from functools import partial
 from itertools import product
 from os.path import commonprefix
 from pathlib import Path
@@ -18,7 +19,14 @@ from gateway.core.rendering import VLLM, Rendering
 from gateway.core.requests.chat_messages import Messages
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.token_runs import ContinuedTokens, TokenRunCache
-from gateway.tokenization.chat_template import HF_PARAMETERS, NotContinued, PromptError, Template, dump_tools
+from gateway.tokenization.chat_template import (
+    HF_PARAMETERS,
+    Message,
+    NotContinued,
+    PromptError,
+    Template,
+    dump_tools,
+)
 from gateway.tokenization.conversation_cache import MAX_TRIES, ConversationCache, Found
 from gateway.tokenization.model_files import (
     added_tokens,
@@ -28,8 +36,9 @@ from gateway.tokenization.model_files import (
     special_tokens,
     template_sources,
 )
+from gateway.tokenization.render_cost import MAX_INLINE_PARTS, most_messages
 from gateway.tokenization.render_settings import STUB_TOOLS, RenderSetting, RenderSettings
-from gateway.tokenization.sandbox.render_budget import is_hurried
+from gateway.tokenization.sandbox.render_budget import is_hurried, probe
 from gateway.tokenization.template_needs import needs_of
 from gateway.tokenization.text_cache import STRIDE, TextCache, are_apart
 from gateway.tokenization.tokenizer import Tokenizer, TokenizerError
@@ -66,6 +75,8 @@ class PromptEncoder:
         self._settings: RenderSettings | None = None
         self._texts: TextCache | None = None
         self._num_known = 0
+        self.max_inline_parts = MAX_INLINE_PARTS
+        """Messages, parts and calls of a chat that may be new on the event loop."""
 
     @classmethod
     def load(
@@ -180,6 +191,10 @@ class PromptEncoder:
         may be shared between models. `mismatch` is called, once per template, when a proof turns out wrong;
         its conversations are rendered whole from then on."""
         self._mismatch = mismatch
+        self.max_inline_parts = min(
+            [most_messages(partial(self._units, each, now)) for each in self._templates.values()],
+            default=MAX_INLINE_PARTS,
+        )
         if are_apart(lambda text: self.encode(text, False)):
             self._texts = TextCache(runs, lambda text: self.encode(text, False), b"text %d" % id(self))
         if self._tokenizer.cuts:
@@ -187,6 +202,16 @@ class PromptEncoder:
             self._settings = RenderSettings(self._tokenizer.cuts, self._templates)
             for body in self._usual_bodies():
                 self._prove(body, now)
+
+    def _units(self, template: Template, now: datetime, messages: Sequence[Message]) -> int:
+        """Units that a rendering takes, as a probe."""
+        kwargs = self._template_kwargs({"tools": STUB_TOOLS})
+        probe(True)
+        try:
+            template.render(template.conversation(messages), self._variables(template, kwargs), now)
+        finally:
+            probe(False)
+        return template.num_units
 
     def _usual_bodies(self) -> Iterator[dict[str, Any]]:
         """Request bodies with the settings that most requests have: with tools or without, thinking or
@@ -238,7 +263,8 @@ class PromptEncoder:
 
     def _is_costly(self, request: InferenceRequest) -> bool:
         """True for a chat that is not rendered whole on the event loop."""
-        return len(request.body) > MAX_WHOLE_BYTES
+        num = len(request.messages.names) if request.messages is not None else 0
+        return len(request.body) > MAX_WHOLE_BYTES or num > self.max_inline_parts
 
     def _known(self, chat: Messages, setting: RenderSetting, max_tries: int) -> Found | None:
         try:

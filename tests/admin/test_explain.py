@@ -97,6 +97,15 @@ async def test_a_preview_takes_a_path_and_rejects_an_unknown_model(world: World)
         await explained(world, {"model": "other", "prompt": "x"})
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+async def test_a_preview_reads_files_as_editors_write_them(world: World, encoding: str) -> None:
+    preview = Preview(world.dispatch, lambda decision: ())
+    record = await preview.explain('{"model":"m","prompt":"h\u00e9"}'.encode(encoding), None, {})
+    assert record["worker"] == "w:1" and world.is_clean()
+    with pytest.raises(InvalidRequest, match="ends at byte 4, before it is complete"):
+        await preview.explain('{"a"'.encode(encoding), None, {})
+
+
 async def test_a_preview_with_a_key_is_made_for_its_tenant(world: World) -> None:
     names = HeaderNames(b"x-tenant", b"x-priority", b"x-slo")
     authenticator = Authenticator(

@@ -38,6 +38,16 @@ async def test_any_id_of_a_client_becomes_a_short_one_of_one_alphabet(bench: Ben
     assert OURS.fullmatch(worker.calls[0].value(b"x-request-id") or b"")
 
 
+async def test_a_long_session_id_becomes_a_short_one_and_a_short_one_stays(bench: Bench) -> None:
+    """vLLM repeats it in each KV event of the request."""
+    worker = await bench.worker(script=echoes)
+    for given in (b"s" * 60_000, b"s" * 60_000, b"t" * 60_000, b"s" * 64):
+        assert (await bench.ask(post(completion(), (b"X-Session-Id", given)))).status == 200
+    long, again, other, short = [call.value(b"x-session-id") or b"" for call in worker.calls]
+    assert long == again != other and {len(long), len(other)} == {32}
+    assert short == b"s" * 64
+
+
 BODIES = {
     "/v1/completions": {"prompt": "x"},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},

@@ -40,6 +40,7 @@ class Answers:
     tokens: list[int] = field(default_factory=lambda: [1])
     cached_tokens: int | None = 32
     takes_ids: bool = True
+    completions: int = 200
     chats: int = 404
     chat_tokens: list[int] | None = None
     """Tokens of a chat by its /tokenize; None where that takes texts only."""
@@ -94,7 +95,7 @@ class Answers:
         usage: dict[str, Any] = {"prompt_tokens": 33, "completion_tokens": 1}
         if self.cached_tokens is not None:
             usage["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
-        return web.json_response({"choices": [], "usage": usage})
+        return web.json_response({"choices": [], "usage": usage}, status=self.completions)
 
     async def _note(self, request: web.Request) -> None:
         self.asked.append((request.path, request.headers.get("x-data-parallel-rank"), await request.json()))
@@ -189,6 +190,13 @@ async def test_a_worker_that_reports_no_cached_tokens_is_exact_but_not_verified(
         "    it does not report cached tokens, so predictions cannot be verified",
         "    to reach the best mode, start the worker with:  --report-cached",
     ]
+
+
+async def test_without_an_answer_it_is_not_known_what_is_reported(checked: Checked) -> None:
+    checked.answers.completions = 503
+    finding = await checked.finding()
+    assert (finding.mode, finding.flags) == (Mode.EXACT, None)
+    assert finding.obstacle and finding.obstacle.startswith("it answers no completion here")
 
 
 @pytest.mark.parametrize(

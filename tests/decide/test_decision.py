@@ -8,6 +8,7 @@ from gateway.core.worker import WorkerId
 from gateway.decide import decision as subject
 from gateway.decide.decision import DECIDE_WITHIN_S, DecideDoor, OpenDecision
 from gateway.decide.states import DecisionState
+from gateway.discovery.request_faults import RequestFaults
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
 from gateway.proxy.api import Api
 from tests.disaggregation.test_legs import World as PdWorld
@@ -148,6 +149,32 @@ def test_a_workers_error_releases_the_booking(decisions: Decisions, status: int,
         decisions.report(made.decision_id, first_token=pb.FirstToken())
     assert decisions.report(made.decision_id, finished=pb.Finished(status=status)) == APPLIED
     assert decisions.is_free and decisions.metrics.responses[200 if has_begun else status] == 1
+
+
+@pytest.mark.parametrize(
+    ("finished", "busy_s"),
+    [
+        (pb.Finished(status=429), 1.0),
+        (pb.Finished(status=529), 1.0),
+        (pb.Finished(status=503), None),
+        (pb.Finished(status=503, retry_after="2.5"), 2.5),
+        (pb.Finished(status=503, retry_after="Fri, 31 Dec 9999 23:59:59 GMT"), 10.0),
+        (pb.Finished(status=503, error_body=b"The request queue is full."), 1.0),
+        (pb.Finished(status=500, error_body=b'{"error":{"type":"overloaded_error"}}'), 1.0),
+        (pb.Finished(status=500, error_body=b"traceback"), None),
+    ],
+)
+def test_a_reported_refusal_is_judged_as_an_answer_is(
+    decisions: Decisions, finished: pb.Finished, busy_s: float | None
+) -> None:
+    busy: list[tuple[str, float]] = []
+    charged: list[str] = []
+    faults = RequestFaults(lambda worker, why: charged.append(worker))
+    decisions.use(busy=lambda *what: busy.append(what), faults=faults)
+    made = decisions.decided(exclude=[W2])
+    assert decisions.report(made.decision_id, finished=finished) == APPLIED
+    assert busy == ([] if busy_s is None else [(W1, busy_s)])
+    assert charged == ([W1] if busy_s is None else []) and decisions.is_free
 
 
 @pytest.mark.parametrize("has_begun", [False, True])

@@ -46,6 +46,7 @@ class World(exchanges.World):
     ) -> None:
         transfer = TransferSpeed(tokens_per_s=1000, latency_s=0.01)
         self.disaggregation_stats = DisaggregationStats(DisaggregationPolicy(transfer, modes_of([mode])))
+        self.busied: list[tuple[str, float]] = []
         super().__init__(monkeypatch, **options)
         self.router.disaggregation = self.disaggregation_stats.policy
         for name in names:
@@ -62,7 +63,7 @@ class World(exchanges.World):
             start=context.tasks.start,
             log=context.log,
             failed=context.failed,
-            busy=context.busy,
+            busy=lambda *what: self.busied.append(what),
             refuse_usage=context.usages.refuse,
         )
         return Dispatch(context, self.legs)
@@ -258,6 +259,20 @@ def test_an_unreachable_prefill_worker_is_down_at_once(world: World) -> None:
     world.transport("d:1").feed(HEAD, chunk(EVENT), END)
     assert answered.events == [200, EVENT, "end"]
     assert world.is_clean()
+
+
+FULL = b'data: {"error": {"message": "The request queue is full.", "code": 503}}\n\n'
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_stream_of_a_saturated_decode_worker_is_no_fault_of_the_transfer(
+    world: World, is_full: bool
+) -> None:
+    world.ask()
+    prefilled(world)
+    world.transport("d:1").feed(HEAD, chunk(FULL if is_full else ERROR))
+    assert world.busied == ([("d:1", 1.0)] if is_full else [])
+    assert [worker for worker, _, _ in world.suspected] == ([] if is_full else ["p:1"])
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,8 @@ def test_a_rejected_request_is_no_fault_of_the_worker(
         (503, b"", b"The request queue is full.", 1.0),
         (503, b"Retry-After: 4\r\n", b"", 4.0),
         (429, b"", b"", 1.0),
+        (529, b"Retry-After: 2.5\r\n", b"", 2.5),
+        (500, b"", b'{"error":{"type":"overloaded_error"}}', 1.0),
     ],
 )
 def test_a_saturated_prefill_worker_is_busy(

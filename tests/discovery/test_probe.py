@@ -127,6 +127,28 @@ async def test_health_is_200_and_nothing_else(endpoint: Endpoint, probe: Probe) 
             await probe.check_health()
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "is_well"),
+    [
+        (529, b"", True),
+        (429, b"", True),
+        (503, b"The request queue is full.", True),
+        (500, b'{"error":{"type":"overloaded_error"}}', True),
+        (503, b'{"error":"loading model"}', False),
+        (500, b"queue is full", False),
+    ],
+)
+async def test_a_health_page_that_says_saturated_is_well(
+    status: int, body: bytes, is_well: bool, endpoint: Endpoint, probe: Probe
+) -> None:
+    endpoint.answers["/health"] = (status, body)
+    if is_well:
+        await probe.check_health()
+    else:
+        with pytest.raises(ProbeError, match=f"/health answered {status}"):
+            await probe.check_health()
+
+
 async def test_metrics_may_hold_invalid_utf8(endpoint: Endpoint, probe: Probe) -> None:
     endpoint.answers["/metrics"] = (200, b'{"0": {"block_size": 16}}')
     assert (await probe.metrics())[0].block_size == 16

@@ -9,6 +9,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -17,9 +18,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from engines.sim import Sim, SimConfig
+from gateway.app import bundled_tokenizer
 from gateway.app.gateway import Gateway
 from gateway.commands.engine import report_on
 from gateway.config import config_of
+from gateway.config.models import ModelTable
 from gateway.engine_test import questions
 from gateway.engine_test.report import Report, Verdict
 from gateway.engine_test.subject import EngineAnswer, Subject
@@ -90,8 +93,8 @@ async def lying(sim: Sim, **lies: Any) -> AsyncIterator[TestServer]:
         await server.close()
 
 
-async def report_of(url: str) -> Report:
-    gateway = Gateway(config_of(worker=[url]))
+async def report_of(url: str, **options: Any) -> Report:
+    gateway = Gateway(config_of(worker=[url], **options))
     try:
         return await report_on(gateway, url)
     finally:
@@ -183,6 +186,31 @@ async def test_an_engine_that_does_something_else_is_found_out(
         report = await report_of(url_of(server))
     assert verdicts(report)[question] is verdict, report.lines()
     assert report.is_usable is (verdict is not Verdict.FAIL)
+
+
+def count_one_more_in_chats(body: dict[str, Any]) -> None:
+    if body.get("object") == "chat.completion":
+        body["usage"]["prompt_tokens"] += 1
+
+
+@pytest.mark.parametrize("is_alike", [True, False])
+async def test_a_given_tokenizer_is_compared_with_the_counts_of_texts_and_of_chats(is_alike: bool) -> None:
+    lies = {} if is_alike else {"answer": count_one_more_in_chats}
+    async with simulated() as sim, lying(sim, **lies) as server:
+        report = await report_of(url_of(server), tokenizer=[str(bundled_tokenizer())])
+    words = {each.question: each.observed for each in report.findings}
+    found = verdicts(report)
+    assert found["tokenizer"] is found["texts"] is Verdict.OK, report.lines()
+    assert words["texts"] == "kvgate and the answers agree on 3 of 3 texts"
+    assert found["prompts"] is (Verdict.OK if is_alike else Verdict.FAIL), report.lines()
+    assert report.is_usable is is_alike
+
+
+async def test_a_tokenizer_that_cannot_be_used_is_found_out(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{")
+    async with simulated() as sim:
+        report = await report_of(sim.url, models={"m": ModelTable(tokenizer=str(tmp_path))})
+    assert verdicts(report)["tokenizer"] is Verdict.FAIL, report.lines()
 
 
 async def test_an_engine_that_ends_during_the_test_is_wrong() -> None:

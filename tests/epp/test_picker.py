@@ -7,6 +7,7 @@ import pytest
 
 from gateway.core.errors import Unauthorized
 from gateway.core.worker import ReportedLoad, WorkerId
+from gateway.discovery.request_faults import RequestFaults
 from gateway.epp.messages import BodyMode
 from gateway.epp.picker import Door, StreamPicker
 from gateway.http.messages import Header
@@ -556,6 +557,30 @@ def test_a_redirect_of_the_worker_is_answered_with_502(epp: Epp) -> None:
     status, headers, body = refusal(stream.take())
     assert status == 502 and "a redirect" in body["error"]["message"]
     assert "10.0.0.9" not in str(headers) + str(body) and epp.is_free
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "busy_s"),
+    [
+        (529, [], b"", 1.0),
+        (503, [(b"retry-after", b"2.5")], b"", 2.5),
+        (503, [(b"retry-after", b"Fri, 31 Dec 9999 23:59:59 GMT")], b"", 10.0),
+        (500, [], b'{"error":{"type":"overloaded_error"}}', 1.0),
+    ],
+)
+def test_a_saturated_worker_is_known_in_each_form_and_is_not_charged(
+    epp: Epp, status: int, headers: list[Header], body: bytes, busy_s: float
+) -> None:
+    busy: list[tuple[str, float]] = []
+    charged: list[str] = []
+    faults = RequestFaults(lambda worker, why: charged.append(worker))
+    epp.use(busy=lambda *what: busy.append(what), faults=faults)
+    picker, stream = epp.picked()
+    stream.take()
+    picker.message(response_headers(status, headers))
+    picker.message(response_body(body, is_end=True))
+    assert busy == [(W1, busy_s)] and not charged
+    assert epp.is_free
 
 
 def test_a_large_body_goes_back_in_pieces(epp: Epp) -> None:

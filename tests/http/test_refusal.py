@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.http.messages import Header, ResponseHead
-from gateway.http.refusal import BUSY_S, MAX_BUSY_S, is_refusal, refusal_of
+from gateway.http.refusal import BUSY_S, FULL, MAX_BUSY_S, is_full_error, is_refusal, refusal_of
 
 VLLM_REQUESTS = (
     b'{"error":{"message":"The engine is currently busy and cannot accept new requests. Please try '
@@ -18,6 +18,9 @@ SGLANG = (
     b'"param":null,"code":503}'
 )
 OLLAMA = b'{"error":"server busy, please try again.  maximum pending requests exceeded"}'
+ANTHROPIC = b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}'
+NOW_S = 1_792_567_680.0
+"""Wed, 21 Oct 2026 07:28:00 GMT."""
 LLAMA_CPP_LOADING = b'{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}'
 
 
@@ -43,8 +46,32 @@ LLAMA_CPP_LOADING = b'{"error":{"code":503,"message":"Loading model","type":"una
         (503, [(b"retry-after", b"86400")], b"", True, MAX_BUSY_S),
         (503, [(b"retry-after", b"0")], b"", True, BUSY_S),
         (503, [(b"retry-after", b"-5")], b"", False, BUSY_S),
-        (503, [(b"retry-after", b"9" * 400)], b"", False, BUSY_S),
-        (503, [(b"retry-after", b"Wed, 21 Oct 2026 07:28:00 GMT")], b"", False, BUSY_S),
+        (503, [(b"retry-after", b"9" * 400)], b"", True, MAX_BUSY_S),
+        (503, [(b"retry-after", b"soon")], b"", False, BUSY_S),
+        (503, [(b"retry-after", b"2.5")], b"", True, 2.5),
+        (503, [(b"retry-after-ms", b"1500")], b"", True, 1.5),
+        (503, [(b"retry-after", b"Wed, 21 Oct 2026 07:28:05 GMT")], b"", True, 5.0),
+        (503, [(b"retry-after", b"Wed, 21 Oct 2026 07:27:00 GMT")], b"", True, BUSY_S),  # in the past
+        (529, [], b"", True, BUSY_S),
+        (529, [(b"retry-after", b"4")], ANTHROPIC, True, 4.0),
+        (503, [], ANTHROPIC, True, BUSY_S),
+        (503, [], b'{"error":{"type":"engine_overloaded_error","message":"try again"}}', True, BUSY_S),
+        (503, [], b'{"error":{"type":"rate_limit_error","message":"try again"}}', True, BUSY_S),
+        (503, [], b"Request dropped due to backpressure (num_queued_requests=9)", True, BUSY_S),
+        (503, [], b"Service temporarily unavailable: All workers are busy", True, BUSY_S),
+        (503, [], b'{"error":"Exceeds maximum queue size"}', True, BUSY_S),
+        (
+            503,
+            [],
+            b"upstream connect error or disconnect/reset before headers. reset reason: overflow",
+            True,
+            1.0,
+        ),
+        (503, [], b'{"error":"no slot available"}', True, BUSY_S),
+        (500, [], ANTHROPIC, True, BUSY_S),
+        (500, [], b'{"message":"the request queue is full"}', False, BUSY_S),  # words alone prove nothing
+        (500, [(b"retry-after", b"3")], b"", False, 3.0),
+        (500, [], rb'{"error":{"message":"bad prompt: {\"type\":\"overloaded_error\"}"}}', False, BUSY_S),
         (429, [], b'{"error":"Model is overloaded","error_type":"overloaded"}', True, BUSY_S),
         (429, [(b"retry-after", b"2")], b"", True, 2.0),
     ],
@@ -53,12 +80,13 @@ def test_saturated_engines_are_distinguished_from_failed_ones(
     status: int, headers: list[Header], body: bytes, is_busy: bool, busy_s: float
 ) -> None:
     assert is_refusal(status)
-    refusal = refusal_of(ResponseHead(status, headers, len(body)), body)
+    refusal = refusal_of(ResponseHead(status, headers, len(body)), body, NOW_S)
+    assert refusal.is_retryable == (is_busy or status == 503)
     assert (refusal.is_busy, refusal.busy_s) == (is_busy, busy_s)
     assert refusal.reason.endswith(f"({status})" if is_busy else str(status))
 
 
-@pytest.mark.parametrize("status", [200, 400, 404, 500, 502, 504])
+@pytest.mark.parametrize("status", [200, 400, 404, 501, 502, 504, 599])
 def test_other_answers_are_no_refusals(status: int) -> None:
     assert not is_refusal(status)
 
@@ -75,5 +103,21 @@ def test_a_client_learns_when_to_come_back(
     headers: list[Header], body: bytes, expected: list[Header]
 ) -> None:
     head = ResponseHead(503, headers, len(body))
-    assert refusal_of(head, body).to_client(head).headers == expected
+    assert refusal_of(head, body, NOW_S).to_client(head).headers == expected
     assert head.headers == headers, "the worker's head is left as it is"
+
+
+def test_the_table_has_every_status_of_the_family() -> None:
+    assert sorted(FULL) == [429, 500, 503, 529]
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        (b'data: {"error":{"message":"The request queue is full.","code":503}}\n\n', True),
+        (b'data: {"type":"error","error":{"type":"overloaded_error"}}\n\n', True),
+        (b'data: {"error":{"message":"KV transfer failed","code":500}}\n\n', False),
+    ],
+)
+def test_error_events_of_saturated_engines_are_known(event: bytes, expected: bool) -> None:
+    assert is_full_error(event) is expected

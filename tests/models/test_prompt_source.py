@@ -442,3 +442,59 @@ def test_tokens_are_decoded_where_there_is_a_tokenizer() -> None:
     local, _ = source(m=FakePrompts(1))
     assert local.decode("m", tokens_of([1, 2])) == "text of 2"
     assert local.decode("other", tokens_of([1])) is None
+
+
+# Looks through all messages for each of them.
+LOOKS_BACK = """{% for m in messages %}
+{%- for j in range(loop.index0) %}{% set x = messages[j].role %}{% endfor %}
+{{- '<|im_start|>' + m.role + (m.content or '') + '<|im_end|>' }}{% endfor %}"""
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_a_chat_of_many_short_messages_is_left_to_a_thread(path: str) -> None:
+    """Few bytes may be many messages, and a template that looks back each time takes their square."""
+    prompts = PromptEncoder.load(bundled_tokenizer(), LOOKS_BACK)
+    many, metrics = PromptSource({"m": prompts}, Metrics()), Metrics()
+    num = many.max_inline_parts("m")
+    assert 8 < num < 400
+
+    def asked(num: int) -> InferenceRequest:
+        body = {"model": "m", "max_tokens": 1, "messages": [ONE] * num}
+        return parse_request(path, json.dumps(body).encode(), many.runs)
+
+    few, more = asked(num // 2), asked(2 * num)
+    assert not many.has_many_parts(few) and many.has_many_parts(more)
+    hurry(True)
+    try:
+        assert many.tokenize(few).num_tokens > 0
+        assert many.tokenize(more) == Prompt((), "failed") and more.is_whole
+        assert many.max_inline_bytes("m") > 0  # other chats stay on the event loop
+    finally:
+        hurry(False)
+    assert many.has_many_parts(more) and many.tokenize_long(more, 0).num_tokens > 0
+    assert not metrics.prompt_failures["m"]
+
+
+def test_a_known_chat_of_many_messages_costs_its_new_ones() -> None:
+    """Where they do not continue it, a thread renders the whole."""
+    source = PromptSource({"m": PromptEncoder.load(bundled_tokenizer(), LOOKS_BACK)}, Metrics())
+    num = source.max_inline_parts("m")
+    said = {"role": "assistant", "content": "a"}
+    chat = [ONE, said] * num
+
+    def asked(*more: dict[str, object]) -> InferenceRequest:
+        body = json.dumps({"model": "m", "messages": [*chat, *more]}).encode()
+        return parse_request("/v1/chat/completions", body, source.runs)
+
+    source.tokenize_long(asked(ONE), 0)
+    source.tokenize_long(asked({**ONE, "content": "b"}), 0)  # the first of its kind is checked
+    source.tokenize_long(asked({**ONE, "content": "c"}), 0)  # and the second
+    continued, odd = asked({**ONE, "content": "d"}), asked({**ONE, "content": "<|im_start|>"})
+    assert not source.has_many_parts(continued) and not source.has_many_parts(odd)
+    hurry(True)
+    try:
+        assert source.tokenize(continued).num_tokens > 0
+        assert source.tokenize(odd) == Prompt((), "failed") and source.has_many_parts(odd)
+    finally:
+        hurry(False)
+    assert source.tokenize_long(odd, 0).num_tokens > 0

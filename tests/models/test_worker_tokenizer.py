@@ -12,7 +12,7 @@ from gateway import request as make_request
 from gateway.core.blocks import tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.multimodal import BEFORE_MEDIA
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.requests.request import InferenceRequest, parse_request
 from gateway.models.breaker import NUM_FAILURES, REST_S
 from gateway.models.worker_tokenizer import (
     CACHE_ENTRY_BYTES,
@@ -213,6 +213,20 @@ async def test_a_late_answer_is_learnt_and_remembered(server: TokenizeServer) ->
     assert tokenizer.describe()["budgets"][0]["wait_s"] >= waited_s / 2
     assert (await tokenizer.ask(server.url, completion("a"), None)).num_tokens == 1
     assert tokenizer.counts == {"late": 1, "answered": 1, "cached": 1}
+    await tokenizer.close()
+
+
+@pytest.mark.process
+async def test_no_tokens_are_an_error_unless_the_text_is_empty(server: TokenizeServer) -> None:
+    """llama.cpp answers so where a body has not the field that it takes."""
+    tokenizer = WorkerTokenizer(timeout_s=patience(20))
+    server.answer = web.Response(body=b'{"tokens":[]}')
+    chat = parse_request("/v1/chat/completions", b'{"model":"m","messages":[{"role":"user","content":"a"}]}')
+    for request in (completion("a"), completion(["", "a"]), chat):
+        with pytest.raises(PromptError, match="made no tokens"):
+            await tokenizer.ask(server.url, request, None)
+    assert (await tokenizer.ask(server.url, completion(""), None)).num_tokens == 0
+    assert tokenizer.counts["failed"] == 3
     await tokenizer.close()
 
 

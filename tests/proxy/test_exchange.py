@@ -490,6 +490,55 @@ def test_an_unavailable_worker_is_retried_while_another_is_left(monkeypatch: pyt
     assert world.is_clean()
 
 
+OVERLOADED = b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}'
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "busy_s"),
+    [
+        (529, b"", b"", 1.0),
+        (529, b"Retry-After: 2.5\r\n", OVERLOADED, 2.5),
+        (500, b"", OVERLOADED, 1.0),
+        (503, b"Retry-After: Sun, 06 Nov 1994 08:49:37 GMT\r\n", b"", 1.0),
+        (503, b"Retry-After: Fri, 31 Dec 9999 23:59:59 GMT\r\n", b"", 10.0),
+        (503, b"Retry-After: 0.5\r\n", b"", 1.0),
+        (429, b"Retry-After-Ms: 3500\r\n", b"", 3.5),
+    ],
+)
+def test_a_saturated_workers_request_goes_to_an_idle_one_and_counts_against_nothing(
+    monkeypatch: pytest.MonkeyPatch, status: int, headers: bytes, body: bytes, busy_s: float
+) -> None:
+    busy: list[tuple[str, float]] = []
+    charged: list[str] = []
+    faults = RequestFaults(lambda worker, why: charged.append(worker))
+    head = b"HTTP/1.1 %d X\r\n%bContent-Length: %d\r\n\r\n" % (status, headers, len(body))
+    for _ in range(6):  # more than eject a worker
+        world = World(monkeypatch, "w:1", "w:2")
+        world.use(busy=lambda *what: busy.append(what), faults=faults)
+        _, answered = world.ask()
+        world.transport("w:1").feed(head + body)
+        world.transport("w:2").feed(PLAIN)
+        assert answered.events == [200, b"{}", "end"]
+        assert world.metrics.retries == {"worker_busy": 1} and not world.suspected
+    assert busy == [("w:1", busy_s)] * 6
+    assert not (charged or faults.by_key)
+
+
+def test_the_last_workers_529_passes_through_with_a_time(world: World) -> None:
+    _, answered = world.ask()
+    world.transport().feed(b"HTTP/1.1 529 X\r\nContent-Length: %d\r\n\r\n" % len(OVERLOADED) + OVERLOADED)
+    assert answered.events == [529, OVERLOADED, "end"]
+    assert world.is_clean()
+
+
+def test_another_500_passes_through_and_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", "w:2")
+    _, answered = world.ask()
+    world.transport("w:1").feed(b"HTTP/1.1 500 X\r\nRetry-After: 3\r\nContent-Length: 3\r\n\r\nbad")
+    assert answered.events == [500, b"bad", "end"]
+    assert not world.pools["w:2"].transports and world.is_clean()
+
+
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EADDRNOTAVAIL])
 def test_running_out_of_connections_is_no_fault_of_a_worker(world: World, number: int) -> None:
     world.pools["w:1"].error = OSError(number, "too many")

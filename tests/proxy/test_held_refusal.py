@@ -11,9 +11,9 @@ HEAD = ResponseHead(503, [])
 class World:
     """The exchange (`read`, `lost`) and the reader that saw the head."""
 
-    def __init__(self) -> None:
+    def __init__(self, head: ResponseHead = HEAD) -> None:
         self.events: list[object] = []
-        self.held = HeldRefusal(HEAD, self, on_read=self.read, on_lost=self.lost)
+        self.held = HeldRefusal(head, self, on_read=self.read, on_lost=self.lost)
 
     def read(self, held: HeldRefusal) -> None:
         assert held is self.held and held.refusal is not None
@@ -73,3 +73,16 @@ def test_a_connection_lost_later_is_the_readers() -> None:
     world.held.upstream_data(b"x" * (MAX_BYTES + 1))
     world.held.upstream_lost("reset")
     assert world.events[1:] == [("reader lost", "reset")]
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_an_error_that_breaks_off_is_judged_and_cut_where_it_goes_on(goes_on: bool) -> None:
+    world = World(ResponseHead(500, []))
+    if goes_on:
+        world.held._on_read = lambda held: held.go_on()
+    world.held.upstream_data(b"x")
+    world.held.upstream_lost("reset")
+    if goes_on:
+        assert world.events == [b"x", ("reader lost", "reset")]
+    else:
+        assert world.events == [("read", False, False)]  # the request went elsewhere

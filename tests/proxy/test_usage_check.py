@@ -61,3 +61,15 @@ def test_an_answer_without_usage_is_not_rejected() -> None:
     metrics = Metrics()
     assert UsageCheck(metrics).of(answer_of(b"{}"), decision()) is None
     assert not list(metrics.items())
+
+
+def test_null_is_0_once_the_worker_has_reported_a_number() -> None:
+    details = b'{"usage":{"prompt_tokens":5,"prompt_tokens_details":%b}}'
+    usages, made = UsageCheck(Metrics()), decision()
+
+    def cached(text: bytes) -> int | None:
+        usage = usages.of(answer_of(details % text), made, "/v1/completions")
+        assert usage is not None
+        return usage.cached_tokens
+
+    assert [cached(text) for text in (b"null", b'{"cached_tokens":4}', b"null", b"{}")] == [None, 4, 0, None]

@@ -12,6 +12,7 @@ import pytest
 from engines.sim import Sim
 from engines.vllm import Vllm
 from gateway.app import Gateway
+from gateway.commands.check_run import check
 from gateway.config import config_of
 from gateway.core.event_stream import StreamState
 from gateway.core.fleet import Member
@@ -31,18 +32,23 @@ def _silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Vllm, "paths", replace(Vllm.paths, event_sources=None))
 
 
+async def two_engines(stack: AsyncExitStack, given: Given) -> tuple[list[Sim], list[str]]:
+    """Start two engines; returns them with their URLs as they are configured."""
+    sims = []
+    for seed in range(2):
+        sims.append(await Sim(msgspec.structs.replace(SIM, seed=seed)).start())
+        stack.push_async_callback(sims[-1].stop)
+    ports = given([_ports_of(sim) for sim in sims])
+    return sims, [
+        f"{sim.url}#events_port={events}&replay_port={replays}"
+        for sim, (events, replays) in zip(sims, ports, strict=True)
+    ]
+
+
 @asynccontextmanager
 async def two_workers(given: Given) -> AsyncIterator[tuple[Story, list[Member]]]:
     async with AsyncExitStack() as stack:
-        sims = []
-        for seed in range(2):
-            sims.append(await Sim(msgspec.structs.replace(SIM, seed=seed)).start())
-            stack.push_async_callback(sims[-1].stop)
-        ports = given([_ports_of(sim) for sim in sims])
-        urls = [
-            f"{sim.url}#events_port={events}&replay_port={replays}"
-            for sim, (events, replays) in zip(sims, ports, strict=True)
-        ]
+        sims, urls = await two_engines(stack, given)
         gateway = Gateway(
             config_of(worker=urls, port=0, admin_port=0, expose_headers=True, policy="round_robin")
         )
@@ -107,3 +113,25 @@ async def test_one_publisher_is_read_for_one_worker_alone(
         else:
             await s.until(lambda: any("they are another worker's" in line for line in caplog.messages))
             assert read[0].stream is StreamState.BLIND
+
+
+@pytest.mark.parametrize("is_crossed", [False, True])
+async def test_check_looks_for_a_prompt_of_its_own(
+    is_crossed: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with AsyncExitStack() as stack:
+        sims, urls = await two_engines(stack, lambda ports: ports[::-1] if is_crossed else ports)
+        await check(config_of(worker=urls))
+        out = capsys.readouterr().out
+        for sim in sims:
+            mode = "approximate" if is_crossed else "exact and verified"
+            assert f"{sim.url.removeprefix('http://')}: {mode}  (" in out
+        assert out.count("a prompt that it computed was not in the KV events at") == 2 * is_crossed
+
+
+async def test_check_says_where_nothing_publishes(capsys: pytest.CaptureFixture[str]) -> None:
+    async with AsyncExitStack() as stack:
+        sims, _ = await two_engines(stack, lambda ports: ports)
+        await check(config_of(worker=[f"{sims[0].url}#events_port=9"], probe_timeout_s=0.5))
+    obstacle = "it reports no KV events, and where they are expected there are none: no KV-event publisher"
+    assert obstacle in capsys.readouterr().out

@@ -347,6 +347,19 @@ def test_a_system_message_is_shared_by_conversations(
     assert counts[0] == 2
 
 
+def test_cut_points_cost_no_more_than_the_whole_once_more(
+    chatml: PromptEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nearly all of this chat is behind each of its cut points."""
+    runs = TokenRunCache()
+    chatml.remember(runs, NOW, never)
+    step = [assistant(None, tool_calls=[call("f", "{}")]), answer("r")]
+    body = {"messages": [user("a"), assistant("b"), user("c"), *step, *100 * [assistant("d")]]}
+    counts = rendered(monkeypatch, chatml)
+    assert short(chatml, body, runs) is not None
+    assert max(counts) > 100 and sum(counts) < 2.2 * len(body["messages"])
+
+
 def test_a_cut_point_is_valid_for_the_role_it_was_proved_for(qwen3: PromptEncoder) -> None:
     runs = TokenRunCache()
     qwen3.remember(runs, NOW, never)

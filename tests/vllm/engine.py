@@ -13,6 +13,8 @@ from pathlib import Path
 from tests.support.engine_process import ROOT, EngineProcess
 
 ENGINE = Path(os.environ.get("VLLM_BIN") or ROOT / ".venv-vllm" / "bin" / "vllm").absolute()
+OLDER = Path(os.environ.get("VLLM_OLDER") or ENGINE.parents[1] / "older").absolute()
+"""Packages of an older version (`install_older.sh`), which go before those of the environment."""
 
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -43,6 +45,7 @@ class VllmOptions:
     lora: Sequence[tuple[str, Path]] = ()  # adapters by name, from `make_adapter`
     extra_args: Sequence[str] = ()
     extra_env: Sequence[tuple[str, str]] = ()
+    is_older: bool = False  # the version in OLDER, which reports no event ports
 
 
 class VllmWorker(EngineProcess):
@@ -61,7 +64,8 @@ class VllmWorker(EngineProcess):
         return f"kv@127.0.0.1:{self.port}@{self.name}"
 
     def environment(self) -> Mapping[str, str]:
-        return ENVIRONMENT | dict(self.options.extra_env)
+        older = {"PYTHONPATH": str(OLDER)} if self.options.is_older else {}
+        return ENVIRONMENT | older | dict(self.options.extra_env)
 
     def command(self) -> list[str]:
         options = self.options
@@ -69,7 +73,8 @@ class VllmWorker(EngineProcess):
         command += ["--served-model-name", *options.served_model_name, "--dtype", "bfloat16"]
         command += ["--max-model-len", str(options.max_model_len), "--block-size", str(options.block_size)]
         command += ["--enforce-eager", "--prefix-caching-hash-algo", "sha256_cbor"]
-        command += ["--enable-prompt-tokens-details", "--enable-scale-out"]
+        command += ["--enable-prompt-tokens-details"]
+        command += [] if options.is_older else ["--enable-scale-out"]
         if options.num_gpu_blocks_override is not None:
             command += ["--num-gpu-blocks-override", str(options.num_gpu_blocks_override)]
         if options.has_events:

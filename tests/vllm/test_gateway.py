@@ -15,6 +15,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests.support.engine_figures import EngineFigures
 from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
 from tests.support.patience import patience
@@ -91,7 +92,9 @@ def test_streams_of_both_workers_are_exact(gateway: GatewayProcess) -> None:
     assert [m.id for m in client(gateway.url).models.list()] == ["m"]
 
 
-def test_second_turn_goes_to_the_first_turns_worker_and_its_hit_is_predicted(gateway: GatewayProcess) -> None:
+def test_second_turn_goes_to_the_first_turns_worker_and_its_hit_is_predicted(
+    gateway: GatewayProcess, figures: EngineFigures
+) -> None:
     for seed in range(6):
         messages = [
             {"role": "system", "content": text(f"system {seed}")},
@@ -105,6 +108,7 @@ def test_second_turn_goes_to_the_first_turns_worker_and_its_hit_is_predicted(gat
             {"role": "user", "content": text(f"more {seed}", 30)},
         ]
         second = chat(gateway, messages)
+        figures.add_equal("vLLM 0.32", [(each.predicted, each.cached) for each in (first, second)])
         assert second.worker == first.worker
         assert second.predicted == second.cached
         assert second.cached >= first.answer.usage.prompt_tokens // BLOCK * BLOCK - BLOCK

@@ -159,6 +159,20 @@ class InferenceRequest:
             return len(self.body)
         return sum(memoryview(raw).nbytes for raw in self.messages.raws[self.messages.num_known :])
 
+    @property
+    def num_new_parts(self) -> int:
+        """Messages that are not known, with their parts and calls: what a template goes through. Where the
+        messages are not apart, the objects of the body."""
+        messages = self.messages
+        if messages is None:
+            return self.body.count(b"{")
+        num = len(messages.names) - (0 if self.is_whole else messages.num_known)
+        for message in messages.new or ():
+            for field in ("content", "tool_calls"):
+                value = message.get(field) if type(message) is dict else None
+                num += len(value) if type(value) is list else 0
+        return num
+
     def choose(self, model: str, body: bytes) -> None:
         """Ask for this model instead, with a body that names it."""
         self.model, self.body, self._fields = model, body, None

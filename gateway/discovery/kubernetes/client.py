@@ -5,6 +5,7 @@ A connection that is half open is noticed by TCP keepalives, within half a minut
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import aiohttp
 from gateway.discovery.kubernetes.api_objects import ApiStatus, status_of
 from gateway.discovery.kubernetes.cluster import ClusterAccess
 from gateway.discovery.kubernetes.reflector import ApiFailure
+from gateway.http.retry_after import retry_after_s
 from gateway.upstream.control_client import failure, read_all
 
 PAGE_OBJECTS = 200
@@ -179,8 +181,5 @@ async def _check(answer: aiohttp.ClientResponse) -> None:
     except (aiohttp.ClientError, OSError, ValueError):
         status = ApiStatus()
     reason = f"{answer.status} {status.message or answer.reason or ''}".strip()
-    raise ApiRequestFailed(ApiFailure(reason, answer.status, _seconds(answer.headers.get("Retry-After", ""))))
-
-
-def _seconds(text: str) -> float:
-    return float(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0.0
+    headers = [(name.lower(), value) for name, value in answer.raw_headers]
+    raise ApiRequestFailed(ApiFailure(reason, answer.status, retry_after_s(headers, time.time()) or 0.0))

@@ -379,3 +379,31 @@ def test_steering_fields_are_removed_and_the_salt_stays() -> None:
     assert parse_request(COMPLETION, body, salt="OURS").body == (
         b'{"model":"m","prompt":"x","cache_salt":"OURS"}'
     )
+
+
+def test_the_new_parts_of_a_chat_are_its_messages_with_their_parts_and_calls() -> None:
+    parts = [{"type": "text", "text": "a"}] * 3
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "{{"},
+        {"role": "assistant", "content": "", "tool_calls": [call, call]},
+        {"role": "tool", "tool_call_id": "c", "content": parts},
+    ]
+    body = msgspec.json.encode({"model": "m", "messages": messages})
+    assert parse_request("/v1/chat/completions", body).num_new_parts == 3 + 2 + 3
+
+
+def test_a_known_message_is_no_new_part_unless_the_whole_is_rendered() -> None:
+    messages = [{"role": "user", "content": "a"}] * 5
+    body = msgspec.json.encode({"model": "m", "messages": messages})
+    known = parse_request("/v1/chat/completions", body).messages
+    assert known is not None
+    request = parse_request("/v1/chat/completions", body, {known.names[2]})
+    assert request.num_new_parts == 2
+    request.is_whole = True
+    assert request.num_new_parts >= 5
+
+
+def test_the_new_parts_of_another_body_are_its_objects() -> None:
+    body = {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "a"}] * 30}
+    assert 30 <= parse_request("/v1/messages", msgspec.json.encode(body)).num_new_parts <= 31

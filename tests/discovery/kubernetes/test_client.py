@@ -69,7 +69,7 @@ async def test_refusals_have_status_words_and_the_pause_that_is_asked_for(status
             assert failure.reason == f"{status} refused with {status}"
 
 
-@pytest.mark.parametrize("text", ["", "-1", "soon", "9" * 9])
+@pytest.mark.parametrize("text", ["", "-1", "soon", "1e3"])
 async def test_other_pauses_are_ignored(text: str) -> None:
     async with served(status=503, headers={"Retry-After": text}) as (_, client):
         with pytest.raises(ApiRequestFailed) as caught:

@@ -152,12 +152,16 @@ class FirstToken(_message.Message):
     def __init__(self) -> None: ...
 
 class Finished(_message.Message):
-    __slots__ = ("status", "usage")
+    __slots__ = ("status", "usage", "retry_after", "error_body")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_FIELD_NUMBER: _ClassVar[int]
+    ERROR_BODY_FIELD_NUMBER: _ClassVar[int]
     status: int
     usage: Usage
-    def __init__(self, status: _Optional[int] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ...) -> None: ...
+    retry_after: str
+    error_body: bytes
+    def __init__(self, status: _Optional[int] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., retry_after: _Optional[str] = ..., error_body: _Optional[bytes] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens")
