@@ -40,10 +40,6 @@ LENGTHS = (900, 1500, 77, 2000)
 def test_a_trace_is_read_by_its_own_blocks_and_unit(
     tmp_path: Path, size: int, unit: str, ticks: float
 ) -> None:
-    if size == 512 and unit == "s":
-        ticks = (
-            1.0000001  # whole numbers of a Mooncake trace are milliseconds, up to 1,000 requests per second
-        )
     found = trace(tmp_path / "t.jsonl", [row(i, n, size, ticks) for i, n in enumerate(LENGTHS)])
     assert [round(job.at, 3) for job in found.jobs] == [0, 2, 4, 6]
     assert {size_of(job) for job in found.jobs} == {size}
