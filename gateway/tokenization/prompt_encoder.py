@@ -52,7 +52,10 @@ SWITCHES: Final = {"enable_thinking", "thinking"}
 # Of the prompts that were put together from known runs, one in so many is checked against the whole, and
 # those of a new kind (`RenderSetting.is_new_use`).
 CHECK_EVERY: Final = 256
-USUAL_ADVICE: Final = "check that --tokenizer is this model's, with the chat template that the worker uses"
+NUM_PLAIN: Final = 2
+MAX_LOAD_UNITS: Final = 30_000_000
+"""Units for proofs while a model is loaded, some second of a thread that takes turns with the event loop. The
+settings that are left are proved a step at a time, while their requests are rendered whole."""
 MAX_WHOLE_BYTES: Final = 64 << 10
 """Bytes of a chat that is rendered whole on the event loop although some of its messages are known."""
 
@@ -152,7 +155,7 @@ class PromptEncoder:
     @property
     def parity_advice(self) -> str:
         """Likely reason of tokens other than a worker's."""
-        return advice_of(self.tokenizer_class) or USUAL_ADVICE
+        return advice_of(self.tokenizer_class)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -214,8 +217,9 @@ class PromptEncoder:
         if self._tokenizer.cuts:
             self._conversations = ConversationCache(runs, lambda text: self.encode(text, False))
             self._settings = RenderSettings(self._tokenizer.cuts, self._templates)
-            for body in self._usual_bodies():
-                self._prove(body, now)
+            for number, body in enumerate(self._usual_bodies()):
+                if number < NUM_PLAIN or self._settings.num_units < MAX_LOAD_UNITS:
+                    self._prove(body, now)
 
     def _units(self, template: Template, now: datetime, messages: Sequence[Message]) -> int:
         """Units that a rendering takes, as a probe."""
@@ -228,11 +232,11 @@ class PromptEncoder:
         return template.num_units
 
     def _usual_bodies(self) -> Iterator[dict[str, Any]]:
-        """Request bodies with the settings that most requests have: with tools or without, thinking or
-        not."""
+        """Request bodies with the settings that most requests have: NUM_PLAIN with tools or without, then
+        those that switch thinking on or off."""
         names = {name for template in self._templates.values() for name in template.variables}
         switches = [{}, *({name: value} for name in SWITCHES & names for value in (True, False))]
-        for tools, kwargs in product((None, STUB_TOOLS), switches):
+        for kwargs, tools in product(switches, (None, STUB_TOOLS)):
             yield {"tools": tools, "chat_template_kwargs": kwargs}
 
     def _prove(self, body: Mapping[str, Any], now: datetime) -> None:
