@@ -93,6 +93,15 @@ def test_a_body_in_another_encoding_goes_on_in_utf_8(decisions: Decisions) -> No
     assert decisions.is_free
 
 
+@pytest.mark.parametrize("path", ["/v1/completions/", "//v1//completions"])
+def test_a_path_in_another_form_is_changed_for_the_caller(decisions: Decisions, path: str) -> None:
+    """A worker would answer the path as the caller has it with a redirect, or 404."""
+    made = decisions.decided(path=path)
+    assert made.path == "/v1/completions"
+    decisions.report(made.decision_id, finished=pb.Finished(usage=USAGE))
+    assert decisions.is_free
+
+
 def test_headers_count_as_bodies(decisions: Decisions) -> None:
     decisions.context.bodies.max_bytes = 1000
     fields = [pb.HttpField(name="x-long", value=b"v" * 500)]
