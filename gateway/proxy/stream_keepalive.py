@@ -19,10 +19,10 @@ from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import RouteKind
 from gateway.http.headers import is_event_stream
 from gateway.http.messages import Header, ResponseHead
+from gateway.http.sse import ends_between_events
 from gateway.server.responder import Responder
 
 COMMENT: Final = b": keep-alive\n\n"
-EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n")
 MAX_BODY_BYTES: Final = 64 << 10
 """Size of a worker's error that becomes an event; engines' errors have some hundred bytes."""
 
@@ -87,7 +87,7 @@ class KeptAliveResponder(Responder):
             return
         if data:
             self._sent_s = self._loop.time()
-            self._is_between_events = data.endswith(EVENT_ENDS)
+            self._is_between_events = ends_between_events(data, self._is_between_events)
         super().data(data)
 
     def end(self, data: bytes = b"") -> None:
