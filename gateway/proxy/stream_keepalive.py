@@ -23,6 +23,7 @@ from gateway.http.sse import ends_between_events
 from gateway.server.responder import Responder
 
 COMMENT: Final = b": keep-alive\n\n"
+GENERATE: Final = "/generate"
 MAX_BODY_BYTES: Final = 64 << 10
 """Size of a worker's error that becomes an event; engines' errors have some hundred bytes."""
 
@@ -34,8 +35,9 @@ _HEAD: Final[tuple[Header, ...]] = (
 
 
 def takes_comments(request: InferenceRequest) -> bool:
-    """True for streams of server-sent events: those of routes that are passed on unread may be anything."""
-    return request.stream and request.kind is not RouteKind.PASS
+    """True for streams of server-sent events, which SGLang's /generate has too; those of other routes that
+    are passed on unread may be anything."""
+    return request.stream and (request.kind is not RouteKind.PASS or request.path == GENERATE)
 
 
 class KeptAliveResponder(Responder):

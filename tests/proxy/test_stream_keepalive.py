@@ -164,7 +164,9 @@ def test_an_aborted_stream_gets_no_more() -> None:
         ("/v1/chat/completions", b'{"model":"m","messages":[],"stream":true}', True),
         ("/v1/messages", b'{"model":"m","messages":[],"stream":true}', True),
         ("/v1/responses", b'{"model":"m","input":"x","stream":true}', True),
-        ("/generate", b'{"text":"x","stream":true}', False),
+        ("/generate", b'{"text":"x","stream":true}', True),
+        ("/generate", b'{"text":"x"}', False),
+        ("/v1/embeddings", b'{"model":"m","input":"x","stream":true}', False),
         ("/v1/audio/speech", b'{"model":"m","stream":true}', False),
     ],
 )
