@@ -160,7 +160,7 @@ class OpenDecision:
         self._headers = [*http.headers]
         check_contents(http.headers)
         http.is_trusted = door.trusts_headers
-        self._responder = PickResponder(http, self._refused)
+        self._responder = PickResponder(http, self._refused, door.api.standing(http))
         self._given, self._target = http.body, path_of(self._message).encode()
         intake = Intake(context.bodies, door.max_body_bytes)
         if (error := intake.add(http.body)) is not None:
