@@ -72,7 +72,7 @@ def test_a_preflight_through_envoy_is_answered_whole(epp: Epp) -> None:
 
 
 def test_what_would_steer_a_clients_browser_does_not_pass_through_envoy(epp: Epp) -> None:
-    """As through the gateway's own port; what the gateway sets itself is set, not removed."""
+    """Headers that the gateway sets itself are set, not removed."""
     own = [(b"access-control-allow-origin", b"*"), (b"location", b"http://w/"), (b"alt-svc", b"h3")]
     picker, stream = epp.picked()
     stream.take()
