@@ -6,8 +6,8 @@ sent to the worker has appeared in it: blocks that were not known before. Where 
 were computed and none appeared, the events are another worker's (or about other tokens): they are no longer
 applied, and the worker's cache is assumed from what is sent there.
 
-Only plain prompts count, of which every engine publishes the blocks under the hash that is known here:
-without salt, adapter or images.
+Any prompt may appear; only a plain one must, since not every engine publishes salts, adapters and images in
+the form that is known here.
 """
 
 import asyncio
@@ -53,8 +53,8 @@ class OwnedStream(Protocol):
 
 
 class _AwaitedPrompt(NamedTuple):
-    """Prompt with `depth` blocks that events had reported when it was sent. `must_appear`: the worker
-    computes it."""
+    """Prompt with `depth` blocks that events had reported when it was sent. `must_appear`: it is plain, and
+    the worker computes it."""
 
     blocks: Sequence[BlockHash]
     depth: int
@@ -108,12 +108,13 @@ class OwnershipObserver:
         decision = decided.decision
         for worker in _workers_of(decision):
             watched = self._watched.get(worker.id)
-            if watched is None or not decided.request.reads_cache or not is_plain(decided, worker):
+            if watched is None or not decided.blocks:
                 continue
             blocks = decided.blocks[-1]
             depth = self._index.overlap(blocks).get(worker.id, 0)
             if depth < len(blocks):
-                must_appear = decision.prefill is None or worker is decision.prefill
+                is_computed = decision.prefill is None or worker is decision.prefill
+                must_appear = is_computed and decided.request.reads_cache and is_plain(decided, worker)
                 watched.sent[decision.id] = _AwaitedPrompt(blocks, depth, must_appear)
                 if len(watched.sent) > MAX_SENT:
                     watched.sent.popitem(last=False)

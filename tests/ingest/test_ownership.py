@@ -134,6 +134,17 @@ def test_prompts_that_show_nothing_are_not_counted(world: World) -> None:
     assert len(world.stream.calls) == 1
 
 
+def test_a_salted_prompt_that_appears_is_a_proof(world: World) -> None:
+    """Where tenants' caches are kept apart, every prompt has a salt."""
+    tokens = world.prompt()
+    chosen = world.send(tokens, salt="s")
+    keys = prompt_extra_keys(None, "s", 1)
+    world.index.apply(A, BlocksStored([1], None, tokens[:SIZE], SIZE, keys))
+    world.end(chosen)
+    world.settle()
+    assert world.stream.calls[1:] == ["prove"]
+
+
 def test_a_proof_is_kept_until_the_stream_is_read_no_more(world: World) -> None:
     world.ask(shown=True)
     world.owners.watch(A, world.stream, PLACE, "another worker reads there too")
