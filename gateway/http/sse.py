@@ -20,6 +20,7 @@ from gateway.core.usage_reading import read_beginning, read_usage
 
 _USAGE = b'"usage":{'
 _USAGE_SPACED = b'"usage": {'
+_META = b'"meta_info"'
 _MESSAGE_START = b'"message_start"'
 _BOM = b"\xef\xbb\xbf"
 _ENDS: Final = (b"\n\n", b"\n\r\n", b"\n\r", b"\r\r\n", b"\r\r")
@@ -72,6 +73,7 @@ class SseScanner:
         "is_whole",
         "num_events",
         "_is_new",
+        "_has_meta",
     )
 
     def __init__(self) -> None:
@@ -83,6 +85,7 @@ class SseScanner:
         self.is_whole = True  # the forwarded bytes end with an event's end
         self.num_events = 0
         self._is_new = True
+        self._has_meta = False  # SGLang's own route counts in each event
 
     def feed(self, data: bytes) -> bytes:
         """Return the bytes to forward now; the rest is kept until its event is complete."""
@@ -106,10 +109,10 @@ class SseScanner:
             data = data[:cut]
         if data:
             self.is_whole = ends_whole
-            if _USAGE in data or _USAGE_SPACED in data:
-                self._usage_event = data
-                if self._beginning is None and _MESSAGE_START in data:
-                    self._beginning = data
+            if not self.num_events:
+                self._has_meta = _META in data
+            if _USAGE in data or _USAGE_SPACED in data or (self._has_meta and _META in data):
+                self._keep_usage(data)
             if data.startswith(b"data:") and data.find(b"\n") == len(data) - 2:
                 self.num_events += 1
             else:
@@ -117,6 +120,11 @@ class SseScanner:
             if not self.has_token:
                 self.has_token = any(map(_has_token, event_data(data)))
         return data
+
+    def _keep_usage(self, data: bytes) -> None:
+        self._usage_event = data
+        if self._beginning is None and _MESSAGE_START in data:
+            self._beginning = data
 
     def _behind_comments(self, data: bytes, cut: int) -> int:
         """Return the end of comments and empty lines at `cut`, where a line begins outside of an event."""
@@ -199,7 +207,7 @@ def _last_usage(data: bytes, limit: UsageLimit) -> Usage | RefusedUsage | None:
     data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     end = len(data)
     for _ in range(MAX_USAGES):
-        at = max(data.rfind(_USAGE, 0, end), data.rfind(_USAGE_SPACED, 0, end))
+        at = max(data.rfind(_USAGE, 0, end), data.rfind(_USAGE_SPACED, 0, end), data.rfind(_META, 0, end))
         if at < 0:
             break
         border, after = data.rfind(b"\n\n", 0, at), data.find(b"\n\n", at)

@@ -233,3 +233,13 @@ def test_the_place_between_two_events_is_known_in_the_whole_grammar(end: bytes) 
     for passed in (comment, b"data: 1" + end, b"data: 1", event + b"data: 2", event + b"id: 2" + end):
         assert not ends_between_events(passed, False), passed
     assert not ends_between_events(comment + b"data: 1", True)
+
+
+@pytest.mark.parametrize("space", [b"", b" "])
+def test_the_last_count_of_sglangs_own_stream_is_read(space: bytes) -> None:
+    scanner = SseScanner()
+    for num in (b"1", b"500"):
+        meta = b'"meta_info":' + space + b'{"prompt_tokens":3,"completion_tokens":' + num + b"}"
+        scanner.feed(b'data: {"text":"a",' + meta + b"}\n\n")
+    scanner.feed(DONE)
+    assert scanner.usage() == Usage(3, 500)

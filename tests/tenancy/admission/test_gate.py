@@ -161,6 +161,8 @@ def test_a_text_of_sglangs_own_route_is_no_embedding() -> None:
     request = InferenceRequest(RouteKind.PASS, "/generate", b"", {"model": "m"})
     assert num_generated(request, observed(WHOLE, b"x" * 400), None) == 100
     assert num_generated(request, observed(WHOLE, b"x" * 400), Usage(5, 7)) == 7
+    assert num_generated(request, observed(EVENT_STREAM, EVENT * 9), Usage(5, 70)) == 70
+    assert num_generated(request, observed(EVENT_STREAM, EVENT * 9), Usage(5, 7)) == 9, "of two prompts"
 
 
 def test_a_rejected_request_costs_no_tokens() -> None:
