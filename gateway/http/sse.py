@@ -80,7 +80,9 @@ class SseScanner:
         self._tail = b""
         self._found: Usage | RefusedUsage | None = None
         self._usage_event: bytes | None = None  # not read yet
-        self._beginning: bytes | None = None  # the events with that of a message, whose end leaves it out
+        self._beginning: bytes | None = (
+            None  # events with the start of a message, which its end may leave out
+        )
         self.has_token = False
         self.is_whole = True  # the forwarded bytes end with an event's end
         self.num_events = 0
