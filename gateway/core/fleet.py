@@ -391,7 +391,7 @@ class Fleet:
         """Find the models in panic, after a change of workers."""
         if not self.late.is_empty:
             tables = (self._by_model, self._prefills)
-            self.late.admit(*[((m, [e.member for e in some]) for m, some in t.items()) for t in tables])
+            self.late.admit(*[[(m, [e.member for e in some]) for m, some in t.items()] for t in tables])
 
     def _set_aside(self, member: Member) -> None:
         is_apart = member.is_draining or member.ejected is not None or member.is_busy

@@ -241,19 +241,11 @@ _MEMBERS: tuple[tuple[MetricSpec, Callable[[Member], float | None]], ...] = (
         lambda m: float(m.is_up),
     ),
     (
-        gauge(
-            "kvgate_engine_running_requests",
-            "Running requests, absent where the engine reports none.",
-            "worker",
-        ),
+        gauge("kvgate_engine_running_requests", "Running requests, absent where none is reported.", "worker"),
         lambda m: m.reported.shown("num_running"),
     ),
     (
-        gauge(
-            "kvgate_engine_waiting_requests",
-            "Waiting requests, absent where the engine reports none.",
-            "worker",
-        ),
+        gauge("kvgate_engine_waiting_requests", "Waiting requests, absent where none is reported.", "worker"),
         lambda m: m.reported.shown("num_waiting"),
     ),
     (

@@ -131,7 +131,7 @@ def _unit(jobs: Sequence[ReplayJob], reading: TraceReading) -> str:
     forced = reading.options.ticks_per_s
     if forced:
         return next(name for name, per_s in UNITS.items() if per_s == forced)
-    return unit_of([job.at for job in jobs], reading.own_unit)
+    return unit_of([job.at for job in jobs], reading.own_unit, is_whole=reading.is_whole)
 
 
 def _arrivals(seconds: Sequence[float], rng: random.Random) -> list[float]:

@@ -32,6 +32,7 @@ from gateway.tokenization.model_files import (
     added_tokens,
     missing_tokens,
     read_config,
+    read_model_config,
     read_templates,
     special_tokens,
     template_sources,
@@ -42,6 +43,7 @@ from gateway.tokenization.sandbox.render_budget import is_hurried, probe
 from gateway.tokenization.template_needs import needs_of
 from gateway.tokenization.text_cache import STRIDE, TextCache, are_apart
 from gateway.tokenization.tokenizer import Tokenizer, TokenizerError
+from gateway.tokenization.tokenizer_class import REBUILT, advice_of, class_of, rebuilt, with_specials
 
 __all__ = ["PromptError", "PromptEncoder"]
 
@@ -50,6 +52,10 @@ SWITCHES: Final = {"enable_thinking", "thinking"}
 # Of the prompts that were put together from known runs, one in so many is checked against the whole, and
 # those of a new kind (`RenderSetting.is_new_use`).
 CHECK_EVERY: Final = 256
+NUM_PLAIN: Final = 2
+MAX_LOAD_UNITS: Final = 30_000_000
+"""Units for proofs while a model is loaded, some second of a thread that takes turns with the event loop. The
+settings that are left are proved a step at a time, while their requests are rendered whole."""
 MAX_WHOLE_BYTES: Final = 64 << 10
 """Bytes of a chat that is rendered whole on the event loop although some of its messages are known."""
 
@@ -58,6 +64,7 @@ class PromptEncoder:
     """Encoder of one model's requests by its chat template and tokenizer. Build it with `load`."""
 
     renders_chats_as_engine = True
+    tokenizer_class: str | None = None
 
     def __init__(
         self,
@@ -98,9 +105,8 @@ class PromptEncoder:
             raise PromptError(f"{directory}: no tokenizer.json")
         config = read_config(directory)
         try:
-            tokenizer = tokenizer or Tokenizer.load(
-                directory / "tokenizer.json", added_tokens(config), missing_tokens(config)
-            )
+            name = class_of(directory, config, read_model_config(directory))
+            tokenizer = tokenizer or _load_tokenizer(directory, config, name)
         except TokenizerError as exc:
             raise PromptError(str(exc)) from exc
         sources = template_sources(directory, config)
@@ -113,6 +119,7 @@ class PromptEncoder:
             default_kwargs or {},
             max_model_len,
         )
+        prompts.tokenizer_class = name
         prompts._probe(directory)
         return prompts
 
@@ -138,7 +145,17 @@ class PromptEncoder:
 
     @property
     def why(self) -> str:
-        return self._tokenizer.why
+        made = (
+            f"; made as {name} of its vocabulary and merges"
+            if (name := self.tokenizer_class) in REBUILT
+            else ""
+        )
+        return self._tokenizer.why + made
+
+    @property
+    def parity_advice(self) -> str:
+        """Likely reason of tokens other than a worker's."""
+        return advice_of(self.tokenizer_class)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -200,8 +217,9 @@ class PromptEncoder:
         if self._tokenizer.cuts:
             self._conversations = ConversationCache(runs, lambda text: self.encode(text, False))
             self._settings = RenderSettings(self._tokenizer.cuts, self._templates)
-            for body in self._usual_bodies():
-                self._prove(body, now)
+            for number, body in enumerate(self._usual_bodies()):
+                if number < NUM_PLAIN or self._settings.num_units < MAX_LOAD_UNITS:
+                    self._prove(body, now)
 
     def _units(self, template: Template, now: datetime, messages: Sequence[Message]) -> int:
         """Units that a rendering takes, as a probe."""
@@ -214,11 +232,11 @@ class PromptEncoder:
         return template.num_units
 
     def _usual_bodies(self) -> Iterator[dict[str, Any]]:
-        """Request bodies with the settings that most requests have: with tools or without, thinking or
-        not."""
+        """Request bodies with the settings that most requests have: NUM_PLAIN with tools or without, then
+        those that switch thinking on or off."""
         names = {name for template in self._templates.values() for name in template.variables}
         switches = [{}, *({name: value} for name in SWITCHES & names for value in (True, False))]
-        for tools, kwargs in product((None, STUB_TOOLS), switches):
+        for kwargs, tools in product(switches, (None, STUB_TOOLS)):
             yield {"tools": tools, "chat_template_kwargs": kwargs}
 
     def _prove(self, body: Mapping[str, Any], now: datetime) -> None:
@@ -447,6 +465,15 @@ class PromptEncoder:
             fields["enable_thinking"] = effort != "none"
         server = {**self._default_kwargs, **_set({"tools": dump_tools(body.get("tools"))})}
         return {**server, **_set({**asked, **_set(fields)})}
+
+
+def _load_tokenizer(directory: Path, config: Mapping[str, Any], name: str | None) -> Tokenizer:
+    """Tokenizer of a model as transformers makes it, by a class or of the file. Raises TokenizerError."""
+    path, added = directory / "tokenizer.json", added_tokens(config)
+    if name is not None and name in REBUILT:
+        specials = missing_tokens(with_specials(config, name))
+        return Tokenizer.load(path, added, specials, rebuild=partial(rebuilt, name=name, config=config))
+    return Tokenizer.load(path, added, missing_tokens(config))
 
 
 def _set(kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,9 +35,8 @@ MAX_SETTINGS: Final = 64
 # Requests with other tools share a setting, so there are more of these.
 MAX_NAMES: Final = 10_000
 MAX_VARIABLES_CHARS: Final = 4096
-STEP_UNITS: Final = 20_000
-"""Units of the renderings of one step of a proof, which runs beside requests: 2 ms at most, and the last
-one."""
+STEP_UNITS: Final = 60_000
+"""Units of the renderings of one step of a proof, which runs beside requests: one or two milliseconds."""
 PROBE_BASE_UNITS: Final = 200
 MAX_USES: Final = 4096
 MAX_WRONG: Final = 4096
@@ -51,7 +50,7 @@ class RenderSetting:
     """Render setting: the template, its variables behind a stub, and the proof of its cut points, which runs
     a step at a time. `stubs` and `refusals` are its result; `stubs` is None until it is complete, and empty
     if it `is_costly`: a probe takes too much. `uses` counts the prompts that were put together, by the cut
-    and the features that they rely on."""
+    and the features that they rely on; `num_units` those of the budget that the proof took."""
 
     template: Template
     markup: Markup
@@ -61,7 +60,7 @@ class RenderSetting:
     refusals: Sequence[CutRefusal] = ()
     is_costly: bool = False
     uses: dict[int, int] = field(default_factory=dict)
-    _spent: int = 0
+    num_units: int = 0
     _proof: Generator[None, None, Proof] | None = None
     _frames: dict[CutPoint | None, MessageFrame | None] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
@@ -94,8 +93,8 @@ class RenderSetting:
                 probe(True)
                 if self._proof is None:
                     self._proof = prove(self._probe, self.template.conversation, self.markup, marks)
-                self._spent = 0
-                while self._spent < STEP_UNITS:
+                end = self.num_units + STEP_UNITS
+                while self.num_units < end:
                     next(self._proof)
             except StopIteration as done:
                 self.refusals = done.value.refusals
@@ -123,7 +122,7 @@ class RenderSetting:
         try:
             return self.render(messages, with_other_tools and bool(self.variables.get("tools")))
         finally:
-            self._spent += PROBE_BASE_UNITS + self.template.num_units
+            self.num_units += PROBE_BASE_UNITS + self.template.num_units
 
 
 class WrongCuts:
@@ -221,6 +220,11 @@ class RenderSettings:
     def prove(self, setting: RenderSetting) -> bool:
         """Run one step of a setting's proof. Returns True once the proof is complete."""
         return setting.prove(self._cuts)
+
+    @property
+    def num_units(self) -> int:
+        """Units of the budget that the proofs took."""
+        return sum(setting.num_units for setting in self._by_variables.values())
 
     def tier(self, template: Template) -> tuple[bool, str]:
         """Rendering of a template: True if conversations cost only their new messages, and the reason."""

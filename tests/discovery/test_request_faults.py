@@ -18,13 +18,18 @@ from tests.discovery.test_lifecycle import World
 A, B, C = WorkerId("a:1"), WorkerId("b:1"), WorkerId("c:1")
 
 
-class Asked(Execution):
+class Asked:
     """A request of a client, named by its key, or by its address."""
 
     def __init__(self, key: str = "", address: str = "") -> None:
         self.http = HttpRequest("POST", b"/v1/completions", [], b"")
         self.http.caller, self.http.client = Caller("t", key) if key else None, address
-        self.request_id, self.failed_at = b"r", ()
+        self.log_id = "r"
+        self.failed_at: tuple[WorkerId, ...] = ()
+
+    @property
+    def as_request(self) -> Execution:
+        return cast(Execution, self)
 
 
 class Charges:
@@ -45,9 +50,9 @@ class Charges:
         for letter in workers:
             one = request or Asked(key)
             if letter == ".":
-                self.judge.answered(one)
+                self.judge.answered(one.as_request)
             else:
-                self.judge.failed(one, WorkerId(f"{letter}:1"), "it answered 500")
+                self.judge.failed(one.as_request, WorkerId(f"{letter}:1"), "it answered 500")
 
 
 @pytest.mark.parametrize(
@@ -98,8 +103,8 @@ def test_one_request_that_fails_at_two_workers_is_not_charged_to_either_nor_to_a
 def test_what_no_worker_has_seen_is_always_its_fault_and_an_unloaded_adapter_is_nobodys() -> None:
     charges, request = Charges(), Asked("k")
     for worker in (A, B, C):
-        charges.judge.failed(request, worker, "cannot connect", was_sent=False)
-    charges.judge.failed(request, A, UNLOADED)
+        charges.judge.failed(request.as_request, worker, "cannot connect", was_sent=False)
+    charges.judge.failed(request.as_request, A, UNLOADED)
     assert charges.of == {A: 1, B: 1, C: 1} and request.failed_at == ()
 
 
@@ -127,9 +132,9 @@ def test_an_ejection_for_the_failures_of_one_client_ends_once_they_are_its_own()
     world.join(*(f"{letter}:1" for letter in "abcd"))
     judge = cast(Lifecycle, world.lifecycle).faults
     for _ in range(2):
-        judge.failed(Asked("k"), A, "it answered 500")
+        judge.failed(Asked("k").as_request, A, "it answered 500")
     assert world.state(A) == "ejected"
-    judge.failed(Asked("k"), B, "it answered 500")
+    judge.failed(Asked("k").as_request, B, "it answered 500")
     world.lifecycle.looked(A, None)  # its next probe
     assert world.state(A) in ("active", "warm_up") and world.state(B) == "active"
     world.lifecycle.failed(A, "refused")

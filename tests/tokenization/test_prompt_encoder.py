@@ -335,3 +335,22 @@ def test_a_template_that_looks_ahead_for_images_has_fewer_tokens_before_them() -
 def test_a_truncated_or_continued_prompt_with_images_has_no_tokens(more: Body) -> None:
     body = {"messages": [*TALK, {"role": "user", "content": [CAT]}], "add_generation_prompt": False, **more}
     assert len(load("parts").before_media(body, NOW)) == 0
+
+
+def proved_settings(body: str) -> list[bool]:
+    """Settings of a template that switches thinking, in the order in which they are proved."""
+    prompts = PromptEncoder.load(TOKENIZER, "{{ enable_thinking }}" + body)
+    prompts.remember(TokenRunCache(), NOW, lambda template: None)
+    assert prompts._settings is not None
+    settings = prompts._settings._by_variables.values()
+    assert prompts._settings.num_units == sum(each.num_units for each in settings)
+    return ["enable_thinking" in each.variables for each in settings if each.stubs is not None]
+
+
+def test_settings_of_a_costly_template_are_proved_with_their_requests() -> None:
+    """A load proves the plain ones, whatever they take."""
+    loop = "{% for m in messages %}{{ '<|im_start|>' + m.role + (m.content or '') }}BODY{% endfor %}"
+    assert proved_settings(loop.replace("BODY", "")) == [False] * 2 + [True] * 4
+    costly = loop.replace("BODY", "{% for i in range(150) %}{{ i }}{% endfor %}")
+    plain = proved_settings(costly)
+    assert plain[:2] == [False, False] and len(plain) < 6

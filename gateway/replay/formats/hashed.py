@@ -24,7 +24,7 @@ class HashedRow(msgspec.Struct):
     input_length: int
     output_length: int = 0
     hash_ids: list[int] = []
-    timestamp: float | str | None = None
+    timestamp: int | float | str | None = None
     model: str | None = None
     session_id: str | int | None = None
     delay: float | None = None

@@ -56,13 +56,15 @@ class TraceOptions:
 @dataclass(slots=True)
 class TraceReading:
     """State of reading one trace. Jobs leave a reader with the ticks of the trace's clock in `at`, or with
-    NaN where it has no times. `own_unit` is the format's; `hash_tokens` the block size, where it has one."""
+    NaN where it has no times. `own_unit` is the format's; `hash_tokens` the block size, where it has one.
+    `is_whole` until a time is written with a fraction."""
 
     options: TraceOptions
     own_unit: str | None = None
     hash_tokens: int | None = None
     has_texts: bool = False
     clock: str = ""
+    is_whole: bool = True
 
     def ticks(self, value: float | str | None) -> float:
         """Ticks of a row's time; all rows have one of the same kind, or none. Raises RowProblem."""
@@ -73,6 +75,7 @@ class TraceReading:
             except (ValueError, OverflowError) as exc:
                 raise RowProblem(f"no time: {exc}") from exc
             clock = "ISO" if is_iso else "number"
+            self.is_whole = self.is_whole and "." not in str(value)
             if abs(ticks) > MAX_TICKS:
                 raise RowProblem(f"timestamp of {ticks:g} is beyond {MAX_TICKS:g}")
         if clock != (self.clock or clock):

@@ -31,8 +31,9 @@ def ticks_of(value: float | str) -> tuple[float, bool]:
     return ticks, False
 
 
-def unit_of(ticks: Sequence[float], own: str | None = None) -> str:
-    """Name of a clock's unit. `own` is the unit of the format, kept where the gaps allow it."""
+def unit_of(ticks: Sequence[float], own: str | None = None, *, is_whole: bool = True) -> str:
+    """Name of a clock's unit. `own` is the unit of the format, kept where the gaps allow it; `is_whole` if
+    all are written without a fraction."""
     if not ticks:
         return own or "s"
     low, high = min(ticks), max(ticks)
@@ -40,7 +41,7 @@ def unit_of(ticks: Sequence[float], own: str | None = None) -> str:
         if EPOCH_S[0] * per_s <= low and high <= EPOCH_S[1] * per_s:
             return name
     gap = (high - low) / max(len(ticks) - 1, 1)
-    if not gap or (own and _allows(own, gap, ticks)):
+    if not gap or (own and _allows(own, gap, is_whole)):
         return own or "s"
     for name, per_s in UNITS.items():
         if gap < DENSE_TICKS * per_s:
@@ -48,11 +49,10 @@ def unit_of(ticks: Sequence[float], own: str | None = None) -> str:
     return "ns"
 
 
-def _allows(own: str, gap: float, ticks: Sequence[float]) -> bool:
+def _allows(own: str, gap: float, is_whole: bool) -> bool:
     """Check a unit against the mean gap: milliseconds are whole where many requests share each second."""
     if own == "s":
         return gap < SPARSE_S
     if own == "ms":
-        is_whole = all(tick == int(tick) for tick in ticks)
         return gap < DENSE_TICKS * 1e3 and (gap >= DENSE_TICKS or (is_whole and gap >= 1.0))
     return True

@@ -40,10 +40,6 @@ LENGTHS = (900, 1500, 77, 2000)
 def test_a_trace_is_read_by_its_own_blocks_and_unit(
     tmp_path: Path, size: int, unit: str, ticks: float
 ) -> None:
-    if size == 512 and unit == "s":
-        ticks = (
-            1.0000001  # whole numbers of a Mooncake trace are milliseconds, up to 1,000 requests per second
-        )
     found = trace(tmp_path / "t.jsonl", [row(i, n, size, ticks) for i, n in enumerate(LENGTHS)])
     assert [round(job.at, 3) for job in found.jobs] == [0, 2, 4, 6]
     assert {size_of(job) for job in found.jobs} == {size}
@@ -126,3 +122,11 @@ def test_requests_without_times_come_at_the_rate(tmp_path: Path) -> None:
     found = trace(tmp_path / "t.jsonl", rows, rate=4.0)
     assert [job.at for job in found.jobs] == [0, 0.25, 0.5]
     assert found.read_as.endswith("no times (played at 4/s)")
+
+
+def test_seconds_with_fractions_are_no_milliseconds(tmp_path: Path) -> None:
+    """Whole numbers of a Mooncake trace are milliseconds, down to one between two requests."""
+    rows = [row(i, 900, 512) | {"timestamp": 15.0 * i} for i in range(4)]
+    assert [job.at for job in trace(tmp_path / "t.jsonl", rows).jobs] == [0, 15, 30, 45]
+    rows = [each | {"timestamp": int(each["timestamp"])} for each in rows]
+    assert [job.at for job in trace(tmp_path / "t.jsonl", rows).jobs] == [0, 0.015, 0.03, 0.045]

@@ -41,7 +41,6 @@ def test_a_clock_that_begins_anywhere_shows_its_unit_by_its_gaps(unit: str, gap_
     ("ticks", "own", "unit"),
     [
         ([0, 1, 2, 4], "ms", "ms"),  # a thousand requests per second
-        ([0, 0.5, 1.25, 4], "ms", "s"),  # milliseconds of so many requests are whole
         ([0, 0, 1, 1, 1, 2], "ms", "s"),
         ([0, 3000, 3000, 6000], "ms", "ms"),
         ([0, 42], "s", "s"),
@@ -57,3 +56,9 @@ def test_the_unit_of_a_format_is_kept_where_the_gaps_allow_it(
     ticks: Sequence[float], own: str | None, unit: str
 ) -> None:
     assert unit_of(ticks, own) == unit
+
+
+def test_milliseconds_of_many_requests_per_second_are_whole() -> None:
+    assert unit_of([0.0, 15.0, 30.0], "ms", is_whole=False) == "s"
+    assert unit_of([0, 15, 30], "ms", is_whole=True) == "ms"
+    assert unit_of([0.0, 150.5, 300.5], "ms", is_whole=False) == "ms"
