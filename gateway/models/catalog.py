@@ -35,7 +35,8 @@ from gateway.parity.prober import Ask, Prober, compare, day_of
 from gateway.parity.token_source import TokenSource, WorkerParity, choose_sources
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.tokenization.base import Renderer
-from gateway.tokenization.prompt_encoder import USUAL_ADVICE, PromptEncoder, PromptError
+from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
+from gateway.tokenization.tokenizer_class import USUAL_ADVICE
 from gateway.tokenization.unavailable import Unavailable
 
 log = logging.getLogger("kvgate.models")

@@ -8,7 +8,7 @@ from gateway.core.decision import Prompt
 from gateway.core.rendering import VLLM, Rendering
 from gateway.core.requests.request import InferenceRequest
 from gateway.parity.probes import ProbePrompt
-from gateway.tokenization.prompt_encoder import USUAL_ADVICE
+from gateway.tokenization.tokenizer_class import USUAL_ADVICE
 
 NUM_SHOWN = 4
 

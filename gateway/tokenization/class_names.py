@@ -102,7 +102,7 @@ _MODEL_TYPES: Final[Mapping[str, str]] = {
     "RoCBertTokenizer": ("roc_bert "),
     "RoFormerTokenizer": ("roformer "),
     "RobertaTokenizer": (
-        "bart bridgetower clap data2vec-text ibert lilt longformer mega mra roberta roberta- prelayernorm "
+        "bart bridgetower clap data2vec-text ibert lilt longformer mega mra roberta roberta-prelayernorm "
     ),
     "SeamlessM4TTokenizer": ("seamless_m4t seamless_m4t_v2 "),
     "Siglip2Tokenizer": ("siglip2 "),

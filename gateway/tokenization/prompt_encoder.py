@@ -52,7 +52,6 @@ SWITCHES: Final = {"enable_thinking", "thinking"}
 # Of the prompts that were put together from known runs, one in so many is checked against the whole, and
 # those of a new kind (`RenderSetting.is_new_use`).
 CHECK_EVERY: Final = 256
-USUAL_ADVICE: Final = "check that --tokenizer is this model's, with the chat template that the worker uses"
 NUM_PLAIN: Final = 2
 MAX_LOAD_UNITS: Final = 30_000_000
 """Units for proofs while a model is loaded, some second of a thread that takes turns with the event loop. The
@@ -156,7 +155,7 @@ class PromptEncoder:
     @property
     def parity_advice(self) -> str:
         """Likely reason of tokens other than a worker's."""
-        return advice_of(self.tokenizer_class) or USUAL_ADVICE
+        return advice_of(self.tokenizer_class)
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -20,6 +20,7 @@ from gateway.tokenization.class_names import BY_MODEL_TYPE, HUB_IDS_OF_FILES, RE
 BACKENDS: Final = {"TokenizersBackend", "PythonBackend", "PreTrainedTokenizerFast", "PreTrainedTokenizer"}
 """Classes that use tokenizer.json as it is."""
 MISTRAL: Final = "MistralCommonBackend"
+USUAL_ADVICE: Final = "check that --tokenizer is this model's, with the chat template that the worker uses"
 _QWEN_WORDS: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
@@ -48,8 +49,8 @@ def class_of(directory: Path, config: Mapping[str, Any], model_config: Mapping[s
     return name if name in REBUILT or name in REBUILDERS else None
 
 
-def advice_of(name: str | None) -> str | None:
-    """Likely reason of tokens other than a worker's, where the tokenizer is of a class; None without one."""
+def advice_of(name: str | None) -> str:
+    """Likely reason of tokens other than a worker's, where the tokenizer is of a class."""
     if name in REBUILT:
         return (
             f"it is made here as transformers 5 makes a {name}, of the vocabulary and merges of "
@@ -60,7 +61,7 @@ def advice_of(name: str | None) -> str | None:
             f"transformers 5 makes a tokenizer of its own for the class {name}, where tokenizer.json is read "
             "here: that is the difference, most probably"
         )
-    return None
+    return USUAL_ADVICE
 
 
 def rebuilt(text: str, name: str, config: Mapping[str, Any]) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gateway.app import bundled_tokenizer
-from gateway.tokenization.prompt_encoder import USUAL_ADVICE, PromptEncoder, PromptError
-from gateway.tokenization.tokenizer_class import REBUILT, class_of, rebuilt
+from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
+from gateway.tokenization.tokenizer_class import REBUILT, USUAL_ADVICE, class_of, rebuilt
 from tests.support.tokenizer_models import GOLDEN, KINDS, TEXTS, digest, write_model
 
 MADE = json.loads(GOLDEN.read_text("utf-8"))
