@@ -137,7 +137,7 @@ def dealt(
             if not jobs:
                 raise EmptyPrompt("no request")
         except EmptyPrompt:
-            lines.num_empty += 1
+            lines.leave_out()
             continue
         except RowProblem as exc:
             lines.skip(str(exc))

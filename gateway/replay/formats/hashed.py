@@ -80,7 +80,7 @@ def _rows(lines: Lines, reading: TraceReading) -> Iterator[_Numbered]:
     ends: dict[str | int, float] = {}
     for row in lines.decoded(HashedRow):
         if row.input_length == 0:
-            lines.num_empty += 1
+            lines.leave_out()
             continue
         try:
             check_tokens(row.input_length, row.output_length)
