@@ -1,9 +1,10 @@
-"""CSV traces: a time and lengths; nothing is known of the prompts, and all differ."""
+"""Traces of times and lengths, in CSV or in rows of JSON; nothing is known of the prompts, and all differ."""
 
 import csv
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from gateway.replay.formats.reading import RowProblem, TraceReading, job_of_lengths, jobs_of_rows
 from gateway.replay.job import ReplayJob
@@ -62,10 +63,27 @@ def columns(lines: Lines, reading: TraceReading) -> Iterator[ReplayJob]:
         values = {
             kind: fields[at] if at is not None and at < len(fields) else "" for kind, at in places.items()
         }
-        num_tokens, num_output = _count(values["prompt"]), _count(values["answer"])
-        yield job_of_lengths(lines, reading.ticks(values["time"]), num_tokens, num_output, values["model"])
+        yield _job(lines, reading, values)
 
     yield from jobs_of_rows(lines, _records(lines, rows, mark), jobs_of)
+
+
+def lengths(lines: Lines, reading: TraceReading) -> Iterator[ReplayJob]:
+    """Read rows of JSON that have the same names."""
+
+    def jobs_of(row: dict[str, Any]) -> Iterator[ReplayJob]:
+        found = {plain(name): value for name, value in row.items() if value is not None}
+        names = (
+            (kind, next((name for name in names if name in found), "")) for kind, names in _KINDS.items()
+        )
+        yield _job(lines, reading, {kind: str(found.get(name, "")) for kind, name in names})
+
+    yield from jobs_of_rows(lines, lines.decoded(dict[str, Any]), jobs_of)
+
+
+def _job(lines: Lines, reading: TraceReading, values: Mapping[str, str]) -> ReplayJob:
+    num_tokens, num_output = _count(values["prompt"]), _count(values["answer"])
+    return job_of_lengths(lines, reading.ticks(values["time"]), num_tokens, num_output, values["model"])
 
 
 _KINDS = {"time": TIME, "prompt": PROMPT, "answer": ANSWER, "model": MODELS}

@@ -52,7 +52,7 @@ def hashed(lines: Lines, reading: TraceReading) -> Iterator[ReplayJob]:
         except ValueError as exc:
             raise lines.bad(str(exc)) from exc
         reading.hash_tokens = shape.size
-        is_qwen = any(row.chat_id is not None for row in with_hashes)
+        is_qwen = not reading.is_whole and any(row.chat_id is not None for row in with_hashes)
         reading.own_unit = "s" if is_qwen else "ms" if shape.size == USUAL[0] else None
     yield from _jobs(lines, rows, shape)
 

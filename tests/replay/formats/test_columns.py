@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -113,3 +114,21 @@ def test_a_header_in_the_middle_is_no_request(tmp_path: Path) -> None:
 )
 def test_a_header_has_several_names(line: bytes, names: list[str]) -> None:
     assert header_of(line) == names
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("timestamp", "prompt_tokens", "completion_tokens"),
+        ("timestamp", "input_tokens", "output_tokens"),
+        ("arrived_at", "num_prefill_tokens", "num_decode_tokens"),
+        ("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
+        ("Timestamp", "Request tokens", "Response tokens"),
+    ],
+)
+def test_rows_of_json_have_the_same_columns(tmp_path: Path, names: tuple[str, ...]) -> None:
+    rows = [dict(zip(names, values, strict=True)) for values in ((5, 410, 20), (47, "980", 0))]
+    found = trace(tmp_path / "t.json", json.dumps([*rows, {names[0]: 50, names[1]: None}]), is_strict=False)
+    assert found.read_as.startswith("lengths, ")
+    assert [(job.num_tokens, job.num_output) for job in found.jobs] == [(410, 20), (980, 1)]
+    assert found.skipped == ("item 3: no number of tokens: could not convert string to float: ''",)

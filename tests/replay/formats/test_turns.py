@@ -62,3 +62,9 @@ def test_an_option_without_effect_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=why):
         trace(tmp_path / "t.jsonl", rows, **options)
+
+
+def test_an_input_may_be_a_list_of_messages(tmp_path: Path) -> None:
+    rows = [{"input": "user: x\n"}, {"input": [{"role": "user", "content": "x"}]}]
+    first, second = trace(tmp_path / "t.jsonl", rows).jobs
+    assert list(first.tokens()) == list(second.tokens())
