@@ -97,7 +97,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["serve", "--port", "x"], "kvgate: --port: Expected `int`, got `str`"),
+        (["serve", "--port", "x"], "kvgate: --port: 'x' is no whole number"),
         (["serve", "--config", "no.toml"], "kvgate: no.toml: cannot be read"),
         (
             ["check", "--policy", "best"],
