@@ -148,7 +148,10 @@ class Lines:
         return ConfigError(f"{self.path}:{place}: {why}")
 
     def _open(self) -> IO[bytes]:
-        """Open a file by its first bytes, whatever its name ends with."""
+        """Open a file by its first bytes, whatever its name ends with. Raises ConfigError for a pipe, whose
+        lines cannot be read a second time."""
+        if self.path.is_fifo() or self.path.is_char_device():
+            raise ConfigError(f"{self.path}: is no file; traces are read several times: save it in one first")
         with self.path.open("rb") as file:
             begin = file.read(MAX_MAGIC)
         for magic, why in NOT_TEXT.items():
