@@ -131,7 +131,7 @@ class Lines:
             self.skipped.append(f"{self._place}: {why}")
 
     def leave_out(self) -> None:
-        """Leave out the current line, whose prompt is empty. Raises ConfigError if `is_strict`."""
+        """Leave out the current line for its empty prompt. Raises ConfigError if `is_strict`."""
         if self.is_strict:
             raise self.bad("the prompt is empty")
         self.num_empty += 1
@@ -148,7 +148,7 @@ class Lines:
         return ConfigError(f"{self.path}:{place}: {why}")
 
     def _open(self) -> IO[bytes]:
-        """Open a file by its first bytes, whatever its name ends with. Raises ConfigError for a pipe, whose
+        """Open a file by its first bytes, whatever its name ends with. Raises ConfigError for a pipe: its
         lines cannot be read a second time."""
         if self.path.is_fifo() or self.path.is_char_device():
             raise ConfigError(f"{self.path}: is no file; traces are read several times: save it in one first")

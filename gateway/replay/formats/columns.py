@@ -23,7 +23,7 @@ ANSWER = (
 )
 MODELS = ("model",)
 MAX_ROW_LINES = 1000
-"""Lines of one row, whose quoted fields may have line breaks: within these a quote must close."""
+"""Most lines of one row, which has several where quoted fields have line breaks."""
 
 
 def header_of(line: bytes) -> Sequence[str]:
