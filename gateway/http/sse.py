@@ -137,6 +137,15 @@ class SseScanner:
         return self._found
 
 
+def ends_between_events(data: bytes, began_between: bool) -> bool:
+    """Return True if another event may follow bytes that were passed on: they end with an event's end, and
+    perhaps comments behind it. `began_between`: they began there."""
+    if data.endswith(_ENDS):
+        return True
+    cut = _last_border(data)
+    return (began_between or cut > 0) and _BETWEEN.fullmatch(data, cut) is not None
+
+
 def _last_border(data: bytes) -> int:
     lf = data.rfind(b"\n\n") + 2
     if b"\r" not in data:

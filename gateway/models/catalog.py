@@ -35,7 +35,8 @@ from gateway.parity.prober import Ask, Prober, compare, day_of
 from gateway.parity.token_source import TokenSource, WorkerParity, choose_sources
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.tokenization.base import Renderer
-from gateway.tokenization.prompt_encoder import PromptError
+from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
+from gateway.tokenization.tokenizer_class import USUAL_ADVICE
 from gateway.tokenization.unavailable import Unavailable
 
 log = logging.getLogger("kvgate.models")
@@ -217,6 +218,7 @@ class Catalog:
                 lambda model, ids: renderer.decode(ids) if renderer else None,
                 with_chats=renderer is None or renderer.renders_chats_as_engine,
                 rendering=entry.rendering,
+                advice=renderer.parity_advice if isinstance(renderer, PromptEncoder) else USUAL_ADVICE,
             )
             parity = await compare(comparison)
             if self._prober is not None and not self._is_here(worker):

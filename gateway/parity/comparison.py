@@ -8,6 +8,7 @@ from gateway.core.decision import Prompt
 from gateway.core.rendering import VLLM, Rendering
 from gateway.core.requests.request import InferenceRequest
 from gateway.parity.probes import ProbePrompt
+from gateway.tokenization.tokenizer_class import USUAL_ADVICE
 
 NUM_SHOWN = 4
 
@@ -30,7 +31,7 @@ class ParityResult:
 
 class ParityComparison:
     """Comparison of a worker's tokens with the local ones (`tokenize`), probe by probe; `text` decodes tokens
-    for messages. `with_chats`: chats can be compared too."""
+    for messages. `with_chats`: chats can be compared too. `advice`: what a difference may come from."""
 
     def __init__(
         self,
@@ -40,12 +41,14 @@ class ParityComparison:
         *,
         with_chats: bool = True,
         rendering: Rendering = VLLM,
+        advice: str = USUAL_ADVICE,
     ) -> None:
         self.model = model
         self.rendering = rendering
         self._tokenize = tokenize
         self._text = text
         self._with_chats = with_chats
+        self._advice = advice
         self._made: dict[str, Sequence[int]] = {}
         self._num_compared = 0
         self._difference: str | None = None
@@ -75,8 +78,7 @@ class ParityComparison:
         one, other = (self._shown(ids[at : at + NUM_SHOWN]) for ids in (ours, theirs))
         return (
             "the worker tokenizes prompts differently, so its cached blocks cannot be found: in "
-            f"{name} from token {at} on, {one} here and {other} there; check that --tokenizer is this "
-            "model's, with the chat template that the worker uses"
+            f"{name} from token {at} on, {one} here and {other} there; {self._advice}"
         )
 
     def _shown(self, ids: Sequence[int]) -> str:

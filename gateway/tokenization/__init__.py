@@ -10,6 +10,7 @@ template_reading, conversation_features   what a template looks for, and what a 
 conversation_cache, text_cache   tokens of earlier conversation turns and texts
 render_settings, probe_conversations   proofs of these cut points
 message_frame    the text around a plain message        pieces         long texts in bounded pieces
+tokenizer_class  tokenizers that transformers makes of a vocabulary      class_names  its names, as data
 template_needs   chats that templates are probed with
 longest_token    a lower bound of a text's tokens       model_files    files of a model's directory
 worker_tokens    the wire of a worker's /tokenize

@@ -23,6 +23,14 @@ def read_config(directory: Path) -> dict[str, Any]:
     return config
 
 
+def read_model_config(directory: Path) -> dict[str, Any]:
+    """Contents of config.json; empty where there is none that can be read."""
+    try:
+        return _json(directory / "config.json")
+    except PromptError:
+        return {}
+
+
 def _json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}

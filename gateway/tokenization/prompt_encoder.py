@@ -32,6 +32,7 @@ from gateway.tokenization.model_files import (
     added_tokens,
     missing_tokens,
     read_config,
+    read_model_config,
     read_templates,
     special_tokens,
     template_sources,
@@ -42,6 +43,7 @@ from gateway.tokenization.sandbox.render_budget import is_hurried, probe
 from gateway.tokenization.template_needs import needs_of
 from gateway.tokenization.text_cache import STRIDE, TextCache, are_apart
 from gateway.tokenization.tokenizer import Tokenizer, TokenizerError
+from gateway.tokenization.tokenizer_class import REBUILT, advice_of, class_of, rebuilt, with_specials
 
 __all__ = ["PromptError", "PromptEncoder"]
 
@@ -62,6 +64,7 @@ class PromptEncoder:
     """Encoder of one model's requests by its chat template and tokenizer. Build it with `load`."""
 
     renders_chats_as_engine = True
+    tokenizer_class: str | None = None
 
     def __init__(
         self,
@@ -102,9 +105,8 @@ class PromptEncoder:
             raise PromptError(f"{directory}: no tokenizer.json")
         config = read_config(directory)
         try:
-            tokenizer = tokenizer or Tokenizer.load(
-                directory / "tokenizer.json", added_tokens(config), missing_tokens(config)
-            )
+            name = class_of(directory, config, read_model_config(directory))
+            tokenizer = tokenizer or _load_tokenizer(directory, config, name)
         except TokenizerError as exc:
             raise PromptError(str(exc)) from exc
         sources = template_sources(directory, config)
@@ -117,6 +119,7 @@ class PromptEncoder:
             default_kwargs or {},
             max_model_len,
         )
+        prompts.tokenizer_class = name
         prompts._probe(directory)
         return prompts
 
@@ -142,7 +145,17 @@ class PromptEncoder:
 
     @property
     def why(self) -> str:
-        return self._tokenizer.why
+        made = (
+            f"; made as {name} of its vocabulary and merges"
+            if (name := self.tokenizer_class) in REBUILT
+            else ""
+        )
+        return self._tokenizer.why + made
+
+    @property
+    def parity_advice(self) -> str:
+        """Likely reason of tokens other than a worker's."""
+        return advice_of(self.tokenizer_class)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -452,6 +465,15 @@ class PromptEncoder:
             fields["enable_thinking"] = effort != "none"
         server = {**self._default_kwargs, **_set({"tools": dump_tools(body.get("tools"))})}
         return {**server, **_set({**asked, **_set(fields)})}
+
+
+def _load_tokenizer(directory: Path, config: Mapping[str, Any], name: str | None) -> Tokenizer:
+    """Tokenizer of a model as transformers makes it, by a class or of the file. Raises TokenizerError."""
+    path, added = directory / "tokenizer.json", added_tokens(config)
+    if name is not None and name in REBUILT:
+        specials = missing_tokens(with_specials(config, name))
+        return Tokenizer.load(path, added, specials, rebuild=partial(rebuilt, name=name, config=config))
+    return Tokenizer.load(path, added, missing_tokens(config))
 
 
 def _set(kwargs: Mapping[str, Any]) -> dict[str, Any]:

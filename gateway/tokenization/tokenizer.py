@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
@@ -68,6 +68,10 @@ class _File(msgspec.Struct):
 _decode_file = msgspec.json.Decoder(_File).decode
 
 
+Rebuild = Callable[[str], str]
+"""Text of a tokenizer.json as another class makes it. Raises one of UNREADABLE, or KeyError."""
+
+
 class Encoder(Protocol):
     def encode(self, texts: Sequence[str]) -> list[bytes]:
         """Token ids without those that frame a prompt, as u32 LE bytes; one item per text."""
@@ -111,12 +115,14 @@ class Tokenizer:
         added: Sequence[Mapping[str, Any]] = (),
         specials: Sequence[Mapping[str, Any]] = (),
         cache_bytes: int = CACHE_BYTES,
+        rebuild: Rebuild | None = None,
     ) -> "Tokenizer":
         """Load tokenizer.json at `path`, changed as the model's configuration says.
 
-        `added` tokens are added or given other flags, `specials` are added only where they are missing.
+        `added` tokens are added or given other flags, `specials` are added only where they are missing;
+        `rebuild` makes the text of another class's tokenizer of that of the file.
         """
-        text, own = _read(path, added, specials)
+        text, own = _read(path, added, specials, rebuild)
         #  First, so that long-lived memory lies below the reference's, which can then be given back.
         fast, why = _load_fast(text, cache_bytes)
         reference = _reference(text, path)
@@ -172,12 +178,16 @@ class Tokenizer:
 
 
 def _read(
-    path: Path, added: Sequence[Mapping[str, Any]], specials: Sequence[Mapping[str, Any]]
+    path: Path,
+    added: Sequence[Mapping[str, Any]],
+    specials: Sequence[Mapping[str, Any]],
+    rebuild: Rebuild | None,
 ) -> tuple[str, list[dict[str, Any]]]:
     """Text of tokenizer.json with `added` and `specials` worked in, as Hugging Face does when it loads a
     model, and its added tokens."""
     try:
         text = path.read_text(encoding="utf-8")
+        text = rebuild(text) if rebuild else text
         present = _added_tokens(text)
         known = {token["content"]: _flags(token) for token in present}
     except (OSError, AttributeError, KeyError, *UNREADABLE) as exc:

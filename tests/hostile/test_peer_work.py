@@ -380,6 +380,7 @@ PLACES = {
     "gateway/tokenization/registry.py": "files of models, read in a thread",
     "gateway/tokenization/sglang.py": PARSED,
     "gateway/tokenization/tokenizer.py": "files of models, read in a thread",
+    "gateway/tokenization/tokenizer_class.py": "files of models, read in a thread",
     "gateway/tokenization/worker_tokens.py": "answers of 8 MiB, decoded in steps of 64 KiB",
     "gateway/upstream/connection.py": "reads of 8 KiB, in turns of a slice",
 }

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gateway.core.usage import RefusedUsage, Usage
 from gateway.core.usage_reading import read_usage
 from gateway.http import sse
-from gateway.http.sse import MAX_HELD_BYTES, MAX_LINES, MAX_USAGES, SseScanner
+from gateway.http.sse import MAX_HELD_BYTES, MAX_LINES, MAX_USAGES, SseScanner, ends_between_events
 
 ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"h\xc3\xa9"}}]}\n\n'
@@ -198,3 +198,15 @@ def test_cached_tokens_without_a_report_are_none_and_not_zero() -> None:
     usage = read_usage(b'{"usage":{"input_tokens":5,"output_tokens":1}}')
     assert isinstance(usage, Usage)
     assert (usage.prompt_tokens, usage.cached_tokens) == (5, None)
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_the_place_between_two_events_is_known_in_the_whole_grammar(end: bytes) -> None:
+    event, comment = b"data: 1" + end + end, b": ping" + end
+    for passed in (event, event + comment, event + comment + comment, event + end, comment + end):
+        assert ends_between_events(passed, True) and ends_between_events(passed, False), passed
+    for passed in (comment, end, comment + comment):
+        assert ends_between_events(passed, True), passed
+    for passed in (comment, b"data: 1" + end, b"data: 1", event + b"data: 2", event + b"id: 2" + end):
+        assert not ends_between_events(passed, False), passed
+    assert not ends_between_events(comment + b"data: 1", True)

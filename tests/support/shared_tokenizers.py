@@ -26,7 +26,7 @@ from gateway.tokenization.prompt_encoder import PromptEncoder
 from gateway.tokenization.registry import load
 from gateway.tokenization.render_settings import RenderSetting
 from gateway.tokenization.template_stability import Stubs
-from gateway.tokenization.tokenizer import CACHE_BYTES, Tokenizer
+from gateway.tokenization.tokenizer import CACHE_BYTES, Rebuild, Tokenizer
 
 _load = Tokenizer.load
 _prove = RenderSetting.prove
@@ -80,7 +80,10 @@ def _shared_load(
     added: Sequence[Any] = (),
     specials: Sequence[Any] = (),
     cache_bytes: int = CACHE_BYTES,
+    rebuild: Rebuild | None = None,
 ) -> Tokenizer:
+    if rebuild is not None:
+        return _load(path, added, specials, cache_bytes, rebuild)
     try:
         digest = hashlib.sha256(path.read_bytes()).digest()
     except OSError:
