@@ -27,6 +27,7 @@ UNITS_PER_S: Mapping[str, float] = {"seconds": 1.0, "milliseconds": 1000.0}
 FLAG, VARIABLE, FILE = "flag", "variable", "file"
 ADMIN_KEY_VARIABLE = "KVGATE_ADMIN_KEY"
 """The key that `kvgate adapter` sends to an admin API, often set beside the options of a gateway."""
+_ONE_TABLE = "; it is one table, as in [{}]"
 _IN_TABLE = re.compile(r"\$\.([\w.]+)\[\.\.\.\]")
 
 
@@ -73,6 +74,8 @@ class ConfigReader(Generic[Struct]):
                         self._put(found, inner_value, source, is_strict=True)
                     else:
                         self.mistakes.append(f"{source}: {self._unknown_in(name, inner)}")
+            elif name in names and _is_tables(value):
+                self.mistakes.append(f"{source}: `{name}` is a list of tables{_ONE_TABLE.format(name)}")
             else:
                 self.mistakes.append(f"{source}: {self._unknown_table(name, names | by_path.keys())}")
 
@@ -121,7 +124,8 @@ class ConfigReader(Generic[Struct]):
         return self.made()
 
     def _put(self, option: Option, value: Any, source: str, *, is_strict: bool = False) -> None:
-        if option.is_map and isinstance(value, list):
+        is_pairs = isinstance(value, list) and all(isinstance(item, str) for item in value)
+        if option.is_map and not option.is_table and is_pairs:
             wrong = [item for item in value if not all(item.partition("="))]
             if wrong:
                 self.mistakes.append(f"{source}: '{wrong[0]}' is not NAME=VALUE")
@@ -171,6 +175,8 @@ class ConfigReader(Generic[Struct]):
         found = self._by_key.get(plain)
         if found is not None and found.table:
             return f"`{name}` is now {found.place}"
+        if name in known:
+            return f"`{name}` is given a value{_ONE_TABLE.format(name)}"
         near = meant(plain, known)
         if not near and (keys := difflib.get_close_matches(plain, self._by_key, n=1)):
             near = f"; did you mean {self._by_key[keys[0]].place}?"
@@ -190,7 +196,15 @@ def _right(message: str, option: Option) -> str:
         return f"; it is {', '.join(option.choices[:-1])} or {option.choices[-1]}"
     if option.is_list and "Expected `array`" in message:
         return f'; it is a list, as in {option.name} = ["…"]'
+    if option.is_table and "Expected `object`" in message:
+        return f"; there is one table for each, as in [{option.path}.NAME]"
+    if option.is_map and "Expected `object`" in message:
+        return f'; it is a table, as in {option.name} = {{NAME = "…"}}'
     return ""
+
+
+def _is_tables(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
 
 
 def convert(values: Mapping[str, Any], struct: type[Struct], source: str) -> Struct:
