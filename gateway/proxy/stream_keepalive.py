@@ -16,14 +16,13 @@ from typing import Final
 from gateway.apis.error_format import event_of, event_of_answer, is_anthropic
 from gateway.core.errors import GatewayError
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import RouteKind
+from gateway.core.requests.routes import GENERATE, RouteKind
 from gateway.http.headers import is_event_stream
 from gateway.http.messages import Header, ResponseHead
 from gateway.http.sse import ends_between_events
 from gateway.server.responder import Responder
 
 COMMENT: Final = b": keep-alive\n\n"
-GENERATE: Final = "/generate"
 MAX_BODY_BYTES: Final = 64 << 10
 """Size of a worker's error that becomes an event; engines' errors have some hundred bytes."""
 

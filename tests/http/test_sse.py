@@ -187,6 +187,29 @@ def test_first_token_and_usage_of_agents_streams_are_found(first: bytes, content
     assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (19, 2, 16)
 
 
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("end", [{"output_tokens": 500}, {"input_tokens": 0, "output_tokens": 500}])
+def test_a_message_that_ends_with_its_output_alone_has_the_prompt_of_its_beginning(
+    end: dict[str, int], together: bool
+) -> None:
+    """Anthropic's API has the input in the first event, and need not repeat it."""
+    events = [
+        event("message_start", message={"usage": {**MESSAGE_USAGE, "output_tokens": 1}}),
+        event("content_block_delta", index=0, delta={"type": "text_delta", "text": "a"}),
+        event("message_delta", delta={"stop_reason": "end_turn"}, usage=end),
+    ]
+    scanner = SseScanner()
+    for piece in [b"".join(events)] if together else events:
+        scanner.feed(piece)
+    assert scanner.usage() == Usage(19, 500, 16)
+    scanner = SseScanner()
+    scanner.feed(events[2])
+    assert scanner.usage() == Usage(0, 500)
+    scanner = SseScanner()
+    scanner.feed(events[0])
+    assert scanner.usage() is None, "a message that breaks off has not reported its output"
+
+
 @pytest.mark.parametrize("usage", [MESSAGE_USAGE, RESPONSE_USAGE])
 def test_usage_of_agents_answers_is_read(usage: dict[str, object]) -> None:
     found = read_usage(msgspec.json.encode({"type": "message", "usage": usage}))
@@ -210,3 +233,13 @@ def test_the_place_between_two_events_is_known_in_the_whole_grammar(end: bytes) 
     for passed in (comment, b"data: 1" + end, b"data: 1", event + b"data: 2", event + b"id: 2" + end):
         assert not ends_between_events(passed, False), passed
     assert not ends_between_events(comment + b"data: 1", True)
+
+
+@pytest.mark.parametrize("space", [b"", b" "])
+def test_the_last_count_of_sglangs_own_stream_is_read(space: bytes) -> None:
+    scanner = SseScanner()
+    for num in (b"1", b"500"):
+        meta = b'"meta_info":' + space + b'{"prompt_tokens":3,"completion_tokens":' + num + b"}"
+        scanner.feed(b'data: {"text":"a",' + meta + b"}\n\n")
+    scanner.feed(DONE)
+    assert scanner.usage() == Usage(3, 500)
