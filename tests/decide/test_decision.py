@@ -190,7 +190,7 @@ def test_a_reported_refusal_is_judged_as_an_answer_is(
 ) -> None:
     busy: list[tuple[str, float]] = []
     charged: list[str] = []
-    faults = RequestFaults(lambda worker, why: charged.append(worker))
+    faults = RequestFaults(lambda worker, why, is_silent: charged.append(worker))
     decisions.use(busy=lambda *what: busy.append(what), faults=faults)
     made = decisions.decided(exclude=[W2])
     assert decisions.report(made.decision_id, finished=finished) == APPLIED
