@@ -140,7 +140,7 @@ class ConfigReader(Generic[Struct]):
             if option.unit in UNITS_PER_S and isinstance(value, str):
                 message = message.replace("Expected `float`, got `str`", f"'{value}' is no duration")
             if not is_strict:  # the source names the option already
-                message = message.replace(f" - at `$.{option.path}`", "")
+                message = _in_words(message.replace(f" - at `$.{option.path}`", ""), value)
             self.mistakes.append(f"{source}: {_plain(message)}{_right(message, option)}")
             return
         inner = self.values.setdefault(option.table, {}) if option.table else self.values
@@ -185,6 +185,24 @@ class ConfigReader(Generic[Struct]):
 
 def _plain(message: str) -> str:
     return message.replace("Object contains unknown field", "unknown option").replace("$.", "")
+
+
+_WORDS: Mapping[str, str] = {
+    "Expected `int`, got `str`": "is no whole number",
+    "Expected `float`, got `str`": "is no number",
+    "Expected `bool`, got `str`": "is neither true nor false",
+}
+_BOUND = re.compile(r"Expected `(?:int|float)` (<=|>=|<|>) (\S+)")
+_BOUNDS: Mapping[str, str] = {"<=": "at most", ">=": "at least", "<": "less than", ">": "more than"}
+
+
+def _in_words(message: str, value: Any) -> str:
+    """Say what is wrong with a flag or a variable in its user's words, not in those of types."""
+    if message in _WORDS:
+        return f"'{value}' {_WORDS[message]}"
+    if found := _BOUND.fullmatch(message):
+        return f"'{value}' is not {_BOUNDS[found[1]]} {found[2].removesuffix('.0')}"
+    return message
 
 
 def _right(message: str, option: Option) -> str:

@@ -35,7 +35,7 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
         f"{path}: unknown option `port` - at `redis`; did you mean port in [server]?",
         "environment: KVGATE_PROT is no option; did you mean KVGATE_PORT?",
         "environment: KVGATE_VERIFY is now KVGATE_USAGE_INJECTION",
-        "--port: Expected `int`, got `str`",
+        "--port: 'x' is no whole number",
         "there is no option prot; did you mean port?",
     ]
     with pytest.raises(ConfigErrors) as caught:
