@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -40,11 +41,13 @@ kvgate {__version__}: a KV-aware gateway in front of LLM inference fleets
 
 `kvgate --help` lists all commands, `kvgate COMMAND --help` the options of one."""
 """The page of `kvgate` without a command."""
+FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+"""Errors of an output that has no room left."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the process's exit code: 0, or 2 for a configuration that cannot be used; as of a process that
-    a signal ended if the reader of the output went away, or at an interrupt."""
+    """Returns the process's exit code: 0, 1 for an output without room, or 2 for a configuration that cannot
+    be used; as of a process that a signal ended if the reader of the output went away, or at an interrupt."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         try:
@@ -54,6 +57,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _discard_output()
         return 128 + signal.SIGPIPE
+    except OSError as exc:
+        if exc.errno not in FULL:
+            raise
+        _discard_output()
+        print_lines(f"kvgate: the output cannot be written: {exc.strerror}", to=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 

@@ -97,7 +97,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["serve", "--port", "x"], "kvgate: --port: Expected `int`, got `str`"),
+        (["serve", "--port", "x"], "kvgate: --port: 'x' is no whole number"),
         (["serve", "--config", "no.toml"], "kvgate: no.toml: cannot be read"),
         (
             ["check", "--policy", "best"],
@@ -226,6 +226,22 @@ def test_output_without_a_reader_ends_a_command_without_a_traceback(arguments: l
     os.close(write_end)
     assert done.stderr == ""
     assert done.returncode == (0 if "--help" in " ".join(arguments) else 128 + signal.SIGPIPE)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("arguments", [["options"], ["replay", "--formats"]], ids=["options", "formats"])
+def test_output_without_room_is_named(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*GATEWAY, *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=patience(60),
+            env=clean_environment(),
+        )
+    assert done.stderr == "kvgate: the output cannot be written: No space left on device\n"
+    assert done.returncode == 1
 
 
 MISTAKES = {

@@ -4,11 +4,12 @@
     admin API: GET /admin/workers by an unknown key from 10.1.2.4: 401, unknown API key
 
 A line names the caller's key by its id, the path without its query, and the address of the connection. It has
-no key and no body. Refusals are written one by one up to a number a minute, and beyond it as a number: a
-client without a key must not fill the log.
+no key, not even one that stands in its path, and no body. Refusals are written one by one up to a number a
+minute, and beyond it as a number: a client without a key must not fill the log.
 """
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -35,6 +36,7 @@ CALLER_HEADER: Final = "x-kvgate-admin-caller"
 """Header in which a supervisor names the caller to its processes; a client's own is dropped."""
 MAX_LINES_PER_MINUTE: Final = 100
 MAX_PATH_CHARS, MAX_REASON_CHARS = 200, 300
+_SECRET: Final = re.compile(r"(kvg-[0-9a-f]{12}-)[\w-]+")
 
 _caller: ContextVar["AdminCaller | None"] = ContextVar("admin caller", default=None)
 
@@ -84,6 +86,7 @@ class AuditLog:
     def add(self, call: tuple[str, str, str, str], status: int, reason: str) -> None:
         """Write a line; `call` has method, path, caller and address."""
         method, path, caller, address = call
+        path, reason = (_SECRET.sub(r"\1…", text) for text in (path, reason))
         path = path if len(path) <= MAX_PATH_CHARS else path[:MAX_PATH_CHARS] + "..."
         if status < 400:
             return log.info("admin API: %s %s by %s from %s: %d", method, path, caller, address, status)

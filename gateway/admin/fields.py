@@ -104,7 +104,7 @@ class WorkerView(View):
     kv_usage: A[float | None, MAX, "share of the cache in use, as the engine reports; null: it does not"]
     failures: A[int, SUM, "failed attempts"]
     stream: A[str | None, WORST, "state of the KV event stream"]
-    blind: A[BlindRecoveryView | None, "for a BLIND stream: why, and what is recovered"]
+    blind: A[BlindRecoveryView | None, "for a BLIND or unproven stream: why, and what is recovered"]
     no_pair_with: A[dict[str, str], "decode workers that it must not prefill for, with the reason"]
     verified: A[VerificationCountsView, "accuracy of the predictions"]
     traffic: A[WorkerTrafficView, "requests since the start of the gateway"]

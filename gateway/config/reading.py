@@ -27,6 +27,7 @@ UNITS_PER_S: Mapping[str, float] = {"seconds": 1.0, "milliseconds": 1000.0}
 FLAG, VARIABLE, FILE = "flag", "variable", "file"
 ADMIN_KEY_VARIABLE = "KVGATE_ADMIN_KEY"
 """The key that `kvgate adapter` sends to an admin API, often set beside the options of a gateway."""
+_ONE_TABLE = "; it is one table, as in [{}]"
 _IN_TABLE = re.compile(r"\$\.([\w.]+)\[\.\.\.\]")
 
 
@@ -73,6 +74,8 @@ class ConfigReader(Generic[Struct]):
                         self._put(found, inner_value, source, is_strict=True)
                     else:
                         self.mistakes.append(f"{source}: {self._unknown_in(name, inner)}")
+            elif name in names and _is_tables(value):
+                self.mistakes.append(f"{source}: `{name}` is a list of tables{_ONE_TABLE.format(name)}")
             else:
                 self.mistakes.append(f"{source}: {self._unknown_table(name, names | by_path.keys())}")
 
@@ -121,7 +124,8 @@ class ConfigReader(Generic[Struct]):
         return self.made()
 
     def _put(self, option: Option, value: Any, source: str, *, is_strict: bool = False) -> None:
-        if option.is_map and isinstance(value, list):
+        is_pairs = isinstance(value, list) and all(isinstance(item, str) for item in value)
+        if option.is_map and not option.is_table and is_pairs:
             wrong = [item for item in value if not all(item.partition("="))]
             if wrong:
                 self.mistakes.append(f"{source}: '{wrong[0]}' is not NAME=VALUE")
@@ -136,7 +140,7 @@ class ConfigReader(Generic[Struct]):
             if option.unit in UNITS_PER_S and isinstance(value, str):
                 message = message.replace("Expected `float`, got `str`", f"'{value}' is no duration")
             if not is_strict:  # the source names the option already
-                message = message.replace(f" - at `$.{option.path}`", "")
+                message = _in_words(message.replace(f" - at `$.{option.path}`", ""), value)
             self.mistakes.append(f"{source}: {_plain(message)}{_right(message, option)}")
             return
         inner = self.values.setdefault(option.table, {}) if option.table else self.values
@@ -171,6 +175,8 @@ class ConfigReader(Generic[Struct]):
         found = self._by_key.get(plain)
         if found is not None and found.table:
             return f"`{name}` is now {found.place}"
+        if name in known:
+            return f"`{name}` is given a value{_ONE_TABLE.format(name)}"
         near = meant(plain, known)
         if not near and (keys := difflib.get_close_matches(plain, self._by_key, n=1)):
             near = f"; did you mean {self._by_key[keys[0]].place}?"
@@ -179,6 +185,24 @@ class ConfigReader(Generic[Struct]):
 
 def _plain(message: str) -> str:
     return message.replace("Object contains unknown field", "unknown option").replace("$.", "")
+
+
+_WORDS: Mapping[str, str] = {
+    "Expected `int`, got `str`": "is no whole number",
+    "Expected `float`, got `str`": "is no number",
+    "Expected `bool`, got `str`": "is neither true nor false",
+}
+_BOUND = re.compile(r"Expected `(?:int|float)` (<=|>=|<|>) (\S+)")
+_BOUNDS: Mapping[str, str] = {"<=": "at most", ">=": "at least", "<": "less than", ">": "more than"}
+
+
+def _in_words(message: str, value: Any) -> str:
+    """Say what is wrong with a flag or a variable in its user's words, not in those of types."""
+    if message in _WORDS:
+        return f"'{value}' {_WORDS[message]}"
+    if found := _BOUND.fullmatch(message):
+        return f"'{value}' is not {_BOUNDS[found[1]]} {found[2].removesuffix('.0')}"
+    return message
 
 
 def _right(message: str, option: Option) -> str:
@@ -190,7 +214,15 @@ def _right(message: str, option: Option) -> str:
         return f"; it is {', '.join(option.choices[:-1])} or {option.choices[-1]}"
     if option.is_list and "Expected `array`" in message:
         return f'; it is a list, as in {option.name} = ["…"]'
+    if option.is_table and "Expected `object`" in message:
+        return f"; there is one table for each, as in [{option.path}.NAME]"
+    if option.is_map and "Expected `object`" in message:
+        return f'; it is a table, as in {option.name} = {{NAME = "…"}}'
     return ""
+
+
+def _is_tables(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
 
 
 def convert(values: Mapping[str, Any], struct: type[Struct], source: str) -> Struct:

@@ -4,6 +4,8 @@
     CATCHING_UP   a fresh start, a gap or a reconnection is being replayed; newer batches are held
     BLIND         something was missed that no replay brings back: what we credit is still there,
                   but the worker may hold more than we know
+    UNPROVEN      nothing was missed, but the events may be another worker's: no prompt that would show
+                  it was sent yet
 
     | input            | expected                 | otherwise                                          |
     |------------------|--------------------------|----------------------------------------------------|
@@ -34,6 +36,7 @@ from gateway.core.kv_events import BlocksCleared, EventBatch, num_blocks
 
 RESTARTED = "engine restarted"
 NOT_PROVEN = "owner not proven: "
+AWAITING_PROOF = "owner not proven yet: "
 NO_REPLAY = "no replay endpoint: what was stored before is unknown"
 
 
@@ -41,6 +44,7 @@ class StreamState(Enum):
     EXACT = "exact"
     CATCHING_UP = "catching_up"
     BLIND = "blind"
+    UNPROVEN = "unproven"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,7 @@ class Stream:
         self.counts = StreamCounts()
         self.blind_reason = None if can_replay else NO_REPLAY
         self.owner_doubt: str | None = None  # the reason why the events may be another worker's
+        self.is_awaiting_proof = False  # the doubt is no fault: there was no prompt yet that would end it
         self._replay_start: int | None = None
         self._has_replayed = self._has_progressed = False
         self._is_holding = can_replay
@@ -127,12 +132,25 @@ class Stream:
     def state(self) -> StreamState:
         if self._is_holding:
             return StreamState.CATCHING_UP
+        if self._is_awaiting:
+            return StreamState.UNPROVEN
         return StreamState.BLIND if self.reason else StreamState.EXACT
 
     @property
     def reason(self) -> str | None:
-        """Why the stream is BLIND, or would be without the replay under way."""
-        return f"{NOT_PROVEN}{self.owner_doubt}" if self.owner_doubt else self.blind_reason
+        """Why the stream is BLIND or UNPROVEN, or would be without the replay under way."""
+        if self._is_awaiting:
+            return f"{AWAITING_PROOF}{self.owner_doubt}"
+        if self.owner_doubt and not self.is_awaiting_proof:
+            return f"{NOT_PROVEN}{self.owner_doubt}"
+        return self.blind_reason
+
+    @property
+    def _is_awaiting(self) -> bool:
+        """Return True while nothing is wrong but that the owner is not proven yet. Without a replay endpoint
+        nothing shows that events of this worker were missed."""
+        is_well = self.blind_reason is None or self.blind_reason == NO_REPLAY
+        return self.owner_doubt is not None and self.is_awaiting_proof and is_well
 
     @property
     def position(self) -> Position:
@@ -144,7 +162,7 @@ class Stream:
         """Go on where another reader of this stream got to (the index has what that one applied), or
         from the start. Only for streams with replays, which prove that it is the same engine process."""
         self.next_seq, self._last_digest, self._last_ts = position.next_seq, position.digest, position.ts
-        is_proven = not (blind_reason or "").startswith(NOT_PROVEN)  # here it is a question of its own
+        is_proven = not (blind_reason or "").startswith((NOT_PROVEN, AWAITING_PROOF))  # a question of its own
         self.blind_reason = (blind_reason if is_proven else None) if self.can_replay else NO_REPLAY
         self._is_holding, self._replay_start, self._held = self.can_replay, None, {}
 

@@ -73,9 +73,15 @@ NULL = msgspec.Raw(b"null")
 
 
 class ResponseObject(msgspec.Struct):
-    """The `response` in an event of /v1/responses."""
+    """The `response` in an event of /v1/responses, or the `message` in one of /v1/messages."""
 
     usage: msgspec.Raw = NULL
+
+
+class MessageStart(msgspec.Struct):
+    """The event that begins a stream of /v1/messages."""
+
+    message: ResponseObject
 
 
 class LlamaTimings(msgspec.Struct):
@@ -89,4 +95,6 @@ class AnswerWithUsage(msgspec.Struct):
 
     usage: msgspec.Raw = NULL
     response: ResponseObject | None = None
+    meta_info: msgspec.Raw = NULL
+    """That of SGLang's own /generate."""
     timings: msgspec.Raw = NULL

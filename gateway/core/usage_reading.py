@@ -25,6 +25,7 @@ from gateway.core.usage import (
     AnswerWithUsage,
     Details,
     LlamaTimings,
+    MessageStart,
     RefusedUsage,
     ReportedUsage,
     Usage,
@@ -33,6 +34,7 @@ from gateway.core.usage import (
 from gateway.core.worker import Worker
 
 _decode_answer = msgspec.json.Decoder(AnswerWithUsage).decode
+_decode_beginning = msgspec.json.Decoder(MessageStart).decode
 _decode_usage = msgspec.json.Decoder(ReportedUsage | None).decode
 _decode_timings = msgspec.json.Decoder(LlamaTimings | None).decode
 
@@ -55,12 +57,21 @@ def read_usage(body: bytes, limit: UsageLimit = WIDEST) -> Usage | RefusedUsage 
     except UNREADABLE:
         return None
     raw = found.usage
-    if found.response is not None and bytes(raw) == b"null":
-        raw = found.response.usage
+    if bytes(raw) == b"null":
+        raw = found.meta_info if found.response is None else found.response.usage
     usage = judged(raw, limit)
     if isinstance(usage, Usage) and usage.cached_tokens is None and found.timings is not NULL:
         return _with_timings(usage, found.timings)
     return usage
+
+
+def read_beginning(event: bytes, limit: UsageLimit = WIDEST) -> Usage | RefusedUsage | None:
+    """Return the usage at the beginning of a streamed message (`message_start` of /v1/messages): its prompt;
+    None where there is none."""
+    try:
+        return judged(_decode_beginning(event).message.usage, limit)
+    except UNREADABLE:
+        return None
 
 
 def _with_timings(usage: Usage, raw: msgspec.Raw) -> Usage:
@@ -96,6 +107,8 @@ def judged(raw: msgspec.Raw, limit: UsageLimit = WIDEST) -> Usage | RefusedUsage
 
 
 def _usage(reported: ReportedUsage) -> Usage:
+    if reported.input_tokens is None and reported.output_tokens is not None:
+        return Usage(0, reported.output_tokens)  # the end of a message: its beginning has counted the prompt
     if reported.input_tokens is None:
         details = reported.prompt_tokens_details
         prompt, output = reported.prompt_tokens or 0, reported.completion_tokens

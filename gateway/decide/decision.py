@@ -17,7 +17,7 @@ from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import GatewayError, NoWorker
 from gateway.core.worker import Worker, WorkerId
 from gateway.decide import replies, reports
-from gateway.decide.requests import http_of
+from gateway.decide.requests import http_of, path_of
 from gateway.decide.states import DecisionEvent, DecisionState, after
 from gateway.epp.envoy_connection import EnvoyConnection
 from gateway.epp.fallbacks import fallbacks_of
@@ -160,8 +160,8 @@ class OpenDecision:
         self._headers = [*http.headers]
         check_contents(http.headers)
         http.is_trusted = door.trusts_headers
-        self._responder = PickResponder(http, self._refused)
-        self._given, self._target = http.body, http.target
+        self._responder = PickResponder(http, self._refused, door.api.standing(http))
+        self._given, self._target = http.body, path_of(self._message).encode()
         intake = Intake(context.bodies, door.max_body_bytes)
         if (error := intake.add(http.body)) is not None:
             raise error

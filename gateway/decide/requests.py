@@ -36,13 +36,18 @@ def http_of(message: pb.DecideRequest, max_body_bytes: int) -> HttpRequest:
         if name not in SPOOFED and name not in CONTROL:
             headers.append((name, value.strip()))
     check_contents([*headers])  # they stay as the caller has them
-    path = message.path or DEFAULT_PATH
+    path = path_of(message)
     if len(path) > MAX_PATH_CHARS or not path.startswith("/") or not _is_target(path):
         raise InvalidRequest("the path must begin with '/' and have no spaces or control characters")
     method = message.method or "POST"
     if not method.isalpha() or not method.isascii() or len(method) > 16:
         raise InvalidRequest(f"'{method[:16]}' is no method of HTTP")
     return HttpRequest(method.upper(), path.encode(), headers, _body_of(message, max_body_bytes))
+
+
+def path_of(message: pb.DecideRequest) -> str:
+    """Return the path as the caller has it."""
+    return message.path or DEFAULT_PATH
 
 
 def _is_target(path: str) -> bool:

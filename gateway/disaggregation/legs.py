@@ -11,6 +11,7 @@ stream before they know whether the blocks arrived.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -21,7 +22,7 @@ from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import GatewayError, InvalidRequest, WorkerFailed
 from gateway.core.kv_connector import KvConnector, Pair, PrefillResult
 from gateway.core.kv_events import DecodeError
-from gateway.core.outcome import SERVER_ERROR, UNAVAILABLE
+from gateway.core.outcome import SERVER_ERROR
 from gateway.core.usage import Usage
 from gateway.core.worker import Worker, WorkerId
 from gateway.disaggregation.failed_pairs import FailedPairs
@@ -30,7 +31,7 @@ from gateway.disaggregation.stats import DisaggregationStats
 from gateway.disaggregation.stream_holdback import Beginning, HeldStream
 from gateway.http.headers import is_event_stream
 from gateway.http.messages import ResponseHead
-from gateway.http.refusal import BUSY_S, OVERLOADED, is_full_error
+from gateway.http.refusal import BUSY_S, is_full_error, is_refusal, refusal_of
 from gateway.observability.metrics import Metrics
 from gateway.routing.router import Router
 from gateway.runtime.rate_limited_log import RateLimitedLog
@@ -41,6 +42,9 @@ from gateway.upstream.pools import Pools
 
 MAX_PREFILLS: Final = 2
 """Prefill workers that are tried; then the decode worker computes the prompt itself."""
+
+MAX_ERROR_BYTES: Final = 16 << 10
+"""Bytes of a decode worker's error that are read for signs of saturation; errors have some hundred."""
 
 REFUSAL_S: Final = 2.0
 """A worker has so long to reject a request that the other one of its pair has rejected."""
@@ -354,20 +358,26 @@ class Legs(Observer):
 
 class DecodeAnswer:
     """The answer of a decode leg. A stream is held back until its first event says that there will be an
-    answer; a failed transfer is not passed on."""
+    answer; a failed transfer is not passed on, and an error 500 is read first: a saturated worker says so
+    there."""
 
-    __slots__ = ("_legs", "_exchange", "_held")
+    __slots__ = ("_legs", "_exchange", "_held", "_error", "_body")
 
     def __init__(self, legs: Legs, exchange: Execution) -> None:
         self._legs = legs
         self._exchange = exchange
         self._held: HeldStream | None = None
+        self._error: ResponseHead | None = None
+        self._body = b""
 
     def __repr__(self) -> str:
-        return f"DecodeAnswer({self._held!r})"
+        return f"DecodeAnswer({self._held!r}, {self._error})"
 
     def upstream_head(self, head: ResponseHead) -> None:
-        if head.status >= SERVER_ERROR and head.status not in (UNAVAILABLE, OVERLOADED):
+        if head.status == SERVER_ERROR:
+            self._error = head
+            return self._exchange.touch()
+        if head.status > SERVER_ERROR and not is_refusal(head.status):
             return self._legs.transfer_failed(f"it answered {head.status}")
         if head.status == 200 and is_event_stream(head):
             self._exchange.touch()
@@ -377,6 +387,9 @@ class DecodeAnswer:
 
     def upstream_data(self, data: bytes) -> None:
         held = self._held
+        if self._error is not None:
+            self._body += data
+            return self._failed(self._error) if len(self._body) > MAX_ERROR_BYTES else None
         if held is None:
             return self._exchange.upstream_data(data)
         self._exchange.touch()
@@ -390,6 +403,9 @@ class DecodeAnswer:
 
     def upstream_ended(self, data: bytes) -> None:
         held = self._held
+        if self._error is not None:
+            self._body += data
+            return self._failed(self._error)
         if held is None:
             return self._exchange.upstream_ended(data)
         if held.feed(data) is Beginning.ERROR:
@@ -398,10 +414,16 @@ class DecodeAnswer:
         return self._exchange.upstream_ended(held.data)
 
     def upstream_lost(self, reason: str) -> None:
-        if self._held is None:
+        if self._error is not None:
+            self._failed(self._error)
+        elif self._held is None:
             self._exchange.upstream_lost(reason)
         else:  # the worker had the request, and used the transfer up
             self._exchange.attempt_lost(reason)
+
+    def _failed(self, head: ResponseHead) -> None:
+        refusal = refusal_of(head, self._body, time.time())
+        self._legs.transfer_failed(f"it answered {head.status}", is_busy=refusal.is_busy)
 
     def _pass_on(self, head: ResponseHead) -> None:
         self._held = None

@@ -6,6 +6,7 @@ join: it was configured in the wrong place.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from urllib.parse import urlsplit
 
 from gateway.config import Config
 from gateway.config.fleet import FleetSection
@@ -15,6 +16,8 @@ from gateway.core.spelling import meant
 from gateway.core.worker import Role, Transfer, Worker
 from gateway.discovery.probe import ProbeError
 from gateway.discovery.probed import Facts, event_source, worker_urls, workers_of
+
+DEFAULT_PORTS: Mapping[str, int] = {"http": 80, "https": 443}
 
 
 class WrongRole(ProbeError):
@@ -99,8 +102,10 @@ def declared_settings(
 def check_once(fleet: FleetSection) -> None:
     """Check that no worker is given twice, however it is written. Raises ConfigError."""
     found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for option, urls in (("worker", fleet.worker), ("prefill", fleet.prefill), ("decode", fleet.decode)):
         for url in (worker_urls([each])[0] for each in urls):
+            url = names.setdefault(_with_port(url), url)
             if found.get(url) == option:
                 raise ConfigError(f"{option}: {url} is given twice")
             if url in found:
@@ -119,3 +124,11 @@ def _by_url(option: str, spec: str) -> tuple[str, str]:
         return worker_urls([url])[0], name
     except ConfigError as exc:
         raise ConfigError(f"{option}: {exc}") from exc
+
+
+def _with_port(url: str) -> str:
+    """URL with the port that its scheme means where it has none."""
+    parts = urlsplit(url)
+    if parts.port or parts.scheme not in DEFAULT_PORTS:
+        return url
+    return parts._replace(netloc=f"{parts.netloc}:{DEFAULT_PORTS[parts.scheme]}").geturl()

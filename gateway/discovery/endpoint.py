@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from gateway.core.engine import EngineMetrics
+from gateway.core.engine import EngineMetrics, EventSource
 from gateway.core.event_stream import StreamCounts, StreamState
 from gateway.core.worker import Worker, WorkerId
 from gateway.discovery.balancer_detection import EngineIdentity
@@ -23,6 +23,10 @@ FRESH_EVERY = 8
 
 class SeveralEngines(ProbeError):
     """Several engines answer at one address, with caches that cannot be distinguished."""
+
+
+class PlaceTaken(ValueError):
+    """The KV events at a worker's place are read for another worker, which may leave."""
 
 
 class StreamStatus(Protocol):
@@ -51,7 +55,7 @@ class Endpoint:
     it contradicts its declared role. `began_s` and `warned_s`: monotonic times at which waiting for it began
     and was last logged. `is_late`: its last probe timed out, `late_ranks` are the metrics that came all the
     same; `num_signs` and `num_opened` count signs of life and accepted connections until the end of that
-    probe.
+    probe. `refused` are workers with the sources of their events, which are read for other workers.
     """
 
     url: str
@@ -61,6 +65,7 @@ class Endpoint:
     facts: Facts | None = None
     workers: tuple[Worker, ...] = ()
     feeds: dict[WorkerId, tuple[Feed, EventSubscription]] = field(default_factory=dict)
+    refused: dict[WorkerId, tuple[Worker, EventSource]] = field(default_factory=dict)
     num_resets: dict[WorkerId, int] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
     last: Mapping[int, EngineMetrics] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from gateway.core.block_limits import BlockLimits, block_limits
 from gateway.core.engine import Engine, EventSource
 from gateway.core.event_stream import StreamState
 from gateway.core.worker import Worker, WorkerId
+from gateway.discovery.endpoint import PlaceTaken
 from gateway.http.address import Address
 from gateway.http.cache_report import can_report
 from gateway.index.assumed import AssumedIndex
@@ -184,15 +185,16 @@ class Feeds:
         return subscription
 
     def _check_place(self, worker: Worker, place: tuple[str, str]) -> None:
-        """Raise ValueError where the events of another worker are read at a place, and doubt these too."""
-        if (found := self._places.get(place)) is None or found[0] == worker.id:
+        """Raise PlaceTaken where the events of another worker are read at a place, and doubt these too. A
+        place that has turned out to be another worker's is free."""
+        if (found := self._places.get(place)) is None or found[0] == worker.id or found[1].is_disowned:
             return
         (other, subscription), (endpoint, _) = found, place
         if self._owners is not None:
             self._owners.watch(
                 other, subscription, endpoint, f"worker {worker.id} has its KV events at {endpoint} too"
             )
-        raise ValueError(
+        raise PlaceTaken(
             f"{endpoint} is read for worker {other} already; each publishes at a port of its own "
             '([workers."URL"] events_port)'
         )

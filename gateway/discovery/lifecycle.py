@@ -163,11 +163,12 @@ class Lifecycle:
         if worker in self._warming:
             self._look_at_ramp(worker, now)
 
-    def failed(self, worker: WorkerId, reason: str) -> None:
-        """Handle a failed request. An unloaded adapter is no failure of the worker."""
+    def failed(self, worker: WorkerId, reason: str, is_silent: bool = False) -> None:
+        """Handle a failed request. An unloaded adapter is no failure of the worker; `is_silent`: it accepted
+        no connection in time."""
         if reason == UNLOADED or (outlier := self._outliers.get(worker)) is None:
             return
-        if ejection := outlier.failed(reason, self._num_answered(worker)):
+        if ejection := outlier.failed(reason, self._num_answered(worker), is_silent=is_silent):
             self._eject(worker, outlier, ejection, self._clock())
 
     def acquit(self, worker: WorkerId, num: int) -> None:
@@ -345,11 +346,11 @@ class Lifecycle:
             self._on_ejected(worker, ejection.reason)
 
     def _may_not_eject(self, worker: WorkerId, ejection: Ejection) -> str:
-        """Return the reason against an ejection, "" without one. A stalled engine proves its state itself:
-        failed requests are less evidence, and eject a bounded share of a model's workers."""
+        """Return the reason against an ejection, "" without one. Requests that failed are less evidence than
+        a stalled engine or a silent one, and eject a bounded share of a model's workers."""
         if model := self._fleet.is_last(worker):
             return f"last worker for '{model}'"
-        if ejection.cause == "failures":
+        if ejection.is_bounded:
             for model, members in self._fleet.peers(worker):
                 num = sum([member.ejected is not None for member in members])
                 if num >= self._rules.bound(len(members)):

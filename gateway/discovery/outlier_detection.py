@@ -31,10 +31,12 @@ class OutlierRules:
 
 @dataclass(frozen=True, slots=True)
 class Ejection:
-    """Ejection of a worker: `cause` for metrics, `reason` for people."""
+    """Ejection of a worker: `cause` for metrics, `reason` for people. `is_bounded`: requests may be the
+    cause, so that only a share of a model's workers is ejected."""
 
     cause: str
     reason: str
+    is_bounded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class OutlierState:
         self._rules = rules
         self.ejection: Ejection | None = None
         self.num_ejections = 0
-        self._num_failures = self._num_at_ejection = 0
+        self._num_failures = self._num_sent = self._num_at_ejection = 0
         self._answered = 0
         self._until_s = 0.0
         self._last: EngineProgress | None = None
@@ -64,20 +66,21 @@ class OutlierState:
     def __repr__(self) -> str:
         return f"OutlierState({self.ejection.reason if self.ejection else 'well'})"
 
-    def failed(self, reason: str, num_answered: int) -> Ejection | None:
-        """Count a failed request of a worker with `num_answered` successes since it joined. Returns the
-        ejection that is due (see `eject`), or None."""
+    def failed(self, reason: str, num_answered: int, *, is_silent: bool = False) -> Ejection | None:
+        """Count a failed request of a worker with `num_answered` successes since it joined; `is_silent`: it
+        accepted no connection in time. Returns the ejection that is due (see `eject`), or None."""
         if num_answered != self._answered:
-            self._num_failures = 0
+            self._num_failures = self._num_sent = 0
         if num_answered >= self._answered + WELL_AFTER:
             self.num_ejections = 0
         self._answered = num_answered
         self._num_failures += 1
+        self._num_sent += not is_silent
         limit = 1 if self.num_ejections else self._rules.num_failures
         if self.ejection or not limit or self._num_failures < limit or not self._rules.num_failures:
             return None
         times = "the first since readmission" if self.num_ejections else f"{self._num_failures} in a row"
-        return Ejection("failures", f"failed requests ({times}): {reason}")
+        return Ejection("failures", f"failed requests ({times}): {reason}", is_bounded=self._num_sent > 0)
 
     def has_answered(self, num_answered: int) -> bool:
         """Return True if the worker answered a request since its last failure."""
@@ -106,13 +109,14 @@ class OutlierState:
         seconds = min(self._rules.eject_s * 2.0**self.num_ejections, LONGEST_S)
         self.ejection, self._until_s = ejection, now + seconds
         self.num_ejections += 1
-        self._num_at_ejection, self._num_failures = self._num_failures, 0
+        self._num_at_ejection, self._num_failures, self._num_sent = self._num_failures, 0, 0
         return seconds
 
     def acquit(self, num: int, now: float) -> bool:
         """Take back `num` failures, which were the requests' own fault. True if the worker was ejected for no
         others, and may return at once."""
         self._num_failures = max(0, self._num_failures - num)
+        self._num_sent = max(0, self._num_sent - num)
         if self.ejection is None or self.ejection.cause != "failures" or num < self._num_at_ejection:
             return False
         self._until_s = now

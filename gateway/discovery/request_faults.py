@@ -5,7 +5,8 @@
     a client's requests fail at a second worker, and     charged to the requests, until one is answered;
     none was answered since the first failure            the workers are acquitted
 
-A worker that refuses a connection did not see the request: that is always charged to the worker. A client is
+A worker that refuses a connection, or accepts none in time (it is silent then), did not see the request: that
+is always charged to the worker. A client is
 the API key, or the address where no key is required.
 """
 
@@ -35,7 +36,7 @@ class RequestFaults:
 
     def __init__(
         self,
-        charge: Callable[[WorkerId, str], None] = lambda worker, reason: None,
+        charge: Callable[[WorkerId, str, bool], None] = lambda worker, reason, is_silent: None,
         acquit: Callable[[WorkerId, int], None] = lambda worker, num: None,
     ) -> None:
         self._charge = charge
@@ -48,18 +49,26 @@ class RequestFaults:
     def __repr__(self) -> str:
         return f"RequestFaults({len(self._runs)} clients, {self.by_key.total()} faults)"
 
-    def failed(self, request: Execution, worker: WorkerId, reason: str, *, was_sent: bool = True) -> None:
+    def failed(
+        self,
+        request: Execution,
+        worker: WorkerId,
+        reason: str,
+        *,
+        was_sent: bool = True,
+        is_refused: bool = False,
+    ) -> None:
         """Charge a failed attempt, and note it in `request.failed_at` where the worker had the request."""
         if reason == UNLOADED:
             return
-        if not was_sent:
-            return self._charge(worker, reason)
+        if is_refused or not was_sent:
+            return self._charge(worker, reason, not is_refused)
         request.failed_at = earlier = (*request.failed_at, worker)
         run = self._run_of(_client_of(request))
         has_spread = any([other != worker for other in run])
         if not has_spread and len(set(earlier)) == 1:
             run[worker] = run.get(worker, 0) + 1
-            return self._charge(worker, reason)
+            return self._charge(worker, reason, False)
         if len(set(earlier)) == MAX_FAULTS and earlier[0] not in run:
             self._acquit(earlier[0], 1)  # charged before another request of the client was answered
         if has_spread:

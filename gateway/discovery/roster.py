@@ -26,6 +26,7 @@ from gateway.discovery.endpoint import (
     LOOKS_TO_JOIN,
     Endpoint,
     EventSubscription,
+    PlaceTaken,
     SeveralEngines,
     has_gone_back,
     is_doubtful,
@@ -67,8 +68,7 @@ DEFAULT_CACHE_BLOCKS = 16_384
 
 
 OpenFeed = Callable[[Worker, EventSource], tuple[Feed, EventSubscription]]
-"""Starts a feed; the caller of the roster knows transports and engines. Raises ValueError for a bad endpoint.
-"""
+"""Starts a feed; the roster's caller knows transports and engines. Raises ValueError for a bad endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +273,8 @@ class Roster:
         await self._names.ask(endpoint)
         for worker_id, shown, late in note_late_sizes(endpoint, ranks):
             log_block_size(self._log, worker_id, shown, late)
+        for worker, source in list(endpoint.refused.values()):
+            self._follow(endpoint, worker, source)
         endpoint.last = ranks or endpoint.last
         self._note_load(endpoint, ranks)
         self._set_up(endpoint, True, "answers again")
@@ -374,15 +376,24 @@ class Roster:
         # A publisher that is reported shows the block size; at the default port anything may listen.
         is_sized = worker.block_size or (endpoint.facts.sources and source and not source.is_polled)
         if options.use_events and is_sized and source and has_room:
-            try:
-                feed, subscription = self._open_feed(worker, source)
-            except ValueError as exc:
-                text = "worker %s: no KV events (%s); its cache is assumed from sent prompts"
-                self._log.warning(text, worker.id, exc)
-                return
-            endpoint.feeds[worker.id] = feed, subscription
-            endpoint.num_resets[worker.id] = subscription.stream.counts.num_resets
-            self.stream_changed(worker.id, subscription.stream.state)
+            self._follow(endpoint, worker, source)
+
+    def _follow(self, endpoint: Endpoint, worker: Worker, source: EventSource) -> None:
+        """Read a worker's events. Where they are read for another worker, each look tries again."""
+        was_refused = endpoint.refused.pop(worker.id, None) is not None
+        try:
+            feed, subscription = self._open_feed(worker, source)
+        except ValueError as exc:
+            if isinstance(exc, PlaceTaken):
+                endpoint.refused[worker.id] = worker, source
+            text = "worker %s: no KV events (%s); its cache is assumed from sent prompts"
+            log.log(logging.DEBUG if was_refused else logging.WARNING, text, worker.id, exc)
+            return
+        if was_refused:
+            log.info("worker %s: its KV events are read now, no longer for another worker", worker.id)
+        endpoint.feeds[worker.id] = feed, subscription
+        endpoint.num_resets[worker.id] = subscription.stream.counts.num_resets
+        self.stream_changed(worker.id, subscription.stream.state)
 
     def _leave(self, endpoint: Endpoint) -> None:
         self._close_feeds(endpoint)
@@ -399,6 +410,7 @@ class Roster:
         for feed, _ in endpoint.feeds.values():
             feed.stop()
         endpoint.feeds.clear()
+        endpoint.refused.clear()
         endpoint.num_resets.clear()
         endpoint.sizes.clear()
 

@@ -34,6 +34,7 @@ from gateway.epp.protocol import PickProtocol, RequestState, ResponseState
 from gateway.epp.responder import PickResponder
 from gateway.epp.stream import GrpcStream
 from gateway.http.content import check_contents
+from gateway.http.headers import WORKERS_OWN
 from gateway.http.messages import Header, HttpRequest, ResponseHead
 from gateway.http.redirect import is_redirect
 from gateway.proxy.api import Api
@@ -241,7 +242,8 @@ class StreamPicker:
             http.body = with_model(http.body, self._model)
         loop = self._door.context.loop
         self._timer = loop.call_later(DECIDE_WITHIN_S, self._late)
-        self._http, self._responder = http, PickResponder(http, self._refuse)
+        self._http = http
+        self._responder = PickResponder(http, self._refuse, self._door.api.standing(http))
         self._waiting = self._door.api.handle(http, self._responder, self._plan)
         if self._waiting is None:
             self._door.context.let_go(http)
@@ -391,7 +393,7 @@ class StreamPicker:
 
     def _refuse_with(self, error: GatewayError) -> None:
         http = self._http or self._request()
-        responder = self._responder = PickResponder(http, self._refuse)
+        responder = self._responder = PickResponder(http, self._refuse, self._door.api.standing(http))
         self._door.api.refuse(http, responder, error)
         self._intake.drop()
 
@@ -431,7 +433,8 @@ class StreamPicker:
         changed = [h for h in passed.headers if h not in had] if passed is not None else []
         if self._door.options.conformance and event.served:
             changed.append((TEST_SERVED, event.served.encode()))
-        self._protocol.response_head(changed, [])
+        is_set = {name for name, _ in changed}
+        self._protocol.response_head(changed, sorted({n for n, _ in headers if n in WORKERS_OWN} - is_set))
         if event.is_end:
             (self._connection.sink or sink).upstream_ended(b"")
         return None

@@ -1,7 +1,7 @@
 """Answers of the gateway in a stream of ext_proc: an immediate response before the pick, the worker's answer
 as it passes afterwards."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gateway.core.errors import GatewayError
 from gateway.http.messages import Header, HttpRequest, ResponseHead
@@ -43,8 +43,8 @@ class PickResponder(Responder):
 
     __slots__ = ("is_picked", "is_replaceable", "passed_head", "error", "_refuse", "_parts")
 
-    def __init__(self, request: HttpRequest, refuse: Refuse) -> None:
-        super().__init__(NoConnection(), request)
+    def __init__(self, request: HttpRequest, refuse: Refuse, standing: Sequence[Header] = ()) -> None:
+        super().__init__(NoConnection(), request, standing)
         self.is_picked = self.is_replaceable = False
         self.passed_head: ResponseHead | None = None
         self.error: GatewayError | None = None
@@ -54,7 +54,7 @@ class PickResponder(Responder):
     def send(self, status: int, headers: list[Header], body: bytes) -> None:
         if (not self.is_picked or self.is_replaceable) and not self.has_begun:
             self.has_begun = True
-            self._refuse(status, headers + self.more_headers, body)
+            self._refuse(status, [*headers, *self.more_headers, *self._standing], body)
 
     def fail(self, error: GatewayError, headers: list[Header] | None = None) -> None:
         self.error = error
@@ -63,7 +63,8 @@ class PickResponder(Responder):
 
     def head(self, head: ResponseHead) -> None:
         self.has_begun = True
-        self.passed_head = ResponseHead(head.status, head.headers + self.more_headers, head.length)
+        headers = [*head.headers, *self.more_headers, *self._standing]
+        self.passed_head = ResponseHead(head.status, headers, head.length)
 
     def data(self, data: bytes) -> None:
         self._parts.append(data)

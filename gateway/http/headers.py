@@ -57,21 +57,23 @@ _NOT_TO_WORKER: Final = HOP_BY_HOP | {
     *FORWARDED,
 }
 _NOT_TO_WORKER_WITH_KEY: Final = _NOT_TO_WORKER | {b"authorization", b"x-api-key"}
-_NOT_TO_CLIENT: Final = HOP_BY_HOP | {
-    b"content-length",
-    b"x-request-id",
-    b"access-control-allow-origin",  # pages of which origins may read an answer is the gateway's to say
-    b"access-control-allow-credentials",
-    b"access-control-allow-methods",
-    b"access-control-allow-headers",
-    b"access-control-allow-private-network",
-    b"access-control-expose-headers",
-    b"access-control-max-age",
-    b"location",  # addresses of the worker, which clients must not learn or use
-    b"content-location",
-    b"refresh",
-    b"alt-svc",
-}
+WORKERS_OWN: Final = frozenset(
+    {
+        b"access-control-allow-origin",  # pages of which origins may read an answer is the gateway's to say
+        b"access-control-allow-credentials",
+        b"access-control-allow-methods",
+        b"access-control-allow-headers",
+        b"access-control-allow-private-network",
+        b"access-control-expose-headers",
+        b"access-control-max-age",
+        b"location",  # addresses of the worker, which clients must not learn or use
+        b"content-location",
+        b"refresh",
+        b"alt-svc",
+    }
+)
+"""Headers of answers that would steer a client's browser or name a worker: none is passed on."""
+_NOT_TO_CLIENT: Final = HOP_BY_HOP | WORKERS_OWN | {b"content-length", b"x-request-id"}
 _NOT_TO_CLIENT_OF_STREAM: Final = _NOT_TO_CLIENT | {b"x-accel-buffering"}
 _UNBUFFERED: Final[Header] = (b"x-accel-buffering", b"no")
 """Header that makes nginx pass on each event as it comes."""

@@ -52,24 +52,25 @@ FULL: Final[Mapping[int, SaturationSign]] = {
 
 WORDS: Final = re.compile(
     rb"currently busy|backlog limit"  # vLLM >= 0.29, --max-num-queued-reqs and -tokens
-    rb"|queue is full|queue timeout reached|by a higher priority request"  # SGLang, --max-queued-requests
-    rb"|server busy|maximum pending requests"  # Ollama, OLLAMA_MAX_QUEUE
+    rb"|queue timeout reached|by a higher priority request"  # SGLang, --max-queued-requests
+    rb"|queue (?:is )?(?:already |currently )?full"  # SGLang; Knative, before KServe
+    rb"|maximum pending requests"  # Ollama, OLLAMA_MAX_QUEUE
+    rb"|(?:server|engine|model|service|workers?|slots?)(?: is| are)?(?: all| too)? busy"  # Ollama, Dynamo
     rb"|overload"  # TGI, --max-concurrent-requests; Envoy's overload manager
     rb"|reset reason: overflow"  # Envoy's circuit breakers
-    rb"|no slot available"  # llama.cpp
+    rb"|no slots? available"  # llama.cpp
     rb"|exceeds maximum queue size"  # Triton, max_queue_size
     rb"|due to backpressure"  # Ray Serve, max_queued_requests
-    rb"|workers are busy"  # Dynamo
-    rb"|pending request queue full"  # Knative, before KServe
-    rb"|too many (?:concurrent )?requests",
+    rb"|(?:at|no|insufficient|over|exceeds|out of) (?:\w{1,16} )?capacity|rate limit|slow down"  # hosted APIs
+    rb"|too many (?:\w{1,16} )?requests",
     re.IGNORECASE,
 )
 """Words by which engines and proxies before them say in a 503 that they are saturated."""
 
 TYPES: Final = re.compile(
-    rb'"(?:type|error_type|code|status)"\s*:\s*"(?:[a-z]+_)?'
-    rb"(?:overloaded(?:_error)?|rate_limit(?:_error|_exceeded)?|too_many_requests|queue_full"
-    rb'|resource_exhausted)"',
+    rb'"(?:type|error_type|code|status)"\s{0,8}:\s{0,8}(?:(?:429|529)\s{0,8}[,}]|"[a-z_ .-]{0,40}?'
+    rb"(?:overloaded|rate[_ -]?limit|too[_ -]?many[_ -]?requests|queue[_ -]?full|resource[_ -]?exhausted"
+    rb'|server[_ -]?busy|slow[_ -]?down)(?:[_ -]?(?:exceeded|error|exception))?")',
     re.IGNORECASE,
 )
 """Types of errors by which engines say so in JSON. Quotes of a client's text are escaped there."""

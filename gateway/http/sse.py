@@ -16,10 +16,12 @@ import msgspec
 
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.usage import WIDEST, RefusedUsage, Usage, UsageLimit
-from gateway.core.usage_reading import read_usage
+from gateway.core.usage_reading import read_beginning, read_usage
 
 _USAGE = b'"usage":{'
 _USAGE_SPACED = b'"usage": {'
+_META = b'"meta_info"'
+_MESSAGE_START = b'"message_start"'
 _BOM = b"\xef\xbb\xbf"
 _ENDS: Final = (b"\n\n", b"\n\r\n", b"\n\r", b"\r\r\n", b"\r\r")
 """An empty line behind a line's end, in all combinations; CRLF is one end."""
@@ -62,16 +64,30 @@ class SseScanner:
     """Scanner of a streamed body fed in any splits; forwards whole events. `num_events` counts those with
     data so far."""
 
-    __slots__ = ("_tail", "_found", "_usage_event", "has_token", "is_whole", "num_events", "_is_new")
+    __slots__ = (
+        "_tail",
+        "_found",
+        "_usage_event",
+        "_beginning",
+        "has_token",
+        "is_whole",
+        "num_events",
+        "_is_new",
+        "_has_meta",
+    )
 
     def __init__(self) -> None:
         self._tail = b""
         self._found: Usage | RefusedUsage | None = None
         self._usage_event: bytes | None = None  # not read yet
+        self._beginning: bytes | None = (
+            None  # events with the start of a message, which its end may leave out
+        )
         self.has_token = False
         self.is_whole = True  # the forwarded bytes end with an event's end
         self.num_events = 0
         self._is_new = True
+        self._has_meta = False  # SGLang's own route counts in each event
 
     def feed(self, data: bytes) -> bytes:
         """Return the bytes to forward now; the rest is kept until its event is complete."""
@@ -95,8 +111,10 @@ class SseScanner:
             data = data[:cut]
         if data:
             self.is_whole = ends_whole
-            if _USAGE in data or _USAGE_SPACED in data:
-                self._usage_event = data
+            if not self.num_events:
+                self._has_meta = _META in data
+            if _USAGE in data or _USAGE_SPACED in data or (self._has_meta and _META in data):
+                self._keep_usage(data)
             if data.startswith(b"data:") and data.find(b"\n") == len(data) - 2:
                 self.num_events += 1
             else:
@@ -104,6 +122,11 @@ class SseScanner:
             if not self.has_token:
                 self.has_token = any(map(_has_token, event_data(data)))
         return data
+
+    def _keep_usage(self, data: bytes) -> None:
+        self._usage_event = data
+        if self._beginning is None and _MESSAGE_START in data:
+            self._beginning = data
 
     def _behind_comments(self, data: bytes, cut: int) -> int:
         """Return the end of comments and empty lines at `cut`, where a line begins outside of an event."""
@@ -134,7 +157,18 @@ class SseScanner:
         unread, self._usage_event = self._usage_event, None
         if unread is not None:
             self._found = _last_usage(unread, limit)
+            if isinstance(self._found, Usage) and not self._found.prompt_tokens and self._beginning:
+                self._found = _with_beginning(self._found, self._beginning, limit)
         return self._found
+
+
+def ends_between_events(data: bytes, began_between: bool) -> bool:
+    """Return True if another event may follow bytes that were passed on: they end with an event's end, and
+    perhaps comments behind it. `began_between`: they began there."""
+    if data.endswith(_ENDS):
+        return True
+    cut = _last_border(data)
+    return (began_between or cut > 0) and _BETWEEN.fullmatch(data, cut) is not None
 
 
 def _last_border(data: bytes) -> int:
@@ -175,7 +209,7 @@ def _last_usage(data: bytes, limit: UsageLimit) -> Usage | RefusedUsage | None:
     data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     end = len(data)
     for _ in range(MAX_USAGES):
-        at = max(data.rfind(_USAGE, 0, end), data.rfind(_USAGE_SPACED, 0, end))
+        at = max(data.rfind(_USAGE, 0, end), data.rfind(_USAGE_SPACED, 0, end), data.rfind(_META, 0, end))
         if at < 0:
             break
         border, after = data.rfind(b"\n\n", 0, at), data.find(b"\n\n", at)
@@ -185,6 +219,16 @@ def _last_usage(data: bytes, limit: UsageLimit) -> Usage | RefusedUsage | None:
                 return found
         end = begin
     return None
+
+
+def _with_beginning(end: Usage, data: bytes, limit: UsageLimit) -> Usage | RefusedUsage:
+    """Return a message's usage from its end, and of its prompt from its beginning, which is in `data`."""
+    for event in event_data(data):
+        if begun := read_beginning(event, limit):
+            if isinstance(begun, RefusedUsage):
+                return begun
+            return Usage(begun.prompt_tokens, end.completion_tokens, begun.cached_tokens, begun.has_null)
+    return end
 
 
 def _has_token(event: bytes) -> bool:

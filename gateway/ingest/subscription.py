@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gateway.core.block_limits import BlockLimits, block_limits
+from gateway.core.blocks import Tokens
 from gateway.core.engine import Engine
 from gateway.core.event_stream import RESTARTED, Apply, AskReplay, Command, Reset, Stream, StreamState
 from gateway.core.kv_events import (
@@ -69,8 +70,7 @@ class Subscription:
         self.behind: Callable[[], None] = lambda: None
         self.on_close: Callable[[], None] = lambda: None
         self.on_cut: Callable[[], float] = lambda: 0.0
-        self._log = RateLimitedLog(log)
-        self._limits = limits or block_limits(None)
+        self._log, self._limits = RateLimitedLog(log), limits or block_limits(None)
         self._size = size or SizeEvidence(None)
         self._chunks = TierChunks(self._size.size)
         self._named: set[str] = set()  # media that are not followed in whole, which the log has named
@@ -86,15 +86,18 @@ class Subscription:
         self._on_state = on_state
         self._last_state: StreamState | None = None
         self._resynced_epoch = -1
-        self._wants_resync = self._is_disowned = False
+        self._wants_resync = self._is_live = False
+        self.is_disowned = False  # its events are another worker's, and no longer applied
 
     def __repr__(self) -> str:
         return f"Subscription({self.worker}, {self.stream})"
 
     def connected(self) -> None:
+        self._is_live = True
         self._run(self.stream.connected())
 
     def disconnected(self) -> None:
+        self._is_live = False
         self._decoding = None  # another engine may come next
         self._run(self.stream.disconnected())
 
@@ -164,28 +167,42 @@ class Subscription:
     def cut(self, reason: str) -> None:
         """Stop reading for a while, since the worker reports more than may be applied."""
         self._decoding, self._rest, self._wants_resync, self._unchecked = None, None, False, 0
+        self._is_live = False
         self._todo.clear()
         pause_s = self.on_cut()
         text = "worker %s: KV events paused for %g s, stream is BLIND: %s"
         self._log.warning(text, self.worker, pause_s, reason)
         self._run(self.stream.cut(reason))
 
-    def doubt_owner(self, reason: str) -> None:
-        """Go BLIND until the events are known to be this worker's."""
-        self.stream.owner_doubt = reason
+    def doubt_owner(self, reason: str, *, is_fault: bool) -> None:
+        """Be UNPROVEN, or BLIND where the reason is a fault, until the owner is proven."""
+        self.stream.owner_doubt, self.stream.is_awaiting_proof = reason, not is_fault
         self._run(())
 
     def prove_owner(self) -> None:
         """Be as exact as the events are: they are this worker's."""
-        self.stream.owner_doubt = None
+        self.stream.owner_doubt, self.stream.is_awaiting_proof = None, False
         self._run(())
 
     def disown(self, reason: str) -> None:
         """Forget the worker's blocks and apply no more events: they are another worker's."""
-        self.stream.owner_doubt, self._is_disowned = reason, True
+        self.stream.owner_doubt, self.stream.is_awaiting_proof = reason, False
+        self.is_disowned = True
         self._decoding, self._rest, self._wants_resync = None, None, False
         self._todo.clear()
         self._run([Reset(reason)])
+
+    @property
+    def is_read(self) -> bool:
+        """True while events are applied as they come: it is connected, and neither replayed nor behind."""
+        return self._is_live and not self.is_behind and self.stream.state is not StreamState.CATCHING_UP
+
+    def has_orphan(self, tokens: Tokens, block_size: int) -> bool:
+        """Return True if blocks of unknown place begin with a block of `tokens`."""
+        if self.recovery is None or not len(self.recovery.orphans):
+            return False
+        starts = range(0, len(tokens) - block_size + 1, block_size)
+        return any(self.recovery.orphans.beginning(tokens[at : at + block_size]) for at in starts)
 
     def close(self) -> None:
         """End the subscription."""
@@ -271,7 +288,7 @@ class Subscription:
         if self._rest is None:
             if not self._size.is_certain:
                 self._look_at_size(batch)
-            if self._is_sizeless or self._is_disowned:
+            if self._is_sizeless or self.is_disowned:
                 return room
             applied, self._num_bad = self._index.applied(self.worker), self._count_bad()
             self._rest = portions(self._chunks.in_blocks(batch.events, applied))

@@ -23,14 +23,19 @@ class LateCalls:
     def __len__(self) -> int:
         return len(self._late)
 
-    async def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """Run a call and return its result. Raises TimeoutError at the limit, and what the call raises."""
+    async def run(self, call: Coroutine[Any, Any, T], wait_s: float) -> T:
+        """Run a call and return its result. Raises TimeoutError after `wait_s`, when the call goes on, or at
+        the limit, and what the call raises. A caller that is cancelled wants no answer, and ends the call."""
         task = asyncio.get_running_loop().create_task(self._within_limit(call))
         try:
-            return await asyncio.shield(task)
+            done, _ = await asyncio.wait([task], timeout=max(wait_s, 0.0))
         except asyncio.CancelledError:
-            self._go_on(task)
+            task.cancel()
             raise
+        if not done:
+            self._go_on(task)
+            raise TimeoutError
+        return task.result()
 
     def cancel(self) -> None:
         """Cancel all calls that go on."""

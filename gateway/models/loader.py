@@ -34,8 +34,8 @@ RETRY_S = 30.0
 
 
 MAX_AT_ONCE = 2
-"""Loads at a time: reading a tokenizer and proving its templates takes turns with the event loop, for a
-second or so."""
+"""Loads at a time: reading a tokenizer takes turns with the event loop, for some tenths of a second, and the
+proofs of its templates take a core."""
 
 
 CLOSE_S = 10.0

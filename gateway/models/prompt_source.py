@@ -22,6 +22,7 @@ from gateway.core.requests.request import PROMPT_FIELDS, InferenceRequest
 from gateway.core.requests.routes import RouteKind
 from gateway.core.token_runs import TokenRunCache
 from gateway.core.value import replace
+from gateway.models.template_trials import run_proofs
 from gateway.observability.metrics import Metrics
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.tokenization.base import Renderer
@@ -80,9 +81,10 @@ class PromptSource:
             self.prepare(model, prompts)
 
     def prepare(self, model: str, prompts: Renderer) -> None:
-        """Prepare a tokenizer for use: proofs that take a while, so run it in a thread once there is
-        traffic."""
-        prompts.remember(self.runs, self._now(self.zone), partial(self._mismatched, model))
+        """Prepare a tokenizer for use: its process of proofs takes a while, so call it in a thread once there
+        is traffic."""
+        now, mismatched = self._now(self.zone), partial(self._mismatched, model)
+        prompts.remember(self.runs, now, mismatched, partial(run_proofs, _name(model)))
 
     def set_all(
         self,

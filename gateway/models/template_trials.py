@@ -1,4 +1,5 @@
-"""Trials of chat templates from outside: each in a process of its own, once, before a gateway compiles it.
+"""Processes for what chat templates take long for. Trials: of each template from outside, once, before a
+gateway compiles it. Proofs: of the cut points of all templates, for each load.
 
 template of a worker's model ─► refused before? ─► tried before? ─► process (`tokenization/template_trial.py`)
                                    └ NotRendered      └ fine            ├ its code: kept, and used
@@ -6,20 +7,26 @@ template of a worker's model ─► refused before? ─► tried before? ─► 
 """
 
 import hashlib
+import logging
 import marshal
 import subprocess
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from gateway.tokenization.chat_template import NotRendered
+from gateway.tokenization.chat_template import NotRendered, TooCostly
 from gateway.tokenization.jinja_env import ENVIRONMENT
 from gateway.tokenization.template_trial import PASSED
+
+log = logging.getLogger("kvgate.models")
 
 TRIAL_S = 30.0
 """Seconds that a trial may take: it takes 0.3 s, and ends after 5 s of its own time at the latest. The rest
 is for a busy machine."""
 PROGRAM = "from gateway.tokenization.template_trial import main; sys.exit(main())"
+PROOFS_S = 60.0
+"""Seconds that the proofs of a load may take: 1 to 4 s are usual, and the rest is for a busy machine."""
+PROOFS_PROGRAM = "from gateway.tokenization.proof_process import main; sys.exit(main())"
 KILLED = b"chat template: compiling it takes more time or memory than a template may"
 MAX_REFUSED = 4096
 """Refused templates that are remembered."""
@@ -30,11 +37,36 @@ TimeoutExpired."""
 
 
 def run_trial(source: bytes) -> bytes:
-    """Run a trial in a process, with the modules of this one. Blocking."""
-    command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {PROGRAM}"]
-    done = subprocess.run(command, input=source, capture_output=True, timeout=TRIAL_S)
+    """Run a trial in a process. Blocking."""
+    answer = _run(PROGRAM, source, TRIAL_S)
+    return KILLED if answer is None else answer
+
+
+def run_proofs(model: str, task: bytes) -> bytes:
+    """Run a task of proofs (`tokenization/proof_task.py`) in a process. Blocking. Raises TooCostly if it was
+    killed at its limits, and OSError if there was no answer, which is logged."""
+    try:
+        answer = _run(PROOFS_PROGRAM, task, PROOFS_S)
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        why = f"no answer in {PROOFS_S:.0f} s" if isinstance(exc, subprocess.TimeoutExpired) else exc
+        log.warning(
+            "chat template of %s: the process that proves its cut points failed (%s); requests prove them "
+            "bit by bit, and are rendered whole until then",
+            model,
+            why,
+        )
+        raise OSError(str(why)) from exc
+    if answer is None:
+        raise TooCostly("the proofs of its cut points take too much time or memory", True, False)
+    return answer
+
+
+def _run(program: str, given: bytes, timeout_s: float) -> bytes | None:
+    """Output of a program in a process with the modules of this one; None if it was killed."""
+    command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {program}"]
+    done = subprocess.run(command, input=given, capture_output=True, timeout=timeout_s)
     if done.returncode < 0:
-        return KILLED
+        return None
     if done.returncode or not done.stdout:
         raise OSError(done.stderr.decode(errors="replace").strip().rpartition("\n")[2][:300])
     return done.stdout

@@ -96,9 +96,9 @@ class WorkerTokenizer:
             )
         bodies = tokenize_bodies(request, model, rendering)
         budget = self._budget(url)
+        deadline_s = self._loop_s() + budget.seconds(len(request.body), len(bodies))
         try:
-            async with asyncio.timeout(budget.seconds(len(request.body), len(bodies))):
-                tokens = [await self._one(url, body, authorization) for body in bodies]
+            tokens = [await self._one(url, body, authorization, deadline_s) for body in bodies]
         except TimeoutError as exc:
             budget.late()
             self._failed(url, "late")
@@ -136,7 +136,9 @@ class WorkerTokenizer:
         """Learn how long a worker took for another body of so many bytes: a probe of it."""
         self._budget(url).answered(took_s, num_bytes)
 
-    async def _one(self, url: str, body: Mapping[str, Any], authorization: str | None) -> Tokens:
+    async def _one(
+        self, url: str, body: Mapping[str, Any], authorization: str | None, deadline_s: float
+    ) -> Tokens:
         raw = encode(body)
         is_chat = "messages" in body
         key = xxh3_128_digest(raw, seed=int(self._wall() // QUARTER_S) if is_chat else 0)
@@ -147,7 +149,8 @@ class WorkerTokenizer:
         if not self._breaker(url).may_ask(self._clock()):
             self.counts["not asked"] += 1
             raise PromptError("the worker's /tokenize failed too often and is not called for a while")
-        return await self._calls.run(self._fetched(url, raw, key, authorization))
+        fetched = self._fetched(url, raw, key, authorization)
+        return await self._calls.run(fetched, deadline_s - self._loop_s())
 
     async def _fetched(self, url: str, raw: bytes, key: bytes, authorization: str | None) -> Tokens:
         """Tokens of a body by its worker, remembered; the time that it took is learnt, however late it is."""
@@ -162,6 +165,9 @@ class WorkerTokenizer:
         while self._num_bytes > self._max_bytes:
             self._num_bytes -= _cached_bytes(self._cache.popitem(last=False)[1])
         return tokens
+
+    def _loop_s(self) -> float:
+        return asyncio.get_running_loop().time()
 
     def _breaker(self, url: str) -> CircuitBreaker:
         return self._breakers.setdefault(url, CircuitBreaker())

@@ -28,7 +28,7 @@ WORST_FIRST = (
     *("broken", "sought", "absent", "none", "remote", "waiting"),
     *("joining", "down", "joined"),
     *("ejected", "draining", "warm_up", "active"),
-    *("disconnected", "blind", "catching_up", "exact", "differ", "agree"),
+    *("disconnected", "blind", "catching_up", "unproven", "exact", "differ", "agree"),
 )
 
 

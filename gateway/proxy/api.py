@@ -88,6 +88,11 @@ class Api:
         if caller is not None and (caller.models is not None or caller.salt is not None):
             raise NotSupported(f"{http.path} is passed on unread, which this key does not allow")
 
+    def standing(self, http: HttpRequest) -> list[Header]:
+        """Return the headers of whatever a request is answered with, where no connection of ours adds them:
+        those for pages of other sites."""
+        return [] if self._cross_origins is None else self._cross_origins.headers(http)
+
     def refused(self, http: HttpRequest, error: GatewayError) -> None:
         """Count and log a request that the server itself rejected; `http` is as much of it as was parsed."""
         self._metrics.responses[error.status] += 1

@@ -93,7 +93,7 @@ class Context:
     ) -> None:
         """Report a failed attempt at a worker, and charge it."""
         self.suspect(worker, reason, is_refused)
-        self.faults.failed(exchange, worker, reason, was_sent=was_sent and not is_refused)
+        self.faults.failed(exchange, worker, reason, was_sent=was_sent, is_refused=is_refused)
 
     def judge(self, exchange: Execution, worker: WorkerId, status: int) -> None:
         """Charge a complete answer with an error of the server's, or note a good one."""

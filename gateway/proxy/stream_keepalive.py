@@ -16,13 +16,13 @@ from typing import Final
 from gateway.apis.error_format import event_of, event_of_answer, is_anthropic
 from gateway.core.errors import GatewayError
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import RouteKind
+from gateway.core.requests.routes import GENERATE, RouteKind
 from gateway.http.headers import is_event_stream
 from gateway.http.messages import Header, ResponseHead
+from gateway.http.sse import ends_between_events
 from gateway.server.responder import Responder
 
 COMMENT: Final = b": keep-alive\n\n"
-EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n")
 MAX_BODY_BYTES: Final = 64 << 10
 """Size of a worker's error that becomes an event; engines' errors have some hundred bytes."""
 
@@ -34,8 +34,9 @@ _HEAD: Final[tuple[Header, ...]] = (
 
 
 def takes_comments(request: InferenceRequest) -> bool:
-    """True for streams of server-sent events: those of routes that are passed on unread may be anything."""
-    return request.stream and request.kind is not RouteKind.PASS
+    """True for streams of server-sent events, which SGLang's /generate has too; those of other routes that
+    are passed on unread may be anything."""
+    return request.stream and (request.kind is not RouteKind.PASS or request.path == GENERATE)
 
 
 class KeptAliveResponder(Responder):
@@ -87,7 +88,7 @@ class KeptAliveResponder(Responder):
             return
         if data:
             self._sent_s = self._loop.time()
-            self._is_between_events = data.endswith(EVENT_ENDS)
+            self._is_between_events = ends_between_events(data, self._is_between_events)
         super().data(data)
 
     def end(self, data: bytes = b"") -> None:

@@ -107,7 +107,11 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
         metavar="RPS",
         help="requests per second, for traces without times (default 1)",
     )
-    add("--strict", action="store_true", help="refuse a trace with a line that cannot be read")
+    add(
+        "--strict",
+        action="store_true",
+        help="refuse a trace with a line that cannot be read, or with an empty prompt",
+    )
 
 
 class ListFormats(argparse.Action):
@@ -164,7 +168,7 @@ def run(args: argparse.Namespace) -> int:
     print_lines(heading(runs[0], results[0]))
     shown = [known.measured, *results] if known else results
     print_lines(*table([result.summary for result in shown]))
-    notes = [*skipped(results[0].origin), *left_out(results[0].left_out)]
+    notes = [*skipped(results[0].origin), *left_out(results[0].left_out, results[0].origin.empty)]
     notes += notes_of(known) if known else []
     if notes:
         print_lines(*notes)
@@ -225,11 +229,12 @@ def _limited(profile: Profile, args: argparse.Namespace) -> Profile:
     return replace(profile, **{name: value for name, value in limits.items() if value})
 
 
-def left_out(some: LeftOut) -> list[str]:
-    """Notes on requests that were not played as recorded."""
+def left_out(some: LeftOut, empty: Sequence[str] = ()) -> list[str]:
+    """Notes on requests that were not played as recorded; `empty` names the first with an empty prompt."""
+    more = ", ..." if some.num_empty > len(empty) else ""
     context = f"the {some.context_tokens:,} tokens of a cache"
     notes = [
-        ("left out", some.num_empty, "with an empty prompt"),
+        ("left out", some.num_empty, f"with an empty prompt ({', '.join(empty)}{more})"),
         ("refused", some.num_refused, f"with a prompt that leaves no room for an answer in {context}"),
         ("cut", some.num_cut, f"with an answer that reaches {context}"),
     ]

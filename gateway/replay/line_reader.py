@@ -41,8 +41,8 @@ class Lines:
     """Non-empty lines of a file. Raises ConfigError, with the file and the line.
 
     A line that cannot be read is skipped and counted (`num_skipped`; the first ones are named in `skipped`),
-    and so is the rest of a file that ends early; if `is_strict`, it is an error. `num_empty` counts requests
-    with empty prompts, which readers leave out.
+    and so is the rest of a file that ends early; if `is_strict`, it is an error. The same holds for requests
+    with empty prompts, which readers leave out (`num_empty`, `empty`).
     """
 
     def __init__(self, path: Path, is_strict: bool = True) -> None:
@@ -53,6 +53,7 @@ class Lines:
     def _begin(self) -> None:
         self.number = self.num_empty = self.num_skipped = 0
         self.skipped: list[str] = []
+        self.empty: list[str] = []
         self._has_items = False
 
     def __repr__(self) -> str:
@@ -106,6 +107,8 @@ class Lines:
         """First line. Raises ConfigError where there is none."""
         for line in self:
             return line
+        if self.skipped:
+            raise ConfigError(f"{self.path}: cannot be read: {self.skipped[0]}")
         raise ConfigError(f"{self.path}: is empty")
 
     def decoded(self, kind: type[Row]) -> Iterator[Row]:
@@ -125,7 +128,19 @@ class Lines:
             raise self.bad(why)
         self.num_skipped += 1
         if len(self.skipped) < MAX_NAMED:
-            self.skipped.append(f"{'item' if self._has_items else 'line'} {self.number}: {why}")
+            self.skipped.append(f"{self._place}: {why}")
+
+    def leave_out(self) -> None:
+        """Leave out the current line for its empty prompt. Raises ConfigError if `is_strict`."""
+        if self.is_strict:
+            raise self.bad("the prompt is empty")
+        self.num_empty += 1
+        if len(self.empty) < MAX_NAMED:
+            self.empty.append(self._place)
+
+    @property
+    def _place(self) -> str:
+        return f"{'item' if self._has_items else 'line'} {self.number}"
 
     def bad(self, why: str) -> ConfigError:
         """Make an error that names the current line."""
@@ -133,7 +148,10 @@ class Lines:
         return ConfigError(f"{self.path}:{place}: {why}")
 
     def _open(self) -> IO[bytes]:
-        """Open a file by its first bytes, whatever its name ends with."""
+        """Open a file by its first bytes, whatever its name ends with. Raises ConfigError for a pipe: its
+        lines cannot be read a second time."""
+        if self.path.is_fifo() or self.path.is_char_device():
+            raise ConfigError(f"{self.path}: is no file; traces are read several times: save it in one first")
         with self.path.open("rb") as file:
             begin = file.read(MAX_MAGIC)
         for magic, why in NOT_TEXT.items():

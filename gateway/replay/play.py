@@ -146,11 +146,12 @@ class LeftOut:
 @dataclass(frozen=True, slots=True)
 class TraceAccount:
     """Account of how a trace was read: its format, block size and clock, the number of rows that could not be
-    read, and the first of these."""
+    read, the first of these, and the first with an empty prompt."""
 
     read_as: str = ""
     num_skipped: int = 0
     skipped: Sequence[str] = ()
+    empty: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,7 @@ def play(
     left_out = LeftOut(setup.context_tokens, requests.num_empty, fleet.num_refused, fleet.num_cut)
     summary = summarize(run.policy, done, setup.num_workers, run.slo)
     kept = tuple(done) if keeps_jobs else ()
-    origin = TraceAccount(requests.read_as, requests.num_skipped, requests.skipped)
+    origin = TraceAccount(requests.read_as, requests.num_skipped, requests.skipped, requests.empty)
     return RunResult(summary, curves(done), kept, left_out, setup.block_size, origin)
 
 

@@ -1,8 +1,8 @@
 """Traces of real traffic, as jobs for a fleet in virtual time. `formats/table.py` has the formats; `read`
 detects the one that a file has.
 
-Files may be packed (.gz, .xz, .bz2). A row that cannot be read is skipped and counted, or an error; a request
-with an empty prompt is left out and counted. Where requests name models (`model`), each has cache entries of
+Files may be packed (.gz, .xz, .bz2). A row that cannot be read is skipped and counted, or an error, and so is
+a request with an empty prompt. Where requests name models (`model`), each has cache entries of
 its own; they get new names by their order.
 """
 
@@ -31,14 +31,15 @@ microsecond."""
 @dataclass(frozen=True, slots=True)
 class Requests:
     """Requests of a trace, in order of arrival, the first at 0. `read_as` describes how the file was read;
-    `num_empty` more requests had an empty prompt, and `num_skipped` rows could not be read, the first of
-    which `skipped` names."""
+    `num_empty` more requests had an empty prompt, and `num_skipped` rows could not be read; `empty` and
+    `skipped` name the first of each."""
 
     jobs: list[ReplayJob]
     num_empty: int = 0
     read_as: str = ""
     num_skipped: int = 0
     skipped: Sequence[str] = ()
+    empty: Sequence[str] = ()
 
 
 def read(path: Path, options: TraceOptions, form: str = "auto") -> Requests:
@@ -61,7 +62,9 @@ def read(path: Path, options: TraceOptions, form: str = "auto") -> Requests:
         job.model = models.setdefault(job.model, f"{MODEL}{len(models) or ''}")
     jobs.sort(key=lambda job: job.at)
     read_as = _described(known, reading, unit)
-    return Requests(jobs, lines.num_empty, read_as, lines.num_skipped, tuple(lines.skipped))
+    return Requests(
+        jobs, lines.num_empty, read_as, lines.num_skipped, tuple(lines.skipped), tuple(lines.empty)
+    )
 
 
 def _format(lines: Lines, form: str) -> TraceFormat:

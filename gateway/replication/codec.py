@@ -7,7 +7,7 @@ from typing import Any
 from google.protobuf.message import DecodeError as ProtobufError
 
 from gateway.core.blocks import BlockHash, tokens_of
-from gateway.core.event_stream import Position, StreamState
+from gateway.core.event_stream import AWAITING_PROOF, Position, StreamState
 from gateway.core.kv_events import (
     BlocksCleared,
     BlocksRemoved,
@@ -35,6 +35,7 @@ _STATES = {
     StreamState.CATCHING_UP: pb.Status.CATCHING_UP,
     StreamState.BLIND: pb.Status.BLIND,
 }
+"""States as they are sent; UNPROVEN is sent as BLIND with its reason, as gateways before it understand."""
 _NO_TOKENS = tokens_of(())
 
 
@@ -151,13 +152,15 @@ def _hello(message: Any) -> AgentHello:
 
 
 def _status_message(status: AgentStatus) -> Any:
-    return pb.Status(state=_STATES[status.state], reason=status.reason)
+    return pb.Status(state=_STATES.get(status.state, pb.Status.BLIND), reason=status.reason)
 
 
 def _status(message: Any) -> AgentStatus:
     for state, number in _STATES.items():
         if message.state == number:
-            return AgentStatus(state, message.reason[:MAX_REASON_CHARS])
+            reason = message.reason[:MAX_REASON_CHARS]
+            is_unproven = state is StreamState.BLIND and reason.startswith(AWAITING_PROOF)
+            return AgentStatus(StreamState.UNPROVEN if is_unproven else state, reason)
     raise DecodeError(f"unknown state {message.state} in a status")
 
 

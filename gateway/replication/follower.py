@@ -91,7 +91,8 @@ class Follower:
                 self.status = update
                 if update.state is not StreamState.CATCHING_UP:
                     self._is_complete = True
-                    self.blind_reason = update.reason if update.state is StreamState.BLIND else None
+                    has_reason = update.state in (StreamState.BLIND, StreamState.UNPROVEN)
+                    self.blind_reason = update.reason if has_reason else None
             case AgentHello():
                 self._wait()
             case BlockSample():

@@ -140,5 +140,8 @@ class RankSubscription(Subscription):
         self.store.settle(self.worker, self.stream, has_more=bool(self._todo))
 
 
+_INCOMPLETE = (StreamState.BLIND, StreamState.UNPROVEN)
+
+
 def _status(stream: Stream) -> AgentStatus:
-    return AgentStatus(stream.state, (stream.reason or "") if stream.state is StreamState.BLIND else "")
+    return AgentStatus(stream.state, (stream.reason or "") if stream.state in _INCOMPLETE else "")

@@ -9,6 +9,7 @@ template_stability   cut points at which a growing conversation keeps its tokens
 template_reading, conversation_features   what a template looks for, and what a conversation has
 conversation_cache, text_cache   tokens of earlier conversation turns and texts
 render_settings, probe_conversations   proofs of these cut points
+proof_task, proof_process   the proofs of a load, in a process of their own
 message_frame    the text around a plain message        pieces         long texts in bounded pieces
 tokenizer_class  tokenizers that transformers makes of a vocabulary      class_names  its names, as data
 template_needs   chats that templates are probed with

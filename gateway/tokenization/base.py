@@ -67,5 +67,12 @@ class Renderer(Protocol):
 
     def decode(self, tokens: Sequence[int]) -> str | None: ...
 
-    def remember(self, runs: TokenRunCache, now: datetime, mismatch: Callable[[str], None]) -> None:
-        """Start to reuse the tokens of earlier prompts; `mismatch` is called when a proof turns out wrong."""
+    def remember(
+        self,
+        runs: TokenRunCache,
+        now: datetime,
+        mismatch: Callable[[str], None],
+        run: Callable[[bytes], bytes] | None = None,
+    ) -> None:
+        """Start to reuse the tokens of earlier prompts; `mismatch` is called when a proof turns out wrong.
+        `run` makes proofs elsewhere (`proof_task.Run`); None: here."""

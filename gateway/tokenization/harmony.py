@@ -103,7 +103,13 @@ class Harmony:
         text: str = self._encoding.decode(list(tokens))
         return text
 
-    def remember(self, runs: TokenRunCache, now: datetime, mismatch: Callable[[str], None]) -> None:
+    def remember(
+        self,
+        runs: TokenRunCache,
+        now: datetime,
+        mismatch: Callable[[str], None],
+        run: Callable[[bytes], bytes] | None = None,
+    ) -> None:
         """Do nothing: prompts are rendered whole."""
 
     # messages ----------------------------------------------------------------------------------

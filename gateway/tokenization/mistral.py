@@ -148,7 +148,13 @@ class Mistral:
             return "(token ids outside the model's vocabulary)"
         return "".join(self._texts.id_to_piece(token) for token in tokens)
 
-    def remember(self, runs: TokenRunCache, now: datetime, mismatch: Callable[[str], None]) -> None:
+    def remember(
+        self,
+        runs: TokenRunCache,
+        now: datetime,
+        mismatch: Callable[[str], None],
+        run: Callable[[bytes], bytes] | None = None,
+    ) -> None:
         """Do nothing: prompts are rendered whole."""
 
     def _encode(self, text: str, bos: bool, eos: bool) -> list[int]:

@@ -5,7 +5,8 @@ embeddings) raise PromptError, and the caller routes without a prompt. An engine
 reference.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime, time
 from functools import partial
 from itertools import product
@@ -38,6 +39,7 @@ from gateway.tokenization.model_files import (
     special_tokens,
     template_sources,
 )
+from gateway.tokenization.proof_task import Run, prove_by
 from gateway.tokenization.render_cost import MAX_INLINE_PARTS, most_messages
 from gateway.tokenization.render_settings import STUB_TOOLS, RenderSetting, RenderSettings
 from gateway.tokenization.sandbox.render_budget import is_hurried, probe
@@ -51,10 +53,6 @@ __all__ = ["PromptError", "PromptEncoder"]
 SWITCHES: Final = {"enable_thinking", "thinking"}
 # Of the prompts put together from known runs, one in so many is checked, and those of a new kind.
 CHECK_EVERY: Final = 256
-NUM_PLAIN: Final = 2
-MAX_LOAD_UNITS: Final = 30_000_000
-"""Units for proofs while a model is loaded, some second of a thread that takes turns with the event loop. The
-settings that are left are proved a step at a time, while their requests are rendered whole."""
 MAX_WHOLE_BYTES: Final = 64 << 10
 """Bytes of a chat that is rendered whole on the event loop although some of its messages are known."""
 
@@ -205,10 +203,16 @@ class PromptEncoder:
     def decode(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode(tokens)
 
-    def remember(self, runs: TokenRunCache, now: datetime, mismatch: Callable[[str], None]) -> None:
+    def remember(
+        self,
+        runs: TokenRunCache,
+        now: datetime,
+        mismatch: Callable[[str], None],
+        run: Run | None = None,
+    ) -> None:
         """Make `tokens` cost only the new part of a conversation, where the template is proved for it. `runs`
         may be shared between models. `mismatch` is called, once per template, when a proof turns out wrong;
-        its conversations are rendered whole from then on."""
+        its conversations are rendered whole from then on. `run` makes the proofs elsewhere; None: here."""
         self._mismatch = mismatch
         self.max_inline_parts = min(
             [most_messages(partial(self._units, each, now)) for each in self._templates.values()],
@@ -219,9 +223,7 @@ class PromptEncoder:
         if self._tokenizer.cuts:
             self._conversations = ConversationCache(runs, lambda text: self.encode(text, False))
             self._settings = RenderSettings(self._tokenizer.cuts, self._templates)
-            for number, body in enumerate(self._usual_bodies()):
-                if number < NUM_PLAIN or self._settings.num_units < MAX_LOAD_UNITS:
-                    self._prove(body, now)
+            prove_by(run, self.rendering, self._tokenizer.cuts, self._usual_settings(now))
 
     def _units(self, template: Template, now: datetime, messages: Sequence[Message]) -> int:
         """Units that a rendering takes, as a probe."""
@@ -233,22 +235,20 @@ class PromptEncoder:
             probe(False)
         return template.num_units
 
-    def _usual_bodies(self) -> Iterator[dict[str, Any]]:
-        """Request bodies with the settings that most requests have: NUM_PLAIN with tools or without, then
-        those that switch thinking on or off."""
+    def _usual_settings(self, now: datetime) -> list[RenderSetting]:
+        """Settings that most requests have: the plain ones with tools and without, then those that switch
+        thinking on or off."""
         names = {name for template in self._templates.values() for name in template.variables}
-        switches = [{}, *({name: value} for name in SWITCHES & names for value in (True, False))]
+        switches = [{}, *({name: value} for name in sorted(SWITCHES & names) for value in (True, False))]
+        found: dict[RenderSetting, None] = {}
         for kwargs, tools in product(switches, (None, STUB_TOOLS)):
-            yield {"tools": tools, "chat_template_kwargs": kwargs}
-
-    def _prove(self, body: Mapping[str, Any], now: datetime) -> None:
-        assert self._settings is not None
-        try:
-            setting = self._setting(body, now)
-        except PromptError:
-            return  # no template for this, or fields of a wrong shape: requests will report it
-        while setting is not None and not self._settings.prove(setting):
-            pass
+            with suppress(
+                PromptError
+            ):  # no template for this, or fields of a wrong shape: requests report it
+                setting = self._setting({"tools": tools, "chat_template_kwargs": kwargs}, now)
+                if setting is not None:
+                    found[setting] = None
+        return list(found)
 
     def expect(self, max_tokens: int) -> int:
         return self._tokenizer.pieces.expect(max_tokens)

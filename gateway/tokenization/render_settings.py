@@ -49,7 +49,7 @@ MAX_REASONS: Final = 6
 class RenderSetting:
     """Render setting: the template, its variables behind a stub, and the proof of its cut points, which runs
     a step at a time. `stubs` and `refusals` are its result; `stubs` is None until it is complete, and empty
-    if it `is_costly`: a probe takes too much. `uses` counts the prompts that were put together, by the cut
+    if it `is_costly`: the proof takes too much. `uses` counts the prompts that were put together, by the cut
     and the features that they rely on; `num_units` those of the budget that the proof took."""
 
     template: Template
@@ -97,14 +97,20 @@ class RenderSetting:
                 while self.num_units < end:
                     next(self._proof)
             except StopIteration as done:
-                self.refusals = done.value.refusals
-                self.stubs = done.value.stubs
+                self.take(done.value)
             except TooCostly:
-                self.is_costly, self.stubs = True, {}
+                self.take(None)
             finally:
                 probe(False)
                 self._lock.release()
         return self.stubs is not None
+
+    def take(self, proof: Proof | None, num_units: int = 0) -> None:
+        """Take a complete proof, perhaps made elsewhere for `num_units`; None if it takes too much."""
+        self.num_units += num_units
+        self.is_costly = proof is None
+        self.refusals = proof.refusals if proof is not None else ()
+        self.stubs = proof.stubs if proof is not None else {}
 
     def is_new_use(self, use: int) -> bool:
         """True for the first prompt of its kind, the second, the fourth, and so on: probes are few, and the
@@ -242,7 +248,7 @@ class RenderSettings:
         if not done:
             return False, "no setting is proved yet"
         if any(setting.is_costly for setting in done):
-            return False, "a probe takes too much of the time that a proof may"
+            return False, "its proofs take too much time or memory"
         why = f": {_some(refused)}" if refused else ": no special token stands where a message begins"
         return False, f"no cut is proved in {len(done)} settings{why}"
 

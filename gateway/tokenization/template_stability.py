@@ -137,8 +137,13 @@ def _stub(render: Render, parse: Parse, cut: CutPoint, marks: Sequence[str]) -> 
     texts = [_try(render, [*messages, *parse(after)], False) for after in behind_stub(cut)]
     start = commonprefix([text for text in texts if text is not None])
     at, mark = max(((start.rfind(mark), mark) for mark in marks), default=(-1, ""))
-    next_role = behind_stub(cut)[0][0]["role"]
-    return Stub(messages, start[:at], mark, 0, kind_of(messages[-1]), next_role) if at >= 0 else None
+    return stub_of(parse, cut, start[:at], mark, 0) if at >= 0 else None
+
+
+def stub_of(parse: Parse, cut: CutPoint, text: str, mark: str, allowed: int) -> Stub:
+    """Stub of a cut of which the text, the mark and the allowed features are known."""
+    messages = parse(STUBS[cut])
+    return Stub(messages, text, mark, allowed, kind_of(messages[-1]), behind_stub(cut)[0][0]["role"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,10 @@ MAX_CPU_S: Final = 5
 PASSED: Final = b"ok\n"
 
 
-def limit() -> None:
-    """Limit the memory and the time of this process."""
+def limit(cpu_s: int) -> None:
+    """Limit the memory and the CPU time of this process."""
     resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
 
 
 def tried(source: str) -> bytes:
@@ -56,6 +56,6 @@ def _render(template: Template, messages: object, tools: object) -> None:
 
 
 def main() -> int:
-    limit()
+    limit(MAX_CPU_S)
     sys.stdout.buffer.write(tried(sys.stdin.buffer.read().decode()))
     return 0

@@ -51,7 +51,13 @@ class Unavailable:
     def decode(self, tokens: Sequence[int]) -> str | None:
         return None
 
-    def remember(self, runs: TokenRunCache, now: datetime, mismatch: Callable[[str], None]) -> None:
+    def remember(
+        self,
+        runs: TokenRunCache,
+        now: datetime,
+        mismatch: Callable[[str], None],
+        run: Callable[[bytes], bytes] | None = None,
+    ) -> None:
         """Do nothing: there is nothing to cache."""
 
     def _refuse(self) -> NoReturn:

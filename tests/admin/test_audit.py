@@ -43,6 +43,17 @@ def test_changes_and_refusals_are_audited(method: str, path: str, status: int, i
     assert is_audited(method, path, status) is is_one
 
 
+def test_a_key_in_a_path_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "kvgate.audit")
+    key = ROOT.decode()
+    for status in (200, 404):
+        AuditLog().add(
+            ("DELETE", f"/admin/workers/{key}", "no key", "10.0.0.1"), status, f"no worker '{key}'"
+        )
+    text = caplog.text
+    assert text.count(key[:17]) == 3 and key not in text and key[17:] not in text
+
+
 class Clock:
     now_s = 6000.0
 

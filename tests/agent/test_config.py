@@ -28,7 +28,7 @@ def test_flags_are_read_as_the_types_of_their_fields() -> None:
     ("arguments", "words"),
     [
         (["--listen", "7070"], "--listen: '7070' is not HOST:PORT"),
-        (["--events-port", "0"], "--events-port: Expected `int` >= 1"),
+        (["--events-port", "0"], "--events-port: '0' is not at least 1"),
         (["--probe-interval-s", "inf"], "--probe-interval-s: "),
         (["--log-level", "loud"], "--log-level: Invalid enum value 'loud'"),
         (["--tls-key-file", "x"], "--tls-key-file: is given without --tls-cert-file"),

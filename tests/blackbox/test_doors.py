@@ -182,7 +182,7 @@ async def test_upgrades_lose_no_client_of_tls_or_the_unix_socket(
         load = Doors(bench, path)
         async with load.of(*[load.secure] * 3, *[load.unix] * 2):
             streaming = await unix_client(bench, path)
-            await streaming.send(post(completion(stream=True), (b"X-Request-Id", b"unix")))
+            await streaming.send(post(completion(stream=True), (b"X-Call", b"unix")))
             await streaming.head()
             await streaming.event()
             for number in range(NUM_UPGRADES):

@@ -20,6 +20,7 @@ REFUSED = aiohttp.ClientConnectorError(
         (TimeoutError(), "no answer in time"),
         (msgspec.DecodeError("x"), "its answer is no JSON; another server answers there"),
         (aiohttp.InvalidURL("x"), "it is no URL, as in"),
+        (aiohttp.NonHttpUrlClientError("localhost:9400/admin/workers"), "it is no URL, as in"),
     ],
 )
 def test_a_gateway_that_cannot_be_asked_is_named_with_the_cause(exc: Exception, cause: str) -> None:

@@ -1,11 +1,14 @@
 """Every mistake of every source is collected, and valid values count."""
 
+from contextlib import suppress
+from datetime import date
 from pathlib import Path
 
 import pytest
 
-from gateway.config import config_of, read, replaced
-from gateway.config.reading import ConfigErrors
+from gateway.config import Config, config_of, read, replaced
+from gateway.config.options import options
+from gateway.config.reading import ConfigErrors, ConfigReader
 from gateway.config.tenant_limits import TenantLimits
 
 FILE = """
@@ -32,7 +35,7 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
         f"{path}: unknown option `port` - at `redis`; did you mean port in [server]?",
         "environment: KVGATE_PROT is no option; did you mean KVGATE_PORT?",
         "environment: KVGATE_VERIFY is now KVGATE_USAGE_INJECTION",
-        "--port: Expected `int`, got `str`",
+        "--port: 'x' is no whole number",
         "there is no option prot; did you mean port?",
     ]
     with pytest.raises(ConfigErrors) as caught:
@@ -67,3 +70,41 @@ def test_options_can_be_replaced_one_by_one() -> None:
 
 def test_the_key_of_admin_commands_is_no_option() -> None:
     assert read({}, {"KVGATE_ADMIN_KEY": "secret"}, None).mistakes == []
+
+
+@pytest.mark.parametrize(
+    ("text", "mistake"),
+    [
+        ("[[models]]\nx = 1", "`models`; there is one table for each, as in [models.NAME]"),
+        ("[[models.m]]\nx = 1", '`models."m"`; there is one table for each, as in [models.NAME]'),
+        ("models = 1", "`models`; there is one table for each, as in [models.NAME]"),
+        ('workers = ["http://a:1"]', "`workers`; there is one table for each, as in [workers.NAME]"),
+        (
+            '[workers]\nurl = "http://a:1"',
+            '`workers."url"`; there is one table for each, as in [workers.NAME]',
+        ),
+        ("[[redis]]\nurl = 1", "`redis` is a list of tables; it is one table, as in [redis]"),
+        ("[[server]]\nport = 1", "`server` is a list of tables; it is one table, as in [server]"),
+        ("server = 1", "`server` is given a value; it is one table, as in [server]"),
+    ],
+)
+def test_tables_given_as_lists_and_lists_as_tables_are_one_plain_line(
+    text: str, mistake: str, tmp_path: Path
+) -> None:
+    (path := tmp_path / "c.toml").write_text(text)
+    (found,) = read({}, {}, path).mistakes
+    assert found.startswith(f"{path}: ") and found.endswith(mistake) and "\n" not in found
+
+
+ODD = [[{}], [{"a": 1}], [[]], [1], ["x"], {}, {"a": {}}, {"a": [{}]}, {"a": 1}, 1, 1.5, True, "x", date.min]
+
+
+@pytest.mark.parametrize("value", ODD, ids=repr)
+def test_no_kind_of_value_of_any_option_or_table_ends_in_a_traceback(value: object) -> None:
+    for option in options(Config):
+        for tables in (option.nested(value), {option.table or option.name: value}):
+            reader = ConfigReader(Config)
+            reader.tables(tables, "c.toml")
+            assert all(each.startswith("c.toml: ") for each in reader.mistakes)
+            with suppress(ConfigErrors):
+                reader.made()

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.event_stream import (
+    AWAITING_PROOF,
     NO_REPLAY,
     NOT_PROVEN,
     Apply,
@@ -441,3 +442,26 @@ def test_a_doubt_about_the_owner_is_not_taken_over_from_another_reader() -> None
     assert stream.reason == "a gap"
     stream.owner_doubt = "why"
     assert stream.reason == f"{NOT_PROVEN}why"
+
+
+def test_waiting_for_a_proof_is_no_fault() -> None:
+    """A fault that is seen is reported all the same."""
+    for can_replay in (False, True):
+        stream = Stream(can_replay=can_replay)
+        stream.owner_doubt, stream.is_awaiting_proof = "why", True
+        if can_replay:
+            assert stream.state is StreamState.CATCHING_UP
+            stream.connected()
+            stream.replay_ended()
+        assert (stream.state, stream.reason) == (StreamState.UNPROVEN, f"{AWAITING_PROOF}why")
+        stream.doubt("a gap")
+        expected = (
+            (StreamState.BLIND, "a gap") if can_replay else (StreamState.UNPROVEN, f"{AWAITING_PROOF}why")
+        )
+        assert (stream.state, stream.reason) == expected
+        stream.blind_reason = "a gap"
+        assert (stream.state, stream.reason) == (StreamState.BLIND, "a gap")
+        stream.is_awaiting_proof = False
+        assert (stream.state, stream.reason) == (StreamState.BLIND, f"{NOT_PROVEN}why")
+    stream.adopt(Position(3, 5, 1.0), f"{AWAITING_PROOF}why")
+    assert stream.blind_reason is None

@@ -9,7 +9,7 @@ from gateway.apis.large_body import parse_large
 from gateway.core.decision import Decision, PrefillChoice
 from gateway.core.requests.request import InferenceRequest, parse_request
 from gateway.core.usage import MAX_ANSWERS, MAX_LEN, MAX_TURNS, WIDEST, RefusedUsage, Usage, UsageLimit
-from gateway.core.usage_reading import limit_of, of_own_cache, read_usage
+from gateway.core.usage_reading import limit_of, of_own_cache, read_beginning, read_usage
 from gateway.core.value import replace
 from gateway.core.worker import ServedModel
 from tests.support.fakes import decision, worker
@@ -43,6 +43,7 @@ def counts(usage: bytes, limit: UsageLimit = LIMIT) -> tuple[int, int | None, in
         (b'{"input_tokens":3,"output_tokens":2,"cache_read_input_tokens":16}', (19, 2, 16)),
         (b'{"input_tokens":3,"cache_creation_input_tokens":5}', (8, None, None)),
         (b'{"input_tokens":19,"output_tokens":2,"input_tokens_details":{"cached_tokens":16}}', (19, 2, 16)),
+        (b'{"output_tokens":2}', (0, 2, None)),
         (b'{"type":"duration","seconds":3.5}', (0, None, None)),
     ],
 )
@@ -99,7 +100,15 @@ def test_a_rejection_has_its_reason(usage: bytes, why: str) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b'{"usage":null}', b"{}", b'{"response":null}', b'{"response":{}}', b'"usage"', b'{"response":"a"}'],
+    [
+        b'{"meta_info":null}',
+        b'{"usage":null}',
+        b"{}",
+        b'{"response":null}',
+        b'{"response":{}}',
+        b'"usage"',
+        b'{"response":"a"}',
+    ],
 )
 def test_missing_usage_is_none(body: bytes) -> None:
     assert read_usage(body) is None
@@ -212,3 +221,16 @@ def test_cached_tokens_of_llama_cpp_s_timings_are_read(body: bytes, cached: int 
     usage = read_usage(body)
     assert isinstance(usage, Usage)
     assert (usage.prompt_tokens, usage.cached_tokens) == (50, cached)
+
+
+def test_the_usage_of_sglangs_own_answers_is_read() -> None:
+    body = b'{"text":"a","meta_info":{"id":"x","prompt_tokens":7,"completion_tokens":2,"cached_tokens":4}}'
+    assert read_usage(body) == Usage(7, 2)
+    assert isinstance(read_usage(body.replace(b"7", b"-7")), RefusedUsage)
+
+
+def test_the_beginning_of_a_message_counts_its_prompt() -> None:
+    event = b'{"type":"message_start","message":{"usage":{"input_tokens":3,"cache_read_input_tokens":16}}}'
+    assert read_beginning(event) == Usage(19, None, 16)
+    assert read_beginning(b'{"type":"message_start","message":"x"}') is None
+    assert isinstance(read_beginning(event, UsageLimit(18, 18)), RefusedUsage)

@@ -9,6 +9,7 @@ from gateway.decide import decision as subject
 from gateway.decide.decision import DECIDE_WITHIN_S, DecideDoor, OpenDecision
 from gateway.decide.states import DecisionState
 from gateway.discovery.request_faults import RequestFaults
+from gateway.http.cross_origin import CrossOriginPolicy
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
 from gateway.proxy.api import Api
 from tests.disaggregation.test_legs import World as PdWorld
@@ -93,6 +94,26 @@ def test_a_body_in_another_encoding_goes_on_in_utf_8(decisions: Decisions) -> No
     assert decisions.is_free
 
 
+def test_a_refusal_has_the_headers_for_pages_of_allowed_origins(decisions: Decisions) -> None:
+    policy = CrossOriginPolicy(["https://a.example"])
+    decisions.door.api = Api(
+        decisions.dispatch, decisions.router.fleet, decisions.metrics, cross_origins=policy
+    )
+    fields = [pb.HttpField(name="Origin", value=b"https://a.example")]
+    refused = decisions.decide(body=b"{", headers=fields)[1][0].rejected
+    headers = {each.name: each.value for each in refused.headers}
+    assert refused.status == 400 and headers["access-control-allow-origin"] == b"https://a.example"
+
+
+@pytest.mark.parametrize("path", ["/v1/completions/", "//v1//completions"])
+def test_a_path_in_another_form_is_changed_for_the_caller(decisions: Decisions, path: str) -> None:
+    """A worker would answer the path as the caller has it with a redirect, or 404."""
+    made = decisions.decided(path=path)
+    assert made.path == "/v1/completions"
+    decisions.report(made.decision_id, finished=pb.Finished(usage=USAGE))
+    assert decisions.is_free
+
+
 def test_headers_count_as_bodies(decisions: Decisions) -> None:
     decisions.context.bodies.max_bytes = 1000
     fields = [pb.HttpField(name="x-long", value=b"v" * 500)]
@@ -169,7 +190,7 @@ def test_a_reported_refusal_is_judged_as_an_answer_is(
 ) -> None:
     busy: list[tuple[str, float]] = []
     charged: list[str] = []
-    faults = RequestFaults(lambda worker, why: charged.append(worker))
+    faults = RequestFaults(lambda worker, why, is_silent: charged.append(worker))
     decisions.use(busy=lambda *what: busy.append(what), faults=faults)
     made = decisions.decided(exclude=[W2])
     assert decisions.report(made.decision_id, finished=finished) == APPLIED

@@ -276,6 +276,24 @@ def test_a_stream_of_a_saturated_decode_worker_is_no_fault_of_the_transfer(
 
 
 @pytest.mark.parametrize(
+    ("body", "is_full"),
+    [({"error": {"type": "overloaded_error"}}, True), ({"error": {"type": "internal_error"}}, False)],
+    ids=["saturated", "failed"],
+)
+def test_an_error_of_a_saturated_decode_worker_is_no_fault_of_the_transfer(
+    world: World, body: dict[str, object], is_full: bool
+) -> None:
+    world.ask()
+    prefilled(world)
+    head, _, rest = plain(body, "500 Internal Server Error").partition(b"\r\n\r\n")
+    world.transport("d:1").feed(head + b"\r\n\r\n", rest[:9])
+    assert not world.suspected, "the error is not whole yet"
+    world.transport("d:1").feed(rest[9:])
+    assert world.busied == ([("d:1", 1.0)] if is_full else [])
+    assert [worker for worker, _, _ in world.suspected] == ([] if is_full else ["p:1"])
+
+
+@pytest.mark.parametrize(
     "answer",
     [
         plain({**PREFILLED, "kv_transfer_params": None}),

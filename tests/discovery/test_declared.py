@@ -22,6 +22,8 @@ def settings(**options: Any) -> DeclaredSettings:
     ("given", "words"),
     [
         ({"worker": [W, D, W + "/"]}, f"worker: {W} is given twice"),
+        ({"worker": ["http://w", "http://w:80"]}, "worker: http://w is given twice"),
+        ({"worker": ["https://w:443/base", "https://W/base"]}, "worker: https://w:443/base is given twice"),
         ({"prefill": [P, P]}, f"prefill: {P} is given twice"),
         ({"worker": [W], "prefill": [W]}, f"prefill: {W} is a --worker worker too"),
         ({"worker": [W], "decode": [W]}, f"decode: {W} is a --worker worker too"),

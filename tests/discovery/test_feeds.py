@@ -12,6 +12,7 @@ from gateway.core.blocks import hash_blocks, root_hash, tokens_of
 from gateway.core.engine import EventSource
 from gateway.core.event_stream import StreamState
 from gateway.core.worker import Worker, WorkerId
+from gateway.discovery.endpoint import PlaceTaken
 from gateway.discovery.feeds import Feeds
 from gateway.ingest.blind_recovery import RecoveryObserver
 from gateway.ingest.ownership import UNPROVEN, OwnershipObserver
@@ -189,6 +190,24 @@ async def test_one_publisher_is_read_for_one_worker(opened: Opened) -> None:
         assert repr(owners) == "OwnershipObserver(0 streams to be proven)"
         feed, _ = feeds.open(OTHER, EventSource(0, "tcp://*:7"), open_session, ignore)
         feed.stop()
+
+
+async def test_a_place_that_is_another_workers_is_free(opened: Opened) -> None:
+    owners = OwnershipObserver(opened.known.index)
+    feeds = opened.feeds(owners=owners)
+    opened.known.index.add_worker(OTHER.id, ROOT, BLOCK_SIZE)
+    source = EventSource(0, "tcp://*:7", is_reported=False)
+    async with session() as open_session:
+        first, subscription = feeds.open(W, source, open_session, ignore)
+        assert isinstance(subscription, Subscription)
+        with pytest.raises(PlaceTaken):
+            feeds.open(OTHER, source, open_session, ignore)
+        subscription.disown("none of its prompts appeared")
+        second, _ = feeds.open(OTHER, source, open_session, ignore)
+        first.stop()
+        with pytest.raises(PlaceTaken, match=f"read for worker {OTHER.id}"):
+            feeds.open(W, source, open_session, ignore)
+        second.stop()
 
 
 @pytest.mark.parametrize("is_reported", [True, False])

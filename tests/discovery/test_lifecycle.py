@@ -154,6 +154,18 @@ def test_failed_requests_eject_a_bounded_share_of_a_models_workers(
         assert world.lifecycle.describe(names[-1])["why"] is None  # it has answered since
 
 
+@pytest.mark.parametrize(("answers", "most"), [(0, 3), (1, 1)], ids=["silent", "one request had come"])
+def test_workers_that_accept_no_connection_are_ejected_beyond_the_bound(answers: int, most: int) -> None:
+    """No request causes that; one that reached the worker may."""
+    world = World()
+    names = [WorkerId(f"w:{number}") for number in range(4)]
+    world.join(*names)
+    for name in names:
+        for number in range(3):
+            world.lifecycle.failed(name, "connecting took too long", number >= answers)
+    assert [world.state(name) for name in names].count("ejected") == most
+
+
 def test_stalled_workers_are_ejected_beyond_the_bound_and_never_the_last() -> None:
     world = World()
     names = [WorkerId(f"w:{number}") for number in range(4)]

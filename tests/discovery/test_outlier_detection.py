@@ -26,7 +26,7 @@ def working(tokens: float, num_here: int = 1, usage: float = 0.5) -> EngineProgr
 
 def test_failures_in_a_row_eject_a_worker() -> None:
     ejection = fail(OutlierState(RULES), 3)
-    assert ejection == Ejection("failures", "failed requests (3 in a row): it refused")
+    assert ejection == Ejection("failures", "failed requests (3 in a row): it refused", is_bounded=True)
 
 
 def test_an_answer_between_failures_resets_the_count() -> None:

@@ -37,10 +37,12 @@ class Charges:
 
     def __init__(self) -> None:
         self.of: dict[WorkerId, int] = {}
+        self.silent: list[WorkerId] = []
         self.judge = RequestFaults(self._charge, self._acquit)
 
-    def _charge(self, worker: WorkerId, reason: str) -> None:
+    def _charge(self, worker: WorkerId, reason: str, is_silent: bool) -> None:
         self.of[worker] = self.of.get(worker, 0) + 1
+        self.silent += [worker] * is_silent
 
     def _acquit(self, worker: WorkerId, num: int) -> None:
         self.of[worker] -= num
@@ -103,9 +105,12 @@ def test_one_request_that_fails_at_two_workers_is_not_charged_to_either_nor_to_a
 def test_what_no_worker_has_seen_is_always_its_fault_and_an_unloaded_adapter_is_nobodys() -> None:
     charges, request = Charges(), Asked("k")
     for worker in (A, B, C):
-        charges.judge.failed(request.as_request, worker, "cannot connect", was_sent=False)
+        charges.judge.failed(
+            request.as_request, worker, "cannot connect", was_sent=False, is_refused=worker != C
+        )
     charges.judge.failed(request.as_request, A, UNLOADED)
     assert charges.of == {A: 1, B: 1, C: 1} and request.failed_at == ()
+    assert charges.silent == [C]
 
 
 def test_clients_and_keys_are_bounded() -> None:

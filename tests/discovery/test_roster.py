@@ -13,7 +13,7 @@ from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
 from gateway.core.event_stream import StreamState
 from gateway.core.fleet import Fleet, Member
 from gateway.core.worker import Worker, WorkerId
-from gateway.discovery.endpoint import Endpoint
+from gateway.discovery.endpoint import Endpoint, PlaceTaken
 from gateway.discovery.probe import Probe, ProbeError, ProbeTimeout
 from gateway.discovery.probed import Facts
 from gateway.discovery.roster import EVENT_GRACE_S, REMIND_S, Roster, RosterOptions
@@ -96,7 +96,7 @@ class World:
         self.num_reads = self.num_opened = 0
         self.joined: list[list[WorkerId]] = []
         self.left: list[WorkerId] = []
-        self.feed_error: str | None = None
+        self.feed_error: str | ValueError | None = None
         self.looks: list[tuple[WorkerId, EngineMetrics | None]] = []
         self.roster = Roster(
             fleet=self.fleet,
@@ -119,7 +119,8 @@ class World:
 
     def _open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, Subscription]:
         if self.feed_error:
-            raise ValueError(self.feed_error)
+            error = self.feed_error
+            raise error if isinstance(error, ValueError) else ValueError(error)
         feed = FakeFeed(source.endpoint, source.replay_endpoint)
         self.feeds.append(feed)
         subscription = Subscription(
@@ -305,6 +306,31 @@ async def test_events_without_a_reported_source_are_read_at_the_configured_ports
     await world.add()
     assert [(f.endpoint, f.replay_endpoint) for f in world.feeds] == [("tcp://*:7000", "tcp://*:8000")]
     await world.roster.stop()
+
+
+async def test_events_that_were_read_for_another_worker_are_tried_again(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until they can be read: the other worker may leave. Any other fault is final."""
+    caplog.set_level("INFO")
+    world.feed_error = PlaceTaken("read for worker w:2 already")
+    await world.add()
+    await world.look(times=3)
+    refused = "worker w:1: no KV events (read for worker w:2 already); its cache is assumed from sent prompts"
+    assert (caplog.messages.count(refused), world.feeds, world.member().stream) == (1, [], None)
+    world.feed_error = None
+    await world.look(times=2)
+    line = "worker w:1: its KV events are read now, no longer for another worker"
+    assert (caplog.messages.count(line), len(world.feeds)) == (1, 1)
+    assert world.member().stream is StreamState.CATCHING_UP
+    await world.roster.stop()
+    other = World()
+    other.feed_error = "a bad endpoint"
+    await other.add()
+    other.feed_error = None
+    await other.look(times=2)
+    assert other.feeds == []
+    await other.roster.stop()
 
 
 async def test_a_publisher_that_is_reported_shows_the_block_size(

@@ -573,7 +573,7 @@ def test_a_saturated_worker_is_known_in_each_form_and_is_not_charged(
 ) -> None:
     busy: list[tuple[str, float]] = []
     charged: list[str] = []
-    faults = RequestFaults(lambda worker, why: charged.append(worker))
+    faults = RequestFaults(lambda worker, why, is_silent: charged.append(worker))
     epp.use(busy=lambda *what: busy.append(what), faults=faults)
     picker, stream = epp.picked()
     stream.take()

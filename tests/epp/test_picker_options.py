@@ -8,6 +8,7 @@ import pytest
 from gateway.config.epp import EppSection
 from gateway.epp.messages import BodyMode
 from gateway.epp.picker import Door, StreamPicker
+from gateway.http.cross_origin import CrossOriginPolicy
 from gateway.http.usage_injection import InjectedUsageScanner
 from gateway.proto.kvgate.v1 import ext_proc_pb2 as pb
 from gateway.proxy.api import Api
@@ -35,6 +36,56 @@ def set_headers(message: pb.ProcessingResponse) -> dict[str, bytes]:
     assert which is not None
     mutation = getattr(message, which).response.header_mutation
     return {each.header.key: each.header.raw_value for each in mutation.set_headers}
+
+
+PAGE = (b"origin", b"https://a.example")
+
+
+def with_origins(epp: Epp) -> Epp:
+    policy = CrossOriginPolicy(["https://a.example"])
+    epp.door.api = Api(epp.dispatch, epp.router.fleet, epp.metrics, cross_origins=policy)
+    return epp
+
+
+def test_pages_of_allowed_origins_read_answers_and_errors_through_envoy(epp: Epp) -> None:
+    picker, stream = with_origins(epp).picked(headers=[*POST, PAGE])
+    stream.take()
+    picker.message(response_headers(200, [(b"content-type", b"application/json")]))
+    (message,) = stream.take()
+    assert set_headers(message)["access-control-allow-origin"] == PAGE[1]
+    picker, stream = epp.stream()
+    picker.message(request_headers([*POST, PAGE]))
+    picker.message(request_body(b"{", is_end=True))
+    status, headers, _ = refusal(stream.take())
+    assert status == 400 and headers["access-control-allow-origin"] == PAGE[1].decode()
+
+
+def test_a_preflight_through_envoy_is_answered_whole(epp: Epp) -> None:
+    asked = [(b":method", b"OPTIONS"), (b":path", b"/v1/models"), (b"access-control-request-method", b"GET")]
+    picker, stream = with_origins(epp).stream()
+    picker.message(request_headers([*asked, PAGE], is_end=True))
+    (message,) = stream.take()
+    reply = message.immediate_response
+    headers = {each.header.key: each.header.raw_value for each in reply.headers.set_headers}
+    assert reply.status.code == 204 and headers["access-control-allow-origin"] == PAGE[1]
+    assert b"POST" in headers["access-control-allow-methods"] and epp.is_free
+
+
+def test_what_would_steer_a_clients_browser_does_not_pass_through_envoy(epp: Epp) -> None:
+    """Headers that the gateway sets itself are set, not removed."""
+    own = [(b"access-control-allow-origin", b"*"), (b"location", b"http://w/"), (b"alt-svc", b"h3")]
+    picker, stream = epp.picked()
+    stream.take()
+    picker.message(response_headers(200, [(b"content-type", b"text/plain"), *own]))
+    mutation = stream.take()[0].response_headers.response.header_mutation
+    assert list(mutation.remove_headers) == ["access-control-allow-origin", "alt-svc", "location"]
+    picker, stream = with_origins(epp).picked(headers=[*POST, PAGE])
+    stream.take()
+    picker.message(response_headers(200, own))
+    (message,) = stream.take()
+    assert set_headers(message)["access-control-allow-origin"] == PAGE[1]
+    removed = message.response_headers.response.header_mutation.remove_headers
+    assert list(removed) == ["alt-svc", "location"]
 
 
 STEERED = [

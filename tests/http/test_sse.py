@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gateway.core.usage import RefusedUsage, Usage
 from gateway.core.usage_reading import read_usage
 from gateway.http import sse
-from gateway.http.sse import MAX_HELD_BYTES, MAX_LINES, MAX_USAGES, SseScanner
+from gateway.http.sse import MAX_HELD_BYTES, MAX_LINES, MAX_USAGES, SseScanner, ends_between_events
 
 ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"h\xc3\xa9"}}]}\n\n'
@@ -187,6 +187,29 @@ def test_first_token_and_usage_of_agents_streams_are_found(first: bytes, content
     assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (19, 2, 16)
 
 
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("end", [{"output_tokens": 500}, {"input_tokens": 0, "output_tokens": 500}])
+def test_a_message_that_ends_with_its_output_alone_has_the_prompt_of_its_beginning(
+    end: dict[str, int], together: bool
+) -> None:
+    """Anthropic's API has the input in the first event, and need not repeat it."""
+    events = [
+        event("message_start", message={"usage": {**MESSAGE_USAGE, "output_tokens": 1}}),
+        event("content_block_delta", index=0, delta={"type": "text_delta", "text": "a"}),
+        event("message_delta", delta={"stop_reason": "end_turn"}, usage=end),
+    ]
+    scanner = SseScanner()
+    for piece in [b"".join(events)] if together else events:
+        scanner.feed(piece)
+    assert scanner.usage() == Usage(19, 500, 16)
+    scanner = SseScanner()
+    scanner.feed(events[2])
+    assert scanner.usage() == Usage(0, 500)
+    scanner = SseScanner()
+    scanner.feed(events[0])
+    assert scanner.usage() is None, "a message that breaks off has not reported its output"
+
+
 @pytest.mark.parametrize("usage", [MESSAGE_USAGE, RESPONSE_USAGE])
 def test_usage_of_agents_answers_is_read(usage: dict[str, object]) -> None:
     found = read_usage(msgspec.json.encode({"type": "message", "usage": usage}))
@@ -198,3 +221,25 @@ def test_cached_tokens_without_a_report_are_none_and_not_zero() -> None:
     usage = read_usage(b'{"usage":{"input_tokens":5,"output_tokens":1}}')
     assert isinstance(usage, Usage)
     assert (usage.prompt_tokens, usage.cached_tokens) == (5, None)
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_the_place_between_two_events_is_known_in_the_whole_grammar(end: bytes) -> None:
+    event, comment = b"data: 1" + end + end, b": ping" + end
+    for passed in (event, event + comment, event + comment + comment, event + end, comment + end):
+        assert ends_between_events(passed, True) and ends_between_events(passed, False), passed
+    for passed in (comment, end, comment + comment):
+        assert ends_between_events(passed, True), passed
+    for passed in (comment, b"data: 1" + end, b"data: 1", event + b"data: 2", event + b"id: 2" + end):
+        assert not ends_between_events(passed, False), passed
+    assert not ends_between_events(comment + b"data: 1", True)
+
+
+@pytest.mark.parametrize("space", [b"", b" "])
+def test_the_last_count_of_sglangs_own_stream_is_read(space: bytes) -> None:
+    scanner = SseScanner()
+    for num in (b"1", b"500"):
+        meta = b'"meta_info":' + space + b'{"prompt_tokens":3,"completion_tokens":' + num + b"}"
+        scanner.feed(b'data: {"text":"a",' + meta + b"}\n\n")
+    scanner.feed(DONE)
+    assert scanner.usage() == Usage(3, 500)

@@ -6,15 +6,25 @@ from typing import Any
 import pytest
 
 from gateway import request as make_request
-from gateway.core.blocks import hash_blocks, prompt_extra_keys, root_hash, tokens_of
+from gateway.core.blocks import BlockHash, hash_blocks, prompt_extra_keys, root_hash, tokens_of
 from gateway.core.decision import Decided, Decision, PrefillChoice, Prompt
 from gateway.core.kv_events import BlocksStored
 from gateway.core.multimodal import Links
 from gateway.core.outcome import Outcome
+from gateway.core.usage import Usage
 from gateway.core.value import replace
 from gateway.core.worker import WorkerId
 from gateway.index.memory import MemoryIndex
-from gateway.ingest.ownership import MAX_SENT, NUM_UNSEEN, SETTLE_S, UNPROVEN, OwnershipObserver, keep_proving
+from gateway.ingest.ownership import (
+    MAX_RECENT,
+    MAX_SENT,
+    NUM_UNSEEN,
+    SETTLE_S,
+    UNPROVEN,
+    OwnershipObserver,
+    keep_proving,
+    num_shared,
+)
 from gateway.runtime.tasks import Tasks
 from tests.support.fakes import decision
 from tests.support.patience import patience
@@ -29,14 +39,19 @@ class FakeStream:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.is_disowned, self.is_read, self.has_orphans = False, True, False
 
-    def doubt_owner(self, reason: str) -> None:
-        self.calls.append(f"doubt: {reason}")
+    def has_orphan(self, tokens: Any, block_size: int) -> bool:
+        return self.has_orphans
+
+    def doubt_owner(self, reason: str, *, is_fault: bool) -> None:
+        self.calls.append(f"{'fault' if is_fault else 'wait'}: {reason}")
 
     def prove_owner(self) -> None:
         self.calls.append("prove")
 
     def disown(self, reason: str) -> None:
+        self.is_disowned = True
         self.calls.append(f"disown: {reason}")
 
 
@@ -90,7 +105,7 @@ def world() -> World:
 
 
 def test_a_stream_is_doubted_until_a_prompt_of_its_worker_appears(world: World) -> None:
-    assert world.stream.calls == [f"doubt: {UNPROVEN}"]
+    assert world.stream.calls == [f"wait: {UNPROVEN}"]
     tokens = world.prompt()
     chosen = world.send(tokens)
     world.store(tokens)
@@ -108,15 +123,23 @@ def test_a_stream_without_any_of_the_prompts_is_disowned(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(NUM_UNSEEN):
-        assert len(world.stream.calls) == 1, number
+        assert len(world.stream.calls) == 1 + number
+        assert all(call.startswith("fault: ") for call in world.stream.calls[1:])
         world.store(world.prompt())  # another worker's traffic
         world.ask(shown=False)
+    assert world.stream.calls[1] == (
+        f"fault: a prompt that it computed did not appear in the KV events at {PLACE}"
+    )
+    assert world.stream.calls[2] == (
+        f"fault: the last 2 prompts that it computed did not appear in the KV events at {PLACE}"
+    )
     reason = f"none of {NUM_UNSEEN} prompts that it computed was in the KV events at {PLACE}"
-    assert world.stream.calls[1:] == [f"disown: {reason}"]
+    assert world.stream.calls[NUM_UNSEEN:] == [f"disown: {reason}"]
     (line,) = caplog.messages
     assert line.startswith(f"worker a: {reason}: they are another worker's")
     world.ask(shown=True)
-    assert len(world.stream.calls) == 2
+    world.owners.watch(A, world.stream, PLACE, "another worker reads there too")
+    assert len(world.stream.calls) == NUM_UNSEEN + 1
 
 
 def test_prompts_that_show_nothing_are_not_counted(world: World) -> None:
@@ -151,7 +174,8 @@ def test_a_proof_is_kept_until_the_stream_is_read_no_more(world: World) -> None:
     assert world.stream.calls[1:] == ["prove"]
     world.owners.drop(A, world.stream)
     world.owners.watch(A, world.stream, PLACE, "another worker reads there too")
-    assert world.stream.calls[2:] == ["doubt: another worker reads there too"]
+    world.owners.watch(A, world.stream, PLACE, "another worker reads there too")
+    assert world.stream.calls[2:] == ["fault: another worker reads there too"], "said once"
     world.owners.drop(A, FakeStream())
     assert repr(world.owners) == "OwnershipObserver(1 streams to be proven)"
     world.owners.drop(A, world.stream)
@@ -160,11 +184,81 @@ def test_a_proof_is_kept_until_the_stream_is_read_no_more(world: World) -> None:
     assert len(world.stream.calls) == 3
 
 
+def test_a_prompt_that_another_worker_was_sent_too_proves_nothing(world: World) -> None:
+    """The events may be the other worker's. What only one of them was sent counts."""
+    for is_first in (True, False):
+        tokens = world.prompt()
+        if is_first:
+            world.end(world.send(tokens, "b"))
+        chosen = world.send(tokens)
+        if not is_first:
+            world.end(world.send(tokens, "b"))
+        world.index.apply(A, BlocksStored([world.num, -world.num], None, tokens[: 2 * SIZE], SIZE))
+        world.end(chosen)
+        world.settle()
+        assert world.stream.calls[1:] == [], is_first
+    tokens, end = world.prompt(), world.prompt()[:SIZE]
+    world.end(world.send(tokens[:SIZE], "b"))
+    chosen = world.send(tokens[:SIZE] + end)
+    world.index.apply(A, BlocksStored([1001, 1002], None, tokens[:SIZE] + end, SIZE))
+    world.end(chosen)
+    world.settle()
+    assert world.stream.calls[1:] == ["prove"]
+
+
+def test_blocks_that_an_answer_reports_as_cached_prove_nothing(world: World) -> None:
+    """They may be credited by that answer, to a stream that is BLIND."""
+    tokens = world.prompt()
+    for cached in (SIZE, 2 * SIZE):
+        chosen = world.send(tokens)
+        world.store(tokens)
+        world.owners.finished(chosen, Outcome("ended", 200, 0.1, Usage(2 * SIZE, 1, cached), 0.2))
+        world.num += 1
+    world.settle()
+    assert world.stream.calls[1:] == []
+
+
+def test_a_prompt_is_missed_only_where_it_had_to_appear(world: World) -> None:
+    """While a stream is not read, a batch may still come; cached blocks are not announced again; and the same
+    prompt again is one prompt."""
+    for _ in range(NUM_UNSEEN):
+        world.stream.is_read = False
+        world.ask(shown=False)
+        chosen = world.send(world.prompt())
+        world.stream.is_read = True
+        world.end(chosen)
+        world.settle()
+        world.stream.has_orphans = True
+        world.ask(shown=False)
+        world.stream.has_orphans = False
+    assert world.stream.calls[1:] == []
+    tokens = world.prompt()
+    for _ in range(NUM_UNSEEN):
+        world.end(world.send(tokens))
+        world.settle()
+    assert {call.split(":")[0] for call in world.stream.calls[1:]} == {"fault"}
+
+
+@pytest.mark.parametrize(
+    ("some", "others", "shared"),
+    [
+        ([], [1], 0),
+        ([1], [2], 0),
+        ([1, 2, 3], [1, 2, 3, 4], 3),
+        ([1, 2, 3, 4], [1, 2, 5, 6], 2),
+        ([1], [1], 1),
+    ],
+)
+def test_shared_blocks_are_counted(some: list[int], others: list[int], shared: int) -> None:
+    assert num_shared([BlockHash(n) for n in some], [BlockHash(n) for n in others]) == shared
+
+
 def test_memory_is_bounded(world: World) -> None:
     for _ in range(2 * MAX_SENT):
         world.send(world.prompt())
     (watched,) = world.owners._watched.values()
     assert len(watched.sent) == MAX_SENT
+    assert len(world.owners._recent) == min(MAX_RECENT, 2 * MAX_SENT)
 
 
 def test_streams_are_looked_at_in_the_background() -> None:

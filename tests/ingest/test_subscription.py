@@ -599,9 +599,11 @@ def test_one_size_is_followed_once_it_is_certain() -> None:
 
 def test_a_stream_is_blind_until_its_owner_is_proven() -> None:
     world = TierWorld()
-    world.subscription.doubt_owner("why")
-    world.live(run_of([1, 2], 0, 16))
     stream = world.subscription.stream
+    world.subscription.doubt_owner("why", is_fault=False)
+    assert (world.states[-1], stream.reason) == (StreamState.UNPROVEN, "owner not proven yet: why")
+    world.subscription.doubt_owner("why", is_fault=True)
+    world.live(run_of([1, 2], 0, 16))
     assert (world.states[-1], stream.reason, stream.blind_reason) == (
         StreamState.BLIND,
         "owner not proven: why",
@@ -636,3 +638,29 @@ def test_a_disowned_stream_drops_what_was_to_be_applied() -> None:
     while world.subscription.continue_work():
         pass
     assert (world.index.num_blocks(W), world.subscription.is_behind) == (0, False)
+
+
+def test_events_are_read_while_they_come() -> None:
+    """Neither before a replay is complete, nor while batches wait or the publisher is gone."""
+    world = TierWorld()
+    subscription = world.subscription
+    assert subscription.is_read
+    subscription.disconnected()
+    assert not subscription.is_read
+    subscription.connected()
+    assert not subscription.is_read
+    subscription.replayed([b"", END, b""])
+    assert subscription.is_read
+    subscription.cut("too much")
+    assert not subscription.is_read
+
+
+def test_a_run_of_unknown_place_is_found_by_the_tokens_of_a_prompt() -> None:
+    world, prompt = TierWorld(heals=True), tokens_of(range(64))
+    assert not world.subscription.has_orphan(prompt, 16)
+    for _ in range(2):  # the resync after the first brings nothing
+        world.live(run_of([7, 8], 32, 16, parent_block_hash=99))
+        world.subscription.replayed([b"", END, b""])
+    assert world.subscription.has_orphan(prompt, 16)
+    assert not world.subscription.has_orphan(prompt[:32], 16)
+    assert not TierWorld().subscription.has_orphan(prompt, 16)

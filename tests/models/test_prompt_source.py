@@ -17,6 +17,7 @@ from gateway.core.multimodal import BEFORE_MEDIA
 from gateway.core.rendering import VLLM
 from gateway.core.requests.request import InferenceRequest, parse_request
 from gateway.core.token_runs import ContinuedTokens, TokenRunCache
+from gateway.models import template_trials
 from gateway.models.prompt_source import (
     ANY_MODEL,
     MAX_DECODED_BYTES,
@@ -43,7 +44,9 @@ class FakePrompts:
         self.ids, self.error = ids, error
         self.calls: list[tuple[str, Any]] = []
 
-    def remember(self, runs: TokenRunCache, now: datetime, mismatch: Callable[[str], None]) -> None:
+    def remember(
+        self, runs: TokenRunCache, now: datetime, mismatch: Callable[[str], None], run: Any = None
+    ) -> None:
         self.runs, self.mismatch = runs, mismatch
 
     def describe(self) -> dict[str, Any]:
@@ -498,3 +501,17 @@ def test_a_known_chat_of_many_messages_costs_its_new_ones() -> None:
     finally:
         hurry(False)
     assert source.tokenize_long(odd, 0).num_tokens > 0
+
+
+def test_a_models_cut_points_are_proved_in_a_process_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an answer of the process nothing is proved while the model is loaded."""
+    for program, expected in (
+        (template_trials.PROOFS_PROGRAM, ("incremental", "proved in 2 settings")),
+        ("import no_such_module", ("whole", "no setting is proved yet")),
+    ):
+        monkeypatch.setattr(template_trials, "PROOFS_PROGRAM", program)
+        (model,) = PromptSource({"m": PromptEncoder.load(bundled_tokenizer())}, Metrics()).describe()[
+            "models"
+        ]
+        (template,) = model["templates"]
+        assert template["rendering"] == expected[0] and expected[1] in template["why"]

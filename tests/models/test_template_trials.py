@@ -1,15 +1,20 @@
 """A template from outside is tried once, in a process of its own, and what came of it is remembered."""
 
+import logging
 import subprocess
 from typing import Any
 
 import pytest
 
+from gateway.core.rendering import VLLM
 from gateway.models import template_trials
-from gateway.models.template_trials import TemplateTrials, run_trial
-from gateway.tokenization.chat_template import NotRendered, Template
+from gateway.models.template_trials import TemplateTrials, run_proofs, run_trial
+from gateway.tokenization.chat_template import NotRendered, Template, TooCostly
 from gateway.tokenization.jinja_env import ENVIRONMENT
+from gateway.tokenization.proof_process import compiled
+from gateway.tokenization.proof_task import proved, task_of
 from gateway.tokenization.template_trial import PASSED, tried
+from tests.tokenization.test_proof_task import CUTS, LOOP, settings_of
 
 
 class Runs:
@@ -102,3 +107,41 @@ def test_a_process_that_fails_has_its_error_and_refuses_nothing(monkeypatch: pyt
 def test_a_process_tries_what_comes_by_its_standard_input() -> None:
     assert b"more time or memory" in run_trial("é{{ 'a' * 10**12 }}".encode())
     assert run_trial(b"{{ messages[0].content }}").startswith(PASSED)
+
+
+# proofs ------------------------------------------------------------------------------------------
+
+
+def test_proofs_come_from_a_process() -> None:
+    task = task_of(VLLM, CUTS, settings_of(LOOP, {}))
+    assert run_proofs("m", task) == proved(task, compiled)
+
+
+def test_proofs_that_take_too_much_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = "from gateway.tokenization import proof_process as p; p.MAX_CPU_S = 1"
+    endless = "p.proved = lambda task, compiled: any(iter(bool, 1))"
+    monkeypatch.setattr(template_trials, "PROOFS_PROGRAM", f"{start}; {endless}; p.main()")
+    with pytest.raises(TooCostly, match="too much time or memory"):
+        run_proofs("m", b"[]")
+
+
+@pytest.mark.parametrize(
+    ("program", "seconds", "why"),
+    [
+        ("import no_such_module", 60.0, "No module named 'no_such_module'"),
+        ("import time; time.sleep(600)", 0.5, "no answer in 0 s"),
+    ],
+)
+def test_a_process_of_proofs_that_fails_is_logged_with_its_consequence(
+    program: str,
+    seconds: float,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(template_trials, "PROOFS_PROGRAM", program)
+    monkeypatch.setattr(template_trials, "PROOFS_S", seconds)
+    with caplog.at_level(logging.WARNING, "kvgate.models"), pytest.raises(OSError, match=why):
+        run_proofs("m", b"[]")
+    (line,) = caplog.messages
+    assert line.startswith("chat template of m: ") and why in line and "rendered whole until then" in line

@@ -330,7 +330,9 @@ def test_a_request_that_fails_at_two_workers_goes_to_no_third_and_is_charged_its
     world = World(monkeypatch, "w:1", "w:2", "w:3", max_attempts=9)
     charged: list[str] = []
     acquitted: list[tuple[str, int]] = []
-    faults = RequestFaults(lambda worker, why: charged.append(worker), lambda *what: acquitted.append(what))
+    faults = RequestFaults(
+        lambda worker, why, is_silent: charged.append(worker), lambda *what: acquitted.append(what)
+    )
     world.use(faults=faults)
     _, answered = world.ask()
     world.transport("w:1").lose(ConnectionResetError())
@@ -354,7 +356,7 @@ def test_refusals_do_not_count_as_failures_of_the_request(monkeypatch: pytest.Mo
     for name in ("w:1", "w:2"):
         world.pools[name].error = ConnectionRefusedError(111, "Connection refused")
     charged: list[str] = []
-    world.use(faults=RequestFaults(lambda worker, why: charged.append(worker)))
+    world.use(faults=RequestFaults(lambda worker, why, is_silent: charged.append(worker)))
     exchange, answered = world.ask()
     world.transport("w:3").feed(b"HTTP/1.1 429 No\r\nContent-Length: 0\r\n\r\n")
     world.transport("w:4").feed(PLAIN)
@@ -510,7 +512,7 @@ def test_a_saturated_workers_request_goes_to_an_idle_one_and_counts_against_noth
 ) -> None:
     busy: list[tuple[str, float]] = []
     charged: list[str] = []
-    faults = RequestFaults(lambda worker, why: charged.append(worker))
+    faults = RequestFaults(lambda worker, why, is_silent: charged.append(worker))
     head = b"HTTP/1.1 %d X\r\n%bContent-Length: %d\r\n\r\n" % (status, headers, len(body))
     for _ in range(6):  # more than eject a worker
         world = World(monkeypatch, "w:1", "w:2")

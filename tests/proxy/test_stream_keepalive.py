@@ -81,6 +81,15 @@ def test_no_comment_divides_an_event() -> None:
     assert world.written() and world.advance(2 * QUIET_S).startswith(COMMENT)
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_a_comment_follows_events_and_comments_of_any_line_end(end: bytes) -> None:
+    world = World()
+    world.responder.head(STREAM)
+    for passed in (b": ping" + end, b"data: 1" + end + end, b"data: 2" + end + end + b": ping" + end):
+        world.responder.data(passed)
+        assert world.written().endswith(passed) and world.advance(QUIET_S) == COMMENT
+
+
 def test_an_answer_that_is_no_stream_passes_unchanged() -> None:
     world = World()
     world.responder.head(ResponseHead(400, [(b"content-type", b"application/json")], 2))
@@ -155,7 +164,9 @@ def test_an_aborted_stream_gets_no_more() -> None:
         ("/v1/chat/completions", b'{"model":"m","messages":[],"stream":true}', True),
         ("/v1/messages", b'{"model":"m","messages":[],"stream":true}', True),
         ("/v1/responses", b'{"model":"m","input":"x","stream":true}', True),
-        ("/generate", b'{"text":"x","stream":true}', False),
+        ("/generate", b'{"text":"x","stream":true}', True),
+        ("/generate", b'{"text":"x"}', False),
+        ("/v1/embeddings", b'{"model":"m","input":"x","stream":true}', False),
         ("/v1/audio/speech", b'{"model":"m","stream":true}', False),
     ],
 )

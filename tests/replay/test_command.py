@@ -177,7 +177,7 @@ def test_requests_that_were_left_out_are_named_below_the_table(
     arguments = ["--policy", "round_robin", "--no-bounds", "--processes", "1", "--kv-blocks", "6"]
     assert main(["replay", str(path), *arguments]) == 0
     assert capsys.readouterr().out.splitlines()[-3:] == [
-        "left out: 1 with an empty prompt",
+        "left out: 1 with an empty prompt (line 41)",
         "refused: 1 with a prompt that leaves no room for an answer in the 3,072 tokens of a cache",
         "cut: 1 with an answer that reaches the 3,072 tokens of a cache",
     ]

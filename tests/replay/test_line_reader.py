@@ -1,6 +1,7 @@
 import bz2
 import gzip
 import lzma
+import os
 from pathlib import Path
 
 import msgspec
@@ -88,6 +89,19 @@ def test_a_file_of_another_kind_is_named(tmp_path: Path, begin: bytes, why: str)
     (tmp_path / "t").write_bytes(begin + TEXT)
     with pytest.raises(ConfigError, match=f"t: is .*{why}"):
         Lines(tmp_path / "t", is_strict=False).first()
+
+
+@pytest.mark.parametrize("text", ['[{"a": 1', "[" * 5000, '{\n"a": [1'])
+def test_a_file_that_ends_within_its_first_value_is_cut_not_empty(tmp_path: Path, text: str) -> None:
+    (tmp_path / "t").write_text(text)
+    with pytest.raises(ConfigError, match="item 1: JSON ends within a value"):
+        Lines(tmp_path / "t", is_strict=False).first()
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "t")
+    with pytest.raises(ConfigError, match="t: is no file; .* save it"):
+        Lines(tmp_path / "t").first()
 
 
 def test_broken_lines_are_skipped_counted_and_the_first_ones_named(tmp_path: Path) -> None:

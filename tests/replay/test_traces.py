@@ -105,8 +105,8 @@ BAD = [
     ("t.csv", AZURE + "2023-11-16 18:17:04,-1,1\n", r"t\.csv:4: tokens must be from 0 .* not -1 and 1"),
     ("t.csv", AZURE + "2023-11-16 18:17:04,1,-1\n", r"t\.csv:4: tokens must be"),
     ("t.csv", AZURE + "0001-01-01 00:00:00,1,1\n", r"t\.csv:4: no time: .* is before 1970"),
-    ("t.jsonl", json.dumps(asked(0, 0, [])) + "\n", r"has no requests \(prompts of 1 are empty\)"),
-    ("t.jsonl", '{"input": ""}\n', r"has no requests \(prompts of 1 are empty\)"),
+    ("t.jsonl", json.dumps(asked(0, 0, [])) + "\n", r"t\.jsonl:1: the prompt is empty"),
+    ("t.jsonl", '{"input": ""}\n', r"t\.jsonl:1: the prompt is empty"),
     ("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "has no requests"),
 ]
 
@@ -128,8 +128,16 @@ def test_a_mistake_is_named_with_its_line(tmp_path: Path, name: str, text: str, 
 )
 def test_an_empty_prompt_is_left_out_and_counted(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    found = read(tmp_path / name, TraceOptions(encode=encode))
-    assert (len(found.jobs), found.num_empty) == (2, 1)
+    found = read(tmp_path / name, TraceOptions(encode=encode, is_strict=False))
+    assert (len(found.jobs), found.num_empty, len(found.empty)) == (2, 1, 1)
+    with pytest.raises(ConfigError, match=f"{found.empty[0].split()[1]}: the prompt is empty"):
+        read(tmp_path / name, TraceOptions(encode=encode))
+
+
+def test_a_trace_of_empty_prompts_has_no_requests(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"input": ""}\n')
+    with pytest.raises(ConfigError, match=r"has no requests \(prompts of 1 are empty\)"):
+        read(tmp_path / "t.jsonl", TraceOptions(encode=encode, is_strict=False))
 
 
 def test_requests_of_a_coarse_clock_are_spread_over_its_moments_in_order(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.blocks import BlockHash, tokens_of
-from gateway.core.event_stream import Position, StreamState
+from gateway.core.event_stream import AWAITING_PROOF, Position, StreamState
 from gateway.core.kv_events import (
     BlocksCleared,
     BlocksRemoved,
@@ -52,7 +52,11 @@ CHANGES = st.lists(
     max_size=4,
 )
 POSITIONS = st.none() | st.builds(Position, U64, U64, st.floats(0, 1e12))
-STATUSES = st.builds(AgentStatus, st.sampled_from(StreamState), st.text(max_size=10))
+STATUSES = st.builds(
+    AgentStatus,
+    st.sampled_from([s for s in StreamState if s is not StreamState.UNPROVEN]),
+    st.text(max_size=10),
+) | st.builds(AgentStatus, st.just(StreamState.UNPROVEN), st.just(f"{AWAITING_PROOF}why"))
 HELLOS = st.builds(
     AgentHello,
     st.just("http://127.0.0.1:8000"),
@@ -150,3 +154,9 @@ def test_reasons_of_an_agent_are_truncated() -> None:
 def test_an_invalid_message_is_rejected(change: KvEvent, update: str) -> None:
     with pytest.raises(DecodeError, match=update):
         codec.decode(codec.encode(LogBatch(1, 0, [change])))
+
+
+def test_gateways_that_do_not_know_an_unproven_stream_take_it_for_blind() -> None:
+    sent = AgentStatus(StreamState.UNPROVEN, f"{AWAITING_PROOF}why")
+    message = pb.Update.FromString(codec.encode(sent))
+    assert (message.status.state, message.status.reason) == (pb.Status.BLIND, sent.reason)

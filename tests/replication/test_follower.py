@@ -121,6 +121,8 @@ def test_an_incomplete_position_is_handed_over_with_its_reason() -> None:
     made = follower(HELLO, part(), AgentStatus(BLIND, "a gap"))
     made.lost()
     assert (made.handover, made.blind_reason) == (HERE, "a gap")
+    made.advance(AgentStatus(StreamState.UNPROVEN, "not yet"))
+    assert (made.state, made.blind_reason) == (StreamState.UNPROVEN, "not yet")
     made.advance(AgentStatus(EXACT))
     assert made.blind_reason is None
 

@@ -125,6 +125,12 @@ def test_an_agent_that_missed_events_publishes_it() -> None:
     assert world.rank.inventory.num_blocks == 1
 
 
+def test_an_owner_that_is_not_proven_yet_is_published() -> None:
+    world = exact(payload(1, 2))
+    world.subscription.doubt_owner("why", is_fault=False)
+    assert world.updates()[-1] == AgentStatus(StreamState.UNPROVEN, "owner not proven yet: why")
+
+
 def test_a_dropped_worker_wakes_its_readers_and_gets_no_more_updates() -> None:
     world = exact(payload(1))
     wakes, rank = world.num_wakes, world.rank

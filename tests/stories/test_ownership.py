@@ -50,7 +50,14 @@ async def two_workers(given: Given) -> AsyncIterator[tuple[Story, list[Member]]]
     async with AsyncExitStack() as stack:
         sims, urls = await two_engines(stack, given)
         gateway = Gateway(
-            config_of(worker=urls, port=0, admin_port=0, expose_headers=True, policy="round_robin")
+            config_of(
+                worker=urls,
+                port=0,
+                admin_port=0,
+                expose_headers=True,
+                policy="round_robin",
+                probe_interval_s=0.2,
+            )
         )
         await gateway.start()
         stack.push_async_callback(gateway.stop, 0.0)
@@ -77,9 +84,10 @@ async def ask_both(s: Story, times: int) -> None:
 
 async def test_each_worker_has_ports_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
     async with two_workers(lambda ports: ports) as (s, members):
-        await s.until(lambda: all(member.stream is StreamState.BLIND for member in members))
+        await s.until(lambda: all(member.stream is StreamState.UNPROVEN for member in members))
         view = await s.worker(s.sims[0])
-        assert view["blind"]["reason"].startswith("owner not proven: events come from a port")
+        assert view["stream"] == "unproven"
+        assert view["blind"]["reason"].startswith("owner not proven yet: events come from a port")
         await ask_both(s, 1)
         await s.until(lambda: all(member.stream is StreamState.EXACT for member in members))
         assert (await s.worker(s.sims[1]))["blind"] is None
@@ -135,3 +143,22 @@ async def test_check_says_where_nothing_publishes(capsys: pytest.CaptureFixture[
         await check(config_of(worker=[f"{sims[0].url}#events_port=9"], probe_timeout_s=0.5))
     obstacle = "it reports no KV events, and where they are expected there are none: no KV-event publisher"
     assert obstacle in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("owner", [0, 1])
+async def test_a_publisher_is_read_for_the_worker_that_is_left(owner: int) -> None:
+    """A second worker gets the events when the first leaves, or when they turn out not to be the first's."""
+    async with two_workers(lambda ports: [ports[owner], ports[owner]]) as (s, members):
+        await s.until(lambda: any(member.stream is not None for member in members))
+        (first,) = [member for member in members if member.stream is not None]
+        (second,) = [member for member in members if member is not first]
+        if first is members[owner]:
+            assert s.gateway.roster.drop(first.worker.url)
+        else:
+            await ask_both(s, NUM_UNSEEN + 1)
+        await s.until(lambda: second.stream is StreamState.UNPROVEN)
+        await ask_both(s, 1)
+        if second is members[owner]:
+            await s.until(lambda: second.stream is StreamState.EXACT)
+        else:
+            await s.until(lambda: second.stream is StreamState.BLIND)

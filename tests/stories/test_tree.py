@@ -99,7 +99,10 @@ async def test_follower_finds_blocks_cached_through_the_leader(server: Server) -
         await leader.settled()
         decisions: list[Decision] = []
         add, before = follower.gateway.records.add, follower.num_lookups
-        follower.gateway.records.add = lambda decision: (decisions.append(decision), add(decision))[1]  # type: ignore[method-assign]
+        follower.gateway.records.add = lambda decision, request_id=b"": (
+            decisions.append(decision),
+            add(decision, request_id),
+        )[1]  # type: ignore[method-assign]
         found = await follower.chat(body | {"max_tokens": 2})
         assert found["worker"] == sent["worker"]
         assert decisions[0].confirmed_tokens > 100

@@ -154,7 +154,7 @@ THOUGHTS_TOO = """{% for m in messages %}{{ '<|im_start|>' + m.role + m.content 
         ("{% for m in messages %}{{ m == messages[-1] }}{% endfor %}", False, "compares whole messages"),
         (BACKWARDS, False, "no cut is proved in 1 settings: a plain conversation at lead: "),
         (LOOP.source.replace("im_start", "other"), False, "no special token stands where a message begins"),
-        ("{% for i in range(9900) %}{% endfor %}" + LOOP.source, False, "a probe takes too much"),
+        ("{% for i in range(9900) %}{% endfor %}" + LOOP.source, False, "its proofs take too much"),
         (LOOP.source, True, "proved in 1 settings at the cuts lead, step, step_led, turn, turn_led"),
         (
             THOUGHTS_TOO,

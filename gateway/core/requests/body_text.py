@@ -39,6 +39,8 @@ _COMPRESSED: Final = (
 )
 _BYTE: Final = re.compile(r"\(byte (\d+)\)")
 _HALF: Final = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_NO_NUMBER: Final = re.compile(rb"NaN|Infinity")
+"""Numbers of Python and JavaScript that JSON has not."""
 _ESCAPE_BYTES: Final = 6
 
 
@@ -90,6 +92,8 @@ def why_unreadable(exc: Exception, raw: bytes, begin: int = 0) -> str:
         half = _HALF.search(raw, max(0, len(raw) - 2 * _ESCAPE_BYTES))
         end = begin + len(raw)
         return _half(begin + half.start()) if half else f"it ends at byte {end}, before it is complete"
+    if found is not None and (word := _NO_NUMBER.match(raw, int(found[1]))):
+        return f"{word[0].decode()} at byte {begin + word.start()} is no number in JSON"
     return _BYTE.sub(lambda byte: f"(byte {begin + int(byte[1])})", text)
 
 

@@ -70,6 +70,7 @@ _ANTHROPIC: Final = ErrorFormat.ANTHROPIC
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
 RESPONSES: Final = "/v1/responses"
+GENERATE: Final = "/generate"
 
 TABLE: Final[tuple[Route, ...]] = (
     Route(CHAT, _CHAT, _FIELD, operation="chat"),
@@ -100,7 +101,7 @@ TABLE: Final[tuple[Route, ...]] = (
     Route("/v1/chat/completions/batch", _PASS, _FIELD),
     Route("/cohere/v2/chat"),
     Route("/cohere/v2/chat/render", _PASS, _NO_CACHE, is_queued=False),
-    Route("/generate", names_model=False, rank_field="routed_dp_rank"),
+    Route(GENERATE, names_model=False, rank_field="routed_dp_rank"),
     Route("/v1/audio/transcriptions", takes_forms=True),
     Route("/v1/audio/translations", takes_forms=True),
 )

@@ -32,7 +32,7 @@ KEEP_MS = 30_000
 """Time after which a slot that was not prolonged is free."""
 
 
-STATES = (StreamState.CATCHING_UP, StreamState.EXACT, StreamState.BLIND)
+STATES = (StreamState.CATCHING_UP, StreamState.EXACT, StreamState.BLIND, StreamState.UNPROVEN)
 """Stream states by their numbers in Redis."""
 
 

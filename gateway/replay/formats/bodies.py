@@ -34,6 +34,7 @@ class LoggedBody(msgspec.Struct):
     output_length: int | None = None
     url: str | None = None
     body: "LoggedBody | None" = None
+    params: "LoggedBody | None" = None
     request: "LoggedBody | None" = None
     payloads: "list[LoggedBody] | None" = None
     data: "list[LoggedBody] | None" = None
@@ -85,9 +86,9 @@ def bodies(lines: Lines, reading: TraceReading) -> Iterator[ReplayJob]:
 def _jobs_of_row(lines: Lines, reading: TraceReading, row: LoggedBody) -> Iterator[ReplayJob]:
     at = reading.ticks(row.at)
     for session in row.data or []:
-        for body in session.payloads or []:
+        for body in session.payloads or [session]:
             yield from _jobs(reading, at, row, body, session.session)
-    body = row.body or row.request or row
+    body = row.body or row.params or row.request or row
     if row.data is None:
         is_known = _has_text(body)
         if is_known or row.prompt_tokens is None:
@@ -113,14 +114,16 @@ def _jobs(
     if row.url and row.url.endswith(POOLING):
         limit = 1
     chat = ChatTokens(reading, model, session)
-    for prompt in [*_prompts(body.prompt), *_texts(body.input)]:
+    prompts = [] if body.messages else _prompts(body.prompt)
+    given = _given(body.input)
+    for prompt in [*prompts, *given]:
         alone = ChatTokens(reading, model, session)
         _add(alone, prompt)
         yield alone.ask(at, _answer(row), limit)
     if body.prompts:
         yield from jobs_of_chat(chat, _paired(body), at)
     said = body.input if body.messages is None else body.messages
-    if said is None or body.prompt is not None or body.prompts or _texts(said):
+    if said is None or prompts or body.prompts or given:
         return
     messages = [ChatMessage("user", said)] if isinstance(said, str) else messages_of(said)
     for text in (body.tools, body.system, body.instructions):
@@ -145,10 +148,12 @@ def _prompts(prompt: Any) -> list[Any]:
     return [prompt]
 
 
-def _texts(given: Any) -> list[str]:
-    """Texts of a list of them, as an embedding request has; none of anything else."""
-    is_texts = isinstance(given, list) and bool(given) and all(isinstance(each, str) for each in given)
-    return given if is_texts else []
+def _given(given: Any) -> list[Any]:
+    """Inputs of an embedding request, which are texts or token ids; none of anything else."""
+    match given:
+        case [str() | int() | [int(), *_], *_]:
+            return _prompts(given)
+    return []
 
 
 def _add(chat: ChatTokens, prompt: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.replay.formats.messages import ChatTokens, jobs_of_chat, messages_of
+from gateway.replay.formats.messages import ChatMessage, ChatTokens, jobs_of_chat, messages_of
 from gateway.replay.formats.reading import (
     PAUSE_S,
     EmptyPrompt,
@@ -31,14 +31,26 @@ class ConversationRow(msgspec.Struct):
     timestamp: float | str | None = None
 
 
-class WorkloadRequest(msgspec.Struct):
+class WorkloadRequest(
+    msgspec.Struct, rename={"old_prompt_length": "Prompt Length", "old_output_length": "Output Length"}
+):
     """Request of an AIBrix workload. Those of a session continue each other."""
 
-    prompt: str | None = None
+    prompt: str | list[ChatMessage] | None = None
     prompt_length: int | None = None
     output_length: int | None = None
+    old_prompt_length: int | None = None
+    old_output_length: int | None = None
     session_id: int | str | None = None
     model: str | None = None
+
+    @property
+    def num_prompt(self) -> int:
+        return self.prompt_length or self.old_prompt_length or 0
+
+    @property
+    def num_output(self) -> int | None:
+        return self.old_output_length if self.output_length is None else self.output_length
 
 
 class WorkloadRow(msgspec.Struct):
@@ -48,13 +60,27 @@ class WorkloadRow(msgspec.Struct):
     timestamp: float | str | None = None
 
 
+class AiperfMedia(msgspec.Struct):
+    """Named texts of a turn."""
+
+    contents: list[str] = []
+
+
 class AiperfTurn(msgspec.Struct):
     """Turn of an aiperf session."""
 
     text: str | None = None
-    texts: list[str] | None = None
+    texts: list[str | AiperfMedia] | None = None
     role: str | None = None
     output_length: int | None = None
+    timestamp: float | str | None = None
+
+    @property
+    def said(self) -> str:
+        if self.text:
+            return self.text
+        parts = [[each] if isinstance(each, str) else each.contents for each in self.texts or []]
+        return "\n".join(text for part in parts for text in part)
 
 
 class AiperfSession(msgspec.Struct):
@@ -66,7 +92,7 @@ class AiperfSession(msgspec.Struct):
     text_input: str | None = None
     input_text: str | None = None
     text: str | None = None
-    texts: list[str] | None = None
+    texts: list[str | AiperfMedia] | None = None
     output_length: int | None = None
     model: str | None = None
 
@@ -91,20 +117,28 @@ def workload(lines: Lines, reading: TraceReading) -> Iterator[ReplayJob]:
 
     def jobs_of(row: WorkloadRow) -> list[ReplayJob]:
         at = reading.ticks(row.timestamp)
-        return [job for each in row.requests for job in asked(each, at)]
+        jobs = []
+        for each in row.requests:
+            try:
+                jobs.append(asked(each, at))
+            except EmptyPrompt:
+                lines.leave_out()
+        return jobs
 
-    def asked(each: WorkloadRequest, at: float) -> Iterator[ReplayJob]:
+    def asked(each: WorkloadRequest, at: float) -> ReplayJob:
         if each.prompt is None:
-            yield job_of_lengths(lines, at, each.prompt_length or 0, each.output_length or 1, each.model)
-            return
+            return job_of_lengths(lines, at, each.num_prompt, each.num_output or 1, each.model)
         session = None if each.session_id is None else str(each.session_id)
         chat = ChatTokens(reading, each.model, session)
         if session is not None:
             chat = chats.setdefault(session, chat)
-        chat.add("user", each.prompt)
-        yield chat.ask(at, num_output=each.output_length)
+        given = [ChatMessage("user", each.prompt)] if isinstance(each.prompt, str) else each.prompt
+        for message in given:
+            chat.add(message.speaker, message.text)
+        return chat.ask(at, num_output=each.num_output)
 
-    return dealt(lines, reading, lines.decoded(WorkloadRow), jobs_of)
+    rows = (row for row in lines.decoded(WorkloadRow) if row.requests)
+    return dealt(lines, reading, rows, jobs_of)
 
 
 def sessions(lines: Lines, reading: TraceReading) -> Iterator[ReplayJob]:
@@ -112,12 +146,13 @@ def sessions(lines: Lines, reading: TraceReading) -> Iterator[ReplayJob]:
     reading.own_unit = "ms"
 
     def jobs_of(row: AiperfSession) -> list[ReplayJob]:
-        at = reading.ticks(row.timestamp)
+        begin = row.turns[0].timestamp if row.timestamp is None and row.turns else row.timestamp
+        at = reading.ticks(begin)
         chat = ChatTokens(reading, row.model, None if row.session_id is None else str(row.session_id))
         alone = AiperfTurn(row.text_input or row.input_text or row.text, row.texts, None, row.output_length)
         jobs = []
         for turn in row.turns or [alone]:
-            chat.add(turn.role or "user", turn.text or "\n".join(turn.texts or []))
+            chat.add(turn.role or "user", turn.said)
             jobs.append(chat.ask(at, num_output=turn.output_length))
         return jobs
 
@@ -134,10 +169,10 @@ def dealt(
     for row in rows:
         try:
             jobs = jobs_of(row)
-            if not jobs:
+            if not jobs and not isinstance(row, WorkloadRow):
                 raise EmptyPrompt("no request")
         except EmptyPrompt:
-            lines.num_empty += 1
+            lines.leave_out()
             continue
         except RowProblem as exc:
             lines.skip(str(exc))

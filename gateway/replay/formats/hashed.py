@@ -52,7 +52,7 @@ def hashed(lines: Lines, reading: TraceReading) -> Iterator[ReplayJob]:
         except ValueError as exc:
             raise lines.bad(str(exc)) from exc
         reading.hash_tokens = shape.size
-        is_qwen = any(row.chat_id is not None for row in with_hashes)
+        is_qwen = not reading.is_whole and any(row.chat_id is not None for row in with_hashes)
         reading.own_unit = "s" if is_qwen else "ms" if shape.size == USUAL[0] else None
     yield from _jobs(lines, rows, shape)
 
@@ -80,7 +80,7 @@ def _rows(lines: Lines, reading: TraceReading) -> Iterator[_Numbered]:
     ends: dict[str | int, float] = {}
     for row in lines.decoded(HashedRow):
         if row.input_length == 0:
-            lines.num_empty += 1
+            lines.leave_out()
             continue
         try:
             check_tokens(row.input_length, row.output_length)

@@ -15,22 +15,34 @@ from gateway.replay.job import MODEL, ReplayJob
 
 ASSISTANTS = frozenset(("assistant", "gpt", "chatgpt", "bing", "bard", "model"))
 ANSWERS = "assistant: "
-TEXTS = ("text", "input_text", "output_text")
+TEXTS = ("text", "input_text", "output_text", "thinking")
 
 
 class ChatMessage(msgspec.Struct, rename={"from_": "from"}):
-    """Message of a chat: with role and content, or with ShareGPT's `from` and `value`."""
+    """Message of a chat: with role and content, with ShareGPT's `from` and `value`, or an item of a Responses
+    request, which is a message, a call or a call's `output`."""
 
     role: str | None = None
     content: Any = None
     from_: str | None = None
     value: Any = None
     tool_calls: Any = None
+    function_call: Any = None
+    type: str | None = None
+    name: str | None = None
+    arguments: Any = None
+    input: Any = None
+    output: Any = None
+    summary: Any = None
     timestamp: float | str | None = None
 
     @property
     def speaker(self) -> str:
-        return self.role or self.from_ or "user"
+        if self.role or self.from_:
+            return self.role or self.from_ or ""
+        if self.output is not None:
+            return "tool"
+        return "assistant" if self.type and self.type.endswith(("call", "reasoning")) else "user"
 
     @property
     def is_answer(self) -> bool:
@@ -38,8 +50,11 @@ class ChatMessage(msgspec.Struct, rename={"from_": "from"}):
 
     @property
     def text(self) -> str:
-        text = text_of(self.value if self.content is None else self.content)
-        return text + text_of(self.tool_calls)
+        parts = [self.value if self.content is None else self.content, self.tool_calls, self.function_call]
+        if not self.role:
+            called = self.name if self.type and self.type.endswith("call") else None
+            parts += [called, self.arguments, self.input, self.output, self.summary]
+        return "".join(map(text_of, parts))
 
 
 def messages_of(value: Any) -> list[ChatMessage]:
@@ -67,6 +82,10 @@ def _part(part: Any) -> str:
         for name in TEXTS:
             if isinstance(text := part.get(name), str):
                 return text
+        if part.get("type") == "tool_result":
+            return text_of(part.get("content"))
+        if part.get("type") == "tool_use":
+            return f"{part.get('name')} {text_of(part.get('input'))}"
         if "type" in part and part["type"] != "function":
             return f"[{part['type']} {zlib.crc32(msgspec.json.encode(part)):x}]"
     return text_of(part)

@@ -100,7 +100,7 @@ def jobs_of_rows(
         try:
             jobs = list(jobs_of(row))
         except EmptyPrompt:
-            lines.num_empty += 1
+            lines.leave_out()
         except RowProblem as exc:
             lines.skip(str(exc))
         else:

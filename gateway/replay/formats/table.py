@@ -11,7 +11,7 @@ from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import ConfigError
 from gateway.replay.formats.bodies import bodies
 from gateway.replay.formats.chats import conversations, sessions, workload
-from gateway.replay.formats.columns import columns, header_of, plain
+from gateway.replay.formats.columns import columns, header_of, lengths, plain
 from gateway.replay.formats.hashed import hashed
 from gateway.replay.formats.reading import TraceReading
 from gateway.replay.formats.turns import turns
@@ -85,9 +85,9 @@ FORMATS: Mapping[str, TraceFormat] = {
         ),
         TraceFormat(
             "batch",
-            "OpenAI batch files",
+            "OpenAI and Anthropic batch files",
             _TEXTS,
-            [("custom_id", "body"), ("body",)],
+            [("custom_id", "body"), ("custom_id", "params"), ("body",)],
             bodies,
             is_conversation=True,
         ),
@@ -114,6 +114,19 @@ FORMATS: Mapping[str, TraceFormat] = {
             is_conversation=True,
         ),
         TraceFormat("turns", "agent traces, whole prompts", _TEXTS, [("input",)], turns),
+        TraceFormat(
+            "lengths",
+            "rows of times and lengths, JSON",
+            _LENGTHS,
+            [
+                ("timestamp", "prompt_tokens", "completion_tokens"),
+                ("timestamp", "input_tokens", "output_tokens"),
+                ("arrived_at", "num_prefill_tokens", "num_decode_tokens"),
+                ("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
+                ("Timestamp", "Request tokens", "Response tokens"),
+            ],
+            lengths,
+        ),
         TraceFormat(
             "azure",
             "Azure 2023, 2024, 2025 (CSV)",

@@ -21,7 +21,7 @@ def ticks_of(value: float | str) -> tuple[float, bool]:
     try:
         ticks = float(value)
     except ValueError:
-        when = datetime.fromisoformat(str(value).strip())
+        when = datetime.fromisoformat(str(value).strip().replace(" UTC", "+00:00"))
         when = when if when.tzinfo else when.replace(tzinfo=UTC)
         if when.year < 1970:
             raise ValueError(f"{value} is before 1970") from None

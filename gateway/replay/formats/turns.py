@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from gateway.replay.formats.messages import ChatMessage
 from gateway.replay.formats.reading import EmptyPrompt, TraceReading, check_tokens, jobs_of_rows
 from gateway.replay.job import MODEL, ReplayJob
 from gateway.replay.line_reader import Lines
@@ -12,12 +13,18 @@ from gateway.replay.line_reader import Lines
 class TurnRow(msgspec.Struct):
     """Row of a trace with whole prompts."""
 
-    input: str | None = None
+    input: str | list[ChatMessage] | None = None
     output: str | None = None
     session_id: str | int | None = None
     session: str | int | None = None
     timestamp: float | str | None = None
     model: str | None = None
+
+    @property
+    def prompt(self) -> str:
+        if isinstance(self.input, list):
+            return "".join(f"{message.speaker}: {message.text}\n" for message in self.input)
+        return self.input or ""
 
 
 def turns(lines: Lines, reading: TraceReading) -> Iterator[ReplayJob]:
@@ -25,7 +32,7 @@ def turns(lines: Lines, reading: TraceReading) -> Iterator[ReplayJob]:
     num_turns: dict[str, int] = {}
 
     def jobs_of(row: TurnRow) -> Iterator[ReplayJob]:
-        prompt, answer = reading.encode(row.input or ""), reading.encode(row.output or "")
+        prompt, answer = reading.encode(row.prompt), reading.encode(row.output or "")
         if not prompt:
             raise EmptyPrompt("empty prompt")
         check_tokens(len(prompt), len(answer))

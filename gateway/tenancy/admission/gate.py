@@ -17,7 +17,7 @@ from gateway.config import Config
 from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError, TooManyRequests
 from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import TABLE, RouteKind, paths
+from gateway.core.requests.routes import GENERATE, TABLE, RouteKind, paths
 from gateway.core.usage import Usage
 from gateway.http.messages import HttpRequest
 from gateway.http.networks import Trusted
@@ -240,8 +240,12 @@ class Gate:
 def num_generated(request: InferenceRequest, answer: ResponseObserver | None, usage: Usage | None) -> int:
     """Generated tokens of an answer: as reported, else guessed of what the client got of a text."""
     if usage is not None and usage.completion_tokens is not None:
+        if answer is not None and answer.is_stream and request.path == GENERATE:
+            return max(usage.completion_tokens, answer.num_guessed)  # the last count is of one of its prompts
         return usage.completion_tokens
-    if answer is None or (request.kind is RouteKind.PASS and not answer.is_stream):
+    if answer is None or (
+        request.kind is RouteKind.PASS and not answer.is_stream and request.path != GENERATE
+    ):
         return 0  # an embedding, a sound
     return answer.num_guessed
 

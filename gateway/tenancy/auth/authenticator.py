@@ -105,9 +105,10 @@ class Authenticator:
         return caller
 
     def caller(self, shown: Sequence[bytes]) -> Caller:
-        """Caller of the credentials that a request shows: of the first valid one. Raises Unauthorized without
-        a valid one, Forbidden for valid ones of different tenants."""
-        return self._callers(shown)[0]
+        """Caller of the credentials that a request shows: of the first valid one, with the models of all.
+        Raises Unauthorized without a valid one, Forbidden for valid ones of different tenants."""
+        callers = self._callers(shown)
+        return callers[0] if len(callers) == 1 else _joined(callers)
 
     def _callers(self, shown: Sequence[bytes]) -> list[Caller]:
         """Callers of all valid credentials, which are of one tenant; at least one."""
@@ -205,6 +206,17 @@ def credentials_of(headers: Iterable[Header]) -> list[bytes]:
         if credential and credential not in shown:
             shown.append(credential)
     return shown
+
+
+def _joined(callers: Sequence[Caller]) -> Caller:
+    """Return the first of one tenant's callers, which may use the models of each of them."""
+    first = callers[0]
+    if first.models is None:
+        return first
+    models: set[str] | None = set()
+    for caller in callers:
+        models = None if models is None or caller.models is None else models | caller.models
+    return Caller(first.tenant, first.name, models, first.expires_s, first.is_admin, first.salt)
 
 
 def _telling(errors: Sequence[Unauthorized]) -> Unauthorized:

@@ -129,3 +129,32 @@ def test_a_logged_answer_is_what_the_next_turn_contains(tmp_path: Path) -> None:
 def test_a_broken_body_is_skipped(tmp_path: Path, bad: dict[str, Any]) -> None:
     found = trace(tmp_path / "t.jsonl", CHAT, bad, {"messages": []}, is_strict=False)
     assert (len(found.jobs), found.num_skipped, found.num_empty) == (1, 1, 1)
+
+
+def test_a_batch_of_anthropic_has_bodies_in_params(tmp_path: Path) -> None:
+    found = trace(tmp_path / "t.jsonl", {"custom_id": "a", "params": CHAT})
+    (job,) = found.jobs
+    assert found.read_as.startswith("batch, ") and bytes(list(job.tokens())) == TEXT
+
+
+@pytest.mark.parametrize(
+    ("given", "tokens"),
+    [
+        ("a", [b"user: a\n"]),
+        (["a", "b"], [b"user: a\n", b"user: b\n"]),
+        ([1, 2], [b"\1\2"]),
+        ([[1], [2]], [b"\1", b"\2"]),
+    ],
+    ids=["text", "texts", "ids", "lists"],
+)
+def test_inputs_of_embeddings_are_texts_or_token_ids(
+    tmp_path: Path, given: object, tokens: list[bytes]
+) -> None:
+    row = {"custom_id": "a", "url": "/v1/embeddings", "body": {"model": "m", "input": given}}
+    jobs = trace(tmp_path / "t.jsonl", row).jobs
+    assert [bytes(list(job.tokens())).removesuffix(b"assistant: ") for job in jobs] == tokens
+
+
+def test_bodies_may_stand_in_a_list_and_messages_come_before_a_prompt(tmp_path: Path) -> None:
+    found = trace(tmp_path / "t.jsonl", {"data": [CHAT, CHAT | {"prompt": "Name a river."}]})
+    assert [bytes(list(job.tokens())) for job in found.jobs] == [TEXT, TEXT]

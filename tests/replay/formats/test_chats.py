@@ -111,3 +111,29 @@ def test_conversations_without_messages_are_counted(tmp_path: Path) -> None:
     rows = [shared("a", 1), {"id": "b", "conversations": []}, {"id": "c", "conversations": "x"}]
     found = trace(tmp_path / "t.jsonl", rows, is_strict=False)
     assert (len(found.jobs), found.num_empty, found.num_skipped) == (1, 1, 1)
+
+
+def test_each_request_of_a_moment_stands_alone(tmp_path: Path) -> None:
+    """An empty prompt leaves the others of its moment; a moment without requests is no mistake."""
+    asked = [
+        {"prompt": "a", "output_length": 5},
+        {"prompt": ""},
+        {"Prompt Length": 10, "Output Length": 7},
+        {"prompt": [{"role": "user", "content": "a"}], "output_length": 5},
+    ]
+    rows = [{"timestamp": 0, "requests": asked}, {"timestamp": 1000, "requests": []}]
+    found = trace(tmp_path / "t.jsonl", rows, is_strict=False)
+    assert [job.num_output for job in found.jobs] == [5, 7, 5] and found.jobs[1].num_tokens == 10
+    assert list(found.jobs[0].tokens()) == list(found.jobs[2].tokens())
+    assert (found.num_empty, found.empty) == (1, ("line 1",))
+
+
+def test_a_session_begins_at_the_time_of_its_first_turn(tmp_path: Path) -> None:
+    media = [{"name": "text", "contents": ["a"]}]
+    rows = [
+        {"session_id": "a", "turns": [{"timestamp": 0, "text": "a"}]},
+        {"session_id": "b", "turns": [{"timestamp": 4000, "texts": media}, {"delay": 5, "text": "b"}]},
+    ]
+    first, second, third = trace(tmp_path / "t.jsonl", rows).jobs
+    assert (first.at, second.at) == (0, 4) and list(first.tokens()) == list(second.tokens())
+    assert third.turn == 2

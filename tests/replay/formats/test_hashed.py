@@ -130,3 +130,10 @@ def test_seconds_with_fractions_are_no_milliseconds(tmp_path: Path) -> None:
     assert [job.at for job in trace(tmp_path / "t.jsonl", rows).jobs] == [0, 15, 30, 45]
     rows = [each | {"timestamp": int(each["timestamp"])} for each in rows]
     assert [job.at for job in trace(tmp_path / "t.jsonl", rows).jobs] == [0, 0.015, 0.03, 0.045]
+
+
+@pytest.mark.parametrize(("begin", "unit"), [(0.5, "s"), (0, "ms")])
+def test_chats_have_seconds_where_some_have_fractions(tmp_path: Path, begin: float, unit: str) -> None:
+    """Whole times of chats are read by their gaps, as those of any other trace."""
+    rows = [row(i, 16 * i + 40, 16, timestamp=begin + 100 * i, chat_id=i) for i in range(9)]
+    assert trace(tmp_path / "t.jsonl", rows).read_as == f"qwen, hashes of 16 tokens, times in {unit}"

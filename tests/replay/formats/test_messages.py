@@ -56,3 +56,30 @@ def test_nothing_said_is_an_empty_prompt() -> None:
         chat().ask()
     with pytest.raises(RowProblem, match="no token ids"):
         chat().add_tokens([-1])
+
+
+CALL_ITEMS = [
+    {"role": "user", "content": "Go."},
+    {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Think."}]},
+    {"type": "function_call", "name": "look", "arguments": "{}", "call_id": "c"},
+    {"type": "function_call_output", "call_id": "c", "output": "Found."},
+]
+CALL_PARTS = [
+    {"role": "user", "content": "Go."},
+    {"role": "assistant", "content": [{"type": "thinking", "thinking": "Think.", "signature": "x"}]},
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "Found."}]},
+]
+CALL_FUNCTION = [
+    {"role": "user", "content": "Go. Think."},
+    {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": "{}"}},
+    {"role": "function", "name": "look", "content": "Found."},
+]
+
+
+@pytest.mark.parametrize("said", [CALL_ITEMS, CALL_PARTS, CALL_FUNCTION], ids=["items", "parts", "function"])
+def test_calls_and_their_results_are_part_of_a_prompt(said: list[dict[str, object]]) -> None:
+    texts = " ".join(f"{message.speaker}: {message.text}" for message in messages_of(said))
+    assert [word for word in ("Think.", "look", "Found.") if word not in texts] == []
+    assert [message.is_answer for message in messages_of(said)].count(True) in (1, 2)
+    assert not messages_of(said)[-1].is_answer

@@ -16,8 +16,10 @@ def trace(path: Path, rows: list[dict[str, Any]], **options: Any) -> Requests:
 
 @pytest.mark.parametrize("empty", [{"input": ""}, {"input": None}, {"output": "x"}])
 def test_a_row_without_a_prompt_is_counted(tmp_path: Path, empty: dict[str, Any]) -> None:
-    found = trace(tmp_path / "t.jsonl", [empty, {"input": "a", "output": None}, empty, {"input": "b"}])
+    rows = [empty, {"input": "a", "output": None}, empty, {"input": "b"}]
+    found = trace(tmp_path / "t.jsonl", rows, is_strict=False)
     assert (len(found.jobs), found.num_empty, found.num_skipped) == (2, 2, 0)
+    assert found.empty == ("line 1", "line 3")
 
 
 @pytest.mark.parametrize(("ticks", "unit"), [(1.0, "s"), (1e3, "ms"), (1e6, "us"), (1e9, "ns")])
@@ -60,3 +62,9 @@ def test_an_option_without_effect_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=why):
         trace(tmp_path / "t.jsonl", rows, **options)
+
+
+def test_an_input_may_be_a_list_of_messages(tmp_path: Path) -> None:
+    rows = [{"input": "user: x\n"}, {"input": [{"role": "user", "content": "x"}]}]
+    first, second = trace(tmp_path / "t.jsonl", rows).jobs
+    assert list(first.tokens()) == list(second.tokens())

@@ -156,6 +156,15 @@ def test_generated_tokens_are_counted_as_reported_or_else_guessed(
     assert num_generated(request, answer, usage) == num
 
 
+def test_a_text_of_sglangs_own_route_is_no_embedding() -> None:
+    """A list of answers, or one with long log probabilities, has no usage that is read."""
+    request = InferenceRequest(RouteKind.PASS, "/generate", b"", {"model": "m"})
+    assert num_generated(request, observed(WHOLE, b"x" * 400), None) == 100
+    assert num_generated(request, observed(WHOLE, b"x" * 400), Usage(5, 7)) == 7
+    assert num_generated(request, observed(EVENT_STREAM, EVENT * 9), Usage(5, 70)) == 70
+    assert num_generated(request, observed(EVENT_STREAM, EVENT * 9), Usage(5, 7)) == 9, "of two prompts"
+
+
 def test_a_rejected_request_costs_no_tokens() -> None:
     world = World(
         Saturation(max_in_flight=1), "a:1", tenants={"t": TenantLimits(tokens_per_min=1000)}, timeout_s=1.0

@@ -179,6 +179,27 @@ def test_a_key_with_admin_scope_counts_beside_another_of_its_tenant() -> None:
         authenticator.check_admin([ACME, ROOT])
 
 
+def test_two_keys_of_a_tenant_open_the_models_of_both() -> None:
+    """A client may hold a key for each model; the order in which it shows them says nothing."""
+    authenticator = made()
+    other, all_of_them = (make_key(bytes([n] * 6), bytes([n] * 32)) for n in (5, 6))
+    lines = [
+        FILE,
+        format_key_record(other, SALT, "acme", ["n"]),
+        format_key_record(all_of_them, SALT, "acme"),
+    ]
+    authenticator.set_ring(parse_key_file("\n".join(lines), "keys"))
+
+    def models(first: bytes, second: bytes) -> frozenset[str] | None:
+        caller = asked(authenticator, (b"authorization", b"Bearer " + first), (b"x-api-key", second))
+        assert (caller.tenant, caller.name) == ("acme", first.split(b"-")[1].decode())
+        return caller.models
+
+    assert models(ACME, other) == models(other, ACME) == frozenset("mn")
+    assert models(ACME, all_of_them) is None and models(all_of_them, ACME) is None
+    assert models(ACME, ACME) == frozenset("m")
+
+
 # tokens -----------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,7 @@
 import { Bar, Chip, Dialog, Head, Panel, Table, Tile, Trouble, ago, ask, clock, count, html, percent, quantile, ratio, seconds, short, useLive, useMemo, useState } from "./lib.js";
 
 const STATES = { active: "good", warm_up: "warn", draining: "warn", joining: "warn", ejected: "bad", down: "bad" };
-const STREAMS = { exact: ["good", "EXACT"], catching_up: ["warn", "CATCHING UP"], blind: ["bad", "BLIND"], disconnected: ["bad", "disconnected"] };
+const STREAMS = { exact: ["good", "EXACT"], catching_up: ["warn", "CATCHING UP"], unproven: ["warn", "UNPROVEN"], blind: ["bad", "BLIND"], disconnected: ["bad", "disconnected"] };
 
 // One object for each worker, and for each endpoint that has none yet.
 export function rowsOf(fleet) {
