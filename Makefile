@@ -22,7 +22,7 @@ FAST_TESTS := not process and not slow
 IGNORED := vllm sglang mlx llamacpp console proxies helm envoy
 LOCAL_TESTS := $(IGNORED:%=--ignore=tests/%)
 
-.PHONY: run test lint check flake wheel test-wheel test-console test-envoy test-envoy-versions test-helm test-proxies test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke bench-waits soak fuzz lock docs docs-site proto clean
+.PHONY: run test lint check flake wheel test-wheel test-console test-envoy test-envoy-versions test-helm test-proxies test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke bench-templates bench-waits soak fuzz lock docs docs-site proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m gateway demo --port $(PORT)
@@ -129,6 +129,10 @@ bench-real-workers: $(VENV)/.installed-dev # WORKERS="URL URL": running engines;
 
 bench-replay: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_replay
+
+# TEMPLATES=DIR, TOKENIZERS=DIR: files of your models; VLLM_PYTHON: the python of an engine, .venv-vllm/bin/python by itself
+bench-templates: $(VENV)/.installed-dev
+	$(BIN)/python -m loadtest.bench_templates
 
 bench-policies: $(WHEEL_VENV)/.installed
 	$(WHEEL_VENV)/bin/python -P -m loadtest.bench_policies

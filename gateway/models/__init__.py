@@ -8,6 +8,7 @@ worker_tokenizer  workers' own /tokenize                         tokenize_budget
 model_entry    a model, its workers and its tokenizer            worker_days  days that workers print
 late_calls     /tokenize calls that go on after it
 local_tokens   prompts of a worker that is checked
+tokenizer_readings  which reading of a tokenizer its workers follow
 template_trials  tries chat templates from outside, and proves cut points, in processes of their own
 
 `gateway/parity` compares their tokens with each worker's.

@@ -26,9 +26,10 @@ from gateway.core.rendering import VLLM, Rendering
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.worker import Worker, WorkerId
 from gateway.models.hub import Hub
-from gateway.models.loader import RETRY_S, Loader, LoadState, TokenizerSource
+from gateway.models.loader import RETRY_S, Loader, LoadState, TokenizerEntry, TokenizerSource
 from gateway.models.model_entry import ModelEntry, WorkerTokenReport, describe, report
 from gateway.models.prompt_source import ANY_MODEL, PromptSource
+from gateway.models.tokenizer_readings import compared_again, settle_reading
 from gateway.models.worker_days import WorkerDays
 from gateway.parity.comparison import ParityComparison, ParityResult
 from gateway.parity.prober import Ask, Prober, compare, day_of
@@ -211,20 +212,29 @@ class Catalog:
 
     async def _compare(self, entry: ModelEntry, worker: Worker, compare: Compare) -> None:
         if self._probes:
-            renderer, name = entry.tokenizer.renderer, _name_of(entry.root, worker)
-            comparison = ParityComparison(
-                name,
-                partial(self._ours, renderer, entry.day.zone(worker.url)),
-                lambda model, ids: renderer.decode(ids) if renderer else None,
-                with_chats=renderer is None or renderer.renders_chats_as_engine,
-                rendering=entry.rendering,
-                advice=renderer.parity_advice if isinstance(renderer, PromptEncoder) else USUAL_ADVICE,
-            )
-            parity = await compare(comparison)
+            tokenizer, name = entry.tokenizer, _name_of(entry.root, worker)
+            parity = await compare(self._comparison(entry, name, tokenizer, worker.url))
             if self._prober is not None and not self._is_here(worker):
                 return
+            if entry.tokenizer is not tokenizer:  # another reading of it is in use by now
+                again = self._comparison(entry, name, entry.tokenizer, worker.url)
+                parity = compared_again(again, parity.made)
             entry.checked[worker.url] = WorkerParity(parity, int(time.time() // 86400))
+            await settle_reading(entry, self._loader, partial(self._comparison, entry, name))
         self._settle(entry)
+
+    def _comparison(
+        self, entry: ModelEntry, name: str, tokenizer: TokenizerEntry, url: str
+    ) -> ParityComparison:
+        renderer = tokenizer.renderer
+        return ParityComparison(
+            name,
+            partial(self._ours, renderer, entry.day.zone(url)),
+            lambda model, ids: renderer.decode(ids) if renderer else None,
+            with_chats=renderer is None or renderer.renders_chats_as_engine,
+            rendering=entry.rendering,
+            advice=renderer.parity_advice if isinstance(renderer, PromptEncoder) else USUAL_ADVICE,
+        )
 
     async def _day_of(self, entry: ModelEntry, url: str, name: str, days: Sequence[date]) -> date | None:
         renderer = entry.tokenizer.renderer
@@ -380,7 +390,7 @@ class Catalog:
         if len(idle) >= MAX_IDLE:
             for key in idle:
                 del self._entries[key]
-            self._loader.keep({entry.tokenizer for entry in self})
+            self._loader.keep(self._used_tokenizers())
 
     def _source(self, root: str, names: Iterable[str], rendering: Rendering) -> TokenizerSource:
         table = next((self._tables[name] for name in (*names, root) if name in self._tables), ModelTable())
@@ -389,11 +399,15 @@ class Catalog:
             return TokenizerSource(name or root, table.template, table.renderer, bool(name), rendering)
         return TokenizerSource(name or root, is_given=bool(name), rendering=rendering)
 
+    def _used_tokenizers(self) -> set[TokenizerEntry]:
+        of_all = (each for entry in self for each in (entry.tokenizer, entry.other))
+        return {each for each in of_all if each is not None}
+
     # people ------------------------------------------------------------------------------------
 
     def describe(self) -> list[dict[str, Any]]:
         """Status view: each model's tokenizer, and the token source of each of its workers."""
-        used = {entry.tokenizer for entry in self}
+        used = self._used_tokenizers()
         idle = [each for each in self._loader if each not in used and each.state is not LoadState.SOUGHT]
         return [describe(entry) for entry in self] + [
             {"model": self._shown(tokenizer.source), **tokenizer.describe(), "workers": []}

@@ -52,13 +52,15 @@ class LoadState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSource:
-    """Source of a tokenizer for engines of a rendering. `is_given`: configured, so it must be there."""
+    """Source of a tokenizer for engines of a rendering. `is_given`: configured, so it must be there.
+    `is_of_file`: of tokenizer.json as it is (`tokenization/tokenizer_class.py`)."""
 
     name: str
     template: str = ""
     renderer: str = "auto"
     is_given: bool = False
     rendering: Rendering = VLLM
+    is_of_file: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -168,7 +170,9 @@ class Loader:
                 self._try_templates(source, place.directory, template)
                 other = self._all.get(replace(source, rendering=VLLM))
                 shared = other.renderer if other is not None else None
-                renderer = load(source.rendering, kind, place.directory, template, shared)
+                renderer = load(
+                    source.rendering, kind, place.directory, template, shared, is_of_file=source.is_of_file
+                )
                 self._prepare(source.name, renderer)
             found.state, found.renderer = LoadState.LOADED, renderer
         except TokenizerNotFound as exc:

@@ -26,7 +26,9 @@ class WorkerTokenReport:
 @dataclass(slots=True, eq=False)
 class ModelEntry:
     """Root model that workers of one rendering serve, with its tokenizer. `checked` and `choices` are keyed
-    by worker URL; `workers` are those of the fleet. `gone` is set when the worker of a URL leaves."""
+    by worker URL; `workers` are those of the fleet. `gone` is set when the worker of a URL leaves. `other` is
+    the other reading of its tokenizer, once a worker's tokens differed, with the workers `checked_by_other`
+    (`tokenizer_readings.py`)."""
 
     root: str
     tokenizer: TokenizerEntry
@@ -38,6 +40,8 @@ class ModelEntry:
     choices: Mapping[str, SourceChoice] = field(default_factory=dict)
     gone: dict[str, asyncio.Event] = field(default_factory=dict)
     day: ModelDay = field(default_factory=ModelDay)
+    other: TokenizerEntry | None = None
+    checked_by_other: dict[str, WorkerParity] = field(default_factory=dict)
 
 
 def report(entry: ModelEntry, url: str) -> WorkerTokenReport:

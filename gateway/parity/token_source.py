@@ -73,6 +73,13 @@ def choose_sources(
     }
 
 
+def follow_other(checked: Mapping[str, WorkerParity], by_other: Mapping[str, WorkerParity]) -> bool:
+    """True if more of a model's workers make the tokens of the other reading of its tokenizer (`by_other`)
+    than those of the one in use (`checked`)."""
+    num = sum(_agrees(each.parity) for each in checked.values())
+    return sum(_agrees(each.parity) for each in by_other.values()) > num
+
+
 def _families(checked: Mapping[str, WorkerParity]) -> Sequence[Sequence[str]]:
     """Groups of workers that differ from the local tokens, by equal tokens."""
     families: list[list[str]] = []

@@ -84,11 +84,18 @@ class MlxEncoder(PromptEncoder):
 
     @classmethod
     def load_for_mlx(
-        cls, directory: Path, template: str | None = None, tokenizer: Tokenizer | None = None
+        cls,
+        directory: Path,
+        template: str | None = None,
+        tokenizer: Tokenizer | None = None,
+        *,
+        is_of_file: bool = False,
     ) -> "MlxEncoder":
         """Load the model in `directory`; `tokenizer` is its own where it is loaded already. Raises
         PromptError."""
-        encoder = cls.load(directory, template, compiled=MlxTemplate, tokenizer=tokenizer)
+        encoder = cls.load(
+            directory, template, compiled=MlxTemplate, tokenizer=tokenizer, is_of_file=is_of_file
+        )
         assert isinstance(encoder, MlxEncoder)
         return encoder
 

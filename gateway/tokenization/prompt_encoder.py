@@ -20,6 +20,7 @@ from gateway.core.rendering import VLLM, Rendering
 from gateway.core.requests.chat_messages import Messages
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.token_runs import ContinuedTokens, TokenRunCache
+from gateway.tokenization import tokenizer_class as classes
 from gateway.tokenization.chat_template import (
     HF_PARAMETERS,
     Message,
@@ -45,14 +46,12 @@ from gateway.tokenization.sandbox.render_budget import is_hurried, probe
 from gateway.tokenization.template_needs import needs_of
 from gateway.tokenization.text_cache import STRIDE, TextCache, are_apart
 from gateway.tokenization.tokenizer import Tokenizer, TokenizerError
-from gateway.tokenization.tokenizer_class import REBUILT, advice_of, class_of, rebuilt, with_specials
 
 __all__ = ["PromptError", "PromptEncoder"]
 
 # Variables by which clients of several models switch reasoning on and off.
 SWITCHES: Final = {"enable_thinking", "thinking"}
-# Of the prompts that were put together from known runs, one in so many is checked against the whole, and
-# those of a new kind (`RenderSetting.is_new_use`).
+# Of the prompts put together from known runs, one in so many is checked, and those of a new kind.
 CHECK_EVERY: Final = 256
 MAX_WHOLE_BYTES: Final = 64 << 10
 """Bytes of a chat that is rendered whole on the event loop although some of its messages are known."""
@@ -63,6 +62,7 @@ class PromptEncoder:
 
     renders_chats_as_engine = True
     tokenizer_class: str | None = None
+    is_of_file = False
 
     def __init__(
         self,
@@ -92,19 +92,22 @@ class PromptEncoder:
         max_model_len: int | None = None,
         compiled: Callable[[str], Template] = Template,
         tokenizer: Tokenizer | None = None,
+        *,
+        is_of_file: bool = False,
     ) -> "PromptEncoder":
         """Load the model in `directory`. Raises PromptError with the path and the reason. The other arguments
         must match the workers' options: `--chat-template` (its text, or the name of one of the model's),
         `--default-chat-template-kwargs`, `--max-model-len` (only to serve `truncate_prompt_tokens: -1`).
-        `compiled` makes a template of its source; `tokenizer` is the model's where it is loaded already."""
+        `compiled` makes a template of its source; `tokenizer` is the model's where it is loaded already.
+        `is_of_file`: tokenizer.json is read as it is, whatever its class (`tokenizer_class.py`)."""
         if not directory.is_dir():
             raise PromptError(f"{directory}: no such directory")
         if not (directory / "tokenizer.json").is_file():
             raise PromptError(f"{directory}: no tokenizer.json")
         config = read_config(directory)
         try:
-            name = class_of(directory, config, read_model_config(directory))
-            tokenizer = tokenizer or _load_tokenizer(directory, config, name)
+            name = classes.class_of(directory, config, read_model_config(directory))
+            tokenizer = tokenizer or _load_tokenizer(directory, config, None if is_of_file else name)
         except TokenizerError as exc:
             raise PromptError(str(exc)) from exc
         sources = template_sources(directory, config)
@@ -117,7 +120,7 @@ class PromptEncoder:
             default_kwargs or {},
             max_model_len,
         )
-        prompts.tokenizer_class = name
+        prompts.tokenizer_class, prompts.is_of_file = name, is_of_file
         prompts._probe(directory)
         return prompts
 
@@ -143,17 +146,16 @@ class PromptEncoder:
 
     @property
     def why(self) -> str:
-        made = (
-            f"; made as {name} of its vocabulary and merges"
-            if (name := self.tokenizer_class) in REBUILT
-            else ""
-        )
-        return self._tokenizer.why + made
+        return self._tokenizer.why + classes.words_of(self.tokenizer_class, is_of_file=self.is_of_file)
 
     @property
-    def parity_advice(self) -> str:
-        """Likely reason of tokens other than a worker's."""
-        return advice_of(self.tokenizer_class)
+    def has_two_readings(self) -> bool:
+        """True if engines on transformers 5 make another tokenizer of its tokenizer.json than is there."""
+        return self.tokenizer_class in classes.REBUILT
+
+    @property
+    def parity_advice(self) -> str:  # a likely reason of tokens other than a worker's
+        return classes.advice_of(self.tokenizer_class, is_of_file=self.is_of_file)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -470,9 +472,10 @@ class PromptEncoder:
 def _load_tokenizer(directory: Path, config: Mapping[str, Any], name: str | None) -> Tokenizer:
     """Tokenizer of a model as transformers makes it, by a class or of the file. Raises TokenizerError."""
     path, added = directory / "tokenizer.json", added_tokens(config)
-    if name is not None and name in REBUILT:
-        specials = missing_tokens(with_specials(config, name))
-        return Tokenizer.load(path, added, specials, rebuild=partial(rebuilt, name=name, config=config))
+    if name is not None and name in classes.REBUILT:
+        specials = missing_tokens(classes.with_specials(config, name))
+        rebuild = partial(classes.rebuilt, name=name, config=config)
+        return Tokenizer.load(path, added, specials, rebuild=rebuild)
     return Tokenizer.load(path, added, missing_tokens(config))
 
 

@@ -38,18 +38,29 @@ FAMILIES = {"gpt_oss": "harmony"}
 
 
 def load(
-    rendering: Rendering, kind: str, directory: Path, template: str | None, other: Renderer | None = None
+    rendering: Rendering,
+    kind: str,
+    directory: Path,
+    template: str | None,
+    other: Renderer | None = None,
+    *,
+    is_of_file: bool = False,
 ) -> Renderer:
     """Load a model's renderer of a `kind` (a name in RENDERERS) for engines of a rendering. `other` is that
-    of another rendering: both share its tokenizer. Raises PromptError."""
+    of another rendering: both share its tokenizer. `is_of_file`: see `PromptEncoder.load`. Raises
+    PromptError."""
     tokenizer = other.tokenizer if isinstance(other, PromptEncoder) else None
     if rendering.engine == "mlx" and kind == "jinja":
-        return MlxEncoder.load_for_mlx(directory, template, tokenizer)
+        return MlxEncoder.load_for_mlx(directory, template, tokenizer, is_of_file=is_of_file)
+    if rendering.engine != "sglang" and kind == "jinja":
+        return PromptEncoder.load(directory, template, is_of_file=is_of_file)
     if rendering.engine != "sglang":
         return RENDERERS[kind](directory, template)
     if kind == "mistral":
         raise NotRendered("SGLang renders Mistral's own format by code that is not repeated here")
-    return SglangEncoder.load_as(rendering, directory, template, tokenizer)  # gpt-oss too
+    return SglangEncoder.load_as(  # gpt-oss too
+        rendering, directory, template, tokenizer, is_of_file=is_of_file
+    )
 
 
 def renderer_of(directory: Path) -> str:

@@ -132,13 +132,15 @@ class SglangEncoder(PromptEncoder):
         directory: Path,
         template: str | None = None,
         tokenizer: Tokenizer | None = None,
+        *,
+        is_of_file: bool = False,
     ) -> "SglangEncoder":
         """Load the model in `directory` for engines of a rendering; `tokenizer` is its own where it is loaded
         already. Raises PromptError."""
         if architecture := _coded(directory):
             raise NotRendered(f"SGLang makes the prompts of {architecture} by code, not by a template")
         compiled: Callable[[str], Template] = partial(SglangTemplate, rendering)
-        encoder = cls.load(directory, template, compiled=compiled, tokenizer=tokenizer)
+        encoder = cls.load(directory, template, compiled=compiled, tokenizer=tokenizer, is_of_file=is_of_file)
         assert isinstance(encoder, SglangEncoder)
         return encoder
 

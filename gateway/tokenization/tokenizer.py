@@ -48,6 +48,7 @@ SAMPLES = (
     "今天天气很好。日本語のテキスト、カタカナ。한국어 문장입니다. ไทยไม่มีช่องว่าง",
     "Привет, мир! Γειά σου. שלום עולם مرحبا بالعالم हिन्दी में",
     "😀👍🏽👩‍👩‍👧‍👦🏳️‍🌈 \u200b\u200d\ufeff\u00a0\u3000 \x00\x01\x7f",
+    "b  \u180e\n\u180e1 \u180e\u180ea \u180e\u200b",  # a blank for one library for regular expressions only
     "a" * 300 + " " * 70 + "." * 70 + "\n" * 40 + "é" * 200 + "漢" * 200,
     "The quick brown fox jumps over the lazy dog, 42 times a day. " * 40,
 )

@@ -49,8 +49,14 @@ def class_of(directory: Path, config: Mapping[str, Any], model_config: Mapping[s
     return name if name in REBUILT or name in REBUILDERS else None
 
 
-def advice_of(name: str | None) -> str:
-    """Likely reason of tokens other than a worker's, where the tokenizer is of a class."""
+def advice_of(name: str | None, *, is_of_file: bool = False) -> str:
+    """Likely reason of tokens other than a worker's, where the tokenizer is of a class, or was read of the
+    file in its place."""
+    if name in REBUILT and is_of_file:
+        return (
+            "it is read here as transformers 4 reads it, tokenizer.json as it is; transformers 5 makes a "
+            f"{name} of it"
+        )
     if name in REBUILT:
         return (
             f"it is made here as transformers 5 makes a {name}, of the vocabulary and merges of "
@@ -62,6 +68,15 @@ def advice_of(name: str | None) -> str:
             "here: that is the difference, most probably"
         )
     return USUAL_ADVICE
+
+
+def words_of(name: str | None, *, is_of_file: bool = False) -> str:
+    """Words on the reading of tokenizer.json behind others; none for a model with a single one."""
+    if name not in REBUILT:
+        return ""
+    if is_of_file:
+        return f"; tokenizer.json as it is, not made as {name}"
+    return f"; made as {name} of its vocabulary and merges"
 
 
 def rebuilt(text: str, name: str, config: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.parity.comparison import ParityResult
-from gateway.parity.token_source import TokenSource, WorkerParity, choose_sources
+from gateway.parity.token_source import TokenSource, WorkerParity, choose_sources, follow_other
 
 TEXTS = {"a text": [1, 2, 3], "a chat": [4, 5]}
 OURS = ParityResult(TEXTS, 2)
@@ -84,3 +84,25 @@ def test_each_verdict_has_its_reason() -> None:
         choice.why for choice in choose_sources({"w:3": WorkerParity(SILENT)}, has_local=False)[1].values()
     ]
     assert whys == ["no tokenizer found, and the worker's /tokenize does not answer"]
+
+
+@pytest.mark.parametrize(
+    ("found", "by_other", "follows"),
+    [
+        ([OTHERS], [OURS], True),
+        ([OTHERS], [OTHERS], False),
+        ([OURS, OTHERS], [OTHERS, OURS], False),
+        ([OURS, OTHERS, OTHERS], [OTHERS, OURS, OURS], True),
+        ([OURS, SILENT], [OTHERS, SILENT], False),
+        ([SILENT], [SILENT], False),
+        ([], [], False),
+    ],
+)
+def test_other_reading_of_a_tokenizer_is_followed_where_more_workers_agree_with_it(
+    found: list[ParityResult], by_other: list[ParityResult], *, follows: bool
+) -> None:
+    one, other = (
+        {f"w:{number}": WorkerParity(each) for number, each in enumerate(results)}
+        for results in (found, by_other)
+    )
+    assert follow_other(one, other) is follows

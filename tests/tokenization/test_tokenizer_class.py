@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from gateway.app import bundled_tokenizer
+from gateway.core.rendering import Rendering
 from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
+from gateway.tokenization.registry import load
 from gateway.tokenization.tokenizer_class import REBUILT, USUAL_ADVICE, class_of, rebuilt
 from tests.support.tokenizer_models import GOLDEN, KINDS, TEXTS, digest, write_model
 
@@ -85,3 +87,24 @@ def test_file_of_another_form_is_read_as_it_is_or_refused(tmp_path: Path) -> Non
 
 def test_bundled_tokenizer_has_no_class_of_its_own() -> None:
     assert PromptEncoder.load(bundled_tokenizer()).tokenizer_class is None
+
+
+def test_file_is_read_as_it_is_where_workers_do(tmp_path: Path) -> None:
+    directory, plain = write_model(tmp_path / "m", "SmolLM2"), write_model(tmp_path / "p", "no class")
+    made, of_file = (PromptEncoder.load(directory, is_of_file=given) for given in (False, True))
+    as_it_is = PromptEncoder.load(plain)
+    tokens = [[each.encode(text, True) for text in TEXTS] for each in (made, of_file, as_it_is)]
+    assert tokens[1] == tokens[2] != tokens[0]
+    assert made.has_two_readings and of_file.has_two_readings and not as_it_is.has_two_readings
+    assert "tokenizer.json as it is, not made as GPT2Tokenizer" in of_file.why
+    assert "as transformers 4 reads it" in of_file.parity_advice
+
+
+@pytest.mark.parametrize("rendering", [Rendering("sglang", (0, 5, 23)), Rendering("mlx")])
+def test_file_is_read_as_it_is_in_each_rendering(tmp_path: Path, rendering: Rendering) -> None:
+    directory = write_model(tmp_path / "m", "SmolLM2")
+    of_file = load(rendering, "jinja", directory, None, is_of_file=True)
+    assert isinstance(of_file, PromptEncoder) and of_file.is_of_file
+    assert of_file.encode("In 1984", False) == PromptEncoder.load(directory, is_of_file=True).encode(
+        "In 1984", False
+    )
