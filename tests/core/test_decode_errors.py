@@ -196,6 +196,7 @@ OURS = {
     "engines/slices.py:raw_events": "its callers catch it",
     "engines/slices.py:portions": "its callers catch it, as portions are taken",
     "gateway/tokenization/tokenizer.py:_added_tokens": "its caller catches it",
+    "gateway/tokenization/proof_task.py": "made by this process, and by one that it starts",
     "gateway/tokenization/tokenizer_class.py:rebuilt": "its caller catches it",
     "gateway/tokenization/worker_tokens.py:read_tokens": "its callers catch it",
     "gateway/tokenization/worker_tokens.py:read_tokens_in_steps": "its caller catches it, step by step",
