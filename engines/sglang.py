@@ -31,7 +31,18 @@ from msgspec import Struct, json
 
 from engines.prometheus import integer, label, series
 from engines.slices import PORTION_TOKENS
-from engines.wire import BatchReader, Count, medium_of, parse, published, replay_request, replayed
+from engines.wire import (
+    BatchReader,
+    ClearedArray,
+    ClearedMap,
+    Count,
+    cleared,
+    medium_of,
+    parse,
+    published,
+    replay_request,
+    replayed,
+)
 from gateway.core.blocks import ExtraKey, ExtraKeys, Tokens
 from gateway.core.bounds import port
 from gateway.core.engine import (
@@ -47,7 +58,6 @@ from gateway.core.engine import (
     TokenizeCalls,
 )
 from gateway.core.kv_events import (
-    BlocksCleared,
     BlocksRemoved,
     BlocksStored,
     DecodeError,
@@ -101,16 +111,10 @@ class StoredMap(Stored, tag="BlockStored"): ...
 class RemovedMap(Removed, tag="BlockRemoved"): ...
 
 
-class ClearedMap(Struct, tag="AllBlocksCleared"): ...
-
-
 class StoredArray(Stored, tag="BlockStored", array_like=True): ...
 
 
 class RemovedArray(Removed, tag="BlockRemoved", array_like=True): ...
-
-
-class ClearedArray(Struct, tag="AllBlocksCleared", array_like=True): ...
 
 
 class ModelCard(Struct):
@@ -362,7 +366,7 @@ def _convert(run: list[Any]) -> list[KvEvent]:
             names = [_unsigned(name) for name in event.block_hashes]
             events.append(BlocksRemoved(names, medium_of(event.medium)))
         elif last is None:
-            events.append(BlocksCleared())
+            events.append(cleared(event.medium))
     if last is not None:
         events.append(_stored(last))
     return events

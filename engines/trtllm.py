@@ -24,7 +24,18 @@ from msgspec import Struct, json
 
 from engines.prometheus import integer, label, series
 from engines.trtllm_polled import lora_keys, polled_in_steps, token, unsigned
-from engines.wire import BatchReader, Count, medium_of, parse, published, replay_request, replayed
+from engines.wire import (
+    BatchReader,
+    ClearedArray,
+    ClearedMap,
+    Count,
+    cleared,
+    medium_of,
+    parse,
+    published,
+    replay_request,
+    replayed,
+)
 from gateway.core.engine import (
     AdapterCalls,
     EngineFlags,
@@ -38,7 +49,6 @@ from gateway.core.engine import (
     TokenizeCalls,
 )
 from gateway.core.kv_events import (
-    BlocksCleared,
     BlocksRemoved,
     BlocksStored,
     DecodeError,
@@ -68,16 +78,10 @@ class Removed(Struct, tag="BlockRemoved", gc=False):
     medium: str | None = None
 
 
-class Cleared(Struct, tag="AllBlocksCleared"): ...
-
-
 class StoredArray(Stored, tag="BlockStored", array_like=True): ...
 
 
 class RemovedArray(Removed, tag="BlockRemoved", array_like=True): ...
-
-
-class ClearedArray(Struct, tag="AllBlocksCleared", array_like=True): ...
 
 
 class ModelCard(Struct):
@@ -200,12 +204,12 @@ def _published(event: Any) -> KvEvent:
         )
     if isinstance(event, Removed):
         return BlocksRemoved([unsigned(name) for name in event.block_hashes], medium_of(event.medium))
-    return BlocksCleared()
+    return cleared(event.medium)
 
 
 _reader = BatchReader(
     "trtllm",
-    Stored | Removed | Cleared,
+    Stored | Removed | ClearedMap,
     StoredArray | RemovedArray | ClearedArray,
     {"BlockStored", "BlockRemoved", "AllBlocksCleared"},
     _convert,

@@ -30,10 +30,13 @@ from engines.vllm_metrics import parse_metrics
 from engines.wire import (
     STEP_BYTES,
     UNREADABLE,
+    ClearedArray,
+    ClearedMap,
     Count,
     TagArray,
     TagMap,
     batch_of,
+    cleared,
     in_portions,
     is_map,
     medium_of,
@@ -60,7 +63,6 @@ from gateway.core.engine import (
 from gateway.core.kv_events import (
     GPU,
     SHARED,
-    BlocksCleared,
     BlocksRemoved,
     BlocksStored,
     DecodeError,
@@ -107,16 +109,10 @@ class StoredMap(StoredFields, tag="BlockStored"): ...
 class RemovedMap(RemovedFields, tag="BlockRemoved"): ...
 
 
-class ClearedMap(Struct, tag="AllBlocksCleared"): ...
-
-
 class StoredArray(StoredFields, tag="BlockStored", array_like=True): ...
 
 
 class RemovedArray(RemovedFields, tag="BlockRemoved", array_like=True): ...
-
-
-class ClearedArray(Struct, tag="AllBlocksCleared", array_like=True): ...
 
 
 MapEvent: TypeAlias = StoredMap | RemovedMap | ClearedMap
@@ -322,7 +318,7 @@ def _known(event: MapEvent | ArrayEvent) -> KvEvent:
         return _stored(event)
     if isinstance(event, RemovedFields):
         return BlocksRemoved(event.block_hashes, _medium(event), event.group_idx or 0)
-    return BlocksCleared()
+    return cleared(event.medium)
 
 
 def _stored(event: StoredFields) -> BlocksStored:

@@ -18,7 +18,15 @@ from xxhash import xxh3_64_intdigest
 
 from engines.slices import LARGE_BYTES, portions, raw_events
 from gateway.core.decode_errors import UNREADABLE as UNREADABLE
-from gateway.core.kv_events import GPU, DecodeError, EventBatch, KvEvent, ReplayUnavailable, UnknownEvent
+from gateway.core.kv_events import (
+    GPU,
+    BlocksCleared,
+    DecodeError,
+    EventBatch,
+    KvEvent,
+    ReplayUnavailable,
+    UnknownEvent,
+)
 
 END_OF_REPLAY = b"\xff" * 8
 UNAVAILABLE = b"\xff" * 7 + b"\xfe"
@@ -173,6 +181,24 @@ def of_another_medium(event: Raw) -> UnknownEvent | None:
 def medium_of(text: str | None) -> str:
     """Return the name of a medium; some connectors write it in small letters. Raises DecodeError."""
     return GPU if text is None or text == GPU else named(text.upper() or GPU)
+
+
+class ClearedMap(Struct, tag="AllBlocksCleared"):
+    """Event of a medium that was emptied: the engine's own cache, where none is named."""
+
+    medium: str | None = None
+
+
+class ClearedArray(Struct, tag="AllBlocksCleared", array_like=True):
+    """The same event as an array."""
+
+    medium: str | None = None
+
+
+def cleared(medium: str | None) -> KvEvent:
+    """Return the event of an emptied medium; tiers are followed by removals alone. Raises DecodeError."""
+    name = medium_of(medium)
+    return BlocksCleared() if name == GPU else UnknownEvent("AllBlocksCleared", name)
 
 
 def is_map(packed: bytes | memoryview) -> bool:

@@ -146,7 +146,8 @@ class LifecycleSection(Section, frozen=True):
         float,
         option(
             "Share of a model's workers that may be ejected for failed requests at the same time; at least "
-            "one may be. Stalled workers are ejected beyond it, but never the last worker of a model.",
+            "one may be. Stalled workers and those that accept no connection in time are ejected beyond it, "
+            "but never the last worker of a model.",
             "percent",
             ge=0,
             le=100,

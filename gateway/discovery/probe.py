@@ -139,7 +139,7 @@ class Probe:
         path = self._engine.paths.health if self._engine else HEALTH
         status, body = await self._get(path)
         if is_refusal(status) and refusal_of(ResponseHead(status, []), body, now_s=0.0).is_busy:
-            return  # saturated, and well
+            return  # saturated, and well; without headers, since a time to wait is named at a start too
         if status == 404:  # an engine without such a path (Ollama) is healthy if it lists its models
             path = MODELS
             status, body = await self._get(path, max_bytes=MAX_MODELS_BYTES)

@@ -45,9 +45,14 @@ def log_sizeless(log: RateLimitedLog, workers: Sequence[Worker], followed: Colle
             log.warning(text, unknown[0].url)
 
 
-def log_block_size(log: RateLimitedLog, worker: WorkerId, shown: int, reported: int | None) -> None:
-    """Log a block size that KV events show, beside the one that is reported."""
-    if reported:
+def log_block_size(
+    log: RateLimitedLog, worker: WorkerId, shown: int, reported: int | None, *, before: int | None = None
+) -> None:
+    """Log a block size that KV events show, beside the one that is reported, or that they showed `before`."""
+    if before:
+        text = "worker %s: its KV events have blocks of %d tokens now, %d before"
+        log.warning(text, worker, shown, before)
+    elif reported:
         text = (
             "worker %s: its KV events have blocks of %d tokens, its metrics report %d; the events' size is "
             'used ([workers."URL"] block_size overrides both)'

@@ -226,13 +226,14 @@ class Roster:
         """Use the block size that a worker's events show. No block of another size is known of it then."""
         if (member := self._fleet.get(worker)) is None:
             return
-        endpoint, before = self._endpoints[member.worker.url], member.worker.block_size
+        endpoint, known = self._endpoints[member.worker.url], member.worker
+        before = endpoint.sizes.get(known.dp_rank)
         now = self._fleet.resize(worker, size)
         endpoint.workers = tuple(now if now and w.id == worker else w for w in endpoint.workers)
-        endpoint.sizes[member.worker.dp_rank] = size
+        endpoint.sizes[known.dp_rank] = size
         self._index.add_worker(worker, root_hash(member.worker.served[0].root), size)
         self._assumed.reset_worker(worker)
-        log_block_size(self._log, worker, size, before)
+        log_block_size(self._log, worker, size, known.block_size, before=before)
 
     # life of one endpoint ----------------------------------------------------------------------
 
@@ -379,7 +380,7 @@ class Roster:
             self._follow(endpoint, worker, source)
 
     def _follow(self, endpoint: Endpoint, worker: Worker, source: EventSource) -> None:
-        """Read a worker's events. Where they are read for another worker, each look tries again."""
+        """Read a worker's events, or try again with each look where they are read for another one."""
         was_refused = endpoint.refused.pop(worker.id, None) is not None
         try:
             feed, subscription = self._open_feed(worker, source)
@@ -387,8 +388,7 @@ class Roster:
             if isinstance(exc, PlaceTaken):
                 endpoint.refused[worker.id] = worker, source
             text = "worker %s: no KV events (%s); its cache is assumed from sent prompts"
-            log.log(logging.DEBUG if was_refused else logging.WARNING, text, worker.id, exc)
-            return
+            return log.log(logging.DEBUG if was_refused else logging.WARNING, text, worker.id, exc)
         if was_refused:
             log.info("worker %s: its KV events are read now, no longer for another worker", worker.id)
         endpoint.feeds[worker.id] = feed, subscription

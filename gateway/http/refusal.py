@@ -4,7 +4,7 @@
     429, 529     always                                                         –
     503          with a time (`http/retry_after.py`), or in the words           failed: dead inside, asleep,
                  or the error type of an engine or proxy                        loading
-    500          with the error type of an engine                               an error, which passes on
+    500          with the error type of an engine, or the code 429 or 529       an error, which passes on
 
 `FULL` is this table, and `refusal_of` the one place that reads it: requests, both legs of a split one, Envoy,
 callers of Decide and probes ask here.

@@ -3,6 +3,7 @@
 3 · 007                            seconds, of any length
 0.5 · 1. · .25                     fractions: no grammar of RFC 9110, and common
 Sun, 06 Nov 1994 08:49:37 GMT      a date: since the answer's own Date, where it has one
+Sun, 06 Nov 1994 08:49:37 -0000    as Python's mail library writes it: no date of HTTP either
 Sunday, 06-Nov-94 08:49:37 GMT     the obsolete forms of dates, which recipients accept
 Sun Nov  6 08:49:37 1994
 retry-after-ms: 500                milliseconds, of OpenAI's API; before Retry-After
@@ -28,7 +29,11 @@ _MONTHS: Final = (
 )
 _MONTH: Final = b"(" + b"|".join(_MONTHS) + b")"
 _IMF: Final = re.compile(
-    rb"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), ([0-9]{2}) " + _MONTH + rb" ([0-9]{4}) " + _TIME + rb" GMT"
+    rb"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), ([0-9]{2}) "
+    + _MONTH
+    + rb" ([0-9]{4}) "
+    + _TIME
+    + rb" (?:GMT|UTC|[+-]0000)"
 )
 _RFC_850: Final = re.compile(
     rb"(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day, ([0-9]{2})-" + _MONTH + rb"-([0-9]{2}) " + _TIME + rb" GMT"

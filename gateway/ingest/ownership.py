@@ -201,6 +201,8 @@ class OwnershipObserver:
         for worker, watched in list(self._watched.items()):
             while watched.due and watched.due[0][0] <= now and worker in self._watched:
                 self._judge(worker, watched, watched.due.pop(0)[1])
+        if not self._watched:
+            self._recent.clear()
 
     def _judge(self, worker: WorkerId, watched: _UnprovenStream, sent: _AwaitedPrompt) -> None:
         stream = watched.stream

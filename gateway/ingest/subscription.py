@@ -345,7 +345,7 @@ class Subscription:
         if len(unplaced) == len(self._named):
             return
         for medium in unplaced.keys() - self._named:
-            why = "they name unknown blocks, or chunks that do not consist of whole blocks"
+            why = "they name unknown blocks, chunks of no whole blocks, or what is not understood here"
             if self._chunks.is_full:
                 most = self._limits.offloaded
                 why = f"more than {most:,} blocks lie outside the GPU (offload_blocks raises that)"

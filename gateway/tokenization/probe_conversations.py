@@ -22,7 +22,8 @@ Run = list[Message]
 Groups = list[tuple[list[Run], list[Run]]]
 MIN_TURNS: Final = 3
 MAX_TURNS: Final = 6
-"""Turns of the longest probe: more than the largest number in the template that is no more than this."""
+"""Turns of the longest probe: of more turns, or at least more messages, than each number of the template, as
+far as this allows."""
 
 
 class CutPoint(IntEnum):
@@ -228,13 +229,12 @@ def before_and_behind(cut: CutPoint, words: Sequence[str], numbers: Sequence[int
     longer texts, than each of `numbers`.
     """
     befores, afters = _runs(cut)
-    rich, many = _several(cut), (_long_before(cut, numbers), _long_behind(cut, numbers))
-    plain, follow = [*befores[:NUM_PLAIN], rich[0], many[0]], [*afters[:NUM_PLAIN], rich[1], many[1]]
-    groups = [(befores, follow), (plain, afters[NUM_PLAIN:])]
-    groups += [([before], [behind]) for before, behind in product(*_wordy(cut, numbers))]
+    rich, many, far = _several(cut), _long_before(cut, numbers), _long_behind(cut, numbers)
+    plain, follow = [*befores[:NUM_PLAIN], rich[0], *many], [*afters[:NUM_PLAIN], rich[1], *far]
+    groups = [(befores, follow), (plain, afters[NUM_PLAIN:]), _wordy(cut, numbers)]
     texts = [text for word in words for text in (word, f"x{word}y", f"x{word}y{word}z")]
     pairs = [f"x{one}y{other}z" for one, other in product(words, repeat=2) if one != other]
-    for said, to_follow in ((texts, [*follow[:NUM_PLAIN], many[1]]), (pairs, follow[1:3])):
+    for said, to_follow in ((texts, [*follow[:NUM_PLAIN], *far]), (pairs, follow[1:3])):
         groups.append((plain[:1], [behind for text in said for behind in _saying(cut, text)]))
         if cut is not CutPoint.LEAD:
             groups.append(([before for text in said for before in _having_said(cut, text)], to_follow))
@@ -260,25 +260,31 @@ def _runs(cut: CutPoint) -> tuple[list[Run], list[Run]]:
 
 
 def _num_turns(numbers: Sequence[int]) -> int:
-    return max([MIN_TURNS, *(number + 1 for number in numbers if number < MAX_TURNS)])
+    counts = [min(number + 1, MAX_TURNS) for number in numbers if number < 2 * MAX_TURNS]
+    return max([MIN_TURNS, *counts])
 
 
-def _long_before(cut: CutPoint, numbers: Sequence[int]) -> Run:
-    """Many turns before a cut; for a step with as many steps in the last one."""
+def _long_before(cut: CutPoint, numbers: Sequence[int]) -> list[Run]:
+    """Many turns before a cut, and many steps of one."""
     num = _num_turns(numbers)
     if cut is CutPoint.LEAD:
-        return [_S]
-    return [_U, *num * _STEP] if cut >= CutPoint.STEP else num * [_U, _A]
+        return [[_S]]
+    steps = [_U, *num * _STEP]
+    return [steps] if cut >= CutPoint.STEP else [num * [_U, _A], [*steps, _A]]
 
 
-def _long_behind(cut: CutPoint, numbers: Sequence[int]) -> Run:
+def _long_behind(cut: CutPoint, numbers: Sequence[int]) -> list[Run]:
+    """Many turns behind a cut, and many steps of one."""
     num = _num_turns(numbers)
-    return [*num * _NEXT, *num * [_A, _U]] if cut >= CutPoint.STEP else [*num * [_U, _A], _U]
+    steps = num * _NEXT
+    if cut >= CutPoint.STEP:
+        return [[*_NEXT, *num * [_A, _U]], steps]
+    return [[*num * [_U, _A], _U], [_U, *steps]]
 
 
 def _wordy(cut: CutPoint, numbers: Sequence[int]) -> tuple[list[Run], list[Run]]:
     """Runs before and behind a cut with texts that are longer than a number of the template."""
-    before, behind = _runs(cut)[0][:1], _runs(cut)[1][:1]
+    before, behind = _runs(cut)[0][:1], _runs(cut)[1][:NUM_PLAIN]
     for text in ("w" * (number + 1) for number in numbers):
         asked, said, result = _with(_USER, text), _with(_ASSISTANT, text), _with(_R, text)
         if cut is CutPoint.LEAD:

@@ -117,12 +117,12 @@ def prove(render: Render, parse: Parse, markup: Markup, marks: Sequence[str]) ->
         if stub is None:
             continue
         tries: Tries = []
-        changed = 0
+        changed, starts = 0, dict[str, str]()
         for befores, afters in before_and_behind(cut, markup.tried, markup.numbers):
             rested, lost = yield from _rested(render, parse, stub, markup, afters)
             changed |= lost
             for before in befores:
-                tries += yield from _tries(render, parse(before), rested, markup)
+                tries += yield from _tries(render, parse(before), rested, markup, starts)
         allowed, refused = _allowed(cut, tries, changed)
         refusals += refused
         if allowed is not None:
@@ -178,9 +178,14 @@ Tries = list[tuple[int, ProbeOutcome]]
 
 
 def _tries(
-    render: Render, before: Sequence[Message], rested: Sequence[_Rest], markup: Markup
+    render: Render,
+    before: Sequence[Message],
+    rested: Sequence[_Rest],
+    markup: Markup,
+    known: dict[str, str],
 ) -> Generator[None, None, Tries]:
-    """Outcomes of `before` with all that may follow."""
+    """Outcomes of `before` with all that may follow. `known` has the text of each run before the cut, with
+    what followed it first."""
     wholes = []
     for rest in rested:
         yield
@@ -190,6 +195,8 @@ def _tries(
     found = features(before, "", markup)
     starts = [_start(whole, rest.text) for whole, rest in zip(wholes, rested, strict=True)]
     expected = next((start for start in starts if start is not None), None)
+    if expected is not None:
+        expected = known.setdefault(repr(before), expected)
     return [
         (found | rest.found, _outcome(whole, start, expected))
         for whole, start, rest in zip(wholes, starts, rested, strict=True)

@@ -98,8 +98,10 @@ def test_block_sizes_that_differ_are_logged_with_both_values(caplog: pytest.LogC
     with caplog.at_level(logging.INFO):
         log_block_size(RateLimitedLog(LOG), WorkerId("w:1"), 16, 32)
         log_block_size(RateLimitedLog(LOG), WorkerId("w:2"), 16, None)
+        log_block_size(RateLimitedLog(LOG), WorkerId("w:3"), 16, 5, before=5)
     assert [f"{record.levelname} {record.message}" for record in caplog.records] == [
         "WARNING worker w:1: its KV events have blocks of 16 tokens, its metrics report 32; the events' size "
         'is used ([workers."URL"] block_size overrides both)',
         "INFO worker w:2: its KV events show a block size of 16 tokens",
+        "WARNING worker w:3: its KV events have blocks of 16 tokens now, 5 before",
     ]

@@ -153,3 +153,14 @@ def test_media_are_named_in_capital_letters(engine: Any, text: str | None, mediu
     (event,) = events_of(engine, {**GPU_STORE, "medium": text})
     assert isinstance(event, BlocksStored)
     assert event.medium == medium
+
+
+@pytest.mark.parametrize("engine", [Vllm(), Sglang(), TrtLlm()])
+@pytest.mark.parametrize("is_array", [True, False])
+def test_a_tier_that_was_emptied_leaves_the_gpu_alone(engine: Vllm | Sglang | TrtLlm, is_array: bool) -> None:
+    def events(medium: str | None) -> list[KvEvent]:
+        event = ["AllBlocksCleared", medium] if is_array else {"type": "AllBlocksCleared", "medium": medium}
+        return list(engine.decode([b"", bytes(8), msgpack.encode([1.0, [event], 0])]).events)
+
+    assert events(None) == events("GPU") == events("gpu") == [BlocksCleared()]
+    assert events("cpu") == [UnknownEvent("AllBlocksCleared", "CPU")]

@@ -259,6 +259,8 @@ def test_memory_is_bounded(world: World) -> None:
     (watched,) = world.owners._watched.values()
     assert len(watched.sent) == MAX_SENT
     assert len(world.owners._recent) == min(MAX_RECENT, 2 * MAX_SENT)
+    world.ask(shown=True)
+    assert len(world.owners._recent) == 0
 
 
 def test_streams_are_looked_at_in_the_background() -> None:

@@ -183,6 +183,13 @@ def test_requests_that_were_left_out_are_named_below_the_table(
     ]
 
 
+def test_a_strict_replay_refuses_an_empty_prompt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = trace(tmp_path / "t.jsonl").path
+    path.write_text(path.read_text() + '\n{"timestamp": 1, "input_length": 0, "output_length": 1}')
+    assert main(["replay", str(path), "--strict", "--policy", "round_robin", "--no-bounds"]) == 2
+    assert capsys.readouterr().err.endswith("t.jsonl:41: the prompt is empty\n")
+
+
 def test_broken_rows_are_skipped_and_named_or_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -209,3 +209,32 @@ def test_a_change_of_a_template_is_refused_for_its_own_reason(
 def test_a_template_with_words_of_every_probe_is_refused_for_that() -> None:
     untried = proof(Template(LOOP + "{{ 'y' in messages[0].content }}")).refusals
     assert {each.how for each in untried} == {ProbeOutcome.UNTRIED}
+
+
+# what came before, with what follows ---------------------------------------------------------------
+
+THOUGHT = "{% if m.reasoning %}<think>{{ m.reasoning }}</think>{% endif %}"
+SAID = (
+    "{{ '<|im_start|>' + m.role }}{% if CONDITION %}THOUGHT{% endif %}{{ (m.content or '') + '<|im_end|>' }}"
+)
+LAST_IS_LONG = """{% set asked = messages | selectattr('role', 'equalto', 'user') | list %}
+{%- if asked and asked[-1].content is string and asked[-1].content | length > 20 %}long{% endif %}"""
+
+
+def test_a_long_question_is_followed_by_a_short_one_that_is_the_last() -> None:
+    """The text in front changes with the last question's length, which a step's own text does not show."""
+    stubs = proved(Template(LAST_IS_LONG + LOOP))
+    for cut in (CutPoint.STEP, CutPoint.STEP_LED):
+        assert "USER" not in behind(stubs[cut])
+    assert "USER" in behind(proved(Template(LOOP))[CutPoint.STEP])
+
+
+@pytest.mark.parametrize("number", [3, 5, 8, 11])
+def test_reasoning_that_is_dropped_after_a_number_of_steps_is_not_cut(number: int) -> None:
+    said = SAID.replace("THOUGHT", THOUGHT).replace("CONDITION", f"loop.revindex0 < {number}")
+    stubs = proved(Template(f"{{% for m in messages %}}{said}{{% endfor %}}"))
+    for cut in (CutPoint.TURN, CutPoint.STEP):
+        assert cut in stubs and "REASONING" not in names(stubs[cut].allowed)
+    said = SAID.replace("THOUGHT", THOUGHT).replace("CONDITION", "true")
+    kept = proved(Template(f"{{% for m in messages %}}{said}{{% endfor %}}"))
+    assert all("REASONING" in names(kept[cut].allowed) for cut in (CutPoint.TURN, CutPoint.STEP))
