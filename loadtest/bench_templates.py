@@ -2,10 +2,10 @@
 engine's own.
 
 Each template renders the corpus of chats, whole and turn by turn, and each vocabulary encodes odd texts. The
-reference is vLLM's code in the python of VLLM_PYTHON or `.venv-vllm`, transformers there without vLLM, and
-without both what vLLM and transformers made of this repository's templates and vocabularies when they were
-asked. TEMPLATES=DIR: a folder of *.jinja and tokenizer_config.json in place of the templates at hand.
-TOKENIZERS=DIR: folders with a tokenizer.json, beside the vocabularies at hand.
+reference is vLLM's code in the python of VLLM_PYTHON or `.venv-vllm`, and without one what vLLM and
+transformers made of this repository's templates and vocabularies when they were asked. TEMPLATES=DIR: a
+folder of *.jinja and tokenizer_config.json in place of the templates at hand. TOKENIZERS=DIR: folders with a
+tokenizer.json, beside the vocabularies at hand.
 """
 
 import json
@@ -191,7 +191,7 @@ def vocabularies_at_hand(folder: Path) -> dict[str, str]:
 
 
 def python_of_engine() -> Path | None:
-    """Python with transformers and, if at all, vLLM; None where there is none."""
+    """Python of vLLM; None where there is none."""
     given = os.environ.get("VLLM_PYTHON")
     python = Path(given or ROOT / ".venv-vllm" / "bin" / "python").absolute()
     if given and not python.exists():

@@ -1,4 +1,4 @@
-"""Prompts and tokens by an engine's own code: a program for the python of vLLM, or of transformers alone.
+"""Prompts and tokens by an engine's own code: a program for the python of vLLM.
 
 Input: {"templates": {name: directory of its model}, "chats": [body, …], "models": {name: directory},
 "texts": [text, …]}. Output: lines of JSON, first {"reference": name}, then {"template": name, "ids": …} and
@@ -7,7 +7,7 @@ Input: {"templates": {name: directory of its model}, "chats": [body, …], "mode
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,43 +50,6 @@ def by_vllm() -> tuple[str, Render]:
     return f"vLLM {vllm.__version__}", render
 
 
-def by_transformers() -> tuple[str, Render]:
-    """Name and rendering of transformers, of a conversation as engines make it of a body. Raises
-    ImportError."""
-    import transformers
-
-    def render(tokenizer: Any, template: str, body: Body) -> Any:
-        fields = {key: value for key, value in body.items() if key in FIELDS}
-        given = {"add_generation_prompt": True, **fields, **body.get("chat_template_kwargs", {})}
-        given |= {"chat_template": template, "tokenize": False}
-        text = tokenizer.apply_chat_template([said(each) for each in body["messages"]], **given)
-        return tokenizer(text, add_special_tokens=body.get("add_special_tokens", False)).input_ids
-
-    return f"transformers {transformers.__version__}", render
-
-
-FIELDS = {"tools", "documents", "add_generation_prompt", "continue_final_message"}
-
-
-def said(message: Mapping[str, Any]) -> Body:
-    """Message with the arguments of its calls as objects, as engines give them to a template."""
-    calls = message.get("tool_calls")
-    return {**message, "tool_calls": [_called(call) for call in calls]} if calls else {**message}
-
-
-def _called(call: Mapping[str, Any]) -> Body:
-    function = call["function"]
-    return {**call, "function": {**function, "arguments": json.loads(function["arguments"] or "{}")}}
-
-
-def reference() -> tuple[str, Render]:
-    """Reference at hand: vLLM, else transformers. Raises ImportError without both."""
-    try:
-        return by_vllm()
-    except ImportError:
-        return by_transformers()
-
-
 def made(render: Render, tokenizer: Any, template: str, body: Body) -> Any:
     try:
         return render(tokenizer, template, json.loads(json.dumps(body)))
@@ -97,7 +60,7 @@ def made(render: Render, tokenizer: Any, template: str, body: Body) -> Any:
 
 def main() -> None:
     given = json.load(sys.stdin)
-    name, render = reference()
+    name, render = by_vllm()
     from transformers import AutoTokenizer
 
     print("\n" + json.dumps({"reference": name}))
