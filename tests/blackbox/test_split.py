@@ -1,5 +1,5 @@
 """Prefill and decode workers as processes, and the installed gateway: whichever process is killed, no
-request is lost while a decode worker is left.
+request is lost while a decode worker is left, but those that two killed workers had.
 """
 
 import asyncio
@@ -32,6 +32,7 @@ SIM = (
 )
 PROMPT = list(range(600))
 NUM_REQUESTS = 60
+DIED = 'kvgate_disaggregation_failures_total{reason="died"}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +113,30 @@ async def are_right(fleet: Fleet, reported: Any) -> None:
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-async def test_killed_prefill_processes_lose_no_request(processes: str) -> None:
+async def test_a_killed_prefill_process_loses_no_request(processes: str) -> None:
     with split_fleet("--processes", processes) as fleet:
         await fleet.are_up()
         requests = asyncio.gather(*map(fleet.ask, range(NUM_REQUESTS)))
         await fleet.until("kvgate_kv_transfer_duration_seconds_count", lambda num: num >= 5)
         fleet.prefills[0].kill()
-        await fleet.until("kvgate_kv_transfer_duration_seconds_count", lambda num: num >= 15)
-        fleet.prefills[1].kill()
         await are_right(fleet, await requests)
+        await fleet.all_end()
+
+
+async def test_two_killed_prefill_processes_lose_only_requests_that_both_had() -> None:
+    """Such a request may be what kills them, so that no third worker gets it."""
+    with split_fleet() as fleet:
+        await fleet.are_up()
+        requests = asyncio.gather(*map(fleet.ask, range(NUM_REQUESTS)))
+        await fleet.until("kvgate_kv_transfer_duration_seconds_count", lambda num: num >= 5)
+        fleet.prefills[0].kill()
+        await fleet.until("kvgate_kv_transfer_duration_seconds_count", lambda num: num >= 15)
+        num_moved = await fleet.metric(DIED)
+        fleet.prefills[1].kill()
+        lost = {number for number, (status, _) in enumerate(await requests) if status == 502}
+        assert len(lost) <= num_moved
+        for number, reported in enumerate(requests.result()):
+            assert number in lost or reported == await fleet.ask(number, fleet.alone.url)
         await fleet.all_end()
 
 

@@ -192,7 +192,7 @@ def test_metrics_of_a_worker() -> None:
     }
     assert {name: world.value(name, worker="a:1") for name in values} == values
     states = {s.value: world.value("event_stream_state", worker="a:1", state=s.value) for s in StreamState}
-    assert states == {"exact": 0, "catching_up": 0, "blind": 1}
+    assert states == {"exact": 0, "catching_up": 0, "blind": 1, "unproven": 0}
 
 
 def test_a_dropped_worker_disappears_from_the_page() -> None:
