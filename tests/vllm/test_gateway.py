@@ -7,7 +7,7 @@ import json
 import random
 import re
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def gateway(vllm_pair: Pair, vllm_model: Path) -> Iterator[GatewayProcess]:
         yield process
 
 
-def started(pair: Pair, model: Path, *flags: str) -> GatewayProcess:
+def started(pair: Sequence[VllmWorker], model: Path, *flags: str) -> GatewayProcess:
     workers = [flag for worker in pair for flag in ("--worker", worker.url)]
     return GatewayProcess(*workers, "--tokenizer", str(model), "--expose-headers", *flags)
 
@@ -166,7 +166,7 @@ def streamed(url: str, path: str, body: dict[str, Any]) -> bytes:
 def test_stream_with_injected_usage_equals_the_engines_own_stream(
     vllm_pair: Pair, vllm_model: Path, path: str, body: dict[str, Any]
 ) -> None:
-    with started(vllm_pair[:1] * 2, vllm_model, "--usage-injection", "all") as process:
+    with started(vllm_pair[:1], vllm_model, "--usage-injection", "all") as process:
         for _ in range(NUM_TRIES):  # a slow API server of the engine puts two tokens into one event
             plain = streamed(vllm_pair[0].url, path, body)
             asked = streamed(process.url, path, body)
