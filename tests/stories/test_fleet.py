@@ -119,7 +119,7 @@ class Story:
                     await asyncio.sleep(0.1)
 
     def blocks_by_engine_hash(self, sim: Sim) -> set[int]:
-        recovery = self.gateway.recovery_observer.get(worker_id(sim))
+        recovery = self.gateway.parts.streams.recovery_observer.get(worker_id(sim))
         assert recovery is not None
         return {b for b in self.gateway.index.blocks(worker_id(sim)) if b not in recovery.proofs}
 
@@ -403,4 +403,4 @@ async def test_conversations_are_predicted_rightly_where_the_engine_publishes_no
         assert sum(m.num_reported for m in metrics) == 20
         assert sum(m.unknown_cached_tokens for m in metrics) >= 16 * 16  # a block of each later turn
         assert sum(m.prediction_error_tokens for m in metrics) == 0
-        assert not any(w.causes for _, w in s.gateway.verifier.watched())
+        assert not any(w.causes for _, w in s.gateway.parts.verification.verifier.watched())

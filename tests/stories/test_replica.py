@@ -46,8 +46,8 @@ async def sharing_gateway(
     """A gateway that shares Redis, before the engines of `first`, which itself shares nothing."""
     changes = {"redis": server.url, "redis_timeout_s": pace.timeout_s} | options
     gateway = Gateway(replaced(first.gateway.config, **changes))
-    assert gateway.shared
-    gateway.shared.times = pace.times
+    assert gateway.parts.index.shared
+    gateway.parts.index.shared.times = pace.times
     await gateway.start()
     try:
         s = kind(gateway, first.sims, first.session)
@@ -77,8 +77,8 @@ async def sharing_gateways(
 
 
 def feeds(s: Story) -> list[ReplicaFeed]:
-    assert s.gateway.shared
-    return list(s.gateway.shared.feeds.values())
+    assert s.gateway.parts.index.shared
+    return list(s.gateway.parts.index.shared.feeds.values())
 
 
 def num_led(s: Story) -> int:
@@ -119,7 +119,7 @@ async def test_all_gateways_know_the_events_that_one_leader_reads(
             await s.talk(100 + seed, 4, 3)
             await all_settled(*sharing)
         assert [sums(s) for s in sharing[1:]] == [dict.fromkeys(sums(sharing[0]), 0)] * 2
-        assert sum(sharing[1].gateway.shared.delays_s.counts) > 0  # type: ignore[union-attr]
+        assert sum(sharing[1].gateway.parts.index.shared.delays_s.counts) > 0  # type: ignore[union-attr]
 
 
 async def test_late_follower_is_exact_where_replay_buffers_are_too_short(server: Server) -> None:

@@ -39,7 +39,7 @@ class TreeStory(Story):
     @property
     def tree(self) -> RadixService:
         """The service behind the backend's `run`."""
-        service = getattr(self.gateway.backend.run, "__self__", None)
+        service = getattr(self.gateway.parts.index._backend.run, "__self__", None)
         assert isinstance(service, RadixService)
         return service
 
@@ -98,8 +98,8 @@ async def test_follower_finds_blocks_cached_through_the_leader(server: Server) -
         sent = await leader.chat(body | {"max_tokens": 2})
         await leader.settled()
         decisions: list[Decision] = []
-        add, before = follower.gateway.records.add, follower.num_lookups
-        follower.gateway.records.add = lambda decision, request_id=b"": (
+        add, before = follower.gateway.parts.routing.records.add, follower.num_lookups
+        follower.gateway.parts.routing.records.add = lambda decision, request_id=b"": (
             decisions.append(decision),
             add(decision, request_id),
         )[1]  # type: ignore[method-assign]
