@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.requests.routes import TABLE
+from gateway.core.route_table import TABLE
 from tests.apis.test_multipart import KIND, form, part
 from tests.blackbox.harness import (
     CHAT,
