@@ -22,7 +22,8 @@ Folders from the top down; imports go down only (`pyproject.toml` has the tiers)
     server, upstream, redis     connections of clients, to workers, to Redis
     config          every option
     apis            the dialects that clients speak
-    http, tokenization, policies, runtime   HTTP as values, prompts as tokens, choices, the process
+    requests, policies                      bodies as requests, choices
+    http, tokenization, costs, runtime      HTTP, prompts as tokens, costs of choices, the process
     core, proto     the types that all share; the agents' contract
 
 As a library: `async with gateway.connect(["http://10.0.0.1:8000"]) as router:`
@@ -34,8 +35,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.core.decision import Decision
-from gateway.core.requests.json_values import encode
-from gateway.core.requests.request import InferenceRequest, parse_request
+from gateway.core.json_values import encode
+from gateway.core.request import InferenceRequest
+from gateway.requests.parsing import parse_request
 from gateway.routing.router import Router
 from gateway.runtime.build import VERSION, is_compiled
 

@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.core.errors import GatewayError
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.http.messages import HttpRequest
 from gateway.observability.metric_spec import Merge, counter, gauge, histogram
 from gateway.runtime.ids import new_id

@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.config.tenant_limits import TenantLimits
 from gateway.core.errors import TooManyRequests
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import CHAT, RouteKind
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import CHAT, RouteKind
 from gateway.http.messages import HttpRequest
 from gateway.server.responder import request_id
 from gateway.tenancy.admission.saturation import Saturation
