@@ -146,7 +146,6 @@ COMPILED = [
     "gateway/server/http2/connection.py",
     "gateway/server/http2/events.py",
     "gateway/server/http2/grpc_framing.py",
-    "gateway/server/http2/call.py",
     "gateway/server/http2/grpc_connection.py",
     "gateway/server/http2/protocol.py",
     "gateway/epp/prefill_booking.py",

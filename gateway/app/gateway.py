@@ -90,7 +90,8 @@ from gateway.proxy.dispatch import Dispatch
 from gateway.proxy.prompts import Prompts
 from gateway.proxy.usage_check import UsageCheck
 from gateway.redis.options import redis_of
-from gateway.replication.agent_targets import AgentFeeds, agents_of
+from gateway.replication.agent_feeds import AgentFeeds
+from gateway.replication.agent_targets import agents_of
 from gateway.routing.active_policy import ActivePolicy
 from gateway.routing.decision_log import DecisionLog
 from gateway.routing.experiments import keep_compared
