@@ -179,7 +179,7 @@ COMPILED = [
     "gateway/core/prediction.py",
     "gateway/core/usage_reading.py",
     "gateway/core/session_id.py",
-    "gateway/requests/session.py",
+    "gateway/requests/named_session.py",
     "gateway/apis/open_routes.py",
     "gateway/http/json_usage.py",
     "gateway/proxy/usage_check.py",
