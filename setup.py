@@ -180,7 +180,7 @@ COMPILED = [
     "gateway/core/usage_reading.py",
     "gateway/core/cached_reports.py",
     "gateway/core/session_id.py",
-    "gateway/requests/session.py",
+    "gateway/requests/named_session.py",
     "gateway/apis/open_routes.py",
     "gateway/http/json_usage.py",
     "gateway/proxy/usage_check.py",
