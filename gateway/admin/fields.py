@@ -47,13 +47,13 @@ class CacheView(View):
 class VerificationCountsView(View):
     compared: A[int, SUM, "answers with a compared prediction"]
     unknown: A[int, SUM, "answers with more cached than kvgate can know, not compared"]
-    share_right: A[
+    exact_share: A[
         float | None,
         MIN,
         "share of right predictions lately; without blocks, right to a block",
     ]
     mean_error_tokens: A[float | None, MAX, "mean error, cached minus predicted tokens"]
-    mean_abs_error_tokens: A[float | None, MAX, "mean absolute error"]
+    mean_absolute_error_tokens: A[float | None, MAX, "mean absolute error"]
     confidence: A[float, MIN, "factor on predicted overlaps"]
     prompt_tokens: A[str, WORST, "`differ` where the engine makes other tokens of a prompt"]
 
@@ -62,15 +62,15 @@ class BlindRecoveryView(View):
     reason: A[str, "why not all of the cache is known"]
     proven_blocks: A[int, MAX, "blocks that answers proved"] = 0
     orphan_blocks: A[int, MAX, "reported blocks without a known parent"] = 0
-    placed_blocks: A[int, MAX, "orphans that a proof placed"] = 0
-    withdrawn_blocks: A[int, MAX, "proven blocks that were withdrawn"] = 0
-    announcements_asked: A[int, MAX, "reports requested of the engine"] = 0
+    adopted_orphan_blocks: A[int, MAX, "orphans that a proof placed"] = 0
+    disproven_blocks: A[int, MAX, "proven blocks that were withdrawn"] = 0
+    announcements: A[int, MAX, "reports requested of the engine"] = 0
 
 
 class TokenSourceView(View):
     model: A[str, "model root"]
-    way: A[str, WORST, "`local`, `remote` (the worker's /tokenize) or `none`"]
-    why: A[str, "reason"]
+    source: A[str, WORST, "`local`, `remote` (the worker's /tokenize) or `none`"]
+    reason: A[str, "why that one"]
 
 
 class WorkerTrafficView(View):
@@ -87,26 +87,26 @@ class WorkerView(View):
     is_up: A[bool, "answers health checks, or gives other signs of life while these are late"]
     is_late: A[bool, "its last health check timed out"]
     state: A[str, WORST, "lifecycle state"]
-    why: A[str | None, "why it is in that state"]
+    reason: A[str | None, "why it is in that state"]
     share: A[float, MIN, "share of its load during slow start, else 1"]
-    left: A[int, MAX, "requests that still need it"]
+    remaining_requests: A[int, MAX, "requests that still need it"]
     since: A[float | None, MAX, "Unix time of its last change of state"]
-    ejections: A[dict[str, int], MAX, "ejections by cause"]
+    ejections: A[dict[str, int], MAX, "ejections by reason"]
     models: A[list[str], "names that it serves"]
-    not_used: A[dict[str, str], "names that get no requests here, with the reason"]
+    unusable_models: A[dict[str, str], "names that get no requests here, with the reason"]
     block_size: A[int | None, MAX, "tokens per block; null: routed by load"]
-    num_blocks: A[int | None, MAX, "cache size in blocks"]
+    cache_blocks: A[int | None, MAX, "cache size in blocks"]
     in_flight: A[int, MAX, "requests in flight, of this host's processes"]
     booked_tokens: A[int, MAX, "prompt tokens booked and not computed"]
-    in_flight_elsewhere: A[int, MAX, "requests in flight, of other gateways"]
+    remote_in_flight: A[int, MAX, "requests in flight, of other gateways"]
     running: A[int | None, MAX, "requests running, as the engine reports; null: it does not"]
     waiting: A[int | None, MAX, "requests waiting, as the engine reports; null: it does not"]
     kv_usage: A[float | None, MAX, "share of the cache in use, as the engine reports; null: it does not"]
-    failures: A[int, SUM, "failed attempts"]
+    failed_requests: A[int, SUM, "failed attempts"]
     stream: A[str | None, WORST, "state of the KV event stream"]
     blind: A[BlindRecoveryView | None, "for a BLIND or unproven stream: why, and what is recovered"]
-    no_pair_with: A[dict[str, str], "decode workers that it must not prefill for, with the reason"]
-    verified: A[VerificationCountsView, "accuracy of the predictions"]
+    excluded_pairs: A[dict[str, str], "decode workers that it must not prefill for, with the reason"]
+    predictions: A[VerificationCountsView, "accuracy of the predictions"]
     traffic: A[WorkerTrafficView, "requests since the start of the gateway"]
     prefill_tokens_per_s: A[float | None, MEAN, "speed learnt; null: not seen yet"]
     events: A[str | None, "endpoint of its KV events"]
@@ -122,32 +122,32 @@ class EndpointView(View):
     engine: A[str | None, "engine"]
     version: A[str | None, "engine version"]
     role: A[str | None, "`prefill`, `decode` or `both`"]
-    given_as: A[str, "the specification that names it (`--worker`)"]
-    is_member: A[bool, "found by a `dns+` or `k8s://` URL"]
+    spec: A[str, "the specification that names it (`--worker`)"]
+    is_discovered: A[bool, "found by a `dns+` or `k8s://` URL"]
     last_error: A[str | None, "why the last probe failed"]
-    tokens: A[list[TokenSourceView], "who tokenizes its prompts"]
+    token_sources: A[list[TokenSourceView], "who tokenizes its prompts"]
     workers: A[list[WorkerView], "its workers, one per DP rank"]
 
 
 class SourceView(View):
     url: A[str, "`dns+` or `k8s://` URL"]
-    given_as: A[str, "the specification that names it"]
+    spec: A[str, "the specification that names it"]
     members: A[list[str], "URLs of its workers"]
     last_error: A[str | None, "why the last lookup failed, or why it found fewer workers"] = None
 
 
 class RemovedEndpointView(View):
     url: A[str, "base URL"]
-    state: A[str, "`gone`"]
-    why: A[str, "reason"]
+    state: A[str, "`removed`"]
+    reason: A[str, "why it was removed"]
     at: A[float, MAX, "Unix time"]
 
 
 class FleetView(View):
     endpoints: list[EndpointView]
-    names: A[list[SourceView], "names that are resolved"]
-    drains: A[list[str], "URLs of endpoints that drain, with `drain:` or `leave:` in front"]
-    gone: A[list[RemovedEndpointView], "endpoints dropped lately"]
+    sources: A[list[SourceView], "`dns+` and `k8s://` URLs, which stand for several workers"]
+    drains: A[list[str], "draining endpoints, as `draining=URL`, or `removing=URL` if they are removed then"]
+    removed: A[list[RemovedEndpointView], "endpoints removed lately"]
     in_panic: A[
         dict[str, int],
         MAX,
@@ -188,25 +188,25 @@ class IndexView(View):
 
 class TemplateView(View):
     name: A[str, "chat template"]
-    rendering: A[str, "`incremental`: costs what is new in a conversation; or `whole`"]
-    why: A[str, "reason"]
+    mode: A[str, "`incremental`: renders what is new in a conversation; or `whole`"]
+    reason: A[str, "why that one"]
 
 
 class WorkerTokensView(View):
     worker: A[str, "endpoint"]
-    way: A[str, WORST, "token source"]
-    why: A[str, "reason"]
+    source: A[str, WORST, "token source"]
+    reason: A[str, "why that one"]
 
 
 class ModelTokenizerView(View):
     model: A[str, "model root"]
     rendering: A[str, "engine and version that prompts are rendered as"] = ""
-    way: A[str, WORST, "token source"] = ""
+    source: A[str, WORST, "token source"] = ""
     tokenizer: A[str, WORST, "state of its tokenizer"] = ""
     from_: A[str | None, "where it was found"] = msgspec.field(name="from", default=None)
-    why_none: A[str | None, "why there is none"] = None
+    tokenizer_reason: A[str | None, "why it is not loaded"] = None
     encoder: A[str | None, "encoder in use"] = None
-    why: A[str, "why this encoder"] = ""
+    encoder_reason: A[str, "why this encoder"] = ""
     templates: list[TemplateView] = []
     segments: A[CacheView | None, "segments of text"] = None
     workers: A[list[WorkerTokensView], "token source of each of its workers"] = []
@@ -224,14 +224,14 @@ class TokenizeBudgetView(View):
 
 class RemoteTokenizersView(CacheView):
     calls: A[list[CallOutcomeView], "calls of workers' /tokenize"]
-    budgets: A[list[TokenizeBudgetView], "time that each asked worker gets"]
-    left_alone: A[list[str], "workers that are not asked for a while"]
+    budgets: A[list[TokenizeBudgetView], "time that each of these workers gets"]
+    paused: A[list[str], "workers that are not asked for a while"]
 
 
 class TokenizersView(View):
     models: list[ModelTokenizerView]
     conversations: A[CacheView, "token runs of conversations"]
-    asked_of_workers: A[RemoteTokenizersView, "tokens that workers made"]
+    remote_tokenizers: A[RemoteTokenizersView, "tokens that workers made"]
 
 
 # /admin/cache-loss -------------------------------------------------------------------------------
@@ -473,7 +473,7 @@ class AdapterView(View):
     name: A[str, "adapter"]
     root: A[str, "root of its base model"]
     workers: A[list[str], "workers that list it"]
-    not_used_at: A[list[str], "workers that get no requests for it"]
+    unusable_at: A[list[str], "workers that get no requests for it"]
 
 
 class AdaptersView(View):
@@ -485,4 +485,4 @@ class ReloadView(View):
     changed: A[list[str], "options that were changed"]
     needs_restart: A[list[str], "options that wait for a restart"]
     workers_added: A[list[str], "workers added"]
-    workers_dropped: A[list[str], "workers dropped"]
+    workers_removed: A[list[str], "workers removed"]

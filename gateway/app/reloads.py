@@ -75,7 +75,7 @@ class Reloads(Collector):
             "changed": list(difference.live),
             "needs_restart": list(difference.restart),
             "workers_added": list(difference.added),
-            "workers_dropped": list(difference.dropped),
+            "workers_removed": list(difference.dropped),
         }
 
     def collect(self) -> Iterator[Metric]:

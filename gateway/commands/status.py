@@ -29,7 +29,7 @@ CLEAR = "\x1b[H\x1b[J"
 """Cursor to the top left, and the rest of the screen erased (ECMA-48)."""
 NOT_WELL = 1
 """Exit code where a worker is not active, or the gateway answers with an error."""
-TITLES = ("worker", "state", "model", "stream", "running", "waiting", "kv", "in flight", "accuracy", "why")
+TITLES = ("worker", "state", "model", "stream", "running", "waiting", "kv", "in flight", "accuracy", "reason")
 
 
 def add_status(parser: argparse.ArgumentParser, *, watches: bool) -> None:
@@ -126,7 +126,7 @@ def is_well(answer: Mapping[str, Any]) -> bool:
         return False
     workers = [worker for endpoint in answer["endpoints"] for worker in endpoint["workers"]]
     return all(endpoint["state"] == "joined" for endpoint in answer["endpoints"]) and all(
-        worker["state"] in ("active", "warm_up") for worker in workers
+        worker["state"] in ("active", "slow_start") for worker in workers
     )
 
 
@@ -158,8 +158,8 @@ def _rows(endpoint: Mapping[str, Any]) -> Iterator[Sequence[str]]:
         error = endpoint["last_error"] or ""
         yield (endpoint["url"], endpoint["state"], *[""] * 7, error)
     for worker in endpoint["workers"]:
-        accuracy = worker["verified"]["share_right"]
-        why = worker["why"] or (worker["blind"] or {}).get("reason") or endpoint["last_error"] or ""
+        accuracy = worker["predictions"]["exact_share"]
+        why = worker["reason"] or (worker["blind"] or {}).get("reason") or endpoint["last_error"] or ""
         yield (
             worker["id"],
             worker["state"],
@@ -167,7 +167,7 @@ def _rows(endpoint: Mapping[str, Any]) -> Iterator[Sequence[str]]:
             worker["stream"] or "none",
             *("?" if worker[name] is None else str(worker[name]) for name in ("running", "waiting")),
             "?" if worker["kv_usage"] is None else f"{worker['kv_usage']:.0%}",
-            str(worker["in_flight"] + worker["in_flight_elsewhere"]),
+            str(worker["in_flight"] + worker["remote_in_flight"]),
             "" if accuracy is None else f"{accuracy:.0%}",
             why,
         )

@@ -68,7 +68,7 @@ class Admined:
             observers=self.router.observers,
             on_ejected=lambda worker, why: None,
             rules=OutlierRules(),
-            warm_up_s=10.0,
+            slow_start_s=10.0,
         )
         self.access = FleetAccess()
         self.resolver = Resolver(
@@ -196,8 +196,8 @@ async def test_workers_are_shown_with_every_field(admined: Admined) -> None:
     await world.add("http://late:1")
     assert await admined.get("/admin/workers") == {
         "drains": [],
-        "names": [],
-        "gone": [],
+        "sources": [],
+        "removed": [],
         "in_panic": {},
         "endpoints": [
             {
@@ -207,35 +207,35 @@ async def test_workers_are_shown_with_every_field(admined: Admined) -> None:
                 "engine": "fake",
                 "version": "1",
                 "role": "both",
-                "given_as": URL,
-                "is_member": False,
+                "spec": URL,
+                "is_discovered": False,
                 "last_error": None,
-                "tokens": [],
+                "token_sources": [],
                 "workers": [
                     {
                         "id": "w:1",
                         "is_up": True,
                         "is_late": False,
                         "state": "active",
-                        "why": None,
+                        "reason": None,
                         "share": 1.0,
-                        "left": 1,
+                        "remaining_requests": 1,
                         "since": 5.0,
                         "ejections": {"stalled": 2},
                         "models": ["m"],
-                        "not_used": {},
+                        "unusable_models": {},
                         "block_size": 4,
-                        "num_blocks": 100,
+                        "cache_blocks": 100,
                         "in_flight": 1,
                         "booked_tokens": 40,
-                        "in_flight_elsewhere": 0,
+                        "remote_in_flight": 0,
                         "running": 1,
                         "waiting": 2,
                         "kv_usage": 0.5,
-                        "failures": 4,
+                        "failed_requests": 4,
                         "stream": "catching_up",
-                        "no_pair_with": {"d:1": "they differ"},
-                        "verified": {"compared": 7},
+                        "excluded_pairs": {"d:1": "they differ"},
+                        "predictions": {"compared": 7},
                         "traffic": {
                             "requests": 3,
                             "ttft": {"0.1-0.2": 1, "60.0-inf": 1},
@@ -260,10 +260,10 @@ async def test_workers_are_shown_with_every_field(admined: Admined) -> None:
                 "engine": None,
                 "version": None,
                 "role": None,
-                "given_as": "http://late:1",
-                "is_member": False,
+                "spec": "http://late:1",
+                "is_discovered": False,
                 "last_error": "refused",
-                "tokens": [],
+                "token_sources": [],
                 "workers": [],
             },
         ],
@@ -275,7 +275,7 @@ async def test_a_worker_can_be_added_with_a_role(admined: Admined) -> None:
     answer = await admined.client.post("/admin/workers", json=body)
     assert answer.status == 201
     shown = (await admined.get("/admin/workers"))["endpoints"][1]
-    assert (shown["url"], shown["given_as"]) == ("http://p:1", "prefill=http://p:1")
+    assert (shown["url"], shown["spec"]) == ("http://p:1", "prefill=http://p:1")
     answer = await admined.client.post("/admin/workers", json={"url": "http://x:1", "role": "both"})
     assert answer.status == 400
 
@@ -299,7 +299,7 @@ async def test_a_worker_is_added_and_dropped(admined: Admined) -> None:
     await admined.world.roster.first_look()
     assert len(admined.world.fleet) == 2
     answer = await admined.client.delete("/admin/workers/new:1")
-    assert (answer.status, await answer.json()) == (200, {"dropped": "new:1"})
+    assert (answer.status, await answer.json()) == (200, {"removed": "new:1"})
     assert len(admined.world.fleet) == 1
 
 
@@ -414,7 +414,7 @@ async def test_verification_is_shown_in_full_and_summed_up_per_worker(admined: A
     assert await admined.get("/admin/advice") == {"groups": [], "prefill_decode": []}
     assert await admined.get("/admin/flow") == {"is_on": True, "queues": [{"model": "m", "waiting": 3}]}
     (endpoint,) = (await admined.get("/admin/workers"))["endpoints"]
-    assert endpoint["workers"][0]["verified"] == {"compared": 7}
+    assert endpoint["workers"][0]["predictions"] == {"compared": 7}
 
 
 @pytest.mark.parametrize(

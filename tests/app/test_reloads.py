@@ -44,7 +44,7 @@ async def test_changes_are_reported_beside_options_that_need_a_restart(
         "changed": ["max_attempts"],
         "needs_restart": ["port"],
         "workers_added": [],
-        "workers_dropped": [],
+        "workers_removed": [],
     }
     assert (
         "max_attempts: 3 -> 4" in caplog.text

@@ -140,7 +140,7 @@ async def test_workers_are_added_and_dropped_at_run_time(bench: Bench) -> None:
     for name in (worker.url, worker.id):
         await gateway.join(worker)
         dropped = await gateway.admin("DELETE", f"/admin/workers/{name}")
-        assert (dropped.status, dropped.json) == (200, {"dropped": name})
+        assert (dropped.status, dropped.json) == (200, {"removed": name})
         assert await gateway.endpoint(worker) is None
         assert (await bench.ask(post(completion(model="late")))).status == 503
         assert (await bench.ask(request("GET", "/v1/models"))).json["data"] == []

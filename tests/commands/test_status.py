@@ -60,9 +60,9 @@ def test_the_status_has_each_worker_and_its_exit_code_says_if_all_are_well(gatew
 
 
 def test_load_that_an_engine_does_not_report_is_shown_as_unknown() -> None:
-    worker = {"id": "w:1", "state": "active", "why": None, "models": ["m"], "stream": None, "blind": None}
-    worker |= {"running": None, "waiting": None, "kv_usage": None, "in_flight": 2, "in_flight_elsewhere": 1}
-    endpoint = {"url": "u", "last_error": None, "workers": [worker | {"verified": {"share_right": None}}]}
+    worker = {"id": "w:1", "state": "active", "reason": None, "models": ["m"], "stream": None, "blind": None}
+    worker |= {"running": None, "waiting": None, "kv_usage": None, "in_flight": 2, "remote_in_flight": 1}
+    endpoint = {"url": "u", "last_error": None, "workers": [worker | {"predictions": {"exact_share": None}}]}
     row = list(fleet_lines({"key_files": [], "endpoints": [endpoint]}))[3]
     assert row.split() == ["w:1", "active", "m", "none", "?", "?", "?", "3"]
 

@@ -70,8 +70,8 @@ def test_workers_are_merged_by_id_and_up_where_all_processes_see_them_up() -> No
     def merged(*lists: list[dict[str, Any]]) -> Any:
         return merge([{"endpoints": each} for each in lists], merger_of(fields.FleetView))["endpoints"]
 
-    first, second = endpoint(is_up=True, failures=1), endpoint(is_up=False, failures=1)
-    assert merged([first], [second]) == [endpoint(is_up=False, failures=2)]
+    first, second = endpoint(is_up=True, failed_requests=1), endpoint(is_up=False, failed_requests=1)
+    assert merged([first], [second]) == [endpoint(is_up=False, failed_requests=2)]
     waiting = {"url": "http://w:1", "workers": []}
     assert merged([first], [waiting])[0]["workers"] == [
         {"id": "w:1", "in_flight": 3, "is_up": False, "failures": 1}
@@ -83,11 +83,11 @@ def test_caches_of_processes_are_added_and_models_merged_by_name() -> None:
     cache = {"entries": 1, "bytes": 10, "max_bytes": 100}
     model = {"model": "m", "encoder": "fastokens", "templates": [{"name": "default"}], "segments": cache}
     both = {"entries": 2, "bytes": 20, "max_bytes": 200}
-    tokenizer = {"models": [model], "conversations": cache, "asked_of_workers": cache}
+    tokenizer = {"models": [model], "conversations": cache, "remote_tokenizers": cache}
     assert merge([tokenizer, tokenizer], merger_of(fields.TokenizersView)) == {
         "models": [{**model, "segments": both}],
         "conversations": both,
-        "asked_of_workers": both,
+        "remote_tokenizers": both,
     }
 
 

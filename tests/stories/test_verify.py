@@ -54,7 +54,7 @@ async def test_streams_are_verified_and_clients_see_no_usage() -> None:
             await s.settled()
         workers = await verified(s)
         assert sum(w["compared"] for w in workers) == 16
-        assert {w["share_right"] for w in workers} == {1.0}
+        assert {w["exact_share"] for w in workers} == {1.0}
         assert {w["prompt_tokens"] for w in workers} == {"agree"}
 
 
@@ -92,7 +92,7 @@ async def test_each_misprediction_at_a_small_cache_has_a_cause() -> None:
         assert sum(w["compared"] for w in workers) == 48
         for w in workers:
             assert w["mispredictions"]["tokens_differ"] == 0
-            assert (w["share_right"] == 1.0) is not any(w["mispredictions"].values())
+            assert (w["exact_share"] == 1.0) is not any(w["mispredictions"].values())
 
 
 def tokenizer_with(path: Path, old: str, new: str) -> Path:

@@ -175,7 +175,7 @@ def test_stream_with_injected_usage_equals_the_engines_own_stream(
         (worker,) = process.workers()
     assert b"[DONE]" in plain and b"usage" not in plain
     assert asked == plain
-    assert worker["verified"]["prompt_tokens"] == "agree"
+    assert worker["predictions"]["token_parity"] == "agree"
 
 
 def test_tokens_and_counters_agree_with_the_engines_own(

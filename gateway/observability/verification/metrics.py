@@ -39,7 +39,7 @@ _GAUGES: tuple[tuple[MetricSpec, Callable[[WorkerVerification], float]], ...] = 
             "worker",
             merge=Merge.MIN,
         ),
-        lambda w: w.exactness.share_right,
+        lambda w: w.exactness.exact_share,
     ),
     (
         gauge(
@@ -125,9 +125,11 @@ def summary(verifier: Verifier, worker: WorkerId) -> dict[str, Any]:
     return {
         "compared": exactness.num_compared if exactness else 0,
         "unknown": exactness.num_unknown if exactness else 0,
-        "share_right": round(exactness.share_right, 4) if exactness and is_compared else None,
+        "exact_share": round(exactness.exact_share, 4) if exactness and is_compared else None,
         "mean_error_tokens": round(exactness.mean_error, 1) if exactness and is_compared else None,
-        "mean_abs_error_tokens": round(exactness.mean_abs_error, 1) if exactness and is_compared else None,
+        "mean_absolute_error_tokens": round(exactness.mean_abs_error, 1)
+        if exactness and is_compared
+        else None,
         "confidence": round(exactness.confidence, 3) if exactness else 1.0,
         "prompt_tokens": "differ" if watched and watched.tokens.is_raised else "agree",
     }

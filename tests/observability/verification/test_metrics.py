@@ -66,9 +66,9 @@ def test_a_worker_without_requests_has_full_confidence() -> None:
     assert summary(world.verifier, W) == {
         "compared": 0,
         "unknown": 0,
-        "share_right": None,
+        "exact_share": None,
         "mean_error_tokens": None,
-        "mean_abs_error_tokens": None,
+        "mean_absolute_error_tokens": None,
         "confidence": 1.0,
         "prompt_tokens": "agree",
     }
@@ -80,7 +80,7 @@ def test_a_worker_with_unknown_surpluses_only_has_no_share_of_right_predictions(
     world = World(None)
     world.ask(ids(), 16)
     shown = summary(world.verifier, W)
-    assert (shown["compared"], shown["unknown"], shown["share_right"]) == (0, 1, None)
+    assert (shown["compared"], shown["unknown"], shown["exact_share"]) == (0, 1, None)
 
 
 def test_the_admin_page_shows_wrong_predictions_and_the_first_token_difference() -> None:

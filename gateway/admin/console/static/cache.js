@@ -63,8 +63,8 @@ function Checks({ workers }) {
     { id: "tokens", name: "Tokens of prompts", by: (w) => w.prompt_tokens, cell: (w) => html`<${Chip} kind=${w.prompt_tokens === "agree" ? "good" : "bad"}>${w.prompt_tokens}<//>` },
     { id: "compared", name: "Compared", num: true, by: (w) => w.compared, cell: (w) => count(w.compared) },
     { id: "unknown", name: "Unknown", num: true, about: "Answers with more cached than kvgate can know", by: (w) => w.unknown, cell: (w) => count(w.unknown) },
-    { id: "right", name: "Right", num: true, by: (w) => w.share_right, cell: (w) => percent(w.share_right, 1) },
-    { id: "error", name: "Mean error", num: true, about: "Tokens", by: (w) => w.mean_abs_error_tokens, cell: (w) => (w.mean_abs_error_tokens === null ? "–" : short(w.mean_abs_error_tokens)) },
+    { id: "right", name: "Right", num: true, by: (w) => w.exact_share, cell: (w) => percent(w.exact_share, 1) },
+    { id: "error", name: "Mean error", num: true, about: "Tokens", by: (w) => w.mean_absolute_error_tokens, cell: (w) => (w.mean_absolute_error_tokens === null ? "–" : short(w.mean_absolute_error_tokens)) },
     { id: "confidence", name: "Confidence", num: true, by: (w) => w.confidence, cell: (w) => percent(w.confidence) },
     { id: "causes", name: "Wrong because of", cell: (w) => Object.entries(w.mispredictions).filter(([, n]) => n).map(([cause, n]) => `${words(cause)}: ${count(n)}`).join(", ") || "–" },
   ];
