@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry
@@ -208,13 +207,22 @@ class Admin:
 
     def _index_of(self, member: Member) -> dict[str, Any]:
         worker = member.worker.id
+        applied = self._router.index.applied(worker)
         return {
             "worker": worker,
             "stream": member.stream.value if member.stream else None,
             "blocks": self._router.index.num_blocks(worker),
             "assumed_blocks": self._router.assumed.num_kept(worker),
             "pinned_blocks": self._router.assumed.num_pinned(worker),
-            "applied": msgspec.to_builtins(self._router.index.applied(worker)),
+            "applied": {
+                "stored_blocks": applied.num_stored,
+                "removed_blocks": applied.num_removed,
+                "orphan_blocks": applied.num_orphans,
+                "unknown_removals": applied.num_unknown_removals,
+                "mismatched_events": applied.num_mismatched,
+                "unknown_events": applied.num_unknown_events,
+                "unplaced_blocks": dict(applied.unplaced),
+            },
         }
 
 

@@ -55,7 +55,7 @@ class VerificationCountsView(View):
     mean_error_tokens: A[float | None, MAX, "mean error, cached minus predicted tokens"]
     mean_absolute_error_tokens: A[float | None, MAX, "mean absolute error"]
     confidence: A[float, MIN, "factor on predicted overlaps"]
-    prompt_tokens: A[str, WORST, "`differ` where the engine makes other tokens of a prompt"]
+    token_parity: A[str, WORST, "`differ` where the engine makes other tokens of a prompt"]
 
 
 class BlindRecoveryView(View):
@@ -77,7 +77,7 @@ class WorkerTrafficView(View):
     requests: A[int, SUM, "requests sent"]
     ttft: A[dict[str, int], SUM, "first tokens by time: from and to how many seconds"]
     prompt_tokens: A[int, SUM, "prompt tokens sent"]
-    predicted_tokens: A[int, SUM, "of these, predicted to be cached"]
+    predicted_cached_tokens: A[int, SUM, "of these, predicted to be cached"]
     reported_prompt_tokens: A[int, SUM, "prompt tokens of answers that reported cached ones"]
     reported_cached_tokens: A[int, SUM, "of these, cached"]
 
@@ -159,13 +159,13 @@ class FleetView(View):
 
 
 class AppliedEventsView(View):
-    num_stored: A[int, MAX, "blocks stored"]
-    num_removed: A[int, MAX, "blocks removed"]
-    num_orphans: A[int, MAX, "blocks with an unknown parent"]
-    num_unknown_removals: A[int, MAX, "removals of unknown blocks"]
-    num_mismatched: A[int, MAX, "stores with tokens that do not fit their blocks"]
-    num_unknown_events: A[int, MAX, "events of an unknown kind, or of more media or groups than are followed"]
-    unplaced: A[dict[str, int], MAX, "blocks that cannot be placed, by medium other than the GPU"]
+    stored_blocks: A[int, MAX, "blocks stored"]
+    removed_blocks: A[int, MAX, "blocks removed"]
+    orphan_blocks: A[int, MAX, "blocks with an unknown parent"]
+    unknown_removals: A[int, MAX, "removals of unknown blocks"]
+    mismatched_events: A[int, MAX, "stores with tokens that do not fit their blocks"]
+    unknown_events: A[int, MAX, "events of an unknown kind, or of more media or groups than are followed"]
+    unplaced_blocks: A[dict[str, int], MAX, "blocks that cannot be placed, by medium other than the GPU"]
 
 
 class WorkerIndexView(View):
@@ -242,9 +242,9 @@ class CauseView(View):
     recomputed_tokens: A[int, SUM, "tokens computed again"]
 
 
-class BreakView(View):
+class PrefixBreakView(View):
     token: A[int, FIRST, "first token that differs"]
-    num_tokens: A[int, FIRST, "tokens that differ"]
+    differing_tokens: A[int, FIRST, "tokens that differ"]
     kind: A[str, "kind of text"]
     message: A[int | None, FIRST, "index of the message"] = None
     role: A[str | None, "role of the message"] = None
@@ -259,19 +259,19 @@ class LossView(View):
     holder: A[str | None, "worker that has the blocks, or had them"] = None
     recomputed_tokens: A[int, SUM, "tokens computed again"] = 0
     recomputed_requests: A[int, SUM, "requests"] = 0
-    avoided_tokens: A[int, SUM, "work ahead that routing elsewhere avoided"] = 0
-    broken: A[BreakView | None, FIRST, "where the prompt left the cached one"] = None
-    latest_decision: A[str, "id of a decision"] = ""
+    avoided_queue_tokens: A[int, SUM, "work ahead that routing elsewhere avoided"] = 0
+    prefix_break: A[PrefixBreakView | None, FIRST, "where the prompt left the cached one"] = None
+    latest_decision_id: A[str, "id of a decision"] = ""
 
 
 class CacheLossesView(View):
     computed_tokens: A[int, SUM, "prompt tokens computed"]
     new_tokens: A[int, SUM, "of these, never seen before"]
-    unexplained_tokens: A[int, SUM, "of these, not explained"]
-    avoided_tokens: A[int, SUM, "work ahead that routing elsewhere avoided"]
+    unattributed_tokens: A[int, SUM, "of these, not attributed to a cause"]
+    avoided_queue_tokens: A[int, SUM, "work ahead that routing elsewhere avoided"]
     causes: list[CauseView]
     missed_blocks: A[int, SUM, "blocks cached that the index did not know"]
-    worst: A[list[LossView], "the largest losses, worst first"]
+    largest: A[list[LossView], "the largest losses, by tokens computed again"]
     memory: A[CacheView, "earlier prompts"]
 
 
@@ -280,8 +280,8 @@ class CacheLossesView(View):
 
 class WrongPredictionView(View):
     id: A[str, "id of the decision"]
-    predicted: A[int, FIRST, "predicted cached tokens"]
-    cached: A[int, FIRST, "cached tokens that the engine reported"]
+    predicted_cached_tokens: A[int, FIRST, "cached tokens, as predicted"]
+    reported_cached_tokens: A[int, FIRST, "cached tokens, as the engine reported"]
     cause: A[str, "cause"]
 
 
@@ -293,12 +293,12 @@ class TokenWindowView(View):
 class FirstDifferenceView(View):
     id: A[str, "id of the decision"]
     model: A[str, "model"]
-    num_ours: A[int, FIRST, "tokens made here"]
-    num_engine: A[int, FIRST, "tokens of the engine"]
+    gateway_tokens: A[int, FIRST, "tokens made here"]
+    engine_tokens: A[int, FIRST, "tokens of the engine"]
     position: A[int | None, FIRST, "first that differs"]
-    window_from: A[int | None, FIRST, "position of the windows"]
-    ours: A[TokenWindowView, "tokens made here"]
-    engine: A[TokenWindowView, "tokens of the engine"]
+    window_start: A[int | None, FIRST, "position of the windows"]
+    gateway_window: A[TokenWindowView, "tokens made here"]
+    engine_window: A[TokenWindowView, "tokens of the engine"]
 
 
 class PromptCheckView(View):
@@ -315,14 +315,14 @@ class EngineTokensView(View):
 
 
 class SentTokensView(View):
-    sent_prompt_tokens: A[int, SUM, "prompt tokens sent"]
-    sent_predicted_tokens: A[int, SUM, "of these, predicted to be cached"]
+    prompt_tokens: A[int, SUM, "prompt tokens sent"]
+    predicted_cached_tokens: A[int, SUM, "of these, predicted to be cached"]
 
 
 class VerifiedWorkerView(VerificationCountsView):
     worker: A[str, "worker id"]
     mispredictions: A[dict[str, int], SUM, "wrong predictions by cause"]
-    latest_wrong: A[list[WrongPredictionView], "the latest wrong predictions"]
+    latest_mispredictions: A[list[WrongPredictionView], "the latest wrong predictions, newest first"]
     prompts: A[PromptCheckView, "token parity with the engine"]
     engine: A[EngineTokensView | None, "the engine's own counters"]
     sent: A[SentTokensView, "tokens of requests sent"]

@@ -237,7 +237,7 @@ def _traffic(metrics: WorkerMetrics) -> dict[str, Any]:
         "requests": metrics.num_requests,
         "ttft": by_range(metrics.ttft_s.bounds, metrics.ttft_s.counts),
         "prompt_tokens": metrics.prompt_tokens,
-        "predicted_tokens": metrics.predicted_cached_tokens,
+        "predicted_cached_tokens": metrics.predicted_cached_tokens,
         "reported_prompt_tokens": metrics.reported_prompt_tokens,
         "reported_cached_tokens": metrics.reported_cached_tokens,
     }

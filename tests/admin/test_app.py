@@ -240,7 +240,7 @@ async def test_workers_are_shown_with_every_field(admined: Admined) -> None:
                             "requests": 3,
                             "ttft": {"0.1-0.2": 1, "60.0-inf": 1},
                             "prompt_tokens": 300,
-                            "predicted_tokens": 192,
+                            "predicted_cached_tokens": 192,
                             "reported_prompt_tokens": 100,
                             "reported_cached_tokens": 64,
                         },
@@ -372,7 +372,7 @@ async def test_the_index_is_shown_by_worker(admined: Admined) -> None:
     (worker,) = shown["workers"]
     assert (worker["worker"], worker["stream"], worker["blocks"]) == ("w:1", "exact", 3)
     assert (worker["assumed_blocks"], worker["pinned_blocks"]) == (0, 0)
-    assert worker["applied"]["num_stored"] == 3
+    assert worker["applied"]["stored_blocks"] == 3
 
 
 async def test_the_latest_decisions_newest_first(admined: Admined) -> None:
@@ -406,7 +406,7 @@ async def test_the_encoder_of_each_model_is_shown(admined: Admined) -> None:
 
 async def test_causes_of_cache_loss_are_shown(admined: Admined) -> None:
     loss = await admined.get("/admin/cache-loss")
-    assert (loss["computed_tokens"], loss["causes"], loss["worst"]) == (0, [], [])
+    assert (loss["computed_tokens"], loss["causes"], loss["largest"]) == (0, [], [])
 
 
 async def test_verification_is_shown_in_full_and_summed_up_per_worker(admined: Admined) -> None:

@@ -74,7 +74,7 @@ def test_workers_are_merged_by_id_and_up_where_all_processes_see_them_up() -> No
     assert merged([first], [second]) == [endpoint(is_up=False, failed_requests=2)]
     waiting = {"url": "http://w:1", "workers": []}
     assert merged([first], [waiting])[0]["workers"] == [
-        {"id": "w:1", "in_flight": 3, "is_up": False, "failures": 1}
+        {"id": "w:1", "in_flight": 3, "is_up": False, "failed_requests": 1}
     ]
     assert merged([first], [first])[0]["workers"][0]["is_up"] is True
 
@@ -93,9 +93,9 @@ def test_caches_of_processes_are_added_and_models_merged_by_name() -> None:
 
 def test_the_largest_losses_come_first() -> None:
     def lost(**tokens: int) -> dict[str, Any]:
-        return {"worst": [{"id": name, "recomputed_tokens": num} for name, num in tokens.items()]}
+        return {"largest": [{"id": name, "recomputed_tokens": num} for name, num in tokens.items()]}
 
-    merged = merge([lost(a=10, b=7), lost(c=9, b=4)], merger_of(fields.CacheLossesView))["worst"]
+    merged = merge([lost(a=10, b=7), lost(c=9, b=4)], merger_of(fields.CacheLossesView))["largest"]
     assert [(each["id"], each["recomputed_tokens"]) for each in merged] == [("b", 11), ("a", 10), ("c", 9)]
 
 

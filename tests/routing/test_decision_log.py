@@ -188,7 +188,9 @@ def test_a_listed_request_has_prediction_and_outcome() -> None:
     (listed,) = records.ended(1)
     assert listed["request_id"] == "r" * MAX_NAME_CHARS
     assert (listed["at"], listed["total_s"], listed["ttft_s"], listed["status"]) == (1000.5, 2.5, 0.25, 200)
-    assert listed["predicted_tokens"] == 64 and listed["cached_tokens"] == usage().cached_tokens
+    assert (
+        listed["predicted_cached_tokens"] == 64 and listed["reported_cached_tokens"] == usage().cached_tokens
+    )
     assert msgspec.convert(listed, RequestView)
     assert len(records._ring["d1"][3]) == MAX_NAME_CHARS  # no more is kept
 

@@ -191,7 +191,7 @@ def test_tokens_and_counters_agree_with_the_engines_own(
     def is_counted() -> bool:
         workers = gateway.admin("/admin/verify")["workers"]
         return bool(workers) and all(
-            w["engine"]["prompt_tokens"] >= w["sent"]["sent_prompt_tokens"] > 0 for w in workers
+            w["engine"]["prompt_tokens"] >= w["sent"]["prompt_tokens"] > 0 for w in workers
         )
 
     wait_until(is_counted, 10)

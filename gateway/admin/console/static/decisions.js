@@ -15,7 +15,7 @@ const COLUMNS = [
   { id: "tenant", name: "Tenant", by: (r) => r.tenant, cell: (r) => html`<span class="one" title=${r.tenant}>${r.tenant ?? "–"}</span>` },
   { id: "worker", name: "Worker", by: (r) => r.worker, cell: (r) => html`<span class="one" title=${r.worker}>${r.worker}</span>` },
   { id: "prompt", name: "Prompt", num: true, about: "Prompt tokens", by: (r) => r.prompt_tokens, cell: (r) => count(r.prompt_tokens) },
-  { id: "cached", name: "Cached", num: true, about: "As the engine reported, and as predicted", by: (r) => ratio(r.cached_tokens, r.prompt_tokens), cell: (r) => (r.cached_tokens === null ? "–" : html`${percent(ratio(r.cached_tokens, r.prompt_tokens))} <span class="muted">/ ${percent(ratio(r.predicted_tokens, r.prompt_tokens))}</span>`) },
+  { id: "cached", name: "Cached", num: true, about: "As the engine reported, and as predicted", by: (r) => ratio(r.reported_cached_tokens, r.prompt_tokens), cell: (r) => (r.reported_cached_tokens === null ? "–" : html`${percent(ratio(r.reported_cached_tokens, r.prompt_tokens))} <span class="muted">/ ${percent(ratio(r.predicted_cached_tokens, r.prompt_tokens))}</span>`) },
   { id: "ttft", name: "TTFT", num: true, about: "Measured, and predicted", by: (r) => r.ttft_s, cell: (r) => html`${seconds(r.ttft_s)} <span class="muted">/ ${seconds(r.predicted_ttft_s)}</span>` },
   { id: "total", name: "Total", num: true, by: (r) => r.total_s, cell: (r) => seconds(r.total_s) },
   { id: "status", name: "Outcome", by: (r) => r.status, cell: (r) => html`<${Chip} kind=${r.status && r.status < 400 && r.how === "ended" ? "good" : r.status === 499 || r.status === 429 ? "warn" : "bad"}>${r.status || ""}${r.how === "ended" ? "" : ` ${r.how}`}<//>` },

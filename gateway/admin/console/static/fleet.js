@@ -12,7 +12,7 @@ export function rowsOf(fleet) {
         return {
           ...worker, endpoint, key: worker.id, engine: endpoint.engine, reason: worker.reason ?? endpoint.last_error,
           p50: quantile(traffic.ttft, 0.5), p90: quantile(traffic.ttft, 0.9),
-          predicted: ratio(traffic.predicted_tokens, traffic.prompt_tokens), reported: ratio(traffic.reported_cached_tokens, traffic.reported_prompt_tokens),
+          predicted: ratio(traffic.predicted_cached_tokens, traffic.prompt_tokens), reported: ratio(traffic.reported_cached_tokens, traffic.reported_prompt_tokens),
           num_ejections: Object.values(worker.ejections).reduce((sum, n) => sum + n, 0),
         };
       })
@@ -66,7 +66,7 @@ function Totals({ rows }) {
     <${Tile} name="Exactly known caches" sub="by their events">${count(exact)} of ${count(workers.length)}<//>
     <${Tile} name="Running" sub=${`${count(sum((r) => r.waiting))} wait in engines`}>${count(sum((r) => r.running))}<//>
     <${Tile} name="Booked prefill" sub="prompt tokens not computed yet">${short(sum((r) => r.booked_tokens))}<//>
-    <${Tile} name="Hit rate" sub=${`${percent(ratio(sum((r) => r.traffic.predicted_tokens), sum((r) => r.traffic.prompt_tokens)))} predicted`}>${percent(ratio(sum((r) => r.traffic.reported_cached_tokens), sum((r) => r.traffic.reported_prompt_tokens)), 1)}<//>
+    <${Tile} name="Hit rate" sub=${`${percent(ratio(sum((r) => r.traffic.predicted_cached_tokens), sum((r) => r.traffic.prompt_tokens)))} predicted`}>${percent(ratio(sum((r) => r.traffic.reported_cached_tokens), sum((r) => r.traffic.reported_prompt_tokens)), 1)}<//>
   </div>`;
 }
 

@@ -14,7 +14,7 @@ export function rowsOf(requests) {
     row.failed += each.status >= 400 || each.how !== "ended" ? 1 : 0;
     row.prompt += each.prompt_tokens ?? 0;
     row.output += each.output_tokens ?? 0;
-    if (each.cached_tokens !== null) { row.cached += each.cached_tokens; row.compared += each.prompt_tokens ?? 0; }
+    if (each.reported_cached_tokens !== null) { row.cached += each.reported_cached_tokens; row.compared += each.prompt_tokens ?? 0; }
     if (each.ttft_s !== null) row.ttft.push(each.ttft_s);
   }
   for (const row of rows.values()) row.p90 = row.ttft.sort((a, b) => a - b)[Math.floor(0.9 * row.ttft.length)] ?? null;

@@ -13,7 +13,7 @@ const merged = (intervals, kind) => {
 const at = (intervals, kind, q) => quantile(merged(intervals, kind), q);
 const answered = (intervals) => sum(intervals, (each) => Object.values(each.answers).reduce((a, b) => a + b, 0));
 const failed = (intervals) => sum(intervals, ({ answers }) => (answers["4xx"] ?? 0) + (answers["5xx"] ?? 0));
-const hits = (intervals, field) => ratio(sum(intervals, (each) => each[field]), sum(intervals, (each) => each.compared_prompt_tokens));
+const hits = (intervals, field) => ratio(sum(intervals, (each) => each[field]), sum(intervals, (each) => each.reported_prompt_tokens));
 
 // Hit rate of one cache of the fleet's size: sampled blocks stand for all.
 export function pooled(intervals) {
@@ -42,14 +42,14 @@ export function Traffic() {
       <${Tile} name="Requests" sub=${`${count(failed(all))} failed, ${percent(ratio(failed(all), answered(all)), 1)}`}>${count(answered(all))}<//>
       <${Tile} name="TTFT p50" sub=${`p90 ${seconds(at(all, "ttft", 0.9))}, p99 ${seconds(at(all, "ttft", 0.99))}`}>${seconds(at(all, "ttft", 0.5))}<//>
       <${Tile} name="Between tokens p50" sub=${`p90 ${seconds(at(all, "itl", 0.9))}`}>${seconds(at(all, "itl", 0.5))}<//>
-      <${Tile} name="Hit rate" sub=${`${percent(hits(all, "compared_predicted_tokens"), 1)} predicted`}>${percent(hits(all, "compared_cached_tokens"), 1)}<//>
+      <${Tile} name="Hit rate" sub=${`${percent(hits(all, "predicted_cached_tokens"), 1)} predicted`}>${percent(hits(all, "reported_cached_tokens"), 1)}<//>
       <${Tile} name="One cache for all" sub="hit rate with the whole fleet's size">${percent(pooled(all), 1)}<//>
     </div>
     ${!all.length ? html`<p class="empty">There was no traffic within the last hour.</p>` : html`<div class="grid2">
       <${Plot} title="Requests per second" lines=${lines} series=${[["all", "--c1", (e) => answered([e]) / 10], ["failed", "--c4", (e) => failed([e]) / 10]]} show=${(v) => (v === null ? "–" : v.toFixed(v < 10 ? 1 : 0))} />
-      <${Plot} title="Tokens per second" lines=${lines} series=${[["prompt", "--c1", (e) => e.prompt_tokens / 10], ["cached", "--c2", (e) => e.compared_cached_tokens / 10], ["output", "--c3", (e) => e.output_tokens / 10]]} show=${short} />
+      <${Plot} title="Tokens per second" lines=${lines} series=${[["prompt", "--c1", (e) => e.prompt_tokens / 10], ["cached", "--c2", (e) => e.reported_cached_tokens / 10], ["output", "--c3", (e) => e.output_tokens / 10]]} show=${short} />
       <${Plot} title="Time to first token" lines=${lines} series=${quantiles("ttft")} show=${seconds} />
-      <${Plot} title="Hit rate" about="and that of one cache of the fleet's whole size" most=${1} lines=${lines} series=${[["reported", "--c2", (e) => hits([e], "compared_cached_tokens")], ["predicted", "--c1", (e) => hits([e], "compared_predicted_tokens"), [5, 4]], ["one cache for all", "--c3", (e) => pooled([e]), [2, 3]]]} show=${percent} />
+      <${Plot} title="Hit rate" about="and that of one cache of the fleet's whole size" most=${1} lines=${lines} series=${[["reported", "--c2", (e) => hits([e], "reported_cached_tokens")], ["predicted", "--c1", (e) => hits([e], "predicted_cached_tokens"), [5, 4]], ["one cache for all", "--c3", (e) => pooled([e]), [2, 3]]]} show=${percent} />
       <${Plot} title="Time between tokens" lines=${lines} series=${quantiles("itl")} show=${seconds} />
       <${Plot} title="Arrival to end" lines=${lines} series=${quantiles("e2e")} show=${seconds} />
     </div>`}
@@ -66,7 +66,7 @@ function linesOf(known) {
   return Array.from({ length: end - ids[0] }, (_, i) => [ids[0] + i, known.get(ids[0] + i) ?? null]);
 }
 
-const QUIET = { answers: {}, pooled: null, prompt_tokens: 0, output_tokens: 0, compared_prompt_tokens: 0, compared_cached_tokens: 0, compared_predicted_tokens: 0, errors: {}, ttft: {}, itl: {}, e2e: {} };
+const QUIET = { answers: {}, pooled: null, prompt_tokens: 0, output_tokens: 0, reported_prompt_tokens: 0, reported_cached_tokens: 0, predicted_cached_tokens: 0, errors: {}, ttft: {}, itl: {}, e2e: {} };
 
 function Plot({ title, about, series, lines, show, most }) {
   const data = useMemo(() => [lines.map(([id]) => id * 10), ...series.map(([, , of]) => lines.map(([, each]) => of(each ?? QUIET)))], [lines]);
