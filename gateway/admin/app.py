@@ -76,7 +76,7 @@ class Admin:
         self._losses = losses
         self._describe_tokenizer = describe_tokenizer
         self._describe_verify = describe_verify
-        self._describe_flow = describe_admission
+        self._describe_admission = describe_admission
         self._describe_advice = describe_advice
         self._policies = policies
         self._preview = preview
@@ -93,7 +93,7 @@ class Admin:
             "tokenizer": self._tokenizer,
             "cache_loss": self._cache_loss,
             "verify": self._verify,
-            "admission": self._flow,
+            "admission": self._admission,
             "advice": self._advice,
             "policies": self._show_policies,
             "reload_policies": self._reload_policies,
@@ -154,8 +154,8 @@ class Admin:
     async def _verify(self, request: web.Request) -> web.Response:
         return as_json(self._describe_verify())
 
-    async def _flow(self, request: web.Request) -> web.Response:
-        return as_json(self._describe_flow())
+    async def _admission(self, request: web.Request) -> web.Response:
+        return as_json(self._describe_admission())
 
     async def _advice(self, request: web.Request) -> web.Response:
         return as_json(self._describe_advice())

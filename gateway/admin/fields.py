@@ -332,31 +332,31 @@ class VerificationView(View):
     workers: list[VerifiedWorkerView]
 
 
-# /admin/flow -------------------------------------------------------------------------------------
+# /admin/admission -------------------------------------------------------------------------------------
 
 
-class BandView(View):
+class PriorityView(View):
     name: A[str, "priority"]
-    queued: A[int, SUM, "requests queued"]
-    queued_tokens: A[int, SUM, "their prompt tokens"]
+    queued_requests: A[int, SUM, "requests queued"]
+    queued_prompt_tokens: A[int, SUM, "their prompt tokens"]
 
 
 class QueueView(View):
     model: A[str, "model"]
-    queued: A[int, SUM, "requests queued"]
-    queued_tokens: A[int, SUM, "their prompt tokens"]
-    drained_in_s: A[
+    queued_requests: A[int, SUM, "requests queued"]
+    queued_prompt_tokens: A[int, SUM, "their prompt tokens"]
+    predicted_wait_s: A[
         float, MAX, "predicted seconds until all that wait now have left the queue, as in Retry-After"
     ]
-    bands: A[list[BandView], "by priority"]
-    ends: A[dict[str, int], SUM, "requests that were queued, by outcome"]
+    priorities: A[list[PriorityView], "by priority"]
+    exits: A[dict[str, int], SUM, "requests that left the queue, by result"]
 
 
 class TenantView(View):
     name: A[str, "tenant"]
-    under_way: A[int, SUM, "requests in progress"]
-    requests_left: A[float | None, MIN, "requests left in its token bucket"]
-    tokens_left: A[int | None, MIN, "tokens left in its token bucket"]
+    in_flight: A[int, SUM, "requests admitted or queued, and not finished"]
+    remaining_requests: A[float | None, MIN, "requests left in its token bucket"]
+    remaining_tokens: A[int | None, MIN, "tokens left in its token bucket"]
     weight: A[float, MAX, "share of the queue"]
 
 
@@ -367,17 +367,17 @@ class RejectionView(View):
     tenant: A[str, "tenant"]
     priority: A[int, FIRST, "priority"]
     status: A[int, FIRST, "status of the answer"]
-    code: A[str, "error code"]
-    reason: A[str, "error message"]
+    error: A[str, "error code"]
+    message: A[str, "error message"]
     retry_after_s: A[float | None, FIRST, "Retry-After"]
     queued_s: A[float, FIRST, "seconds queued"]
 
 
 class AdmissionView(View):
-    is_on: A[bool, "something of admission control is configured"]
+    is_enabled: A[bool, "something of admission control is configured"]
     queues: A[list[QueueView], "by model"]
     tenants: A[list[TenantView], "busiest first"]
-    refusals: A[list[RejectionView], "the latest rejections, newest first"]
+    rejections: A[list[RejectionView], "the latest rejections, newest first"]
 
 
 # /admin/policies ---------------------------------------------------------------------------------
@@ -386,21 +386,21 @@ class AdmissionView(View):
 class FallbacksView(View):
     name: A[str, "policy"]
     raised: A[int, SUM, "decisions by least load since it raised"] = 0
-    nonsense: A[int, SUM, "since its answer was none"] = 0
+    invalid: A[int, SUM, "since its answer was invalid"] = 0
     over_budget: A[int, SUM, "since it was late three times in a row"] = 0
-    resting: A[int, SUM, "while it rests"] = 0
+    paused: A[int, SUM, "while it is paused for being late"] = 0
 
 
 class PolicyFileView(View):
     path: A[str, "`--policy-file`"]
-    refused: A[str | None, "why its latest version is not in use"]
+    error: A[str | None, "why its latest version is not in use; null: it is"]
 
 
 class PolicyScoreView(View):
     name: A[str, "policy"]
     share: A[float, MAX, "share of the sessions"]
     requests: A[int, SUM, "requests"]
-    errors: A[int, SUM, "failed requests"]
+    failed_requests: A[int, SUM, "requests that failed or were aborted"]
     ttft_p50_s: A[float | None, MEAN, "median TTFT"]
     ttft_p90_s: A[float | None, MEAN, "90th percentile of TTFT"]
     hit_rate: A[float | None, MEAN, "cached prompt tokens over prompt tokens, as engines report"]
@@ -415,7 +415,7 @@ class ShadowView(View):
     name: A[str, "policy"]
     compared: A[int, SUM, "decisions compared"]
     agreed: A[int, SUM, "of these, the same worker"]
-    share_agreed: A[float | None, MEAN, "share of these"]
+    agreement_share: A[float | None, MEAN, "share of these"]
     compared_prompt_tokens: A[int, SUM, "their prompt tokens"]
     shadow_overlap_tokens: A[int, SUM, "overlap at the worker that it would choose"]
     active_overlap_tokens: A[int, SUM, "overlap at the chosen worker"]
@@ -423,20 +423,20 @@ class ShadowView(View):
     measured_ttft_s: A[float | None, MEAN, "mean TTFT of the chosen worker"]
     prediction_error: A[float | None, MEAN, "error where both chose the same worker"]
     raised: A[int, SUM, "decisions by least load since it raised"] = 0
-    nonsense: A[int, SUM, "since its answer was none"] = 0
+    invalid: A[int, SUM, "since its answer was invalid"] = 0
     over_budget: A[int, SUM, "since it was late three times in a row"] = 0
-    resting: A[int, SUM, "while it rests"] = 0
+    paused: A[int, SUM, "while it is paused for being late"] = 0
 
 
 class PoliciesView(View):
     policy: A[str, "active policy; `ab` for an A/B test"]
-    fault: A[str | None, "why it fails"]
-    fallbacks: A[list[FallbacksView], "decisions by least load, by policy and cause"]
+    error: A[str | None, "why a policy fails; null: none does"]
+    fallbacks: A[list[FallbacksView], "decisions by least load, by policy and reason"]
     file: A[PolicyFileView | None, "the policy file"]
-    known: A[list[str], "names of policies"]
+    available: A[list[str], "names of policies"]
     scores: A[list[PolicyScoreView], "each active policy of an A/B test, or with a shadow"] = []
     shadow: A[list[ShadowView], "shadow policies"] = []
-    dropped: A[int, SUM, "decisions that were not compared"] = 0
+    dropped_decisions: A[int, SUM, "decisions that were not compared"] = 0
 
 
 # decisions, keys, adapters, configuration ----------------------------------------------------------
@@ -450,7 +450,7 @@ class KeyView(View):
     id: A[str, "key id"]
     tenant: A[str | None, "tenant"]
     models: A[list[str] | None, "models that it is limited to"]
-    expires_s: A[float | None, FIRST, "Unix time"]
+    expires_at: A[float | None, FIRST, "Unix time; null: never"]
     is_admin: A[bool, "has admin scope"]
 
 
@@ -459,7 +459,7 @@ class KeyFileView(View):
     path: A[str, "file"]
     digests: A[list[str], "SHA-256 of the version in use; several where processes differ"]
     age_s: A[float, MAX, "seconds since the keys in use were last seen to be the file's"]
-    fault: A[str | None, "why the file may have other keys by now; null: it was read"]
+    error: A[str | None, "why the file may have other keys by now; null: it was read"]
 
 
 class KeysView(View):

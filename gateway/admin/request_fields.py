@@ -20,7 +20,7 @@ class RequestView(View):
     ttft_s: A[float | None, FIRST, "TTFT"]
     total_s: A[float | None, FIRST, "seconds from arrival to end; null: another attempt followed"]
     status: A[int, FIRST, "status of the answer"]
-    how: A[str, "`ended`, `cut`, `failed` or `client gone`"]
+    result: A[str, "`ended`, `aborted`, `failed` or `client_disconnected`"]
 
 
 class RequestsView(View):

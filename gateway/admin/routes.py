@@ -97,7 +97,7 @@ ADMIN_ROUTES: tuple[AdminRoute, ...] = (
     AdminRoute("GET", "/admin/tokenizer", "tokenizer", "tokenizer and templates by model", TokenizersView),
     AdminRoute("GET", "/admin/cache-loss", "cache_loss", "tokens computed again, by cause", CacheLossesView),
     AdminRoute("GET", "/admin/verify", "verify", "accuracy of the predictions", VerificationView),
-    AdminRoute("GET", "/admin/flow", "admission", "queues, tenants and rejections", AdmissionView),
+    AdminRoute("GET", "/admin/admission", "admission", "queues, tenants and rejections", AdmissionView),
     AdminRoute("GET", "/admin/advice", "advice", "workers that each model and role needs", AdviceView),
     AdminRoute("GET", "/admin/policies", "policies", "policies, A/B tests and shadows", PoliciesView),
     AdminRoute(

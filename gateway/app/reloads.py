@@ -80,5 +80,5 @@ class Reloads(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield GENERATION.single(self.generation)
-        yield RELOADS.family([("applied", self.generation - 1), ("refused", self.num_refused)])
+        yield RELOADS.family([("applied", self.generation - 1), ("rejected", self.num_refused)])
         yield PENDING.single(len(self.pending))

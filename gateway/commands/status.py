@@ -122,7 +122,7 @@ def _refused(args: argparse.Namespace, status: int, answer: Any) -> int:
 def is_well(answer: Mapping[str, Any]) -> bool:
     """True if all endpoints have joined, all workers are active or are warming up, and key files are used as
     they are."""
-    if any(file["fault"] for file in answer["key_files"]):
+    if any(file["error"] for file in answer["key_files"]):
         return False
     workers = [worker for endpoint in answer["endpoints"] for worker in endpoint["workers"]]
     return all(endpoint["state"] == "joined" for endpoint in answer["endpoints"]) and all(
@@ -134,9 +134,9 @@ def fleet_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     """A sum, and a table with a row for each worker, and for each endpoint that has not joined; and the key
     files that cannot be used any more."""
     for file in answer["key_files"]:
-        if file["fault"]:
-            age, fault = _age(file["age_s"]), file["fault"]
-            yield f"keys of {file['path']} are {age} old, and revoked ones still work: {fault}"
+        if file["error"]:
+            age, error = _age(file["age_s"]), file["error"]
+            yield f"keys of {file['path']} are {age} old, and revoked ones still work: {error}"
     for model, num in answer.get("in_panic", {}).items():
         yield f"too few workers of {model} are healthy: {num} with late probes get requests too"
     rows = [row for endpoint in answer["endpoints"] for row in _rows(endpoint)]
@@ -190,7 +190,7 @@ def _outcome(outcome: Mapping[str, Any] | None) -> str:
     if outcome is None:
         return "not known yet: the request runs"
     cached, ttft_s = outcome["reported_cached_tokens"], outcome["ttft_s"]
-    words = f"{outcome['how']}, status {outcome['status']}"
+    words = f"{outcome['result']}, status {outcome['status']}"
     words += "" if cached is None else f"; the engine reports {cached} cached tokens"
     return words + ("" if ttft_s is None else f"; first token after {ttft_s * 1000:.0f} ms")
 

@@ -186,7 +186,7 @@ class WorkerTokenizer:
             self._failed(url, "failed")
         else:
             self._breaker(url).answered()
-            self.counts["refused"] += 1
+            self.counts["rejected"] += 1
 
     async def _post(self, url: str, raw: bytes, authorization: str | None) -> Tokens:
         headers = {"content-type": "application/json"}

@@ -117,7 +117,7 @@ class Admined:
             describe_tokenizer=lambda: {"models": [{"model": "m", "encoder": "fake"}]},
             describe_verify=lambda: {"workers": [{"worker": W, "compared": 7}]},
             describe_advice=lambda: {"groups": [], "prefill_decode": []},
-            describe_admission=lambda: {"is_on": True, "queues": [{"model": "m", "waiting": 3}]},
+            describe_admission=lambda: {"is_enabled": True, "queues": [{"model": "m", "waiting": 3}]},
             policies=self.active_policy,
             preview=Preview(cast(Dispatch, None), lambda decision: ()),
             reload=self._reload,
@@ -412,7 +412,10 @@ async def test_causes_of_cache_loss_are_shown(admined: Admined) -> None:
 async def test_verification_is_shown_in_full_and_summed_up_per_worker(admined: Admined) -> None:
     assert await admined.get("/admin/verify") == {"workers": [{"worker": W, "compared": 7}]}
     assert await admined.get("/admin/advice") == {"groups": [], "prefill_decode": []}
-    assert await admined.get("/admin/flow") == {"is_on": True, "queues": [{"model": "m", "waiting": 3}]}
+    assert await admined.get("/admin/admission") == {
+        "is_enabled": True,
+        "queues": [{"model": "m", "waiting": 3}],
+    }
     (endpoint,) = (await admined.get("/admin/workers"))["endpoints"]
     assert endpoint["workers"][0]["predictions"] == {"compared": 7}
 
@@ -420,7 +423,7 @@ async def test_verification_is_shown_in_full_and_summed_up_per_worker(admined: A
 @pytest.mark.parametrize(
     ("method", "path", "status", "words"),
     [
-        ("GET", "/admin/worker", 404, "nothing is at /admin/worker; there are /, /admin/advice, "),
+        ("GET", "/admin/worker", 404, "nothing is at /admin/worker; there are /, /admin/admission, "),
         ("POST", "/admin/verify", 405, "/admin/verify answers GET, HEAD, not POST"),
         ("POST", "/admin/workers", 413, "Maximum request body size"),
     ],
@@ -445,7 +448,7 @@ async def test_an_explained_body_may_be_as_long_as_an_inference_body(admined: Ad
 async def test_policies_are_shown_and_reloaded(admined: Admined) -> None:
     shown = await admined.get("/admin/policies")
     assert (shown["policy"], shown["fallbacks"], shown["file"]) == ("least_load", [], None)
-    assert {"prefix_overlap", "topology", "random"} <= set(shown["known"])
+    assert {"prefix_overlap", "topology", "random"} <= set(shown["available"])
     answer = await admined.client.post("/admin/policies/reload", json={})
     assert (answer.status, (await answer.json())["policy"]) == (200, "least_load")
     assert (await admined.client.post("/admin/policies/reload", data=b"{}")).status == 415

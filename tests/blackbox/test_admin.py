@@ -117,7 +117,7 @@ async def test_a_decision_is_explained() -> None:
         assert (record["prompt_tokens"], record["overlap_tokens"]) == (64, 48)
         assert record["reason"]
         assert {c["worker"] for c in record["candidates"]} == {worker.id for worker in workers}
-        assert record["outcome"]["how"] == "ended"
+        assert record["outcome"]["result"] == "ended"
         assert record["outcome"]["status"] == 200
         assert record["outcome"]["reported_cached_tokens"] == 32
         recent = (await bench.gateway.admin("GET", "/admin/decisions")).json["decisions"]

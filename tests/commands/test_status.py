@@ -139,10 +139,10 @@ def test_a_gateway_that_does_not_answer_is_named() -> None:
 
 
 def test_keys_that_are_outdated_are_named_with_their_age() -> None:
-    file = {"name": "key_file", "path": "/k", "digests": ["d"], "age_s": 3.0, "fault": None}
+    file = {"name": "key_file", "path": "/k", "digests": ["d"], "age_s": 3.0, "error": None}
     answer: dict[str, list[object]] = {"endpoints": [], "key_files": [file]}
     assert is_well(answer) and list(fleet_lines(answer)) == ["no workers"]
-    answer["key_files"] = [file | {"age_s": 600.0, "fault": "it cannot be read"}]
+    answer["key_files"] = [file | {"age_s": 600.0, "error": "it cannot be read"}]
     assert not is_well(answer)
     assert list(fleet_lines(answer))[0] == (
         "keys of /k are 10 min old, and revoked ones still work: it cannot be read"

@@ -79,7 +79,7 @@ WORKER = {
     "predictions": {"exact_share": None},
 }
 FLEET = {"endpoints": [{"url": EVIL, "state": "joined", "last_error": EVIL, "workers": [WORKER]}]}
-FILE = {"name": "key_file", "path": EVIL, "digests": [EVIL], "age_s": 9.0, "fault": EVIL}
+FILE = {"name": "key_file", "path": EVIL, "digests": [EVIL], "age_s": 9.0, "error": EVIL}
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])

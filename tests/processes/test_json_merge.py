@@ -100,10 +100,20 @@ def test_the_largest_losses_come_first() -> None:
 
 
 def test_queues_of_each_process_are_added() -> None:
-    queue = {"model": "m", "queued": 2, "ends": {"served": 3}, "bands": [{"name": "0", "queued": 2}]}
-    tenant = {"name": "t", "under_way": 1, "requests_left": 4.5}
+    queue = {
+        "model": "m",
+        "queued_requests": 2,
+        "exits": {"served": 3},
+        "priorities": [{"name": "0", "queued_requests": 2}],
+    }
+    tenant = {"name": "t", "in_flight": 1, "remaining_requests": 4.5}
     merged = merge([{"queues": [queue], "tenants": [tenant]}] * 2, merger_of(fields.AdmissionView))
     assert merged["queues"] == [
-        {"model": "m", "queued": 4, "ends": {"served": 6}, "bands": [{"name": "0", "queued": 4}]}
+        {
+            "model": "m",
+            "queued_requests": 4,
+            "exits": {"served": 6},
+            "priorities": [{"name": "0", "queued_requests": 4}],
+        }
     ]
-    assert merged["tenants"] == [{"name": "t", "under_way": 2, "requests_left": 4.5}]
+    assert merged["tenants"] == [{"name": "t", "in_flight": 2, "remaining_requests": 4.5}]

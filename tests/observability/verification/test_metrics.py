@@ -106,4 +106,7 @@ def test_the_admin_page_shows_wrong_predictions_and_the_first_token_difference()
     assert w["prompts"]["sampled_differing"] == 3
     difference = w["prompts"]["first_difference"]
     assert (difference["position"], difference["window_start"]) == (9, 6)
-    assert difference["engine"] == {"tokens": (7006, 7007, 7008, 7, 7010, 7011, 7012, 7013), "text": TEXT}
+    assert difference["engine_window"] == {
+        "tokens": (7006, 7007, 7008, 7, 7010, 7011, 7012, 7013),
+        "text": TEXT,
+    }

@@ -33,7 +33,7 @@ export function Traffic() {
   });
   useLive("traffic", (topic, data) => take(data));
   useEffect(() => { ask("admin/traffic").then(take).catch(setError); }, []);
-  const flow = useAnswer("admin/flow", 5);
+  const admission = useAnswer("admin/admission", 5);
   const lines = useMemo(() => linesOf(known), [known]);
   const all = [...(known?.values() ?? [])];
   return html`<${Head} title="Traffic" about="The last hour, in steps of ten seconds." />
@@ -53,7 +53,7 @@ export function Traffic() {
       <${Plot} title="Time between tokens" lines=${lines} series=${quantiles("itl")} show=${seconds} />
       <${Plot} title="Arrival to end" lines=${lines} series=${quantiles("e2e")} show=${seconds} />
     </div>`}
-    <div class="grid2"><${Errors} intervals=${all} /><${Queue} flow=${flow.data} /></div>`;
+    <div class="grid2"><${Errors} intervals=${all} /><${Queue} admission=${admission.data} /></div>`;
 }
 
 const quantiles = (kind) => [["p50", "--c2", (e) => at([e], kind, 0.5)], ["p90", "--c3", (e) => at([e], kind, 0.9)], ["p99", "--c4", (e) => at([e], kind, 0.99)]];
@@ -82,14 +82,14 @@ function Errors({ intervals }) {
   return html`<${Panel} title="Errors by cause" about="Answered by the gateway in the last hour"><${Table} caption="Errors by cause" columns=${columns} rows=${Object.entries(counts)} keyOf=${([code]) => code} height=${40} initial=${{ id: "n", down: true }} empty="The gateway answered no error." /><//>`;
 }
 
-function Queue({ flow }) {
-  const rows = (flow?.queues ?? []).flatMap((q) => q.bands.length ? q.bands.map((band) => ({ ...band, model: q.model, key: `${q.model} ${band.name}` })) : [{ model: q.model, name: "–", queued: q.queued, queued_tokens: q.queued_tokens, key: q.model }]);
+function Queue({ admission }) {
+  const rows = (admission?.queues ?? []).flatMap((q) => q.priorities.length ? q.priorities.map((each) => ({ ...each, model: q.model, key: `${q.model} ${each.name}` })) : [{ model: q.model, name: "–", queued_requests: q.queued_requests, queued_prompt_tokens: q.queued_prompt_tokens, key: q.model }]);
   const columns = [
     { id: "model", name: "Model", by: (r) => r.model, cell: (r) => html`<span class="one">${r.model}</span>` },
     { id: "name", name: "Priority", by: (r) => r.name, cell: (r) => r.name },
-    { id: "queued", name: "Queued", num: true, by: (r) => r.queued, cell: (r) => count(r.queued) },
-    { id: "tokens", name: "Prompt tokens", num: true, by: (r) => r.queued_tokens, cell: (r) => short(r.queued_tokens) },
+    { id: "queued", name: "Queued", num: true, by: (r) => r.queued_requests, cell: (r) => count(r.queued_requests) },
+    { id: "tokens", name: "Prompt tokens", num: true, by: (r) => r.queued_prompt_tokens, cell: (r) => short(r.queued_prompt_tokens) },
   ];
-  const ends = (flow?.queues ?? []).flatMap((q) => Object.entries(q.ends).map(([how, n]) => `${how}: ${count(n)}`)).join(", ");
-  return html`<${Panel} title="Queue" about=${ends ? `left it so far: ${ends}` : ""}><${Table} caption="Queue" columns=${columns} rows=${rows} keyOf=${(r) => r.key} height=${40} empty=${flow?.is_on ? "Nothing waits." : "Admission control is off."} /><//>`;
+  const exits = (admission?.queues ?? []).flatMap((q) => Object.entries(q.exits).map(([result, n]) => `${result}: ${count(n)}`)).join(", ");
+  return html`<${Panel} title="Queue" about=${exits ? `left it so far: ${exits}` : ""}><${Table} caption="Queue" columns=${columns} rows=${rows} keyOf=${(r) => r.key} height=${40} empty=${admission?.is_enabled ? "Nothing waits." : "Admission control is off."} /><//>`;
 }
