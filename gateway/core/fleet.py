@@ -52,13 +52,11 @@ class Member:
     @property
     def state(self) -> str:
         """The lifecycle state in one word; see docs/concepts/workers.md."""
-        if self.is_draining:
-            return "draining"
-        if not self.is_up:
-            return "down"
-        return (
-            "ejected" if self.ejected is not None else "active" if self.slow_start is None else "slow_start"
-        )
+        if not self.is_open:
+            return "draining" if self.is_draining else "down"
+        if self.ejected is not None:
+            return "ejected"
+        return "active" if self.slow_start is None else "slow_start"
 
 
 STATES: Final[tuple[str, ...]] = ("slow_start", "active", "draining", "ejected", "down")

@@ -13,10 +13,11 @@ import logging
 from collections.abc import Collection
 from functools import partial
 
+from gateway.bookings.time_slice import failed
 from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError, NoWorker, WorkerFailed
 from gateway.core.outcome import CLIENT_GONE
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.usage import Usage
 from gateway.core.usage_reading import limit_of
 from gateway.core.worker import WorkerId
@@ -33,7 +34,6 @@ from gateway.proxy.deadlines import is_total_over, time_left
 from gateway.proxy.held_refusal import HeldRefusal
 from gateway.proxy.retries import Attempts
 from gateway.proxy.retryable import redirected, unloaded
-from gateway.proxy.time_slice import failed
 from gateway.server.responder import Responder, request_id
 from gateway.tenancy.admission.tenants import Ticket
 from gateway.upstream.connection import OUR_ERRNOS, UpstreamConnection, WorkerConnection
@@ -470,9 +470,8 @@ class InferenceExchange(Execution):
         self._abort_upstream()
         now, kind = self._loop.time(), self.request.kind if self.plan.upgrade is None else "websocket"
         count_request(context.metrics, self.request, decision, kind, self._status, now - self.arrived_s)
-        usage = (
-            context.usages.of(answer, decision, self.request.path) if answer and result == "ended" else None
-        )
+        whole = answer if result == "ended" else None
+        usage = context.usages.of(whole, decision, self.request.path) if whole else None
         if self.plan.observer is not None:
             self.plan.observer.closed(decision, usage)
         self.plan = PLAIN  # its parts refer to this exchange: no cycle is left behind
