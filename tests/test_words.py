@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parent.parent
-CLEAN = ("gateway", "engines", "loadtest", "tests")
+CLEAN = ("kvgate", "gateway", "engines", "loadtest", "tests")
 """Folders that follow both rules."""
 AVOIDED = re.compile(
     r"(?<![a-z])(t(?:old|ells?)|who(?:se|ever|m)|n(?:obody)|a(?:new))(?![a-z])", re.IGNORECASE
@@ -20,7 +20,7 @@ HISTORY = ROOT / "docs/development/history.md"
 """Page that is kept as it was written."""
 QUOTED = ('user("Tell me.")',)
 """Prompts with recorded answers."""
-TOPS = ("gateway", "engines", "tests", "loadtest", "docs", "deploy", "proto")
+TOPS = ("kvgate", "gateway", "engines", "tests", "loadtest", "docs", "deploy", "proto")
 PATH = re.compile(rf"`((?:{'|'.join(TOPS)})/[A-Za-z0-9_./-]+\.(?:py|md|lua|proto|json|toml))`")
 
 
