@@ -36,7 +36,7 @@ PAGES = (
     "/admin/tokenizer",
     "/admin/cache-loss",
     "/admin/verify",
-    "/admin/flow",
+    "/admin/admission",
     "/admin/policies",
     "/admin/decisions",
 )
@@ -53,7 +53,7 @@ def choose(query, candidates, rng):
 """
 """Policy file that makes the gateway log its requests: it is code in the gateway."""
 START_S = 30.0
-FROM_SOURCE = (sys.executable, "-P", "-m", "gateway")
+FROM_SOURCE = (sys.executable, "-P", "-m", "kvgate")
 """Command of the gateway from source, whichever one the other figures are of: traces are an extra, and the
 policy that logs requests cannot be put into compiled code."""
 
@@ -345,7 +345,7 @@ def leaks(
     texts["traces"] = b"".join(TraceCollector.taken)
     TraceCollector.taken.clear()
     assert bool(texts["traces"]) is ("--otlp-endpoint" in flags), "traces arrive where they are asked for"
-    assert b'"how":' in texts["the log"] or b" status " in texts["the log"], (
+    assert b'"result":' in texts["the log"] or b" status " in texts["the log"], (
         "lines of requests are in the log"
     )
     return canaries.found(texts)

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry
@@ -15,11 +14,11 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from gateway.admin.console.events import add_streams
+from gateway.admin.console.event_streams import add_streams
 from gateway.admin.console.handlers import console_handlers
-from gateway.admin.console.traffic import INTERVAL_S, NUM_INTERVALS, TrafficHistory
+from gateway.admin.console.traffic_history import INTERVAL_S, NUM_INTERVALS, TrafficHistory
+from gateway.admin.endpoint_table import ADMIN_ROUTES, AdminRoute, bound
 from gateway.admin.explain import Preview
-from gateway.admin.routes import ADMIN_ROUTES, AdminRoute, bound
 from gateway.admin.workers import as_error, as_json
 from gateway.config.server import MAX_BODY_BYTES
 from gateway.core.errors import ConfigError, GatewayError
@@ -170,13 +169,22 @@ def traffic_handlers(history: TrafficHistory) -> dict[str, Handler]:
 
 def _index_of(member: Member, index: Index, assumed: AssumedIndex) -> dict[str, Any]:
     worker = member.worker.id
+    applied = index.applied(worker)
     return {
         "worker": worker,
         "stream": member.stream.value if member.stream else None,
         "blocks": index.num_blocks(worker),
         "assumed_blocks": assumed.num_kept(worker),
         "pinned_blocks": assumed.num_pinned(worker),
-        "applied": msgspec.to_builtins(index.applied(worker)),
+        "applied": {
+            "stored_blocks": applied.num_stored,
+            "removed_blocks": applied.num_removed,
+            "orphan_blocks": applied.num_orphans,
+            "unknown_removals": applied.num_unknown_removals,
+            "mismatched_events": applied.num_mismatched,
+            "unknown_events": applied.num_unknown_events,
+            "unplaced_blocks": dict(applied.unplaced),
+        },
     }
 
 

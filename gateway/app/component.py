@@ -12,7 +12,7 @@ from typing import ClassVar
 from aiohttp.typedefs import Handler
 from prometheus_client.registry import Collector
 
-from gateway.admin.routes import AdminRoute
+from gateway.admin.endpoint_table import AdminRoute
 from gateway.config import Config
 from gateway.observability.metric_spec import MetricSpec
 from gateway.observability.observers import OnAnswered, OnDecided, OnFinished
@@ -47,7 +47,7 @@ class Component:
     """Part of a gateway. Each method has a default; a component has those of which it has something to say.
 
     metric_sections  the metrics of its collectors, by the title of their table in the reference
-    admin_routes     rows of its own in the table of the admin API, beside those of `admin/routes.py`
+    admin_routes     rows of its own in the table of the admin API, beside those of `admin/endpoint_table.py`
     """
 
     metric_sections: ClassVar[Sequence[tuple[str, Sequence[MetricSpec]]]] = ()

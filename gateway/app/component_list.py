@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_type_hints
 from aiohttp.typedefs import Handler
 from prometheus_client.registry import Collector
 
-from gateway.admin.routes import ADMIN_ROUTES, AdminRoute
+from gateway.admin.endpoint_table import ADMIN_ROUTES, AdminRoute
 from gateway.app.component import Component, ConfigChange, Swap
 from gateway.core.causes import cause_of
 from gateway.core.errors import ConfigError

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gateway.app.component import ConfigChange, Swap
-from gateway.app.composition import Parts, Surroundings
+from gateway.app.gateway_parts import Parts, Surroundings
 from gateway.app.reloads import Reloads
 from gateway.config import Config
 from gateway.core.event_stream import StreamState

@@ -53,7 +53,7 @@ class SingleProcess:
 
     def __init__(self, config: Config, sink: LogSink | None = None) -> None:
         from gateway.app import Gateway
-        from gateway.app.composition import Surroundings
+        from gateway.app.gateway_parts import Surroundings
         from gateway.runtime.gc_policy import GcPolicy
 
         self._gateway = Gateway(config, Surroundings(sink=sink))

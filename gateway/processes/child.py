@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from gateway.app import Gateway
 from gateway.app.component import ConfigChange, Swap
-from gateway.app.composition import Surroundings
+from gateway.app.gateway_parts import Surroundings
 from gateway.bookings import shared_memory
 from gateway.bookings.shared_ledger import Table
 from gateway.core.errors import ConfigError
@@ -184,5 +184,5 @@ class Child:
 
 
 async def serve_child(file: int) -> int:
-    """Run `python -m gateway process FILE`, which only a supervisor starts. Returns the exit code."""
+    """Run `python -m kvgate process FILE`, which only a supervisor starts. Returns the exit code."""
     return await Child(socket.socket(fileno=file)).run()

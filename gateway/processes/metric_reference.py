@@ -3,7 +3,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from gateway.app.composition import Parts
+from gateway.app.gateway_parts import Parts
 from gateway.observability.metric_spec import MetricSpec, counter, gauge
 
 PROCESSES = gauge("kvgate_processes", "Processes that serve requests.")

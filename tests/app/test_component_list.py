@@ -11,11 +11,11 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.admin.app import shows
-from gateway.admin.routes import AdminRoute
+from gateway.admin.endpoint_table import AdminRoute
 from gateway.app import Gateway, component_list
 from gateway.app.component import Component, ConfigChange, RoutingObserver, Swap
 from gateway.app.component_list import ComponentList, Part, StartFailed
-from gateway.app.composition import Parts
+from gateway.app.gateway_parts import Parts
 from gateway.app.reloads import Reloads
 from gateway.config import Config, load, replaced
 from gateway.core.decision import Decided

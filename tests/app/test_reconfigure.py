@@ -11,7 +11,7 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.app.component import ConfigChange
-from gateway.app.composition import Parts
+from gateway.app.gateway_parts import Parts
 from gateway.config import Config, by_key, config_of, load, replaced
 from gateway.config.worker_specs import specs_of
 from gateway.core.errors import ConfigError
@@ -91,7 +91,7 @@ SEEN: dict[str, tuple[Any, Callable[[Parts], object], object]] = {
     "policy": ("round_robin", policy, "round_robin"),
     "policies": (
         {"mine": {"policy": "least_load"}},
-        lambda p: "mine" in active(p).describe()["known"],
+        lambda p: "mine" in active(p).describe()["available"],
         True,
     ),
     "policy_file": ("FILE", policy, "file"),

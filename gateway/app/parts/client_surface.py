@@ -1,6 +1,6 @@
-"""What all client connections share: response ids, memory for bodies, pages of other sites."""
+"""Limits that all client connections share: response ids, memory for bodies, pages of other sites."""
 
-from gateway.apis.routes import Routes
+from gateway.apis.open_routes import Routes
 from gateway.app.component import Component, ConfigChange, Swap
 from gateway.config import Config
 from gateway.config.secrets import response_ids

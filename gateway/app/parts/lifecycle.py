@@ -39,7 +39,7 @@ class LifecyclePart(Component):
                 config.lifecycle.stalled_after_s,
                 config.lifecycle.max_ejected_percent,
             ),
-            warm_up_s=config.lifecycle.slow_start_s,
+            slow_start_s=config.lifecycle.slow_start_s,
         )
 
     def rejected(self, worker: WorkerId, busy_s: float) -> None:

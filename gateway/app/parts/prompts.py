@@ -54,5 +54,5 @@ class PromptsPart(Component):
         return {
             **self.source.describe(),
             "models": self.catalog.describe(),
-            "asked_of_workers": self.worker_tokenizer.describe(),
+            "remote_tokenizers": self.worker_tokenizer.describe(),
         }

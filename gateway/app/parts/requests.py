@@ -1,6 +1,8 @@
 """Requests on their way: admission, prompt, decision, worker, answer."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from aiohttp.typedefs import Handler
 from prometheus_client.metrics_core import Metric
@@ -17,9 +19,9 @@ from gateway.app.parts.open_requests import OpenRequests
 from gateway.app.parts.prompts import PromptsPart
 from gateway.app.parts.roster import RosterPart
 from gateway.app.parts.routing import RoutingPart
-from gateway.app.parts.shared_bookings import SharedBookingsPart
 from gateway.app.parts.upstream import UpstreamPart
 from gateway.bookings.tenant_usage import QuotaUsage
+from gateway.bookings.time_slice import TimeSlice
 from gateway.config import Config
 from gateway.disaggregation.legs import LegServices
 from gateway.observability.metrics import Metrics
@@ -31,13 +33,16 @@ from gateway.proxy.context import AskUsage, Context
 from gateway.proxy.dispatch import Dispatch
 from gateway.proxy.prompts import Prompts
 from gateway.proxy.retry_metrics import RetriesCollector
-from gateway.proxy.time_slice import TimeSlice
 from gateway.proxy.usage_check import UsageCheck
 from gateway.routing.remote_lookup import RemoteLookup
+from gateway.routing.router import Router
 from gateway.tenancy.admission import metrics as admission
 from gateway.tenancy.admission.gate import Gate, follow, gate_of
 from gateway.tenancy.admission.metrics import AdmissionCollector, describe_admission
 from gateway.tenancy.admission.request_identity import trusted_peers
+
+if TYPE_CHECKING:
+    from gateway.bookings.sync import SharedBookings
 
 USAGES = {engine.name: engine.usage for engine in ENGINES.values()}
 """How each engine reports usage, by name."""
@@ -57,59 +62,63 @@ class _Admission(Collector):
             yield from AdmissionCollector(gate).collect()
 
 
+@dataclass(eq=False, repr=False)
 class RequestsPart(Component):
+    """Dispatch of requests, and the parts that it needs."""
+
     metric_sections = (
         ("Retries and buffered request bodies", retry_metrics.METRICS),
         ("Admission control", admission.METRICS),
     )
 
-    def __init__(
-        self,
-        config: Config,
-        routing: RoutingPart,
-        index: IndexPart,
-        prompts: PromptsPart,
-        upstream: UpstreamPart,
-        roster: RosterPart,
-        lifecycle: LifecyclePart,
-        streams: EventStreamsPart,
-        surface: ClientSurfacePart,
-        bookings: SharedBookingsPart,
-        verifier: Verifier,
-        metrics: Metrics,
-        telemetry: Telemetry,
-        quota_usage: UsageOf | None,
-        open_requests: OpenRequests,
-    ) -> None:
+    config: Config
+    routing: RoutingPart
+    index: IndexPart
+    prompts: PromptsPart
+    upstream: UpstreamPart
+    roster: RosterPart
+    lifecycle: LifecyclePart
+    streams: EventStreamsPart
+    surface: ClientSurfacePart
+    bookings: "SharedBookings | None"
+    verifier: Verifier
+    metrics: Metrics
+    telemetry: Telemetry
+    quota_usage: UsageOf | None
+    open_requests: OpenRequests
+
+    def __post_init__(self) -> None:
         """Make the dispatch of requests, within the running event loop. Raises ConfigError."""
-        self._verifier, self._surface, self._quota_usage = verifier, surface, quota_usage
-        self._router = router = routing.router
-        remote_lookup = RemoteLookup(router, index.fetch) if index.fetch else None
-        under_lock = bookings.bookings.under_lock if bookings.bookings else None
-        context = Context(
+        context = self._context(self.config, self.routing.router)
+        legs = legs_of(context, self.routing)
+        self.dispatch = Dispatch(context, legs, self.telemetry.traces)
+        self.open_requests.attach(self.dispatch, legs)
+
+    def _context(self, config: Config, router: Router) -> Context:
+        fetch, under_lock = self.index.fetch, self.bookings.under_lock if self.bookings else None
+        remote_lookup = RemoteLookup(router, fetch) if fetch else None
+        tokenizers, states = self.prompts, self.lifecycle.lifecycle
+        return Context(
             config=config,
             router=router,
-            prompts=Prompts(prompts.source, router, prompts.worker_tokenizer, remote_lookup),
-            metrics=metrics,
-            records=routing.records,
+            prompts=Prompts(tokenizers.source, router, tokenizers.worker_tokenizer, remote_lookup),
+            metrics=self.metrics,
+            records=self.routing.records,
             tasks=self.tasks,
-            pools=upstream.pools,
-            outgoing=upstream.outgoing,
-            usages=UsageCheck(metrics, USAGES),
-            suspect=roster.suspect,
-            faults=lifecycle.lifecycle.faults,
-            busy=lifecycle.rejected,
-            gate=gate_of(config, router, quota_usage),
+            pools=self.upstream.pools,
+            outgoing=self.upstream.outgoing,
+            usages=UsageCheck(self.metrics, USAGES),
+            suspect=self.roster.suspect,
+            faults=states.faults,
+            busy=self.lifecycle.rejected,
+            gate=gate_of(config, router, self.quota_usage),
             ask_usage=self._asking(config),
             time_slice=TimeSlice(under_lock, router.tokenize) if under_lock else None,
-            to_report=streams.recovery_observer.asking,
-            response_ids=surface.response_ids,
-            bodies=surface.bodies,
-            end_observers=telemetry.end_observers,
+            to_report=self.streams.recovery_observer.asking,
+            response_ids=self.surface.response_ids,
+            bodies=self.surface.bodies,
+            end_observers=self.telemetry.end_observers,
         )
-        legs = legs_of(context, routing)
-        self.dispatch = Dispatch(context, legs, telemetry.traces)
-        open_requests.attach(self.dispatch, legs)
 
     @property
     def gate(self) -> Gate | None:
@@ -126,7 +135,7 @@ class RequestsPart(Component):
         return lambda: self._use(change.config)
 
     def collectors(self) -> Sequence[Collector]:
-        retries = RetriesCollector(self.dispatch.context.retries, self._surface.bodies)
+        retries = RetriesCollector(self.dispatch.context.retries, self.surface.bodies)
         return [retries, _Admission(lambda: self.gate)]
 
     def admin_handlers(self) -> Mapping[str, Handler]:
@@ -136,14 +145,14 @@ class RequestsPart(Component):
         self.dispatch.reconfigure(config, self._asking(config))
         if (gate := self.gate) is not None:
             gate.reconfigure(config)
-            follow(self._router, gate.queues)
-        elif (gate := gate_of(config, self._router, self._quota_usage)) is not None:
+            follow(self.routing.router, gate.queues)
+        elif (gate := gate_of(config, self.routing.router, self.quota_usage)) is not None:
             self.dispatch.open_gate(gate)
 
     def _asking(self, config: Config) -> AskUsage:
         """Usage sampling: the streams for which the worker is to report usage."""
         mode = "all" if config.record.file else config.proxy.usage_injection
-        return UsageSampling(mode, USAGES, self._verifier.in_doubt).ask
+        return UsageSampling(mode, USAGES, self.verifier.in_doubt).ask
 
 
 def legs_of(context: Context, routing: RoutingPart) -> LegServices:

@@ -6,7 +6,7 @@ from aiohttp.typedefs import Handler
 
 from gateway.admin.app import traffic_handlers
 from gateway.admin.console.pooled_bound import pooled_bound_of
-from gateway.admin.console.traffic import TrafficHistory, keep_sampled
+from gateway.admin.console.traffic_history import TrafficHistory, keep_sampled
 from gateway.app.component import Component
 from gateway.config import Config
 from gateway.core.fleet import Fleet

@@ -21,8 +21,8 @@ from gateway.discovery.kubernetes import metrics as kubernetes
 from gateway.discovery.kubernetes.cluster import cluster_access
 from gateway.discovery.kubernetes.membership import Membership
 from gateway.discovery.kubernetes.metrics import KubernetesCollector
-from gateway.discovery.kubernetes.sources import KubernetesSources
 from gateway.discovery.kubernetes.watch import WatchTimes
+from gateway.discovery.kubernetes.watched_sources import KubernetesSources
 from gateway.discovery.sources import Sources
 from gateway.http.address import names_several
 from gateway.observability.metrics import Metrics

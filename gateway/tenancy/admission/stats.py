@@ -4,7 +4,7 @@ from collections import Counter, deque
 from typing import Any
 
 from gateway.core.errors import GatewayError
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.http.messages import HttpRequest
 from gateway.runtime.ids import new_id
 from gateway.server.responder import request_id
@@ -37,8 +37,8 @@ class AdmissionStats:
                 "tenant": tenant.name,
                 "priority": request.priority or 0,
                 "status": error.status,
-                "code": error.code,
-                "reason": error.message,
+                "error": error.code,
+                "message": error.message,
                 "retry_after_s": error.retry_after_s,
                 "queued_s": round(request.queued_s, 3),
             }

@@ -2,8 +2,8 @@
 
 from gateway.config.tenant_limits import TenantLimits
 from gateway.core.errors import TooManyRequests
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import CHAT, RouteKind
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import CHAT, RouteKind
 from gateway.http.messages import HttpRequest
 from gateway.server.responder import request_id
 from gateway.tenancy.admission.stats import MAX_NAME_BYTES, AdmissionStats
