@@ -178,6 +178,7 @@ COMPILED = [
     "gateway/runtime/paced_reads.py",
     "gateway/core/prediction.py",
     "gateway/core/usage_reading.py",
+    "gateway/core/cached_reports.py",
     "gateway/core/session_id.py",
     "gateway/requests/named_session.py",
     "gateway/apis/open_routes.py",

@@ -67,7 +67,7 @@ def standings_of(gateway: "Gateway") -> Lifecycle:
             config.lifecycle.stalled_after_s,
             config.lifecycle.max_ejected_percent,
         ),
-        warm_up_s=config.lifecycle.slow_start_s,
+        slow_start_s=config.lifecycle.slow_start_s,
     )
 
 

@@ -37,7 +37,7 @@ def test_each_row_has_a_handler() -> None:
 
 
 def test_rows_are_bound_to_handlers_by_name() -> None:
-    (route,) = bound({"drop_worker": _answer})
+    (route,) = bound({"remove_worker": _answer})
     assert (route.method, route.path) == ("DELETE", "/admin/workers/{name:.+}")
 
 
