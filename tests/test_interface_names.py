@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.admin.endpoints import ADMIN_ROUTES
+from gateway.admin.endpoint_table import ADMIN_ROUTES
 from gateway.admin.fields import View
 from gateway.agent.config import AgentConfig
 from gateway.config import Config
@@ -20,7 +20,7 @@ from gateway.models.loader import LoadState
 from gateway.observability.access_log import RequestLine
 from gateway.observability.cache_loss.attribution import LossCause
 from gateway.observability.recording import Recorded
-from gateway.observability.verification.causes import ErrorCause
+from gateway.observability.verification.misprediction import ErrorCause
 from gateway.parity.token_source import TokenSource
 from gateway.policies.framework import guard
 from gateway.processes.metric_reference import SPECS

@@ -14,10 +14,10 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from gateway.admin.console.events import add_streams
+from gateway.admin.console.event_streams import add_streams
 from gateway.admin.console.handlers import console_handlers
-from gateway.admin.console.traffic import INTERVAL_S, NUM_INTERVALS, TrafficHistory
-from gateway.admin.endpoints import bound
+from gateway.admin.console.traffic_history import INTERVAL_S, NUM_INTERVALS, TrafficHistory
+from gateway.admin.endpoint_table import bound
 from gateway.admin.explain import Preview
 from gateway.admin.workers import FleetAdmin, as_error, as_json
 from gateway.config.server import MAX_BODY_BYTES
@@ -83,7 +83,7 @@ class Admin:
         self._reload = reload
 
     def handlers(self) -> dict[str, Handler]:
-        """Handlers by their name in the table (`admin/endpoints.py`)."""
+        """Handlers by their name in the table (`admin/endpoint_table.py`)."""
         return {
             "health": self._health,
             "ready": self._ready,

@@ -102,7 +102,7 @@ def add_guard(app: web.Application, credentials: Credentials, config: Config) ->
 
 
 def key_handlers(credentials: Credentials) -> dict[str, Handler]:
-    """Handlers by their name in the table (`admin/endpoints.py`)."""
+    """Handlers by their name in the table (`admin/endpoint_table.py`)."""
 
     async def show(request: web.Request) -> web.Response:
         return web.json_response(describe(credentials))

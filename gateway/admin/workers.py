@@ -8,7 +8,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from gateway.admin.audit import caller_of
-from gateway.admin.console.traffic import by_range
+from gateway.admin.console.traffic_history import by_range
 from gateway.config.worker_specs import spec_of
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.fleet import Member

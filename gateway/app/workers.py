@@ -17,8 +17,8 @@ from gateway.discovery.claims import with_addresses
 from gateway.discovery.dns import Resolver
 from gateway.discovery.kubernetes.cluster import cluster_access
 from gateway.discovery.kubernetes.membership import Membership
-from gateway.discovery.kubernetes.sources import KubernetesSources
 from gateway.discovery.kubernetes.watch import WatchTimes
+from gateway.discovery.kubernetes.watched_sources import KubernetesSources
 from gateway.discovery.lifecycle import Lifecycle, RemainingWork
 from gateway.discovery.name_prober import NameProber
 from gateway.discovery.outlier_detection import OutlierRules

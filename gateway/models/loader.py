@@ -23,9 +23,9 @@ from gateway.models.hub import Hub, TokenizerNotFound
 from gateway.models.template_trials import TRIALS, TemplateTrials
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.chat_template import NotRendered, TooCostly
+from gateway.tokenization.model_families import load, renderer_of
 from gateway.tokenization.model_files import read_config, template_sources
 from gateway.tokenization.prompt_encoder import PromptError
-from gateway.tokenization.registry import load, renderer_of
 
 log = logging.getLogger("kvgate.models")
 

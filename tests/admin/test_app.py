@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.admin.app import MAX_RECENT, MAX_REQUESTS, Admin
-from gateway.admin.console.traffic import INTERVAL_S, TrafficHistory
+from gateway.admin.console.traffic_history import INTERVAL_S, TrafficHistory
 from gateway.admin.explain import Preview
 from gateway.admin.workers import FleetAdmin
 from gateway.config import config_of, load
@@ -27,8 +27,8 @@ from gateway.disaggregation.stats import disaggregation_stats_of
 from gateway.discovery.dns import Resolver
 from gateway.discovery.kubernetes.cluster import cluster_access
 from gateway.discovery.kubernetes.membership import Membership
-from gateway.discovery.kubernetes.sources import KubernetesSources
 from gateway.discovery.kubernetes.watch import WatchTimes
+from gateway.discovery.kubernetes.watched_sources import KubernetesSources
 from gateway.discovery.lifecycle import Lifecycle, RemainingWork
 from gateway.discovery.outlier_detection import OutlierRules
 from gateway.discovery.sources import Sources

@@ -9,8 +9,8 @@ from prometheus_client.registry import Collector
 from gateway.core.worker import WorkerId
 from gateway.observability.metric_spec import Merge, MetricSpec, counter, gauge
 from gateway.observability.metrics import Metrics
-from gateway.observability.verification.causes import ErrorCause
 from gateway.observability.verification.engine_counters import EngineCounters
+from gateway.observability.verification.misprediction import ErrorCause
 from gateway.observability.verification.verifier import Verifier, WorkerVerification
 from gateway.parity.live_check import TokenDifference
 

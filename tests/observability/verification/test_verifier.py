@@ -11,7 +11,7 @@ from gateway.core.kv_events import BlocksRemoved
 from gateway.core.multimodal import BEFORE_MEDIA, Links
 from gateway.core.outcome import Outcome
 from gateway.observability.verification.accuracy import LEAST, MIN_CREDITED, WINDOW
-from gateway.observability.verification.causes import ErrorCause
+from gateway.observability.verification.misprediction import ErrorCause
 from gateway.observability.verification.verifier import MAX_OPEN
 from tests.support.fakes import BLOCK_SIZE, worker
 from tests.support.verified import W, World, ids

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.admin.console.pooled_bound import PooledBound, PooledCounts
-from gateway.admin.console.traffic import INTERVAL_S, NUM_INTERVALS, TrafficHistory, by_range
+from gateway.admin.console.traffic_history import INTERVAL_S, NUM_INTERVALS, TrafficHistory, by_range
 from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
 from gateway.observability.metrics import TTFT_BOUNDS_S, Metrics
