@@ -7,26 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.blackbox.harness import (
-    CHAT,
-    DONE,
-    ROOT,
-    SSE_HEAD,
-    Bench,
-    Call,
-    Cut,
-    FakeWorker,
-    answer_ok,
-    chunked,
-    completion,
-    event,
-    post,
-    request,
-    running,
-    says,
-    until,
-    wire,
-)
+from tests import ROOT
+from tests.support.bench import Bench, running
+from tests.support.http1_bytes import CHAT, DONE, SSE_HEAD, chunked, completion, event, post, request, wire
+from tests.support.patience import until
+from tests.support.scripted_worker import Call, FakeWorker, answer_ok, says
+from tests.support.strict_client import Cut
 
 pytestmark = pytest.mark.interpreted
 

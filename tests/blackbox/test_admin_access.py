@@ -12,18 +12,13 @@ from pathlib import Path
 import pytest
 
 from loadtest.fleet import GATEWAY
-from tests.blackbox.harness import (
-    DEADLINE_S,
-    Bench,
-    Client,
-    FakeWorker,
-    Gateway,
-    Header,
-    request,
-    running,
-    until,
-)
 from tests.blackbox.test_keys import bearer, made
+from tests.support.bench import Bench, running
+from tests.support.http1_bytes import Header, request
+from tests.support.patience import until
+from tests.support.real_gateway import Gateway
+from tests.support.scripted_worker import FakeWorker
+from tests.support.strict_client import DEADLINE_S, Client
 
 pytestmark = pytest.mark.interpreted
 
@@ -129,7 +124,7 @@ async def test_an_admin_port_open_to_all_is_rejected_with_the_fix(flags: tuple[s
 
 @contextlib.asynccontextmanager
 async def elsewhere(*flags: str) -> AsyncIterator[Bench]:
-    """Gateway at all addresses; the harness does not read its fleet at the end."""
+    """Gateway at all addresses; `bench` does not read its fleet at the end."""
     gateway = await Gateway.start("--admin-host", "0.0.0.0", *flags)
     try:
         yield Bench(gateway)

@@ -4,7 +4,10 @@ import json
 
 import pytest
 
-from tests.blackbox.harness import Bench, Call, FakeWorker, completion, post, running, until, wire
+from tests.support.bench import Bench, running
+from tests.support.http1_bytes import completion, post, wire
+from tests.support.patience import until
+from tests.support.scripted_worker import Call, FakeWorker
 
 
 class Liar(FakeWorker):

@@ -2,20 +2,20 @@
 
 import pytest
 
-from tests.blackbox.harness import (
+from tests.support.bench import running
+from tests.support.http1_bytes import (
     COMPLETIONS,
     DONE,
     SSE_HEAD,
-    Client,
     Header,
     chunked,
     completion,
     event,
     post,
     request,
-    running,
-    says,
 )
+from tests.support.scripted_worker import says
+from tests.support.strict_client import Client
 
 LIE: tuple[Header, ...] = (
     (b"X-Forwarded-For", b"203.0.113.7"),

@@ -9,19 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.blackbox.harness import (
-    COMPLETIONS,
-    Bench,
-    Call,
-    Header,
-    completion,
-    lasting,
-    post,
-    request,
-    running,
-    until,
-    visiting,
-)
+from tests.support.bench import Bench, lasting, running, visiting
+from tests.support.http1_bytes import COMPLETIONS, Header, completion, post, request
+from tests.support.patience import until
+from tests.support.scripted_worker import Call
 
 KB = 1 << 10
 

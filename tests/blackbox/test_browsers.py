@@ -2,21 +2,11 @@
 
 from pathlib import Path
 
-from tests.blackbox.harness import (
-    DONE,
-    SSE_HEAD,
-    Answer,
-    Bench,
-    chunked,
-    completion,
-    event,
-    post,
-    request,
-    running,
-    says,
-    wire,
-)
 from tests.blackbox.test_keys import bearer, made
+from tests.support.bench import Bench, running
+from tests.support.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, request, wire
+from tests.support.scripted_worker import says
+from tests.support.strict_client import Answer
 
 PAGE = b"http://localhost:5173"
 ORIGIN = (b"Origin", PAGE)

@@ -12,24 +12,11 @@ import socket
 
 import pytest
 
-from tests.blackbox.harness import (
-    DONE,
-    SSE_HEAD,
-    Bench,
-    Call,
-    Client,
-    Cut,
-    FakeWorker,
-    chunked,
-    completion,
-    event,
-    hang,
-    post,
-    running,
-    says,
-    wire,
-)
+from tests.support.bench import Bench, running
+from tests.support.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, wire
 from tests.support.patience import patience
+from tests.support.scripted_worker import Call, FakeWorker, hang, says
+from tests.support.strict_client import Client, Cut
 
 IDS = [1, 2, 3]
 

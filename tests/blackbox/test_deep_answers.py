@@ -9,24 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.blackbox.harness import (
+from tests.blackbox.test_keys import bearer, made
+from tests.support.bench import Bench, running
+from tests.support.http1_bytes import (
     CHAT,
     COMPLETIONS,
     DONE,
     SSE_HEAD,
-    Bench,
-    Call,
     chunked,
     completion,
     event,
     post,
-    running,
-    says,
-    until,
     wire,
 )
-from tests.blackbox.test_keys import bearer, made
-from tests.support.patience import patience
+from tests.support.patience import patience, until
+from tests.support.scripted_worker import Call, says
 
 DEPTH = 200_000
 DEEP = b"[" * DEPTH + b"]" * DEPTH

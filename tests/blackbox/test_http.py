@@ -6,24 +6,11 @@ import hashlib
 
 import pytest
 
-from tests.blackbox.harness import (
-    CHAT,
-    DONE,
-    SSE_HEAD,
-    Bench,
-    Call,
-    Cut,
-    chunked,
-    completion,
-    event,
-    post,
-    request,
-    running,
-    says,
-    stalls,
-    wire,
-)
+from tests.support.bench import Bench, running
+from tests.support.http1_bytes import CHAT, DONE, SSE_HEAD, chunked, completion, event, post, request, wire
 from tests.support.patience import patience
+from tests.support.scripted_worker import Call, says, stalls
+from tests.support.strict_client import Cut
 
 CHUNKED = (b"Transfer-Encoding", b"chunked")
 EXPECT = (b"Expect", b"100-continue")

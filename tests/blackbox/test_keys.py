@@ -9,25 +9,24 @@ from pathlib import Path
 import pytest
 
 from loadtest.fleet import GATEWAY
-from tests.blackbox.harness import (
+from tests.blackbox.test_responses import StoringWorker, body
+from tests.support.bench import running
+from tests.support.http1_bytes import (
     CHAT,
     DONE,
     SSE_HEAD,
-    Answer,
-    Gateway,
     Header,
     chunked,
     completion,
     event,
     post,
-    refusal,
     request,
-    running,
-    says,
-    until,
     wire,
 )
-from tests.blackbox.test_responses import StoringWorker, body
+from tests.support.patience import until
+from tests.support.real_gateway import Gateway, refusal
+from tests.support.scripted_worker import says
+from tests.support.strict_client import Answer
 from tests.tenancy.auth import issuers
 
 CANARY = "canary-4711"

@@ -10,9 +10,12 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.blackbox.harness import Bench, Call, FakeWorker, answer_ok, completion, post, running, until
+from tests.support.bench import Bench, running
 from tests.support.gateway_process import GatewayProcess
+from tests.support.http1_bytes import completion, post
 from tests.support.kube_api import PODS, POOLS, SLICES, KubeApi, endpoint, endpoint_slice, pod, pool
+from tests.support.patience import until
+from tests.support.scripted_worker import Call, FakeWorker, answer_ok
 
 BY_LABEL = "k8s://llm/pods?app=vllm&port=http"
 SERVICE = "k8s://llm/service/vllm"

@@ -10,18 +10,11 @@ import pytest
 import pytest_asyncio
 
 from gateway.app import bundled_tokenizer
-from tests.blackbox.harness import (
-    CHAT,
-    COMPLETIONS,
-    Bench,
-    Call,
-    Gateway,
-    answer_ok,
-    lasting,
-    post,
-    until,
-    visiting,
-)
+from tests.support.bench import Bench, lasting, visiting
+from tests.support.http1_bytes import CHAT, COMPLETIONS, post
+from tests.support.patience import until
+from tests.support.real_gateway import Gateway
+from tests.support.scripted_worker import Call, answer_ok
 
 MB = 1 << 20
 SIZE = 24 * MB

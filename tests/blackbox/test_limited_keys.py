@@ -12,22 +12,14 @@ import pytest
 
 from gateway.core.requests.routes import TABLE
 from tests.apis.test_multipart import KIND, form, part
-from tests.blackbox.harness import (
-    CHAT,
-    COMPLETIONS,
-    Answer,
-    Bench,
-    Call,
-    FakeWorker,
-    Header,
-    post,
-    request,
-    running,
-    until,
-)
 from tests.blackbox.test_keys import bearer, made
 from tests.blackbox.test_tunnel import AGREED, all_closed, offer
 from tests.http.test_websocket_frames import frame, text
+from tests.support.bench import Bench, running
+from tests.support.http1_bytes import CHAT, COMPLETIONS, Header, post, request
+from tests.support.patience import until
+from tests.support.scripted_worker import Call, FakeWorker
+from tests.support.strict_client import Answer
 from tests.tenancy.auth import issuers
 
 CARDS = ("base", {"id": "ad1", "parent": "base", "root": "/1"}, {"id": "ad2", "parent": "base", "root": "/2"})

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from gateway.app import bundled_tokenizer
-from tests.blackbox.harness import CHAT, Call, post, running, until, wire
+from tests.support.bench import running
+from tests.support.http1_bytes import CHAT, post, wire
+from tests.support.patience import until
+from tests.support.scripted_worker import Call
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 

@@ -11,26 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.blackbox.harness import (
-    DONE,
-    SSE_HEAD,
-    Bench,
-    Call,
-    Client,
-    Cut,
-    FakeWorker,
-    Gateway,
-    answer_ok,
-    chunked,
-    completion,
-    event,
-    hang,
-    post,
-    refusal,
-    request,
-    running,
-    until,
-)
+from tests.support.bench import Bench, running
+from tests.support.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, request
+from tests.support.patience import until
+from tests.support.real_gateway import Gateway, refusal
+from tests.support.scripted_worker import Call, FakeWorker, answer_ok, hang
+from tests.support.strict_client import Client, Cut
 
 TWO = ("--processes", "2")
 

@@ -6,19 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.blackbox.harness import (
-    SSE_HEAD,
-    Bench,
-    Call,
-    FakeWorker,
-    chunked,
-    lasting,
-    post,
-    request,
-    until,
-    visiting,
-    wire,
-)
+from tests.support.bench import Bench, lasting, visiting
+from tests.support.http1_bytes import SSE_HEAD, chunked, post, request, wire
+from tests.support.patience import until
+from tests.support.scripted_worker import Call, FakeWorker
 
 RESPONSES = "/v1/responses"
 

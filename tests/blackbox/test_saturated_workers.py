@@ -2,8 +2,11 @@
 
 import pytest
 
-from tests.blackbox.harness import Bench, Call, Script, answer_ok, completion, post, running, until, wire
 from tests.http.test_refusal import SGLANG, VLLM_REQUESTS, VLLM_TOKENS
+from tests.support.bench import Bench, running
+from tests.support.http1_bytes import completion, post, wire
+from tests.support.patience import until
+from tests.support.scripted_worker import Call, Script, answer_ok
 
 JSON = (b"Content-Type", b"application/json")
 

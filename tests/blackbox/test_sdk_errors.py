@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from loadtest import sdks
-from tests.blackbox.harness import SSE_HEAD, Bench, Call, chunked, hang, request, running, says
 from tests.blackbox.test_keys import made
+from tests.support.bench import Bench, running
+from tests.support.http1_bytes import SSE_HEAD, chunked, request
+from tests.support.scripted_worker import Call, hang, says
 
 HI: Any = [{"role": "user", "content": "hi"}]
 

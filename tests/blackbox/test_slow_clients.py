@@ -10,24 +10,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import pytest_asyncio
 
-from tests.blackbox.harness import (
-    Bench,
-    Call,
-    Client,
-    Cut,
-    FakeWorker,
-    Gateway,
-    completion,
-    hang,
-    lasting,
-    post,
-    request,
-    running,
-    until,
-    visiting,
-)
 from tests.blackbox.test_deadlines import IDS, BlackHole
-from tests.support.patience import patience
+from tests.support.bench import Bench, lasting, running, visiting
+from tests.support.http1_bytes import completion, post, request
+from tests.support.patience import patience, until
+from tests.support.real_gateway import Gateway
+from tests.support.scripted_worker import Call, FakeWorker, hang
+from tests.support.strict_client import Client, Cut
 
 LIMITS = ("--head-timeout-s", "0.6", "--body-timeout-s", "0.6", "KVGATE_MIN_BODY_RATE=100000")
 CHUNKED = (b"Transfer-Encoding", b"chunked")

@@ -11,24 +11,12 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from tests.blackbox.harness import (
-    DEADLINE_S,
-    METRICS,
-    Bench,
-    Call,
-    Client,
-    Script,
-    completion,
-    hang,
-    post,
-    request,
-    running,
-    says,
-    stalls,
-    until,
-    wire,
-)
+from tests.support.bench import Bench, running
 from tests.support.certificates import Authority
+from tests.support.http1_bytes import completion, post, request, wire
+from tests.support.patience import until
+from tests.support.scripted_worker import METRICS, Call, Script, hang, says, stalls
+from tests.support.strict_client import DEADLINE_S, Client
 
 REALTIME = "/v1/realtime?model=m"
 OFFER = (

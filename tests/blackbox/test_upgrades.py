@@ -13,24 +13,13 @@ from typing import Any
 
 import pytest
 
-from tests.blackbox.harness import (
-    DONE,
-    SSE_HEAD,
-    Answer,
-    Bench,
-    Call,
-    Client,
-    Gateway,
-    answer_ok,
-    chunked,
-    completion,
-    event,
-    hang,
-    post,
-    request,
-    until,
-)
 from tests.blackbox.test_processes import begin_stream, end_stream
+from tests.support.bench import Bench
+from tests.support.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, request
+from tests.support.patience import until
+from tests.support.real_gateway import Gateway
+from tests.support.scripted_worker import Call, answer_ok, hang
+from tests.support.strict_client import Answer, Client
 
 pytestmark = pytest.mark.interpreted
 

@@ -7,21 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.blackbox.harness import (
-    ASKS_USAGE,
-    CHAT,
-    COMPLETIONS,
-    DONE,
-    SSE_HEAD,
-    Bench,
-    Call,
-    Client,
-    chunked,
-    completion,
-    post,
-    running,
-    until,
-)
+from tests.support.bench import Bench, running
+from tests.support.http1_bytes import ASKS_USAGE, CHAT, COMPLETIONS, DONE, SSE_HEAD, chunked, completion, post
+from tests.support.patience import until
+from tests.support.scripted_worker import Call
+from tests.support.strict_client import Client
 
 STAMP = {"system_fingerprint": "vllm-0.32.0-tp1"}
 USAGE = {

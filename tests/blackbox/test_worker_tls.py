@@ -11,28 +11,14 @@ import pytest
 import pytest_asyncio
 
 from loadtest.fleet import GATEWAY
-from tests.blackbox.harness import (
-    DEADLINE_S,
-    DONE,
-    SSE_HEAD,
-    Bench,
-    Call,
-    FakeWorker,
-    Gateway,
-    Script,
-    chunked,
-    completion,
-    event,
-    lasting,
-    post,
-    refusal,
-    running,
-    until,
-    visiting,
-    wire,
-)
+from tests.support.bench import Bench, lasting, running, visiting
 from tests.support.certificates import Authority
 from tests.support.gateway_process import split
+from tests.support.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, wire
+from tests.support.patience import until
+from tests.support.real_gateway import Gateway, refusal
+from tests.support.scripted_worker import Call, FakeWorker, Script
+from tests.support.strict_client import DEADLINE_S
 
 pytestmark = pytest.mark.interpreted
 

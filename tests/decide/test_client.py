@@ -13,9 +13,11 @@ import kvgate
 from gateway.decide.services import DECIDE, SESSION
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
 from loadtest.ports import free_port
-from tests.blackbox.harness import FakeWorker, completion, until
 from tests.blackbox.test_keys import made as made_key
 from tests.support.gateway_process import GatewayProcess
+from tests.support.http1_bytes import completion
+from tests.support.patience import until
+from tests.support.scripted_worker import FakeWorker
 
 pytestmark = pytest.mark.process
 

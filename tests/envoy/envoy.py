@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadtest.ports import free_port
-from tests.blackbox.harness import Answer, Call, Client, FakeWorker, until
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import until
+from tests.support.scripted_worker import Call, FakeWorker
+from tests.support.strict_client import Answer, Client
 
 ENVOY = os.environ.get("ENVOY", ".venv-envoy/bin/envoy")
 FOLDER = Path("deploy/envoy")

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.blackbox.harness import DONE, SSE_HEAD, Call, Client, chunked, completion, event, post, until
 from tests.envoy.envoy import ENVOY, FOLDER, behind_envoy
-from tests.support.patience import patience
+from tests.support.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post
+from tests.support.patience import patience, until
+from tests.support.scripted_worker import Call
+from tests.support.strict_client import Client
 
 pytestmark = pytest.mark.envoy
 

@@ -8,8 +8,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.blackbox.harness import DONE, SSE_HEAD, Call, Client, Cut, chunked, completion, event, post, until
 from tests.envoy.envoy import Setup, behind_envoy
+from tests.support.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post
+from tests.support.patience import until
+from tests.support.scripted_worker import Call
+from tests.support.strict_client import Client, Cut
 
 pytestmark = pytest.mark.envoy
 

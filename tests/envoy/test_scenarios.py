@@ -5,9 +5,12 @@ import asyncio
 
 import pytest
 
-from tests.blackbox.harness import DONE, SSE_HEAD, Call, Client, chunked, completion, event, post, until
 from tests.envoy.envoy import Setup, behind_envoy
 from tests.envoy.test_envoy import events
+from tests.support.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post
+from tests.support.patience import until
+from tests.support.scripted_worker import Call
+from tests.support.strict_client import Client
 
 pytestmark = pytest.mark.envoy
 

@@ -13,8 +13,8 @@ from gateway.app import bundled_tokenizer
 from gateway.core.blocks import root_hash
 from gateway.proto.kvgate.v1 import kv_events_pb2 as pb
 from gateway.replication.codec import SERVICE
-from tests.blackbox.harness import until
 from tests.hostile.harness import ESCAPES, Siege, count, engine, siege
+from tests.support.patience import until
 
 NUM_PARTS = count(300, 3000)
 BLOCKS_A_PART = 2000

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from loadtest.fleet import GATEWAY
-from tests.blackbox.harness import Bench, FakeWorker, Header, completion, post, running, until
+from tests.support.bench import Bench, running
 from tests.support.gateway_process import clean_environment
+from tests.support.http1_bytes import Header, completion, post
+from tests.support.patience import until
+from tests.support.scripted_worker import FakeWorker
 
 
 async def kvgate(*arguments: str, code: int = 0) -> tuple[str, str]:

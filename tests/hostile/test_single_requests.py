@@ -17,11 +17,11 @@ from gateway.core.requests.media_uuid import KEY
 from gateway.models.prompt_source import MAX_PROMPTS
 from loadtest.hostile_nested import calling, nearly_named, post
 from loadtest.open_loop import open_loop
-from tests.blackbox.harness import COMPLETIONS
-from tests.blackbox.harness import post as request
 from tests.blackbox.test_keys import bearer, made
 from tests.blackbox.test_large_bodies import FLAGS, begin, cost_little
 from tests.hostile.harness import Siege, siege
+from tests.support.http1_bytes import COMPLETIONS
+from tests.support.http1_bytes import post as request
 
 NUM_TRIES = 10
 MB = 1 << 20

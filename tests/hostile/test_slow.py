@@ -6,8 +6,8 @@ import socket
 import time
 from collections.abc import Callable
 
-from tests.blackbox.harness import CHAT
 from tests.hostile.harness import Siege, count, siege
+from tests.support.http1_bytes import CHAT
 from tests.support.patience import patience
 
 NUM = count(25, 200)

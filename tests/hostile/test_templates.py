@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from loadtest.hostile_templates import HARMLESS, TRAPS, long_chat, model_directory, outcome_of
-from tests.blackbox.harness import CHAT, Bench, FakeWorker, completion, post, running, until
+from tests.support.bench import Bench, running
+from tests.support.http1_bytes import CHAT, completion, post
+from tests.support.patience import until
+from tests.support.scripted_worker import FakeWorker
 
 FLAGS = ("--no-tokenizer-probe", "--probe-interval-s", "100")
 

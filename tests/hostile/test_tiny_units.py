@@ -20,11 +20,13 @@ import pytest
 from gateway.decide.services import DECIDE
 from gateway.server.http2.frames import DATA, END_HEADERS, frame
 from loadtest.ports import free_port
-from tests.blackbox.harness import SSE_HEAD, Call, FakeWorker, Script, completion, post, until
 from tests.blackbox.test_keys import bearer, made
 from tests.blackbox.test_tunnel import AGREED, offer
 from tests.hostile.harness import Siege, siege
+from tests.support.http1_bytes import SSE_HEAD, completion, post
 from tests.support.http2 import HELLO, POST, request
+from tests.support.patience import until
+from tests.support.scripted_worker import Call, FakeWorker, Script
 
 NUM_GOOD = 20
 MAX_TAKEN = 1 << 20

@@ -5,10 +5,11 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 
-from tests.blackbox.harness import Call, FakeWorker, Script, until
 from tests.blackbox.test_tunnel import AGREED, agree, offer
 from tests.hostile.harness import MAX_GROWTH_BYTES, Siege, count, siege
 from tests.hostile.test_slow import has_ended
+from tests.support.patience import until
+from tests.support.scripted_worker import Call, FakeWorker, Script
 
 NUM = count(20, 100)
 IDLE_S = 2

@@ -12,8 +12,8 @@ from gateway.core.worker import WorkerId
 from gateway.index.redis_tree.pipeline import PipelineRejected
 from gateway.index.redis_tree.tree import Owner, RadixTree, SlotsLost
 from gateway.index.reference import ReferenceIndex
-from tests.index.redis_tree.through import Radix, TreeIndex, radix, redis_server
-from tests.redis.serving import Server
+from tests.index.redis_tree.through import Radix, TreeIndex, radix
+from tests.redis.serving import Server, redis_server
 
 __all__ = ["radix", "redis_server"]
 

@@ -7,7 +7,7 @@ from prometheus_client.exposition import generate_latest
 from gateway.core.engine import EngineMetrics
 from gateway.observability.metrics import Metrics
 from gateway.observability.verification.metrics import VerifyCollector, describe, summary
-from tests.observability.verification.test_verifier import W, World, ids
+from tests.support.verified import W, World, ids
 
 TEXT = "a few tokens"
 
