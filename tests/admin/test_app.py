@@ -42,8 +42,8 @@ from gateway.routing.decision_log import DecisionLog
 from gateway.routing.router import Router
 from gateway.runtime.tasks import Tasks
 from gateway.upstream.access import FleetAccess
-from tests.discovery.test_roster import RANK, URL, W, World
 from tests.support.fakes import decision
+from tests.support.roster import RANK, URL, RosterWorld, W
 
 pytestmark = pytest.mark.process
 
@@ -51,7 +51,7 @@ pytestmark = pytest.mark.process
 class Admined:
     """Roster with one joined worker, and a client of its admin API."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: RosterWorld) -> None:
         self.world, self.records = world, DecisionLog()
         self.refusal: str | None = None
         self.router = Router(
@@ -139,7 +139,7 @@ class Admined:
 
 @pytest.fixture
 async def admined() -> AsyncIterator[Admined]:
-    world = World()
+    world = RosterWorld()
     await world.add()
     admined = Admined(world)
     async with admined.client:
@@ -307,7 +307,7 @@ async def test_a_worker_is_added_and_dropped(admined: Admined) -> None:
     "name", ["http://w:1", "http://w:1/", "w:1", quote("http://w:1", safe=""), "w:1%230"]
 )
 async def test_a_worker_is_dropped_by_url_or_id(name: str) -> None:
-    world = World()
+    world = RosterWorld()
     world.probe().ranks = {0: RANK, 1: RANK}
     await world.add()
     async with Admined(world).client as client:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.admin.test_app import Admined, admined
-from tests.discovery.test_roster import URL, W
+from tests.support.roster import URL, W
 
 __all__ = ["admined"]
 

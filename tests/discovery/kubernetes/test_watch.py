@@ -13,8 +13,8 @@ from gateway.discovery.kubernetes.cluster import ClusterAccess
 from gateway.discovery.kubernetes.reflector import SyncPhase
 from gateway.discovery.kubernetes.watch import ObjectWatch, WatchTimes
 from gateway.runtime.tasks import Tasks
-from tests.discovery.test_lifecycle import warnings
 from tests.support.kube_api import PODS, KubeApi, pod
+from tests.support.lifecycle import warnings
 from tests.support.patience import until
 
 
