@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from loadtest.fleet import GATEWAY
-from tests.blackbox.test_keys import bearer, made
 from tests.support.bench import Bench, running
 from tests.support.http1_bytes import Header, request
+from tests.support.keys import bearer, new_key
 from tests.support.patience import until
 from tests.support.real_gateway import Gateway
 from tests.support.scripted_worker import FakeWorker
@@ -76,7 +76,7 @@ async def test_a_rebound_name_or_another_site_neither_reads_nor_writes(processes
 @pytest.mark.parametrize("processes", [1, 2])
 async def test_a_drain_is_logged_with_the_key_that_asked_for_it(tmp_path: Path, processes: int) -> None:
     file = tmp_path / "keys.jsonl"
-    key, line = made("--tenant", "ops", "--admin")
+    key, line = new_key("--tenant", "ops", "--admin")
     file.write_text(line)
     named, forged = f"key '{key[4:16]}'", (b"x-kvgate-admin-caller", b"key 'forged'")
     flags = ("--processes", str(processes), "--admin-key-file", str(file), "--admin-auth", "changes")

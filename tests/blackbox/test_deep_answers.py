@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.blackbox.test_keys import bearer, made
 from tests.support.bench import Bench, running
 from tests.support.http1_bytes import (
     CHAT,
@@ -22,6 +21,7 @@ from tests.support.http1_bytes import (
     post,
     wire,
 )
+from tests.support.keys import bearer, new_key
 from tests.support.patience import patience, until
 from tests.support.scripted_worker import Call, says
 
@@ -138,7 +138,7 @@ async def test_numbers_of_thousands_of_digits_are_rejected_or_passed_on(
     """Keys with models are covered: the number is rejected or passed on unchanged, and causes no
     internal error.
     """
-    key, line = made("--tenant", "t", "--models", "m")
+    key, line = new_key("--tenant", "t", "--models", "m")
     file = tmp_path / "keys"
     file.write_text(line)
     async with running("--key-file", str(file)) as bench:

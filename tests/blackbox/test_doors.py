@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.blackbox.test_processes import TWO, Streams, begin_stream, end_stream, on_each
-from tests.blackbox.test_upgrades import ENDS, Load, generations, serve_all
 from tests.support.bench import Bench, running
 from tests.support.certificates import Authority, Mounted, Pair, serial
 from tests.support.http1_bytes import completion, post, request
 from tests.support.patience import until
 from tests.support.real_gateway import Gateway, refusal
+from tests.support.several_processes import TWO, Streams, begin_stream, end_stream, on_each
 from tests.support.strict_client import Client
+from tests.support.upgrades import ENDS, Load, generations, serve_all
 
 pytestmark = pytest.mark.interpreted
 

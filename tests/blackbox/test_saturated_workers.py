@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.http.test_refusal import SGLANG, VLLM_REQUESTS, VLLM_TOKENS
 from tests.support.bench import Bench, running
+from tests.support.engine_refusals import SGLANG, VLLM_REQUESTS, VLLM_TOKENS
 from tests.support.http1_bytes import completion, post, wire
 from tests.support.patience import until
 from tests.support.scripted_worker import Call, Script, answer_ok

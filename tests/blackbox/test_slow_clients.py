@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import pytest_asyncio
 
-from tests.blackbox.test_deadlines import IDS, BlackHole
 from tests.support.bench import Bench, lasting, running, visiting
+from tests.support.black_hole import IDS, BlackHole
 from tests.support.http1_bytes import completion, post, request
 from tests.support.patience import patience, until
 from tests.support.real_gateway import Gateway

@@ -17,19 +17,7 @@ from tests.support.http1_bytes import completion, post, request, wire
 from tests.support.patience import until
 from tests.support.scripted_worker import METRICS, Call, Script, hang, says, stalls
 from tests.support.strict_client import DEADLINE_S, Client
-
-REALTIME = "/v1/realtime?model=m"
-OFFER = (
-    (b"Connection", b"Upgrade"),
-    (b"Upgrade", b"websocket"),
-    (b"Sec-WebSocket-Key", b"AAAAAAAAAAAAAAAAAAAAAA=="),
-    (b"Sec-WebSocket-Version", b"13"),
-)
-AGREED = b"HTTP/1.1 101 OK\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: A\r\n\r\n"
-
-
-def offer(target: str = REALTIME, *headers: tuple[bytes, bytes]) -> bytes:
-    return request("GET", target, None, *OFFER, *headers)
+from tests.support.tunnels import AGREED, OFFER, REALTIME, agree, all_closed, offer, tunnels
 
 
 async def opened(bench: Bench, *, small_buffer: bool = False) -> Client:
@@ -37,18 +25,6 @@ async def opened(bench: Bench, *, small_buffer: bool = False) -> Client:
     await client.send(offer())
     await client.switched()
     return client
-
-
-async def tunnels(bench: Bench) -> float:
-    return (await bench.gateway.metrics())["kvgate_websocket_tunnels"]
-
-
-async def all_closed(bench: Bench) -> None:
-    async def are_closed() -> bool:
-        return await tunnels(bench) == 0
-
-    await until(are_closed, "no WebSocket is open")
-    await bench.nothing_in_flight()
 
 
 def echoes(num_bytes: int) -> Script:
@@ -61,11 +37,6 @@ def echoes(num_bytes: int) -> Script:
         await call.gone.wait()
 
     return script
-
-
-async def agree(call: Call) -> None:
-    await call.send(AGREED)
-    await call.gone.wait()
 
 
 # real ends -------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from gateway.proxy.api import Api
 from gateway.server.connection import ClientConnection
 from gateway.server.responder import Exchange, Responder
 from gateway.tokenization.prompt_encoder import PromptError
-from tests.support.exchanges import World
+from tests.support.exchanges import ExchangeWorld
 from tests.support.transports import FakeTransport
 
 WORKER_OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -69,7 +69,7 @@ class Wire:
     """Both wires of a gateway; `workers_answer` is the worker's answer to each request, in one piece."""
 
     def __init__(self, patch: pytest.MonkeyPatch, workers_answer: bytes = WORKER_OK) -> None:
-        self.world = World(patch, "w:1")
+        self.world = ExchangeWorld(patch, "w:1")
         self.world.context.prompts.worker_tokenizer = cast(WorkerTokenizer, NoTokenizer())
         self.received: list[Received] = []
         self.handed: list[tuple[str, bytes, bytes]] = []

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.decide.services import DECIDE, REPORT, SESSION, DecisionStream, services_of
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
-from tests.decide.test_decision import W1, Decisions
+from tests.support.decisions import W1, Decisions
 from tests.support.exchanges import BODY
 from tests.support.ext_proc import FakeStream
 

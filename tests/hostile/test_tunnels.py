@@ -5,11 +5,11 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 
-from tests.blackbox.test_tunnel import AGREED, agree, offer
 from tests.hostile.harness import MAX_GROWTH_BYTES, Siege, count, siege
 from tests.hostile.test_slow import has_ended
 from tests.support.patience import until
 from tests.support.scripted_worker import Call, FakeWorker, Script
+from tests.support.tunnels import AGREED, agree, offer
 
 NUM = count(20, 100)
 IDLE_S = 2

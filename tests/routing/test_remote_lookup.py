@@ -15,7 +15,7 @@ from gateway.index.redis_tree.index import RadixIndex
 from gateway.index.redis_tree.tree import RadixTree
 from gateway.routing.remote_lookup import RemoteLookup
 from tests.routing.test_router import World, worker
-from tests.support.exchanges import World as Exchanges
+from tests.support.exchanges import ExchangeWorld
 
 
 class Remote:
@@ -95,7 +95,7 @@ async def test_an_unknown_model_raises() -> None:
 
 
 def test_a_request_waits_for_its_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, remote = Exchanges(monkeypatch, "w:1"), Remote()
+    world, remote = ExchangeWorld(monkeypatch, "w:1"), Remote()
     world.context.prompts._remote_lookup = RemoteLookup(world.router, remote.look_up)
     _, answered = world.ask(b'{"model":"m","prompt":[%s]}' % b",".join([b"7"] * 64))
     assert len(remote.calls) == 1

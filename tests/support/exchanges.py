@@ -102,7 +102,7 @@ class Answered:
         self.events.append("abort")
 
 
-class World:
+class ExchangeWorld:
     """Workers are named in order; each request is sent to the next one."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str, **options: Any) -> None:
@@ -175,3 +175,15 @@ class World:
         retries = self.context.retries
         is_over = not (retries.num_in_flight or retries.num_retrying)
         return is_over and not self.in_flight() and not self.dispatch.exchanges
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+EVENT = b'data: {"choices":[{"index":0,"text":"a"}]}\n\n'
+PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+END = chunk(b"")

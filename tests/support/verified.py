@@ -22,7 +22,7 @@ from tests.support.fakes import BLOCK_SIZE, Known, worker
 W = WorkerId("w:1")
 
 
-class World:
+class VerifiedWorld:
     """A fleet of one worker with an event stream; prompts and stored blocks are given as token ids."""
 
     def __init__(self, stream: StreamState | None = StreamState.EXACT) -> None:

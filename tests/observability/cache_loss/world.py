@@ -18,7 +18,7 @@ SIZE = 16
 SERVED = (ServedModel("m", "root"), ServedModel("tuned", "root", "tuned"))
 
 
-class World:
+class CacheLossWorld:
     """Workers a, b and so on; the first that is named is chosen."""
 
     def __init__(self, losses: CacheLoss | None = None) -> None:

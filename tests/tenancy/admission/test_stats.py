@@ -18,11 +18,11 @@ from gateway.tenancy.admission.stats import (
     describe_admission,
 )
 from gateway.tenancy.admission.tenants import Tenant
-from tests.tenancy.admission.worlds import World
+from tests.tenancy.admission.worlds import GateWorld
 
 
-def busy() -> World:
-    world = World(
+def busy() -> GateWorld:
+    world = GateWorld(
         Saturation(max_in_flight=1),
         "a:1",
         tenants={"t": TenantLimits(requests_per_s=100, tokens_per_min=60_000, weight=2.0)},

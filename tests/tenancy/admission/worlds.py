@@ -52,7 +52,7 @@ class Asked:
         self.on_end()
 
 
-class World:
+class GateWorld:
     """Gate with fake workers: `ask` sends a request, and its worker has it until `end`."""
 
     def __init__(
