@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.admin.test_app import Admined, admined
+from tests.admin.conftest import admined
+from tests.support.admin_api import Admined
 from tests.support.roster import URL, W
 
 __all__ = ["admined"]

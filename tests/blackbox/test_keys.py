@@ -208,13 +208,13 @@ async def test_workers_get_the_salt_and_scoped_media_of_a_tenant(tmp_path: Path)
         for key in (first, first, second, third):
             medium = {"type": "image_url", "image_url": None, "uuid": "theirs"}
             messages = [{"role": "user", "content": [medium]}]
-            responses_body = completion(cache_salt="mine", messages=messages)
-            assert (await bench.ask(post(responses_body, bearer(key), target=CHAT))).status == 200
+            body = completion(cache_salt="mine", messages=messages)
+            assert (await bench.ask(post(body, bearer(key), target=CHAT))).status == 200
         salts = [json.loads(call.body)["cache_salt"] for call in worker.calls]
         assert salts[0] == salts[1] != salts[2] == salts[3]
         assert "mine" not in salts and all(len(salt) == 43 for salt in salts)
         bodies = [json.loads(call.body) for call in worker.calls]
-        uuids = [responses_body["messages"][0]["content"][0]["uuid"] for responses_body in bodies]
+        uuids = [body["messages"][0]["content"][0]["uuid"] for body in bodies]
         assert uuids[0] == uuids[1] != uuids[2] == uuids[3] and "theirs" not in uuids
         offer = [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket"), bearer(first)]
         assert (await bench.ask(request("GET", "/v1/realtime?model=m", None, *offer))).status == 501
@@ -234,8 +234,8 @@ async def test_cached_tokens_are_hidden_from_clients() -> None:
         assert worker.calls[0].value(b"accept-encoding") is None
         stream = event("hi") + b"data: {" + USAGE % 8 + b',"choices":[]}\n\n' + DONE
         worker.script = says(SSE_HEAD + chunked(stream[:90], stream[90:150], stream[150:]))
-        responses_body = completion(stream=True, stream_options={"include_usage": True})
-        assert (await bench.ask(post(responses_body))).body == stream.replace(USAGE % 8, USAGE % 0)
+        body = completion(stream=True, stream_options={"include_usage": True})
+        assert (await bench.ask(post(body))).body == stream.replace(USAGE % 8, USAGE % 0)
         metrics = await bench.gateway.metrics()
         shown = [
             value

@@ -21,6 +21,7 @@ from gateway.proxy.api import Api
 from gateway.server.connection import ClientConnection
 from gateway.server.responder import Exchange, Responder
 from gateway.tokenization.prompt_encoder import PromptError
+from tests.conformance.cases import Case
 from tests.support.exchanges import ExchangeWorld
 from tests.support.transports import FakeTransport
 
@@ -186,3 +187,10 @@ def _read_body(parser: h11.Connection, answer: Answered, *, is_closed: bool) -> 
             parser.receive_data(b"")
         else:
             return False
+
+
+def run(case: Case, parts: list[bytes], *, eager: bool = False) -> Wire:
+    with pytest.MonkeyPatch.context() as patch:
+        wire = Wire(patch)
+        wire.send(parts, eager=eager)
+    return wire

@@ -12,8 +12,8 @@ from gateway.discovery.request_faults import RequestFaults
 from gateway.http.cross_origin import CrossOriginPolicy
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
 from gateway.proxy.api import Api
-from tests.support.disaggregated import DisaggregatedWorld
 from tests.support.decisions import W1, W2, W3, Decisions
+from tests.support.disaggregated import DisaggregatedWorld
 from tests.support.exchanges import BODY
 
 APPLIED, REPEATED, UNKNOWN = pb.ReportReply.APPLIED, pb.ReportReply.REPEATED, pb.ReportReply.UNKNOWN

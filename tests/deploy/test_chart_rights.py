@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from gateway.discovery.kubernetes.sources import KubernetesSource
-from tests.deploy.test_chart import GOLDEN, objects, pod_of
+from tests.support.chart import GOLDEN, objects, pod_of
 from tests.support.kube_api import PODS, POOLS, SLICES, Object, endpoint, endpoint_slice, pod, pool
 from tests.support.kube_sources import SourcesWorld, sources_world
 from tests.support.patience import until

@@ -138,3 +138,10 @@ async def _is_picking(setup: Setup) -> bool:
     """True once the picker answers by itself: it knows the models, and Envoy asks it."""
     answer = await setup.ask(b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n")
     return answer.status == 200 and b'"kvgate"' in answer.body
+
+
+PICKED = re.compile(r'kvgate_epp_events_total\{kind="([a-z ]+)"\} (\d+)')
+
+
+def picked_events(metrics: str) -> dict[str, int]:
+    return {kind: int(num) for kind, num in PICKED.findall(metrics)}

@@ -2,26 +2,19 @@
 
 import asyncio
 import os
-import re
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.envoy.envoy import ENVOY, FOLDER, behind_envoy
+from tests.envoy.envoy import ENVOY, FOLDER, behind_envoy, picked_events
 from tests.support.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post
 from tests.support.patience import patience, until
 from tests.support.scripted_worker import Call
 from tests.support.strict_client import Client
 
 pytestmark = pytest.mark.envoy
-
-PICKED = re.compile(r'kvgate_epp_events_total\{kind="([a-z ]+)"\} (\d+)')
-
-
-def events(metrics: str) -> dict[str, int]:
-    return {kind: int(num) for kind, num in PICKED.findall(metrics)}
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.name)
@@ -41,7 +34,7 @@ async def test_envoy_follows_the_picker(name: str, num_workers: int) -> None:
         assert [len(worker.calls) for worker in setup.workers] == [2] * num_workers
         assert all(call.body == completion() for worker in setup.workers for call in worker.calls)
         await until(lambda: _is_free(setup.in_flight), "bookings are released")
-        counts = events(setup.gateway.metrics())
+        counts = picked_events(setup.gateway.metrics())
         assert counts["picked"] == 2 * num_workers and "served elsewhere" not in counts
 
 

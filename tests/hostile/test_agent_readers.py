@@ -13,8 +13,8 @@ from gateway.replication.agent_targets import Agents
 from gateway.replication.codec import SERVICE, LogRequest, encode_request
 from gateway.replication.messages import AgentHello
 from tests.agent.serving import Served, served
-from tests.hostile.harness import count
 from tests.support.patience import until
+from tests.support.siege import count
 
 NUM = count(50, 500)
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -5,10 +5,9 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 
-from tests.hostile.harness import MAX_GROWTH_BYTES, Siege, count, siege
-from tests.hostile.test_slow import has_ended
 from tests.support.patience import until
 from tests.support.scripted_worker import Call, FakeWorker, Script
+from tests.support.siege import MAX_GROWTH_BYTES, Siege, count, has_ended, siege
 from tests.support.tunnels import AGREED, agree, offer
 
 NUM = count(20, 100)

@@ -10,7 +10,7 @@ from gateway.core.requests.request import parse_request
 from gateway.http.messages import HttpRequest, ResponseHead
 from gateway.proxy.stream_keepalive import COMMENT, MAX_BODY_BYTES, KeptAliveResponder, takes_comments
 from gateway.server.responder import Responder
-from tests.server.test_responder import Wire
+from tests.support.recorded_wire import RecordedWire
 from tests.support.transports import FakeLoop
 
 QUIET_S = 10.0
@@ -20,7 +20,7 @@ EVENT = b"data: 1\n\n"
 
 class World:
     def __init__(self, path: bytes = b"/v1/completions") -> None:
-        self.wire, self.loop = Wire(), FakeLoop()
+        self.wire, self.loop = RecordedWire(), FakeLoop()
         self.wire.peername = ("10.0.0.1", 5)
         http = HttpRequest("POST", path, [], is_http10=True)  # without chunks: easier to read
         first = Responder(self.wire, http, [(b"a", b"standing")])

@@ -20,9 +20,8 @@ from gateway.replication.codec import decode
 from gateway.replication.follower import Follower
 from gateway.replication.journal import JournalReader
 from gateway.replication.messages import LogBatch
-from tests.replication.test_rank_store import ROOT, W
-from tests.replication.test_rank_store import World as ShelfWorld
 from tests.support.fakes import BLOCK_SIZE, Known, decision, payload, worker
+from tests.support.shelf import ROOT, ShelfWorld, W
 
 IDS = tokens_of([token for block in (1, 2, 3, 4) for token in [block] * BLOCK_SIZE] + [9])
 BLOCKS = hash_blocks(IDS, BLOCK_SIZE, ROOT)

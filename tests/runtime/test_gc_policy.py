@@ -19,11 +19,10 @@ from gateway.server.http2.limits import Http2Limits
 from gateway.server.http2.protocol import GrpcProtocol
 from gateway.server.responder import Responder
 from gateway.upstream.connection import Pool
-from tests.server.http2.test_grpc_connection import Handler
 from tests.support.endpoint_picks import DONE, W1, Epp
 from tests.support.exchanges import ExchangeWorld
 from tests.support.ext_proc import request_headers, response_body, response_headers
-from tests.support.http2 import HELLO, opened, request
+from tests.support.http2 import HELLO, EchoHandler, opened, request
 from tests.support.transports import FakeLoop, FakeTransport
 
 
@@ -302,7 +301,7 @@ def test_grpc_connections_leave_no_cycles(monkeypatch: pytest.MonkeyPatch) -> No
     FakeLoop.install(monkeypatch)
     with no_cycles():
         protocol = GrpcProtocol(
-            {b"/test.Echo/Run": Handler}, Http2Limits(), BodyBudget(), set(), lambda *fault: None, "peer"
+            {b"/test.Echo/Run": EchoHandler}, Http2Limits(), BodyBudget(), set(), lambda *fault: None, "peer"
         )
         transport = FakeTransport(protocol)
         transport.feed(HELLO + request(1) + opened(3) + opened(5) + rst_stream(5, 8))

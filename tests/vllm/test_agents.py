@@ -22,7 +22,7 @@ from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
 from tests.support.agents import AGENT_ANSWERS, CHATS, MESSAGES, RESPONSES
 from tests.support.engine_process import ROOT
 from tests.vllm.engine import ENGINE, VllmWorker
-from tests.vllm.test_tokenize import ask
+from tests.vllm.tokenized import ask
 
 INSIDE = ROOT / "tests" / "vllm" / "inside_agents.py"
 

@@ -11,7 +11,7 @@ from loadtest.ports import free_port
 from tests.envoy.envoy import configured, envoy
 from tests.support.gateway_process import GatewayProcess
 from tests.support.patience import until
-from tests.vllm.test_gateway import BLOCK, Pair, chat, settle, started, text
+from tests.vllm.chats import BLOCK, Pair, chat, settle, started, text
 
 pytestmark = pytest.mark.ci
 

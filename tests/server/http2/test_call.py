@@ -6,8 +6,7 @@ from gateway.server.http2.frames import END_STREAM
 from gateway.server.http2.grpc_connection import GrpcConnection
 from gateway.server.http2.limits import Http2Limits
 from gateway.server.http2.stream import Http2Stream
-from tests.server.http2.test_grpc_connection import FakeTimer, Handler
-from tests.support.http2 import headers_of, read
+from tests.support.http2 import EchoHandler, FakeTimer, headers_of, read
 
 
 def call() -> tuple[GrpcConnection, Call]:
@@ -33,7 +32,7 @@ def test_an_end_without_messages_is_one_frame() -> None:
 
 def test_a_call_that_is_over_lets_go_of_its_handler_and_timer() -> None:
     grpc, one = call()
-    one.handler, timer = Handler(one), FakeTimer(1.0, one.late)
+    one.handler, timer = EchoHandler(one), FakeTimer(1.0, one.late)
     one.timer = timer
     one.finish(0)
     assert one.handler is None and one.timer is None and timer.is_cancelled
@@ -44,7 +43,7 @@ def test_a_call_that_is_over_lets_go_of_its_handler_and_timer() -> None:
 
 def test_a_handler_is_aborted_once() -> None:
     _, one = call()
-    handler = one.handler = Handler(one)
+    handler = one.handler = EchoHandler(one)
     one.abort("gone")
     one.abort("gone again")
     assert handler.events == ["aborted: gone"]

@@ -15,6 +15,8 @@ from gateway.server.http2.service import GrpcStream
 from tests.support.http2 import (
     HELLO,
     POST,
+    EchoHandler,
+    FakeTimer,
     data,
     headers_of,
     message,
@@ -27,45 +29,12 @@ from tests.support.http2 import (
 )
 
 
-class Handler:
-    """Echoes messages; the end of the client's side ends the stream."""
-
-    def __init__(self, stream: GrpcStream) -> None:
-        self.stream = stream
-        self.events: list[str] = []
-
-    def message(self, message: bytes) -> None:
-        self.events.append(message.decode())
-        if message == b"raise":
-            raise ValueError("a bug")
-        if message == b"finish":
-            self.stream.finish(9, "enough")
-        else:
-            self.stream.send(message)
-
-    def half_closed(self) -> None:
-        self.events.append("END")
-        self.stream.finish(0)
-
-    def aborted(self, why: str) -> None:
-        self.events.append(f"aborted: {why}")
-
-
-class FakeTimer:
-    def __init__(self, seconds: float, callback: Callable[[], None]) -> None:
-        self.seconds, self.callback = seconds, callback
-        self.is_cancelled = False
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
-
-
 class Side:
     """A connection with the Echo service, and one that fails at once."""
 
     def __init__(self, limits: Http2Limits | None = None, bodies: BodyBudget | None = None) -> None:
         self.bodies = bodies or BodyBudget()
-        self.handlers: list[Handler] = []
+        self.handlers: list[EchoHandler] = []
         self.timers: list[FakeTimer] = []
         self.num_outputs = 0
         services = {b"/test.Echo/Run": self._echo, b"/test.Broken/Run": self._broken}
@@ -75,11 +44,11 @@ class Side:
         self.out = b""
         self.feed(HELLO)
 
-    def _echo(self, stream: GrpcStream) -> Handler:
-        self.handlers.append(Handler(stream))
+    def _echo(self, stream: GrpcStream) -> EchoHandler:
+        self.handlers.append(EchoHandler(stream))
         return self.handlers[-1]
 
-    def _broken(self, stream: GrpcStream) -> Handler:
+    def _broken(self, stream: GrpcStream) -> EchoHandler:
         raise ValueError("a bug")
 
     def _later(self, seconds: float, callback: Callable[[], None]) -> FakeTimer:

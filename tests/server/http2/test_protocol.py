@@ -12,8 +12,7 @@ from gateway.server.http2.frames import PREFACE, settings, window_update
 from gateway.server.http2.limits import Http2Limits
 from gateway.server.http2.protocol import GrpcProtocol
 from gateway.server.http2.service import GrpcStream
-from tests.server.http2.test_grpc_connection import Handler
-from tests.support.http2 import HELLO, data, message, messages_of, opened, read, request, words
+from tests.support.http2 import HELLO, EchoHandler, data, message, messages_of, opened, read, request, words
 from tests.support.transports import FakeLoop, FakeTimer, FakeTransport
 
 BIG = 1 << 20
@@ -22,7 +21,7 @@ BIG = 1 << 20
 class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.loop = FakeLoop.install(monkeypatch)
-        self.handlers: list[Handler] = []
+        self.handlers: list[EchoHandler] = []
         self.faults: list[tuple[str, bytes, str]] = []
         self.open: set[GrpcProtocol] = set()
         self.protocol = GrpcProtocol(
@@ -42,8 +41,8 @@ class World:
         self.now += self.costs_s
         return self.now
 
-    def _echo(self, stream: GrpcStream) -> Handler:
-        self.handlers.append(Handler(stream))
+    def _echo(self, stream: GrpcStream) -> EchoHandler:
+        self.handlers.append(EchoHandler(stream))
         return self.handlers[-1]
 
     def said(self) -> list[str]:

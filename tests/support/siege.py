@@ -194,3 +194,16 @@ def reset(sock: socket.socket) -> None:
     """Close with an RST, as a client that is killed."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
+
+
+def has_ended(sock: socket.socket) -> bool:
+    """True if the gateway closed it, whatever it answered before."""
+    sock.setblocking(False)
+    try:
+        while sock.recv(1 << 16):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
