@@ -12,7 +12,7 @@ from engines.sim import Sim
 from gateway.core.blocks import BlockHash
 from gateway.discovery import roster
 from gateway.index.memory import MemoryIndex
-from tests.support.fleet_story import DEADLINE_S, FleetStory, fleet_story, worker_id
+from tests.support.stories.fleet_story import DEADLINE_S, FleetStory, fleet_story, worker_id
 from tests.support.texts import conversations
 
 pytestmark = pytest.mark.process

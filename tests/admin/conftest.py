@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.admin_api import Admined
-from tests.support.roster import RosterWorld
+from tests.support.worlds.admin_api import Admined
+from tests.support.worlds.roster import RosterWorld
 
 
 @pytest.fixture

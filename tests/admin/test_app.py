@@ -14,9 +14,9 @@ from gateway.core.usage import Usage
 from gateway.core.value import replace
 from gateway.core.worker import ReportedLoad, WorkerId
 from gateway.disaggregation.stats import disaggregation_stats_of
-from tests.support.admin_api import Admined
 from tests.support.fakes import decision
-from tests.support.roster import RANK, URL, RosterWorld, W
+from tests.support.worlds.admin_api import Admined
+from tests.support.worlds.roster import RANK, URL, RosterWorld, W
 
 pytestmark = pytest.mark.process
 

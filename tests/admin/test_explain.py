@@ -12,7 +12,7 @@ from gateway.tenancy.auth.api_keys import make_key
 from gateway.tenancy.auth.authenticator import Authenticator
 from gateway.tenancy.auth.key_format import format_key_record, parse_key_file
 from gateway.tokenization.prompt_encoder import PromptError
-from tests.support.exchanges import ExchangeWorld
+from tests.support.worlds.exchanges import ExchangeWorld
 
 
 class UnknowingTokenizer:

@@ -10,9 +10,9 @@ import pytest
 from gateway.admin.fields import ReloadView, View
 from gateway.admin.routes import ADMIN_ROUTES, ProcessScope
 from gateway.processes.json_merge import NoRule, merger_of
-from tests.support.bench import running
-from tests.support.http1_bytes import completion, post
-from tests.support.scripted_worker import answer_ok
+from tests.support.blackbox.bench import running
+from tests.support.blackbox.http1_bytes import completion, post
+from tests.support.blackbox.scripted_worker import answer_ok
 
 ANSWERS = {each.path: each.answer for each in ADMIN_ROUTES if each.answer and each.method == "GET"}
 

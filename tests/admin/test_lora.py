@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.adapter_loading import ask_adapters, loading_fleet
-from tests.support.joining_fleet import joining_fleet
+from tests.support.stories.adapter_loading import ask_adapters, loading_fleet
+from tests.support.stories.joining_fleet import joining_fleet
 
 pytestmark = pytest.mark.process
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.admin.conftest import admined
-from tests.support.admin_api import Admined
-from tests.support.roster import URL, W
+from tests.support.worlds.admin_api import Admined
+from tests.support.worlds.roster import URL, W
 
 __all__ = ["admined"]
 

@@ -17,7 +17,7 @@ from gateway.apis.multipart import (
 from gateway.core.errors import Forbidden, InvalidRequest, ModelMissing
 from gateway.core.requests.routes import RouteKind
 from gateway.http.messages import HttpRequest
-from tests.support.multipart_forms import KIND, form, part
+from tests.support.blackbox.multipart_forms import KIND, form, part
 
 PATH = "/v1/audio/transcriptions"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.support.bench import Bench, lasting, visiting
-from tests.support.real_gateway import Gateway
+from tests.support.blackbox.bench import Bench, lasting, visiting
+from tests.support.blackbox.real_gateway import Gateway
 
 HERE = Path(__file__).parent
 

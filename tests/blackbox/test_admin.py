@@ -8,11 +8,21 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
-from tests.support.bench import Bench, running
-from tests.support.http1_bytes import CHAT, DONE, SSE_HEAD, chunked, completion, event, post, request, wire
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import (
+    CHAT,
+    DONE,
+    SSE_HEAD,
+    chunked,
+    completion,
+    event,
+    post,
+    request,
+    wire,
+)
+from tests.support.blackbox.scripted_worker import Call, FakeWorker, answer_ok, says
+from tests.support.blackbox.strict_client import Cut
 from tests.support.patience import until
-from tests.support.scripted_worker import Call, FakeWorker, answer_ok, says
-from tests.support.strict_client import Cut
 
 pytestmark = pytest.mark.interpreted
 

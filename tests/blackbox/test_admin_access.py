@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from loadtest.fleet import GATEWAY
-from tests.support.bench import Bench, running
-from tests.support.http1_bytes import Header, request
-from tests.support.keys import bearer, new_key
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import Header, request
+from tests.support.blackbox.keys import bearer, new_key
+from tests.support.blackbox.real_gateway import Gateway
+from tests.support.blackbox.scripted_worker import FakeWorker
+from tests.support.blackbox.strict_client import DEADLINE_S, Client
 from tests.support.patience import until
-from tests.support.real_gateway import Gateway
-from tests.support.scripted_worker import FakeWorker
-from tests.support.strict_client import DEADLINE_S, Client
 
 pytestmark = pytest.mark.interpreted
 

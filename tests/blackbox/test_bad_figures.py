@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from tests.support.bench import Bench, running
-from tests.support.http1_bytes import completion, post, wire
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import completion, post, wire
+from tests.support.blackbox.scripted_worker import Call, FakeWorker
 from tests.support.patience import until
-from tests.support.scripted_worker import Call, FakeWorker
 
 
 class Liar(FakeWorker):

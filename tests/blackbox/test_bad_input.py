@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.support.bench import Bench, running
-from tests.support.http1_bytes import CHAT, COMPLETIONS, Header, chunked, completion, post, request
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import CHAT, COMPLETIONS, Header, chunked, completion, post, request
 
 
 def body(**fields: object) -> bytes:

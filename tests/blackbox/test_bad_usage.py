@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.bench import Bench, running
-from tests.support.http1_bytes import (
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import (
     CHAT,
     COMPLETIONS,
     DONE,
@@ -18,7 +18,7 @@ from tests.support.http1_bytes import (
     post,
     wire,
 )
-from tests.support.scripted_worker import FakeWorker, says
+from tests.support.blackbox.scripted_worker import FakeWorker, says
 
 JSON = (b"Content-Type", b"application/json")
 LENGTH = 4096

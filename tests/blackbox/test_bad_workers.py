@@ -9,11 +9,11 @@ import asyncio
 import pytest
 
 from tests.conformance.answers import BAD, CUT, TWO, AnswerCase
-from tests.support.bench import Bench
-from tests.support.http1_bytes import SSE_HEAD, chunked, completion, event, post, wire
+from tests.support.blackbox.bench import Bench
+from tests.support.blackbox.http1_bytes import SSE_HEAD, chunked, completion, event, post, wire
+from tests.support.blackbox.scripted_worker import Call, Script, answer_ok
+from tests.support.blackbox.strict_client import Answer, Cut
 from tests.support.patience import patience, until
-from tests.support.scripted_worker import Call, Script, answer_ok
-from tests.support.strict_client import Answer, Cut
 
 CASES = [*BAD, *CUT, *TWO]
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.bench import running
-from tests.support.http1_bytes import (
+from tests.support.blackbox.bench import running
+from tests.support.blackbox.http1_bytes import (
     COMPLETIONS,
     DONE,
     SSE_HEAD,
@@ -14,8 +14,8 @@ from tests.support.http1_bytes import (
     post,
     request,
 )
-from tests.support.scripted_worker import says
-from tests.support.strict_client import Client
+from tests.support.blackbox.scripted_worker import says
+from tests.support.blackbox.strict_client import Client
 
 LIE: tuple[Header, ...] = (
     (b"X-Forwarded-For", b"203.0.113.7"),

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.bench import Bench, lasting, running, visiting
-from tests.support.http1_bytes import COMPLETIONS, Header, completion, post, request
+from tests.support.blackbox.bench import Bench, lasting, running, visiting
+from tests.support.blackbox.http1_bytes import COMPLETIONS, Header, completion, post, request
+from tests.support.blackbox.scripted_worker import Call
 from tests.support.patience import until
-from tests.support.scripted_worker import Call
 
 KB = 1 << 10
 

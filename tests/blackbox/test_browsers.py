@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from tests.support.bench import Bench, running
-from tests.support.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, request, wire
-from tests.support.keys import bearer, new_key
-from tests.support.scripted_worker import says
-from tests.support.strict_client import Answer
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, request, wire
+from tests.support.blackbox.keys import bearer, new_key
+from tests.support.blackbox.scripted_worker import says
+from tests.support.blackbox.strict_client import Answer
 
 PAGE = b"http://localhost:5173"
 ORIGIN = (b"Origin", PAGE)

@@ -11,12 +11,12 @@ import asyncio
 
 import pytest
 
-from tests.support.bench import Bench, running
-from tests.support.black_hole import IDS, BlackHole
-from tests.support.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, wire
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.black_hole import IDS, BlackHole
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, wire
+from tests.support.blackbox.scripted_worker import Call, hang, says
+from tests.support.blackbox.strict_client import Client, Cut
 from tests.support.patience import patience
-from tests.support.scripted_worker import Call, hang, says
-from tests.support.strict_client import Client, Cut
 
 
 async def stalls(call: Call) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bench import Bench, running
-from tests.support.http1_bytes import (
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import (
     CHAT,
     COMPLETIONS,
     DONE,
@@ -21,9 +21,9 @@ from tests.support.http1_bytes import (
     post,
     wire,
 )
-from tests.support.keys import bearer, new_key
+from tests.support.blackbox.keys import bearer, new_key
+from tests.support.blackbox.scripted_worker import Call, says
 from tests.support.patience import patience, until
-from tests.support.scripted_worker import Call, says
 
 DEPTH = 200_000
 DEEP = b"[" * DEPTH + b"]" * DEPTH

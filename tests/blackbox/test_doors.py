@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.bench import Bench, running
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import completion, post, request
+from tests.support.blackbox.real_gateway import Gateway, refusal
+from tests.support.blackbox.several_processes import TWO, Streams, begin_stream, end_stream, on_each
+from tests.support.blackbox.strict_client import Client
+from tests.support.blackbox.upgrades import ENDS, Load, generations, serve_all
 from tests.support.certificates import Authority, Mounted, Pair, serial
-from tests.support.http1_bytes import completion, post, request
 from tests.support.patience import until
-from tests.support.real_gateway import Gateway, refusal
-from tests.support.several_processes import TWO, Streams, begin_stream, end_stream, on_each
-from tests.support.strict_client import Client
-from tests.support.upgrades import ENDS, Load, generations, serve_all
 
 pytestmark = pytest.mark.interpreted
 

@@ -8,10 +8,10 @@ import pytest
 
 from gateway.epp.health import CHECK, EXT_PROC
 from loadtest.ports import free_port
+from tests.support.blackbox.real_gateway import Gateway
+from tests.support.blackbox.upgrades import generations
 from tests.support.certificates import Authority
 from tests.support.patience import until
-from tests.support.real_gateway import Gateway
-from tests.support.upgrades import generations
 
 pytestmark = pytest.mark.interpreted
 

@@ -19,10 +19,9 @@ from gateway.epp.messages import BodyMode
 from gateway.proto.kvgate.v1 import decide_pb2
 from gateway.proto.kvgate.v1 import ext_proc_pb2 as pb
 from loadtest.ports import free_port
-from tests.support.bench import running
-from tests.support.ext_proc import BUFFERED, DUPLEX, request_body, request_headers
-from tests.support.http1_bytes import Header
-from tests.support.limited_keys import (
+from tests.support.blackbox.bench import running
+from tests.support.blackbox.http1_bytes import Header
+from tests.support.blackbox.limited_keys import (
     CARDS,
     FORM_ROUTES,
     JSON_ROUTES,
@@ -33,9 +32,10 @@ from tests.support.limited_keys import (
     TAKEN_FORMS,
     limited,
 )
-from tests.support.multipart_forms import KIND, form
-from tests.support.scripted_worker import FakeWorker
-from tests.support.strict_client import DEADLINE_S
+from tests.support.blackbox.multipart_forms import KIND, form
+from tests.support.blackbox.scripted_worker import FakeWorker
+from tests.support.blackbox.strict_client import DEADLINE_S
+from tests.support.ext_proc import BUFFERED, DUPLEX, request_body, request_headers
 
 pytestmark = pytest.mark.interpreted
 DESTINATION = "x-gateway-destination-endpoint"

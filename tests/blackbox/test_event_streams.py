@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from tests.support.bench import Bench, running
-from tests.support.http1_bytes import SSE_HEAD, chunked, completion, post
-from tests.support.scripted_worker import Call
-from tests.support.strict_client import Client
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import SSE_HEAD, chunked, completion, post
+from tests.support.blackbox.scripted_worker import Call
+from tests.support.blackbox.strict_client import Client
 
 FLAGS: dict[str, tuple[str, ...]] = {
     "plain": (),

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from loadtest import sdks
-from tests.support.bench import Bench
-from tests.support.http1_bytes import CHAT, DONE, SSE_HEAD, chunked, completion, event, post, wire
+from tests.support.blackbox.bench import Bench
+from tests.support.blackbox.http1_bytes import CHAT, DONE, SSE_HEAD, chunked, completion, event, post, wire
+from tests.support.blackbox.scripted_worker import Call, FakeWorker, Script, answer_ok, hang, says
+from tests.support.blackbox.strict_client import Answer, Client, Cut
 from tests.support.patience import patience, until
-from tests.support.scripted_worker import Call, FakeWorker, Script, answer_ok, hang, says
-from tests.support.strict_client import Answer, Client, Cut
 
 # client disconnects ------------------------------------------------------------------------------
 

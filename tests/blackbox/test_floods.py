@@ -13,12 +13,12 @@ import pytest
 import pytest_asyncio
 
 from loadtest import liar
-from tests.support.bench import Bench, lasting, visiting
-from tests.support.http1_bytes import completion, post, wire
+from tests.support.blackbox.bench import Bench, lasting, visiting
+from tests.support.blackbox.http1_bytes import completion, post, wire
+from tests.support.blackbox.real_gateway import START_S
+from tests.support.blackbox.scripted_worker import METRICS, Call, FakeWorker
+from tests.support.blackbox.strict_client import DEADLINE_S
 from tests.support.patience import patience, until
-from tests.support.real_gateway import START_S
-from tests.support.scripted_worker import METRICS, Call, FakeWorker
-from tests.support.strict_client import DEADLINE_S
 
 NUM_GOOD = 50
 NUM_LIARS = 3

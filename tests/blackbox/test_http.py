@@ -6,11 +6,21 @@ import hashlib
 
 import pytest
 
-from tests.support.bench import Bench, running
-from tests.support.http1_bytes import CHAT, DONE, SSE_HEAD, chunked, completion, event, post, request, wire
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import (
+    CHAT,
+    DONE,
+    SSE_HEAD,
+    chunked,
+    completion,
+    event,
+    post,
+    request,
+    wire,
+)
+from tests.support.blackbox.scripted_worker import Call, says, stalls
+from tests.support.blackbox.strict_client import Cut
 from tests.support.patience import patience
-from tests.support.scripted_worker import Call, says, stalls
-from tests.support.strict_client import Cut
 
 CHUNKED = (b"Transfer-Encoding", b"chunked")
 EXPECT = (b"Expect", b"100-continue")

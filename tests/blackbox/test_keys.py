@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from loadtest.fleet import GATEWAY
-from tests.support.bench import running
-from tests.support.http1_bytes import (
+from tests.support.blackbox.bench import running
+from tests.support.blackbox.http1_bytes import (
     CHAT,
     DONE,
     SSE_HEAD,
@@ -21,12 +21,12 @@ from tests.support.http1_bytes import (
     request,
     wire,
 )
-from tests.support.keys import bearer, new_key
+from tests.support.blackbox.keys import bearer, new_key
+from tests.support.blackbox.real_gateway import Gateway, refusal
+from tests.support.blackbox.scripted_worker import says
+from tests.support.blackbox.stored_responses import StoringWorker, responses_body
+from tests.support.blackbox.strict_client import Answer
 from tests.support.patience import until
-from tests.support.real_gateway import Gateway, refusal
-from tests.support.scripted_worker import says
-from tests.support.stored_responses import StoringWorker, responses_body
-from tests.support.strict_client import Answer
 from tests.tenancy.auth import issuers
 
 CANARY = "canary-4711"

@@ -7,13 +7,13 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.support.bench import running
+from tests.support.blackbox.bench import running
+from tests.support.blackbox.http1_bytes import completion, post
+from tests.support.blackbox.kube_cluster import BY_LABEL, cluster
+from tests.support.blackbox.scripted_worker import Call, answer_ok
 from tests.support.gateway_process import GatewayProcess
-from tests.support.http1_bytes import completion, post
 from tests.support.kube_api import PODS, POOLS, SLICES, KubeApi, endpoint, endpoint_slice, pod, pool
-from tests.support.kube_cluster import BY_LABEL, cluster
 from tests.support.patience import until
-from tests.support.scripted_worker import Call, answer_ok
 
 SERVICE = "k8s://llm/service/vllm"
 POOL = "k8s://llm/inferencepool/vllm"

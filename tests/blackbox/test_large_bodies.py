@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.support.bench import Bench, lasting, visiting
-from tests.support.http1_bytes import CHAT, COMPLETIONS, post
-from tests.support.memory_peaks import LARGE_BODIES, MB, begin_peak, memory_of, peak_is_small
+from tests.support.blackbox.bench import Bench, lasting, visiting
+from tests.support.blackbox.http1_bytes import CHAT, COMPLETIONS, post
+from tests.support.blackbox.memory_peaks import LARGE_BODIES, MB, begin_peak, memory_of, peak_is_small
+from tests.support.blackbox.real_gateway import Gateway
+from tests.support.blackbox.scripted_worker import Call, answer_ok
 from tests.support.patience import until
-from tests.support.real_gateway import Gateway
-from tests.support.scripted_worker import Call, answer_ok
 
 SIZE = 24 * MB
 MAX_MODEL_LEN = 8192

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from gateway.core.requests.routes import TABLE
-from tests.support.bench import Bench, running
-from tests.support.http1_bytes import CHAT, COMPLETIONS, Header, post, request
-from tests.support.keys import bearer, new_key
-from tests.support.limited_keys import (
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import CHAT, COMPLETIONS, Header, post, request
+from tests.support.blackbox.keys import bearer, new_key
+from tests.support.blackbox.limited_keys import (
     CARDS,
     FORM_ROUTES,
     JSON_ROUTES,
@@ -27,12 +27,12 @@ from tests.support.limited_keys import (
     TAKEN_FORMS,
     limited,
 )
-from tests.support.multipart_forms import KIND, form, part
+from tests.support.blackbox.multipart_forms import KIND, form, part
+from tests.support.blackbox.scripted_worker import Call, FakeWorker
+from tests.support.blackbox.strict_client import Answer
+from tests.support.blackbox.tunnels import AGREED, all_closed, offer
+from tests.support.blackbox.websocket_frames import frame, text_frame
 from tests.support.patience import until
-from tests.support.scripted_worker import Call, FakeWorker
-from tests.support.strict_client import Answer
-from tests.support.tunnels import AGREED, all_closed, offer
-from tests.support.websocket_frames import frame, text_frame
 from tests.tenancy.auth import issuers
 
 NAMELESS_ROUTES = tuple(route.path for route in TABLE if not route.names_model)

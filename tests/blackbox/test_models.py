@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from gateway.app import bundled_tokenizer
-from tests.support.bench import running
-from tests.support.http1_bytes import CHAT, post, wire
+from tests.support.blackbox.bench import running
+from tests.support.blackbox.http1_bytes import CHAT, post, wire
+from tests.support.blackbox.scripted_worker import Call
 from tests.support.patience import until
-from tests.support.scripted_worker import Call
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 

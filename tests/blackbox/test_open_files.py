@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support import real_gateway
-from tests.support.bench import Bench, running
-from tests.support.http1_bytes import completion, post
+from tests.support.blackbox import real_gateway
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import completion, post
+from tests.support.blackbox.scripted_worker import Call, answer_ok
+from tests.support.blackbox.strict_client import DEADLINE_S, Client
 from tests.support.patience import until
-from tests.support.scripted_worker import Call, answer_ok
-from tests.support.strict_client import DEADLINE_S, Client
 
 pytestmark = pytest.mark.interpreted
 

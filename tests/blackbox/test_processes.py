@@ -9,13 +9,21 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.bench import Bench, running
-from tests.support.http1_bytes import completion, post, request
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import completion, post, request
+from tests.support.blackbox.real_gateway import Gateway, refusal
+from tests.support.blackbox.scripted_worker import FakeWorker, answer_ok, hang
+from tests.support.blackbox.several_processes import (
+    TWO,
+    Streams,
+    begin_stream,
+    end_stream,
+    is_running,
+    on_each,
+    pids,
+)
+from tests.support.blackbox.strict_client import Client, Cut
 from tests.support.patience import until
-from tests.support.real_gateway import Gateway, refusal
-from tests.support.scripted_worker import FakeWorker, answer_ok, hang
-from tests.support.several_processes import TWO, Streams, begin_stream, end_stream, is_running, on_each, pids
-from tests.support.strict_client import Client, Cut
 
 
 @contextlib.asynccontextmanager

@@ -15,12 +15,12 @@ import zmq
 
 from gateway.proto.kvgate.v1 import kv_events_pb2 as pb
 from loadtest.ports import free_port
-from tests.support.bench import Bench, running
-from tests.support.http1_bytes import completion, post, wire
-from tests.support.lying_agents import Liar, serving_agent, update
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import completion, post, wire
+from tests.support.blackbox.lying_agents import Liar, serving_agent, update
+from tests.support.blackbox.scripted_worker import Call, FakeWorker
 from tests.support.names import Names
 from tests.support.patience import until
-from tests.support.scripted_worker import Call, FakeWorker
 
 NAME, GOOD, FORBIDDEN = "worker.test", "127.0.0.1", "127.0.0.2"
 FLAGS = ("--worker-networks", GOOD, "--probe-interval-s", "0.1")

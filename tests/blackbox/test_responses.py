@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bench import Bench, lasting, visiting
-from tests.support.http1_bytes import post, request, wire
+from tests.support.blackbox.bench import Bench, lasting, visiting
+from tests.support.blackbox.http1_bytes import post, request, wire
+from tests.support.blackbox.scripted_worker import Call, FakeWorker
+from tests.support.blackbox.stored_responses import RESPONSES, StoringWorker, responses_body
 from tests.support.patience import until
-from tests.support.scripted_worker import Call, FakeWorker
-from tests.support.stored_responses import RESPONSES, StoringWorker, responses_body
 
 
 async def keepers(bench: Bench, num: int = 3) -> tuple[list[StoringWorker], list[FakeWorker]]:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.support.bench import Bench, running
-from tests.support.engine_refusals import SGLANG, VLLM_REQUESTS, VLLM_TOKENS
-from tests.support.http1_bytes import completion, post, wire
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.engine_refusals import SGLANG, VLLM_REQUESTS, VLLM_TOKENS
+from tests.support.blackbox.http1_bytes import completion, post, wire
+from tests.support.blackbox.scripted_worker import Call, Script, answer_ok
 from tests.support.patience import until
-from tests.support.scripted_worker import Call, Script, answer_ok
 
 JSON = (b"Content-Type", b"application/json")
 

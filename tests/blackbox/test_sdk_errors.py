@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from loadtest import sdks
-from tests.support.bench import Bench, running
-from tests.support.http1_bytes import SSE_HEAD, chunked, request
-from tests.support.keys import new_key
-from tests.support.scripted_worker import Call, hang, says
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import SSE_HEAD, chunked, request
+from tests.support.blackbox.keys import new_key
+from tests.support.blackbox.scripted_worker import Call, hang, says
 
 HI: Any = [{"role": "user", "content": "hi"}]
 

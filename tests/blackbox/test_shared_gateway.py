@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.bench import lasting, visiting
-from tests.support.http1_bytes import completion, post
+from tests.support.blackbox.bench import lasting, visiting
+from tests.support.blackbox.http1_bytes import completion, post
 from tests.support.patience import until
 
 

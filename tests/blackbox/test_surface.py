@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.support.bench import Bench
-from tests.support.http1_bytes import (
+from tests.support.blackbox.bench import Bench
+from tests.support.blackbox.http1_bytes import (
     CHAT,
     COMPLETIONS,
     DONE,
@@ -17,7 +17,7 @@ from tests.support.http1_bytes import (
     request,
     wire,
 )
-from tests.support.scripted_worker import Call
+from tests.support.blackbox.scripted_worker import Call
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 

@@ -11,13 +11,13 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from tests.support.bench import Bench, running
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import completion, post, request, wire
+from tests.support.blackbox.scripted_worker import METRICS, Call, Script, hang, says, stalls
+from tests.support.blackbox.strict_client import DEADLINE_S, Client
+from tests.support.blackbox.tunnels import AGREED, OFFER, REALTIME, agree, all_closed, offer, tunnels
 from tests.support.certificates import Authority
-from tests.support.http1_bytes import completion, post, request, wire
 from tests.support.patience import until
-from tests.support.scripted_worker import METRICS, Call, Script, hang, says, stalls
-from tests.support.strict_client import DEADLINE_S, Client
-from tests.support.tunnels import AGREED, OFFER, REALTIME, agree, all_closed, offer, tunnels
 
 
 async def opened(bench: Bench, *, small_buffer: bool = False) -> Client:

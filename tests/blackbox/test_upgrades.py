@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.http1_bytes import DONE, completion, event, post, request
+from tests.support.blackbox.http1_bytes import DONE, completion, event, post, request
+from tests.support.blackbox.real_gateway import Gateway
+from tests.support.blackbox.scripted_worker import hang
+from tests.support.blackbox.several_processes import begin_stream, end_stream
+from tests.support.blackbox.strict_client import Client
+from tests.support.blackbox.upgrades import ENDS, Generations, Load, generations, serve_all
 from tests.support.patience import until
-from tests.support.real_gateway import Gateway
-from tests.support.scripted_worker import hang
-from tests.support.several_processes import begin_stream, end_stream
-from tests.support.strict_client import Client
-from tests.support.upgrades import ENDS, Generations, Load, generations, serve_all
 
 pytestmark = pytest.mark.interpreted
 

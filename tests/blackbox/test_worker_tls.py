@@ -11,14 +11,14 @@ import pytest
 import pytest_asyncio
 
 from loadtest.fleet import GATEWAY
-from tests.support.bench import Bench, lasting, running, visiting
+from tests.support.blackbox.bench import Bench, lasting, running, visiting
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, wire
+from tests.support.blackbox.real_gateway import Gateway, refusal
+from tests.support.blackbox.scripted_worker import Call, FakeWorker, Script
+from tests.support.blackbox.strict_client import DEADLINE_S
 from tests.support.certificates import Authority
 from tests.support.gateway_process import split
-from tests.support.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, wire
 from tests.support.patience import until
-from tests.support.real_gateway import Gateway, refusal
-from tests.support.scripted_worker import Call, FakeWorker, Script
-from tests.support.strict_client import DEADLINE_S
 
 pytestmark = pytest.mark.interpreted
 

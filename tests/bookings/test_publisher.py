@@ -5,8 +5,8 @@ from gateway.bookings.publisher import EVERY_S, BookingsPublisher
 from gateway.bookings.shared_assumed import IN_FLIGHT
 from gateway.bookings.shared_memory import ProcessView
 from gateway.core.blocks import BlockHash
-from tests.core.ledgers import A, B
 from tests.support.shared_tables import shared_table
+from tests.support.worlds.ledgers import A, B
 
 RUN = [BlockHash(1000 + i) for i in range(10)]
 

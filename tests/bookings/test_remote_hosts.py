@@ -13,8 +13,8 @@ from gateway.bookings.shared_ledger import SharedLedger, Table
 from gateway.core.blocks import BlockHash
 from gateway.core.ledger import Ledger
 from gateway.core.worker import WorkerId
-from tests.core.ledgers import A, B, loads
 from tests.support.shared_tables import shared_table
+from tests.support.worlds.ledgers import A, B, loads
 
 HERE, THERE = 1, 2
 RUN = [BlockHash(1000 + i) for i in range(40)]

@@ -7,8 +7,8 @@ import pytest
 from gateway.bookings.shared_ledger import LOCK_TOKENS, Columns, SharedLedger, name_of
 from gateway.core.ledger import Ledger, Load
 from gateway.core.worker import WorkerId
-from tests.core.ledgers import A, B, LedgerContract, loads
 from tests.support.shared_tables import shared_table
+from tests.support.worlds.ledgers import A, B, LedgerContract, loads
 
 
 class TestAlone(LedgerContract):

@@ -13,8 +13,8 @@ from gateway.bookings.unconfirmed import LOST_S, UnconfirmedBookings
 from gateway.core.decision import Candidate, Query
 from gateway.core.worker import Worker, WorkerId
 from gateway.policies.prefix_overlap import PrefixOverlap
-from tests.core.ledgers import A, B, loads
 from tests.support.shared_tables import shared_table
+from tests.support.worlds.ledgers import A, B, loads
 
 HERE, THERE = 1, 2
 PROMPT = 1500

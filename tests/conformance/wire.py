@@ -22,8 +22,8 @@ from gateway.server.connection import ClientConnection
 from gateway.server.responder import Exchange, Responder
 from gateway.tokenization.prompt_encoder import PromptError
 from tests.conformance.cases import Case
-from tests.support.exchanges import ExchangeWorld
 from tests.support.transports import FakeTransport
+from tests.support.worlds.exchanges import ExchangeWorld
 
 WORKER_OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 _OUR_ID = re.compile(rb"x-request-id: [0-9a-f-]+\r\n", re.IGNORECASE)

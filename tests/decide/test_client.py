@@ -9,9 +9,9 @@ import pytest
 import kvgate
 from gateway.decide.services import DECIDE, SESSION
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
-from tests.support.decide_service import service
-from tests.support.http1_bytes import completion
-from tests.support.keys import new_key
+from tests.support.blackbox.decide_service import service
+from tests.support.blackbox.http1_bytes import completion
+from tests.support.blackbox.keys import new_key
 from tests.support.patience import until
 
 pytestmark = pytest.mark.process

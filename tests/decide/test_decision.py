@@ -12,9 +12,9 @@ from gateway.discovery.request_faults import RequestFaults
 from gateway.http.cross_origin import CrossOriginPolicy
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
 from gateway.proxy.api import Api
-from tests.support.decisions import W1, W2, W3, Decisions
-from tests.support.disaggregated import DisaggregatedWorld
-from tests.support.exchanges import BODY
+from tests.support.worlds.decisions import W1, W2, W3, Decisions
+from tests.support.worlds.disaggregated import DisaggregatedWorld
+from tests.support.worlds.exchanges import BODY
 
 APPLIED, REPEATED, UNKNOWN = pb.ReportReply.APPLIED, pb.ReportReply.REPEATED, pb.ReportReply.UNKNOWN
 USAGE = pb.Usage(prompt_tokens=3, completion_tokens=4, cached_tokens=2)

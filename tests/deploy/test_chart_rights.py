@@ -6,8 +6,8 @@ import yaml
 from gateway.discovery.kubernetes.sources import KubernetesSource
 from tests.support.chart import GOLDEN, objects, pod_of
 from tests.support.kube_api import PODS, POOLS, SLICES, Object, endpoint, endpoint_slice, pod, pool
-from tests.support.kube_sources import SourcesWorld, sources_world
 from tests.support.patience import until
+from tests.support.worlds.kube_sources import SourcesWorld, sources_world
 
 CASES = [
     ("selector", "k8s://llm/pods?app=vllm&port=8000"),

@@ -13,7 +13,7 @@ from gateway.scaling.keda import services_of
 from gateway.scaling.metrics import METRICS
 from tests import ROOT
 from tests.support.ext_proc import FakeStream
-from tests.support.planner import PlannerWorld
+from tests.support.worlds.planner import PlannerWorld
 
 FOLDER = ROOT / "deploy" / "keda"
 CHART = ROOT / "tests" / "helm" / "golden"

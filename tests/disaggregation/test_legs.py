@@ -10,8 +10,8 @@ import pytest
 from gateway.core.worker import WorkerId
 from gateway.disaggregation.legs import REFUSAL_S, number_of
 from gateway.http.headers import sent_again
-from tests.support.disaggregated import PARAMS, PREFILLED, DisaggregatedWorld, plain, prefilled
-from tests.support.exchanges import END, EVENT, HEAD, PLAIN, chunk
+from tests.support.worlds.disaggregated import PARAMS, PREFILLED, DisaggregatedWorld, plain, prefilled
+from tests.support.worlds.exchanges import END, EVENT, HEAD, PLAIN, chunk
 
 ERROR = b'data: {"error": {"message": "Internal server error", "code": 500}}\n\n'
 

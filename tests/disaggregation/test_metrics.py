@@ -9,8 +9,13 @@ from gateway.discovery.probed import reported
 from gateway.routing.router import Router
 from tests import DATA
 from tests.support import fakes
-from tests.support.disaggregated import DisaggregatedWorld, disaggregation_stats, prefilled, split_decision
-from tests.support.exchanges import END, EVENT, HEAD, ExchangeWorld, chunk
+from tests.support.worlds.disaggregated import (
+    DisaggregatedWorld,
+    disaggregation_stats,
+    prefilled,
+    split_decision,
+)
+from tests.support.worlds.exchanges import END, EVENT, HEAD, ExchangeWorld, chunk
 
 
 def page_of(counted: DisaggregationStats, router: Router) -> str:

@@ -7,7 +7,7 @@ from gateway.core.usage import Usage
 from gateway.core.value import replace
 from gateway.core.worker import WorkerId
 from gateway.disaggregation.stats import PinnedPrompt, disaggregation_stats_of
-from tests.support.disaggregated import disaggregation_stats, split_decision
+from tests.support.worlds.disaggregated import disaggregation_stats, split_decision
 
 
 def test_modes_make_the_policy() -> None:

@@ -7,8 +7,8 @@ import pytest
 from gateway.core.worker import Role
 from gateway.discovery import dns as module
 from gateway.discovery.dns import NO_LONGER_NAMED, member_url, resolve
-from tests.support.lifecycle import warnings
-from tests.support.named_workers import NAME, ONE, TWO, NamedWorld
+from tests.support.worlds.lifecycle import warnings
+from tests.support.worlds.named_workers import NAME, ONE, TWO, NamedWorld
 
 
 async def test_each_address_is_a_worker_with_the_options_of_its_name() -> None:

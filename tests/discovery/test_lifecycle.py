@@ -11,9 +11,9 @@ from gateway.core.outcome import UNLOADED
 from gateway.core.worker import Role, WorkerId
 from gateway.discovery.lifecycle import keep_leaving
 from gateway.discovery.roster import Roster
-from tests.support.lifecycle import REQUEST, A, B, LifecycleWorld, warnings, worker_of
 from tests.support.patience import patience
-from tests.support.roster import URL, RosterWorld
+from tests.support.worlds.lifecycle import REQUEST, A, B, LifecycleWorld, warnings, worker_of
+from tests.support.worlds.roster import URL, RosterWorld
 
 
 def metrics(tokens: float, running: int = 1) -> EngineMetrics:

@@ -1,7 +1,7 @@
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.discovery.lifecycle_metrics import LifecycleCollector
-from tests.support.lifecycle import A, B, LifecycleWorld, worker_of
+from tests.support.worlds.lifecycle import A, B, LifecycleWorld, worker_of
 
 
 def page(world: LifecycleWorld, *joining: str) -> set[str]:

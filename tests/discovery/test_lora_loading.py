@@ -10,8 +10,8 @@ from aiohttp.test_utils import TestServer
 
 from gateway.config.models import ModelTable
 from gateway.config.workers import WorkerTable
-from tests.support.adapter_loading import ask_adapters, loading_fleet
-from tests.support.joining_fleet import JoiningFleet
+from tests.support.stories.adapter_loading import ask_adapters, loading_fleet
+from tests.support.stories.joining_fleet import JoiningFleet
 
 pytestmark = pytest.mark.process
 

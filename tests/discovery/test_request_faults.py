@@ -13,7 +13,7 @@ from gateway.discovery.outlier_detection import OutlierRules, OutlierState
 from gateway.discovery.request_faults import MAX_CLIENTS, MAX_KEYS, OTHER_KEYS, RequestFaults
 from gateway.http.messages import HttpRequest
 from gateway.upstream.plan import Execution
-from tests.support.lifecycle import LifecycleWorld
+from tests.support.worlds.lifecycle import LifecycleWorld
 
 A, B, C = WorkerId("a:1"), WorkerId("b:1"), WorkerId("c:1")
 

@@ -17,7 +17,7 @@ from gateway.discovery.roster import EVENT_GRACE_S, REMIND_S
 from gateway.runtime.tasks import Tasks
 from tests.support.fakes import BLOCK_SIZE, payload, seq_frame
 from tests.support.patience import patience
-from tests.support.roster import RANK, URL, FakeProbe, RosterWorld, W
+from tests.support.worlds.roster import RANK, URL, FakeProbe, RosterWorld, W
 
 
 @pytest.fixture

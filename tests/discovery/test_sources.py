@@ -2,8 +2,8 @@
 
 from gateway.core.worker import Role
 from gateway.discovery.sources import Sources
-from tests.support.kube_sources import BY_LABEL, sources_world
-from tests.support.named_workers import NAME, ONE, NamedWorld
+from tests.support.worlds.kube_sources import BY_LABEL, sources_world
+from tests.support.worlds.named_workers import NAME, ONE, NamedWorld
 
 
 async def test_a_source_goes_where_its_url_says() -> None:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadtest.ports import free_port
+from tests.support.blackbox.scripted_worker import Call, FakeWorker
+from tests.support.blackbox.strict_client import Answer, Client
 from tests.support.gateway_process import GatewayProcess
 from tests.support.patience import until
-from tests.support.scripted_worker import Call, FakeWorker
-from tests.support.strict_client import Answer, Client
 
 ENVOY = os.environ.get("ENVOY", ".venv-envoy/bin/envoy")
 FOLDER = Path("deploy/envoy")

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.envoy.envoy import ENVOY, FOLDER, behind_envoy, picked_events
-from tests.support.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post
+from tests.support.blackbox.scripted_worker import Call
+from tests.support.blackbox.strict_client import Client
 from tests.support.patience import patience, until
-from tests.support.scripted_worker import Call
-from tests.support.strict_client import Client
 
 pytestmark = pytest.mark.envoy
 

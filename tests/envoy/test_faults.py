@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.envoy.envoy import Setup, behind_envoy
-from tests.support.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post
+from tests.support.blackbox.scripted_worker import Call
+from tests.support.blackbox.strict_client import Client, Cut
 from tests.support.patience import until
-from tests.support.scripted_worker import Call
-from tests.support.strict_client import Client, Cut
 
 pytestmark = pytest.mark.envoy
 

@@ -6,10 +6,10 @@ import asyncio
 import pytest
 
 from tests.envoy.envoy import Setup, behind_envoy, picked_events
-from tests.support.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post
+from tests.support.blackbox.scripted_worker import Call
+from tests.support.blackbox.strict_client import Client
 from tests.support.patience import until
-from tests.support.scripted_worker import Call
-from tests.support.strict_client import Client
 
 pytestmark = pytest.mark.envoy
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.epp.fallbacks import MAX_FALLBACKS, fallbacks_of
-from tests.support.exchanges import ExchangeWorld
+from tests.support.worlds.exchanges import ExchangeWorld
 
 
 def fallbacks(world: ExchangeWorld, num: int, *exclude: str) -> list[str]:

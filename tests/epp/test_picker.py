@@ -16,7 +16,6 @@ from gateway.tenancy.admission.request_identity import HeaderNames
 from gateway.tenancy.auth.api_keys import make_key
 from gateway.tenancy.auth.authenticator import Authenticator
 from gateway.tenancy.auth.key_format import format_key_record, parse_key_file
-from tests.support.endpoint_picks import BODY, DESTINATION, DONE, EVENT, W1, W2, Epp, destination, refusal
 from tests.support.ext_proc import (
     BUFFERED,
     DUPLEX,
@@ -26,6 +25,17 @@ from tests.support.ext_proc import (
     response_body,
     response_headers,
     trailers,
+)
+from tests.support.worlds.endpoint_picks import (
+    BODY,
+    DESTINATION,
+    DONE,
+    EVENT,
+    W1,
+    W2,
+    Epp,
+    destination,
+    refusal,
 )
 
 

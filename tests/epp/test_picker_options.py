@@ -12,8 +12,6 @@ from gateway.http.cross_origin import CrossOriginPolicy
 from gateway.http.usage_injection import InjectedUsageScanner
 from gateway.proto.kvgate.v1 import ext_proc_pb2 as pb
 from gateway.proxy.api import Api
-from tests.support.disaggregated import DisaggregatedWorld
-from tests.support.endpoint_picks import BODY, DONE, EVENT, W1, W2, Epp, destination, refusal
 from tests.support.ext_proc import (
     BUFFERED,
     DUPLEX,
@@ -24,6 +22,8 @@ from tests.support.ext_proc import (
     response_body,
     response_headers,
 )
+from tests.support.worlds.disaggregated import DisaggregatedWorld
+from tests.support.worlds.endpoint_picks import BODY, DONE, EVENT, W1, W2, Epp, destination, refusal
 
 
 def with_options(epp: Epp, **options: Any) -> Epp:

@@ -17,10 +17,10 @@ from gateway.http.upgrade import HTTP2_REFUSAL
 from tests.conformance.wire import pieces, read_answers, read_request
 from tests.fuzz import judge
 from tests.fuzz.inputs import Input, make, smaller
-from tests.support.bench import Bench, running
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.scripted_worker import Call, FakeWorker
+from tests.support.blackbox.strict_client import Client, Cut
 from tests.support.patience import patience, until
-from tests.support.scripted_worker import Call, FakeWorker
-from tests.support.strict_client import Client, Cut
 
 LANES = "abcdefghijklnopqrstuvwxyz0123456"
 """Number of inputs under way at once; each has its own worker, with a model by this name."""

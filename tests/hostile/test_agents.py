@@ -8,9 +8,9 @@ from typing import Any
 
 from gateway.app import bundled_tokenizer
 from gateway.proto.kvgate.v1 import kv_events_pb2 as pb
-from tests.support.lying_agents import ROOT, Liar, Say, serving_agent, update
+from tests.support.blackbox.lying_agents import ROOT, Liar, Say, serving_agent, update
+from tests.support.blackbox.siege import ESCAPES, Siege, count, engine, siege
 from tests.support.patience import until
-from tests.support.siege import ESCAPES, Siege, count, engine, siege
 
 NUM_PARTS = count(300, 3000)
 BLOCKS_A_PART = 2000

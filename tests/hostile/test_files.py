@@ -12,9 +12,9 @@ from pathlib import Path
 from aiohttp import web
 
 from loadtest.fleet import GATEWAY
-from tests.support.http1_bytes import CHAT, post
+from tests.support.blackbox.http1_bytes import CHAT, post
+from tests.support.blackbox.siege import ESCAPES, Siege, chat, count, siege
 from tests.support.patience import patience, until
-from tests.support.siege import ESCAPES, Siege, chat, count, siege
 from tests.tenancy.auth.issuers import AUDIENCE, ISSUER, jwks, public, token
 
 NUM_KEYS = count(20_000, 50_000)

@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 
 from gateway import cli
+from tests.support.blackbox.kvgate_command import MODELS, kvgate
 from tests.support.fakes import serve, url_of
-from tests.support.kvgate_command import MODELS, kvgate
 from tests.support.patience import patience
 
 WAIT_S = patience(2)

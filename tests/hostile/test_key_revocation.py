@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from loadtest.fleet import GATEWAY
-from tests.support.bench import Bench, running
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import Header, completion, post
+from tests.support.blackbox.scripted_worker import FakeWorker
 from tests.support.gateway_process import clean_environment
-from tests.support.http1_bytes import Header, completion, post
 from tests.support.patience import until
-from tests.support.scripted_worker import FakeWorker
 
 
 async def kvgate(*arguments: str, code: int = 0) -> tuple[str, str]:

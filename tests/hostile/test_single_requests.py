@@ -17,11 +17,11 @@ from gateway.core.requests.media_uuid import KEY
 from gateway.models.prompt_source import MAX_PROMPTS
 from loadtest.hostile_nested import calling, nearly_named, post
 from loadtest.open_loop import open_loop
-from tests.support.http1_bytes import COMPLETIONS
-from tests.support.http1_bytes import post as request
-from tests.support.keys import bearer, new_key
-from tests.support.memory_peaks import LARGE_BODIES, begin_peak, peak_is_small
-from tests.support.siege import Siege, siege
+from tests.support.blackbox.http1_bytes import COMPLETIONS
+from tests.support.blackbox.http1_bytes import post as request
+from tests.support.blackbox.keys import bearer, new_key
+from tests.support.blackbox.memory_peaks import LARGE_BODIES, begin_peak, peak_is_small
+from tests.support.blackbox.siege import Siege, siege
 
 NUM_TRIES = 10
 MB = 1 << 20

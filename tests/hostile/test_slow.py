@@ -6,9 +6,9 @@ import socket
 import time
 from collections.abc import Callable
 
-from tests.support.http1_bytes import CHAT
+from tests.support.blackbox.http1_bytes import CHAT
+from tests.support.blackbox.siege import Siege, count, has_ended, siege
 from tests.support.patience import patience
-from tests.support.siege import Siege, count, has_ended, siege
 
 NUM = count(25, 200)
 QUICK = (

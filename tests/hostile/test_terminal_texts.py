@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
+from tests.support.blackbox.kvgate_command import MODELS, kvgate
 from tests.support.fakes import serve, url_of
-from tests.support.kvgate_command import MODELS, kvgate
 
 EVIL = "\x1b[2J\x9b2J\x7f\r\nforged: all is well\u2028\u2029\u0085\u202e\u2066\u200b\x00"
 

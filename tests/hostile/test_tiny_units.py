@@ -20,13 +20,13 @@ import pytest
 from gateway.decide.services import DECIDE
 from gateway.server.http2.frames import DATA, END_HEADERS, frame
 from loadtest.ports import free_port
-from tests.support.http1_bytes import SSE_HEAD, completion, post
+from tests.support.blackbox.http1_bytes import SSE_HEAD, completion, post
+from tests.support.blackbox.keys import bearer, new_key
+from tests.support.blackbox.scripted_worker import Call, FakeWorker, Script
+from tests.support.blackbox.siege import Siege, siege
+from tests.support.blackbox.tunnels import AGREED, offer
 from tests.support.http2 import HELLO, POST, request
-from tests.support.keys import bearer, new_key
 from tests.support.patience import until
-from tests.support.scripted_worker import Call, FakeWorker, Script
-from tests.support.siege import Siege, siege
-from tests.support.tunnels import AGREED, offer
 
 NUM_GOOD = 20
 MAX_TAKEN = 1 << 20

@@ -5,10 +5,10 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 
+from tests.support.blackbox.scripted_worker import Call, FakeWorker, Script
+from tests.support.blackbox.siege import MAX_GROWTH_BYTES, Siege, count, has_ended, siege
+from tests.support.blackbox.tunnels import AGREED, agree, offer
 from tests.support.patience import until
-from tests.support.scripted_worker import Call, FakeWorker, Script
-from tests.support.siege import MAX_GROWTH_BYTES, Siege, count, has_ended, siege
-from tests.support.tunnels import AGREED, agree, offer
 
 NUM = count(20, 100)
 IDLE_S = 2

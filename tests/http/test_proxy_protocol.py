@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.http.proxy_protocol import MAX_BYTES, MAX_V1, V2, Proxied, read
-from tests.support.proxy_headers import V1_LINE, v2
+from tests.support.blackbox.proxy_headers import V1_LINE, v2
 
 WHOLE = [
     pytest.param(V1_LINE, ("203.0.113.7", 1234), id="1"),

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.http.messages import Header, ResponseHead
 from gateway.http.refusal import BUSY_S, FULL, MAX_BUSY_S, is_full_error, is_refusal, refusal_of
-from tests.support.engine_refusals import SGLANG, VLLM_REQUESTS, VLLM_TOKENS
+from tests.support.blackbox.engine_refusals import SGLANG, VLLM_REQUESTS, VLLM_TOKENS
 
 OLLAMA = b'{"error":"server busy, please try again.  maximum pending requests exceeded"}'
 ANTHROPIC = b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}'

@@ -18,7 +18,7 @@ from gateway.http.websocket_frames import (
     close_frame,
     without_extensions,
 )
-from tests.support.websocket_frames import MASK, frame, text_frame
+from tests.support.blackbox.websocket_frames import MASK, frame, text_frame
 
 
 def refused(*data: bytes) -> int:

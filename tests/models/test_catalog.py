@@ -26,8 +26,8 @@ from gateway.parity.probes import PROBES
 from gateway.tokenization.prompt_encoder import PromptEncoder
 from gateway.tokenization.sglang import SglangEncoder
 from gateway.tokenization.worker_tokens import tokenize_bodies
-from tests.support.catalog import BUNDLED, CHAT, CatalogWorld, TokenizingEngine
 from tests.support.patience import patience
+from tests.support.worlds.catalog import BUNDLED, CHAT, CatalogWorld, TokenizingEngine
 
 
 @pytest.fixture

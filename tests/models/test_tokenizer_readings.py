@@ -16,9 +16,9 @@ from gateway.core.worker import ServedModel
 from gateway.models.prompt_source import PromptSource
 from gateway.observability.metrics import Metrics
 from gateway.tokenization.prompt_encoder import PromptEncoder
-from tests.support.catalog import CatalogWorld, TokenizingEngine
 from tests.support.patience import patience
 from tests.support.tokenizer_models import write_model
+from tests.support.worlds.catalog import CatalogWorld, TokenizingEngine
 
 KIND = "SmolLM2"
 SERVED = ServedModel("m", "root")

@@ -9,7 +9,7 @@ from gateway.observability.verification.causes import ErrorCause
 from gateway.parity.live import SAMPLE
 from gateway.parity.live_check import MAX_RUNS, SETTLE_S
 from tests.support.fakes import BLOCK_SIZE, worker
-from tests.support.verified import VerifiedWorld, W, ids
+from tests.support.worlds.verified import VerifiedWorld, W, ids
 
 
 def test_another_number_of_tokens_is_noticed_in_three_answers(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from loadtest.ports import free_port
-from tests.support.bench import Bench, running
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, request
+from tests.support.blackbox.scripted_worker import Call
 from tests.support.certificates import Authority
-from tests.support.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, request
 from tests.support.patience import patience, until
-from tests.support.scripted_worker import Call
 
 pytestmark = pytest.mark.proxies
 

@@ -12,7 +12,7 @@ from gateway.http.messages import HttpRequest
 from gateway.models.prompt_source import PromptSource
 from gateway.proxy.intake import request_of
 from gateway.proxy.time_slice import TimeSlice
-from tests.support.exchanges import ExchangeWorld
+from tests.support.worlds.exchanges import ExchangeWorld
 
 
 @pytest.fixture

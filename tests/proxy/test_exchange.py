@@ -18,7 +18,17 @@ from gateway.models.offload import LongPrompts
 from gateway.models.prompt_source import PromptSource
 from gateway.proxy.exchange import InferenceExchange
 from gateway.runtime.tasks import Tasks
-from tests.support.exchanges import BODY, END, EVENT, HEAD, PLAIN, Answered, ExchangeWorld, InlineTasks, chunk
+from tests.support.worlds.exchanges import (
+    BODY,
+    END,
+    EVENT,
+    HEAD,
+    PLAIN,
+    Answered,
+    ExchangeWorld,
+    InlineTasks,
+    chunk,
+)
 
 DAY = 86_400.0
 

@@ -7,8 +7,8 @@ from gateway.core.requests.caller import Caller
 from gateway.core.worker import ServedModel, WorkerId
 from gateway.http.messages import HttpRequest
 from gateway.proxy.intake import request_of
-from tests.support.exchanges import ExchangeWorld
-from tests.support.multipart_forms import KIND, form, part
+from tests.support.blackbox.multipart_forms import KIND, form, part
+from tests.support.worlds.exchanges import ExchangeWorld
 
 
 def asked(

@@ -21,7 +21,7 @@ from gateway.models.prompt_source import PromptSource
 from gateway.models.worker_tokenizer import WorkerTokenizer
 from gateway.proxy.prompts import Prompts
 from gateway.tokenization.prompt_encoder import MAX_WHOLE_BYTES, PromptError
-from tests.support.exchanges import ExchangeWorld
+from tests.support.worlds.exchanges import ExchangeWorld
 
 
 class Failing:

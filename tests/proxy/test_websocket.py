@@ -9,8 +9,8 @@ from gateway.core.requests.caller import Caller
 from gateway.core.worker import ServedModel
 from gateway.http.messages import HttpRequest
 from gateway.proxy.websocket import FLUSH_S, Tunnel, parse_tunnel
-from tests.support.exchanges import Answered, ExchangeWorld
 from tests.support.transports import FakeTransport
+from tests.support.worlds.exchanges import Answered, ExchangeWorld
 
 AGREED = b"HTTP/1.1 101 OK\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
 SWITCHED = b"HTTP/1.1 101 Switching Protocols"

@@ -8,7 +8,7 @@ from gateway.ingest.block_size import SizeEvidence
 from gateway.ingest.chunks import PORTION_BLOCKS
 from gateway.replication.messages import AgentStatus, LogBatch, SnapshotPart
 from tests.support.fakes import BLOCK_SIZE, END, payload, seq_frame
-from tests.support.shelf import ROOT, ShelfWorld, W
+from tests.support.worlds.shelf import ROOT, ShelfWorld, W
 
 
 def exact(*bodies: bytes) -> ShelfWorld:

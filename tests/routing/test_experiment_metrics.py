@@ -4,7 +4,7 @@ from gateway.core.outcome import Outcome
 from gateway.policies.framework.guard import PolicyFaults
 from gateway.routing.experiment_metrics import ExperimentsCollector
 from gateway.routing.experiments import PolicyExperiments, Shadow
-from tests.support.experiments import FakePolicy, decide, made_decision
+from tests.support.worlds.experiments import FakePolicy, decide, made_decision
 
 
 def page(experiments: PolicyExperiments) -> str:

@@ -5,8 +5,8 @@ from gateway.core.outcome import Outcome
 from gateway.policies.framework.guard import PolicyFaults
 from gateway.routing import experiments as module
 from gateway.routing.experiments import PolicyExperiments, Shadow, keep_compared
-from tests.support.experiments import FakePolicy, decide, made_decision
 from tests.support.patience import patience
+from tests.support.worlds.experiments import FakePolicy, decide, made_decision
 
 
 def end(experiments: PolicyExperiments, decision: Decision, ttft_s: float | None = 1.0) -> None:

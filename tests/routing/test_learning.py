@@ -14,7 +14,7 @@ from gateway.core.usage import Usage
 from gateway.core.value import replace as replace_pace
 from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.policies.expected_ttft import ExpectedTtft
-from tests.support.router import RouterWorld, worker
+from tests.support.worlds.router import RouterWorld, worker
 
 M = ServedModel("m", "m")
 

@@ -14,8 +14,8 @@ from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.index.redis_tree.index import RadixIndex
 from gateway.index.redis_tree.tree import RadixTree
 from gateway.routing.remote_lookup import RemoteLookup
-from tests.support.exchanges import ExchangeWorld
-from tests.support.router import RouterWorld, worker
+from tests.support.worlds.exchanges import ExchangeWorld
+from tests.support.worlds.router import RouterWorld, worker
 
 
 class Remote:

@@ -22,7 +22,7 @@ from gateway.policies.latency_slo import LatencySlo
 from gateway.policies.prefix_overlap import PrefixOverlap
 from gateway.routing.candidates import max_hit_blocks
 from gateway.routing.router import LOOK_EVERY_S
-from tests.support.router import RouterWorld, worker
+from tests.support.worlds.router import RouterWorld, worker
 
 
 class Seen:

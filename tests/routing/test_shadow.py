@@ -5,8 +5,8 @@ from gateway.core.value import replace
 from gateway.policies.framework.guard import PolicyFaults, PolicyGuard
 from gateway.routing import shadow as module
 from gateway.routing.shadow import ShadowComparison
-from tests.support.experiments import FakePolicy
 from tests.support.fakes import decision
+from tests.support.worlds.experiments import FakePolicy
 
 RNG = random.Random(1)
 

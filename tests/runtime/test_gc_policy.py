@@ -19,11 +19,11 @@ from gateway.server.http2.limits import Http2Limits
 from gateway.server.http2.protocol import GrpcProtocol
 from gateway.server.responder import Responder
 from gateway.upstream.connection import Pool
-from tests.support.endpoint_picks import DONE, W1, Epp
-from tests.support.exchanges import ExchangeWorld
 from tests.support.ext_proc import request_headers, response_body, response_headers
 from tests.support.http2 import HELLO, EchoHandler, opened, request
 from tests.support.transports import FakeLoop, FakeTransport
+from tests.support.worlds.endpoint_picks import DONE, W1, Epp
+from tests.support.worlds.exchanges import ExchangeWorld
 
 
 class Node:

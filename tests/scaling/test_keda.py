@@ -12,7 +12,7 @@ from gateway.scaling.keda import METRIC, PATH, services_of
 from gateway.scaling.planner import ACTIVE_S
 from gateway.server.http2.server import GrpcServer
 from tests.support.ext_proc import FakeStream
-from tests.support.planner import PlannerWorld
+from tests.support.worlds.planner import PlannerWorld
 
 LLAMA = pb.ScaledObjectRef(name="vllm", namespace="llm", scalerMetadata={"model": "llama"})
 

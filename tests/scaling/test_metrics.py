@@ -2,7 +2,7 @@
 
 from gateway.core.worker import Role
 from gateway.scaling.metrics import METRICS, ScalingCollector
-from tests.support.planner import PlannerWorld
+from tests.support.worlds.planner import PlannerWorld
 
 
 def test_each_group_has_its_figures_and_unknown_ones_are_absent() -> None:

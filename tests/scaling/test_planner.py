@@ -14,7 +14,7 @@ from gateway.scaling import planner as module
 from gateway.scaling.groups import MAX_GROUPS
 from gateway.scaling.planner import ACTIVE_S, ROUND_S, keep_advised, split_at
 from tests.support.patience import patience
-from tests.support.planner import PlannerWorld
+from tests.support.worlds.planner import PlannerWorld
 
 
 @pytest.fixture

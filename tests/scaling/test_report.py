@@ -6,7 +6,7 @@ import pytest
 from gateway.admin.advice_fields import AdviceView
 from gateway.core.worker import Role
 from gateway.scaling.report import MAX_REMOVALS, describe
-from tests.support.planner import PlannerWorld
+from tests.support.worlds.planner import PlannerWorld
 
 
 def test_report_has_the_fields_of_the_reference() -> None:

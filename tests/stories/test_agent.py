@@ -26,9 +26,9 @@ from gateway.replication.agent_targets import Agents
 from gateway.replication.messages import AgentHello
 from loadtest.fleet import GATEWAY
 from loadtest.ports import free_port
-from tests.support.fleet_story import FleetStory, fleet_story, worker_id
 from tests.support.gateway_process import GatewayProcess, clean_environment, written
 from tests.support.patience import patience
+from tests.support.stories.fleet_story import FleetStory, fleet_story, worker_id
 
 pytestmark = pytest.mark.process
 

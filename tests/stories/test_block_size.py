@@ -11,7 +11,7 @@ import engines.sim.metrics
 from engines.sim import SimConfig
 from engines.sim.rank import SimRank
 from gateway.core.event_stream import StreamState
-from tests.support.worker_story import SIM, WorkerStory, worker_story
+from tests.support.stories.worker_story import SIM, WorkerStory, worker_story
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.redis.serving import Several, cluster, sentinels
-from tests.support.fleet_story import FleetStory
-from tests.support.sharing_gateways import (
+from tests.support.stories.fleet_story import FleetStory
+from tests.support.stories.sharing_gateways import (
     EQUAL,
     all_settled,
     num_led,
@@ -23,7 +23,7 @@ from tests.support.sharing_gateways import (
     sharing_gateways,
     until_shared_again,
 )
-from tests.support.tree_story import TreeStory, tree_gateway, tree_gateways
+from tests.support.stories.tree_story import TreeStory, tree_gateway, tree_gateways
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 

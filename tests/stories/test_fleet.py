@@ -16,7 +16,7 @@ from gateway.app import Gateway
 from gateway.core.event_stream import StreamState
 from gateway.discovery import feeds
 from gateway.ingest.zmq import ZmqFeed, ZmqTimes
-from tests.support.fleet_story import DEADLINE_S, FleetStory, fleet_story, worker_id
+from tests.support.stories.fleet_story import DEADLINE_S, FleetStory, fleet_story, worker_id
 from tests.support.texts import conversations
 
 pytestmark = pytest.mark.process

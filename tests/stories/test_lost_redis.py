@@ -12,8 +12,8 @@ import pytest
 from gateway.replication.redis_log import WorkerLog
 from gateway.replication.session import ReplicaTimes
 from tests.redis.serving import Server, own_server, redis_server, server
-from tests.support.fleet_story import FleetStory, fleet_story
-from tests.support.sharing_gateways import (
+from tests.support.stories.fleet_story import FleetStory, fleet_story
+from tests.support.stories.sharing_gateways import (
     BRISK,
     EQUAL,
     QUICK,

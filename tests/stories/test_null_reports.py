@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engines.sim.job import HttpJob
-from tests.support.worker_story import worker_story
+from tests.support.stories.worker_story import worker_story
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 

@@ -17,7 +17,7 @@ from gateway.config import config_of
 from gateway.core.event_stream import StreamState
 from gateway.core.fleet import Member
 from gateway.ingest.ownership import NUM_UNSEEN
-from tests.support.worker_story import SIM, WorkerStory
+from tests.support.stories.worker_story import SIM, WorkerStory
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 

@@ -18,8 +18,15 @@ from gateway.index.blind_recovery import SETTLE_S
 from gateway.replication.session import ReplicaTimes
 from loadtest.bench_heal import ask, known
 from tests.redis.serving import Server, own_server, redis_server, server
-from tests.support.fleet_story import DEADLINE_S, FleetStory, fleet_story, worker_id
-from tests.support.sharing_gateways import LASTING, Pace, feeds, num_led, sharing_gateway, until_leader
+from tests.support.stories.fleet_story import DEADLINE_S, FleetStory, fleet_story, worker_id
+from tests.support.stories.sharing_gateways import (
+    LASTING,
+    Pace,
+    feeds,
+    num_led,
+    sharing_gateway,
+    until_leader,
+)
 from tests.support.texts import conversations
 
 __all__ = ["own_server", "redis_server", "server"]

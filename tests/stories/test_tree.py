@@ -14,8 +14,8 @@ from gateway.commands.index import run
 from gateway.core.decision import Decision
 from gateway.core.event_stream import StreamState
 from tests.redis.serving import Server, redis_server, server
-from tests.support.fleet_story import fleet_story
-from tests.support.sharing_gateways import (
+from tests.support.stories.fleet_story import fleet_story
+from tests.support.stories.sharing_gateways import (
     LASTING,
     feeds,
     metric,
@@ -23,7 +23,7 @@ from tests.support.sharing_gateways import (
     sums,
     until_leader,
 )
-from tests.support.tree_story import TreeStory, tree_gateway, tree_gateways, tree_leader_process
+from tests.support.stories.tree_story import TreeStory, tree_gateway, tree_gateways, tree_leader_process
 
 __all__ = ["redis_server", "server"]
 pytestmark = pytest.mark.process

@@ -12,8 +12,8 @@ import pytest
 from gateway.app import bundled_tokenizer
 from gateway.commands.check_run import check
 from gateway.config import replaced
-from tests.support.fleet_story import FleetStory, fleet_story, worker_id
 from tests.support.patience import Deadline, until
+from tests.support.stories.fleet_story import FleetStory, fleet_story, worker_id
 from tests.support.texts import conversations
 
 pytestmark = pytest.mark.process

@@ -13,7 +13,7 @@ import pytest
 
 from engines.sim import Sim
 from gateway.core.worker import WorkerId
-from tests.support.worker_story import SIM, worker_story
+from tests.support.stories.worker_story import SIM, worker_story
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 

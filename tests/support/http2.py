@@ -180,7 +180,7 @@ class EchoHandler:
         self.events.append(f"aborted: {why}")
 
 
-class FakeTimer:
+class GrpcTimer:
     def __init__(self, seconds: float, callback: Callable[[], None]) -> None:
         self.seconds, self.callback = seconds, callback
         self.is_cancelled = False

@@ -1,4 +1,4 @@
-"""What a template renders, or how it fails."""
+"""Text that a template renders, or how it fails."""
 
 from typing import Any
 

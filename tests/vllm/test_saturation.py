@@ -9,8 +9,8 @@ from pathlib import Path
 import openai
 import pytest
 
+from tests.support.blackbox.engine_refusals import VLLM_REQUESTS, VLLM_TOKENS
 from tests.support.engine_process import wait_until
-from tests.support.engine_refusals import VLLM_REQUESTS, VLLM_TOKENS
 from tests.support.gateway_process import GatewayProcess
 from tests.support.patience import patience
 from tests.vllm.engine import VllmWorker

@@ -12,8 +12,8 @@ from gateway.discovery.kubernetes.membership import (
     TERMINATING,
     SourceMembers,
 )
-from tests.support.kube_membership import OTHER, SOURCE, TWO, URL, MembershipWorld
-from tests.support.lifecycle import warnings
+from tests.support.worlds.kube_membership import OTHER, SOURCE, TWO, URL, MembershipWorld
+from tests.support.worlds.lifecycle import warnings
 
 READY, GONE, UNREADY = EndpointState.READY, EndpointState.DRAINING, EndpointState.NOT_READY
 

@@ -4,8 +4,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.discovery.kubernetes.metrics import KubernetesCollector
 from tests.support.kube_api import PODS, pod
-from tests.support.kube_sources import BY_LABEL, sources_world
 from tests.support.patience import until
+from tests.support.worlds.kube_sources import BY_LABEL, sources_world
 
 
 async def test_each_source_has_its_figures() -> None:

@@ -11,9 +11,9 @@ from gateway.discovery.kubernetes.sources import Coalesced, KubernetesSources
 from gateway.discovery.kubernetes.watch import WatchTimes
 from gateway.runtime.tasks import Tasks
 from tests.support.kube_api import PODS, POOLS, SLICES, endpoint, endpoint_slice, pod, pool
-from tests.support.kube_membership import MembershipWorld
-from tests.support.kube_sources import BY_LABEL, sources_world
 from tests.support.patience import until
+from tests.support.worlds.kube_membership import MembershipWorld
+from tests.support.worlds.kube_sources import BY_LABEL, sources_world
 
 SERVICE = "k8s://llm/service/vllm"
 POOL = "k8s://llm/inferencepool/vllm"

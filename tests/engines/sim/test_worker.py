@@ -15,7 +15,7 @@ from gateway.core.kv_events import BlocksStored
 from loadtest.ports import free_port
 from tests.engines.sim.conftest import StartSim
 from tests.support.patience import patience
-from tests.support.sim_reading import replayed
+from tests.support.stories.sim_reading import replayed
 
 IDS = list(range(1000, 1100))
 

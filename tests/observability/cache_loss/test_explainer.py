@@ -10,7 +10,7 @@ import pytest
 from gateway.core.worker import WorkerId
 from gateway.observability.cache_loss.explainer import DecidedPrompt
 from gateway.observability.cache_loss.observer import CacheLoss
-from tests.observability.cache_loss.world import CacheLossWorld
+from tests.support.worlds.cache_loss import CacheLossWorld
 
 A = WorkerId("a")
 

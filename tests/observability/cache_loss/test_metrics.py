@@ -1,5 +1,5 @@
 from gateway.observability.cache_loss.metrics import LossCollector
-from tests.observability.cache_loss.world import CacheLossWorld
+from tests.support.worlds.cache_loss import CacheLossWorld
 
 PROMPT = list(range(200))
 

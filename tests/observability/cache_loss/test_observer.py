@@ -14,8 +14,8 @@ from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
 from gateway.observability.cache_loss import observer
 from gateway.observability.cache_loss.observer import CacheLoss, keep_explained
-from tests.observability.cache_loss.world import CacheLossWorld
 from tests.support.patience import patience
+from tests.support.worlds.cache_loss import CacheLossWorld
 
 PROMPT = list(range(200))
 

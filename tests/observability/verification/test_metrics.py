@@ -7,7 +7,7 @@ from prometheus_client.exposition import generate_latest
 from gateway.core.engine import EngineMetrics
 from gateway.observability.metrics import Metrics
 from gateway.observability.verification.metrics import VerifyCollector, describe, summary
-from tests.support.verified import VerifiedWorld, W, ids
+from tests.support.worlds.verified import VerifiedWorld, W, ids
 
 TEXT = "a few tokens"
 

@@ -9,7 +9,7 @@ from gateway.core.kv_events import BlocksRemoved
 from gateway.observability.verification.causes import ErrorCause, Evidence
 from gateway.observability.verification.salt_alarm import SaltAlarm, is_across_salts
 from tests.support.fakes import worker
-from tests.support.verified import VerifiedWorld, W, ids
+from tests.support.worlds.verified import VerifiedWorld, W, ids
 
 SEEN = Evidence(0, 16, 0, 0, is_reported_now=False, tokens_differ=False)
 

@@ -14,7 +14,7 @@ from gateway.observability.verification.accuracy import LEAST, MIN_CREDITED, WIN
 from gateway.observability.verification.causes import ErrorCause
 from gateway.observability.verification.verifier import MAX_OPEN
 from tests.support.fakes import BLOCK_SIZE, worker
-from tests.support.verified import VerifiedWorld, W, ids
+from tests.support.worlds.verified import VerifiedWorld, W, ids
 
 # causes ----------------------------------------------------------------------------------------
 

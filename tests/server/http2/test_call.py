@@ -6,11 +6,11 @@ from gateway.server.http2.frames import END_STREAM
 from gateway.server.http2.grpc_connection import GrpcConnection
 from gateway.server.http2.limits import Http2Limits
 from gateway.server.http2.stream import Http2Stream
-from tests.support.http2 import EchoHandler, FakeTimer, headers_of, read
+from tests.support.http2 import EchoHandler, GrpcTimer, headers_of, read
 
 
 def call() -> tuple[GrpcConnection, Call]:
-    grpc = GrpcConnection({}, Http2Limits(), BodyBudget(), FakeTimer, lambda: None)
+    grpc = GrpcConnection({}, Http2Limits(), BodyBudget(), GrpcTimer, lambda: None)
     stream = Http2Stream(1, 1000, 0)
     grpc.http2.streams[1] = stream
     grpc.http2.take()
@@ -32,7 +32,7 @@ def test_an_end_without_messages_is_one_frame() -> None:
 
 def test_a_call_that_is_over_lets_go_of_its_handler_and_timer() -> None:
     grpc, one = call()
-    one.handler, timer = EchoHandler(one), FakeTimer(1.0, one.late)
+    one.handler, timer = EchoHandler(one), GrpcTimer(1.0, one.late)
     one.timer = timer
     one.finish(0)
     assert one.handler is None and one.timer is None and timer.is_cancelled

@@ -16,7 +16,7 @@ from tests.support.http2 import (
     HELLO,
     POST,
     EchoHandler,
-    FakeTimer,
+    GrpcTimer,
     data,
     headers_of,
     message,
@@ -35,7 +35,7 @@ class Side:
     def __init__(self, limits: Http2Limits | None = None, bodies: BodyBudget | None = None) -> None:
         self.bodies = bodies or BodyBudget()
         self.handlers: list[EchoHandler] = []
-        self.timers: list[FakeTimer] = []
+        self.timers: list[GrpcTimer] = []
         self.num_outputs = 0
         services = {b"/test.Echo/Run": self._echo, b"/test.Broken/Run": self._broken}
         self.grpc = GrpcConnection(
@@ -51,8 +51,8 @@ class Side:
     def _broken(self, stream: GrpcStream) -> EchoHandler:
         raise ValueError("a bug")
 
-    def _later(self, seconds: float, callback: Callable[[], None]) -> FakeTimer:
-        self.timers.append(FakeTimer(seconds, callback))
+    def _later(self, seconds: float, callback: Callable[[], None]) -> GrpcTimer:
+        self.timers.append(GrpcTimer(seconds, callback))
         return self.timers[-1]
 
     def _has_output(self) -> None:

@@ -16,7 +16,7 @@ from gateway.http.messages import ResponseHead
 from gateway.http.response_observer import ResponseObserver
 from gateway.tenancy.admission.gate import gate_of, num_generated
 from gateway.tenancy.admission.saturation import Saturation
-from tests.tenancy.admission.worlds import GateWorld
+from tests.support.worlds.gate import GateWorld
 
 NO_QUEUE = Saturation()
 ONE_EACH = Saturation(max_in_flight=1)

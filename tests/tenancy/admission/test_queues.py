@@ -8,7 +8,7 @@ from gateway.tenancy.admission.queues import LOOK_S, work_of
 from gateway.tenancy.admission.saturation import Saturation
 from gateway.tenancy.admission.stats import describe_admission
 from tests.support.fakes import worker
-from tests.tenancy.admission.worlds import PACE, Asked, GateWorld
+from tests.support.worlds.gate import PACE, Asked, GateWorld
 
 ONE_EACH = Saturation(max_in_flight=1)
 

@@ -18,7 +18,7 @@ from gateway.tenancy.admission.stats import (
     describe_admission,
 )
 from gateway.tenancy.admission.tenants import Tenant
-from tests.tenancy.admission.worlds import GateWorld
+from tests.support.worlds.gate import GateWorld
 
 
 def busy() -> GateWorld:

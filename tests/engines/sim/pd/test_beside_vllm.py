@@ -9,7 +9,7 @@ from aiohttp import ClientSession
 from tests import DATA
 from tests.engines.sim.conftest import StartSim
 from tests.engines.sim.pd.conftest import ASK, get, post
-from tests.support.sim_reading import metrics_of
+from tests.support.stories.sim_reading import metrics_of
 
 SEEN = DATA / "vllm_pd" / "vllm-0.32.0.json"
 REAL: Any = json.loads(SEEN.read_text())

@@ -7,7 +7,7 @@ from aiohttp import ClientSession
 
 from tests.engines.sim.conftest import StartSim
 from tests.engines.sim.pd.conftest import get, prefilled
-from tests.support.sim_reading import metrics_of
+from tests.support.stories.sim_reading import metrics_of
 
 ROLES = [("prefill", "kv_producer"), ("decode", "kv_consumer"), ("both", "kv_both")]
 

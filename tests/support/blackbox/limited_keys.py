@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from gateway.core.requests.routes import TABLE
-from tests.support.http1_bytes import Header
-from tests.support.keys import bearer, new_key
-from tests.support.multipart_forms import KIND, part
+from tests.support.blackbox.http1_bytes import Header
+from tests.support.blackbox.keys import bearer, new_key
+from tests.support.blackbox.multipart_forms import KIND, part
 
 CARDS = ("base", {"id": "ad1", "parent": "base", "root": "/1"}, {"id": "ad2", "parent": "base", "root": "/2"})
 OPENED = "/opened"

@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, cast
 
-from tests.support.http1_bytes import Header
+from tests.support.blackbox.http1_bytes import Header
 from tests.support.patience import patience
 
 DEADLINE_S = patience(20)

@@ -18,7 +18,7 @@ from gateway.policies.transfer_speed import TransferSpeed
 from gateway.proxy.context import Context
 from gateway.proxy.dispatch import Dispatch
 from tests.support import fakes
-from tests.support.exchanges import ExchangeWorld, FakePool
+from tests.support.worlds.exchanges import ExchangeWorld, FakePool
 
 PARAMS = {"remote_block_ids": [[1]], "remote_engine_id": "e", "remote_host": "h", "remote_port": 1}
 PREFILLED = {"usage": {"prompt_tokens": 3}, "choices": [{}], "kv_transfer_params": PARAMS}

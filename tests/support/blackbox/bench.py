@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.blackbox.real_gateway import Gateway
+from tests.support.blackbox.scripted_worker import FakeWorker, Script, answer_ok
+from tests.support.blackbox.strict_client import Answer, Client
 from tests.support.patience import until
-from tests.support.real_gateway import Gateway
-from tests.support.scripted_worker import FakeWorker, Script, answer_ok
-from tests.support.strict_client import Answer, Client
 
 
 @dataclass

@@ -1,9 +1,9 @@
 """WebSockets through the gateway: the request for one, and the answer of a worker."""
 
-from tests.support.bench import Bench
-from tests.support.http1_bytes import request
+from tests.support.blackbox.bench import Bench
+from tests.support.blackbox.http1_bytes import request
+from tests.support.blackbox.scripted_worker import Call
 from tests.support.patience import until
-from tests.support.scripted_worker import Call
 
 REALTIME = "/v1/realtime?model=m"
 OFFER = (

@@ -8,7 +8,7 @@ from gateway.discovery.kubernetes.sources import KubernetesSources
 from gateway.discovery.kubernetes.watch import WatchTimes
 from gateway.runtime.tasks import Tasks
 from tests.support.kube_api import KubeApi
-from tests.support.kube_membership import MembershipWorld
+from tests.support.worlds.kube_membership import MembershipWorld
 
 BY_LABEL = "k8s://llm/pods?app=vllm&port=http"
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from gateway.core.worker import Worker
 from gateway.discovery.dns import Resolver
 from gateway.http.networks import Reachable
-from tests.support.lifecycle import LifecycleWorld
-from tests.support.roster import RosterWorld
+from tests.support.worlds.lifecycle import LifecycleWorld
+from tests.support.worlds.roster import RosterWorld
 
 NAME = "dns+https://engines:8000/v"
 ONE, TWO = "https://10.0.0.1:8000/v", "https://10.0.0.2:8000/v"

@@ -12,8 +12,8 @@ from gateway.config import replaced
 from gateway.replication.replica_feed import ReplicaFeed
 from gateway.replication.session import ReplicaTimes
 from tests.redis.serving import Server, Several
-from tests.support.fleet_story import FleetStory, fleet_story
 from tests.support.gateway_process import GatewayProcess
+from tests.support.stories.fleet_story import FleetStory, fleet_story
 
 
 @dataclass(frozen=True)

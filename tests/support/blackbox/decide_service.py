@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from loadtest.ports import free_port
+from tests.support.blackbox.scripted_worker import FakeWorker
 from tests.support.gateway_process import GatewayProcess
 from tests.support.patience import until
-from tests.support.scripted_worker import FakeWorker
 
 
 class Service:

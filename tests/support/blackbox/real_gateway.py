@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.fleet import GATEWAY
+from tests.support.blackbox.http1_bytes import Header, request
+from tests.support.blackbox.scripted_worker import FakeWorker
+from tests.support.blackbox.strict_client import DEADLINE_S, Answer, Client
 from tests.support.gateway_process import split
-from tests.support.http1_bytes import Header, request
 from tests.support.patience import patience, until
-from tests.support.scripted_worker import FakeWorker
-from tests.support.strict_client import DEADLINE_S, Answer, Client
 
 START_S = 60.0
 """Timeout for a process that starts, on an idle machine: it reads files and may compete with many others."""

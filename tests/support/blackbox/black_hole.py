@@ -2,7 +2,7 @@
 
 import socket
 
-from tests.support.scripted_worker import FakeWorker
+from tests.support.blackbox.scripted_worker import FakeWorker
 
 IDS = [1, 2, 3]
 

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 
 from loadtest.fleet import SIM_READY, first_match
 from loadtest.fleet import running as running_process
-from tests.support.http1_bytes import CHAT, Header, post
+from tests.support.blackbox.http1_bytes import CHAT, Header, post
+from tests.support.blackbox.real_gateway import Gateway
+from tests.support.blackbox.strict_client import Answer, Client
 from tests.support.patience import patience, until
-from tests.support.real_gateway import Gateway
-from tests.support.strict_client import Answer, Client
 
 IS_FULL = bool(os.environ.get("FULL"))
 MAX_GROWTH_BYTES = 64 << 20

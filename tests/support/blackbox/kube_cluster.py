@@ -4,11 +4,11 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from tests.support.bench import Bench, running
-from tests.support.http1_bytes import completion, post
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import completion, post
+from tests.support.blackbox.scripted_worker import FakeWorker
 from tests.support.kube_api import PODS, KubeApi, pod
 from tests.support.patience import until
-from tests.support.scripted_worker import FakeWorker
 
 BY_LABEL = "k8s://llm/pods?app=vllm&port=http"
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from gateway.app import bundled_tokenizer
+from tests.support.blackbox.real_gateway import Gateway
 from tests.support.patience import until
-from tests.support.real_gateway import Gateway
 
 MB = 1 << 20
 ROOM = 50 * MB

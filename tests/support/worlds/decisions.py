@@ -7,7 +7,7 @@ import pytest
 from gateway.decide.decision import DecideDoor, OpenDecision
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
 from gateway.proxy.api import Api
-from tests.support.exchanges import BODY, ExchangeWorld
+from tests.support.worlds.exchanges import BODY, ExchangeWorld
 
 W1, W2, W3 = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
 

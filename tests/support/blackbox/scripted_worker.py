@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 from loadtest.ports import free_port
-from tests.support.http1_bytes import ASKS_USAGE, Header, wire
+from tests.support.blackbox.http1_bytes import ASKS_USAGE, Header, wire
 from tests.support.patience import until
 
 METRICS = """\

@@ -4,11 +4,11 @@ import asyncio
 import re
 from pathlib import Path
 
-from tests.support.bench import Bench
-from tests.support.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post
-from tests.support.real_gateway import Gateway
-from tests.support.scripted_worker import Call
-from tests.support.strict_client import Client
+from tests.support.blackbox.bench import Bench
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post
+from tests.support.blackbox.real_gateway import Gateway
+from tests.support.blackbox.scripted_worker import Call
+from tests.support.blackbox.strict_client import Client
 
 TWO = ("--processes", "2")
 

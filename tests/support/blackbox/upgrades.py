@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from tests.support.bench import Bench
-from tests.support.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, request
-from tests.support.real_gateway import Gateway
-from tests.support.scripted_worker import Call, answer_ok
-from tests.support.strict_client import Answer, Client
+from tests.support.blackbox.bench import Bench
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, request
+from tests.support.blackbox.real_gateway import Gateway
+from tests.support.blackbox.scripted_worker import Call, answer_ok
+from tests.support.blackbox.strict_client import Answer, Client
 
 PAUSE_S, SCRAPE_PAUSE_S = 0.005, 0.2
 

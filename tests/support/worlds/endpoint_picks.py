@@ -8,8 +8,8 @@ import pytest
 from gateway.epp.picker import Door, StreamPicker
 from gateway.proto.kvgate.v1 import ext_proc_pb2 as pb
 from gateway.proxy.api import Api
-from tests.support.exchanges import ExchangeWorld
 from tests.support.ext_proc import FakeStream, request_body, request_headers
+from tests.support.worlds.exchanges import ExchangeWorld
 
 BODY = b'{"model":"m","prompt":[1,2,3],"stream":true}'
 W1, W2 = "10.0.0.1:8000", "10.0.0.2:8000"

@@ -2,8 +2,8 @@
 
 import json
 
-from tests.support.http1_bytes import SSE_HEAD, chunked, wire
-from tests.support.scripted_worker import Call
+from tests.support.blackbox.http1_bytes import SSE_HEAD, chunked, wire
+from tests.support.blackbox.scripted_worker import Call
 
 RESPONSES = "/v1/responses"
 

@@ -8,8 +8,8 @@ from gateway.index.redis_tree.browse import Browser
 from gateway.index.redis_tree.service import RadixService
 from gateway.redis.client import LOST, open_client
 from gateway.redis.options import redis_of
-from tests.support.fleet_story import FleetStory, worker_id
-from tests.support.sharing_gateways import QUICK, leader_process, sharing_gateway, sharing_gateways
+from tests.support.stories.fleet_story import FleetStory, worker_id
+from tests.support.stories.sharing_gateways import QUICK, leader_process, sharing_gateway, sharing_gateways
 
 
 class TreeStory(FleetStory):

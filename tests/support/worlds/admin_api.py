@@ -32,7 +32,7 @@ from gateway.routing.decision_log import DecisionLog
 from gateway.routing.router import Router
 from gateway.runtime.tasks import Tasks
 from gateway.upstream.access import FleetAccess
-from tests.support.roster import RosterWorld, W
+from tests.support.worlds.roster import RosterWorld, W
 
 
 class Admined:

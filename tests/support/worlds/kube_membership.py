@@ -7,8 +7,8 @@ from gateway.discovery.kubernetes.endpoints import KubernetesEndpoint
 from gateway.discovery.kubernetes.membership import Membership, SourceMembers
 from gateway.discovery.lifecycle import Lifecycle
 from gateway.http.networks import Reachable
-from tests.support.lifecycle import LifecycleWorld
-from tests.support.roster import RosterWorld
+from tests.support.worlds.lifecycle import LifecycleWorld
+from tests.support.worlds.roster import RosterWorld
 
 SOURCE, OTHER = "k8s://llm/pods?app=a&port=1", "k8s://llm/pods?app=b&port=1"
 URL, TWO = "http://10.0.0.1:1", "http://10.0.0.2:1"

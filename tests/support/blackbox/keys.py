@@ -3,7 +3,7 @@
 import subprocess
 
 from loadtest.fleet import GATEWAY
-from tests.support.http1_bytes import Header
+from tests.support.blackbox.http1_bytes import Header
 
 
 def new_key(*arguments: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""What a simulated engine publishes: its metrics, and the replay of its events."""
+"""Metrics that a simulated engine publishes, and the replay of its events."""
 
 from typing import Any
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.support.joining_fleet import JoiningFleet, joining_fleet
+from tests.support.stories.joining_fleet import JoiningFleet, joining_fleet
 
 
 @asynccontextmanager
