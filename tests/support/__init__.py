@@ -22,6 +22,7 @@ Builders and texts
     usage, ended_requests                requests' ends   recordings       recorded traffic
     proof_settings, template_outcomes    templates        sglang_encoders  SGLang's chats
     transfer_pairs   prefill and decode  vllm_captures    events of vLLM
+    engine_data      one file per engine
     shared_tables, shared_tree           what gateways share
 Runs
     patience   deadlines and waits       leaks            garbage of a test  hanging  limits of time
