@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.requests.routes import TABLE
+from gateway.core.route_table import TABLE
 from tests.support.blackbox.bench import Bench, running
 from tests.support.blackbox.http1_bytes import CHAT, COMPLETIONS, Header, post, request
 from tests.support.blackbox.keys import bearer, new_key

@@ -35,8 +35,8 @@ engine_data.FOLDER = Path(__file__).with_name("engines")
 """
 TESTS = [
     "tests/engines/test_contract.py",
-    "tests/core/test_bounds.py",
-    "tests/core/requests/test_field_judgement.py",
+    "tests/core/test_figure_bounds.py",
+    "tests/requests/test_field_judgement.py",
 ]
 SELECTED = "(toy or one_file or all_kinds) and not help_and_on_its_page"  # that test reads the documents
 METRICS = ["tgi_batch_current_size 3", "tgi_queue_size 1"]

@@ -2,8 +2,8 @@
 
 import pytest
 
+from gateway.core.caller import Caller
 from gateway.core.errors import Forbidden, InvalidRequest, ModelMissing, NotSupported, UnknownModel
-from gateway.core.requests.caller import Caller
 from gateway.core.worker import ServedModel, WorkerId
 from gateway.http.messages import HttpRequest
 from gateway.proxy.intake import request_of

@@ -7,7 +7,6 @@ import pytest
 
 from gateway.core.errors import ConfigError
 from gateway.policies.baselines import RoundRobin
-from gateway.replay.bounds import AsRecorded
 from gateway.replay.calibration import (
     Error,
     again,
@@ -18,6 +17,7 @@ from gateway.replay.calibration import (
     recorded_of,
 )
 from gateway.replay.fleet import Setup, VirtualFleet
+from gateway.replay.placement_bounds import AsRecorded
 from gateway.replay.profile import H100_8B
 from tests.support.recordings import BLOCK, TRUE_COSTS, recorded
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from gateway.replication.redis_link import ReplicaTimes
 from gateway.replication.redis_log import WorkerLog
-from gateway.replication.session import ReplicaTimes
 from tests.redis.serving import Server, own_server, redis_server, server
 from tests.support.stories.fleet_story import FleetStory, fleet_story
 from tests.support.stories.sharing_gateways import (

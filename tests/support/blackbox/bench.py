@@ -1,6 +1,6 @@
 """A real gateway process between scripted workers and raw clients.
 
-    Client ──bytes──► Gateway (python -m gateway serve) ──bytes──► FakeWorker (this process)
+    Client ──bytes──► Gateway (python -m kvgate serve) ──bytes──► FakeWorker (this process)
 
 Waiting is for events, or polling with a deadline; nothing sleeps for a fixed time.
 """

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gateway.core.requests.routes import TABLE
+from gateway.core.route_table import TABLE
 from tests.support.blackbox.http1_bytes import Header
 from tests.support.blackbox.keys import bearer, new_key
 from tests.support.blackbox.multipart_forms import KIND, part

@@ -11,10 +11,10 @@ from gateway.core.blocks import root_hash
 from gateway.core.decision import Decision, PrefillChoice
 from gateway.core.value import replace
 from gateway.core.worker import Role, ServedModel, Transfer, Worker, WorkerId
+from gateway.costs.transfer_speed import TransferSpeed
 from gateway.disaggregation.legs import LegServices
 from gateway.disaggregation.stats import DisaggregationStats, disaggregation_stats_of
 from gateway.policies.disaggregation import DisaggregationPolicy, modes_of
-from gateway.policies.transfer_speed import TransferSpeed
 from gateway.proxy.context import Context
 from gateway.proxy.dispatch import Dispatch
 from tests.support import fakes

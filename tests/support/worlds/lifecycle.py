@@ -10,11 +10,11 @@ import pytest
 from gateway.core.blocks import root_hash
 from gateway.core.decision import Prompt
 from gateway.core.fleet import Fleet
-from gateway.core.requests.request import parse_request
 from gateway.core.worker import Role, ServedModel, Transfer, Worker, WorkerId
 from gateway.discovery.lifecycle import Lifecycle, RemainingWork
 from gateway.discovery.outlier_detection import OutlierRules
 from gateway.policies.least_load import LeastLoad
+from gateway.requests.parsing import parse_request
 from gateway.routing.router import Router
 from tests.support.fakes import Known
 

@@ -8,7 +8,7 @@ from gateway.core.blocks import root_hash, tokens_of
 from gateway.core.decision import Decision, Prompt
 from gateway.core.fleet import Fleet
 from gateway.core.kv_events import BlocksStored
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
