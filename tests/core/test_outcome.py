@@ -5,7 +5,7 @@ from tests.support.usage import usage_of
 
 
 @pytest.mark.parametrize(
-    ("how", "status", "is_error"),
+    ("result", "status", "is_error"),
     [
         ("ended", 200, False),
         ("ended", 400, False),
@@ -15,8 +15,8 @@ from tests.support.usage import usage_of
         ("failed", 0, True),
     ],
 )
-def test_outcomes_are_errors_by_their_end_and_status(how: str, status: int, is_error: bool) -> None:
-    assert Outcome(how, status, None, None).is_error is is_error
+def test_outcomes_are_errors_by_their_end_and_status(result: str, status: int, is_error: bool) -> None:
+    assert Outcome(result, status, None, None).is_error is is_error
 
 
 def test_usage_reported_by_the_engine_is_kept() -> None:

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from gateway.discovery.kubernetes.sources import KubernetesSource
+from gateway.discovery.kubernetes.watched_sources import KubernetesSource
 from tests.support.chart import GOLDEN, objects, pod_of
 from tests.support.kube_api import PODS, POOLS, SLICES, Object, endpoint, endpoint_slice, pod, pool
 from tests.support.patience import until

@@ -12,8 +12,8 @@ from gateway import request
 from gateway.models.prompt_source import PromptSource
 from gateway.observability.metrics import Metrics
 from gateway.tokenization.base import Renderer
+from gateway.tokenization.model_families import RENDERERS
 from gateway.tokenization.prompt_encoder import PromptError
-from gateway.tokenization.registry import RENDERERS
 from tests.support.agents import AGENT_ANSWERS, CHATS
 
 NOON = datetime(2024, 5, 1, 12)

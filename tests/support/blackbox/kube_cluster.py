@@ -46,7 +46,7 @@ class Cluster:
         return (await self.bench.ask(post(completion()))).status
 
     async def last_error(self) -> str:
-        (name,) = (await self.bench.gateway.admin("GET", "/admin/workers")).json["names"]
+        (name,) = (await self.bench.gateway.admin("GET", "/admin/workers")).json["sources"]
         return str(name["last_error"])
 
     async def watched(self, num: int = 1) -> None:

@@ -29,7 +29,7 @@ class JoiningFleet:
 
         async def is_known() -> bool:
             workers = (await self.admin("/admin/workers"))["endpoints"]
-            return any(each["url"] == sim.url and each["tokens"] for each in workers)
+            return any(each["url"] == sim.url and each["token_sources"] for each in workers)
 
         await self.until(is_known)
         return sim

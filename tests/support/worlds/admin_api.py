@@ -7,7 +7,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import CollectorRegistry
 
 from gateway.admin.app import Admin
-from gateway.admin.console.traffic import TrafficHistory
+from gateway.admin.console.traffic_history import TrafficHistory
 from gateway.admin.explain import Preview
 from gateway.admin.workers import FleetAdmin
 from gateway.config import config_of
@@ -17,8 +17,8 @@ from gateway.core.errors import ConfigError
 from gateway.discovery.dns import Resolver
 from gateway.discovery.kubernetes.cluster import cluster_access
 from gateway.discovery.kubernetes.membership import Membership
-from gateway.discovery.kubernetes.sources import KubernetesSources
 from gateway.discovery.kubernetes.watch import WatchTimes
+from gateway.discovery.kubernetes.watched_sources import KubernetesSources
 from gateway.discovery.lifecycle import Lifecycle, RemainingWork
 from gateway.discovery.outlier_detection import OutlierRules
 from gateway.discovery.sources import Sources
@@ -55,7 +55,7 @@ class Admined:
             observers=self.router.observers,
             on_ejected=lambda worker, why: None,
             rules=OutlierRules(),
-            warm_up_s=10.0,
+            slow_start_s=10.0,
         )
         self.access = FleetAccess()
         self.resolver = Resolver(
@@ -104,7 +104,7 @@ class Admined:
             describe_tokenizer=lambda: {"models": [{"model": "m", "encoder": "fake"}]},
             describe_verify=lambda: {"workers": [{"worker": W, "compared": 7}]},
             describe_advice=lambda: {"groups": [], "prefill_decode": []},
-            describe_admission=lambda: {"is_on": True, "queues": [{"model": "m", "waiting": 3}]},
+            describe_admission=lambda: {"is_enabled": True, "queues": [{"model": "m", "waiting": 3}]},
             policies=self.active_policy,
             preview=Preview(cast(Dispatch, None), lambda decision: ()),
             reload=self._reload,

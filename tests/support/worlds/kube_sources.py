@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from gateway.discovery.kubernetes.cluster import ClusterAccess
-from gateway.discovery.kubernetes.sources import KubernetesSources
 from gateway.discovery.kubernetes.watch import WatchTimes
+from gateway.discovery.kubernetes.watched_sources import KubernetesSources
 from gateway.runtime.tasks import Tasks
 from tests.support.kube_api import KubeApi
 from tests.support.worlds.kube_membership import MembershipWorld

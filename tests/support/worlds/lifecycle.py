@@ -30,7 +30,7 @@ def worker_of(name: str, role: Role = Role.BOTH) -> Worker:
 class LifecycleWorld:
     """Fleet, a router by least load, and the lifecycle's view of them."""
 
-    def __init__(self, warm_up_s: float = 10.0) -> None:
+    def __init__(self, slow_start_s: float = 10.0) -> None:
         self.now = 0.0
         self.fleet, self.known = Fleet(), Known()
         self.router = Router(
@@ -57,7 +57,7 @@ class LifecycleWorld:
             observers=self.router.observers,
             on_ejected=lambda worker, why: self.elsewhere.append((worker, why)),
             rules=OutlierRules(num_failures=2, eject_s=10.0, stalled_s=60.0),
-            warm_up_s=warm_up_s,
+            slow_start_s=slow_start_s,
             clock=lambda: self.now,
             call_later=lambda seconds, callback: self.timers.append((self.now + seconds, callback)),
         )

@@ -7,8 +7,8 @@ import pytest
 from gateway.core.errors import ConfigError
 from gateway.core.worker import Role
 from gateway.discovery.kubernetes.cluster import ClusterAccess
-from gateway.discovery.kubernetes.sources import Coalesced, KubernetesSources
 from gateway.discovery.kubernetes.watch import WatchTimes
+from gateway.discovery.kubernetes.watched_sources import Coalesced, KubernetesSources
 from gateway.runtime.tasks import Tasks
 from tests.support.kube_api import PODS, POOLS, SLICES, endpoint, endpoint_slice, pod, pool
 from tests.support.patience import until
