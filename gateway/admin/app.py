@@ -160,9 +160,9 @@ def decision_handlers(records: DecisionLog, parts_of: PartsOf) -> dict[str, Hand
 
 def traffic_handlers(history: TrafficHistory) -> dict[str, Handler]:
     async def show(request: web.Request) -> web.Response:
-        if (last := _count(request, "last", NUM_INTERVALS)) is None:
-            return as_error(400, f"last is a number from 1 to {NUM_INTERVALS}")
-        return as_json({"interval_s": INTERVAL_S, "intervals": history.latest(last)})
+        if (limit := _count(request, "limit", NUM_INTERVALS)) is None:
+            return as_error(400, f"limit is a number from 1 to {NUM_INTERVALS}")
+        return as_json({"interval_s": INTERVAL_S, "intervals": history.latest(limit)})
 
     return {"traffic": show}
 

@@ -148,7 +148,7 @@ SEEN: dict[str, tuple[Any, Callable[[Parts], object], object]] = {
     ),
     "retry_share": (0.5, lambda p: p.requests.dispatch.context.retries.share, 0.5),
     "route": (["/sleep"], lambda p: "/sleep" in p.api.api.routes, True),
-    "refuse_route": (["/generate"], lambda p: "/generate" in p.api.api.routes, False),
+    "close_route": (["/generate"], lambda p: "/generate" in p.api.api.routes, False),
     "body_memory_bytes": (1 << 31, lambda p: p.surface.bodies.max_bytes, 1 << 31),
     "disaggregation_prefill_timeout_s": (1.5, lambda p: in_use(p).disaggregation.prefill_timeout_s, 1.5),
     "allow_transfer_fields": (True, lambda p: in_use(p).proxy.allow_transfer_fields, True),

@@ -97,6 +97,7 @@ class RequestsPart(Component):
     def _context(self, config: Config, router: Router) -> Context:
         fetch, under_lock = self.index.fetch, self.bookings.under_lock if self.bookings else None
         remote_lookup = RemoteLookup(router, fetch) if fetch else None
+        time_slice = TimeSlice(under_lock, router.tokenize) if under_lock else None
         tokenizers, states = self.prompts, self.lifecycle.lifecycle
         return Context(
             config=config,
@@ -111,9 +112,9 @@ class RequestsPart(Component):
             suspect=self.roster.suspect,
             faults=states.faults,
             busy=self.lifecycle.rejected,
-            gate=gate_of(config, router, self.quota_usage),
+            gate=gate_of(config, router, self.quota_usage, time_slice),
             ask_usage=self._asking(config),
-            time_slice=TimeSlice(under_lock, router.tokenize) if under_lock else None,
+            time_slice=time_slice,
             to_report=self.streams.recovery_observer.asking,
             response_ids=self.surface.response_ids,
             bodies=self.surface.bodies,
@@ -146,7 +147,9 @@ class RequestsPart(Component):
         if (gate := self.gate) is not None:
             gate.reconfigure(config)
             follow(self.routing.router, gate.queues)
-        elif (gate := gate_of(config, self.routing.router, self.quota_usage)) is not None:
+        else:
+            time_slice = self.dispatch.context.time_slice
+            gate = gate_of(config, self.routing.router, self.quota_usage, time_slice)
             self.dispatch.open_gate(gate)
 
     def _asking(self, config: Config) -> AskUsage:
