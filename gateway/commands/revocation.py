@@ -146,7 +146,7 @@ def doubts_of(answer: Any, key_id: str, digest: str) -> Iterator[str]:
     """Reasons in a gateway's `GET /admin/keys` why the key may still work there."""
     files = answer.get("files") if isinstance(answer, dict) else None
     if files is None:
-        yield "it is older than this command, and does not say which file it uses"
+        yield "it is older than this command, and does not report which file it uses"
         return
     if not files:
         yield "it has no key file"

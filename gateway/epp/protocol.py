@@ -125,7 +125,7 @@ class PickProtocol:
         message = messages.decode(data)
         which = message.WhichOneof("request")
         if which is None:
-            raise ProtocolError("the message has no request that this picker knows")
+            raise ProtocolError("the message has no request of a known kind")
         if which == "request_headers":
             return self._request_headers(message)
         if self.request is RequestState.NEW:

@@ -201,14 +201,14 @@ class Aggregate:
     async def _reload(self, request: web.Request) -> web.Response:
         """Reload the policies of all processes, and of those that start later."""
         if request.content_type != "application/json":
-            return _refused(415, "send application/json, as in {}")
+            return _refused(415, "send a body of type application/json, such as {}")
         async with self._change:
             return _answer(await self._reload_policies())
 
     async def _config(self, request: web.Request) -> web.Response:
         """Reload the configuration, and have all processes change together."""
         if request.content_type != "application/json":
-            return _refused(415, "send application/json, as in {}")
+            return _refused(415, "send a body of type application/json, such as {}")
         try:
             async with self._change:
                 return web.json_response(await self._reload_config())

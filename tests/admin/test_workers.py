@@ -22,7 +22,7 @@ async def test_a_worker_drains_and_its_drain_is_undone(admined: Admined, name: s
     for changed in (True, False):
         answer = await admined.client.post(f"/admin/workers/{name}/drain")
         assert (answer.status, await answer.json()) == (200, {"draining": URL, "changed": changed, "left": 1})
-    assert await state(admined) == (True, "draining", "asked for", 1)
+    assert await state(admined) == (True, "draining", "requested", 1)
     for changed in (True, False):
         answer = await admined.client.delete(f"/admin/workers/{name}/drain")
         assert (answer.status, await answer.json()) == (

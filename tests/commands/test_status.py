@@ -126,7 +126,7 @@ def test_a_decision_is_explained_with_its_outcome(gateway: GatewayProcess) -> No
     assert json.loads(out)["id"] == decision
     assert kvgate(gateway, "why", "0" * 24) == (
         1,
-        "the gateway answers 404: no such decision; only the latest are kept\n",
+        "the gateway answers 404: no such decision; the gateway keeps only the latest\n",
     )
 
 

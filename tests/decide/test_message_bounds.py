@@ -24,7 +24,7 @@ def test_usual_messages_pass() -> None:
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        (pb.DecideRequest(token_ids=[1] * (MAX_TOKEN_IDS + 1)), "token ids are taken"),
+        (pb.DecideRequest(token_ids=[1] * (MAX_TOKEN_IDS + 1)), "token ids are accepted"),
         (pb.DecideRequest(headers=[pb.HttpField()] * 40_000), "over 4,096 fields"),
         (pb.DecideRequest(headers=[pb.HttpField(value=b"x" * MAX_BESIDE_BYTES)]), "beside the body"),
         (pb.DecideRequest(exclude=["x" * 50] * 4000), "beside the body"),

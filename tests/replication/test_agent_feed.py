@@ -364,7 +364,7 @@ async def test_an_agent_can_be_reached_once(world: World) -> None:
     hello = await reach(Agents(), f"127.0.0.1:{world.agent.port}", 0, 5)
     assert isinstance(hello, AgentHello) and hello.status == EXACT
     why = await reach(Agents(), f"127.0.0.1:{world.agent.port}", 1, 5)
-    assert isinstance(why, str) and why.startswith("unavailable: nothing is known of rank 1")
+    assert isinstance(why, str) and why.startswith("unavailable: rank 1 is unknown")
 
 
 async def test_a_full_index_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -153,7 +153,7 @@ async def test_check_says_where_nothing_publishes(capsys: pytest.CaptureFixture[
     async with AsyncExitStack() as stack:
         sims, _ = await two_engines(stack, lambda ports: ports)
         await check(config_of(worker=[f"{sims[0].url}#events_port=9"], probe_timeout_s=0.5))
-    obstacle = "it reports no KV events, and where they are expected there are none: no KV-event publisher"
+    obstacle = "it reports no port of KV events, and the default port does not work: no KV-event publisher"
     assert obstacle in capsys.readouterr().out
 
 
