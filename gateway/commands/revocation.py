@@ -165,7 +165,7 @@ async def _answer(session: aiohttp.ClientSession, method: str, url: str, **more:
         try:
             return answer.status, msgspec.json.decode(await answer.read())
         except UNREADABLE as exc:
-            raise ValueError("the answer is no JSON") from exc
+            raise ValueError("the answer is not JSON") from exc
 
 
 def _message(status: int, answer: Any) -> str:

@@ -73,4 +73,4 @@ def decoded(kind: type, data: bytes) -> object:
     try:
         return kind.FromString(data)  # type: ignore[attr-defined]
     except DecodeError as exc:
-        raise GatewayError(f"the message is no {kind.__name__}: {exc}") from exc
+        raise GatewayError(f"the message is not a {kind.__name__}: {exc}") from exc

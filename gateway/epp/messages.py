@@ -58,7 +58,7 @@ def decode(data: bytes) -> pb.ProcessingRequest:
             _check_bounds(data)
         message: pb.ProcessingRequest = pb.ProcessingRequest.FromString(data)
     except DecodeError as exc:
-        raise ProtocolError(f"the message is no ProcessingRequest: {exc}") from exc
+        raise ProtocolError(f"the message is not a ProcessingRequest: {exc}") from exc
     except InvalidRequest as error:
         raise ProtocolError(error.message) from error
     return message

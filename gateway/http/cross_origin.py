@@ -77,7 +77,7 @@ def origin_of(text: str) -> str:
         return text
     origin = text.lower()
     if len(origin) > MAX_ORIGIN_CHARS or not origin.isascii() or not _ORIGIN.fullmatch(origin):
-        raise ValueError(f"'{text}' is no origin: write scheme://host[:port], without a path, or *")
+        raise ValueError(f"'{text}' is not an origin: write scheme://host[:port], without a path, or *")
     if found := _DEFAULT_PORT.match(origin):
         return found[1] or found[2]
     return origin

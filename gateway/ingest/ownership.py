@@ -47,7 +47,7 @@ MAX_RECENT: Final = 256
 """Last prompts of all workers that are remembered: their events may still come."""
 OK: Final = 200
 UNPROVEN: Final = (
-    "events come from a port that the worker does not report; its first prompt shows if they are its own"
+    "events come from a port that the worker does not report; its first prompt shows whose they are"
 )
 
 
@@ -225,7 +225,7 @@ class OwnershipObserver:
         del self._watched[worker]
         reason = f"none of {NUM_UNSEEN} prompts that it computed was in the KV events at {watched.place}"
         text = (
-            "worker %s: %s: they are another worker's, or about other tokens, and are no longer applied; "
+            "worker %s: KV events no longer applied (%s): they belong to another worker, or to other tokens; "
             'its cache is assumed from sent prompts ([workers."URL"] events_port sets its port)'
         )
         self._log.warning(text, worker, reason)

@@ -304,7 +304,7 @@ class PromptSource:
         """Count and log a failed proof of a template's cut points, which should never happen."""
         self._metrics.prompt_mismatches[model] += 1
         log.error(
-            "tokenizer of %s: a prompt assembled from cached text differed from the whole; "
+            "tokenizer of %s: a prompt assembled from cached text differed from the full one; "
             "conversations of %s are rendered whole from now on",
             _name(model),
             template,

@@ -79,5 +79,5 @@ def work_ahead(candidate: Candidate) -> float:
 def _reason(candidates: Sequence[Candidate], index: int) -> str:
     longest = max(candidate.overlap_tokens for candidate in candidates)
     if candidates[index].overlap_tokens < longest:
-        return "recomputing here is cheaper than waiting for the holder"
+        return "computing the prefix again is cheaper than waiting for its worker"
     return "longest cached prefix" if longest else "no cached prefix: least work ahead"

@@ -76,7 +76,7 @@ class TooLong(PromptError):
     """
 
     def __init__(self, num_tokens: int) -> None:
-        super().__init__("the prompt has more tokens than the model takes")
+        super().__init__("the prompt has more tokens than the model accepts")
         self.num_tokens = num_tokens
 
 

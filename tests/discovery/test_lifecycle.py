@@ -120,7 +120,7 @@ def test_panic_is_logged_once_per_change_and_is_the_reason_of_a_workers_state(
         "model m: fewer than 50 % of its workers are healthy; 2 with late probes get requests too"
     ]
     assert set(world.decide(20)) == {A, B}
-    why = "gets requests though its probes time out: too few workers of 'm' are healthy"
+    why = "gets requests although its probes time out: too few workers of 'm' are healthy"
     assert world.lifecycle.describe(A)["why"] == why
     world.fleet.set_up(A, True, is_late=True)
     for _ in range(2):
@@ -130,7 +130,8 @@ def test_panic_is_logged_once_per_change_and_is_the_reason_of_a_workers_state(
     ]
     assert world.decide(4) == {A: 4}
     assert (
-        world.lifecycle.describe(A)["why"] == "up though its probes time out: answers, events or metrics come"
+        world.lifecycle.describe(A)["why"]
+        == "up although its probes time out: answers, events or metrics arrive"
     )
 
 
@@ -308,9 +309,9 @@ def test_a_stalled_engine_is_ejected_and_its_requests_go_elsewhere() -> None:
     assert (world.state(A), world.state(B), world.elsewhere) == (
         "ejected",
         "active",
-        [(A, "no step in 61 s, with 1 requests")],
+        [(A, "no engine step in 61 s, with 1 requests")],
     )
-    assert world.lifecycle.describe(A)["why"] == "no step in 61 s, with 1 requests"
+    assert world.lifecycle.describe(A)["why"] == "no engine step in 61 s, with 1 requests"
     world.now = 63.0
     world.lifecycle.looked(A, metrics(101.0))
     assert world.state(A) == "warm_up"

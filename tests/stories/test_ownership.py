@@ -87,7 +87,7 @@ async def ask_until_disowned(s: Story, caplog: pytest.LogCaptureFixture, num: in
     not count."""
 
     def is_over() -> bool:
-        return sum("they are another worker's" in line for line in caplog.messages) == num
+        return sum("they belong to another worker" in line for line in caplog.messages) == num
 
     for _ in range(5 * NUM_UNSEEN):
         if not is_over():

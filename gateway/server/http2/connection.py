@@ -207,13 +207,13 @@ class Http2Connection:
         num_missing = len(frames.PREFACE) - len(self._preface)
         self._preface += data[:num_missing]
         if not frames.PREFACE.startswith(self._preface):
-            raise Http2Error(PROTOCOL_ERROR, "the first bytes are no HTTP/2 preface")
+            raise Http2Error(PROTOCOL_ERROR, "the first bytes are not an HTTP/2 preface")
         return data[num_missing:]
 
     def _take_frame(self, frame: Frame, events: list[Event]) -> None:
         kind = frame.kind
         if not self._has_settings and (kind != frames.SETTINGS or frame.flags & ACK):
-            raise Http2Error(PROTOCOL_ERROR, "the first frame is no SETTINGS")
+            raise Http2Error(PROTOCOL_ERROR, "the first frame is not SETTINGS")
         first = self._blocks.first
         if first is not None:
             if kind != frames.CONTINUATION or frame.stream_id != first.stream_id:
