@@ -47,7 +47,7 @@ MAX_RECENT: Final = 256
 """Last prompts of all workers that are remembered: their events may still come."""
 OK: Final = 200
 UNPROVEN: Final = (
-    "events come from a port that the worker does not report; its first prompt shows whose they are"
+    "events come from a port that the worker does not report; its first prompt shows if they are its own"
 )
 
 
