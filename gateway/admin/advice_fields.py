@@ -26,13 +26,13 @@ class GroupAdviceView(View):
     id: A[str, "model and role, as in `llama:both`"]
     model: A[str, "the first name of its workers"]
     role: A[str, "`prefill`, `decode` or `both`"]
-    workers: A[int, MAX, "workers that take requests"]
+    workers: A[int, MAX, "workers that accept requests"]
     is_idle: A[bool, "no request came in the last minute, and none waits or runs"]
     desired_workers: A[float, SUM, "workers that meet the objective, smoothed; round it up"]
     needed_workers: A[float, SUM, "the same for the last minute, not smoothed"]
     needed_low: A[float, SUM, "lower end of an interval of 90 %"]
     needed_high: A[float, SUM, "upper end of it"]
-    utilization: A[float | None, SUM, "needed workers relative to those that take requests"]
+    utilization: A[float | None, SUM, "needed workers relative to those that accept requests"]
     objective_is_reachable: A[bool, "an idle worker meets the objective"]
     slo_attainment: A[
         float | None, MIN, "share of requests in five minutes that met the objective; null: no requests"

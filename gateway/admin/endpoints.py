@@ -90,7 +90,7 @@ ADMIN_ROUTES: tuple[AdminRoute, ...] = (
     AdminRoute("GET", "/admin/workers", "workers", "endpoints, their workers and loads", FleetView),
     AdminRoute("POST", "/admin/workers", "add_worker", "adds `url`, with an optional `role`", None, ALL),
     AdminRoute("POST", _WORKER + "/drain", "drain", "drains a worker; `drop`: then drops it", None, ALL),
-    AdminRoute("DELETE", _WORKER + "/drain", "undo_drain", "takes a drained worker back", None, ALL),
+    AdminRoute("DELETE", _WORKER + "/drain", "undo_drain", "ends the drain of a worker", None, ALL),
     AdminRoute("DELETE", _WORKER, "drop_worker", "drops a worker, aborting its requests", None, ALL),
     AdminRoute("GET", "/admin/index", "index", "blocks known of each worker", IndexView),
     AdminRoute("GET", "/admin/index/{worker}/blocks", "blocks", "block hashes, one per line", None, FOUND),

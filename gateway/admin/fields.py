@@ -83,7 +83,7 @@ class WorkerTrafficView(View):
 
 
 class WorkerView(View):
-    id: A[str, "host and port; `#rank` behind it where an endpoint has several DP ranks"]
+    id: A[str, "host and port, with `#rank` where an endpoint has several DP ranks"]
     is_up: A[bool, "answers health checks, or answers, events or metrics while these are late"]
     is_late: A[bool, "its last health check timed out"]
     state: A[str, WORST, "lifecycle state"]
@@ -118,7 +118,7 @@ class WorkerView(View):
 class EndpointView(View):
     url: A[str, "base URL"]
     state: A[str, WORST, "`joining`, `joined` or `down`"]
-    is_draining: A[bool, "takes no new requests"]
+    is_draining: A[bool, "gets no new requests"]
     engine: A[str | None, "engine"]
     version: A[str | None, "engine version"]
     role: A[str | None, "`prefill`, `decode` or `both`"]

@@ -55,7 +55,7 @@ def chat_of(body: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
 
 
 def _is_open(item: Mapping[str, Any]) -> bool:
-    """An answer that is to be gone on with."""
+    """Partial answer that the engine continues."""
     is_said = item.get("type", "message") in ("message", "reasoning")
     return is_said and item.get("status") in ("in_progress", "incomplete")
 

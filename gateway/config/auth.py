@@ -98,4 +98,4 @@ class JwtSection(Section, frozen=True):
     def __post_init__(self) -> None:
         for name in self.algorithms:
             if name not in ALGORITHMS:
-                raise ValueError(f"jwt_algorithms: '{name}' is none of {', '.join(ALGORITHMS)}")
+                raise ValueError(f"jwt_algorithms: '{name}' is not one of {', '.join(ALGORITHMS)}")

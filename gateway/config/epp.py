@@ -50,8 +50,8 @@ class EppSection(Section, frozen=True):
     fallbacks: Annotated[
         int,
         option(
-            "Workers behind the chosen one in the destination, for Envoy's own retries. Not for ORIGINAL_DST "
-            "clusters, as Envoy AI Gateway makes them: those answer 503 to a list.",
+            "Fallback workers after the chosen one in the destination, for Envoy's own retries. Not for "
+            "ORIGINAL_DST clusters, as Envoy AI Gateway makes them: those answer 503 to a list.",
             "workers",
             ge=0,
             le=8,

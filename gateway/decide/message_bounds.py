@@ -37,5 +37,5 @@ def check_bounds(message: bytes, kind: type) -> None:
         )
     if num_beside > MAX_BESIDE_BYTES:
         raise InvalidRequest(
-            f"at most {MAX_BESIDE_BYTES:,} bytes are accepted beside the body and the token ids"
+            f"at most {MAX_BESIDE_BYTES:,} bytes are accepted in addition to the body and the token ids"
         )

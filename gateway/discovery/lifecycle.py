@@ -196,7 +196,7 @@ class Lifecycle:
 
     @property
     def draining(self) -> Mapping[str, bool]:
-        """URLs of draining endpoints, and whether they are to be dropped then."""
+        """URLs of draining endpoints; True for those that are dropped afterwards."""
         return {url: drain.is_last for url, drain in self._drains.items()}
 
     def why(self, url: str) -> str | None:
@@ -396,7 +396,7 @@ LOOK_INTERVAL_S = 0.5
 
 
 async def keep_leaving(lifecycle: Lifecycle, roster: Roster, interval_s: float = LOOK_INTERVAL_S) -> None:
-    """Note when workers change, and drop endpoints that were to be dropped when nothing is left."""
+    """Note when workers change, and drop the drained endpoints that a drain with `drop` named."""
 
     def workers_of(url: str) -> Iterable[Worker]:
         endpoint = roster.find(url)

@@ -173,7 +173,7 @@ def prompt_counts(
 ) -> EngineFinding:
     """Judge the prompts of one kind ("texts" or "chats") that the worker answers. `needs_ours`: kvgate asks
     this engine for no tokens, so that it must have a tokenizer of its own. Where the worker `publishes` its
-    blocks, other tokens are looked up in vain; else they only shift the predicted counts."""
+    blocks, lookups by other tokens find nothing; else they only shift the predicted counts."""
     known = [check for check in checks if check.is_compared]
     with_ours = [check for check in known if check.ours]
     if not checks:

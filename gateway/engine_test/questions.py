@@ -93,7 +93,7 @@ class Examination:
                 EngineFinding(name, Verdict.FAIL, words, "requests would wait there until their timeout")
             ], False
         except ProbeError as exc:
-            down = EngineFinding(name, Verdict.FAIL, str(exc), "the worker would be taken for down")
+            down = EngineFinding(name, Verdict.FAIL, str(exc), "the worker would count as down")
             return [down], not isinstance(exc, ProbeTimeout)
 
     async def _load(self) -> Sequence[EngineFinding]:
@@ -118,7 +118,7 @@ class Examination:
     async def _token_ids(self) -> Sequence[EngineFinding]:
         subject, name = self.subject, "token ids"
         if not subject.conventions.takes_lists:
-            words = "it takes texts only, and lists may end it: none was sent"
+            words = "it accepts texts only, and a list may crash it: none was sent"
             unsent = EngineFinding(
                 name, Verdict.UNSUPPORTED, words, "lists go to other workers of the model, or get 400"
             )

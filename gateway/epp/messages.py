@@ -70,7 +70,7 @@ def _check_bounds(data: bytes) -> None:
         if number == _BODY:
             num_beside -= end - start
     if num_beside > MAX_BESIDE_BYTES:
-        raise InvalidRequest(f"at most {MAX_BESIDE_BYTES:,} bytes are accepted beside a body")
+        raise InvalidRequest(f"at most {MAX_BESIDE_BYTES:,} bytes are accepted in addition to a body")
 
 
 def headers_of(message: pb.HttpHeaders) -> list[Header]:

@@ -121,7 +121,7 @@ class PickProtocol:
     # received ----------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> Event | None:
-        """Take one message; None where nothing is to be done but to send the outbox. Raises ProtocolError."""
+        """Take one message; None if only the outbox must be sent. Raises ProtocolError."""
         message = messages.decode(data)
         which = message.WhichOneof("request")
         if which is None:

@@ -40,7 +40,7 @@ class CrossOriginPolicy:
         self._origins = frozenset(origin_of(text).encode() for text in origins)
         self._allows_any = ANY.encode() in self._origins
         if self._allows_any and len(self._origins) > 1:
-            raise ValueError("'*' allows all origins; name no other beside it")
+            raise ValueError("'*' allows all origins; name no other origin with it")
 
     def __repr__(self) -> str:
         return f"CrossOriginPolicy({', '.join(sorted(origin.decode() for origin in self._origins))})"

@@ -59,7 +59,7 @@ ANY_MODEL: Final = "*"
 class PromptSource:
     """Tokenizes requests' prompts. `local` maps model names (or ANY_MODEL) to loaded tokenizers, replaced by
     `set_all`; `runs` is their shared cache of token runs. `refuse` is called, in any thread, with a tokenizer
-    that is not to be used any more and the reason. `zone` is that of the day in prompts; None: our own."""
+    that must not be used any more and the reason. `zone` is that of the day in prompts; None: our own."""
 
     def __init__(
         self,

@@ -179,7 +179,7 @@ class InferenceExchange(Execution):
         try:
             connection = await self.context.pools.of(self.decision.worker.url).connect()
         except TimeoutError:
-            self._attempt_failed("connecting took too long")
+            self._attempt_failed("connection timed out")
         except OSError as exc:
             if exc.errno in OUR_ERRNOS:
                 text = "request %s: cannot connect (%s); raise the limit of open files"

@@ -98,7 +98,7 @@ class Lines:
                 self.number -= 1
                 return
             except CutShort as exc:
-                self.skip(f"{exc}; the file may be cut")
+                self.skip(f"{exc}; the file may be truncated")
                 return
             except ValueError as exc:
                 raise self.bad(str(exc)) from exc

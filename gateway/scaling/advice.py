@@ -25,8 +25,8 @@ SIGMAS = 1.645
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """A worker of the group. `booked_tokens` are to be computed there; `own_cache_tokens` are cached nowhere
-    else, None where that is not known."""
+    """A worker of the group. `booked_tokens` wait for computation there; `own_cache_tokens` are cached
+    nowhere else, None where that is not known."""
 
     id: WorkerId
     is_open: bool

@@ -163,7 +163,7 @@ def test_workers_that_accept_no_connection_are_ejected_beyond_the_bound(answers:
     world.join(*names)
     for name in names:
         for number in range(3):
-            world.lifecycle.failed(name, "connecting took too long", number >= answers)
+            world.lifecycle.failed(name, "connection timed out", number >= answers)
     assert [world.state(name) for name in names].count("ejected") == most
 
 

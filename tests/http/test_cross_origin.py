@@ -55,7 +55,7 @@ def test_other_texts_are_no_origins(text: str) -> None:
 
 
 def test_any_origin_stands_alone() -> None:
-    with pytest.raises(ValueError, match="name no other beside it"):
+    with pytest.raises(ValueError, match="name no other origin with it"):
         CrossOriginPolicy(["*", "https://chat.example"])
 
 
