@@ -1,7 +1,7 @@
 """Benchmark `make bench-waits`: how long a request will wait in the admission queue, and how long it did.
 
 A gateway in front of simulated workers that are saturated; each request notes the gateway's estimate as it
-joins the queue (the one of Retry-After, of the message and of `/admin/flow`), and then its own wait. The
+joins the queue (the one of Retry-After, of the message and of `/admin/admission`), and then its own wait. The
 error is a factor: 2 is twice as long as estimated, or half. Scenarios differ in what frees a worker: the end
 of an answer, a computed prompt, a worker that joins, a change of the answers' length.
 """
@@ -171,11 +171,10 @@ def watch(gateway: Gateway, waits: Waits) -> None:
         began = began or now
         estimates[id(request)] = now - began, queues.expected_wait_s(request.model)
 
-    def released(waiter: Any, request: Any, prompt: Any) -> bool:
+    def released(waiter: Any, request: Any, prompt: Any, decided: Any) -> bool:
         at_s, estimate_s = estimates.pop(id(request))
         waits.pairs.append((at_s, estimate_s, request.queued_s))
-        assert release is not None, "set by the proxy"
-        return release(waiter, request, prompt)
+        return release(waiter, request, prompt, decided)
 
     queues.wait, queues.go = joined, released  # type: ignore[method-assign]
 

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from engines import DEFAULT_CONNECTORS, ENGINES, KV_CONNECTORS
 from gateway.admin.console.pooled_bound import pooled_bound_of
-from gateway.admin.console.traffic import TrafficHistory, keep_sampled
+from gateway.admin.console.traffic_history import TrafficHistory, keep_sampled
 from gateway.app import reconfigure
 from gateway.app.admin_wiring import admin_of
 from gateway.app.front_end import routes_of, surface_of
@@ -442,6 +442,7 @@ class Gateway:
         fetch = self.backend.fetch
         remote_lookup = RemoteLookup(router, fetch) if fetch else None
         under_lock = self.bookings.under_lock if self.bookings else None
+        time_slice = TimeSlice(under_lock, router.tokenize) if under_lock else None
         context = Context(
             config=config,
             router=router,
@@ -455,9 +456,9 @@ class Gateway:
             suspect=partial(suspect, self),
             faults=self.lifecycle.faults,
             busy=partial(rejected, self),
-            gate=gate_of(config, router, self.quota_usage),
+            gate=gate_of(config, router, self.quota_usage, time_slice),
             ask_usage=self.asking(),
-            time_slice=TimeSlice(under_lock, router.tokenize) if under_lock else None,
+            time_slice=time_slice,
             to_report=self.recovery_observer.asking,
             response_ids=self.surface.response_ids,
             bodies=self.surface.bodies,

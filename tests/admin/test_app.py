@@ -1,150 +1,24 @@
 """Admin API over HTTP, before a fleet that the test writes."""
 
-from collections.abc import AsyncIterator
-from functools import partial
 from io import BytesIO
-from typing import Any, cast
 from urllib.parse import quote
 
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
-from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.admin.app import MAX_RECENT, MAX_REQUESTS, Admin
-from gateway.admin.console.traffic import INTERVAL_S, TrafficHistory
-from gateway.admin.explain import Preview
-from gateway.admin.workers import FleetAdmin
-from gateway.config import config_of, load
-from gateway.config.kubernetes import KubernetesSection
-from gateway.core.decision import Prompt
-from gateway.core.errors import ConfigError
+from gateway.admin.app import MAX_RECENT, MAX_REQUESTS
+from gateway.admin.console.traffic_history import INTERVAL_S
+from gateway.config import load
 from gateway.core.event_stream import StreamState
 from gateway.core.usage import Usage
 from gateway.core.value import replace
 from gateway.core.worker import ReportedLoad, WorkerId
 from gateway.disaggregation.stats import disaggregation_stats_of
-from gateway.discovery.dns import Resolver
-from gateway.discovery.kubernetes.cluster import cluster_access
-from gateway.discovery.kubernetes.membership import Membership
-from gateway.discovery.kubernetes.sources import KubernetesSources
-from gateway.discovery.kubernetes.watch import WatchTimes
-from gateway.discovery.lifecycle import Lifecycle, RemainingWork
-from gateway.discovery.outlier_detection import OutlierRules
-from gateway.discovery.sources import Sources
-from gateway.observability.cache_loss.observer import CacheLoss
-from gateway.observability.collector import MetricsCollector
-from gateway.policies.least_load import LeastLoad
-from gateway.proxy.api import Api
-from gateway.proxy.dispatch import Dispatch
-from gateway.routing.active_policy import ActivePolicy
-from gateway.routing.decision_log import DecisionLog
-from gateway.routing.router import Router
-from gateway.runtime.tasks import Tasks
-from gateway.upstream.access import FleetAccess
-from tests.discovery.test_roster import RANK, URL, W, World
 from tests.support.fakes import decision
+from tests.support.worlds.admin_api import Admined
+from tests.support.worlds.roster import RANK, URL, RosterWorld, W
 
 pytestmark = pytest.mark.process
-
-
-class Admined:
-    """Roster with one joined worker, and a client of its admin API."""
-
-    def __init__(self, world: World) -> None:
-        self.world, self.records = world, DecisionLog()
-        self.refusal: str | None = None
-        self.router = Router(
-            fleet=world.fleet,
-            index=world.known.index,
-            assumed=world.known.assumed,
-            policy=LeastLoad(),
-            tokenize=lambda request: Prompt(),
-        )
-        self.lifecycle = Lifecycle(
-            world.fleet,
-            RemainingWork(lambda w: self.router.ledger.load(w).num_in_flight, lambda w: 0, lambda w: 0),
-            num_answered=lambda worker: 0,
-            observers=self.router.observers,
-            on_ejected=lambda worker, why: None,
-            rules=OutlierRules(),
-            warm_up_s=10.0,
-        )
-        self.access = FleetAccess()
-        self.resolver = Resolver(
-            world.roster,
-            self.lifecycle,
-            inherit=self.access.inherit,
-            reachable=self.access.reachable,
-            interval_s=1000.0,
-        )
-        membership = Membership(
-            world.roster, self.lifecycle, inherit=self.access.inherit, reachable=self.access.reachable
-        )
-        cluster = partial(cluster_access, KubernetesSection(), {})
-        kubernetes = KubernetesSources(membership, Tasks().start, cluster=cluster, times=WatchTimes())
-        self.api = Api(cast(Dispatch, None), world.fleet, world.metrics)
-        registry = CollectorRegistry()
-        registry.register(
-            MetricsCollector(
-                world.metrics,
-                world.fleet,
-                self.router.ledger,
-                world.known.index,
-                world.known.assumed,
-                world.roster.stream_counts,
-                lambda: 0,
-                ("0", False),
-            )
-        )
-        self.active_policy = ActivePolicy(config_of(policy="least_load"))
-        admin = Admin(
-            api=self.api,
-            router=self.router,
-            workers=FleetAdmin(
-                self.router,
-                world.roster,
-                self.lifecycle,
-                Sources(self.resolver, kubernetes),
-                self.access,
-                lambda worker: {"compared": 7},
-                lambda url: [],
-                world.metrics,
-            ),
-            records=self.records,
-            registry=registry,
-            losses=CacheLoss(lambda model, tokens: None),
-            describe_tokenizer=lambda: {"models": [{"model": "m", "encoder": "fake"}]},
-            describe_verify=lambda: {"workers": [{"worker": W, "compared": 7}]},
-            describe_advice=lambda: {"groups": [], "prefill_decode": []},
-            describe_admission=lambda: {"is_on": True, "queues": [{"model": "m", "waiting": 3}]},
-            policies=self.active_policy,
-            preview=Preview(cast(Dispatch, None), lambda decision: ()),
-            reload=self._reload,
-            traffic=TrafficHistory(world.metrics),
-        )
-        self.client = TestClient(TestServer(admin.app()))
-
-    async def _reload(self) -> dict[str, int]:
-        if self.refusal:
-            raise ConfigError(self.refusal)
-        return {"generation": 2}
-
-    async def get(self, path: str, status: int = 200) -> Any:
-        answer = await self.client.get(path)
-        assert answer.status == status
-        assert answer.content_type == "application/json"
-        return await answer.json()
-
-
-@pytest.fixture
-async def admined() -> AsyncIterator[Admined]:
-    world = World()
-    await world.add()
-    admined = Admined(world)
-    async with admined.client:
-        yield admined
-    await world.roster.stop()
 
 
 # health ----------------------------------------------------------------------------------------
@@ -196,8 +70,8 @@ async def test_workers_are_shown_with_every_field(admined: Admined) -> None:
     await world.add("http://late:1")
     assert await admined.get("/admin/workers") == {
         "drains": [],
-        "names": [],
-        "gone": [],
+        "sources": [],
+        "removed": [],
         "in_panic": {},
         "endpoints": [
             {
@@ -207,40 +81,40 @@ async def test_workers_are_shown_with_every_field(admined: Admined) -> None:
                 "engine": "fake",
                 "version": "1",
                 "role": "both",
-                "given_as": URL,
-                "is_member": False,
+                "spec": URL,
+                "is_discovered": False,
                 "last_error": None,
-                "tokens": [],
+                "token_sources": [],
                 "workers": [
                     {
                         "id": "w:1",
                         "is_up": True,
                         "is_late": False,
                         "state": "active",
-                        "why": None,
+                        "reason": None,
                         "share": 1.0,
-                        "left": 1,
+                        "remaining_requests": 1,
                         "since": 5.0,
                         "ejections": {"stalled": 2},
                         "models": ["m"],
-                        "not_used": {},
+                        "unusable_models": {},
                         "block_size": 4,
-                        "num_blocks": 100,
+                        "cache_blocks": 100,
                         "in_flight": 1,
                         "booked_tokens": 40,
-                        "in_flight_elsewhere": 0,
+                        "remote_in_flight": 0,
                         "running": 1,
                         "waiting": 2,
                         "kv_usage": 0.5,
-                        "failures": 4,
+                        "failed_requests": 4,
                         "stream": "catching_up",
-                        "no_pair_with": {"d:1": "they differ"},
-                        "verified": {"compared": 7},
+                        "excluded_pairs": {"d:1": "they differ"},
+                        "predictions": {"compared": 7},
                         "traffic": {
                             "requests": 3,
                             "ttft": {"0.1-0.2": 1, "60.0-inf": 1},
                             "prompt_tokens": 300,
-                            "predicted_tokens": 192,
+                            "predicted_cached_tokens": 192,
                             "reported_prompt_tokens": 100,
                             "reported_cached_tokens": 64,
                         },
@@ -260,10 +134,10 @@ async def test_workers_are_shown_with_every_field(admined: Admined) -> None:
                 "engine": None,
                 "version": None,
                 "role": None,
-                "given_as": "http://late:1",
-                "is_member": False,
+                "spec": "http://late:1",
+                "is_discovered": False,
                 "last_error": "refused",
-                "tokens": [],
+                "token_sources": [],
                 "workers": [],
             },
         ],
@@ -275,7 +149,7 @@ async def test_a_worker_can_be_added_with_a_role(admined: Admined) -> None:
     answer = await admined.client.post("/admin/workers", json=body)
     assert answer.status == 201
     shown = (await admined.get("/admin/workers"))["endpoints"][1]
-    assert (shown["url"], shown["given_as"]) == ("http://p:1", "prefill=http://p:1")
+    assert (shown["url"], shown["spec"]) == ("http://p:1", "prefill=http://p:1")
     answer = await admined.client.post("/admin/workers", json={"url": "http://x:1", "role": "both"})
     assert answer.status == 400
 
@@ -299,7 +173,7 @@ async def test_a_worker_is_added_and_dropped(admined: Admined) -> None:
     await admined.world.roster.first_look()
     assert len(admined.world.fleet) == 2
     answer = await admined.client.delete("/admin/workers/new:1")
-    assert (answer.status, await answer.json()) == (200, {"dropped": "new:1"})
+    assert (answer.status, await answer.json()) == (200, {"removed": "new:1"})
     assert len(admined.world.fleet) == 1
 
 
@@ -307,7 +181,7 @@ async def test_a_worker_is_added_and_dropped(admined: Admined) -> None:
     "name", ["http://w:1", "http://w:1/", "w:1", quote("http://w:1", safe=""), "w:1%230"]
 )
 async def test_a_worker_is_dropped_by_url_or_id(name: str) -> None:
-    world = World()
+    world = RosterWorld()
     world.probe().ranks = {0: RANK, 1: RANK}
     await world.add()
     async with Admined(world).client as client:
@@ -372,7 +246,7 @@ async def test_the_index_is_shown_by_worker(admined: Admined) -> None:
     (worker,) = shown["workers"]
     assert (worker["worker"], worker["stream"], worker["blocks"]) == ("w:1", "exact", 3)
     assert (worker["assumed_blocks"], worker["pinned_blocks"]) == (0, 0)
-    assert worker["applied"]["num_stored"] == 3
+    assert worker["applied"]["stored_blocks"] == 3
 
 
 async def test_the_latest_decisions_newest_first(admined: Admined) -> None:
@@ -406,21 +280,24 @@ async def test_the_encoder_of_each_model_is_shown(admined: Admined) -> None:
 
 async def test_causes_of_cache_loss_are_shown(admined: Admined) -> None:
     loss = await admined.get("/admin/cache-loss")
-    assert (loss["computed_tokens"], loss["causes"], loss["worst"]) == (0, [], [])
+    assert (loss["computed_tokens"], loss["causes"], loss["largest"]) == (0, [], [])
 
 
 async def test_verification_is_shown_in_full_and_summed_up_per_worker(admined: Admined) -> None:
     assert await admined.get("/admin/verify") == {"workers": [{"worker": W, "compared": 7}]}
     assert await admined.get("/admin/advice") == {"groups": [], "prefill_decode": []}
-    assert await admined.get("/admin/flow") == {"is_on": True, "queues": [{"model": "m", "waiting": 3}]}
+    assert await admined.get("/admin/admission") == {
+        "is_enabled": True,
+        "queues": [{"model": "m", "waiting": 3}],
+    }
     (endpoint,) = (await admined.get("/admin/workers"))["endpoints"]
-    assert endpoint["workers"][0]["verified"] == {"compared": 7}
+    assert endpoint["workers"][0]["predictions"] == {"compared": 7}
 
 
 @pytest.mark.parametrize(
     ("method", "path", "status", "words"),
     [
-        ("GET", "/admin/worker", 404, "there is no endpoint /admin/worker; known: /, /admin/advice, "),
+        ("GET", "/admin/worker", 404, "there is no endpoint /admin/worker; known: /, /admin/admission, "),
         ("POST", "/admin/verify", 405, "/admin/verify accepts GET, HEAD, not POST"),
         ("POST", "/admin/workers", 413, "Maximum request body size"),
     ],
@@ -445,7 +322,7 @@ async def test_an_explained_body_may_be_as_long_as_an_inference_body(admined: Ad
 async def test_policies_are_shown_and_reloaded(admined: Admined) -> None:
     shown = await admined.get("/admin/policies")
     assert (shown["policy"], shown["fallbacks"], shown["file"]) == ("least_load", [], None)
-    assert {"prefix_overlap", "topology", "random"} <= set(shown["known"])
+    assert {"prefix_overlap", "topology", "random"} <= set(shown["available"])
     answer = await admined.client.post("/admin/policies/reload", json={})
     assert (answer.status, (await answer.json())["policy"]) == (200, "least_load")
     assert (await admined.client.post("/admin/policies/reload", data=b"{}")).status == 415
@@ -474,14 +351,9 @@ async def test_the_latest_requests_are_listed_and_found_by_id(admined: Admined) 
 
 @pytest.mark.parametrize("number", ["", "0", "-1", "x", str(MAX_REQUESTS + 1), "9" * 30])
 async def test_a_number_that_is_none_is_400(admined: Admined, number: str) -> None:
-    assert (
-        "limit must be a number"
-        in (await admined.get(f"/admin/requests?limit={number}", 400))["error"]["message"]
-    )
-    assert (
-        "last must be a number"
-        in (await admined.get(f"/admin/traffic?last={number}", 400))["error"]["message"]
-    )
+    for path in ("/admin/requests", "/admin/traffic"):
+        error = (await admined.get(f"{path}?limit={number}", 400))["error"]
+        assert "limit must be a number" in error["message"]
 
 
 async def test_traffic_is_listed_by_interval(admined: Admined) -> None:

@@ -9,21 +9,13 @@ from aiohttp.test_utils import TestClient, TestServer
 from yarl import URL
 
 from gateway.admin.auth import add_guard, keeper_before, key_handlers
-from gateway.admin.endpoints import bound
+from gateway.admin.endpoint_table import bound
 from gateway.config import Config, config_of
 from gateway.runtime.tasks import Tasks
-from gateway.tenancy.auth.api_keys import make_key
 from gateway.tenancy.auth.credentials import Credentials
-from gateway.tenancy.auth.key_format import format_key_record
+from tests.support.admin_keys import LINES, PLAIN, ROOT
 
 pytestmark = pytest.mark.process
-
-ROOT, PLAIN = (make_key(bytes([n] * 6), bytes(32)) for n in range(2))
-LINES = [
-    format_key_record(ROOT, bytes(16), "ops", admin=True),
-    format_key_record(PLAIN, bytes(16), "acme", ["m"], "1970-01-02"),
-    '{"group":"g","tenants":["acme"]}',
-]
 
 
 def config(tmp_path: Path, scope: Any = "off") -> Config:
@@ -114,8 +106,8 @@ async def test_keys_are_listed_without_their_digests(tmp_path: Path) -> None:
         text = await (answer := await asking.get("/admin/keys")).text()
         listed = await answer.json()
     assert listed["keys"] == [
-        {"id": "000000000000", "tenant": "ops", "models": None, "expires_s": None, "is_admin": True},
-        {"id": "010101010101", "tenant": "acme", "models": ["m"], "expires_s": 86400.0, "is_admin": False},
+        {"id": "000000000000", "tenant": "ops", "models": None, "expires_at": None, "is_admin": True},
+        {"id": "010101010101", "tenant": "acme", "models": ["m"], "expires_at": 86400.0, "is_admin": False},
     ]
     assert listed["groups"] == {"acme": "g"}
     assert credentials.file
@@ -170,7 +162,7 @@ async def test_outdated_keys_read_and_reload_and_change_nothing_else(tmp_path: P
         assert (await asking.get("/admin/x", headers=headers)).status == 200
         assert (await asking.post("/admin/x", headers={"x-api-key": "kvg-none"})).status == 401
         (file,) = (await (await asking.get("/admin/keys", headers=headers)).json())["files"]
-        assert "cannot be read" in file["fault"] and file["name"] == "key_file"
+        assert "cannot be read" in file["error"] and file["name"] == "key_file"
         path.with_name("aside").rename(path)
         assert (await asking.post("/admin/keys/reload", json={}, headers=headers)).status == 200
         assert (await asking.post("/admin/x", headers=headers)).status == 200

@@ -4,7 +4,10 @@ import json
 
 import pytest
 
-from tests.blackbox.harness import Bench, Call, FakeWorker, completion, post, running, until, wire
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import completion, post, wire
+from tests.support.blackbox.scripted_worker import Call, FakeWorker
+from tests.support.patience import until
 
 
 class Liar(FakeWorker):
@@ -66,7 +69,7 @@ async def test_impossible_cache_sizes_are_ignored(bench: Bench, labels: str) -> 
     endpoint = await bench.gateway.endpoint(worker)
     assert endpoint is not None
     shown = endpoint["workers"][0]
-    assert (shown["block_size"], shown["num_blocks"]) == (None, None)
+    assert (shown["block_size"], shown["cache_blocks"]) == (None, None)
 
 
 @pytest.mark.parametrize("length", [0, -1, 10**12, 10**400])

@@ -6,21 +6,19 @@ from typing import Any
 
 import pytest
 
-from tests.blackbox.harness import (
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import (
     CHAT,
     COMPLETIONS,
     DONE,
     SSE_HEAD,
-    Bench,
-    FakeWorker,
     chunked,
     completion,
     event,
     post,
-    running,
-    says,
     wire,
 )
+from tests.support.blackbox.scripted_worker import FakeWorker, says
 
 JSON = (b"Content-Type", b"application/json")
 LENGTH = 4096
@@ -137,7 +135,7 @@ async def test_impossible_usage_changes_no_quota_recording_or_log_line(tmp_path:
         assert int(left[-1] or 0) >= 1000 - 6 * 3 - 6 - 6 * num_bytes // 4, (
             "prompts, and what the texts suggest"
         )
-        flow = (await bench.gateway.admin("GET", "/admin/flow")).body
+        flow = (await bench.gateway.admin("GET", "/admin/admission")).body
         assert b"000000" not in flow
         lines = [line for line in bench.gateway.log if "000000" in line and "usage ignored" not in line]
         assert not lines

@@ -11,23 +11,12 @@ from typing import Any
 import pytest
 
 from loadtest.fleet import GATEWAY
-from tests.blackbox.harness import (
-    DEADLINE_S,
-    DONE,
-    PATIENT,
-    SSE_HEAD,
-    Bench,
-    FakeWorker,
-    chunked,
-    completion,
-    event,
-    post,
-    refusal,
-    running,
-    says,
-    until,
-    wire,
-)
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, wire
+from tests.support.blackbox.real_gateway import PATIENT, refusal
+from tests.support.blackbox.scripted_worker import FakeWorker, says
+from tests.support.blackbox.strict_client import DEADLINE_S
+from tests.support.patience import until
 
 BY_NAME = """
 def choose(query, candidates, rng):
@@ -71,7 +60,7 @@ async def test_a_file_is_reloaded_on_sighup_and_a_broken_one_keeps_the_old(
         await gateway.logged(rf"{STAY} configuration: .*own\.py:1: invalid syntax")
         assert await served_by(bench, workers) == [1] * 4
         shown = (await gateway.admin("GET", "/admin/policies")).json
-        assert shown["policy"] == "own" and shown["file"]["refused"].endswith("own.py:1: invalid syntax")
+        assert shown["policy"] == "own" and shown["file"]["error"].endswith("own.py:1: invalid syntax")
         reported = await gateway.admin("POST", "/admin/policies/reload", b"{}")
         assert reported.status == 400 and "invalid syntax" in reported.json["error"]["message"]
         gateway.expected += [line for line in gateway.log if STAY in line]
@@ -128,8 +117,8 @@ async def test_a_running_gateway_explains_a_preview_and_changes_nothing(
         code, text = await explained(bench, path, body)
         first, _, _, titles, chosen, _, _, *legend = text.splitlines()
         assert code == 0 and re.fullmatch(r"m, 3 prompt tokens \(worker\): \S+, by expected_ttft", first)
-        assert titles.split()[:4] == ["worker", "cost", "start_s", "own_s"], "those with a value"
-        assert [line.split()[0] for line in legend][:3] == ["cost", "start_s", "own_s"]
+        assert titles.split()[:4] == ["worker", "cost", "start_s", "prefill_s"], "those with a value"
+        assert [line.split()[0] for line in legend][:3] == ["cost", "start_s", "prefill_s"]
         assert chosen.startswith("> ") and chosen.split()[1] in {worker.id for worker in workers}
         code, text = await explained(bench, path, body, "--json")
         assert code == 0 and [len(each["terms"]) for each in json.loads(text)["candidates"]] == [9, 9]
@@ -184,7 +173,7 @@ async def test_sessions_are_split_between_policies_and_scores_shown(processes: i
         arms = {arm["name"]: arm for arm in shown["scores"]}
         expected = {name: sum(3 for each in by_session.values() if name in each) for name in arms}
         assert {name: arm["requests"] for name, arm in arms.items()} == expected
-        assert [(arm["share"], arm["errors"], arm["hit_rate"]) for arm in arms.values()] == [
+        assert [(arm["share"], arm["failed_requests"], arm["hit_rate"]) for arm in arms.values()] == [
             (0.8, 0, 0.3333),
             (0.2, 0, 0.3333),
         ]
@@ -211,8 +200,12 @@ async def test_shadow_policies_are_compared() -> None:
         assert shown["scores"][0]["ttft_p90_s"] >= shown["scores"][0]["ttft_p50_s"] >= 0  # in ms: may be 0
         predicts, plain = shown["shadow"]
         assert (predicts["name"], predicts["compared_prompt_tokens"]) == ("expected_ttft", 30)
-        assert predicts["predicted_ttft_s"] > 0 and 0 <= predicts["share_agreed"] <= 1
-        assert (plain["name"], plain["predicted_ttft_s"], shown["dropped"]) == ("least_load", None, 0)
+        assert predicts["predicted_ttft_s"] > 0 and 0 <= predicts["agreement_share"] <= 1
+        assert (plain["name"], plain["predicted_ttft_s"], shown["dropped_decisions"]) == (
+            "least_load",
+            None,
+            0,
+        )
         metrics = await bench.gateway.metrics()
         assert metrics['kvgate_shadow_decisions_total{policy="least_load"}'] == 10
 

@@ -10,19 +10,11 @@ from typing import Any
 import pytest
 
 from loadtest.fleet import GATEWAY
-from tests.blackbox.harness import (
-    CHAT,
-    DEADLINE_S,
-    Bench,
-    Call,
-    FakeWorker,
-    completion,
-    post,
-    request,
-    running,
-    until,
-    wire,
-)
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import CHAT, completion, post, request, wire
+from tests.support.blackbox.scripted_worker import Call, FakeWorker
+from tests.support.blackbox.strict_client import DEADLINE_S
+from tests.support.patience import until
 
 ADAPTER = {"id": "ad1", "parent": "m", "root": "/adapters/ad1"}
 SALTS = "0123456789abcdef" * 4
@@ -196,7 +188,7 @@ async def test_a_proof_overrules_the_version(salted: tuple[str, ...]) -> None:
         shown = f'kvgate_worker_unusable_models{{reason="salt",worker="{shared.id}"}}'
         assert (await bench.gateway.metrics())[shown] == 2
         endpoint = await bench.gateway.endpoint(shared)
-        assert endpoint is not None and list(endpoint["workers"][0]["not_used"]) == ["m", "ad1"]
+        assert endpoint is not None and list(endpoint["workers"][0]["unusable_models"]) == ["m", "ad1"]
         apart = await sglang(bench, version=None, isolation=True)
         for _ in range(8):
             assert (await bench.ask(post(completion()))).status == 200

@@ -4,13 +4,12 @@ import json
 
 import pytest
 
-from tests.blackbox.harness import (
+from tests.support.blackbox.bench import Bench
+from tests.support.blackbox.http1_bytes import (
     CHAT,
     COMPLETIONS,
     DONE,
     SSE_HEAD,
-    Bench,
-    Call,
     chunked,
     completion,
     event,
@@ -18,6 +17,7 @@ from tests.blackbox.harness import (
     request,
     wire,
 )
+from tests.support.blackbox.scripted_worker import Call
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -99,7 +99,7 @@ async def test_routes_that_control_an_engine_are_rejected(bench: Bench, path: st
     for method in ("GET", "POST"):
         answer = await bench.ask(request(method, path, completion() if method == "POST" else None))
         assert answer.status == 403
-        assert answer.error["code"] == "route_refused"
+        assert answer.error["code"] == "route_forbidden"
         assert "not open to clients" in answer.error["message"]
     assert not worker.calls
 

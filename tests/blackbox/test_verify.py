@@ -7,21 +7,20 @@ from typing import Any
 
 import pytest
 
-from tests.blackbox.harness import (
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import (
     ASKS_USAGE,
     CHAT,
     COMPLETIONS,
     DONE,
     SSE_HEAD,
-    Bench,
-    Call,
-    Client,
     chunked,
     completion,
     post,
-    running,
-    until,
 )
+from tests.support.blackbox.scripted_worker import Call
+from tests.support.blackbox.strict_client import Client
+from tests.support.patience import until
 
 STAMP = {"system_fingerprint": "vllm-0.32.0-tp1"}
 USAGE = {
@@ -159,8 +158,8 @@ async def test_several_processes_merge_their_verification() -> None:
         (merged,) = (await bench.gateway.admin("GET", "/admin/verify")).json["workers"]
         assert merged["worker"] == worker.id
         assert merged["prompts"]["counted"] == 12
-        assert merged["prompt_tokens"] == "agree"
-        assert merged["sent"]["sent_prompt_tokens"] == 36
+        assert merged["token_parity"] == "agree"
+        assert merged["sent"]["prompt_tokens"] == 36
         assert (await bench.gateway.metrics())[f'kvgate_prompt_token_mismatch{{worker="{worker.id}"}}'] == 0
 
 
@@ -176,5 +175,9 @@ async def test_a_worker_with_other_token_counts_is_named() -> None:
         assert await bench.gateway.logged("prompt tokens differ from kvgate's")
         (merged,) = (await bench.gateway.admin("GET", "/admin/verify")).json["workers"]
         difference = merged["prompts"]["first_difference"]
-        assert (difference["num_ours"], difference["num_engine"], difference["position"]) == (50, 3, None)
+        assert (difference["gateway_tokens"], difference["engine_tokens"], difference["position"]) == (
+            50,
+            3,
+            None,
+        )
         assert merged["mispredictions"]["tokens_differ"] == sum(merged["mispredictions"].values())

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from loadtest.fleet import GATEWAY
-from tests.blackbox.harness import Bench, FakeWorker, Header, completion, post, running, until
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import Header, completion, post
+from tests.support.blackbox.scripted_worker import FakeWorker
 from tests.support.gateway_process import clean_environment
+from tests.support.patience import until
 
 
 async def kvgate(*arguments: str, code: int = 0) -> tuple[str, str]:
@@ -109,7 +112,7 @@ async def test_a_gateway_that_cannot_read_its_keys_confirms_and_changes_nothing(
         out, _ = await kvgate("status", "--gateway", url_of(bench), code=1)
         assert f"keys of {link} are " in out and "revoked ones still work" in out
         (described,) = (await bench.gateway.admin("GET", "/admin/keys")).json["files"]
-        assert "cannot be read" in described["fault"] and described["age_s"] > 0
+        assert "cannot be read" in described["error"] and described["age_s"] > 0
         assert await bench.gateway.total("kvgate_key_file_age_seconds") > 0
         link.symlink_to(file)
 
@@ -126,7 +129,7 @@ async def test_a_gateway_that_cannot_read_its_keys_confirms_and_changes_nothing(
 
         async def is_used_by_all() -> bool:
             (described,) = (await bench.gateway.admin("GET", "/admin/keys")).json["files"]
-            return described["fault"] is None
+            return described["error"] is None
 
         await until(is_used_by_all, "each process uses the file again")
         faults = [line for line in bench.gateway.log if "cannot be used" in line]

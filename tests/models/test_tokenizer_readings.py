@@ -16,15 +16,15 @@ from gateway.core.worker import ServedModel
 from gateway.models.prompt_source import PromptSource
 from gateway.observability.metrics import Metrics
 from gateway.tokenization.prompt_encoder import PromptEncoder
-from tests.models.test_catalog import Engine, World
 from tests.support.patience import patience
 from tests.support.tokenizer_models import write_model
+from tests.support.worlds.catalog import CatalogWorld, TokenizingEngine
 
 KIND = "SmolLM2"
 SERVED = ServedModel("m", "root")
 
 
-class ReadingEngine(Engine):
+class ReadingEngine(TokenizingEngine):
     """Engine that makes the tokens of one reading of a model."""
 
     def __init__(self, directory: Path, *, is_of_file: bool) -> None:
@@ -38,7 +38,7 @@ class ReadingFleet:
 
     def __init__(self, tmp_path: Path, kind: str = KIND) -> None:
         self.directory = write_model(tmp_path / "m", kind)
-        self.world = World({"m": ModelTable(tokenizer=str(self.directory))})
+        self.world = CatalogWorld({"m": ModelTable(tokenizer=str(self.directory))})
         self.engines = [ReadingEngine(self.directory, is_of_file=given) for given in (False, True)]
 
     async def join(self, name: str, *, is_of_file: bool) -> ReadingEngine:
@@ -48,7 +48,7 @@ class ReadingFleet:
 
     def why(self) -> str:
         (status,) = self.world.catalog.describe()
-        return str(status["why"])
+        return str(status["encoder_reason"])
 
 
 @pytest.mark.parametrize("kind", ["SmolLM2", "Vicuna", "Qwen 3", "Gemma 2"])
@@ -120,8 +120,10 @@ async def test_gateway_follows_a_running_worker_that_reads_the_file(tmp_path: Pa
         async with aiohttp.ClientSession() as session, asyncio.timeout(patience(60)):
             while not (model := await followed(session, gateway)):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-            assert model["workers"][0]["way"] == "local" and "equal in all" in model["workers"][0]["why"]
-            assert "tokenizer.json as it is" in model["why"]
+            assert (
+                model["workers"][0]["source"] == "local" and "equal in all" in model["workers"][0]["reason"]
+            )
+            assert "tokenizer.json as it is" in model["encoder_reason"]
             body = {"model": "m", "prompt": "In 1984 there were 12345 of them", "max_tokens": 1}
             url = f"http://127.0.0.1:{gateway.port}/v1/completions"
             async with session.post(url, json=body) as answer:

@@ -56,7 +56,7 @@ def test_a_record_has_the_numbers_of_every_candidate() -> None:
             }
             for i, name in enumerate(["a:1", "b:1"])
         ],
-        "split": None,
+        "disaggregation": None,
         "outcome": None,
     }
     assert json.loads(msgspec.json.encode(record)) == record
@@ -78,18 +78,18 @@ def test_a_disaggregated_request_shows_both_predictions_and_prefill_candidates()
     records.add(replace(made, split=made_split))
     record = records.explain("d1")
     assert record is not None
-    split = record["split"]
+    split = record["disaggregation"]
     assert (split["prefill_worker"], split["reason"]) == ("p:1", "lower predicted TTFT with a transfer")
-    assert (split["overlap_tokens"], split["direct_s"], split["split_s"]) == (1, 0.5, 0.25)
+    assert (split["overlap_tokens"], split["direct_ttft_s"], split["disaggregated_ttft_s"]) == (1, 0.5, 0.25)
     assert [candidate["worker"] for candidate in split["candidates"]] == ["p:1"]
 
 
 def test_terms_of_costs_are_shown_where_the_policy_explains_them() -> None:
     records = DecisionLog()
     records.add(replace(decision("d1", "a:1", "b:1"), ttft_s=0.5))
-    record = records.explain("d1", lambda decision: [{"own_s": 0.1}, {"own_s": 0.2}])
+    record = records.explain("d1", lambda decision: [{"prefill_s": 0.1}, {"prefill_s": 0.2}])
     assert record is not None and record["predicted_ttft_s"] == 0.5
-    assert [each["terms"] for each in record["candidates"]] == [{"own_s": 0.1}, {"own_s": 0.2}]
+    assert [each["terms"] for each in record["candidates"]] == [{"prefill_s": 0.1}, {"prefill_s": 0.2}]
     record = records.explain("d1", lambda decision: ())
     assert record is not None and "terms" not in record["candidates"][0]
 
@@ -109,7 +109,7 @@ def test_the_outcome_is_added_to_the_decision() -> None:
     record = records.explain("d1")
     assert record is not None
     assert record["outcome"] == {
-        "how": "ended",
+        "result": "ended",
         "status": 200,
         "ttft_s": 0.25,
         "reported_prompt_tokens": 100,
@@ -188,7 +188,9 @@ def test_a_listed_request_has_prediction_and_outcome() -> None:
     (listed,) = records.ended(1)
     assert listed["request_id"] == "r" * MAX_NAME_CHARS
     assert (listed["at"], listed["total_s"], listed["ttft_s"], listed["status"]) == (1000.5, 2.5, 0.25, 200)
-    assert listed["predicted_tokens"] == 64 and listed["cached_tokens"] == usage().cached_tokens
+    assert (
+        listed["predicted_cached_tokens"] == 64 and listed["reported_cached_tokens"] == usage().cached_tokens
+    )
     assert msgspec.convert(listed, RequestView)
     assert len(records._ring["d1"][3]) == MAX_NAME_CHARS  # no more is kept
 
@@ -198,4 +200,4 @@ def test_a_failed_attempt_is_listed_with_what_was_counted() -> None:
     records.add(decision("d1"))
     records.finish(decision("d1"), "failed", 0, None, None)
     (listed,) = records.ended(1)
-    assert (listed["how"], listed["prompt_tokens"], listed["total_s"]) == ("failed", 100, None)
+    assert (listed["result"], listed["prompt_tokens"], listed["total_s"]) == ("failed", 100, None)

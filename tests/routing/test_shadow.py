@@ -1,26 +1,14 @@
 import random
-from collections.abc import Sequence
 
-from gateway.core.decision import Candidate, Choice, Decision, Query
+from gateway.core.decision import Decision, Query
 from gateway.core.value import replace
 from gateway.policies.framework.guard import PolicyFaults, PolicyGuard
 from gateway.routing import shadow as module
 from gateway.routing.shadow import ShadowComparison
 from tests.support.fakes import decision
+from tests.support.worlds.experiments import FakePolicy
 
 RNG = random.Random(1)
-
-
-class FakePolicy:
-    """Policy with a fixed choice and perhaps a predicted TTFT."""
-
-    name = "says"
-
-    def __init__(self, index: int, ttft_s: float | None = None) -> None:
-        self.index, self.ttft_s = index, ttft_s
-
-    def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
-        return Choice(self.index, "said", (), self.ttft_s)
 
 
 def made(id: str = "d1") -> Decision:
@@ -35,7 +23,7 @@ def test_choice_and_overlap_of_a_shadow_are_compared() -> None:
     compared.policy = FakePolicy(1)
     compared.decided(made("d2"), RNG)
     result = compared.describe()
-    assert (result["compared"], result["agreed"], result["share_agreed"]) == (2, 1, 0.5)
+    assert (result["compared"], result["agreed"], result["agreement_share"]) == (2, 1, 0.5)
     assert (
         result["compared_prompt_tokens"],
         result["shadow_overlap_tokens"],
@@ -68,7 +56,7 @@ def test_a_failed_shadow_policy_is_not_compared() -> None:
     faults = PolicyFaults()
     compared = ShadowComparison(PolicyGuard("says", FakePolicy(5), 1.0, faults), faults)
     compared.decided(made(), RNG)
-    assert (compared.describe()["compared"], compared.describe()["nonsense"]) == (0, 1)
+    assert (compared.describe()["compared"], compared.describe()["invalid"]) == (0, 1)
 
 
 def test_requests_that_never_end_are_dropped(monkeypatch: object) -> None:

@@ -38,7 +38,7 @@ from gateway.tenancy.admission.rejections import (
 from gateway.tenancy.admission.saturation import Saturation, ttft_s
 from gateway.tenancy.admission.tenants import Ticket
 
-log = logging.getLogger("kvgate.flow")
+log = logging.getLogger("kvgate.admission")
 
 LOOK_S: Final = 0.05
 """Seconds: the delay with which a deadline or an unannounced change is noticed. A look costs some 0.5 us per
@@ -56,10 +56,18 @@ MIN_PER_S: Final = 0.1
 known."""
 WAIT_BOUNDS_S: Final[Bounds] = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 
-Go = Callable[[Waiter, InferenceRequest, Prompt | None], bool]
-"""Decides and sends a request. Returns False if the decision comes later: its bookings are not visible
-yet."""
+Go = Callable[[Waiter, InferenceRequest, Prompt | None, Callable[[], None]], bool]
+"""Decides and sends a request. Returns False if the decision comes later: its bookings are not visible yet,
+and the last argument is called once they are."""
 OnRefused = Callable[[Waiter, InferenceRequest, GatewayError], None]
+
+
+def at_once(
+    waiter: Waiter, request: InferenceRequest, prompt: Prompt | None, decided: Callable[[], None]
+) -> bool:
+    """Decide and send a request now, as a gateway does that shares its workers with no other."""
+    waiter.route_or_fail(prompt)
+    return True
 
 
 class QueuedRequest(QueueEntry):
@@ -110,10 +118,12 @@ class ModelQueues:
         max_queued: int,
         timeout_s: float,
         loop: asyncio.AbstractEventLoop,
+        go: Go = at_once,
     ) -> None:
+        """Queues that release requests to `go`."""
         self.rule = rule
         self.models: dict[str, ModelQueue] = {}
-        self.go: Go | None = None
+        self.go = go
         self.on_refused: OnRefused = lambda waiter, request, error: None
         self._fleet = fleet
         self._ledger = ledger
@@ -217,7 +227,7 @@ class ModelQueues:
         """Take out a request that was answered, or lost its client."""
         known = self.models[request.model]
         if known.queue.remove(entry):
-            self._left(known, entry, "client_gone")
+            self._left(known, entry, "client_disconnected")
 
     def charge(self, request: InferenceRequest, ticket: Ticket, num_tokens: int) -> None:
         """Charge generated tokens to the tenant's share."""
@@ -227,7 +237,7 @@ class ModelQueues:
 
     def wait_s(self, known: ModelQueue, model: str, num_tokens: int) -> float:
         """Seconds until `num_tokens` of those in a queue have left it: the one estimate of a wait, for
-        Retry-After, messages, SLOs and `/admin/flow`."""
+        Retry-After, messages, SLOs and `/admin/admission`."""
         num_waiting, all_tokens = len(known.queue), known.queue.num_tokens
         num_requests = num_waiting * num_tokens / all_tokens if all_tokens else 0.0
         return known.rate.seconds_for(num_requests, num_tokens, self._predicted(model), self._loop.time())
@@ -316,8 +326,7 @@ class ModelQueues:
         known.rate.left(queued.num_tokens, now)
         self._left(known, queued, "served")
         try:
-            assert self.go is not None, "set by the proxy"
-            if not self.go(queued.waiter, queued.request, queued.prompt):
+            if not self.go(queued.waiter, queued.request, queued.prompt, self.decided):
                 self._deciding_s = now + DECISION_S
         except Exception:  # noqa: BLE001  a bug must neither block the queue nor leave the client waiting
             log.exception("%r: sending a queued request failed", queued.waiter)
@@ -330,20 +339,20 @@ class ModelQueues:
         self._look_later()
         self._log.info("model %s: all workers saturated; requests wait in the queue", model)
 
-    def _left(self, known: ModelQueue, entry: QueueEntry, how: str) -> None:
+    def _left(self, known: ModelQueue, entry: QueueEntry, result: str) -> None:
         assert isinstance(entry, QueuedRequest)
         now = self._loop.time()
         known.wait_s.observe(now - entry.arrived_s)
-        known.ends[how] += 1
+        known.ends[result] += 1
         self._num_waiting -= 1
         if ticket := entry.waiter.ticket:
             ticket.entry = None
         if not len(known.queue):
             known.rate.end(now)
 
-    def _refuse(self, known: ModelQueue, entry: QueueEntry, how: str, error: GatewayError) -> None:
+    def _refuse(self, known: ModelQueue, entry: QueueEntry, result: str, error: GatewayError) -> None:
         assert isinstance(entry, QueuedRequest)
-        self._left(known, entry, how)
+        self._left(known, entry, result)
         self.on_refused(entry.waiter, entry.request, error)
         entry.waiter.fail(error)
 
@@ -357,10 +366,10 @@ class ModelQueues:
         request, waited_s = entry.request, now - entry.arrived_s
         wait_s = self.wait_s(known, request.model, known.queue.num_tokens)
         if waited_s >= self._timeout_s:
-            how, error = "timeout", queue_timeout(request, waited_s, wait_s)
+            result, error = "timeout", queue_timeout(request, waited_s, wait_s)
         else:
-            how, error = "deadline", slo_missed(request, waited_s, wait_s)
-        self._refuse(known, entry, how, error)
+            result, error = "deadline", slo_missed(request, waited_s, wait_s)
+        self._refuse(known, entry, result, error)
 
     def _check_slo(
         self, known: ModelQueue, request: InferenceRequest, ticket: Ticket, num_tokens: int, now: float
