@@ -103,7 +103,9 @@ def _parser() -> argparse.ArgumentParser:
     picker = _with_all_options(commands, "epp", "run the endpoint picker for Envoy, without the proxy")
     picker.set_defaults(run=_epp)
     _add_check(commands)
-    agent = commands.add_parser("agent", help="follow an engine's cache beside it, and serve it to gateways")
+    agent = commands.add_parser(
+        "agent", help="run beside an engine: follow its cache, and serve it to gateways"
+    )
     add_flags(agent, AgentConfig)
     agent.set_defaults(run=_agent)
     index = commands.add_parser("index", help="inspect, verify or drop the index in Redis")

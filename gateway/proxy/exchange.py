@@ -179,12 +179,12 @@ class InferenceExchange(Execution):
         try:
             connection = await self.context.pools.of(self.decision.worker.url).connect()
         except TimeoutError:
-            self._attempt_failed("connecting took too long")
+            self._attempt_failed("connection timed out")
         except OSError as exc:
             if exc.errno in OUR_ERRNOS:
-                text = "%s; raise the limit of open files; request %s"
-                self.context.log.error(text, exc.strerror, self.log_id)
-                return self.fail(NoWorker("the gateway is out of connections; retry", retry_after_s=1))
+                text = "request %s: cannot connect (%s); raise the limit of open files"
+                self.context.log.error(text, self.log_id, exc.strerror)
+                return self.fail(NoWorker("the gateway has no free connections; retry", retry_after_s=1))
             self._attempt_failed(f"cannot connect: {exc.strerror or exc}", is_refused=True)
         else:
             if self.is_closed or not connection.is_open:
@@ -360,22 +360,22 @@ class InferenceExchange(Execution):
         try:
             self._route(self._prompt)
         except GatewayError:  # none is left, or the model's last worker was dropped meanwhile
-            return self.fail(self.tries.gave_up("no other is up", context.log, self.log_id))
+            return self.fail(self.tries.gave_up("no other worker is up", context.log, self.log_id))
         context.metrics.retries["worker_busy" if is_busy else "worker_failed"] += 1
-        context.log.info("worker %s failed (%s); request %s goes to another", worker, reason, self.log_id)
+        context.log.info("worker %s failed (%s); retrying request %s on another", worker, reason, self.log_id)
         return None
 
     def _cut(self, reason: str, *, is_workers_fault: bool = True) -> None:
         """End an answer that cannot go on: a stream with an error event, any other with a cut."""
         assert self.decision is not None
         worker = self.decision.worker.id
-        self.context.log.warning("worker %s: answer cut (%s); request %s", worker, reason, self.log_id)
+        self.context.log.warning("worker %s: answer aborted (%s); request %s", worker, reason, self.log_id)
         if is_workers_fault:
             self.blame_worker(reason)
         answer = self._answer
         self.close("aborted", CUT if is_workers_fault else OUT_OF_TIME)
         if answer is not None and answer.can_be_ended:
-            error = WorkerFailed(f"the answer was cut before it was complete: {reason}")
+            error = WorkerFailed(f"the answer is incomplete: {reason}")
             self.responder.end_in_error(answer.held(), error, self.request_id)
         else:
             self.responder.abort()
@@ -418,7 +418,7 @@ class InferenceExchange(Execution):
     def cancel(self, reason: str) -> None:
         """Cut the request: the gateway stops, and its drain time is over."""
         if not self.is_closed:
-            log.warning("request %s cut: %s", self.log_id, reason)
+            log.warning("request %s aborted: %s", self.log_id, reason)
             self.close("aborted", STOPPED)
             self.responder.abort()
 

@@ -254,10 +254,10 @@ def notes_of(known: Calibrated) -> list[str]:
     one = known.profile
     speeds = (
         f"{one.name}: {one.prefill_tokens_per_s:,.0f} prompt tokens/s, a step {one.step_s * 1000:.2f} ms and "
-        f"{one.seq_s * 1000:.3f} ms more for each further answer, {one.overhead_s * 1000:.1f} ms beside"
+        f"{one.seq_s * 1000:.3f} ms more for each further answer, {one.overhead_s * 1000:.1f} ms of overhead"
     )
     if not known.errors:
-        return [speeds, f"not calibrated: the policy {known.policy} of the recording is not known here"]
+        return [speeds, f"not calibrated: unknown policy {known.policy} in the recording"]
     errors = "; ".join(error.text for error in known.errors)
     return [speeds, f"calibration, {known.policy} at 1x: {errors}"]
 

@@ -65,5 +65,5 @@ async def test_an_engine_that_token_ids_would_end_is_sent_none() -> None:
         await server.close()
     assert report.subject.startswith(f"{url}: mlx ")
     (finding,) = (finding for finding in report.findings if finding.question == "token ids")
-    assert finding.observed == "it takes texts only, and lists may end it: none was sent"
+    assert finding.observed == "it accepts texts only, and a list may crash it: none was sent"
     assert prompts and not any(isinstance(prompt, list) for prompt in prompts)
