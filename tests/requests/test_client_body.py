@@ -19,7 +19,7 @@ from gateway.core.request import InferenceRequest
 from gateway.core.worker import ServedModel, WorkerId
 from gateway.http.messages import HttpRequest
 from gateway.requests.client_body import judge, parse_body, sole_model
-from tests.requests.test_multipart import KIND, form, part
+from tests.support.blackbox.multipart_forms import KIND, form, part
 from tests.support.fakes import worker
 
 CHAT, FORMS = "/v1/chat/completions", "/v1/audio/transcriptions"
