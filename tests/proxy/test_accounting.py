@@ -9,7 +9,7 @@ from gateway.observability.metrics import Metrics, WorkerMetrics
 from gateway.observability.request_end import RequestEnd
 from gateway.proxy.accounting import Ending, account, count_answer, count_request
 from gateway.requests.parsing import parse_request
-from tests.support.exchanges import World
+from tests.support.worlds.exchanges import ExchangeWorld
 
 
 class Decided:
@@ -47,7 +47,7 @@ def test_reported_usage_is_counted_where_the_whole_prompt_is_known(prompt_from: 
 def test_the_end_of_an_exchange_frees_its_booking_and_is_reported_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world, ends = World(monkeypatch, "w:1"), list[RequestEnd]()
+    world, ends = ExchangeWorld(monkeypatch, "w:1"), list[RequestEnd]()
     world.context.end_observers.append(ends.append)
     exchange, now = world.ask()[0], world.loop.time()
     assert exchange.decision and world.in_flight() == 1

@@ -19,17 +19,17 @@ from gateway.proxy.failures import (
     retried,
 )
 from gateway.server.responder import Responder
-from tests.support.exchanges import Answered, World
+from tests.support.worlds.exchanges import Answered, ExchangeWorld
 
 BODY = b'{"model":"m","prompt":[1,2,3]}'
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(monkeypatch, "a:1", "b:1")
+def world(monkeypatch: pytest.MonkeyPatch) -> ExchangeWorld:
+    return ExchangeWorld(monkeypatch, "a:1", "b:1")
 
 
-def test_another_worker_is_one_that_has_not_failed_and_the_budget_pays_for(world: World) -> None:
+def test_another_worker_is_one_that_has_not_failed_and_the_budget_pays_for(world: ExchangeWorld) -> None:
     exchange, fleet = world.ask(BODY)[0], world.router.fleet
 
     def may_try(worker: str) -> bool:
@@ -43,7 +43,7 @@ def test_another_worker_is_one_that_has_not_failed_and_the_budget_pays_for(world
     assert not may_try("a:1")
 
 
-def test_a_charge_counts_at_the_worker_and_is_reported(world: World) -> None:
+def test_a_charge_counts_at_the_worker_and_is_reported(world: ExchangeWorld) -> None:
     exchange = world.ask(BODY)[0]
     assert exchange.decision
     worker = exchange.decision.worker.id
@@ -52,7 +52,7 @@ def test_a_charge_counts_at_the_worker_and_is_reported(world: World) -> None:
     assert world.suspected == [(worker, "it died", True)]
 
 
-def test_a_lost_attempt_is_an_error_where_no_other_follows(world: World) -> None:
+def test_a_lost_attempt_is_an_error_where_no_other_follows(world: ExchangeWorld) -> None:
     exchange = world.ask(BODY)[0]
     tries, log = exchange.tries, world.context.log
     assert lost(exchange, tries, "died", log, is_refused=False) is None
@@ -62,13 +62,13 @@ def test_a_lost_attempt_is_an_error_where_no_other_follows(world: World) -> None
 
 
 @pytest.mark.parametrize(("is_busy", "cause"), [(True, "worker_busy"), (False, "worker_failed")])
-def test_a_retry_is_counted_by_its_cause(world: World, is_busy: bool, cause: str) -> None:
+def test_a_retry_is_counted_by_its_cause(world: ExchangeWorld, is_busy: bool, cause: str) -> None:
     retried(world.context, WorkerId("a:1"), "died", "7", is_busy=is_busy)
     assert world.metrics.retries == {cause: 1}
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
-def test_without_files_for_connections_the_gateway_is_to_blame(world: World, number: int) -> None:
+def test_without_files_for_connections_the_gateway_is_to_blame(world: ExchangeWorld, number: int) -> None:
     error = out_of_connections(OSError(number, "no files"), world.context.log, "7")
     assert error is not None and error.status == NoWorker("").status
     assert out_of_connections(OSError(errno.ECONNREFUSED, "refused"), world.context.log, "7") is None
