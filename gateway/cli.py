@@ -179,7 +179,8 @@ def _add_policy(parser: Parser) -> None:
     test = doing.add_parser(
         "test", help="run every check on a policy, or on all of a file; exit status 1 if one fails"
     )
-    test.add_argument("file", nargs="?", metavar="FILE", help="Python file; without it, --policy is tested")
+    words = "everything in a Python file, or all that has a name (`list` shows them); else --policy is tested"
+    test.add_argument("what", nargs="?", metavar="FILE|NAME", help=words)
     for each in (listed, test):
         _add_options(each, ["policy"])
 
