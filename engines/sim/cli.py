@@ -1,16 +1,16 @@
 """Command line of the simulated worker: `python -m engines.sim`, `kvgate sim`."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 
 from engines.sim.config import add_flags, from_args
 from engines.sim.worker import run
+from gateway.core.arguments import CommandParser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until SIGINT or SIGTERM. Returns the exit code. `arguments` None: those of the process."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="kvgate sim",
         description="Simulate a vLLM worker without a model: its prefix cache, wire and API behaviour.",
     )

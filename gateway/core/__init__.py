@@ -16,7 +16,8 @@ event_stream        state machine of the events       token_runs           the t
 block_limits, bounds   bounds on reports of workers   multimodal           prompts with images and sounds
 engine, kv_connector   interfaces of the adapters in `engines/`
 errors, decode_errors  errors with their HTTP answers; errors of decoders
-spelling            the nearest known name            printable            peers' texts for people
+spelling, arguments  the nearest known name, and command lines that answer with it
+printable           peers' texts for people
 durations           times as people write them        causes               errors in words for people
 windowed_search     searches of large bodies
 requests/           bodies as routing reads them
