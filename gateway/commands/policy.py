@@ -23,11 +23,8 @@ def run(args: argparse.Namespace, config: Config) -> int:
     if args.action == "list":
         print_lines(*_listed(library))
         return 0
-    if args.what and path != args.what:
-        tested = {(kind, args.what): make for kind, make in library.making(args.what).items()}
-    else:
-        tested = _configured(config, library, file)
-    return _test(tested, config.policy.budget_ms / 1000)
+    name = None if path == args.what else args.what
+    return _test(_tested(name, config, library, file), config.policy.budget_ms / 1000)
 
 
 def _is_path(text: str) -> bool:
@@ -57,10 +54,12 @@ def _listed(library: PolicyRegistry) -> Iterator[str]:
     yield from (f"left out: {fault}" for fault in library.faults_of_packages)
 
 
-def _configured(
-    config: Config, library: PolicyRegistry, file: PolicyFile | None
+def _tested(
+    name: str | None, config: Config, library: PolicyRegistry, file: PolicyFile | None
 ) -> Mapping[tuple[Kind, str], Callable[[], Any]]:
-    """All of a file, or --policy where it is given or there is no file."""
+    """What has the name; without one all of a file, or --policy where it is given or there is no file."""
+    if name:
+        return {(kind, name): make for kind, make in library.making(name).items()}
     if file is None or config.policy.name != AUTO:
         name = library.resolved(config.policy.name)
         return {("policy", name): lambda: library.bare(name)}
