@@ -108,12 +108,15 @@ class _UnprovenStream:
 
 
 class OwnershipObserver:
-    """Observer of decisions and answers that proves streams; costs a look at an empty dict where all are."""
+    """Observer of decisions and answers that proves streams. A request costs a look at a dict that is empty
+    where all streams are proven, or the others are not read: an engine without events publishes none."""
 
     def __init__(self, index: Index, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._index = index
         self._clock = clock
         self._watched: dict[WorkerId, _UnprovenStream] = {}
+        self._waiting: dict[WorkerId, _UnprovenStream] = {}
+        """Those of the watched streams in which prompts may appear: they are read, or await a prompt."""
         self._proven: dict[WorkerId, OwnedStream] = {}
         self._recent: deque[tuple[Decision, Sequence[BlockHash]]] = deque(maxlen=MAX_RECENT)
         self._log = RateLimitedLog(log, clock=clock)
@@ -129,6 +132,7 @@ class OwnershipObserver:
         watched = self._watched.get(worker)
         if watched is None or watched.stream is not stream:
             self._watched[worker] = _UnprovenStream(stream, place, fault)
+            self._update_waiting()
         elif fault is None or fault == watched.fault:
             return
         else:
@@ -142,22 +146,35 @@ class OwnershipObserver:
         watched = self._watched.get(worker)
         if watched is not None and watched.stream is stream:
             del self._watched[worker]
+            self._update_waiting()
+
+    def _update_waiting(self) -> None:
+        self._waiting = {
+            worker: watched
+            for worker, watched in self._watched.items()
+            if watched.stream.is_read or watched.sent or watched.due
+        }
 
     # requests ----------------------------------------------------------------------------------
 
     def decided(self, decided: Decided) -> None:
         if not self._watched or not decided.blocks:
             return
+        if self._waiting:
+            self._await_all(decided)
+        self._recent.append((decided.decision, decided.blocks[-1]))
+
+    def _await_all(self, decided: Decided) -> None:
         decision, blocks = decided.decision, decided.blocks[-1]
         there = _ids_of(decision)
         for worker in _workers_of(decision):
-            if (watched := self._watched.get(worker.id)) is not None and decided.prompt.tokens:
+            watched = self._waiting.get(worker.id)
+            if watched is not None and watched.stream.is_read and decided.prompt.tokens:
                 self._await(decided, worker, watched, blocks)
-        for other, watched in self._watched.items():
+        for other, watched in self._waiting.items():
             if other not in there:
                 for awaited in watched.awaited():
                     awaited.skip(blocks)
-        self._recent.append((decision, blocks))
 
     def _await(
         self, decided: Decided, worker: Worker, watched: _UnprovenStream, blocks: Sequence[BlockHash]
@@ -166,13 +183,7 @@ class OwnershipObserver:
         depth = self._index.overlap(blocks).get(worker.id, 0)
         is_computed = decision.prefill is None or worker is decision.prefill
         is_due = is_computed and decided.request.reads_cache and is_plain(decided, worker)
-        awaited = _AwaitedPrompt(
-            blocks,
-            decided.prompt.tokens[-1],
-            worker.block_size or 0,
-            depth,
-            is_due and watched.stream.is_read,
-        )
+        awaited = _AwaitedPrompt(blocks, decided.prompt.tokens[-1], worker.block_size or 0, depth, is_due)
         for other, sent in self._recent:
             if worker.id not in _ids_of(other):
                 awaited.skip(sent)
@@ -201,6 +212,7 @@ class OwnershipObserver:
         for worker, watched in list(self._watched.items()):
             while watched.due and watched.due[0][0] <= now and worker in self._watched:
                 self._judge(worker, watched, watched.due.pop(0)[1])
+        self._update_waiting()
         if not self._watched:
             self._recent.clear()
 

@@ -1,6 +1,7 @@
 """Proof that the events read for a worker are its own."""
 
 import asyncio
+import sys
 from typing import Any
 
 import pytest
@@ -292,3 +293,32 @@ def test_a_prefill_worker_is_proven_by_the_prompts_that_it_computes(world: World
     world.end(chosen)
     world.settle()
     assert world.stream.calls[1:] == ["prove"]
+
+
+def test_prompts_are_awaited_only_while_the_stream_is_read(world: World) -> None:
+    world.stream.is_read = False
+    world.owners.tick()
+    world.ask(shown=True)
+    assert "prove" not in world.stream.calls
+    world.stream.is_read = True
+    world.settle()
+    world.ask(shown=True)
+    assert world.stream.calls[-1] == "prove"
+
+
+def test_a_request_costs_one_call_while_no_stream_is_read(world: World) -> None:
+    """Engines that publish no events are watched for ever."""
+    world.stream.is_read = False
+    world.owners.tick()
+    for _ in range(MAX_RECENT):
+        world.send(world.prompt())
+    chosen, tokens = decision("d", "a"), world.prompt()
+    asked = make_request("/v1/completions", {"model": "m", "prompt": [1]})
+    decided = Decided(chosen, Prompt((tokens,), "ids"), [hash_blocks(tokens, SIZE, ROOT)], asked)
+    calls: list[str] = []
+    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        world.owners.decided(decided)
+    finally:
+        sys.setprofile(None)
+    assert calls == ["decided"]
