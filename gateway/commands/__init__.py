@@ -7,6 +7,7 @@ explain  a decision, without sending     policy                  list and contra
 engine   the conformance test of one
 key      API keys                        lora                    adapters
 revocation   a key removed, and gateways asked for proof
+config   the options in effect, and their mistakes
 status   the fleet and a decision, for people
 admin_answer   what an admin API answers, and why it does not
 """
