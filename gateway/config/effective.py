@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from gateway.config import Config
 from gateway.config.options import Option, options
 from gateway.config.reading import ConfigReader, Source
 
@@ -31,10 +32,10 @@ class EffectiveOption(NamedTuple):
     source: Source
 
 
-def effective_options(reader: ConfigReader[Any], *, given_only: bool = False) -> Iterator[EffectiveOption]:
+def effective_options(reader: ConfigReader[Config], *, given_only: bool = False) -> Iterator[EffectiveOption]:
     """Yield every option, or those that a source gives. Raises ConfigErrors with every mistake."""
     config = reader.checked()
-    for option in options(type(config)):
+    for option in options(Config):
         source = reader.sources.get(option.key, DEFAULT)
         value = without_secrets(msgspec.to_builtins(option.of(config)))
         if source is DEFAULT and given_only:
