@@ -140,6 +140,9 @@ def _add_pages(commands: Any) -> None:
     page.set_defaults(run=_options)
     metrics = commands.add_parser("metrics", help="print the metrics reference as Markdown")
     metrics.set_defaults(run=_metrics)
+    completion = commands.add_parser("completion", help="print a script for the completion of a shell")
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="bash|zsh|fish")
+    completion.set_defaults(run=_completion)
 
 
 def _add_index(parser: Parser) -> None:
@@ -410,6 +413,13 @@ def _metrics(args: argparse.Namespace) -> int:
     from gateway.processes.metric_reference import page
 
     print(page(), end="")
+    return 0
+
+
+def _completion(args: argparse.Namespace) -> int:
+    from gateway.commands.completion import script
+
+    print(script(_parser(), args.shell))
     return 0
 
 

@@ -8,7 +8,7 @@ validation    checks that need no worker                 grpc_ports     picker, 
 scaling       what the advice is made of
 """
 
-from gateway.app.bundled import bundled_tokenizer, simulate
+from gateway.app.bundled import bundled_tokenizer, simulate, simulator_parser
 from gateway.app.gateway import Gateway
 
-__all__ = ["Gateway", "bundled_tokenizer", "simulate"]
+__all__ = ["Gateway", "bundled_tokenizer", "simulate", "simulator_parser"]

@@ -57,7 +57,7 @@ def _listed(library: PolicyRegistry) -> Iterator[str]:
 def _tested(
     name: str | None, config: Config, library: PolicyRegistry, file: PolicyFile | None
 ) -> Mapping[tuple[Kind, str], Callable[[], Any]]:
-    """What has the name; without one all of a file, or --policy where it is given or there is no file."""
+    """Everything with the name; without one all of a file, or --policy where it is given or none is there."""
     if name:
         return {(kind, name): make for kind, make in library.making(name).items()}
     if file is None or config.policy.name != AUTO:
