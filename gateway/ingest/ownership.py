@@ -116,7 +116,7 @@ class OwnershipObserver:
         self._clock = clock
         self._watched: dict[WorkerId, _UnprovenStream] = {}
         self._waiting: dict[WorkerId, _UnprovenStream] = {}
-        """Those of the watched streams in which prompts may appear: they are read, or await a prompt."""
+        """The watched streams in which prompts may appear: they are read, or await a prompt."""
         self._proven: dict[WorkerId, OwnedStream] = {}
         self._recent: deque[tuple[Decision, Sequence[BlockHash]]] = deque(maxlen=MAX_RECENT)
         self._log = RateLimitedLog(log, clock=clock)
