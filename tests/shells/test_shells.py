@@ -50,5 +50,6 @@ def test_zsh_reads_the_script_and_completes_by_it(tmp_path: Path) -> None:
     (tmp_path / "_kvgate").write_text(script(cli._parser(), "zsh"))
     assert lines_of(tmp_path, "bin/zsh", "-n", str(tmp_path / "_kvgate")) == []
     modules = ROOT / "usr/lib/x86_64-linux-gnu/zsh/5.9"
-    asked = f"module_path=({modules}); fpath=({tmp_path} $fpath); autoload -Uz compinit; compinit -u -D; print $_comps[kvgate]"
+    found = f"module_path=({modules}); fpath=({tmp_path} $fpath)"
+    asked = f"{found}; autoload -Uz compinit; compinit -u -D; print $_comps[kvgate]"
     assert lines_of(tmp_path, "bin/zsh", "-f", "-c", asked) == ["_kvgate"]
