@@ -22,7 +22,7 @@ FAST_TESTS := not process and not slow
 IGNORED := vllm sglang mlx llamacpp console shells proxies helm envoy
 LOCAL_TESTS := $(IGNORED:%=--ignore=tests/%)
 
-.PHONY: run test lint check coverage flake wheel test-wheel test-console test-envoy test-envoy-versions test-helm test-proxies test-shells test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke bench-templates bench-waits soak fuzz lock docs docs-site proto clean
+.PHONY: run test lint check coverage flake wheel test-wheel test-console test-envoy test-envoy-versions test-helm test-proxies test-pythons test-shells test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke bench-templates bench-waits soak fuzz lock docs docs-site proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m gateway demo --port $(PORT)
@@ -47,6 +47,11 @@ coverage: $(VENV)/.installed-dev
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage html --quiet -d .cache/coverage/html
 	$(BIN)/python -m coverage report
+
+# The fast tests in each version of Python: interpreters on PATH, of pyenv or uv; TESTS="FILE ...": those.
+PYTHONS ?= 3.11 3.12 3.13 3.14
+test-pythons: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.support.pythons $(PYTHONS) -- -q $(PARALLEL) $(LOCAL_TESTS) -m "$(LOCAL) and $(FAST_TESTS)" $(TESTS)
 
 # Random order, a busy core and no second pass, RUNS times or for MINUTES. FAST=1: the tests of make check only.
 flake: MINUTES = 60
