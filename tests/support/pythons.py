@@ -1,8 +1,8 @@
 """Program of `make test-pythons`: the fast tests in each version of Python that kvgate is for.
 
-Arguments: versions, `--`, arguments of pytest. An interpreter is looked for on PATH, in pyenv, and at uv, which
-downloads one; a version without one is named, and not tested. Each gets an environment with the locked packages
-in `.cache/pythons/`. Exit status 1 if a test failed, or if no version was tested.
+Arguments: versions, `--`, arguments of pytest. An interpreter is looked for on PATH, in pyenv, and at uv,
+which downloads one; a version without one is named, and not tested. Each gets an environment with the locked
+packages in `.cache/pythons/`. Exit status 1 if a test failed, or if no version was tested.
 """
 
 import os
