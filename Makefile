@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest $(SECOND_PASS)
 PARALLEL := -n $(TEST_PROCESSES) --dist worksteal
 # Tests start hundreds of gateways, and each would be compiled from its source first.
 unexport PYTHONDONTWRITEBYTECODE
-SOURCES := setup.py pyproject.toml $(shell find gateway engines -name '*.py')
+SOURCES := setup.py pyproject.toml $(shell find kvgate gateway engines -name '*.py')
 
 # Tests that need more than this repository installs into $(VENV) have a marker and a target of their own.
 LOCAL := not vllm and not engines and not prometheus and not proxies and not envoy and not envoy_versions and not helm and not console and not shells and not smoke
@@ -22,10 +22,10 @@ FAST_TESTS := not process and not slow
 IGNORED := vllm sglang mlx llamacpp console shells proxies helm envoy
 LOCAL_TESTS := $(IGNORED:%=--ignore=tests/%)
 
-.PHONY: run test lint check coverage flake wheel test-wheel test-console test-envoy test-envoy-versions test-helm test-proxies test-pythons test-shells test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke bench-templates bench-waits soak fuzz lock docs docs-site proto clean
+.PHONY: run test lint check coverage flake wheel test-wheel test-console test-envoy test-envoy-versions test-helm test-proxies test-pythons test-shells test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke bench-templates bench-waits soak fuzz lock changelog docs docs-site proto clean
 
 run: $(VENV)/.installed
-	@$(BIN)/python -m gateway demo --port $(PORT)
+	@$(BIN)/python -m kvgate demo --port $(PORT)
 
 test: $(VENV)/.installed-dev
 	$(PYTEST) $(PARALLEL) $(LOCAL_TESTS) -m "$(LOCAL)"
@@ -169,10 +169,13 @@ fuzz: $(VENV)/.installed-dev
 	SECONDS=$(SECONDS) SEED=$(SEED) $(BIN)/python -m tests.fuzz
 
 docs: $(VENV)/.installed-dev
-	$(BIN)/python -m gateway options > docs/reference/options.md
-	$(BIN)/python -m gateway metrics > docs/reference/metrics.md
+	$(BIN)/python -m kvgate options > docs/reference/options.md
+	$(BIN)/python -m kvgate metrics > docs/reference/metrics.md
 	$(BIN)/python -m tests.conformance.table > docs/reference/http.md
 	$(BIN)/python -m tests.pages
+
+changelog: $(VENV)/.installed-dev # VERSION=0.2.0: into CHANGELOG.md
+	$(BIN)/towncrier build $(if $(VERSION),--yes --version $(VERSION),--draft --version next)
 
 docs-site: .venv-docs/.installed # dist/site: open index.html in a browser
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict

@@ -22,36 +22,25 @@ Folders from the top down; imports go down only (`pyproject.toml` has the tiers)
     server, upstream, redis     connections of clients, to workers, to Redis
     config          every option
     apis            the dialects that clients speak
-    http, tokenization, policies, runtime   HTTP as values, prompts as tokens, choices, the process
+    requests, policies                      bodies as requests, choices
+    http, tokenization, costs, runtime      HTTP, prompts as tokens, costs of choices, the process
     core, proto     the types that all share; the agents' contract
 
-As a library: `async with gateway.connect(["http://10.0.0.1:8000"]) as router:`
-`    decision = router.decide(gateway.request("/v1/completions", {"model": "m", "prompt": "..."}))`
-`    ...; router.finish(decision)`
+The library is `kvgate` (`kvgate/__init__.py`).
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.core.decision import Decision
-from gateway.core.requests.json_values import encode
-from gateway.core.requests.request import InferenceRequest, parse_request
-from gateway.routing.router import Router
+from gateway.core.json_values import encode
+from gateway.core.request import InferenceRequest
+from gateway.requests.parsing import parse_request
 from gateway.runtime.build import VERSION, is_compiled
 
 __version__ = VERSION
-__all__ = ["Decision", "InferenceRequest", "Router", "connect", "is_compiled", "request"]
+__all__ = ["InferenceRequest", "__version__", "is_compiled", "request"]
 
 
 def request(path: str, body: Mapping[str, Any] | bytes) -> InferenceRequest:
-    """A request as the server would have parsed it. Raises `core.errors.InvalidRequest`."""
+    """A request as the server would have parsed it. Raises `kvgate.InvalidRequest`."""
     return parse_request(path, body if isinstance(body, bytes) else encode(body))
-
-
-def __getattr__(name: str) -> Any:
-    """Import `connect`, which needs the whole gateway, on first use: importing the core alone stays light."""
-    if name == "connect":
-        from gateway.library import connect
-
-        return connect
-    raise AttributeError(f"module 'gateway' has no attribute '{name}'")

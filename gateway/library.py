@@ -5,7 +5,10 @@ from contextlib import asynccontextmanager
 
 from gateway.app import Gateway
 from gateway.config import config_of
+from gateway.core.decision import Decision
 from gateway.routing.router import Router
+
+__all__ = ["Decision", "Router", "connect"]
 
 
 @asynccontextmanager

@@ -53,7 +53,7 @@ def choose(query, candidates, rng):
 """
 """Policy file that makes the gateway log its requests: it is code in the gateway."""
 START_S = 30.0
-FROM_SOURCE = (sys.executable, "-P", "-m", "gateway")
+FROM_SOURCE = (sys.executable, "-P", "-m", "kvgate")
 """Command of the gateway from source, whichever one the other figures are of: traces are an extra, and the
 policy that logs requests cannot be put into compiled code."""
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import IO
 
-GATEWAY = [os.environ.get("GATEWAY_PYTHON", sys.executable), "-P", "-m", "gateway"]
+GATEWAY = [os.environ.get("GATEWAY_PYTHON", sys.executable), "-P", "-m", "kvgate"]
 """Command that is measured and tested: this environment's gateway, or another's, such as the wheel's.
 -P: as it is installed there, not as it lies in the current directory.
 """

@@ -23,7 +23,7 @@ def wire_structs(classes: list[ast.ClassDef]) -> set[str]:
 def test_no_two_classes_share_a_name() -> None:
     places = defaultdict(set)
     for path in sorted(
-        path for top in ("gateway", "engines", "loadtest") for path in (ROOT / top).rglob("*.py")
+        path for top in ("kvgate", "gateway", "engines", "loadtest") for path in (ROOT / top).rglob("*.py")
     ):
         name = str(path.relative_to(ROOT))
         classes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]

@@ -41,6 +41,7 @@ NO_TEST_OF_THEIR_OWN = {
     "gateway/replication/leader.py": "tests/stories/test_replica.py runs all of it, with gateways and Redis",
     "gateway/replication/replica_feed.py": "tests/stories/test_replica.py",
     "gateway/replication/session.py": "tests/stories/test_replica.py",
+    "gateway/replication/redis_link.py": "tests/stories/test_replica.py, tests/stories/test_lost_redis.py",
     "gateway/bookings/sync.py": "tests/stories/test_booking.py runs all of it, with gateways and Redis",
     "gateway/replication/tree_feed.py": "tests/stories/test_tree.py",
     "gateway/proxy/responses.py": "tests/blackbox/test_responses.py runs all of it",

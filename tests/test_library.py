@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-import gateway
+import kvgate
 from engines.sim import Sim, SimConfig
 from gateway.app import bundled_tokenizer
 from gateway.core.errors import ConfigError, InvalidRequest, NoWorker
@@ -29,22 +29,22 @@ async def sims() -> AsyncIterator[list[Sim]]:
 
 def _documented() -> str:
     """Lines in backticks of the package's docstring under "As a library"."""
-    return "\n".join(re.findall(r"`([^`]+)`\n", (gateway.__doc__ or "").partition("As a library:")[2] + "\n"))
+    return "\n".join(re.findall(r"`([^`]+)`\n", (kvgate.__doc__ or "").partition("As a library:")[2] + "\n"))
 
 
 async def test_lines_of_the_docstring_run_as_they_stand(sims: list[Sim]) -> None:
     source = _documented().replace("http://10.0.0.1:8000", sims[0].url)
     assert sims[0].url in source and len(source.splitlines()) == 3
-    names: dict[str, object] = {"gateway": gateway}
+    names: dict[str, object] = {"kvgate": kvgate}
     await eval(compile(source, "docstring", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
     decision = names["decision"]
-    assert isinstance(decision, gateway.Decision)
+    assert isinstance(decision, kvgate.Decision)
     assert decision.worker.url == sims[0].url
 
 
 async def test_decision_goes_to_the_worker_that_has_cached_the_prompt(sims: list[Sim]) -> None:
     body = {"model": "m", "prompt": PROMPT, "max_tokens": 1}
-    async with gateway.connect([sim.url for sim in sims]) as router:
+    async with kvgate.connect([sim.url for sim in sims]) as router:
         assert len(router.fleet) == 2
         async with (
             aiohttp.ClientSession() as session,
@@ -54,7 +54,7 @@ async def test_decision_goes_to_the_worker_that_has_cached_the_prompt(sims: list
         async with asyncio.timeout(patience(10)):
             while not router.index.num_blocks(list(router.fleet)[1].worker.id):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        decision = router.decide(gateway.request("/v1/completions", body))
+        decision = router.decide(kvgate.request("/v1/completions", body))
         assert (decision.worker.url, decision.overlap_tokens) == (sims[1].url, 64)
         assert router.ledger.load(decision.worker.id).num_in_flight == 1
         assert [router.finish(decision), router.finish(decision)] == [True, False]
@@ -62,19 +62,17 @@ async def test_decision_goes_to_the_worker_that_has_cached_the_prompt(sims: list
 
 
 async def test_text_is_tokenized_with_the_given_tokenizer(sims: list[Sim]) -> None:
-    async with gateway.connect([sims[0].url], tokenizer=[str(bundled_tokenizer())], events="off") as router:
+    async with kvgate.connect([sims[0].url], tokenizer=[str(bundled_tokenizer())], events="off") as router:
         messages = [{"role": "user", "content": "Rivers, please."}]
-        decision = router.decide(
-            gateway.request("/v1/chat/completions", {"model": "m", "messages": messages})
-        )
+        decision = router.decide(kvgate.request("/v1/chat/completions", {"model": "m", "messages": messages}))
         assert decision.num_tokens > 4
         assert decision.prompt_from in ("fastokens", "tokenizers")
 
 
 async def test_connect_succeeds_before_a_worker_is_up() -> None:
-    async with gateway.connect(["http://127.0.0.1:9"]) as router:
+    async with kvgate.connect(["http://127.0.0.1:9"]) as router:
         with pytest.raises(NoWorker, match="no worker has joined yet"):
-            router.decide(gateway.request("/v1/completions", {"model": "m", "prompt": [1]}))
+            router.decide(kvgate.request("/v1/completions", {"model": "m", "prompt": [1]}))
 
 
 @pytest.mark.parametrize(
@@ -89,16 +87,11 @@ async def test_invalid_options_are_rejected(
     workers: list[str], options: dict[str, object], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
-        async with gateway.connect(workers, **options):
+        async with kvgate.connect(workers, **options):
             pass
 
 
 def test_request_is_validated_as_by_the_server() -> None:
-    assert gateway.request("/v1/completions", b'{"model": "m", "prompt": "x"}').model == "m"
+    assert kvgate.request("/v1/completions", b'{"model": "m", "prompt": "x"}').model == "m"
     with pytest.raises(InvalidRequest):
-        gateway.request("/v1/completions", {"model": "m"})
-
-
-def test_missing_attribute_of_the_package_raises_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="module 'gateway' has no attribute 'nothing'"):
-        _ = gateway.nothing
+        kvgate.request("/v1/completions", {"model": "m"})

@@ -18,8 +18,8 @@ from prometheus_client.registry import Collector
 from gateway.admin.console.events import add_streams
 from gateway.admin.console.handlers import console_handlers
 from gateway.admin.console.traffic import INTERVAL_S, NUM_INTERVALS, TrafficHistory
+from gateway.admin.endpoints import bound
 from gateway.admin.explain import Preview
-from gateway.admin.routes import bound
 from gateway.admin.workers import FleetAdmin, as_error, as_json
 from gateway.config.server import MAX_BODY_BYTES
 from gateway.core.errors import ConfigError, GatewayError
@@ -84,7 +84,7 @@ class Admin:
         self._reload = reload
 
     def handlers(self) -> dict[str, Handler]:
-        """Handlers by their name in the table (`admin/routes.py`)."""
+        """Handlers by their name in the table (`admin/endpoints.py`)."""
         return {
             "health": self._health,
             "ready": self._ready,

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
+from gateway.core.body_text import as_utf8, encoding_of, why_unreadable
 from gateway.core.decision import Prompt
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import InvalidRequest
-from gateway.core.requests.body_text import as_utf8, encoding_of, why_unreadable
-from gateway.core.requests.routes import CHAT, COMPLETIONS, ROUTES
+from gateway.core.route_table import CHAT, COMPLETIONS, ROUTES
 from gateway.http.messages import HttpRequest
 from gateway.proxy.dispatch import Dispatch
 from gateway.proxy.intake import request_of

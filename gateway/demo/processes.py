@@ -55,7 +55,7 @@ async def gateway_with_fleet(**options: object) -> AsyncIterator[tuple[Gateway, 
 
 
 async def _spawn(seed: int) -> Process:
-    command = [sys.executable, "-m", "gateway", "sim", "--port", "0", "--seed", str(seed), *SIM_FLAGS]
+    command = [sys.executable, "-m", "kvgate", "sim", "--port", "0", "--seed", str(seed), *SIM_FLAGS]
     # A session of its own: Ctrl-C reaches the gateway only, which then stops its workers in order.
     return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, start_new_session=True)
 

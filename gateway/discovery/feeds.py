@@ -25,7 +25,7 @@ from gateway.ingest.subscription import Subscription
 from gateway.ingest.time_slices import TimeSlices
 from gateway.ingest.unread_bytes import Wires
 from gateway.ingest.zmq import ZmqFeed, reach
-from gateway.replication.agent_targets import AgentFeeds
+from gateway.replication.agent_feeds import AgentFeeds
 from gateway.runtime.process_limits import descriptors
 from gateway.runtime.tasks import Tasks
 from gateway.upstream.access import FleetAccess

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from mypy_extensions import mypyc_attr
 
-from gateway.core.requests.caller import Caller
+from gateway.core.caller import Caller
 
 Header: TypeAlias = tuple[bytes, bytes]
 """Name in lower case, value as received."""

@@ -23,7 +23,7 @@ from gateway.core.decision import Prompt
 from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
 from gateway.core.rendering import VLLM, Rendering
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.worker import Worker, WorkerId
 from gateway.models.hub import Hub
 from gateway.models.loader import RETRY_S, Loader, LoadState, TokenizerEntry, TokenizerSource

@@ -10,20 +10,21 @@ from datetime import datetime, tzinfo
 from functools import partial
 from typing import Any, Final
 
-from gateway.apis.abridged import abridged
 from gateway.apis.anthropic import Dialect
 from gateway.apis.to_chat import as_chat, dialect_of
 from gateway.core.blocks import tokens_of
 from gateway.core.decision import Prompt
+from gateway.core.json_values import encode
 from gateway.core.multimodal import BEFORE_MEDIA, links
 from gateway.core.rendering import Rendering
-from gateway.core.requests.json_values import encode
-from gateway.core.requests.request import PROMPT_FIELDS, InferenceRequest
-from gateway.core.requests.routes import RouteKind
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import RouteKind
 from gateway.core.token_runs import TokenRunCache
 from gateway.core.value import replace
 from gateway.models.template_trials import run_proofs
 from gateway.observability.metrics import Metrics
+from gateway.requests.abridged import abridged
+from gateway.requests.parsing import PROMPT_FIELDS
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.chat_template import MediaError, NotContinued, TooCostly, TooLong

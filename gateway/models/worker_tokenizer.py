@@ -13,11 +13,11 @@ from xxhash import xxh3_128_digest
 from gateway.core.blocks import Tokens
 from gateway.core.decision import Prompt
 from gateway.core.decode_errors import UNREADABLE
+from gateway.core.json_values import encode
 from gateway.core.multimodal import BEFORE_MEDIA, first_medium
 from gateway.core.rendering import VLLM, Rendering
-from gateway.core.requests.json_values import encode
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import RouteKind
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import RouteKind
 from gateway.models.breaker import CircuitBreaker
 from gateway.models.late_calls import LateCalls
 from gateway.models.prompt_source import MAX_ASKED_BYTES

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from gateway.core.printable import printable_json
-from gateway.core.requests.routes import CHAT, COMPLETIONS, RESPONSES
+from gateway.core.route_table import CHAT, COMPLETIONS, RESPONSES
 from gateway.observability.request_end import RequestEnd, who_failed
 from gateway.observability.traceparent import PARENT, read
 

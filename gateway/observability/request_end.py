@@ -6,8 +6,8 @@ import msgspec
 
 from gateway.core.decision import Decision
 from gateway.core.errors import GatewayError
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import ROUTES
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import ROUTES
 from gateway.core.usage import Usage
 from gateway.http.messages import HttpRequest
 from gateway.observability.observers import dismiss

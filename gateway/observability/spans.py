@@ -10,7 +10,7 @@ worker made the tokens, `tokenize` is the time before sending that was neither q
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from gateway.core.requests.routes import route_of
+from gateway.core.route_table import route_of
 from gateway.observability.access_log import MAX_NAME_CHARS
 from gateway.observability.request_end import RequestEnd, who_failed
 

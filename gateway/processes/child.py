@@ -188,5 +188,5 @@ class Child:
 
 
 async def serve_child(file: int) -> int:
-    """Run `python -m gateway process FILE`, which only a supervisor starts. Returns the exit code."""
+    """Run `python -m kvgate process FILE`, which only a supervisor starts. Returns the exit code."""
     return await Child(socket.socket(fileno=file)).run()

@@ -10,7 +10,7 @@ SO_REUSEPORT it hashes addresses; with the few, long-lived connections in front 
 processes idle beside busy ones. A connection costs one message; a request costs nothing. The open connections
 of a process are those sent minus those closed, which it counts in the shared memory.
 
-Each process is started fresh (`python -m gateway process`), not forked: none inherits another's threads or
+Each process is started fresh (`python -m kvgate process`), not forked: none inherits another's threads or
 sockets. It parses no configuration of its own, and knows the workers that were added since the start.
 """
 
@@ -66,7 +66,7 @@ WARM_UP_S = 15.0
 """Seconds for a new process, or a whole gateway that takes over, to probe the workers and catch up with their
 events, while others serve."""
 QUICK_DEATH_S = 10.0
-COMMAND = (sys.executable, "-P", "-m", "gateway")
+COMMAND = (sys.executable, "-P", "-m", "kvgate")
 """Command of a child; -P: as installed for this interpreter, not from the current directory."""
 KILL_AFTER_S = 15.0
 """Seconds after the end of a drain: a process that has not ended by then is stuck."""

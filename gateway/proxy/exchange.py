@@ -13,10 +13,11 @@ import logging
 from collections.abc import Collection
 from functools import partial
 
+from gateway.bookings.time_slice import failed
 from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError, NoWorker, WorkerFailed
 from gateway.core.outcome import CLIENT_GONE
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.usage import Usage
 from gateway.core.usage_reading import limit_of
 from gateway.core.worker import WorkerId
@@ -33,7 +34,6 @@ from gateway.proxy.deadlines import is_total_over, time_left
 from gateway.proxy.held_refusal import HeldRefusal
 from gateway.proxy.retries import Attempts
 from gateway.proxy.retryable import redirected, unloaded
-from gateway.proxy.time_slice import failed
 from gateway.server.responder import Responder, request_id
 from gateway.tenancy.admission.tenants import Ticket
 from gateway.upstream.connection import OUR_ERRNOS, UpstreamConnection, WorkerConnection

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from gateway.core.errors import FAILED, GatewayError
 from gateway.core.outcome import CLIENT_GONE
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.http.messages import HttpRequest
 from gateway.observability.request_end import STOPPED, RequestEnd, notify_ended
 from gateway.proxy.context import Context

@@ -6,7 +6,7 @@ recording    by a gateway                       job          one request and its
 line_reader  lines of packed files              json_values  values of an array
 fleet     the gateway's router before engines   exchange     one request to an engine and back
 engine    the simulated one's, in virtual time  profile      its hardware, in seconds and tokens
-clock     virtual seconds                       bounds       limits of any placement
+clock     virtual seconds                       placement_bounds   limits of any placement
 results   figures of a run                      charts       and its curves
 context_limit  requests that no cache holds     progress     of long replays, on stderr
 calibration  engines' speeds, and the error of a replay

@@ -14,7 +14,7 @@ from typing import Any
 
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.rendering import VLLM
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.token_runs import ContinuedTokens, TokenRunCache
 from gateway.tokenization.plain_text import check_runs, plain_texts
 from gateway.tokenization.prompt_encoder import PromptError

@@ -13,7 +13,7 @@ from typing import Any
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.multimodal import MEDIA
 from gateway.core.rendering import VLLM
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.token_runs import ContinuedTokens, TokenRunCache
 from gateway.tokenization.chat_template import MediaError, arguments_of, check_nested, dump_tools
 from gateway.tokenization.plain_text import check_length, plain_texts

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.core.blocks import Tokens, tokens_of
+from gateway.core.chat_messages import Messages
 from gateway.core.multimodal import first_medium, media_endings
 from gateway.core.rendering import VLLM, Rendering
-from gateway.core.requests.chat_messages import Messages
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.token_runs import ContinuedTokens, TokenRunCache
 from gateway.tokenization import tokenizer_class as classes
 from gateway.tokenization.chat_template import (

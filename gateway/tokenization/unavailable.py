@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from gateway.core.blocks import Tokens
 from gateway.core.rendering import VLLM, Rendering
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.token_runs import ContinuedTokens, TokenRunCache
 from gateway.tokenization.prompt_encoder import PromptError
 

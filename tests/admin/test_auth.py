@@ -9,7 +9,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from yarl import URL
 
 from gateway.admin.auth import add_guard, keeper_before, key_handlers
-from gateway.admin.routes import bound
+from gateway.admin.endpoints import bound
 from gateway.config import Config, config_of
 from gateway.runtime.tasks import Tasks
 from gateway.tenancy.auth.api_keys import make_key

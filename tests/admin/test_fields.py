@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 import pytest
 
+from gateway.admin.endpoints import ADMIN_ROUTES, ProcessScope
 from gateway.admin.fields import ReloadView, View
-from gateway.admin.routes import ADMIN_ROUTES, ProcessScope
 from gateway.processes.json_merge import NoRule, merger_of
 from tests.blackbox.harness import answer_ok, completion, post, running
 

@@ -1,6 +1,6 @@
 """A real gateway process between scripted workers and raw clients.
 
-    Client ──bytes──► Gateway (python -m gateway serve) ──bytes──► FakeWorker (this process)
+    Client ──bytes──► Gateway (python -m kvgate serve) ──bytes──► FakeWorker (this process)
 
 Nothing here knows the gateway's code: it is reached through its ports, flags, signals and log.
 Waiting is for events, or polling with a deadline; nothing sleeps for a fixed time.

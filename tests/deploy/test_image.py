@@ -61,7 +61,9 @@ def is_in_context(path: PurePosixPath) -> bool:
 
 def sources() -> set[str]:
     """Files of the packages, without what was compiled from them."""
-    paths = [path for top in ("gateway", "engines") for path in (ROOT / top).rglob("*") if path.is_file()]
+    paths = [
+        path for top in ("kvgate", "gateway", "engines") for path in (ROOT / top).rglob("*") if path.is_file()
+    ]
     return {
         path.relative_to(ROOT).as_posix()
         for path in paths
@@ -70,7 +72,7 @@ def sources() -> set[str]:
 
 
 TOP = {"LICENSE", "Makefile", "README.md", "pyproject.toml", "requirements.lock", "requirements-dev.lock"}
-TOP |= {"setup.py", "kvgate.py"}
+TOP |= {"setup.py"}
 
 
 @pytest.fixture(scope="module")

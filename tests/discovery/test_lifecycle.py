@@ -14,12 +14,12 @@ from gateway.core.decision import Prompt
 from gateway.core.engine import EngineMetrics
 from gateway.core.fleet import Fleet
 from gateway.core.outcome import UNLOADED
-from gateway.core.requests.request import parse_request
 from gateway.core.worker import Role, ServedModel, Transfer, Worker, WorkerId
 from gateway.discovery.lifecycle import Lifecycle, RemainingWork, keep_leaving
 from gateway.discovery.outlier_detection import OutlierRules
 from gateway.discovery.roster import Roster
 from gateway.policies.least_load import LeastLoad
+from gateway.requests.parsing import parse_request
 from gateway.routing.router import Router
 from tests.discovery.test_roster import URL
 from tests.discovery.test_roster import World as RosterWorld

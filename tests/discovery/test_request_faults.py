@@ -5,8 +5,8 @@ from typing import cast
 
 import pytest
 
+from gateway.core.caller import Caller
 from gateway.core.outcome import UNLOADED
-from gateway.core.requests.caller import Caller
 from gateway.core.worker import WorkerId
 from gateway.discovery.lifecycle import Lifecycle
 from gateway.discovery.outlier_detection import OutlierRules, OutlierState

@@ -1,6 +1,6 @@
 """A gateway under attack, before simulated engines, and what must hold when the attack is over.
 
-    attack ──► Gateway (python -m gateway serve) ──► engines/sim        good clients meanwhile, and after
+    attack ──► Gateway (python -m kvgate serve) ──► engines/sim        good clients meanwhile, and after
 
 Whatever was done to it: the process is alive, good requests are answered, nothing is booked, memory and
 descriptors are about what they were, and the log has neither a traceback nor an error. FULL=1 makes the

@@ -19,7 +19,7 @@ VERDICTS = {
 
 
 def report_of(url: str, *flags: str) -> dict[str, str]:
-    command = [sys.executable, "-m", "gateway", "engine", "test", url, "--json", *flags]
+    command = [sys.executable, "-m", "kvgate", "engine", "test", url, "--json", *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=patience(300))
     assert done.returncode == 0, done.stdout
     return {each["question"]: each["verdict"] for each in json.loads(done.stdout)["findings"]}

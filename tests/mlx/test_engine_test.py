@@ -21,7 +21,7 @@ VERDICTS = {
 
 def test_mlx_does_what_is_known_of_it(workers: tuple[MlxWorker, MlxWorker]) -> None:
     worker = workers[0]
-    command = [sys.executable, "-m", "gateway", "engine", "test", worker.url, "--json"]
+    command = [sys.executable, "-m", "kvgate", "engine", "test", worker.url, "--json"]
     command += ["--tokenizer", str(worker.model)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=patience(300))
     found = {each["question"]: each["verdict"] for each in json.loads(done.stdout)["findings"]}

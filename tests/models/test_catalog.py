@@ -18,7 +18,7 @@ from gateway.config.models import ModelTable
 from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
 from gateway.core.rendering import VLLM, Rendering
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.models.catalog import MAX_IDLE, MAX_ROOTS, Catalog
 from gateway.models.metrics import ModelsCollector

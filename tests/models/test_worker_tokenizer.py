@@ -12,7 +12,7 @@ from gateway import request as make_request
 from gateway.core.blocks import tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.multimodal import BEFORE_MEDIA
-from gateway.core.requests.request import InferenceRequest, parse_request
+from gateway.core.request import InferenceRequest
 from gateway.models.breaker import NUM_FAILURES, REST_S
 from gateway.models.worker_tokenizer import (
     CACHE_ENTRY_BYTES,
@@ -20,6 +20,7 @@ from gateway.models.worker_tokenizer import (
     QUARTER_S,
     WorkerTokenizer,
 )
+from gateway.requests.parsing import parse_request
 from gateway.tokenization.prompt_encoder import PromptError
 from tests.support.fakes import serve, url_of
 from tests.support.patience import patience, until

@@ -8,8 +8,8 @@ import pytest
 from msgspec import structs
 
 from gateway.core.decision import PrefillChoice, Query
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import RouteKind
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import RouteKind
 from gateway.core.usage_reading import read_usage
 from gateway.core.value import replace
 from gateway.http.messages import HttpRequest

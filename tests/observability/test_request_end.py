@@ -2,10 +2,10 @@
 
 import pytest
 
+from gateway.core.caller import Caller
 from gateway.core.errors import InvalidRequest, UnknownRoute
-from gateway.core.requests.caller import Caller
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import RouteKind
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import RouteKind
 from gateway.http.messages import HttpRequest
 from gateway.observability.request_end import (
     CUT,

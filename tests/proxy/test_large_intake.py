@@ -9,7 +9,7 @@ import pytest
 
 from gateway.core.errors import GatewayError, InvalidRequest, NoWorker
 from gateway.core.outcome import CLIENT_GONE
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.http.messages import HttpRequest
 from gateway.observability.metrics import Metrics
 from gateway.observability.request_end import STOPPED, RequestEnd

@@ -26,7 +26,7 @@ VERDICTS = dict.fromkeys(AS_ASSUMED, "ok") | {
 def test_sglang_does_what_the_gateway_assumes(start_module_sglang: Start, tmp_path: Path, page: int) -> None:
     lora = [("adapter-a", make_adapter(tmp_path / "adapter-a"))]
     worker = start_module_sglang(page_size=page, lora=lora).wait_ready()
-    command = [sys.executable, "-m", "gateway", "engine", "test", worker.url, "--json"]
+    command = [sys.executable, "-m", "kvgate", "engine", "test", worker.url, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=patience(300))
     worker.stop()  # its cores
     report = json.loads(done.stdout)

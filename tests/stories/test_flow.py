@@ -22,7 +22,7 @@ from gateway.app import Gateway
 from gateway.config import config_of
 from gateway.config.tenant_limits import TenantLimits
 from gateway.core.decision import Prompt
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.tenancy.admission.base import Waiter
 from loadtest import sdks
 from loadtest.fleet import SIM_READY, first_match, running

@@ -2,7 +2,7 @@
 
 `install()` replaces `subprocess.Popen` in this process (asyncio uses it too). A command of the gateway
 then goes to the template, which is this file run as a program. It forks twice: the second child gets the
-caller's descriptors, environment and directory, and runs `gateway/__main__.py` as `python -m gateway`
+caller's descriptors, environment and directory, and runs `kvgate/__main__.py` as `python -m kvgate`
 does; the first child ends, which makes the second one a child of the test process. So waiting, signals
 and exit codes are those of any child. Commands that ask for more than that, and all others, start as
 usual.
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 PYTHON = os.environ.get("GATEWAY_PYTHON", sys.executable)
-PROGRAMS = ("gateway", "engines.sim")
+PROGRAMS = ("kvgate", "engines.sim")
 MODULES = (
     "uvloop",
     "gateway.app",
@@ -117,7 +117,7 @@ class Template:
 
 
 def _program_at(command: Any) -> int:
-    """Position of the module's name in `python -P -m gateway`, with or without -P; 0 in other commands."""
+    """Position of the module's name in `python -P -m kvgate`, with or without -P; 0 in other commands."""
     at = 3 if list(command[1:2]) == ["-P"] else 2
     if len(command) <= at or command[0] not in (PYTHON, os.path.abspath(PYTHON)):
         return 0

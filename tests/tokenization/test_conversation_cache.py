@@ -18,8 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from gateway.core.blocks import Tokens
 from gateway.core.errors import InvalidRequest
-from gateway.core.requests.request import InferenceRequest, parse_request
+from gateway.core.request import InferenceRequest
 from gateway.core.token_runs import TokenRunCache
+from gateway.requests.parsing import parse_request
 from gateway.tokenization.chat_template import NotContinued, Template
 from gateway.tokenization.conversation_cache import MAX_TRIES
 from gateway.tokenization.prompt_encoder import CHECK_EVERY, MAX_WHOLE_BYTES, PromptEncoder, PromptError

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from gateway.core.rendering import Rendering
-from gateway.core.requests.request import InferenceRequest, parse_request
-from gateway.core.requests.routes import CHAT
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import CHAT
 from gateway.core.token_runs import TokenRunCache
+from gateway.requests.parsing import parse_request
 from gateway.tokenization.chat_template import MediaError
 from gateway.tokenization.prompt_encoder import PromptError
 from gateway.tokenization.sglang import SglangEncoder

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.ci
 
 
 def test_vllm_does_what_the_gateway_assumes(vllm_worker: VllmWorker) -> None:
-    command = [sys.executable, "-m", "gateway", "engine", "test", vllm_worker.url, "--json"]
+    command = [sys.executable, "-m", "kvgate", "engine", "test", vllm_worker.url, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=patience(300))
     report = json.loads(done.stdout)
     found = {each["question"]: each["verdict"] for each in report["findings"]}

@@ -10,7 +10,7 @@ from gateway.admin.console.login import login_handlers
 
 
 def console_handlers(others: Mapping[str, Handler]) -> dict[str, Handler]:
-    """Handlers by their name in the table (`admin/routes.py`); `others` answer for what moves."""
+    """Handlers by their name in the table (`admin/endpoints.py`); `others` answer for what moves."""
     sources = {topic: others[topic] for topic in PATHS}
     return {
         "console": show_index,

@@ -46,7 +46,7 @@ class Script:
     memory may run it too."""
 
     def __init__(self, name: str, *, is_read_only: bool = False, frees: bool = False) -> None:
-        self.source = files("gateway.index.redis_tree").joinpath(f"{name}.lua").read_bytes()
+        self.source = files(__package__).joinpath(f"{name}.lua").read_bytes()
         if frees:
             self.source = self.source.replace(b"#!lua\n", b"#!lua flags=allow-oom\n", 1)
         self._verb = b"EVALSHA_RO" if is_read_only else b"EVALSHA"

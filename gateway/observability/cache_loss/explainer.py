@@ -9,10 +9,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 from gateway.core.blocks import BlockHash, Tokens, root_hash
+from gateway.core.chat_messages import Messages
 from gateway.core.decision import Candidate, Decision, Prompt
 from gateway.core.errors import InvalidRequest
-from gateway.core.requests.chat_messages import Messages
 from gateway.core.worker import WorkerId
+from gateway.costs.token_work import work_ahead
 from gateway.observability.cache_loss.attribution import LossCause, TokenSegment, TokenSpan, lay_out
 from gateway.observability.cache_loss.block_history import (
     BlockHistory,
@@ -30,7 +31,6 @@ from gateway.observability.cache_loss.prompt_similarity import (
     Similarity,
     mark,
 )
-from gateway.policies.prefix_overlap import work_ahead
 
 MAX_PLACED_TOKENS: Final = 1 << 13
 """Limit on the tokens of text that is searched for the message of a break, once per break."""

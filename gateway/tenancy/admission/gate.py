@@ -16,8 +16,8 @@ from gateway.bookings.tenant_usage import QuotaUsage
 from gateway.config import Config
 from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError, TooManyRequests
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import GENERATE, TABLE, RouteKind, paths
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import GENERATE, TABLE, RouteKind, paths
 from gateway.core.usage import Usage
 from gateway.http.messages import HttpRequest
 from gateway.http.networks import Trusted

@@ -21,7 +21,7 @@ from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError, TooManyRequests
 from gateway.core.fleet import EligibleWorker, Fleet, Member
 from gateway.core.ledger import REQUEST_TOKENS, Ledger
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.worker import WorkerId
 from gateway.observability.metrics import Bounds, Histogram
 from gateway.runtime.rate_limited_log import RateLimitedLog

@@ -7,10 +7,10 @@ import pytest
 
 from gateway.config import config_of
 from gateway.config.tenant_limits import TenantLimits
+from gateway.core.caller import Caller
 from gateway.core.errors import TooManyRequests
-from gateway.core.requests.caller import Caller
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import RouteKind
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import RouteKind
 from gateway.core.usage import Usage
 from gateway.http.messages import ResponseHead
 from gateway.http.response_observer import ResponseObserver

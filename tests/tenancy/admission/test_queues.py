@@ -4,9 +4,9 @@ import pytest
 
 from gateway.core.errors import TooManyRequests
 from gateway.core.worker import ReportedLoad, WorkerId
+from gateway.tenancy.admission.metrics import describe_admission
 from gateway.tenancy.admission.queues import LOOK_S, work_of
 from gateway.tenancy.admission.saturation import Saturation
-from gateway.tenancy.admission.stats import describe_admission
 from tests.support.fakes import worker
 from tests.tenancy.admission.worlds import PACE, Asked, World
 
