@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 WHEEL_VENV := .venv-wheel
 # Tests wait more than they work: twice as many at once as there are cores.
 TEST_PROCESSES ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
-# STRICT=1: a test that fails is not run once more (CONTRIBUTING.md, "Flaky tests").
+# STRICT=1: a test that fails is not run once more (CONTRIBUTING.md, "Runs of the tests").
 SECOND_PASS := $(if $(filter-out 0,$(STRICT)),,-p tests.support.second_pass)
 PYTEST := $(BIN)/python -m pytest $(SECOND_PASS)
 PARALLEL := -n $(TEST_PROCESSES) --dist worksteal

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from gateway.admin.endpoints import ADMIN_ROUTES, AdminRoute
+from gateway.admin.endpoint_table import ADMIN_ROUTES, AdminRoute
 from gateway.admin.fields import MergeRule, View
 from gateway.core.route_table import METRICS, OWN, PROBES, TABLE, ErrorFormat, Route, RouteKind, Salt
 

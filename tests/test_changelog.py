@@ -37,7 +37,6 @@ def project(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "changelog.d", tmp_path / "changelog.d")
     for number, type_ in enumerate(TYPES, 1):
         (tmp_path / f"changelog.d/{number}.{type_}.md").write_text(f"Sample of {type_}.\n")
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     return tmp_path
 
 

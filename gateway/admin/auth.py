@@ -102,7 +102,7 @@ def add_guard(app: web.Application, credentials: Credentials, config: Config) ->
 
 
 def key_handlers(credentials: Credentials) -> dict[str, Handler]:
-    """Handlers by their name in the table (`admin/endpoints.py`)."""
+    """Handlers by their name in the table (`admin/endpoint_table.py`)."""
 
     async def show(request: web.Request) -> web.Response:
         return web.json_response(describe(credentials))
@@ -130,7 +130,7 @@ def describe(credentials: Credentials) -> dict[str, object]:
                 "id": id,
                 "tenant": caller.tenant,
                 "models": sorted(caller.models) if caller.models else None,
-                "expires_s": caller.expires_s or None,
+                "expires_at": caller.expires_s or None,
                 "is_admin": caller.is_admin,
             }
             for id, caller in entries
@@ -144,7 +144,7 @@ def describe(credentials: Credentials) -> dict[str, object]:
                 "path": file.path,
                 "digests": [file.digest],
                 "age_s": round(file.age_s, 1),
-                "fault": file.fault,
+                "error": file.fault,
             }
             for name, file in credentials.files
         ],

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from gateway.core.errors import MethodNotAllowed, ModelMissing, RouteRefused, UnknownRoute
+from gateway.core.errors import MethodNotAllowed, ModelMissing, RouteForbidden, UnknownRoute
 from gateway.core.route_table import CHAT, MODELS, OWN, ROUTES, route_of
 from gateway.core.spelling import shortened
 from gateway.core.worker import ServedModel
@@ -97,12 +97,12 @@ class Routes:
         before, mark, query = target.partition(b"?")
         return before + b"/" + mark + query
 
-    def why_not(self, path: str) -> UnknownRoute | RouteRefused:
+    def why_not(self, path: str) -> UnknownRoute | RouteForbidden:
         """The error for a path that is not open."""
         if path in CONTROL:
-            return RouteRefused(f"{path} controls or reveals the engine, and is closed to clients")
+            return RouteForbidden(f"{path} controls or reveals the engine, and is closed to clients")
         if path in self._refused:
-            return RouteRefused(f"{path} is closed on this gateway; use another route")
+            return RouteForbidden(f"{path} is closed on this gateway; use another route")
         if path == "/metrics" or path.startswith("/admin"):
             return UnknownRoute(
                 f"there is no route {path} on this port; metrics and admin are on the admin port"

@@ -95,7 +95,7 @@ def admin_of(gateway: "Gateway") -> web.Application:
         describe_tokenizer=lambda: {
             **gateway.prompts.describe(),
             "models": gateway.catalog.describe(),
-            "asked_of_workers": gateway.worker_tokenizer.describe(),
+            "remote_tokenizers": gateway.worker_tokenizer.describe(),
         },
         describe_verify=lambda: describe(gateway.verifier, gateway.metrics, gateway.prompts.decode),
         describe_admission=lambda: describe_admission(gateway.dispatch.context.gate),

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from engines import DEFAULT_CONNECTORS, ENGINES, KV_CONNECTORS
 from gateway.admin.console.pooled_bound import pooled_bound_of
-from gateway.admin.console.traffic import TrafficHistory, keep_sampled
+from gateway.admin.console.traffic_history import TrafficHistory, keep_sampled
 from gateway.app import reconfigure
 from gateway.app.admin_wiring import admin_of
 from gateway.app.front_end import routes_of, surface_of

@@ -18,7 +18,7 @@ from gateway.index.assumed import AssumedIndex
 from gateway.index.base import BlockSets
 from gateway.ingest.blind_recovery import RecoveryObserver
 from gateway.ingest.block_size import SizeEvidence
-from gateway.ingest.endpoints import place_of, reachable_endpoint
+from gateway.ingest.endpoint_validation import place_of, reachable_endpoint
 from gateway.ingest.ownership import OwnershipObserver
 from gateway.ingest.poll import PollFeed
 from gateway.ingest.subscription import Subscription

@@ -55,6 +55,9 @@ MAX_ASKED_BYTES: Final = 4 << 20
 ANY_MODEL: Final = "*"
 """Key of a tokenizer for every model that has none of its own."""
 
+MIN_PART_BYTES: Final = 2
+"""Bytes of the shortest part of a chat, with its comma: a body of fewer has fewer parts."""
+
 
 class PromptSource:
     """Tokenizes requests' prompts. `local` maps model names (or ANY_MODEL) to loaded tokenizers, replaced by
@@ -135,8 +138,10 @@ class PromptSource:
 
     def has_many_parts(self, request: InferenceRequest) -> bool:
         """True for a chat of which the template would take milliseconds, however short the messages are."""
-        is_chat = request.kind is RouteKind.CHAT or request.kind is RouteKind.AGENT
-        return is_chat and request.num_new_parts > self.max_inline_parts(request.model)
+        if request.kind is not RouteKind.CHAT and request.kind is not RouteKind.AGENT:
+            return False
+        most = self.max_inline_parts(request.model)
+        return len(request.body) > MIN_PART_BYTES * most and request.num_new_parts > most
 
     def tokenize(self, request: InferenceRequest) -> Prompt:
         """Tokens by the local tokenizer; empty where there is none or it fails, or where the prompt turns out

@@ -22,8 +22,8 @@ from gateway.requests.large_media import scoped_large
 from gateway.requests.media_uuid import scope_media
 from gateway.requests.model_name import asked_in_query, check_plain, renamed_query
 from gateway.requests.multipart import MARK, check_no_form, form_kind, parse_form, renamed_body
+from gateway.requests.named_session import session_of
 from gateway.requests.parsing import parse_request
-from gateway.requests.session import session_of
 
 NAMELESS: Final = paths(route for route in TABLE if not route.names_model)
 

@@ -62,8 +62,8 @@ class Harmony:
         return f"{day:%Y-%m-%d}" in (self.decode(tokens) or "")
 
     def describe(self) -> dict[str, Any]:
-        template = {"name": "harmony", "rendering": "whole", "why": "rendered by code"}
-        return {"encoder": self.kind, "why": self.why, "templates": [template]}
+        template = {"name": "harmony", "mode": "whole", "reason": "rendered by code"}
+        return {"encoder": self.kind, "encoder_reason": self.why, "templates": [template]}
 
     def expect(self, max_tokens: int) -> int:
         """No bound: the library makes a conversation's tokens at once."""

@@ -109,10 +109,10 @@ class Mistral:
         return False
 
     def describe(self) -> dict[str, Any]:
-        template = {"name": f"mistral v{self._version}", "rendering": "whole", "why": "rendered by code"}
+        template = {"name": f"mistral v{self._version}", "mode": "whole", "reason": "rendered by code"}
         return {
             "encoder": self.kind,
-            "why": self.why,
+            "encoder_reason": self.why,
             "templates": [template],
             "segments": self._known.cache(),
         }

@@ -183,7 +183,7 @@ class PromptEncoder:
         """Status view: what is in use and why, in plain values; no text of a prompt."""
         return {
             "encoder": self.kind,
-            "why": self.why,
+            "encoder_reason": self.why,
             "templates": [self._describe(name, template) for name, template in self._templates.items()],
             "segments": self._tokenizer.cache(),
         }
@@ -192,7 +192,7 @@ class PromptEncoder:
         is_incremental, why = False, "text is not tokenized independently between its special tokens"
         if self._settings is not None:
             is_incremental, why = self._settings.tier(template)
-        return {"name": name, "rendering": "incremental" if is_incremental else "whole", "why": why}
+        return {"name": name, "mode": "incremental" if is_incremental else "whole", "reason": why}
 
     def encode(self, text: str, add_special_tokens: bool) -> Tokens:
         try:

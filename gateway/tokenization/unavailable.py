@@ -30,7 +30,7 @@ class Unavailable:
         return False
 
     def describe(self) -> dict[str, Any]:
-        return {"encoder": None, "why": self.why, "templates": []}
+        return {"encoder": None, "encoder_reason": self.why, "templates": []}
 
     def expect(self, max_tokens: int) -> int:
         """No bound: there are no tokens."""

@@ -16,7 +16,7 @@ def test_inference_is_open_and_engine_control_is_closed() -> None:
     for path in CONTROL:
         assert not routes.find("POST", path)
         error = routes.why_not(path)
-        assert (error.status, error.code) == (403, "route_refused")
+        assert (error.status, error.code) == (403, "route_forbidden")
         assert path in error.message and "closed to clients" in error.message
 
 

@@ -312,7 +312,7 @@ def test_an_unusable_prefill_answer_blames_no_worker(monkeypatch: pytest.MonkeyP
     assert "kv_transfer_params" not in world.asked("d:1")
     world.transport("d:1").feed(plain({"error": {}}, "400 Bad Request"))
     assert answered.events[0] == 400
-    assert world.disaggregation_stats.failures == {"refused": 1}
+    assert world.disaggregation_stats.failures == {"rejected": 1}
     assert world.is_clean()
 
 

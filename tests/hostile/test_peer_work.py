@@ -380,7 +380,7 @@ PLACES = {
     "gateway/tokenization/model_files.py": "files of models, read in a thread",
     "gateway/tokenization/nested_json.py": "counted by windows, before the text is decoded",
     "gateway/tokenization/proof_task.py": OWN,
-    "gateway/tokenization/registry.py": "files of models, read in a thread",
+    "gateway/tokenization/model_families.py": "files of models, read in a thread",
     "gateway/tokenization/sglang.py": PARSED,
     "gateway/tokenization/tokenizer.py": "files of models, read in a thread",
     "gateway/tokenization/tokenizer_class.py": "files of models, read in a thread",

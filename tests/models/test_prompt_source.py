@@ -515,4 +515,4 @@ def test_a_models_cut_points_are_proved_in_a_process_of_their_own(monkeypatch: p
             "models"
         ]
         (template,) = model["templates"]
-        assert template["rendering"] == expected[0] and expected[1] in template["why"]
+        assert template["mode"] == expected[0] and expected[1] in template["reason"]

@@ -318,7 +318,7 @@ async def test_a_worker_that_fails_repeatedly_is_not_asked_for_a_while(server: T
             await tokenizer.ask(server.url, completion(f"{number}"), None)
     assert len(server.bodies) == NUM_FAILURES
     assert (tokenizer.is_resting(server.url), tokenizer.is_resting("http://other")) == (True, False)
-    assert tokenizer.describe()["left_alone"] == [server.url]
+    assert tokenizer.describe()["paused"] == [server.url]
     server.answer, now[0] = None, REST_S
     assert (await tokenizer.ask(server.url, completion("a"), None)).num_tokens == 1
     assert (await tokenizer.ask(server.url, completion("a"), None)).num_tokens == 1
@@ -366,7 +366,7 @@ async def test_closing_an_unused_tokenizer_is_no_error() -> None:
 
 
 def test_calls_to_workers_are_described() -> None:
-    none = {"calls": [], "budgets": [], "left_alone": []}
+    none = {"calls": [], "budgets": [], "paused": []}
     assert WorkerTokenizer(timeout_s=1).describe() == {
         "entries": 0,
         "bytes": 0,

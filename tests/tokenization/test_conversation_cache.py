@@ -450,7 +450,7 @@ def test_a_wrong_cut_among_right_ones_is_found_soon_and_remembered() -> None:
     assert wrong == 3 and len(mismatches) == 1  # the eighth
     again, runs, mismatches = liar("soon")  # as after a reload of the configuration
     described = again.describe()["templates"][0]
-    assert described["rendering"] == "whole" and described["why"].startswith("a check failed")
+    assert described["mode"] == "whole" and described["reason"].startswith("a check failed")
     for _ in range(9):
         assert short(again, ended("zz"), runs) == full(again, ended("zz"))
     assert mismatches == []

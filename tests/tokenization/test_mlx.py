@@ -12,8 +12,8 @@ from gateway.core.token_runs import TokenRunCache
 from gateway.requests.parsing import parse_request
 from gateway.tokenization.chat_template import MediaError
 from gateway.tokenization.mlx import MlxEncoder
+from gateway.tokenization.model_families import load as load_any
 from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
-from gateway.tokenization.registry import load as load_any
 from tests import ROOT
 from tests.support import corpus
 from tests.support.corpus import (

@@ -129,7 +129,7 @@ def test_a_grown_conversation_costs_only_its_new_messages() -> None:
     more = as_request(chat(*turns, assistant("e"), user("f")), runs)
     assert prompts.tokens(more, NOW).run is not None
     (template,) = prompts.describe()["templates"]
-    assert template["rendering"] == "incremental"
+    assert template["mode"] == "incremental"
 
 
 # what is not rendered

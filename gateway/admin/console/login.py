@@ -93,7 +93,7 @@ ACCESS = web.AppKey("ACCESS", AdminAccess)
 
 
 def login_handlers() -> dict[str, Handler]:
-    """Handlers by their name in the table (`admin/endpoints.py`)."""
+    """Handlers by their name in the table (`admin/endpoint_table.py`)."""
     return {"session": _session, "login": _login, "logout": _logout}
 
 

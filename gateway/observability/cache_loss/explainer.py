@@ -99,7 +99,7 @@ class Attribution:
         self.others: Sequence[Sequence[BlockHash]] = ()
         self.holder: Candidate | None = None
         self.lost_by: WorkerId | None = None
-        self.broken: PrefixBreak | None = None
+        self.prefix_break: PrefixBreak | None = None
         self.family = 0
         self.layers: list[tuple[TokenSpan, LossCause]] = []
 
@@ -206,8 +206,8 @@ class Explainer:
             attribution.layers.append((moved, LossCause.BROKEN_PREFIX))
         if broken:
             attribution.family = it.blocks[it.known // size - 1] if it.known >= size else 0
-            attribution.broken = self._known_break(item.decision.model, attribution.family)
-            attribution.broken = attribution.broken or self._break(item, it.tokens, found)
+            attribution.prefix_break = self._known_break(item.decision.model, attribution.family)
+            attribution.prefix_break = attribution.prefix_break or self._break(item, it.tokens, found)
 
     def _break(self, item: DecidedPrompt, tokens: Tokens, found: Similarity) -> PrefixBreak:
         start, num = found.num_common, found.num_differing

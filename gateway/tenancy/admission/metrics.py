@@ -19,39 +19,43 @@ MAX_TENANTS_SHOWN = 200
 
 
 def describe_admission(gate: Gate | None) -> dict[str, Any]:
-    """Admission state for `/admin/flow`."""
+    """Admission state for `/admin/admission`."""
     if gate is None:
-        return {"is_on": False, "queues": [], "tenants": [], "refusals": []}
+        return {"is_enabled": False, "queues": [], "tenants": [], "rejections": []}
     now = gate.now()
     tenants = sorted(gate.tenants.known(), key=lambda tenant: -tenant.num_active)
     return {
-        "is_on": True,
+        "is_enabled": True,
         "queues": [_queue(gate, model, known, now) for model, known in sorted(gate.queues.models.items())],
         "tenants": [_tenant(tenant, now) for tenant in tenants[:MAX_TENANTS_SHOWN]],
-        "refusals": list(reversed(gate.stats.latest)),
+        "rejections": list(reversed(gate.stats.latest)),
     }
 
 
 def _queue(gate: Gate, model: str, known: ModelQueue, now: float) -> dict[str, Any]:
     return {
         "model": model,
-        "queued": len(known.queue),
-        "queued_tokens": known.queue.num_tokens,
-        "drained_in_s": round(gate.queues.wait_s(known, model, known.queue.num_tokens), 3),
-        "bands": [
-            {"name": str(band.priority), "queued": band.num_waiting, "queued_tokens": band.num_tokens}
+        "queued_requests": len(known.queue),
+        "queued_prompt_tokens": known.queue.num_tokens,
+        "predicted_wait_s": round(gate.queues.wait_s(known, model, known.queue.num_tokens), 3),
+        "priorities": [
+            {
+                "name": str(band.priority),
+                "queued_requests": band.num_waiting,
+                "queued_prompt_tokens": band.num_tokens,
+            }
             for band in known.queue.bands()
         ],
-        "ends": dict(known.ends),
+        "exits": dict(known.ends),
     }
 
 
 def _tenant(tenant: Tenant, now: float) -> dict[str, Any]:
     return {
         "name": tenant.name,
-        "under_way": tenant.num_active,
-        "requests_left": round(tenant.requests.level(now), 1) if tenant.requests else None,
-        "tokens_left": round(tenant.tokens.level(now)) if tenant.tokens else None,
+        "in_flight": tenant.num_active,
+        "remaining_requests": round(tenant.requests.level(now), 1) if tenant.requests else None,
+        "remaining_tokens": round(tenant.tokens.level(now)) if tenant.tokens else None,
         "weight": tenant.limits.weight,
     }
 

@@ -37,8 +37,8 @@ class AdmissionStats:
                 "tenant": tenant.name,
                 "priority": request.priority or 0,
                 "status": error.status,
-                "code": error.code,
-                "reason": error.message,
+                "error": error.code,
+                "message": error.message,
                 "retry_after_s": error.retry_after_s,
                 "queued_s": round(request.queued_s, 3),
             }

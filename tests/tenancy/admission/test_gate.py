@@ -96,7 +96,7 @@ def test_requests_beyond_their_rate_are_rejected_with_the_remaining_quota() -> N
     world.ask()
     stats = world.gate.stats
     assert (stats.requests["t"], stats.refused["t", "rate_limit_exceeded"]) == (3, 1)
-    assert stats.latest[-1]["request_id"] == "7" and "at most 2 per second" in stats.latest[-1]["reason"]
+    assert stats.latest[-1]["request_id"] == "7" and "at most 2 per second" in stats.latest[-1]["message"]
 
 
 def test_queued_requests_count_as_active() -> None:

@@ -28,19 +28,19 @@ def busy() -> World:
 def test_the_page_shows_queues_tenants_and_reasons_of_rejections() -> None:
     page = describe_admission(busy().gate)
     (queue,) = page["queues"]
-    assert (queue["model"], queue["queued"], queue["queued_tokens"]) == ("m", 2, 278)
-    assert [(band["name"], band["queued"]) for band in queue["bands"]] == [("0", 1), ("3", 1)]
-    assert queue["ends"] == {"timeout": 1} and queue["drained_in_s"] > 0
-    shown = [(tenant["name"], tenant["under_way"], tenant["weight"]) for tenant in page["tenants"]]
+    assert (queue["model"], queue["queued_requests"], queue["queued_prompt_tokens"]) == ("m", 2, 278)
+    assert [(band["name"], band["queued_requests"]) for band in queue["priorities"]] == [("0", 1), ("3", 1)]
+    assert queue["exits"] == {"timeout": 1} and queue["predicted_wait_s"] > 0
+    shown = [(tenant["name"], tenant["in_flight"], tenant["weight"]) for tenant in page["tenants"]]
     assert shown == [("t", 2, 2.0), ("u", 1, 1.0)]
-    (refusal,) = page["refusals"]
-    assert (refusal["tenant"], refusal["status"], refusal["code"]) == ("t", 429, "queue_timeout")
-    assert "saturated" in refusal["reason"]
+    (refusal,) = page["rejections"]
+    assert (refusal["tenant"], refusal["status"], refusal["error"]) == ("t", 429, "queue_timeout")
+    assert "saturated" in refusal["message"]
 
 
 def test_without_a_gate_the_page_is_off() -> None:
     page: dict[str, Any] = describe_admission(None)
-    assert page == {"is_on": False, "queues": [], "tenants": [], "refusals": []}
+    assert page == {"is_enabled": False, "queues": [], "tenants": [], "rejections": []}
 
 
 def test_metrics() -> None:

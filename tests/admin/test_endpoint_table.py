@@ -5,9 +5,9 @@ from aiohttp import web
 
 from gateway.admin.app import Admin
 from gateway.admin.auth import key_handlers
-from gateway.admin.console.events import PATHS
+from gateway.admin.console.event_streams import PATHS
 from gateway.admin.console.handlers import console_handlers
-from gateway.admin.endpoints import ADMIN_ROUTES, ProcessScope, bound
+from gateway.admin.endpoint_table import ADMIN_ROUTES, ProcessScope, bound
 from gateway.admin.lora import AdapterAdmin
 from gateway.admin.workers import FleetAdmin
 from gateway.processes.admin import Aggregate
@@ -37,7 +37,7 @@ def test_each_row_has_a_handler() -> None:
 
 
 def test_rows_are_bound_to_handlers_by_name() -> None:
-    (route,) = bound({"drop_worker": _answer})
+    (route,) = bound({"remove_worker": _answer})
     assert (route.method, route.path) == ("DELETE", "/admin/workers/{name:.+}")
 
 

@@ -12,8 +12,8 @@ from redis.crc import key_slot
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from gateway.redis.client import LOST, check, open_client
+from gateway.redis.master_lookup import ClusterNodes, Locator, MasterUnknown, Sentinels
 from gateway.redis.options import HostPort
-from gateway.redis.topology import ClusterNodes, Locator, MasterUnknown, Sentinels
 from loadtest.ports import free_port
 from tests.redis.encrypting import encrypted
 from tests.redis.serving import Server, checked, redis_server, refused, server, serving, watching

@@ -38,9 +38,9 @@ class WorkerCounts(NamedTuple):
 
     prompt_tokens: int
     output_tokens: int
-    compared_prompt_tokens: int
-    compared_cached_tokens: int
-    compared_predicted_tokens: int
+    reported_prompt_tokens: int
+    reported_cached_tokens: int
+    predicted_cached_tokens: int
     ttft: tuple[int, ...]
     itl: tuple[int, ...]
 
@@ -88,9 +88,9 @@ class Interval:
             "errors": dict(self.errors),
             "prompt_tokens": prompt,
             "output_tokens": output,
-            "compared_prompt_tokens": compared,
-            "compared_cached_tokens": cached,
-            "compared_predicted_tokens": predicted,
+            "reported_prompt_tokens": compared,
+            "reported_cached_tokens": cached,
+            "predicted_cached_tokens": predicted,
             "ttft": by_range(TTFT_BOUNDS_S, self.ttft),
             "itl": by_range(ITL_BOUNDS_S, self.itl),
             "e2e": by_range(REQUEST_BOUNDS_S, self.e2e),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.http.networks import Reachable
-from gateway.ingest.endpoints import place_of, reachable_endpoint, tcp_address
+from gateway.ingest.endpoint_validation import place_of, reachable_endpoint, tcp_address
 from gateway.upstream.access import FleetAccess
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.observability.verification.causes import ErrorCause, Evidence, cause_of
+from gateway.observability.verification.misprediction import ErrorCause, Evidence, cause_of
 
 
 @pytest.mark.parametrize(

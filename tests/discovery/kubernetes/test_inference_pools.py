@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.discovery.kubernetes.pools import PoolRule, pool_rule
+from gateway.discovery.kubernetes.inference_pools import PoolRule, pool_rule
 from tests.discovery.kubernetes.reading import as_pod, as_pool
 from tests.support.kube_api import pod, pool
 

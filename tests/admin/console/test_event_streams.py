@@ -7,8 +7,8 @@ import pytest
 from aiohttp import ClientPayloadError, web
 from aiohttp.test_utils import TestClient, TestServer
 
-from gateway.admin.console import events
-from gateway.admin.console.events import MAX_STREAMS, STREAMS, add_streams, event_handlers
+from gateway.admin.console import event_streams
+from gateway.admin.console.event_streams import MAX_STREAMS, STREAMS, add_streams, event_handlers
 from tests.support.patience import patience
 
 
@@ -31,8 +31,8 @@ def source() -> Source:
 
 @pytest.fixture
 async def client(source: Source, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TestClient]:
-    monkeypatch.setattr(events, "INTERVAL_S", 0.01)
-    monkeypatch.setattr(events, "LEAST_REST", 0.0)
+    monkeypatch.setattr(event_streams, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(event_streams, "LEAST_REST", 0.0)
     app = web.Application()
     app.router.add_get("/admin/events", event_handlers({"requests": source, "traffic": source})["events"])
     add_streams(app)
@@ -80,7 +80,7 @@ async def test_streams_are_bounded_in_number(client: TestClient) -> None:
 
 
 async def test_a_stream_ends_after_a_while(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "STREAM_S", 0.05)
+    monkeypatch.setattr(event_streams, "STREAM_S", 0.05)
     async with client.get("/admin/events?of=requests,traffic") as answer, asyncio.timeout(patience(20)):
         text = await answer.text()
     assert text.startswith("retry: ") and "event: requests" in text and "event: traffic" in text
@@ -90,7 +90,7 @@ async def test_a_stream_ends_after_a_while(client: TestClient, monkeypatch: pyte
 async def test_streams_end_when_the_gateway_stops(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "INTERVAL_S", 1000.0)
+    monkeypatch.setattr(event_streams, "INTERVAL_S", 1000.0)
     async with client.get("/admin/events?of=requests") as answer:
         await line(answer, b"event: tick")
         await client.server.app.shutdown()  # type: ignore[attr-defined]
@@ -101,8 +101,8 @@ async def test_streams_end_when_the_gateway_stops(
 async def test_a_client_that_does_not_read_is_cut(
     client: TestClient, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "STREAM_S", 0.05)
-    monkeypatch.setattr(events, "WRITE_S", 0.05)
+    monkeypatch.setattr(event_streams, "STREAM_S", 0.05)
+    monkeypatch.setattr(event_streams, "WRITE_S", 0.05)
     source.body = f'"{"x" * (64 << 20)}"'
     streams = client.server.app[STREAMS]  # type: ignore[attr-defined]
     async with client.get("/admin/events?of=requests") as answer:

@@ -23,7 +23,7 @@ SIZE = 16
 
 def row(at: float, prompt: "array[int]", output: int, **fields: Any) -> Recorded:
     blocks = array("Q", hash_blocks(prompt, SIZE, root_hash("m"))).tobytes()
-    known = {"blocks": blocks, "block_size": SIZE, "ttft_s": 0.1, "how": "ended", "status": 200}
+    known = {"blocks": blocks, "block_size": SIZE, "ttft_s": 0.1, "result": "ended", "status": 200}
     received: dict[str, Any] = {
         "output_tokens": output,
         "num_tokens": len(prompt),
@@ -93,7 +93,7 @@ def test_failed_requests_are_skipped_and_unknown_prompts_share_nothing(tmp_path:
     tokens = some(100)
     rows = [
         row(0.0, tokens, 5),
-        row(1.0, tokens, 5, how="aborted"),
+        row(1.0, tokens, 5, result="aborted"),
         row(2.0, tokens, 5, status=500),
         row(3.0, tokens, 5, num_tokens=0),
         row(4.0, tokens, 5, blocks=b"", block_size=0),

@@ -23,7 +23,7 @@ def playable(lines: Lines) -> list[Recorded]:
     """Completed requests in order of arrival; rows beyond the limits are skipped. Raises ConfigError."""
     rows: list[Recorded] = []
     for row in lines.decoded(Recorded):
-        if row.how == "ended" and row.status == 200 and row.num_tokens > 0:
+        if row.result == "ended" and row.status == 200 and row.num_tokens > 0:
             if not _is_within_limits(row):
                 lines.skip("a time or a number of tokens is negative or too large, or tokens are cut")
                 continue

@@ -1,7 +1,7 @@
 import pytest
 
 from gateway.http.messages import HttpRequest
-from gateway.requests.session import session_of
+from gateway.requests.named_session import session_of
 
 
 def asked(*headers: tuple[bytes, bytes]) -> HttpRequest:

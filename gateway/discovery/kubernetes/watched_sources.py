@@ -18,8 +18,8 @@ from gateway.discovery.kubernetes.api_objects import PODS, POOLS, SLICES, Endpoi
 from gateway.discovery.kubernetes.client import ApiClient
 from gateway.discovery.kubernetes.cluster import ClusterAccess
 from gateway.discovery.kubernetes.endpoints import selected_pod_endpoints, slice_endpoints
+from gateway.discovery.kubernetes.inference_pools import PoolRule, pool_rule
 from gateway.discovery.kubernetes.membership import Membership, SourceMembers
-from gateway.discovery.kubernetes.pools import PoolRule, pool_rule
 from gateway.discovery.kubernetes.queries import pods_query, pool_query, slices_query
 from gateway.discovery.kubernetes.reflector import ObjectChange
 from gateway.discovery.kubernetes.tables import EndpointTable

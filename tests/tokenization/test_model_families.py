@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.tokenization.registry import renderer_of
+from gateway.tokenization.model_families import renderer_of
 
 
 @pytest.mark.parametrize(

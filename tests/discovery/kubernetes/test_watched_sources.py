@@ -9,8 +9,8 @@ import pytest
 from gateway.core.errors import ConfigError
 from gateway.core.worker import Role
 from gateway.discovery.kubernetes.cluster import ClusterAccess
-from gateway.discovery.kubernetes.sources import Coalesced, KubernetesSources
 from gateway.discovery.kubernetes.watch import WatchTimes
+from gateway.discovery.kubernetes.watched_sources import Coalesced, KubernetesSources
 from gateway.runtime.tasks import Tasks
 from tests.discovery.kubernetes.test_membership import World as MembershipWorld
 from tests.support.kube_api import PODS, POOLS, SLICES, KubeApi, endpoint, endpoint_slice, pod, pool

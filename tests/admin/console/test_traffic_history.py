@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.admin.console.pooled_bound import PooledBound, PooledCounts
-from gateway.admin.console.traffic import INTERVAL_S, NUM_INTERVALS, TrafficHistory, by_range
+from gateway.admin.console.traffic_history import INTERVAL_S, NUM_INTERVALS, TrafficHistory, by_range
 from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
 from gateway.observability.metrics import TTFT_BOUNDS_S, Metrics
@@ -47,9 +47,9 @@ def test_an_interval_has_what_was_counted_in_it(world: World) -> None:
             "errors": {"no_worker": 2},
             "prompt_tokens": 200,
             "output_tokens": 14,
-            "compared_prompt_tokens": 200,
-            "compared_cached_tokens": 96,
-            "compared_predicted_tokens": 128,
+            "reported_prompt_tokens": 200,
+            "reported_cached_tokens": 96,
+            "predicted_cached_tokens": 128,
             "ttft": {"0.05-0.1": 2},
             "itl": {"0.01-0.02": 2},
             "e2e": {"0.25-0.5": 2},

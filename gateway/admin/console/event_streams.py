@@ -56,7 +56,7 @@ def add_streams(app: web.Application) -> None:
 
 
 def event_handlers(sources: Mapping[str, Handler]) -> dict[str, Handler]:
-    """Handlers by their name in the table (`admin/endpoints.py`); `sources` are those of the topics."""
+    """Handlers by their name in the table (`admin/endpoint_table.py`); `sources` are those of the topics."""
 
     async def events(request: web.Request) -> web.StreamResponse:
         topics = request.query.get("of", "").split(",")

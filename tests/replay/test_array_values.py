@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from gateway.replay.json_values import CutShort, json_values
+from gateway.replay.array_values import CutShort, json_values
 
 ROWS = [{"a": 'ü\\"]'}, {"b": [1, {"c": "}"}]}, 3, "x"]
 
@@ -18,7 +18,7 @@ def values(text: str, begin: int = 1, limit: int = 1 << 20) -> list[object]:
 def test_an_array_is_read_one_value_at_a_time(
     monkeypatch: pytest.MonkeyPatch, indent: int | None, begin: int
 ) -> None:
-    monkeypatch.setattr("gateway.replay.json_values.CHUNK_BYTES", 3)
+    monkeypatch.setattr("gateway.replay.array_values.CHUNK_BYTES", 3)
     assert values(json.dumps(ROWS, indent=indent), begin) == ROWS
 
 
@@ -35,7 +35,7 @@ def test_a_cut_array_gives_what_is_whole(text: str) -> None:
 
 
 def test_a_value_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.replay.json_values.CHUNK_BYTES", 64)
+    monkeypatch.setattr("gateway.replay.array_values.CHUNK_BYTES", 64)
     with pytest.raises(ValueError, match="is longer than 100 bytes"):
         values('["' + "x" * 1000 + '"]', limit=100)
     with pytest.raises(CutShort):
