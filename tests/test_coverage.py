@@ -15,7 +15,7 @@ pytestmark = pytest.mark.process
 
 PARENT = """
 import subprocess, sys
-subprocess.run([sys.executable, "-m", "gateway", "policy", "list"], check=True)
+subprocess.run([sys.executable, "-m", "kvgate", "policy", "list"], check=True)
 """
 
 

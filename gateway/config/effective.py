@@ -13,9 +13,9 @@ import msgspec
 
 from gateway.config import Config
 from gateway.config.options import Option, options
-from gateway.config.reading import ConfigReader, Source
+from gateway.config.reading import ConfigReader, ValueSource
 
-DEFAULT = Source("default", "default")
+DEFAULT = ValueSource("default", "default")
 _SECRETS = re.compile(
     r"(?<=://)[^/@\s?#]+(?=@)|(?<=[?&])(?P<name>[^=&\s#]*(?:key|token|secret|passw|auth|sig)[^=&\s#]*=)[^&\s#]+",
     re.I,
@@ -29,7 +29,7 @@ class EffectiveOption(NamedTuple):
 
     option: Option
     value: Any
-    source: Source
+    source: ValueSource
 
 
 def effective_options(reader: ConfigReader[Config], *, given_only: bool = False) -> Iterator[EffectiveOption]:

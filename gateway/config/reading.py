@@ -31,7 +31,7 @@ _ONE_TABLE = "; it is one table, as in [{}]"
 _IN_TABLE = re.compile(r"\$\.([\w.]+)\[\.\.\.\]")
 
 
-class Source(NamedTuple):
+class ValueSource(NamedTuple):
     """Where a value was given: the kind (`FLAG`, `VARIABLE`, `FILE`), and its name there."""
 
     kind: str
@@ -56,7 +56,7 @@ class ConfigReader(Generic[Struct]):
     def __init__(self, struct: type[Struct], old_name: OldName = lambda key, form: "") -> None:
         self.mistakes: list[str] = []
         self.values: dict[str, Any] = {}
-        self.sources: dict[str, Source] = {}
+        self.sources: dict[str, ValueSource] = {}
         """The source of each value, by key; an option without one has its default."""
         self._struct = struct
         self._old_name = old_name
@@ -75,7 +75,7 @@ class ConfigReader(Generic[Struct]):
 
     def tables(self, tables: Mapping[str, Any], path: str) -> None:
         """Read a file's tables, which must be valid by themselves, whatever overrides them."""
-        source = Source(FILE, path)
+        source = ValueSource(FILE, path)
         names = {each.table for each in self._options}
         by_path = {each.path: each for each in self._options}
         for name, value in tables.items():
@@ -98,7 +98,7 @@ class ConfigReader(Generic[Struct]):
             is_ours = variable.startswith(ENV_PREFIX) and variable != ADMIN_KEY_VARIABLE
             if not is_ours or _is_service_link(variable, text):
                 continue
-            source = Source(VARIABLE, variable)
+            source = ValueSource(VARIABLE, variable)
             if variable not in known:
                 words = self._old_name(variable.removeprefix(ENV_PREFIX).lower(), VARIABLE)
                 near = meant(variable, known, ENV_PREFIX) or "; see kvgate serve --help-all"
@@ -117,7 +117,7 @@ class ConfigReader(Generic[Struct]):
             if value is None:
                 continue
             if key in self._by_key:
-                self._put(self._by_key[key], value, Source(FLAG, self._by_key[key].flag))
+                self._put(self._by_key[key], value, ValueSource(FLAG, self._by_key[key].flag))
             else:
                 words = self._old_name(key, FLAG) or f"there is no option {key}{meant(key, self._by_key)}"
                 self.mistakes.append(words)
@@ -136,7 +136,7 @@ class ConfigReader(Generic[Struct]):
             raise ConfigErrors(self.mistakes)
         return self.made()
 
-    def _put(self, option: Option, value: Any, source: Source) -> None:
+    def _put(self, option: Option, value: Any, source: ValueSource) -> None:
         is_strict = source.kind == FILE  # which has types; all else is text
         is_pairs = isinstance(value, list) and all(isinstance(item, str) for item in value)
         if option.is_map and not option.is_table and is_pairs:
