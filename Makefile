@@ -34,7 +34,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/mypy tests loadtest
+	$(BIN)/mypy tests loadtest examples
 	$(BIN)/lint-imports --no-logo
 
 check: lint
