@@ -39,7 +39,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 async def explained(
     world: World, body: dict[str, Any], path: str | None = None, **headers: str
 ) -> dict[str, Any]:
-    preview = Preview(world.dispatch, lambda decision: [{"own_s": 0.5}] * len(decision.candidates))
+    preview = Preview(world.dispatch, lambda decision: [{"prefill_s": 0.5}] * len(decision.candidates))
     return await preview.explain(json.dumps(body).encode(), path, headers)
 
 
@@ -48,7 +48,7 @@ async def test_a_preview_explains_the_decision_and_changes_nothing(world: World)
         record = await explained(world, {"model": "m", "prompt": "x"}, Authorization="Bearer k")
         assert (record["worker"], record["policy"], record["reason"]) == ("w:1", "round_robin", "round robin")
         assert record["not_tokenized"] == "it has no /tokenize"
-        assert [each["terms"] for each in record["candidates"]] == [{"own_s": 0.5}] * 2
+        assert [each["terms"] for each in record["candidates"]] == [{"prefill_s": 0.5}] * 2
         assert "id" not in record and "outcome" not in record
     assert world.is_clean() and len(world.records) == 0 and not world.metrics.prompt_failures
     assert world.context.prompts.worker_tokenizer.keys == ["Bearer k"] * 2  # type: ignore[attr-defined]

@@ -128,8 +128,8 @@ async def test_a_running_gateway_explains_a_preview_and_changes_nothing(
         code, text = await explained(bench, path, body)
         first, _, _, titles, chosen, _, _, *legend = text.splitlines()
         assert code == 0 and re.fullmatch(r"m, 3 prompt tokens \(worker\): \S+, by expected_ttft", first)
-        assert titles.split()[:4] == ["worker", "cost", "start_s", "own_s"], "those with a value"
-        assert [line.split()[0] for line in legend][:3] == ["cost", "start_s", "own_s"]
+        assert titles.split()[:4] == ["worker", "cost", "start_s", "prefill_s"], "those with a value"
+        assert [line.split()[0] for line in legend][:3] == ["cost", "start_s", "prefill_s"]
         assert chosen.startswith("> ") and chosen.split()[1] in {worker.id for worker in workers}
         code, text = await explained(bench, path, body, "--json")
         assert code == 0 and [len(each["terms"]) for each in json.loads(text)["candidates"]] == [9, 9]

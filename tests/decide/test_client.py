@@ -134,7 +134,7 @@ async def test_a_call_that_is_cancelled_in_the_queue_leaves_nothing() -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await client.decide(body=BODY, timeout_s=0.2)
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        await until(lambda: setup.counts("caller left"), "the call is given up")
+        await until(lambda: setup.counts("client_disconnected"), "the call is given up")
         assert await client.finished(held) and await setup.is_free()
 
 

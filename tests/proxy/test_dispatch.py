@@ -12,6 +12,7 @@ from gateway.core.request import InferenceRequest
 from gateway.http.messages import HttpRequest
 from gateway.models.prompt_source import PromptSource
 from gateway.proxy.intake import request_of
+from gateway.tenancy.admission.gate import gate_of
 from tests.support.exchanges import World
 
 
@@ -140,9 +141,8 @@ def test_with_a_distributed_lock_requests_are_released_one_acquisition_at_a_time
     """A released request books when it acquires the lock; until then no other request is released."""
     world = World(monkeypatch, "w:1", "w:2", queue_above_in_flight=1)
     turns: list[Callable[[], None]] = []
-    world.use(time_slice=TimeSlice(turns.append, world.router.tokenize))
-    assert world.context.gate
-    world.dispatch.open_gate(world.context.gate)
+    time_slice = TimeSlice(turns.append, world.router.tokenize)
+    world.use(time_slice=time_slice, gate=gate_of(world.context.config, world.router, time_slice=time_slice))
 
     def tokenize(request: InferenceRequest) -> Prompt:
         return Prompt((tokens_of([1] * 1000),))

@@ -127,7 +127,7 @@ def plans(gateway: GatewayProcess) -> dict[str, int]:
 
 
 def split_of(gateway: GatewayProcess, decision: str) -> dict[str, Any]:
-    split: dict[str, Any] = gateway.admin(f"/admin/decisions/{decision}")["split"]
+    split: dict[str, Any] = gateway.admin(f"/admin/decisions/{decision}")["disaggregation"]
     return split
 
 

@@ -73,9 +73,9 @@ class World:
             self.ledger,
             rule,
             loop=loop,
+            go=lambda waiter, request, prompt, decided: self._go(waiter, request, prompt),
             **{"max_queued": 100, "timeout_s": 30.0} | options,
         )
-        self.queues.go = self._go
         self.gate = Gate(
             self.queues,
             Tenants(tenants or {}),
