@@ -55,7 +55,7 @@ def environment(version: str, python: str) -> Path:
     if not (mark.is_file() and mark.read_text() == wanted):
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([python, "-m", "venv", str(folder)], check=True)
-        pip = [str(inside), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip = [str(inside), "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
         subprocess.run([*pip, "--require-hashes", "-r", str(LOCK)], check=True)
         mark.write_text(wanted)
     return inside
