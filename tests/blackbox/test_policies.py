@@ -11,23 +11,12 @@ from typing import Any
 import pytest
 
 from loadtest.fleet import GATEWAY
-from tests.blackbox.harness import (
-    DEADLINE_S,
-    DONE,
-    PATIENT,
-    SSE_HEAD,
-    Bench,
-    FakeWorker,
-    chunked,
-    completion,
-    event,
-    post,
-    refusal,
-    running,
-    says,
-    until,
-    wire,
-)
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, wire
+from tests.support.blackbox.real_gateway import PATIENT, refusal
+from tests.support.blackbox.scripted_worker import FakeWorker, says
+from tests.support.blackbox.strict_client import DEADLINE_S
+from tests.support.patience import until
 
 BY_NAME = """
 def choose(query, candidates, rng):

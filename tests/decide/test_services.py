@@ -4,8 +4,9 @@ import pytest
 
 from gateway.decide.services import DECIDE, REPORT, SESSION, DecisionStream, services_of
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
-from tests.decide.test_decision import BODY, W1, Decisions
 from tests.support.ext_proc import FakeStream
+from tests.support.worlds.decisions import W1, Decisions
+from tests.support.worlds.exchanges import BODY
 
 ASKED = pb.DecideRequest(body=BODY)
 GARBAGE = b"\xff\xff"
