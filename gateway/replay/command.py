@@ -40,12 +40,17 @@ ROWS = ("expected_ttft", "least_load", "prefix_overlap", "round_robin")
 """Policies that are played where none is named: the default and its baselines."""
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command. Returns the exit code."""
+def replay_parser() -> Parser:
+    """Parser of `kvgate replay`."""
     parser = Parser(prog="kvgate replay", description=__doc__)
     add_arguments(parser)
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command. Returns the exit code."""
     try:
-        return run(parser.parse_args(arguments))
+        return run(replay_parser().parse_args(arguments))
     except ConfigError as exc:
         print_lines(f"kvgate: {exc}", to=sys.stderr)
         return 2

@@ -87,7 +87,7 @@ def test_a_stream_is_cut_with_an_error_event_and_any_other_answer_without() -> N
     plain = ResponseHead(200, [(b"content-type", b"application/json")], b"OK")
     answered = Answered()
     cut_off(cast(Responder, answered), ResponseObserver(stream, None, masks=False, limit=None), "died", b"7")
-    assert b"the answer was cut before it was complete: died" in cast(bytes, answered.events[0])
+    assert b"the answer is incomplete: died" in cast(bytes, answered.events[0])
     for answer in (ResponseObserver(plain, None, masks=False, limit=None), None):
         answered = Answered()
         cut_off(cast(Responder, answered), answer, "died", b"7")
