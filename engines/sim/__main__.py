@@ -1,7 +1,8 @@
-"""Entry point of `python -m engines.sim`: one simulated worker on this machine."""
+"""`python -m engines.sim` is one simulated engine, as `kvgate sim` is."""
 
 import sys
 
 from engines.sim.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())
