@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 WHEEL_VENV := .venv-wheel
 # Tests wait more than they work: twice as many at once as there are cores.
 TEST_PROCESSES ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
-# STRICT=1: a test that fails is not run once more (CONTRIBUTING.md, "Flaky tests").
+# STRICT=1: a test that fails is not run once more (CONTRIBUTING.md, "Runs of the tests").
 SECOND_PASS := $(if $(filter-out 0,$(STRICT)),,-p tests.support.second_pass)
 PYTEST := $(BIN)/python -m pytest $(SECOND_PASS)
 PARALLEL := -n $(TEST_PROCESSES) --dist worksteal
@@ -22,7 +22,7 @@ FAST_TESTS := not process and not slow
 IGNORED := vllm sglang mlx llamacpp console proxies helm envoy
 LOCAL_TESTS := $(IGNORED:%=--ignore=tests/%)
 
-.PHONY: run test lint check flake wheel test-wheel test-console test-envoy test-envoy-versions test-helm test-proxies test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke bench-templates bench-waits soak fuzz lock docs docs-site proto clean
+.PHONY: run test lint check flake wheel test-wheel test-console test-envoy test-envoy-versions test-helm test-proxies test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke bench-templates bench-waits soak fuzz lock changelog docs docs-site proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m kvgate demo --port $(PORT)
@@ -157,6 +157,9 @@ docs: $(VENV)/.installed-dev
 	$(BIN)/python -m kvgate metrics > docs/reference/metrics.md
 	$(BIN)/python -m tests.conformance.table > docs/reference/http.md
 	$(BIN)/python -m tests.pages
+
+changelog: $(VENV)/.installed-dev # VERSION=0.2.0: into CHANGELOG.md
+	$(BIN)/towncrier build $(if $(VERSION),--yes --version $(VERSION),--draft --version next)
 
 docs-site: .venv-docs/.installed # dist/site: open index.html in a browser
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict

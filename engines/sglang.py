@@ -44,7 +44,6 @@ from engines.wire import (
     replayed,
 )
 from gateway.core.blocks import ExtraKey, ExtraKeys, Tokens
-from gateway.core.bounds import port
 from gateway.core.engine import (
     AdapterCalls,
     EngineFlags,
@@ -57,6 +56,7 @@ from gateway.core.engine import (
     StreamUsage,
     TokenizeCalls,
 )
+from gateway.core.figure_bounds import port
 from gateway.core.kv_events import (
     BlocksRemoved,
     BlocksStored,

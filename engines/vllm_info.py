@@ -15,8 +15,8 @@ from typing import Annotated
 from msgspec import Meta, Struct, json
 
 from engines.wire import parse
-from gateway.core.bounds import port
 from gateway.core.engine import EngineInfo
+from gateway.core.figure_bounds import port
 from gateway.core.hit_rule import HitRule
 from gateway.core.worker import Transfer
 

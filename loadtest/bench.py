@@ -17,13 +17,14 @@ from gateway.app import bundled_tokenizer
 from gateway.core.blocks import root_hash, tokens_of
 from gateway.core.fleet import Fleet
 from gateway.core.kv_events import BlocksStored
-from gateway.core.requests.request import InferenceRequest, parse_request
+from gateway.core.request import InferenceRequest
 from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.models.prompt_source import ANY_MODEL, PromptSource
 from gateway.observability.metrics import Metrics
 from gateway.policies.prefix_overlap import PrefixOverlap
+from gateway.requests.parsing import parse_request
 from gateway.routing.router import Router
 from gateway.tokenization.prompt_encoder import PromptEncoder
 from loadtest.extent import extent

@@ -36,8 +36,8 @@ from gateway.discovery.kubernetes.client import PAGE_OBJECTS
 from gateway.discovery.kubernetes.endpoints import selected_pod_endpoints
 from gateway.discovery.kubernetes.membership import Membership, SourceMembers
 from gateway.discovery.kubernetes.reflector import ApiFailure, Reflector
-from gateway.discovery.kubernetes.sources import MIN_GAP_S, REST
 from gateway.discovery.kubernetes.tables import EndpointTable
+from gateway.discovery.kubernetes.watched_sources import MIN_GAP_S, REST
 from gateway.discovery.lifecycle import Lifecycle
 from gateway.discovery.roster import Roster
 from gateway.http.networks import Reachable

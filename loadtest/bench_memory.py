@@ -282,5 +282,5 @@ def _sleeper(worst: WorstStall) -> Iterator[None]:
 def _drop(contender: GatewayContender, port: int) -> None:
     request = urllib.request.Request(f"{contender.admin_url}/admin/workers/127.0.0.1:{port}", method="DELETE")
     with _direct.open(request, timeout=10) as answer:
-        if not re.search(rb"dropped", answer.read()):
+        if not re.search(rb"removed", answer.read()):
             raise InstrumentError("the worker was not dropped")

@@ -17,8 +17,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 from gateway.policies import POLICIES
 from gateway.policies.base import Policy
-from gateway.replay.bounds import AllKnowing
 from gateway.replay.fleet import Setup, VirtualFleet, pooled_of
+from gateway.replay.placement_bounds import AllKnowing
 from gateway.replay.results import Summary, summarize
 from loadtest.decide import DECIDE_GOALS_US, decide_us
 from loadtest.dynamo import DynamoCost

@@ -1,7 +1,7 @@
 """Benchmark `make bench-waits`: how long a request will wait in the admission queue, and how long it did.
 
 A gateway in front of simulated workers that are saturated; each request notes the gateway's estimate as it
-joins the queue (the one of Retry-After, of the message and of `/admin/flow`), and then its own wait. The
+joins the queue (the one of Retry-After, of the message and of `/admin/admission`), and then its own wait. The
 error is a factor: 2 is twice as long as estimated, or half. Scenarios differ in what frees a worker: the end
 of an answer, a computed prompt, a worker that joins, a change of the answers' length.
 """

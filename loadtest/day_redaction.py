@@ -36,7 +36,7 @@ PAGES = (
     "/admin/tokenizer",
     "/admin/cache-loss",
     "/admin/verify",
-    "/admin/flow",
+    "/admin/admission",
     "/admin/policies",
     "/admin/decisions",
 )
@@ -345,7 +345,7 @@ def leaks(
     texts["traces"] = b"".join(TraceCollector.taken)
     TraceCollector.taken.clear()
     assert bool(texts["traces"]) is ("--otlp-endpoint" in flags), "traces arrive where they are asked for"
-    assert b'"how":' in texts["the log"] or b" status " in texts["the log"], (
+    assert b'"result":' in texts["the log"] or b" status " in texts["the log"], (
         "lines of requests are in the log"
     )
     return canaries.found(texts)

@@ -99,7 +99,7 @@ def outcome_of(status: Mapping[str, Any], model: str, is_harmless: bool = False)
     be; empty until then."""
     for each in status["models"]:
         if each["model"] == model and each.get("tokenizer") == "absent":
-            return str(each["why_none"])
+            return str(each["tokenizer_reason"])
         if each["model"] == model and is_harmless:
             return str(each.get("encoder") or "")
     return ""

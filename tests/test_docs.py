@@ -16,10 +16,17 @@ from gateway.processes.metric_reference import SPECS
 from gateway.replay.command import add_arguments
 from tests import ROOT
 
-PAGES = sorted(path.relative_to(ROOT) for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
+FOLDERS = ("docs", "changelog.d")
+PAGES = sorted(
+    path.relative_to(ROOT)
+    for path in (*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md")))
+)
+PRESENT = [page for page in PAGES if page != Path("docs/development/history.md")]
+"""Pages that describe what there is."""
 LINK = re.compile(r"(?<!!)\[[^]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
+BROKEN = re.compile(r"^### Breaking\n.*?(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 PATH = re.compile(
     r"`((?:gateway|engines|tests|loadtest|docs|deploy|proto)/[\w./-]*\w\.(?:py|md|yml|lua|proto|json|toml))`"
 )
@@ -27,6 +34,14 @@ PATH = re.compile(
 
 def _prose(page: Path) -> str:
     return FENCE.sub("", (ROOT / page).read_text())
+
+
+def _present(page: Path) -> str:
+    """Text of a page that describes what there is: of changes the newest version's, without what broke."""
+    text = (ROOT / page).read_text()
+    if page.name == "CHANGELOG.md":
+        return BROKEN.sub("", "## ".join(text.split("\n## ")[:2]))
+    return "" if page.name.endswith(".breaking.md") else text
 
 
 def _anchors(page: Path) -> set[str]:
@@ -53,9 +68,9 @@ def test_the_index_leads_to_each_page() -> None:
     assert pages - linked - benchmarks - {"index.md"} == set()
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=str)
+@pytest.mark.parametrize("page", PRESENT, ids=str)
 def test_paths_in_the_text_exist(page: Path) -> None:
-    missing = [name for name in PATH.findall((ROOT / page).read_text()) if not (ROOT / name).exists()]
+    missing = [name for name in PATH.findall(_present(page)) if not (ROOT / name).exists()]
     assert not missing, f"{page}: {missing}"
 
 
@@ -133,9 +148,9 @@ def _known_flags() -> set[str]:
     return {flag for parser in (cli._parser(), sim, replay) for flag in _flags(parser)}
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=str)
+@pytest.mark.parametrize("page", PRESENT, ids=str)
 def test_flags_in_the_text_exist(page: Path) -> None:
-    unknown = set(FLAG.findall((ROOT / page).read_text())) - _known_flags() - OTHERS_FLAGS
+    unknown = set(FLAG.findall(_present(page))) - _known_flags() - OTHERS_FLAGS
     assert not unknown, f"{page}: {sorted(unknown)}"
 
 
@@ -153,10 +168,10 @@ def test_images_are_there_and_small(page: Path) -> None:
 METRIC = re.compile(r"\bkvgate_[a-z0-9_]*[a-z0-9](?![a-z0-9_*])")
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=str)
+@pytest.mark.parametrize("page", PRESENT, ids=str)
 def test_metrics_in_the_text_exist(page: Path) -> None:
     known = set(METRIC.findall((ROOT / "docs/reference/metrics.md").read_text()))
-    shown = {re.sub("_(bucket|sum|count)$", "", name) for name in METRIC.findall((ROOT / page).read_text())}
+    shown = {re.sub("_(bucket|sum|count)$", "", name) for name in METRIC.findall(_present(page))}
     assert shown <= known, f"{page}: {sorted(shown - known)}"
 
 
@@ -178,13 +193,37 @@ def test_the_page_of_commands_has_each_command() -> None:
     assert [name for name in commands.choices if f"`kvgate {name}" not in page] == []
 
 
+COMMAND = re.compile(r"(?:[\w/.-]*/)?kvgate (?:--\S+ )*([a-z][a-z-]*)")
+TARGETS = re.compile(r"make((?: [a-z][a-z-]*)+)")
+SETTING = re.compile(r"""\b[A-Z_]+=(?:"[^"]*"|\S*) ?""")
+
+
+def _code(page: Path) -> Iterator[str]:
+    """Code spans of a page, and commands of its blocks."""
+    text = _present(page)
+    yield from re.findall(r"`([^`\n]+)`", FENCE.sub("", text))
+    for block in FENCE.findall(text):
+        yield from block.splitlines()
+
+
+@pytest.mark.parametrize("page", PRESENT, ids=str)
+def test_commands_in_the_text_exist(page: Path) -> None:
+    (commands,) = (each for each in cli._parser()._actions if isinstance(each, argparse._SubParsersAction))
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for code in _code(page):
+        if found := COMMAND.match(code):
+            assert found[1] in commands.choices, f"{page}: {code}"
+        if found := TARGETS.match(SETTING.sub("", code)):
+            assert set(found[1].split()) <= targets, f"{page}: {code}"
+
+
 LABELS = re.compile(r"\b(kvgate_[a-z0-9_]+)\{([^}]*)\}")
 DECLARED = {spec.name: set(spec.labels) for spec in SPECS}
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=str)
+@pytest.mark.parametrize("page", PRESENT, ids=str)
 def test_labels_of_metrics_in_the_text_exist(page: Path) -> None:
-    for name, labels in LABELS.findall((ROOT / page).read_text()):
+    for name, labels in LABELS.findall(_present(page)):
         metric = re.sub("_(bucket|sum|count)$", "", name)
         shown = {label.partition("=")[0].strip() for label in labels.split(",")} - {"le"}
         assert shown <= DECLARED.get(metric, shown), f"{page}: {name}{{{labels}}}"

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,6 +42,7 @@ NO_TEST_OF_THEIR_OWN = {
     "gateway/replication/leader.py": "tests/stories/test_replica.py runs all of it, with gateways and Redis",
     "gateway/replication/replica_feed.py": "tests/stories/test_replica.py",
     "gateway/replication/session.py": "tests/stories/test_replica.py",
+    "gateway/replication/redis_link.py": "tests/stories/test_replica.py, tests/stories/test_lost_redis.py",
     "gateway/bookings/sync.py": "tests/stories/test_booking.py runs all of it, with gateways and Redis",
     "gateway/replication/tree_feed.py": "tests/stories/test_tree.py",
     "gateway/proxy/responses.py": "tests/blackbox/test_responses.py runs all of it",
@@ -53,6 +55,31 @@ NO_TEST_OF_THEIR_OWN = {
     "gateway/commands/check_run.py": "tests/commands/test_check.py, and tests/stories/test_verify.py",
 }
 """Sources without a test file of their own, beside `__init__` and `__main__`, which contain no logic."""
+
+PARTS_OF_MANY_ROOMS = {
+    "base": "the interfaces of a room",
+    "client": "requests to a service: Redis, the Kubernetes API, Decide",
+    "connection": "one connection of a protocol: a client's, a worker's, HTTP/2",
+    "messages": "messages of the room's protocol, or what a room reads of them",
+    "metrics": "metrics of the room's subject",
+    "protocol": "state machine of a protocol: HTTP/2, ext_proc",
+    "report": "a result as text",
+    "responder": "answers of a request's front end",
+    "service": "what a server carries",
+    "sockets": "sockets of the room: listening ones, ZeroMQ",
+    "stats": "counts and what was learnt beside them",
+    "stream": "one stream of a connection",
+}
+ONE_THING_IN_TWO_ROOMS = {
+    "decision": "a decision, and the call of the decision service that makes it",
+    "engine": "an engine's interface, and its twin in virtual time",
+    "exchange": "a request's way, and its twin in virtual time",
+    "fleet": "the known workers, and their twin in virtual time",
+    "responses": "/v1/responses: its bodies, and its plans",
+    "sglang": "SGLang's dialect of chats, and its prompts",
+    "workers": "/admin/workers, and the composition of all that looks after workers",
+}
+"""File names that stand more than once below gateway/, and what they mean."""
 
 LONG_FILES: dict[str, str] = {}
 LONG_FUNCTIONS: dict[str, str] = {}
@@ -94,6 +121,30 @@ def test_the_map_of_a_folder_names_its_files() -> None:
         if not re.search(rf"\b{path.stem}\b", (path.parent / "__init__.py").read_text())
     ]
     assert len(mapped) > 400 and left_out == []
+
+
+def test_both_maps_of_the_house_name_every_room_and_no_other() -> None:
+    rooms = sorted(path.parent.name for path in (ROOT / "gateway").glob("*/__init__.py"))
+    _, _, behind = (ROOT / "CONTRIBUTING.md").read_text().partition("```\ncli, library\n")
+    for drawing in (behind.partition("```")[0], (ROOT / "gateway" / "__init__.py").read_text()):
+        named = re.findall(r"(?:^ *|  )([a-z_]+)/", drawing, re.MULTILINE)
+        assert len(rooms) > 25 and sorted(named) == rooms
+
+
+def test_a_plain_noun_names_one_file() -> None:
+    """A name that stands twice says nothing of a subject: it must be a part that many rooms have, or be about
+    one thing in both. Files of `config` are named for tables, and those of `commands` for commands."""
+    places = defaultdict(list)
+    for source in SOURCES:
+        path = Path(source)
+        if (
+            path.parts[0] == "gateway"
+            and path.parts[1] not in ("config", "commands")
+            and "_" not in path.stem
+        ):
+            places[path.stem].append(source)
+    twice = {stem: found for stem, found in places.items() if len(found) > 1}
+    assert twice.keys() == {*PARTS_OF_MANY_ROOMS, *ONE_THING_IN_TWO_ROOMS}, twice
 
 
 def test_compiled_modules_define_no_struct() -> None:

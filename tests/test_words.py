@@ -16,6 +16,8 @@ AVOIDED = re.compile(
     r"(?<![a-z])(t(?:old|ells?)|who(?:se|ever|m)|n(?:obody)|a(?:new))(?![a-z])", re.IGNORECASE
 )
 FIRST_WORDS = {"Of", "It", "Its", "One", "Those", "As", "By", "Some", "But", "What", "Who", "Whether"}
+HISTORY = ROOT / "docs/development/history.md"
+"""Page that is kept as it was written."""
 QUOTED = ('user("Tell me.")',)
 """Prompts with recorded answers."""
 TOPS = ("kvgate", "gateway", "engines", "tests", "loadtest", "docs", "deploy", "proto")
@@ -59,10 +61,11 @@ def test_sentences_and_names_avoid_the_dialect(folder: str) -> None:
 
 
 def test_pages_avoid_the_dialect() -> None:
-    pages = [ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md")]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "changelog.d").glob("*.md")]
     found = [
         f"{page.relative_to(ROOT)}:{number}: {line.strip()}"
         for page in (*pages, *sorted((ROOT / "docs").rglob("*.md")))
+        if page != HISTORY
         for number, line in enumerate(page.read_text().splitlines(), 1)
         if AVOIDED.search(line)
     ]
@@ -95,7 +98,7 @@ def test_paths_in_backticks_exist() -> None:
     found = [
         f"{path.relative_to(ROOT)}: {name}"
         for path in sorted(texts)
-        if path.name != "CHANGELOG.md"
+        if path != HISTORY
         for name in PATH.findall(path.read_text())
         if not (ROOT / name).exists()
     ]
@@ -170,9 +173,26 @@ def test_commands_in_the_documentation_can_be_pasted() -> None:
     assert not found, "\n".join(found)
 
 
-def test_the_site_names_each_page_once() -> None:
-    pages = re.findall(r"^ +- [^:]+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    assert len(pages) > 30 and len(pages) == len(set(pages)), sorted(pages)
+NAVIGATION = re.compile(r"^ +- (?:([^:\n{]+): ?)?(\S+\.md)?$", re.MULTILINE)
+GENERATED = {
+    "security.md": "SECURITY.md",
+    "development.md": "CONTRIBUTING.md",
+    "changelog.md": "CHANGELOG.md",
+}
+
+
+def test_the_sidebar_has_each_page_once_and_under_the_name_of_its_heading() -> None:
+    entries = NAVIGATION.findall((ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2])
+    headings = {}
+    for name, page in entries:
+        if page:
+            path = ROOT / GENERATED.get(page, f"docs/{page}")
+            headings[page] = path.read_text().partition("\n")[0].removeprefix("# ")
+            assert name in ("", "Home", headings[page]), page
+    assert len(headings) > 30 and len(headings) == len([page for _, page in entries if page])
+    names = [*headings.values(), *(name for name, page in entries if not page)]
+    twice = {name for name in names if [each.lower() for each in names].count(name.lower()) > 1}
+    assert twice <= {"Benchmarks"}, "its page is that of the section"
 
 
 RELATIVE = re.compile(r"`((?:[a-z_0-9]+/)*[a-z_0-9]+\.(?:py|lua))`")

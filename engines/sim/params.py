@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from engines.sim.words import Sampling
-from gateway.core.requests.json_values import decode
+from gateway.core.json_values import decode
 
 Body = Mapping[str, Any]
 

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry
@@ -15,11 +14,11 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from gateway.admin.console.events import add_streams
+from gateway.admin.console.event_streams import add_streams
 from gateway.admin.console.handlers import console_handlers
-from gateway.admin.console.traffic import INTERVAL_S, NUM_INTERVALS, TrafficHistory
+from gateway.admin.console.traffic_history import INTERVAL_S, NUM_INTERVALS, TrafficHistory
+from gateway.admin.endpoint_table import bound
 from gateway.admin.explain import Preview
-from gateway.admin.routes import bound
 from gateway.admin.workers import FleetAdmin, as_error, as_json
 from gateway.config.server import MAX_BODY_BYTES
 from gateway.core.errors import ConfigError, GatewayError
@@ -77,14 +76,14 @@ class Admin:
         self._losses = losses
         self._describe_tokenizer = describe_tokenizer
         self._describe_verify = describe_verify
-        self._describe_flow = describe_admission
+        self._describe_admission = describe_admission
         self._describe_advice = describe_advice
         self._policies = policies
         self._preview = preview
         self._reload = reload
 
     def handlers(self) -> dict[str, Handler]:
-        """Handlers by their name in the table (`admin/routes.py`)."""
+        """Handlers by their name in the table (`admin/endpoint_table.py`)."""
         return {
             "health": self._health,
             "ready": self._ready,
@@ -94,7 +93,7 @@ class Admin:
             "tokenizer": self._tokenizer,
             "cache_loss": self._cache_loss,
             "verify": self._verify,
-            "admission": self._flow,
+            "admission": self._admission,
             "advice": self._advice,
             "policies": self._show_policies,
             "reload_policies": self._reload_policies,
@@ -155,8 +154,8 @@ class Admin:
     async def _verify(self, request: web.Request) -> web.Response:
         return as_json(self._describe_verify())
 
-    async def _flow(self, request: web.Request) -> web.Response:
-        return as_json(self._describe_flow())
+    async def _admission(self, request: web.Request) -> web.Response:
+        return as_json(self._describe_admission())
 
     async def _advice(self, request: web.Request) -> web.Response:
         return as_json(self._describe_advice())
@@ -208,13 +207,22 @@ class Admin:
 
     def _index_of(self, member: Member) -> dict[str, Any]:
         worker = member.worker.id
+        applied = self._router.index.applied(worker)
         return {
             "worker": worker,
             "stream": member.stream.value if member.stream else None,
             "blocks": self._router.index.num_blocks(worker),
             "assumed_blocks": self._router.assumed.num_kept(worker),
             "pinned_blocks": self._router.assumed.num_pinned(worker),
-            "applied": msgspec.to_builtins(self._router.index.applied(worker)),
+            "applied": {
+                "stored_blocks": applied.num_stored,
+                "removed_blocks": applied.num_removed,
+                "orphan_blocks": applied.num_orphans,
+                "unknown_removals": applied.num_unknown_removals,
+                "mismatched_events": applied.num_mismatched,
+                "unknown_events": applied.num_unknown_events,
+                "unplaced_blocks": dict(applied.unplaced),
+            },
         }
 
 

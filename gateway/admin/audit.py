@@ -19,8 +19,8 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from gateway.core.caller import Caller
 from gateway.core.decode_errors import UNREADABLE
-from gateway.core.requests.caller import Caller
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.server.admin_server import MisdirectedResponse
 from gateway.tenancy.auth.api_keys import id_of, is_ours

@@ -10,8 +10,8 @@ from gateway.admin.audit import READS, AuditLog, auditing, name_caller
 from gateway.admin.console.login import ACCESS, AdminAccess, shown_by
 from gateway.config import Config
 from gateway.core.errors import ConfigError, Forbidden, GatewayError, OutdatedKeys, Unauthorized
-from gateway.core.requests.routes import METRICS
-from gateway.core.requests.routes import PROBES as OPEN
+from gateway.core.route_table import METRICS
+from gateway.core.route_table import PROBES as OPEN
 from gateway.runtime.tasks import Tasks
 from gateway.server.admin_server import add_judge
 from gateway.tenancy.auth.admin_access import PROBES, scope_of
@@ -102,7 +102,7 @@ def add_guard(app: web.Application, credentials: Credentials, config: Config) ->
 
 
 def key_handlers(credentials: Credentials) -> dict[str, Handler]:
-    """Handlers by their name in the table (`admin/routes.py`)."""
+    """Handlers by their name in the table (`admin/endpoint_table.py`)."""
 
     async def show(request: web.Request) -> web.Response:
         return web.json_response(describe(credentials))
@@ -130,7 +130,7 @@ def describe(credentials: Credentials) -> dict[str, object]:
                 "id": id,
                 "tenant": caller.tenant,
                 "models": sorted(caller.models) if caller.models else None,
-                "expires_s": caller.expires_s or None,
+                "expires_at": caller.expires_s or None,
                 "is_admin": caller.is_admin,
             }
             for id, caller in entries
@@ -144,7 +144,7 @@ def describe(credentials: Credentials) -> dict[str, object]:
                 "path": file.path,
                 "digests": [file.digest],
                 "age_s": round(file.age_s, 1),
-                "fault": file.fault,
+                "error": file.fault,
             }
             for name, file in credentials.files
         ],

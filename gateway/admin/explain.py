@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
+from gateway.core.body_text import as_utf8, encoding_of, why_unreadable
 from gateway.core.decision import Prompt
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import InvalidRequest
-from gateway.core.requests.body_text import as_utf8, encoding_of, why_unreadable
-from gateway.core.requests.routes import CHAT, COMPLETIONS, ROUTES
+from gateway.core.route_table import CHAT, COMPLETIONS, ROUTES
 from gateway.http.messages import HttpRequest
 from gateway.proxy.dispatch import Dispatch
 from gateway.proxy.intake import request_of
@@ -45,9 +45,9 @@ class Preview:
         if self._authenticator is not None and (credentials_of(some) or not self._authenticator.wants_key):
             http.caller = self._authenticator.ask(http, None)
         context = self._dispatch.context
-        request, note, flow = request_of(context, http), None, None
+        request, note, admission = request_of(context, http), None, None
         if gate := context.gate:
-            flow = gate.preview(request, gate.identify(http, request, gate.now(), is_trusted=True))
+            admission = gate.preview(request, gate.identify(http, request, gate.now(), is_trusted=True))
         try:
             prompt = await context.prompts.of(request, http.header(b"authorization"))
         except PromptError as exc:
@@ -55,7 +55,7 @@ class Preview:
         decision = context.router.preview(request, prompt)
         record = describe(decision, None, self._parts_of(decision))
         del record["id"], record["outcome"]
-        return {**record, "flow": flow, "not_tokenized": note}
+        return {**record, "admission": admission, "not_tokenized": note}
 
 
 def _bytes(text: str) -> bytes:

@@ -47,37 +47,37 @@ class CacheView(View):
 class VerificationCountsView(View):
     compared: A[int, SUM, "answers with a compared prediction"]
     unknown: A[int, SUM, "answers with more cached than kvgate can know, not compared"]
-    share_right: A[
+    exact_share: A[
         float | None,
         MIN,
         "share of right predictions lately; without blocks, right to a block",
     ]
     mean_error_tokens: A[float | None, MAX, "mean error, cached minus predicted tokens"]
-    mean_abs_error_tokens: A[float | None, MAX, "mean absolute error"]
+    mean_absolute_error_tokens: A[float | None, MAX, "mean absolute error"]
     confidence: A[float, MIN, "factor on predicted overlaps"]
-    prompt_tokens: A[str, WORST, "`differ` where the engine makes other tokens of a prompt"]
+    token_parity: A[str, WORST, "`differ` where the engine makes other tokens of a prompt"]
 
 
 class BlindRecoveryView(View):
     reason: A[str, "why not all of the cache is known"]
     proven_blocks: A[int, MAX, "blocks that answers proved"] = 0
     orphan_blocks: A[int, MAX, "reported blocks without a known parent"] = 0
-    placed_blocks: A[int, MAX, "orphans that a proof placed"] = 0
-    withdrawn_blocks: A[int, MAX, "proven blocks that were withdrawn"] = 0
-    announcements_asked: A[int, MAX, "reports requested of the engine"] = 0
+    adopted_orphan_blocks: A[int, MAX, "orphans that a proof placed"] = 0
+    disproven_blocks: A[int, MAX, "proven blocks that were withdrawn"] = 0
+    announcements: A[int, MAX, "reports requested of the engine"] = 0
 
 
 class TokenSourceView(View):
     model: A[str, "model root"]
-    way: A[str, WORST, "`local`, `remote` (the worker's /tokenize) or `none`"]
-    why: A[str, "reason"]
+    source: A[str, WORST, "`local`, `remote` (the worker's /tokenize) or `none`"]
+    reason: A[str, "why that one"]
 
 
 class WorkerTrafficView(View):
     requests: A[int, SUM, "requests sent"]
     ttft: A[dict[str, int], SUM, "first tokens by time: from and to how many seconds"]
     prompt_tokens: A[int, SUM, "prompt tokens sent"]
-    predicted_tokens: A[int, SUM, "of these, predicted to be cached"]
+    predicted_cached_tokens: A[int, SUM, "of these, predicted to be cached"]
     reported_prompt_tokens: A[int, SUM, "prompt tokens of answers that reported cached ones"]
     reported_cached_tokens: A[int, SUM, "of these, cached"]
 
@@ -87,26 +87,26 @@ class WorkerView(View):
     is_up: A[bool, "answers health checks, or gives other signs of life while these are late"]
     is_late: A[bool, "its last health check timed out"]
     state: A[str, WORST, "lifecycle state"]
-    why: A[str | None, "why it is in that state"]
+    reason: A[str | None, "why it is in that state"]
     share: A[float, MIN, "share of its load during slow start, else 1"]
-    left: A[int, MAX, "requests that still need it"]
+    remaining_requests: A[int, MAX, "requests that still need it"]
     since: A[float | None, MAX, "Unix time of its last change of state"]
-    ejections: A[dict[str, int], MAX, "ejections by cause"]
+    ejections: A[dict[str, int], MAX, "ejections by reason"]
     models: A[list[str], "names that it serves"]
-    not_used: A[dict[str, str], "names that get no requests here, with the reason"]
+    unusable_models: A[dict[str, str], "names that get no requests here, with the reason"]
     block_size: A[int | None, MAX, "tokens per block; null: routed by load"]
-    num_blocks: A[int | None, MAX, "cache size in blocks"]
+    cache_blocks: A[int | None, MAX, "cache size in blocks"]
     in_flight: A[int, MAX, "requests in flight, of this host's processes"]
     booked_tokens: A[int, MAX, "prompt tokens booked and not computed"]
-    in_flight_elsewhere: A[int, MAX, "requests in flight, of other gateways"]
+    remote_in_flight: A[int, MAX, "requests in flight, of other gateways"]
     running: A[int | None, MAX, "requests running, as the engine reports; null: it does not"]
     waiting: A[int | None, MAX, "requests waiting, as the engine reports; null: it does not"]
     kv_usage: A[float | None, MAX, "share of the cache in use, as the engine reports; null: it does not"]
-    failures: A[int, SUM, "failed attempts"]
+    failed_requests: A[int, SUM, "failed attempts"]
     stream: A[str | None, WORST, "state of the KV event stream"]
     blind: A[BlindRecoveryView | None, "for a BLIND or unproven stream: why, and what is recovered"]
-    no_pair_with: A[dict[str, str], "decode workers that it must not prefill for, with the reason"]
-    verified: A[VerificationCountsView, "accuracy of the predictions"]
+    excluded_pairs: A[dict[str, str], "decode workers that it must not prefill for, with the reason"]
+    predictions: A[VerificationCountsView, "accuracy of the predictions"]
     traffic: A[WorkerTrafficView, "requests since the start of the gateway"]
     prefill_tokens_per_s: A[float | None, MEAN, "speed learnt; null: not seen yet"]
     events: A[str | None, "endpoint of its KV events"]
@@ -122,32 +122,32 @@ class EndpointView(View):
     engine: A[str | None, "engine"]
     version: A[str | None, "engine version"]
     role: A[str | None, "`prefill`, `decode` or `both`"]
-    given_as: A[str, "the specification that names it (`--worker`)"]
-    is_member: A[bool, "found by a `dns+` or `k8s://` URL"]
+    spec: A[str, "the specification that names it (`--worker`)"]
+    is_discovered: A[bool, "found by a `dns+` or `k8s://` URL"]
     last_error: A[str | None, "why the last probe failed"]
-    tokens: A[list[TokenSourceView], "who tokenizes its prompts"]
+    token_sources: A[list[TokenSourceView], "who tokenizes its prompts"]
     workers: A[list[WorkerView], "its workers, one per DP rank"]
 
 
 class SourceView(View):
     url: A[str, "`dns+` or `k8s://` URL"]
-    given_as: A[str, "the specification that names it"]
+    spec: A[str, "the specification that names it"]
     members: A[list[str], "URLs of its workers"]
     last_error: A[str | None, "why the last lookup failed, or why it found fewer workers"] = None
 
 
 class RemovedEndpointView(View):
     url: A[str, "base URL"]
-    state: A[str, "`gone`"]
-    why: A[str, "reason"]
+    state: A[str, "`removed`"]
+    reason: A[str, "why it was removed"]
     at: A[float, MAX, "Unix time"]
 
 
 class FleetView(View):
     endpoints: list[EndpointView]
-    names: A[list[SourceView], "names that are resolved"]
-    drains: A[list[str], "URLs of endpoints that drain, with `drain:` or `leave:` in front"]
-    gone: A[list[RemovedEndpointView], "endpoints dropped lately"]
+    sources: A[list[SourceView], "`dns+` and `k8s://` URLs, which stand for several workers"]
+    drains: A[list[str], "draining endpoints, as `draining=URL`, or `removing=URL` if they are removed then"]
+    removed: A[list[RemovedEndpointView], "endpoints removed lately"]
     in_panic: A[
         dict[str, int],
         MAX,
@@ -159,13 +159,13 @@ class FleetView(View):
 
 
 class AppliedEventsView(View):
-    num_stored: A[int, MAX, "blocks stored"]
-    num_removed: A[int, MAX, "blocks removed"]
-    num_orphans: A[int, MAX, "blocks with an unknown parent"]
-    num_unknown_removals: A[int, MAX, "removals of unknown blocks"]
-    num_mismatched: A[int, MAX, "stores with tokens that do not fit their blocks"]
-    num_unknown_events: A[int, MAX, "events of an unknown kind, or of more media or groups than are followed"]
-    unplaced: A[dict[str, int], MAX, "blocks that cannot be placed, by medium other than the GPU"]
+    stored_blocks: A[int, MAX, "blocks stored"]
+    removed_blocks: A[int, MAX, "blocks removed"]
+    orphan_blocks: A[int, MAX, "blocks with an unknown parent"]
+    unknown_removals: A[int, MAX, "removals of unknown blocks"]
+    mismatched_events: A[int, MAX, "stores with tokens that do not fit their blocks"]
+    unknown_events: A[int, MAX, "events of an unknown kind, or of more media or groups than are followed"]
+    unplaced_blocks: A[dict[str, int], MAX, "blocks that cannot be placed, by medium other than the GPU"]
 
 
 class WorkerIndexView(View):
@@ -188,25 +188,25 @@ class IndexView(View):
 
 class TemplateView(View):
     name: A[str, "chat template"]
-    rendering: A[str, "`incremental`: costs what is new in a conversation; or `whole`"]
-    why: A[str, "reason"]
+    mode: A[str, "`incremental`: renders what is new in a conversation; or `whole`"]
+    reason: A[str, "why that one"]
 
 
 class WorkerTokensView(View):
     worker: A[str, "endpoint"]
-    way: A[str, WORST, "token source"]
-    why: A[str, "reason"]
+    source: A[str, WORST, "token source"]
+    reason: A[str, "why that one"]
 
 
 class ModelTokenizerView(View):
     model: A[str, "model root"]
     rendering: A[str, "engine and version that prompts are rendered as"] = ""
-    way: A[str, WORST, "token source"] = ""
+    source: A[str, WORST, "token source"] = ""
     tokenizer: A[str, WORST, "state of its tokenizer"] = ""
     from_: A[str | None, "where it was found"] = msgspec.field(name="from", default=None)
-    why_none: A[str | None, "why there is none"] = None
+    tokenizer_reason: A[str | None, "why it is not loaded"] = None
     encoder: A[str | None, "encoder in use"] = None
-    why: A[str, "why this encoder"] = ""
+    encoder_reason: A[str, "why this encoder"] = ""
     templates: list[TemplateView] = []
     segments: A[CacheView | None, "segments of text"] = None
     workers: A[list[WorkerTokensView], "token source of each of its workers"] = []
@@ -224,14 +224,14 @@ class TokenizeBudgetView(View):
 
 class RemoteTokenizersView(CacheView):
     calls: A[list[CallOutcomeView], "calls of workers' /tokenize"]
-    budgets: A[list[TokenizeBudgetView], "time that each asked worker gets"]
-    left_alone: A[list[str], "workers that are not asked for a while"]
+    budgets: A[list[TokenizeBudgetView], "time that each of these workers gets"]
+    paused: A[list[str], "workers that are not asked for a while"]
 
 
 class TokenizersView(View):
     models: list[ModelTokenizerView]
     conversations: A[CacheView, "token runs of conversations"]
-    asked_of_workers: A[RemoteTokenizersView, "tokens that workers made"]
+    remote_tokenizers: A[RemoteTokenizersView, "tokens that workers made"]
 
 
 # /admin/cache-loss -------------------------------------------------------------------------------
@@ -242,9 +242,9 @@ class CauseView(View):
     recomputed_tokens: A[int, SUM, "tokens computed again"]
 
 
-class BreakView(View):
+class PrefixBreakView(View):
     token: A[int, FIRST, "first token that differs"]
-    num_tokens: A[int, FIRST, "tokens that differ"]
+    differing_tokens: A[int, FIRST, "tokens that differ"]
     kind: A[str, "kind of text"]
     message: A[int | None, FIRST, "index of the message"] = None
     role: A[str | None, "role of the message"] = None
@@ -259,19 +259,19 @@ class LossView(View):
     holder: A[str | None, "worker that has the blocks, or had them"] = None
     recomputed_tokens: A[int, SUM, "tokens computed again"] = 0
     recomputed_requests: A[int, SUM, "requests"] = 0
-    avoided_tokens: A[int, SUM, "work ahead that routing elsewhere avoided"] = 0
-    broken: A[BreakView | None, FIRST, "where the prompt left the cached one"] = None
-    latest_decision: A[str, "id of a decision"] = ""
+    avoided_queue_tokens: A[int, SUM, "work ahead that routing elsewhere avoided"] = 0
+    prefix_break: A[PrefixBreakView | None, FIRST, "where the prompt left the cached one"] = None
+    latest_decision_id: A[str, "id of a decision"] = ""
 
 
 class CacheLossesView(View):
     computed_tokens: A[int, SUM, "prompt tokens computed"]
     new_tokens: A[int, SUM, "of these, never seen before"]
-    unexplained_tokens: A[int, SUM, "of these, not explained"]
-    avoided_tokens: A[int, SUM, "work ahead that routing elsewhere avoided"]
+    unattributed_tokens: A[int, SUM, "of these, not attributed to a cause"]
+    avoided_queue_tokens: A[int, SUM, "work ahead that routing elsewhere avoided"]
     causes: list[CauseView]
     missed_blocks: A[int, SUM, "blocks cached that the index did not know"]
-    worst: A[list[LossView], "the largest losses, worst first"]
+    largest: A[list[LossView], "the largest losses, by tokens computed again"]
     memory: A[CacheView, "earlier prompts"]
 
 
@@ -280,8 +280,8 @@ class CacheLossesView(View):
 
 class WrongPredictionView(View):
     id: A[str, "id of the decision"]
-    predicted: A[int, FIRST, "predicted cached tokens"]
-    cached: A[int, FIRST, "cached tokens that the engine reported"]
+    predicted_cached_tokens: A[int, FIRST, "cached tokens, as predicted"]
+    reported_cached_tokens: A[int, FIRST, "cached tokens, as the engine reported"]
     cause: A[str, "cause"]
 
 
@@ -293,12 +293,12 @@ class TokenWindowView(View):
 class FirstDifferenceView(View):
     id: A[str, "id of the decision"]
     model: A[str, "model"]
-    num_ours: A[int, FIRST, "tokens made here"]
-    num_engine: A[int, FIRST, "tokens of the engine"]
+    gateway_tokens: A[int, FIRST, "tokens made here"]
+    engine_tokens: A[int, FIRST, "tokens of the engine"]
     position: A[int | None, FIRST, "first that differs"]
-    window_from: A[int | None, FIRST, "position of the windows"]
-    ours: A[TokenWindowView, "tokens made here"]
-    engine: A[TokenWindowView, "tokens of the engine"]
+    window_start: A[int | None, FIRST, "position of the windows"]
+    gateway_window: A[TokenWindowView, "tokens made here"]
+    engine_window: A[TokenWindowView, "tokens of the engine"]
 
 
 class PromptCheckView(View):
@@ -315,14 +315,14 @@ class EngineTokensView(View):
 
 
 class SentTokensView(View):
-    sent_prompt_tokens: A[int, SUM, "prompt tokens sent"]
-    sent_predicted_tokens: A[int, SUM, "of these, predicted to be cached"]
+    prompt_tokens: A[int, SUM, "prompt tokens sent"]
+    predicted_cached_tokens: A[int, SUM, "of these, predicted to be cached"]
 
 
 class VerifiedWorkerView(VerificationCountsView):
     worker: A[str, "worker id"]
     mispredictions: A[dict[str, int], SUM, "wrong predictions by cause"]
-    latest_wrong: A[list[WrongPredictionView], "the latest wrong predictions"]
+    latest_mispredictions: A[list[WrongPredictionView], "the latest wrong predictions, newest first"]
     prompts: A[PromptCheckView, "token parity with the engine"]
     engine: A[EngineTokensView | None, "the engine's own counters"]
     sent: A[SentTokensView, "tokens of requests sent"]
@@ -332,31 +332,31 @@ class VerificationView(View):
     workers: list[VerifiedWorkerView]
 
 
-# /admin/flow -------------------------------------------------------------------------------------
+# /admin/admission -------------------------------------------------------------------------------------
 
 
-class BandView(View):
+class PriorityView(View):
     name: A[str, "priority"]
-    queued: A[int, SUM, "requests queued"]
-    queued_tokens: A[int, SUM, "their prompt tokens"]
+    queued_requests: A[int, SUM, "requests queued"]
+    queued_prompt_tokens: A[int, SUM, "their prompt tokens"]
 
 
 class QueueView(View):
     model: A[str, "model"]
-    queued: A[int, SUM, "requests queued"]
-    queued_tokens: A[int, SUM, "their prompt tokens"]
-    drained_in_s: A[
+    queued_requests: A[int, SUM, "requests queued"]
+    queued_prompt_tokens: A[int, SUM, "their prompt tokens"]
+    predicted_wait_s: A[
         float, MAX, "predicted seconds until all that wait now have left the queue, as in Retry-After"
     ]
-    bands: A[list[BandView], "by priority"]
-    ends: A[dict[str, int], SUM, "requests that were queued, by outcome"]
+    priorities: A[list[PriorityView], "by priority"]
+    exits: A[dict[str, int], SUM, "requests that left the queue, by result"]
 
 
 class TenantView(View):
     name: A[str, "tenant"]
-    under_way: A[int, SUM, "requests in progress"]
-    requests_left: A[float | None, MIN, "requests left in its token bucket"]
-    tokens_left: A[int | None, MIN, "tokens left in its token bucket"]
+    in_flight: A[int, SUM, "requests admitted or queued, and not finished"]
+    remaining_requests: A[float | None, MIN, "requests left in its token bucket"]
+    remaining_tokens: A[int | None, MIN, "tokens left in its token bucket"]
     weight: A[float, MAX, "share of the queue"]
 
 
@@ -367,17 +367,17 @@ class RejectionView(View):
     tenant: A[str, "tenant"]
     priority: A[int, FIRST, "priority"]
     status: A[int, FIRST, "status of the answer"]
-    code: A[str, "error code"]
-    reason: A[str, "error message"]
+    error: A[str, "error code"]
+    message: A[str, "error message"]
     retry_after_s: A[float | None, FIRST, "Retry-After"]
     queued_s: A[float, FIRST, "seconds queued"]
 
 
 class AdmissionView(View):
-    is_on: A[bool, "something of admission control is configured"]
+    is_enabled: A[bool, "something of admission control is configured"]
     queues: A[list[QueueView], "by model"]
     tenants: A[list[TenantView], "busiest first"]
-    refusals: A[list[RejectionView], "the latest rejections, newest first"]
+    rejections: A[list[RejectionView], "the latest rejections, newest first"]
 
 
 # /admin/policies ---------------------------------------------------------------------------------
@@ -386,21 +386,21 @@ class AdmissionView(View):
 class FallbacksView(View):
     name: A[str, "policy"]
     raised: A[int, SUM, "decisions by least load since it raised"] = 0
-    nonsense: A[int, SUM, "since its answer was none"] = 0
+    invalid: A[int, SUM, "since its answer was invalid"] = 0
     over_budget: A[int, SUM, "since it was late three times in a row"] = 0
-    resting: A[int, SUM, "while it rests"] = 0
+    paused: A[int, SUM, "while it is paused for being late"] = 0
 
 
 class PolicyFileView(View):
     path: A[str, "`--policy-file`"]
-    refused: A[str | None, "why its latest version is not in use"]
+    error: A[str | None, "why its latest version is not in use; null: it is"]
 
 
 class PolicyScoreView(View):
     name: A[str, "policy"]
     share: A[float, MAX, "share of the sessions"]
     requests: A[int, SUM, "requests"]
-    errors: A[int, SUM, "failed requests"]
+    failed_requests: A[int, SUM, "requests that failed or were aborted"]
     ttft_p50_s: A[float | None, MEAN, "median TTFT"]
     ttft_p90_s: A[float | None, MEAN, "90th percentile of TTFT"]
     hit_rate: A[float | None, MEAN, "cached prompt tokens over prompt tokens, as engines report"]
@@ -415,7 +415,7 @@ class ShadowView(View):
     name: A[str, "policy"]
     compared: A[int, SUM, "decisions compared"]
     agreed: A[int, SUM, "of these, the same worker"]
-    share_agreed: A[float | None, MEAN, "share of these"]
+    agreement_share: A[float | None, MEAN, "share of these"]
     compared_prompt_tokens: A[int, SUM, "their prompt tokens"]
     shadow_overlap_tokens: A[int, SUM, "overlap at the worker that it would choose"]
     active_overlap_tokens: A[int, SUM, "overlap at the chosen worker"]
@@ -423,20 +423,20 @@ class ShadowView(View):
     measured_ttft_s: A[float | None, MEAN, "mean TTFT of the chosen worker"]
     prediction_error: A[float | None, MEAN, "error where both chose the same worker"]
     raised: A[int, SUM, "decisions by least load since it raised"] = 0
-    nonsense: A[int, SUM, "since its answer was none"] = 0
+    invalid: A[int, SUM, "since its answer was invalid"] = 0
     over_budget: A[int, SUM, "since it was late three times in a row"] = 0
-    resting: A[int, SUM, "while it rests"] = 0
+    paused: A[int, SUM, "while it is paused for being late"] = 0
 
 
 class PoliciesView(View):
     policy: A[str, "active policy; `ab` for an A/B test"]
-    fault: A[str | None, "why it fails"]
-    fallbacks: A[list[FallbacksView], "decisions by least load, by policy and cause"]
+    error: A[str | None, "why a policy fails; null: none does"]
+    fallbacks: A[list[FallbacksView], "decisions by least load, by policy and reason"]
     file: A[PolicyFileView | None, "the policy file"]
-    known: A[list[str], "names of policies"]
+    available: A[list[str], "names of policies"]
     scores: A[list[PolicyScoreView], "each active policy of an A/B test, or with a shadow"] = []
     shadow: A[list[ShadowView], "shadow policies"] = []
-    dropped: A[int, SUM, "decisions that were not compared"] = 0
+    dropped_decisions: A[int, SUM, "decisions that were not compared"] = 0
 
 
 # decisions, keys, adapters, configuration ----------------------------------------------------------
@@ -450,7 +450,7 @@ class KeyView(View):
     id: A[str, "key id"]
     tenant: A[str | None, "tenant"]
     models: A[list[str] | None, "models that it is limited to"]
-    expires_s: A[float | None, FIRST, "Unix time"]
+    expires_at: A[float | None, FIRST, "Unix time; null: never"]
     is_admin: A[bool, "has admin scope"]
 
 
@@ -459,7 +459,7 @@ class KeyFileView(View):
     path: A[str, "file"]
     digests: A[list[str], "SHA-256 of the version in use; several where processes differ"]
     age_s: A[float, MAX, "seconds since the keys in use were last seen to be the file's"]
-    fault: A[str | None, "why the file may have other keys by now; null: it was read"]
+    error: A[str | None, "why the file may have other keys by now; null: it was read"]
 
 
 class KeysView(View):
@@ -473,7 +473,7 @@ class AdapterView(View):
     name: A[str, "adapter"]
     root: A[str, "root of its base model"]
     workers: A[list[str], "workers that list it"]
-    not_used_at: A[list[str], "workers that get no requests for it"]
+    unusable_at: A[list[str], "workers that get no requests for it"]
 
 
 class AdaptersView(View):
@@ -485,4 +485,4 @@ class ReloadView(View):
     changed: A[list[str], "options that were changed"]
     needs_restart: A[list[str], "options that wait for a restart"]
     workers_added: A[list[str], "workers added"]
-    workers_dropped: A[list[str], "workers dropped"]
+    workers_removed: A[list[str], "workers removed"]

@@ -1,4 +1,4 @@
-"""The admin API of workers: their status, and add, drain, drop."""
+"""The admin API of workers: their status, and add, drain, remove."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -8,7 +8,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from gateway.admin.audit import caller_of
-from gateway.admin.console.traffic import by_range
+from gateway.admin.console.traffic_history import by_range
 from gateway.config.worker_specs import spec_of
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.fleet import Member
@@ -34,9 +34,9 @@ class _NewWorkerRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _DrainRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of a drain; with `drop` the worker is removed once it has nothing left."""
+    """Body of a drain; with `remove` the worker is removed once it has nothing left."""
 
-    drop: bool = False
+    remove: bool = False
 
 
 class FleetAdmin:
@@ -70,19 +70,19 @@ class FleetAdmin:
             "add_worker": self._add,
             "drain": self._drain,
             "undo_drain": self._undo,
-            "drop_worker": self._drop,
+            "remove_worker": self._remove,
         }
 
     async def _workers(self, request: web.Request) -> web.Response:
-        gone = [
-            {"url": each.url, "state": "gone", "why": each.why, "at": each.at}
-            for each in self._lifecycle.gone
+        removed = [
+            {"url": each.url, "state": "removed", "reason": each.why, "at": each.at}
+            for each in self._lifecycle.removed
         ]
         endpoints = [self._endpoint(endpoint) for endpoint in self._roster]
-        names = [
+        sources = [
             {
                 "url": source.url,
-                "given_as": spec_of(source.url, source.role),
+                "spec": spec_of(source.url, source.role),
                 "members": sorted(source.members),
                 "last_error": source.last_error,
             }
@@ -91,7 +91,13 @@ class FleetAdmin:
         drains = self._lifecycle.specs
         in_panic = {model: len(late) for model, late in self._fleet.late.in_panic.items()}
         return as_json(
-            {"endpoints": endpoints, "names": names, "drains": drains, "gone": gone, "in_panic": in_panic}
+            {
+                "endpoints": endpoints,
+                "sources": sources,
+                "drains": drains,
+                "removed": removed,
+                "in_panic": in_panic,
+            }
         )
 
     async def _add(self, request: web.Request) -> web.Response:
@@ -125,11 +131,11 @@ class FleetAdmin:
             return None
         return next(filter(None, map(self._access.reachable.refusal, found)), None)
 
-    async def _drop(self, request: web.Request) -> web.Response:
+    async def _remove(self, request: web.Request) -> web.Response:
         name = _name(request)
         if not (self._roster.drop(name) or self._sources.drop(name)):
             return _unknown(name)
-        return as_json({"dropped": name})
+        return as_json({"removed": name})
 
     async def _drain(self, request: web.Request) -> web.Response:
         """Drain a worker; the body is optional. A page in a browser sends its origin, and must send JSON."""
@@ -145,18 +151,20 @@ class FleetAdmin:
             return _unknown(name)
         caller = caller_of(request)
         why = f"asked for by {caller}" if caller else "asked for"
-        why = f"{why}, and to be dropped when nothing is left" if wanted.drop else why
-        is_new = self._lifecycle.drain(endpoint.url, endpoint.workers, why, is_last=wanted.drop)
-        return as_json({"draining": endpoint.url, "changed": is_new, "left": self._left(endpoint)})
+        why = f"{why}, and to be removed when nothing is left" if wanted.remove else why
+        is_new = self._lifecycle.drain(endpoint.url, endpoint.workers, why, is_last=wanted.remove)
+        return as_json(
+            {"draining": endpoint.url, "changed": is_new, "remaining_requests": self._remaining(endpoint)}
+        )
 
     async def _undo(self, request: web.Request) -> web.Response:
         if (endpoint := self._roster.find(name := _name(request))) is None:
             return _unknown(name)
         is_new = self._lifecycle.undo(endpoint.url, endpoint.workers)
-        return as_json({"draining": None, "changed": is_new, "left": self._left(endpoint)})
+        return as_json({"draining": None, "changed": is_new, "remaining_requests": self._remaining(endpoint)})
 
-    def _left(self, endpoint: Endpoint) -> int:
-        return sum(self._lifecycle.num_left(worker.id) for worker in endpoint.workers)
+    def _remaining(self, endpoint: Endpoint) -> int:
+        return sum(self._lifecycle.num_remaining(worker.id) for worker in endpoint.workers)
 
     def _endpoint(self, endpoint: Endpoint) -> dict[str, Any]:
         facts = endpoint.facts
@@ -167,10 +175,10 @@ class FleetAdmin:
             "engine": facts.engine if facts else None,
             "version": facts.version if facts else None,
             "role": endpoint.workers[0].role.value if endpoint.workers else facts.role if facts else None,
-            "given_as": spec_of(endpoint.url, self._roster.declared.roles.get(endpoint.url)),
-            "is_member": self._sources.is_member(endpoint.url),
+            "spec": spec_of(endpoint.url, self._roster.declared.roles.get(endpoint.url)),
+            "is_discovered": self._sources.is_member(endpoint.url),
             "last_error": endpoint.last_error,
-            "tokens": self._tokens_at(endpoint.url),
+            "token_sources": self._tokens_at(endpoint.url),
             "workers": [self._worker(endpoint, w.id) for w in endpoint.workers],
         }
 
@@ -192,20 +200,20 @@ class FleetAdmin:
             "is_late": member.is_late,
             **self._lifecycle.describe(worker_id),
             "models": [served.name for served in worker.served],
-            "not_used": {each.served.name: each.reason for each in self._fleet.unusable(worker.id)},
+            "unusable_models": {each.served.name: each.reason for each in self._fleet.unusable(worker.id)},
             "block_size": worker.block_size,
-            "num_blocks": worker.num_blocks,
+            "cache_blocks": worker.num_blocks,
             "in_flight": load.num_in_flight,
             "booked_tokens": load.booked_tokens,
-            "in_flight_elsewhere": self._router.ledger.remote(worker_id).num_in_flight,
+            "remote_in_flight": self._router.ledger.remote(worker_id).num_in_flight,
             "running": member.reported.shown("num_running"),
             "waiting": member.reported.shown("num_waiting"),
             "kv_usage": member.reported.shown("kv_usage"),
-            "failures": member.num_failures,
+            "failed_requests": member.num_failures,
             "stream": _stream(member, feed[0] if feed else None),
             "blind": _blind(feed[1]) if feed else None,
-            "no_pair_with": pairs.banned_with(worker.id) if pairs else {},
-            "verified": self._verified(worker.id),
+            "excluded_pairs": pairs.banned_with(worker.id) if pairs else {},
+            "predictions": self._verified(worker.id),
             "traffic": _traffic(self._metrics.worker(worker.id)),
             "prefill_tokens_per_s": _speed(member),
             "events": feed[0].endpoint if feed else None,
@@ -229,7 +237,7 @@ def _traffic(metrics: WorkerMetrics) -> dict[str, Any]:
         "requests": metrics.num_requests,
         "ttft": by_range(metrics.ttft_s.bounds, metrics.ttft_s.counts),
         "prompt_tokens": metrics.prompt_tokens,
-        "predicted_tokens": metrics.predicted_cached_tokens,
+        "predicted_cached_tokens": metrics.predicted_cached_tokens,
         "reported_prompt_tokens": metrics.reported_prompt_tokens,
         "reported_cached_tokens": metrics.reported_cached_tokens,
     }

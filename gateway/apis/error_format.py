@@ -10,7 +10,7 @@ import msgspec
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import GatewayError, InvalidRequest, WorkerFailed
 from gateway.core.outcome import SERVER_ERROR
-from gateway.core.requests.routes import TABLE, ErrorFormat, paths
+from gateway.core.route_table import TABLE, ErrorFormat, paths
 
 _ANTHROPIC = paths(route for route in TABLE if route.errors is ErrorFormat.ANTHROPIC)
 

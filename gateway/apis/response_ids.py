@@ -20,7 +20,7 @@ import msgspec
 
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import MethodNotAllowed, UnknownResponse, UnknownRoute
-from gateway.core.requests.routes import RESPONSES
+from gateway.core.route_table import RESPONSES
 from gateway.core.worker import WorkerId
 from gateway.http.sse import SseScanner, event_data
 

@@ -13,10 +13,11 @@ import msgspec
 from gateway.apis import anthropic, responses, sglang
 from gateway.apis.anthropic import Dialect
 from gateway.core.errors import InvalidRequest
+from gateway.core.json_values import encode
 from gateway.core.rendering import Rendering
-from gateway.core.requests.json_values import encode
-from gateway.core.requests.request import InferenceRequest, parse_request
-from gateway.core.requests.routes import CHAT, RouteKind, route_of
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import CHAT, RouteKind, route_of
+from gateway.requests.parsing import parse_request
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.chat_template import PromptError, check_parts
 from gateway.tokenization.jinja_env import ENVIRONMENT

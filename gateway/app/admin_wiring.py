@@ -12,6 +12,7 @@ from gateway.admin.auth import add_guard, key_handlers
 from gateway.admin.explain import Preview
 from gateway.admin.lora import AdapterAdmin
 from gateway.admin.workers import FleetAdmin
+from gateway.bookings.metrics import BookingsCollector
 from gateway.decide.metrics import DecideCollector
 from gateway.disaggregation.metrics import DisaggregationCollector
 from gateway.discovery.kubernetes.metrics import KubernetesCollector
@@ -24,13 +25,14 @@ from gateway.observability.cache_loss.metrics import LossCollector
 from gateway.observability.collector import MetricsCollector, registry_of
 from gateway.observability.verification.metrics import VerifyCollector, describe, summary
 from gateway.proxy.retry_metrics import RetriesCollector
+from gateway.replication.metrics import ReplicaCollector
 from gateway.routing.active_policy import PolicyCollector
 from gateway.routing.experiment_metrics import ExperimentsCollector
 from gateway.routing.prediction_metrics import PredictionsCollector
 from gateway.runtime.build import VERSION, is_compiled
 from gateway.scaling.metrics import ScalingCollector
 from gateway.scaling.report import describe as describe_advice
-from gateway.tenancy.admission.stats import AdmissionCollector, describe_admission
+from gateway.tenancy.admission.metrics import AdmissionCollector, describe_admission
 from gateway.tenancy.auth.metrics import KeysCollector
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ def collectors_of(gateway: "Gateway") -> Sequence[RegistryCollector]:
         VerifyCollector(gateway.verifier),
         RecoveryCollector(gateway.recovery_observer),
         DisaggregationCollector(gateway.disaggregation_stats, gateway.router),
-        *[sharing.collector() for sharing in gateway.sharing],
+        *_sharing_of(gateway),
         *gateway.backend.collectors,
         RetriesCollector(gateway.dispatch.context.retries, gateway.surface.bodies),
         EppCollector(gateway.grpc_ports.counts, lambda: gateway.grpc_ports.num_held),
@@ -93,7 +95,7 @@ def admin_of(gateway: "Gateway") -> web.Application:
         describe_tokenizer=lambda: {
             **gateway.prompts.describe(),
             "models": gateway.catalog.describe(),
-            "asked_of_workers": gateway.worker_tokenizer.describe(),
+            "remote_tokenizers": gateway.worker_tokenizer.describe(),
         },
         describe_verify=lambda: describe(gateway.verifier, gateway.metrics, gateway.prompts.decode),
         describe_admission=lambda: describe_admission(gateway.dispatch.context.gate),
@@ -106,6 +108,13 @@ def admin_of(gateway: "Gateway") -> web.Application:
     if gateway.config.server.processes == 1:  # else the supervisor asks who it is
         add_guard(app, gateway.credentials, gateway.config)
     return app
+
+
+def _sharing_of(gateway: "Gateway") -> Iterator[RegistryCollector]:
+    if gateway.shared:
+        yield ReplicaCollector(gateway.shared)
+    if gateway.bookings:
+        yield BookingsCollector(gateway.bookings)
 
 
 def _lifecycle_of(gateway: "Gateway") -> LifecycleCollector:

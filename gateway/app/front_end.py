@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from gateway.apis.open_routes import Routes
 from gateway.apis.response_ids import ResponseIds
-from gateway.apis.routes import Routes
 from gateway.config import Config
 from gateway.config.secrets import response_ids
 from gateway.core.errors import ConfigError

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from engines import DEFAULT_CONNECTORS, ENGINES, KV_CONNECTORS
 from gateway.admin.console.pooled_bound import pooled_bound_of
-from gateway.admin.console.traffic import TrafficHistory, keep_sampled
+from gateway.admin.console.traffic_history import TrafficHistory, keep_sampled
 from gateway.app import reconfigure
 from gateway.app.admin_wiring import admin_of
 from gateway.app.front_end import routes_of, surface_of
@@ -38,6 +38,7 @@ from gateway.app.workers import (
 )
 from gateway.bookings.shared_memory import ProcessView, view_alone
 from gateway.bookings.tenant_usage import QuotaUsage
+from gateway.bookings.time_slice import TimeSlice
 from gateway.config import Config
 from gateway.config.diff import ConfigDiff
 from gateway.config.models import aliases_of
@@ -87,10 +88,10 @@ from gateway.proxy.api import Api
 from gateway.proxy.context import AskUsage, Context
 from gateway.proxy.dispatch import Dispatch
 from gateway.proxy.prompts import Prompts
-from gateway.proxy.time_slice import TimeSlice
 from gateway.proxy.usage_check import UsageCheck
 from gateway.redis.options import redis_of
-from gateway.replication.agent_targets import AgentFeeds, agents_of
+from gateway.replication.agent_feeds import AgentFeeds
+from gateway.replication.agent_targets import agents_of
 from gateway.routing.active_policy import ActivePolicy
 from gateway.routing.decision_log import DecisionLog
 from gateway.routing.experiments import keep_compared

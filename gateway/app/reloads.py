@@ -75,10 +75,10 @@ class Reloads(Collector):
             "changed": list(difference.live),
             "needs_restart": list(difference.restart),
             "workers_added": list(difference.added),
-            "workers_dropped": list(difference.dropped),
+            "workers_removed": list(difference.dropped),
         }
 
     def collect(self) -> Iterator[Metric]:
         yield GENERATION.single(self.generation)
-        yield RELOADS.family([("applied", self.generation - 1), ("refused", self.num_refused)])
+        yield RELOADS.family([("applied", self.generation - 1), ("rejected", self.num_refused)])
         yield PENDING.single(len(self.pending))

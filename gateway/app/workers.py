@@ -17,8 +17,8 @@ from gateway.discovery.claims import with_addresses
 from gateway.discovery.dns import Resolver
 from gateway.discovery.kubernetes.cluster import cluster_access
 from gateway.discovery.kubernetes.membership import Membership
-from gateway.discovery.kubernetes.sources import KubernetesSources
 from gateway.discovery.kubernetes.watch import WatchTimes
+from gateway.discovery.kubernetes.watched_sources import KubernetesSources
 from gateway.discovery.lifecycle import Lifecycle, RemainingWork
 from gateway.discovery.name_prober import NameProber
 from gateway.discovery.outlier_detection import OutlierRules
@@ -67,7 +67,7 @@ def standings_of(gateway: "Gateway") -> Lifecycle:
             config.lifecycle.stalled_after_s,
             config.lifecycle.max_ejected_percent,
         ),
-        warm_up_s=config.lifecycle.slow_start_s,
+        slow_start_s=config.lifecycle.slow_start_s,
     )
 
 

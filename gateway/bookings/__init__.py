@@ -10,7 +10,7 @@ is stored in Redis, and nothing waits for it: without it each host goes on with 
 end in seconds.
 
 publisher  messages to publish        pubsub  to Redis and back      sync  both, and their lifecycle
-atomic_lock  one gateway decides at a time (`--booking atomic`)
+atomic_lock  one gateway decides at a time (`--booking atomic`)    time_slice  its decisions then
 shared_memory   memory of a host's processes     shared_ledger, shared_assumed   load and blocks in it
 remote_hosts    other hosts' bookings            unconfirmed     published, not yet echoed by Redis
 promises        blocks that will be cached       tenant_usage    quota usage of tenants

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from gateway.bookings.acl_check import advice, channel_of, refusals
 from gateway.bookings.atomic_lock import DistributedLock
 from gateway.bookings.message import SNAPSHOT_S, decode
-from gateway.bookings.metrics import BookingsCollector
 from gateway.bookings.publisher import BookingsPublisher
 from gateway.bookings.pubsub import PublishConnection, SubscribeConnection
 from gateway.bookings.remote_hosts import RemoteHosts
@@ -114,9 +113,6 @@ class SharedBookings:
             print_lines(advice(self._options, refused))
             return False
         return True
-
-    def collector(self) -> BookingsCollector:
-        return BookingsCollector(self)
 
     @property
     def under_lock(self) -> Callable[[Callable[[], None]], None] | None:

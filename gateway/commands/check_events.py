@@ -13,7 +13,7 @@ from gateway.core.engine import EventSource
 from gateway.core.worker import Worker
 from gateway.engine_test.followed import Followed
 from gateway.http.address import Address
-from gateway.ingest.endpoints import place_of
+from gateway.ingest.endpoint_validation import place_of
 from gateway.ingest.sockets import resolve
 
 ReachEvents = Callable[[Worker, EventSource], Awaitable[str | None]]

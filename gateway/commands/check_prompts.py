@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 
 from gateway.core.decode_errors import UNREADABLE
-from gateway.core.requests.request import InferenceRequest, parse_request
+from gateway.core.request import InferenceRequest
 from gateway.core.usage import Usage
 from gateway.core.usage_reading import read_usage
 from gateway.core.worker import Worker
+from gateway.requests.parsing import parse_request
 from gateway.tokenization.worker_tokens import read_tokens, tokenize_bodies
 
 Post = Callable[[str, object], Awaitable[bytes | None]]

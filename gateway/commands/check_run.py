@@ -19,7 +19,7 @@ from gateway.discovery.lookup import looked_up
 from gateway.engine_test.followed import Followed, following
 from gateway.http.address import names_several
 from gateway.models.local_tokens import LocalTokens
-from gateway.replication.agent_targets import reach_agent
+from gateway.replication.agent_feeds import reach_agent
 from gateway.runtime.terminal import print_lines
 from gateway.tenancy.auth.admin_access import check_open
 from gateway.upstream.control_client import ControlSession

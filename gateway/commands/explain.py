@@ -81,9 +81,10 @@ def lines(answer: dict[str, Any]) -> Iterator[str]:
     if split := answer["split"]:
         where = split["prefill_worker"] or "no other worker"
         yield f"prompt computed by {where}: {split['reason']}"
-    if flow := answer["flow"]:
-        why = f": {flow['why']}" if flow["why"] else ""
-        yield f"for tenant {flow['tenant']}, priority {flow['priority']}: {flow['fate']}{why}"
+    if admission := answer["admission"]:
+        reason = f": {admission['reason']}" if admission["reason"] else ""
+        subject = f"for tenant {admission['tenant']}, priority {admission['priority']}"
+        yield f"{subject}: {admission['result']}{reason}"
     yield ""
     yield from candidate_lines(answer)
 

@@ -84,8 +84,8 @@ def _model(model: str | None) -> list[tuple[str, str]]:
 
 def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
     for each in answer.get("adapters", ()):
-        not_used = each.get("not_used_at")
-        more = f"; no requests go to {', '.join(not_used)}" if not_used else ""
+        unusable = each.get("unusable_at")
+        more = f"; no requests go to {', '.join(unusable)}" if unusable else ""
         yield f"{each['name']} ({each['root']}): {', '.join(each['workers'])}{more}"
     for each in answer.get("workers", ()):
         yield f"{each['url']}: {'done' if each['is_done'] else 'FAILED'}: {each['message']}"

@@ -152,7 +152,7 @@ def doubts_of(answer: Any, key_id: str, digest: str) -> Iterator[str]:
         yield "it has no key file"
         return
     if not any(each["digests"] == [digest] for each in files):
-        faults = [f"{each['path']}: {each['fault']}" for each in files if each["fault"]]
+        faults = [f"{each['path']}: {each['error']}" for each in files if each["error"]]
         used = ", ".join(f"{each['path']} ({each['age_s']:.0f} s old)" for each in files)
         yield "; ".join(faults) or f"it uses another version of the file, or another file: {used}"
     elif any(each["id"] == key_id for each in answer["keys"]):

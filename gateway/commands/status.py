@@ -29,7 +29,7 @@ CLEAR = "\x1b[H\x1b[J"
 """Cursor to the top left, and the rest of the screen erased (ECMA-48)."""
 NOT_WELL = 1
 """Exit code where a worker is not active, or the gateway answers with an error."""
-TITLES = ("worker", "state", "model", "stream", "running", "waiting", "kv", "in flight", "accuracy", "why")
+TITLES = ("worker", "state", "model", "stream", "running", "waiting", "kv", "in flight", "accuracy", "reason")
 
 
 def add_status(parser: argparse.ArgumentParser, *, watches: bool) -> None:
@@ -122,11 +122,11 @@ def _refused(args: argparse.Namespace, status: int, answer: Any) -> int:
 def is_well(answer: Mapping[str, Any]) -> bool:
     """True if all endpoints have joined, all workers are active or are warming up, and key files are used as
     they are."""
-    if any(file["fault"] for file in answer["key_files"]):
+    if any(file["error"] for file in answer["key_files"]):
         return False
     workers = [worker for endpoint in answer["endpoints"] for worker in endpoint["workers"]]
     return all(endpoint["state"] == "joined" for endpoint in answer["endpoints"]) and all(
-        worker["state"] in ("active", "warm_up") for worker in workers
+        worker["state"] in ("active", "slow_start") for worker in workers
     )
 
 
@@ -134,9 +134,9 @@ def fleet_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     """A sum, and a table with a row for each worker, and for each endpoint that has not joined; and the key
     files that cannot be used any more."""
     for file in answer["key_files"]:
-        if file["fault"]:
-            age, fault = _age(file["age_s"]), file["fault"]
-            yield f"keys of {file['path']} are {age} old, and revoked ones still work: {fault}"
+        if file["error"]:
+            age, error = _age(file["age_s"]), file["error"]
+            yield f"keys of {file['path']} are {age} old, and revoked ones still work: {error}"
     for model, num in answer.get("in_panic", {}).items():
         yield f"too few workers of {model} are healthy: {num} with late probes get requests too"
     rows = [row for endpoint in answer["endpoints"] for row in _rows(endpoint)]
@@ -158,8 +158,8 @@ def _rows(endpoint: Mapping[str, Any]) -> Iterator[Sequence[str]]:
         error = endpoint["last_error"] or ""
         yield (endpoint["url"], endpoint["state"], *[""] * 7, error)
     for worker in endpoint["workers"]:
-        accuracy = worker["verified"]["share_right"]
-        why = worker["why"] or (worker["blind"] or {}).get("reason") or endpoint["last_error"] or ""
+        accuracy = worker["predictions"]["exact_share"]
+        why = worker["reason"] or (worker["blind"] or {}).get("reason") or endpoint["last_error"] or ""
         yield (
             worker["id"],
             worker["state"],
@@ -167,7 +167,7 @@ def _rows(endpoint: Mapping[str, Any]) -> Iterator[Sequence[str]]:
             worker["stream"] or "none",
             *("?" if worker[name] is None else str(worker[name]) for name in ("running", "waiting")),
             "?" if worker["kv_usage"] is None else f"{worker['kv_usage']:.0%}",
-            str(worker["in_flight"] + worker["in_flight_elsewhere"]),
+            str(worker["in_flight"] + worker["remote_in_flight"]),
             "" if accuracy is None else f"{accuracy:.0%}",
             why,
         )
@@ -190,7 +190,7 @@ def _outcome(outcome: Mapping[str, Any] | None) -> str:
     if outcome is None:
         return "not known yet: the request runs"
     cached, ttft_s = outcome["reported_cached_tokens"], outcome["ttft_s"]
-    words = f"{outcome['how']}, status {outcome['status']}"
+    words = f"{outcome['result']}, status {outcome['status']}"
     words += "" if cached is None else f"; the engine reports {cached} cached tokens"
     return words + ("" if ttft_s is None else f"; first token after {ttft_s * 1000:.0f} ms")
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from gateway.apis.routes import Routes
+from gateway.apis.open_routes import Routes
 from gateway.config.options import REQUESTS, Section, option
 
 

@@ -20,18 +20,19 @@ def spec_of(url: str, role: Role | None) -> str:
     return f"{role.value}={url}" if role else url
 
 
-DRAINING, LEAVING = "draining=", "leaving="
-"""Before the URL of an endpoint: that it is to drain; and to be dropped when it has nothing left."""
+DRAINING, REMOVING = "draining=", "removing="
+"""Before the URL of an endpoint: that it is to drain; and to be removed when it has nothing left."""
 
 
 def drains_of(specs: Sequence[str]) -> list[tuple[str, bool]]:
-    """Draining workers among the specs that one gateway hands to another: URL, and whether it leaves then."""
-    marks = ((spec, mark) for spec in specs for mark in (DRAINING, LEAVING) if spec.startswith(mark))
-    return [(spec.removeprefix(mark), mark is LEAVING) for spec, mark in marks]
+    """Draining workers among the specs that one gateway hands to another: URL, and whether it is
+    removed then."""
+    marks = ((spec, mark) for spec in specs for mark in (DRAINING, REMOVING) if spec.startswith(mark))
+    return [(spec.removeprefix(mark), mark is REMOVING) for spec, mark in marks]
 
 
 def without_drains(specs: Sequence[str]) -> list[str]:
-    return [spec for spec in specs if not spec.startswith((DRAINING, LEAVING))]
+    return [spec for spec in specs if not spec.startswith((DRAINING, REMOVING))]
 
 
 def changes_of(specs: Sequence[str]) -> list[tuple[str, dict[str, object]]]:
@@ -40,7 +41,7 @@ def changes_of(specs: Sequence[str]) -> list[tuple[str, dict[str, object]]]:
     added = [(url, role.value if role else None) for url, role in map(parse_spec, without_drains(specs))]
     changes: list[tuple[str, dict[str, object]]]
     changes = [("/admin/workers", {"url": url, "role": role}) for url, role in added]
-    changes += [(f"/admin/workers/{url}/drain", {"drop": is_last}) for url, is_last in drains_of(specs)]
+    changes += [(f"/admin/workers/{url}/drain", {"remove": is_last}) for url, is_last in drains_of(specs)]
     return changes
 
 

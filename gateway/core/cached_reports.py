@@ -11,10 +11,12 @@
 vLLM wrote null for 0 until mid 2026, and nothing in streams; SGLang does so still, whatever its flags.
 """
 
+from typing import Final
+
 from gateway.core.usage import Usage
 from gateway.core.worker import Worker, WorkerId
 
-MAX_WORKERS = 4096
+MAX_WORKERS: Final = 4096
 """Workers that are remembered; beyond, the first ones are forgotten, which costs a report each."""
 
 

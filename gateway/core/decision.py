@@ -9,7 +9,7 @@ from mypy_extensions import mypyc_attr
 from gateway.core.blocks import BlockHash, Tokens, count_tokens
 from gateway.core.multimodal import Links
 from gateway.core.rendering import Rendering
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.speed import TYPICAL, Speed
 from gateway.core.token_runs import TokenRun
 from gateway.core.value import Value

@@ -9,5 +9,5 @@ import msgspec
 
 LARGE = 1 << 20
 """Bytes from which a body is not decoded whole: it is kept in one piece as it arrives, and looked into by
-`apis/large_body.py`. Joined at its end it would be there twice, and hold the loop meanwhile."""
+`requests/large_body.py`. Joined at its end it would be there twice, and hold the loop meanwhile."""
 UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError, TypeError)

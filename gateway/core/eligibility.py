@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Final, Protocol, TypeAlias
 
 from gateway.core.errors import NotSupported
-from gateway.core.requests.routes import TABLE, Salt, paths
+from gateway.core.route_table import TABLE, Salt, paths
 from gateway.core.worker import ServedModel, Worker
 
 _VERSION: Final = re.compile(r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})(.*)", re.DOTALL)

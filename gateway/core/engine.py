@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gateway.core import bounds
+from gateway.core import figure_bounds
 from gateway.core.hit_rule import PLAIN, HitRule
 from gateway.core.kv_events import EventBatch
 from gateway.core.rendering import VLLM, Rendering
@@ -94,7 +94,7 @@ class EngineMetrics:
     `kv_cache_usage` is 0..1. `start_time_s` is the Unix time at which the process that answers
     started. Counters count tokens since then; `transfer_*` is what came from other workers, where it is
     counted, `step_tokens_total` what steps made of prompts and answers, where each step's are counted as it
-    ends. A figure beyond its bounds (`bounds.py`) becomes None, and its name is in `refused`.
+    ends. A figure beyond its bounds (`figure_bounds.py`) becomes None, and its name is in `refused`.
     """
 
     num_requests_running: int | None = None
@@ -113,9 +113,9 @@ class EngineMetrics:
 
     def __post_init__(self) -> None:
         refused = []
-        for name in bounds.FIGURES:
+        for name in figure_bounds.FIGURES:
             value = getattr(self, name)
-            if value is not None and not bounds.is_within(name, value):
+            if value is not None and not figure_bounds.is_within(name, value):
                 object.__setattr__(self, name, None)
                 refused.append(name)
         object.__setattr__(self, "refused", tuple(refused))
@@ -136,7 +136,7 @@ class ModelInfo:
     paths: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "max_model_len", bounds.model_len(self.max_model_len))
+        object.__setattr__(self, "max_model_len", figure_bounds.model_len(self.max_model_len))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +181,8 @@ class EngineInfo:
     max_running: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "version", bounds.version(self.version))
-        object.__setattr__(self, "max_running", bounds.max_running(self.max_running))
+        object.__setattr__(self, "version", figure_bounds.version(self.version))
+        object.__setattr__(self, "max_running", figure_bounds.max_running(self.max_running))
 
 
 class Engine(Protocol):

@@ -80,11 +80,11 @@ class UnknownRoute(InvalidRequest):
     code = "unknown_route"
 
 
-class RouteRefused(InvalidRequest):
+class RouteForbidden(InvalidRequest):
     """A route that workers may have, and that is not for clients."""
 
     status = 403
-    code = "route_refused"
+    code = "route_forbidden"
     kind = "permission_error"
 
 

@@ -52,14 +52,14 @@ class Member:
     @property
     def state(self) -> str:
         """The lifecycle state in one word; see docs/concepts/workers.md."""
-        if self.is_draining:
-            return "draining"
-        if not self.is_up:
-            return "down"
-        return "ejected" if self.ejected is not None else "active" if self.slow_start is None else "warm_up"
+        if not self.is_open:
+            return "draining" if self.is_draining else "down"
+        if self.ejected is not None:
+            return "ejected"
+        return "active" if self.slow_start is None else "slow_start"
 
 
-STATES: Final[tuple[str, ...]] = ("warm_up", "active", "draining", "ejected", "down")
+STATES: Final[tuple[str, ...]] = ("slow_start", "active", "draining", "ejected", "down")
 """States of a worker that has joined; before that it is joining, after its removal gone."""
 
 MAX_GROUPS: Final = 8
@@ -182,7 +182,7 @@ class Fleet:
             member.is_busy = is_busy
             self._set_aside(member)
 
-    def warm_up(self, worker: WorkerId, slow_start: SlowStart | None) -> None:
+    def set_slow_start(self, worker: WorkerId, slow_start: SlowStart | None) -> None:
         if member := self.get(worker):
             member.slow_start = slow_start
             self._set_aside(member)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from gateway.core.blocks import BlockHash
-from gateway.core.requests.json_values import encode_sorted
+from gateway.core.json_values import encode_sorted
 
 MEDIA = frozenset(
     {"image_url", "image_pil", "image_embeds", "audio_url", "audio_embeds", "input_audio"}

@@ -19,11 +19,11 @@ CLIENT_GONE: Final = 499
 
 @mypyc_attr(acyclic=True)
 class Outcome:
-    """End of a request; `how` is "ended", "aborted", "failed" or "client_disconnected". `lasted_s` is from
+    """End of a request; `result` is "ended", "aborted", "failed" or "client_disconnected". `lasted_s` is from
     the request's arrival; None where it is not the end, but another worker is tried."""
 
     __slots__ = (
-        "how",
+        "result",
         "status",
         "ttft_s",
         "lasted_s",
@@ -33,9 +33,14 @@ class Outcome:
     )
 
     def __init__(
-        self, how: str, status: int, ttft_s: float | None, usage: Usage | None, lasted_s: float | None = None
+        self,
+        result: str,
+        status: int,
+        ttft_s: float | None,
+        usage: Usage | None,
+        lasted_s: float | None = None,
     ) -> None:
-        self.how = how
+        self.result = result
         self.status = status
         self.ttft_s = ttft_s
         self.lasted_s = lasted_s
@@ -46,4 +51,4 @@ class Outcome:
     @property
     def is_error(self) -> bool:
         """Not one of the client's."""
-        return self.how in ("aborted", "failed") or self.status >= SERVER_ERROR
+        return self.result in ("aborted", "failed") or self.status >= SERVER_ERROR

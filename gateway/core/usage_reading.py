@@ -14,8 +14,8 @@ import msgspec
 
 from gateway.core.decision import Decision
 from gateway.core.decode_errors import UNREADABLE
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import RouteKind, route_of
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import RouteKind, route_of
 from gateway.core.usage import (
     MAX_ANSWERS,
     MAX_LEN,

@@ -24,7 +24,7 @@ class DecisionState(Enum):
 
 class DecisionEvent(Enum):
     PICKED = "picked"
-    REFUSED = "refused"
+    REFUSED = "rejected"
     FIRST_TOKEN = "first token"
     FINISHED = "finished"
     FAILED = "failed"

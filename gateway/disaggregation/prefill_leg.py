@@ -30,7 +30,7 @@ class PrefillFailure(Enum):
     DIED = "died"
     TIMEOUT = "timeout"
     ERROR = "error"
-    REFUSED = "refused"
+    REFUSED = "rejected"
     BUSY = "busy"
 
 

@@ -10,9 +10,9 @@ from gateway.core.decision import Decision
 from gateway.core.multimodal import BEFORE_MEDIA
 from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
+from gateway.costs.transfer_speed import TransferSpeed
 from gateway.observability.metrics import TTFT_BOUNDS_S, Histogram
 from gateway.policies.disaggregation import DisaggregationPolicy, modes_of
-from gateway.policies.transfer_speed import TransferSpeed
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.proxy")

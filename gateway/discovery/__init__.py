@@ -12,7 +12,7 @@ dns                names with several addresses       kubernetes/         Servic
 balancer_detection a balancer where one engine is expected
 salt_prober, salt_proof             proofs that workers keep tenants' caches apart
 name_prober        whether an endpoint answers for any model name
-bounds, refused    what a worker may report of itself, and the log of the rest
+usable_models, refused   what a worker may report of itself, and the log of the rest
 lora_loading, lora_wire             adapters, loaded while workers run
 lifecycle_metrics, recovery_metrics metrics
 """

@@ -12,7 +12,7 @@ from gateway.discovery.dns import resolve
 from gateway.discovery.probed import Facts
 from gateway.http.address import Address
 from gateway.http.networks import Reachable, is_literal
-from gateway.ingest.endpoints import tcp_address
+from gateway.ingest.endpoint_validation import tcp_address
 from gateway.ingest.sockets import resolve as as_reached
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]

@@ -18,14 +18,14 @@ from gateway.index.assumed import AssumedIndex
 from gateway.index.base import BlockSets
 from gateway.ingest.blind_recovery import RecoveryObserver
 from gateway.ingest.block_size import SizeEvidence
-from gateway.ingest.endpoints import place_of, reachable_endpoint
+from gateway.ingest.endpoint_validation import place_of, reachable_endpoint
 from gateway.ingest.ownership import OwnershipObserver
 from gateway.ingest.poll import PollFeed
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.time_slices import TimeSlices
 from gateway.ingest.unread_bytes import Wires
 from gateway.ingest.zmq import ZmqFeed, reach
-from gateway.replication.agent_targets import AgentFeeds
+from gateway.replication.agent_feeds import AgentFeeds
 from gateway.runtime.process_limits import descriptors
 from gateway.runtime.tasks import Tasks
 from gateway.upstream.access import FleetAccess

@@ -1,6 +1,6 @@
-"""Lifecycle of workers: joining, warm-up, active, draining, ejected, gone.
+"""Lifecycle of workers: joining, slow start, active, draining, ejected, removed.
 
-    joining ─► warm_up ─► active ─► draining ─► gone
+    joining ─► slow_start ─► active ─► draining ─► removed
                   ▲          │  ▲       │ undone
                   │ readmit  │  └───────┘
                   └─ ejected ◄┘ fails (discovery/outlier_detection.py)
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from gateway.config.worker_specs import DRAINING, LEAVING
+from gateway.config.worker_specs import DRAINING, REMOVING
 from gateway.core.decision import Decided
 from gateway.core.engine import EngineMetrics
 from gateway.core.fleet import Fleet, Member
@@ -36,8 +36,8 @@ from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.roster")
 
-MAX_GONE = 50
-"""Dropped endpoints remembered for /admin/workers."""
+MAX_REMOVED = 50
+"""Removed endpoints remembered for /admin/workers."""
 
 CallLater = Callable[[float, Callable[[], None]], object]
 """Calls back after some seconds."""
@@ -87,7 +87,7 @@ class Lifecycle:
         observers: Observers,
         on_ejected: Callable[[WorkerId, str], None],
         rules: OutlierRules,
-        warm_up_s: float,
+        slow_start_s: float,
         clock: Callable[[], float] = time.monotonic,
         call_later: CallLater = _call_later,
     ) -> None:
@@ -99,12 +99,12 @@ class Lifecycle:
         self._observers = observers
         self._on_ejected = on_ejected
         self._rules = rules
-        self._warm_up_s = warm_up_s
+        self._slow_start_s = slow_start_s
         self._clock = clock
         self._began_s = clock()
         self._outliers: dict[WorkerId, OutlierState] = {}
         self._drains: dict[str, _DrainingEndpoint] = {}
-        self._warming: dict[WorkerId, SlowStart] = {}
+        self._slow_starts: dict[WorkerId, SlowStart] = {}
         self._kept: dict[WorkerId, str] = {}
         self._call_later = call_later
         self._busy_until_s: dict[WorkerId, float] = {}
@@ -112,42 +112,42 @@ class Lifecycle:
         self._panics: set[str] = set()
         self.faults = RequestFaults(self.failed, self.acquit)
         self.ejections: Counter[tuple[WorkerId, str]] = Counter()
-        self.gone: deque[RemovedEndpoint] = deque(maxlen=MAX_GONE)
-        self.num_gone = 0
+        self.removed: deque[RemovedEndpoint] = deque(maxlen=MAX_REMOVED)
+        self.num_removed = 0
         self._log = RateLimitedLog(log, clock=clock)
 
     def __repr__(self) -> str:
-        return f"Lifecycle(draining={sorted(self._drains)}, warming={sorted(self._warming)})"
+        return f"Lifecycle(draining={sorted(self._drains)}, slow_starts={sorted(self._slow_starts)})"
 
     # events of the roster ----------------------------------------------------------------------
 
     def joined(self, workers: Sequence[Worker]) -> None:
         """Start the lifecycle of workers that joined. Those found when the gateway starts may be warm
-        already: they skip warm-up."""
-        is_new = self._clock() - self._began_s >= self._warm_up_s
+        already: they skip slow start."""
+        is_new = self._clock() - self._began_s >= self._slow_start_s
         for worker in workers:
             self._outliers[worker.id] = OutlierState(self._rules)
             if worker.url in self._drains:
                 self._fleet.drain(worker.id, True)
             if is_new:
-                self._warm_up(worker.id)
+                self._begin_slow_start(worker.id)
 
     def left(self, worker: WorkerId) -> None:
         self._outliers.pop(worker, None)
         self._kept.pop(worker, None)
-        self._warming.pop(worker, None)
+        self._slow_starts.pop(worker, None)
         self._busy_until_s.pop(worker, None)
 
     def dropped(self, url: str, workers: Collection[WorkerId]) -> None:
         drain = self._drains.pop(url, None)
-        why = drain.why if drain and drain.is_last else "dropped"
-        self.gone.append(RemovedEndpoint(url, why))
-        self.num_gone += 1
+        why = drain.why if drain and drain.is_last else "removed"
+        self.removed.append(RemovedEndpoint(url, why))
+        self.num_removed += 1
         for key in [key for key in self.ejections if key[0] in workers]:
             del self.ejections[key]
 
     def looked(self, worker: WorkerId, metrics: EngineMetrics | None) -> None:
-        """Handle a successful probe: eject, readmit or warm up the worker."""
+        """Handle a successful probe: eject, readmit or go on with its slow start."""
         if (outlier := self._outliers.get(worker)) is None:
             return
         now = self._clock()
@@ -159,9 +159,9 @@ class Lifecycle:
             outlier.returned(now)
             self._log.info("worker %s readmitted", worker)
             self._fleet.eject(worker, None)
-            self._warm_up(worker)
-        if worker in self._warming:
-            self._look_at_ramp(worker, now)
+            self._begin_slow_start(worker)
+        if worker in self._slow_starts:
+            self._look_at_slow_start(worker, now)
 
     def failed(self, worker: WorkerId, reason: str, is_silent: bool = False) -> None:
         """Handle a failed request. An unloaded adapter is no failure of the worker; `is_silent`: it accepted
@@ -203,7 +203,7 @@ class Lifecycle:
     def specs(self) -> list[str]:
         """Draining endpoints as specs for another gateway, see `config.worker_specs.drains_of`."""
         return [
-            (LEAVING if drain.is_last else DRAINING) + url
+            (REMOVING if drain.is_last else DRAINING) + url
             for url, drain in self._drains.items()
             if not drain.is_derived
         ]
@@ -250,20 +250,20 @@ class Lifecycle:
             if drain.is_last and not any(self._remaining.of(worker.id) for worker in workers_of(url))
         ]
 
-    def num_left(self, worker: WorkerId) -> int:
+    def num_remaining(self, worker: WorkerId) -> int:
         """Return the number of requests that still need the worker."""
         return self._remaining.of(worker)
 
     def describe(self, worker: WorkerId) -> dict[str, Any]:
-        member, slow_start = self._fleet.get(worker), self._warming.get(worker)
+        member, slow_start = self._fleet.get(worker), self._slow_starts.get(worker)
         assert member is not None, "the worker is in the fleet"
         drain = self._drains.get(member.worker.url)
         why = member.ejected or (drain.why if drain else self._kept.get(worker))
         return {
             "state": member.state,
-            "why": why or self._why_so(member),
+            "reason": why or self._why_so(member),
             "share": round(slow_start.share(self._clock()), 3) if slow_start else 1.0,
-            "left": self.num_left(worker),
+            "remaining_requests": self.num_remaining(worker),
             "since": self._states[worker][1] if worker in self._states else None,
             "ejections": {cause: num for (name, cause), num in self.ejections.items() if name == worker},
         }
@@ -299,12 +299,12 @@ class Lifecycle:
             for known in [before.get(member.worker.id)]
         }
 
-    # observer of decisions, during warm-up -----------------------------------------------------
+    # observer of decisions, during slow start -----------------------------------------------------
 
     def decided(self, decided: Decided) -> None:
         decision = decided.decision
         now, split = self._clock(), decision.split
-        for name, slow_start in list(self._warming.items()):
+        for name, slow_start in list(self._slow_starts.items()):
             for candidates, chosen in (
                 (decision.candidates, decision.worker),
                 (split.candidates if split else (), decision.prefill),
@@ -313,7 +313,7 @@ class Lifecycle:
                 if among or (candidates and self._could(name, decision.model, candidates[0].worker)):
                     is_here = chosen is not None and chosen.id == name
                     slow_start.decided(now, len(candidates) + (not among), is_here=is_here)
-            self._look_at_ramp(name, now)
+            self._look_at_slow_start(name, now)
 
     def _could(self, name: WorkerId, model: str, like: Worker) -> bool:
         member = self._fleet.get(name)
@@ -338,7 +338,7 @@ class Lifecycle:
             return
         seconds = outlier.eject(ejection, now)
         self._kept.pop(worker, None)
-        self._stop_ramp(worker)
+        self._end_slow_start(worker)
         self._fleet.eject(worker, ejection.reason)
         self.ejections[worker, ejection.cause] += 1
         self._log.warning("worker %s ejected for %g s: %s", worker, seconds, ejection.reason)
@@ -367,22 +367,22 @@ class Lifecycle:
         del self._busy_until_s[worker]
         self._fleet.set_busy(worker, False)
 
-    def _warm_up(self, worker: WorkerId) -> None:
-        if self._warm_up_s <= 0:
+    def _begin_slow_start(self, worker: WorkerId) -> None:
+        if self._slow_start_s <= 0:
             return
-        slow_start = self._warming[worker] = SlowStart(self._clock(), self._warm_up_s)
-        self._fleet.warm_up(worker, slow_start)
+        slow_start = self._slow_starts[worker] = SlowStart(self._clock(), self._slow_start_s)
+        self._fleet.set_slow_start(worker, slow_start)
         if self.decided not in self._observers.decided:
             self._observers.decided.append(self.decided)
 
-    def _look_at_ramp(self, worker: WorkerId, now: float) -> None:
-        if self._warming[worker].share(now) >= 1.0:
-            self._stop_ramp(worker)
+    def _look_at_slow_start(self, worker: WorkerId, now: float) -> None:
+        if self._slow_starts[worker].share(now) >= 1.0:
+            self._end_slow_start(worker)
 
-    def _stop_ramp(self, worker: WorkerId) -> None:
-        if self._warming.pop(worker, None):
-            self._fleet.warm_up(worker, None)
-        if not self._warming and self.decided in self._observers.decided:
+    def _end_slow_start(self, worker: WorkerId) -> None:
+        if self._slow_starts.pop(worker, None):
+            self._fleet.set_slow_start(worker, None)
+        if not self._slow_starts and self.decided in self._observers.decided:
             self._observers.decided.remove(self.decided)
 
 

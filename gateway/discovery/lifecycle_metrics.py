@@ -62,7 +62,7 @@ class LifecycleCollector(Collector):
         yield FAULTS.family(sorted(self._lifecycle.faults.by_key.items()))
         yield LATE.family((m.worker.id, float(m.is_late)) for m in self._fleet)
         yield PANIC.single(len(self._fleet.late.in_panic))
-        yield REMOVED.single(self._lifecycle.num_gone)
+        yield REMOVED.single(self._lifecycle.num_removed)
 
     def _states(self) -> Iterator[tuple[tuple[str, str], float]]:
         for member in self._fleet:

@@ -69,7 +69,7 @@ class AdapterLoader:
         """Return every adapter with its base's root, the endpoints that list it, and those that get no
         requests for it."""
         listed: dict[tuple[str, str], list[str]] = {}
-        not_used: dict[tuple[str, str], list[str]] = {}
+        unusable: dict[tuple[str, str], list[str]] = {}
         for endpoint in self._roster:
             for served in _served(endpoint):
                 if served.adapter:
@@ -77,9 +77,9 @@ class AdapterLoader:
             for each in self._fleet.unusable(endpoint.workers[0].id) if endpoint.workers else ():
                 if each.served.adapter:
                     key = each.served.adapter, each.served.root
-                    not_used.setdefault(key, []).append(endpoint.url)
+                    unusable.setdefault(key, []).append(endpoint.url)
         return [
-            {"name": key[0], "root": key[1], "workers": urls, "not_used_at": not_used.get(key, [])}
+            {"name": key[0], "root": key[1], "workers": urls, "unusable_at": unusable.get(key, [])}
             for key, urls in sorted(listed.items())
         ]
 

@@ -12,9 +12,9 @@ import aiohttp
 
 from gateway.core.eligibility import is_from
 from gateway.core.engine import Engine, EngineMetrics, EventSource, ModelInfo
-from gateway.discovery.bounds import ranks_refusal, usable
 from gateway.discovery.engine_detection import HEALTH, METRICS, MODELS, Engines
 from gateway.discovery.probed import Facts, known_ranks
+from gateway.discovery.usable_models import ranks_refusal, usable
 from gateway.http.address import Address
 from gateway.http.messages import ResponseHead
 from gateway.http.redirect import is_redirect, redirect_of

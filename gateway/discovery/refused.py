@@ -63,7 +63,7 @@ def log_block_size(
 
 
 def log_figures(log: RateLimitedLog, url: str, ranks: Mapping[int, EngineMetrics]) -> None:
-    """Log the figures of a metrics page that are beyond their bounds (`core/bounds.py`)."""
+    """Log the figures of a metrics page that are beyond their bounds (`core/figure_bounds.py`)."""
     if refused := sorted({name for metrics in ranks.values() for name in metrics.refused}):
         text = "worker %s: figures ignored (%s impossible); they count as not reported"
         log.warning(text, url, ", ".join(refused))

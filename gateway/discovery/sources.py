@@ -5,7 +5,7 @@ from typing import Protocol
 
 from gateway.core.worker import Role
 from gateway.discovery.dns import Resolver
-from gateway.discovery.kubernetes.sources import KubernetesSources
+from gateway.discovery.kubernetes.watched_sources import KubernetesSources
 from gateway.http.kubernetes_url import KUBERNETES
 
 

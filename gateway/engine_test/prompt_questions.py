@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
-from gateway.core.requests.request import InferenceRequest, parse_request
+from gateway.core.request import InferenceRequest
 from gateway.engine_test.judgement import prompt_counts
 from gateway.engine_test.prompt_check import PromptCheck
 from gateway.engine_test.report import EngineFinding
 from gateway.engine_test.subject import CHAT, COMPLETIONS, Subject
+from gateway.requests.parsing import parse_request
 
 OursOf = Callable[[InferenceRequest], Sequence[int]]
 """kvgate's own tokens of a request; empty where it has no tokenizer for the model."""

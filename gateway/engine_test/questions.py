@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.worker import Role, Worker
 from gateway.discovery.probe import ProbeError, ProbeTimeout
 from gateway.discovery.salt_proof import requests_of, verdict_of

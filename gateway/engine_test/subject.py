@@ -12,7 +12,7 @@ import msgspec
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.eligibility import is_from
 from gateway.core.engine import Engine, TokenizeCalls
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.usage import Usage
 from gateway.core.usage_reading import read_usage
 from gateway.core.worker import Worker

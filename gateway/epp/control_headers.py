@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.apis.multipart import MARK
+from gateway.core.body_text import MAX_GROWTH, as_utf8, encoding_of
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import InvalidRequest
-from gateway.core.requests.body_text import MAX_GROWTH, as_utf8, encoding_of
-from gateway.core.requests.model_alias import renamed
 from gateway.http.messages import Header
+from gateway.requests.model_alias import renamed
+from gateway.requests.multipart import MARK
 from gateway.tenancy.admission.request_identity import HeaderNames
 
 OBJECTIVE: Final[tuple[bytes, bytes]] = (b"x-llm-d-inference-objective", b"x-gateway-inference-objective")

@@ -9,7 +9,7 @@ from gateway.observability.metric_spec import Merge, counter, gauge
 
 EVENTS = counter(
     "kvgate_epp_events_total",
-    "Events of the endpoint picker, by kind: picked, refused, malformed, unsupported mode, spoofed header, "
+    "Events of the endpoint picker, by kind: picked, rejected, malformed, unsupported mode, spoofed header, "
     "untrusted header, served elsewhere, unseen answer.",
     "kind",
 )

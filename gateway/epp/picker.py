@@ -402,7 +402,7 @@ class StreamPicker:
         if self._protocol.request is RequestState.ANSWERED and not is_replaced:
             return
         if status >= 400:
-            self._door.counts["refused"] += 1
+            self._door.counts["rejected"] += 1
             error = self._responder.error if self._responder is not None else None
             reason = error.code.encode() if error is not None else b"%d" % status
             headers = [*headers, *[(name, reason) for name in REASON_HEADERS]]

@@ -1,7 +1,7 @@
 """Request option that makes the engine announce the whole prefix hit of a prompt.
 
 vLLM from 0.26 on stores no event for a prefix hit unless the request has `kv_cache_report_mode` (see
-`core/requests/request.py`, which removes a client's own). Other engines ignore the field.
+`requests/parsing.py`, which removes a client's own). Other engines ignore the field.
 """
 
 import re
@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.core.requests.json_values import decode, encode
+from gateway.core.json_values import decode, encode
 
 _NAME = b'"vllm_xargs"'
 _ASK = {"kv_cache_report_mode": "full"}

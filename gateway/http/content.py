@@ -4,7 +4,7 @@ Content-Encoding    identity only: a compressed body is not decompressed here, a
                     server, a proxy before an engine) that obeys the header would read another one
 Content-Type        charset UTF-8 or ASCII only: a server that decodes JSON by its charset (aiohttp's do)
                     finds other names in the same bytes, such as `+ACI-` for a quote in UTF-7; JSON in UTF-16
-                    or UTF-32 goes on in UTF-8 (`core/requests/body_text.py`), so without its charset
+                    or UTF-32 goes on in UTF-8 (`core/body_text.py`), so without its charset
 """
 
 import re

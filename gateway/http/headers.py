@@ -37,7 +37,7 @@ STEERING: Final[Mapping[bytes, str]] = {
     b"x-worker-instance-id": "Dynamo: a worker",
     b"x-dynamo-request-id": "Dynamo: the request's name in its tables, which is the gateway's to choose",
 }
-"""Headers by which a client could steer an engine, like the fields that `core/requests/field_judgement.py`
+"""Headers by which a client could steer an engine, like the fields that `requests/field_judgement.py`
 judges: none is passed on."""
 
 _NOT_TO_WORKER: Final = HOP_BY_HOP | {

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from mypy_extensions import mypyc_attr
 
-from gateway.core.requests.caller import Caller
+from gateway.core.caller import Caller
 
 Header: TypeAlias = tuple[bytes, bytes]
 """Name in lower case, value as received."""
@@ -112,6 +112,8 @@ _SLASHES: Final = re.compile(rb"//+")
 def _normal_form(target: bytes) -> bytes:
     """Return a target without empty segments and a last slash, which base URLs of clients bring along. The
     name of a model in a path stays as it is: it may be a path itself."""
+    if b"//" not in target and not target.endswith(b"/") and b"/?" not in target:
+        return target
     path, mark, query = target.partition(b"?")
     if b"//" not in path and path[-1:] != b"/":
         return target

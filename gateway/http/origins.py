@@ -11,7 +11,7 @@ browser of a user who can reach it. The Host is then that name. Addresses cannot
 import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 
-from gateway.core.requests.routes import METRICS, PROBES
+from gateway.core.route_table import METRICS, PROBES
 from gateway.http.url import Url, check_host, place, shown
 
 HOST, ORIGIN, SITE = "Host", "Origin", "Sec-Fetch-Site"

@@ -11,7 +11,7 @@ message is compressed.
 import json
 from collections.abc import Container, Sequence
 
-from gateway.core.requests.model_name import MODEL
+from gateway.core.request import MODEL
 from gateway.http.messages import Header
 
 PROTOCOL_ERROR, POLICY_VIOLATION, TOO_BIG = 1002, 1008, 1009

@@ -138,9 +138,9 @@ class BlindRecovery:
         return {
             "proven_blocks": len(self.proofs),
             "orphan_blocks": self.orphans.num_blocks,
-            "placed_blocks": self.counts.num_placed,
-            "withdrawn_blocks": self.counts.num_withdrawn,
-            "announcements_asked": self.counts.num_reports,
+            "adopted_orphan_blocks": self.counts.num_placed,
+            "disproven_blocks": self.counts.num_withdrawn,
+            "announcements": self.counts.num_reports,
         }
 
     # the stream --------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 What a request proves of a worker's cache is known by that worker's `index/blind_recovery.py`. Where all
 streams are EXACT a decision costs a look at an empty dict. Among gateways that share Redis, the leader of a
-worker recovers its stream, for all others (`replication/recovery_target.py`).
+worker recovers its stream, for all others (`replication/rank_store.py`).
 """
 
 import asyncio

@@ -198,7 +198,7 @@ class OwnershipObserver:
         for worker in _workers_of(decision):
             watched = self._watched.get(worker.id)
             sent = watched.sent.pop(decision.id, None) if watched is not None else None
-            if watched is None or sent is None or outcome.how != "ended" or outcome.status != OK:
+            if watched is None or sent is None or outcome.result != "ended" or outcome.status != OK:
                 continue
             watched.due.append((self._clock() + SETTLE_S, sent))
             cached = (outcome.reported_cached_tokens or 0) // sent.block_size

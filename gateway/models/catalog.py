@@ -23,7 +23,7 @@ from gateway.core.decision import Prompt
 from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
 from gateway.core.rendering import VLLM, Rendering
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.worker import Worker, WorkerId
 from gateway.models.hub import Hub
 from gateway.models.loader import RETRY_S, Loader, LoadState, TokenizerEntry, TokenizerSource
@@ -408,7 +408,7 @@ class Catalog:
     def describe(self) -> list[dict[str, Any]]:
         """Status view: each model's tokenizer, and the token source of each of its workers."""
         used = self._used_tokenizers()
-        idle = [each for each in self._loader if each not in used and each.state is not LoadState.SOUGHT]
+        idle = [each for each in self._loader if each not in used and each.state is not LoadState.SEARCHING]
         return [describe(entry) for entry in self] + [
             {"model": self._shown(tokenizer.source), **tokenizer.describe(), "workers": []}
             for tokenizer in idle
@@ -417,7 +417,7 @@ class Catalog:
     def tokens_at(self, url: str) -> list[dict[str, str]]:
         """Token source of a worker, for each of its models."""
         return [
-            {"model": entry.root, "way": choice.token_source.value, "why": choice.why}
+            {"model": entry.root, "source": choice.token_source.value, "reason": choice.why}
             for entry in self
             if (choice := entry.choices.get(url))
         ]

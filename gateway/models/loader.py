@@ -1,8 +1,8 @@
 """Loader of tokenizers: each source is loaded once, however many models and workers share it.
 
-sought ─ found, read ──► loaded
-  │   └ configured, and unusable ──► broken: its models are routed by load
-  └─ not found, or of an unsupported kind ──► absent: workers tokenize
+searching ─ found, read ──► loaded
+     │   └ configured, and unusable ──► broken: its models are routed by load
+     └─ not found, or of an unsupported kind ──► absent: workers tokenize
        └ a hub out of reach: tried again, after a while
 """
 
@@ -23,9 +23,9 @@ from gateway.models.hub import Hub, TokenizerNotFound
 from gateway.models.template_trials import TRIALS, TemplateTrials
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.chat_template import NotRendered, TooCostly
+from gateway.tokenization.model_families import load, renderer_of
 from gateway.tokenization.model_files import read_config, template_sources
 from gateway.tokenization.prompt_encoder import PromptError
-from gateway.tokenization.registry import load, renderer_of
 
 log = logging.getLogger("kvgate.models")
 
@@ -44,7 +44,7 @@ machine."""
 
 
 class LoadState(Enum):
-    SOUGHT = "sought"
+    SEARCHING = "searching"
     LOADED = "loaded"
     ABSENT = "absent"
     BROKEN = "broken"
@@ -69,7 +69,7 @@ class TokenizerEntry:
     `is_passing`: a later try may succeed."""
 
     source: TokenizerSource
-    state: LoadState = LoadState.SOUGHT
+    state: LoadState = LoadState.SEARCHING
     renderer: Renderer | None = None
     where: str = ""
     why: str = "not loaded yet"
@@ -81,7 +81,7 @@ class TokenizerEntry:
         status: dict[str, Any] = {
             "tokenizer": self.state.value,
             "from": self.where or None,
-            "why_none": self.why or None,
+            "tokenizer_reason": self.why or None,
         }
         return {**status, **(self.renderer.describe() if self.renderer else {})}
 
@@ -152,7 +152,7 @@ class Loader:
         """Load a tokenizer unless it is loaded; concurrent callers wait for one load."""
         async with tokenizer.lock:
             is_due = tokenizer.is_passing and time.monotonic() - tokenizer.tried_s >= RETRY_S
-            if tokenizer.state is LoadState.SOUGHT or is_due:
+            if tokenizer.state is LoadState.SEARCHING or is_due:
                 async with self._turn:
                     self._finish(tokenizer, await _in_thread(partial(self._read, tokenizer.source)))
 
@@ -242,7 +242,7 @@ def _log_outcome(tokenizer: TokenizerEntry) -> None:
     if renderer is not None:
         log.info("tokenizer of %s: %s (%s), from %s", name, renderer.kind, renderer.why, tokenizer.where)
         for template in renderer.describe()["templates"]:
-            what = name, template["name"], template["rendering"], template["why"]
+            what = name, template["name"], template["mode"], template["reason"]
             log.info("chat template of %s, %s: %s rendering (%s)", *what)
     elif tokenizer.state is LoadState.BROKEN:
         log.error("tokenizer of %s: broken (%s); its models are routed by load only", name, tokenizer.why)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.worker import Worker
 from gateway.models.model_entry import ModelEntry
 from gateway.models.prompt_source import PromptSource

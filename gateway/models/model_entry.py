@@ -65,13 +65,13 @@ def report(entry: ModelEntry, url: str) -> WorkerTokenReport:
 def describe(entry: ModelEntry) -> dict[str, Any]:
     """Status view of a model and its workers."""
     workers = [
-        {"worker": url, "way": choice.token_source.value, "why": choice.why}
+        {"worker": url, "source": choice.token_source.value, "reason": choice.why}
         for url, choice in entry.choices.items()
     ]
     return {
         "model": entry.root,
         "rendering": str(entry.rendering),
-        "way": entry.token_source.value,
+        "source": entry.token_source.value,
         **entry.tokenizer.describe(),
         "workers": workers,
     }

@@ -12,7 +12,7 @@ from typing import Final
 
 from gateway.core.decision import Prompt
 from gateway.core.decode_errors import LARGE
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.models.prompt_source import PromptSource
 from gateway.runtime.process_limits import give_memory_back
 

@@ -10,20 +10,21 @@ from datetime import datetime, tzinfo
 from functools import partial
 from typing import Any, Final
 
-from gateway.apis.abridged import abridged
 from gateway.apis.anthropic import Dialect
 from gateway.apis.to_chat import as_chat, dialect_of
 from gateway.core.blocks import tokens_of
 from gateway.core.decision import Prompt
+from gateway.core.json_values import encode
 from gateway.core.multimodal import BEFORE_MEDIA, links
 from gateway.core.rendering import Rendering
-from gateway.core.requests.json_values import encode
-from gateway.core.requests.request import PROMPT_FIELDS, InferenceRequest
-from gateway.core.requests.routes import RouteKind
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import RouteKind
 from gateway.core.token_runs import TokenRunCache
 from gateway.core.value import replace
 from gateway.models.template_trials import run_proofs
 from gateway.observability.metrics import Metrics
+from gateway.requests.abridged import abridged
+from gateway.requests.parsing import PROMPT_FIELDS
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.chat_template import MediaError, NotContinued, TooCostly, TooLong
@@ -53,6 +54,9 @@ MAX_ASKED_BYTES: Final = 4 << 20
 
 ANY_MODEL: Final = "*"
 """Key of a tokenizer for every model that has none of its own."""
+
+MIN_PART_BYTES: Final = 2
+"""Bytes of the shortest part of a chat, with its comma: a body of fewer has fewer parts."""
 
 
 class PromptSource:
@@ -134,8 +138,10 @@ class PromptSource:
 
     def has_many_parts(self, request: InferenceRequest) -> bool:
         """True for a chat of which the template would take milliseconds, however short the messages are."""
-        is_chat = request.kind is RouteKind.CHAT or request.kind is RouteKind.AGENT
-        return is_chat and request.num_new_parts > self.max_inline_parts(request.model)
+        if request.kind is not RouteKind.CHAT and request.kind is not RouteKind.AGENT:
+            return False
+        most = self.max_inline_parts(request.model)
+        return len(request.body) > MIN_PART_BYTES * most and request.num_new_parts > most
 
     def tokenize(self, request: InferenceRequest) -> Prompt:
         """Tokens by the local tokenizer; empty where there is none or it fails, or where the prompt turns out

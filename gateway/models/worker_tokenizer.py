@@ -13,11 +13,11 @@ from xxhash import xxh3_128_digest
 from gateway.core.blocks import Tokens
 from gateway.core.decision import Prompt
 from gateway.core.decode_errors import UNREADABLE
+from gateway.core.json_values import encode
 from gateway.core.multimodal import BEFORE_MEDIA, first_medium
 from gateway.core.rendering import VLLM, Rendering
-from gateway.core.requests.json_values import encode
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import RouteKind
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import RouteKind
 from gateway.models.breaker import CircuitBreaker
 from gateway.models.late_calls import LateCalls
 from gateway.models.prompt_source import MAX_ASKED_BYTES
@@ -126,7 +126,7 @@ class WorkerTokenizer:
         resting = [url for url in self._breakers if self.is_resting(url)]
         budgets = [{"url": url, "wait_s": each.seconds(0)} for url, each in self._budgets.items()]
         sizes = {"entries": len(self._cache), "bytes": self._num_bytes, "max_bytes": self._max_bytes}
-        return {**sizes, "calls": calls, "budgets": budgets, "left_alone": resting}
+        return {**sizes, "calls": calls, "budgets": budgets, "paused": resting}
 
     async def close(self) -> None:
         self._calls.cancel()
@@ -186,7 +186,7 @@ class WorkerTokenizer:
             self._failed(url, "failed")
         else:
             self._breaker(url).answered()
-            self.counts["refused"] += 1
+            self.counts["rejected"] += 1
 
     async def _post(self, url: str, raw: bytes, authorization: str | None) -> Tokens:
         headers = {"content-type": "application/json"}

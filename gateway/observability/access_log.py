@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import msgspec
 
 from gateway.core.printable import printable_json
-from gateway.core.requests.routes import CHAT, COMPLETIONS, RESPONSES
-from gateway.observability.request_end import RequestEnd, who_failed
+from gateway.core.route_table import CHAT, COMPLETIONS, RESPONSES
+from gateway.observability.request_end import RequestEnd, error_origin
 from gateway.observability.traceparent import PARENT, read
 
 log = logging.getLogger("kvgate.requests")
@@ -50,9 +50,9 @@ class RequestLine(msgspec.Struct):
     ttft_s: float | None
     total_s: float
     status: int | None
-    how: str
+    result: str
     error: str | None
-    error_by: str | None
+    error_origin: str | None
     retries: int
 
 
@@ -75,13 +75,13 @@ class TextLines:
 
     def __call__(self, end: RequestEnd) -> None:
         line = line_of(end, 0.0)
-        error = f"{line.error or line.status} by the {line.error_by}" if line.error_by else None
+        error = f"{line.error or line.status} by the {line.error_origin}" if line.error_origin else None
         if line.worker is None:
             what = line.model or line.route or "a request"
             log.info(
                 "%s %s: status %s  %s  after %s  tenant %s  [%s]%s",
                 what,
-                "left by its client" if end.how == "client_disconnected" else "rejected",
+                "left by its client" if end.result == "client_disconnected" else "rejected",
                 line.status or "-",
                 error,
                 _ms(line.total_s),
@@ -101,7 +101,7 @@ class TextLines:
             _cached_words(line) if generates and line.prompt_tokens else "",
             _first_token_words(line) if generates else " ",
             _ms(line.total_s),
-            ", ".join(filter(None, [end.how if end.how != "ended" else reason, error])),
+            ", ".join(filter(None, [end.result if end.result != "ended" else reason, error])),
             line.decision_id,
             line.request_id or "-",
             _from(line),
@@ -150,9 +150,9 @@ def line_of(end: RequestEnd, now: float) -> RequestLine:
         ttft_s=None if end.ttft_s is None else round(end.ttft_s, 6),
         total_s=round(end.lasted_s, 6),
         status=end.status or None,
-        how=end.how,
+        result=end.result,
         error=end.fault or None,
-        error_by=who_failed(end),
+        error_origin=error_origin(end),
         retries=end.retries,
     )
 

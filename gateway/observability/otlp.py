@@ -180,7 +180,7 @@ def spans_of(end: RequestEnd, found: RequestTrace, since: float) -> Iterator[Any
     resource = Resource({"service.name": "kvgate"})
     own, client = _context(found.own), found.client
     theirs = _context(client, is_remote=True) if client else None
-    is_error = end.status >= 500 or end.how in ("aborted", "failed")
+    is_error = end.status >= 500 or end.result in ("aborted", "failed")
 
     def ns(seconds: float) -> int:
         return round((seconds + since) * 1e9)

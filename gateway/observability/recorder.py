@@ -190,7 +190,7 @@ def _recorded(line: _Line) -> Recorded:
         policy=decision.policy,
         worker=decision.worker.id,
         status=outcome.status,
-        how=outcome.how,
+        result=outcome.result,
         num_tokens=outcome.reported_prompt_tokens or decision.num_tokens,
         e2e_s=round(outcome.lasted_s or 0.0, 6),
         session=None if known.session is None else hashed(known.session),

@@ -14,7 +14,7 @@ class Recorded(msgspec.Struct, omit_defaults=True, frozen=True):
     ttft_s, e2e_s   seconds from arrival; the first is missing if the answer was not streamed
     cached_tokens   cached prompt tokens reported by the engine; `overlap_tokens` as predicted
     num_blocks      capacity of the worker's cache
-    how             ended, aborted, failed or client_disconnected
+    result          ended, aborted, failed or client_disconnected
     tokens          the prompt's tokens, 4 bytes each, if they are recorded
     """
 
@@ -23,7 +23,7 @@ class Recorded(msgspec.Struct, omit_defaults=True, frozen=True):
     policy: str
     worker: str
     status: int
-    how: str
+    result: str
     num_tokens: int
     e2e_s: float
     session: str | None = None

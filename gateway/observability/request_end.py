@@ -6,8 +6,8 @@ import msgspec
 
 from gateway.core.decision import Decision
 from gateway.core.errors import GatewayError
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import ROUTES
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import ROUTES
 from gateway.core.usage import Usage
 from gateway.http.messages import HttpRequest
 from gateway.observability.observers import dismiss
@@ -23,14 +23,14 @@ _OF_CLIENTS_LOAD = "rate_limit_exceeded"
 
 
 class RequestEnd(msgspec.Struct, frozen=True):
-    """A request that has ended. `how` is "ended", "aborted", "failed", "client_disconnected" or "refused"
+    """A request that has ended. `result` is "ended", "aborted", "failed", "client_disconnected" or "rejected"
     (before a model was known); `fault` is the error code, or empty. Times are on the loop's clock; `sent_s`
     is that of the last attempt. `request` is None if the body was not read."""
 
     http: HttpRequest | None
     request: InferenceRequest | None
     decision: Decision | None
-    how: str
+    result: str
     status: int
     fault: str = ""
     request_id: bytes = b""
@@ -81,13 +81,13 @@ def refusal(
     HTTP; `request_id` is the one in the answer."""
     fault = error.code if error else "malformed"
     request = error.request if error and isinstance(error.request, InferenceRequest) else None
-    return RequestEnd(http, request, None, "refused", status, fault, request_id, now, now, now)
+    return RequestEnd(http, request, None, "rejected", status, fault, request_id, now, now, now)
 
 
-def who_failed(end: RequestEnd) -> str | None:
+def error_origin(end: RequestEnd) -> str | None:
     """The side that caused the error: "client", "gateway" or "worker"; None if there was none."""
     status, fault = end.status, end.fault
-    if end.how == "client_disconnected":
+    if end.result == "client_disconnected":
         return "client"
     if fault in _BY_CLIENTS:
         return "client"

@@ -10,9 +10,9 @@ worker made the tokens, `tokenize` is the time before sending that was neither q
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from gateway.core.requests.routes import route_of
+from gateway.core.route_table import route_of
 from gateway.observability.access_log import MAX_NAME_CHARS
-from gateway.observability.request_end import RequestEnd, who_failed
+from gateway.observability.request_end import RequestEnd, error_origin
 
 Value = str | int | float | bool
 
@@ -59,8 +59,8 @@ def attributes_of(end: RequestEnd) -> dict[str, Value]:
         "http.route": end.route,
         "http.response.status_code": end.status or None,
         "error.type": end.fault or (str(end.status) if end.status >= 500 else None),
-        "kvgate.error_by": who_failed(end),
-        "kvgate.how": end.how,
+        "kvgate.error_origin": error_origin(end),
+        "kvgate.result": end.result,
         "kvgate.request_id": end.request_id[:MAX_NAME_CHARS].decode("latin-1"),
         "kvgate.tenant": end.tenant,
         "kvgate.decision_id": decision.id if decision else None,

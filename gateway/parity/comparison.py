@@ -6,7 +6,7 @@ from itertools import zip_longest
 
 from gateway.core.decision import Prompt
 from gateway.core.rendering import VLLM, Rendering
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.parity.probes import ProbePrompt
 from gateway.tokenization.tokenizer_class import USUAL_ADVICE
 

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gateway.core.requests.request import InferenceRequest, parse_request
+from gateway.core.request import InferenceRequest
+from gateway.requests.parsing import parse_request
 
 _TEXT, _CHAT = "/v1/completions", "/v1/chat/completions"
 

@@ -1,8 +1,6 @@
 """Routing policies: `base.py` has the interfaces, each policy is a file, and these tables name them.
 
-cost_model     the costs of expected_ttft         rendezvous      a preferred worker for each key
-copy_budgets   what copies of a prefix may cost   transfer_speed  speed of KV transfers, learnt
-disaggregation where a prompt is computed
+Beside them `disaggregation.py` decides where a prompt is computed. What choices cost is in `costs/`.
 
 `policies/framework/registry.py` finds a policy by its name: a shipped one, a composition of the
 configuration, or a plugin.

@@ -1,6 +1,6 @@
 """Disaggregation: plan a prompt's prefill on the decode worker or on another one, by predicted seconds.
 
-    direct   predicted TTFT and cost to others at the decode worker (`cost_model.py`), including running
+    direct   predicted TTFT and cost to others at the decode worker (`costs/cost_model.py`), including running
              answers that wait for the steps that compute the prompt
     split    predicted TTFT and cost at the prefill worker
              + the transfer of the blocks that the decode worker lacks, dearer with distance
@@ -20,10 +20,10 @@ from gateway.core.decision import Candidate, Query
 from gateway.core.errors import ConfigError
 from gateway.core.pd_pairs import nearness
 from gateway.core.worker import FULL_KV, Role, WorkerId
+from gateway.costs.cost_model import TokenPrice, mean_token_s, others_s, running_s, ttft_s
+from gateway.costs.token_work import WORTH
+from gateway.costs.transfer_speed import TransferSpeed
 from gateway.policies.base import pick_lowest
-from gateway.policies.cost_model import TokenPrice, mean_token_s, others_s, running_s, ttft_s
-from gateway.policies.prefix_overlap import WORTH
-from gateway.policies.transfer_speed import TransferSpeed
 
 Mode = Literal["auto", "always", "never"]
 

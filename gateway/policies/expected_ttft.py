@@ -1,5 +1,6 @@
-"""The default policy: the worker with the lowest predicted TTFT plus cost to others (`cost_model.py`), and
-copies of prefixes that many requests share where they pay (`copy_budgets.py`)."""
+"""The default policy: the worker with the lowest predicted TTFT plus cost to others
+(`costs/cost_model.py`), and copies of prefixes that many requests share where they pay
+(`costs/copy_budgets.py`)."""
 
 import math
 import random
@@ -7,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from gateway.core.blocks import BlockHash
 from gateway.core.decision import Candidate, Choice, Query
-from gateway.policies.copy_budgets import CopyBudgets
-from gateway.policies.cost_model import (
+from gateway.costs.copy_budgets import CopyBudgets
+from gateway.costs.cost_model import (
     TokenPrice,
     bounded,
     computing_s,
@@ -19,7 +20,8 @@ from gateway.policies.cost_model import (
     ttft_s,
     with_copy_s,
 )
-from gateway.policies.prefix_overlap import WORTH, PrefixOverlap
+from gateway.costs.token_work import WORTH
+from gateway.policies.prefix_overlap import PrefixOverlap
 
 
 class ExpectedTtft:

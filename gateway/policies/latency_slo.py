@@ -11,9 +11,9 @@ import random
 from collections.abc import Mapping, Sequence
 
 from gateway.core.decision import Candidate, Choice, Query
+from gateway.costs.cost_model import first_parts_s, ttft_s
+from gateway.costs.token_work import WORTH
 from gateway.policies.base import Pull, pick_lowest
-from gateway.policies.cost_model import first_parts_s, ttft_s
-from gateway.policies.prefix_overlap import WORTH
 
 SLO_S = 2.0
 """The target of requests that set none: people wait about so long for an answer to begin before they doubt

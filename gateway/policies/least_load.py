@@ -4,8 +4,8 @@ import random
 from collections.abc import Sequence
 
 from gateway.core.decision import Candidate, Choice, Query
+from gateway.costs.token_work import work_ahead
 from gateway.policies.base import Pull, pick_lowest
-from gateway.policies.prefix_overlap import work_ahead
 
 
 class LeastLoad:

@@ -8,9 +8,9 @@ import random
 from collections.abc import Sequence
 
 from gateway.core.decision import Candidate, Choice, Query
+from gateway.core.rendezvous import home_of
 from gateway.policies.base import Pull
 from gateway.policies.least_load import LeastLoad
-from gateway.policies.rendezvous import home_of
 
 
 class SessionAffinity:

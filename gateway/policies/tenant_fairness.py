@@ -13,7 +13,7 @@ from math import ceil
 
 from gateway.core.decision import Candidate, Query
 from gateway.core.ledger import REQUEST_TOKENS
-from gateway.policies.rendezvous import ranked
+from gateway.core.rendezvous import ranked
 
 WINDOW_TOKENS = 1 << 20
 """About ten seconds of a fleet that computes a hundred thousand tokens a second."""

@@ -2,8 +2,8 @@
 
 /health              the host's; /ready of all: ready if one of them is
 /metrics             added up (`processes/metrics_merge.py`), with the supervisor's own
-GET                  merged (`processes/json_merge.py`) where the table of endpoints (`admin/routes.py`) has
-                     the answer's fields; else from the first process that has it
+GET                  merged (`processes/json_merge.py`) where the table (`admin/endpoint_table.py`) has the
+                     answer's fields; else from the first process that has it
 POST, DELETE, PUT    to all of them, one request after the other; the first error is the answer
 /, /login, /admin/events   the console, here: it reads what is merged
 /admin/adapters      changes at workers: by one process, and the others learn of it
@@ -24,9 +24,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from gateway.admin.audit import CALLER_HEADER, caller_of
-from gateway.admin.console.events import add_streams
+from gateway.admin.console.event_streams import add_streams
 from gateway.admin.console.handlers import console_handlers
-from gateway.admin.routes import ADMIN_ROUTES, ProcessScope, bound
+from gateway.admin.endpoint_table import ADMIN_ROUTES, ProcessScope, bound
 from gateway.config.server import MAX_BODY_BYTES
 from gateway.core.errors import ConfigError
 from gateway.observability.metric_spec import MetricSpec

@@ -25,9 +25,9 @@ Merge = Callable[[Sequence[Any]], Any]
 IDENTITIES = ("id", "url", "worker", "name", "model")
 MOST_FIRST = "recomputed_tokens"
 WORST_FIRST = (
-    *("broken", "sought", "absent", "none", "remote", "waiting"),
+    *("broken", "searching", "absent", "none", "remote", "waiting"),
     *("joining", "down", "joined"),
-    *("ejected", "draining", "warm_up", "active"),
+    *("ejected", "draining", "slow_start", "active"),
     *("disconnected", "blind", "catching_up", "unproven", "exact", "differ", "agree"),
 )
 

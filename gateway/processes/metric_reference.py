@@ -21,7 +21,7 @@ from gateway.replication import metrics as replication
 from gateway.replication import tree_metrics
 from gateway.routing import active_policy, experiment_metrics, prediction_metrics
 from gateway.scaling import metrics as scaling
-from gateway.tenancy.admission import stats as admission
+from gateway.tenancy.admission import metrics as admission
 from gateway.tenancy.auth import metrics as auth
 
 PROCESSES = gauge("kvgate_processes", "Processes that serve requests.")

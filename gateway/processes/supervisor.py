@@ -381,8 +381,8 @@ class Supervisor:
             try:
                 reply = await process.ask(AdminRequest("GET", "/admin/workers"))
                 answer = msgspec.json.decode(reply.body)
-                each = [*[e for e in answer["endpoints"] if not e["is_member"]], *answer["names"]]
-                self._workers = [*[e["given_as"] for e in each], *answer["drains"]]
+                each = [*[e for e in answer["endpoints"] if not e["is_discovered"]], *answer["sources"]]
+                self._workers = [*[e["spec"] for e in each], *answer["drains"]]
                 return
             except (OSError, msgspec.DecodeError, KeyError, TypeError) as exc:
                 log.warning("process %d: list of workers not available: %s", process.row, exc)

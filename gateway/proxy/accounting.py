@@ -3,7 +3,7 @@
 from gateway.core.decision import Decision
 from gateway.core.multimodal import BEFORE_MEDIA
 from gateway.core.outcome import SERVER_ERROR
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.usage import Usage
 from gateway.core.usage_reading import of_own_cache
 from gateway.observability.metrics import Metrics, WorkerMetrics

@@ -8,7 +8,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from gateway.apis.routes import Routes
+from gateway.apis.open_routes import Routes
+from gateway.core.caller import usable
 from gateway.core.errors import (
     FAILED,
     GatewayError,
@@ -20,10 +21,8 @@ from gateway.core.errors import (
     UpgradeRequired,
 )
 from gateway.core.fleet import RETRY_AFTER_S, Fleet
-from gateway.core.requests.caller import usable
-from gateway.core.requests.model_name import MODEL, parameters
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import HEALTH, MODELS, PROBES, READY, REALTIME, RESPONSES
+from gateway.core.request import MODEL, InferenceRequest
+from gateway.core.route_table import HEALTH, MODELS, PROBES, READY, REALTIME, RESPONSES
 from gateway.core.spelling import shortened
 from gateway.core.worker import ServedModel
 from gateway.http.cross_origin import CrossOriginPolicy
@@ -31,6 +30,7 @@ from gateway.http.messages import Header, HttpRequest
 from gateway.observability.metrics import Metrics
 from gateway.observability.request_end import OnEnd, notify_ended, refusal
 from gateway.proxy.dispatch import Amend, Dispatch
+from gateway.requests.model_name import parameters
 from gateway.server.responder import Exchange, Responder, request_id
 from gateway.tenancy.auth.authenticator import Authenticator
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gateway.apis.response_ids import ResponseIds
+from gateway.bookings.time_slice import TimeSlice
 from gateway.config import Config
 from gateway.core.decision import Decision
 from gateway.core.outcome import SERVER_ERROR
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.worker import Worker, WorkerId
 from gateway.discovery.request_faults import RequestFaults
 from gateway.http import cache_report
@@ -20,7 +21,6 @@ from gateway.observability.metrics import Metrics
 from gateway.observability.request_end import OnEnd
 from gateway.proxy.prompts import Prompts
 from gateway.proxy.retries import RetryBudget
-from gateway.proxy.time_slice import TimeSlice
 from gateway.proxy.usage_check import UsageCheck
 from gateway.routing.decision_log import DecisionLog
 from gateway.routing.router import Router

@@ -9,13 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from gateway.apis.large_body import DENSE_BYTES, is_large
 from gateway.config import Config
+from gateway.core.body_text import MAX_GROWTH, encoding_of
 from gateway.core.decision import Prompt
-from gateway.core.requests.body_text import MAX_GROWTH, encoding_of
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import RouteKind, route_of
-from gateway.core.requests.steering import behind
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import RouteKind, route_of
 from gateway.core.worker import WorkerId
 from gateway.disaggregation.legs import Legs, LegServices
 from gateway.http.messages import HttpRequest
@@ -27,6 +25,8 @@ from gateway.proxy.intake import request_of
 from gateway.proxy.large_intake import LargeIntake, Refuse
 from gateway.proxy.stream_keepalive import KeptAliveResponder, takes_comments
 from gateway.proxy.websocket import Tunnel, parse_tunnel
+from gateway.requests.large_body import DENSE_BYTES, is_large
+from gateway.requests.steering import behind
 from gateway.server.responder import Exchange, Responder
 from gateway.tenancy.admission.base import Waiter
 from gateway.tenancy.admission.gate import Gate

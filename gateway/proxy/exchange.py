@@ -13,10 +13,11 @@ import logging
 from collections.abc import Collection
 from functools import partial
 
+from gateway.bookings.time_slice import failed
 from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError, NoWorker, WorkerFailed
 from gateway.core.outcome import CLIENT_GONE
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.usage import Usage
 from gateway.core.usage_reading import limit_of
 from gateway.core.worker import WorkerId
@@ -33,7 +34,6 @@ from gateway.proxy.deadlines import is_total_over, time_left
 from gateway.proxy.held_refusal import HeldRefusal
 from gateway.proxy.retries import Attempts
 from gateway.proxy.retryable import redirected, unloaded
-from gateway.proxy.time_slice import failed
 from gateway.server.responder import Responder, request_id
 from gateway.tenancy.admission.tenants import Ticket
 from gateway.upstream.connection import OUR_ERRNOS, UpstreamConnection, WorkerConnection
@@ -457,7 +457,7 @@ class InferenceExchange(Execution):
 
     # the end -----------------------------------------------------------------------------------
 
-    def close(self, how: str, fault: str = "") -> None:
+    def close(self, result: str, fault: str = "") -> None:
         """Give back all that the request took; the first call counts. `fault`: the code of an error."""
         if self.is_closed:
             return
@@ -470,24 +470,25 @@ class InferenceExchange(Execution):
         self._abort_upstream()
         now, kind = self._loop.time(), self.request.kind if self.plan.upgrade is None else "websocket"
         count_request(context.metrics, self.request, decision, kind, self._status, now - self.arrived_s)
-        usage = context.usages.of(answer, decision, self.request.path) if answer and how == "ended" else None
+        whole = answer if result == "ended" else None
+        usage = context.usages.of(whole, decision, self.request.path) if whole else None
         if self.plan.observer is not None:
             self.plan.observer.closed(decision, usage)
         self.plan = PLAIN  # its parts refer to this exchange: no cycle is left behind
         self._leave(usage)
         ttft_s = answer.ttft_s(self.arrived_s) if answer else None
         if context.end_observers:
-            end = RequestEnd(self.http, self.request, decision, how, self._status, fault, self.request_id,
+            end = RequestEnd(self.http, self.request, decision, result, self._status, fault, self.request_id,
                       self.arrived_s, self._sent_s, now, ttft_s, usage)  # fmt: skip
             notify_ended(context.end_observers, end)
         if decision is None:
             return
         context.router.finish(decision, usage, answer.lasted_s if answer else 0.0)
-        if how == "ended" and self._worker_metrics is not None:  # set with each decision
+        if result == "ended" and self._worker_metrics is not None:  # set with each decision
             count_answer(self._worker_metrics, decision, self._status, usage)
             if not self._is_refused:
                 context.judge(self, decision.worker.id, self._status)
-        records.finish(decision, how, self._status, ttft_s, usage, now - self.arrived_s, self.request_id)
+        records.finish(decision, result, self._status, ttft_s, usage, now - self.arrived_s, self.request_id)
 
     def _leave(self, usage: Usage | None) -> None:
         """End the admission, the share of the retry budget and the room for the body."""

@@ -4,25 +4,26 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from gateway.apis.large_body import parse_large
-from gateway.apis.large_media import scoped_large
-from gateway.apis.multipart import MARK, check_no_form, form_kind, parse_form, renamed_body
-from gateway.apis.routes import default_model
-from gateway.apis.session import session_of
+from gateway.apis.open_routes import default_model
 from gateway.config.admission import HeadersSection
+from gateway.core.body_text import as_utf8, encoding_of
+from gateway.core.caller import usable
 from gateway.core.decode_errors import LARGE
 from gateway.core.errors import ModelMissing, UnknownModel
 from gateway.core.fleet import Fleet
-from gateway.core.requests.adapter_field import FIELD
-from gateway.core.requests.body_text import as_utf8, encoding_of
-from gateway.core.requests.cache_salt import refused
-from gateway.core.requests.caller import usable
-from gateway.core.requests.media_uuid import scope_media
-from gateway.core.requests.model_name import asked_in_query, check_plain, renamed_query
-from gateway.core.requests.request import InferenceRequest, parse_request
-from gateway.core.requests.routes import TABLE, paths, route_of
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import TABLE, paths, route_of
 from gateway.http.messages import HttpRequest
 from gateway.proxy.context import Context
+from gateway.requests.adapter_field import FIELD
+from gateway.requests.cache_salt import refused
+from gateway.requests.large_body import parse_large
+from gateway.requests.large_media import scoped_large
+from gateway.requests.media_uuid import scope_media
+from gateway.requests.model_name import asked_in_query, check_plain, renamed_query
+from gateway.requests.multipart import MARK, check_no_form, form_kind, parse_form, renamed_body
+from gateway.requests.named_session import session_of
+from gateway.requests.parsing import parse_request
 
 NAMELESS: Final = paths(route for route in TABLE if not route.names_model)
 

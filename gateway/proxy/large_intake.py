@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from gateway.core.errors import FAILED, GatewayError
 from gateway.core.outcome import CLIENT_GONE
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.http.messages import HttpRequest
 from gateway.observability.request_end import STOPPED, RequestEnd, notify_ended
 from gateway.proxy.context import Context
@@ -76,13 +76,13 @@ class LargeIntake:
             self._close("aborted", STOPPED)
             self._responder.abort()
 
-    def _close(self, how: str, fault: str) -> None:
+    def _close(self, result: str, fault: str) -> None:
         """Count and log the end; the body is released later, since the thread may still read it."""
         self._is_over = True
         context, now = self._context, self._context.loop.time()
         context.metrics.responses[CLIENT_GONE] += 1
         name = request_id(self._http)[1]
-        end = RequestEnd(self._http, None, None, how, CLIENT_GONE, fault, name, self._began_s, now, now)
+        end = RequestEnd(self._http, None, None, result, CLIENT_GONE, fault, name, self._began_s, now, now)
         notify_ended(context.end_observers, end)
 
     async def _run(self) -> None:

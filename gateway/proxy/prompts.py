@@ -10,8 +10,8 @@ from gateway.core.decision import Prompt
 from gateway.core.errors import ContextTooLong, GatewayError
 from gateway.core.fleet import EligibleWorker
 from gateway.core.rendering import Rendering
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import RouteKind
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import RouteKind
 from gateway.core.value import replace
 from gateway.models.offload import MAX_INLINE_TOKENS, LongPrompts
 from gateway.models.prompt_source import PromptSource

@@ -17,8 +17,8 @@ from gateway.apis.response_ids import STORED, Renaming, RenamingScanner, parse_s
 from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import InvalidRequest, NoWorker, UnknownResponse
 from gateway.core.fleet import RETRY_AFTER_S
-from gateway.core.requests.request import PREVIOUS, InferenceRequest
-from gateway.core.requests.routes import RouteKind
+from gateway.core.request import PREVIOUS, InferenceRequest
+from gateway.core.route_table import RouteKind
 from gateway.core.worker import WorkerId
 from gateway.http.headers import has_coding, is_event_stream
 from gateway.http.messages import HttpRequest, ResponseHead

@@ -15,8 +15,8 @@ from typing import Final
 
 from gateway.apis.error_format import event_of, event_of_answer, is_anthropic
 from gateway.core.errors import GatewayError
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import GENERATE, RouteKind
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import GENERATE, RouteKind
 from gateway.http.headers import is_event_stream
 from gateway.http.messages import Header, ResponseHead
 from gateway.http.sse import ends_between_events

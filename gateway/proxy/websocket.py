@@ -12,13 +12,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from gateway.apis.routes import default_model
+from gateway.apis.open_routes import default_model
+from gateway.core.caller import usable
 from gateway.core.decision import Decision
-from gateway.core.requests.cache_salt import refused
-from gateway.core.requests.caller import usable
-from gateway.core.requests.model_name import asked_in_query, check_plain, renamed_query, with_query
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import RouteKind
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import RouteKind
 from gateway.core.usage import Usage
 from gateway.core.worker import ServedModel
 from gateway.http.headers import upgrade_to_client
@@ -26,6 +24,8 @@ from gateway.http.messages import HttpRequest, ResponseHead
 from gateway.http.websocket_frames import FrameRefused, ModelFrames, close_frame, without_extensions
 from gateway.observability.request_end import CUT, OUT_OF_TIME
 from gateway.proxy.exchange import InferenceExchange
+from gateway.requests.cache_salt import refused
+from gateway.requests.model_name import asked_in_query, check_plain, renamed_query, with_query
 from gateway.upstream.connection import ResponseSink, UpstreamConnection
 from gateway.upstream.plan import Observer, Plan
 

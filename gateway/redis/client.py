@@ -26,8 +26,14 @@ from gateway.core.causes import cause_of
 from gateway.core.errors import ConfigError
 from gateway.redis.cancellation import CancellableRedis
 from gateway.redis.keys import SCHEMA, schema_key
+from gateway.redis.master_lookup import (
+    ClusterNodes,
+    Locator,
+    LocatorsUnauthorized,
+    Sentinels,
+    is_unauthorized,
+)
 from gateway.redis.options import RedisOptions
-from gateway.redis.topology import ClusterNodes, Locator, LocatorsUnauthorized, Sentinels, is_unauthorized
 
 log = logging.getLogger("kvgate.redis")
 

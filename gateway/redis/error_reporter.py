@@ -6,7 +6,7 @@ from collections.abc import Callable
 from redis.exceptions import OutOfMemoryError, ReadOnlyError
 
 from gateway.core.causes import cause_of
-from gateway.redis.topology import is_unauthorized
+from gateway.redis.master_lookup import is_unauthorized
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.redis")

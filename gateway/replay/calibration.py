@@ -18,9 +18,9 @@ from itertools import count
 
 from gateway.core.errors import ConfigError
 from gateway.observability.recording import Recorded
-from gateway.replay.bounds import AsRecorded
 from gateway.replay.fleet import Setup, VirtualFleet
 from gateway.replay.job import ReplayJob
+from gateway.replay.placement_bounds import AsRecorded
 from gateway.replay.profile import Profile
 from gateway.replay.progress import Progress
 from gateway.replay.results import percentile

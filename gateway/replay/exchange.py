@@ -15,14 +15,15 @@ from engines.sim.scheduler import Sequence as EngineSequence
 from gateway.core.blocks import Tokens
 from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import NoWorker
-from gateway.core.requests.request import InferenceRequest, parse_request
+from gateway.core.request import InferenceRequest
 from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
-from gateway.policies.transfer_speed import TransferSpeed
+from gateway.costs.transfer_speed import TransferSpeed
 from gateway.replay.clock import Clock
 from gateway.replay.engine import VirtualEngine
 from gateway.replay.job import ReplayJob
 from gateway.replay.profile import Profile
+from gateway.requests.parsing import parse_request
 from gateway.routing.router import Router
 
 RETRY_S = 1.0

@@ -21,18 +21,18 @@ from gateway.core.event_stream import StreamState
 from gateway.core.fleet import Fleet
 from gateway.core.kv_events import BlocksRemoved, KvEvent
 from gateway.core.worker import Role, ServedModel, Transfer, Worker, WorkerId
+from gateway.costs.transfer_speed import TransferSpeed
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.policies.base import Policy
 from gateway.policies.disaggregation import DisaggregationPolicy, Mode
 from gateway.policies.expected_ttft import ExpectedTtft
-from gateway.policies.transfer_speed import TransferSpeed
-from gateway.replay.bounds import AllKnowing, AsRecorded, pooled
 from gateway.replay.clock import Clock
 from gateway.replay.context_limit import admitted
 from gateway.replay.engine import VirtualEngine
 from gateway.replay.exchange import VirtualExchange
 from gateway.replay.job import MODEL, ReplayJob, adapter_of, worker_of
+from gateway.replay.placement_bounds import AllKnowing, AsRecorded, pooled
 from gateway.replay.profile import Profile
 from gateway.routing.router import Router
 from gateway.routing.speed_model import SpeedModels

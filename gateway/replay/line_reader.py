@@ -15,7 +15,7 @@ import msgspec
 
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import ConfigError
-from gateway.replay.json_values import CutShort, json_values
+from gateway.replay.array_values import CutShort, json_values
 
 Row = TypeVar("Row")
 

@@ -17,7 +17,6 @@ from gateway.observability.recording import Recorded
 from gateway.policies.base import Policy
 from gateway.policies.framework.plugins import read_file
 from gateway.policies.framework.registry import PolicyRegistry
-from gateway.replay.bounds import AllKnowing
 from gateway.replay.calibration import (
     Error,
     again,
@@ -32,6 +31,7 @@ from gateway.replay.fleet import Setup, VirtualFleet, pooled_of
 from gateway.replay.formats.reading import Encode, TraceOptions
 from gateway.replay.formats.times import UNITS
 from gateway.replay.job import HashedPrompt, ReplayJob, worker_of
+from gateway.replay.placement_bounds import AllKnowing
 from gateway.replay.profile import Profile
 from gateway.replay.progress import Progress, RunCounts
 from gateway.replay.results import Curves, Slo, Summary, curves, summarize
@@ -40,7 +40,7 @@ from gateway.tokenization.tokenizer import Tokenizer
 
 POOLED = "pooled"
 BOUNDS = (POOLED, AllKnowing.name)
-"""Rows that no gateway can reach (`bounds.py`)."""
+"""Rows that no gateway can reach (`placement_bounds.py`)."""
 STAND_IN = "least_load"
 """Policy where none decides: with one worker, or where requests go where they went."""
 TEXT_BLOCK_SIZE = 16

@@ -9,8 +9,8 @@ takeover     a new leader reads the old one's log  tree_feed      the index that
 codec        messages as bytes                     messages       replicated values
 rank_store   inventory and journal of an endpoint  applier        updates of one worker into the index
 log_writer   the journal into Redis                redis_tail     the logs of all followed workers
-session      one gateway with Redis                agent_targets  addresses and credentials of agents
-recovery_target   blocks of BLIND streams into the journal
+session      the workers of one gateway            redis_link     its connections to Redis
+agent_feeds  workers that have an agent            agent_targets  addresses, credentials
 metrics, tree_metrics   metrics
 """
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from gateway.core.blocks import BlockHash
 from gateway.core.event_stream import StreamState
@@ -21,17 +21,25 @@ from gateway.replication.journal import Journal, JournalReader
 from gateway.replication.log_writer import LogWriter
 from gateway.replication.messages import Update
 from gateway.replication.rank_store import RankState, RankStore
+from gateway.replication.redis_link import RedisLink
 from gateway.replication.redis_log import START, Lease, LogEntry, WorkerLog
 from gateway.replication.takeover import Takeover, restore
 from gateway.runtime.rate_limited_log import RateLimitedLog
-
-if TYPE_CHECKING:
-    from gateway.replication.session import ReplicaCounts, ReplicationSession
 
 _log = logging.getLogger("kvgate.ingest")
 
 RELEASE_S = 0.5
 """Time limit for releasing the lease when stopping; it expires anyway."""
+
+
+@dataclass(slots=True, eq=False)
+class ReplicaCounts:
+    """Counters of one worker's replication."""
+
+    num_takeovers: int = 0
+    num_fenced: int = 0
+    num_rewrites: int = 0
+    num_resyncs: int = 0
 
 
 class LeaseLost(Exception):
@@ -48,9 +56,9 @@ class Leader:
         root: BlockHash,
         block_size: int,
         log: WorkerLog,
-        shared: "ReplicationSession",
+        shared: RedisLink,
         lease: Lease,
-        counts: "ReplicaCounts",
+        counts: ReplicaCounts,
     ) -> None:
         self._worker = worker
         self._root, self._block_size = root, block_size

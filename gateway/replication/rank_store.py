@@ -4,20 +4,19 @@
 one batch of the log.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.core.blocks import BlockHash
 from gateway.core.event_stream import Stream, StreamState
-from gateway.core.kv_events import KvEvent
+from gateway.core.kv_events import EngineHash, KvEvent
 from gateway.core.worker import WorkerId
 from gateway.index.base import Applied, RecoveryIndex
 from gateway.index.inventory import Inventory
 from gateway.ingest.subscription import Subscription
 from gateway.replication.journal import Journal
 from gateway.replication.messages import AgentStatus
-from gateway.replication.recovery_target import RankRecoveryTarget
 
 
 @dataclass(slots=True, eq=False)
@@ -115,6 +114,51 @@ class RankStore:
     def next_epoch(self) -> int:
         self._last_epoch = max(self._last_epoch + 1, self._now_us())
         return self._last_epoch
+
+
+class RankRecoveryTarget:
+    """Blind recovery of a worker with events that go to a rank store: recovered blocks enter the journal, and
+    so reach all followers. `settle` flushes what was applied as a batch, when no event is being applied.
+
+    Lookups go to the rank store, which is updated at once; our own index follows a moment later and is asked
+    only for workers with other groups beside full attention, of which the store has the engine hashes alone.
+    """
+
+    def __init__(
+        self, worker: WorkerId, store: RankStore, index: RecoveryIndex, settle: Callable[[], None]
+    ) -> None:
+        self._worker = worker
+        self._store = store
+        self._index = index
+        self.settle = settle
+
+    def __repr__(self) -> str:
+        return f"RankRecoveryTarget({self._worker}, frozen={self.is_frozen})"
+
+    @property
+    def _rank(self) -> RankState:
+        return self._store.ranks[self._worker]
+
+    @property
+    def is_frozen(self) -> bool:
+        """True while nothing may be applied."""
+        return self._rank.is_frozen
+
+    def apply(self, worker: WorkerId, event: KvEvent) -> None:
+        self._store.apply(worker, event)
+
+    def applied(self, worker: WorkerId) -> Applied:
+        return self._store.applied(worker)
+
+    def find(self, worker: WorkerId, name: EngineHash) -> BlockHash | None:
+        return self._rank.inventory.find(name)
+
+    def overlap(self, hashes: Sequence[BlockHash]) -> Mapping[WorkerId, int]:
+        inventory = self._rank.inventory
+        depth = inventory.leading(hashes)
+        if depth and inventory.has_groups:
+            depth = min(depth, self._index.overlap(hashes).get(self._worker, 0))
+        return {self._worker: depth} if depth else {}
 
 
 class RankSubscription(Subscription):

@@ -34,12 +34,12 @@ from gateway.redis.client import LOST
 from gateway.replication.applier import Applier, LimitExceeded
 from gateway.replication.codec import decode
 from gateway.replication.follower import Cursor, Follower, LogError
-from gateway.replication.leader import Leader, LeaseLost
+from gateway.replication.leader import Leader, LeaseLost, ReplicaCounts
 from gateway.replication.messages import AgentStatus, Update
 from gateway.replication.rank_store import RankStore
+from gateway.replication.redis_link import RedisLink, ReplicaTimes
 from gateway.replication.redis_log import STATES, Lease, LogEntry, after_id
 from gateway.replication.redis_tail import FollowedLog
-from gateway.replication.session import ReplicaCounts, ReplicaTimes, ReplicationSession
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tasks import Tasks
 
@@ -72,13 +72,14 @@ class ReplicaFeed:
         self,
         worker: Worker,
         *,
-        shared: ReplicationSession,
+        shared: RedisLink,
         index: Index,
         assumed: AssumedIndex,
         open_engine: OpenEngine,
         on_state: Callable[[WorkerId, StreamState], None],
         time_slices: TimeSlices,
         limits: BlockLimits,
+        on_stop: Callable[["ReplicaFeed"], None],
     ) -> None:
         assert worker.block_size, "a worker of unknown block size has no feed"
         self._worker = worker.id
@@ -90,6 +91,7 @@ class ReplicaFeed:
         self._pauses = Backoff()
         self._open_engine = open_engine
         self._on_state = on_state
+        self._on_stop = on_stop
         self._time_slices = time_slices
         self._follower = Follower(StreamCounts())
         self._rate_limited = RateLimitedLog(log)
@@ -149,9 +151,7 @@ class ReplicaFeed:
         self._stop_direct()
         if self.leader:
             self.leader.close()
-        if self._shared.feeds.get(self._worker) is self:
-            self._shared.error_reporter.recovered(self._worker)
-            del self._shared.feeds[self._worker]
+        self._on_stop(self)
 
     @property
     def _knows_others(self) -> bool:

@@ -22,18 +22,16 @@ from gateway.core.worker import Worker
 from gateway.index.redis_tree.service import RadixService
 from gateway.redis.client import LOST
 from gateway.replication.messages import AgentStatus
+from gateway.replication.redis_link import RedisLink
 from gateway.replication.redis_log import Lease
 from gateway.replication.replica_feed import ReplicaFeed
-from gateway.replication.session import ReplicationSession
 from gateway.runtime.tasks import Tasks
 
 
 class TreeFeed(ReplicaFeed):
     """Feed of one worker through the tree in Redis."""
 
-    def __init__(
-        self, service: RadixService, worker: Worker, *, shared: ReplicationSession, **options: Any
-    ) -> None:
+    def __init__(self, service: RadixService, worker: Worker, *, shared: RedisLink, **options: Any) -> None:
         super().__init__(worker, shared=shared, **options)
         self._service = service
         self._model = worker.served[0].name

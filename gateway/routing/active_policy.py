@@ -119,13 +119,13 @@ class ActivePolicy:
         faults = [
             f"{each.name}: {each.fault}" for each in used if isinstance(each, PolicyGuard) and each.fault
         ]
-        file = {"path": self._config.policy.file, "refused": self.refusal}
+        file = {"path": self._config.policy.file, "error": self.refusal}
         return {
             "policy": self.policy.name,
-            "fault": "; ".join(faults) or None,
+            "error": "; ".join(faults) or None,
             "fallbacks": self._fallbacks(),
             "file": file if self._made.file else None,
-            "known": self._made.library.names("policy"),
+            "available": self._made.library.names("policy"),
             **self.experiments.describe(),
         }
 
@@ -233,5 +233,5 @@ class PolicyCollector(Collector):
         active_policy = self._active_policy
         yield FALLBACKS.family(active_policy.faults.items())
         yield FILE_RELOADS.family(
-            [("loaded", active_policy.num_loaded), ("refused", active_policy.num_refused)]
+            [("loaded", active_policy.num_loaded), ("rejected", active_policy.num_refused)]
         )

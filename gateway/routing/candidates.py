@@ -23,7 +23,7 @@ from gateway.core.event_stream import StreamState
 from gateway.core.fleet import EligibleWorker, HashGroup, Member
 from gateway.core.hit_rule import PLAIN
 from gateway.core.ledger import Ledger, Load
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.token_runs import hash_continued
 from gateway.core.worker import WorkerId
 from gateway.index.assumed import AssumedIndex

@@ -57,7 +57,7 @@ class DecisionLog:
     def finish(
         self,
         decision: Decision,
-        how: str,
+        result: str,
         status: int,
         ttft_s: float | None,
         usage: Usage | None,
@@ -65,7 +65,7 @@ class DecisionLog:
         request_id: bytes = b"",
     ) -> None:
         """Record the outcome of a decision, and notify observers; the parameters are those of `Outcome`."""
-        outcome = Outcome(how, status, ttft_s, usage, lasted_s)
+        outcome = Outcome(result, status, ttft_s, usage, lasted_s)
         if decision.id in self._ring:
             self._ring[decision.id] = (decision, outcome, self._clock(), request_id[:MAX_NAME_CHARS])
         self._observers.notify_finished(decision, outcome)
@@ -135,14 +135,14 @@ def _request(decision: Decision, outcome: Outcome, at: float, request_id: str) -
         "tenant": tenant[:MAX_NAME_CHARS] if tenant else None,
         "worker": decision.worker.id,
         "prompt_tokens": decision.num_tokens if num_reported is None else num_reported,
-        "predicted_tokens": decision.overlap_tokens,
-        "cached_tokens": outcome.reported_cached_tokens,
+        "predicted_cached_tokens": decision.overlap_tokens,
+        "reported_cached_tokens": outcome.reported_cached_tokens,
         "output_tokens": outcome.reported_output_tokens,
         "predicted_ttft_s": decision.ttft_s,
         "ttft_s": outcome.ttft_s,
         "total_s": outcome.lasted_s,
         "status": outcome.status,
-        "how": outcome.how,
+        "result": outcome.result,
     }
 
 
@@ -188,7 +188,7 @@ def _outcome(outcome: Outcome | None) -> dict[str, Any] | None:
     if outcome is None:
         return None
     return {
-        "how": outcome.how,
+        "result": outcome.result,
         "status": outcome.status,
         "ttft_s": outcome.ttft_s,
         "reported_prompt_tokens": outcome.reported_prompt_tokens,

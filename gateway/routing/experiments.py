@@ -111,7 +111,7 @@ class PolicyExperiments:
                 for name, score in self.scores.items()
             ],
             "shadow": [{"name": name, **each.describe()} for name, each in self.comparisons.items()],
-            "dropped": self.num_dropped,
+            "dropped_decisions": self.num_dropped,
         }
 
 

@@ -38,7 +38,7 @@ class PolicyScore:
         in_order = sorted(self._latest_s)
         return {
             "requests": self.num_requests,
-            "errors": self.num_errors,
+            "failed_requests": self.num_errors,
             "ttft_p50_s": _quantile(in_order, 0.5),
             "ttft_p90_s": _quantile(in_order, 0.9),
             "hit_rate": round(self.reported_cached_tokens / reported, 4) if reported else None,

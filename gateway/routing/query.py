@@ -6,7 +6,7 @@ from typing import Final
 from gateway.core.blocks import BlockHash, count_tokens
 from gateway.core.decision import Prompt, Query
 from gateway.core.fleet import HashGroup
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.routing.candidates import CachedPrefix
 
 PREFIX_TOKENS: Final = 256

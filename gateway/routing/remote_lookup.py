@@ -6,7 +6,7 @@ prompt ─ hashes per (model root, block size) ─► fetch ─► the index ans
 import asyncio
 
 from gateway.core.decision import Prompt
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.index.base import Fetch
 from gateway.routing.router import Router
 

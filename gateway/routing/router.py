@@ -23,8 +23,8 @@ from gateway.core.fleet import EligibleWorker, Fleet, HashGroup
 from gateway.core.ledger import Booking, Ledger
 from gateway.core.multimodal import Links
 from gateway.core.pd_pairs import partners_of
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import RouteKind
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import RouteKind
 from gateway.core.usage import Usage
 from gateway.core.usage_reading import of_own_cache
 from gateway.core.worker import WorkerId

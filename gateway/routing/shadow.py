@@ -53,7 +53,7 @@ class ShadowComparison:
         return {
             "compared": num,
             "agreed": self.num_agreed,
-            "share_agreed": round(self.num_agreed / num, 4) if num else None,
+            "agreement_share": round(self.num_agreed / num, 4) if num else None,
             "compared_prompt_tokens": self.prompt_tokens,
             "shadow_overlap_tokens": self.overlap_tokens,
             "active_overlap_tokens": self.active_overlap_tokens,

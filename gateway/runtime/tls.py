@@ -51,7 +51,7 @@ class Tls:
 
     def look(self) -> str | None:
         """Reload the files if they have changed, and were the same at the last check. Returns "loaded",
-        "refused", or None if unchanged."""
+        "rejected", or None if unchanged."""
         before, self._seen = self._seen, _fingerprint(self.files)
         if self._seen == self._loaded or self._seen != before:
             return None
@@ -60,7 +60,7 @@ class Tls:
             self._context = self._make()
         except ConfigError as exc:
             log.error("%s: reload rejected, keeping the current one: %s", self._name, exc)
-            return "refused"
+            return "rejected"
         log.info("%s reloaded: %s", self._name, ", ".join(self.files))
         return "loaded"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from gateway.config import Config
 from gateway.core.errors import ConfigError, GatewayError, UnknownRoute
-from gateway.core.requests.routes import PROBES
+from gateway.core.route_table import PROBES
 from gateway.http.forwarded import origin
 from gateway.http.messages import HttpRequest
 from gateway.http.networks import Trusted

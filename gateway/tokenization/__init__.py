@@ -1,6 +1,6 @@
 """Prompts as tokens, exactly as the engine makes them: chat templates, renderers, tokenizers, caches. Pure.
 
-registry         the renderer of a model's family       base           the renderer interface
+model_families   the renderer of a model's family       base           the renderer interface
 prompt_encoder   a request's body as token ids          tokenizer      text as token ids
 chat_template    jinja templates                        jinja_env      the sandbox that they run in
 sandbox          limits of their time and memory        template_trial a process that tries one from outside

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from gateway.core.blocks import Tokens
 from gateway.core.rendering import Rendering
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.token_runs import ContinuedTokens, TokenRunCache
 
 

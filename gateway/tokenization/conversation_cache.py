@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from gateway.core.blocks import Tokens
-from gateway.core.requests.chat_messages import Messages
+from gateway.core.chat_messages import Messages
 from gateway.core.token_runs import ContinuedTokens, TokenRun, TokenRunCache
 from gateway.tokenization.chat_template import Message, PromptError
 from gateway.tokenization.conversation_features import BEHIND, USER, features, kind_of

@@ -14,7 +14,7 @@ from typing import Any
 
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.rendering import VLLM
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.token_runs import ContinuedTokens, TokenRunCache
 from gateway.tokenization.plain_text import check_runs, plain_texts
 from gateway.tokenization.prompt_encoder import PromptError
@@ -62,8 +62,8 @@ class Harmony:
         return f"{day:%Y-%m-%d}" in (self.decode(tokens) or "")
 
     def describe(self) -> dict[str, Any]:
-        template = {"name": "harmony", "rendering": "whole", "why": "rendered by code"}
-        return {"encoder": self.kind, "why": self.why, "templates": [template]}
+        template = {"name": "harmony", "mode": "whole", "reason": "rendered by code"}
+        return {"encoder": self.kind, "encoder_reason": self.why, "templates": [template]}
 
     def expect(self, max_tokens: int) -> int:
         """No bound: the library makes a conversation's tokens at once."""

@@ -13,7 +13,7 @@ from typing import Any
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.multimodal import MEDIA
 from gateway.core.rendering import VLLM
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.token_runs import ContinuedTokens, TokenRunCache
 from gateway.tokenization.chat_template import MediaError, arguments_of, check_nested, dump_tools
 from gateway.tokenization.plain_text import check_length, plain_texts
@@ -109,10 +109,10 @@ class Mistral:
         return False
 
     def describe(self) -> dict[str, Any]:
-        template = {"name": f"mistral v{self._version}", "rendering": "whole", "why": "rendered by code"}
+        template = {"name": f"mistral v{self._version}", "mode": "whole", "reason": "rendered by code"}
         return {
             "encoder": self.kind,
-            "why": self.why,
+            "encoder_reason": self.why,
             "templates": [template],
             "segments": self._known.cache(),
         }

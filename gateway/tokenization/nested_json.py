@@ -18,7 +18,7 @@ MAX_TEXT_CHARS = 1 << 20
 MAX_TEXT_VALUES = 1 << 14
 """Values of one text, names counted too: 2 ms of a decoder."""
 MAX_ALL_VALUES = 1 << 17
-"""Values of all texts of a conversation, as of its body (`apis/large_body.py`)."""
+"""Values of all texts of a conversation, as of its body (`requests/large_body.py`)."""
 
 _TEXT_OR_MARK = re.compile(r'"(?:[^"\\]++|(?:\\.)++)*+"?|[\[{,:]', re.DOTALL)
 """A value, or a name, follows each mark. A text without an end goes to the end of all: it is read once."""

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.core.blocks import Tokens, tokens_of
+from gateway.core.chat_messages import Messages
 from gateway.core.multimodal import first_medium, media_endings
 from gateway.core.rendering import VLLM, Rendering
-from gateway.core.requests.chat_messages import Messages
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.token_runs import ContinuedTokens, TokenRunCache
 from gateway.tokenization import tokenizer_class as classes
 from gateway.tokenization.chat_template import (
@@ -183,7 +183,7 @@ class PromptEncoder:
         """Status view: what is in use and why, in plain values; no text of a prompt."""
         return {
             "encoder": self.kind,
-            "why": self.why,
+            "encoder_reason": self.why,
             "templates": [self._describe(name, template) for name, template in self._templates.items()],
             "segments": self._tokenizer.cache(),
         }
@@ -192,7 +192,7 @@ class PromptEncoder:
         is_incremental, why = False, "text is not tokenized independently between its special tokens"
         if self._settings is not None:
             is_incremental, why = self._settings.tier(template)
-        return {"name": name, "rendering": "incremental" if is_incremental else "whole", "why": why}
+        return {"name": name, "mode": "incremental" if is_incremental else "whole", "reason": why}
 
     def encode(self, text: str, add_special_tokens: bool) -> Tokens:
         try:

@@ -43,7 +43,7 @@ from gateway.core.blocks import Tokens
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.multimodal import MEDIA
 from gateway.core.rendering import Rendering
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.token_runs import ContinuedTokens
 from gateway.tokenization.chat_template import (
     ContentFormat,

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from gateway.core.blocks import Tokens
 from gateway.core.rendering import VLLM, Rendering
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.token_runs import ContinuedTokens, TokenRunCache
 from gateway.tokenization.prompt_encoder import PromptError
 
@@ -30,7 +30,7 @@ class Unavailable:
         return False
 
     def describe(self) -> dict[str, Any]:
-        return {"encoder": None, "why": self.why, "templates": []}
+        return {"encoder": None, "encoder_reason": self.why, "templates": []}
 
     def expect(self, max_tokens: int) -> int:
         """No bound: there are no tokens."""

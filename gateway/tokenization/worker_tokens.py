@@ -7,8 +7,8 @@ import msgspec
 
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.rendering import VLLM, Rendering
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import RouteKind
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import RouteKind
 
 MAX_TOKEN_ID = 0xFFFF_FFFF
 

@@ -14,7 +14,7 @@ from aiohttp.abc import ResolveResult
 from aiohttp.resolver import ThreadedResolver
 
 from gateway.core.causes import cause_of
-from gateway.core.requests.json_values import encode
+from gateway.core.json_values import encode
 from gateway.http.address import Address
 from gateway.http.networks import Reachable, name_refusal
 from gateway.runtime import process_limits as host

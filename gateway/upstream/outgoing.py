@@ -1,13 +1,13 @@
 """A client's request in the form that a worker gets: its head, and the model by the worker's own name."""
 
-from gateway.apis.multipart import renamed_body
 from gateway.core.fleet import Fleet
-from gateway.core.requests.model_name import renamed_query
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import route_of
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import route_of
 from gateway.core.worker import Worker
 from gateway.http.headers import head_to_worker, upgrade_to_worker
 from gateway.http.messages import HttpRequest
+from gateway.requests.model_name import renamed_query
+from gateway.requests.multipart import renamed_body
 from gateway.upstream.pools import Pools
 
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import GatewayError
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
 from gateway.http.messages import HttpRequest, ResponseHead

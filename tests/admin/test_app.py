@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.admin.app import MAX_RECENT, MAX_REQUESTS, Admin
-from gateway.admin.console.traffic import INTERVAL_S, TrafficHistory
+from gateway.admin.console.traffic_history import INTERVAL_S, TrafficHistory
 from gateway.admin.explain import Preview
 from gateway.admin.workers import FleetAdmin
 from gateway.config import config_of, load
@@ -27,8 +27,8 @@ from gateway.disaggregation.stats import disaggregation_stats_of
 from gateway.discovery.dns import Resolver
 from gateway.discovery.kubernetes.cluster import cluster_access
 from gateway.discovery.kubernetes.membership import Membership
-from gateway.discovery.kubernetes.sources import KubernetesSources
 from gateway.discovery.kubernetes.watch import WatchTimes
+from gateway.discovery.kubernetes.watched_sources import KubernetesSources
 from gateway.discovery.lifecycle import Lifecycle, RemainingWork
 from gateway.discovery.outlier_detection import OutlierRules
 from gateway.discovery.sources import Sources
@@ -68,7 +68,7 @@ class Admined:
             observers=self.router.observers,
             on_ejected=lambda worker, why: None,
             rules=OutlierRules(),
-            warm_up_s=10.0,
+            slow_start_s=10.0,
         )
         self.access = FleetAccess()
         self.resolver = Resolver(
@@ -117,7 +117,7 @@ class Admined:
             describe_tokenizer=lambda: {"models": [{"model": "m", "encoder": "fake"}]},
             describe_verify=lambda: {"workers": [{"worker": W, "compared": 7}]},
             describe_advice=lambda: {"groups": [], "prefill_decode": []},
-            describe_admission=lambda: {"is_on": True, "queues": [{"model": "m", "waiting": 3}]},
+            describe_admission=lambda: {"is_enabled": True, "queues": [{"model": "m", "waiting": 3}]},
             policies=self.active_policy,
             preview=Preview(cast(Dispatch, None), lambda decision: ()),
             reload=self._reload,
@@ -196,8 +196,8 @@ async def test_workers_are_shown_with_every_field(admined: Admined) -> None:
     await world.add("http://late:1")
     assert await admined.get("/admin/workers") == {
         "drains": [],
-        "names": [],
-        "gone": [],
+        "sources": [],
+        "removed": [],
         "in_panic": {},
         "endpoints": [
             {
@@ -207,40 +207,40 @@ async def test_workers_are_shown_with_every_field(admined: Admined) -> None:
                 "engine": "fake",
                 "version": "1",
                 "role": "both",
-                "given_as": URL,
-                "is_member": False,
+                "spec": URL,
+                "is_discovered": False,
                 "last_error": None,
-                "tokens": [],
+                "token_sources": [],
                 "workers": [
                     {
                         "id": "w:1",
                         "is_up": True,
                         "is_late": False,
                         "state": "active",
-                        "why": None,
+                        "reason": None,
                         "share": 1.0,
-                        "left": 1,
+                        "remaining_requests": 1,
                         "since": 5.0,
                         "ejections": {"stalled": 2},
                         "models": ["m"],
-                        "not_used": {},
+                        "unusable_models": {},
                         "block_size": 4,
-                        "num_blocks": 100,
+                        "cache_blocks": 100,
                         "in_flight": 1,
                         "booked_tokens": 40,
-                        "in_flight_elsewhere": 0,
+                        "remote_in_flight": 0,
                         "running": 1,
                         "waiting": 2,
                         "kv_usage": 0.5,
-                        "failures": 4,
+                        "failed_requests": 4,
                         "stream": "catching_up",
-                        "no_pair_with": {"d:1": "they differ"},
-                        "verified": {"compared": 7},
+                        "excluded_pairs": {"d:1": "they differ"},
+                        "predictions": {"compared": 7},
                         "traffic": {
                             "requests": 3,
                             "ttft": {"0.1-0.2": 1, "60.0-inf": 1},
                             "prompt_tokens": 300,
-                            "predicted_tokens": 192,
+                            "predicted_cached_tokens": 192,
                             "reported_prompt_tokens": 100,
                             "reported_cached_tokens": 64,
                         },
@@ -260,10 +260,10 @@ async def test_workers_are_shown_with_every_field(admined: Admined) -> None:
                 "engine": None,
                 "version": None,
                 "role": None,
-                "given_as": "http://late:1",
-                "is_member": False,
+                "spec": "http://late:1",
+                "is_discovered": False,
                 "last_error": "refused",
-                "tokens": [],
+                "token_sources": [],
                 "workers": [],
             },
         ],
@@ -275,7 +275,7 @@ async def test_a_worker_can_be_added_with_a_role(admined: Admined) -> None:
     answer = await admined.client.post("/admin/workers", json=body)
     assert answer.status == 201
     shown = (await admined.get("/admin/workers"))["endpoints"][1]
-    assert (shown["url"], shown["given_as"]) == ("http://p:1", "prefill=http://p:1")
+    assert (shown["url"], shown["spec"]) == ("http://p:1", "prefill=http://p:1")
     answer = await admined.client.post("/admin/workers", json={"url": "http://x:1", "role": "both"})
     assert answer.status == 400
 
@@ -299,7 +299,7 @@ async def test_a_worker_is_added_and_dropped(admined: Admined) -> None:
     await admined.world.roster.first_look()
     assert len(admined.world.fleet) == 2
     answer = await admined.client.delete("/admin/workers/new:1")
-    assert (answer.status, await answer.json()) == (200, {"dropped": "new:1"})
+    assert (answer.status, await answer.json()) == (200, {"removed": "new:1"})
     assert len(admined.world.fleet) == 1
 
 
@@ -372,7 +372,7 @@ async def test_the_index_is_shown_by_worker(admined: Admined) -> None:
     (worker,) = shown["workers"]
     assert (worker["worker"], worker["stream"], worker["blocks"]) == ("w:1", "exact", 3)
     assert (worker["assumed_blocks"], worker["pinned_blocks"]) == (0, 0)
-    assert worker["applied"]["num_stored"] == 3
+    assert worker["applied"]["stored_blocks"] == 3
 
 
 async def test_the_latest_decisions_newest_first(admined: Admined) -> None:
@@ -406,21 +406,24 @@ async def test_the_encoder_of_each_model_is_shown(admined: Admined) -> None:
 
 async def test_causes_of_cache_loss_are_shown(admined: Admined) -> None:
     loss = await admined.get("/admin/cache-loss")
-    assert (loss["computed_tokens"], loss["causes"], loss["worst"]) == (0, [], [])
+    assert (loss["computed_tokens"], loss["causes"], loss["largest"]) == (0, [], [])
 
 
 async def test_verification_is_shown_in_full_and_summed_up_per_worker(admined: Admined) -> None:
     assert await admined.get("/admin/verify") == {"workers": [{"worker": W, "compared": 7}]}
     assert await admined.get("/admin/advice") == {"groups": [], "prefill_decode": []}
-    assert await admined.get("/admin/flow") == {"is_on": True, "queues": [{"model": "m", "waiting": 3}]}
+    assert await admined.get("/admin/admission") == {
+        "is_enabled": True,
+        "queues": [{"model": "m", "waiting": 3}],
+    }
     (endpoint,) = (await admined.get("/admin/workers"))["endpoints"]
-    assert endpoint["workers"][0]["verified"] == {"compared": 7}
+    assert endpoint["workers"][0]["predictions"] == {"compared": 7}
 
 
 @pytest.mark.parametrize(
     ("method", "path", "status", "words"),
     [
-        ("GET", "/admin/worker", 404, "nothing is at /admin/worker; there are /, /admin/advice, "),
+        ("GET", "/admin/worker", 404, "nothing is at /admin/worker; there are /, /admin/admission, "),
         ("POST", "/admin/verify", 405, "/admin/verify answers GET, HEAD, not POST"),
         ("POST", "/admin/workers", 413, "Maximum request body size"),
     ],
@@ -445,7 +448,7 @@ async def test_an_explained_body_may_be_as_long_as_an_inference_body(admined: Ad
 async def test_policies_are_shown_and_reloaded(admined: Admined) -> None:
     shown = await admined.get("/admin/policies")
     assert (shown["policy"], shown["fallbacks"], shown["file"]) == ("least_load", [], None)
-    assert {"prefix_overlap", "topology", "random"} <= set(shown["known"])
+    assert {"prefix_overlap", "topology", "random"} <= set(shown["available"])
     answer = await admined.client.post("/admin/policies/reload", json={})
     assert (answer.status, (await answer.json())["policy"]) == (200, "least_load")
     assert (await admined.client.post("/admin/policies/reload", data=b"{}")).status == 415

@@ -9,7 +9,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from yarl import URL
 
 from gateway.admin.auth import add_guard, keeper_before, key_handlers
-from gateway.admin.routes import bound
+from gateway.admin.endpoint_table import bound
 from gateway.config import Config, config_of
 from gateway.runtime.tasks import Tasks
 from gateway.tenancy.auth.api_keys import make_key
@@ -114,8 +114,8 @@ async def test_keys_are_listed_without_their_digests(tmp_path: Path) -> None:
         text = await (answer := await asking.get("/admin/keys")).text()
         listed = await answer.json()
     assert listed["keys"] == [
-        {"id": "000000000000", "tenant": "ops", "models": None, "expires_s": None, "is_admin": True},
-        {"id": "010101010101", "tenant": "acme", "models": ["m"], "expires_s": 86400.0, "is_admin": False},
+        {"id": "000000000000", "tenant": "ops", "models": None, "expires_at": None, "is_admin": True},
+        {"id": "010101010101", "tenant": "acme", "models": ["m"], "expires_at": 86400.0, "is_admin": False},
     ]
     assert listed["groups"] == {"acme": "g"}
     assert credentials.file
@@ -170,7 +170,7 @@ async def test_outdated_keys_read_and_reload_and_change_nothing_else(tmp_path: P
         assert (await asking.get("/admin/x", headers=headers)).status == 200
         assert (await asking.post("/admin/x", headers={"x-api-key": "kvg-none"})).status == 401
         (file,) = (await (await asking.get("/admin/keys", headers=headers)).json())["files"]
-        assert "cannot be read" in file["fault"] and file["name"] == "key_file"
+        assert "cannot be read" in file["error"] and file["name"] == "key_file"
         path.with_name("aside").rename(path)
         assert (await asking.post("/admin/keys/reload", json={}, headers=headers)).status == 200
         assert (await asking.post("/admin/x", headers=headers)).status == 200

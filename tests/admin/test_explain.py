@@ -81,12 +81,12 @@ async def test_a_preview_shows_the_tenant_and_whether_the_request_would_queue(
     world.context.prompts.worker_tokenizer = UnknowingTokenizer()  # type: ignore[assignment]
     body: dict[str, Any] = {"model": "m", "prompt": "x"}
     record = await explained(world, body, **{"x-kvgate-tenant": "acme"})
-    expected = {"tenant": "acme", "priority": 3, "slo_ttft_s": None, "fate": "admitted", "why": None}
-    assert record["flow"] == expected
+    expected = {"tenant": "acme", "priority": 3, "slo_ttft_s": None, "result": "admitted", "reason": None}
+    assert record["admission"] == expected
     exchange, _ = world.ask()
-    assert (await explained(world, body))["flow"]["fate"] == "queued"
+    assert (await explained(world, body))["admission"]["result"] == "queued"
     late = await explained(world, body, **{"x-kvgate-slo-ttft-ms": "1"})
-    assert late["flow"]["slo_ttft_s"] == 0.001
+    assert late["admission"]["slo_ttft_s"] == 0.001
     exchange.cancel("the end of the test")
     assert world.is_clean() and not world.context.gate.stats.requests["acme"]  # type: ignore[union-attr]
 

@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 import pytest
 
+from gateway.admin.endpoint_table import ADMIN_ROUTES, ProcessScope
 from gateway.admin.fields import ReloadView, View
-from gateway.admin.routes import ADMIN_ROUTES, ProcessScope
 from gateway.processes.json_merge import NoRule, merger_of
 from tests.blackbox.harness import answer_ok, completion, post, running
 
@@ -50,8 +50,8 @@ async def test_responses_have_the_declared_fields(tmp_path: Path) -> None:
             msgspec.convert(got, answer)
         policies = (await bench.gateway.admin("GET", "/admin/policies")).json
         assert policies["scores"] and policies["shadow"]
-        admission = (await bench.gateway.admin("GET", "/admin/flow")).json
-        assert admission["tenants"] and admission["refusals"]
+        admission = (await bench.gateway.admin("GET", "/admin/admission")).json
+        assert admission["tenants"] and admission["rejections"]
         body = json.dumps({}).encode()
         reloaded = await bench.gateway.admin("POST", "/admin/config/reload", body)
         msgspec.convert(reloaded.json, ReloadView)

@@ -13,7 +13,7 @@ __all__ = ["admined"]
 async def state(admined: Admined) -> tuple[Any, ...]:
     endpoint = (await admined.get("/admin/workers"))["endpoints"][0]
     worker = endpoint["workers"][0]
-    return endpoint["is_draining"], worker["state"], worker["why"], worker["left"]
+    return endpoint["is_draining"], worker["state"], worker["reason"], worker["remaining_requests"]
 
 
 @pytest.mark.parametrize("name", [URL, "w:1"])
@@ -21,27 +21,30 @@ async def test_a_worker_drains_and_its_drain_is_undone(admined: Admined, name: s
     admined.router.ledger.book(W, 0, 0)
     for changed in (True, False):
         answer = await admined.client.post(f"/admin/workers/{name}/drain")
-        assert (answer.status, await answer.json()) == (200, {"draining": URL, "changed": changed, "left": 1})
+        assert (answer.status, await answer.json()) == (
+            200,
+            {"draining": URL, "changed": changed, "remaining_requests": 1},
+        )
     assert await state(admined) == (True, "draining", "asked for", 1)
     for changed in (True, False):
         answer = await admined.client.delete(f"/admin/workers/{name}/drain")
         assert (answer.status, await answer.json()) == (
             200,
-            {"draining": None, "changed": changed, "left": 1},
+            {"draining": None, "changed": changed, "remaining_requests": 1},
         )
     assert await state(admined) == (False, "active", None, 1)
 
 
 async def test_a_worker_can_be_dropped_once_drained(admined: Admined) -> None:
-    await admined.client.post(f"/admin/workers/{URL}/drain", json={"drop": True})
-    assert (await admined.get("/admin/workers"))["drains"] == [f"leaving={URL}"]
+    await admined.client.post(f"/admin/workers/{URL}/drain", json={"remove": True})
+    assert (await admined.get("/admin/workers"))["drains"] == [f"removing={URL}"]
     assert admined.lifecycle.to_drop(lambda url: ()) == [URL]
 
 
 async def test_a_dropped_worker_is_listed_as_gone_for_a_while(admined: Admined) -> None:
     admined.lifecycle.dropped(URL, [W])
-    (gone,) = (await admined.get("/admin/workers"))["gone"]
-    assert (gone["url"], gone["state"], gone["why"]) == (URL, "gone", "dropped")
+    (gone,) = (await admined.get("/admin/workers"))["removed"]
+    assert (gone["url"], gone["state"], gone["reason"]) == (URL, "removed", "removed")
 
 
 @pytest.mark.parametrize("method", ["POST", "DELETE"])
@@ -57,7 +60,7 @@ async def test_draining_an_unknown_worker_is_404(admined: Admined, method: str) 
         ({"headers": {"Origin": "http://evil"}}, 415),
         ({"data": b"drop=true"}, 415),
         ({"json": {"dorp": True}}, 400),
-        ({"json": {"drop": "yes"}}, 400),
+        ({"json": {"remove": "yes"}}, 400),
     ],
 )
 async def test_a_malformed_drain_is_rejected_and_drains_no_worker(
@@ -119,8 +122,8 @@ async def test_a_name_with_several_addresses_can_be_added_and_removed(admined: A
     for status in (201, 200):
         assert (await admined.client.post("/admin/workers", json={"url": url})).status == status
     await admined.resolver.look()
-    (name,) = (await admined.get("/admin/workers"))["names"]
-    assert (name["url"], name["given_as"], "http://127.0.0.1:1" in name["members"]) == (url, url, True)
+    (name,) = (await admined.get("/admin/workers"))["sources"]
+    assert (name["url"], name["spec"], "http://127.0.0.1:1" in name["members"]) == (url, url, True)
     assert (await admined.client.delete(f"/admin/workers/{url}")).status == 200
-    assert (await admined.get("/admin/workers"))["names"] == []
+    assert (await admined.get("/admin/workers"))["sources"] == []
     assert len(list(admined.world.roster)) == 1

@@ -10,9 +10,9 @@ from gateway import request
 from gateway.apis.anthropic import Dialect
 from gateway.apis.to_chat import as_chat, dialect_of
 from gateway.app import bundled_tokenizer
-from gateway.core.requests.request import parse_request
 from gateway.models.prompt_source import PromptSource
 from gateway.observability.metrics import Metrics
+from gateway.requests.parsing import parse_request
 from gateway.tokenization.chat_template import dump_tools
 from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
 from tests import DATA

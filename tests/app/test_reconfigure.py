@@ -49,7 +49,7 @@ def policy(gateway: Gateway) -> str:
 
 
 def known(gateway: Gateway) -> Any:
-    return gateway.active_policy.describe()["known"]
+    return gateway.active_policy.describe()["available"]
 
 
 def bounded(gateway: Gateway) -> bool:

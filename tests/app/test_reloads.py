@@ -44,7 +44,7 @@ async def test_changes_are_reported_beside_options_that_need_a_restart(
         "changed": ["max_attempts"],
         "needs_restart": ["port"],
         "workers_added": [],
-        "workers_dropped": [],
+        "workers_removed": [],
     }
     assert (
         "max_attempts: 3 -> 4" in caplog.text
@@ -53,7 +53,7 @@ async def test_changes_are_reported_beside_options_that_need_a_restart(
     assert world.metrics() == [
         "kvgate_config_generation 2.0",
         'kvgate_config_reloads_total{result="applied"} 1.0',
-        'kvgate_config_reloads_total{result="refused"} 0.0',
+        'kvgate_config_reloads_total{result="rejected"} 0.0',
         "kvgate_config_pending_options 1.0",
     ]
 

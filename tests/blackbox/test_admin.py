@@ -117,7 +117,7 @@ async def test_a_decision_is_explained() -> None:
         assert (record["prompt_tokens"], record["overlap_tokens"]) == (64, 48)
         assert record["reason"]
         assert {c["worker"] for c in record["candidates"]} == {worker.id for worker in workers}
-        assert record["outcome"]["how"] == "ended"
+        assert record["outcome"]["result"] == "ended"
         assert record["outcome"]["status"] == 200
         assert record["outcome"]["reported_cached_tokens"] == 32
         recent = (await bench.gateway.admin("GET", "/admin/decisions")).json["decisions"]
@@ -140,7 +140,7 @@ async def test_workers_are_added_and_dropped_at_run_time(bench: Bench) -> None:
     for name in (worker.url, worker.id):
         await gateway.join(worker)
         dropped = await gateway.admin("DELETE", f"/admin/workers/{name}")
-        assert (dropped.status, dropped.json) == (200, {"dropped": name})
+        assert (dropped.status, dropped.json) == (200, {"removed": name})
         assert await gateway.endpoint(worker) is None
         assert (await bench.ask(post(completion(model="late")))).status == 503
         assert (await bench.ask(request("GET", "/v1/models"))).json["data"] == []

@@ -99,7 +99,7 @@ async def test_a_drain_is_logged_with_the_key_that_asked_for_it(tmp_path: Path, 
         await bench.gateway.logged(rf"admin API: POST {path} by an unknown key from 127.0.0.1: 401, unknown")
         await bench.gateway.logged(rf"worker {worker.url} draining: asked for by {named}$")
         (endpoint,) = (await admin("GET", "/admin/workers")).json["endpoints"]
-        assert endpoint["workers"][0]["why"] == f"asked for by {named}"
+        assert endpoint["workers"][0]["reason"] == f"asked for by {named}"
         log = "\n".join(bench.gateway.log)
         assert log.count(f"POST {path} by {named}") == 1, "one line, however many processes there are"
         assert "canary-4711" not in log and key[17:] not in log and "forged" not in log

@@ -66,7 +66,7 @@ async def test_impossible_cache_sizes_are_ignored(bench: Bench, labels: str) -> 
     endpoint = await bench.gateway.endpoint(worker)
     assert endpoint is not None
     shown = endpoint["workers"][0]
-    assert (shown["block_size"], shown["num_blocks"]) == (None, None)
+    assert (shown["block_size"], shown["cache_blocks"]) == (None, None)
 
 
 @pytest.mark.parametrize("length", [0, -1, 10**12, 10**400])

@@ -149,7 +149,7 @@ async def test_unknown_routes_are_not_forwarded(bench: Bench, path: str) -> None
 async def test_a_refused_route_is_refused_however_its_slashes_are_written(bench: Bench, path: str) -> None:
     worker = await bench.worker()
     answer = await bench.ask(request("POST", path, completion()))
-    assert (answer.status, answer.error["code"]) == (403, "route_refused")
+    assert (answer.status, answer.error["code"]) == (403, "route_forbidden")
     assert not worker.calls
 
 

@@ -137,7 +137,7 @@ async def test_impossible_usage_changes_no_quota_recording_or_log_line(tmp_path:
         assert int(left[-1] or 0) >= 1000 - 6 * 3 - 6 - 6 * num_bytes // 4, (
             "prompts, and what the texts suggest"
         )
-        flow = (await bench.gateway.admin("GET", "/admin/flow")).body
+        flow = (await bench.gateway.admin("GET", "/admin/admission")).body
         assert b"000000" not in flow
         lines = [line for line in bench.gateway.log if "000000" in line and "usage ignored" not in line]
         assert not lines

@@ -19,7 +19,6 @@ from gateway.epp.messages import BodyMode
 from gateway.proto.kvgate.v1 import decide_pb2
 from gateway.proto.kvgate.v1 import ext_proc_pb2 as pb
 from loadtest.ports import free_port
-from tests.apis.test_multipart import KIND
 from tests.blackbox.harness import DEADLINE_S, FakeWorker, Header, running
 from tests.blackbox.test_limited_keys import (
     CARDS,
@@ -33,6 +32,7 @@ from tests.blackbox.test_limited_keys import (
     form,
     limited,
 )
+from tests.requests.test_multipart import KIND
 from tests.support.ext_proc import BUFFERED, DUPLEX, request_body, request_headers
 
 pytestmark = pytest.mark.interpreted

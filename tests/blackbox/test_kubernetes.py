@@ -52,7 +52,7 @@ class Cluster:
         return (await self.bench.ask(post(completion()))).status
 
     async def last_error(self) -> str:
-        (name,) = (await self.bench.gateway.admin("GET", "/admin/workers")).json["names"]
+        (name,) = (await self.bench.gateway.admin("GET", "/admin/workers")).json["sources"]
         return str(name["last_error"])
 
     async def watched(self, num: int = 1) -> None:
@@ -299,7 +299,7 @@ async def test_several_processes_find_the_same_workers() -> None:
             return [await kube.status() for _ in range(4)] == [200] * 4
 
         await until(are_served, "both processes have found it")
-        (name,) = (await kube.bench.gateway.admin("GET", "/admin/workers")).json["names"]
+        (name,) = (await kube.bench.gateway.admin("GET", "/admin/workers")).json["sources"]
         assert (name["url"], name["members"]) == (BY_LABEL, [one.url])
         kube.api.remove(PODS, "one")
         await kube.left(one)
@@ -313,7 +313,7 @@ async def test_a_source_is_added_and_dropped_at_run_time() -> None:
         assert added.status == 201
         await kube.watched(2)
         dropped = await gateway.admin("DELETE", f"/admin/workers/{quote(BY_LABEL, safe='')}")
-        assert (dropped.status, dropped.json) == (200, {"dropped": BY_LABEL})
+        assert (dropped.status, dropped.json) == (200, {"removed": BY_LABEL})
         assert await gateway.is_up(one)  # the Service has it still
         assert (await gateway.admin("DELETE", f"/admin/workers/{SERVICE}")).status == 200
         await kube.left(one)

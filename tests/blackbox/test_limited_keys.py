@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.requests.routes import TABLE
-from tests.apis.test_multipart import KIND, form, part
+from gateway.core.route_table import TABLE
 from tests.blackbox.harness import (
     CHAT,
     COMPLETIONS,
@@ -28,6 +27,7 @@ from tests.blackbox.harness import (
 from tests.blackbox.test_keys import bearer, made
 from tests.blackbox.test_tunnel import AGREED, all_closed, offer
 from tests.http.test_websocket_frames import frame, text
+from tests.requests.test_multipart import KIND, form, part
 from tests.tenancy.auth import issuers
 
 CARDS = ("base", {"id": "ad1", "parent": "base", "root": "/1"}, {"id": "ad2", "parent": "base", "root": "/2"})

@@ -71,7 +71,7 @@ async def test_a_file_is_reloaded_on_sighup_and_a_broken_one_keeps_the_old(
         await gateway.logged(rf"{STAY} configuration: .*own\.py:1: invalid syntax")
         assert await served_by(bench, workers) == [1] * 4
         shown = (await gateway.admin("GET", "/admin/policies")).json
-        assert shown["policy"] == "own" and shown["file"]["refused"].endswith("own.py:1: invalid syntax")
+        assert shown["policy"] == "own" and shown["file"]["error"].endswith("own.py:1: invalid syntax")
         reported = await gateway.admin("POST", "/admin/policies/reload", b"{}")
         assert reported.status == 400 and "invalid syntax" in reported.json["error"]["message"]
         gateway.expected += [line for line in gateway.log if STAY in line]
@@ -184,7 +184,7 @@ async def test_sessions_are_split_between_policies_and_scores_shown(processes: i
         arms = {arm["name"]: arm for arm in shown["scores"]}
         expected = {name: sum(3 for each in by_session.values() if name in each) for name in arms}
         assert {name: arm["requests"] for name, arm in arms.items()} == expected
-        assert [(arm["share"], arm["errors"], arm["hit_rate"]) for arm in arms.values()] == [
+        assert [(arm["share"], arm["failed_requests"], arm["hit_rate"]) for arm in arms.values()] == [
             (0.8, 0, 0.3333),
             (0.2, 0, 0.3333),
         ]
@@ -211,8 +211,12 @@ async def test_shadow_policies_are_compared() -> None:
         assert shown["scores"][0]["ttft_p90_s"] >= shown["scores"][0]["ttft_p50_s"] >= 0  # in ms: may be 0
         predicts, plain = shown["shadow"]
         assert (predicts["name"], predicts["compared_prompt_tokens"]) == ("expected_ttft", 30)
-        assert predicts["predicted_ttft_s"] > 0 and 0 <= predicts["share_agreed"] <= 1
-        assert (plain["name"], plain["predicted_ttft_s"], shown["dropped"]) == ("least_load", None, 0)
+        assert predicts["predicted_ttft_s"] > 0 and 0 <= predicts["agreement_share"] <= 1
+        assert (plain["name"], plain["predicted_ttft_s"], shown["dropped_decisions"]) == (
+            "least_load",
+            None,
+            0,
+        )
         metrics = await bench.gateway.metrics()
         assert metrics['kvgate_shadow_decisions_total{policy="least_load"}'] == 10
 

@@ -196,7 +196,7 @@ async def test_a_proof_overrules_the_version(salted: tuple[str, ...]) -> None:
         shown = f'kvgate_worker_unusable_models{{reason="salt",worker="{shared.id}"}}'
         assert (await bench.gateway.metrics())[shown] == 2
         endpoint = await bench.gateway.endpoint(shared)
-        assert endpoint is not None and list(endpoint["workers"][0]["not_used"]) == ["m", "ad1"]
+        assert endpoint is not None and list(endpoint["workers"][0]["unusable_models"]) == ["m", "ad1"]
         apart = await sglang(bench, version=None, isolation=True)
         for _ in range(8):
             assert (await bench.ask(post(completion()))).status == 200

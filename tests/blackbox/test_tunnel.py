@@ -213,7 +213,7 @@ async def test_the_decision_is_shown_where_enabled() -> None:
         await all_closed(bench)
         path = f"/admin/decisions/{headers[b'x-kvgate-decision'].decode()}"
         outcome = (await bench.gateway.admin("GET", path)).json["outcome"]
-        assert (outcome["how"], outcome["status"]) == ("ended", 101)
+        assert (outcome["result"], outcome["status"]) == ("ended", 101)
 
 
 @pytest.mark.parametrize("num_early", [1, 5, 300_000])

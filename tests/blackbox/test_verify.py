@@ -159,8 +159,8 @@ async def test_several_processes_merge_their_verification() -> None:
         (merged,) = (await bench.gateway.admin("GET", "/admin/verify")).json["workers"]
         assert merged["worker"] == worker.id
         assert merged["prompts"]["counted"] == 12
-        assert merged["prompt_tokens"] == "agree"
-        assert merged["sent"]["sent_prompt_tokens"] == 36
+        assert merged["token_parity"] == "agree"
+        assert merged["sent"]["prompt_tokens"] == 36
         assert (await bench.gateway.metrics())[f'kvgate_prompt_token_mismatch{{worker="{worker.id}"}}'] == 0
 
 
@@ -176,5 +176,9 @@ async def test_a_worker_with_other_token_counts_is_named() -> None:
         assert await bench.gateway.logged("prompt tokens differ from kvgate's")
         (merged,) = (await bench.gateway.admin("GET", "/admin/verify")).json["workers"]
         difference = merged["prompts"]["first_difference"]
-        assert (difference["num_ours"], difference["num_engine"], difference["position"]) == (50, 3, None)
+        assert (difference["gateway_tokens"], difference["engine_tokens"], difference["position"]) == (
+            50,
+            3,
+            None,
+        )
         assert merged["mispredictions"]["tokens_differ"] == sum(merged["mispredictions"].values())

@@ -334,6 +334,6 @@ async def test_a_name_is_verified_at_each_of_its_addresses(authority: Authority)
         await until(lambda: bench.gateway.is_up(worker), "joined")
         assert (await bench.ask(post(completion()))).status == 200
         reported = (await bench.gateway.admin("GET", "/admin/workers")).json
-        assert worker.url in reported["names"][0]["members"]
+        assert worker.url in reported["sources"][0]["members"]
         assert (await bench.gateway.admin("DELETE", f"/admin/workers/{name}")).status == 200
         assert (await bench.ask(post(completion()))).status == 503

@@ -15,7 +15,7 @@ from gateway.commands.check_events import EventsCheck
 from gateway.core.blocks import root_hash
 from gateway.core.engine import EngineFlags, EventSource
 from gateway.core.event_stream import StreamState
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.worker import Role, Worker
 from gateway.discovery.declared import DeclaredSettings
 from gateway.discovery.engine_detection import Engines

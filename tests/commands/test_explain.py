@@ -17,7 +17,7 @@ EXPLAINED: dict[str, Any] = {
     "not_tokenized": None,
     "predicted_ttft_s": 0.25,
     "split": None,
-    "flow": None,
+    "admission": None,
     "candidates": [
         {
             "worker": name,
@@ -65,10 +65,10 @@ def test_a_decision_without_terms_tokens_or_prediction_is_printed() -> None:
         "predicted_ttft_s": None,
         "not_tokenized": "no model",
         "split": split,
-        "flow": {"tenant": "acme", "priority": 3, "fate": "refused", "why": "too late"},
+        "admission": {"tenant": "acme", "priority": 3, "result": "rejected", "reason": "too late"},
     }
     first, why, where, identity, _, _, chosen, *_ = lines(reported)
-    assert identity == "for tenant acme, priority 3: refused: too late"
+    assert identity == "for tenant acme, priority 3: rejected: too late"
     assert first == "m, prompt not tokenized: no model: b:1, by latency_slo"
     assert (why, where) == ("in time", "prompt computed by p:1: sooner")
     assert chosen.split() == [">", "b:1", "64", "36", "1000", "2", "0.50", "yes"]

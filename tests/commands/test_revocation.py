@@ -61,7 +61,7 @@ def test_an_unreadable_admin_key_leaves_the_file_unchanged(
 
 
 def used(digest: str, fault: str | None = None) -> dict[str, Any]:
-    return {"name": "key_file", "path": "/k", "digests": digest.split(), "age_s": 90.0, "fault": fault}
+    return {"name": "key_file", "path": "/k", "digests": digest.split(), "age_s": 90.0, "error": fault}
 
 
 @pytest.mark.parametrize(

@@ -60,9 +60,9 @@ def test_the_status_has_each_worker_and_its_exit_code_says_if_all_are_well(gatew
 
 
 def test_load_that_an_engine_does_not_report_is_shown_as_unknown() -> None:
-    worker = {"id": "w:1", "state": "active", "why": None, "models": ["m"], "stream": None, "blind": None}
-    worker |= {"running": None, "waiting": None, "kv_usage": None, "in_flight": 2, "in_flight_elsewhere": 1}
-    endpoint = {"url": "u", "last_error": None, "workers": [worker | {"verified": {"share_right": None}}]}
+    worker = {"id": "w:1", "state": "active", "reason": None, "models": ["m"], "stream": None, "blind": None}
+    worker |= {"running": None, "waiting": None, "kv_usage": None, "in_flight": 2, "remote_in_flight": 1}
+    endpoint = {"url": "u", "last_error": None, "workers": [worker | {"predictions": {"exact_share": None}}]}
     row = list(fleet_lines({"key_files": [], "endpoints": [endpoint]}))[3]
     assert row.split() == ["w:1", "active", "m", "none", "?", "?", "?", "3"]
 
@@ -139,10 +139,10 @@ def test_a_gateway_that_does_not_answer_is_named() -> None:
 
 
 def test_keys_that_are_outdated_are_named_with_their_age() -> None:
-    file = {"name": "key_file", "path": "/k", "digests": ["d"], "age_s": 3.0, "fault": None}
+    file = {"name": "key_file", "path": "/k", "digests": ["d"], "age_s": 3.0, "error": None}
     answer: dict[str, list[object]] = {"endpoints": [], "key_files": [file]}
     assert is_well(answer) and list(fleet_lines(answer)) == ["no workers"]
-    answer["key_files"] = [file | {"age_s": 600.0, "fault": "it cannot be read"}]
+    answer["key_files"] = [file | {"age_s": 600.0, "error": "it cannot be read"}]
     assert not is_well(answer)
     assert list(fleet_lines(answer))[0] == (
         "keys of /k are 10 min old, and revoked ones still work: it cannot be read"

@@ -7,7 +7,7 @@ from tests.conformance.others import Reading, ask_uvicorn, recorded
 from tests.conformance.test_requests import run
 
 _HEAD = """\
-# Hostile and odd requests
+# HTTP conformance
 
 The answers of kvgate, nginx {nginx} and uvicorn {uvicorn} (httptools, the server that vLLM runs in) to
 the same bytes. RFC 9112 unless another is named. `+1` means that one request was forwarded whole,

@@ -54,7 +54,7 @@ def test_a_worker_is_drained_taken_back_and_removed_after_a_confirmation(
     seen.page.locator("tbody tr.row", has_text=fleet.absent).click()
     seen.page.get_by_role("dialog").get_by_role("button", name="Remove…").click()
     seen.page.get_by_role("dialog").get_by_role("button", name="Remove", exact=True).click()
-    seen.page.get_by_role("heading", name="Gone lately").wait_for()
+    seen.page.get_by_role("heading", name="Removed lately").wait_for()
     assert seen.complaints == []
 
 

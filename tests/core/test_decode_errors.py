@@ -19,7 +19,6 @@ from gateway.bookings import message
 from gateway.core.engine import AdapterCalls
 from gateway.core.errors import ConfigError, InvalidRequest
 from gateway.core.kv_events import DecodeError
-from gateway.core.requests.request import parse_request
 from gateway.discovery.engine_detection import Engines
 from gateway.discovery.lora_wire import outcome
 from gateway.http import usage_redaction
@@ -27,6 +26,7 @@ from gateway.http.messages import ResponseHead
 from gateway.http.response_observer import ResponseObserver
 from gateway.http.usage_injection import InjectedUsageScanner
 from gateway.parity.prober import _read
+from gateway.requests.parsing import parse_request
 from gateway.tenancy.auth.key_format import parse_key_file
 from gateway.tokenization.chat_template import arguments_of
 
@@ -172,25 +172,25 @@ def test_a_reader_of_a_jwks() -> None:
 # every reader is listed --------------------------------------------------------------------------
 
 OURS = {
-    "gateway/core/requests/adapter_field.py:without_adapter": "bodies that were parsed before",
-    "gateway/core/requests/model_alias.py": "bodies that were parsed before",
+    "gateway/requests/adapter_field.py:without_adapter": "bodies that were parsed before",
+    "gateway/requests/model_alias.py": "bodies that were parsed before",
     "gateway/http/cache_report.py": "bodies that were parsed before",
-    "gateway/core/requests/cache_salt.py": "bodies that were parsed before",
-    "gateway/apis/large_body.py:_decoded": "decode_large catches it",
+    "gateway/requests/cache_salt.py": "bodies that were parsed before",
+    "gateway/requests/large_body.py:_decoded": "decode_large catches it",
     "gateway/proxy/responses.py": "bodies that were parsed before",
     "engines/connectors/leg_bodies.py": "bodies that were parsed before",
     "engines/connectors/sglang_bootstrap.py": "bodies that were parsed before",
     "engines/connectors/trtllm_context.py": "made here, of an answer that was parsed before",
-    "gateway/core/requests/json_values.py:decode": "its callers catch it",
-    "gateway/core/requests/request.py:_decode_nested": "its caller catches it",
-    "gateway/core/requests/request.py:_split": "its caller catches it",
-    "gateway/core/requests/request.py:decode_value": "its callers catch it",
+    "gateway/core/json_values.py:decode": "its callers catch it",
+    "gateway/requests/parsing.py:_decode_nested": "its caller catches it",
+    "gateway/requests/parsing.py:_split": "its caller catches it",
+    "gateway/requests/parsing.py:decode_value": "its callers catch it",
     "gateway/discovery/kubernetes/api_objects.py:event": "the watch that reads the line catches it",
-    "gateway/core/requests/steering.py:unsteered": "bodies that were parsed before",
-    "gateway/core/requests/steering.py:behind": "bodies that were parsed before",
-    "gateway/core/requests/steering.py:_checked_parameters": "bodies that were parsed before",
-    "gateway/core/requests/media_uuid.py": "scope_media catches it",
-    "gateway/core/requests/model_name.py:check_once": "bodies that were parsed before",
+    "gateway/requests/steering.py:unsteered": "bodies that were parsed before",
+    "gateway/requests/steering.py:behind": "bodies that were parsed before",
+    "gateway/requests/steering.py:_checked_parameters": "bodies that were parsed before",
+    "gateway/requests/media_uuid.py": "scope_media catches it",
+    "gateway/requests/model_name.py:check_once": "bodies that were parsed before",
     "engines/vllm.py:_event": "its caller catches it",
     "engines/wire.py:_event": "its caller catches it",
     "engines/slices.py:raw_events": "its callers catch it",
@@ -206,7 +206,7 @@ OURS = {
     "gateway/server/handover.py": "messages between gateways of one user, who owns the socket",
 }
 """Files and functions that decode without a mention of UNREADABLE, and the reason."""
-OWN_DECODER = "gateway.core.requests.json_values"
+OWN_DECODER = "gateway.core.json_values"
 
 
 def test_every_decoding_function_handles_unreadable_bytes() -> None:

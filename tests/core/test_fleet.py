@@ -221,19 +221,19 @@ def test_the_last_prefill_worker_is_recognized() -> None:
 
 def test_a_warming_worker_is_eligible_when_it_is_due() -> None:
     fleet, slow_start = three(), SlowStart(0.0, 10.0)
-    fleet.warm_up(A, slow_start)
-    assert (ids(fleet, "m"), state(fleet, A)) == (["a:1", "b:1", "c:1"], "warm_up")
+    fleet.set_slow_start(A, slow_start)
+    assert (ids(fleet, "m"), state(fleet, A)) == (["a:1", "b:1", "c:1"], "slow_start")
     slow_start.credit = 0.5
     assert ids(fleet, "m") == ["b:1", "c:1"]
     assert ids(fleet, "m", exclude={B, C}) == ["a:1"]
-    fleet.warm_up(A, None)
+    fleet.set_slow_start(A, None)
     assert (ids(fleet, "m"), state(fleet, A)) == (["a:1", "b:1", "c:1"], "active")
 
 
 def test_where_all_workers_warm_up_they_share_equally() -> None:
     fleet = three()
     for name in (A, B, C):
-        fleet.warm_up(name, SlowStart(0.0, 10.0))
+        fleet.set_slow_start(name, SlowStart(0.0, 10.0))
         member = fleet.get(name)
         assert member is not None and member.slow_start is not None
         member.slow_start.credit = 0.0

@@ -12,7 +12,7 @@ def usage_of(prompt: int, cached: int) -> Usage | None:
 
 
 @pytest.mark.parametrize(
-    ("how", "status", "is_error"),
+    ("result", "status", "is_error"),
     [
         ("ended", 200, False),
         ("ended", 400, False),
@@ -22,8 +22,8 @@ def usage_of(prompt: int, cached: int) -> Usage | None:
         ("failed", 0, True),
     ],
 )
-def test_outcomes_are_errors_by_their_end_and_status(how: str, status: int, is_error: bool) -> None:
-    assert Outcome(how, status, None, None).is_error is is_error
+def test_outcomes_are_errors_by_their_end_and_status(result: str, status: int, is_error: bool) -> None:
+    assert Outcome(result, status, None, None).is_error is is_error
 
 
 def test_usage_reported_by_the_engine_is_kept() -> None:

@@ -5,13 +5,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.apis.large_body import parse_large
 from gateway.core.decision import Decision, PrefillChoice
-from gateway.core.requests.request import InferenceRequest, parse_request
+from gateway.core.request import InferenceRequest
 from gateway.core.usage import MAX_ANSWERS, MAX_LEN, MAX_TURNS, WIDEST, RefusedUsage, Usage, UsageLimit
 from gateway.core.usage_reading import limit_of, of_own_cache, read_beginning, read_usage
 from gateway.core.value import replace
 from gateway.core.worker import ServedModel
+from gateway.requests.large_body import parse_large
+from gateway.requests.parsing import parse_request
 from tests.support.fakes import decision, worker
 
 LIMIT = UsageLimit(1000, 500)

@@ -140,7 +140,7 @@ def test_reports_feed_metrics_and_the_decision_log_as_an_answer_does(decisions: 
     assert sum(worker.ttft_s.counts) == 1 and worker.num_answered == 1
     assert decisions.context.pools.num_reads(f"http://{W1}") == 2  # signs of life, beside probes
     assert decisions.outcome() == {
-        "how": "ended",
+        "result": "ended",
         "status": 200,
         "ttft_s": 0.5,
         "reported_prompt_tokens": 3,

@@ -3,9 +3,9 @@
 import pytest
 import yaml
 
-from gateway.discovery.kubernetes.sources import KubernetesSource
+from gateway.discovery.kubernetes.watched_sources import KubernetesSource
 from tests.deploy.test_chart import GOLDEN, objects, pod_of
-from tests.discovery.kubernetes.test_sources import World, world
+from tests.discovery.kubernetes.test_watched_sources import World, world
 from tests.support.kube_api import PODS, POOLS, SLICES, Object, endpoint, endpoint_slice, pod, pool
 from tests.support.patience import until
 

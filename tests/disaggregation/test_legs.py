@@ -12,11 +12,11 @@ import pytest
 from engines import KV_CONNECTORS
 from gateway.core.blocks import root_hash
 from gateway.core.worker import Role, ServedModel, Transfer, Worker, WorkerId
+from gateway.costs.transfer_speed import TransferSpeed
 from gateway.disaggregation.legs import REFUSAL_S, LegServices, number_of
 from gateway.disaggregation.stats import DisaggregationStats
 from gateway.http.headers import sent_again
 from gateway.policies.disaggregation import DisaggregationPolicy, modes_of
-from gateway.policies.transfer_speed import TransferSpeed
 from gateway.proxy.context import Context
 from gateway.proxy.dispatch import Dispatch
 from tests.proxy.test_exchange import END, EVENT, HEAD, PLAIN, chunk
@@ -312,7 +312,7 @@ def test_an_unusable_prefill_answer_blames_no_worker(monkeypatch: pytest.MonkeyP
     assert "kv_transfer_params" not in world.asked("d:1")
     world.transport("d:1").feed(plain({"error": {}}, "400 Bad Request"))
     assert answered.events[0] == 400
-    assert world.disaggregation_stats.failures == {"refused": 1}
+    assert world.disaggregation_stats.failures == {"rejected": 1}
     assert world.is_clean()
 
 

@@ -20,7 +20,8 @@ from gateway.ingest.poll import PollFeed
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.zmq import ZmqFeed
 from gateway.replication.agent_feed import AgentFeed
-from gateway.replication.agent_targets import AgentFeeds, Agents
+from gateway.replication.agent_feeds import AgentFeeds
+from gateway.replication.agent_targets import Agents
 from gateway.replication.rank_store import RankStore
 from gateway.replication.replica_feed import OpenEngine
 from gateway.runtime.process_limits import descriptors

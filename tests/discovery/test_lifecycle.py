@@ -14,12 +14,12 @@ from gateway.core.decision import Prompt
 from gateway.core.engine import EngineMetrics
 from gateway.core.fleet import Fleet
 from gateway.core.outcome import UNLOADED
-from gateway.core.requests.request import parse_request
 from gateway.core.worker import Role, ServedModel, Transfer, Worker, WorkerId
 from gateway.discovery.lifecycle import Lifecycle, RemainingWork, keep_leaving
 from gateway.discovery.outlier_detection import OutlierRules
 from gateway.discovery.roster import Roster
 from gateway.policies.least_load import LeastLoad
+from gateway.requests.parsing import parse_request
 from gateway.routing.router import Router
 from tests.discovery.test_roster import URL
 from tests.discovery.test_roster import World as RosterWorld
@@ -38,7 +38,7 @@ def worker_of(name: str, role: Role = Role.BOTH) -> Worker:
 class World:
     """Fleet, a router by least load, and the lifecycle's view of them."""
 
-    def __init__(self, warm_up_s: float = 10.0) -> None:
+    def __init__(self, slow_start_s: float = 10.0) -> None:
         self.now = 0.0
         self.fleet, self.known = Fleet(), Known()
         self.router = Router(
@@ -65,7 +65,7 @@ class World:
             observers=self.router.observers,
             on_ejected=lambda worker, why: self.elsewhere.append((worker, why)),
             rules=OutlierRules(num_failures=2, eject_s=10.0, stalled_s=60.0),
-            warm_up_s=warm_up_s,
+            slow_start_s=slow_start_s,
             clock=lambda: self.now,
             call_later=lambda seconds, callback: self.timers.append((self.now + seconds, callback)),
         )
@@ -121,7 +121,7 @@ def test_panic_is_logged_once_per_change_and_is_the_reason_of_a_workers_state(
     ]
     assert set(world.decide(20)) == {A, B}
     why = "gets requests though its probes time out: too few workers of 'm' are healthy"
-    assert world.lifecycle.describe(A)["why"] == why
+    assert world.lifecycle.describe(A)["reason"] == why
     world.fleet.set_up(A, True, is_late=True)
     for _ in range(2):
         world.lifecycle.note_panic()
@@ -130,7 +130,8 @@ def test_panic_is_logged_once_per_change_and_is_the_reason_of_a_workers_state(
     ]
     assert world.decide(4) == {A: 4}
     assert (
-        world.lifecycle.describe(A)["why"] == "up though its probes time out: answers, events or metrics come"
+        world.lifecycle.describe(A)["reason"]
+        == "up though its probes time out: answers, events or metrics come"
     )
 
 
@@ -147,11 +148,11 @@ def test_failed_requests_eject_a_bounded_share_of_a_models_workers(
     assert [world.state(name) for name in names].count("ejected") == most
     if num_workers == 4:
         why = "not ejected: 1 of 4 workers for 'm' are ejected already (failed requests (3 in a row): "
-        assert str(world.lifecycle.describe(names[-1])["why"]).startswith(why)
+        assert str(world.lifecycle.describe(names[-1])["reason"]).startswith(why)
         assert len(warnings(caplog)) == 4  # once for each worker
         world.num_answered[names[-1]] += 1
         world.lifecycle.looked(names[-1], None)
-        assert world.lifecycle.describe(names[-1])["why"] is None  # it has answered since
+        assert world.lifecycle.describe(names[-1])["reason"] is None  # it has answered since
 
 
 @pytest.mark.parametrize(("answers", "most"), [(0, 3), (1, 1)], ids=["silent", "one request had come"])
@@ -194,7 +195,7 @@ def test_a_worker_that_joins_later_warms_up_under_any_policy() -> None:
     world.now = 100.0
     world.join(B)
     described = world.lifecycle.describe(B)
-    assert (described["state"], described["share"]) == ("warm_up", 0.1)
+    assert (described["state"], described["share"]) == ("slow_start", 0.1)
     assert world.decide(200, ends=False)[B] == pytest.approx(10, abs=2)
     world.now = 105.0
     assert world.decide(200, ends=False)[B] == pytest.approx(55, abs=3)
@@ -204,7 +205,7 @@ def test_a_worker_that_joins_later_warms_up_under_any_policy() -> None:
     assert world.decide(200, ends=False)[B] == 200
 
 
-def test_a_preview_uses_no_warm_up_share() -> None:
+def test_a_preview_uses_no_slow_start_share() -> None:
     world = World()
     world.join(A)
     world.now = 100.0
@@ -216,7 +217,7 @@ def test_a_preview_uses_no_warm_up_share() -> None:
 
 
 def test_without_a_warm_up_a_worker_is_active_at_once() -> None:
-    world = World(warm_up_s=0.0)
+    world = World(slow_start_s=0.0)
     world.join(A)
     world.now = 100.0
     world.join(B)
@@ -227,7 +228,7 @@ def test_a_probe_ends_a_warm_up_without_requests() -> None:
     world = World()
     world.now = 100.0
     world.join(A)
-    assert world.state(A) == "warm_up"
+    assert world.state(A) == "slow_start"
     world.now = 111.0
     world.lifecycle.looked(A, None)
     assert world.state(A) == "active"
@@ -262,7 +263,7 @@ def test_a_worker_that_fails_repeatedly_is_ejected_for_a_while(caplog: pytest.Lo
     for _ in range(2):
         world.lifecycle.failed(A, "it refused")
     described = world.lifecycle.describe(A)
-    assert (described["state"], described["why"]) == (
+    assert (described["state"], described["reason"]) == (
         "ejected",
         "failed requests (2 in a row): it refused",
     )
@@ -270,7 +271,7 @@ def test_a_worker_that_fails_repeatedly_is_ejected_for_a_while(caplog: pytest.Lo
     assert warnings(caplog) == ["worker a:1 ejected for 10 s: failed requests (2 in a row): it refused"]
     world.now = 20.0
     world.lifecycle.looked(A, metrics(1.0))
-    assert world.state(A) == "warm_up"
+    assert world.state(A) == "slow_start"
     assert world.elsewhere == []
 
 
@@ -283,7 +284,7 @@ def test_the_last_worker_of_a_model_is_not_ejected_and_has_a_reason(caplog: pyte
             world.lifecycle.failed(A, "it refused")
     described = world.lifecycle.describe(A)
     assert described["state"] == "active"
-    assert described["why"].startswith("not ejected: last worker for 'm' (failed requests (4 in a row)")
+    assert described["reason"].startswith("not ejected: last worker for 'm' (failed requests (4 in a row)")
     assert len(warnings(caplog)) == 1
     assert world.decide(3) == {A: 3}
 
@@ -310,10 +311,10 @@ def test_a_stalled_engine_is_ejected_and_its_requests_go_elsewhere() -> None:
         "active",
         [(A, "no step in 61 s, with 1 requests")],
     )
-    assert world.lifecycle.describe(A)["why"] == "no step in 61 s, with 1 requests"
+    assert world.lifecycle.describe(A)["reason"] == "no step in 61 s, with 1 requests"
     world.now = 63.0
     world.lifecycle.looked(A, metrics(101.0))
-    assert world.state(A) == "warm_up"
+    assert world.state(A) == "slow_start"
 
 
 def test_requests_in_flight_here_count_even_if_the_engine_reports_none() -> None:
@@ -341,7 +342,7 @@ def test_an_endpoint_drains_until_the_drain_is_undone() -> None:
     world.join(A, B)
     assert world.lifecycle.drain("http://a:1", [worker_of(A)], "asked for")
     assert not world.lifecycle.drain("http://a:1", [worker_of(A)], "asked for")
-    assert (world.lifecycle.describe(A)["why"], world.decide(3)) == ("asked for", {B: 3})
+    assert (world.lifecycle.describe(A)["reason"], world.decide(3)) == ("asked for", {B: 3})
     assert world.lifecycle.undo("http://a:1", [worker_of(A)])
     assert not world.lifecycle.undo("http://a:1", [worker_of(A)])
     assert world.decide(20)[A] > 0
@@ -361,7 +362,7 @@ def test_requests_in_flight_and_blocks_not_yet_fetched_are_left_while_draining()
     world.join(A, B)
     world.router.decide(REQUEST, exclude=[B])
     world.fetching[A] = 2
-    assert world.lifecycle.num_left(A) == 3
+    assert world.lifecycle.num_remaining(A) == 3
 
 
 def test_a_leaving_worker_is_dropped_when_no_request_is_left() -> None:
@@ -373,7 +374,7 @@ def test_a_leaving_worker_is_dropped_when_no_request_is_left() -> None:
     world.router.finish(decision)
     assert world.lifecycle.to_drop(lambda url: [worker_of(A)]) == ["http://a:1"]
     world.lifecycle.dropped("http://a:1", [A])
-    assert ([(each.url, each.why) for each in world.lifecycle.gone], world.lifecycle.num_gone) == (
+    assert ([(each.url, each.why) for each in world.lifecycle.removed], world.lifecycle.num_removed) == (
         [("http://a:1", "its name is gone")],
         1,
     )
@@ -384,7 +385,7 @@ def test_draining_workers_are_listed_for_other_gateways() -> None:
     world.join(A, B)
     world.lifecycle.drain("http://a:1", [worker_of(A)], "asked for")
     world.lifecycle.drain("http://b:1", [worker_of(B)], "asked for", is_last=True)
-    assert world.lifecycle.specs == ["draining=http://a:1", "leaving=http://b:1"]
+    assert world.lifecycle.specs == ["draining=http://a:1", "removing=http://b:1"]
 
 
 async def test_drains_of_another_gateway_are_resumed() -> None:
@@ -417,11 +418,11 @@ def test_a_saturated_worker_gets_no_requests_for_a_while_and_is_never_ejected() 
         world.lifecycle.busy(A, 2.0)
     assert world.decide(10) == {B: 10}
     described = world.lifecycle.describe(A)
-    assert (described["state"], described["why"]) == ("active", "saturated: it rejects requests")
+    assert (described["state"], described["reason"]) == ("active", "saturated: it rejects requests")
     assert (len(world.timers), world.lifecycle.ejections.total()) == (1, 0)
     world.advance(2.0)
     assert world.decide(100)[A] > 20
-    assert world.lifecycle.describe(A)["why"] is None
+    assert world.lifecycle.describe(A)["reason"] is None
 
 
 def test_further_rejections_prolong_the_time_without_requests() -> None:

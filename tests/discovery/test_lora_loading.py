@@ -59,7 +59,7 @@ async def test_an_adapter_is_loaded_by_all_workers_of_its_model_and_serves_the_n
         assert (first.engine.adapters, other.engine.adapters) == ({"a": "/adapters/x"}, {})
         assert await ask(f, "GET") == (
             200,
-            {"adapters": [{"name": "a", "root": "m", "workers": [first.url, second.url], "not_used_at": []}]},
+            {"adapters": [{"name": "a", "root": "m", "workers": [first.url, second.url], "unusable_at": []}]},
         )
         status, body = await ask(f, "DELETE", "/a")
         assert (status, outcomes(body)) == (200, {first.url: (True, False), second.url: (True, False)})
@@ -113,7 +113,7 @@ async def test_sglang_loads_and_unloads_in_its_own_way() -> None:
         status, body = await load(f, "a")
         assert (status, outcomes(body)) == (200, {sim.url: (True, True)})
         listed = (await ask(f, "GET"))[1]["adapters"]
-        assert [(each["name"], each["not_used_at"]) for each in listed] == [("a", []), ("old", [])]
+        assert [(each["name"], each["unusable_at"]) for each in listed] == [("a", []), ("old", [])]
         assert (await ask(f, "DELETE", "/old?model=m"))[0] == 200
         assert sim.engine and list(sim.engine.adapters) == ["a"]
 

@@ -5,8 +5,8 @@ from typing import cast
 
 import pytest
 
+from gateway.core.caller import Caller
 from gateway.core.outcome import UNLOADED
-from gateway.core.requests.caller import Caller
 from gateway.core.worker import WorkerId
 from gateway.discovery.lifecycle import Lifecycle
 from gateway.discovery.outlier_detection import OutlierRules, OutlierState
@@ -141,7 +141,7 @@ def test_an_ejection_for_the_failures_of_one_client_ends_once_they_are_its_own()
     assert world.state(A) == "ejected"
     judge.failed(Asked("k").as_request, B, "it answered 500")
     world.lifecycle.looked(A, None)  # its next probe
-    assert world.state(A) in ("active", "warm_up") and world.state(B) == "active"
+    assert world.state(A) in ("active", "slow_start") and world.state(B) == "active"
     world.lifecycle.failed(A, "refused")
     assert world.state(A) != "ejected"  # as before: two in a row eject
 

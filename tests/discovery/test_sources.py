@@ -2,7 +2,7 @@
 
 from gateway.core.worker import Role
 from gateway.discovery.sources import Sources
-from tests.discovery.kubernetes.test_sources import BY_LABEL, world
+from tests.discovery.kubernetes.test_watched_sources import BY_LABEL, world
 from tests.discovery.test_dns import NAME, ONE
 from tests.discovery.test_dns import World as DnsWorld
 

@@ -16,11 +16,11 @@ from gateway.app.gateway import Gateway
 from gateway.commands.engine import report_on
 from gateway.config import config_of
 from gateway.core.engine import Engine, ModelInfo
-from gateway.core.requests.request import parse_request
 from gateway.discovery.probed import Facts
 from gateway.engine_test.prompt_questions import CHATS, TEXTS, prompts
 from gateway.engine_test.report import Report, Verdict
 from gateway.engine_test.subject import Subject, conventions_of
+from gateway.requests.parsing import parse_request
 from tests.support.fakes import serve, session, url_of
 
 MARK = "<|assistant|>"

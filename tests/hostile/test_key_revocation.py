@@ -109,7 +109,7 @@ async def test_a_gateway_that_cannot_read_its_keys_confirms_and_changes_nothing(
         out, _ = await kvgate("status", "--gateway", url_of(bench), code=1)
         assert f"keys of {link} are " in out and "revoked ones still work" in out
         (described,) = (await bench.gateway.admin("GET", "/admin/keys")).json["files"]
-        assert "cannot be read" in described["fault"] and described["age_s"] > 0
+        assert "cannot be read" in described["error"] and described["age_s"] > 0
         assert await bench.gateway.total("kvgate_key_file_age_seconds") > 0
         link.symlink_to(file)
 
@@ -126,7 +126,7 @@ async def test_a_gateway_that_cannot_read_its_keys_confirms_and_changes_nothing(
 
         async def is_used_by_all() -> bool:
             (described,) = (await bench.gateway.admin("GET", "/admin/keys")).json["files"]
-            return described["fault"] is None
+            return described["error"] is None
 
         await until(is_used_by_all, "each process uses the file again")
         faults = [line for line in bench.gateway.log if "cannot be used" in line]

@@ -53,7 +53,7 @@ async def test_distinct_prompts_and_names_leave_little_state() -> None:
         await many(NUM_NAMES, ask_nonsense)
         page = (await under.gateway.admin("GET", "/metrics")).body
         assert len(page) < MAX_PAGE_BYTES, f"{len(page)} bytes of metrics"
-        flow = (await under.gateway.admin("GET", "/admin/flow")).body
+        flow = (await under.gateway.admin("GET", "/admin/admission")).body
         assert len(json.loads(flow)) and len(flow) < 8 << 20
 
 

@@ -19,7 +19,6 @@ import pytest
 from engines import ENGINES
 from gateway.apis import responses, sglang
 from gateway.apis.anthropic import Dialect
-from gateway.apis.large_body import MAX_MARKS, is_large
 from gateway.apis.response_ids import Renaming, RenamingScanner
 from gateway.bookings import message as bookings
 from gateway.bookings.remote_hosts import RemoteHosts
@@ -29,8 +28,6 @@ from gateway.core.decode_errors import UNREADABLE
 from gateway.core.engine import AdapterCalls, ModelInfo
 from gateway.core.errors import GatewayError
 from gateway.core.kv_events import DecodeError
-from gateway.core.requests.model_name import MAX_PARAMETERS, asked_in_query
-from gateway.core.requests.request import parse_request
 from gateway.decide.message_bounds import MAX_TOKEN_IDS, check_bounds
 from gateway.decide.requests import MAX_HEADERS_BYTES, http_of
 from gateway.disaggregation.stream_holdback import HeldStream
@@ -52,6 +49,9 @@ from gateway.observability import traceparent
 from gateway.parity.prober import _read
 from gateway.proto.kvgate.v1 import decide_pb2, ext_proc_pb2, kv_events_pb2
 from gateway.replication import codec
+from gateway.requests.large_body import MAX_MARKS, is_large
+from gateway.requests.model_name import MAX_PARAMETERS, asked_in_query
+from gateway.requests.parsing import parse_request
 from gateway.runtime.paced_reads import SLICE_BYTES
 from gateway.server.http2.frames import Http2Error
 from gateway.server.http2.grpc_framing import MessageReader
@@ -288,7 +288,9 @@ def test_a_read_of_an_answer_takes_about_a_slice(name: str) -> None:
 
 # each place is listed ----------------------------------------------------------------------------
 
-BODY = "bodies have limits on bytes, values and depth; large ones are read in a thread (apis/large_body.py)"
+BODY = (
+    "bodies have limits on bytes, values and depth; large ones are read in a thread (requests/large_body.py)"
+)
 PARSED = "bodies that were read before, within those limits"
 ANSWER = "answers of 1 MiB and 10,000 objects at most (discovery/probe.py)"
 POSTED = "answers of 64 KiB at most (upstream/control_client.py)"
@@ -316,11 +318,11 @@ PLACES = {
     "gateway/admin/lora.py": "bodies of 1 MiB, from the admin network",
     "gateway/admin/workers.py": "bodies of 1 MiB, from the admin network",
     "gateway/apis/error_format.py": "errors of workers, their first 64 KiB (proxy/stream_keepalive.py)",
-    "gateway/apis/large_body.py": BODY,
-    "gateway/apis/multipart.py": BODY,
-    "gateway/apis/outline.py": BODY,
+    "gateway/requests/large_body.py": BODY,
+    "gateway/requests/multipart.py": BODY,
+    "gateway/requests/outline.py": BODY,
     "gateway/apis/response_ids.py": READS,
-    "gateway/apis/routes.py": OWN,
+    "gateway/apis/open_routes.py": OWN,
     "gateway/apis/sglang.py": PARSED,
     "gateway/bookings/message.py": "messages of Redis of 512 KiB, applied in slices (bookings/sync.py)",
     "gateway/commands/explain.py": OWN,
@@ -330,15 +332,15 @@ PLACES = {
     "gateway/commands/status.py": OWN,
     "gateway/core/durations.py": OWN,
     "gateway/core/blocks.py": "blocks of prompts and events, within their limits",
-    "gateway/core/requests/adapter_field.py": PARSED,
-    "gateway/core/requests/cache_salt.py": PARSED,
-    "gateway/core/requests/field_types.py": PARSED,
-    "gateway/core/requests/json_values.py": BODY,
-    "gateway/core/requests/media_uuid.py": PARSED,
-    "gateway/core/requests/model_alias.py": PARSED,
-    "gateway/core/requests/model_name.py": "bodies that were read before; queries of 256 parameters",
-    "gateway/core/requests/request.py": BODY,
-    "gateway/core/requests/steering.py": PARSED,
+    "gateway/requests/adapter_field.py": PARSED,
+    "gateway/requests/cache_salt.py": PARSED,
+    "gateway/requests/field_types.py": PARSED,
+    "gateway/core/json_values.py": BODY,
+    "gateway/requests/media_uuid.py": PARSED,
+    "gateway/requests/model_alias.py": PARSED,
+    "gateway/requests/model_name.py": "bodies that were read before; queries of 256 parameters",
+    "gateway/requests/parsing.py": BODY,
+    "gateway/requests/steering.py": PARSED,
     "gateway/core/usage_reading.py": READS,
     "gateway/decide/requests.py": "a body and 128 KiB beside it (decide/message_bounds.py)",
     "gateway/discovery/engine_detection.py": ANSWER,
@@ -378,7 +380,7 @@ PLACES = {
     "gateway/tokenization/model_files.py": "files of models, read in a thread",
     "gateway/tokenization/nested_json.py": "counted by windows, before the text is decoded",
     "gateway/tokenization/proof_task.py": OWN,
-    "gateway/tokenization/registry.py": "files of models, read in a thread",
+    "gateway/tokenization/model_families.py": "files of models, read in a thread",
     "gateway/tokenization/sglang.py": PARSED,
     "gateway/tokenization/tokenizer.py": "files of models, read in a thread",
     "gateway/tokenization/tokenizer_class.py": "files of models, read in a thread",

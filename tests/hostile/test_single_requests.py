@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.requests.media_uuid import KEY
 from gateway.models.prompt_source import MAX_PROMPTS
+from gateway.requests.media_uuid import KEY
 from loadtest.hostile_nested import calling, nearly_named, post
 from loadtest.open_loop import open_loop
 from tests.blackbox.harness import COMPLETIONS

@@ -74,12 +74,12 @@ async def test_an_engines_texts_are_escaped_where_workers_are_checked() -> None:
 
 
 WORKER = {
-    **{"id": EVIL, "state": EVIL, "why": EVIL, "models": [EVIL], "stream": EVIL, "blind": None},
-    **{"running": 0, "waiting": 0, "kv_usage": 0.0, "in_flight": 0, "in_flight_elsewhere": 0},
-    "verified": {"share_right": None},
+    **{"id": EVIL, "state": EVIL, "reason": EVIL, "models": [EVIL], "stream": EVIL, "blind": None},
+    **{"running": 0, "waiting": 0, "kv_usage": 0.0, "in_flight": 0, "remote_in_flight": 0},
+    "predictions": {"exact_share": None},
 }
 FLEET = {"endpoints": [{"url": EVIL, "state": "joined", "last_error": EVIL, "workers": [WORKER]}]}
-FILE = {"name": "key_file", "path": EVIL, "digests": [EVIL], "age_s": 9.0, "fault": EVIL}
+FILE = {"name": "key_file", "path": EVIL, "digests": [EVIL], "age_s": 9.0, "error": EVIL}
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
@@ -109,6 +109,6 @@ async def test_errors_of_a_gateway_are_escaped(command: tuple[str, ...]) -> None
 
 
 async def test_a_gateways_adapters_are_escaped() -> None:
-    adapter = {"name": EVIL, "root": EVIL, "workers": [EVIL], "not_used_at": [EVIL]}
+    adapter = {"name": EVIL, "root": EVIL, "workers": [EVIL], "unusable_at": [EVIL]}
     async with answering(("/admin/adapters", {"adapters": [adapter]})) as url:
         assert "\\x1b[2J\\x9b2J" in await kvgate("adapter", "list", "--gateway", url)

@@ -311,7 +311,7 @@ class IndexContract:
     def test_clear_and_reset_remove_blocks_that_were_reported_twice(self) -> None:
         """A prefix reported again as a run from the root looks like a second copy of each block.
 
-        Clients may not ask for such reports (`core/requests/request.py`); copies end with a clear or a reset.
+        Clients may not ask for such reports (`requests/parsing.py`); copies end with a clear or a reset.
         """
         index = self.index()
         for worker in (A, B):

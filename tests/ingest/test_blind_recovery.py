@@ -7,7 +7,7 @@ import pytest
 from gateway import request as make_request
 from gateway.core.blocks import hash_blocks, root_hash, tokens_of
 from gateway.core.decision import Decided, Prompt
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
 from gateway.index.blind_recovery import SETTLE_S, BlindRecovery

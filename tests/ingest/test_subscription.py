@@ -257,7 +257,7 @@ def test_a_blind_stream_keeps_orphans_until_their_parent_is_stored() -> None:
     assert (world.recovery.is_blind, world.recovery.orphans.num_blocks) == (True, 2)
     world.live(6, payload(7, 8, ts=3))  # from the root, as an announcement
     assert (world.num_blocks, len(world.recovery.orphans)) == (4, 0)
-    assert world.recovery.describe()["placed_blocks"] == 2
+    assert world.recovery.describe()["adopted_orphan_blocks"] == 2
     world.live(7, payload(7, 8, ts=4))  # again: no second copy
     world.live(8, payload(ts=5, clear=True))
     assert (world.states[-1], world.num_blocks, world.recovery.is_blind) == (StreamState.EXACT, 0, False)

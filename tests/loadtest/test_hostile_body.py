@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.requests.routes import ROUTES
+from gateway.core.route_table import ROUTES
 from loadtest import hostile_body
 from loadtest.hostile_body import CHAT, before_one, cost_of, memory_mb, reset_peak, shown
 from loadtest.hostile_texts import FORMS, WORST, tokenizer_of

@@ -22,7 +22,10 @@ def test_each_other_template_costs_too_much(trap: str, tmp_path: Path) -> None:
 
 
 def test_the_outcome_is_the_reason_or_the_encoder() -> None:
-    models = [{"model": "a", "tokenizer": "absent", "why_none": "no"}, {"model": "b", "encoder": "fastokens"}]
+    models = [
+        {"model": "a", "tokenizer": "absent", "tokenizer_reason": "no"},
+        {"model": "b", "encoder": "fastokens"},
+    ]
     assert [outcome_of({"models": models}, name) for name in "abc"] == ["no", "", ""]
     assert outcome_of({"models": models}, "b", is_harmless=True) == "fastokens"
 

@@ -83,7 +83,7 @@ def test_chats_are_tokenized_as_it_renders_them(gateway: GatewayProcess, workers
     assert all(prediction_error(a.predicted, a.cached, BLOCK) == 0 for a in answers)
     assert answers[-1].cached > answers[-1].body["usage"]["prompt_tokens"] // 2
     (status,) = (each for each in gateway.admin("/admin/tokenizer")["models"] if each["workers"])
-    assert (status["way"], status["rendering"]) == ("local", "mlx")
+    assert (status["source"], status["rendering"]) == ("local", "mlx")
 
 
 def test_growing_chats_are_predicted_to_the_answers_that_they_repeat(

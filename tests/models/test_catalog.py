@@ -18,7 +18,7 @@ from gateway.config.models import ModelTable
 from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
 from gateway.core.rendering import VLLM, Rendering
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.models.catalog import MAX_IDLE, MAX_ROOTS, Catalog
 from gateway.models.metrics import ModelsCollector
@@ -145,7 +145,7 @@ async def test_the_tokenizer_of_a_new_model_is_found_by_its_root() -> None:
     assert world.access() == {"w:1": "local"}
     assert [world.source(name) for name in ("m", "gpt", "lora", "other")] == ["fastokens"] * 3 + ["none"]
     assert world.engines["http://w:1"].num_asked == len(PROBES)
-    assert world.catalog.tokens_at("http://w:1")[0]["why"].startswith("equal in all ")
+    assert world.catalog.tokens_at("http://w:1")[0]["reason"].startswith("equal in all ")
 
 
 async def test_requests_do_not_wait_while_a_tokenizer_is_loaded() -> None:
@@ -197,8 +197,8 @@ async def test_a_broken_tokenizer_of_ten_is_routed_on_load_and_the_others_work(
     errors = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
     assert len(errors) == 1 and broken in errors[0]
     status = {each["model"]: each for each in world.catalog.describe()}
-    assert (status["root9"]["tokenizer"], status["root9"]["way"]) == ("broken", "none")
-    assert broken in status["root9"]["why_none"]
+    assert (status["root9"]["tokenizer"], status["root9"]["source"]) == ("broken", "none")
+    assert broken in status["root9"]["tokenizer_reason"]
     assert {status[f"root{number}"]["tokenizer"] for number in range(9)} == {"loaded"}
     samples = [s for metric in ModelsCollector(world.catalog, Counter()).collect() for s in metric.samples]
     found = {s.labels["model"] for s in samples if s.name == "kvgate_tokenizer_broken" and s.value}
@@ -242,12 +242,14 @@ async def test_a_template_that_takes_too_much_for_a_request_is_refused_from_then
     (line,) = [line for line in caplog.messages if line.startswith("tokenizer of")]
     assert "its workers tokenize: chat template: it takes more time or memory than a template may" in line
     (status,) = world.catalog.describe()
-    assert "more time or memory" in status["why_none"] and status["way"] == "remote"
+    assert "more time or memory" in status["tokenizer_reason"] and status["source"] == "remote"
     worker = next(iter(world.fleet)).worker
     (report,) = await world.catalog.look(worker, partial(world._post, worker.url))
     assert "more time or memory" in report.note and report.fault is None, "as `kvgate check` prints it"
     again = await unprobed(tables)
-    assert "more time or memory" in again.catalog.describe()[0]["why_none"], "a reload does not forget it"
+    assert "more time or memory" in again.catalog.describe()[0]["tokenizer_reason"], (
+        "a reload does not forget it"
+    )
 
 
 async def test_check_reports_a_broken_tokenizer(broken: str) -> None:
@@ -390,7 +392,7 @@ async def test_a_fleet_of_sglang_has_local_tokens_as_it_renders(rendering: Rende
     assert world.access() == {"w:1": "local"}
     (status,) = world.catalog.describe()
     assert status["rendering"] == str(rendering)
-    assert status["workers"][0]["why"] == f"equal in all {num} prompts that both tokenized"
+    assert status["workers"][0]["reason"] == f"equal in all {num} prompts that both tokenized"
     assert "a b" in text_of(world)
     prompt = world.prompts.tokenize(request("/v1/chat/completions", {"model": "m", **PARTS}))
     assert not prompt.others  # a fleet of one engine has one prompt
@@ -403,7 +405,7 @@ async def test_a_mixed_fleet_has_the_prompts_of_both_engines() -> None:
     await join_sglang(world, "s:1")
     assert world.apart() == set()
     assert "a\nb" in text_of(world) and "a b" in text_of(world, NEWEST)
-    assert [(each["rendering"], each["way"]) for each in world.catalog.describe()] == [
+    assert [(each["rendering"], each["source"]) for each in world.catalog.describe()] == [
         ("vllm", "local"),
         ("sglang 0.5.23", "local"),
     ]
@@ -474,7 +476,7 @@ async def test_a_model_that_sglang_renders_by_code_is_tokenized_by_its_workers(t
     world = World({"m": ModelTable(tokenizer=str(tmp_path / "coded"))})
     await join_sglang(world, "s:1")
     assert world.access() == {"s:1": "remote"}
-    assert "by code" in world.catalog.describe()[0]["why_none"]
+    assert "by code" in world.catalog.describe()[0]["tokenizer_reason"]
     await world.join("v:1")
     prompt = world.prompts.tokenize(request("/v1/chat/completions", {"model": "m", **CHAT}))
     assert prompt.tokens and prompt.rendered_by(NEWEST).tokens == ()

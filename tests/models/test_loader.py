@@ -44,12 +44,12 @@ async def test_a_tokenizer_is_loaded_once_for_all_users() -> None:
     hub = FakeHub()
     made = loader(hub)
     tokenizer = made.get(TokenizerSource("org/name"))
-    assert tokenizer.state is LoadState.SOUGHT
+    assert tokenizer.state is LoadState.SEARCHING
     await asyncio.gather(*(made.have(made.get(TokenizerSource("org/name"))) for _ in range(5)))
     assert (tokenizer.state, hub.asked) == (LoadState.LOADED, ["org/name"])
     assert cast(Any, made).prepared == ["org/name"]
     status = tokenizer.describe()
-    assert (status["tokenizer"], status["from"], status["why_none"]) == ("loaded", "a test", None)
+    assert (status["tokenizer"], status["from"], status["tokenizer_reason"]) == ("loaded", "a test", None)
     assert status["encoder"] == "fastokens"
     assert [each.source.name for each in made] == ["org/name"] and len(made) == 1
 
@@ -65,7 +65,8 @@ async def test_a_given_tokenizer_must_exist_and_a_found_one_need_not(
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
     assert all("it is nowhere" in message for message in caplog.messages)
     assert (
-        made.get(TokenizerSource("x")).describe()["why_none"] == "it is nowhere; --tokenizer x=DIR names one"
+        made.get(TokenizerSource("x")).describe()["tokenizer_reason"]
+        == "it is nowhere; --tokenizer x=DIR names one"
     )
 
 
@@ -228,7 +229,7 @@ async def test_closing_waits_for_a_load_in_progress_and_starts_no_other() -> Non
     await reading
     other = made.get(TokenizerSource("two"))
     await made.have(other)
-    assert (other.state, other.describe()["why_none"], done) == (
+    assert (other.state, other.describe()["tokenizer_reason"], done) == (
         LoadState.ABSENT,
         "the gateway is shutting down",
         ["one"],

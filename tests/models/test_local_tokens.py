@@ -4,11 +4,11 @@ from typing import Any
 from gateway.app import bundled_tokenizer
 from gateway.core.fleet import Fleet
 from gateway.core.rendering import Rendering
-from gateway.core.requests.request import parse_request
 from gateway.models.catalog import Catalog
 from gateway.models.local_tokens import LocalTokens
 from gateway.models.prompt_source import PromptSource
 from gateway.observability.metrics import Metrics
+from gateway.requests.parsing import parse_request
 from tests.support.fakes import worker
 
 CHAT = parse_request("/v1/chat/completions", b'{"model":"m","messages":[{"role":"user","content":"a"}]}')

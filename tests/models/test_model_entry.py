@@ -15,4 +15,4 @@ def test_report_names_the_source_of_a_workers_tokens_and_its_fault() -> None:
     entry.tokenizer.state = LoadState.BROKEN
     fault = report(entry, "w").fault
     assert fault is not None and fault.endswith(REPAIR)
-    assert describe(entry)["workers"] == [{"worker": "w", "way": "none", "why": "they differ"}]
+    assert describe(entry)["workers"] == [{"worker": "w", "source": "none", "reason": "they differ"}]

@@ -8,7 +8,7 @@ import pytest
 from gateway import request as make_request
 from gateway.core.blocks import tokens_of
 from gateway.core.decision import Prompt
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.models.offload import LongPrompts
 from gateway.models.prompt_source import ANY_MODEL, MAX_INLINE_BYTES, PromptSource
 from gateway.observability.metrics import Metrics

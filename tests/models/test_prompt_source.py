@@ -9,13 +9,12 @@ from typing import Any, cast
 import pytest
 
 from gateway import request as make_request
-from gateway.apis.large_body import parse_large
 from gateway.app import bundled_tokenizer
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.multimodal import BEFORE_MEDIA
 from gateway.core.rendering import VLLM
-from gateway.core.requests.request import InferenceRequest, parse_request
+from gateway.core.request import InferenceRequest
 from gateway.core.token_runs import ContinuedTokens, TokenRunCache
 from gateway.models import template_trials
 from gateway.models.prompt_source import (
@@ -26,6 +25,8 @@ from gateway.models.prompt_source import (
     PromptSource,
 )
 from gateway.observability.metrics import Metrics
+from gateway.requests.large_body import parse_large
+from gateway.requests.parsing import parse_request
 from gateway.tokenization.chat_template import MAX_PARTS, MediaError, TooCostly, TooLong
 from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
 from gateway.tokenization.sandbox.render_budget import hurry
@@ -514,4 +515,4 @@ def test_a_models_cut_points_are_proved_in_a_process_of_their_own(monkeypatch: p
             "models"
         ]
         (template,) = model["templates"]
-        assert template["rendering"] == expected[0] and expected[1] in template["why"]
+        assert template["mode"] == expected[0] and expected[1] in template["reason"]

@@ -48,7 +48,7 @@ class ReadingFleet:
 
     def why(self) -> str:
         (status,) = self.world.catalog.describe()
-        return str(status["why"])
+        return str(status["encoder_reason"])
 
 
 @pytest.mark.parametrize("kind", ["SmolLM2", "Vicuna", "Qwen 3", "Gemma 2"])
@@ -120,8 +120,10 @@ async def test_gateway_follows_a_running_worker_that_reads_the_file(tmp_path: Pa
         async with aiohttp.ClientSession() as session, asyncio.timeout(patience(60)):
             while not (model := await followed(session, gateway)):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-            assert model["workers"][0]["way"] == "local" and "equal in all" in model["workers"][0]["why"]
-            assert "tokenizer.json as it is" in model["why"]
+            assert (
+                model["workers"][0]["source"] == "local" and "equal in all" in model["workers"][0]["reason"]
+            )
+            assert "tokenizer.json as it is" in model["encoder_reason"]
             body = {"model": "m", "prompt": "In 1984 there were 12345 of them", "max_tokens": 1}
             url = f"http://127.0.0.1:{gateway.port}/v1/completions"
             async with session.post(url, json=body) as answer:

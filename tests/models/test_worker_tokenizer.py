@@ -12,7 +12,7 @@ from gateway import request as make_request
 from gateway.core.blocks import tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.multimodal import BEFORE_MEDIA
-from gateway.core.requests.request import InferenceRequest, parse_request
+from gateway.core.request import InferenceRequest
 from gateway.models.breaker import NUM_FAILURES, REST_S
 from gateway.models.worker_tokenizer import (
     CACHE_ENTRY_BYTES,
@@ -20,6 +20,7 @@ from gateway.models.worker_tokenizer import (
     QUARTER_S,
     WorkerTokenizer,
 )
+from gateway.requests.parsing import parse_request
 from gateway.tokenization.prompt_encoder import PromptError
 from tests.support.fakes import serve, url_of
 from tests.support.patience import patience, until
@@ -317,7 +318,7 @@ async def test_a_worker_that_fails_repeatedly_is_not_asked_for_a_while(server: T
             await tokenizer.ask(server.url, completion(f"{number}"), None)
     assert len(server.bodies) == NUM_FAILURES
     assert (tokenizer.is_resting(server.url), tokenizer.is_resting("http://other")) == (True, False)
-    assert tokenizer.describe()["left_alone"] == [server.url]
+    assert tokenizer.describe()["paused"] == [server.url]
     server.answer, now[0] = None, REST_S
     assert (await tokenizer.ask(server.url, completion("a"), None)).num_tokens == 1
     assert (await tokenizer.ask(server.url, completion("a"), None)).num_tokens == 1
@@ -365,7 +366,7 @@ async def test_closing_an_unused_tokenizer_is_no_error() -> None:
 
 
 def test_calls_to_workers_are_described() -> None:
-    none = {"calls": [], "budgets": [], "left_alone": []}
+    none = {"calls": [], "budgets": [], "paused": []}
     assert WorkerTokenizer(timeout_s=1).describe() == {
         "entries": 0,
         "bytes": 0,

@@ -8,8 +8,8 @@ import pytest
 from msgspec import structs
 
 from gateway.core.decision import PrefillChoice, Query
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import RouteKind
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import RouteKind
 from gateway.core.usage_reading import read_usage
 from gateway.core.value import replace
 from gateway.http.messages import HttpRequest
@@ -69,9 +69,9 @@ def test_all_fields_of_a_line() -> None:
         "ttft_s": 0.5,
         "total_s": 2.0,
         "status": 200,
-        "how": "ended",
+        "result": "ended",
         "error": None,
-        "error_by": None,
+        "error_origin": None,
         "retries": 1,
     }
 
@@ -79,7 +79,7 @@ def test_all_fields_of_a_line() -> None:
 def test_a_refused_request_has_the_same_fields() -> None:
     shown = line(refusal(None, None, 400, 3.0))
     assert shown.keys() == line(ended()).keys()
-    assert (shown["error"], shown["error_by"], shown["worker"], shown["status"]) == (
+    assert (shown["error"], shown["error_origin"], shown["worker"], shown["status"]) == (
         "malformed",
         "client",
         None,
@@ -114,7 +114,7 @@ def test_names_chosen_by_clients_are_truncated_and_stay_on_their_line() -> None:
 def test_lines_as_text(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         TextLines()(ended())
-        TextLines()(ended(how="aborted", fault=CUT))
+        TextLines()(ended(result="aborted", fault=CUT))
         TextLines()(refusal(None, None, 400, 3.0))
     numbers = "64 of 100 prompt tokens predicted cached (engine: 48 cached)  TTFT 500 ms, total 2000 ms"
     assert [record.getMessage() for record in caplog.records] == [

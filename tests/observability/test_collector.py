@@ -95,7 +95,7 @@ def test_process_counts() -> None:
     m.stages_s["index"].observe(1e-4)
     m.num_tunnels_open = 6
     m.tunnel_bytes["client"] += 7
-    m.tls_loads["refused"] += 8
+    m.tls_loads["rejected"] += 8
     assert world.value("responses_total", code="200") == 2
     assert world.value("retries_total", reason="worker_failed") == 1
     assert world.value("prompts_total", source="ids") == 4
@@ -105,7 +105,7 @@ def test_process_counts() -> None:
     assert world.value("recorder_dropped_requests_total") == 3
     assert world.value("websocket_tunnels") == 6
     assert world.value("websocket_tunnel_bytes_total", sender="client") == 7
-    assert world.value("tls_certificate_reloads_total", result="refused") == 8
+    assert world.value("tls_certificate_reloads_total", result="rejected") == 8
     assert world.value("decision_stage_duration_seconds_count", stage="index") == 1
     assert world.value("decision_stage_duration_seconds_bucket", stage="index", le="0.0001") == 1
     assert world.value("decision_stage_duration_seconds_bucket", stage="index", le="5e-05") == 0

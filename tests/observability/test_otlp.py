@@ -49,7 +49,7 @@ def one(traces: Traces, *headers: tuple[bytes, bytes], peer: str = "10.0.0.1", *
 def test_a_trusted_clients_trace_is_followed_and_another_linked_to(is_trusted: bool) -> None:
     exporter = Exporter()
     traces = Traces(exporter, lambda peer: is_trusted)
-    request_end = one(traces, TRACEPARENT, how="aborted", fault="answer_cut")
+    request_end = one(traces, TRACEPARENT, result="aborted", fault="answer_cut")
     traces.close()
     root, *parts = exporter.spans
     client, worker = read(TRACEPARENT[1]), read(request_end.http.header(PARENT)) if request_end.http else None

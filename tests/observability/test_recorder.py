@@ -51,7 +51,7 @@ def test_a_line_has_the_fields_of_a_replay_and_no_prompt(tmp_path: Path) -> None
     observer.finished(made, Outcome("ended", 200, 0.25, USAGE, 1.5))
     observer.close()
     (line,) = lines(path)
-    assert (line.worker, line.policy, line.status, line.how) == ("a:1", "p", 200, "ended")
+    assert (line.worker, line.policy, line.status, line.result) == ("a:1", "p", 200, "ended")
     assert (line.num_tokens, line.output_tokens, line.cached_tokens, line.overlap_tokens) == (40, 7, 32, 64)
     assert (line.ttft_s, line.e2e_s, line.session) == (0.25, 1.5, hashed("alice"))
     assert array("Q", line.blocks).tolist() == [2**63, 2**63 + 1]
@@ -79,7 +79,7 @@ def test_a_failed_attempt_is_not_recorded_as_the_end(tmp_path: Path) -> None:
     observer.finished(second, Outcome("ended", 200, 0.1, USAGE, 0.2))
     observer.finished(first, Outcome("failed", 502, None, None, 0.3))
     observer.close()
-    assert [(line.worker, line.how, len(line.blocks)) for line in lines(tmp_path / "r.jsonl")] == [
+    assert [(line.worker, line.result, len(line.blocks)) for line in lines(tmp_path / "r.jsonl")] == [
         ("b:1", "ended", 16),
         ("a:1", "failed", 0),
     ]

@@ -2,28 +2,28 @@
 
 import pytest
 
+from gateway.core.caller import Caller
 from gateway.core.errors import InvalidRequest, UnknownRoute
-from gateway.core.requests.caller import Caller
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import RouteKind
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import RouteKind
 from gateway.http.messages import HttpRequest
 from gateway.observability.request_end import (
     CUT,
     OUT_OF_TIME,
     STOPPED,
     RequestEnd,
+    error_origin,
     notify_ended,
     refusal,
-    who_failed,
 )
 
 
-def end(how: str, status: int, fault: str = "") -> RequestEnd:
-    return RequestEnd(None, None, None, how, status, fault)
+def end(result: str, status: int, fault: str = "") -> RequestEnd:
+    return RequestEnd(None, None, None, result, status, fault)
 
 
 @pytest.mark.parametrize(
-    ("how", "status", "fault", "side"),
+    ("result", "status", "fault", "side"),
     [
         ("ended", 200, "", None),
         ("ended", 400, "", "client"),  # the worker's answer to a wrong request
@@ -37,16 +37,16 @@ def end(how: str, status: int, fault: str = "") -> RequestEnd:
         ("failed", 503, "no_worker", "gateway"),
         ("failed", 404, "model_not_found", "client"),
         ("failed", 429, "queue_timeout", "gateway"),
-        ("refused", 429, "queue_full", "gateway"),
-        ("refused", 429, "rate_limit_exceeded", "client"),
-        ("refused", 400, "invalid_request", "client"),
-        ("refused", 500, "internal_error", "gateway"),
-        ("refused", 501, "not_supported", "client"),
+        ("rejected", 429, "queue_full", "gateway"),
+        ("rejected", 429, "rate_limit_exceeded", "client"),
+        ("rejected", 400, "invalid_request", "client"),
+        ("rejected", 500, "internal_error", "gateway"),
+        ("rejected", 501, "not_supported", "client"),
         ("client_disconnected", 499, "", "client"),
     ],
 )
-def test_the_side_that_failed(how: str, status: int, fault: str, side: str | None) -> None:
-    assert who_failed(end(how, status, fault)) == side
+def test_the_side_that_failed(result: str, status: int, fault: str, side: str | None) -> None:
+    assert error_origin(end(result, status, fault)) == side
 
 
 def test_a_rejection_has_the_fields_of_a_parsed_request() -> None:
@@ -54,8 +54,8 @@ def test_a_rejection_has_the_fields_of_a_parsed_request() -> None:
     http = HttpRequest("POST", b"/v1/completions?key=secret", [])
     rejected = refusal(http, error, 400, 5.0, b"7")
     assert (rejected.request, rejected.route, rejected.request_id) == (None, "/v1/completions", b"7")
-    assert (rejected.how, rejected.status, rejected.fault, rejected.lasted_s) == (
-        "refused",
+    assert (rejected.result, rejected.status, rejected.fault, rejected.lasted_s) == (
+        "rejected",
         400,
         "invalid_request",
         0.0,
@@ -82,7 +82,7 @@ def test_an_unknown_path_is_not_shown() -> None:
 
 def test_invalid_http() -> None:
     rejected = refusal(None, None, 400, 0.0)
-    assert (rejected.fault, rejected.route, who_failed(rejected)) == ("malformed", None, "client")
+    assert (rejected.fault, rejected.route, error_origin(rejected)) == ("malformed", None, "client")
 
 
 def test_an_observer_that_raises_is_disabled_and_the_others_are_called(

@@ -30,7 +30,7 @@ def test_spans_of_a_stream_follow_each_other() -> None:
 
 def test_an_unstreamed_answer_is_one_span() -> None:
     assert parts(ttft_s=None)[3:] == [("prefill and decode", 10.3, 12.0)]
-    assert parts(ttft_s=None, status=502, how="failed")[3:] == [("send", 10.3, 12.0)]
+    assert parts(ttft_s=None, status=502, result="failed")[3:] == [("send", 10.3, 12.0)]
 
 
 def test_no_span_ends_before_it_begins() -> None:
@@ -39,7 +39,7 @@ def test_no_span_ends_before_it_begins() -> None:
 
 
 def test_a_request_rejected_in_the_queue_has_its_span() -> None:
-    request_end = structs.replace(ended(), decision=None, how="failed", status=429)
+    request_end = structs.replace(ended(), decision=None, result="failed", status=429)
     assert [(part.name, part.begin_s, part.end_s) for part in parts_of(request_end)] == [
         ("queue", 11.75, 12.0)
     ]
@@ -47,7 +47,7 @@ def test_a_request_rejected_in_the_queue_has_its_span() -> None:
 
 
 def test_attributes_follow_the_conventions() -> None:
-    request_end = attributes_of(ended(how="aborted", fault=CUT))
+    request_end = attributes_of(ended(result="aborted", fault=CUT))
     assert request_end == {
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": "m",
@@ -61,8 +61,8 @@ def test_attributes_follow_the_conventions() -> None:
         "http.route": "/v1/chat/completions",
         "http.response.status_code": 200,
         "error.type": "answer_cut",
-        "kvgate.error_by": "worker",
-        "kvgate.how": "aborted",
+        "kvgate.error_origin": "worker",
+        "kvgate.result": "aborted",
         "kvgate.request_id": "r1",
         "kvgate.tenant": "acme",
         "kvgate.decision_id": "d1",

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.blocks import tokens_of
 from gateway.core.decision import Prompt
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.parity.comparison import ParityComparison, first_difference, parity_difference
 from gateway.parity.probes import PAIR_PROBES, PROBES
 

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from gateway.core.event_stream import StreamState
-from gateway.observability.verification.causes import ErrorCause
+from gateway.observability.verification.misprediction import ErrorCause
 from gateway.parity.live import SAMPLE
 from gateway.parity.live_check import MAX_RUNS, SETTLE_S
 from tests.support.fakes import BLOCK_SIZE, worker

@@ -8,8 +8,8 @@ import pytest
 
 from gateway.core.blocks import tokens_of
 from gateway.core.decision import Prompt
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import RouteKind
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import RouteKind
 from gateway.parity.comparison import ParityComparison, ParityResult
 from gateway.parity.prober import MAX_AT_ONCE, Prober, compare, made_by
 from gateway.parity.probes import MUST_ANSWER, PAIR_PROBES, PROBES

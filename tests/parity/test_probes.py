@@ -1,4 +1,4 @@
-from gateway.core.requests.routes import RouteKind
+from gateway.core.route_table import RouteKind
 from gateway.parity.probes import MUST_ANSWER, PAIR_PROBES, PROBES
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from gateway.core.decision import Candidate, Query
 from gateway.core.errors import ConfigError
 from gateway.core.worker import Role, ServedModel, Transfer, Worker, WorkerId
+from gateway.costs.transfer_speed import TransferSpeed
 from gateway.policies.disaggregation import MODES, DisaggregationPolicy, PairChoice, modes_of
-from gateway.policies.transfer_speed import TransferSpeed
 
 TOKENS = 8000
 

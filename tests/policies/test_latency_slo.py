@@ -5,10 +5,10 @@ import pytest
 from gateway.core.decision import Candidate, Query
 from gateway.core.speed import Speed
 from gateway.core.value import replace
+from gateway.costs.cost_model import ttft_s
+from gateway.costs.token_work import WORTH
 from gateway.policies.base import ExplainingPolicy, Policy
-from gateway.policies.cost_model import ttft_s
 from gateway.policies.latency_slo import HeadroomScorer, LatencySlo
-from gateway.policies.prefix_overlap import WORTH
 from tests.policies.contract import PolicyContract, candidate
 
 PACE = Speed(start_s=0.1, token_s=0.001, seq_s=0.0001)

@@ -3,10 +3,9 @@ import random
 import pytest
 
 from gateway.core.decision import Candidate, Query
-from gateway.core.ledger import REQUEST_TOKENS
 from gateway.core.value import replace
 from gateway.policies.base import Policy
-from gateway.policies.prefix_overlap import PrefixOverlap, work_ahead
+from gateway.policies.prefix_overlap import PrefixOverlap
 from tests.policies.contract import PolicyContract, candidate
 
 
@@ -47,8 +46,3 @@ def test_offloaded_blocks_count_in_part() -> None:
         offloaded = replace(held, offloaded={media: 800} if media else {})
         choice = policy.choose(Query("m", 1000), [offloaded, candidate("b")], random.Random(0))
         assert (choice.index, choice.terms) == (0, (8 + to_load, 1000))
-
-
-def test_work_ahead_counts_own_bookings_and_reported_requests_once() -> None:
-    assert work_ahead(candidate("a", booked=10, in_flight=2, waiting=1)) == 10 + 2 * REQUEST_TOKENS
-    assert work_ahead(candidate("a", in_flight=1, waiting=5)) == 5 * REQUEST_TOKENS

@@ -1,7 +1,7 @@
 from gateway.core.decision import Candidate, Query
+from gateway.core.rendezvous import ranked
 from gateway.policies.base import Policy
 from gateway.policies.framework.registry import PolicyRegistry
-from gateway.policies.rendezvous import ranked
 from gateway.policies.tenant_fairness import FairnessFilter
 from tests.policies.contract import PolicyContract, candidate
 

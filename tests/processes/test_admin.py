@@ -166,7 +166,7 @@ async def test_changes_go_to_all_processes_and_the_first_error_is_the_answer(hos
             "POST", "/admin/workers", b'{"url": "http://w"}', {"Content-Type": "application/json"}
         )
         assert process.asked[-1] == question
-    host.answer("/admin/workers/a%2Fb", (200, {"dropped": "a/b"}), (404, {"error": {"message": "no"}}))
+    host.answer("/admin/workers/a%2Fb", (200, {"removed": "a/b"}), (404, {"error": {"message": "no"}}))
     assert (await host.client.delete("/admin/workers/a%2Fb")).status == 404
     assert host.num_changes == 2
 

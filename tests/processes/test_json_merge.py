@@ -70,11 +70,11 @@ def test_workers_are_merged_by_id_and_up_where_all_processes_see_them_up() -> No
     def merged(*lists: list[dict[str, Any]]) -> Any:
         return merge([{"endpoints": each} for each in lists], merger_of(fields.FleetView))["endpoints"]
 
-    first, second = endpoint(is_up=True, failures=1), endpoint(is_up=False, failures=1)
-    assert merged([first], [second]) == [endpoint(is_up=False, failures=2)]
+    first, second = endpoint(is_up=True, failed_requests=1), endpoint(is_up=False, failed_requests=1)
+    assert merged([first], [second]) == [endpoint(is_up=False, failed_requests=2)]
     waiting = {"url": "http://w:1", "workers": []}
     assert merged([first], [waiting])[0]["workers"] == [
-        {"id": "w:1", "in_flight": 3, "is_up": False, "failures": 1}
+        {"id": "w:1", "in_flight": 3, "is_up": False, "failed_requests": 1}
     ]
     assert merged([first], [first])[0]["workers"][0]["is_up"] is True
 
@@ -83,27 +83,37 @@ def test_caches_of_processes_are_added_and_models_merged_by_name() -> None:
     cache = {"entries": 1, "bytes": 10, "max_bytes": 100}
     model = {"model": "m", "encoder": "fastokens", "templates": [{"name": "default"}], "segments": cache}
     both = {"entries": 2, "bytes": 20, "max_bytes": 200}
-    tokenizer = {"models": [model], "conversations": cache, "asked_of_workers": cache}
+    tokenizer = {"models": [model], "conversations": cache, "remote_tokenizers": cache}
     assert merge([tokenizer, tokenizer], merger_of(fields.TokenizersView)) == {
         "models": [{**model, "segments": both}],
         "conversations": both,
-        "asked_of_workers": both,
+        "remote_tokenizers": both,
     }
 
 
 def test_the_largest_losses_come_first() -> None:
     def lost(**tokens: int) -> dict[str, Any]:
-        return {"worst": [{"id": name, "recomputed_tokens": num} for name, num in tokens.items()]}
+        return {"largest": [{"id": name, "recomputed_tokens": num} for name, num in tokens.items()]}
 
-    merged = merge([lost(a=10, b=7), lost(c=9, b=4)], merger_of(fields.CacheLossesView))["worst"]
+    merged = merge([lost(a=10, b=7), lost(c=9, b=4)], merger_of(fields.CacheLossesView))["largest"]
     assert [(each["id"], each["recomputed_tokens"]) for each in merged] == [("b", 11), ("a", 10), ("c", 9)]
 
 
 def test_queues_of_each_process_are_added() -> None:
-    queue = {"model": "m", "queued": 2, "ends": {"served": 3}, "bands": [{"name": "0", "queued": 2}]}
-    tenant = {"name": "t", "under_way": 1, "requests_left": 4.5}
+    queue = {
+        "model": "m",
+        "queued_requests": 2,
+        "exits": {"served": 3},
+        "priorities": [{"name": "0", "queued_requests": 2}],
+    }
+    tenant = {"name": "t", "in_flight": 1, "remaining_requests": 4.5}
     merged = merge([{"queues": [queue], "tenants": [tenant]}] * 2, merger_of(fields.AdmissionView))
     assert merged["queues"] == [
-        {"model": "m", "queued": 4, "ends": {"served": 6}, "bands": [{"name": "0", "queued": 4}]}
+        {
+            "model": "m",
+            "queued_requests": 4,
+            "exits": {"served": 6},
+            "priorities": [{"name": "0", "queued_requests": 4}],
+        }
     ]
-    assert merged["tenants"] == [{"name": "t", "under_way": 2, "requests_left": 4.5}]
+    assert merged["tenants"] == [{"name": "t", "in_flight": 2, "remaining_requests": 4.5}]

@@ -4,10 +4,10 @@ import pytest
 
 from gateway.core.decision import Decision
 from gateway.core.multimodal import BEFORE_MEDIA
-from gateway.core.requests.request import parse_request
 from gateway.core.usage import Usage
 from gateway.observability.metrics import Metrics, WorkerMetrics
 from gateway.proxy.accounting import count_answer, count_request
+from gateway.requests.parsing import parse_request
 
 
 class Decided:

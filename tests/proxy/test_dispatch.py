@@ -2,16 +2,16 @@ from collections.abc import Callable
 
 import pytest
 
+from gateway.bookings.time_slice import TimeSlice
 from gateway.config.tenant_limits import TenantLimits
 from gateway.core.blocks import tokens_of
+from gateway.core.caller import Caller
 from gateway.core.decision import Prompt
 from gateway.core.errors import Forbidden, InvalidRequest, TooManyRequests
-from gateway.core.requests.caller import Caller
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.http.messages import HttpRequest
 from gateway.models.prompt_source import PromptSource
 from gateway.proxy.intake import request_of
-from gateway.proxy.time_slice import TimeSlice
 from tests.support.exchanges import World
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.core.decision import Prompt
 from gateway.core.outcome import CLIENT_GONE
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.worker import WorkerId
 from gateway.discovery.request_faults import RequestFaults
 from gateway.models.offload import LongPrompts

@@ -2,12 +2,12 @@
 
 import pytest
 
+from gateway.core.caller import Caller
 from gateway.core.errors import Forbidden, InvalidRequest, ModelMissing, NotSupported, UnknownModel
-from gateway.core.requests.caller import Caller
 from gateway.core.worker import ServedModel, WorkerId
 from gateway.http.messages import HttpRequest
 from gateway.proxy.intake import request_of
-from tests.apis.test_multipart import KIND, form, part
+from tests.requests.test_multipart import KIND, form, part
 from tests.support.exchanges import World
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.core.errors import GatewayError, InvalidRequest, NoWorker
 from gateway.core.outcome import CLIENT_GONE
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.http.messages import HttpRequest
 from gateway.observability.metrics import Metrics
 from gateway.observability.request_end import STOPPED, RequestEnd
@@ -128,7 +128,7 @@ async def test_a_client_that_disconnects_meanwhile_is_counted_and_its_body_relea
     assert world.let_go_of == []  # the thread may still read it
     await world.end()
     assert (world.metrics.num_client_disconnects, world.metrics.responses[CLIENT_GONE]) == (1, 1)
-    assert ([end.how for end in world.ends], world.let_go_of) == (["client_disconnected"], [world.http])
+    assert ([end.result for end in world.ends], world.let_go_of) == (["client_disconnected"], [world.http])
     assert (world.begun.events, world.refused) == ([], [])
 
 

@@ -7,19 +7,20 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.apis.large_body import decode_large, parse_large
 from gateway.core.blocks import tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.decode_errors import LARGE
 from gateway.core.errors import UnknownModel
 from gateway.core.rendering import VLLM, Rendering
-from gateway.core.requests.request import InferenceRequest, parse_request
-from gateway.core.requests.routes import RouteKind
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import RouteKind
 from gateway.core.worker import WorkerId
 from gateway.models.offload import MAX_INLINE_TOKENS, LongPrompts
 from gateway.models.prompt_source import PromptSource
 from gateway.models.worker_tokenizer import WorkerTokenizer
 from gateway.proxy.prompts import Prompts
+from gateway.requests.large_body import decode_large, parse_large
+from gateway.requests.parsing import parse_request
 from gateway.tokenization.prompt_encoder import MAX_WHOLE_BYTES, PromptError
 from tests.support.exchanges import World
 

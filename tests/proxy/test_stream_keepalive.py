@@ -6,9 +6,9 @@ from typing import cast
 import pytest
 
 from gateway.core.errors import NoWorker
-from gateway.core.requests.request import parse_request
 from gateway.http.messages import HttpRequest, ResponseHead
 from gateway.proxy.stream_keepalive import COMMENT, MAX_BODY_BYTES, KeptAliveResponder, takes_comments
+from gateway.requests.parsing import parse_request
 from gateway.server.responder import Responder
 from tests.server.test_responder import Wire
 from tests.support.transports import FakeLoop

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
+from gateway.core.caller import Caller
 from gateway.core.errors import Forbidden, InvalidRequest, NotSupported
-from gateway.core.requests.caller import Caller
 from gateway.core.worker import ServedModel
 from gateway.http.messages import HttpRequest
 from gateway.proxy.websocket import FLUSH_S, Tunnel, parse_tunnel

@@ -8,8 +8,8 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from gateway.redis.cancellation import CancellableRedis, preserve_cancellation
+from gateway.redis.master_lookup import Sentinels
 from gateway.redis.options import HostPort
-from gateway.redis.topology import Sentinels
 
 A, B = ("a", 1), ("b", 2)
 

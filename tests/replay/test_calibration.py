@@ -12,7 +12,6 @@ from gateway.core.blocks import hash_blocks, root_hash
 from gateway.core.errors import ConfigError
 from gateway.observability.recording import Recorded
 from gateway.policies.baselines import RoundRobin
-from gateway.replay.bounds import AsRecorded
 from gateway.replay.calibration import (
     Error,
     again,
@@ -25,6 +24,7 @@ from gateway.replay.calibration import (
 from gateway.replay.fleet import Setup, VirtualFleet
 from gateway.replay.formats.reading import TraceOptions
 from gateway.replay.job import MODEL, ReplayJob
+from gateway.replay.placement_bounds import AsRecorded
 from gateway.replay.profile import H100_8B
 from gateway.replay.traces import read
 

@@ -127,7 +127,7 @@ def test_a_packed_file_that_is_cut_is_read_as_far_as_it_goes(tmp_path: Path, suf
 
 def test_an_array_in_one_line_may_be_of_any_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.replay.line_reader.MAX_LINE_BYTES", 1000)
-    monkeypatch.setattr("gateway.replay.json_values.CHUNK_BYTES", 100)
+    monkeypatch.setattr("gateway.replay.array_values.CHUNK_BYTES", 100)
     (tmp_path / "t").write_bytes(b"\xef\xbb\xbf[" + b'{"a": 1}, ' * 999 + b'{"a": 2}]')
     assert [row.a for row in Lines(tmp_path / "t").decoded(Row)] == [1] * 999 + [2]
     (tmp_path / "t").write_bytes(b'[{"a": 1}, "' + b" " * 2000 + b'"]')

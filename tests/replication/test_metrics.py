@@ -4,8 +4,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.observability.metrics import Histogram
+from gateway.replication.leader import ReplicaCounts
 from gateway.replication.metrics import ReplicaCollector
-from gateway.replication.session import DELAY_BOUNDS_S, ReplicaCounts
+from gateway.replication.redis_link import DELAY_BOUNDS_S
 
 
 def test_all_metrics_are_exposed() -> None:

@@ -107,17 +107,17 @@ async def test_a_file_is_reloaded_and_a_broken_one_changes_nothing(
     with pytest.raises(ConfigError):
         await own.reload()
     assert (policies, chosen(own.policy)) == ([], 2)
-    assert own.describe()["file"]["refused"].startswith("policy own: own.py:2: NameError")
+    assert own.describe()["file"]["error"].startswith("policy own: own.py:2: NameError")
     (tmp_path / "own.py").write_text(FIRST)
     await own.reload()
     assert [chosen(policy) for policy in policies] == [0] and policies == [own.policy]
-    assert own.describe()["file"]["refused"] is None
+    assert own.describe()["file"]["error"] is None
     (tmp_path / "own.py").write_text(LAST)
     await own.reload()
     assert chosen(own.policy) == 2
     metrics = list(PolicyCollector(own).collect())
     assert sample(metrics, "kvgate_policy_file_reloads_total", result="loaded") == 2
-    assert sample(metrics, "kvgate_policy_file_reloads_total", result="refused") == 1
+    assert sample(metrics, "kvgate_policy_file_reloads_total", result="rejected") == 1
     refused, *read = [record.getMessage() for record in caplog.records]
     assert refused.startswith(
         "policies not reloaded, keeping the current ones: policy own: own.py:2: NameError"

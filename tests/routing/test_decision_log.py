@@ -109,7 +109,7 @@ def test_the_outcome_is_added_to_the_decision() -> None:
     record = records.explain("d1")
     assert record is not None
     assert record["outcome"] == {
-        "how": "ended",
+        "result": "ended",
         "status": 200,
         "ttft_s": 0.25,
         "reported_prompt_tokens": 100,
@@ -188,7 +188,9 @@ def test_a_listed_request_has_prediction_and_outcome() -> None:
     (listed,) = records.ended(1)
     assert listed["request_id"] == "r" * MAX_NAME_CHARS
     assert (listed["at"], listed["total_s"], listed["ttft_s"], listed["status"]) == (1000.5, 2.5, 0.25, 200)
-    assert listed["predicted_tokens"] == 64 and listed["cached_tokens"] == usage().cached_tokens
+    assert (
+        listed["predicted_cached_tokens"] == 64 and listed["reported_cached_tokens"] == usage().cached_tokens
+    )
     assert msgspec.convert(listed, RequestView)
     assert len(records._ring["d1"][3]) == MAX_NAME_CHARS  # no more is kept
 
@@ -198,4 +200,4 @@ def test_a_failed_attempt_is_listed_with_what_was_counted() -> None:
     records.add(decision("d1"))
     records.finish(decision("d1"), "failed", 0, None, None)
     (listed,) = records.ended(1)
-    assert (listed["how"], listed["prompt_tokens"], listed["total_s"]) == ("failed", 100, None)
+    assert (listed["result"], listed["prompt_tokens"], listed["total_s"]) == ("failed", 100, None)

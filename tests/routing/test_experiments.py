@@ -67,7 +67,7 @@ def test_requests_beyond_the_queue_are_dropped_and_counted() -> None:
     decide(experiments, *[made(f"d{i}") for i in range(module.MAX_QUEUED + 5)])
     for i in range(3 * module.MAX_QUEUED):
         end(experiments, made(f"d{i}"))
-    assert experiments.describe()["dropped"] == 5
+    assert experiments.describe()["dropped_decisions"] == 5
     num = 0
     while experiments.step():
         num += 1

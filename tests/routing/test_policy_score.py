@@ -16,7 +16,7 @@ def test_a_score_summarizes_the_outcomes_of_a_policy() -> None:
     score.ended(made, Outcome("aborted", 200, None, None))
     score.ended(made, Outcome("client_disconnected", 499, None, None))
     summary = score.describe()
-    assert (summary["requests"], summary["errors"]) == (103, 2)
+    assert (summary["requests"], summary["failed_requests"]) == (103, 2)
     assert (summary["ttft_p50_s"], summary["ttft_p90_s"]) == (0.5, 0.9)
     assert (summary["reported_prompt_tokens"], summary["reported_cached_tokens"], summary["hit_rate"]) == (
         5000,

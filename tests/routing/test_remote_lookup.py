@@ -9,7 +9,7 @@ from gateway import request as make_request
 from gateway.core.blocks import BlockHash, root_hash, tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.errors import UnknownModel
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.index.redis_tree.index import RadixIndex
 from gateway.index.redis_tree.tree import RadixTree

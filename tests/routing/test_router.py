@@ -15,7 +15,7 @@ from gateway.core.hit_rule import HitRule
 from gateway.core.kv_events import BlocksRemoved, BlocksStored
 from gateway.core.multimodal import BEFORE_MEDIA, Links
 from gateway.core.rendering import Rendering
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.usage import Usage
 from gateway.core.value import astuple
 from gateway.core.worker import ServedModel, Worker, WorkerId

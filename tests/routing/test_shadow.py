@@ -35,7 +35,7 @@ def test_choice_and_overlap_of_a_shadow_are_compared() -> None:
     compared.policy = FakePolicy(1)
     compared.decided(made("d2"), RNG)
     result = compared.describe()
-    assert (result["compared"], result["agreed"], result["share_agreed"]) == (2, 1, 0.5)
+    assert (result["compared"], result["agreed"], result["agreement_share"]) == (2, 1, 0.5)
     assert (
         result["compared_prompt_tokens"],
         result["shadow_overlap_tokens"],
@@ -68,7 +68,7 @@ def test_a_failed_shadow_policy_is_not_compared() -> None:
     faults = PolicyFaults()
     compared = ShadowComparison(PolicyGuard("says", FakePolicy(5), 1.0, faults), faults)
     compared.decided(made(), RNG)
-    assert (compared.describe()["compared"], compared.describe()["nonsense"]) == (0, 1)
+    assert (compared.describe()["compared"], compared.describe()["invalid"]) == (0, 1)
 
 
 def test_requests_that_never_end_are_dropped(monkeypatch: object) -> None:

@@ -249,13 +249,13 @@ async def test_reloads_are_counted(authority: Authority) -> None:
     pair, other = authority.issue(), authority.issue()
     tls, counts = loaded(pair), Counter[str]()
     following = asyncio.get_running_loop().create_task(follow([tls], counts, 0.001))
-    for name, result in (("key", "refused"), ("cert", "loaded")):
+    for name, result in (("key", "rejected"), ("cert", "loaded")):
         os.replace(getattr(other, name), getattr(pair, name))
         async with asyncio.timeout(patience(20)):
             while not counts[result]:  # noqa: ASYNC110  looks are of a thread
                 await asyncio.sleep(0.001)
     following.cancel()
-    assert counts == {"refused": 1, "loaded": 1}
+    assert counts == {"rejected": 1, "loaded": 1}
 
 
 def test_watched_files_are_listed(authority: Authority) -> None:

@@ -66,5 +66,5 @@ def test_every_answered_body_is_found_whole_when_it_comes_again(
 
 def test_the_gateway_tokenizes_by_itself(gateway: GatewayProcess) -> None:
     (status,) = (each for each in gateway.admin("/admin/tokenizer")["models"] if each["workers"])
-    assert (status["way"], status["rendering"]) == ("local", "sglang 0.5.23")
-    assert gateway.admin("/admin/tokenizer")["asked_of_workers"]["calls"] == []
+    assert (status["source"], status["rendering"]) == ("local", "sglang 0.5.23")
+    assert gateway.admin("/admin/tokenizer")["remote_tokenizers"]["calls"] == []

@@ -52,7 +52,7 @@ async def test_the_events_of_a_worker_show_its_block_size(
         assert member.worker.block_size == 16
         assert await s.ask(1, prompt=PROMPT)
         (explained,) = (await s.admin("/admin/verify"))["workers"]
-        assert explained["share_right"] == 1.0
+        assert explained["exact_share"] == 1.0
         view = await s.worker(s.sims[0])
         assert (view["block_size"], view["stream"]) == (16, "exact")
     differs = [line for line in caplog.messages if "its KV events have blocks of 16 tokens" in line]

@@ -22,7 +22,7 @@ from gateway.app import Gateway
 from gateway.config import config_of
 from gateway.config.tenant_limits import TenantLimits
 from gateway.core.decision import Prompt
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.tenancy.admission.base import Waiter
 from loadtest import sdks
 from loadtest.fleet import SIM_READY, first_match, running
@@ -185,8 +185,8 @@ async def test_no_worker_exceeds_its_limit_and_all_requests_are_answered() -> No
         page = await s.admin("/metrics")
         assert 'kvgate_queue_wait_seconds_count{model="m"} 40' in page
         assert 'kvgate_queue_requests{model="m"} 0.0' in page
-        (queue,) = (await s.admin("/admin/flow"))["queues"]
-        assert queue["ends"] == {"served": 40}
+        (queue,) = (await s.admin("/admin/admission"))["queues"]
+        assert queue["exits"] == {"served": 40}
         for each in (await s.admin("/admin/decisions"))["decisions"]:
             record = await s.admin(f"/admin/decisions/{each}")
             (chosen,) = [c for c in record["candidates"] if c["worker"] == record["worker"]]
@@ -228,8 +228,8 @@ async def test_request_with_an_unreachable_slo_is_rejected_while_others_wait() -
         assert (hasty.status, hasty.code) == (429, "slo_unreachable")
         assert int(hasty.headers["retry-after"]) >= 1 and int(hasty.headers["retry-after-ms"]) >= 1
         assert not patient.done() and s.ended == [hasty]
-        refusal = (await s.admin("/admin/flow"))["refusals"][0]
-        assert refusal["tenant"] == "t" and "TTFT" in refusal["reason"]
+        refusal = (await s.admin("/admin/admission"))["rejections"][0]
+        assert refusal["tenant"] == "t" and "TTFT" in refusal["message"]
         release()
         assert (await patient).status == 200
         await s.is_clean()
@@ -246,8 +246,8 @@ async def test_disconnected_clients_leave_the_queue() -> None:
         assert (await s._asked[2]).status == 200
         await asyncio.gather(*s._asked, return_exceptions=True)
         await s.is_clean()
-        (queue,) = (await s.admin("/admin/flow"))["queues"]
-        assert queue["ends"] == {"client_gone": 2, "served": 1}
+        (queue,) = (await s.admin("/admin/admission"))["queues"]
+        assert queue["exits"] == {"client_disconnected": 2, "served": 1}
 
 
 async def test_full_queue_rejects_with_retry_after() -> None:
@@ -259,13 +259,15 @@ async def test_full_queue_rejects_with_retry_after() -> None:
         late = await s.ask("late")
         assert (late.status, late.code) == (429, "queue_full")
         assert 1 <= int(late.headers["retry-after"]) <= 60
-        flow = await s.admin("/admin/flow")
-        (refused,), (queue,) = flow["refusals"], flow["queues"]
+        flow = await s.admin("/admin/admission")
+        (refused,), (queue,) = flow["rejections"], flow["queues"]
         assert refused["request_id"] == late.headers["x-request-id"] != ""
         estimate_s = int(late.headers["retry-after-ms"]) / 1000
-        named = re.search(r"retry in about ([0-9.e+]+) s", refused["reason"])
+        named = re.search(r"retry in about ([0-9.e+]+) s", refused["message"])
         assert named is not None and float(named[1]) == pytest.approx(estimate_s, rel=0.02)
-        assert queue["drained_in_s"] >= estimate_s - 0.01, "of one estimator; it grows while nothing leaves"
+        assert queue["predicted_wait_s"] >= estimate_s - 0.01, (
+            "of one estimator; it grows while nothing leaves"
+        )
         other = s.ask("other", tenant="other")  # a tenant with fewer requests in the queue
         await s.until(lambda: len(s.ended) == 2)
         assert (s.ended[1].name, s.ended[1].code) == ("waits", "queue_full")
@@ -309,7 +311,7 @@ async def test_openai_client_reads_rate_limits() -> None:
         ) as patient:  # waits as `retry-after` says, and is admitted
             assert (await patient.completions.create(model="m", prompt=[1], max_tokens=1)).choices
         await s.is_clean()
-        pages = json.dumps(await s.admin("/admin/flow")) + await s.admin("/metrics")
+        pages = json.dumps(await s.admin("/admin/admission")) + await s.admin("/metrics")
         assert KEY in pages and "canary" not in pages
 
 
@@ -391,8 +393,8 @@ async def test_workers_saturate_by_predicted_ttft() -> None:
 
             assert await asyncio.gather(*[stream(i) for i in range(6)]) == [200] * 6
             await s.is_clean()
-            (queue,) = (await s.admin("/admin/flow"))["queues"]
-            assert queue["ends"]["served"] >= 1
+            (queue,) = (await s.admin("/admin/admission"))["queues"]
+            assert queue["exits"]["served"] >= 1
             for each in (await s.admin("/admin/decisions"))["decisions"]:
                 record = await s.admin(f"/admin/decisions/{each}")
                 (chosen,) = [c for c in record["candidates"] if c["worker"] == record["worker"]]
@@ -419,10 +421,10 @@ async def test_processes_of_a_host_share_tenant_limits(tmp_path: Path) -> None:
                         await answer.read()
                         statuses.append(answer.status)
         page = await asyncio.to_thread(gateway.metrics)
-        (tenant,) = (await asyncio.to_thread(gateway.admin, "/admin/flow"))["tenants"]
+        (tenant,) = (await asyncio.to_thread(gateway.admin, "/admin/admission"))["tenants"]
     finally:
         await asyncio.to_thread(gateway.__exit__, None, None, None)
         await sim.stop()
     assert statuses == [200] * 5 + [429] * 3
     assert 'kvgate_tenant_rejected_requests_total{error="rate_limit_exceeded",tenant="anonymous"} 3.0' in page
-    assert (tenant["name"], tenant["under_way"], tenant["requests_left"]) == ("anonymous", 0, 0.0)
+    assert (tenant["name"], tenant["in_flight"], tenant["remaining_requests"]) == ("anonymous", 0, 0.0)

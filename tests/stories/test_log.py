@@ -54,7 +54,7 @@ def test_requests_succeed_while_the_log_is_not_read(form: str) -> None:
     lines = [json.loads(line) for line in log.splitlines() if line.startswith(b"{")]
     requests = [line for line in lines if line["logger"] == "kvgate.requests"]
     assert [line["request_id"] for line in requests] == [f"r{number}" for number in range(NUM_REQUESTS)]
-    assert {(line["status"], line["error"], line["error_by"], line["model"]) for line in requests} == {
+    assert {(line["status"], line["error"], line["error_origin"], line["model"]) for line in requests} == {
         (503, "no_worker", "gateway", "none")
     }
     assert (len(lines) == len(log.splitlines())) is (form == "json")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from gateway.replication.redis_link import ReplicaTimes
 from gateway.replication.redis_log import WorkerLog
-from gateway.replication.session import ReplicaTimes
 from tests.redis.serving import Server, own_server, redis_server, server
 from tests.stories.test_fleet import Story, story
 from tests.stories.test_replica import (

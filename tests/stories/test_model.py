@@ -40,7 +40,7 @@ class Fleet:
 
         async def is_known() -> bool:
             workers = (await self.admin("/admin/workers"))["endpoints"]
-            return any(each["url"] == sim.url and each["tokens"] for each in workers)
+            return any(each["url"] == sim.url and each["token_sources"] for each in workers)
 
         await self.until(is_known)
         return sim
@@ -129,7 +129,7 @@ async def test_broken_tokenizer_affects_its_own_model_only(
         assert [await f.source(f"m{n}") for n in (0, 1, 9)] == ["fastokens", "fastokens", "failed"]
         models = await f.models()
         assert [models[f"m{n}"]["tokenizer"] for n in (0, 1, 9)] == ["loaded", "loaded", "broken"]
-        assert str(broken) in models["m9"]["why_none"]
+        assert str(broken) in models["m9"]["tokenizer_reason"]
         page = await f.admin("/metrics")
         assert 'kvgate_tokenizer_broken{model="m9"} 1.0' in page
         assert 'kvgate_tokenizer_broken{model="m0"} 0.0' in page
@@ -154,13 +154,14 @@ async def test_worker_with_another_chat_template_is_routed_by_load_until_most_wo
         same = await f.join("m")
         odd = await f.join("m", tokenizer=other)
         sources = {
-            each["url"]: each["tokens"][0]["way"] for each in (await f.admin("/admin/workers"))["endpoints"]
+            each["url"]: each["token_sources"][0]["source"]
+            for each in (await f.admin("/admin/workers"))["endpoints"]
         }
         assert sources == {same.url: "local", odd.url: "none"}
         assert 'kvgate_token_source_endpoints{model="m",source="none"} 1.0' in await f.admin("/metrics")
         await f.join("m", tokenizer=other)
         (model,) = [each for each in (await f.models()).values() if each["model"] == "m"]
-        assert model["way"] == "remote"
+        assert model["source"] == "remote"
         assert await f.source("m") == "worker"
         await f.warm("m")
 
@@ -213,7 +214,7 @@ async def test_model_of_which_the_template_needs_tools_is_served_with_them_and_r
     async with fleet(models={"m": ModelTable(tokenizer=str(needy))}) as f:
         await f.join("m", tokenizer=needy)
         model = (await f.models())["m"]
-        assert (model["tokenizer"], model["way"]) == ("loaded", "local")
+        assert (model["tokenizer"], model["source"]) == ("loaded", "local")
         first = await f.chat("m", tools=tools)
         decision = await f.admin(f"/admin/decisions/{first['decision']}")
         assert decision["tokenized_by"] == "fastokens"
@@ -249,6 +250,6 @@ async def test_prompts_have_the_day_of_workers_in_another_zone(
     async with fleet(models={"m": ModelTable(tokenizer=str(dated))}) as f:
         await f.join("m", tokenizer=dated)
         (worker,) = (await f.admin("/admin/workers"))["endpoints"]
-        assert worker["tokens"][0]["way"] == "local", worker["tokens"]
+        assert worker["token_sources"][0]["source"] == "local", worker["token_sources"]
         assert await f.source("m") == "fastokens"
         await f.warm("m", "A day of its own. " + LONG)

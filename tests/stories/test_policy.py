@@ -93,10 +93,10 @@ def test_policy_file_is_reloaded_under_traffic_unless_it_is_broken(policy_fleet:
     policy_fleet.until(lambda: policy_fleet.ask("Hello") == policy_fleet.ids[0], "the other policy decides")
     policy_fleet.reload("def choose(query, candidates, rng):\n    return nothing\n")
     policy_fleet.until(
-        lambda: policy_fleet.admin("/admin/policies")["file"]["refused"], "the policy is rejected"
+        lambda: policy_fleet.admin("/admin/policies")["file"]["error"], "the policy is rejected"
     )
     view = policy_fleet.admin("/admin/policies")
-    assert view["file"]["refused"] == "policy own: own.py:2: NameError: name 'nothing' is not defined"
+    assert view["file"]["error"] == "policy own: own.py:2: NameError: name 'nothing' is not defined"
     assert (view["policy"], view["fallbacks"]) == ("own", [])
     assert policy_fleet.ask("Hello") == policy_fleet.ids[0]
 

@@ -129,7 +129,7 @@ def test_reload_applies_all_changes_or_none_and_logs_no_secret(
         wait_until(lambda: len(gateway.workers()) == 2, "the other worker has joined")
         metrics = gateway.metrics()
         assert "kvgate_config_generation 2.0" in metrics and "kvgate_config_pending_options 1.0" in metrics
-        assert 'kvgate_config_reloads_total{result="refused"} 3.0' in metrics
+        assert 'kvgate_config_reloads_total{result="rejected"} 3.0' in metrics
         log = gateway.log()
         assert "changed options that need a restart keep their values: redis" in log and SECRET not in log
         assert gateway.process.poll() is None

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.replay.line_reader import Lines
-from gateway.replay.recording import playable
+from gateway.replay.recorded_jobs import playable
 from loadtest import bench_replay
 from loadtest.bench_replay import MAX_POINTS, SIM, calibrated
 from loadtest.fleet import simulated_fleet

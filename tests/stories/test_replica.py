@@ -15,8 +15,8 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.config import replaced
+from gateway.replication.redis_link import ReplicaTimes
 from gateway.replication.replica_feed import ReplicaFeed
-from gateway.replication.session import ReplicaTimes
 from tests.redis.serving import Server, Several, redis_server, server
 from tests.stories.test_fleet import Story, story, worker_id
 from tests.support.gateway_process import GatewayProcess

@@ -15,7 +15,7 @@ from engines.sim import Sim
 from gateway.core.event_stream import StreamState
 from gateway.core.worker import WorkerId
 from gateway.index.blind_recovery import SETTLE_S
-from gateway.replication.session import ReplicaTimes
+from gateway.replication.redis_link import ReplicaTimes
 from loadtest.bench_heal import ask, known
 from tests.redis.serving import Server, own_server, redis_server, server
 from tests.stories.test_fleet import DEADLINE_S, Story, story, worker_id

@@ -32,8 +32,8 @@ def gateway() -> Iterator[GatewayProcess]:
         (url,) = first_match(sim, SIM_READY)
         with GatewayProcess("--worker", url, "--tokenizer", f"m={bundled_tokenizer()}") as gateway:
             yield gateway
-            (verified,) = [worker["verified"] for worker in gateway.workers()]
-            assert (verified["share_right"], verified["prompt_tokens"]) == (1.0, "agree"), verified
+            (verified,) = [worker["predictions"] for worker in gateway.workers()]
+            assert (verified["exact_share"], verified["prompt_tokens"]) == (1.0, "agree"), verified
             assert 'kvgate_prompt_token_mismatch{worker="' in gateway.metrics()
             assert not [
                 line

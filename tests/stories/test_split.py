@@ -192,7 +192,7 @@ async def test_disaggregated_answers_equal_those_of_one_worker(protocol: str, tm
                 await s.assert_same(n=2, temperature=1, stream=stream)
                 await s.assert_same(prompt=[[*PROMPT[:50]], [*PROMPT[50:90]]], stream=stream)
         assert s.plans == {"prefill_decode": 8 if protocol == "sglang" else 6}
-        assert s.failures == ({"refused": 2} if protocol == "sglang" else {})
+        assert s.failures == ({"rejected": 2} if protocol == "sglang" else {})
         await s.is_clean()
         for prefill in s.prefills:
             assert await s.pinned(prefill) == 0
@@ -243,7 +243,7 @@ PREFILL_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "refused": ({"refuse_prefill": {"probability": 1.0}}, "busy"),
     "reset": ({"connections": "reset"}, "died"),
     "hangs": ({"hang": True}, "timeout"),
-    "without parameters": ({"omit_params": {"probability": 1.0}}, "refused"),
+    "without parameters": ({"omit_params": {"probability": 1.0}}, "rejected"),
     "gone before the pull": ({"drop_pinned": True}, "transfer"),
 }
 

@@ -54,7 +54,7 @@ async def test_streams_are_verified_and_clients_see_no_usage() -> None:
             await s.settled()
         workers = await verified(s)
         assert sum(w["compared"] for w in workers) == 16
-        assert {w["share_right"] for w in workers} == {1.0}
+        assert {w["exact_share"] for w in workers} == {1.0}
         assert {w["prompt_tokens"] for w in workers} == {"agree"}
 
 
@@ -67,7 +67,7 @@ async def test_engine_counters_include_requests_past_the_gateway() -> None:
             workers = await verified(s)
             return (
                 sum((w["engine"] or {"prompt_tokens": 0})["prompt_tokens"] for w in workers),
-                sum(w["sent"]["sent_prompt_tokens"] for w in workers),
+                sum(w["sent"]["prompt_tokens"] for w in workers),
             )
 
         async def counters_differ_by(others: int) -> bool:
@@ -92,7 +92,7 @@ async def test_each_misprediction_at_a_small_cache_has_a_cause() -> None:
         assert sum(w["compared"] for w in workers) == 48
         for w in workers:
             assert w["mispredictions"]["tokens_differ"] == 0
-            assert (w["share_right"] == 1.0) is not any(w["mispredictions"].values())
+            assert (w["exact_share"] == 1.0) is not any(w["mispredictions"].values())
 
 
 def tokenizer_with(path: Path, old: str, new: str) -> Path:
@@ -122,7 +122,7 @@ async def test_other_chat_template_is_detected_with_the_first_differing_position
         deadline, seeds = Deadline(), count()
 
         async def differing_workers() -> list[dict[str, Any]]:
-            found = [w for w in await verified(s) if w["prompt_tokens"] == "differ"]
+            found = [w for w in await verified(s) if w["token_parity"] == "differ"]
             return [w for w in found if w["prompts"]["first_difference"]["position"] is not None]
 
         while not await differing_workers():
@@ -134,14 +134,14 @@ async def test_other_chat_template_is_detected_with_the_first_differing_position
             await asyncio.sleep(0.05)
         worker = (await differing_workers())[0]
         found = worker["prompts"]["first_difference"]
-        at = found["position"] - found["window_from"]
-        ours, engines = found["ours"]["tokens"], found["engine"]["tokens"]
+        at = found["position"] - found["window_start"]
+        ours, engines = found["gateway_window"]["tokens"], found["engine_window"]["tokens"]
         assert ours[:at] == engines[:at]
         assert ours[at] != engines[at]
-        assert (found["num_ours"] == found["num_engine"]) is (other == "the same count")
-        assert ("!" in found["engine"]["text"]) is (other == "another count")
-        assert ("<|endoftext|>" in found["engine"]["text"]) is (other == "the same count")
-        assert "<|im_" in found["ours"]["text"]
+        assert (found["gateway_tokens"] == found["engine_tokens"]) is (other == "the same count")
+        assert ("!" in found["engine_window"]["text"]) is (other == "another count")
+        assert ("<|endoftext|>" in found["engine_window"]["text"]) is (other == "the same count")
+        assert "<|im_" in found["gateway_window"]["text"]
         async with s.session.get(f"http://127.0.0.1:{s.gateway.admin_port}/metrics") as answer:
             page = await answer.text()
         assert f'kvgate_prompt_token_mismatch{{worker="{worker["worker"]}"}} 1.0' in page

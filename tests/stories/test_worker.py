@@ -138,11 +138,11 @@ async def test_draining_worker_finishes_its_requests_and_gets_no_new_ones() -> N
         slow = [s.start(s.ask(100, seed=seed)) for seed in range(6)]
         await s.until(lambda: s.gateway.router.ledger.load(first).num_in_flight == 3)  # type: ignore[arg-type]
         drained = await s.admin(f"/admin/workers/{first}/drain", "POST")
-        assert (drained["changed"], drained["left"]) == (True, 3)
+        assert (drained["changed"], drained["remaining_requests"]) == (True, 3)
         assert {await s.ask() for _ in range(10)} == {second}
         assert Counter(await asyncio.gather(*slow)) == {first: 3, second: 3}
         view = await s.worker(s.sims[0])
-        assert (view["state"], view["left"]) == ("draining", 0)
+        assert (view["state"], view["remaining_requests"]) == ("draining", 0)
         await s.admin(f"/admin/workers/{first}/drain", "DELETE")
         await s.until(lambda: _answers(s.ask(), first))
         assert s.failed == []
@@ -157,12 +157,12 @@ async def test_worker_to_be_dropped_leaves_the_fleet_after_its_last_answer() -> 
         first = s.sims[0].url.removeprefix("http://")
         slow = [s.start(s.ask(100, seed=seed)) for seed in range(4)]
         await s.until(lambda: s.gateway.router.ledger.load(first).num_in_flight == 2)  # type: ignore[arg-type]
-        await s.admin(f"/admin/workers/{first}/drain", "POST", json={"drop": True})
+        await s.admin(f"/admin/workers/{first}/drain", "POST", json={"remove": True})
         await s.until(lambda: len(s.gateway.fleet) == 1)
         assert s.answered[first] == 2
         await asyncio.gather(*slow)
         assert s.failed == []
-        assert [each["url"] for each in (await s.admin("/admin/workers"))["gone"]] == [s.sims[0].url]
+        assert [each["url"] for each in (await s.admin("/admin/workers"))["removed"]] == [s.sims[0].url]
 
 
 async def test_wedged_engine_is_ejected_until_its_steps_advance() -> None:
@@ -172,7 +172,7 @@ async def test_wedged_engine_is_ejected_until_its_steps_advance() -> None:
         await s.fault(wedged, hang=True)
         asking = [s.start(s.ask(stream=False, seed=seed)) for seed in range(4)]
         out = await s.until_state(wedged, "ejected")
-        assert out["is_up"] and out["why"].startswith("no step in ")
+        assert out["is_up"] and out["reason"].startswith("no step in ")
         await asyncio.gather(*asking)
         assert s.failed == []
         assert s.answered == {s.sims[1].url.removeprefix("http://"): 4}
@@ -190,7 +190,7 @@ async def test_worker_that_fails_requests_is_ejected_while_its_probes_succeed() 
         assert len(s.failed) == 3  # each answer had begun, so no other worker was asked
         out = await s.worker(s.sims[0])
         assert (out["state"], out["is_up"]) == ("ejected", True)
-        assert "3 in a row" in out["why"]
+        assert "3 in a row" in out["reason"]
 
 
 async def test_index_is_exact_for_engines_of_two_versions_with_different_event_formats() -> None:
@@ -224,7 +224,7 @@ async def test_an_engine_upgraded_in_place_is_known_by_its_new_settings() -> Non
             return bool((await s.worker(s.sims[0]))["block_size"] == 2 * before)
 
         await s.until(is_known)
-        await s.until_state(s.sims[0], "active", "warm_up")
+        await s.until_state(s.sims[0], "active", "slow_start")
         assert s.gateway.index.num_blocks(name) == 0
         for _ in range(4):
             await s.ask(1, prompt=prompt)

@@ -22,8 +22,8 @@ from gateway.app import bundled_tokenizer
 from gateway.core.rendering import VLLM
 from gateway.core.token_runs import TokenRunCache
 from gateway.tokenization.jinja_env import ENVIRONMENT
+from gateway.tokenization.model_families import load
 from gateway.tokenization.prompt_encoder import PromptEncoder
-from gateway.tokenization.registry import load
 from gateway.tokenization.render_settings import RenderSetting
 from gateway.tokenization.template_stability import Stubs
 from gateway.tokenization.tokenizer import CACHE_BYTES, Rebuild, Tokenizer

@@ -11,7 +11,7 @@ from gateway.core.kv_events import BlocksStored
 from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
 from gateway.index.memory import MemoryIndex
-from gateway.observability.verification.causes import ErrorCause
+from gateway.observability.verification.misprediction import ErrorCause
 from gateway.observability.verification.salt_alarm import SaltAlarm
 from gateway.observability.verification.verifier import Verifier, WorkerVerification
 from gateway.parity.live_check import SETTLE_S

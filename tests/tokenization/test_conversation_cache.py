@@ -18,8 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from gateway.core.blocks import Tokens
 from gateway.core.errors import InvalidRequest
-from gateway.core.requests.request import InferenceRequest, parse_request
+from gateway.core.request import InferenceRequest
 from gateway.core.token_runs import TokenRunCache
+from gateway.requests.parsing import parse_request
 from gateway.tokenization.chat_template import NotContinued, Template
 from gateway.tokenization.conversation_cache import MAX_TRIES
 from gateway.tokenization.prompt_encoder import CHECK_EVERY, MAX_WHOLE_BYTES, PromptEncoder, PromptError
@@ -449,7 +450,7 @@ def test_a_wrong_cut_among_right_ones_is_found_soon_and_remembered() -> None:
     assert wrong == 3 and len(mismatches) == 1  # the eighth
     again, runs, mismatches = liar("soon")  # as after a reload of the configuration
     described = again.describe()["templates"][0]
-    assert described["rendering"] == "whole" and described["why"].startswith("a check failed")
+    assert described["mode"] == "whole" and described["reason"].startswith("a check failed")
     for _ in range(9):
         assert short(again, ended("zz"), runs) == full(again, ended("zz"))
     assert mismatches == []

@@ -12,8 +12,8 @@ from gateway import request
 from gateway.models.prompt_source import PromptSource
 from gateway.observability.metrics import Metrics
 from gateway.tokenization.base import Renderer
+from gateway.tokenization.model_families import RENDERERS
 from gateway.tokenization.prompt_encoder import PromptError
-from gateway.tokenization.registry import RENDERERS
 from tests.apis.test_to_chat import GOLDEN
 from tests.support.agents import CHATS
 

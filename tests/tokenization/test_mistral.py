@@ -13,8 +13,8 @@ from gateway.models.prompt_source import PromptSource
 from gateway.observability.metrics import Metrics
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.chat_template import MediaError
+from gateway.tokenization.model_families import RENDERERS, renderer_of
 from gateway.tokenization.prompt_encoder import PromptError
-from gateway.tokenization.registry import RENDERERS, renderer_of
 from tests.support.agents import MESSAGES, chat, user
 from tests.support.mistral import (
     CHATS,

@@ -7,13 +7,13 @@ import msgspec
 import pytest
 
 from gateway.core.rendering import Rendering
-from gateway.core.requests.request import parse_request
-from gateway.core.requests.routes import CHAT
+from gateway.core.route_table import CHAT
 from gateway.core.token_runs import TokenRunCache
+from gateway.requests.parsing import parse_request
 from gateway.tokenization.chat_template import MediaError
 from gateway.tokenization.mlx import MlxEncoder
+from gateway.tokenization.model_families import load as load_any
 from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
-from gateway.tokenization.registry import load as load_any
 from tests import ROOT
 from tests.support import corpus
 from tests.support.corpus import (

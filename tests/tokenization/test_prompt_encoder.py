@@ -278,11 +278,11 @@ def test_the_repr_of_an_encoder_shows_the_state(prompts: PromptEncoder) -> None:
 def test_the_description_of_an_encoder_has_its_templates() -> None:
     prompts = PromptEncoder.load(TOKENIZER)
     (template,) = prompts.describe()["templates"]
-    assert (template["name"], template["rendering"]) == ("default", "whole")
+    assert (template["name"], template["mode"]) == ("default", "whole")
     prompts.remember(TokenRunCache(), NOW, print)
     reported = prompts.describe()
-    assert (reported["encoder"], reported["why"]) == (prompts.kind, prompts.why)
-    assert reported["templates"][0]["rendering"] == "incremental"
+    assert (reported["encoder"], reported["encoder_reason"]) == (prompts.kind, prompts.why)
+    assert reported["templates"][0]["mode"] == "incremental"
     assert 0 < reported["segments"]["bytes"] <= reported["segments"]["max_bytes"]
     assert json.dumps(reported)  # plain values
 

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from gateway.core.rendering import Rendering
-from gateway.core.requests.request import InferenceRequest, parse_request
-from gateway.core.requests.routes import CHAT
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import CHAT
 from gateway.core.token_runs import TokenRunCache
+from gateway.requests.parsing import parse_request
 from gateway.tokenization.chat_template import MediaError
 from gateway.tokenization.prompt_encoder import PromptError
 from gateway.tokenization.sglang import SglangEncoder
@@ -128,7 +129,7 @@ def test_a_grown_conversation_costs_only_its_new_messages() -> None:
     more = as_request(chat(*turns, assistant("e"), user("f")), runs)
     assert prompts.tokens(more, NOW).run is not None
     (template,) = prompts.describe()["templates"]
-    assert template["rendering"] == "incremental"
+    assert template["mode"] == "incremental"
 
 
 # what is not rendered

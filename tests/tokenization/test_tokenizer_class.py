@@ -7,8 +7,8 @@ import pytest
 
 from gateway.app import bundled_tokenizer
 from gateway.core.rendering import Rendering
+from gateway.tokenization.model_families import load
 from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
-from gateway.tokenization.registry import load
 from gateway.tokenization.tokenizer_class import REBUILT, USUAL_ADVICE, class_of, rebuilt
 from tests.support.tokenizer_models import GOLDEN, KINDS, TEXTS, digest, write_model
 

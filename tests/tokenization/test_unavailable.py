@@ -35,5 +35,5 @@ def test_every_prompt_fails_with_the_reason(caplog: pytest.LogCaptureFixture) ->
 def test_the_description_of_an_unavailable_tokenizer_has_the_reason() -> None:
     unavailable = Unavailable("why")
     assert PromptSource({"m": unavailable}, Metrics()).decode("m", [1]) is None
-    assert unavailable.describe() == {"encoder": None, "why": "why", "templates": []}
+    assert unavailable.describe() == {"encoder": None, "encoder_reason": "why", "templates": []}
     assert repr(unavailable) == "Unavailable('why')"

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from gateway.core.fleet import Fleet
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import RouteKind
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import RouteKind
 from gateway.core.worker import Worker
 from gateway.http.messages import HttpRequest
 from gateway.upstream.outgoing import Outgoing

@@ -22,7 +22,7 @@ def losses(gateway: GatewayProcess) -> dict[str, int]:
     """Tokens by cause, with those of new text; together they are all computed tokens."""
     report: dict[str, Any] = gateway.admin("/admin/cache-loss")
     causes = {cause["id"]: cause["recomputed_tokens"] for cause in report["causes"]}
-    assert report["unexplained_tokens"] == 0
+    assert report["unattributed_tokens"] == 0
     assert sum(causes.values()) + report["new_tokens"] == report["computed_tokens"]
     return causes | {"new": report["new_tokens"], "computed": report["computed_tokens"]}
 
@@ -54,5 +54,7 @@ def test_causes_of_cache_loss_add_up_to_the_engines_computed_tokens(
         wait_until(lambda: losses(gateway)["computed"] == computed(vllm_small) - before, 20)
         by_cause = losses(gateway)
         assert all(by_cause[cause] > 100 for cause in ("evicted", "broken_prefix", "other_salt"))
-        (broken,) = [w["broken"] for w in gateway.admin("/admin/cache-loss")["worst"] if "broken" in w]
+        (broken,) = [
+            w["prefix_break"] for w in gateway.admin("/admin/cache-loss")["largest"] if "prefix_break" in w
+        ]
         assert (broken["message"], broken["role"], broken["kind"]) == (0, "system", "date or time")

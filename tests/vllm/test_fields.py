@@ -1,6 +1,6 @@
 """Request fields and headers of the installed vLLM: each must have a judgement.
 
-Judgements of fields are in `gateway/core/requests/field_judgement.py`, steering headers in
+Judgements of fields are in `gateway/requests/field_judgement.py`, steering headers in
 `gateway/http/headers.py`.
 """
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.requests.field_judgement import judgement_of
 from gateway.http.headers import STEERING
+from gateway.requests.field_judgement import judgement_of
 
 pytestmark = pytest.mark.vllm
 

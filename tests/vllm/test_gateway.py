@@ -175,7 +175,7 @@ def test_stream_with_injected_usage_equals_the_engines_own_stream(
         (worker,) = process.workers()
     assert b"[DONE]" in plain and b"usage" not in plain
     assert asked == plain
-    assert worker["verified"]["prompt_tokens"] == "agree"
+    assert worker["predictions"]["token_parity"] == "agree"
 
 
 def test_tokens_and_counters_agree_with_the_engines_own(
@@ -191,7 +191,7 @@ def test_tokens_and_counters_agree_with_the_engines_own(
     def is_counted() -> bool:
         workers = gateway.admin("/admin/verify")["workers"]
         return bool(workers) and all(
-            w["engine"]["prompt_tokens"] >= w["sent"]["sent_prompt_tokens"] > 0 for w in workers
+            w["engine"]["prompt_tokens"] >= w["sent"]["prompt_tokens"] > 0 for w in workers
         )
 
     wait_until(is_counted, 10)

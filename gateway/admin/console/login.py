@@ -15,9 +15,9 @@ from aiohttp.typedefs import Handler
 
 from gateway.admin.audit import name_caller
 from gateway.admin.console.sessions import Sessions
+from gateway.core.caller import Caller
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import Forbidden, GatewayError, Unauthorized
-from gateway.core.requests.caller import Caller
 from gateway.tenancy.auth.authenticator import Authenticator, credentials_of
 
 MAX_BODY_BYTES = 4096
@@ -93,7 +93,7 @@ ACCESS = web.AppKey("ACCESS", AdminAccess)
 
 
 def login_handlers() -> dict[str, Handler]:
-    """Handlers by their name in the table (`admin/routes.py`)."""
+    """Handlers by their name in the table (`admin/endpoint_table.py`)."""
     return {"session": _session, "login": _login, "logout": _logout}
 
 

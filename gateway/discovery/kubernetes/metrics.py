@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from gateway.discovery.kubernetes.sources import KubernetesSources
+from gateway.discovery.kubernetes.watched_sources import KubernetesSources
 from gateway.observability.metric_spec import counter, gauge
 
 SYNCED = gauge(

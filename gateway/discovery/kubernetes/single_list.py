@@ -13,7 +13,7 @@ from gateway.discovery.kubernetes.endpoints import (
     selected_pod_endpoints,
     slice_endpoints,
 )
-from gateway.discovery.kubernetes.pools import pool_rule
+from gateway.discovery.kubernetes.inference_pools import pool_rule
 from gateway.discovery.kubernetes.queries import pods_query, pool_query, slices_query
 from gateway.discovery.kubernetes.reflector import Reflector
 from gateway.discovery.kubernetes.tables import EndpointTable

@@ -29,10 +29,10 @@ ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function
 
 class PrefixBreak(msgspec.Struct, frozen=True):
     """A break of a cached prefix. `token` is the first difference, in the message with that index and role if
-    known. `num_tokens` differ until both prompts are equal again."""
+    known. `differing_tokens` differ until both prompts are equal again."""
 
     token: int
-    num_tokens: int
+    differing_tokens: int
     kind: str
     message: int | None = None
     role: str | None = None

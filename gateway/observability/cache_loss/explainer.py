@@ -9,10 +9,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 from gateway.core.blocks import BlockHash, Tokens, root_hash
+from gateway.core.chat_messages import Messages
 from gateway.core.decision import Candidate, Decision, Prompt
 from gateway.core.errors import InvalidRequest
-from gateway.core.requests.chat_messages import Messages
 from gateway.core.worker import WorkerId
+from gateway.costs.token_work import work_ahead
 from gateway.observability.cache_loss.attribution import LossCause, TokenSegment, TokenSpan, lay_out
 from gateway.observability.cache_loss.block_history import (
     BlockHistory,
@@ -30,7 +31,6 @@ from gateway.observability.cache_loss.prompt_similarity import (
     Similarity,
     mark,
 )
-from gateway.policies.prefix_overlap import work_ahead
 
 MAX_PLACED_TOKENS: Final = 1 << 13
 """Limit on the tokens of text that is searched for the message of a break, once per break."""
@@ -99,7 +99,7 @@ class Attribution:
         self.others: Sequence[Sequence[BlockHash]] = ()
         self.holder: Candidate | None = None
         self.lost_by: WorkerId | None = None
-        self.broken: PrefixBreak | None = None
+        self.prefix_break: PrefixBreak | None = None
         self.family = 0
         self.layers: list[tuple[TokenSpan, LossCause]] = []
 
@@ -206,8 +206,8 @@ class Explainer:
             attribution.layers.append((moved, LossCause.BROKEN_PREFIX))
         if broken:
             attribution.family = it.blocks[it.known // size - 1] if it.known >= size else 0
-            attribution.broken = self._known_break(item.decision.model, attribution.family)
-            attribution.broken = attribution.broken or self._break(item, it.tokens, found)
+            attribution.prefix_break = self._known_break(item.decision.model, attribution.family)
+            attribution.prefix_break = attribution.prefix_break or self._break(item, it.tokens, found)
 
     def _break(self, item: DecidedPrompt, tokens: Tokens, found: Similarity) -> PrefixBreak:
         start, num = found.num_common, found.num_differing

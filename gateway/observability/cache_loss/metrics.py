@@ -18,8 +18,8 @@ COMPUTED = counter(
 )
 RECOMPUTED = counter(
     "kvgate_recomputed_prompt_tokens_total",
-    "Prompt tokens computed again although some worker had cached the tokens before, by reason.",
-    "reason",
+    "Prompt tokens computed again although some worker had cached the tokens before, by cause.",
+    "cause",
 )
 NEW = counter("kvgate_new_prompt_tokens_total", "Prompt tokens computed that no worker had cached before.")
 UNATTRIBUTED = counter(

@@ -184,11 +184,11 @@ class CacheLoss:
         return {
             "computed_tokens": self.num_computed_tokens,
             "new_tokens": self.num_new_tokens,
-            "unexplained_tokens": self.unexplained.total(),
-            "avoided_tokens": self.num_avoided_tokens,
+            "unattributed_tokens": self.unexplained.total(),
+            "avoided_queue_tokens": self.num_avoided_tokens,
             "causes": causes,
             "missed_blocks": self.num_missed_blocks,
-            "worst": self._offenders.worst(),
+            "largest": self._offenders.worst(),
             "memory": self._explainer.earlier.describe(),
         }
 
@@ -266,18 +266,20 @@ class CacheLoss:
                 offender = self._offenders.add(
                     cause, model, num, id, holder, worker, worker=worker, holder=holder
                 )
-                offender.avoided_tokens += bought
+                offender.avoided_queue_tokens += bought
             case LossCause.EVICTED | LossCause.WORKER_RESTARTED:
                 by = attribution.lost_by or (worker if attribution.evicted_end else None)
                 self._offenders.add(cause, model, num, id, by, holder=by)
             case LossCause.BROKEN_PREFIX:
-                self._offenders.add(cause, model, num, id, attribution.family, broken=attribution.broken)
+                self._offenders.add(
+                    cause, model, num, id, attribution.family, prefix_break=attribution.prefix_break
+                )
             case _:
                 self._offenders.add(cause, model, num, id, worker, worker=worker)
 
     def _known_break(self, model: str, family: int) -> PrefixBreak | None:
         offender = self._offenders.find(LossCause.BROKEN_PREFIX, model, family)
-        return offender.broken if offender else None
+        return offender.prefix_break if offender else None
 
 
 async def keep_explained(losses: CacheLoss) -> None:

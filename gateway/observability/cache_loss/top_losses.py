@@ -19,8 +19,8 @@ MAX_SHOWN = 20
 
 
 class LossGroup(msgspec.Struct, omit_defaults=True):
-    """A group of losses: `worker` computed tokens that `holder` has or had cached. `avoided_tokens`: for
-    requests routed away, the difference in work ahead between the holder and the worker."""
+    """A group of losses: `worker` computed tokens that `holder` has or had cached. `avoided_queue_tokens`:
+    for requests routed away, the difference in work ahead between the holder and the worker."""
 
     id: str
     cause: str
@@ -29,9 +29,9 @@ class LossGroup(msgspec.Struct, omit_defaults=True):
     holder: WorkerId | None = None
     recomputed_tokens: int = 0
     recomputed_requests: int = 0
-    avoided_tokens: int = 0
-    broken: PrefixBreak | None = None
-    latest_decision: str = ""
+    avoided_queue_tokens: int = 0
+    prefix_break: PrefixBreak | None = None
+    latest_decision_id: str = ""
 
 
 class TopLosses:
@@ -59,7 +59,7 @@ class TopLosses:
             offender = self._kept[name] = LossGroup(name, cause.value, model, **about)
         offender.recomputed_tokens += num_tokens
         offender.recomputed_requests += 1
-        offender.latest_decision = decision
+        offender.latest_decision_id = decision
         return offender
 
     def worst(self, num: int = MAX_SHOWN) -> list[dict[str, Any]]:

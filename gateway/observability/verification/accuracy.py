@@ -24,7 +24,7 @@ class Accuracy:
         "num_compared",
         "num_unknown",
         "num_since_wrong",
-        "share_right",
+        "exact_share",
         "mean_error",
         "mean_abs_error",
         "_num_credited",
@@ -35,12 +35,12 @@ class Accuracy:
     def __init__(self) -> None:
         self.num_compared = self.num_unknown = self._num_credited = 0
         self.num_since_wrong = WINDOW
-        self.share_right = 1.0
+        self.exact_share = 1.0
         self.mean_error = self.mean_abs_error = 0.0
         self._predicted = self._kept = 0.0
 
     def __repr__(self) -> str:
-        return f"Accuracy({self.share_right:.2f} of {self.num_compared} right, worth {self.confidence:.2f})"
+        return f"Accuracy({self.exact_share:.2f} of {self.num_compared} right, worth {self.confidence:.2f})"
 
     def compare(self, predicted: int, reported: int, compared: Compared) -> None:
         """Add an answer: its predicted and reported cached tokens, and what `compared` makes of them."""
@@ -51,7 +51,7 @@ class Accuracy:
         else:
             self.num_compared += 1
             weight = 1 / min(self.num_compared, WINDOW)
-            self.share_right += ((not error) - self.share_right) * weight
+            self.exact_share += ((not error) - self.exact_share) * weight
             self.mean_error += (error - self.mean_error) * weight
             self.mean_abs_error += (abs(error) - self.mean_abs_error) * weight
         if predicted:

@@ -9,8 +9,8 @@ from prometheus_client.registry import Collector
 from gateway.core.worker import WorkerId
 from gateway.observability.metric_spec import Merge, MetricSpec, counter, gauge
 from gateway.observability.metrics import Metrics
-from gateway.observability.verification.causes import ErrorCause
 from gateway.observability.verification.engine_counters import EngineCounters
+from gateway.observability.verification.misprediction import ErrorCause
 from gateway.observability.verification.verifier import Verifier, WorkerVerification
 from gateway.parity.live_check import TokenDifference
 
@@ -20,8 +20,8 @@ TextOf = Callable[[str, Sequence[int]], str | None]
 
 MISPREDICTIONS = counter(
     "kvgate_mispredictions_total",
-    "Answers with other cached tokens than predicted, by worker and reason.",
-    *("worker", "reason"),
+    "Answers with other cached tokens than predicted, by worker and cause.",
+    *("worker", "cause"),
 )
 
 SALT_ALARMS = counter(
@@ -39,7 +39,7 @@ _GAUGES: tuple[tuple[MetricSpec, Callable[[WorkerVerification], float]], ...] = 
             "worker",
             merge=Merge.MIN,
         ),
-        lambda w: w.exactness.share_right,
+        lambda w: w.exactness.exact_share,
     ),
     (
         gauge(
@@ -125,11 +125,13 @@ def summary(verifier: Verifier, worker: WorkerId) -> dict[str, Any]:
     return {
         "compared": exactness.num_compared if exactness else 0,
         "unknown": exactness.num_unknown if exactness else 0,
-        "share_right": round(exactness.share_right, 4) if exactness and is_compared else None,
+        "exact_share": round(exactness.exact_share, 4) if exactness and is_compared else None,
         "mean_error_tokens": round(exactness.mean_error, 1) if exactness and is_compared else None,
-        "mean_abs_error_tokens": round(exactness.mean_abs_error, 1) if exactness and is_compared else None,
+        "mean_absolute_error_tokens": round(exactness.mean_abs_error, 1)
+        if exactness and is_compared
+        else None,
         "confidence": round(exactness.confidence, 3) if exactness else 1.0,
-        "prompt_tokens": "differ" if watched and watched.tokens.is_raised else "agree",
+        "token_parity": "differ" if watched and watched.tokens.is_raised else "agree",
     }
 
 
@@ -141,15 +143,20 @@ def describe(verifier: Verifier, metrics: Metrics, text_of: TextOf) -> dict[str,
             "worker": worker,
             **summary(verifier, worker),
             "mispredictions": {cause.value: watched.causes[cause] for cause in ErrorCause},
-            "latest_wrong": [
-                {"id": w.decision, "predicted": w.predicted, "cached": w.cached, "cause": w.cause.value}
+            "latest_mispredictions": [
+                {
+                    "id": w.decision,
+                    "predicted_cached_tokens": w.predicted,
+                    "reported_cached_tokens": w.cached,
+                    "cause": w.cause.value,
+                }
                 for w in reversed(watched.wrong)
             ],
             "prompts": _prompts(watched, text_of),
             "engine": _engine(counters.get(worker)),
             "sent": {
-                "sent_prompt_tokens": metrics.worker(worker).prompt_tokens,
-                "sent_predicted_tokens": metrics.worker(worker).predicted_cached_tokens,
+                "prompt_tokens": metrics.worker(worker).prompt_tokens,
+                "predicted_cached_tokens": metrics.worker(worker).predicted_cached_tokens,
             },
         }
         for worker, watched in verifier.watched()
@@ -178,12 +185,12 @@ def _difference(found: TokenDifference, text_of: TextOf) -> dict[str, Any]:
     return {
         "id": found.decision,
         "model": found.model,
-        "num_ours": found.num_ours,
-        "num_engine": found.num_engines,
+        "gateway_tokens": found.num_ours,
+        "engine_tokens": found.num_engines,
         "position": found.position,
-        "window_from": found.start if found.position is not None else None,
-        "ours": _window(found.model, found.ours, text_of),
-        "engine": _window(found.model, found.engines, text_of),
+        "window_start": found.start if found.position is not None else None,
+        "gateway_window": _window(found.model, found.ours, text_of),
+        "engine_window": _window(found.model, found.engines, text_of),
     }
 
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from gateway.core.worker import Worker
-from gateway.observability.verification.causes import ErrorCause, Evidence
+from gateway.observability.verification.misprediction import ErrorCause, Evidence
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.verification")

@@ -25,8 +25,8 @@ from gateway.core.usage import Usage
 from gateway.core.worker import Worker, WorkerId
 from gateway.index.base import Index
 from gateway.observability.verification.accuracy import Accuracy
-from gateway.observability.verification.causes import ErrorCause, Evidence, cause_of
 from gateway.observability.verification.engine_counters import EngineCounters
+from gateway.observability.verification.misprediction import ErrorCause, Evidence, cause_of
 from gateway.observability.verification.salt_alarm import SaltAlarm
 from gateway.parity.live import LiveParity
 from gateway.parity.live_check import TokenCheck

@@ -1,6 +1,6 @@
 """A policy of others' is asked under guard: whatever it does, there is a choice, and its faults are seen.
 
-    raises, or answers nonsense     that decision goes by least load
+    raises, or answers invalidly    that decision goes by least load
     takes longer than its budget    its choice holds: least load would only be later, and a late one may be
                                     the machine's fault. Three times in a row, and the policy rests for a
                                     hundred times as long: it holds the loop for a hundredth of the time
@@ -23,7 +23,7 @@ from gateway.policies.least_load import LeastLoad
 
 log = logging.getLogger("kvgate.policies")
 
-RAISED, NONSENSE, LATE, RESTING = "raised", "nonsense", "over_budget", "resting"
+RAISED, INVALID, LATE, PAUSED = "raised", "invalid", "over_budget", "paused"
 
 MAX_LATE = 3
 """In a row: one or two may be the garbage collector's, or another process's."""
@@ -78,12 +78,12 @@ class PolicyGuard:
     def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
         began = self._clock()
         if began < self._rests_until:
-            return self._fall_back(RESTING, query, candidates, rng)
+            return self._fall_back(PAUSED, query, candidates, rng)
         cause = fault = ""
         try:
             choice = as_choice(self._policy.choose(query, candidates, rng), len(candidates))
         except PartError as exc:
-            cause, fault = NONSENSE, str(exc)
+            cause, fault = INVALID, str(exc)
         except (Exception, SystemExit) as exc:  # noqa: BLE001  it is not ours: what it raises costs no request
             cause, fault = RAISED, where(exc)
         took_s = self._clock() - began

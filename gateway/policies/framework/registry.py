@@ -11,6 +11,7 @@ from typing import Any
 
 from gateway.core.errors import ConfigError
 from gateway.core.spelling import meant
+from gateway.costs.token_work import WORTH
 from gateway.policies import COMPOSITIONS, DEFAULT, FILTERS, PICKERS, POLICIES, SCORERS
 from gateway.policies.base import Policy
 from gateway.policies.composition import Composition
@@ -18,7 +19,7 @@ from gateway.policies.expected_ttft import ExpectedTtft
 from gateway.policies.framework.composed_policy import CheckedPolicy, FilteredPolicy, ScoringPolicy
 from gateway.policies.framework.guard import PolicyFaults, PolicyGuard
 from gateway.policies.framework.plugins import Kind, Plugin, PolicyFile, installed
-from gateway.policies.prefix_overlap import WORTH, PrefixOverlap
+from gateway.policies.prefix_overlap import PrefixOverlap
 from gateway.policies.topology import TopologyFilter
 
 log = logging.getLogger("kvgate.policies")

@@ -17,7 +17,7 @@ from gateway.replay.formats.reading import TraceReading
 from gateway.replay.formats.turns import turns
 from gateway.replay.job import ReplayJob
 from gateway.replay.line_reader import Lines
-from gateway.replay.recording import recording
+from gateway.replay.recorded_jobs import recording
 
 LOOKED_AT = 100
 """First rows of a file by which its format is found: some of them may be broken."""

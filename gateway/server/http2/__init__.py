@@ -6,8 +6,7 @@
 
 server       one port, TLS and plain              first_bytes      which of both, and mistaken clients
 protocol     a connection on the event loop       service          streams as services see them
-grpc_connection   streams become calls            call             one call
-grpc_framing      messages, timeouts, statuses
+grpc_connection   streams become calls            grpc_framing     messages, timeouts, statuses
 connection   states of streams and connection     send_queue       frames to send, in turns
 events       of a connection
 stream       windows and output of a stream       peer_settings    what a peer announces

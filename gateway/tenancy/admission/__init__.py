@@ -4,7 +4,8 @@ request_identity  tenant, priority and SLO of a request, and which proxies may d
 gate              the checks of each request: its tenant's limits, then the queue of its model
 tenants           limits and token buckets              queues      one per model, and their release
 fair_queue        order within a queue                  saturation  when a worker has no room
-rejections        errors of rejected requests           stats       metrics, the admin API
+rejections        errors of rejected requests           stats       counts, latest rejections
+metrics           metrics, and the admin API's page
 token_bucket      a burst that refills                  drain_rate  tokens released per second
 base              a request, as admission control sees it
 """

@@ -16,8 +16,8 @@ from gateway.bookings.tenant_usage import QuotaUsage
 from gateway.config import Config
 from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError, TooManyRequests
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import GENERATE, TABLE, RouteKind, paths
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import GENERATE, TABLE, RouteKind, paths
 from gateway.core.usage import Usage
 from gateway.http.messages import HttpRequest
 from gateway.http.networks import Trusted
@@ -155,20 +155,20 @@ class Gate:
 
     def preview(self, request: InferenceRequest, tenant: Tenant) -> dict[str, Any]:
         """Preview admission of a request that came now, tenants' limits left out; nothing is counted."""
-        fate, why = "admitted", None
+        result, reason = "admitted", None
         try:
             if self._is_queueing:
                 self.queues.check_room(request.model, tenant.name, request.priority or 0)
             if self._must_wait(request):
-                fate = "queued"
+                result = "queued"
         except TooManyRequests as error:
-            fate, why = "rejected", error.message
+            result, reason = "rejected", error.message
         return {
             "tenant": tenant.name,
             "priority": request.priority or 0,
             "slo_ttft_s": request.slo_ttft_s,
-            "fate": fate,
-            "why": why,
+            "result": result,
+            "reason": reason,
         }
 
     def stop(self, drain_s: float) -> None:

@@ -21,7 +21,7 @@ from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError, TooManyRequests
 from gateway.core.fleet import EligibleWorker, Fleet, Member
 from gateway.core.ledger import REQUEST_TOKENS, Ledger
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.core.worker import WorkerId
 from gateway.observability.metrics import Bounds, Histogram
 from gateway.runtime.rate_limited_log import RateLimitedLog
@@ -38,7 +38,7 @@ from gateway.tenancy.admission.rejections import (
 from gateway.tenancy.admission.saturation import Saturation, ttft_s
 from gateway.tenancy.admission.tenants import Ticket
 
-log = logging.getLogger("kvgate.flow")
+log = logging.getLogger("kvgate.admission")
 
 LOOK_S: Final = 0.05
 """Seconds: the delay with which a deadline or an unannounced change is noticed. A look costs some 0.5 us per
@@ -217,7 +217,7 @@ class ModelQueues:
         """Take out a request that was answered, or lost its client."""
         known = self.models[request.model]
         if known.queue.remove(entry):
-            self._left(known, entry, "client_gone")
+            self._left(known, entry, "client_disconnected")
 
     def charge(self, request: InferenceRequest, ticket: Ticket, num_tokens: int) -> None:
         """Charge generated tokens to the tenant's share."""
@@ -227,7 +227,7 @@ class ModelQueues:
 
     def wait_s(self, known: ModelQueue, model: str, num_tokens: int) -> float:
         """Seconds until `num_tokens` of those in a queue have left it: the one estimate of a wait, for
-        Retry-After, messages, SLOs and `/admin/flow`."""
+        Retry-After, messages, SLOs and `/admin/admission`."""
         num_waiting, all_tokens = len(known.queue), known.queue.num_tokens
         num_requests = num_waiting * num_tokens / all_tokens if all_tokens else 0.0
         return known.rate.seconds_for(num_requests, num_tokens, self._predicted(model), self._loop.time())
@@ -330,20 +330,20 @@ class ModelQueues:
         self._look_later()
         self._log.info("model %s: requests wait, its workers are saturated", model)
 
-    def _left(self, known: ModelQueue, entry: QueueEntry, how: str) -> None:
+    def _left(self, known: ModelQueue, entry: QueueEntry, result: str) -> None:
         assert isinstance(entry, QueuedRequest)
         now = self._loop.time()
         known.wait_s.observe(now - entry.arrived_s)
-        known.ends[how] += 1
+        known.ends[result] += 1
         self._num_waiting -= 1
         if ticket := entry.waiter.ticket:
             ticket.entry = None
         if not len(known.queue):
             known.rate.end(now)
 
-    def _refuse(self, known: ModelQueue, entry: QueueEntry, how: str, error: GatewayError) -> None:
+    def _refuse(self, known: ModelQueue, entry: QueueEntry, result: str, error: GatewayError) -> None:
         assert isinstance(entry, QueuedRequest)
-        self._left(known, entry, how)
+        self._left(known, entry, result)
         self.on_refused(entry.waiter, entry.request, error)
         entry.waiter.fail(error)
 
@@ -357,10 +357,10 @@ class ModelQueues:
         request, waited_s = entry.request, now - entry.arrived_s
         wait_s = self.wait_s(known, request.model, known.queue.num_tokens)
         if waited_s >= self._timeout_s:
-            how, error = "timeout", queue_timeout(request, waited_s, wait_s)
+            result, error = "timeout", queue_timeout(request, waited_s, wait_s)
         else:
-            how, error = "deadline", slo_missed(request, waited_s, wait_s)
-        self._refuse(known, entry, how, error)
+            result, error = "deadline", slo_missed(request, waited_s, wait_s)
+        self._refuse(known, entry, result, error)
 
     def _check_slo(
         self, known: ModelQueue, request: InferenceRequest, ticket: Ticket, num_tokens: int, now: float

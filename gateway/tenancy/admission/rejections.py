@@ -7,7 +7,7 @@ goes off; 503 where another gateway would take the request.
 from typing import Final
 
 from gateway.core.errors import NoWorker, TooManyRequests
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 
 KIND: Final = "overloaded"
 

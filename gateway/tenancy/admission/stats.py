@@ -1,31 +1,18 @@
-"""Statistics of admission control: counts, recent rejections with their reasons, metrics and the admin API.
-
-A bounded number of unconfigured tenants have metrics of their own; the others share one label.
-"""
+"""Statistics of admission control: counts, and recent rejections with their reasons."""
 
 from collections import Counter, deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
-
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from typing import Any
 
 from gateway.core.errors import GatewayError
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.request import InferenceRequest
 from gateway.http.messages import HttpRequest
-from gateway.observability.metric_spec import Merge, counter, gauge, histogram
 from gateway.runtime.ids import new_id
 from gateway.server.responder import request_id
 from gateway.tenancy.admission.tenants import Tenant
 
-if TYPE_CHECKING:
-    from gateway.tenancy.admission.gate import Gate
-    from gateway.tenancy.admission.queues import ModelQueue
-
 MAX_REFUSALS = 100
 MAX_NAME_BYTES = 128
 """Length of a client's id and of its model's name that is kept of a refusal."""
-MAX_TENANTS_SHOWN = 200
 
 
 class AdmissionStats:
@@ -50,116 +37,9 @@ class AdmissionStats:
                 "tenant": tenant.name,
                 "priority": request.priority or 0,
                 "status": error.status,
-                "code": error.code,
-                "reason": error.message,
+                "error": error.code,
+                "message": error.message,
                 "retry_after_s": error.retry_after_s,
                 "queued_s": round(request.queued_s, 3),
             }
         )
-
-
-def describe_admission(gate: "Gate | None") -> dict[str, Any]:
-    """Admission state for `/admin/flow`."""
-    if gate is None:
-        return {"is_on": False, "queues": [], "tenants": [], "refusals": []}
-    now = gate.now()
-    tenants = sorted(gate.tenants.known(), key=lambda tenant: -tenant.num_active)
-    return {
-        "is_on": True,
-        "queues": [_queue(gate, model, known, now) for model, known in sorted(gate.queues.models.items())],
-        "tenants": [_tenant(tenant, now) for tenant in tenants[:MAX_TENANTS_SHOWN]],
-        "refusals": list(reversed(gate.stats.latest)),
-    }
-
-
-def _queue(gate: "Gate", model: str, known: "ModelQueue", now: float) -> dict[str, Any]:
-    return {
-        "model": model,
-        "queued": len(known.queue),
-        "queued_tokens": known.queue.num_tokens,
-        "drained_in_s": round(gate.queues.wait_s(known, model, known.queue.num_tokens), 3),
-        "bands": [
-            {"name": str(band.priority), "queued": band.num_waiting, "queued_tokens": band.num_tokens}
-            for band in known.queue.bands()
-        ],
-        "ends": dict(known.ends),
-    }
-
-
-def _tenant(tenant: Tenant, now: float) -> dict[str, Any]:
-    return {
-        "name": tenant.name,
-        "under_way": tenant.num_active,
-        "requests_left": round(tenant.requests.level(now), 1) if tenant.requests else None,
-        "tokens_left": round(tenant.tokens.level(now)) if tenant.tokens else None,
-        "weight": tenant.limits.weight,
-    }
-
-
-QUEUED = gauge(
-    "kvgate_queue_requests", "Requests that wait in the admission queue, by model.", "model", merge=Merge.SUM
-)
-QUEUED_TOKENS = gauge(
-    "kvgate_queue_prompt_tokens",
-    "Prompt tokens of requests that wait in the admission queue, by model.",
-    "model",
-    merge=Merge.SUM,
-)
-WAIT = histogram(
-    "kvgate_queue_wait_seconds",
-    "Time that requests spent in the admission queue in seconds, whether sent or rejected, by model.",
-    "model",
-)
-EXITS = counter(
-    "kvgate_queue_exits_total",
-    "Requests that left the admission queue, by model and result.",
-    "model",
-    "result",
-)
-ADMITTED = counter("kvgate_tenant_admitted_requests_total", "Requests admitted, by tenant.", "tenant")
-REJECTED = counter(
-    "kvgate_tenant_rejected_requests_total",
-    "Requests rejected by admission control, by tenant and error code.",
-    *("tenant", "error"),
-)
-TOKENS = counter(
-    "kvgate_tenant_tokens_total",
-    "Tokens of admitted requests, by tenant and kind of token.",
-    *("tenant", "kind"),
-)
-IN_FLIGHT = gauge(
-    "kvgate_tenant_requests_in_flight",
-    "Admitted and queued requests that have not finished, by tenant.",
-    "tenant",
-    merge=Merge.SUM,
-)
-
-METRICS = (QUEUED, QUEUED_TOKENS, WAIT, EXITS, ADMITTED, REJECTED, TOKENS, IN_FLIGHT)
-
-
-class AdmissionCollector(Collector):
-    def __init__(self, gate: "Gate") -> None:
-        self._gate = gate
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self._queues()
-        yield from self._tenants()
-
-    def _queues(self) -> Iterator[Metric]:
-        models = sorted(self._gate.queues.models.items())
-        yield QUEUED.family((model, len(known.queue)) for model, known in models)
-        yield QUEUED_TOKENS.family((model, known.queue.num_tokens) for model, known in models)
-        yield WAIT.histograms((model, known.wait_s) for model, known in models)
-        yield EXITS.family(
-            ((model, result), num) for model, known in models for result, num in sorted(known.ends.items())
-        )
-
-    def _tenants(self) -> Iterator[Metric]:
-        stats = self._gate.stats
-        yield ADMITTED.family(sorted(stats.requests.items()))
-        yield REJECTED.family(sorted(stats.refused.items()))
-        yield TOKENS.family(sorted(stats.tokens.items()))
-        active: Counter[str] = Counter()
-        for each in self._gate.tenants.known():
-            active[each.label] += each.num_active
-        yield IN_FLIGHT.family(sorted(active.items()))

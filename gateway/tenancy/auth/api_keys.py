@@ -24,7 +24,7 @@ from hashlib import blake2s
 from hmac import compare_digest
 from typing import Final
 
-from gateway.core.requests.caller import Caller
+from gateway.core.caller import Caller
 
 PREFIX: Final = b"kvg-"
 ID_DIGITS: Final = 12

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from gateway.core.caller import Caller
 from gateway.core.errors import Forbidden, OutdatedKeys, Unauthorized
-from gateway.core.requests.caller import Caller
 from gateway.http.messages import Header, HttpRequest
 from gateway.http.networks import Trusted
 from gateway.tenancy.admission.request_identity import HeaderNames, declared_identity, tenant_of_key

@@ -25,9 +25,9 @@ import jwt as pyjwt
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
+from gateway.core.caller import Caller
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import Unauthorized
-from gateway.core.requests.caller import Caller
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.tenancy.auth.key_format import check_tenant
 

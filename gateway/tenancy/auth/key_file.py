@@ -102,7 +102,7 @@ class KeyFile:
                 )
             digest, ring = self._parsed(_content(self.path))
         except ConfigError as exc:
-            self.loads["refused"] += str(exc) != self.fault
+            self.loads["rejected"] += str(exc) != self.fault
             self._is_unread = isinstance(exc, _Unread)
             if str(exc) != self.fault:
                 log.error(

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from gateway.core.caller import Caller
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import ConfigError
-from gateway.core.requests.caller import Caller
 from gateway.tenancy.auth.api_keys import (
     ID_DIGITS,
     NUM_FINDER_BYTES,

@@ -64,7 +64,7 @@ class KeysCollector(Collector):
     def _keys(self) -> Iterator[Metric]:
         if file := self._credentials.file:
             yield API_KEYS.single(len(file.ring.entries))
-            yield KEY_FILE_RELOADS.family((result, file.loads[result]) for result in ("loaded", "refused"))
+            yield KEY_FILE_RELOADS.family((result, file.loads[result]) for result in ("loaded", "rejected"))
         if (jwt := self._credentials.jwt) and (jwks := self._credentials.jwks):
             yield JWKS_KEYS.single(jwt.num_keys)
             yield JWKS_AGE.single(jwks.age_s)

@@ -3,7 +3,7 @@ it.
 
 An engine mixes `cache_salt` into the hash of a prompt's first block, so that prompts of two tenants have no
 block in common however equal they are. Without the secret, another tenant's salt cannot be made; salts sent
-by clients are replaced (`core/requests/request.py`).
+by clients are replaced (`requests/parsing.py`).
 
 A salt is 43 characters of base64url: vLLM takes 128 at most, and none of "@/\\" and NUL.
 """

@@ -3,7 +3,7 @@
 import pytest
 from aiohttp import web
 
-from gateway.admin.console.events import PATHS
+from gateway.admin.console.event_streams import PATHS
 from gateway.admin.console.handlers import console_handlers
 
 

@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.discovery.kubernetes.metrics import KubernetesCollector
-from tests.discovery.kubernetes.test_sources import BY_LABEL, world
+from tests.discovery.kubernetes.test_watched_sources import BY_LABEL, world
 from tests.support.kube_api import PODS, pod
 from tests.support.patience import until
 

@@ -14,8 +14,8 @@ from gateway.index.redis_tree import service
 from gateway.index.redis_tree.pipeline import PipelineLost, pack
 from gateway.index.redis_tree.service import RadixService
 from gateway.redis.client import open_client
+from gateway.redis.master_lookup import Locator, MasterUnknown
 from gateway.redis.options import HostPort
-from gateway.redis.topology import Locator, MasterUnknown
 from tests.index.redis_tree.test_tree import ROOT, A, C, path_hashes, stored
 from tests.redis.serving import Server, redis_server, server, serving
 from tests.support.patience import until

@@ -123,7 +123,7 @@ def test_the_holder_of_lost_tokens_is_named() -> None:
     world.ask(PROMPT, b=0)
     world.evict(PROMPT)
     world.ask(PROMPT, a=0, b=0)
-    (worst,) = world.losses.describe()["worst"]
+    (worst,) = world.losses.describe()["largest"]
     assert (worst["cause"], worst["holder"]) == ("evicted", "b")
 
 
@@ -179,10 +179,10 @@ def test_a_prompt_with_a_broken_prefix_is_located() -> None:
     world.ask([*HEAD, 1, *REST, *text(5, 30)])
     world.ask([*HEAD, 2, *REST, *text(6, 30)], 96, a=96)
     assert world.causes() == {"broken_prefix": 400}
-    (worst,) = world.losses.describe()["worst"]
-    assert worst["broken"] == {
+    (worst,) = world.losses.describe()["largest"]
+    assert worst["prefix_break"] == {
         "token": 100,
-        "num_tokens": 1,
+        "differing_tokens": 1,
         "kind": "unknown",
         "message": None,
         "role": None,
@@ -208,9 +208,9 @@ def test_prompts_with_the_same_break_are_one_offender_and_decoded_once() -> None
     messages = [{"role": "system", "content": " ".join(map(str, [*HEAD, 9, *REST]))}]
     for stamp in range(5):
         world.ask([*HEAD, stamp, *REST], 96 if stamp else 0, a=96 if stamp else 0, messages=messages)
-    (worst,) = world.losses.describe()["worst"]
+    (worst,) = world.losses.describe()["largest"]
     assert worst["recomputed_requests"] == 4
-    broken = worst["broken"]
+    broken = worst["prefix_break"]
     assert (broken["message"], broken["role"], broken["token"]) == (0, "system", 100)
     assert len(decoded) == 3
 
@@ -223,7 +223,7 @@ def test_unreadable_messages_are_not_shown() -> None:
     assert isinstance(item, DecidedPrompt) and item.messages is not None
     item.messages = msgspec.structs.replace(item.messages, raws=[msgspec.Raw(b"{")], num_known=1)
     world.answer(decision, [*HEAD, 2, *REST], 0)
-    assert world.losses.describe()["worst"][0]["broken"]["message"] is None
+    assert world.losses.describe()["largest"][0]["prefix_break"]["message"] is None
 
 
 def test_short_prompts_are_not_explained() -> None:

@@ -24,7 +24,7 @@ def test_unseen_tokens_are_new() -> None:
     world = World()
     world.ask(PROMPT)
     shown = world.losses.describe()
-    assert (shown["computed_tokens"], shown["new_tokens"], shown["causes"], shown["worst"]) == (
+    assert (shown["computed_tokens"], shown["new_tokens"], shown["causes"], shown["largest"]) == (
         200,
         200,
         [],
@@ -165,16 +165,16 @@ def test_routing_away_shows_the_avoided_tokens() -> None:
     world.ask(PROMPT, b=0, a=192, booked=5000)
     assert world.causes() == {"routed_away": 192}
     shown = world.losses.describe()
-    assert shown["avoided_tokens"] == 5000 + 8 - 200
-    (worst,) = shown["worst"]
-    assert (worst["worker"], worst["holder"], worst["avoided_tokens"]) == ("b", "a", 4808)
+    assert shown["avoided_queue_tokens"] == 5000 + 8 - 200
+    (worst,) = shown["largest"]
+    assert (worst["worker"], worst["holder"], worst["avoided_queue_tokens"]) == ("b", "a", 4808)
 
 
 def test_routing_away_without_a_gain_counts_as_a_loss() -> None:
     world = World()
     world.ask(PROMPT, b=0, a=192)
     shown = world.losses.describe()
-    assert (shown["avoided_tokens"], shown["worst"][0]["avoided_tokens"]) == (0, 8 - 200)
+    assert (shown["avoided_queue_tokens"], shown["largest"][0]["avoided_queue_tokens"]) == (0, 8 - 200)
 
 
 ACTS = st.sampled_from(("ask", "evict", "end", "forget", "drift"))

@@ -9,7 +9,7 @@ def test_losses_of_one_kind_are_one_offender() -> None:
     offenders.add(LossCause.EVICTED, "m", 5, "d2", "w", holder=WorkerId("w"))
     offenders.add(LossCause.EVICTED, "n", 7, "d3", "w", holder=WorkerId("w"))
     first, second = offenders.worst()
-    assert (first["recomputed_tokens"], first["recomputed_requests"], first["latest_decision"]) == (
+    assert (first["recomputed_tokens"], first["recomputed_requests"], first["latest_decision_id"]) == (
         15,
         2,
         "d2",

@@ -8,10 +8,11 @@ import msgspec
 
 from gateway.core.blocks import BlockHash, hash_blocks, prompt_extra_keys, root_hash, tokens_of
 from gateway.core.decision import Candidate, Decided, Decision, Prompt
-from gateway.core.requests.request import InferenceRequest, parse_request
+from gateway.core.request import InferenceRequest
 from gateway.core.usage import Usage
 from gateway.core.worker import ServedModel
 from gateway.observability.cache_loss.observer import CacheLoss
+from gateway.requests.parsing import parse_request
 from tests.support.fakes import worker
 
 SIZE = 16

@@ -15,15 +15,15 @@ def after(*compared: tuple[int, int]) -> Accuracy:
 
 def test_a_few_answers_are_averaged_plainly() -> None:
     exactness = after((64, 64), (64, 32), (0, 32), (128, 128))
-    assert exactness.share_right == pytest.approx(0.5)
+    assert exactness.exact_share == pytest.approx(0.5)
     assert exactness.mean_error == pytest.approx(0.0)
     assert exactness.mean_abs_error == pytest.approx(16.0)
 
 
 def test_recent_answers_weigh_most() -> None:
     wrong = [(64, 0)] * 50
-    assert after(*wrong).share_right == pytest.approx(0.0)
-    assert after(*wrong, *[(64, 64)] * 4 * WINDOW).share_right > 0.95
+    assert after(*wrong).exact_share == pytest.approx(0.0)
+    assert after(*wrong, *[(64, 64)] * 4 * WINDOW).exact_share > 0.95
 
 
 def test_is_wrong_lately_ends_after_a_window_of_right_answers() -> None:
@@ -65,7 +65,7 @@ def test_confidence_returns_by_right_answers_and_by_time() -> None:
 def test_figures_stay_in_their_bounds(compared: list[tuple[int, int]]) -> None:
     exactness = after(*compared)
     assert LEAST <= exactness.confidence <= 1.0
-    assert -1e-9 <= exactness.share_right <= 1 + 1e-9
+    assert -1e-9 <= exactness.exact_share <= 1 + 1e-9
     assert exactness.mean_abs_error >= abs(exactness.mean_error) - 1e-6 * 10**6
     assert str(len(compared)) in repr(exactness)
 
@@ -75,6 +75,6 @@ def test_answers_with_an_unknown_surplus_are_not_compared_and_earn_confidence() 
     for _ in range(WINDOW):
         exactness.compare(64, 128, Compared(0, 64))
     assert (exactness.num_compared, exactness.num_unknown, exactness.num_answers) == (1, WINDOW, WINDOW + 1)
-    assert (exactness.share_right, exactness.mean_abs_error) == (0.0, 32.0)
+    assert (exactness.exact_share, exactness.mean_abs_error) == (0.0, 32.0)
     assert not exactness.was_wrong_lately
     assert exactness.confidence > 0.95

@@ -54,9 +54,9 @@ def test_metrics_of_verification_are_exposed() -> None:
     assert round(shown['kvgate_prediction_mean_absolute_error_tokens{worker="w:1"}'], 2) == 10.67
     assert shown['kvgate_prediction_confidence_ratio{worker="w:1"}'] == 1
     assert shown['kvgate_prompt_token_mismatch{worker="w:1"}'] == 0
-    assert shown['kvgate_mispredictions_total{reason="unknown",worker="w:1"}'] == 1
-    assert shown['kvgate_mispredictions_total{reason="not_reported",worker="w:1"}'] == 1
-    assert shown['kvgate_mispredictions_total{reason="evicted",worker="w:1"}'] == 0
+    assert shown['kvgate_mispredictions_total{cause="unknown",worker="w:1"}'] == 1
+    assert shown['kvgate_mispredictions_total{cause="not_reported",worker="w:1"}'] == 1
+    assert shown['kvgate_mispredictions_total{cause="evicted",worker="w:1"}'] == 0
     assert shown['kvgate_engine_prompt_tokens{worker="w:1"}'] == 40
     assert shown['kvgate_engine_cached_tokens{worker="w:1"}'] == 0
 
@@ -66,11 +66,11 @@ def test_a_worker_without_requests_has_full_confidence() -> None:
     assert summary(world.verifier, W) == {
         "compared": 0,
         "unknown": 0,
-        "share_right": None,
+        "exact_share": None,
         "mean_error_tokens": None,
-        "mean_abs_error_tokens": None,
+        "mean_absolute_error_tokens": None,
         "confidence": 1.0,
-        "prompt_tokens": "agree",
+        "token_parity": "agree",
     }
     assert describe(world.verifier, Metrics(), text_of) == {"workers": []}
     assert page(world) == {}
@@ -80,7 +80,7 @@ def test_a_worker_with_unknown_surpluses_only_has_no_share_of_right_predictions(
     world = World(None)
     world.ask(ids(), 16)
     shown = summary(world.verifier, W)
-    assert (shown["compared"], shown["unknown"], shown["share_right"]) == (0, 1, None)
+    assert (shown["compared"], shown["unknown"], shown["exact_share"]) == (0, 1, None)
 
 
 def test_the_admin_page_shows_wrong_predictions_and_the_first_token_difference() -> None:
@@ -97,13 +97,16 @@ def test_the_admin_page_shows_wrong_predictions_and_the_first_token_difference()
     shown = describe(world.verifier, Metrics(), text_of)
     assert json.loads(json.dumps(shown)) is not None
     (w,) = shown["workers"]
-    assert (w["worker"], w["compared"], w["prompt_tokens"]) == (W, 5, "differ")
-    assert [wrong["cause"] for wrong in w["latest_wrong"]] == ["reported_later", "unknown"]
+    assert (w["worker"], w["compared"], w["token_parity"]) == (W, 5, "differ")
+    assert [wrong["cause"] for wrong in w["latest_mispredictions"]] == ["reported_later", "unknown"]
     assert w["mispredictions"]["reported_later"] == 1
     assert sum(w["mispredictions"].values()) == 2
     assert w["engine"] is None
-    assert w["sent"] == {"sent_prompt_tokens": 0, "sent_predicted_tokens": 0}
+    assert w["sent"] == {"prompt_tokens": 0, "predicted_cached_tokens": 0}
     assert w["prompts"]["sampled_differing"] == 3
     difference = w["prompts"]["first_difference"]
-    assert (difference["position"], difference["window_from"]) == (9, 6)
-    assert difference["engine"] == {"tokens": (7006, 7007, 7008, 7, 7010, 7011, 7012, 7013), "text": TEXT}
+    assert (difference["position"], difference["window_start"]) == (9, 6)
+    assert difference["engine_window"] == {
+        "tokens": (7006, 7007, 7008, 7, 7010, 7011, 7012, 7013),
+        "text": TEXT,
+    }

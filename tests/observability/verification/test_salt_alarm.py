@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.event_stream import StreamState
 from gateway.core.kv_events import BlocksRemoved
-from gateway.observability.verification.causes import ErrorCause, Evidence
+from gateway.observability.verification.misprediction import ErrorCause, Evidence
 from gateway.observability.verification.salt_alarm import SaltAlarm, is_across_salts
 from tests.support.fakes import worker
 from tests.support.verified import W, World, ids

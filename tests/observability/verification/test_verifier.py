@@ -11,7 +11,7 @@ from gateway.core.kv_events import BlocksRemoved
 from gateway.core.multimodal import BEFORE_MEDIA, Links
 from gateway.core.outcome import Outcome
 from gateway.observability.verification.accuracy import LEAST, MIN_CREDITED, WINDOW
-from gateway.observability.verification.causes import ErrorCause
+from gateway.observability.verification.misprediction import ErrorCause
 from gateway.observability.verification.verifier import MAX_OPEN
 from tests.support.fakes import BLOCK_SIZE, worker
 from tests.support.verified import W, World, ids
@@ -25,7 +25,7 @@ def test_right_predictions_are_exact() -> None:
     assert world.ask(ids(), 16).overlap_tokens == 16
     assert world.ask(ids(1), 0).overlap_tokens == 0
     exactness = world.watched.exactness
-    assert (exactness.num_compared, exactness.share_right) == (2, 1.0)
+    assert (exactness.num_compared, exactness.exact_share) == (2, 1.0)
     assert not world.verifier.in_doubt(W)
     assert world.causes() == {}
 
@@ -150,7 +150,7 @@ def test_conversations_at_a_worker_without_exact_events_are_not_wrong(
     assert world.causes() == {}
     exactness = world.watched.exactness
     assert (exactness.num_compared, exactness.num_unknown) == (1, 7)  # the first found nothing, as predicted
-    assert (exactness.share_right, exactness.confidence) == (1.0, 1.0)
+    assert (exactness.exact_share, exactness.confidence) == (1.0, 1.0)
     assert not world.verifier.in_doubt(W)
 
 

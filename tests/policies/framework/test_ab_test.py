@@ -2,11 +2,11 @@ import random
 from collections import Counter
 
 from gateway.core.decision import Query
+from gateway.core.rendezvous import home_of
 from gateway.policies.base import Policy
 from gateway.policies.baselines import Random, RoundRobin
 from gateway.policies.framework.ab_test import ABTest
 from gateway.policies.least_load import LeastLoad
-from gateway.policies.rendezvous import home_of
 from tests.policies.contract import PolicyContract, candidate
 
 SOME = [candidate(name) for name in "abcd"]

@@ -61,12 +61,12 @@ def test_a_valid_choice_is_passed_on() -> None:
 @pytest.mark.parametrize(
     ("answer", "cause"),
     [
-        (2, "nonsense"),
-        (-1, "nonsense"),
-        (None, "nonsense"),
-        (Choice(5, "x"), "nonsense"),
-        (Choice("0", "x"), "nonsense"),  # type: ignore[arg-type]
-        (Choice(0, "x", (1.0,)), "nonsense"),
+        (2, "invalid"),
+        (-1, "invalid"),
+        (None, "invalid"),
+        (Choice(5, "x"), "invalid"),
+        (Choice("0", "x"), "invalid"),  # type: ignore[arg-type]
+        (Choice(0, "x", (1.0,)), "invalid"),
         (ZeroDivisionError("by zero"), "raised"),
     ],
 )
@@ -89,7 +89,7 @@ def test_changes_are_logged_and_not_each_request(caplog: pytest.LogCaptureFixtur
     assert first.startswith("policy mine failed; routing by least load until it recovers: test_guard.py:")
     assert first.endswith("ValueError: bad")
     assert second == "policy mine recovered"
-    assert watched.faults == {("mine", "raised"): 50, ("mine", "nonsense"): 50}
+    assert watched.faults == {("mine", "raised"): 50, ("mine", "invalid"): 50}
 
 
 def test_a_late_choice_holds(caplog: pytest.LogCaptureFixture) -> None:
@@ -110,12 +110,12 @@ def test_a_repeatedly_late_policy_rests() -> None:
     for _ in range(50):
         assert watched.choose().index == 1
     assert watched.policy.num_asked == MAX_LATE
-    assert watched.faults == {("mine", "over_budget"): 1, ("mine", "resting"): 50}
+    assert watched.faults == {("mine", "over_budget"): 1, ("mine", "paused"): 50}
     assert watched.guard.fault == (
         "3 decisions in a row took longer than its budget of 5 ms, the last 1000.0 ms"
     )
     watched.policy.now += REST
-    assert watched.choose().index == 1 and watched.choose().reason.endswith("resting")
+    assert watched.choose().index == 1 and watched.choose().reason.endswith("paused")
     watched.policy.now += REST
     watched.policy.takes_s = 0.0
     assert watched.choose().index == 0
@@ -130,7 +130,7 @@ def test_a_policy_that_is_late_and_then_fails_rests_too() -> None:
     assert watched.faults == {
         ("mine", "raised"): MAX_LATE - 1,
         ("mine", "over_budget"): 1,
-        ("mine", "resting"): 50,
+        ("mine", "paused"): 50,
     }
 
 

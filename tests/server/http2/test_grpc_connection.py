@@ -8,10 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from gateway.server.body_budget import BodyBudget
-from gateway.server.http2.frames import rst_stream
-from gateway.server.http2.grpc_connection import GrpcConnection
+from gateway.server.http2.frames import END_STREAM, rst_stream
+from gateway.server.http2.grpc_connection import Call, GrpcConnection
 from gateway.server.http2.limits import Http2Limits
 from gateway.server.http2.service import GrpcStream
+from gateway.server.http2.stream import Http2Stream
 from tests.support.http2 import (
     HELLO,
     POST,
@@ -315,3 +316,43 @@ def test_a_handler_that_fails_at_its_end_is_logged(caplog: pytest.LogCaptureFixt
         side.grpc.close("lost")
     assert "handler failed at its end" in caplog.text
     assert side.handlers[1].events == ["aborted: lost"]
+
+
+def one_call() -> tuple[GrpcConnection, Call]:
+    grpc = GrpcConnection({}, Http2Limits(), BodyBudget(), FakeTimer, lambda: None)
+    stream = Http2Stream(1, 1000, 0)
+    grpc.http2.streams[1] = stream
+    grpc.http2.take()
+    return grpc, Call(grpc, stream, b"/a/b", [], 100)
+
+
+def test_an_end_without_messages_is_one_frame() -> None:
+    grpc, one = one_call()
+    one.finish(5, "not here")
+    out = grpc.http2.take()
+    first = read(out)[0]
+    assert first.flags & END_STREAM and dict(headers_of(out)[1]) == {
+        b":status": b"200",
+        b"content-type": b"application/grpc",
+        b"grpc-status": b"5",
+        b"grpc-message": b"not here",
+    }
+
+
+def test_a_call_that_is_over_lets_go_of_its_handler_and_timer() -> None:
+    grpc, one = one_call()
+    one.handler, timer = Handler(one), FakeTimer(1.0, one.late)
+    one.timer = timer
+    one.finish(0)
+    assert one.handler is None and one.timer is None and timer.is_cancelled
+    one.abort("late")
+    one.late()
+    assert "over=True" in repr(one)
+
+
+def test_a_handler_is_aborted_once() -> None:
+    _, one = one_call()
+    handler = one.handler = Handler(one)
+    one.abort("gone")
+    one.abort("gone again")
+    assert handler.events == ["aborted: gone"]

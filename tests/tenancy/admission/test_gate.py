@@ -7,10 +7,10 @@ import pytest
 
 from gateway.config import config_of
 from gateway.config.tenant_limits import TenantLimits
+from gateway.core.caller import Caller
 from gateway.core.errors import TooManyRequests
-from gateway.core.requests.caller import Caller
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import RouteKind
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import RouteKind
 from gateway.core.usage import Usage
 from gateway.http.messages import ResponseHead
 from gateway.http.response_observer import ResponseObserver
@@ -96,7 +96,7 @@ def test_requests_beyond_their_rate_are_rejected_with_the_remaining_quota() -> N
     world.ask()
     stats = world.gate.stats
     assert (stats.requests["t"], stats.refused["t", "rate_limit_exceeded"]) == (3, 1)
-    assert stats.latest[-1]["request_id"] == "7" and "at most 2 per second" in stats.latest[-1]["reason"]
+    assert stats.latest[-1]["request_id"] == "7" and "at most 2 per second" in stats.latest[-1]["message"]
 
 
 def test_queued_requests_count_as_active() -> None:

@@ -4,9 +4,9 @@ import pytest
 
 from gateway.core.errors import TooManyRequests
 from gateway.core.worker import ReportedLoad, WorkerId
+from gateway.tenancy.admission.metrics import describe_admission
 from gateway.tenancy.admission.queues import LOOK_S, work_of
 from gateway.tenancy.admission.saturation import Saturation
-from gateway.tenancy.admission.stats import describe_admission
 from tests.support.fakes import worker
 from tests.tenancy.admission.worlds import PACE, Asked, World
 
@@ -128,7 +128,7 @@ def test_a_client_that_disconnects_is_removed_at_once() -> None:
     world.end(first)
     assert third.events == ["routed"] and gone.events == []
     world.end(third)
-    assert world.is_clean() and world.queues.models["m"].ends == {"client_gone": 1, "served": 1}
+    assert world.is_clean() and world.queues.models["m"].ends == {"client_disconnected": 1, "served": 1}
     world.loop.advance(1.0)
     assert world.loop.timers == []  # nothing waits: no timer runs
 
@@ -215,7 +215,7 @@ def test_the_estimate_of_a_cold_queue_is_about_its_wait(after_s: float) -> None:
     assert caught.value.retry_after_ms / 1000 == pytest.approx(estimate_s, abs=0.002)
     assert f"retry in about {estimate_s:.3g} s" in caught.value.message
     (queue,) = describe_admission(world.gate)["queues"]
-    assert queue["drained_in_s"] == pytest.approx(estimate_s, abs=0.002), "one estimator"
+    assert queue["predicted_wait_s"] == pytest.approx(estimate_s, abs=0.002), "one estimator"
 
 
 def test_a_worker_that_joins_shortens_the_estimate_at_once() -> None:

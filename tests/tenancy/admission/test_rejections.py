@@ -5,8 +5,8 @@ import json
 import pytest
 
 from gateway.core.errors import GatewayError
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import RouteKind
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import RouteKind
 from gateway.tenancy.admission import rejections
 
 

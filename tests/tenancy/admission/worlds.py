@@ -10,8 +10,8 @@ from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Booking, Ledger
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import RouteKind
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import RouteKind
 from gateway.core.speed import Speed
 from gateway.core.worker import WorkerId
 from gateway.http.messages import Header, HttpRequest

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.core.requests.caller import Caller
+from gateway.core.caller import Caller
 from gateway.tenancy.auth.api_keys import (
     ID_DIGITS,
     MAX_KEY_BYTES,

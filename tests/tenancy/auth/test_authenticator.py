@@ -2,8 +2,8 @@
 
 import pytest
 
+from gateway.core.caller import Caller
 from gateway.core.errors import Forbidden, GatewayError, Unauthorized
-from gateway.core.requests.caller import Caller
 from gateway.http.messages import Header, HttpRequest
 from gateway.http.networks import Trusted
 from gateway.tenancy.admission.request_identity import HeaderNames

@@ -86,7 +86,7 @@ def test_an_unusable_change_keeps_the_previous_keys(path: Path, caplog: pytest.L
             assert [file.look() for _ in range(4)] == [None] * 4
         assert file.ring.find(KEYS[0])
         assert caplog.text.count("keeping the previous keys") == 1
-    assert file.loads == {"refused": 2}
+    assert file.loads == {"rejected": 2}
     path.write_text(LINES[1])
     rings = [ring for ring in (file.look(), file.look()) if ring]
     assert len(rings) == 1 and rings[0].find(KEYS[1]) and not rings[0].find(KEYS[0])

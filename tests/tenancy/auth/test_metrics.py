@@ -78,7 +78,7 @@ def test_metrics_of_rejections_keys_and_reloads(tmp_path: Path) -> None:
     assert 'kvgate_auth_rejections_total{reason="missing_api_key"} 1.0' in page_text
     assert "kvgate_api_keys 1.0" in page_text
     assert 'kvgate_key_file_reloads_total{result="loaded"} 1.0' in page_text
-    assert 'kvgate_key_file_reloads_total{result="refused"} 0.0' in page_text
+    assert 'kvgate_key_file_reloads_total{result="rejected"} 0.0' in page_text
 
 
 def test_metrics_of_the_age_of_key_files(tmp_path: Path) -> None:

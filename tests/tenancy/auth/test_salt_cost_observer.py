@@ -7,8 +7,8 @@ import pytest
 from gateway.core.blocks import tokens_of
 from gateway.core.decision import Decided, Prompt
 from gateway.core.fleet import Fleet
-from gateway.core.requests.request import InferenceRequest
-from gateway.core.requests.routes import RouteKind
+from gateway.core.request import InferenceRequest
+from gateway.core.route_table import RouteKind
 from gateway.tenancy.auth import salt_cost_observer as module
 from gateway.tenancy.auth.salt_cost import CHUNK_TOKENS, MAX_CHUNKS
 from gateway.tenancy.auth.salt_cost_observer import SaltCostObserver

@@ -15,11 +15,11 @@ export function Cache() {
       <${Tile} name="Computed" sub="prompt tokens since the start">${short(data.computed_tokens)}<//>
       <${Tile} name="Never seen before" sub="no cache could have had them">${percent(ratio(data.new_tokens, data.computed_tokens))}<//>
       <${Tile} name="Computed again" sub=${`${short(again)} tokens`}>${percent(ratio(again, data.computed_tokens), 1)}<//>
-      <${Tile} name="Not explained" sub="tokens">${short(data.unexplained_tokens)}<//>
-      <${Tile} name="Avoided work ahead" sub="tokens, by routing elsewhere">${short(data.avoided_tokens)}<//>
+      <${Tile} name="Not attributed" sub="tokens">${short(data.unattributed_tokens)}<//>
+      <${Tile} name="Avoided work ahead" sub="tokens, by routing elsewhere">${short(data.avoided_queue_tokens)}<//>
     </div>
     <div class="grid2"><${Causes} causes=${data.causes} again=${again} /><${Known} workers=${index.data.workers} /></div>
-    <${Worst} losses=${data.worst} /><${Checks} workers=${checks.data.workers} />`;
+    <${Largest} losses=${data.largest} /><${Checks} workers=${checks.data.workers} />`;
 }
 
 function Causes({ causes, again }) {
@@ -36,13 +36,13 @@ function Known({ workers }) {
     { id: "worker", name: "Worker", by: (w) => w.worker, cell: (w) => html`<span class="one">${w.worker}</span>` },
     { id: "blocks", name: "Blocks", num: true, about: "That its events report", by: (w) => w.blocks, cell: (w) => count(w.blocks) },
     { id: "assumed", name: "Assumed", num: true, about: "From answers", by: (w) => w.assumed_blocks, cell: (w) => count(w.assumed_blocks) },
-    { id: "stored", name: "Stored", num: true, by: (w) => w.applied.num_stored, cell: (w) => short(w.applied.num_stored) },
-    { id: "removed", name: "Removed", num: true, by: (w) => w.applied.num_removed, cell: (w) => short(w.applied.num_removed) },
+    { id: "stored", name: "Stored", num: true, by: (w) => w.applied.stored_blocks, cell: (w) => short(w.applied.stored_blocks) },
+    { id: "removed", name: "Removed", num: true, by: (w) => w.applied.removed_blocks, cell: (w) => short(w.applied.removed_blocks) },
   ];
   return html`<${Panel} title="Index" about="Blocks known of each worker"><${Table} caption="Blocks known of each worker" columns=${columns} rows=${workers} keyOf=${(w) => w.worker} height=${40} initial=${{ id: "worker", down: false }} /><//>`;
 }
 
-function Worst({ losses }) {
+function Largest({ losses }) {
   const where = (b) => (b ? [b.message === null || b.message === undefined ? null : `message ${b.message}`, b.role, `token ${count(b.token)}`, b.text].filter((x) => x !== null && x !== undefined).join(", ") : "–");
   const columns = [
     { id: "cause", name: "Cause", by: (l) => l.cause, cell: (l) => words(l.cause) },
@@ -51,8 +51,8 @@ function Worst({ losses }) {
     { id: "requests", name: "Requests", num: true, by: (l) => l.recomputed_requests ?? 0, cell: (l) => count(l.recomputed_requests ?? 0) },
     { id: "worker", name: "Computed by", cell: (l) => l.worker ?? "–" },
     { id: "holder", name: "Held by", cell: (l) => l.holder ?? "–" },
-    { id: "broken", name: "Prompt left the cached one at", cell: (l) => html`<span class="one">${where(l.broken)}</span>` },
-    { id: "latest", name: "Latest", cell: (l) => (l.latest_decision ? html`<a href=${`#decisions/${encodeURIComponent(l.latest_decision)}`}>decision</a>` : "") },
+    { id: "broken", name: "Prompt left the cached one at", cell: (l) => html`<span class="one">${where(l.prefix_break)}</span>` },
+    { id: "latest", name: "Latest", cell: (l) => (l.latest_decision_id ? html`<a href=${`#decisions/${encodeURIComponent(l.latest_decision_id)}`}>decision</a>` : "") },
   ];
   return html`<${Panel} title="Largest losses"><${Table} caption="Largest losses" columns=${columns} rows=${losses} keyOf=${(l) => l.id} height=${40} initial=${{ id: "tokens", down: true }} empty="There are none." /><//>`;
 }
@@ -60,11 +60,11 @@ function Worst({ losses }) {
 function Checks({ workers }) {
   const columns = [
     { id: "worker", name: "Worker", by: (w) => w.worker, cell: (w) => html`<span class="one">${w.worker}</span>` },
-    { id: "tokens", name: "Tokens of prompts", by: (w) => w.prompt_tokens, cell: (w) => html`<${Chip} kind=${w.prompt_tokens === "agree" ? "good" : "bad"}>${w.prompt_tokens}<//>` },
+    { id: "tokens", name: "Tokens of prompts", by: (w) => w.token_parity, cell: (w) => html`<${Chip} kind=${w.token_parity === "agree" ? "good" : "bad"}>${w.token_parity}<//>` },
     { id: "compared", name: "Compared", num: true, by: (w) => w.compared, cell: (w) => count(w.compared) },
     { id: "unknown", name: "Unknown", num: true, about: "Answers with more cached than kvgate can know", by: (w) => w.unknown, cell: (w) => count(w.unknown) },
-    { id: "right", name: "Right", num: true, by: (w) => w.share_right, cell: (w) => percent(w.share_right, 1) },
-    { id: "error", name: "Mean error", num: true, about: "Tokens", by: (w) => w.mean_abs_error_tokens, cell: (w) => (w.mean_abs_error_tokens === null ? "–" : short(w.mean_abs_error_tokens)) },
+    { id: "right", name: "Right", num: true, by: (w) => w.exact_share, cell: (w) => percent(w.exact_share, 1) },
+    { id: "error", name: "Mean error", num: true, about: "Tokens", by: (w) => w.mean_absolute_error_tokens, cell: (w) => (w.mean_absolute_error_tokens === null ? "–" : short(w.mean_absolute_error_tokens)) },
     { id: "confidence", name: "Confidence", num: true, by: (w) => w.confidence, cell: (w) => percent(w.confidence) },
     { id: "causes", name: "Wrong because of", cell: (w) => Object.entries(w.mispredictions).filter(([, n]) => n).map(([cause, n]) => `${words(cause)}: ${count(n)}`).join(", ") || "–" },
   ];

@@ -15,10 +15,10 @@ const COLUMNS = [
   { id: "tenant", name: "Tenant", by: (r) => r.tenant, cell: (r) => html`<span class="one" title=${r.tenant}>${r.tenant ?? "–"}</span>` },
   { id: "worker", name: "Worker", by: (r) => r.worker, cell: (r) => html`<span class="one" title=${r.worker}>${r.worker}</span>` },
   { id: "prompt", name: "Prompt", num: true, about: "Prompt tokens", by: (r) => r.prompt_tokens, cell: (r) => count(r.prompt_tokens) },
-  { id: "cached", name: "Cached", num: true, about: "As the engine reported, and as predicted", by: (r) => ratio(r.cached_tokens, r.prompt_tokens), cell: (r) => (r.cached_tokens === null ? "–" : html`${percent(ratio(r.cached_tokens, r.prompt_tokens))} <span class="muted">/ ${percent(ratio(r.predicted_tokens, r.prompt_tokens))}</span>`) },
+  { id: "cached", name: "Cached", num: true, about: "As the engine reported, and as predicted", by: (r) => ratio(r.reported_cached_tokens, r.prompt_tokens), cell: (r) => (r.reported_cached_tokens === null ? "–" : html`${percent(ratio(r.reported_cached_tokens, r.prompt_tokens))} <span class="muted">/ ${percent(ratio(r.predicted_cached_tokens, r.prompt_tokens))}</span>`) },
   { id: "ttft", name: "TTFT", num: true, about: "Measured, and predicted", by: (r) => r.ttft_s, cell: (r) => html`${seconds(r.ttft_s)} <span class="muted">/ ${seconds(r.predicted_ttft_s)}</span>` },
   { id: "total", name: "Total", num: true, by: (r) => r.total_s, cell: (r) => seconds(r.total_s) },
-  { id: "status", name: "Outcome", by: (r) => r.status, cell: (r) => html`<${Chip} kind=${r.status && r.status < 400 && r.how === "ended" ? "good" : r.status === 499 || r.status === 429 ? "warn" : "bad"}>${r.status || ""}${r.how === "ended" ? "" : ` ${r.how}`}<//>` },
+  { id: "status", name: "Outcome", by: (r) => r.status, cell: (r) => html`<${Chip} kind=${r.status && r.status < 400 && r.result === "ended" ? "good" : r.status === 499 || r.status === 429 ? "warn" : "bad"}>${r.status || ""}${r.result === "ended" ? "" : ` ${r.result}`}<//>` },
 ];
 
 export const Decisions = ({ rest }) => (rest ? html`<${One} key=${rest} id=${decodeURIComponent(rest)} />` : html`<${List} />`);
@@ -89,7 +89,7 @@ function Record({ record }) {
       <${Tile} name="Cached, predicted" sub=${`${count(record.overlap_tokens)} tokens`}>${percent(ratio(record.overlap_tokens, record.prompt_tokens))}<//>
       <${Tile} name="Cached, reported" sub=${outcome?.reported_cached_tokens === null || !outcome ? "not reported" : `${count(outcome.reported_cached_tokens)} tokens`}>${percent(ratio(outcome?.reported_cached_tokens, outcome?.reported_prompt_tokens))}<//>
       <${Tile} name="TTFT, predicted" sub=${record.policy}>${seconds(record.predicted_ttft_s)}<//>
-      <${Tile} name="TTFT, measured" sub=${outcome ? `${outcome.how}, status ${outcome.status}` : "not ended"}>${seconds(outcome?.ttft_s)}<//>
+      <${Tile} name="TTFT, measured" sub=${outcome ? `${outcome.result}, status ${outcome.status}` : "not ended"}>${seconds(outcome?.ttft_s)}<//>
     </div>
     <${Panel} title=${`${candidates.length} ${candidates.length === 1 ? "candidate" : "candidates"}`} about=${terms.length ? "Seconds that each would have cost; the lowest is chosen." : `The policy ${record.policy} explains no costs.`}>
       <ul class="legend">${terms.map((term) => html`<li key=${term}><i class=${`s${COLORS[term]}`}></i>${TERMS[term]}</li>`)}</ul>

@@ -1,7 +1,7 @@
 // Fleet: a row for each worker, and what may be done with it.
 import { Bar, Chip, Dialog, Head, Panel, Table, Tile, Trouble, ago, ask, clock, count, html, percent, quantile, ratio, seconds, short, useLive, useMemo, useState } from "./lib.js";
 
-const STATES = { active: "good", warm_up: "warn", draining: "warn", joining: "warn", ejected: "bad", down: "bad" };
+const STATES = { active: "good", slow_start: "warn", draining: "warn", joining: "warn", ejected: "bad", down: "bad" };
 const STREAMS = { exact: ["good", "EXACT"], catching_up: ["warn", "CATCHING UP"], unproven: ["warn", "UNPROVEN"], blind: ["bad", "BLIND"], disconnected: ["bad", "disconnected"] };
 
 // One object for each worker, and for each endpoint that has none yet.
@@ -10,22 +10,22 @@ export function rowsOf(fleet) {
     ? endpoint.workers.map((worker) => {
         const { traffic } = worker;
         return {
-          ...worker, endpoint, key: worker.id, engine: endpoint.engine, why: worker.why ?? endpoint.last_error,
+          ...worker, endpoint, key: worker.id, engine: endpoint.engine, reason: worker.reason ?? endpoint.last_error,
           p50: quantile(traffic.ttft, 0.5), p90: quantile(traffic.ttft, 0.9),
-          predicted: ratio(traffic.predicted_tokens, traffic.prompt_tokens), reported: ratio(traffic.reported_cached_tokens, traffic.reported_prompt_tokens),
+          predicted: ratio(traffic.predicted_cached_tokens, traffic.prompt_tokens), reported: ratio(traffic.reported_cached_tokens, traffic.reported_prompt_tokens),
           num_ejections: Object.values(worker.ejections).reduce((sum, n) => sum + n, 0),
         };
       })
-    : [{ endpoint, key: endpoint.url, id: endpoint.url, state: endpoint.state, why: endpoint.last_error, engine: endpoint.engine, models: [] }]);
+    : [{ endpoint, key: endpoint.url, id: endpoint.url, state: endpoint.state, reason: endpoint.last_error, engine: endpoint.engine, models: [] }]);
 }
 
 const of = (row, value, show) => (row.traffic ? show(value) : "–");
 const COLUMNS = [
   { id: "worker", name: "Worker", by: (r) => r.id, cell: (r) => html`<strong class="one" title=${r.id}>${r.id}</strong><span class="two" title=${r.models.join(", ")}>${[r.engine, r.models.join(", "), r.endpoint.role === "both" ? null : r.endpoint.role].filter(Boolean).join(" · ") || "not known yet"}</span>` },
-  { id: "state", name: "State", by: (r) => r.state, cell: (r) => html`<${Chip} kind=${STATES[r.state]}>${r.state.replace("_", "-")}<//><span class="two" title=${r.why}>${r.why ?? (r.since ? `for ${ago(r.since)}` : "")}</span>` },
+  { id: "state", name: "State", by: (r) => r.state, cell: (r) => html`<${Chip} kind=${STATES[r.state]}>${r.state.replace("_", "-")}<//><span class="two" title=${r.reason}>${r.reason ?? (r.since ? `for ${ago(r.since)}` : "")}</span>` },
   { id: "stream", name: "Cache events", about: "What is known of its cache", by: (r) => r.stream, cell: (r) => {
       const [kind, name] = STREAMS[r.stream] ?? ["", "none"];
-      return html`<${Chip} kind=${kind}>${name}<//><span class="two" title=${r.blind?.reason}>${r.blind?.reason ?? (r.verified?.compared ? `confidence ${percent(r.verified.confidence)}` : "")}</span>`;
+      return html`<${Chip} kind=${kind}>${name}<//><span class="two" title=${r.blind?.reason}>${r.blind?.reason ?? (r.predictions?.compared ? `confidence ${percent(r.predictions.confidence)}` : "")}</span>`;
     } },
   { id: "load", name: "Running", num: true, about: "Requests that run, and wait, as the engine reports", by: (r) => r.running, cell: (r) => of(r, r.running, (n) => n === null ? "–" : html`${n}<span class="two">${r.waiting ? `${r.waiting} waiting` : "none wait"}</span>`) },
   { id: "kv", name: "Cache used", num: true, by: (r) => r.kv_usage, cell: (r) => of(r, r.kv_usage, (x) => x === null ? "–" : html`${percent(x)}<${Bar} warns share=${x} label=${`cache used: ${percent(x)}`} />`) },
@@ -52,32 +52,32 @@ export function Fleet({ session, onLogin }) {
     <//>
     <${Totals} rows=${rows} />
     <section class="panel" aria-label="Workers"><${Table} caption="Workers" columns=${COLUMNS} rows=${shown} keyOf=${(r) => r.key} onOpen=${(r) => setOpen(r.key)} initial=${{ id: "worker", down: false }} tall empty=${rows.length ? "No worker is like that." : "There are no workers yet."} /></section>
-    <${Gone} gone=${fleet.gone} />
+    <${Removed} removed=${fleet.removed} />
     ${chosen ? html`<${Worker} row=${chosen} session=${session} onLogin=${onLogin} onClose=${() => setOpen(null)} />` : null}`;
 }
 
 function Totals({ rows }) {
   const workers = rows.filter((r) => r.traffic);
   const sum = (of) => workers.reduce((total, r) => total + of(r), 0);
-  const well = workers.filter((r) => r.state === "active" || r.state === "warm_up").length;
+  const well = workers.filter((r) => r.state === "active" || r.state === "slow_start").length;
   const exact = workers.filter((r) => r.stream === "exact").length;
   return html`<div class="tiles">
     <${Tile} name="Workers that take requests" sub=${well === rows.length ? "all of them" : `${rows.length - well} do not`}>${count(well)} of ${count(rows.length)}<//>
     <${Tile} name="Exactly known caches" sub="by their events">${count(exact)} of ${count(workers.length)}<//>
     <${Tile} name="Running" sub=${`${count(sum((r) => r.waiting))} wait in engines`}>${count(sum((r) => r.running))}<//>
     <${Tile} name="Booked prefill" sub="prompt tokens not computed yet">${short(sum((r) => r.booked_tokens))}<//>
-    <${Tile} name="Hit rate" sub=${`${percent(ratio(sum((r) => r.traffic.predicted_tokens), sum((r) => r.traffic.prompt_tokens)))} predicted`}>${percent(ratio(sum((r) => r.traffic.reported_cached_tokens), sum((r) => r.traffic.reported_prompt_tokens)), 1)}<//>
+    <${Tile} name="Hit rate" sub=${`${percent(ratio(sum((r) => r.traffic.predicted_cached_tokens), sum((r) => r.traffic.prompt_tokens)))} predicted`}>${percent(ratio(sum((r) => r.traffic.reported_cached_tokens), sum((r) => r.traffic.reported_prompt_tokens)), 1)}<//>
   </div>`;
 }
 
-function Gone({ gone }) {
-  if (!gone.length) return null;
+function Removed({ removed }) {
+  if (!removed.length) return null;
   const columns = [
     { id: "url", name: "Worker", cell: (g) => g.url },
-    { id: "why", name: "Why", wrap: true, cell: (g) => g.why },
+    { id: "reason", name: "Reason", wrap: true, cell: (g) => g.reason },
     { id: "at", name: "When", num: true, by: (g) => g.at, cell: (g) => `${clock(g.at)}, ${ago(g.at)} ago` },
   ];
-  return html`<${Panel} title="Gone lately"><${Table} caption="Workers that are gone" columns=${columns} rows=${gone} keyOf=${(g) => g.url + g.at} height=${40} initial=${{ id: "at", down: true }} /><//>`;
+  return html`<${Panel} title="Removed lately"><${Table} caption="Removed workers" columns=${columns} rows=${removed} keyOf=${(g) => g.url + g.at} height=${40} initial=${{ id: "at", down: true }} /><//>`;
 }
 
 // What may be done with an endpoint: question, method and path.
@@ -94,12 +94,12 @@ function Worker({ row, session, onLogin, onClose }) {
   const { endpoint } = row;
   const facts = [
     ["Address", endpoint.url], ["Engine", [endpoint.engine, endpoint.version].filter(Boolean).join(" ")], ["Models", row.models.join(", ")],
-    ["State", [row.state.replace("_", "-"), row.why].filter(Boolean).join(": ")], ["Since", row.since ? `${clock(row.since)}, ${ago(row.since)} ago` : ""],
-    ["Cache events", row.stream], ["Why not all is known", row.blind?.reason], ["Proven, placed, withdrawn blocks", row.blind ? [row.blind.proven_blocks, row.blind.placed_blocks, row.blind.withdrawn_blocks].map(count).join(", ") : ""],
-    ["Cache", row.num_blocks ? `${count(row.num_blocks)} blocks of ${row.block_size} tokens` : ""], ["Right predictions lately", row.verified?.compared ? percent(row.verified.share_right, 1) : ""],
-    ["Requests sent", row.traffic ? count(row.traffic.requests) : ""], ["Failed", row.traffic ? count(row.failures) : ""],
-    ["Ejections", Object.entries(row.ejections ?? {}).map(([cause, n]) => `${n} × ${cause}`).join(", ")],
-    ["Not used for", Object.entries(row.not_used ?? {}).map(([name, why]) => `${name}: ${why}`).join("; ")],
+    ["State", [row.state.replace("_", "-"), row.reason].filter(Boolean).join(": ")], ["Since", row.since ? `${clock(row.since)}, ${ago(row.since)} ago` : ""],
+    ["Cache events", row.stream], ["Reason that not all is known", row.blind?.reason], ["Proven, adopted, disproven blocks", row.blind ? [row.blind.proven_blocks, row.blind.adopted_orphan_blocks, row.blind.disproven_blocks].map(count).join(", ") : ""],
+    ["Cache", row.cache_blocks ? `${count(row.cache_blocks)} blocks of ${row.block_size} tokens` : ""], ["Right predictions lately", row.predictions?.compared ? percent(row.predictions.exact_share, 1) : ""],
+    ["Requests sent", row.traffic ? count(row.traffic.requests) : ""], ["Failed", row.traffic ? count(row.failed_requests) : ""],
+    ["Ejections", Object.entries(row.ejections ?? {}).map(([reason, n]) => `${n} × ${reason}`).join(", ")],
+    ["Not used for", Object.entries(row.unusable_models ?? {}).map(([name, reason]) => `${name}: ${reason}`).join("; ")],
     ["Last probe failed", endpoint.last_error],
   ].filter(([, value]) => value);
   const act = async () => {

@@ -11,10 +11,10 @@ export function rowsOf(requests) {
     const row = rows.get(name) ?? { name, requests: 0, failed: 0, prompt: 0, cached: 0, compared: 0, output: 0, ttft: [] };
     rows.set(name, row);
     row.requests += 1;
-    row.failed += each.status >= 400 || each.how !== "ended" ? 1 : 0;
+    row.failed += each.status >= 400 || each.result !== "ended" ? 1 : 0;
     row.prompt += each.prompt_tokens ?? 0;
     row.output += each.output_tokens ?? 0;
-    if (each.cached_tokens !== null) { row.cached += each.cached_tokens; row.compared += each.prompt_tokens ?? 0; }
+    if (each.reported_cached_tokens !== null) { row.cached += each.reported_cached_tokens; row.compared += each.prompt_tokens ?? 0; }
     if (each.ttft_s !== null) row.ttft.push(each.ttft_s);
   }
   for (const row of rows.values()) row.p90 = row.ttft.sort((a, b) => a - b)[Math.floor(0.9 * row.ttft.length)] ?? null;
@@ -23,7 +23,7 @@ export function rowsOf(requests) {
 
 export function Tenants() {
   useLive("traffic", nothing);
-  const latest = useAnswer("admin/requests", 10), flow = useAnswer("admin/flow", 5);
+  const latest = useAnswer("admin/requests", 10), admission = useAnswer("admin/admission", 5);
   const rows = useMemo(() => rowsOf(latest.data?.requests ?? []), [latest.data]);
   const saved = rows.reduce((sum, r) => sum + r.cached, 0);
   const columns = [
@@ -40,28 +40,28 @@ export function Tenants() {
   return html`<${Head} title="Tenants" about=${`Of the latest ${count(latest.data?.requests.length ?? 0)} requests; a request is counted when it ends.`} />
     <${Trouble} error=${latest.error} />
     <section class="panel" aria-label="Tenants"><${Table} caption="Tenants" columns=${columns} rows=${rows} keyOf=${(r) => r.name} height=${40} initial=${{ id: "computed", down: true }} empty="No request has ended yet." /></section>
-    <${Limits} flow=${flow.data} /><${Refusals} flow=${flow.data} />`;
+    <${Limits} admission=${admission.data} /><${Rejections} admission=${admission.data} />`;
 }
 
-function Limits({ flow }) {
+function Limits({ admission }) {
   const columns = [
     { id: "name", name: "Tenant", by: (t) => t.name, cell: (t) => html`<span class="one" title=${t.name}>${t.name}</span>` },
-    { id: "busy", name: "In progress", num: true, by: (t) => t.under_way, cell: (t) => count(t.under_way) },
-    { id: "requests", name: "Requests left", num: true, by: (t) => t.requests_left, cell: (t) => (t.requests_left === null ? "no limit" : short(t.requests_left)) },
-    { id: "tokens", name: "Tokens left", num: true, by: (t) => t.tokens_left, cell: (t) => (t.tokens_left === null ? "no limit" : short(t.tokens_left)) },
+    { id: "busy", name: "In flight", num: true, by: (t) => t.in_flight, cell: (t) => count(t.in_flight) },
+    { id: "requests", name: "Requests left", num: true, by: (t) => t.remaining_requests, cell: (t) => (t.remaining_requests === null ? "no limit" : short(t.remaining_requests)) },
+    { id: "tokens", name: "Tokens left", num: true, by: (t) => t.remaining_tokens, cell: (t) => (t.remaining_tokens === null ? "no limit" : short(t.remaining_tokens)) },
     { id: "weight", name: "Share of the queue", num: true, by: (t) => t.weight, cell: (t) => t.weight },
   ];
-  return html`<${Panel} title="Limits, and what is left"><${Table} caption="Limits" columns=${columns} rows=${flow?.tenants ?? []} keyOf=${(t) => t.name} height=${40} initial=${{ id: "busy", down: true }} empty=${flow?.is_on ? "No tenant is known yet." : "Admission control is off."} /><//>`;
+  return html`<${Panel} title="Limits, and what remains"><${Table} caption="Limits" columns=${columns} rows=${admission?.tenants ?? []} keyOf=${(t) => t.name} height=${40} initial=${{ id: "busy", down: true }} empty=${admission?.is_enabled ? "No tenant is known yet." : "Admission control is off."} /><//>`;
 }
 
-function Refusals({ flow }) {
+function Rejections({ admission }) {
   const columns = [
     { id: "tenant", name: "Tenant", by: (r) => r.tenant, cell: (r) => html`<span class="one" title=${r.tenant}>${r.tenant}</span>` },
     { id: "model", name: "Model", by: (r) => r.model, cell: (r) => html`<span class="one" title=${r.model}>${r.model}</span>` },
     { id: "status", name: "Status", num: true, by: (r) => r.status, cell: (r) => r.status },
-    { id: "code", name: "Cause", by: (r) => r.code, cell: (r) => html`<span class="mono">${r.code}</span>` },
-    { id: "reason", name: "Reason", wrap: true, cell: (r) => r.reason },
+    { id: "error", name: "Error", by: (r) => r.error, cell: (r) => html`<span class="mono">${r.error}</span>` },
+    { id: "message", name: "Message", wrap: true, cell: (r) => r.message },
   ];
-  if (!flow?.refusals.length) return null;
-  return html`<${Panel} title="Rejected lately" about="Newest first"><${Table} caption="Rejected lately" columns=${columns} rows=${flow.refusals} keyOf=${(r) => r.id} /><//>`;
+  if (!admission?.rejections.length) return null;
+  return html`<${Panel} title="Rejected lately" about="Newest first"><${Table} caption="Rejected lately" columns=${columns} rows=${admission.rejections} keyOf=${(r) => r.id} /><//>`;
 }

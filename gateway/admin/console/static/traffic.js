@@ -13,7 +13,7 @@ const merged = (intervals, kind) => {
 const at = (intervals, kind, q) => quantile(merged(intervals, kind), q);
 const answered = (intervals) => sum(intervals, (each) => Object.values(each.answers).reduce((a, b) => a + b, 0));
 const failed = (intervals) => sum(intervals, ({ answers }) => (answers["4xx"] ?? 0) + (answers["5xx"] ?? 0));
-const hits = (intervals, field) => ratio(sum(intervals, (each) => each[field]), sum(intervals, (each) => each.compared_prompt_tokens));
+const hits = (intervals, field) => ratio(sum(intervals, (each) => each[field]), sum(intervals, (each) => each.reported_prompt_tokens));
 
 // Hit rate of one cache of the fleet's size: sampled blocks stand for all.
 export function pooled(intervals) {
@@ -33,7 +33,7 @@ export function Traffic() {
   });
   useLive("traffic", (topic, data) => take(data));
   useEffect(() => { ask("admin/traffic").then(take).catch(setError); }, []);
-  const flow = useAnswer("admin/flow", 5);
+  const admission = useAnswer("admin/admission", 5);
   const lines = useMemo(() => linesOf(known), [known]);
   const all = [...(known?.values() ?? [])];
   return html`<${Head} title="Traffic" about="The last hour, in steps of ten seconds." />
@@ -42,18 +42,18 @@ export function Traffic() {
       <${Tile} name="Requests" sub=${`${count(failed(all))} failed, ${percent(ratio(failed(all), answered(all)), 1)}`}>${count(answered(all))}<//>
       <${Tile} name="TTFT p50" sub=${`p90 ${seconds(at(all, "ttft", 0.9))}, p99 ${seconds(at(all, "ttft", 0.99))}`}>${seconds(at(all, "ttft", 0.5))}<//>
       <${Tile} name="Between tokens p50" sub=${`p90 ${seconds(at(all, "itl", 0.9))}`}>${seconds(at(all, "itl", 0.5))}<//>
-      <${Tile} name="Hit rate" sub=${`${percent(hits(all, "compared_predicted_tokens"), 1)} predicted`}>${percent(hits(all, "compared_cached_tokens"), 1)}<//>
+      <${Tile} name="Hit rate" sub=${`${percent(hits(all, "predicted_cached_tokens"), 1)} predicted`}>${percent(hits(all, "reported_cached_tokens"), 1)}<//>
       <${Tile} name="One cache for all" sub="hit rate with the whole fleet's size">${percent(pooled(all), 1)}<//>
     </div>
     ${!all.length ? html`<p class="empty">There was no traffic within the last hour.</p>` : html`<div class="grid2">
       <${Plot} title="Requests per second" lines=${lines} series=${[["all", "--c1", (e) => answered([e]) / 10], ["failed", "--c4", (e) => failed([e]) / 10]]} show=${(v) => (v === null ? "–" : v.toFixed(v < 10 ? 1 : 0))} />
-      <${Plot} title="Tokens per second" lines=${lines} series=${[["prompt", "--c1", (e) => e.prompt_tokens / 10], ["cached", "--c2", (e) => e.compared_cached_tokens / 10], ["output", "--c3", (e) => e.output_tokens / 10]]} show=${short} />
+      <${Plot} title="Tokens per second" lines=${lines} series=${[["prompt", "--c1", (e) => e.prompt_tokens / 10], ["cached", "--c2", (e) => e.reported_cached_tokens / 10], ["output", "--c3", (e) => e.output_tokens / 10]]} show=${short} />
       <${Plot} title="Time to first token" lines=${lines} series=${quantiles("ttft")} show=${seconds} />
-      <${Plot} title="Hit rate" about="and that of one cache of the fleet's whole size" most=${1} lines=${lines} series=${[["reported", "--c2", (e) => hits([e], "compared_cached_tokens")], ["predicted", "--c1", (e) => hits([e], "compared_predicted_tokens"), [5, 4]], ["one cache for all", "--c3", (e) => pooled([e]), [2, 3]]]} show=${percent} />
+      <${Plot} title="Hit rate" about="and that of one cache of the fleet's whole size" most=${1} lines=${lines} series=${[["reported", "--c2", (e) => hits([e], "reported_cached_tokens")], ["predicted", "--c1", (e) => hits([e], "predicted_cached_tokens"), [5, 4]], ["one cache for all", "--c3", (e) => pooled([e]), [2, 3]]]} show=${percent} />
       <${Plot} title="Time between tokens" lines=${lines} series=${quantiles("itl")} show=${seconds} />
       <${Plot} title="Arrival to end" lines=${lines} series=${quantiles("e2e")} show=${seconds} />
     </div>`}
-    <div class="grid2"><${Errors} intervals=${all} /><${Queue} flow=${flow.data} /></div>`;
+    <div class="grid2"><${Errors} intervals=${all} /><${Queue} admission=${admission.data} /></div>`;
 }
 
 const quantiles = (kind) => [["p50", "--c2", (e) => at([e], kind, 0.5)], ["p90", "--c3", (e) => at([e], kind, 0.9)], ["p99", "--c4", (e) => at([e], kind, 0.99)]];
@@ -66,7 +66,7 @@ function linesOf(known) {
   return Array.from({ length: end - ids[0] }, (_, i) => [ids[0] + i, known.get(ids[0] + i) ?? null]);
 }
 
-const QUIET = { answers: {}, pooled: null, prompt_tokens: 0, output_tokens: 0, compared_prompt_tokens: 0, compared_cached_tokens: 0, compared_predicted_tokens: 0, errors: {}, ttft: {}, itl: {}, e2e: {} };
+const QUIET = { answers: {}, pooled: null, prompt_tokens: 0, output_tokens: 0, reported_prompt_tokens: 0, reported_cached_tokens: 0, predicted_cached_tokens: 0, errors: {}, ttft: {}, itl: {}, e2e: {} };
 
 function Plot({ title, about, series, lines, show, most }) {
   const data = useMemo(() => [lines.map(([id]) => id * 10), ...series.map(([, , of]) => lines.map(([, each]) => of(each ?? QUIET)))], [lines]);
@@ -82,14 +82,14 @@ function Errors({ intervals }) {
   return html`<${Panel} title="Errors by cause" about="Answered by the gateway in the last hour"><${Table} caption="Errors by cause" columns=${columns} rows=${Object.entries(counts)} keyOf=${([code]) => code} height=${40} initial=${{ id: "n", down: true }} empty="The gateway answered no error." /><//>`;
 }
 
-function Queue({ flow }) {
-  const rows = (flow?.queues ?? []).flatMap((q) => q.bands.length ? q.bands.map((band) => ({ ...band, model: q.model, key: `${q.model} ${band.name}` })) : [{ model: q.model, name: "–", queued: q.queued, queued_tokens: q.queued_tokens, key: q.model }]);
+function Queue({ admission }) {
+  const rows = (admission?.queues ?? []).flatMap((q) => q.priorities.length ? q.priorities.map((each) => ({ ...each, model: q.model, key: `${q.model} ${each.name}` })) : [{ model: q.model, name: "–", queued_requests: q.queued_requests, queued_prompt_tokens: q.queued_prompt_tokens, key: q.model }]);
   const columns = [
     { id: "model", name: "Model", by: (r) => r.model, cell: (r) => html`<span class="one">${r.model}</span>` },
     { id: "name", name: "Priority", by: (r) => r.name, cell: (r) => r.name },
-    { id: "queued", name: "Queued", num: true, by: (r) => r.queued, cell: (r) => count(r.queued) },
-    { id: "tokens", name: "Prompt tokens", num: true, by: (r) => r.queued_tokens, cell: (r) => short(r.queued_tokens) },
+    { id: "queued", name: "Queued", num: true, by: (r) => r.queued_requests, cell: (r) => count(r.queued_requests) },
+    { id: "tokens", name: "Prompt tokens", num: true, by: (r) => r.queued_prompt_tokens, cell: (r) => short(r.queued_prompt_tokens) },
   ];
-  const ends = (flow?.queues ?? []).flatMap((q) => Object.entries(q.ends).map(([how, n]) => `${how}: ${count(n)}`)).join(", ");
-  return html`<${Panel} title="Queue" about=${ends ? `left it so far: ${ends}` : ""}><${Table} caption="Queue" columns=${columns} rows=${rows} keyOf=${(r) => r.key} height=${40} empty=${flow?.is_on ? "Nothing waits." : "Admission control is off."} /><//>`;
+  const exits = (admission?.queues ?? []).flatMap((q) => Object.entries(q.exits).map(([result, n]) => `${result}: ${count(n)}`)).join(", ");
+  return html`<${Panel} title="Queue" about=${exits ? `left it so far: ${exits}` : ""}><${Table} caption="Queue" columns=${columns} rows=${rows} keyOf=${(r) => r.key} height=${40} empty=${admission?.is_enabled ? "Nothing waits." : "Admission control is off."} /><//>`;
 }

@@ -1,0 +1,49 @@
+"""The table of endpoints: each row has a handler, and each handler a row."""
+
+import pytest
+from aiohttp import web
+
+from gateway.admin.app import Admin
+from gateway.admin.auth import key_handlers
+from gateway.admin.console.event_streams import PATHS
+from gateway.admin.console.handlers import console_handlers
+from gateway.admin.endpoint_table import ADMIN_ROUTES, ProcessScope, bound
+from gateway.admin.lora import AdapterAdmin
+from gateway.admin.workers import FleetAdmin
+from gateway.processes.admin import Aggregate
+from gateway.tenancy.auth.credentials import Credentials
+
+
+async def _answer(request: web.Request) -> web.Response:
+    return web.Response()
+
+
+def test_paths_and_names_of_rows_are_unique() -> None:
+    assert len({each.name for each in ADMIN_ROUTES}) == len(ADMIN_ROUTES)
+    assert len({(each.method, each.path) for each in ADMIN_ROUTES}) == len(ADMIN_ROUTES)
+
+
+def test_a_handler_without_a_row_is_rejected() -> None:
+    with pytest.raises(KeyError, match="handlers without a row in the table: other"):
+        list(bound({"other": _answer, "health": _answer}))
+
+
+def test_each_row_has_a_handler() -> None:
+    parts = (Admin, FleetAdmin, AdapterAdmin)
+    handled = {name for part in parts for name in part.__new__(part).handlers()}  # type: ignore[attr-defined]
+    handled |= console_handlers(dict.fromkeys(PATHS, _answer)).keys()
+    handled |= key_handlers(Credentials.__new__(Credentials)).keys()
+    assert handled == {each.name for each in ADMIN_ROUTES}
+
+
+def test_rows_are_bound_to_handlers_by_name() -> None:
+    (route,) = bound({"remove_worker": _answer})
+    assert (route.method, route.path) == ("DELETE", "/admin/workers/{name:.+}")
+
+
+def test_a_supervisor_handles_the_endpoints_that_one_process_answers_for_all() -> None:
+    handled = Aggregate.__new__(Aggregate)._handlers().keys()
+    wanted = {
+        each.name for each in ADMIN_ROUTES if each.processes in (ProcessScope.ONE, ProcessScope.SUPERVISOR)
+    }
+    assert wanted <= handled
