@@ -1,4 +1,4 @@
-"""What an index shows of the package, checked as it checks it before it takes a file."""
+"""Metadata of the package, checked as an index does before it takes a file."""
 
 import tomllib
 import zipfile
@@ -10,7 +10,7 @@ from packaging.metadata import Metadata
 from packaging.specifiers import SpecifierSet
 
 import kvgate
-import kvgate.__main__
+from gateway import cli
 from tests import ROOT
 
 
@@ -54,4 +54,4 @@ def test_the_command_is_the_packages_main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["scripts"] == {"kvgate": "kvgate.__main__:main"}
     loaded = EntryPoint("kvgate", project["scripts"]["kvgate"], "console_scripts").load()
-    assert loaded is kvgate.__main__.main
+    assert loaded is cli.main
