@@ -171,11 +171,10 @@ def watch(gateway: Gateway, waits: Waits) -> None:
         began = began or now
         estimates[id(request)] = now - began, queues.expected_wait_s(request.model)
 
-    def released(waiter: Any, request: Any, prompt: Any) -> bool:
+    def released(waiter: Any, request: Any, prompt: Any, decided: Any) -> bool:
         at_s, estimate_s = estimates.pop(id(request))
         waits.pairs.append((at_s, estimate_s, request.queued_s))
-        assert release is not None, "set by the proxy"
-        return release(waiter, request, prompt)
+        return release(waiter, request, prompt, decided)
 
     queues.wait, queues.go = joined, released  # type: ignore[method-assign]
 

@@ -35,6 +35,19 @@ def test_no_two_classes_share_a_name() -> None:
     assert not {name: found for name, found in places.items() if len(found) > 1}
 
 
+def test_each_class_of_the_helpers_is_named_for_its_subject() -> None:
+    """Each class in tests/support has a name of its own; none is a mere world."""
+    places = defaultdict(list)
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(path.relative_to(ROOT / "tests"))
+    helpers = {name: [path for path in found if path.parts[0] == "support"] for name, found in places.items()}
+    assert sum(map(len, helpers.values())) > 60
+    assert not {name: found for name, found in helpers.items() if len(found) > 1}
+    assert places["World"] == []
+
+
 def test_wire_structs_are_recognized_by_their_bases() -> None:
     source = (
         "class A(Struct, tag='x'): ...\nclass B(A): ...\nclass C(Generic[T], B): ...\nclass D(Protocol): ..."

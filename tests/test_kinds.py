@@ -12,7 +12,7 @@ from engines.sim import Sim
 from gateway.core.blocks import BlockHash
 from gateway.discovery import roster
 from gateway.index.memory import MemoryIndex
-from tests.stories.test_fleet import DEADLINE_S, Story, story, worker_id
+from tests.support.stories.fleet_story import DEADLINE_S, FleetStory, fleet_story, worker_id
 from tests.support.texts import conversations
 
 pytestmark = pytest.mark.process
@@ -21,7 +21,7 @@ Places = dict[str, set[BlockHash]]
 SMALL: dict[str, Any] = {"kv_blocks": 80, "max_model_len": 1200}
 
 
-def known(s: Story, sim: Sim) -> Places:
+def known(s: FleetStory, sim: Sim) -> Places:
     """Blocks that the index has by medium, and under "window" those of the group beside full attention."""
     index = s.gateway.index
     assert isinstance(index, MemoryIndex)
@@ -32,14 +32,14 @@ def known(s: Story, sim: Sim) -> Places:
     return {place: blocks for place, blocks in found.items() if blocks}
 
 
-async def cached(s: Story, sim: Sim) -> Places:
+async def cached(s: FleetStory, sim: Sim) -> Places:
     """Blocks that the engine reports by medium."""
     async with s.session.get(f"{sim.url}/sim/media") as answer:
         media = await answer.json()
     return {place: set(blocks) for place, blocks in media["0"].items() if blocks}
 
 
-async def settled(s: Story, *, is_shared: bool = False) -> list[Places]:
+async def settled(s: FleetStory, *, is_shared: bool = False) -> list[Places]:
     """Wait until the index is exact; shared blocks count for each worker that published about their tier."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
@@ -52,7 +52,7 @@ async def settled(s: Story, *, is_shared: bool = False) -> list[Places]:
             await asyncio.sleep(0.05)
 
 
-async def flush(s: Story) -> None:
+async def flush(s: FleetStory) -> None:
     """Make each engine do two more steps, which publish the blocks on their way to a tier."""
     for i, sim in enumerate(s.sims * 2):
         body = {"model": "m", "prompt": [i + 1] * 3, "max_tokens": 3}
@@ -69,7 +69,7 @@ async def flush(s: Story) -> None:
     ],
 )
 async def test_index_of_offload_tiers_is_exact(flags: dict[str, Any]) -> None:
-    async with story(**SMALL, **flags) as s:
+    async with fleet_story(**SMALL, **flags) as s:
         for seed in range(
             1, 9
         ):  # until a tier of each worker has blocks that its GPU lacks; routing is random
@@ -85,7 +85,7 @@ async def test_index_of_offload_tiers_is_exact(flags: dict[str, Any]) -> None:
 
 
 async def test_clear_spares_offload_tiers_and_their_blocks_are_loaded_again() -> None:
-    async with story(cpu_blocks=300) as s:
+    async with fleet_story(cpu_blocks=300) as s:
         body = {"model": "m", "prompt": list(range(1, 200)), "max_tokens": 2}
 
         async def ask() -> tuple[str, int]:
@@ -109,7 +109,7 @@ async def test_clear_spares_offload_tiers_and_their_blocks_are_loaded_again() ->
 
 
 async def test_shared_tier_counts_for_all_workers() -> None:
-    async with story(**SMALL, storage_blocks=2000, storage_locality="REMOTE") as s:
+    async with fleet_story(**SMALL, storage_blocks=2000, storage_locality="REMOTE") as s:
         await s.talk(3)
         await flush(s)
         truth = await settled(s, is_shared=True)
@@ -122,7 +122,7 @@ async def test_sliding_window_bounds_predictions_as_it_bounds_hits(
 ) -> None:
     """Requests follow one another and no block is assumed, so each prediction is by events alone."""
     monkeypatch.setattr(roster, "EVENT_GRACE_S", 0.0)
-    async with story(window_tokens=100, window_blocks=60, event_wire=wire) as s:
+    async with fleet_story(window_tokens=100, window_blocks=60, event_wire=wire) as s:
         await s.talk(4, num_conversations=4)
         await settled(s)
         metrics = [s.gateway.metrics.worker(worker_id(sim)) for sim in s.sims]
@@ -137,7 +137,7 @@ async def test_sliding_window_bounds_predictions_as_it_bounds_hits(
 
 
 async def test_partial_blocks_are_ignored_without_a_mismatch() -> None:
-    async with story(**SMALL, partial_blocks=True) as s:
+    async with fleet_story(**SMALL, partial_blocks=True) as s:
         await s.talk(9)
         await settled(s)
         await s.settled()
@@ -150,7 +150,7 @@ async def test_partial_blocks_are_ignored_without_a_mismatch() -> None:
 async def test_index_is_exact_after_blocks_in_the_middle_fail_and_are_computed_again(
     flags: dict[str, Any],
 ) -> None:
-    async with story(**flags) as s:
+    async with fleet_story(**flags) as s:
         for seed in (10, 11):
             await s.talk(seed)
             for sim in s.sims:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+TESTS = ROOT / "tests"
+TEST_MODULES = sorted(TESTS.rglob("test_*.py"))
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 40
 
@@ -121,6 +123,43 @@ def test_the_map_of_a_folder_names_its_files() -> None:
         if not re.search(rf"\b{path.stem}\b", (path.parent / "__init__.py").read_text())
     ]
     assert len(mapped) > 400 and left_out == []
+
+
+def test_the_map_of_the_helpers_names_their_files() -> None:
+    paths = [path for path in (TESTS / "support").rglob("*.py") if not path.name.startswith(("__", "test_"))]
+    left_out = [
+        path.relative_to(ROOT).as_posix()
+        for path in paths
+        if not re.search(rf"\b{path.stem}\b", (path.parent / "__init__.py").read_text())
+    ]
+    assert len(paths) > 80 and left_out == []
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    """Names of the modules and of what is imported from them, dotted."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_no_test_module_is_imported() -> None:
+    """Helpers of several tests are in tests/support, in a conftest, or in a file of their own beside them."""
+    names = {path.with_suffix("").relative_to(ROOT).as_posix().replace("/", ".") for path in TEST_MODULES}
+    found = [
+        f"{path.relative_to(ROOT)}: {imported}"
+        for top in ("tests", "loadtest")
+        for path in (ROOT / top).rglob("*.py")
+        for imported in _imported(ast.parse(path.read_text()))
+        if not names.isdisjoint((imported, imported.rpartition(".")[0]))
+    ]
+    assert len(names) > 600 and found == []
+
+
+def test_imports_are_found_in_each_form() -> None:
+    source = "import a.b\ndef f():\n    from a import test_c\n    from a.test_d import e\n"
+    assert list(_imported(ast.parse(source))) == ["a.b", "a.test_c", "a.test_d.e"]
 
 
 def test_both_maps_of_the_house_name_every_room_and_no_other() -> None:

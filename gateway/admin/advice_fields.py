@@ -7,7 +7,7 @@ from gateway.admin.fields import MAX, MEAN, MIN, SUM, View
 
 class RemovalView(View):
     worker: A[str, "worker"]
-    own_cache_tokens: A[int | None, MAX, "tokens that are cached at no other worker; null: not known"]
+    unique_cached_tokens: A[int | None, MAX, "tokens that are cached at no other worker; null: not known"]
 
 
 class DemandView(View):

@@ -201,9 +201,9 @@ class Admin:
         return as_json({"requests": self._records.ended(limit, request.query.get("id", ""))})
 
     async def _show_traffic(self, request: web.Request) -> web.Response:
-        if (last := _count(request, "last", NUM_INTERVALS)) is None:
-            return as_error(400, f"last is a number from 1 to {NUM_INTERVALS}")
-        return as_json({"interval_s": INTERVAL_S, "intervals": self._traffic.latest(last)})
+        if (limit := _count(request, "limit", NUM_INTERVALS)) is None:
+            return as_error(400, f"limit is a number from 1 to {NUM_INTERVALS}")
+        return as_json({"interval_s": INTERVAL_S, "intervals": self._traffic.latest(limit)})
 
     def _index_of(self, member: Member) -> dict[str, Any]:
         worker = member.worker.id

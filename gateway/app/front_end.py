@@ -33,7 +33,7 @@ def surface_of(config: Config) -> FrontEnd:
 
 def routes_of(config: Config) -> Routes:
     """Return the routes that clients may use; the configuration has validated them."""
-    return Routes(config.proxy.route, config.proxy.refuse_route)
+    return Routes(config.proxy.route, config.proxy.close_route)
 
 
 def check_bodies(config: Config) -> None:

@@ -442,6 +442,7 @@ class Gateway:
         fetch = self.backend.fetch
         remote_lookup = RemoteLookup(router, fetch) if fetch else None
         under_lock = self.bookings.under_lock if self.bookings else None
+        time_slice = TimeSlice(under_lock, router.tokenize) if under_lock else None
         context = Context(
             config=config,
             router=router,
@@ -455,9 +456,9 @@ class Gateway:
             suspect=partial(suspect, self),
             faults=self.lifecycle.faults,
             busy=partial(rejected, self),
-            gate=gate_of(config, router, self.quota_usage),
+            gate=gate_of(config, router, self.quota_usage, time_slice),
             ask_usage=self.asking(),
-            time_slice=TimeSlice(under_lock, router.tokenize) if under_lock else None,
+            time_slice=time_slice,
             to_report=self.recovery_observer.asking,
             response_ids=self.surface.response_ids,
             bodies=self.surface.bodies,

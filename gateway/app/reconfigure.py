@@ -62,8 +62,9 @@ def _swap(
     if (gate := dispatch.context.gate) is not None:
         gate.reconfigure(config)
         follow(gateway.router, gate.queues)
-    elif (gate := gate_of(config, gateway.router, gateway.quota_usage)) is not None:
-        dispatch.open_gate(gate)
+    else:
+        time_slice = dispatch.context.time_slice
+        dispatch.open_gate(gate_of(config, gateway.router, gateway.quota_usage, time_slice))
     gateway.api.routes = routes_of(config)
     gateway.surface.bodies.max_bytes = config.server.body_memory_bytes
     gateway.credentials.reconfigure(config)

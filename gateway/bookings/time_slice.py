@@ -30,31 +30,38 @@ class Decidable(Protocol):
 
 
 class TimeSlice:
-    """Decides requests under the distributed lock; `on_decided` is called after each one that waited."""
+    """Decides requests under the distributed lock."""
 
     def __init__(self, under_lock: InTurn, tokenize: Callable[[InferenceRequest], Prompt]) -> None:
         self._in_turn = under_lock
-        self.on_decided: Callable[[], None] = lambda: None
         self._tokenize = tokenize
 
     def __repr__(self) -> str:
         return f"TimeSlice({self._in_turn!r})"
 
-    def decide(self, waiter: Decidable, request: InferenceRequest, prompt: Prompt | None) -> bool:
-        """Have a request decided, now or in the next slice. False: it is not decided yet."""
+    def decide(
+        self,
+        waiter: Decidable,
+        request: InferenceRequest,
+        prompt: Prompt | None,
+        on_decided: Callable[[], None] | None = None,
+    ) -> bool:
+        """Have a request decided, now or in the next slice. False: it is not decided yet, and `on_decided`
+        is called once it is."""
         prompt = self._tokenize(request) if prompt is None else prompt
         if prompt.num_tokens < LOCK_TOKENS:
             waiter.route_or_fail(prompt)
             return True
-        self._in_turn(partial(self._decide, waiter, prompt))
+        self._in_turn(partial(self._decide, waiter, prompt, on_decided))
         return False
 
-    def _decide(self, waiter: Decidable, prompt: Prompt) -> None:
+    def _decide(self, waiter: Decidable, prompt: Prompt, on_decided: Callable[[], None] | None) -> None:
         try:
             waiter.route_or_fail(prompt)
         except Exception:  # noqa: BLE001  see failed
             failed(waiter)
-        self.on_decided()
+        if on_decided is not None:
+            on_decided()
 
 
 def failed(waiter: Decidable) -> None:

@@ -109,7 +109,7 @@ class ProxySection(Section, frozen=True):
             live=REQUESTS,
         ),
     ] = msgspec.field(default_factory=list)
-    refuse_route: Annotated[
+    close_route: Annotated[
         list[str],
         option("Inference route to close, as in /generate.", "route", live=REQUESTS),
     ] = msgspec.field(default_factory=list)
@@ -134,6 +134,6 @@ class ProxySection(Section, frozen=True):
 
     def __post_init__(self) -> None:
         try:
-            Routes(self.route, self.refuse_route)
+            Routes(self.route, self.close_route)
         except ValueError as exc:
             raise ValueError(f"route: {exc}") from exc

@@ -147,7 +147,7 @@ class WorkerTokenizer:
             self.counts["cached"] += 1
             return tokens
         if not self._breaker(url).may_ask(self._clock()):
-            self.counts["not asked"] += 1
+            self.counts["not_called"] += 1
             raise PromptError("the worker's /tokenize failed too often and is not called for a while")
         fetched = self._fetched(url, raw, key, authorization)
         return await self._calls.run(fetched, deadline_s - self._loop_s())

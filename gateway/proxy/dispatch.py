@@ -11,7 +11,6 @@ from functools import partial
 
 from gateway.config import Config
 from gateway.core.body_text import MAX_GROWTH, encoding_of
-from gateway.core.decision import Prompt
 from gateway.core.request import InferenceRequest
 from gateway.core.route_table import RouteKind, route_of
 from gateway.core.worker import WorkerId
@@ -28,7 +27,6 @@ from gateway.proxy.websocket import Tunnel, parse_tunnel
 from gateway.requests.large_body import DENSE_BYTES, is_large
 from gateway.requests.steering import behind
 from gateway.server.responder import Exchange, Responder
-from gateway.tenancy.admission.base import Waiter
 from gateway.tenancy.admission.gate import Gate
 from gateway.upstream.plan import Plan
 
@@ -48,8 +46,6 @@ class Dispatch:
         self._legs = legs
         self._traces = traces
         self.reconfigure(context.config, context.ask_usage)
-        if context.gate is not None:
-            self.open_gate(context.gate)
 
     def __repr__(self) -> str:
         return f"Dispatch({len(self.exchanges)} exchanges)"
@@ -60,12 +56,9 @@ class Dispatch:
         context.retries.limit(config.proxy)
         context.pools.limit(config.proxy)
 
-    def open_gate(self, gate: Gate) -> None:
-        """Admission control for requests that begin from now on."""
+    def open_gate(self, gate: Gate | None) -> None:
+        """Admission control, or none, for requests that begin from now on."""
         self.context = replace(self.context, gate=gate)
-        gate.queues.go = self._decide
-        if self.context.time_slice is not None:
-            self.context.time_slice.on_decided = gate.queues.decided
 
     # requests ----------------------------------------------------------------------------------
 
@@ -170,13 +163,6 @@ class Dispatch:
             exchange.responder = kept
         exchange.begin()
         return exchange
-
-    def _decide(self, waiter: Waiter, request: InferenceRequest, prompt: Prompt | None) -> bool:
-        """Have a request decided that has waited in a queue. False: its time slice is still to come."""
-        if self.context.time_slice is not None:
-            return self.context.time_slice.decide(waiter, request, prompt)
-        waiter.route_or_fail(prompt)
-        return True
 
     # the fleet, and the end --------------------------------------------------------------------
 

@@ -9,7 +9,7 @@
 
 The same judgement holds whichever engine a request reaches. tests/requests/test_field_judgement.py
 holds it against the
-field lists of engines' request classes (tests/data/request_fields), tests/vllm/test_fields.py against the
+field lists of engines' request classes (tests/data/engines), tests/vllm/test_fields.py against the
 installed vLLM: an unjudged field fails there. A field that is not listed passes.
 
 An engine looks things up by some of these values, in tables that all its clients share. Such a key is never

@@ -1,150 +1,24 @@
 """Admin API over HTTP, before a fleet that the test writes."""
 
-from collections.abc import AsyncIterator
-from functools import partial
 from io import BytesIO
-from typing import Any, cast
 from urllib.parse import quote
 
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
-from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.admin.app import MAX_RECENT, MAX_REQUESTS, Admin
-from gateway.admin.console.traffic_history import INTERVAL_S, TrafficHistory
-from gateway.admin.explain import Preview
-from gateway.admin.workers import FleetAdmin
-from gateway.config import config_of, load
-from gateway.config.kubernetes import KubernetesSection
-from gateway.core.decision import Prompt
-from gateway.core.errors import ConfigError
+from gateway.admin.app import MAX_RECENT, MAX_REQUESTS
+from gateway.admin.console.traffic_history import INTERVAL_S
+from gateway.config import load
 from gateway.core.event_stream import StreamState
 from gateway.core.usage import Usage
 from gateway.core.value import replace
 from gateway.core.worker import ReportedLoad, WorkerId
 from gateway.disaggregation.stats import disaggregation_stats_of
-from gateway.discovery.dns import Resolver
-from gateway.discovery.kubernetes.cluster import cluster_access
-from gateway.discovery.kubernetes.membership import Membership
-from gateway.discovery.kubernetes.watch import WatchTimes
-from gateway.discovery.kubernetes.watched_sources import KubernetesSources
-from gateway.discovery.lifecycle import Lifecycle, RemainingWork
-from gateway.discovery.outlier_detection import OutlierRules
-from gateway.discovery.sources import Sources
-from gateway.observability.cache_loss.observer import CacheLoss
-from gateway.observability.collector import MetricsCollector
-from gateway.policies.least_load import LeastLoad
-from gateway.proxy.api import Api
-from gateway.proxy.dispatch import Dispatch
-from gateway.routing.active_policy import ActivePolicy
-from gateway.routing.decision_log import DecisionLog
-from gateway.routing.router import Router
-from gateway.runtime.tasks import Tasks
-from gateway.upstream.access import FleetAccess
-from tests.discovery.test_roster import RANK, URL, W, World
 from tests.support.fakes import decision
+from tests.support.worlds.admin_api import Admined
+from tests.support.worlds.roster import RANK, URL, RosterWorld, W
 
 pytestmark = pytest.mark.process
-
-
-class Admined:
-    """Roster with one joined worker, and a client of its admin API."""
-
-    def __init__(self, world: World) -> None:
-        self.world, self.records = world, DecisionLog()
-        self.refusal: str | None = None
-        self.router = Router(
-            fleet=world.fleet,
-            index=world.known.index,
-            assumed=world.known.assumed,
-            policy=LeastLoad(),
-            tokenize=lambda request: Prompt(),
-        )
-        self.lifecycle = Lifecycle(
-            world.fleet,
-            RemainingWork(lambda w: self.router.ledger.load(w).num_in_flight, lambda w: 0, lambda w: 0),
-            num_answered=lambda worker: 0,
-            observers=self.router.observers,
-            on_ejected=lambda worker, why: None,
-            rules=OutlierRules(),
-            slow_start_s=10.0,
-        )
-        self.access = FleetAccess()
-        self.resolver = Resolver(
-            world.roster,
-            self.lifecycle,
-            inherit=self.access.inherit,
-            reachable=self.access.reachable,
-            interval_s=1000.0,
-        )
-        membership = Membership(
-            world.roster, self.lifecycle, inherit=self.access.inherit, reachable=self.access.reachable
-        )
-        cluster = partial(cluster_access, KubernetesSection(), {})
-        kubernetes = KubernetesSources(membership, Tasks().start, cluster=cluster, times=WatchTimes())
-        self.api = Api(cast(Dispatch, None), world.fleet, world.metrics)
-        registry = CollectorRegistry()
-        registry.register(
-            MetricsCollector(
-                world.metrics,
-                world.fleet,
-                self.router.ledger,
-                world.known.index,
-                world.known.assumed,
-                world.roster.stream_counts,
-                lambda: 0,
-                ("0", False),
-            )
-        )
-        self.active_policy = ActivePolicy(config_of(policy="least_load"))
-        admin = Admin(
-            api=self.api,
-            router=self.router,
-            workers=FleetAdmin(
-                self.router,
-                world.roster,
-                self.lifecycle,
-                Sources(self.resolver, kubernetes),
-                self.access,
-                lambda worker: {"compared": 7},
-                lambda url: [],
-                world.metrics,
-            ),
-            records=self.records,
-            registry=registry,
-            losses=CacheLoss(lambda model, tokens: None),
-            describe_tokenizer=lambda: {"models": [{"model": "m", "encoder": "fake"}]},
-            describe_verify=lambda: {"workers": [{"worker": W, "compared": 7}]},
-            describe_advice=lambda: {"groups": [], "prefill_decode": []},
-            describe_admission=lambda: {"is_enabled": True, "queues": [{"model": "m", "waiting": 3}]},
-            policies=self.active_policy,
-            preview=Preview(cast(Dispatch, None), lambda decision: ()),
-            reload=self._reload,
-            traffic=TrafficHistory(world.metrics),
-        )
-        self.client = TestClient(TestServer(admin.app()))
-
-    async def _reload(self) -> dict[str, int]:
-        if self.refusal:
-            raise ConfigError(self.refusal)
-        return {"generation": 2}
-
-    async def get(self, path: str, status: int = 200) -> Any:
-        answer = await self.client.get(path)
-        assert answer.status == status
-        assert answer.content_type == "application/json"
-        return await answer.json()
-
-
-@pytest.fixture
-async def admined() -> AsyncIterator[Admined]:
-    world = World()
-    await world.add()
-    admined = Admined(world)
-    async with admined.client:
-        yield admined
-    await world.roster.stop()
 
 
 # health ----------------------------------------------------------------------------------------
@@ -307,7 +181,7 @@ async def test_a_worker_is_added_and_dropped(admined: Admined) -> None:
     "name", ["http://w:1", "http://w:1/", "w:1", quote("http://w:1", safe=""), "w:1%230"]
 )
 async def test_a_worker_is_dropped_by_url_or_id(name: str) -> None:
-    world = World()
+    world = RosterWorld()
     world.probe().ranks = {0: RANK, 1: RANK}
     await world.add()
     async with Admined(world).client as client:
@@ -477,10 +351,9 @@ async def test_the_latest_requests_are_listed_and_found_by_id(admined: Admined) 
 
 @pytest.mark.parametrize("number", ["", "0", "-1", "x", str(MAX_REQUESTS + 1), "9" * 30])
 async def test_a_number_that_is_none_is_400(admined: Admined, number: str) -> None:
-    assert (
-        "limit is a number" in (await admined.get(f"/admin/requests?limit={number}", 400))["error"]["message"]
-    )
-    assert "last is a number" in (await admined.get(f"/admin/traffic?last={number}", 400))["error"]["message"]
+    for path in ("/admin/requests", "/admin/traffic"):
+        error = (await admined.get(f"{path}?limit={number}", 400))["error"]
+        assert "limit is a number" in error["message"]
 
 
 async def test_traffic_is_listed_by_interval(admined: Admined) -> None:

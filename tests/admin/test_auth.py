@@ -12,18 +12,10 @@ from gateway.admin.auth import add_guard, keeper_before, key_handlers
 from gateway.admin.endpoint_table import bound
 from gateway.config import Config, config_of
 from gateway.runtime.tasks import Tasks
-from gateway.tenancy.auth.api_keys import make_key
 from gateway.tenancy.auth.credentials import Credentials
-from gateway.tenancy.auth.key_format import format_key_record
+from tests.support.admin_keys import LINES, PLAIN, ROOT
 
 pytestmark = pytest.mark.process
-
-ROOT, PLAIN = (make_key(bytes([n] * 6), bytes(32)) for n in range(2))
-LINES = [
-    format_key_record(ROOT, bytes(16), "ops", admin=True),
-    format_key_record(PLAIN, bytes(16), "acme", ["m"], "1970-01-02"),
-    '{"group":"g","tenants":["acme"]}',
-]
 
 
 def config(tmp_path: Path, scope: Any = "off") -> Config:

@@ -12,7 +12,7 @@ from gateway.tenancy.auth.api_keys import make_key
 from gateway.tenancy.auth.authenticator import Authenticator
 from gateway.tenancy.auth.key_format import format_key_record, parse_key_file
 from gateway.tokenization.prompt_encoder import PromptError
-from tests.support.exchanges import World
+from tests.support.worlds.exchanges import ExchangeWorld
 
 
 class UnknowingTokenizer:
@@ -30,25 +30,25 @@ class UnknowingTokenizer:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    world = World(monkeypatch, "w:1", "w:2", session_header="x-session-id")
+def world(monkeypatch: pytest.MonkeyPatch) -> ExchangeWorld:
+    world = ExchangeWorld(monkeypatch, "w:1", "w:2", session_header="x-session-id")
     world.context.prompts.worker_tokenizer = UnknowingTokenizer()  # type: ignore[assignment]
     return world
 
 
 async def explained(
-    world: World, body: dict[str, Any], path: str | None = None, **headers: str
+    world: ExchangeWorld, body: dict[str, Any], path: str | None = None, **headers: str
 ) -> dict[str, Any]:
-    preview = Preview(world.dispatch, lambda decision: [{"own_s": 0.5}] * len(decision.candidates))
+    preview = Preview(world.dispatch, lambda decision: [{"prefill_s": 0.5}] * len(decision.candidates))
     return await preview.explain(json.dumps(body).encode(), path, headers)
 
 
-async def test_a_preview_explains_the_decision_and_changes_nothing(world: World) -> None:
+async def test_a_preview_explains_the_decision_and_changes_nothing(world: ExchangeWorld) -> None:
     for _ in range(2):
         record = await explained(world, {"model": "m", "prompt": "x"}, Authorization="Bearer k")
         assert (record["worker"], record["policy"], record["reason"]) == ("w:1", "round_robin", "round robin")
         assert record["not_tokenized"] == "it has no /tokenize"
-        assert [each["terms"] for each in record["candidates"]] == [{"own_s": 0.5}] * 2
+        assert [each["terms"] for each in record["candidates"]] == [{"prefill_s": 0.5}] * 2
         assert "id" not in record and "outcome" not in record
     assert world.is_clean() and len(world.records) == 0 and not world.metrics.prompt_failures
     assert world.context.prompts.worker_tokenizer.keys == ["Bearer k"] * 2  # type: ignore[attr-defined]
@@ -64,7 +64,7 @@ async def test_a_preview_explains_the_decision_and_changes_nothing(world: World)
     ],
 )
 async def test_an_invalid_request_is_rejected_by_explain(
-    world: World, body: dict[str, Any], path: str | None, words: str
+    world: ExchangeWorld, body: dict[str, Any], path: str | None, words: str
 ) -> None:
     with pytest.raises(InvalidRequest) as caught:
         await explained(world, body, path)
@@ -77,7 +77,7 @@ async def test_a_preview_shows_the_tenant_and_whether_the_request_would_queue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tenants = {"acme": TenantLimits(priority=3)}
-    world = World(monkeypatch, "w:1", queue_above_in_flight=1, tenants=tenants)
+    world = ExchangeWorld(monkeypatch, "w:1", queue_above_in_flight=1, tenants=tenants)
     world.context.prompts.worker_tokenizer = UnknowingTokenizer()  # type: ignore[assignment]
     body: dict[str, Any] = {"model": "m", "prompt": "x"}
     record = await explained(world, body, **{"x-kvgate-tenant": "acme"})
@@ -91,14 +91,14 @@ async def test_a_preview_shows_the_tenant_and_whether_the_request_would_queue(
     assert world.is_clean() and not world.context.gate.stats.requests["acme"]  # type: ignore[union-attr]
 
 
-async def test_a_preview_takes_a_path_and_rejects_an_unknown_model(world: World) -> None:
+async def test_a_preview_takes_a_path_and_rejects_an_unknown_model(world: ExchangeWorld) -> None:
     assert (await explained(world, {"model": "m", "input": "x"}, "/v1/embeddings"))["worker"] == "w:1"
     with pytest.raises(UnknownModel):
         await explained(world, {"model": "other", "prompt": "x"})
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
-async def test_a_preview_reads_files_as_editors_write_them(world: World, encoding: str) -> None:
+async def test_a_preview_reads_files_as_editors_write_them(world: ExchangeWorld, encoding: str) -> None:
     preview = Preview(world.dispatch, lambda decision: ())
     record = await preview.explain('{"model":"m","prompt":"h\u00e9"}'.encode(encoding), None, {})
     assert record["worker"] == "w:1" and world.is_clean()
@@ -106,7 +106,7 @@ async def test_a_preview_reads_files_as_editors_write_them(world: World, encodin
         await preview.explain('{"a"'.encode(encoding), None, {})
 
 
-async def test_a_preview_with_a_key_is_made_for_its_tenant(world: World) -> None:
+async def test_a_preview_with_a_key_is_made_for_its_tenant(world: ExchangeWorld) -> None:
     names = HeaderNames(b"x-tenant", b"x-priority", b"x-slo")
     authenticator = Authenticator(
         clock=lambda: 0.0,

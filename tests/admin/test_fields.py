@@ -10,7 +10,9 @@ import pytest
 from gateway.admin.endpoint_table import ADMIN_ROUTES, ProcessScope
 from gateway.admin.fields import ReloadView, View
 from gateway.processes.json_merge import NoRule, merger_of
-from tests.blackbox.harness import answer_ok, completion, post, running
+from tests.support.blackbox.bench import running
+from tests.support.blackbox.http1_bytes import completion, post
+from tests.support.blackbox.scripted_worker import answer_ok
 
 ANSWERS = {each.path: each.answer for each in ADMIN_ROUTES if each.answer and each.method == "GET"}
 

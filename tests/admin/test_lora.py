@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.discovery.test_lora_loading import ask, loading
-from tests.stories.test_model import fleet
+from tests.support.stories.adapter_loading import ask_adapters, loading_fleet
+from tests.support.stories.joining_fleet import joining_fleet
 
 pytestmark = pytest.mark.process
 
@@ -13,13 +13,13 @@ GOOD = {"adapter": "a", "path": "/x"}
 
 
 async def test_adapter_loading_is_off_by_default_and_the_error_names_the_flag() -> None:
-    async with fleet() as f:
+    async with joining_fleet() as f:
         sim = await f.join("m", runtime_lora=True)
         for method, path in (("POST", ""), ("DELETE", "/a")):
-            status, body = await ask(f, method, path, json=GOOD)
+            status, body = await ask_adapters(f, method, path, json=GOOD)
             assert status == 403 and "--admin-load-adapters" in body["error"]["message"]
         assert sim.engine and sim.engine.adapters == {}
-        assert await ask(f, "GET") == (200, {"adapters": []})
+        assert await ask_adapters(f, "GET") == (200, {"adapters": []})
 
 
 @pytest.mark.parametrize(
@@ -36,13 +36,13 @@ async def test_adapter_loading_is_off_by_default_and_the_error_names_the_flag() 
 async def test_a_malformed_load_is_rejected_with_the_reason(
     how: dict[str, Any], status: int, message: str
 ) -> None:
-    async with loading() as f:
-        found, body = await ask(f, "POST", **how)
+    async with loading_fleet() as f:
+        found, body = await ask_adapters(f, "POST", **how)
         assert (found, message in body["error"]["message"]) == (status, True), body
 
 
 async def test_an_unknown_query_parameter_is_rejected_with_the_known_ones() -> None:
-    async with loading() as f:
-        status, body = await ask(f, "DELETE", "/a?workers=x")
+    async with loading_fleet() as f:
+        status, body = await ask_adapters(f, "DELETE", "/a?workers=x")
         assert (status, body["error"]["message"]) == (400, "?workers= is none of ?worker= and ?model=")
-        assert (await ask(f, "POST", "/names", data=b"{}"))[0] == 415
+        assert (await ask_adapters(f, "POST", "/names", data=b"{}"))[0] == 415

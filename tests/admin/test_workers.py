@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.admin.test_app import Admined, admined
-from tests.discovery.test_roster import URL, W
+from tests.admin.conftest import admined
+from tests.support.worlds.admin_api import Admined
+from tests.support.worlds.roster import URL, W
 
 __all__ = ["admined"]
 

@@ -14,9 +14,9 @@ from gateway.replication.agent_feed import describe, open_channel
 from gateway.replication.agent_targets import Agents, AgentTls
 from gateway.replication.codec import SERVICE, LogRequest, encode_request
 from gateway.replication.messages import AgentHello, AgentStatus, BlockSample, LogBatch, SnapshotPart
-from tests.agent.serving import EXACT, Served, served
 from tests.support.certificates import Authority
 from tests.support.patience import patience
+from tests.support.stories.agent_serving import EXACT, Served, served
 
 pytestmark = pytest.mark.process
 

@@ -16,7 +16,7 @@ from gateway.tokenization.sglang import SglangEncoder
 from tests.support import corpus
 from tests.support.agents import MESSAGES, OUTPUT, PNG, RESPONSES, asked, message, response, said, text
 from tests.support.corpus import SGLANG_VERSIONS, TEMPLATE_NAMES
-from tests.tokenization.test_sglang import NEW, OLD, TOKENIZER, load, version_of
+from tests.support.sglang_encoders import NEW, OLD, TOKENIZER, load_encoder, version_of
 
 Bodies = Sequence[Mapping[str, Any]]
 NOW = datetime(2024, 7, 26)
@@ -30,7 +30,7 @@ def prompt(prompts: SglangEncoder, route: str, body: Mapping[str, Any], now: dat
 
 def judge(route: str, bodies: Bodies, version: str, template: str) -> tuple[list[str], list[str]]:
     """Bodies with another prompt than the engine's, and reasons why others have none here."""
-    golden, prompts = corpus.sglang_golden(version), load(template, version_of(version))
+    golden, prompts = corpus.sglang_golden(version), load_encoder(template, version_of(version))
     theirs = golden.messages if route == "/v1/messages" else golden.responses
     wrong, unknown = [], []
     for body, each in zip(bodies, theirs[template], strict=True):
@@ -80,7 +80,7 @@ def test_messages_that_only_the_worker_renders_have_no_prompt(
     body: dict[str, Any], version: tuple[int, ...], reason: str
 ) -> None:
     with pytest.raises(PromptError, match=reason):
-        prompt(load("chatml", version), "/v1/messages", body)
+        prompt(load_encoder("chatml", version), "/v1/messages", body)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_responses_that_only_the_worker_renders_have_no_prompt(
     body: dict[str, Any], version: tuple[int, ...], reason: str
 ) -> None:
     with pytest.raises(PromptError, match=reason):
-        prompt(load("chatml", version), "/v1/responses", body)
+        prompt(load_encoder("chatml", version), "/v1/responses", body)
 
 
 @pytest.mark.parametrize(
@@ -118,12 +118,16 @@ def test_thinking_before_a_reasoning_parser_has_no_prompt(body: dict[str, Any]) 
 def test_tools_that_anthropic_runs_are_left_out() -> None:
     plain = message(("user", "a"))
     served = {**plain, "tools": [{"type": "web_search_20250305", "name": "web_search"}]}
-    assert prompt(load("dump"), "/v1/messages", served) == prompt(load("dump"), "/v1/messages", plain)
+    assert prompt(load_encoder("dump"), "/v1/messages", served) == prompt(
+        load_encoder("dump"), "/v1/messages", plain
+    )
 
 
 def test_parts_and_texts_of_one_turn_are_joined() -> None:
     def chat(*items: dict[str, Any]) -> Any:
-        made = as_chat(request("/v1/responses", response(list(items))), dialect_of(load("chatml"), NOW))
+        made = as_chat(
+            request("/v1/responses", response(list(items))), dialect_of(load_encoder("chatml"), NOW)
+        )
         return made.fields["messages"]
 
     plain = {"role": "assistant", "content": "x"}
@@ -145,5 +149,5 @@ def test_texts_before_a_tool_result_stay_before_it() -> None:
         "content": [text("r"), {"type": "image", "source": PNG}],
     }
     body = message(("user", [text("before"), result, text("after")]))
-    chat = as_chat(request("/v1/messages", body), dialect_of(load("chatml"), NOW))
+    chat = as_chat(request("/v1/messages", body), dialect_of(load_encoder("chatml"), NOW))
     assert [each["role"] for each in chat.fields["messages"]] == ["user", "tool", "user"]

@@ -15,15 +15,13 @@ from gateway.observability.metrics import Metrics
 from gateway.requests.parsing import parse_request
 from gateway.tokenization.chat_template import dump_tools
 from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
-from tests import DATA
-from tests.support.agents import MESSAGES, RESPONSES
+from tests.support.agents import AGENT_ANSWERS, MESSAGES, RESPONSES
 
-GOLDEN = DATA / "agents.json"
 NOON = datetime(2024, 5, 1, 12)
 
 
 def golden(name: str) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = json.loads(GOLDEN.read_text(encoding="utf-8"))[name]
+    made: list[dict[str, Any]] = json.loads(AGENT_ANSWERS.read_text(encoding="utf-8"))[name]
     return made
 
 

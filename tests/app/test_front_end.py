@@ -10,7 +10,7 @@ from gateway.core.errors import ConfigError
 
 
 def test_the_front_end_has_the_configured_parts() -> None:
-    routes = routes_of(load({"route": ["/sleep"], "refuse_route": ["/generate"]}, {}))
+    routes = routes_of(load({"route": ["/sleep"], "close_route": ["/generate"]}, {}))
     assert "/sleep" in routes
     assert "/generate" not in routes
 

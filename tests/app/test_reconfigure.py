@@ -114,7 +114,7 @@ SEEN: dict[str, tuple[Any, Callable[[Gateway], object], object]] = {
     ),
     "retry_share": (0.5, lambda g: g.dispatch.context.retries.share, 0.5),
     "route": (["/sleep"], lambda g: "/sleep" in g.api.routes, True),
-    "refuse_route": (["/generate"], lambda g: "/generate" in g.api.routes, False),
+    "close_route": (["/generate"], lambda g: "/generate" in g.api.routes, False),
     "body_memory_bytes": (1 << 31, lambda g: g.surface.bodies.max_bytes, 1 << 31),
     "disaggregation_prefill_timeout_s": (1.5, lambda g: in_use(g).disaggregation.prefill_timeout_s, 1.5),
     "allow_transfer_fields": (True, lambda g: in_use(g).proxy.allow_transfer_fields, True),

@@ -11,7 +11,7 @@ from gateway.config.diff import ConfigDiff
 from gateway.core.errors import ConfigError
 
 
-class World:
+class ReloadWorld:
     def __init__(self) -> None:
         self.now = config_of(max_attempts=3, port=1)
         self.applied: list[ConfigDiff] = []
@@ -35,7 +35,7 @@ class World:
 async def test_changes_are_reported_beside_options_that_need_a_restart(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = World()
+    world = ReloadWorld()
     world.now = config_of(max_attempts=4, port=2)
     with caplog.at_level(logging.INFO):
         report = await world.reloads.reload(world.apply)
@@ -59,7 +59,7 @@ async def test_changes_are_reported_beside_options_that_need_a_restart(
 
 
 async def test_options_that_need_a_restart_are_reported_each_time_and_changes_once() -> None:
-    world = World()
+    world = ReloadWorld()
     world.now = config_of(max_attempts=4, port=2)
     await world.reloads.reload(world.apply)
     report = await world.reloads.reload(world.apply)
@@ -69,7 +69,7 @@ async def test_options_that_need_a_restart_are_reported_each_time_and_changes_on
 
 
 async def test_a_rejected_reload_changes_nothing_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
+    world = ReloadWorld()
     world.now, world.refusal = config_of(max_attempts=4), "policy: no"
     with pytest.raises(ConfigError):
         await world.reloads.reload(world.apply)

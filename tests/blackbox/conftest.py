@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.blackbox.harness import Bench, Gateway, lasting, visiting
+from tests.support.blackbox.bench import Bench, lasting, visiting
+from tests.support.blackbox.real_gateway import Gateway
 
 HERE = Path(__file__).parent
 

@@ -7,26 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.blackbox.harness import (
+from tests import ROOT
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import (
     CHAT,
     DONE,
-    ROOT,
     SSE_HEAD,
-    Bench,
-    Call,
-    Cut,
-    FakeWorker,
-    answer_ok,
     chunked,
     completion,
     event,
     post,
     request,
-    running,
-    says,
-    until,
     wire,
 )
+from tests.support.blackbox.scripted_worker import Call, FakeWorker, answer_ok, says
+from tests.support.blackbox.strict_client import Cut
+from tests.support.patience import until
 
 pytestmark = pytest.mark.interpreted
 

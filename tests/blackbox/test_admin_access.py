@@ -12,18 +12,13 @@ from pathlib import Path
 import pytest
 
 from loadtest.fleet import GATEWAY
-from tests.blackbox.harness import (
-    DEADLINE_S,
-    Bench,
-    Client,
-    FakeWorker,
-    Gateway,
-    Header,
-    request,
-    running,
-    until,
-)
-from tests.blackbox.test_keys import bearer, made
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import Header, request
+from tests.support.blackbox.keys import bearer, new_key
+from tests.support.blackbox.real_gateway import Gateway
+from tests.support.blackbox.scripted_worker import FakeWorker
+from tests.support.blackbox.strict_client import DEADLINE_S, Client
+from tests.support.patience import until
 
 pytestmark = pytest.mark.interpreted
 
@@ -81,7 +76,7 @@ async def test_a_rebound_name_or_another_site_neither_reads_nor_writes(processes
 @pytest.mark.parametrize("processes", [1, 2])
 async def test_a_drain_is_logged_with_the_key_that_asked_for_it(tmp_path: Path, processes: int) -> None:
     file = tmp_path / "keys.jsonl"
-    key, line = made("--tenant", "ops", "--admin")
+    key, line = new_key("--tenant", "ops", "--admin")
     file.write_text(line)
     named, forged = f"key '{key[4:16]}'", (b"x-kvgate-admin-caller", b"key 'forged'")
     flags = ("--processes", str(processes), "--admin-key-file", str(file), "--admin-auth", "changes")
@@ -129,7 +124,7 @@ async def test_an_admin_port_open_to_all_is_rejected_with_the_fix(flags: tuple[s
 
 @contextlib.asynccontextmanager
 async def elsewhere(*flags: str) -> AsyncIterator[Bench]:
-    """Gateway at all addresses; the harness does not read its fleet at the end."""
+    """Gateway at all addresses; `bench` does not read its fleet at the end."""
     gateway = await Gateway.start("--admin-host", "0.0.0.0", *flags)
     try:
         yield Bench(gateway)

@@ -4,7 +4,10 @@ import json
 
 import pytest
 
-from tests.blackbox.harness import Bench, Call, FakeWorker, completion, post, running, until, wire
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import completion, post, wire
+from tests.support.blackbox.scripted_worker import Call, FakeWorker
+from tests.support.patience import until
 
 
 class Liar(FakeWorker):

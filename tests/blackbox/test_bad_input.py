@@ -4,17 +4,8 @@ import json
 
 import pytest
 
-from tests.blackbox.harness import (
-    CHAT,
-    COMPLETIONS,
-    Bench,
-    Header,
-    chunked,
-    completion,
-    post,
-    request,
-    running,
-)
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import CHAT, COMPLETIONS, Header, chunked, completion, post, request
 
 
 def body(**fields: object) -> bytes:

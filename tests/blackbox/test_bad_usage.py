@@ -6,21 +6,19 @@ from typing import Any
 
 import pytest
 
-from tests.blackbox.harness import (
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import (
     CHAT,
     COMPLETIONS,
     DONE,
     SSE_HEAD,
-    Bench,
-    FakeWorker,
     chunked,
     completion,
     event,
     post,
-    running,
-    says,
     wire,
 )
+from tests.support.blackbox.scripted_worker import FakeWorker, says
 
 JSON = (b"Content-Type", b"application/json")
 LENGTH = 4096

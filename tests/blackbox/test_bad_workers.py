@@ -8,23 +8,12 @@ import asyncio
 
 import pytest
 
-from tests.blackbox.harness import (
-    SSE_HEAD,
-    Answer,
-    Bench,
-    Call,
-    Cut,
-    Script,
-    answer_ok,
-    chunked,
-    completion,
-    event,
-    post,
-    until,
-    wire,
-)
 from tests.conformance.answers import BAD, CUT, TWO, AnswerCase
-from tests.support.patience import patience
+from tests.support.blackbox.bench import Bench
+from tests.support.blackbox.http1_bytes import SSE_HEAD, chunked, completion, event, post, wire
+from tests.support.blackbox.scripted_worker import Call, Script, answer_ok
+from tests.support.blackbox.strict_client import Answer, Cut
+from tests.support.patience import patience, until
 
 CASES = [*BAD, *CUT, *TWO]
 

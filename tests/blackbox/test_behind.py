@@ -2,20 +2,20 @@
 
 import pytest
 
-from tests.blackbox.harness import (
+from tests.support.blackbox.bench import running
+from tests.support.blackbox.http1_bytes import (
     COMPLETIONS,
     DONE,
     SSE_HEAD,
-    Client,
     Header,
     chunked,
     completion,
     event,
     post,
     request,
-    running,
-    says,
 )
+from tests.support.blackbox.scripted_worker import says
+from tests.support.blackbox.strict_client import Client
 
 LIE: tuple[Header, ...] = (
     (b"X-Forwarded-For", b"203.0.113.7"),

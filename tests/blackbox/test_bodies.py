@@ -9,19 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.blackbox.harness import (
-    COMPLETIONS,
-    Bench,
-    Call,
-    Header,
-    completion,
-    lasting,
-    post,
-    request,
-    running,
-    until,
-    visiting,
-)
+from tests.support.blackbox.bench import Bench, lasting, running, visiting
+from tests.support.blackbox.http1_bytes import COMPLETIONS, Header, completion, post, request
+from tests.support.blackbox.scripted_worker import Call
+from tests.support.patience import until
 
 KB = 1 << 10
 

@@ -2,21 +2,11 @@
 
 from pathlib import Path
 
-from tests.blackbox.harness import (
-    DONE,
-    SSE_HEAD,
-    Answer,
-    Bench,
-    chunked,
-    completion,
-    event,
-    post,
-    request,
-    running,
-    says,
-    wire,
-)
-from tests.blackbox.test_keys import bearer, made
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, request, wire
+from tests.support.blackbox.keys import bearer, new_key
+from tests.support.blackbox.scripted_worker import says
+from tests.support.blackbox.strict_client import Answer
 
 PAGE = b"http://localhost:5173"
 ORIGIN = (b"Origin", PAGE)
@@ -48,7 +38,7 @@ async def test_pages_of_other_sites_read_nothing_by_default() -> None:
 
 async def test_a_page_of_an_allowed_origin_reads_every_answer(tmp_path: Path) -> None:
     file = tmp_path / "keys.jsonl"
-    key, line = made("--tenant", "acme")
+    key, line = new_key("--tenant", "acme")
     file.write_text(line)
     flags = ["--key-file", str(file), "--cors-origins", PAGE.decode(), "--max-body-bytes", "1000"]
     async with running(*flags) as bench:

@@ -8,30 +8,15 @@ short and the stream longer than each of them; `tests/proxy/test_exchange.py` mo
 """
 
 import asyncio
-import socket
 
 import pytest
 
-from tests.blackbox.harness import (
-    DONE,
-    SSE_HEAD,
-    Bench,
-    Call,
-    Client,
-    Cut,
-    FakeWorker,
-    chunked,
-    completion,
-    event,
-    hang,
-    post,
-    running,
-    says,
-    wire,
-)
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.black_hole import IDS, BlackHole
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, wire
+from tests.support.blackbox.scripted_worker import Call, hang, says
+from tests.support.blackbox.strict_client import Client, Cut
 from tests.support.patience import patience
-
-IDS = [1, 2, 3]
 
 
 async def stalls(call: Call) -> None:
@@ -139,24 +124,6 @@ async def test_a_total_timeout_applies_where_set() -> None:
         assert b'"error"' in got
         async with asyncio.timeout(patience(20)):
             await worker.calls[0].gone.wait()
-
-
-class BlackHole:
-    """Port with a full backlog: connections are neither made nor refused."""
-
-    def __init__(self, worker: FakeWorker) -> None:
-        self._sockets = [socket.socket() for _ in range(8)]
-        listening, *callers = self._sockets
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(("127.0.0.1", worker.port))
-        listening.listen(0)
-        for caller in callers:
-            caller.setblocking(False)
-            caller.connect_ex(("127.0.0.1", worker.port))
-
-    def close(self) -> None:
-        for each in self._sockets:
-            each.close()
 
 
 async def test_a_connection_that_is_not_made_times_out() -> None:

@@ -9,24 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.blackbox.harness import (
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import (
     CHAT,
     COMPLETIONS,
     DONE,
     SSE_HEAD,
-    Bench,
-    Call,
     chunked,
     completion,
     event,
     post,
-    running,
-    says,
-    until,
     wire,
 )
-from tests.blackbox.test_keys import bearer, made
-from tests.support.patience import patience
+from tests.support.blackbox.keys import bearer, new_key
+from tests.support.blackbox.scripted_worker import Call, says
+from tests.support.patience import patience, until
 
 DEPTH = 200_000
 DEEP = b"[" * DEPTH + b"]" * DEPTH
@@ -141,7 +138,7 @@ async def test_numbers_of_thousands_of_digits_are_rejected_or_passed_on(
     """Keys with models are covered: the number is rejected or passed on unchanged, and causes no
     internal error.
     """
-    key, line = made("--tenant", "t", "--models", "m")
+    key, line = new_key("--tenant", "t", "--models", "m")
     file = tmp_path / "keys"
     file.write_text(line)
     async with running("--key-file", str(file)) as bench:

@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.blackbox.harness import Bench, Client, Gateway, completion, post, refusal, request, running, until
-from tests.blackbox.test_processes import TWO, Streams, begin_stream, end_stream, on_each
-from tests.blackbox.test_upgrades import ENDS, Load, generations, serve_all
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import completion, post, request
+from tests.support.blackbox.real_gateway import Gateway, refusal
+from tests.support.blackbox.several_processes import TWO, Streams, begin_stream, end_stream, on_each
+from tests.support.blackbox.strict_client import Client
+from tests.support.blackbox.upgrades import ENDS, Load, generations, serve_all
 from tests.support.certificates import Authority, Mounted, Pair, serial
+from tests.support.patience import until
 
 pytestmark = pytest.mark.interpreted
 

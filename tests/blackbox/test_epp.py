@@ -8,9 +8,10 @@ import pytest
 
 from gateway.epp.health import CHECK, EXT_PROC
 from loadtest.ports import free_port
-from tests.blackbox.harness import Gateway, until
-from tests.blackbox.test_upgrades import generations
+from tests.support.blackbox.real_gateway import Gateway
+from tests.support.blackbox.upgrades import generations
 from tests.support.certificates import Authority
+from tests.support.patience import until
 
 pytestmark = pytest.mark.interpreted
 

@@ -19,8 +19,9 @@ from gateway.epp.messages import BodyMode
 from gateway.proto.kvgate.v1 import decide_pb2
 from gateway.proto.kvgate.v1 import ext_proc_pb2 as pb
 from loadtest.ports import free_port
-from tests.blackbox.harness import DEADLINE_S, FakeWorker, Header, running
-from tests.blackbox.test_limited_keys import (
+from tests.support.blackbox.bench import running
+from tests.support.blackbox.http1_bytes import Header
+from tests.support.blackbox.limited_keys import (
     CARDS,
     FORM_ROUTES,
     JSON_ROUTES,
@@ -29,10 +30,11 @@ from tests.blackbox.test_limited_keys import (
     REST,
     TAKEN,
     TAKEN_FORMS,
-    form,
     limited,
 )
-from tests.requests.test_multipart import KIND
+from tests.support.blackbox.multipart_forms import KIND, form
+from tests.support.blackbox.scripted_worker import FakeWorker
+from tests.support.blackbox.strict_client import DEADLINE_S
 from tests.support.ext_proc import BUFFERED, DUPLEX, request_body, request_headers
 
 pytestmark = pytest.mark.interpreted

@@ -4,7 +4,10 @@ import asyncio
 
 import pytest
 
-from tests.blackbox.harness import SSE_HEAD, Bench, Call, Client, chunked, completion, post, running
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import SSE_HEAD, chunked, completion, post
+from tests.support.blackbox.scripted_worker import Call
+from tests.support.blackbox.strict_client import Client
 
 FLAGS: dict[str, tuple[str, ...]] = {
     "plain": (),

@@ -7,28 +7,11 @@ import asyncio
 import pytest
 
 from loadtest import sdks
-from tests.blackbox.harness import (
-    CHAT,
-    DONE,
-    SSE_HEAD,
-    Answer,
-    Bench,
-    Call,
-    Client,
-    Cut,
-    FakeWorker,
-    Script,
-    answer_ok,
-    chunked,
-    completion,
-    event,
-    hang,
-    post,
-    says,
-    until,
-    wire,
-)
-from tests.support.patience import patience
+from tests.support.blackbox.bench import Bench
+from tests.support.blackbox.http1_bytes import CHAT, DONE, SSE_HEAD, chunked, completion, event, post, wire
+from tests.support.blackbox.scripted_worker import Call, FakeWorker, Script, answer_ok, hang, says
+from tests.support.blackbox.strict_client import Answer, Client, Cut
+from tests.support.patience import patience, until
 
 # client disconnects ------------------------------------------------------------------------------
 

@@ -13,21 +13,12 @@ import pytest
 import pytest_asyncio
 
 from loadtest import liar
-from tests.blackbox.harness import (
-    DEADLINE_S,
-    METRICS,
-    START_S,
-    Bench,
-    Call,
-    FakeWorker,
-    completion,
-    lasting,
-    post,
-    until,
-    visiting,
-    wire,
-)
-from tests.support.patience import patience
+from tests.support.blackbox.bench import Bench, lasting, visiting
+from tests.support.blackbox.http1_bytes import completion, post, wire
+from tests.support.blackbox.real_gateway import START_S
+from tests.support.blackbox.scripted_worker import METRICS, Call, FakeWorker
+from tests.support.blackbox.strict_client import DEADLINE_S
+from tests.support.patience import patience, until
 
 NUM_GOOD = 50
 NUM_LIARS = 3
@@ -35,7 +26,7 @@ NUM_HOARDERS = 13
 PORTION_BLOCKS = 1024
 """Blocks of each worker that may be applied between two checks of the limits."""
 DECLARED = 1000
-"""Blocks, by the harness's workers."""
+"""Blocks, by the scripted workers."""
 
 
 @pytest_asyncio.fixture(loop_scope="session")

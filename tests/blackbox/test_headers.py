@@ -2,17 +2,9 @@
 
 import pytest
 
-from tests.blackbox.harness import (
-    Bench,
-    Call,
-    Header,
-    completion,
-    post,
-    request,
-    running,
-    says,
-    wire,
-)
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import Header, completion, post, request, wire
+from tests.support.blackbox.scripted_worker import Call, says
 
 HOP_BY_HOP: list[Header] = [
     (b"Keep-Alive", b"timeout=5"),

@@ -6,23 +6,20 @@ import hashlib
 
 import pytest
 
-from tests.blackbox.harness import (
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import (
     CHAT,
     DONE,
     SSE_HEAD,
-    Bench,
-    Call,
-    Cut,
     chunked,
     completion,
     event,
     post,
     request,
-    running,
-    says,
-    stalls,
     wire,
 )
+from tests.support.blackbox.scripted_worker import Call, says, stalls
+from tests.support.blackbox.strict_client import Cut
 from tests.support.patience import patience
 
 CHUNKED = (b"Transfer-Encoding", b"chunked")

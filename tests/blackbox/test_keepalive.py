@@ -8,19 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from loadtest import sdks
-from tests.blackbox.harness import (
-    DONE,
-    SSE_HEAD,
-    Bench,
-    Call,
-    Client,
-    chunked,
-    completion,
-    event,
-    post,
-    running,
-    wire,
-)
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, wire
+from tests.support.blackbox.scripted_worker import Call
+from tests.support.blackbox.strict_client import Client
 
 COMMENT = b": keep-alive\n\n"
 FLAGS = ["--stream-keepalive-s", "0.1", "--queue-above-in-flight", "1", "--max-attempts", "1"]

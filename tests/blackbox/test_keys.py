@@ -9,44 +9,33 @@ from pathlib import Path
 import pytest
 
 from loadtest.fleet import GATEWAY
-from tests.blackbox.harness import (
+from tests.support.blackbox.bench import running
+from tests.support.blackbox.http1_bytes import (
     CHAT,
     DONE,
     SSE_HEAD,
-    Answer,
-    Gateway,
-    Header,
     chunked,
     completion,
     event,
     post,
-    refusal,
     request,
-    running,
-    says,
-    until,
     wire,
 )
-from tests.blackbox.test_responses import StoringWorker, body
+from tests.support.blackbox.keys import bearer, new_key
+from tests.support.blackbox.real_gateway import Gateway, refusal
+from tests.support.blackbox.scripted_worker import says
+from tests.support.blackbox.stored_responses import StoringWorker, responses_body
+from tests.support.blackbox.strict_client import Answer
+from tests.support.patience import until
 from tests.tenancy.auth import issuers
 
 CANARY = "canary-4711"
-
-
-def made(*arguments: str) -> tuple[str, str]:
-    """Key and its line, as users make them."""
-    done = subprocess.run([*GATEWAY, "key", "new", *arguments], capture_output=True, text=True, check=True)
-    return done.stderr.split()[-1], done.stdout
 
 
 def imported(key: str, *arguments: str) -> str:
     """Line of a key that clients already have."""
     command = [*GATEWAY, "key", "import", *arguments]
     return subprocess.run(command, input=key, capture_output=True, text=True, check=True).stdout
-
-
-def bearer(key: str) -> Header:
-    return b"Authorization", f"Bearer {key}".encode()
 
 
 def write(path: Path, text: str) -> None:
@@ -61,7 +50,7 @@ def status_code(answer: Answer) -> tuple[int, str | None]:
 
 async def test_a_valid_key_is_served_beside_a_foreign_credential(tmp_path: Path) -> None:
     file = tmp_path / "keys.jsonl"
-    (key, line), (other, other_line) = made("--tenant", "acme"), made("--tenant", "b")
+    (key, line), (other, other_line) = new_key("--tenant", "acme"), new_key("--tenant", "b")
     file.write_text(line + other_line)
     ours = (b"x-api-key", key.encode())
     async with running("--key-file", str(file)) as bench:
@@ -76,9 +65,9 @@ async def test_a_valid_key_is_served_beside_a_foreign_credential(tmp_path: Path)
 
 async def test_a_caller_with_a_key_is_served_and_one_without_gets_401(tmp_path: Path) -> None:
     file = tmp_path / "keys.jsonl"
-    key, line = made("--tenant", "acme", "--models", "m")
-    late, late_line = made("--tenant", "acme", "--expires", "2020-01-01")
-    other, other_line = made("--tenant", "b", "--models", "elsewhere")
+    key, line = new_key("--tenant", "acme", "--models", "m")
+    late, late_line = new_key("--tenant", "acme", "--expires", "2020-01-01")
+    other, other_line = new_key("--tenant", "b", "--models", "elsewhere")
     file.write_text(line + late_line + other_line)
     async with running("--key-file", str(file), "--log-requests", "--log-level", "debug") as bench:
         worker = await bench.worker()
@@ -110,7 +99,7 @@ async def test_a_caller_with_a_key_is_served_and_one_without_gets_401(tmp_path: 
 @pytest.mark.parametrize("processes", [1, 2])
 async def test_keys_are_reloaded_when_the_file_changes_and_on_sighup(tmp_path: Path, processes: int) -> None:
     file = tmp_path / "keys.jsonl"
-    (first, one_line), (second, two_line) = made("--tenant", "a"), made("--tenant", "b")
+    (first, one_line), (second, two_line) = new_key("--tenant", "a"), new_key("--tenant", "b")
     file.write_text(one_line)
     async with running("--key-file", str(file), "--processes", str(processes)) as bench:
         await bench.worker()
@@ -151,7 +140,7 @@ async def test_keys_are_reloaded_when_the_file_changes_and_on_sighup(tmp_path: P
 @pytest.mark.parametrize("processes", [1, 2])
 async def test_an_imported_key_is_accepted(tmp_path: Path, processes: int) -> None:
     old, file = f"sk-{CANARY}-Zp4q9XvT2mLwK8cRbN7d", tmp_path / "keys.jsonl"
-    key, line = made("--tenant", "b")
+    key, line = new_key("--tenant", "b")
     file.write_text(imported(old, "--tenant", "acme", "--models", "m") + line)
     flags = ("--key-file", str(file), "--log-requests", "--processes", str(processes))
     async with running(*flags) as bench:
@@ -176,7 +165,7 @@ async def test_an_unusable_key_file_is_rejected_at_the_start(tmp_path: Path) -> 
 @pytest.mark.parametrize("processes", [1, 2])
 async def test_admins_need_a_key_where_configured(tmp_path: Path, processes: int) -> None:
     file = tmp_path / "keys.jsonl"
-    (plain, plain_line), (root, root_line) = made("--tenant", "a"), made("--tenant", "ops", "--admin")
+    (plain, plain_line), (root, root_line) = new_key("--tenant", "a"), new_key("--tenant", "ops", "--admin")
     file.write_text(plain_line + root_line)
     flags = ["--key-file", str(file), "--admin-auth", "all", "--processes", str(processes)]
     gateway = await Gateway.start(*flags)
@@ -199,7 +188,7 @@ async def test_admins_need_a_key_where_configured(tmp_path: Path, processes: int
 
 async def test_the_key_is_forwarded_to_the_worker_where_configured(tmp_path: Path) -> None:
     file = tmp_path / "keys.jsonl"
-    key, line = made("--tenant", "a")
+    key, line = new_key("--tenant", "a")
     file.write_text(line)
     async with running("--key-file", str(file), "--pass-client-key") as bench:
         worker = await bench.worker()
@@ -209,8 +198,8 @@ async def test_the_key_is_forwarded_to_the_worker_where_configured(tmp_path: Pat
 
 async def test_workers_get_the_salt_and_scoped_media_of_a_tenant(tmp_path: Path) -> None:
     file, secret = tmp_path / "keys.jsonl", tmp_path / "secret"
-    (first, one_line), (second, two_line) = made("--tenant", "a"), made("--tenant", "b")
-    (third, three_line) = made("--tenant", "c")
+    (first, one_line), (second, two_line) = new_key("--tenant", "a"), new_key("--tenant", "b")
+    (third, three_line) = new_key("--tenant", "c")
     file.write_text(one_line + two_line + three_line + '{"group":"g","tenants":["b","c"]}\n')
     secret.write_text("s" * 32)
     flags = ["--key-file", str(file), "--tenant-salt-file", str(secret)]
@@ -282,17 +271,17 @@ async def test_tokens_of_an_issuer_are_accepted(tmp_path: Path) -> None:
 
 async def test_stored_responses_of_one_tenant_are_unknown_to_another(tmp_path: Path) -> None:
     keys, secret = tmp_path / "keys.jsonl", tmp_path / "secret"
-    (first, one_line), (second, two_line) = made("--tenant", "a"), made("--tenant", "b")
+    (first, one_line), (second, two_line) = new_key("--tenant", "a"), new_key("--tenant", "b")
     keys.write_text(one_line + two_line)
     secret.write_text("s" * 40)
     async with running("--key-file", str(keys), f"KVGATE_RESPONSE_KEY_FILE={secret}") as bench:
         await bench.worker(script=StoringWorker().script)
-        kept = await bench.ask(post(body(store=True), bearer(first), target="/v1/responses"))
+        kept = await bench.ask(post(responses_body(store=True), bearer(first), target="/v1/responses"))
         assert kept.status == 200
         path = f"/v1/responses/{kept.json['id']}"
         assert (await bench.ask(request("GET", path, None, bearer(first)))).json["id"] == kept.json["id"]
         refused = await bench.ask(request("GET", path, None, bearer(second)))
         assert status_code(refused) == (404, "response_not_found")
-        follow = body(store=True, previous_response_id=kept.json["id"])
+        follow = responses_body(store=True, previous_response_id=kept.json["id"])
         refused = await bench.ask(post(follow, bearer(second), target="/v1/responses"))
         assert status_code(refused) == (404, "response_not_found")

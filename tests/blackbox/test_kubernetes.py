@@ -1,77 +1,22 @@
 """Workers in Kubernetes: a gateway process before an API server with faults, and workers that come and go."""
 
 import asyncio
-import contextlib
 import json
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
-from tests.blackbox.harness import Bench, Call, FakeWorker, answer_ok, completion, post, running, until
+from tests.support.blackbox.bench import running
+from tests.support.blackbox.http1_bytes import completion, post
+from tests.support.blackbox.kube_cluster import BY_LABEL, cluster
+from tests.support.blackbox.scripted_worker import Call, answer_ok
 from tests.support.gateway_process import GatewayProcess
 from tests.support.kube_api import PODS, POOLS, SLICES, KubeApi, endpoint, endpoint_slice, pod, pool
+from tests.support.patience import until
 
-BY_LABEL = "k8s://llm/pods?app=vllm&port=http"
 SERVICE = "k8s://llm/service/vllm"
 POOL = "k8s://llm/inferencepool/vllm"
-
-
-@dataclass
-class Cluster:
-    """A gateway with its API server, and workers as pods."""
-
-    api: KubeApi
-    bench: Bench
-    source: str = BY_LABEL
-
-    async def worker(self, name: str, *, uid: str = "") -> FakeWorker:
-        """Start a worker as a pod, and wait until it has joined."""
-        worker = await self.started()
-        self.api.put(PODS, pod(name, port=worker.port, uid=uid))
-        await self.joined(worker)
-        return worker
-
-    async def started(self) -> FakeWorker:
-        worker = await FakeWorker().start()
-        self.bench.workers.append(worker)
-        return worker
-
-    async def joined(self, worker: FakeWorker) -> None:
-        await until(lambda: self.bench.gateway.is_up(worker), f"{worker.url} joined")
-
-    async def left(self, worker: FakeWorker) -> None:
-        async def is_gone() -> bool:
-            return await self.bench.gateway.endpoint(worker) is None
-
-        await until(is_gone, f"{worker.url} left")
-
-    async def status(self) -> int:
-        return (await self.bench.ask(post(completion()))).status
-
-    async def last_error(self) -> str:
-        (name,) = (await self.bench.gateway.admin("GET", "/admin/workers")).json["sources"]
-        return str(name["last_error"])
-
-    async def watched(self, num: int = 1) -> None:
-        await until(lambda: self.api.num_watches >= num, f"{num} watches")
-
-
-@contextlib.asynccontextmanager
-async def cluster(source: str, *flags: str) -> AsyncIterator[Cluster]:
-    api = await KubeApi().start()
-    options = [
-        *("--worker", source, "--probe-interval-s", "0.2"),
-        f"KVGATE_KUBERNETES_API_SERVER={api.url}",
-        *("KVGATE_KUBERNETES_SILENCE_S=20", *flags),
-    ]
-    try:
-        async with running(*options) as bench:
-            yield Cluster(api, bench, source)
-    finally:
-        await api.stop()
 
 
 async def test_pods_join_and_leave() -> None:

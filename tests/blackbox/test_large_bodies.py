@@ -3,40 +3,26 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from gateway.app import bundled_tokenizer
-from tests.blackbox.harness import (
-    CHAT,
-    COMPLETIONS,
-    Bench,
-    Call,
-    Gateway,
-    answer_ok,
-    lasting,
-    post,
-    until,
-    visiting,
-)
+from tests.support.blackbox.bench import Bench, lasting, visiting
+from tests.support.blackbox.http1_bytes import CHAT, COMPLETIONS, post
+from tests.support.blackbox.memory_peaks import LARGE_BODIES, MB, begin_peak, memory_of, peak_is_small
+from tests.support.blackbox.real_gateway import Gateway
+from tests.support.blackbox.scripted_worker import Call, answer_ok
+from tests.support.patience import until
 
-MB = 1 << 20
 SIZE = 24 * MB
-ROOM = 50 * MB
 MAX_MODEL_LEN = 8192
 MODEL = {"id": "m", "root": "m", "owned_by": "vllm", "max_model_len": MAX_MODEL_LEN}
-FLAGS = (
-    *("--tokenizer", str(bundled_tokenizer()), "--no-tokenizer-probe"),
-    *("--probe-interval-s", "0.2", "--max-body-bytes", str(64 * MB)),
-)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def tokenizing() -> AsyncIterator[Gateway]:
-    async with lasting(*FLAGS) as gateway:
+    async with lasting(*LARGE_BODIES) as gateway:
         yield gateway
 
 
@@ -44,25 +30,6 @@ async def tokenizing() -> AsyncIterator[Gateway]:
 async def bench(tokenizing: Gateway) -> AsyncIterator[Bench]:
     async with visiting(tokenizing) as bench:
         yield bench
-
-
-def memory(gateway: Gateway, name: str) -> int:
-    """Line of the process's status, in bytes."""
-    status = Path(f"/proc/{gateway.process.pid}/status").read_text()
-    (line,) = [line for line in status.splitlines() if line.startswith(name + ":")]
-    return int(line.split()[1]) << 10
-
-
-def begin(gateway: Gateway) -> int:
-    """Current memory; the measurement of its peak starts again here."""
-    Path(f"/proc/{gateway.process.pid}/clear_refs").write_text("5")
-    return memory(gateway, "VmRSS")
-
-
-async def cost_little(gateway: Gateway, start: int, size: int) -> None:
-    """Peak of memory since `memory`; the memory is returned."""
-    assert memory(gateway, "VmHWM") <= start + 4 * size + ROOM
-    await until(lambda: memory(gateway, "VmRSS") <= start + size, "the memory is given back")
 
 
 def chat(content: str) -> bytes:
@@ -91,7 +58,7 @@ FORMS = {
 async def test_a_prompt_that_no_worker_accepts_is_rejected_as_by_the_engine(bench: Bench, form: str) -> None:
     worker = await bench.worker(MODEL)
     path, body = FORMS[form]
-    start = begin(bench.gateway)
+    start = begin_peak(bench.gateway)
     answer = await bench.ask(post(body, target=path))
     assert answer.status == 400
     error = answer.json["error"]
@@ -99,7 +66,7 @@ async def test_a_prompt_that_no_worker_accepts_is_rejected_as_by_the_engine(benc
     if path in (CHAT, COMPLETIONS):
         assert (error["code"], error["param"]) == ("context_length_exceeded", "input_tokens")
     assert worker.calls == []
-    await cost_little(bench.gateway, start, len(body))
+    await peak_is_small(bench.gateway, start, len(body))
 
 
 TURN = '{"role":"user","content":"Hi"}'
@@ -136,12 +103,12 @@ async def test_a_list_of_a_million_items_is_rejected_by_its_name(bench: Bench, c
     worker = await bench.worker(MODEL)
     path, form, unit, param = CROWDS[crowd]
     body = crowd_of(form, unit, SIZE)
-    start = begin(bench.gateway)
+    start = begin_peak(bench.gateway)
     answer = await bench.ask(post(body, target=path))
     assert answer.status == 400
     assert f"'{param}' holds more than 65,536 items" in answer.body.decode()
     assert worker.calls == []
-    await cost_little(bench.gateway, start, len(body))
+    await peak_is_small(bench.gateway, start, len(body))
 
 
 @pytest.mark.parametrize("crowd", ["prompts", "id lists", "inputs"])
@@ -202,13 +169,13 @@ async def decided(bench: Bench) -> dict[str, Any]:
 
 async def test_a_client_that_disconnects_while_its_body_is_read_leaves_no_memory(bench: Bench) -> None:
     worker = await bench.worker(MODEL)
-    start = begin(bench.gateway)
+    start = begin_peak(bench.gateway)
     clients = [await bench.client() for _ in range(3)]
     for client in clients:
         await client.send(post(chat('\\"' * (SIZE // 2))))
         await client.close()
     assert (await bench.ask(post(chat("Hi"), target=CHAT))).status == 200
-    await until(lambda: memory(bench.gateway, "VmRSS") <= start + SIZE, "the memory is given back")
+    await until(lambda: memory_of(bench.gateway, "VmRSS") <= start + SIZE, "the memory is given back")
     assert len(worker.calls) == 1
 
 
@@ -217,28 +184,28 @@ async def test_an_image_is_not_counted_as_text(bench: Bench) -> None:
     url = "data:image/png;base64," + "iVBORw0KGgo=" * (SIZE // 12)
     parts = [{"type": "text", "text": "Look"}, {"type": "image_url", "image_url": {"url": url}}]
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": parts}]}).encode()
-    start = begin(bench.gateway)
+    start = begin_peak(bench.gateway)
     assert (await bench.ask(post(body, target=CHAT))).status == 200
     assert worker.calls[0].wish == body
-    await cost_little(bench.gateway, start, len(body))
+    await peak_is_small(bench.gateway, start, len(body))
 
 
 async def test_a_prompt_that_a_worker_may_accept_is_forwarded(bench: Bench) -> None:
     worker = await bench.worker("m")  # the worker reports no limit of its prompts
     body = chat("a" * SIZE)
-    start = begin(bench.gateway)
+    start = begin_peak(bench.gateway)
     assert (await bench.ask(post(body, target=CHAT))).status == 200
     assert worker.calls[0].wish == body
-    await cost_little(bench.gateway, start, len(body))
+    await peak_is_small(bench.gateway, start, len(body))
 
 
 async def test_several_large_bodies_at_once_are_bounded_together(bench: Bench) -> None:
     await bench.worker(MODEL)
     body = chat("a" * SIZE)
-    start = begin(bench.gateway)
+    start = begin_peak(bench.gateway)
     answers = await asyncio.gather(*(bench.ask(post(body, target=CHAT)) for _ in range(3)))
     assert [answer.status for answer in answers] == [400] * 3
-    await cost_little(bench.gateway, start, 3 * len(body))
+    await peak_is_small(bench.gateway, start, 3 * len(body))
 
 
 async def test_long_prompts_do_not_wait_behind_a_giant_one(bench: Bench) -> None:

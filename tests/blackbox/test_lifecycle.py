@@ -6,26 +6,12 @@ import signal
 import pytest
 
 from loadtest.fleet import GATEWAY
-from tests.blackbox.harness import (
-    DONE,
-    SSE_HEAD,
-    Bench,
-    Call,
-    Client,
-    Cut,
-    FakeWorker,
-    Gateway,
-    chunked,
-    completion,
-    event,
-    hang,
-    post,
-    request,
-    running,
-    until,
-    wire,
-)
-from tests.support.patience import patience
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, request, wire
+from tests.support.blackbox.real_gateway import Gateway
+from tests.support.blackbox.scripted_worker import Call, FakeWorker, hang
+from tests.support.blackbox.strict_client import Client, Cut
+from tests.support.patience import patience, until
 
 pytestmark = pytest.mark.interpreted
 

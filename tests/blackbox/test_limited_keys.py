@@ -11,73 +11,31 @@ from pathlib import Path
 import pytest
 
 from gateway.core.route_table import TABLE
-from tests.blackbox.harness import (
-    CHAT,
-    COMPLETIONS,
-    Answer,
-    Bench,
-    Call,
-    FakeWorker,
-    Header,
-    post,
-    request,
-    running,
-    until,
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import CHAT, COMPLETIONS, Header, post, request
+from tests.support.blackbox.keys import bearer, new_key
+from tests.support.blackbox.limited_keys import (
+    CARDS,
+    FORM_ROUTES,
+    JSON_ROUTES,
+    OPENED,
+    REFUSED,
+    REFUSED_FORMS,
+    REST,
+    SOUND,
+    TAKEN,
+    TAKEN_FORMS,
+    limited,
 )
-from tests.blackbox.test_keys import bearer, made
-from tests.blackbox.test_tunnel import AGREED, all_closed, offer
-from tests.http.test_websocket_frames import frame, text
-from tests.requests.test_multipart import KIND, form, part
+from tests.support.blackbox.multipart_forms import KIND, form, part
+from tests.support.blackbox.scripted_worker import Call, FakeWorker
+from tests.support.blackbox.strict_client import Answer
+from tests.support.blackbox.tunnels import AGREED, all_closed, offer
+from tests.support.blackbox.websocket_frames import frame, text_frame
+from tests.support.patience import until
 from tests.tenancy.auth import issuers
 
-CARDS = ("base", {"id": "ad1", "parent": "base", "root": "/1"}, {"id": "ad2", "parent": "base", "root": "/2"})
-OPENED = "/opened"
-"""Route that the operator opens."""
-JSON_ROUTES = (*(route.path for route in TABLE if route.names_model and not route.takes_forms), OPENED)
-FORM_ROUTES = (*(route.path for route in TABLE if route.takes_forms), OPENED)
 NAMELESS_ROUTES = tuple(route.path for route in TABLE if not route.names_model)
-REST = '"messages":[{"role":"user","content":"x"}],"prompt":"x","input":"x"'
-
-TAKEN = [  # the query, and the model in the body
-    ("?model=ad1", ""),
-    ("?model=ad1", '"model":null,'),
-    ("?model=ad1", '"model":"",'),
-    ("?model=ad1", '"model":"ad1",'),
-    ("?%6dodel=ad1&x=1", '"model":null,'),
-    ("?model=", '"model":"ad1",'),
-    ("", '"model":"ad1",'),
-]
-REFUSED = [
-    ("", ""),
-    ("", '"model":null,'),
-    ("", '"model":"",'),
-    ("", '"model":"base",'),
-    ("?model=base", ""),
-    ("?model=ad1", '"model":"base",'),
-    ("?model=base", '"model":"ad1",'),
-    ("?model=ad1&model=base", ""),
-    ("?model=ad1&model=ad1", '"model":"ad1",'),
-    ("?model=ad1&Model=base", ""),
-    ("?MODEL=base", '"model":"ad1",'),
-    ("?model=ad1;model=base", ""),
-    ("", '"model":"base","model":"ad1",'),
-    ("", '"model":"ad1","model":"base",'),
-    ("?model=ad1", '"model":"base","model":null,'),
-    ("", '"\\u006dodel":"base","model":"ad1",'),
-    ("", '"model":"ad1","mod\\u0065l":null,'),
-    ("", '"model":"ad1","Model":"base",'),
-    ("", '"MODEL":"base","model":"ad1",'),
-    ("?model=ad1", '"Model":"base",'),
-    ("?model=ad1", '"model":["base"],'),
-]
-
-
-def limited(tmp_path: Path, *models: str) -> tuple[Header, list[str]]:
-    """Key for these models, and the flags of a gateway that knows it."""
-    key, line = made("--tenant", "t", *(["--models", ",".join(models)] if models else []))
-    file = tmp_path / "keys.jsonl"
-    file.write_text(line)
-    return bearer(key), ["--key-file", str(file), "--route", OPENED]
 
 
 def param(answer: Answer) -> str:
@@ -120,28 +78,6 @@ def in_query(call: Call) -> set[str]:
     return {pair.partition("=")[2] for pair in query.split("&") if pair.lower().startswith("model")}
 
 
-SOUND = part("file", b"RIFF\0", '; filename="a.wav"')
-TAKEN_FORMS = [
-    ("?model=ad1", [SOUND]),
-    ("?model=ad1", [part("model", b""), SOUND]),
-    ("?model=ad1", [SOUND, part("model", b"ad1")]),
-    ("", [part("model", b"ad1"), SOUND]),
-]
-REFUSED_FORMS = [
-    ("", [SOUND], KIND),
-    ("", [part("model", b"base"), SOUND], KIND),
-    ("?model=ad1", [part("model", b"base"), SOUND], KIND),
-    ("?model=base", [part("model", b"ad1"), SOUND], KIND),
-    ("", [part("model", b"ad1"), part("model", b"base"), SOUND], KIND),
-    ("", [part("model", b"ad1"), part("model", b"base", '; filename="x"'), SOUND], KIND),
-    ("?model=ad1", [part("model", b"base", '; filename="x"'), SOUND], KIND),
-    ("", [part("model", b"ad1"), part("Model", b"base"), SOUND], KIND),
-    ("", [part("mod\\el", b"ad1"), SOUND], KIND),
-    ("", [part("model", b"ad1"), part("+AG0AbwBkAGUAbA-", b"base"), SOUND], KIND + b"; charset=utf-7"),
-    ("", [part("model", b"ad1"), part("lora_path", b"ad2"), SOUND], KIND),
-]
-
-
 async def test_forms_have_the_checked_model(tmp_path: Path) -> None:
     key, flags = limited(tmp_path, "ad1")
     async with running(*flags) as bench:
@@ -172,7 +108,7 @@ async def test_a_route_without_a_model_is_answered_from_the_base(tmp_path: Path)
     key, flags = limited(tmp_path, "base")
     other, _ = limited(tmp_path, "ad1")
     keys = tmp_path / "keys.jsonl"
-    first, second = made("--tenant", "a", "--models", "base"), made("--tenant", "b", "--models", "ad1")
+    first, second = new_key("--tenant", "a", "--models", "base"), new_key("--tenant", "b", "--models", "ad1")
     keys.write_text(first[1] + second[1])
     key, other = bearer(first[0]), bearer(second[0])
     async with running(*flags) as bench:
@@ -350,8 +286,8 @@ async def test_messages_of_a_websocket_with_another_model_are_rejected(tmp_path:
     key, flags = limited(tmp_path, "base")
     async with running(*flags) as bench:
         worker = await bench.worker(*CARDS, script=agrees)
-        update = text(type="session.update", model="base")
-        sound = text(type="input_audio_buffer.append", audio="UklGRg" * 20_000)
+        update = text_frame(type="session.update", model="base")
+        sound = text_frame(type="input_audio_buffer.append", audio="UklGRg" * 20_000)
         assert await talk(bench, worker, key, update, sound, frame(b"", 9)) is None
         assert worker.calls[0].value(b"sec-websocket-extensions") is None
         assert in_query(worker.calls[0]) == {"base"}
@@ -361,8 +297,8 @@ async def test_messages_of_a_websocket_with_another_model_are_rejected(tmp_path:
             [frame(other[:9], is_last=False), frame(b"", 9), frame(other[9:], 0)],
             [update, frame(other[:-1] + b',"model":"base"}')],
             [frame(other.replace(b"model", b"mod\\u0065l"))],
-            [text(session={"audio": {"input": {"transcription": {"model": "ad2"}}}})],
-            [text(type="session.update", model="")],
+            [text_frame(session={"audio": {"input": {"transcription": {"model": "ad2"}}}})],
+            [text_frame(type="session.update", model="")],
         ):
             closed = await talk(bench, worker, key, *refused)
             assert closed is not None and closed[:1] == b"\x88", refused
@@ -398,7 +334,7 @@ async def test_messages_of_unlimited_keys_pass_unchanged(tmp_path: Path) -> None
     key, flags = limited(tmp_path)
     async with running(*flags) as bench:
         worker = await bench.worker(*CARDS, script=agrees)
-        raw = text(model="ad1") + frame(b"\xff\0", 2, rsv=0x40)
+        raw = text_frame(model="ad1") + frame(b"\xff\0", 2, rsv=0x40)
         assert await talk(bench, worker, key, raw) is None
         assert worker.calls[0].value(b"sec-websocket-extensions") == b"permessage-deflate"
         assert next(received(worker)) == raw

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.blackbox.harness import Client, completion, post, refusal, request, running
+from tests.support.blackbox.bench import running
+from tests.support.blackbox.http1_bytes import completion, post, request
+from tests.support.blackbox.real_gateway import refusal
+from tests.support.blackbox.strict_client import Client
 
 pytestmark = pytest.mark.interpreted
 

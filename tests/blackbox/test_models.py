@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from gateway.app import bundled_tokenizer
-from tests.blackbox.harness import CHAT, Call, post, running, until, wire
+from tests.support.blackbox.bench import running
+from tests.support.blackbox.http1_bytes import CHAT, post, wire
+from tests.support.blackbox.scripted_worker import Call
+from tests.support.patience import until
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 

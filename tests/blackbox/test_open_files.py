@@ -8,8 +8,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.blackbox import harness
-from tests.blackbox.harness import Bench, Client, completion, post, running, until
+from tests.support.blackbox import real_gateway
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import completion, post
+from tests.support.blackbox.scripted_worker import Call, answer_ok
+from tests.support.blackbox.strict_client import DEADLINE_S, Client
+from tests.support.patience import until
 
 pytestmark = pytest.mark.interpreted
 
@@ -21,7 +25,7 @@ WAITS = "new clients wait: "
 @contextlib.asynccontextmanager
 async def with_few_files(monkeypatch: pytest.MonkeyPatch, *flags: str) -> AsyncIterator[Bench]:
     shell = ("sh", "-c", f'ulimit -n {LIMIT}; exec "$@"', "kvgate")
-    monkeypatch.setattr(harness, "GATEWAY", (*shell, *harness.GATEWAY))
+    monkeypatch.setattr(real_gateway, "GATEWAY", (*shell, *real_gateway.GATEWAY))
     async with running("--probe-interval-s", "0.2", "--keep-alive-s", "600", *flags) as bench:
         yield bench
 
@@ -46,7 +50,7 @@ async def test_idle_clients_leave_files_for_other_connections(
         await late.send(post(completion()))
         for client in idle:
             await client.close()
-        async with asyncio.timeout(harness.DEADLINE_S):
+        async with asyncio.timeout(DEADLINE_S):
             assert (await late.answer()).status == 200
         await late.close()
         waits = [line for line in bench.gateway.log if WAITS in line]
@@ -56,9 +60,9 @@ async def test_idle_clients_leave_files_for_other_connections(
 async def test_active_clients_leave_files_for_other_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """All clients are active at once: some wait, none fails, and the admin port answers throughout."""
 
-    async def slow(call: harness.Call) -> None:
+    async def slow(call: Call) -> None:
         await release.wait()
-        await harness.answer_ok(call)
+        await answer_ok(call)
 
     release = asyncio.Event()
     async with with_few_files(monkeypatch) as bench:
@@ -79,7 +83,7 @@ async def test_active_clients_leave_files_for_other_connections(monkeypatch: pyt
 
 async def test_the_soft_limit_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     shell = ("sh", "-c", f'ulimit -S -n {LIMIT}; ulimit -H -n 512; exec "$@"', "kvgate")
-    monkeypatch.setattr(harness, "GATEWAY", (*shell, *harness.GATEWAY))
+    monkeypatch.setattr(real_gateway, "GATEWAY", (*shell, *real_gateway.GATEWAY))
     async with running() as bench:
         assert [line for line in bench.gateway.log if re.search("open files limited to 512", line)]
         assert json.loads((await bench.gateway.admin("GET", "/health")).body) == {"status": "alive"}

@@ -11,23 +11,12 @@ from typing import Any
 import pytest
 
 from loadtest.fleet import GATEWAY
-from tests.blackbox.harness import (
-    DEADLINE_S,
-    DONE,
-    PATIENT,
-    SSE_HEAD,
-    Bench,
-    FakeWorker,
-    chunked,
-    completion,
-    event,
-    post,
-    refusal,
-    running,
-    says,
-    until,
-    wire,
-)
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, wire
+from tests.support.blackbox.real_gateway import PATIENT, refusal
+from tests.support.blackbox.scripted_worker import FakeWorker, says
+from tests.support.blackbox.strict_client import DEADLINE_S
+from tests.support.patience import until
 
 BY_NAME = """
 def choose(query, candidates, rng):
@@ -128,8 +117,8 @@ async def test_a_running_gateway_explains_a_preview_and_changes_nothing(
         code, text = await explained(bench, path, body)
         first, _, _, titles, chosen, _, _, *legend = text.splitlines()
         assert code == 0 and re.fullmatch(r"m, 3 prompt tokens \(worker\): \S+, by expected_ttft", first)
-        assert titles.split()[:4] == ["worker", "cost", "start_s", "own_s"], "those with a value"
-        assert [line.split()[0] for line in legend][:3] == ["cost", "start_s", "own_s"]
+        assert titles.split()[:4] == ["worker", "cost", "start_s", "prefill_s"], "those with a value"
+        assert [line.split()[0] for line in legend][:3] == ["cost", "start_s", "prefill_s"]
         assert chosen.startswith("> ") and chosen.split()[1] in {worker.id for worker in workers}
         code, text = await explained(bench, path, body, "--json")
         assert code == 0 and [len(each["terms"]) for each in json.loads(text)["candidates"]] == [9, 9]

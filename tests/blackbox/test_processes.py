@@ -3,50 +3,27 @@
 import asyncio
 import contextlib
 import os
-import re
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
-from tests.blackbox.harness import (
-    DONE,
-    SSE_HEAD,
-    Bench,
-    Call,
-    Client,
-    Cut,
-    FakeWorker,
-    Gateway,
-    answer_ok,
-    chunked,
-    completion,
-    event,
-    hang,
-    post,
-    refusal,
-    request,
-    running,
-    until,
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import completion, post, request
+from tests.support.blackbox.real_gateway import Gateway, refusal
+from tests.support.blackbox.scripted_worker import FakeWorker, answer_ok, hang
+from tests.support.blackbox.several_processes import (
+    TWO,
+    Streams,
+    begin_stream,
+    end_stream,
+    is_running,
+    on_each,
+    pids,
 )
-
-TWO = ("--processes", "2")
-
-
-def pids(gateway: Gateway) -> dict[int, int]:
-    """Processes by number, from the log; the last of each number."""
-    ready = (re.search(r"process (\d+) \(pid (\d+)\) is ready", line) for line in gateway.log)
-    return {int(found[1]): int(found[2]) for found in ready if found}
-
-
-def is_running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"  # ended, even if its exit code was not read
+from tests.support.blackbox.strict_client import Client, Cut
+from tests.support.patience import until
 
 
 @contextlib.asynccontextmanager
@@ -63,35 +40,6 @@ async def running_with_deaths(*flags: str) -> AsyncIterator[Bench]:
     assert code == 0, "\n".join(bench.gateway.log)
     others = [line for line in bench.gateway.faults() if " died" not in line]
     assert not others, "\n".join(others)
-
-
-async def on_each(bench: Bench, num: int = 2) -> list[Client]:
-    """Connections at different processes: each new one goes to the process with the fewest."""
-    return [await bench.client() for _ in range(num)]
-
-
-class Streams:
-    """Script of a worker with streams that end when the test says so."""
-
-    def __init__(self) -> None:
-        self.may_end = asyncio.Event()
-
-    async def __call__(self, call: Call) -> None:
-        await call.send(SSE_HEAD + chunked(event("a"), end=False))
-        await self.may_end.wait()
-        if not call.gone.is_set():
-            await call.send(chunked(event("b"), DONE))
-
-
-async def begin_stream(client: Client) -> None:
-    await client.send(post(completion(stream=True)))
-    await client.head()
-    assert await client.event() == event("a")
-
-
-async def end_stream(client: Client) -> None:
-    assert [await client.event(), await client.event()] == [event("b"), DONE]
-    assert await client.piece() == b""
 
 
 async def test_requests_and_totals_are_spread_over_the_processes_and_add_up() -> None:

@@ -15,9 +15,12 @@ import zmq
 
 from gateway.proto.kvgate.v1 import kv_events_pb2 as pb
 from loadtest.ports import free_port
-from tests.blackbox.harness import Bench, Call, FakeWorker, completion, post, running, until, wire
-from tests.hostile import test_agents
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import completion, post, wire
+from tests.support.blackbox.lying_agents import Liar, serving_agent, update
+from tests.support.blackbox.scripted_worker import Call, FakeWorker
 from tests.support.names import Names
+from tests.support.patience import until
 
 NAME, GOOD, FORBIDDEN = "worker.test", "127.0.0.1", "127.0.0.2"
 FLAGS = ("--worker-networks", GOOD, "--probe-interval-s", "0.1")
@@ -127,7 +130,7 @@ async def test_events_are_not_taken_from_a_rebound_name(names: Names) -> None:
         context.term()
 
 
-class Agent(test_agents.Liar):
+class Agent(Liar):
     """Agent that stays until `leaves`."""
 
     def __init__(self, engine_url: str) -> None:
@@ -136,8 +139,8 @@ class Agent(test_agents.Liar):
 
     async def subscribe(self, request: bytes, context: object) -> AsyncIterator[bytes]:
         yield self.right()
-        yield test_agents.update(snapshot=pb.SnapshotPart(epoch=1, is_last=True))
-        yield test_agents.update(status=self.hello.status)
+        yield update(snapshot=pb.SnapshotPart(epoch=1, is_last=True))
+        yield update(status=self.hello.status)
         await self.leaves.wait()
 
 
@@ -146,7 +149,7 @@ async def test_an_agent_behind_a_rebound_name_is_not_contacted(names: Names) -> 
     agent = Agent(worker.url)
     flags = ("--agent-port", str(port), "--events", "auto")
     async with (
-        test_agents.listening(agent, port),
+        serving_agent(agent, port),
         listening(port) as trap,
         serving(worker, *flags) as bench,
     ):

@@ -5,7 +5,10 @@ import re
 
 import pytest
 
-from tests.blackbox.harness import Bench, Call, completion, post, running, until, wire
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import completion, post, wire
+from tests.support.blackbox.scripted_worker import Call
+from tests.support.patience import until
 
 SAME = (b"X-Request-Id", b"same")
 OURS = re.compile(rb"[0-9a-f-]{24,40}")

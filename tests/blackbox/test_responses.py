@@ -6,66 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.blackbox.harness import (
-    SSE_HEAD,
-    Bench,
-    Call,
-    FakeWorker,
-    chunked,
-    lasting,
-    post,
-    request,
-    until,
-    visiting,
-    wire,
-)
-
-RESPONSES = "/v1/responses"
-
-
-class StoringWorker:
-    """Worker that stores responses, as vLLM with VLLM_ENABLE_RESPONSES_API_STORE does."""
-
-    def __init__(self) -> None:
-        self.kept: list[str] = []
-
-    async def script(self, call: Call) -> None:
-        path = call.target.partition(b"?")[0].decode()
-        if path != RESPONSES:
-            own = path.split("/")[3]
-            return await call.send(self._found(own, path.endswith("/cancel")))
-        fields = json.loads(call.body)
-        previous = fields.get("previous_response_id")
-        if previous is not None and previous not in self.kept:
-            return await call.send(self._found(previous, False))
-        own = f"resp_{len(self.kept)}f00d{id(self)}"
-        self.kept.append(own)
-        if not fields.get("stream"):
-            return await call.send(wire(200, self._response(own, previous)))
-        first = b'{"response":%b,"type":"response.created"}' % self._response(own, previous)
-        delta = b'{"type":"response.output_text.delta","delta":"%b"}' % own.encode()
-        last = b'{"response":%b,"type":"response.completed"}' % self._response(own, previous)
-        stream = [b"event: e\ndata: %b\n\n" % each for each in (first, delta, last)]
-        return await call.send(SSE_HEAD + chunked(*stream))
-
-    def _found(self, own: str, is_cancel: bool) -> bytes:
-        if own not in self.kept:
-            message = f"Response with id '{own}' not found."
-            return wire(404, json.dumps({"error": {"message": message, "code": 404}}).encode())
-        return wire(200, self._response(own, None, "cancelled" if is_cancel else "completed"))
-
-    def _response(self, own: str, previous: str | None, status: str = "completed") -> bytes:
-        fields = {"id": own, "object": "response", "status": status, "previous_response_id": previous}
-        return json.dumps(fields, separators=(",", ":")).encode()
+from tests.support.blackbox.bench import Bench, lasting, visiting
+from tests.support.blackbox.http1_bytes import post, request, wire
+from tests.support.blackbox.scripted_worker import Call, FakeWorker
+from tests.support.blackbox.stored_responses import RESPONSES, StoringWorker, responses_body
+from tests.support.patience import until
 
 
 async def keepers(bench: Bench, num: int = 3) -> tuple[list[StoringWorker], list[FakeWorker]]:
     some = [StoringWorker() for _ in range(num)]
     return some, [await bench.worker(script=credentials.script) for credentials in some]
-
-
-def body(**fields: object) -> bytes:
-    return json.dumps({"model": "m", "input": "hi", **fields}).encode()
 
 
 def own_of(given: str) -> str:
@@ -76,7 +26,7 @@ def own_of(given: str) -> str:
 async def test_a_stored_response_is_found_at_its_worker(bench: Bench) -> None:
     some, workers = await keepers(bench)
     for _ in range(6):
-        made = (await bench.ask(post(body(store=True), target=RESPONSES))).json
+        made = (await bench.ask(post(responses_body(store=True), target=RESPONSES))).json
         at = next(i for i, credentials in enumerate(some) if own_of(made["id"]) in credentials.kept)
         for ask in (
             request("GET", f"{RESPONSES}/{made['id']}?include=x"),
@@ -95,10 +45,10 @@ async def test_a_stored_response_is_found_at_its_worker(bench: Bench) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_response_continues_at_the_worker_of_the_previous_one(bench: Bench, stream: bool) -> None:
     some, workers = await keepers(bench)
-    made = (await bench.ask(post(body(), target=RESPONSES))).json
+    made = (await bench.ask(post(responses_body(), target=RESPONSES))).json
     at = next(i for i, credentials in enumerate(some) if own_of(made["id"]) in credentials.kept)
     for _ in range(4):
-        sent = body(previous_response_id=made["id"], stream=stream)
+        sent = responses_body(previous_response_id=made["id"], stream=stream)
         answer = await bench.ask(post(sent, target=RESPONSES))
         assert answer.status == 200
         assert json.loads(workers[at].calls[-1].body)["previous_response_id"] == own_of(made["id"])
@@ -123,20 +73,20 @@ async def test_a_long_answer_is_renamed_piece_by_piece(bench: Bench) -> None:
         await call.send(wire(200, data))
 
     await bench.worker(script=script)
-    made = (await bench.ask(post(body(), target=RESPONSES))).json
+    made = (await bench.ask(post(responses_body(), target=RESPONSES))).json
     assert own_of(made["id"]) == "resp_7" and len(made["output"]) == 1500
-    answer = (await bench.ask(post(body(previous_response_id=made["id"]), target=RESPONSES))).json
+    answer = (await bench.ask(post(responses_body(previous_response_id=made["id"]), target=RESPONSES))).json
     assert answer["previous_response_id"] == made["id"] == answer["id"]
     assert answer["output"] == made["output"] == [json.loads(text)] * 1500
 
 
 async def test_a_not_found_error_of_the_worker_names_the_id_of_the_client(bench: Bench) -> None:
     some, _ = await keepers(bench, 1)
-    made = (await bench.ask(post(body(), target=RESPONSES))).json
+    made = (await bench.ask(post(responses_body(), target=RESPONSES))).json
     some[0].kept.clear()
     for ask in (
         request("GET", f"{RESPONSES}/{made['id']}"),
-        post(body(previous_response_id=made["id"]), target=RESPONSES),
+        post(responses_body(previous_response_id=made["id"]), target=RESPONSES),
     ):
         answer = await bench.ask(ask)
         assert answer.status == 404
@@ -145,14 +95,14 @@ async def test_a_not_found_error_of_the_worker_names_the_id_of_the_client(bench:
 
 async def test_unknown_ids_and_those_of_dropped_workers_are_not_found(bench: Bench) -> None:
     _, workers = await keepers(bench, 2)
-    made = (await bench.ask(post(body(), target=RESPONSES))).json["id"]
+    made = (await bench.ask(post(responses_body(), target=RESPONSES))).json["id"]
     left = next(worker for worker in workers if worker.calls)
     await bench.gateway.drop(left)
     for given, why in ((made, "is gone"), ("resp_1", "is unknown")):
         for ask in (
             request("GET", f"{RESPONSES}/{given}"),
             request("POST", f"{RESPONSES}/{given}/cancel"),
-            post(body(previous_response_id=given), target=RESPONSES),
+            post(responses_body(previous_response_id=given), target=RESPONSES),
         ):
             answer = await bench.ask(ask)
             assert (answer.status, answer.error["code"]) == (404, "response_not_found")
@@ -163,7 +113,7 @@ async def test_unknown_ids_and_those_of_dropped_workers_are_not_found(bench: Ben
 
 async def test_a_worker_that_is_down_is_waited_for_and_no_other_is_asked(bench: Bench) -> None:
     _, workers = await keepers(bench, 2)
-    made = (await bench.ask(post(body(), target=RESPONSES))).json["id"]
+    made = (await bench.ask(post(responses_body(), target=RESPONSES))).json["id"]
     maker, other = sorted(workers, key=lambda worker: -len(worker.calls))
     await maker.die()
     for _ in range(2):  # a failed request, then a worker known to be down
@@ -178,18 +128,18 @@ async def test_a_worker_that_is_down_is_waited_for_and_no_other_is_asked(bench: 
 async def test_the_worker_of_another_model_is_not_asked(bench: Bench) -> None:
     _, _ = await keepers(bench, 1)
     await bench.worker("other")
-    made = (await bench.ask(post(body(), target=RESPONSES))).json["id"]
-    sent = body(previous_response_id=made).replace(b'"m"', b'"other"')
+    made = (await bench.ask(post(responses_body(), target=RESPONSES))).json["id"]
+    sent = responses_body(previous_response_id=made).replace(b'"m"', b'"other"')
     answer = await bench.ask(post(sent, target=RESPONSES))
     assert (answer.status, answer.error["param"]) == (404, "previous_response_id")
-    wrong = await bench.ask(post(body(previous_response_id=7), target=RESPONSES))
+    wrong = await bench.ask(post(responses_body(previous_response_id=7), target=RESPONSES))
     assert wrong.status == 400
 
 
 @pytest.mark.parametrize("flags", [[], ["--processes", "2"]], ids=["another gateway", "two processes"])
 async def test_any_gateway_finds_a_stored_response(bench: Bench, flags: list[str]) -> None:
     some, workers = await keepers(bench, 3)
-    made = (await bench.ask(post(body(), target=RESPONSES))).json["id"]
+    made = (await bench.ask(post(responses_body(), target=RESPONSES))).json["id"]
     named = [flag for worker in workers for flag in ("--worker", worker.url)]
     async with lasting("--probe-interval-s", "0.2", *named, *flags) as gateway, visiting(gateway) as there:
         for worker in workers:
@@ -201,12 +151,12 @@ async def test_any_gateway_finds_a_stored_response(bench: Bench, flags: list[str
 
 async def test_ids_with_a_key_are_found_with_that_key_only(bench: Bench, tmp_path: Path) -> None:
     _, workers = await keepers(bench, 1)
-    made = (await bench.ask(post(body(), target=RESPONSES))).json["id"]
+    made = (await bench.ask(post(responses_body(), target=RESPONSES))).json["id"]
     key = tmp_path / "key"
     key.write_text("secret\n")
     flags = ("--worker", workers[0].url, f"KVGATE_RESPONSE_KEY_FILE={key}")
     async with lasting(*flags) as gateway, visiting(gateway) as there:
         await until(partial(gateway.is_up, workers[0]), "the worker is up")
         assert (await there.ask(request("GET", f"{RESPONSES}/{made}"))).status == 404
-        own = (await there.ask(post(body(), target=RESPONSES))).json["id"]
+        own = (await there.ask(post(responses_body(), target=RESPONSES))).json["id"]
         assert (await there.ask(request("GET", f"{RESPONSES}/{own}"))).status == 200

@@ -2,8 +2,11 @@
 
 import pytest
 
-from tests.blackbox.harness import Bench, Call, Script, answer_ok, completion, post, running, until, wire
-from tests.http.test_refusal import SGLANG, VLLM_REQUESTS, VLLM_TOKENS
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.engine_refusals import SGLANG, VLLM_REQUESTS, VLLM_TOKENS
+from tests.support.blackbox.http1_bytes import completion, post, wire
+from tests.support.blackbox.scripted_worker import Call, Script, answer_ok
+from tests.support.patience import until
 
 JSON = (b"Content-Type", b"application/json")
 

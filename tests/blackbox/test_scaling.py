@@ -4,8 +4,8 @@ import grpc
 
 from gateway.proto.kvgate.v1 import external_scaler_pb2 as pb
 from loadtest.ports import free_port
-from tests.blackbox.harness import until
-from tests.blackbox.test_kubernetes import BY_LABEL, cluster
+from tests.support.blackbox.kube_cluster import BY_LABEL, cluster
+from tests.support.patience import until
 
 SCALER = "/externalscaler.ExternalScaler/"
 MODEL = "m"

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from loadtest import sdks
-from tests.blackbox.harness import SSE_HEAD, Bench, Call, chunked, hang, request, running, says
-from tests.blackbox.test_keys import made
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import SSE_HEAD, chunked, request
+from tests.support.blackbox.keys import new_key
+from tests.support.blackbox.scripted_worker import Call, hang, says
 
 HI: Any = [{"role": "user", "content": "hi"}]
 
@@ -41,7 +43,7 @@ def seen(error: "sdks.anthropic.APIStatusError") -> tuple[type, str | None, str 
 @asynccontextmanager
 async def keyed(tmp_path: Path) -> AsyncIterator[tuple[Bench, str]]:
     file = tmp_path / "keys.jsonl"
-    key, line = made("--tenant", "a", "--models", "other")
+    key, line = new_key("--tenant", "a", "--models", "other")
     file.write_text(line)
     async with running("--key-file", str(file)) as bench:
         yield bench, key

@@ -3,7 +3,8 @@
 import pytest
 
 from loadtest import sdks
-from tests.blackbox.harness import Bench, Call
+from tests.support.blackbox.bench import Bench
+from tests.support.blackbox.scripted_worker import Call
 
 
 async def dies(call: Call) -> None:

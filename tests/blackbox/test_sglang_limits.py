@@ -10,19 +10,11 @@ from typing import Any
 import pytest
 
 from loadtest.fleet import GATEWAY
-from tests.blackbox.harness import (
-    CHAT,
-    DEADLINE_S,
-    Bench,
-    Call,
-    FakeWorker,
-    completion,
-    post,
-    request,
-    running,
-    until,
-    wire,
-)
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import CHAT, completion, post, request, wire
+from tests.support.blackbox.scripted_worker import Call, FakeWorker
+from tests.support.blackbox.strict_client import DEADLINE_S
+from tests.support.patience import until
 
 ADAPTER = {"id": "ad1", "parent": "m", "root": "/adapters/ad1"}
 SALTS = "0123456789abcdef" * 4

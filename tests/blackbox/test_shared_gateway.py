@@ -2,7 +2,9 @@
 
 import pytest
 
-from tests.blackbox.harness import completion, lasting, post, until, visiting
+from tests.support.blackbox.bench import lasting, visiting
+from tests.support.blackbox.http1_bytes import completion, post
+from tests.support.patience import until
 
 
 async def test_a_killed_gateway_fails_the_test_that_killed_it_and_no_later_one() -> None:

@@ -10,24 +10,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import pytest_asyncio
 
-from tests.blackbox.harness import (
-    Bench,
-    Call,
-    Client,
-    Cut,
-    FakeWorker,
-    Gateway,
-    completion,
-    hang,
-    lasting,
-    post,
-    request,
-    running,
-    until,
-    visiting,
-)
-from tests.blackbox.test_deadlines import IDS, BlackHole
-from tests.support.patience import patience
+from tests.support.blackbox.bench import Bench, lasting, running, visiting
+from tests.support.blackbox.black_hole import IDS, BlackHole
+from tests.support.blackbox.http1_bytes import completion, post, request
+from tests.support.blackbox.real_gateway import Gateway
+from tests.support.blackbox.scripted_worker import Call, FakeWorker, hang
+from tests.support.blackbox.strict_client import Client, Cut
+from tests.support.patience import patience, until
 
 LIMITS = ("--head-timeout-s", "0.6", "--body-timeout-s", "0.6", "KVGATE_MIN_BODY_RATE=100000")
 CHUNKED = (b"Transfer-Encoding", b"chunked")

@@ -4,13 +4,12 @@ import json
 
 import pytest
 
-from tests.blackbox.harness import (
+from tests.support.blackbox.bench import Bench
+from tests.support.blackbox.http1_bytes import (
     CHAT,
     COMPLETIONS,
     DONE,
     SSE_HEAD,
-    Bench,
-    Call,
     chunked,
     completion,
     event,
@@ -18,6 +17,7 @@ from tests.blackbox.harness import (
     request,
     wire,
 )
+from tests.support.blackbox.scripted_worker import Call
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 

@@ -8,28 +8,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.blackbox.harness import (
-    DEADLINE_S,
-    DONE,
-    SSE_HEAD,
-    Bench,
-    Call,
-    Client,
-    Gateway,
-    chunked,
-    completion,
-    event,
-    lasting,
-    post,
-    refusal,
-    request,
-    running,
-    stalls,
-    until,
-    visiting,
-    wire,
-)
+from tests.support.blackbox.bench import Bench, lasting, running, visiting
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, request, wire
+from tests.support.blackbox.real_gateway import Gateway, refusal
+from tests.support.blackbox.scripted_worker import Call, stalls
+from tests.support.blackbox.strict_client import DEADLINE_S, Client
 from tests.support.certificates import Authority, Mounted, Pair, serial
+from tests.support.patience import until
 
 pytestmark = pytest.mark.interpreted
 

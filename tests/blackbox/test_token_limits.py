@@ -6,19 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.blackbox.harness import (
-    DONE,
-    SSE_HEAD,
-    Bench,
-    Call,
-    Header,
-    chunked,
-    completion,
-    event,
-    post,
-    running,
-    wire,
-)
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, Header, chunked, completion, event, post, wire
+from tests.support.blackbox.scripted_worker import Call
 
 NUM_TOKENS, LIMIT = 2000, 100
 """Tokens of an answer take 20 minutes to refill."""

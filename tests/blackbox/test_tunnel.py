@@ -11,37 +11,13 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from tests.blackbox.harness import (
-    DEADLINE_S,
-    METRICS,
-    Bench,
-    Call,
-    Client,
-    Script,
-    completion,
-    hang,
-    post,
-    request,
-    running,
-    says,
-    stalls,
-    until,
-    wire,
-)
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import completion, post, request, wire
+from tests.support.blackbox.scripted_worker import METRICS, Call, Script, hang, says, stalls
+from tests.support.blackbox.strict_client import DEADLINE_S, Client
+from tests.support.blackbox.tunnels import AGREED, OFFER, REALTIME, agree, all_closed, offer, tunnels
 from tests.support.certificates import Authority
-
-REALTIME = "/v1/realtime?model=m"
-OFFER = (
-    (b"Connection", b"Upgrade"),
-    (b"Upgrade", b"websocket"),
-    (b"Sec-WebSocket-Key", b"AAAAAAAAAAAAAAAAAAAAAA=="),
-    (b"Sec-WebSocket-Version", b"13"),
-)
-AGREED = b"HTTP/1.1 101 OK\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: A\r\n\r\n"
-
-
-def offer(target: str = REALTIME, *headers: tuple[bytes, bytes]) -> bytes:
-    return request("GET", target, None, *OFFER, *headers)
+from tests.support.patience import until
 
 
 async def opened(bench: Bench, *, small_buffer: bool = False) -> Client:
@@ -49,18 +25,6 @@ async def opened(bench: Bench, *, small_buffer: bool = False) -> Client:
     await client.send(offer())
     await client.switched()
     return client
-
-
-async def tunnels(bench: Bench) -> float:
-    return (await bench.gateway.metrics())["kvgate_websocket_tunnels"]
-
-
-async def all_closed(bench: Bench) -> None:
-    async def are_closed() -> bool:
-        return await tunnels(bench) == 0
-
-    await until(are_closed, "no WebSocket is open")
-    await bench.nothing_in_flight()
 
 
 def echoes(num_bytes: int) -> Script:
@@ -73,11 +37,6 @@ def echoes(num_bytes: int) -> Script:
         await call.gone.wait()
 
     return script
-
-
-async def agree(call: Call) -> None:
-    await call.send(AGREED)
-    await call.gone.wait()
 
 
 # real ends -------------------------------------------------------------------------------------

@@ -7,21 +7,20 @@ from typing import Any
 
 import pytest
 
-from tests.blackbox.harness import (
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import (
     ASKS_USAGE,
     CHAT,
     COMPLETIONS,
     DONE,
     SSE_HEAD,
-    Bench,
-    Call,
-    Client,
     chunked,
     completion,
     post,
-    running,
-    until,
 )
+from tests.support.blackbox.scripted_worker import Call
+from tests.support.blackbox.strict_client import Client
+from tests.support.patience import until
 
 STAMP = {"system_fingerprint": "vllm-0.32.0-tp1"}
 USAGE = {

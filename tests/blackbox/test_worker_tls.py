@@ -11,28 +11,14 @@ import pytest
 import pytest_asyncio
 
 from loadtest.fleet import GATEWAY
-from tests.blackbox.harness import (
-    DEADLINE_S,
-    DONE,
-    SSE_HEAD,
-    Bench,
-    Call,
-    FakeWorker,
-    Gateway,
-    Script,
-    chunked,
-    completion,
-    event,
-    lasting,
-    post,
-    refusal,
-    running,
-    until,
-    visiting,
-    wire,
-)
+from tests.support.blackbox.bench import Bench, lasting, running, visiting
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, wire
+from tests.support.blackbox.real_gateway import Gateway, refusal
+from tests.support.blackbox.scripted_worker import Call, FakeWorker, Script
+from tests.support.blackbox.strict_client import DEADLINE_S
 from tests.support.certificates import Authority
 from tests.support.gateway_process import split
+from tests.support.patience import until
 
 pytestmark = pytest.mark.interpreted
 

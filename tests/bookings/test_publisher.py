@@ -5,8 +5,8 @@ from gateway.bookings.publisher import EVERY_S, BookingsPublisher
 from gateway.bookings.shared_assumed import IN_FLIGHT
 from gateway.bookings.shared_memory import ProcessView
 from gateway.core.blocks import BlockHash
-from tests.bookings.test_shared_ledger import table
-from tests.core.ledgers import A, B
+from tests.support.shared_tables import shared_table
+from tests.support.worlds.ledgers import A, B
 
 RUN = [BlockHash(1000 + i) for i in range(10)]
 
@@ -36,7 +36,7 @@ class Loop:
 class Sender:
     def __init__(self) -> None:
         self.loop, self.sent = Loop(), list[BookingsMessage]()
-        self.place = ProcessView(table(2, max_columns=8), 0, 1)
+        self.place = ProcessView(shared_table(2, max_columns=8), 0, 1)
         for worker in (A, B):
             self.place.assumed.add_worker(worker, keep_s=10, max_blocks=100)
         self.publisher = BookingsPublisher(

@@ -13,8 +13,8 @@ from gateway.bookings.shared_ledger import SharedLedger, Table
 from gateway.core.blocks import BlockHash
 from gateway.core.ledger import Ledger
 from gateway.core.worker import WorkerId
-from tests.bookings.test_shared_ledger import table
-from tests.core.ledgers import A, B, loads
+from tests.support.shared_tables import shared_table
+from tests.support.worlds.ledgers import A, B, loads
 
 HERE, THERE = 1, 2
 RUN = [BlockHash(1000 + i) for i in range(40)]
@@ -24,7 +24,7 @@ class Host:
     """Process on its own host, and messages of remote gateways."""
 
     def __init__(self, shared: Table | None = None) -> None:
-        self.table = shared or table(2)
+        self.table = shared or shared_table(2)
         self.ledger = SharedLedger(self.table, 0, far_row=1)
         self.remote = RemoteHosts(self.table, 1, HERE)
         self.seq = 0
@@ -189,7 +189,7 @@ def test_withdrawn_promises_hold_no_longer() -> None:
 
 
 def test_a_reused_column_has_no_load_or_promise_of_its_former_worker() -> None:
-    host = Host(table(num_rows=2, max_columns=2))
+    host = Host(shared_table(num_rows=2, max_columns=2))
     host.hear((A, 1, 10), **promises(A, B))
     for number in range(5):
         host.table.column(WorkerId(f"passing{number}"))
@@ -205,7 +205,7 @@ def test_a_reused_column_has_no_load_or_promise_of_its_former_worker() -> None:
 def test_remote_load_equals_all_ledgers_after_lost_messages(seed: int) -> None:
     """Messages are lost at random; after each gateway's next whole message the load is right again."""
     rng = random.Random(seed)
-    host = Host(table(num_rows=2, max_columns=6))
+    host = Host(shared_table(num_rows=2, max_columns=6))
     workers = [WorkerId(f"w{number}") for number in range(4)]
     others = [Ledger() for _ in range(3)]
     open_bookings: list[tuple[int, Any]] = []

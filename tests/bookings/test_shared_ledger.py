@@ -4,31 +4,27 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.bookings.shared_ledger import LOCK_TOKENS, Columns, SharedLedger, Table, name_of
+from gateway.bookings.shared_ledger import LOCK_TOKENS, Columns, SharedLedger, name_of
 from gateway.core.ledger import Ledger, Load
 from gateway.core.worker import WorkerId
-from tests.core.ledgers import A, B, LedgerContract, loads
-
-
-def table(num_rows: int = 3, max_columns: int = 4) -> Table:
-    memory = memoryview(bytearray(Table.num_bytes(num_rows, max_columns)))
-    return Table(memory, num_rows, contextlib.nullcontext, max_columns=max_columns)
+from tests.support.shared_tables import shared_table
+from tests.support.worlds.ledgers import A, B, LedgerContract, loads
 
 
 class TestAlone(LedgerContract):
     def make(self) -> Ledger:
-        return SharedLedger(table(1), 0)
+        return SharedLedger(shared_table(1), 0)
 
 
 class TestWithIdleNeighbours(LedgerContract):
     def make(self) -> Ledger:
-        shared = table()
+        shared = shared_table()
         SharedLedger(shared, 2).book(WorkerId("other"), 10, 10)
         return SharedLedger(shared, 1)
 
 
 def test_each_process_sees_the_load_of_all() -> None:
-    shared = table()
+    shared = shared_table()
     one, two, three = (SharedLedger(shared, row) for row in range(3))
     two.load(B)  # the processes meet the workers in different order
     first = one.book(A, 100, 100)
@@ -52,7 +48,7 @@ def test_a_long_prompt_is_decided_under_the_host_lock_and_a_short_one_is_not() -
         yield
         calls.append("given back")
 
-    ledger = SharedLedger(table(), 0, acquire_host_lock)
+    ledger = SharedLedger(shared_table(), 0, acquire_host_lock)
     with ledger.lock(LOCK_TOKENS - 1):
         assert calls == []
     with ledger.lock(LOCK_TOKENS):
@@ -62,7 +58,7 @@ def test_a_long_prompt_is_decided_under_the_host_lock_and_a_short_one_is_not() -
 
 def test_each_change_is_reported() -> None:
     changed: list[WorkerId] = []
-    ledger = SharedLedger(table(), 0)
+    ledger = SharedLedger(shared_table(), 0)
     ledger.on_change = changed.append
     booking = ledger.book(A, 5, 5)
     assert (changed, ledger.own()) == ([A], {A: Load(1, 5)})
@@ -75,7 +71,7 @@ def test_each_change_is_reported() -> None:
 
 
 def test_without_a_remote_row_load_here_is_all_load() -> None:
-    shared = table()
+    shared = shared_table()
     first, second = SharedLedger(shared, 0), SharedLedger(shared, 1)
     first.book(A, 5, 5)
     second.book(A, 7, 7)
@@ -84,12 +80,12 @@ def test_without_a_remote_row_load_here_is_all_load() -> None:
 
 
 def test_a_host_has_one_number() -> None:
-    shared = table()
+    shared = shared_table()
     assert [shared.host(5), shared.host(6)] == [5, 5]
 
 
 def test_the_row_of_a_dead_process_is_released_and_no_other() -> None:
-    shared = table()
+    shared = shared_table()
     dead, alive = SharedLedger(shared, 0), SharedLedger(shared, 1)
     for ledger in (dead, alive):
         ledger.book(A, 100, 100)
@@ -105,7 +101,7 @@ def test_the_row_of_a_dead_process_is_released_and_no_other() -> None:
 
 
 def test_columns_of_workers_without_load_are_reused() -> None:
-    shared = table(num_rows=2, max_columns=3)
+    shared = shared_table(num_rows=2, max_columns=3)
     first, second = SharedLedger(shared, 0), SharedLedger(shared, 1)
     staying = first.book(A, 10, 10)
     second.release(second.book(B, 1, 1))
@@ -122,7 +118,7 @@ def test_columns_of_workers_without_load_are_reused() -> None:
 
 
 def test_without_a_free_column_a_process_counts_for_itself() -> None:
-    shared = table(num_rows=2, max_columns=2)
+    shared = shared_table(num_rows=2, max_columns=2)
     first, second = SharedLedger(shared, 0), SharedLedger(shared, 1)
     bookings = [first.book(WorkerId(f"w{number}"), 5, 5) for number in range(3)]
     assert [loads(first, WorkerId(f"w{number}")) for number in range(3)] == [(1, 5)] * 3
@@ -131,7 +127,7 @@ def test_without_a_free_column_a_process_counts_for_itself() -> None:
 
 
 def test_a_worker_is_found_by_its_column() -> None:
-    columns = Columns(table())
+    columns = Columns(shared_table())
     column = columns.of(A)
     assert column is not None
     assert (columns.worker(column), columns.worker(column + 1)) == (A, None)
@@ -142,7 +138,7 @@ def test_a_worker_is_found_by_its_column() -> None:
 def test_the_loads_are_the_sum_of_what_each_ledger_counts(seed: int) -> None:
     """Compared with separate ledgers, in any order of events; columns are scarce on purpose."""
     rng = random.Random(seed)
-    shared = table(num_rows=3, max_columns=6)
+    shared = shared_table(num_rows=3, max_columns=6)
     ledgers, alone = [SharedLedger(shared, row) for row in range(3)], [Ledger() for _ in range(3)]
     workers = [WorkerId(f"w{number}") for number in range(5)]
     open_bookings = []

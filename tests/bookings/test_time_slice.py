@@ -49,8 +49,7 @@ def test_a_short_prompt_is_decided_at_once(turns: list[Callable[[], None]]) -> N
 
 def test_a_long_prompt_waits_for_its_slice(turns: list[Callable[[], None]]) -> None:
     waiting, time_slice = Waiting(), TimeSlice(turns.append, lambda request: Prompt())
-    time_slice.on_decided = lambda: waiting.events.append("decided")
-    assert not time_slice.decide(waiting, REQUEST, LONG)
+    assert not time_slice.decide(waiting, REQUEST, LONG, lambda: waiting.events.append("decided"))
     assert waiting.events == []
     turns[0]()
     assert waiting.events == [LONG, "decided"]
@@ -60,8 +59,7 @@ def test_a_bug_in_a_slice_is_answered_and_the_queue_continues(
     turns: list[Callable[[], None]], caplog: pytest.LogCaptureFixture
 ) -> None:
     waiting, time_slice = Waiting(ZeroDivisionError()), TimeSlice(turns.append, lambda request: Prompt())
-    time_slice.on_decided = lambda: waiting.events.append("decided")
-    time_slice.decide(waiting, REQUEST, LONG)
+    time_slice.decide(waiting, REQUEST, LONG, lambda: waiting.events.append("decided"))
     turns[0]()
     assert waiting.events == ["internal_error", "decided"]
     assert "failed" in caplog.text

@@ -13,8 +13,8 @@ from gateway.bookings.unconfirmed import LOST_S, UnconfirmedBookings
 from gateway.core.decision import Candidate, Query
 from gateway.core.worker import Worker, WorkerId
 from gateway.policies.prefix_overlap import PrefixOverlap
-from tests.bookings.test_shared_ledger import table
-from tests.core.ledgers import A, B, loads
+from tests.support.shared_tables import shared_table
+from tests.support.worlds.ledgers import A, B, loads
 
 HERE, THERE = 1, 2
 PROMPT = 1500
@@ -79,7 +79,7 @@ def message_from(host: int, gateway: int, seq: int, *booked: WorkerBookings) -> 
 
 
 def test_each_remote_gateway_is_assumed_to_book_the_same_until_confirmed() -> None:
-    shared = table(2)
+    shared = shared_table(2)
     ledger, remote = SharedLedger(shared, 0, far_row=1), RemoteHosts(shared, 1, HERE)
     ledger.unconfirmed = UnconfirmedBookings()
     shared.publishes_as(0, 99)
@@ -100,7 +100,7 @@ def test_each_remote_gateway_is_assumed_to_book_the_same_until_confirmed() -> No
 
 
 def test_the_subscriber_of_a_host_confirms_for_all_its_processes() -> None:
-    shared = table(3)
+    shared = shared_table(3)
     ledgers = [SharedLedger(shared, row, far_row=2) for row in range(2)]
     subscriber = RemoteHosts(shared, 2, HERE)
     for row, ledger in enumerate(ledgers):
@@ -123,7 +123,7 @@ def spread(num_gateways: int, *, guesses: bool) -> list[int]:
     """Requests per worker when 64 equal prompts are sent unheard; one of four workers holds the prompt."""
     rng, workers, sent = random.Random(3), [WorkerId(str(i)) for i in range(4)], Counter[WorkerId]()
     for _ in range(num_gateways):
-        shared = table(2)
+        shared = shared_table(2)
         ledger, remote = SharedLedger(shared, 0, far_row=1), RemoteHosts(shared, 1, HERE)
         ledger.unconfirmed = UnconfirmedBookings() if guesses else None
         for gateway in range(1, num_gateways):

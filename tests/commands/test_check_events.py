@@ -20,7 +20,7 @@ W = worker("127.0.0.1:9", block_size=BLOCK_SIZE)
 GUESSED = EventSource(0, "tcp://*:5557", "tcp://*:6557", is_reported=False)
 
 
-class World:
+class CheckEventsWorld:
     """Events of the worker's place, which show the prompts that it is sent if they are `its_own`."""
 
     def __init__(self, *, its_own: bool = True, fault: str | None = None) -> None:
@@ -63,13 +63,13 @@ class World:
 async def test_events_that_are_not_there_are_an_obstacle(
     source: EventSource | None, fault: str | None, words: str
 ) -> None:
-    world = World(fault=fault)
+    world = CheckEventsWorld(fault=fault)
     assert words in (await world.check.obstacle(W, source, world.complete) or "")
     assert world.prompts == []
 
 
 async def test_a_place_that_the_worker_reports_is_believed() -> None:
-    world = World(its_own=False)
+    world = CheckEventsWorld(its_own=False)
     source = EventSource(0, "tcp://*:5557", "tcp://*:6557")
     assert await world.check.obstacle(W, source, world.complete) is None
     assert world.prompts == []
@@ -79,7 +79,7 @@ async def test_events_at_a_guessed_place_must_show_a_prompt_of_the_check(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("gateway.commands.check_events.APPEAR_S", 0.05)
-    own, others = World(), World(its_own=False)
+    own, others = CheckEventsWorld(), CheckEventsWorld(its_own=False)
     assert await own.check.obstacle(W, GUESSED, own.complete) is None
     assert "was not in the KV events at tcp://*:5557" in (
         await others.check.obstacle(W, GUESSED, others.complete) or ""
@@ -93,7 +93,7 @@ async def test_an_owner_that_cannot_be_shown_is_an_obstacle() -> None:
     async def refuse(prompt: list[int]) -> bytes | None:
         return None
 
-    check = World().check
+    check = CheckEventsWorld().check
     assert "no prompt was sent" in (await check.obstacle(W, GUESSED, None) or "")
     assert "it refused a prompt" in (await check.obstacle(W, GUESSED, refuse) or "")
 

@@ -10,9 +10,8 @@ from gateway.config import replaced
 from gateway.core.blocks import BlockHash
 from gateway.core.errors import ConfigError
 from loadtest.ports import free_port
-from tests.commands.test_index_survey import PATH, reported
-from tests.index.redis_tree.test_tree import ROOT, A, path_hashes
 from tests.redis.serving import Server, redis_server, server
+from tests.support.shared_tree import PATH, ROOT, A, path_hashes, reported
 
 __all__ = ["redis_server", "server"]
 

@@ -1,57 +1,24 @@
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import pytest
-from redis.asyncio import Redis
 
-from gateway.commands.index_survey import Survey, table
+from gateway.commands.index_survey import table
 from gateway.core.errors import ConfigError
 from gateway.core.event_stream import StreamState
-from gateway.index.redis_tree.service import RadixService
-from gateway.redis.client import UnusableRedis, open_client
-from gateway.redis.keys import WorkerKeys
-from gateway.replication.redis_log import WorkerLog
-from tests.index.redis_tree.test_service import running
-from tests.index.redis_tree.test_tree import ROOT, A, B, C, path_hashes, stored
+from gateway.redis.client import UnusableRedis
 from tests.redis.serving import Server, redis_server, server
 from tests.support.patience import until
+from tests.support.shared_tree import (
+    PATH,
+    ROOT,
+    A,
+    B,
+    C,
+    path_hashes,
+    reported,
+    stored,
+    surveying,
+)
 
 __all__ = ["redis_server", "server"]
-
-PATH = [7] * 40
-
-
-@asynccontextmanager
-async def surveying(server: Server) -> AsyncIterator[tuple[Survey, "Redis"]]:
-    options = server.options()
-    client = open_client(options)
-    try:
-        yield Survey(client, options), client
-    finally:
-        await client.aclose()
-
-
-@asynccontextmanager
-async def reported(server: Server) -> AsyncIterator[RadixService]:
-    """Index where A and B share a run; C has a lease holder and no published blocks."""
-    async with running(server, A, B, prefix="kvgate") as service, surveying(server) as (_, client):
-        service.watch(ROOT, A, "model-m", lambda state: None)
-        service.index.apply(A, stored(PATH, 0))
-        service.index.apply(B, stored(PATH[:30], 0))
-        service.index.publication.publish(B, 1, StreamState.BLIND)
-        for worker in (A, C):
-            keys = WorkerKeys.of("kvgate", ROOT, 16, worker)
-            assert await WorkerLog(client, keys, "host:1:ab", lease_s=60).acquire(if_known=False)
-            server.ask("SADD", "kvgate:workers", keys.base)
-
-        async def is_published() -> bool:
-            return (
-                bool(server.ask("HGET", "kvgate:trees", f"{ROOT:016x}"))
-                and not service.index.publication.num_queued
-            )
-
-        await until(is_published)
-        yield service
 
 
 async def test_each_worker_is_shown_with_its_memory(server: Server) -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 from tests.conformance.cases import CASES, Case
 from tests.conformance.others import Reading, ask_uvicorn, recorded
-from tests.conformance.test_requests import run
+from tests.conformance.wire import run
 
 _HEAD = """\
 # HTTP conformance

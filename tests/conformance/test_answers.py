@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.conformance.answers import ANSWERS, AnswerCase
 from tests.conformance.cases import LENGTH, P, head
 from tests.conformance.wire import Answered, Wire, pieces
-from tests.support.exchanges import FakePool
+from tests.support.worlds.exchanges import FakePool
 
 NAMES = [case.name for case in ANSWERS]
 ERROR = b'"code":"worker_failed"}}\n\n'

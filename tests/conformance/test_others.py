@@ -10,7 +10,7 @@ import pytest
 from tests.conformance.cases import CASES, Case
 from tests.conformance.others import Reading, ask_uvicorn, digest, handed, recorded
 from tests.conformance.table import page
-from tests.conformance.test_requests import run
+from tests.conformance.wire import run
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,17 +5,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conformance.cases import CASES, Case
-from tests.conformance.wire import Wire, pieces
+from tests.conformance.wire import Wire, pieces, run
 
 NAMES = [case.name for case in CASES]
 SHORT = [case for case in CASES if len(case.data) < 4000]
-
-
-def run(case: Case, parts: list[bytes], *, eager: bool = False) -> Wire:
-    with pytest.MonkeyPatch.context() as patch:
-        wire = Wire(patch)
-        wire.send(parts, eager=eager)
-    return wire
 
 
 @pytest.fixture(scope="module")

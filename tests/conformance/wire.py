@@ -21,8 +21,9 @@ from gateway.proxy.api import Api
 from gateway.server.connection import ClientConnection
 from gateway.server.responder import Exchange, Responder
 from gateway.tokenization.prompt_encoder import PromptError
-from tests.support.exchanges import World
+from tests.conformance.cases import Case
 from tests.support.transports import FakeTransport
+from tests.support.worlds.exchanges import ExchangeWorld
 
 WORKER_OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 _OUR_ID = re.compile(rb"x-request-id: [0-9a-f-]+\r\n", re.IGNORECASE)
@@ -69,7 +70,7 @@ class Wire:
     """Both wires of a gateway; `workers_answer` is the worker's answer to each request, in one piece."""
 
     def __init__(self, patch: pytest.MonkeyPatch, workers_answer: bytes = WORKER_OK) -> None:
-        self.world = World(patch, "w:1")
+        self.world = ExchangeWorld(patch, "w:1")
         self.world.context.prompts.worker_tokenizer = cast(WorkerTokenizer, NoTokenizer())
         self.received: list[Received] = []
         self.handed: list[tuple[str, bytes, bytes]] = []
@@ -186,3 +187,10 @@ def _read_body(parser: h11.Connection, answer: Answered, *, is_closed: bool) -> 
             parser.receive_data(b"")
         else:
             return False
+
+
+def run(case: Case, parts: list[bytes], *, eager: bool = False) -> Wire:
+    with pytest.MonkeyPatch.context() as patch:
+        wire = Wire(patch)
+        wire.send(parts, eager=eager)
+    return wire

@@ -11,6 +11,7 @@ from gateway.core import figure_bounds
 from gateway.core.engine import EngineInfo, EngineMetrics, ModelInfo
 from gateway.core.kv_events import DecodeError
 from gateway.discovery.probed import reported
+from tests.support.engine_data import engine_data
 
 
 def test_every_figure_has_bounds() -> None:
@@ -47,34 +48,10 @@ def test_versions_are_bounded(version: str) -> None:
     assert EngineInfo(version="0.5.23+cu128").version == "0.5.23+cu128"
 
 
-PAGES = {
-    "vllm": 'vllm:{}{{engine="0"}} {}\n',
-    "sglang": 'sglang:{}{{dp_rank="0"}} {}\n',
-    "trtllm": 'trtllm_{}{{engine="0"}} {}\n',
-    "openai": "lmdeploy:{}{{}} {}\n",
-    "llamacpp": "llamacpp:{} {}\n",
-    "mlx": "mlx:{} {}\n",  # it has no metrics
-}
-GAUGES = {
-    "vllm": ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prompt_tokens_total"),
-    "sglang": ("num_running_reqs", "num_queue_reqs", "token_usage", "cached_tokens_total"),
-    "trtllm": ("num_requests_running", "kv_cache_utilization", "kv_cache_max_blocks", "prompt_tokens_total"),
-    "openai": ("num_requests_running", "num_requests_waiting", "gpu_cache_usage_perc"),
-    "llamacpp": (
-        "requests_processing",
-        "requests_deferred",
-        "kv_cache_usage_ratio",
-        "prompt_tokens_total",
-        "prompt_tokens_cached_total",
-    ),
-    "mlx": ("requests",),
-}
-
-
 @pytest.mark.parametrize("value", ["-1", "-1e300", "1e300", "1e308", "NaN", "+Inf", "-Inf", "1e400", "x"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_metrics_pages_are_bounded(engine: str, value: str) -> None:
-    page = "".join(PAGES[engine].format(name, value) * 3 for name in GAUGES[engine])
+    page = engine_data()[engine].page_of(value) * 3
     for metrics in ENGINES[engine].parse_metrics(page).values():
         for name, (lowest, highest) in figure_bounds.FIGURES.items():
             figure = getattr(metrics, name)

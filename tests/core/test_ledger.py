@@ -1,5 +1,5 @@
 from gateway.core.ledger import Ledger
-from tests.core.ledgers import LedgerContract
+from tests.support.worlds.ledgers import LedgerContract
 
 
 class TestLedger(LedgerContract):

@@ -1,9 +1,6 @@
 """`kvgate.DecideClient` before a gateway process with scripted workers: real sockets, grpc's own client."""
 
 import asyncio
-import gc
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc
@@ -12,49 +9,14 @@ import pytest
 import kvgate
 from gateway.decide.services import DECIDE, SESSION
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
-from loadtest.ports import free_port
-from tests.blackbox.harness import FakeWorker, completion, until
-from tests.blackbox.test_keys import made as made_key
-from tests.support.gateway_process import GatewayProcess
+from tests.support.blackbox.decide_service import service
+from tests.support.blackbox.http1_bytes import completion
+from tests.support.blackbox.keys import new_key
+from tests.support.patience import until
 
 pytestmark = pytest.mark.process
 
 BODY = completion()
-
-
-class Service:
-    """A gateway process with the decision service, and its workers."""
-
-    def __init__(self, gateway: GatewayProcess, port: int, workers: list[FakeWorker]) -> None:
-        self.gateway, self.workers = gateway, workers
-        self.target = f"127.0.0.1:{port}"
-
-    async def in_flight(self) -> int:
-        return await asyncio.to_thread(self.gateway.in_flight)
-
-    async def is_free(self) -> bool:
-        return await self.in_flight() == 0
-
-    async def counts(self, kind: str) -> bool:
-        metrics = await asyncio.to_thread(self.gateway.metrics)
-        return f'kvgate_decide_events_total{{kind="{kind}"}}' in metrics
-
-
-@asynccontextmanager
-async def service(num_workers: int, *flags: str) -> AsyncIterator[Service]:
-    workers = [await FakeWorker().start() for _ in range(num_workers)]
-    port = free_port()
-    given = [flag for worker in workers for flag in ("--worker", worker.url)]
-    gateway = GatewayProcess(*given, "--epp-port", str(port), *flags)
-    await asyncio.to_thread(gateway.__enter__)
-    try:
-        await until(lambda: asyncio.to_thread(gateway.is_ready), "the workers have joined")
-        yield Service(gateway, port, workers)
-        gc.collect()  # what grpc leaves behind is reported in its own test
-    finally:
-        await asyncio.to_thread(gateway.__exit__, None, None, None)
-        for worker in workers:
-            await worker.die()
 
 
 @pytest.mark.parametrize("flags", [(), ("--processes", "2")])
@@ -96,7 +58,7 @@ async def test_refusals_have_the_answer_for_the_client() -> None:
 
 
 async def test_the_clients_key_counts_as_at_the_proxy(tmp_path: Path) -> None:
-    key, line = await asyncio.to_thread(made_key, "--tenant", "acme")
+    key, line = await asyncio.to_thread(new_key, "--tenant", "acme")
     (tmp_path / "keys").write_text(line)
     async with (
         service(1, "--key-file", str(tmp_path / "keys")) as setup,
@@ -134,7 +96,7 @@ async def test_a_call_that_is_cancelled_in_the_queue_leaves_nothing() -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await client.decide(body=BODY, timeout_s=0.2)
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        await until(lambda: setup.counts("caller left"), "the call is given up")
+        await until(lambda: setup.counts("client_disconnected"), "the call is given up")
         assert await client.finished(held) and await setup.is_free()
 
 

@@ -12,48 +12,12 @@ from gateway.discovery.request_faults import RequestFaults
 from gateway.http.cross_origin import CrossOriginPolicy
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
 from gateway.proxy.api import Api
-from tests.disaggregation.test_legs import World as PdWorld
-from tests.support.exchanges import BODY, World
+from tests.support.worlds.decisions import W1, W2, W3, Decisions
+from tests.support.worlds.disaggregated import DisaggregatedWorld
+from tests.support.worlds.exchanges import BODY
 
-W1, W2, W3 = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
 APPLIED, REPEATED, UNKNOWN = pb.ReportReply.APPLIED, pb.ReportReply.REPEATED, pb.ReportReply.UNKNOWN
 USAGE = pb.Usage(prompt_tokens=3, completion_tokens=4, cached_tokens=2)
-
-
-class Decisions(World):
-    """A gateway with the decision service."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str, **options: Any) -> None:
-        super().__init__(monkeypatch, *names, **options)
-        api = Api(self.dispatch, self.router.fleet, self.metrics)
-        self.door = DecideDoor(api, self.dispatch, max_body_bytes=1000, expires_s=60.0)
-
-    def decide(self, **fields: Any) -> tuple[OpenDecision, list[pb.DecideReply]]:
-        replies: list[pb.DecideReply] = []
-        given = {"body": BODY} | fields
-        message = pb.DecideRequest.FromString(pb.DecideRequest(**given).SerializeToString())
-        made = OpenDecision(self.door, message, replies.append, set())
-        made.ask()
-        return made, replies
-
-    def decided(self, **fields: Any) -> pb.Decided:
-        _, replies = self.decide(**fields)
-        assert len(replies) == 1 and replies[0].HasField("decided"), replies
-        return replies[0].decided
-
-    def report(self, decision_id: str, **event: Any) -> int:
-        return self.door.report(pb.ReportRequest(decision_id=decision_id, **event)).result
-
-    def outcome(self) -> dict[str, Any]:
-        """The outcome of the latest decision, as `kvgate why` shows it."""
-        record = self.records.explain(self.records.recent(1)[0])
-        assert record is not None
-        outcome: dict[str, Any] = record["outcome"]
-        return outcome
-
-    @property
-    def is_free(self) -> bool:
-        return self.is_clean() and not self.context.bodies.num_bytes and not self.door.num_open
 
 
 @pytest.fixture
@@ -221,7 +185,7 @@ def test_repeated_late_and_unknown_reports_change_nothing(decisions: Decisions) 
     assert decisions.report(made.decision_id, finished=pb.Finished()) == UNKNOWN
     assert decisions.report("never made", finished=pb.Finished()) == UNKNOWN
     counts = decisions.door.counts
-    assert (counts["report"], counts["repeated report"], counts["unknown report"]) == (2, 2, 2)
+    assert (counts["report"], counts["repeated_report"], counts["unknown_report"]) == (2, 2, 2)
     assert decisions.is_free and decisions.metrics.responses[200] == 1
 
 
@@ -272,7 +236,7 @@ def test_a_caller_that_leaves_releases_its_booking(decisions: Decisions) -> None
     made, _ = decisions.decide()
     made.left()
     made.left()
-    assert decisions.is_free and decisions.door.counts["caller left"] == 1
+    assert decisions.is_free and decisions.door.counts["client_disconnected"] == 1
 
 
 def test_the_end_of_the_service_releases_what_is_booked(decisions: Decisions) -> None:
@@ -365,7 +329,7 @@ def test_a_decision_that_takes_too_long_is_refused(decisions: Decisions) -> None
 
 
 def test_a_prefill_worker_is_named_where_the_caller_asks_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = PdWorld(monkeypatch, "p:1", "d:1")
+    pairs = DisaggregatedWorld(monkeypatch, "p:1", "d:1")
     api = Api(pairs.dispatch, pairs.router.fleet, pairs.metrics)
     door = DecideDoor(api, pairs.dispatch, max_body_bytes=1000, expires_s=60.0)
     for with_prefill in (True, False):

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,40 +13,17 @@ from gateway.config import by_key
 from gateway.http.address import worker_url
 from gateway.runtime.build import VERSION
 from tests import ROOT
+from tests.support.chart import BLOCK, CHART, GOLDEN, GUIDE, guide_manifests, objects, pod_of
 
-CHART = ROOT / "deploy/helm/kvgate"
-GOLDEN = ROOT / "tests/helm/golden"
-GUIDE = ROOT / "docs/guides/kubernetes.md"
 SCALING = ROOT / "docs/guides/autoscaling.md"
 RENDERS = sorted(GOLDEN.glob("*.yaml"))
-BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SET = re.compile(r"--set(?:-string)? '?([\w.]+)=")
-
-
-def guide_manifests() -> list[dict[str, Any]]:
-    """Manifests in the guide; blocks without a kind are values."""
-    blocks = [each for text in BLOCK.findall(GUIDE.read_text()) for each in yaml.safe_load_all(text)]
-    return [each for each in blocks if "kind" in each]
 
 
 def guide_values() -> list[dict[str, Any]]:
     texts = GUIDE.read_text() + SCALING.read_text()
     blocks = [yaml.safe_load(text) for text in BLOCK.findall(texts)]
     return [each for each in blocks if "kind" not in each]
-
-
-@cache
-def manifests(path: Path) -> list[dict[str, Any]]:
-    return [each for each in yaml.safe_load_all(path.read_text()) if each]
-
-
-def objects(path: Path, kind: str) -> list[Any]:
-    return [each for each in manifests(path) if each["kind"] == kind]
-
-
-def pod_of(path: Path) -> Any:
-    (deployment,) = objects(path, "Deployment")
-    return deployment["spec"]["template"]["spec"]
 
 
 @pytest.fixture(params=RENDERS, ids=lambda path: path.stem)

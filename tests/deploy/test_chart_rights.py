@@ -4,10 +4,10 @@ import pytest
 import yaml
 
 from gateway.discovery.kubernetes.watched_sources import KubernetesSource
-from tests.deploy.test_chart import GOLDEN, objects, pod_of
-from tests.discovery.kubernetes.test_watched_sources import World, world
+from tests.support.chart import GOLDEN, objects, pod_of
 from tests.support.kube_api import PODS, POOLS, SLICES, Object, endpoint, endpoint_slice, pod, pool
 from tests.support.patience import until
+from tests.support.worlds.kube_sources import SourcesWorld, sources_world
 
 CASES = [
     ("selector", "k8s://llm/pods?app=vllm&port=8000"),
@@ -22,7 +22,7 @@ def rules_of(render: str) -> list[Object]:
     return list(role["rules"])
 
 
-async def followed(kube: World, url: str) -> KubernetesSource:
+async def followed(kube: SourcesWorld, url: str) -> KubernetesSource:
     name = url.rpartition("/")[2]
     kube.api.put(PODS, pod("a", "10.0.0.1"))
     kube.api.put(POOLS, pool(8000, name=name))
@@ -36,7 +36,7 @@ async def followed(kube: World, url: str) -> KubernetesSource:
 @pytest.mark.parametrize(("render", "url"), CASES)
 async def test_a_role_is_enough(render: str, url: str) -> None:
     assert url in pod_of(GOLDEN / f"{render}.yaml")["containers"][0]["args"]
-    async with world() as kube:
+    async with sources_world() as kube:
         kube.api.rules = rules_of(render)
         source = await followed(kube, url)
         num_watches = 2 if "inferencepool" in url else 1
@@ -47,7 +47,7 @@ async def test_a_role_is_enough(render: str, url: str) -> None:
 @pytest.mark.parametrize(("render", "url"), [case for case in CASES if case[0] != "everything"])
 async def test_no_rule_of_a_role_is_too_many(render: str, url: str) -> None:
     for number in range(len(rules_of(render))):
-        async with world() as kube:
+        async with sources_world() as kube:
             kube.api.rules = [rule for at, rule in enumerate(rules_of(render)) if at != number]
             source = await followed(kube, url)
             await until(lambda kube=kube: 403 in kube.api.refused)

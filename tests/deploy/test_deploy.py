@@ -3,7 +3,6 @@
 For real Prometheus: `make test-deploy` (test_prometheus.py) checks that alerts fire and queries answer.
 """
 
-import json
 import re
 import urllib.error
 import urllib.request
@@ -16,14 +15,12 @@ from gateway.processes.metric_reference import SPECS
 from loadtest.fleet import SIM_READY, first_match, running
 from tests import ROOT
 from tests.deploy.scrapes import asked_for, scrape
+from tests.support.dashboard import BOARD, DEPLOY, QUERIES
 from tests.support.gateway_process import GatewayProcess, clean_environment
 from tests.support.patience import patience
 
-DEPLOY = ROOT / "deploy"
 RULES = yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"][0]["rules"]
 TESTS = yaml.safe_load((DEPLOY / "alerts_test.yml").read_text())["tests"]
-BOARD: dict[str, Any] = json.loads((DEPLOY / "grafana.json").read_text())
-QUERIES = [target["expr"] for panel in BOARD["panels"] for target in panel.get("targets", ())]
 
 
 ANSWERS = ("Meaning", "Impact", "Confirm", "Do", "Over when")

@@ -12,8 +12,8 @@ from gateway.proto.kvgate.v1 import external_scaler_pb2 as pb
 from gateway.scaling.keda import services_of
 from gateway.scaling.metrics import METRICS
 from tests import ROOT
-from tests.scaling.test_planner import World
 from tests.support.ext_proc import FakeStream
+from tests.support.worlds.planner import PlannerWorld
 
 FOLDER = ROOT / "deploy" / "keda"
 CHART = ROOT / "tests" / "helm" / "golden"
@@ -57,7 +57,7 @@ def test_the_trigger_of_a_scaled_object_is_answered(scaled: dict[str, Any]) -> N
     assert trigger["type"] == "external-push" and re.fullmatch(
         r"[\w.-]+\.svc:9004", metadata["scalerAddress"]
     )
-    for path, service in services_of(World().planner).items():
+    for path, service in services_of(PlannerWorld().planner).items():
         reference, stream = pb.ScaledObjectRef(scalerMetadata=metadata), FakeStream()
         asked = pb.GetMetricsRequest(scaledObjectRef=reference) if path.endswith(b"GetMetrics") else reference
         service(stream).message(asked.SerializeToString())

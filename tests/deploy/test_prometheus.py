@@ -18,7 +18,7 @@ import pytest
 from loadtest.fleet import SIM_READY, first_match, running
 from loadtest.ports import free_port
 from tests.deploy.scrapes import ask
-from tests.deploy.test_deploy import DEPLOY, QUERIES
+from tests.support.dashboard import DEPLOY, QUERIES
 from tests.support.gateway_process import GatewayProcess
 from tests.support.patience import patience
 

@@ -2,111 +2,26 @@
 released once.
 """
 
-import json
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from engines import KV_CONNECTORS
-from gateway.core.blocks import root_hash
-from gateway.core.worker import Role, ServedModel, Transfer, Worker, WorkerId
-from gateway.costs.transfer_speed import TransferSpeed
-from gateway.disaggregation.legs import REFUSAL_S, LegServices, number_of
-from gateway.disaggregation.stats import DisaggregationStats
+from gateway.core.worker import WorkerId
+from gateway.disaggregation.legs import REFUSAL_S, number_of
 from gateway.http.headers import sent_again
-from gateway.policies.disaggregation import DisaggregationPolicy, modes_of
-from gateway.proxy.context import Context
-from gateway.proxy.dispatch import Dispatch
-from tests.proxy.test_exchange import END, EVENT, HEAD, PLAIN, chunk
-from tests.support import exchanges
-from tests.support.exchanges import FakePool
+from tests.support.worlds.disaggregated import PARAMS, PREFILLED, DisaggregatedWorld, plain, prefilled
+from tests.support.worlds.exchanges import END, EVENT, HEAD, PLAIN, chunk
 
-PARAMS = {"remote_block_ids": [[1]], "remote_engine_id": "e", "remote_host": "h", "remote_port": 1}
-PREFILLED = {"usage": {"prompt_tokens": 3}, "choices": [{}], "kv_transfer_params": PARAMS}
 ERROR = b'data: {"error": {"message": "Internal server error", "code": 500}}\n\n'
 
 
-def plain(body: Any, status: str = "200 OK") -> bytes:
-    data = json.dumps(body).encode()
-    return b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (status.encode(), len(data), data)
-
-
-class World(exchanges.World):
-    """Prefill workers begin with p, decode workers with d; all requests are disaggregated."""
-
-    def __init__(
-        self,
-        monkeypatch: pytest.MonkeyPatch,
-        *names: str,
-        connector: str = "nixl",
-        mode: str = "always",
-        **options: Any,
-    ) -> None:
-        transfer = TransferSpeed(tokens_per_s=1000, latency_s=0.01)
-        self.disaggregation_stats = DisaggregationStats(DisaggregationPolicy(transfer, modes_of([mode])))
-        self.busied: list[tuple[str, float]] = []
-        super().__init__(monkeypatch, **options)
-        self.router.disaggregation = self.disaggregation_stats.policy
-        for name in names:
-            self.join(name, connector)
-
-    def make_dispatch(self, context: Context) -> Dispatch:
-        self.legs = LegServices(
-            disaggregation_stats=self.disaggregation_stats,
-            connectors=KV_CONNECTORS,
-            router=context.router,
-            metrics=context.metrics,
-            pools=context.pools,
-            outgoing=context.outgoing,
-            start=context.tasks.start,
-            log=context.log,
-            failed=context.failed,
-            busy=lambda *what: self.busied.append(what),
-            refuse_usage=context.usages.refuse,
-        )
-        return Dispatch(context, self.legs)
-
-    def join(self, name: str, connector: str) -> None:
-        role = Role.PREFILL if name.startswith("p") else Role.DECODE
-        transfer = Transfer(connector, f"{name[0]}:8998", "engine", is_bound=connector == "bootstrap")
-        worker = Worker(
-            WorkerId(name), f"http://{name}", (ServedModel("m", "root"),), block_size=16, role=role
-        )
-        self.router.fleet.add(replace(worker, transfer=transfer))
-        self.router.index.add_worker(worker.id, root_hash("root"), 16)
-        self.router.assumed.add_worker(worker.id, keep_s=10, max_blocks=1000)
-        self.pools[name] = FakePool(worker.url)
-        self.context.pools.by_url[worker.url] = self.pools[name]
-
-    def asked(self, name: str) -> dict[str, Any]:
-        """The latest body that a worker got."""
-        fields = json.loads(self.transport(name).out.rpartition(b"\r\n\r\n")[2])
-        assert isinstance(fields, dict)
-        return fields
-
-    def was_asked(self, name: str) -> bool:
-        return bool(self.pools[name].transports and self.pools[name].transports[-1].out)
-
-    def load(self, name: str) -> int:
-        return self.router.ledger.load(WorkerId(name)).num_in_flight
-
-    def is_clean(self) -> bool:
-        is_open = self.router._prefilling or self.router._open or self.disaggregation_stats.pinned
-        return super().is_clean() and not is_open
-
-
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(monkeypatch, "p:1", "d:1")
+def world(monkeypatch: pytest.MonkeyPatch) -> DisaggregatedWorld:
+    return DisaggregatedWorld(monkeypatch, "p:1", "d:1")
 
 
-def prefilled(world: World, name: str = "p:1", body: Any = PREFILLED) -> None:
-    world.transport(name).feed(plain(body))
-
-
-def test_prefill_then_decode(world: World) -> None:
+def test_prefill_then_decode(world: DisaggregatedWorld) -> None:
     _, answered = world.ask()
     assert (world.load("p:1"), world.load("d:1")) == (1, 1)
     asked = world.asked("p:1")
@@ -137,10 +52,10 @@ def test_prefill_then_decode(world: World) -> None:
         sum(world.disaggregation_stats.ttft_s["prefill_decode"].counts),
     ) == (0.5, 1)
     record = world.records.explain(world.records.recent(1)[0])
-    assert record and record["split"]["prefill_worker"] == "p:1"
+    assert record and record["disaggregation"]["prefill_worker"] == "p:1"
 
 
-def test_an_unstreamed_answer_is_passed_on(world: World) -> None:
+def test_an_unstreamed_answer_is_passed_on(world: DisaggregatedWorld) -> None:
     _, answered = world.ask(b'{"model":"m","prompt":[1,2,3]}')
     prefilled(world)
     world.transport("d:1").feed(PLAIN)
@@ -159,7 +74,9 @@ def test_an_unstreamed_answer_is_passed_on(world: World) -> None:
         '"prompt":[[1],[2]]',
     ],
 )
-def test_a_request_of_several_answers_or_prompts_is_not_disaggregated(world: World, field: str) -> None:
+def test_a_request_of_several_answers_or_prompts_is_not_disaggregated(
+    world: DisaggregatedWorld, field: str
+) -> None:
     _, answered = world.ask(b'{"model":"m","prompt":[1,2,3],%b}' % field.encode())
     assert not world.was_asked("p:1")
     assert "kv_transfer_params" not in world.asked("d:1")
@@ -182,7 +99,7 @@ FAILURES: dict[str, Any] = {
 def test_a_failed_prefill_leg_is_retried_at_another_prefill_worker(
     monkeypatch: pytest.MonkeyPatch, cause: str
 ) -> None:
-    world = World(monkeypatch, "p:1", "p:2", "d:1", disaggregation_prefill_timeout_s=5.0)
+    world = DisaggregatedWorld(monkeypatch, "p:1", "p:2", "d:1", disaggregation_prefill_timeout_s=5.0)
     _, answered = world.ask()
     first, second = ("p:1", "p:2") if world.was_asked("p:1") else ("p:2", "p:1")
     if FAILURES[cause]:
@@ -203,7 +120,7 @@ def test_without_retry_budget_the_decode_worker_computes_the_prompt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another prefill worker would compute it once more: a dying fleet must not get more work for that."""
-    world = World(monkeypatch, "p:1", "p:2", "d:1", retry_share=0.0)
+    world = DisaggregatedWorld(monkeypatch, "p:1", "p:2", "d:1", retry_share=0.0)
     _, answered = world.ask()
     first, second = ("p:1", "p:2") if world.was_asked("p:1") else ("p:2", "p:1")
     world.transport(first).lose()
@@ -215,7 +132,7 @@ def test_without_retry_budget_the_decode_worker_computes_the_prompt(
 
 
 def test_an_unreached_prefill_worker_costs_no_retry_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "p:1", "p:2", "d:1", retry_share=0.0)
+    world = DisaggregatedWorld(monkeypatch, "p:1", "p:2", "d:1", retry_share=0.0)
     for name in ("p:1", "p:2"):
         world.pools[name].error = ConnectionRefusedError(111, "Connection refused")
     _, answered = world.ask()
@@ -226,7 +143,9 @@ def test_an_unreached_prefill_worker_costs_no_retry_budget(monkeypatch: pytest.M
     assert world.is_clean()
 
 
-def test_without_another_prefill_worker_the_decode_worker_computes_the_prompt(world: World) -> None:
+def test_without_another_prefill_worker_the_decode_worker_computes_the_prompt(
+    world: DisaggregatedWorld,
+) -> None:
     _, answered = world.ask()
     world.transport("p:1").lose()
     assert "kv_transfer_params" not in world.asked("d:1")
@@ -238,7 +157,7 @@ def test_without_another_prefill_worker_the_decode_worker_computes_the_prompt(wo
 def test_a_prompt_that_takes_two_prefill_workers_down_goes_no_further(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World(monkeypatch, "p:1", "p:2", "d:1")
+    world = DisaggregatedWorld(monkeypatch, "p:1", "p:2", "d:1")
     _, answered = world.ask()
     first = "p:1" if world.was_asked("p:1") else "p:2"
     second = ({"p:1", "p:2"} - {first}).pop()
@@ -251,7 +170,7 @@ def test_a_prompt_that_takes_two_prefill_workers_down_goes_no_further(
     assert world.is_clean()
 
 
-def test_an_unreachable_prefill_worker_is_down_at_once(world: World) -> None:
+def test_an_unreachable_prefill_worker_is_down_at_once(world: DisaggregatedWorld) -> None:
     world.pools["p:1"].error = ConnectionRefusedError(111, "Connection refused")
     _, answered = world.ask()
     assert world.suspected == [("p:1", "cannot connect: Connection refused", True)]
@@ -266,7 +185,7 @@ FULL = b'data: {"error": {"message": "The request queue is full.", "code": 503}}
 
 @pytest.mark.parametrize("is_full", [False, True])
 def test_a_stream_of_a_saturated_decode_worker_is_no_fault_of_the_transfer(
-    world: World, is_full: bool
+    world: DisaggregatedWorld, is_full: bool
 ) -> None:
     world.ask()
     prefilled(world)
@@ -281,7 +200,7 @@ def test_a_stream_of_a_saturated_decode_worker_is_no_fault_of_the_transfer(
     ids=["saturated", "failed"],
 )
 def test_an_error_of_a_saturated_decode_worker_is_no_fault_of_the_transfer(
-    world: World, body: dict[str, object], is_full: bool
+    world: DisaggregatedWorld, body: dict[str, object], is_full: bool
 ) -> None:
     world.ask()
     prefilled(world)
@@ -305,7 +224,7 @@ def test_an_error_of_a_saturated_decode_worker_is_no_fault_of_the_transfer(
 )
 def test_an_unusable_prefill_answer_blames_no_worker(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
     """The decode worker answers the request itself."""
-    world = World(monkeypatch, "p:1", "p:2", "d:1")
+    world = DisaggregatedWorld(monkeypatch, "p:1", "p:2", "d:1")
     _, answered = world.ask()
     world.transport("p:1" if world.was_asked("p:1") else "p:2").feed(answer)
     assert world.suspected == []
@@ -316,14 +235,14 @@ def test_an_unusable_prefill_answer_blames_no_worker(monkeypatch: pytest.MonkeyP
     assert world.is_clean()
 
 
-def test_a_prefill_worker_down_by_its_probes_is_waited_for_no_longer(world: World) -> None:
+def test_a_prefill_worker_down_by_its_probes_is_waited_for_no_longer(world: DisaggregatedWorld) -> None:
     world.ask()
     world.dispatch.worker_down(WorkerId("p:1"), "it is silent")
     assert world.transport("p:1").end == "aborted"
     assert world.was_asked("d:1")
 
 
-def test_a_closed_resting_connection_is_no_failure(world: World) -> None:
+def test_a_closed_resting_connection_is_no_failure(world: DisaggregatedWorld) -> None:
     world.ask()
     prefilled(world)
     world.transport("d:1").feed(HEAD, chunk(EVENT), END)
@@ -341,7 +260,7 @@ def test_a_closed_resting_connection_is_no_failure(world: World) -> None:
 # decode fails ----------------------------------------------------------------------------------
 
 
-def test_after_a_failed_transfer_the_decode_worker_computes_the_prompt(world: World) -> None:
+def test_after_a_failed_transfer_the_decode_worker_computes_the_prompt(world: DisaggregatedWorld) -> None:
     _, answered = world.ask(b'{"model":"m","prompt":[1,2,3]}')
     prefilled(world)
     world.transport("d:1").feed(plain({"error": {}}, "500 Internal Server Error"))
@@ -356,7 +275,9 @@ ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n'
 
 
 @pytest.mark.parametrize("before", [b"", ROLE])
-def test_a_stream_that_begins_with_an_error_is_not_forwarded(world: World, before: bytes) -> None:
+def test_a_stream_that_begins_with_an_error_is_not_forwarded(
+    world: DisaggregatedWorld, before: bytes
+) -> None:
     _, answered = world.ask()
     prefilled(world)
     first = world.transport("d:1")
@@ -370,7 +291,7 @@ def test_a_stream_that_begins_with_an_error_is_not_forwarded(world: World, befor
     assert world.is_clean()
 
 
-def test_a_held_stream_lost_on_an_old_connection_is_not_repeated(world: World) -> None:
+def test_a_held_stream_lost_on_an_old_connection_is_not_repeated(world: DisaggregatedWorld) -> None:
     """The connection was open, so the transferred blocks are used up."""
     world.ask()
     prefilled(world)
@@ -389,7 +310,7 @@ def test_a_decode_worker_that_dies_before_its_first_token_costs_a_fresh_prefill(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Transferred blocks are never used twice."""
-    world = World(monkeypatch, "p:1", "d:1", "d:2")
+    world = DisaggregatedWorld(monkeypatch, "p:1", "d:1", "d:2")
     _, answered = world.ask()
     prefilled(world)
     first, second = ("d:1", "d:2") if world.was_asked("d:1") else ("d:2", "d:1")
@@ -404,7 +325,7 @@ def test_a_decode_worker_that_dies_before_its_first_token_costs_a_fresh_prefill(
     assert world.is_clean()
 
 
-def test_without_another_decode_worker_the_client_gets_502(world: World) -> None:
+def test_without_another_decode_worker_the_client_gets_502(world: DisaggregatedWorld) -> None:
     _, answered = world.ask()
     prefilled(world)
     world.transport("d:1").lose()
@@ -416,7 +337,9 @@ def test_without_another_decode_worker_the_client_gets_502(world: World) -> None
 
 
 @pytest.mark.parametrize("is_prefilled", [False, True])
-def test_a_disconnected_client_aborts_the_computing_leg(world: World, is_prefilled: bool) -> None:
+def test_a_disconnected_client_aborts_the_computing_leg(
+    world: DisaggregatedWorld, is_prefilled: bool
+) -> None:
     exchange, _ = world.ask()
     if is_prefilled:
         prefilled(world)
@@ -425,7 +348,7 @@ def test_a_disconnected_client_aborts_the_computing_leg(world: World, is_prefill
     assert world.is_clean()
 
 
-def test_a_client_that_disconnects_while_the_stream_is_held_aborts_the_leg(world: World) -> None:
+def test_a_client_that_disconnects_while_the_stream_is_held_aborts_the_leg(world: DisaggregatedWorld) -> None:
     exchange, answered = world.ask()
     prefilled(world)
     world.transport("d:1").feed(HEAD, chunk(ROLE))
@@ -441,14 +364,14 @@ def answer_of(num_tokens: int) -> bytes:
 UNSTREAMED = b'{"model":"m","prompt":[1,2,3]}'
 
 
-def is_no_pair(world: World) -> bool:
+def is_no_pair(world: DisaggregatedWorld) -> bool:
     """True if another request is not disaggregated over the pair."""
     before = world.disaggregation_stats.plans[("direct", "no compatible prefill worker")]
     world.ask()
     return world.disaggregation_stats.plans[("direct", "no compatible prefill worker")] > before
 
 
-def test_legs_that_made_different_prompts_are_no_longer_a_pair(world: World) -> None:
+def test_legs_that_made_different_prompts_are_no_longer_a_pair(world: DisaggregatedWorld) -> None:
     world.ask(UNSTREAMED)
     prefilled(world)
     world.transport("d:1").feed(answer_of(4))
@@ -456,7 +379,7 @@ def test_legs_that_made_different_prompts_are_no_longer_a_pair(world: World) -> 
     assert is_no_pair(world)
 
 
-def test_a_prefill_of_another_prompt_than_ours_is_not_transferred(world: World) -> None:
+def test_a_prefill_of_another_prompt_than_ours_is_not_transferred(world: DisaggregatedWorld) -> None:
     """An engine may crash from it."""
     _, answered = world.ask(UNSTREAMED)
     prefilled(world, body={**PREFILLED, "usage": {"prompt_tokens": 4}})
@@ -471,7 +394,7 @@ def test_a_prefill_of_another_prompt_than_ours_is_not_transferred(world: World) 
     assert is_no_pair(world)
 
 
-def test_the_pair_is_allowed_again_if_our_tokens_are_the_ones_that_differ(world: World) -> None:
+def test_the_pair_is_allowed_again_if_our_tokens_are_the_ones_that_differ(world: DisaggregatedWorld) -> None:
     """The decode worker's own count proves it; from then on our tokens count against no pair."""
     four = {**PREFILLED, "usage": {"prompt_tokens": 4}}
     world.ask(UNSTREAMED)
@@ -495,7 +418,7 @@ def test_the_pair_is_allowed_again_if_our_tokens_are_the_ones_that_differ(world:
     assert world.disaggregation_stats.failures == {"mismatch": 2}, "it counts as we do again"
 
 
-def test_a_prompt_truncated_by_the_engine_has_an_unknown_length(world: World) -> None:
+def test_a_prompt_truncated_by_the_engine_has_an_unknown_length(world: DisaggregatedWorld) -> None:
     world.ask(b'{"model":"m","prompt":[1,2,3],"truncate_prompt_tokens":2}')
     prefilled(world, body={**PREFILLED, "usage": {"prompt_tokens": 2}})
     assert "kv_transfer_params" in world.asked("d:1")
@@ -506,11 +429,11 @@ def test_a_prompt_truncated_by_the_engine_has_an_unknown_length(world: World) ->
 
 
 @pytest.fixture
-def together(monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(monkeypatch, "p:1", "d:1", connector="bootstrap")
+def together(monkeypatch: pytest.MonkeyPatch) -> DisaggregatedWorld:
+    return DisaggregatedWorld(monkeypatch, "p:1", "d:1", connector="bootstrap")
 
 
-def test_both_legs_are_sent_at_once(together: World) -> None:
+def test_both_legs_are_sent_at_once(together: DisaggregatedWorld) -> None:
     _, answered = together.ask()
     room = together.asked("p:1")
     assert room == together.asked("d:1")
@@ -525,7 +448,7 @@ def test_both_legs_are_sent_at_once(together: World) -> None:
     assert together.is_clean()
 
 
-def test_a_failed_leg_ends_the_other(together: World) -> None:
+def test_a_failed_leg_ends_the_other(together: DisaggregatedWorld) -> None:
     together.join("p:2", "bootstrap")
     _, answered = together.ask()
     first, second = ("p:1", "p:2") if together.was_asked("p:1") else ("p:2", "p:1")
@@ -540,7 +463,7 @@ def test_a_failed_leg_ends_the_other(together: World) -> None:
 
 @pytest.mark.parametrize("decode_rejects", [True, False])
 def test_a_request_rejected_by_both_legs_gets_the_error_of_the_engine(
-    together: World, decode_rejects: bool
+    together: DisaggregatedWorld, decode_rejects: bool
 ) -> None:
     _, answered = together.ask()
     together.transport("p:1").feed(plain({"error": {"message": "too long"}}, "400 Bad Request"))
@@ -552,14 +475,14 @@ def test_a_request_rejected_by_both_legs_gets_the_error_of_the_engine(
     assert together.is_clean()
 
 
-def test_a_decode_worker_that_cannot_answer_alone_has_no_fallback(together: World) -> None:
+def test_a_decode_worker_that_cannot_answer_alone_has_no_fallback(together: DisaggregatedWorld) -> None:
     _, answered = together.ask()
     together.transport("p:1").lose()
     assert answered.events == [503, "no_worker"]
     assert together.is_clean()
 
 
-def test_a_failed_transfer_goes_to_another_prefill_worker(together: World) -> None:
+def test_a_failed_transfer_goes_to_another_prefill_worker(together: DisaggregatedWorld) -> None:
     together.join("p:2", "bootstrap")
     _, answered = together.ask()
     first, second = ("p:1", "p:2") if together.was_asked("p:1") else ("p:2", "p:1")
@@ -573,7 +496,7 @@ def test_a_failed_transfer_goes_to_another_prefill_worker(together: World) -> No
 
 @pytest.mark.parametrize("by", ["p:1", "d:1"])
 def test_without_another_prefill_worker_another_decode_worker_gets_the_transfer(
-    together: World, by: str
+    together: DisaggregatedWorld, by: str
 ) -> None:
     """Either leg may report that the blocks did not arrive."""
     _, answered = together.ask()
@@ -586,7 +509,7 @@ def test_without_another_prefill_worker_another_decode_worker_gets_the_transfer(
 
 
 def test_pairs_are_tried_as_often_as_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "p:1", "p:2", "p:3", "d:1", connector="bootstrap", max_attempts=2)
+    world = DisaggregatedWorld(monkeypatch, "p:1", "p:2", "p:3", "d:1", connector="bootstrap", max_attempts=2)
     _, answered = world.ask()
     for _ in range(2):
         assert answered.events == []
@@ -595,7 +518,9 @@ def test_pairs_are_tried_as_often_as_workers(monkeypatch: pytest.MonkeyPatch) ->
     assert world.is_clean()
 
 
-def test_several_answers_are_disaggregated_where_no_worker_answers_alone(together: World) -> None:
+def test_several_answers_are_disaggregated_where_no_worker_answers_alone(
+    together: DisaggregatedWorld,
+) -> None:
     together.ask(b'{"model":"m","prompt":[1,2,3],"n":2}')
     assert together.asked("p:1")["n"] == together.asked("d:1")["n"] == 2
 

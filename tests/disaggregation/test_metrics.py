@@ -8,10 +8,14 @@ from gateway.disaggregation.stats import DisaggregationStats
 from gateway.discovery.probed import reported
 from gateway.routing.router import Router
 from tests import DATA
-from tests.disaggregation.test_legs import World, prefilled
-from tests.disaggregation.test_stats import decision, disaggregation_stats
-from tests.proxy.test_exchange import END, EVENT, HEAD, chunk
-from tests.support import exchanges, fakes
+from tests.support import fakes
+from tests.support.worlds.disaggregated import (
+    DisaggregatedWorld,
+    disaggregation_stats,
+    prefilled,
+    split_decision,
+)
+from tests.support.worlds.exchanges import END, EVENT, HEAD, ExchangeWorld, chunk
 
 
 def page_of(counted: DisaggregationStats, router: Router) -> str:
@@ -21,15 +25,15 @@ def page_of(counted: DisaggregationStats, router: Router) -> str:
 
 
 def test_counts_are_exposed(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted, split = disaggregation_stats(), decision(is_split=True)
+    counted, split = disaggregation_stats(), split_decision(is_split=True)
     counted.decided(split)
-    counted.decided(decision(is_split=False))
+    counted.decided(split_decision(is_split=False))
     counted.decided(fakes.decision())  # in a fleet without prefill workers
     counted.prefilled(0.3)
     counted.began(split, 0.5)
     counted.transferred(split, 0.2, 0.0)
     counted.failed("died")
-    page = page_of(counted, exchanges.World(monkeypatch).router)
+    page = page_of(counted, ExchangeWorld(monkeypatch).router)
     for line in (
         'kvgate_disaggregation_plans_total{plan="prefill_decode",'
         'reason="lower predicted TTFT with a transfer"} 1.0',
@@ -46,7 +50,7 @@ def test_counts_are_exposed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "failures={'died': 1}" in repr(counted)
 
 
-def waiting(world: World) -> dict[str, dict[str, float]]:
+def waiting(world: DisaggregatedWorld) -> dict[str, dict[str, float]]:
     """Figures by prefill worker: waiting legs and tokens, pinned blocks and tokens."""
     found: dict[str, dict[str, float]] = {}
     for line in page_of(world.disaggregation_stats, world.router).splitlines():
@@ -62,7 +66,7 @@ def test_waiting_legs_and_pinned_blocks_of_prefill_workers_are_exposed(
 ) -> None:
     names = ("legs_in_flight", "legs_in_flight_tokens", "pinned_blocks", "pinned_tokens")
     none = dict.fromkeys(names, 0.0)
-    world = World(monkeypatch, "p:1", "d:1")
+    world = DisaggregatedWorld(monkeypatch, "p:1", "d:1")
     assert waiting(world) == {"p:1": none}
     world.ask()
     assert waiting(world) == {"p:1": none | {"legs_in_flight": 1, "legs_in_flight_tokens": 3}}
@@ -75,7 +79,7 @@ def test_waiting_legs_and_pinned_blocks_of_prefill_workers_are_exposed(
 
 
 def test_transfers_counted_by_engines_are_exposed(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "p:1", "d:1")
+    world = DisaggregatedWorld(monkeypatch, "p:1", "d:1")
     member = world.router.fleet.get(WorkerId("d:1"))
     assert member is not None
     assert "kvgate_engine_kv_transfer_bytes_total{" not in page_of(world.disaggregation_stats, world.router)

@@ -10,11 +10,11 @@ import pytest
 
 from gateway.disaggregation.prefill_leg import MAX_ANSWER_BYTES, PrefillFailure, PrefillLeg
 from gateway.upstream.connection import UpstreamConnection
-from tests.support.exchanges import FakePool, InlineTasks
 from tests.support.transports import FakeLoop
+from tests.support.worlds.exchanges import FakePool, InlineTasks
 
 
-class World:
+class PrefillLegWorld:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: OSError | None = None) -> None:
         self.loop = FakeLoop.install(monkeypatch)
         self.pool = FakePool("http://p:1")
@@ -34,7 +34,7 @@ class World:
 
 
 def test_a_whole_answer_is_handed_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch)
+    world = PrefillLegWorld(monkeypatch)
     transport = world.pool.transports[0]
     assert transport.out.endswith(b"\r\n\r\n{}")
     transport.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab", b"cd")
@@ -45,7 +45,7 @@ def test_a_whole_answer_is_handed_over_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_prefill_leg_has_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch)
+    world = PrefillLegWorld(monkeypatch)
     world.pool.transports[0].feed(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab")
     world.loop.advance(5.0)
     assert world.ends == [(PrefillFailure.TIMEOUT, "no answer in 5 s")]
@@ -53,7 +53,7 @@ def test_a_prefill_leg_has_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_cancelled_leg_reports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch)
+    world = PrefillLegWorld(monkeypatch)
     world.leg.cancel()
     assert world.pool.transports[0].end == "aborted"
     world.loop.advance(10.0)
@@ -63,7 +63,7 @@ def test_a_cancelled_leg_reports_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 async def test_a_leg_cancelled_while_it_connects_is_freed_without_the_collector(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real, world = asyncio.get_running_loop(), World(monkeypatch)
+    real, world = asyncio.get_running_loop(), PrefillLegWorld(monkeypatch)
 
     async def wait() -> UpstreamConnection:
         await asyncio.sleep(1e6)
@@ -99,7 +99,7 @@ async def test_a_leg_cancelled_while_it_connects_is_freed_without_the_collector(
 def test_a_connection_error_has_its_failure(
     monkeypatch: pytest.MonkeyPatch, error: OSError, failure: PrefillFailure
 ) -> None:
-    ((why, _),) = World(monkeypatch, error).ends
+    ((why, _),) = PrefillLegWorld(monkeypatch, error).ends
     assert why is failure
 
 
@@ -110,7 +110,7 @@ def test_a_connection_error_has_its_failure(
 def test_a_rejected_request_is_no_fault_of_the_worker(
     monkeypatch: pytest.MonkeyPatch, status: int, failure: PrefillFailure
 ) -> None:
-    world = World(monkeypatch)
+    world = PrefillLegWorld(monkeypatch)
     world.pool.transports[0].feed(b"HTTP/1.1 %d X\r\nContent-Length: 3\r\n\r\nwhy" % status)
     assert world.ends == [(failure, f"answered {status}: why")]
 
@@ -128,7 +128,7 @@ def test_a_rejected_request_is_no_fault_of_the_worker(
 def test_a_saturated_prefill_worker_is_busy(
     monkeypatch: pytest.MonkeyPatch, status: int, after: bytes, body: bytes, busy_s: float
 ) -> None:
-    world = World(monkeypatch)
+    world = PrefillLegWorld(monkeypatch)
     head = b"HTTP/1.1 %d X\r\n%sContent-Length: %d\r\n\r\n" % (status, after, len(body))
     world.pool.transports[0].feed(head + body)
     assert [failure for failure, _ in world.ends] == [PrefillFailure.BUSY]
@@ -136,7 +136,7 @@ def test_a_saturated_prefill_worker_is_busy(
 
 
 def test_a_prefill_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch)
+    world = PrefillLegWorld(monkeypatch)
     size = MAX_ANSWER_BYTES + 1
     world.pool.transports[0].feed(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size, b"x" * size)
     assert world.ends == [(PrefillFailure.ERROR, f"its answer is over {MAX_ANSWER_BYTES} bytes")]

@@ -1,26 +1,13 @@
 import pytest
 
 from gateway.config import load
-from gateway.core.decision import Decision, PrefillChoice
 from gateway.core.errors import ConfigError
 from gateway.core.multimodal import BEFORE_MEDIA
 from gateway.core.usage import Usage
 from gateway.core.value import replace
 from gateway.core.worker import WorkerId
-from gateway.disaggregation.stats import DisaggregationStats, PinnedPrompt, disaggregation_stats_of
-from tests.support import fakes
-
-
-def decision(*, is_split: bool) -> Decision:
-    made = fakes.decision("d1", "d:1", "p:1")
-    prefill = made.candidates[1]
-    reason = "lower predicted TTFT with a transfer" if is_split else "lower predicted TTFT without a transfer"
-    split = PrefillChoice(reason, prefill if is_split else None, candidates=(prefill,))
-    return replace(made, split=split)
-
-
-def disaggregation_stats() -> DisaggregationStats:
-    return disaggregation_stats_of(load({"disaggregation": ["m=never"]}, environ={}))
+from gateway.disaggregation.stats import PinnedPrompt, disaggregation_stats_of
+from tests.support.worlds.disaggregated import disaggregation_stats, split_decision
 
 
 def test_modes_make_the_policy() -> None:
@@ -30,7 +17,7 @@ def test_modes_make_the_policy() -> None:
 
 
 def test_transferred_blocks_are_pinned_until_released() -> None:
-    counted, split = disaggregation_stats(), decision(is_split=True)
+    counted, split = disaggregation_stats(), split_decision(is_split=True)
     counted.pin(split, 33)
     assert list(counted.pinned.values()) == [PinnedPrompt(WorkerId("p:1"), 33, 3)]
     counted.pin(split, None)
@@ -38,15 +25,15 @@ def test_transferred_blocks_are_pinned_until_released() -> None:
     for _ in range(2):
         counted.unpin(split)
     assert counted.pinned == {}
-    counted.pin(decision(is_split=False), 33)
+    counted.pin(split_decision(is_split=False), 33)
     assert counted.pinned == {}
 
 
 def test_different_prompts_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    counted, split = disaggregation_stats(), decision(is_split=True)
+    counted, split = disaggregation_stats(), split_decision(is_split=True)
     for prefilled, decoded in ((None, 4), (4, 4)):
         counted.compare(split, prefilled, decoded)
-    counted.compare(decision(is_split=False), 3, 4)
+    counted.compare(split_decision(is_split=False), 3, 4)
     assert counted.num_mismatches == 0
     for _ in range(2):
         counted.compare(split, 3, 4)
@@ -60,12 +47,12 @@ def test_different_prompts_are_logged_once(caplog: pytest.LogCaptureFixture) -> 
 
 def test_our_count_is_used_until_the_decode_worker_reports_its_own(caplog: pytest.LogCaptureFixture) -> None:
     """An unknown prompt, or one of which only the beginning is known, is not compared."""
-    counted, split = disaggregation_stats(), decision(is_split=True)
+    counted, split = disaggregation_stats(), split_decision(is_split=True)
     ours = split.num_tokens
     assert counted.agree(split, None) and counted.agree(split, ours)
     assert counted.agree(replace(split, num_tokens=0), 7)
     assert counted.agree(replace(split, prompt_from=BEFORE_MEDIA), 7)
-    assert counted.agree(decision(is_split=False), 7)
+    assert counted.agree(split_decision(is_split=False), 7)
     assert not counted.agree(split, 7)
     assert (counted.failures, counted.num_mismatches) == ({"mismatch": 1}, 1)
     assert f"p:1 and d:1: prompt tokens differ (7 and {ours})" in caplog.text
@@ -77,7 +64,7 @@ def test_our_count_is_used_until_the_decode_worker_reports_its_own(caplog: pytes
 
 
 def test_an_acquitted_worker_is_a_pair_again(caplog: pytest.LogCaptureFixture) -> None:
-    counted, split = disaggregation_stats(), decision(is_split=True)
+    counted, split = disaggregation_stats(), split_decision(is_split=True)
     p = WorkerId("p:1")
     counted.acquit(p, split, 7)
     assert not caplog.text
@@ -88,7 +75,7 @@ def test_an_acquitted_worker_is_a_pair_again(caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_restarted_decode_worker_is_compared_with_our_count_again() -> None:
-    counted, split = disaggregation_stats(), decision(is_split=True)
+    counted, split = disaggregation_stats(), split_decision(is_split=True)
     counted.answered(split, Usage(7))
     counted.drop_worker(WorkerId("d:1"))
     assert not counted.agree(split, 7)

@@ -1,63 +1,18 @@
 """DNS names with workers as their addresses, looked up by the test's own resolver."""
 
 import socket
-from collections.abc import Sequence
 
 import pytest
 
-from gateway.core.worker import Role, Worker
+from gateway.core.worker import Role
 from gateway.discovery import dns as module
-from gateway.discovery.dns import NO_LONGER_NAMED, Resolver, member_url, resolve
-from gateway.http.networks import Reachable
-from tests.discovery.test_lifecycle import World as StandingsWorld
-from tests.discovery.test_lifecycle import warnings
-from tests.discovery.test_roster import World as RosterWorld
-
-NAME = "dns+https://engines:8000/v"
-ONE, TWO = "https://10.0.0.1:8000/v", "https://10.0.0.2:8000/v"
-
-
-class World:
-    def __init__(self) -> None:
-        self.world, self.lifecycle = RosterWorld(), StandingsWorld().lifecycle
-        self.answer: Sequence[str] | Exception = ["10.0.0.1", "10.0.0.2"]
-        self.inherited: list[tuple[str, str, str]] = []
-        self.asked: list[tuple[str, int]] = []
-        self.resolver = Resolver(
-            self.world.roster,
-            self.lifecycle,
-            inherit=lambda *call: self.inherited.append(call),
-            reachable=Reachable(),
-            interval_s=1000.0,
-            resolve=self._resolve,
-        )
-
-    async def _resolve(self, host: str, port: int) -> Sequence[str]:
-        self.asked.append((host, port))
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-    async def look(self, *answer: str) -> None:
-        self.answer = answer or self.answer
-        await self.resolver.look()
-        await self.world.roster.first_look()
-
-    @property
-    def urls(self) -> list[str]:
-        return sorted(endpoint.url for endpoint in self.world.roster)
-
-    @property
-    def draining(self) -> list[str]:
-        return sorted(self.lifecycle.draining)
-
-    def workers(self, url: str) -> tuple[Worker, ...]:
-        endpoint = self.world.roster.find(url)
-        return endpoint.workers if endpoint else ()
+from gateway.discovery.dns import NO_LONGER_NAMED, member_url, resolve
+from tests.support.worlds.lifecycle import warnings
+from tests.support.worlds.named_workers import NAME, ONE, TWO, NamedWorld
 
 
 async def test_each_address_is_a_worker_with_the_options_of_its_name() -> None:
-    world = World()
+    world = NamedWorld()
     assert world.resolver.add(NAME, Role.PREFILL)
     assert not world.resolver.add(NAME)
     await world.look()
@@ -69,7 +24,7 @@ async def test_each_address_is_a_worker_with_the_options_of_its_name() -> None:
 
 
 async def test_an_address_no_longer_listed_drains_and_is_dropped() -> None:
-    world = World()
+    world = NamedWorld()
     world.resolver.add(NAME)
     await world.look()
     await world.look("10.0.0.1", "10.0.0.3")
@@ -84,7 +39,7 @@ async def test_an_address_no_longer_listed_drains_and_is_dropped() -> None:
 
 
 async def test_an_address_listed_again_stops_draining() -> None:
-    world = World()
+    world = NamedWorld()
     world.resolver.add(NAME)
     await world.look()
     await world.look("10.0.0.1")
@@ -94,7 +49,7 @@ async def test_an_address_listed_again_stops_draining() -> None:
 
 
 async def test_a_drain_by_an_operator_survives_a_lookup() -> None:
-    world = World()
+    world = NamedWorld()
     world.resolver.add(NAME)
     await world.look()
     world.lifecycle.drain(TWO, (), "asked for")
@@ -104,7 +59,7 @@ async def test_a_drain_by_an_operator_survives_a_lookup() -> None:
 
 
 async def test_a_name_that_cannot_be_resolved_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
+    world = NamedWorld()
     world.resolver.add(NAME)
     await world.look()
     world.answer = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
@@ -120,7 +75,7 @@ async def test_a_name_that_cannot_be_resolved_changes_nothing(caplog: pytest.Log
 
 
 async def test_an_invalid_name_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
+    world = NamedWorld()
     world.resolver.add(NAME)
     await world.look()
     world.answer = UnicodeError("label too long")
@@ -134,7 +89,7 @@ async def test_addresses_beyond_the_bound_are_not_used(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_ADDRESSES", 2)
-    world = World()
+    world = NamedWorld()
     world.resolver.add(NAME)
     await world.look("10.0.0.3", "10.0.0.2", "10.0.0.1")
     await world.look("10.0.0.2", "10.0.0.1", "10.0.0.3")
@@ -144,7 +99,7 @@ async def test_addresses_beyond_the_bound_are_not_used(
 
 
 async def test_a_forbidden_address_is_left_out_and_named() -> None:
-    world = World()
+    world = NamedWorld()
     world.resolver.add(NAME)
     await world.look("10.0.0.1", "169.254.169.254")
     assert world.urls == [ONE]
@@ -155,7 +110,7 @@ async def test_a_forbidden_address_is_left_out_and_named() -> None:
 
 
 async def test_a_dropped_name_takes_its_workers_with_it() -> None:
-    world = World()
+    world = NamedWorld()
     world.resolver.add(NAME)
     await world.look()
     assert world.resolver.drop(NAME)

@@ -2,104 +2,18 @@
 
 import asyncio
 import logging
-import random
-from collections import Counter
-from collections.abc import Callable
 from typing import cast
 
 import pytest
 
-from gateway.core.blocks import root_hash
-from gateway.core.decision import Prompt
 from gateway.core.engine import EngineMetrics
-from gateway.core.fleet import Fleet
 from gateway.core.outcome import UNLOADED
-from gateway.core.worker import Role, ServedModel, Transfer, Worker, WorkerId
-from gateway.discovery.lifecycle import Lifecycle, RemainingWork, keep_leaving
-from gateway.discovery.outlier_detection import OutlierRules
+from gateway.core.worker import Role, WorkerId
+from gateway.discovery.lifecycle import keep_leaving
 from gateway.discovery.roster import Roster
-from gateway.policies.least_load import LeastLoad
-from gateway.requests.parsing import parse_request
-from gateway.routing.router import Router
-from tests.discovery.test_roster import URL
-from tests.discovery.test_roster import World as RosterWorld
-from tests.support.fakes import Known
 from tests.support.patience import patience
-
-A, B = WorkerId("a:1"), WorkerId("b:1")
-REQUEST = parse_request("/v1/completions", b'{"model":"m","prompt":"x"}')
-
-
-def worker_of(name: str, role: Role = Role.BOTH) -> Worker:
-    transfer = None if role is Role.BOTH else Transfer("nixl")
-    return Worker(WorkerId(name), f"http://{name}", (ServedModel("m", "m"),), role=role, transfer=transfer)
-
-
-class World:
-    """Fleet, a router by least load, and the lifecycle's view of them."""
-
-    def __init__(self, slow_start_s: float = 10.0) -> None:
-        self.now = 0.0
-        self.fleet, self.known = Fleet(), Known()
-        self.router = Router(
-            fleet=self.fleet,
-            index=self.known.index,
-            assumed=self.known.assumed,
-            policy=LeastLoad(),
-            tokenize=lambda request: Prompt(),
-            clock=lambda: self.now,
-            rng=random.Random(1),
-        )
-        self.fetching: Counter[WorkerId] = Counter()
-        self.num_answered: Counter[WorkerId] = Counter()
-        self.elsewhere: list[tuple[WorkerId, str]] = []
-        load = self.router.ledger.load
-        self.lifecycle = Lifecycle(
-            self.fleet,
-            RemainingWork(
-                lambda worker: load(worker).num_in_flight,
-                lambda worker: load(worker).booked_tokens,
-                lambda worker: self.fetching[worker],
-            ),
-            num_answered=lambda worker: self.num_answered[worker],
-            observers=self.router.observers,
-            on_ejected=lambda worker, why: self.elsewhere.append((worker, why)),
-            rules=OutlierRules(num_failures=2, eject_s=10.0, stalled_s=60.0),
-            slow_start_s=slow_start_s,
-            clock=lambda: self.now,
-            call_later=lambda seconds, callback: self.timers.append((self.now + seconds, callback)),
-        )
-        self.timers: list[tuple[float, Callable[[], None]]] = []
-
-    def advance(self, seconds: float) -> None:
-        self.now += seconds
-        due = [callback for at_s, callback in self.timers if at_s <= self.now]
-        self.timers = [(at_s, callback) for at_s, callback in self.timers if at_s > self.now]
-        for callback in due:
-            callback()
-
-    def join(self, *names: str, role: Role = Role.BOTH) -> None:
-        for name in names:
-            self.fleet.add(worker_of(name, role))
-            self.known.index.add_worker(WorkerId(name), root_hash("m"), None)
-            self.known.assumed.add_worker(WorkerId(name), keep_s=600.0, max_blocks=100)
-            self.lifecycle.joined([worker_of(name, role)])
-
-    def decide(self, times: int = 1, *, ends: bool = True) -> Counter[WorkerId]:
-        got: Counter[WorkerId] = Counter()
-        for _ in range(times):
-            decision = self.router.decide(REQUEST)
-            if ends:
-                self.router.finish(decision)
-            got[decision.worker.id] += 1
-        return got
-
-    def state(self, name: WorkerId) -> str:
-        return str(self.lifecycle.describe(name)["state"])
-
-
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+from tests.support.worlds.lifecycle import REQUEST, A, B, LifecycleWorld, warnings, worker_of
+from tests.support.worlds.roster import URL, RosterWorld
 
 
 def metrics(tokens: float, running: int = 1) -> EngineMetrics:
@@ -110,7 +24,7 @@ def test_panic_is_logged_once_per_change_and_is_the_reason_of_a_workers_state(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    world = World()
+    world = LifecycleWorld()
     world.join(A, B)
     for name in (A, B):
         world.fleet.set_up(name, False, is_late=True)
@@ -139,7 +53,7 @@ def test_panic_is_logged_once_per_change_and_is_the_reason_of_a_workers_state(
 def test_failed_requests_eject_a_bounded_share_of_a_models_workers(
     num_workers: int, most: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = World()
+    world = LifecycleWorld()
     names = [WorkerId(f"w:{number}") for number in range(num_workers)]
     world.join(*names)
     for name in names:
@@ -158,7 +72,7 @@ def test_failed_requests_eject_a_bounded_share_of_a_models_workers(
 @pytest.mark.parametrize(("answers", "most"), [(0, 3), (1, 1)], ids=["silent", "one request had come"])
 def test_workers_that_accept_no_connection_are_ejected_beyond_the_bound(answers: int, most: int) -> None:
     """No request causes that; one that reached the worker may."""
-    world = World()
+    world = LifecycleWorld()
     names = [WorkerId(f"w:{number}") for number in range(4)]
     world.join(*names)
     for name in names:
@@ -168,7 +82,7 @@ def test_workers_that_accept_no_connection_are_ejected_beyond_the_bound(answers:
 
 
 def test_stalled_workers_are_ejected_beyond_the_bound_and_never_the_last() -> None:
-    world = World()
+    world = LifecycleWorld()
     names = [WorkerId(f"w:{number}") for number in range(4)]
     world.join(*names)
     for now in (0.0, 61.0):
@@ -179,7 +93,7 @@ def test_stalled_workers_are_ejected_beyond_the_bound_and_never_the_last() -> No
 
 
 def test_workers_found_at_the_start_do_not_warm_up() -> None:
-    world = World()
+    world = LifecycleWorld()
     world.join(A, B)
     assert (world.state(A), world.router.observers.decided) == ("active", [])
 
@@ -189,7 +103,7 @@ def test_a_worker_that_joins_later_warms_up_under_any_policy() -> None:
 
     It gets a tenth of its half at first; in the end all.
     """
-    world = World()
+    world = LifecycleWorld()
     world.join(A)
     world.decide(1000, ends=False)
     world.now = 100.0
@@ -206,7 +120,7 @@ def test_a_worker_that_joins_later_warms_up_under_any_policy() -> None:
 
 
 def test_a_preview_uses_no_slow_start_share() -> None:
-    world = World()
+    world = LifecycleWorld()
     world.join(A)
     world.now = 100.0
     world.join(B)
@@ -217,7 +131,7 @@ def test_a_preview_uses_no_slow_start_share() -> None:
 
 
 def test_without_a_warm_up_a_worker_is_active_at_once() -> None:
-    world = World(slow_start_s=0.0)
+    world = LifecycleWorld(slow_start_s=0.0)
     world.join(A)
     world.now = 100.0
     world.join(B)
@@ -225,7 +139,7 @@ def test_without_a_warm_up_a_worker_is_active_at_once() -> None:
 
 
 def test_a_probe_ends_a_warm_up_without_requests() -> None:
-    world = World()
+    world = LifecycleWorld()
     world.now = 100.0
     world.join(A)
     assert world.state(A) == "slow_start"
@@ -235,7 +149,7 @@ def test_a_probe_ends_a_warm_up_without_requests() -> None:
 
 
 def test_a_worker_that_leaves_ends_its_warm_up() -> None:
-    world = World()
+    world = LifecycleWorld()
     world.now = 100.0
     world.join(A)
     world.lifecycle.left(A)
@@ -245,7 +159,7 @@ def test_a_worker_that_leaves_ends_its_warm_up() -> None:
 
 
 def test_a_prefill_worker_warms_up_by_the_prompts_that_it_could_have_had() -> None:
-    world = World()
+    world = LifecycleWorld()
     world.join("p:1", role=Role.PREFILL)
     world.join("d:1", role=Role.DECODE)
     world.now = 100.0
@@ -258,7 +172,7 @@ def test_a_prefill_worker_warms_up_by_the_prompts_that_it_could_have_had() -> No
 
 
 def test_a_worker_that_fails_repeatedly_is_ejected_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
+    world = LifecycleWorld()
     world.join(A, B)
     for _ in range(2):
         world.lifecycle.failed(A, "it refused")
@@ -276,7 +190,7 @@ def test_a_worker_that_fails_repeatedly_is_ejected_for_a_while(caplog: pytest.Lo
 
 
 def test_the_last_worker_of_a_model_is_not_ejected_and_has_a_reason(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
+    world = LifecycleWorld()
     world.join(A, B)
     world.lifecycle.drain("http://b:1", [worker_of(B)], "asked for")
     with caplog.at_level(logging.WARNING):
@@ -290,7 +204,7 @@ def test_the_last_worker_of_a_model_is_not_ejected_and_has_a_reason(caplog: pyte
 
 
 def test_requests_for_an_unloaded_adapter_do_not_eject_a_worker() -> None:
-    world = World()
+    world = LifecycleWorld()
     world.join(A, B)
     for _ in range(20):
         world.lifecycle.failed(A, UNLOADED)
@@ -301,7 +215,7 @@ def test_requests_for_an_unloaded_adapter_do_not_eject_a_worker() -> None:
 
 
 def test_a_stalled_engine_is_ejected_and_its_requests_go_elsewhere() -> None:
-    world = World()
+    world = LifecycleWorld()
     world.join(A, B)
     for world.now in (0.0, 30.0, 61.0):
         world.lifecycle.looked(A, metrics(100.0))
@@ -318,7 +232,7 @@ def test_a_stalled_engine_is_ejected_and_its_requests_go_elsewhere() -> None:
 
 
 def test_requests_in_flight_here_count_even_if_the_engine_reports_none() -> None:
-    world = World()
+    world = LifecycleWorld()
     world.join(A, B)
     world.lifecycle.looked(A, metrics(100.0, running=0))
     world.router.ledger.book(A, 40, 100)
@@ -328,7 +242,7 @@ def test_requests_in_flight_here_count_even_if_the_engine_reports_none() -> None
 
 
 def test_an_unknown_worker_is_not_judged() -> None:
-    world = World()
+    world = LifecycleWorld()
     world.lifecycle.failed(A, "late")
     world.lifecycle.looked(A, metrics(1.0))
     assert world.lifecycle.ejections == {}
@@ -338,7 +252,7 @@ def test_an_unknown_worker_is_not_judged() -> None:
 
 
 def test_an_endpoint_drains_until_the_drain_is_undone() -> None:
-    world = World()
+    world = LifecycleWorld()
     world.join(A, B)
     assert world.lifecycle.drain("http://a:1", [worker_of(A)], "asked for")
     assert not world.lifecycle.drain("http://a:1", [worker_of(A)], "asked for")
@@ -349,7 +263,7 @@ def test_an_endpoint_drains_until_the_drain_is_undone() -> None:
 
 
 def test_a_restarted_worker_goes_on_draining() -> None:
-    world = World()
+    world = LifecycleWorld()
     world.join(A, B)
     world.lifecycle.drain("http://a:1", [worker_of(A)], "asked for")
     world.lifecycle.left(A)
@@ -358,7 +272,7 @@ def test_a_restarted_worker_goes_on_draining() -> None:
 
 
 def test_requests_in_flight_and_blocks_not_yet_fetched_are_left_while_draining() -> None:
-    world = World()
+    world = LifecycleWorld()
     world.join(A, B)
     world.router.decide(REQUEST, exclude=[B])
     world.fetching[A] = 2
@@ -366,7 +280,7 @@ def test_requests_in_flight_and_blocks_not_yet_fetched_are_left_while_draining()
 
 
 def test_a_leaving_worker_is_dropped_when_no_request_is_left() -> None:
-    world = World()
+    world = LifecycleWorld()
     world.join(A)
     decision = world.router.decide(REQUEST)
     world.lifecycle.drain("http://a:1", [worker_of(A)], "its name is gone", is_last=True)
@@ -381,7 +295,7 @@ def test_a_leaving_worker_is_dropped_when_no_request_is_left() -> None:
 
 
 def test_draining_workers_are_listed_for_other_gateways() -> None:
-    world = World()
+    world = LifecycleWorld()
     world.join(A, B)
     world.lifecycle.drain("http://a:1", [worker_of(A)], "asked for")
     world.lifecycle.drain("http://b:1", [worker_of(B)], "asked for", is_last=True)
@@ -389,7 +303,7 @@ def test_draining_workers_are_listed_for_other_gateways() -> None:
 
 
 async def test_drains_of_another_gateway_are_resumed() -> None:
-    world, fleet = RosterWorld(), World()
+    world, fleet = RosterWorld(), LifecycleWorld()
     await world.add()
     fleet.lifecycle.resume([(URL, True), ("http://late:1", False)], world.roster)
     assert fleet.lifecycle.draining == {URL: True, "http://late:1": False}
@@ -397,7 +311,7 @@ async def test_drains_of_another_gateway_are_resumed() -> None:
 
 
 async def test_a_leaving_worker_is_dropped_from_the_roster() -> None:
-    world, fleet = RosterWorld(), World()
+    world, fleet = RosterWorld(), LifecycleWorld()
     await world.add()
     fleet.lifecycle.drain(URL, (), "asked for", is_last=True)
     keeping = asyncio.get_running_loop().create_task(
@@ -412,7 +326,7 @@ async def test_a_leaving_worker_is_dropped_from_the_roster() -> None:
 
 
 def test_a_saturated_worker_gets_no_requests_for_a_while_and_is_never_ejected() -> None:
-    world = World()
+    world = LifecycleWorld()
     world.join(A, B)
     for _ in range(20):  # far more than the failures that eject
         world.lifecycle.busy(A, 2.0)
@@ -426,7 +340,7 @@ def test_a_saturated_worker_gets_no_requests_for_a_while_and_is_never_ejected() 
 
 
 def test_further_rejections_prolong_the_time_without_requests() -> None:
-    world = World()
+    world = LifecycleWorld()
     world.join(A, B)
     world.lifecycle.busy(A, 1.0)
     world.advance(0.5)
@@ -439,7 +353,7 @@ def test_further_rejections_prolong_the_time_without_requests() -> None:
 
 
 def test_where_all_workers_are_saturated_requests_go_to_any() -> None:
-    world = World()
+    world = LifecycleWorld()
     world.join(A, B)
     world.lifecycle.busy(A, 5.0)
     world.lifecycle.busy(B, 5.0)
@@ -447,7 +361,7 @@ def test_where_all_workers_are_saturated_requests_go_to_any() -> None:
 
 
 def test_a_worker_that_left_while_it_was_saturated_comes_back_without_it() -> None:
-    world = World()
+    world = LifecycleWorld()
     world.join(A, B)
     world.lifecycle.busy(A, 5.0)
     world.lifecycle.left(A)

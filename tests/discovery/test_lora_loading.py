@@ -1,8 +1,6 @@
 """Adapters loaded by workers on a gateway's request: real sockets, simulated engines."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,33 +10,23 @@ from aiohttp.test_utils import TestServer
 
 from gateway.config.models import ModelTable
 from gateway.config.workers import WorkerTable
-from tests.stories.test_model import Fleet, fleet
+from tests.support.stories.adapter_loading import ask_adapters, loading_fleet
+from tests.support.stories.joining_fleet import JoiningFleet
 
 pytestmark = pytest.mark.process
 
 
-@asynccontextmanager
-async def loading(**options: Any) -> AsyncIterator[Fleet]:
-    """Fleet with a gateway that looks for adapter names on request only, or nearly."""
-    async with fleet(admin_load_adapters=True, **options) as f:
-        yield f
-
-
-async def ask(f: Fleet, method: str, path: str = "", **options: Any) -> tuple[int, dict[str, Any]]:
-    url = f"http://127.0.0.1:{f.gateway.admin_port}/admin/adapters{path}"
-    async with f.session.request(method, url, **options) as answer:
-        return answer.status, await answer.json()
-
-
-async def load(f: Fleet, name: str, path: str = "/adapters/x", **more: Any) -> tuple[int, dict[str, Any]]:
-    return await ask(f, "POST", json={"adapter": name, "path": path, **more})
+async def load(
+    f: JoiningFleet, name: str, path: str = "/adapters/x", **more: Any
+) -> tuple[int, dict[str, Any]]:
+    return await ask_adapters(f, "POST", json={"adapter": name, "path": path, **more})
 
 
 def outcomes(body: dict[str, Any]) -> dict[str, tuple[bool, bool]]:
     return {each["url"]: (each["is_done"], each["is_listed"]) for each in body["workers"]}
 
 
-async def complete(f: Fleet, model: str) -> tuple[int, str | None]:
+async def complete(f: JoiningFleet, model: str) -> tuple[int, str | None]:
     body = {"model": model, "prompt": [7] * 40, "max_tokens": 2}
     url = f"http://127.0.0.1:{f.gateway.port}/v1/completions"
     async with f.session.post(url, json=body) as answer:
@@ -47,7 +35,7 @@ async def complete(f: Fleet, model: str) -> tuple[int, str | None]:
 
 
 async def test_an_adapter_is_loaded_by_all_workers_of_its_model_and_serves_the_next_request() -> None:
-    async with loading() as f:
+    async with loading_fleet() as f:
         first, second = [await f.join("m", runtime_lora=True) for _ in range(2)]
         other = await f.join("n", runtime_lora=True)
         assert (await complete(f, "a"))[0] == 404
@@ -57,30 +45,30 @@ async def test_an_adapter_is_loaded_by_all_workers_of_its_model_and_serves_the_n
         assert (await complete(f, "a"))[0] == 200
         assert first.engine and other.engine
         assert (first.engine.adapters, other.engine.adapters) == ({"a": "/adapters/x"}, {})
-        assert await ask(f, "GET") == (
+        assert await ask_adapters(f, "GET") == (
             200,
             {"adapters": [{"name": "a", "root": "m", "workers": [first.url, second.url], "unusable_at": []}]},
         )
-        status, body = await ask(f, "DELETE", "/a")
+        status, body = await ask_adapters(f, "DELETE", "/a")
         assert (status, outcomes(body)) == (200, {first.url: (True, False), second.url: (True, False)})
         assert (await complete(f, "a"))[0] == 404
 
 
 async def test_an_adapter_is_loaded_by_chosen_workers_only() -> None:
-    async with loading() as f:
+    async with loading_fleet() as f:
         first, second = [await f.join("m", runtime_lora=True) for _ in range(2)]
         status, body = await load(f, "org/a", workers=[second.url.removeprefix("http://")])
         assert (status, outcomes(body)) == (200, {second.url: (True, True)})
         for _ in range(4):
             assert await complete(f, "org/a") == (200, second.url.removeprefix("http://"))
         assert (await load(f, "org/a", workers=[first.url, first.url]))[0] == 200
-        status, body = await ask(f, "DELETE", f"/org/a?worker={second.url}")
+        status, body = await ask_adapters(f, "DELETE", f"/org/a?worker={second.url}")
         assert (status, outcomes(body)) == (200, {second.url: (True, False)})
         assert await complete(f, "org/a") == (200, first.url.removeprefix("http://"))
 
 
 async def test_loading_a_loaded_adapter_succeeds_unless_its_path_differs() -> None:
-    async with loading() as f:
+    async with loading_fleet() as f:
         first, second = [await f.join("m", runtime_lora=True) for _ in range(2)]
         assert (await load(f, "a", workers=[first.url]))[0] == 200
         status, body = await load(f, "a")
@@ -92,7 +80,7 @@ async def test_loading_a_loaded_adapter_succeeds_unless_its_path_differs() -> No
 
 
 async def test_each_failed_worker_has_its_reason() -> None:
-    async with loading(admin_adapter_timeout_s=0.3) as f:
+    async with loading_fleet(admin_adapter_timeout_s=0.3) as f:
         good, plain = await f.join("m", runtime_lora=True), await f.join("m")
         status, body = await load(f, "a")
         assert (status, outcomes(body)) == (502, {good.url: (True, True), plain.url: (False, False)})
@@ -108,13 +96,13 @@ async def test_each_failed_worker_has_its_reason() -> None:
 
 
 async def test_sglang_loads_and_unloads_in_its_own_way() -> None:
-    async with loading() as f:
+    async with loading_fleet() as f:
         sim = await f.join("m", runtime_lora=True, pd_protocol="sglang", lora=("old",))
         status, body = await load(f, "a")
         assert (status, outcomes(body)) == (200, {sim.url: (True, True)})
-        listed = (await ask(f, "GET"))[1]["adapters"]
+        listed = (await ask_adapters(f, "GET"))[1]["adapters"]
         assert [(each["name"], each["unusable_at"]) for each in listed] == [("a", []), ("old", [])]
-        assert (await ask(f, "DELETE", "/old?model=m"))[0] == 200
+        assert (await ask_adapters(f, "DELETE", "/old?model=m"))[0] == 200
         assert sim.engine and list(sim.engine.adapters) == ["a"]
 
 
@@ -133,7 +121,7 @@ async def test_sglang_loads_and_unloads_in_its_own_way() -> None:
     ],
 )
 async def test_an_invalid_load_reaches_no_worker(wish: dict[str, Any], status: int, message: str) -> None:
-    async with loading(models={"m": ModelTable(aliases=["fast"])}) as f:
+    async with loading_fleet(models={"m": ModelTable(aliases=["fast"])}) as f:
         m = await f.join("m", runtime_lora=True)
         n = await f.join("n", runtime_lora=True, lora=("taken",))
         workers = [each.format(m=m.url) for each in wish.get("workers", [])]
@@ -150,7 +138,7 @@ def _rest(wish: dict[str, Any], workers: list[str]) -> dict[str, Any]:
 
 
 async def test_an_alias_names_its_model_and_a_worker_that_has_not_joined_is_rejected() -> None:
-    async with loading(models={"m": ModelTable(aliases=["fast"])}) as f:
+    async with loading_fleet(models={"m": ModelTable(aliases=["fast"])}) as f:
         m = await f.join("m", runtime_lora=True)
         await f.join("n", runtime_lora=True)
         assert outcomes((await load(f, "a", model="fast"))[1]) == {m.url: (True, True)}
@@ -163,13 +151,13 @@ async def test_an_alias_names_its_model_and_a_worker_that_has_not_joined_is_reje
 
 
 async def test_unloading_an_unknown_adapter_is_404() -> None:
-    async with loading() as f:
+    async with loading_fleet() as f:
         m = await f.join("m", runtime_lora=True, lora=("mine",))
-        assert (await ask(f, "DELETE", "/a"))[0] == 404
-        status, body = await ask(f, "DELETE", f"/a?worker={m.url}")
+        assert (await ask_adapters(f, "DELETE", "/a"))[0] == 404
+        status, body = await ask_adapters(f, "DELETE", f"/a?worker={m.url}")
         assert (status, body["error"]["message"]) == (404, f"no adapter 'a' at {m.url}")
-        assert (await ask(f, "DELETE", "/m"))[0] == 404, "a model is no adapter"
-        assert (await ask(f, "DELETE", "/mine?model=gone"))[0] == 404
+        assert (await ask_adapters(f, "DELETE", "/m"))[0] == 404, "a model is no adapter"
+        assert (await ask_adapters(f, "DELETE", "/mine?model=gone"))[0] == 404
 
 
 class Keyed:
@@ -203,7 +191,7 @@ async def test_a_worker_is_asked_with_its_own_key_under_its_own_path(tmp_path: P
     async with worker.server:
         url = f"http://127.0.0.1:{worker.server.port}/under"
         tables = {url: WorkerTable(key_file=str(key))}
-        async with loading(
+        async with loading_fleet(
             worker=[url], workers=tables, tokenizer_probe=False, admin_adapter_timeout_s=0.5
         ) as f:
             await f.until(lambda: _has_joined(f))
@@ -222,16 +210,16 @@ async def test_a_worker_is_asked_with_its_own_key_under_its_own_path(tmp_path: P
             assert worker.seen == [("/under/v1/load_lora_adapter", "Bearer its-own", request)] * 2
 
 
-async def _has_joined(f: Fleet) -> bool:
+async def _has_joined(f: JoiningFleet) -> bool:
     return len(f.gateway.fleet) == 1
 
 
 async def test_names_that_changed_at_an_engine_are_found_on_request() -> None:
-    async with loading() as f:
+    async with loading_fleet() as f:
         sim = await f.join("m", runtime_lora=True)
         request = {"lora_name": "a", "lora_path": "/x"}
         async with f.session.post(f"{sim.url}/v1/load_lora_adapter", json=request) as answer:
             assert answer.status == 200
-        status, body = await ask(f, "POST", "/names", json={})
+        status, body = await ask_adapters(f, "POST", "/names", json={})
         assert (status, [each["name"] for each in body["adapters"]]) == (200, ["a"])
         assert (await complete(f, "a"))[0] == 200

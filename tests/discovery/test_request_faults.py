@@ -13,7 +13,7 @@ from gateway.discovery.outlier_detection import OutlierRules, OutlierState
 from gateway.discovery.request_faults import MAX_CLIENTS, MAX_KEYS, OTHER_KEYS, RequestFaults
 from gateway.http.messages import HttpRequest
 from gateway.upstream.plan import Execution
-from tests.discovery.test_lifecycle import World
+from tests.support.worlds.lifecycle import LifecycleWorld
 
 A, B, C = WorkerId("a:1"), WorkerId("b:1"), WorkerId("c:1")
 
@@ -133,7 +133,7 @@ def test_the_log_names_the_key_the_workers_and_the_request(caplog: pytest.LogCap
 
 
 def test_an_ejection_for_the_failures_of_one_client_ends_once_they_are_its_own() -> None:
-    world = World()
+    world = LifecycleWorld()
     world.join(*(f"{letter}:1" for letter in "abcd"))
     judge = cast(Lifecycle, world.lifecycle).faults
     for _ in range(2):

@@ -1,184 +1,28 @@
 """The life of an endpoint: waited for, joined, down, up, another process, dropped."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import cast
+from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
 from gateway.core.blocks import BlockHash
 from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
 from gateway.core.event_stream import StreamState
-from gateway.core.fleet import Fleet, Member
-from gateway.core.worker import Worker, WorkerId
-from gateway.discovery.endpoint import Endpoint, PlaceTaken
-from gateway.discovery.probe import Probe, ProbeError, ProbeTimeout
+from gateway.core.worker import WorkerId
+from gateway.discovery.endpoint import PlaceTaken
+from gateway.discovery.probe import ProbeTimeout
 from gateway.discovery.probed import Facts
-from gateway.discovery.roster import EVENT_GRACE_S, REMIND_S, Roster, RosterOptions
-from gateway.discovery.signs_of_life import Heard
-from gateway.ingest.base import Feed
-from gateway.ingest.block_size import SizeEvidence
-from gateway.ingest.subscription import Subscription
-from gateway.observability.metrics import Metrics
+from gateway.discovery.roster import EVENT_GRACE_S, REMIND_S
 from gateway.runtime.tasks import Tasks
-from tests.support.fakes import BLOCK_SIZE, FakeEngine, Known, payload, seq_frame
+from tests.support.fakes import BLOCK_SIZE, payload, seq_frame
 from tests.support.patience import patience
-
-URL = "http://w:1"
-W = WorkerId("w:1")
-RANK = EngineMetrics(1, 2, 0.5, block_size=BLOCK_SIZE, num_gpu_blocks=100, start_time_s=1000.0)
-
-
-@dataclass
-class FakeProbe:
-    """Probe with scripted answers; a str is the reason of a ProbeError. `is_late`: its health page times out,
-    and `is_accepted` says if the connection was accepted."""
-
-    url: str
-    health: str | None = None
-    ranks: dict[int, EngineMetrics] | str = field(default_factory=lambda: {0: RANK})
-    served: tuple[ModelInfo, ...] = (ModelInfo("m", "root"),)
-    sources: tuple[EventSource, ...] | None = (EventSource(0, "tcp://*:1", "tcp://*:2"),)
-    num_facts: int = 0
-    before_health: Callable[[], None] = lambda: None
-    is_late: bool = False
-    is_accepted: bool = True
-    num_answers: int = 0
-    waits: list[bool] = field(default_factory=list)
-
-    def wait_longer(self, is_longer: bool = True) -> None:
-        self.waits.append(is_longer)
-
-    async def check_health(self) -> None:
-        self.before_health()
-        if self.is_late:
-            raise ProbeTimeout("/health did not answer in time", is_accepted=self.is_accepted)
-        self.num_answers += 1
-        if self.health is not None:
-            raise ProbeError(self.health)
-
-    async def metrics(self, *, is_last: bool = False) -> dict[int, EngineMetrics]:
-        if isinstance(self.ranks, str):
-            raise ProbeError(self.ranks)
-        self.num_answers += 1
-        return dict(self.ranks)
-
-    async def models(self) -> tuple[ModelInfo, ...]:
-        return self.served
-
-    async def facts(self) -> Facts:
-        self.num_facts += 1
-        return Facts(self.url, "fake", self.served, await self.metrics(), self.sources, "1")
-
-
-@dataclass
-class FakeFeed:
-    endpoint: str
-    replay_endpoint: str | None
-    is_connected: bool = True
-    is_stopped: bool = False
-
-    def stop(self) -> None:
-        self.is_stopped = True
-
-
-class World:
-    """Roster with the test's probes and feeds; it probes only when the test does."""
-
-    def __init__(self, **options: object) -> None:
-        self.fleet, self.known, self.metrics = Fleet(), Known(), Metrics()
-        self.probes: dict[str, FakeProbe] = {}
-        self.feeds: list[FakeFeed] = []
-        self.gone: list[str] = []
-        self.down: list[tuple[WorkerId, str]] = []
-        self.num_reads = self.num_opened = 0
-        self.joined: list[list[WorkerId]] = []
-        self.left: list[WorkerId] = []
-        self.feed_error: str | ValueError | None = None
-        self.looks: list[tuple[WorkerId, EngineMetrics | None]] = []
-        self.roster = Roster(
-            fleet=self.fleet,
-            index=self.known.index,
-            assumed=self.known.assumed,
-            metrics=self.metrics,
-            make_probe=lambda url: cast(Probe, self.probe(url)),
-            open_feed=self._open_feed,
-            on_gone=lambda url, workers: self.gone.append(url),
-            on_down=lambda worker, why: self.down.append((worker, why)),
-            heard=Heard(lambda url: self.num_reads, lambda url: self.num_opened),
-            options=RosterOptions(probe_interval_s=1000.0, **options),  # type: ignore[arg-type]
-            on_look=lambda worker, metrics: self.looks.append((worker, metrics)),
-            on_joined=[lambda workers: self.joined.append([worker.id for worker in workers])],
-            on_left=[self.left.append],
-        )
-
-    def probe(self, url: str = URL) -> FakeProbe:
-        return self.probes.setdefault(url, FakeProbe(url))
-
-    def _open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, Subscription]:
-        if self.feed_error:
-            error = self.feed_error
-            raise error if isinstance(error, ValueError) else ValueError(error)
-        feed = FakeFeed(source.endpoint, source.replay_endpoint)
-        self.feeds.append(feed)
-        subscription = Subscription(
-            worker.id,
-            engine=FakeEngine(),
-            index=self.known.index,
-            assumed=self.known.assumed,
-            can_replay=source.replay_endpoint is not None,
-            on_state=self.roster.stream_changed,
-            size=SizeEvidence(worker.block_size, partial(self.roster.block_size_shown, worker.id)),
-        )
-        return feed, subscription
-
-    async def add(self, url: str = URL) -> None:
-        assert self.roster.add(url)
-        await self.roster.first_look()
-
-    async def look(self, url: str = URL, *, times: int = 1) -> None:
-        for _ in range(times):
-            endpoint = self.endpoint(url)
-            endpoint.has_looked.clear()
-            endpoint.wake.set()
-            await endpoint.has_looked.wait()
-
-    def endpoint(self, url: str = URL) -> Endpoint:
-        return next(endpoint for endpoint in self.roster if endpoint.url == url)
-
-    def member(self, name: WorkerId = W) -> Member:
-        member = self.fleet.get(name)
-        assert member is not None
-        return member
-
-    def subscription(self, name: WorkerId = W, url: str = URL) -> Subscription:
-        return self.endpoint(url).feeds[name][1]
-
-    def sent(self, *blocks: int) -> None:
-        """Send a request with these blocks, which ran at the worker and ended at time 0."""
-        hashes = list(map(BlockHash, blocks))
-        self.known.assumed.pin(W, hashes)
-        self.known.assumed.unpin(W, hashes, now=0.0, was_run=True)
-
-    def assumed_overlap(self, *blocks: int, now: float) -> int:
-        held: dict[WorkerId, int] = {}
-        self.known.assumed.extend(list(map(BlockHash, blocks)), held, now)
-        return held.get(W, 0)
-
-    def store(self, *blocks: int) -> None:
-        """Publish these blocks from the worker's engine, from its start."""
-        subscription = self.subscription()
-        subscription.connected()
-        subscription.replayed([b"", b"", seq_frame(0), payload(*blocks)])
-        subscription.replayed([b"", b"", b"\xff" * 8, b""])
-        assert self.member().stream is StreamState.EXACT
+from tests.support.worlds.roster import RANK, URL, FakeProbe, RosterWorld, W
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
+async def world() -> AsyncIterator[RosterWorld]:
+    world = RosterWorld()
     yield world
     await world.roster.stop()
 
@@ -187,7 +31,7 @@ async def world() -> AsyncIterator[World]:
 
 
 async def test_an_endpoint_that_does_not_answer_is_waited_for(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: RosterWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     world.probe().health = "refused"
@@ -203,7 +47,7 @@ async def test_an_endpoint_that_does_not_answer_is_waited_for(
 
 
 async def test_a_worker_that_has_not_joined_is_a_warning_that_repeats(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: RosterWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.probe().health = "refused"
     await world.add()
@@ -214,7 +58,7 @@ async def test_a_worker_that_has_not_joined_is_a_warning_that_repeats(
     assert caplog.messages[1].startswith(f"waiting for worker {URL} for ")
 
 
-async def test_an_endpoint_that_answers_joins(world: World) -> None:
+async def test_an_endpoint_that_answers_joins(world: RosterWorld) -> None:
     world.probe().health = "loading"
     await world.add()
     world.probe().health = None
@@ -227,20 +71,20 @@ async def test_an_endpoint_that_answers_joins(world: World) -> None:
     assert [worker for worker, _ in world.roster.stream_counts()] == ["w:1"]
 
 
-async def test_an_endpoint_without_models_does_not_join(world: World) -> None:
+async def test_an_endpoint_without_models_does_not_join(world: RosterWorld) -> None:
     world.probe().served = ()
     await world.add()
     assert len(world.fleet) == 0
     assert world.endpoint().last_error == "http://w:1 serves no model"
 
 
-async def test_an_endpoint_added_twice_is_one(world: World) -> None:
+async def test_an_endpoint_added_twice_is_one(world: RosterWorld) -> None:
     await world.add()
     assert not world.roster.add(URL)
     assert world.probe().num_facts == 1
 
 
-async def test_ranks_are_workers_with_feeds_of_their_own(world: World) -> None:
+async def test_ranks_are_workers_with_feeds_of_their_own(world: RosterWorld) -> None:
     world.probe().ranks = {0: RANK, 1: replace(RANK, num_requests_waiting=9)}
     world.probe().sources = (EventSource(0, "tcp://*:1"), EventSource(1, "tcp://*:2"))
     await world.add()
@@ -251,7 +95,7 @@ async def test_ranks_are_workers_with_feeds_of_their_own(world: World) -> None:
     assert [m.reported.num_waiting for m in world.fleet] == [2, 9]
 
 
-async def test_a_lora_is_served_under_the_root_of_its_parent(world: World) -> None:
+async def test_a_lora_is_served_under_the_root_of_its_parent(world: RosterWorld) -> None:
     world.probe().served = (ModelInfo("m", "root"), ModelInfo("lora", "/x", parent="m"))
     await world.add()
     assert [(s.name, s.root, s.adapter) for s in world.member().worker.served] == [
@@ -275,7 +119,7 @@ async def test_a_lora_is_served_under_the_root_of_its_parent(world: World) -> No
 async def test_a_worker_without_events(
     options: dict[str, object], sources: tuple[EventSource, ...] | None, block_size: int | None
 ) -> None:
-    world = World(**options)
+    world = RosterWorld(**options)
     world.probe().sources = sources
     world.probe().ranks = {0: EngineMetrics(block_size=block_size)}
     await world.add()
@@ -288,7 +132,7 @@ async def test_ranks_beyond_the_share_of_an_endpoint_are_not_followed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Others join with events all the same."""
-    world = World(max_feeds=2)
+    world = RosterWorld(max_feeds=2)
     for url, num in ((URL, 5), ("http://w:2", 2)):
         world.probe(url).ranks = dict.fromkeys(range(num), RANK)
         world.probe(url).sources = tuple(EventSource(rank, "tcp://*:1") for rank in range(num))
@@ -301,7 +145,7 @@ async def test_ranks_beyond_the_share_of_an_endpoint_are_not_followed(
 
 
 async def test_events_without_a_reported_source_are_read_at_the_configured_ports() -> None:
-    world = World(events_port=7000, replay_port=8000)
+    world = RosterWorld(events_port=7000, replay_port=8000)
     world.probe().sources = None
     await world.add()
     assert [(f.endpoint, f.replay_endpoint) for f in world.feeds] == [("tcp://*:7000", "tcp://*:8000")]
@@ -309,7 +153,7 @@ async def test_events_without_a_reported_source_are_read_at_the_configured_ports
 
 
 async def test_events_that_were_read_for_another_worker_are_tried_again(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: RosterWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Until they can be read: the other worker may leave. Any other fault is final."""
     caplog.set_level("INFO")
@@ -324,7 +168,7 @@ async def test_events_that_were_read_for_another_worker_are_tried_again(
     assert (caplog.messages.count(line), len(world.feeds)) == (1, 1)
     assert world.member().stream is StreamState.CATCHING_UP
     await world.roster.stop()
-    other = World()
+    other = RosterWorld()
     other.feed_error = "a bad endpoint"
     await other.add()
     other.feed_error = None
@@ -334,7 +178,7 @@ async def test_events_that_were_read_for_another_worker_are_tried_again(
 
 
 async def test_a_publisher_that_is_reported_shows_the_block_size(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: RosterWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     world.probe().ranks = {0: EngineMetrics(num_requests_waiting=2)}
@@ -353,7 +197,7 @@ async def test_a_publisher_that_is_reported_shows_the_block_size(
 
 @pytest.mark.parametrize("late", [True, False])
 async def test_events_are_believed_before_metrics(
-    world: World, late: bool, caplog: pytest.LogCaptureFixture
+    world: RosterWorld, late: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     stale = {0: replace(RANK, block_size=64)}
     world.probe().ranks = {0: EngineMetrics()} if late else stale
@@ -369,13 +213,13 @@ async def test_events_are_believed_before_metrics(
     assert world.known.num_blocks("w:1") == 0, "another process answers"
 
 
-async def test_a_block_size_of_a_worker_that_left_is_ignored(world: World) -> None:
+async def test_a_block_size_of_a_worker_that_left_is_ignored(world: RosterWorld) -> None:
     world.roster.block_size_shown(WorkerId("gone"), 16)
     assert len(world.fleet) == 0
 
 
 async def test_an_unusable_event_source_costs_the_events_only(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: RosterWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.feed_error = "tcp://nonsense: Invalid argument"
     await world.add()
@@ -385,7 +229,7 @@ async def test_an_unusable_event_source_costs_the_events_only(
     assert world.member().is_up
 
 
-async def test_assumed_blocks_stand_in_until_events_are_exact(world: World) -> None:
+async def test_assumed_blocks_stand_in_until_events_are_exact(world: RosterWorld) -> None:
     """Assumed blocks last while a publisher cannot be reached: its events may never come."""
     await world.add()
     world.sent(1, 2, 3)
@@ -397,7 +241,7 @@ async def test_assumed_blocks_stand_in_until_events_are_exact(world: World) -> N
     assert world.assumed_overlap(1, 2, 3, now=EVENT_GRACE_S) == 0
 
 
-async def test_the_state_of_a_stream_is_seen_in_the_fleet(world: World) -> None:
+async def test_the_state_of_a_stream_is_seen_in_the_fleet(world: RosterWorld) -> None:
     await world.add()
     world.store(1)
     world.subscription().disconnected()
@@ -409,7 +253,7 @@ async def test_the_state_of_a_stream_is_seen_in_the_fleet(world: World) -> None:
 
 
 async def test_a_worker_is_down_after_two_failed_health_probes(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: RosterWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     await world.add()
     world.store(1, 2)
@@ -422,7 +266,7 @@ async def test_a_worker_is_down_after_two_failed_health_probes(
     assert world.known.num_blocks("w:1") == 2  # it may well come back with all its blocks
 
 
-async def test_requests_of_a_silent_worker_fail_by_the_cause(world: World) -> None:
+async def test_requests_of_a_silent_worker_fail_by_the_cause(world: RosterWorld) -> None:
     """That the worker is down follows from it, and explains nothing."""
     await world.add()
     silence(world.probe())
@@ -430,7 +274,7 @@ async def test_requests_of_a_silent_worker_fail_by_the_cause(world: World) -> No
     assert world.down == [(W, LATE)]
 
 
-async def test_one_failed_probe_between_two_answers_is_forgotten(world: World) -> None:
+async def test_one_failed_probe_between_two_answers_is_forgotten(world: RosterWorld) -> None:
     await world.add()
     for health in ("slow", None, "slow", None):
         world.probe().health = health
@@ -438,7 +282,7 @@ async def test_one_failed_probe_between_two_answers_is_forgotten(world: World) -
         assert world.member().is_up
 
 
-async def test_a_worker_that_answers_again_is_up(world: World) -> None:
+async def test_a_worker_that_answers_again_is_up(world: RosterWorld) -> None:
     await world.add()
     world.probe().health = "refused"
     await world.look(times=2)
@@ -449,7 +293,7 @@ async def test_a_worker_that_answers_again_is_up(world: World) -> None:
     assert world.probe().num_facts == 1
 
 
-async def test_late_metrics_do_not_take_a_worker_down(world: World) -> None:
+async def test_late_metrics_do_not_take_a_worker_down(world: RosterWorld) -> None:
     await world.add()
     await world.look()
     world.probe().ranks = "did not answer in time"
@@ -458,7 +302,7 @@ async def test_late_metrics_do_not_take_a_worker_down(world: World) -> None:
     assert (member.is_up, member.reported.num_waiting, member.reported.kv_usage) == (True, 2, 0.5)
 
 
-async def test_assumed_blocks_are_bounded_by_the_cache_of_the_worker(world: World) -> None:
+async def test_assumed_blocks_are_bounded_by_the_cache_of_the_worker(world: RosterWorld) -> None:
     world.probe().ranks = {0: replace(RANK, num_gpu_blocks=50)}
     await world.add()
     assumed, blocks = world.known.assumed, list(map(BlockHash, range(80)))
@@ -480,7 +324,7 @@ def silence(probe: FakeProbe) -> None:
 
 @pytest.mark.parametrize("sign", ["answers", "events", "metrics"])
 async def test_a_late_probe_takes_no_worker_down_while_other_signs_come(
-    sign: str, world: World, caplog: pytest.LogCaptureFixture
+    sign: str, world: RosterWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     await world.add()
     world.store(1)
@@ -504,7 +348,7 @@ async def test_a_late_probe_takes_no_worker_down_while_other_signs_come(
     assert (world.member().is_late, world.endpoint().last_error) == (False, None)
 
 
-async def test_a_silent_worker_is_down_after_two_probes_and_late_where_it_accepts(world: World) -> None:
+async def test_a_silent_worker_is_down_after_two_probes_and_late_where_it_accepts(world: RosterWorld) -> None:
     await world.add()
     silence(world.probe())
     await world.look()
@@ -522,7 +366,7 @@ async def test_a_silent_worker_is_down_after_two_probes_and_late_where_it_accept
 
 @pytest.mark.parametrize(("is_accepted", "num_opened"), [(False, 0), (False, 1), (True, 0)])
 async def test_accepted_connections_count_of_a_worker_without_any_other_sign(
-    is_accepted: bool, num_opened: int, world: World
+    is_accepted: bool, num_opened: int, world: RosterWorld
 ) -> None:
     await world.add()
     silence(world.probe())
@@ -534,7 +378,7 @@ async def test_accepted_connections_count_of_a_worker_without_any_other_sign(
 
 
 @pytest.mark.parametrize("way", ["connection", "page"])
-async def test_a_worker_that_refused_stays_down_whatever_comes_from_it(way: str, world: World) -> None:
+async def test_a_worker_that_refused_stays_down_whatever_comes_from_it(way: str, world: RosterWorld) -> None:
     """A worker that refuses may be finishing its answers; bytes of these are no reason to send it more."""
     await world.add()
     if way == "page":
@@ -551,7 +395,7 @@ async def test_a_worker_that_refused_stays_down_whatever_comes_from_it(way: str,
     assert world.fleet.late.in_panic == {} and not world.fleet.is_ready("m")
 
 
-async def test_late_facts_are_no_failure_of_a_worker_with_a_healthy_page(world: World) -> None:
+async def test_late_facts_are_no_failure_of_a_worker_with_a_healthy_page(world: RosterWorld) -> None:
     """Events are unavailable, so facts are requested again, and their pages are late: the worker answered."""
     await world.add()
     world.feeds[0].is_connected = False
@@ -564,7 +408,7 @@ async def test_late_facts_are_no_failure_of_a_worker_with_a_healthy_page(world: 
     assert (world.member().is_up, world.member().is_late) == (True, True)
 
 
-async def test_a_late_worker_that_has_not_joined_is_waited_for(world: World) -> None:
+async def test_a_late_worker_that_has_not_joined_is_waited_for(world: RosterWorld) -> None:
     world.probe().is_late = True
     await world.add()
     await world.look(times=2)
@@ -578,7 +422,7 @@ async def test_a_late_worker_that_has_not_joined_is_waited_for(world: World) -> 
 # another process -------------------------------------------------------------------------------
 
 
-async def test_observers_are_notified_of_each_process(world: World) -> None:
+async def test_observers_are_notified_of_each_process(world: RosterWorld) -> None:
     await world.add()
     await world.look()
     assert (world.joined, world.left) == ([[W]], [])
@@ -589,7 +433,7 @@ async def test_observers_are_notified_of_each_process(world: World) -> None:
     assert world.left == [W, W]
 
 
-async def test_another_start_time_is_another_process_with_an_empty_cache(world: World) -> None:
+async def test_another_start_time_is_another_process_with_an_empty_cache(world: RosterWorld) -> None:
     await world.add()
     world.store(1, 2)
     old = world.feeds[0]
@@ -603,7 +447,7 @@ async def test_another_start_time_is_another_process_with_an_empty_cache(world: 
     assert list(world.fleet.served()) == ["other"]
 
 
-async def test_an_equal_or_missing_start_time_changes_nothing(world: World) -> None:
+async def test_an_equal_or_missing_start_time_changes_nothing(world: RosterWorld) -> None:
     await world.add()
     world.store(1)
     for start in (1000.0, 1000.2, None):
@@ -612,7 +456,7 @@ async def test_an_equal_or_missing_start_time_changes_nothing(world: World) -> N
     assert (world.probe().num_facts, world.known.num_blocks("w:1")) == (1, 1)
 
 
-async def test_a_block_size_reported_late_is_used(world: World) -> None:
+async def test_a_block_size_reported_late_is_used(world: RosterWorld) -> None:
     """Metrics may not be ready when a worker joins; it is not routed by load for ever."""
     world.probe().ranks = {}
     await world.add()
@@ -624,7 +468,7 @@ async def test_a_block_size_reported_late_is_used(world: World) -> None:
     assert world.probe().num_facts == 2
 
 
-async def test_a_new_process_without_models_is_waited_for(world: World) -> None:
+async def test_a_new_process_without_models_is_waited_for(world: RosterWorld) -> None:
     await world.add()
     world.probe().ranks, world.probe().served = {0: replace(RANK, start_time_s=2000.0)}, ()
     await world.look()
@@ -637,7 +481,7 @@ async def test_a_new_process_without_models_is_waited_for(world: World) -> None:
 # suspicion -------------------------------------------------------------------------------------
 
 
-async def test_a_refused_connection_takes_a_worker_down_until_it_answers(world: World) -> None:
+async def test_a_refused_connection_takes_a_worker_down_until_it_answers(world: RosterWorld) -> None:
     await world.add()
     world.endpoint().has_looked.clear()
     world.roster.suspect(W, "refused", is_refused=True)
@@ -646,7 +490,7 @@ async def test_a_refused_connection_takes_a_worker_down_until_it_answers(world: 
     assert world.member().is_up
 
 
-async def test_any_other_failure_triggers_a_probe_at_once(world: World) -> None:
+async def test_any_other_failure_triggers_a_probe_at_once(world: RosterWorld) -> None:
     await world.add()
     world.probe().health = "answered 500"
     world.endpoint().has_looked.clear()
@@ -656,7 +500,7 @@ async def test_any_other_failure_triggers_a_probe_at_once(world: World) -> None:
     assert world.endpoint().num_failures == 1
 
 
-async def test_a_failure_during_a_probe_triggers_another(world: World) -> None:
+async def test_a_failure_during_a_probe_triggers_another(world: RosterWorld) -> None:
     await world.add()
     probe, looks = world.probe(), 0
     done = asyncio.Event()
@@ -675,14 +519,14 @@ async def test_a_failure_during_a_probe_triggers_another(world: World) -> None:
         await done.wait()
 
 
-async def test_a_rank_that_refuses_takes_the_whole_endpoint_down(world: World) -> None:
+async def test_a_rank_that_refuses_takes_the_whole_endpoint_down(world: RosterWorld) -> None:
     world.probe().ranks = {0: RANK, 1: RANK}
     await world.add()
     world.roster.suspect(WorkerId("w:1#1"), "refused", is_refused=True)
     assert [m.is_up for m in world.fleet] == [False, False]
 
 
-async def test_a_failure_of_a_dropped_worker_is_ignored(world: World) -> None:
+async def test_a_failure_of_a_dropped_worker_is_ignored(world: RosterWorld) -> None:
     await world.add()
     world.roster.suspect(WorkerId("gone"), "refused", is_refused=True)
     assert [member.is_up for member in world.fleet] == [True]
@@ -692,7 +536,7 @@ async def test_a_failure_of_a_dropped_worker_is_ignored(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", ["http://w:1", "w:1", "w:1#1"])
-async def test_a_dropped_endpoint_is_forgotten_everywhere(world: World, name: str) -> None:
+async def test_a_dropped_endpoint_is_forgotten_everywhere(world: RosterWorld, name: str) -> None:
     world.probe().ranks = {0: RANK, 1: RANK}
     world.probe().sources = (EventSource(0, "tcp://*:1"), EventSource(1, "tcp://*:2"))
     await world.add()
@@ -713,21 +557,21 @@ async def test_a_dropped_endpoint_is_forgotten_everywhere(world: World, name: st
     assert task.cancelled()
 
 
-async def test_dropping_an_unknown_name_fails(world: World) -> None:
+async def test_dropping_an_unknown_name_fails(world: RosterWorld) -> None:
     await world.add()
     assert not world.roster.drop("http://x:1")
     assert world.roster.drop(URL)
     assert not world.roster.drop(URL)
 
 
-async def test_a_dropped_endpoint_can_come_back(world: World) -> None:
+async def test_a_dropped_endpoint_can_come_back(world: RosterWorld) -> None:
     await world.add()
     world.roster.drop(URL)
     await world.add()
     assert (world.member().is_up, world.probe().num_facts) == (True, 2)
 
 
-async def test_an_endpoint_can_be_dropped_while_it_is_waited_for(world: World) -> None:
+async def test_an_endpoint_can_be_dropped_while_it_is_waited_for(world: RosterWorld) -> None:
     world.probe().health = "loading"
     world.roster.add(URL)
     looked = Tasks().start("first look", world.roster.first_look())
@@ -738,7 +582,7 @@ async def test_an_endpoint_can_be_dropped_while_it_is_waited_for(world: World) -
     assert list(world.roster) == []
 
 
-async def test_stopping_closes_feeds_and_probes(world: World) -> None:
+async def test_stopping_closes_feeds_and_probes(world: RosterWorld) -> None:
     await world.add()
     task = world.endpoint().task
     await world.roster.stop()
@@ -746,7 +590,7 @@ async def test_stopping_closes_feeds_and_probes(world: World) -> None:
     assert task is not None and task.done()
 
 
-async def test_an_endpoint_without_a_start_time_is_probed_again_after_it_was_down(world: World) -> None:
+async def test_an_endpoint_without_a_start_time_is_probed_again_after_it_was_down(world: RosterWorld) -> None:
     probe = world.probe()
     probe.ranks = {0: replace(RANK, start_time_s=None)}
     await world.add()
@@ -763,7 +607,7 @@ async def test_an_endpoint_without_a_start_time_is_probed_again_after_it_was_dow
     assert probe.num_facts == 4
 
 
-async def test_each_probe_is_reported_to_observers(world: World) -> None:
+async def test_each_probe_is_reported_to_observers(world: RosterWorld) -> None:
     await world.add()
     later = replace(RANK, prefix_cache_queries_total=7)
     world.probe().ranks = {0: later}
@@ -776,7 +620,7 @@ async def test_each_probe_is_reported_to_observers(world: World) -> None:
 # identity ----------------------------------------------------------------------------------------
 
 
-async def test_a_restart_reported_by_events_first_keeps_the_new_blocks(world: World) -> None:
+async def test_a_restart_reported_by_events_first_keeps_the_new_blocks(world: RosterWorld) -> None:
     """A new subscription without replays would not know the blocks that the new process has stored by now."""
     world.probe().sources = (EventSource(0, "tcp://*:1"),)
     await world.add()
@@ -795,7 +639,7 @@ async def test_a_restart_reported_by_events_first_keeps_the_new_blocks(world: Wo
     assert (len(world.feeds), world.known.num_blocks("w:1")) == (2, 0)
 
 
-async def test_a_stream_that_outlives_a_restart_is_opened_again(world: World) -> None:
+async def test_a_stream_that_outlives_a_restart_is_opened_again(world: RosterWorld) -> None:
     await world.add()
     world.store(1, 2)
     world.probe().ranks = {0: replace(RANK, start_time_s=2000.0)}
@@ -805,7 +649,7 @@ async def test_a_stream_that_outlives_a_restart_is_opened_again(world: World) ->
 
 @pytest.mark.parametrize(("counted", "num_feeds"), [((500, 20), 2), ((500, 500), 1), ((500, None), 1)])
 async def test_without_a_start_time_counters_that_fall_are_another_process(
-    world: World, counted: tuple[int | None, int | None], num_feeds: int
+    world: RosterWorld, counted: tuple[int | None, int | None], num_feeds: int
 ) -> None:
     def ranks_of(num: int | None, start: float | None) -> dict[int, EngineMetrics]:
         return {0: replace(RANK, start_time_s=start, prefix_cache_queries_total=num)}
@@ -820,7 +664,7 @@ async def test_without_a_start_time_counters_that_fall_are_another_process(
     assert world.known.num_blocks("w:1") == (2 if num_feeds == 1 else 0)
 
 
-async def test_a_start_time_overrides_counters(world: World) -> None:
+async def test_a_start_time_overrides_counters(world: RosterWorld) -> None:
     await world.add()
     for num in (500, 20):
         world.probe().ranks = {0: replace(RANK, prefix_cache_queries_total=num)}
@@ -828,7 +672,7 @@ async def test_a_start_time_overrides_counters(world: World) -> None:
     assert len(world.feeds) == 1
 
 
-async def test_a_changed_event_address_is_followed(world: World) -> None:
+async def test_a_changed_event_address_is_followed(world: RosterWorld) -> None:
     """Restarted between two probes, at other free ports, and without a start time."""
     world.probe().ranks = {0: replace(RANK, start_time_s=None)}
     await world.add()
@@ -848,7 +692,7 @@ def began(seconds: float) -> dict[int, EngineMetrics]:
 
 
 async def test_an_address_of_several_engines_is_rejected_with_the_reason(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: RosterWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     await world.add()
     for seconds in (2000.0, 1000.0, 2000.0, 1000.0):
@@ -860,7 +704,7 @@ async def test_an_address_of_several_engines_is_rejected_with_the_reason(
     assert [record.levelname for record in caplog.records if "several engines" in record.message] == ["ERROR"]
 
 
-async def test_an_address_joins_when_one_engine_has_answered_for_long(world: World) -> None:
+async def test_an_address_joins_when_one_engine_has_answered_for_long(world: RosterWorld) -> None:
     await world.add()
     for seconds in (2000.0, 1000.0):
         world.probe().ranks = began(seconds)
@@ -870,7 +714,7 @@ async def test_an_address_joins_when_one_engine_has_answered_for_long(world: Wor
     assert len(world.fleet) == 1
 
 
-async def test_a_restarted_engine_is_one_engine(world: World) -> None:
+async def test_a_restarted_engine_is_one_engine(world: RosterWorld) -> None:
     await world.add()
     for seconds in (2000.0, 3000.0, 4000.0):
         world.probe().ranks = began(seconds)

@@ -44,7 +44,7 @@ class FakeEndpoint:
 
 
 @dataclass
-class World:
+class ServedModelsWorld:
     now: float = 0.0
     num_renamed: int = 0
     fleet: Fleet = field(default_factory=Fleet)
@@ -68,7 +68,7 @@ class World:
 async def test_loaded_and_unloaded_adapters_are_known_without_a_restart_of_the_worker(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = World()
+    world = ServedModelsWorld()
     world.member.num_failures = 3
     with caplog.at_level(logging.INFO):
         assert await world.ask(BASE, ONE, OTHER) == ["m", "one", "other"]
@@ -85,7 +85,7 @@ async def test_loaded_and_unloaded_adapters_are_known_without_a_restart_of_the_w
 
 
 async def test_names_are_asked_for_at_intervals_and_at_once_after_a_failed_request() -> None:
-    world = World()
+    world = ServedModelsWorld()
     await world.ask(BASE, ONE)
     for _ in range(3):
         await world.names.ask(world.endpoint)  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ async def test_names_are_asked_for_at_intervals_and_at_once_after_a_failed_reque
 
 
 async def test_an_engine_without_its_base_model_has_not_unloaded_all_adapters() -> None:
-    world = World()
+    world = ServedModelsWorld()
     assert await world.ask() == ["m", "one"]
     assert await world.ask(ModelInfo("n", "another")) == ["m", "one"]
     world.endpoint.answers.answer = "no answer"
@@ -107,14 +107,14 @@ async def test_an_engine_without_its_base_model_has_not_unloaded_all_adapters() 
 
 
 async def test_an_endpoint_that_has_not_joined_is_not_asked() -> None:
-    world = World()
+    world = ServedModelsWorld()
     world.endpoint.facts = None
     await world.ask(BASE)
     assert world.endpoint.answers.num_asked == 0
 
 
 async def test_an_answer_overtaken_by_a_later_one_is_ignored() -> None:
-    world, late = World(), asyncio.Event()
+    world, late = ServedModelsWorld(), asyncio.Event()
 
     class Slow(FakeProbe):
         async def models(self) -> tuple[ModelInfo, ...]:

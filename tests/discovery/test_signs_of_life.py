@@ -10,8 +10,8 @@ from gateway.core.fleet import Member
 from gateway.discovery.endpoint import Endpoint
 from gateway.discovery.probe import Probe, ProbeTimeout
 from gateway.discovery.signs_of_life import Heard, has_refused, health_of, num_signs, pages_of_late
-from tests.discovery.test_lifecycle import worker_of
-from tests.discovery.test_roster import RANK, URL, FakeProbe
+from tests.support.worlds.lifecycle import worker_of
+from tests.support.worlds.roster import RANK, URL, FakeProbe
 
 
 def endpoint_of(probe: FakeProbe) -> Endpoint:

@@ -2,14 +2,13 @@
 
 from gateway.core.worker import Role
 from gateway.discovery.sources import Sources
-from tests.discovery.kubernetes.test_watched_sources import BY_LABEL, world
-from tests.discovery.test_dns import NAME, ONE
-from tests.discovery.test_dns import World as DnsWorld
+from tests.support.worlds.kube_sources import BY_LABEL, sources_world
+from tests.support.worlds.named_workers import NAME, ONE, NamedWorld
 
 
 async def test_a_source_goes_where_its_url_says() -> None:
-    dns = DnsWorld()
-    async with world() as kube:
+    dns = NamedWorld()
+    async with sources_world() as kube:
         sources = Sources(dns.resolver, kube.sources)
         assert sources.add(NAME, Role.PREFILL) and sources.add(BY_LABEL)
         assert not sources.add(NAME) and not sources.add(BY_LABEL)

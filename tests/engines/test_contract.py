@@ -11,7 +11,9 @@ from engines import ENGINES
 from gateway.config import by_key
 from gateway.core.engine import Engine, EngineInfo, EngineMarks
 from gateway.core.kv_events import DecodeError, EventBatch
+from gateway.discovery.engine_detection import Engines
 from tests import ROOT
+from tests.support.engine_data import engine_data
 
 each_engine = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())
 frames = st.lists(st.binary(max_size=40), max_size=5)
@@ -58,6 +60,28 @@ def test_marks_distinguish_engines_and_the_last_has_none() -> None:
     assert marks[-1] == EngineMarks()
     assert all((mark.owned_by and mark.metrics) or mark.has_no_owner for mark in marks[:-1])
     assert len(set(marks)) == len(marks)
+
+
+def test_each_engine_has_its_data_in_one_file() -> None:
+    assert engine_data().keys() == ENGINES.keys()
+    assert all(data.source for data in engine_data().values())
+
+
+@each_engine
+def test_an_engine_is_recognized_by_its_data(engine: Engine) -> None:
+    data, engines = engine_data()[engine.name], Engines(ENGINES)
+    has_marks = engine.marks != EngineMarks()
+    assert engines.by_models(data.models_body) is (engine if has_marks else None)
+    has_page = bool(engine.marks.metrics and data.metrics)
+    assert engines.by_metrics(data.page.encode()) is (engine if has_page else None)
+
+
+@each_engine
+def test_models_and_load_of_an_engine_are_read(engine: Engine) -> None:
+    data = engine_data()[engine.name]
+    assert len(engine.parse_models(data.models_body)) == len(data.models["data"]) > 0
+    running = sum(rank.num_requests_running or 0 for rank in engine.parse_metrics(data.page).values())
+    assert (running > 0) is bool(data.metrics)
 
 
 @each_engine

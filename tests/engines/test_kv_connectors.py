@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 from engines import DEFAULT_CONNECTORS, ENGINES, KV_CONNECTORS
 from gateway.config import by_key
-from gateway.core.kv_connector import KvConnector, Pair, PrefillResult
+from gateway.core.kv_connector import KvConnector, PrefillResult
 from gateway.core.kv_events import DecodeError
-from gateway.core.worker import Role, ServedModel, Transfer, Worker, WorkerId
 from tests import ROOT
+from tests.support.transfer_pairs import fields_of, pair
 
 each = pytest.mark.parametrize("connector", KV_CONNECTORS.values(), ids=KV_CONNECTORS.keys())
-SERVED = (ServedModel("m", "m"),)
 CHAT: dict[str, Any] = {
     "model": "m",
     "messages": [{"role": "user", "content": "naïve 中文"}],
@@ -33,29 +32,6 @@ CHAT: dict[str, Any] = {
     "tool_choice": "required",
     "temperature": 0,
 }
-
-
-def pair(number: int = 5, **more: Any) -> Pair:
-    prefill = Worker(
-        WorkerId("p"),
-        "http://p:1",
-        SERVED,
-        role=Role.PREFILL,
-        transfer=Transfer("x", "10.0.0.1:8998", "engine-1"),
-        **more,
-    )
-    return Pair(prefill, Worker(WorkerId("d"), "http://d:1", SERVED, role=Role.DECODE), number)
-
-
-def of(body: bytes) -> dict[str, Any]:
-    fields = json.loads(body)
-    assert isinstance(fields, dict)
-    return fields
-
-
-def answer(**fields: Any) -> bytes:
-    usage = {"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": 32}}
-    return json.dumps({"usage": usage, "choices": [{"finish_reason": "length"}], **fields}).encode()
 
 
 def test_every_connector_has_its_name_and_every_default_is_one() -> None:
@@ -74,9 +50,9 @@ def test_a_connector_is_named_in_the_help_and_in_the_guide(connector: KvConnecto
 @each
 def test_prompt_fields_are_equal_in_both_legs(connector: KvConnector) -> None:
     body = json.dumps(CHAT).encode()
-    to_prefill = of(connector.to_prefill(body, pair()))
+    to_prefill = fields_of(connector.to_prefill(body, pair()))
     result = PrefillResult(b'{"params": {"a": 1}, "tokens": null}', 100, 32)
-    to_decode = of(connector.to_decode(body, pair(), None if connector.is_together else result))
+    to_decode = fields_of(connector.to_decode(body, pair(), None if connector.is_together else result))
     for name in ("model", "messages", "tools", "temperature"):
         assert to_prefill[name] == to_decode[name] == CHAT[name]
     for name, value in CHAT.items():
@@ -85,7 +61,7 @@ def test_prompt_fields_are_equal_in_both_legs(connector: KvConnector) -> None:
 
 @each
 def test_prefill_computes_the_prompt_only(connector: KvConnector) -> None:
-    asked = of(connector.to_prefill(json.dumps(CHAT).encode(), pair()))
+    asked = fields_of(connector.to_prefill(json.dumps(CHAT).encode(), pair()))
     if connector.is_together:
         return  # the same body: the connector stops by itself
     assert asked["stream"] is False

@@ -3,16 +3,15 @@
 import base64
 import json
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import msgpack
 
-from engines.vllm import StoredMap, Vllm, _batch, _batch_by_event
+from engines.vllm import StoredMap, _batch, _batch_by_event
 from engines.wire import END_OF_REPLAY
 from gateway.core.blocks import Tokens
 from gateway.core.kv_events import (
@@ -25,10 +24,10 @@ from gateway.core.kv_events import (
     UnknownEvent,
 )
 from tests import DATA
+from tests.support.vllm_captures import VLLM, capture, published
 
 GOLDEN = sorted((DATA / "vllm_kv_events").glob("*.json"), key=lambda path: path.stem)
 VERSIONS = {path.stem.removeprefix("vllm-"): json.loads(path.read_text()) for path in GOLDEN}
-VLLM = Vllm()
 
 each_version = pytest.mark.parametrize("version", VERSIONS)
 
@@ -141,25 +140,6 @@ def _outcome(read: Callable[[int, bytes], EventBatch], payload: bytes) -> EventB
 
 
 # live captures ----------------------------------------------------------------------------------
-
-
-def capture(name: str) -> Iterator[tuple[str, list[bytes]]]:
-    """Captured messages: `[source, recv_ns, frames]` one after the other, wrapped into one array to
-    decode all.
-    """
-    content = (DATA / "vllm_captures" / name).read_bytes()
-    for count in range(1, 100):
-        try:
-            records = msgpack.decode(b"\xdc" + count.to_bytes(2, "big") + content)
-        except msgspec.DecodeError:
-            continue
-        yield from ((source, list(parts)) for source, _, parts in records)
-        return
-    raise AssertionError(f"{name} does not split into records")
-
-
-def published(name: str) -> list[EventBatch]:
-    return [VLLM.decode(parts) for source, parts in capture(name) if source == "pub"]
 
 
 def test_a_live_session_is_decoded() -> None:

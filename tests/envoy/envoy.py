@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadtest.ports import free_port
-from tests.blackbox.harness import Answer, Call, Client, FakeWorker, until
+from tests.support.blackbox.scripted_worker import Call, FakeWorker
+from tests.support.blackbox.strict_client import Answer, Client
 from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import until
 
 ENVOY = os.environ.get("ENVOY", ".venv-envoy/bin/envoy")
 FOLDER = Path("deploy/envoy")
@@ -136,3 +138,10 @@ async def _is_picking(setup: Setup) -> bool:
     """True once the picker answers by itself: it knows the models, and Envoy asks it."""
     answer = await setup.ask(b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n")
     return answer.status == 200 and b'"kvgate"' in answer.body
+
+
+PICKED = re.compile(r'kvgate_epp_events_total\{kind="([a-z ]+)"\} (\d+)')
+
+
+def picked_events(metrics: str) -> dict[str, int]:
+    return {kind: int(num) for kind, num in PICKED.findall(metrics)}

@@ -2,24 +2,19 @@
 
 import asyncio
 import os
-import re
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.blackbox.harness import DONE, SSE_HEAD, Call, Client, chunked, completion, event, post, until
-from tests.envoy.envoy import ENVOY, FOLDER, behind_envoy
-from tests.support.patience import patience
+from tests.envoy.envoy import ENVOY, FOLDER, behind_envoy, picked_events
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post
+from tests.support.blackbox.scripted_worker import Call
+from tests.support.blackbox.strict_client import Client
+from tests.support.patience import patience, until
 
 pytestmark = pytest.mark.envoy
-
-PICKED = re.compile(r'kvgate_epp_events_total\{kind="([a-z ]+)"\} (\d+)')
-
-
-def events(metrics: str) -> dict[str, int]:
-    return {kind: int(num) for kind, num in PICKED.findall(metrics)}
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.name)
@@ -39,8 +34,8 @@ async def test_envoy_follows_the_picker(name: str, num_workers: int) -> None:
         assert [len(worker.calls) for worker in setup.workers] == [2] * num_workers
         assert all(call.body == completion() for worker in setup.workers for call in worker.calls)
         await until(lambda: _is_free(setup.in_flight), "bookings are released")
-        counts = events(setup.gateway.metrics())
-        assert counts["picked"] == 2 * num_workers and "served elsewhere" not in counts
+        counts = picked_events(setup.gateway.metrics())
+        assert counts["picked"] == 2 * num_workers and "served_elsewhere" not in counts
 
 
 async def _is_free(in_flight: object) -> bool:

@@ -8,8 +8,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.blackbox.harness import DONE, SSE_HEAD, Call, Client, Cut, chunked, completion, event, post, until
 from tests.envoy.envoy import Setup, behind_envoy
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post
+from tests.support.blackbox.scripted_worker import Call
+from tests.support.blackbox.strict_client import Client, Cut
+from tests.support.patience import until
 
 pytestmark = pytest.mark.envoy
 

@@ -13,10 +13,9 @@ import pytest
 
 from loadtest.fleet import GATEWAY
 from loadtest.ports import free_port
-from tests.blackbox.harness import until
 from tests.envoy.envoy import ENVOY, FOLDER
 from tests.support.gateway_process import clean_environment
-from tests.support.patience import patience
+from tests.support.patience import patience, until
 
 pytestmark = pytest.mark.envoy
 

@@ -5,9 +5,11 @@ import asyncio
 
 import pytest
 
-from tests.blackbox.harness import DONE, SSE_HEAD, Call, Client, chunked, completion, event, post, until
-from tests.envoy.envoy import Setup, behind_envoy
-from tests.envoy.test_envoy import events
+from tests.envoy.envoy import Setup, behind_envoy, picked_events
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post
+from tests.support.blackbox.scripted_worker import Call
+from tests.support.blackbox.strict_client import Client
+from tests.support.patience import until
 
 pytestmark = pytest.mark.envoy
 
@@ -85,7 +87,7 @@ async def test_a_worker_that_envoy_does_not_know_moves_the_booking() -> None:
             assert (await setup.ask(post(completion()))).status == 200
         assert (len(first.calls), len(second.calls)) == (0, 4)
         await until(lambda: is_free(setup), "bookings are released")
-        assert events(setup.gateway.metrics())["served elsewhere"] >= 2
+        assert picked_events(setup.gateway.metrics())["served_elsewhere"] >= 2
 
 
 async def test_envoy_goes_down_the_list_of_fallbacks() -> None:
@@ -96,7 +98,7 @@ async def test_envoy_goes_down_the_list_of_fallbacks() -> None:
             assert (await setup.ask(post(completion()))).status == 200
         assert len(setup.workers[1].calls) == 4
         await until(lambda: is_free(setup), "bookings are released")
-        assert events(setup.gateway.metrics())["served elsewhere"] >= 1
+        assert picked_events(setup.gateway.metrics())["served_elsewhere"] >= 1
 
 
 async def test_a_subset_is_never_left() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.blackbox.harness import completion, post
 from tests.envoy.envoy import FOLDER, behind_envoy
+from tests.support.blackbox.http1_bytes import completion, post
 from tests.support.patience import patience
 
 pytestmark = pytest.mark.envoy_versions

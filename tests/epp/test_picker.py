@@ -2,14 +2,12 @@
 
 from typing import Any, cast
 
-import msgspec
 import pytest
 
 from gateway.core.errors import Unauthorized
 from gateway.core.worker import ReportedLoad, WorkerId
 from gateway.discovery.request_faults import RequestFaults
 from gateway.epp.messages import BodyMode
-from gateway.epp.picker import Door, StreamPicker
 from gateway.http.messages import Header
 from gateway.http.networks import Trusted
 from gateway.proto.kvgate.v1 import ext_proc_pb2 as pb
@@ -18,53 +16,27 @@ from gateway.tenancy.admission.request_identity import HeaderNames
 from gateway.tenancy.auth.api_keys import make_key
 from gateway.tenancy.auth.authenticator import Authenticator
 from gateway.tenancy.auth.key_format import format_key_record, parse_key_file
-from tests.support.exchanges import World
 from tests.support.ext_proc import (
     BUFFERED,
     DUPLEX,
     POST,
-    FakeStream,
     request_body,
     request_headers,
     response_body,
     response_headers,
     trailers,
 )
-
-BODY = b'{"model":"m","prompt":[1,2,3],"stream":true}'
-W1, W2 = "10.0.0.1:8000", "10.0.0.2:8000"
-EVENT = b'data: {"choices":[{"text":"a"}]}\n\n'
-DONE = b"data: [DONE]\n\n"
-DESTINATION = "x-gateway-destination-endpoint"
-
-
-class Epp(World):
-    """A gateway; `stream` opens a stream."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str, **options: Any) -> None:
-        super().__init__(monkeypatch, *names, **options)
-        self.door = Door(
-            api=Api(self.dispatch, self.router.fleet, self.metrics),
-            dispatch=self.dispatch,
-            max_body_bytes=1000,
-        )
-
-    def stream(self) -> tuple[StreamPicker, FakeStream]:
-        stream = FakeStream()
-        return StreamPicker(self.door, stream), stream
-
-    def picked(self, **given: Any) -> tuple[StreamPicker, FakeStream]:
-        """A stream with a picked request."""
-        picker, stream = self.stream()
-        picker.message(request_headers(**given))
-        picker.message(request_body(BODY))
-        picker.message(request_body(b"", is_end=True))
-        return picker, stream
-
-    @property
-    def is_free(self) -> bool:
-        """Nothing is booked or held any more."""
-        return self.is_clean() and not self.context.bodies.num_bytes and not len(self.door.held)
+from tests.support.worlds.endpoint_picks import (
+    BODY,
+    DESTINATION,
+    DONE,
+    EVENT,
+    W1,
+    W2,
+    Epp,
+    destination,
+    refusal,
+)
 
 
 @pytest.fixture
@@ -72,27 +44,9 @@ def epp(monkeypatch: pytest.MonkeyPatch) -> Epp:
     return Epp(monkeypatch, W1, W2)
 
 
-def destination(message: pb.ProcessingResponse) -> str:
-    """The destination of a pick; header and metadata must agree."""
-    reply = message.request_body if message.HasField("request_body") else message.request_headers
-    given = {
-        each.header.key: each.header.raw_value.decode() for each in reply.response.header_mutation.set_headers
-    }
-    assert message.dynamic_metadata["envoy.lb"][DESTINATION] == given[DESTINATION]
-    assert reply.response.clear_route_cache
-    return given[DESTINATION]
-
-
 def echoed(messages: list[pb.ProcessingResponse]) -> tuple[bytes, list[bool]]:
     pieces = [each.request_body.response.body_mutation.streamed_response for each in messages]
     return b"".join(each.body for each in pieces), [each.end_of_stream for each in pieces]
-
-
-def refusal(messages: list[pb.ProcessingResponse]) -> tuple[int, dict[str, str], Any]:
-    assert len(messages) == 1
-    reply = messages[0].immediate_response
-    headers = {each.header.key: each.header.raw_value.decode() for each in reply.headers.set_headers}
-    return reply.status.code, headers, msgspec.json.decode(reply.body)
 
 
 def test_a_duplex_request_is_picked_once_it_is_whole_and_its_body_goes_back(epp: Epp) -> None:
@@ -401,7 +355,7 @@ def test_a_clients_own_destination_and_control_headers_are_removed(epp: Epp) -> 
         "accept-encoding",
     } <= set(removed)
     assert "content-type" not in removed and not [name for name in removed if name[:1] == ":"]
-    assert epp.door.counts["spoofed header"] == 3 and epp.door.counts["untrusted header"] == 1
+    assert epp.door.counts["spoofed_header"] == 3 and epp.door.counts["untrusted_header"] == 1
 
 
 GARBAGE = b"\xff\xff\xff\xff"
@@ -514,7 +468,7 @@ def test_an_idle_timeout_is_for_answers_that_are_seen(monkeypatch: pytest.Monkey
 def test_where_no_answers_are_shown_the_booking_is_held_too(epp: Epp) -> None:
     picker, _ = epp.picked(modes=(DUPLEX, BodyMode.NONE))
     picker.half_closed()
-    assert epp.in_flight() == 1 and epp.door.counts["unseen answer"] == 1
+    assert epp.in_flight() == 1 and epp.door.counts["unseen_answer"] == 1
     for _ in range(12):
         epp.loop.advance(1.0)
     assert epp.is_free
@@ -525,7 +479,7 @@ def test_a_booking_moves_to_the_worker_that_served(epp: Epp) -> None:
     assert destination(stream.take()[0]) == W1
     picker.message(response_headers(served=W2))
     loads = {m.worker.id: epp.router.ledger.load(m.worker.id).num_in_flight for m in epp.router.fleet}
-    assert loads == {W1: 0, W2: 1} and epp.door.counts["served elsewhere"] == 1
+    assert loads == {W1: 0, W2: 1} and epp.door.counts["served_elsewhere"] == 1
     picker.message(response_body(DONE, is_end=True))
     assert epp.is_free
     assert len(stream.take()) == 2  # the answer's head and body; the pick is not sent again
@@ -534,7 +488,7 @@ def test_a_booking_moves_to_the_worker_that_served(epp: Epp) -> None:
 def test_a_worker_that_serves_as_picked_keeps_its_booking(epp: Epp) -> None:
     picker, _ = epp.picked()
     picker.message(response_headers(served=W1))
-    assert epp.in_flight() == 1 and not epp.door.counts["served elsewhere"]
+    assert epp.in_flight() == 1 and not epp.door.counts["served_elsewhere"]
 
 
 def test_a_refusal_of_the_worker_passes_and_marks_it_busy(epp: Epp) -> None:

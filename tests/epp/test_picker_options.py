@@ -12,8 +12,6 @@ from gateway.http.cross_origin import CrossOriginPolicy
 from gateway.http.usage_injection import InjectedUsageScanner
 from gateway.proto.kvgate.v1 import ext_proc_pb2 as pb
 from gateway.proxy.api import Api
-from tests.disaggregation.test_legs import World as PdWorld
-from tests.epp.test_picker import BODY, DONE, EVENT, W1, W2, Epp, destination, refusal
 from tests.support.ext_proc import (
     BUFFERED,
     DUPLEX,
@@ -24,6 +22,8 @@ from tests.support.ext_proc import (
     response_body,
     response_headers,
 )
+from tests.support.worlds.disaggregated import DisaggregatedWorld
+from tests.support.worlds.endpoint_picks import BODY, DONE, EVENT, W1, W2, Epp, destination, refusal
 
 
 def with_options(epp: Epp, **options: Any) -> Epp:
@@ -107,7 +107,7 @@ def test_control_headers_count_where_envoy_sets_them(
     picker.message(request_headers([*POST, *STEERED]))
     picker.message(request_body(BODY.replace(b'"m"', b'"other"'), is_end=True))
     if not is_trusted:
-        assert refusal(stream.take())[0] == 404 and epp.door.counts["untrusted header"] == 4
+        assert refusal(stream.take())[0] == 404 and epp.door.counts["untrusted_header"] == 4
         return
     head, *body = stream.take()
     (exchange,) = epp.dispatch.exchanges
@@ -191,7 +191,7 @@ def test_usage_is_asked_for_and_taken_out_again_where_the_answer_passes(
     assert epp.is_free
 
 
-class Pairs(PdWorld):
+class Pairs(DisaggregatedWorld):
     """A decode worker with llm-d's sidecar, and one that computes prompts for it, by host names."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:

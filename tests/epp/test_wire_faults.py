@@ -9,11 +9,10 @@ import pytest
 
 from gateway.epp.health import EXT_PROC
 from gateway.proto.kvgate.v1 import ext_proc_pb2 as pb
-from tests.blackbox.harness import until
-from tests.decide.test_client import service
-from tests.epp.test_picker import BODY, W1
+from tests.support.blackbox.decide_service import service
 from tests.support.ext_proc import BUFFERED, POST, request_body, request_headers, response_body, trailers
-from tests.support.patience import patience
+from tests.support.patience import patience, until
+from tests.support.worlds.endpoint_picks import BODY, W1
 
 pytestmark = pytest.mark.process
 

@@ -14,11 +14,13 @@ from pathlib import Path
 import h11
 
 from gateway.http.upgrade import HTTP2_REFUSAL
-from tests.blackbox.harness import Bench, Call, Client, Cut, FakeWorker, running, until
 from tests.conformance.wire import pieces, read_answers, read_request
 from tests.fuzz import judge
 from tests.fuzz.inputs import Input, make, smaller
-from tests.support.patience import patience
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.scripted_worker import Call, FakeWorker
+from tests.support.blackbox.strict_client import Client, Cut
+from tests.support.patience import patience, until
 
 LANES = "abcdefghijklnopqrstuvwxyz0123456"
 """Number of inputs under way at once; each has its own worker, with a model by this name."""

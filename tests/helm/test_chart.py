@@ -14,22 +14,15 @@ import pytest
 import yaml
 
 from tests import ROOT
-from tests.deploy.test_chart import CHART, GOLDEN, guide_manifests
+from tests.helm.tools import HERE, TOOLS, VALUES, helm
+from tests.support.chart import CHART, GOLDEN, guide_manifests
 from tests.support.patience import patience
 
 pytestmark = pytest.mark.helm
 
-TOOLS = ROOT / os.environ.get("HELM_TOOLS", ".cache/helm")
-HERE = Path(__file__).parent
-VALUES = sorted((HERE / "values").glob("*.yaml"))
 VERSIONS = ("1.25", "1.37")
 WITHOUT_SCHEMA = {"ServiceMonitor", "PrometheusRule", "HTTPRoute", "InferencePool", "ScaledObject"}
 """Kinds of custom resources: their schemas are no part of Kubernetes."""
-
-
-def helm(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [str(TOOLS / "helm"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=patience(60))
 
 
 def template(*arguments: str) -> "subprocess.CompletedProcess[str]":

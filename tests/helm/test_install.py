@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.test_chart import CHART
-from tests.helm.test_chart import VALUES, helm
+from tests.helm.tools import VALUES, helm
 from tests.helm.writable_api import WritableApi
+from tests.support.chart import CHART
 
 pytestmark = pytest.mark.helm
 

@@ -12,9 +12,9 @@ from gateway.replication.agent_feed import describe, metadata, open_channel
 from gateway.replication.agent_targets import Agents
 from gateway.replication.codec import SERVICE, LogRequest, encode_request
 from gateway.replication.messages import AgentHello
-from tests.agent.serving import Served, served
-from tests.blackbox.harness import until
-from tests.hostile.harness import count
+from tests.support.blackbox.siege import count
+from tests.support.patience import until
+from tests.support.stories.agent_serving import Served, served
 
 NUM = count(50, 500)
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -1,74 +1,26 @@
 """Hostile servers in place of a worker's agent, which send anything over gRPC."""
 
-import contextlib
 import itertools
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import grpc.aio
-
 from gateway.app import bundled_tokenizer
-from gateway.core.blocks import root_hash
 from gateway.proto.kvgate.v1 import kv_events_pb2 as pb
-from gateway.replication.codec import SERVICE
-from tests.blackbox.harness import until
-from tests.hostile.harness import ESCAPES, Siege, count, engine, siege
+from tests.support.blackbox.lying_agents import ROOT, Liar, Say, serving_agent, update
+from tests.support.blackbox.siege import ESCAPES, Siege, count, engine, siege
+from tests.support.patience import until
 
 NUM_PARTS = count(300, 3000)
 BLOCKS_A_PART = 2000
 BIG = 2**64 - 1
-ROOT = root_hash("m")
-"""Prompt of the simulated engine's model."""
-
-Say = Callable[["Liar"], Iterator[bytes]]
-
-
-def update(**fields: Any) -> bytes:
-    return bytes(pb.Update(**fields).SerializeToString())
 
 
 def run(rng: random.Random, num: int = BLOCKS_A_PART) -> Any:
     """Blocks that were never stored, one behind the other."""
     names, blocks = ([rng.getrandbits(64) for _ in range(num)] for _ in range(2))
     return pb.Change(stored=pb.Stored(blocks=blocks, names=names, parent_block=ROOT, medium="GPU"))
-
-
-class Liar:
-    """Fake agent; `say` follows after a valid Hello, and starts over with each subscription."""
-
-    def __init__(self, engine_url: str) -> None:
-        self.hello = pb.Hello(
-            version=1,
-            engine_url=engine_url,
-            block_size=16,
-            root=ROOT,
-            status=pb.Status(state=pb.Status.EXACT),
-        )
-        self.say: Say = lambda liar: iter(())
-        self.num_asked = self.num_said = 0
-        self.has_ended = False
-        self.faults: list[Exception] = []
-
-    async def describe(self, request: bytes, context: Any) -> bytes:
-        return bytes(self.hello.SerializeToString())
-
-    async def subscribe(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
-        self.num_asked += 1
-        self.has_ended = False
-        try:
-            for message in self.say(self):
-                self.num_said += 1
-                yield message
-        except (TypeError, ValueError, AttributeError) as exc:
-            self.faults.append(exc)
-            raise
-        finally:  # or the gateway wants no more
-            self.has_ended = True
-
-    def right(self) -> bytes:
-        return update(hello=self.hello)
 
 
 def no_hello(liar: Liar) -> Iterator[bytes]:
@@ -140,22 +92,6 @@ LIES: tuple[Say, ...] = (
 )
 
 
-@contextlib.asynccontextmanager
-async def listening(liar: Liar, port: int = 0) -> AsyncIterator[str]:
-    server = grpc.aio.server()
-    handlers = {
-        "Describe": grpc.unary_unary_rpc_method_handler(liar.describe),
-        "Subscribe": grpc.unary_stream_rpc_method_handler(liar.subscribe),
-    }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-    port = server.add_insecure_port(f"127.0.0.1:{port}")
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(0)
-
-
 async def lie(under: Siege, liar: Liar, say: Say) -> None:
     """Add the worker, with its agent, and drop it again."""
     liar.say, asked, url = say, liar.num_asked, liar.hello.engine_url
@@ -170,7 +106,7 @@ async def lie(under: Siege, liar: Liar, say: Say) -> None:
 async def test_requests_are_answered_whatever_an_agent_sends() -> None:
     with engine() as url:
         liar = Liar(url)
-        async with listening(liar) as target:
+        async with serving_agent(liar) as target:
             flags = (
                 f"KVGATE_AGENT={url}={target}",
                 "--events",

@@ -12,9 +12,9 @@ from pathlib import Path
 from aiohttp import web
 
 from loadtest.fleet import GATEWAY
-from tests.blackbox.harness import CHAT, post, until
-from tests.hostile.harness import ESCAPES, Siege, chat, count, siege
-from tests.support.patience import patience
+from tests.support.blackbox.http1_bytes import CHAT, post
+from tests.support.blackbox.siege import ESCAPES, Siege, chat, count, siege
+from tests.support.patience import patience, until
 from tests.tenancy.auth.issuers import AUDIENCE, ISSUER, jwks, public, token
 
 NUM_KEYS = count(20_000, 50_000)

@@ -3,8 +3,8 @@
 import asyncio
 from collections import Counter
 
-from tests.blackbox.harness import CHAT, post
-from tests.hostile.harness import Siege, chat, count, siege
+from tests.support.blackbox.http1_bytes import CHAT, post
+from tests.support.blackbox.siege import Siege, chat, count, siege
 
 NUM_CLIENTS = count(100, 600)
 NUM_REQUESTS = count(4, 20)

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from gateway import cli
-from tests.hostile.test_terminal_texts import MODELS, kvgate
+from tests.support.blackbox.kvgate_command import MODELS, kvgate
 from tests.support.fakes import serve, url_of
 from tests.support.patience import patience
 

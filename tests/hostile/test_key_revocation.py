@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from loadtest.fleet import GATEWAY
-from tests.blackbox.harness import Bench, FakeWorker, Header, completion, post, running, until
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import Header, completion, post
+from tests.support.blackbox.scripted_worker import FakeWorker
 from tests.support.gateway_process import clean_environment
+from tests.support.patience import until
 
 
 async def kvgate(*arguments: str, code: int = 0) -> tuple[str, str]:

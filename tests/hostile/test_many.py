@@ -5,9 +5,9 @@ import random
 
 from gateway.app import bundled_tokenizer
 from loadtest.hostile_leaks import abort_a_stream, come_and_go, many
-from tests.blackbox.harness import CHAT, Header, post
-from tests.blackbox.test_processes import is_running, pids
-from tests.hostile.harness import chat, count, siege
+from tests.support.blackbox.http1_bytes import CHAT, Header, post
+from tests.support.blackbox.several_processes import is_running, pids
+from tests.support.blackbox.siege import chat, count, siege
 
 NUM_CONNECTIONS = count(3000, 50_000)
 NUM_ABORTS = count(400, 20_000)

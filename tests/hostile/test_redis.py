@@ -12,8 +12,8 @@ from redis.exceptions import RedisError
 from gateway.app import bundled_tokenizer
 from gateway.bookings.message import BookingsMessage, Promise, WorkerBookings, encode
 from gateway.redis.embedded import EmbeddedServer
-from tests.blackbox.harness import until
-from tests.hostile.harness import Siege, count, siege
+from tests.support.blackbox.siege import Siege, count, siege
+from tests.support.patience import until
 
 NUM_ROUNDS = count(2, 30)
 NUM_MESSAGES = count(5000, 500_000)

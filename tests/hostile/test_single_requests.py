@@ -17,11 +17,11 @@ from gateway.models.prompt_source import MAX_PROMPTS
 from gateway.requests.media_uuid import KEY
 from loadtest.hostile_nested import calling, nearly_named, post
 from loadtest.open_loop import open_loop
-from tests.blackbox.harness import COMPLETIONS
-from tests.blackbox.harness import post as request
-from tests.blackbox.test_keys import bearer, made
-from tests.blackbox.test_large_bodies import FLAGS, begin, cost_little
-from tests.hostile.harness import Siege, siege
+from tests.support.blackbox.http1_bytes import COMPLETIONS
+from tests.support.blackbox.http1_bytes import post as request
+from tests.support.blackbox.keys import bearer, new_key
+from tests.support.blackbox.memory_peaks import LARGE_BODIES, begin_peak, peak_is_small
+from tests.support.blackbox.siege import Siege, siege
 
 NUM_TRIES = 10
 MB = 1 << 20
@@ -60,26 +60,26 @@ async def others_go_on(
 async def test_arguments_of_a_tool_call_are_not_decoded_in_one_call() -> None:
     body = calling("1", 15 * MB, "m")
     arguments = json.loads(body)["messages"][1]["tool_calls"][0]["function"]["arguments"]
-    async with siege(*FLAGS) as under:
+    async with siege(*LARGE_BODIES) as under:
         await others_go_on(under, lambda url: post(url, body), lambda: json.loads(arguments))
 
 
 async def test_arguments_of_a_tool_call_take_little_memory_and_give_it_back() -> None:
     body = calling("{}", 12 * MB, "m")
-    async with siege(*FLAGS) as under:
-        url, start = f"http://127.0.0.1:{under.gateway.port}", begin(under.gateway)
+    async with siege(*LARGE_BODIES) as under:
+        url, start = f"http://127.0.0.1:{under.gateway.port}", begin_peak(under.gateway)
         for _ in range(3):
             await asyncio.to_thread(post, url, body)
-        await cost_little(under.gateway, start, len(body))
+        await peak_is_small(under.gateway, start, len(body))
 
 
 async def test_a_salted_body_is_not_searched_in_one_call(tmp_path: Path) -> None:
-    key, line = made("--tenant", "t")
+    key, line = new_key("--tenant", "t")
     keys, salt, body = tmp_path / "keys", tmp_path / "salt", nearly_named(60 * MB, "m")
     keys.write_text(line)
     salt.write_text("s" * 64)
     flags = ("--key-file", str(keys), "--tenant-salt-file", str(salt))
-    async with siege(*FLAGS, *flags, headers=(bearer(key),)) as under:
+    async with siege(*LARGE_BODIES, *flags, headers=(bearer(key),)) as under:
         await others_go_on(under, lambda url: post(url, body, key), lambda: KEY.search(body), key)
 
 
@@ -87,7 +87,7 @@ async def test_a_form_is_not_searched_in_one_call() -> None:
     head = b'--b\r\nContent-Disposition: form-data; name="%b"\r\n\r\n'
     body = head % b"model" + b"m\r\n" + head % b'f"; filename="f' + b"\r\n--" * (15 * MB) + b"\r\n--b--\r\n"
     kind = "multipart/form-data; boundary=b"
-    async with siege(*FLAGS) as under:
+    async with siege(*LARGE_BODIES) as under:
         await others_go_on(
             under,
             lambda url: post(url, body, path=FORM, kind=kind),
@@ -98,6 +98,6 @@ async def test_a_form_is_not_searched_in_one_call() -> None:
 @pytest.mark.parametrize("each", ["a", [1]])
 async def test_very_many_prompts_are_not_looked_up_one_by_one(each: object) -> None:
     prompts = {"model": "m", "max_tokens": 1, "prompt": [each] * (MAX_PROMPTS + 1)}
-    async with siege(*FLAGS) as under:
+    async with siege(*LARGE_BODIES) as under:
         await under.ask(request(json.dumps(prompts).encode(), target=COMPLETIONS))
         await under.gateway.logged(r"more than 2,048 prompts\); routed by load only")

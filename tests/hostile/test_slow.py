@@ -6,8 +6,8 @@ import socket
 import time
 from collections.abc import Callable
 
-from tests.blackbox.harness import CHAT
-from tests.hostile.harness import Siege, count, siege
+from tests.support.blackbox.http1_bytes import CHAT
+from tests.support.blackbox.siege import Siege, count, has_ended, siege
 from tests.support.patience import patience
 
 NUM = count(25, 200)
@@ -48,19 +48,6 @@ async def drip(socks: list[socket.socket], piece: bytes, is_over: Callable[[], b
             with contextlib.suppress(OSError):
                 sock.send(piece)
         await asyncio.sleep(0.1)
-
-
-def has_ended(sock: socket.socket) -> bool:
-    """True if the gateway closed it, whatever it answered before."""
-    sock.setblocking(False)
-    try:
-        while sock.recv(1 << 16):
-            pass
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass
-    return True
 
 
 async def attack(under: Siege, port: int, begun: bytes, piece: bytes) -> None:

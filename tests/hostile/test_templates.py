@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from loadtest.hostile_templates import HARMLESS, TRAPS, long_chat, model_directory, outcome_of
-from tests.blackbox.harness import CHAT, Bench, FakeWorker, completion, post, running, until
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import CHAT, completion, post
+from tests.support.blackbox.scripted_worker import FakeWorker
+from tests.support.patience import until
 
 FLAGS = ("--no-tokenizer-probe", "--probe-interval-s", "100")
 

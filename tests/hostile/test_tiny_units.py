@@ -20,11 +20,13 @@ import pytest
 from gateway.decide.services import DECIDE
 from gateway.server.http2.frames import DATA, END_HEADERS, frame
 from loadtest.ports import free_port
-from tests.blackbox.harness import SSE_HEAD, Call, FakeWorker, Script, completion, post, until
-from tests.blackbox.test_keys import bearer, made
-from tests.blackbox.test_tunnel import AGREED, offer
-from tests.hostile.harness import Siege, siege
+from tests.support.blackbox.http1_bytes import SSE_HEAD, completion, post
+from tests.support.blackbox.keys import bearer, new_key
+from tests.support.blackbox.scripted_worker import Call, FakeWorker, Script
+from tests.support.blackbox.siege import Siege, siege
+from tests.support.blackbox.tunnels import AGREED, offer
 from tests.support.http2 import HELLO, POST, request
+from tests.support.patience import until
 
 NUM_GOOD = 20
 MAX_TAKEN = 1 << 20
@@ -105,7 +107,7 @@ async def test_others_are_answered_beside_a_grpc_client_with_tiny_frames() -> No
 @pytest.mark.parametrize("first", [b"\x89", b"\x81"], ids=["pings", "texts"])
 async def test_others_are_answered_beside_frames_without_content(tmp_path: Path, first: bytes) -> None:
     """Frames of a limited key are read, not only passed on."""
-    key, line = made("--tenant", "t", "--models", "m,bad")
+    key, line = new_key("--tenant", "t", "--models", "m,bad")
     file = tmp_path / "keys"
     file.write_text(line)
 

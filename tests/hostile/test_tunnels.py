@@ -5,10 +5,10 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 
-from tests.blackbox.harness import Call, FakeWorker, Script, until
-from tests.blackbox.test_tunnel import AGREED, agree, offer
-from tests.hostile.harness import MAX_GROWTH_BYTES, Siege, count, siege
-from tests.hostile.test_slow import has_ended
+from tests.support.blackbox.scripted_worker import Call, FakeWorker, Script
+from tests.support.blackbox.siege import MAX_GROWTH_BYTES, Siege, count, has_ended, siege
+from tests.support.blackbox.tunnels import AGREED, agree, offer
+from tests.support.patience import until
 
 NUM = count(20, 100)
 IDLE_S = 2

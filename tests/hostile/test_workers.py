@@ -2,16 +2,10 @@
 
 import json
 
-from tests.blackbox.harness import (
-    METRICS,
-    Call,
-    FakeWorker,
-    completion,
-    post,
-    until,
-    wire,
-)
-from tests.hostile.harness import ESCAPES, Siege, count, siege
+from tests.support.blackbox.http1_bytes import completion, post, wire
+from tests.support.blackbox.scripted_worker import METRICS, Call, FakeWorker
+from tests.support.blackbox.siege import ESCAPES, Siege, count, siege
+from tests.support.patience import until
 
 NUM_MODELS = count(100_000, 1_000_000)
 OK = wire(200, b'{"usage":{"prompt_tokens":3,"completion_tokens":1}}', (b"Content-Type", b"application/json"))

@@ -1,20 +1,10 @@
 """Headers of the PROXY protocol, whole, in pieces and broken."""
 
-import ipaddress
-
 import pytest
 
 from gateway.http.proxy_protocol import MAX_BYTES, MAX_V1, V2, Proxied, read
+from tests.support.blackbox.proxy_headers import V1_LINE, v2
 
-
-def v2(source: str = "203.0.113.7", port: int = 1234, *, command: int = 1, more: bytes = b"") -> bytes:
-    ip = ipaddress.ip_address(source)
-    family = 0x11 if ip.version == 4 else 0x21
-    body = ip.packed * 2 + port.to_bytes(2, "big") + b"\x00\x50" + more
-    return V2 + bytes([0x20 | command, family]) + len(body).to_bytes(2, "big") + body
-
-
-V1_LINE = b"PROXY TCP4 203.0.113.7 10.0.0.1 1234 80\r\n"
 WHOLE = [
     pytest.param(V1_LINE, ("203.0.113.7", 1234), id="1"),
     pytest.param(b"PROXY TCP6 2001:db8::1 fd00::1 1234 80\r\n", ("2001:db8::1", 1234), id="1, IPv6"),

@@ -4,19 +4,8 @@ import pytest
 
 from gateway.http.messages import Header, ResponseHead
 from gateway.http.refusal import BUSY_S, FULL, MAX_BUSY_S, is_full_error, is_refusal, refusal_of
+from tests.support.blackbox.engine_refusals import SGLANG, VLLM_REQUESTS, VLLM_TOKENS
 
-VLLM_REQUESTS = (
-    b'{"error":{"message":"The engine is currently busy and cannot accept new requests. Please try '
-    b'again later or on a different instance.","type":"Service Unavailable","param":null,"code":503}}'
-)
-VLLM_TOKENS = (
-    b'{"error":{"message":"The engine has reached its prefill token backlog limit. Please try '
-    b'again later or on a different instance.","type":"Service Unavailable","param":null,"code":503}}'
-)
-SGLANG = (
-    b'{"object":"error","message":"The request queue is full.","type":"HTTPStatus.SERVICE_UNAVAILABLE",'
-    b'"param":null,"code":503}'
-)
 OLLAMA = b'{"error":"server busy, please try again.  maximum pending requests exceeded"}'
 ANTHROPIC = b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}'
 NOW_S = 1_792_567_680.0

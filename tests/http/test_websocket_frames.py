@@ -1,6 +1,5 @@
 """A client's messages are read for models, however they are cut into frames and reads."""
 
-import json
 from itertools import pairwise
 
 import pytest
@@ -17,24 +16,9 @@ from gateway.http.websocket_frames import (
     FrameRefused,
     ModelFrames,
     close_frame,
-    unmasked,
     without_extensions,
 )
-
-MASK = b"\x01\x02\x03\xf4"
-
-
-def frame(payload: bytes, kind: int = 1, *, is_last: bool = True, rsv: int = 0, mask: bytes = MASK) -> bytes:
-    size = len(payload)
-    if size < 126:
-        lengths = bytes([0x80 | size])
-    else:
-        lengths = b"\xfe" + size.to_bytes(2, "big") if size < 1 << 16 else b"\xff" + size.to_bytes(8, "big")
-    return bytes([0x80 * is_last | rsv | kind]) + lengths + mask + unmasked(payload, mask)
-
-
-def text(**fields: object) -> bytes:
-    return frame(json.dumps(fields).encode())
+from tests.support.blackbox.websocket_frames import MASK, frame, text_frame
 
 
 def refused(*data: bytes) -> int:
@@ -45,16 +29,16 @@ def refused(*data: bytes) -> int:
     return caught.value.code
 
 
-SOUND = text(type="input_audio_buffer.append", audio="bW9kZWw" * 3000)
+SOUND = text_frame(type="input_audio_buffer.append", audio="bW9kZWw" * 3000)
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        text(type="session.update", model="m"),
-        text(type="session.update", model=None),
-        text(session={"audio": {"input": {"transcription": {"model": "m"}}}}),
-        text(type="x", said="no model but \u00e9 here"),
+        text_frame(type="session.update", model="m"),
+        text_frame(type="session.update", model=None),
+        text_frame(session={"audio": {"input": {"transcription": {"model": "m"}}}}),
+        text_frame(type="x", said="no model but \u00e9 here"),
         SOUND,
         frame(b"ping", 9) + frame(b"", 10) + frame(b"\x03\xe8", 8),
         frame(b"x" * 70_000),

@@ -1,7 +1,7 @@
 """Recovery of a BLIND stream, compared with the cache of a simulated engine.
 
-`World` plays both sides: the engine's prefix cache, which stores, evicts and announces as vLLM does, and the
-events and answers that a gateway receives which started late.
+`BlindRecoveryWorld` plays both sides: the engine's prefix cache, which stores, evicts and announces as vLLM
+does, and the events and answers that a gateway receives which started late.
 """
 
 import random
@@ -37,7 +37,7 @@ ROOT = root_hash("m")
 KEEP_S = 100.0
 
 
-class World:
+class BlindRecoveryWorld:
     def __init__(
         self, make: Callable[[], Index], num_blocks: int = 200, *, can_report: bool = False, **cache: Any
     ) -> None:
@@ -163,8 +163,8 @@ def make(request: pytest.FixtureRequest) -> Callable[[], Index]:
 HOT = list(range(100, 140))  # ten blocks, a prefix of many prompts
 
 
-def warm(make: Callable[[], Index], *prompts: Sequence[int], **options: Any) -> World:
-    world = World(make, **options)
+def warm(make: Callable[[], Index], *prompts: Sequence[int], **options: Any) -> BlindRecoveryWorld:
+    world = BlindRecoveryWorld(make, **options)
     for ids in prompts or [HOT]:
         world.run(ids)
     world.become_blind()
@@ -326,7 +326,7 @@ def test_two_runs_that_match_a_prompt_are_not_located(make: Callable[[], Index])
 
 
 def test_match_of_a_run_includes_the_adapter(make: Callable[[], Index]) -> None:
-    world = World(make)
+    world = BlindRecoveryWorld(make)
     world.run(HOT, lora="a")
     world.become_blind()
     ids = [*HOT, *range(1, 9)]
@@ -499,7 +499,7 @@ def test_number_of_sent_prompts_is_bounded() -> None:
 
 
 def test_change_of_state_is_reported_once(make: Callable[[], Index]) -> None:
-    world = World(make)
+    world = BlindRecoveryWorld(make)
     changes: list[bool] = []
     world.recovery.on_change = lambda recovery: changes.append(recovery.is_blind)
     for is_blind in (False, True, True, False, False):
@@ -526,7 +526,9 @@ def test_blocks_known_by_engine_hash_are_cached_by_the_engine(seed: int, can_rep
         if rng.random() < 0.3:
             options["output"] = rng.choice(pieces)
         choices.append((ids, options, rng.random() < 0.2, rng.random() < 0.9))
-    packed, plain = (World(make, num_blocks, can_report=can_report) for make in (MemoryIndex, ReferenceIndex))
+    packed, plain = (
+        BlindRecoveryWorld(make, num_blocks, can_report=can_report) for make in (MemoryIndex, ReferenceIndex)
+    )
     assert _play(packed, choices) == _play(plain, choices)
     assert packed.engine_hashed() == plain.engine_hashed()
 
@@ -534,7 +536,7 @@ def test_blocks_known_by_engine_hash_are_cached_by_the_engine(seed: int, can_rep
 Choice = tuple[list[int], dict[str, Any], bool, bool]
 
 
-def _play(world: World, choices: Sequence[Choice]) -> list[tuple[int, int]]:
+def _play(world: BlindRecoveryWorld, choices: Sequence[Choice]) -> list[tuple[int, int]]:
     """Predicted and cached blocks of each request; the first 50 requests come before the gateway starts."""
     played: list[tuple[int, int]] = []
     for ids, options, _, _ in choices[:50]:

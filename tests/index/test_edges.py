@@ -6,6 +6,7 @@ from gateway.core.blocks import BlockHash
 from gateway.core.worker import WorkerId
 from gateway.index.edges import MAX_BLOCKS, POSITION_BITS, Edges
 from gateway.index.memory import MemoryIndex
+from tests.support.recorded_holdings import RecordedHoldings
 
 A, B, C = 1, 2, 4
 ALL = A | B | C
@@ -155,30 +156,6 @@ def test_held_by_returns_packed_blocks_of_each_edge() -> None:
     assert unpacked(B, 1) == [[9]] and unpacked(B, 0, 1) == [[1, 2]]
     assert unpacked(A | B) == [[1, 2, 3], [1, 2], [9]] or unpacked(A | B) == [[1, 2], [1, 2, 3], [9]]
     assert unpacked(8) == []
-
-
-class RecordedHoldings:
-    """`Holdings` that records all calls of an index."""
-
-    def __init__(self) -> None:
-        self.changes: list[tuple[object, ...]] = []
-
-    def begin(self, holding: int, worker: WorkerId, *, is_hidden: bool) -> None:
-        self.changes.append(("begin", holding, worker, is_hidden))
-
-    def end(self, holding: int) -> None:
-        self.changes.append(("end", holding))
-
-    def hold(self, holding: int, blocks: Sequence[BlockHash], before: BlockHash | None) -> None:
-        self.changes.append(("hold", holding, list(blocks), before))
-
-    def release(self, holding: int, block: BlockHash) -> None:
-        self.changes.append(("release", holding, block))
-
-    def of(self, verb: str) -> list[tuple[object, ...]]:
-        found = [change[1:] for change in self.changes if change[0] == verb]
-        self.changes.clear()
-        return found
 
 
 def test_each_change_of_holdings_is_reported_once() -> None:

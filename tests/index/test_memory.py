@@ -19,7 +19,7 @@ from gateway.index.followed_tiers import MAX_GROUPS, MAX_MEDIA
 from gateway.index.memory import MemoryIndex
 from gateway.index.reference import ReferenceIndex
 from tests.index.contract import ROOT, SIZE, A, B, C, IndexContract, prompt, stored
-from tests.index.test_edges import RecordedHoldings
+from tests.support.recorded_holdings import RecordedHoldings
 
 SIZES: dict[WorkerId, int | None] = {A: 2, B: 2, C: 1}
 PLACES = st.sampled_from(

@@ -22,7 +22,7 @@ PROMPT = Prompt((IDS,), "ids")
 REQUEST = make_request("/v1/completions", {"model": "m", "prompt": [1]})
 
 
-class World:
+class BlindStreamWorld:
     """Two workers; decisions go to the first."""
 
     def __init__(self) -> None:
@@ -44,17 +44,17 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> BlindStreamWorld:
+    return BlindStreamWorld()
 
 
-def test_a_worker_with_an_exact_stream_is_not_recovered(world: World) -> None:
+def test_a_worker_with_an_exact_stream_is_not_recovered(world: BlindStreamWorld) -> None:
     world.ask()
     assert world.known.num_blocks("a") == 0
     assert repr(world.recovery_observer) == "RecoveryObserver(2 workers, 0 blind)"
 
 
-def test_a_blind_worker_learns_from_its_own_requests(world: World) -> None:
+def test_a_blind_worker_learns_from_its_own_requests(world: BlindStreamWorld) -> None:
     world.b.set_blind(is_blind=True)
     world.ask()
     assert world.known.num_blocks("a") == 0
@@ -68,7 +68,7 @@ def test_a_blind_worker_learns_from_its_own_requests(world: World) -> None:
     )
 
 
-def test_a_request_computed_from_scratch_proves_no_block_gone(world: World) -> None:
+def test_a_request_computed_from_scratch_proves_no_block_gone(world: BlindStreamWorld) -> None:
     world.a.set_blind(is_blind=True)
     world.ask()
     body = {"model": "m", "prompt": [1], "prompt_logprobs": 1}
@@ -82,7 +82,7 @@ def test_a_request_computed_from_scratch_proves_no_block_gone(world: World) -> N
     assert (world.known.num_blocks("a"), world.a.counts.num_withdrawn) == (0, 2)
 
 
-def test_announcement_requests_are_known_until_answered(world: World) -> None:
+def test_announcement_requests_are_known_until_answered(world: BlindStreamWorld) -> None:
     world.a.set_blind(is_blind=True)
     world.recovery_observer.decided(Decided(world.decided, PROMPT, [BLOCKS], REQUEST))
     assert "d1" in world.recovery_observer.asking
@@ -95,14 +95,14 @@ def test_announcement_requests_are_known_until_answered(world: World) -> None:
     assert not world.recovery_observer.asking
 
 
-def test_a_prompt_without_tokens_proves_nothing(world: World) -> None:
+def test_a_prompt_without_tokens_proves_nothing(world: BlindStreamWorld) -> None:
     world.a.set_blind(is_blind=True)
     world.recovery_observer.decided(Decided(world.decided, Prompt(), (), REQUEST))
     world.recovery_observer.answered(world.decided, (), Usage(10, 1, 8))
     assert world.known.num_blocks("a") == 0
 
 
-async def test_proven_blocks_expire_without_a_request(world: World) -> None:
+async def test_proven_blocks_expire_without_a_request(world: BlindStreamWorld) -> None:
     world.a.set_blind(is_blind=True)
     world.ask()
     world.now = 60.0 + SETTLE_S
@@ -114,7 +114,7 @@ async def test_proven_blocks_expire_without_a_request(world: World) -> None:
     await tasks.stop()
 
 
-def test_a_closed_subscription_is_not_recovered(world: World) -> None:
+def test_a_closed_subscription_is_not_recovered(world: BlindStreamWorld) -> None:
     world.a.set_blind(is_blind=True)
     world.recovery_observer.close(world.a)
     world.recovery_observer.close(world.a)

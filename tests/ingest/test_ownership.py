@@ -56,7 +56,7 @@ class FakeStream:
         self.calls.append(f"disown: {reason}")
 
 
-class World:
+class OwnershipWorld:
     """Worker a, of which the stream is doubted; requests go to it, or to b."""
 
     def __init__(self) -> None:
@@ -101,11 +101,11 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> OwnershipWorld:
+    return OwnershipWorld()
 
 
-def test_a_stream_is_doubted_until_a_prompt_of_its_worker_appears(world: World) -> None:
+def test_a_stream_is_doubted_until_a_prompt_of_its_worker_appears(world: OwnershipWorld) -> None:
     assert world.stream.calls == [f"wait: {UNPROVEN}"]
     tokens = world.prompt()
     chosen = world.send(tokens)
@@ -121,7 +121,7 @@ def test_a_stream_is_doubted_until_a_prompt_of_its_worker_appears(world: World) 
 
 
 def test_a_stream_without_any_of_the_prompts_is_disowned(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: OwnershipWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(NUM_UNSEEN):
         assert len(world.stream.calls) == 1 + number
@@ -143,7 +143,7 @@ def test_a_stream_without_any_of_the_prompts_is_disowned(
     assert len(world.stream.calls) == NUM_UNSEEN + 1
 
 
-def test_prompts_that_show_nothing_are_not_counted(world: World) -> None:
+def test_prompts_that_show_nothing_are_not_counted(world: OwnershipWorld) -> None:
     for _ in range(2 * NUM_UNSEEN):
         world.ask(shown=False, salt="s")
         world.ask(shown=False, links=Links(()))
@@ -158,7 +158,7 @@ def test_prompts_that_show_nothing_are_not_counted(world: World) -> None:
     assert len(world.stream.calls) == 1
 
 
-def test_a_salted_prompt_that_appears_is_a_proof(world: World) -> None:
+def test_a_salted_prompt_that_appears_is_a_proof(world: OwnershipWorld) -> None:
     """Where tenants' caches are kept apart, every prompt has a salt."""
     tokens = world.prompt()
     chosen = world.send(tokens, salt="s")
@@ -169,7 +169,7 @@ def test_a_salted_prompt_that_appears_is_a_proof(world: World) -> None:
     assert world.stream.calls[1:] == ["prove"]
 
 
-def test_a_proof_is_kept_until_the_stream_is_read_no_more(world: World) -> None:
+def test_a_proof_is_kept_until_the_stream_is_read_no_more(world: OwnershipWorld) -> None:
     world.ask(shown=True)
     world.owners.watch(A, world.stream, PLACE, "another worker reads there too")
     assert world.stream.calls[1:] == ["prove"]
@@ -185,7 +185,7 @@ def test_a_proof_is_kept_until_the_stream_is_read_no_more(world: World) -> None:
     assert len(world.stream.calls) == 3
 
 
-def test_a_prompt_that_another_worker_was_sent_too_proves_nothing(world: World) -> None:
+def test_a_prompt_that_another_worker_was_sent_too_proves_nothing(world: OwnershipWorld) -> None:
     """The events may be the other worker's. What only one of them was sent counts."""
     for is_first in (True, False):
         tokens = world.prompt()
@@ -207,7 +207,7 @@ def test_a_prompt_that_another_worker_was_sent_too_proves_nothing(world: World) 
     assert world.stream.calls[1:] == ["prove"]
 
 
-def test_blocks_that_an_answer_reports_as_cached_prove_nothing(world: World) -> None:
+def test_blocks_that_an_answer_reports_as_cached_prove_nothing(world: OwnershipWorld) -> None:
     """They may be credited by that answer, to a stream that is BLIND."""
     tokens = world.prompt()
     for cached in (SIZE, 2 * SIZE):
@@ -219,7 +219,7 @@ def test_blocks_that_an_answer_reports_as_cached_prove_nothing(world: World) -> 
     assert world.stream.calls[1:] == []
 
 
-def test_a_prompt_is_missed_only_where_it_had_to_appear(world: World) -> None:
+def test_a_prompt_is_missed_only_where_it_had_to_appear(world: OwnershipWorld) -> None:
     """While a stream is not read, a batch may still come; cached blocks are not announced again; and the same
     prompt again is one prompt."""
     for _ in range(NUM_UNSEEN):
@@ -254,7 +254,7 @@ def test_shared_blocks_are_counted(some: list[int], others: list[int], shared: i
     assert num_shared([BlockHash(n) for n in some], [BlockHash(n) for n in others]) == shared
 
 
-def test_memory_is_bounded(world: World) -> None:
+def test_memory_is_bounded(world: OwnershipWorld) -> None:
     for _ in range(2 * MAX_SENT):
         world.send(world.prompt())
     (watched,) = world.owners._watched.values()
@@ -266,7 +266,7 @@ def test_memory_is_bounded(world: World) -> None:
 
 def test_streams_are_looked_at_in_the_background() -> None:
     async def story() -> None:
-        world, tasks = World(), Tasks()
+        world, tasks = OwnershipWorld(), Tasks()
         tasks.start("prove", keep_proving(world.owners, 0.001))
         tokens = world.prompt()
         chosen = world.send(tokens)
@@ -281,7 +281,7 @@ def test_streams_are_looked_at_in_the_background() -> None:
     asyncio.run(story())
 
 
-def test_a_prefill_worker_is_proven_by_the_prompts_that_it_computes(world: World) -> None:
+def test_a_prefill_worker_is_proven_by_the_prompts_that_it_computes(world: OwnershipWorld) -> None:
     tokens = world.prompt()
     made = decision("d1", "b", "a")
     chosen = replace(made, split=PrefillChoice("sooner", made.candidates[1], candidates=made.candidates[1:]))
@@ -295,7 +295,7 @@ def test_a_prefill_worker_is_proven_by_the_prompts_that_it_computes(world: World
     assert world.stream.calls[1:] == ["prove"]
 
 
-def test_prompts_are_awaited_only_while_the_stream_is_read(world: World) -> None:
+def test_prompts_are_awaited_only_while_the_stream_is_read(world: OwnershipWorld) -> None:
     world.stream.is_read = False
     world.owners.tick()
     world.ask(shown=True)
@@ -306,7 +306,7 @@ def test_prompts_are_awaited_only_while_the_stream_is_read(world: World) -> None
     assert world.stream.calls[-1] == "prove"
 
 
-def test_a_request_costs_one_call_while_no_stream_is_read(world: World) -> None:
+def test_a_request_costs_one_call_while_no_stream_is_read(world: OwnershipWorld) -> None:
     """Engines that publish no events are watched for ever."""
     world.stream.is_read = False
     world.owners.tick()

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.process
 W = WorkerId("w:1")
 
 
-class World:
+class PollWorld:
     """Worker that hands out its `events` once; `status` and `bodies` replace its answers."""
 
     feed: PollFeed
@@ -59,8 +59,8 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
+async def world() -> AsyncIterator[PollWorld]:
+    world = PollWorld()
     server = await serve(web.post("/events", world.answer))
     tasks = Tasks()
     async with session() as open_session:
@@ -91,11 +91,11 @@ async def world() -> AsyncIterator[World]:
 
 
 @pytest.fixture
-async def feed(world: World) -> PollFeed:
+async def feed(world: PollWorld) -> PollFeed:
     return world.feed
 
 
-async def test_events_since_the_start_make_the_worker_exact(world: World, feed: PollFeed) -> None:
+async def test_events_since_the_start_make_the_worker_exact(world: PollWorld, feed: PollFeed) -> None:
     world.happen(1, 2)
     world.happen(3)
     feed.start()
@@ -107,7 +107,7 @@ async def test_events_since_the_start_make_the_worker_exact(world: World, feed: 
     assert feed.endpoint.endswith("/events") and "connected=True" in repr(feed)
 
 
-async def test_events_consumed_by_another_reader_are_a_gap(world: World, feed: PollFeed) -> None:
+async def test_events_consumed_by_another_reader_are_a_gap(world: PollWorld, feed: PollFeed) -> None:
     world.happen(1, 2)
     feed.start()
     await world.until(lambda: world.num_blocks == 2)
@@ -116,7 +116,7 @@ async def test_events_consumed_by_another_reader_are_a_gap(world: World, feed: P
     assert world.states[-1] is StreamState.BLIND
 
 
-async def test_a_restarted_engine_is_reset_first(world: World, feed: PollFeed) -> None:
+async def test_a_restarted_engine_is_reset_first(world: PollWorld, feed: PollFeed) -> None:
     world.happen(1, 2)
     world.happen(3)
     feed.start()
@@ -127,7 +127,7 @@ async def test_a_restarted_engine_is_reset_first(world: World, feed: PollFeed) -
 
 
 async def test_a_failure_is_logged_once_and_its_events_wait(
-    world: World, feed: PollFeed, caplog: pytest.LogCaptureFixture
+    world: PollWorld, feed: PollFeed, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.happen(1)
     world.status = 503
@@ -142,7 +142,7 @@ async def test_a_failure_is_logged_once_and_its_events_wait(
     assert world.states[-1] is StreamState.EXACT
 
 
-async def test_an_unreadable_answer_makes_the_stream_blind(world: World, feed: PollFeed) -> None:
+async def test_an_unreadable_answer_makes_the_stream_blind(world: PollWorld, feed: PollFeed) -> None:
     world.happen(1)
     feed.start()
     await world.until(lambda: world.num_blocks == 1)
@@ -153,7 +153,7 @@ async def test_an_unreadable_answer_makes_the_stream_blind(world: World, feed: P
 
 
 async def test_an_endless_answer_is_cut_off(
-    world: World, feed: PollFeed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: PollWorld, feed: PollFeed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 100)
     world.bodies.append(b" " * 101)
@@ -162,7 +162,7 @@ async def test_an_endless_answer_is_cut_off(
     assert "the answer is over 100 bytes" in caplog.text
 
 
-async def test_a_large_answer_is_applied_in_portions(world: World, feed: PollFeed) -> None:
+async def test_a_large_answer_is_applied_in_portions(world: PollWorld, feed: PollFeed) -> None:
     many = 3 * PORTION_BLOCKS
     world.happen(*range(1, many + 1))
     world.happen(many + 1)

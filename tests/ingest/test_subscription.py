@@ -22,7 +22,7 @@ from tests.support.fakes import BLOCK_SIZE, END, FakeEngine, Known, payload, seq
 W, ROOT = WorkerId("w:1"), root_hash("m")
 
 
-class World:
+class SubscriptionWorld:
     """Subscription to one worker; `asked` are the replays that it asked for."""
 
     def __init__(
@@ -67,8 +67,8 @@ class World:
         return self.known.num_blocks("w:1")
 
 
-def exact(*bodies: bytes) -> World:
-    world = World()
+def exact(*bodies: bytes) -> SubscriptionWorld:
+    world = SubscriptionWorld()
     world.subscription.connected()
     world.replay(*enumerate(bodies))
     assert world.states == [StreamState.CATCHING_UP, StreamState.EXACT]
@@ -76,7 +76,7 @@ def exact(*bodies: bytes) -> World:
 
 
 def test_a_start_is_replayed_and_then_followed() -> None:
-    world = World()
+    world = SubscriptionWorld()
     world.subscription.connected()
     world.live(1, payload(2, parent=1, ts=2))  # held: the replay comes first
     assert (world.asked, world.num_blocks) == ([0], 0)
@@ -97,7 +97,7 @@ def test_a_gap_is_asked_for() -> None:
 
 
 def test_without_replays_a_gap_resets_and_leaves_the_stream_blind() -> None:
-    world = World(can_replay=False)
+    world = SubscriptionWorld(can_replay=False)
     world.subscription.connected()
     world.live(0, payload(1, 2))
     assert (world.num_blocks, world.states) == (2, [StreamState.BLIND, StreamState.EXACT])
@@ -120,7 +120,7 @@ def test_another_engine_under_the_same_numbers_resets_the_worker() -> None:
 
 
 def test_a_failed_replay_is_reported_and_repeated_only_while_blind(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
+    world = SubscriptionWorld()
     world.subscription.connected()
     world.live(4, payload(1))
     world.subscription.replay_failed("no answer from tcp://x")
@@ -160,7 +160,7 @@ def test_a_replay_that_brings_the_parent_ends_the_doubt() -> None:
 
 
 def test_a_cleared_cache_ends_the_doubt() -> None:
-    world = World(can_replay=False)
+    world = SubscriptionWorld(can_replay=False)
     world.live(0, payload(1))
     world.live(1, payload(9, parent=77, ts=2))
     assert world.states[-1] is StreamState.BLIND
@@ -179,7 +179,7 @@ def test_an_undecodable_batch_resets_the_worker(caplog: pytest.LogCaptureFixture
 
 
 def test_an_undecodable_batch_in_a_replay_resets_the_worker() -> None:
-    world = World()
+    world = SubscriptionWorld()
     world.subscription.connected()
     world.replay((0, payload(1)), (1, b"?"), (2, payload(3, ts=3)))
     assert world.subscription.stream.counts.num_undecodable == 1
@@ -211,7 +211,7 @@ def many(num_portions: int) -> bytes:
 
 
 def test_a_large_batch_is_applied_in_portions_and_its_state_reported_at_the_end() -> None:
-    world, asked = World(), list[int]()
+    world, asked = SubscriptionWorld(), list[int]()
     world.subscription.behind = lambda: asked.append(world.num_blocks)
     world.subscription.connected()
     assert not world.subscription.replayed([b"", seq_frame(0), many(3)])
@@ -250,7 +250,7 @@ def test_a_doubt_in_the_last_portion_belongs_to_its_batch() -> None:
 
 
 def test_a_blind_stream_keeps_orphans_until_their_parent_is_stored() -> None:
-    world = World(heals=True)
+    world = SubscriptionWorld(heals=True)
     world.subscription.connected()
     world.replay((4, payload(9, parent=8)), (5, payload(10, parent=9, ts=2)))
     assert (world.states[-1], world.num_blocks) == (StreamState.BLIND, 0)
@@ -264,7 +264,7 @@ def test_a_blind_stream_keeps_orphans_until_their_parent_is_stored() -> None:
 
 
 def test_the_run_that_raised_the_doubt_is_kept() -> None:
-    world = World(can_replay=False, heals=True)
+    world = SubscriptionWorld(can_replay=False, heals=True)
     world.live(0, payload(1))
     assert not world.recovery.was_blind
     world.live(1, payload(9, parent=8, ts=2))
@@ -274,7 +274,7 @@ def test_the_run_that_raised_the_doubt_is_kept() -> None:
 
 
 def test_orphans_are_dropped_by_a_reset_and_a_restart() -> None:
-    world = World(heals=True)
+    world = SubscriptionWorld(heals=True)
     world.subscription.connected()
     world.replay((4, payload(9, parent=8)))
     assert len(world.recovery.orphans) == 1
@@ -285,7 +285,7 @@ def test_orphans_are_dropped_by_a_reset_and_a_restart() -> None:
 
 
 def test_closing_is_reported() -> None:
-    world, closed = World(), list[int]()
+    world, closed = SubscriptionWorld(), list[int]()
     world.subscription.close()
     world.subscription.on_close = lambda: closed.append(1)
     world.subscription.close()
@@ -300,7 +300,7 @@ LIMIT = 2_500
 def test_blocks_beyond_the_limit_reset_the_worker_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = World(can_replay=False, limits=BlockLimits(on_gpu=LIMIT, offloaded=10, declared=7))
+    world = SubscriptionWorld(can_replay=False, limits=BlockLimits(on_gpu=LIMIT, offloaded=10, declared=7))
     pauses = iter([30.0])
     world.subscription.on_cut = lambda: next(pauses)
     for number in range(4):  # roots, and none removed
@@ -323,7 +323,7 @@ def test_blocks_beyond_the_limit_reset_the_worker_with_a_warning(
 
 
 def test_the_rest_of_a_batch_beyond_the_limit_is_dropped() -> None:
-    world = World(can_replay=False, limits=BlockLimits(on_gpu=LIMIT, offloaded=10))
+    world = SubscriptionWorld(can_replay=False, limits=BlockLimits(on_gpu=LIMIT, offloaded=10))
     world.live(0, many(10))
     while world.subscription.continue_work():
         pass
@@ -332,7 +332,7 @@ def test_the_rest_of_a_batch_beyond_the_limit_is_dropped() -> None:
 
 
 def test_a_worker_that_removes_blocks_stays_within_the_limit() -> None:
-    world = World(can_replay=False, limits=BlockLimits(on_gpu=LIMIT, offloaded=10))
+    world = SubscriptionWorld(can_replay=False, limits=BlockLimits(on_gpu=LIMIT, offloaded=10))
     for number in range(20):
         world.live(number, payload(*range(1, PORTION_BLOCKS + 1), ts=number + 1, clear=True))
         while world.subscription.continue_work():
@@ -371,7 +371,7 @@ def test_a_thousand_bad_batches_are_logged_once(caplog: pytest.LogCaptureFixture
 
 
 def test_an_undecodable_message_with_the_publishers_id_keeps_its_number() -> None:
-    world = World()
+    world = SubscriptionWorld()
     world.subscription.connected()
     world.replay()
     world.subscription.live([b"kv", seq_frame(0) + bytes(16), b"nonsense"])
@@ -384,7 +384,7 @@ def test_an_unavailable_replay_is_silence() -> None:
         def decode_replay(self, frames: Sequence[bytes]) -> EventBatch | None:
             raise ReplayUnavailable("none now")
 
-    world = World()
+    world = SubscriptionWorld()
     world.subscription._engine = NoReplay()
     world.subscription.connected()
     assert not world.subscription.replayed([b"", seq_frame(0), b""])

@@ -18,7 +18,7 @@ W, ROOT, SIZE = WorkerId("w:1"), root_hash("m"), 4
 PROMPT = hash_blocks(tokens_of(range(96)), SIZE, ROOT, None)
 
 
-class World:
+class TierWorld:
     """Worker with blocks of 4 tokens, and a tier with chunks of 16."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ def on_gpu(ids: Iterable[int], names: list[int], parent: int | None = None) -> B
 
 
 def test_a_chunk_is_credited_by_its_tokens_and_goes_with_its_name() -> None:
-    world = World()
+    world = TierWorld()
     world.apply(chunk([b"first"]), chunk([-7], 16, b"first"), chunk([8, 9], 32, -7))
     assert (world.depth, world.unplaced) == (16, {})
     assert world.index.media(PROMPT) == {W: {"CPU": 16}}
@@ -64,7 +64,7 @@ def test_a_chunk_is_credited_by_its_tokens_and_goes_with_its_name() -> None:
 
 
 def test_the_gpu_is_followed_beside_a_tier_with_chunks() -> None:
-    world = World()
+    world = TierWorld()
     world.apply(on_gpu(range(16), [1, 2, 3, 4]), chunk([70]), on_gpu(range(16, 20), [5], 4))
     assert world.index.media(PROMPT) == {W: {"GPU": 5, "CPU": 4}}
     world.apply(BlocksRemoved([5, 4, 3]))
@@ -74,7 +74,7 @@ def test_the_gpu_is_followed_beside_a_tier_with_chunks() -> None:
 
 
 def test_a_chunk_announced_again_is_still_one() -> None:
-    world = World()
+    world = TierWorld()
     world.apply(chunk([70]), chunk([70, 71]), BlocksRemoved([70], "CPU"))
     assert world.index.num_blocks(W) == 4
     world.apply(BlocksRemoved([71], "CPU"))
@@ -104,7 +104,7 @@ def test_a_chunk_announced_again_is_still_one() -> None:
     ],
 )  # fmt: skip
 def test_a_chunk_that_cannot_be_credited_is_counted_for_its_medium(event: BlocksStored, num: int) -> None:
-    world = World()
+    world = TierWorld()
     world.apply(on_gpu(range(8), [1, 2]))
     world.apply(event)
     applied = world.index.applied(W)
@@ -120,7 +120,7 @@ def test_a_group_beside_full_attention_keeps_its_own_blocks() -> None:
 
 
 def test_a_full_tier_takes_removals_only() -> None:
-    world = World()
+    world = TierWorld()
     world.apply(on_gpu(range(8), [1, 2]), chunk([70]))
     world.chunks.is_full = True
     world.apply(chunk([71, 72], 16, 70), on_gpu(range(8, 12), [3], 2))
@@ -132,7 +132,7 @@ def test_a_full_tier_takes_removals_only() -> None:
 
 
 def test_removals_come_in_portions() -> None:
-    world, num = World(), 40
+    world, num = TierWorld(), 40
     size = SIZE * 128
     world.apply(*[chunk([name], name * size, size=size) for name in range(num)])
     assert world.index.num_blocks(W) == num * 128
@@ -143,7 +143,7 @@ def test_removals_come_in_portions() -> None:
 
 
 def test_any_order_of_stores_and_removals_ends_empty() -> None:
-    rng, world, names = random.Random(1), World(), set[int]()
+    rng, world, names = random.Random(1), TierWorld(), set[int]()
     for _ in range(500):
         name = rng.randrange(6)
         if name in names and rng.random() < 0.5:

@@ -88,7 +88,7 @@ class Publisher:
         return self.port, self.replay_port
 
 
-class World:
+class ZmqWorld:
     def __init__(self) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self.known = Known("w:1")
@@ -146,20 +146,20 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
+async def world() -> AsyncIterator[ZmqWorld]:
+    world = ZmqWorld()
     yield world
     world.close()
 
 
-def follow(world: World, first: int, last: int) -> None:
+def follow(world: ZmqWorld, first: int, last: int) -> None:
     """Publish batches of one block each, each the child of the one before."""
     for block in range(first, last + 1):
         world.publisher.publish(payload(block, parent=block - 1 if block > 1 else None, ts=block))
 
 
 @pytest.mark.process
-async def test_batches_published_before_and_after_the_start_are_read(world: World) -> None:
+async def test_batches_published_before_and_after_the_start_are_read(world: ZmqWorld) -> None:
     follow(world, 1, 3)
     feed = world.open()
     assert (feed.is_connected, world.state) == (False, None)
@@ -173,7 +173,7 @@ async def test_batches_published_before_and_after_the_start_are_read(world: Worl
 
 
 @pytest.mark.process
-async def test_a_feed_may_be_opened_before_there_is_a_publisher(world: World) -> None:
+async def test_a_feed_may_be_opened_before_there_is_a_publisher(world: ZmqWorld) -> None:
     ports = world.publisher.close()
     world.open()
     world.publisher = Publisher(ports)
@@ -182,7 +182,7 @@ async def test_a_feed_may_be_opened_before_there_is_a_publisher(world: World) ->
 
 
 @pytest.mark.process
-async def test_a_lost_batch_is_replayed(world: World) -> None:
+async def test_a_lost_batch_is_replayed(world: ZmqWorld) -> None:
     world.open()
     follow(world, 1, 2)
     await world.exact(2)
@@ -195,7 +195,7 @@ async def test_a_lost_batch_is_replayed(world: World) -> None:
 
 
 @pytest.mark.process
-async def test_a_long_replay_is_read_in_slices_to_its_end(world: World) -> None:
+async def test_a_long_replay_is_read_in_slices_to_its_end(world: ZmqWorld) -> None:
     num = 5 * MAX_BATCHES_PER_TURN + 7
     follow(world, 1, num)
     world.open()
@@ -203,7 +203,7 @@ async def test_a_long_replay_is_read_in_slices_to_its_end(world: World) -> None:
 
 
 @pytest.mark.process
-async def test_a_replay_cut_short_by_the_publisher_is_continued(world: World) -> None:
+async def test_a_replay_cut_short_by_the_publisher_is_continued(world: ZmqWorld) -> None:
     """A ROUTER drops messages for a slow reader, end mark included: vLLM's keeps 10,000 batches."""
     world.publisher.limit = 300
     follow(world, 1, 2000)
@@ -214,7 +214,7 @@ async def test_a_replay_cut_short_by_the_publisher_is_continued(world: World) ->
 
 
 @pytest.mark.process
-async def test_a_whole_buffer_is_replayed(world: World) -> None:
+async def test_a_whole_buffer_is_replayed(world: ZmqWorld) -> None:
     follow(world, 1, 10_000)
     world.open()
     await world.exact(10_000)
@@ -222,7 +222,7 @@ async def test_a_whole_buffer_is_replayed(world: World) -> None:
 
 
 @pytest.mark.process
-async def test_a_long_burst_does_not_block_the_loop(world: World) -> None:
+async def test_a_long_burst_does_not_block_the_loop(world: ZmqWorld) -> None:
     world.time_slices = TimeSlices(clock=count(0, SLICE_S / 2).__next__)  # two reads per slice
     world.open()
     await world.exact(0)
@@ -239,7 +239,7 @@ async def test_a_long_burst_does_not_block_the_loop(world: World) -> None:
 
 
 @pytest.mark.process
-async def test_another_topic_is_ignored(world: World) -> None:
+async def test_another_topic_is_ignored(world: ZmqWorld) -> None:
     world.open(topic="other")
     await world.exact(0)
     follow(world, 1, 1)
@@ -250,7 +250,7 @@ async def test_another_topic_is_ignored(world: World) -> None:
 
 
 @pytest.mark.process
-async def test_a_restarted_publisher_has_an_empty_cache(world: World) -> None:
+async def test_a_restarted_publisher_has_an_empty_cache(world: ZmqWorld) -> None:
     world.open()
     follow(world, 1, 4)
     await world.exact(4)
@@ -268,7 +268,7 @@ async def test_a_restarted_publisher_has_an_empty_cache(world: World) -> None:
 
 
 @pytest.mark.process
-async def test_batches_right_after_a_restart_are_not_lost(world: World) -> None:
+async def test_batches_right_after_a_restart_are_not_lost(world: ZmqWorld) -> None:
     """A ZMQ socket resubscribes only when it is used: the feed uses it in time."""
     world.open()
     follow(world, 1, 4)
@@ -282,7 +282,7 @@ async def test_batches_right_after_a_restart_are_not_lost(world: World) -> None:
 
 
 @pytest.mark.process
-async def test_each_change_of_the_connection_wakes_the_feed(world: World) -> None:
+async def test_each_change_of_the_connection_wakes_the_feed(world: ZmqWorld) -> None:
     world.open()
     await world.exact(0)
     wakes: list[bool] = []
@@ -295,7 +295,7 @@ async def test_each_change_of_the_connection_wakes_the_feed(world: World) -> Non
 
 
 @pytest.mark.process
-async def test_the_same_publisher_after_a_disconnection_keeps_its_blocks(world: World) -> None:
+async def test_the_same_publisher_after_a_disconnection_keeps_its_blocks(world: ZmqWorld) -> None:
     world.open()
     follow(world, 1, 3)
     await world.exact(3)
@@ -315,7 +315,7 @@ async def test_the_same_publisher_after_a_disconnection_keeps_its_blocks(world: 
 
 @pytest.mark.process
 async def test_a_silent_replay_leaves_the_stream_blind_with_live_blocks(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: ZmqWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.publisher.answers = False
     follow(world, 1, 1)
@@ -333,7 +333,7 @@ async def test_a_silent_replay_leaves_the_stream_blind_with_live_blocks(
 
 
 @pytest.mark.process
-async def test_the_stream_is_exact_when_replays_are_answered_again(world: World) -> None:
+async def test_the_stream_is_exact_when_replays_are_answered_again(world: ZmqWorld) -> None:
     world.publisher.answers = False
     follow(world, 1, 3)
     world.open()
@@ -347,7 +347,7 @@ async def test_the_stream_is_exact_when_replays_are_answered_again(world: World)
 
 
 @pytest.mark.process
-async def test_without_a_replay_endpoint_the_stream_is_blind_until_a_known_start(world: World) -> None:
+async def test_without_a_replay_endpoint_the_stream_is_blind_until_a_known_start(world: ZmqWorld) -> None:
     world.open(can_replay=False)
     await world.until(lambda: world.state is StreamState.BLIND)
     await asyncio.sleep(2 * QUICK.settle_s)
@@ -360,7 +360,7 @@ async def test_without_a_replay_endpoint_the_stream_is_blind_until_a_known_start
 
 @pytest.mark.process
 async def test_without_a_publisher_the_stream_catches_up_and_warns(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: ZmqWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.publisher.close()
     world.open()
@@ -374,7 +374,7 @@ async def test_without_a_publisher_the_stream_catches_up_and_warns(
 
 @pytest.mark.process
 async def test_a_message_too_large_is_not_read_and_the_stream_restarts_after_a_pause(
-    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    world: ZmqWorld, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sockets, "MAX_MESSAGE_BYTES", 2_000)
     feed = world.open()
@@ -406,7 +406,7 @@ def fail(monkeypatch: pytest.MonkeyPatch, kind: int) -> list[int]:
 
 @pytest.mark.process
 async def test_without_a_socket_after_a_pause_there_is_another_pause(
-    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    world: ZmqWorld, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed = world.open()
     feed._pauses = Backoff(first_s=0.1)
@@ -421,7 +421,7 @@ async def test_without_a_socket_after_a_pause_there_is_another_pause(
 
 @pytest.mark.process
 async def test_without_a_socket_a_replay_is_taken_as_silent(
-    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    world: ZmqWorld, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = fail(monkeypatch, zmq.DEALER)
     follow(world, 1, 2)
@@ -432,7 +432,7 @@ async def test_without_a_socket_a_replay_is_taken_as_silent(
 
 
 @pytest.mark.process
-async def test_a_worker_that_publishes_more_than_is_applied_is_paused(world: World) -> None:
+async def test_a_worker_that_publishes_more_than_is_applied_is_paused(world: ZmqWorld) -> None:
     feed = world.open(times=ZmqTimes(replay_s=5.0, quiet_s=1.0, settle_s=0.02, behind_s=0.0))
     feed._pauses = Backoff(first_s=0.1)
     await world.exact(0)
@@ -448,7 +448,7 @@ async def test_a_worker_that_publishes_more_than_is_applied_is_paused(world: Wor
 
 @pytest.mark.process
 async def test_a_replay_larger_than_the_queue_is_read_in_several(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: ZmqWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No batch is lost: each replay continues at the end of the one before it."""
     monkeypatch.setattr("gateway.ingest.zmq.MAX_REPLAY_QUEUED", 50)  # all others wait at the publisher
@@ -470,7 +470,7 @@ async def test_a_replay_larger_than_the_queue_is_read_in_several(
 
 
 @pytest.mark.process
-async def test_an_endless_message_cuts_the_stream(world: World) -> None:
+async def test_an_endless_message_cuts_the_stream(world: ZmqWorld) -> None:
     peer = EndlessPeer(b"PUB", 64 << 20)
     await peer.start()
     world.wires = Wires(max_bytes=1 << 20)
@@ -484,7 +484,7 @@ async def test_an_endless_message_cuts_the_stream(world: World) -> None:
 
 
 @pytest.mark.process
-async def test_an_address_that_a_name_resolves_to_later_is_checked(world: World) -> None:
+async def test_an_address_that_a_name_resolves_to_later_is_checked(world: ZmqWorld) -> None:
     feed = world.open()
     feed._pauses = Backoff(first_s=0.1)
     await world.exact(0)
@@ -504,7 +504,7 @@ async def test_an_address_that_a_name_resolves_to_later_is_checked(world: World)
 
 @pytest.mark.process
 @pytest.mark.parametrize("bad", ["tcp://*:*", "tcp://w", "nonsense", "http://w:1"])
-async def test_an_unusable_endpoint_is_a_value_error(world: World, bad: str) -> None:
+async def test_an_unusable_endpoint_is_a_value_error(world: ZmqWorld, bad: str) -> None:
     for endpoint, replay in ((bad, None), (world.publisher.endpoint, bad)):
         subscription = Subscription(
             W,
@@ -523,7 +523,7 @@ async def test_an_unusable_endpoint_is_a_value_error(world: World, bad: str) -> 
 
 
 @pytest.mark.process
-async def test_stopping_during_a_replay_leaves_no_task_or_socket(world: World) -> None:
+async def test_stopping_during_a_replay_leaves_no_task_or_socket(world: ZmqWorld) -> None:
     world.publisher.answers = False
     feed = world.open()
     await world.until(lambda: bool(world.publisher.asked))
@@ -540,19 +540,19 @@ async def test_stopping_during_a_replay_leaves_no_task_or_socket(world: World) -
 
 
 async def reached(
-    world: World, endpoint: str, replay_endpoint: str | None, timeout_s: float = patience(20)
+    world: ZmqWorld, endpoint: str, replay_endpoint: str | None, timeout_s: float = patience(20)
 ) -> str | None:
     return await reach(world.context, FakeEngine(), endpoint, replay_endpoint, timeout_s)
 
 
 @pytest.mark.process
-async def test_a_publisher_with_both_endpoints_is_reached(world: World) -> None:
+async def test_a_publisher_with_both_endpoints_is_reached(world: ZmqWorld) -> None:
     assert await reached(world, world.publisher.endpoint, world.publisher.replay_endpoint) is None
     assert world.publisher.asked == [1 << 62]
 
 
 @pytest.mark.process
-async def test_a_publisher_without_a_replay_must_be_there_too(world: World) -> None:
+async def test_a_publisher_without_a_replay_must_be_there_too(world: ZmqWorld) -> None:
     assert await reached(world, world.publisher.endpoint, None) is None
     assert world.publisher.asked == []
     assert await reached(world, "tcp://127.0.0.1:9", None, 0.3) == (
@@ -561,7 +561,7 @@ async def test_a_publisher_without_a_replay_must_be_there_too(world: World) -> N
 
 
 @pytest.mark.process
-async def test_an_unreached_endpoint_is_named(world: World) -> None:
+async def test_an_unreached_endpoint_is_named(world: ZmqWorld) -> None:
     publisher = world.publisher
     assert await reached(world, "tcp://127.0.0.1:9", publisher.replay_endpoint, 0.3) == (
         "no KV-event publisher answers at tcp://127.0.0.1:9; it must bind (an endpoint with '*')"
@@ -591,7 +591,7 @@ def has_ipv6() -> Iterator[None]:
 
 
 @pytest.mark.process
-async def test_ipv6_is_reached_by_its_literal(world: World, has_ipv6: None) -> None:
+async def test_ipv6_is_reached_by_its_literal(world: ZmqWorld, has_ipv6: None) -> None:
     publisher = Publisher(host="[::1]")
     endpoints = [resolve(f"tcp://*:{port}", "::1") for port in (publisher.port, publisher.replay_port)]
     assert await reached(world, endpoints[0], endpoints[1]) is None
@@ -599,7 +599,7 @@ async def test_ipv6_is_reached_by_its_literal(world: World, has_ipv6: None) -> N
 
 
 @pytest.mark.process
-async def test_localhost_reaches_a_publisher_that_listens_on_ipv4_alone(world: World) -> None:
+async def test_localhost_reaches_a_publisher_that_listens_on_ipv4_alone(world: ZmqWorld) -> None:
     publisher = world.publisher
     endpoints = [resolve(f"tcp://*:{port}", "localhost") for port in (publisher.port, publisher.replay_port)]
     assert await reached(world, endpoints[0], endpoints[1]) is None

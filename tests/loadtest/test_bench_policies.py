@@ -18,7 +18,7 @@ from loadtest.bench_policies import (
 from loadtest.policy_rows import MIX_P99, SATURATED, PolicyScenario, mixed_rows, rows, saturated_rows
 from loadtest.report import Figure
 from loadtest.workloads.groups import groups
-from tests.loadtest.test_mixes import seen
+from tests.support.recordings import seen_jobs
 
 PREDICTING = {"expected_ttft", "latency_slo", "all_knowing", "tenant_fairness", "pooled"}
 
@@ -73,7 +73,7 @@ def test_rows_are_asked_for_by_name_and_draws_repeat() -> None:
     first, few = asked_rows(["few_shot", "draw-7-31"])
     assert (first.name, few.name) == ("draw-7-31", "few_shot")
     again = asked_rows(["draw-7-31"])[0]
-    assert seen(first.jobs(1)) == seen(again.jobs(1)) != seen(first.jobs(2))
+    assert seen_jobs(first.jobs(1)) == seen_jobs(again.jobs(1)) != seen_jobs(first.jobs(2))
     assert (first.profile, first.num_workers) == (again.profile, again.num_workers)
 
 

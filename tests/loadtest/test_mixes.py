@@ -5,19 +5,11 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from gateway.replay.job import HashedPrompt, ReplayJob
+from gateway.replay.job import ReplayJob
 from loadtest.policy_draws import KINDS, draw
 from loadtest.policy_rows import mixed_rows
 from loadtest.workloads import mixes
-
-
-def blocks_of(job: ReplayJob) -> list[int]:
-    assert isinstance(job.prompt, HashedPrompt)
-    return list(job.prompt.hashes)
-
-
-def seen(jobs: Iterable[ReplayJob]) -> list[tuple[float, int, int, list[int]]]:
-    return [(job.at, job.num_tokens, job.num_output, blocks_of(job)) for job in jobs]
+from tests.support.recordings import blocks_of, seen_jobs
 
 
 def test_most_requests_share_the_hot_prompt_and_another_one_later() -> None:
@@ -63,9 +55,9 @@ def test_nothing_is_reused_of_unique_prompts_and_some_are_giants() -> None:
 @pytest.mark.parametrize("row", mixed_rows(), ids=lambda row: row.name)
 def test_requests_come_in_order_and_repeat_by_seed(row: object) -> None:
     jobs: Callable[[int], Iterable[ReplayJob]] = row.jobs  # type: ignore[attr-defined]
-    first = seen(jobs(1))
+    first = seen_jobs(jobs(1))
     assert first and first == sorted(first)
-    assert seen(jobs(1)) == first != seen(jobs(2))
+    assert seen_jobs(jobs(1)) == first != seen_jobs(jobs(2))
 
 
 def test_draws_are_of_all_kinds_and_sizes() -> None:

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from loadtest.open_loop import OpenLoop, main, open_loop, p99, rounds_of
-from tests.blackbox.harness import until
+from tests.support.patience import until
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -5,127 +5,29 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from gateway import request
 from gateway.app import bundled_tokenizer
 from gateway.config.models import ModelTable
 from gateway.core.errors import ConfigError
-from gateway.core.fleet import Fleet
 from gateway.core.rendering import VLLM, Rendering
 from gateway.core.request import InferenceRequest
 from gateway.core.worker import ServedModel, Worker, WorkerId
-from gateway.models.catalog import MAX_IDLE, MAX_ROOTS, Catalog
+from gateway.models.catalog import MAX_IDLE, MAX_ROOTS
 from gateway.models.metrics import ModelsCollector
 from gateway.models.prompt_source import PromptSource
 from gateway.observability.metrics import Metrics
-from gateway.parity.prober import Prober
 from gateway.parity.probes import PROBES
-from gateway.runtime.tasks import Tasks
 from gateway.tokenization.prompt_encoder import PromptEncoder
 from gateway.tokenization.sglang import SglangEncoder
 from gateway.tokenization.worker_tokens import tokenize_bodies
 from tests.support.patience import patience
-
-BUNDLED = str(bundled_tokenizer())
-CHAT = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]}
-
-
-@cache
-def _bundled() -> PromptSource:
-    return PromptSource({"*": PromptEncoder.load(bundled_tokenizer())}, Metrics())
-
-
-class Engine:
-    """Engine that tokenizes as the bundled tokenizer does, with `shift` added; None: it does not."""
-
-    def __init__(self, shift: int | None = 0) -> None:
-        self.shift = shift
-        self.num_asked = 0
-        self._prompts = _bundled()
-
-    def answer(self, body: Any) -> bytes | None:
-        self.num_asked += 1
-        if self.shift is None:
-            return None
-        path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
-        tokens = self._prompts.tokenize(request(path, body)).tokens
-        return (
-            msgspec.json.encode({"tokens": [token + self.shift for token in tokens[0]]}) if tokens else None
-        )
-
-
-class World:
-    def __init__(self, tables: Mapping[str, ModelTable] | None = None, **options: Any) -> None:
-        self.fleet, self.metrics, self.tasks = Fleet(options.pop("aliases", None)), Metrics(), Tasks()
-        self.prompts = PromptSource({}, self.metrics)
-        self.engines: dict[str, Engine] = {}
-        self.forgotten: list[str | None] = []
-        self.catalog = Catalog(self.prompts, self.fleet, tables=tables, **options)
-        self.catalog.open(self.tasks.start, Prober(self._post), self)
-
-    def forget(self, url: str | None = None) -> None:
-        self.forgotten.append(url)
-
-    async def _post(self, url: str, path: str, body: Any) -> bytes | None:
-        assert path == "/tokenize"
-        await asyncio.sleep(0)
-        return self.engines[url].answer(body)
-
-    async def join(
-        self,
-        name: str,
-        *served: ServedModel,
-        shift: int | None = 0,
-        engine: Engine | None = None,
-        rendering: Rendering = VLLM,
-    ) -> Worker:
-        worker = Worker(
-            WorkerId(name),
-            f"http://{name}",
-            served or (ServedModel("m", BUNDLED),),
-            block_size=16,
-            rendering=rendering,
-        )
-        self.engines[worker.url] = engine or Engine(shift)
-        self.fleet.add(worker)
-        self.catalog.joined([worker])
-        async with asyncio.timeout(patience(60)):
-            while not self.is_settled(worker):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        await asyncio.sleep(0)  # until it is published
-        return worker
-
-    def is_settled(self, worker: Worker) -> bool:
-        entries = [entry for entry in self.catalog if entry.rendering == worker.rendering]
-        return all(worker.url in entry.choices for entry in entries if entry.root in _roots(worker))
-
-    async def leave(self, worker: Worker) -> None:
-        self.catalog.left(worker.id)
-        self.fleet.drop(worker.id)
-        await asyncio.sleep(0)
-
-    def source(self, model: str = "m") -> str:
-        """Token source of a prompt; "none" where a worker tokenizes."""
-        return self.prompts.tokenize(request("/v1/chat/completions", {"model": model, **CHAT})).source
-
-    def access(self, root: str = BUNDLED) -> dict[str, str]:
-        (entry,) = (entry for entry in self.catalog if entry.root == root)
-        return {
-            url.removeprefix("http://"): choice.token_source.value for url, choice in entry.choices.items()
-        }
-
-    def apart(self, model: str = "m") -> set[str]:
-        return {e.member.worker.id for e in self.fleet.eligible(model) if e.is_apart}
-
-
-def _roots(worker: Worker) -> set[str]:
-    return {served.root for served in worker.served}
+from tests.support.worlds.catalog import BUNDLED, CHAT, CatalogWorld, TokenizingEngine
 
 
 @pytest.fixture
@@ -137,7 +39,7 @@ def broken(tmp_path: Path) -> str:
 
 async def test_the_tokenizer_of_a_new_model_is_found_by_its_root() -> None:
     """All served names of the root have it; the name itself is irrelevant."""
-    world = World()
+    world = CatalogWorld()
     assert world.source() == "none"
     await world.join(
         "w:1", ServedModel("m", BUNDLED), ServedModel("gpt", BUNDLED), ServedModel("lora", BUNDLED, "lora")
@@ -149,7 +51,7 @@ async def test_the_tokenizer_of_a_new_model_is_found_by_its_root() -> None:
 
 
 async def test_requests_do_not_wait_while_a_tokenizer_is_loaded() -> None:
-    world = World()
+    world = CatalogWorld()
     task = world.tasks.start("join", world.join("w:1"))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -159,7 +61,7 @@ async def test_requests_do_not_wait_while_a_tokenizer_is_loaded() -> None:
 
 
 async def test_a_worker_with_other_tokens_is_routed_without_a_prefix_lookup() -> None:
-    world = World()
+    world = CatalogWorld()
     await world.join("w:1")
     differing = await world.join("w:2", shift=1)
     assert (world.access(), world.apart()) == ({"w:1": "local", "w:2": "none"}, {"w:2"})
@@ -172,7 +74,7 @@ async def test_a_worker_with_other_tokens_is_routed_without_a_prefix_lookup() ->
 
 
 async def test_where_most_workers_differ_they_are_asked_for_tokens() -> None:
-    world = World()
+    world = CatalogWorld()
     first = await world.join("w:1", shift=1)
     assert (world.access(), world.source()) == ({"w:1": "remote"}, "none")
     await world.join("w:2", shift=1)
@@ -189,7 +91,7 @@ async def test_a_broken_tokenizer_of_ten_is_routed_on_load_and_the_others_work(
     broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     tables = {f"m{number}": ModelTable(tokenizer=BUNDLED) for number in range(9)}
-    world = World({**tables, "m9": ModelTable(tokenizer=broken)})
+    world = CatalogWorld({**tables, "m9": ModelTable(tokenizer=broken)})
     for number in range(10):
         await world.join(f"w:{number}", ServedModel(f"m{number}", f"root{number}"))
     assert [world.source(f"m{number}") for number in range(10)] == ["fastokens"] * 9 + ["failed"]
@@ -208,9 +110,9 @@ async def test_a_broken_tokenizer_of_ten_is_routed_on_load_and_the_others_work(
 TRAP = "{% if messages|length == 33 %}{{ 'a' * 10**12 }}{% endif %}{{ messages[0].content }}"
 
 
-async def unprobed(tables: Mapping[str, ModelTable]) -> World:
+async def unprobed(tables: Mapping[str, ModelTable]) -> CatalogWorld:
     """World with a worker that is not compared."""
-    world = World(tables, probes=False)
+    world = CatalogWorld(tables, probes=False)
     worker = Worker(WorkerId("w:1"), "http://w:1", (ServedModel("m", "root"),), block_size=16)
     world.fleet.add(worker)
     world.catalog.joined([worker])
@@ -253,7 +155,7 @@ async def test_a_template_that_takes_too_much_for_a_request_is_refused_from_then
 
 
 async def test_check_reports_a_broken_tokenizer(broken: str) -> None:
-    world = World({"m": ModelTable(tokenizer=broken)})
+    world = CatalogWorld({"m": ModelTable(tokenizer=broken)})
     worker = await world.join("w:1", ServedModel("m", "root"))
     (sight,) = await world.catalog.look(worker, partial(world._post, worker.url))
     assert sight.fault is not None and broken in sight.fault and 'renderer = "worker"' in sight.fault
@@ -265,7 +167,7 @@ async def test_check_reports_other_tokens() -> None:
     worker's own.
     """
     for tables, is_fault in (({"m": ModelTable(tokenizer=BUNDLED)}, True), ({}, False)):
-        world = World(tables)
+        world = CatalogWorld(tables)
         worker = await world.join("w:1", shift=1)
         (sight,) = await world.catalog.look(worker, partial(world._post, worker.url))
         assert (sight.fault is not None) is is_fault
@@ -275,14 +177,14 @@ async def test_check_reports_other_tokens() -> None:
 
 async def test_a_table_names_the_model_by_a_served_name_or_its_root() -> None:
     for key in ("m", "root"):
-        world = World({key: ModelTable(tokenizer=BUNDLED)})
+        world = CatalogWorld({key: ModelTable(tokenizer=BUNDLED)})
         await world.join("w:1", ServedModel("m", "root"))
         assert (world.access("root"), world.source()) == ({"w:1": "local"}, "fastokens")
         assert world.catalog.has_tokenizer("m") and not world.catalog.has_tokenizer("root")
 
 
 async def test_workers_are_asked_where_a_table_says_so_or_no_tokenizer_is_found() -> None:
-    world = World({"m": ModelTable(renderer="worker")})
+    world = CatalogWorld({"m": ModelTable(renderer="worker")})
     await world.join("w:1")
     assert (world.access(), world.source()) == ({"w:1": "remote"}, "none")
     await world.join("w:2", ServedModel("n", "/nowhere"))
@@ -290,7 +192,7 @@ async def test_workers_are_asked_where_a_table_says_so_or_no_tokenizer_is_found(
 
 
 async def test_where_no_worker_tokenizes_no_request_asks() -> None:
-    world = World()
+    world = CatalogWorld()
     await world.join("w:1", ServedModel("m", "/nowhere"), shift=None)
     assert world.engines["http://w:1"].num_asked == 2
     assert (world.access("/nowhere"), world.source()) == ({"w:1": "none"}, "failed")
@@ -299,7 +201,7 @@ async def test_where_no_worker_tokenizes_no_request_asks() -> None:
 
 async def test_a_worker_that_tokenizes_later_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.models.catalog.RETRY_S", 0.01)
-    world = World()
+    world = CatalogWorld()
     worker = await world.join("w:1", ServedModel("m", "/nowhere"), shift=None)
     world.engines[worker.url].shift = 0
     async with asyncio.timeout(patience(30)):
@@ -311,8 +213,8 @@ async def test_a_worker_that_tokenizes_later_is_asked_again(monkeypatch: pytest.
 
 async def test_a_wrong_tokenizer_for_all_models_is_rejected(broken: str) -> None:
     with pytest.raises(ConfigError, match=r"^tokenizer: .*tokenizer.json"):
-        World(any_model=broken)
-    world = World(any_model=BUNDLED)
+        CatalogWorld(any_model=broken)
+    world = CatalogWorld(any_model=BUNDLED)
     assert world.source("anything") == "fastokens"
     assert [each["model"] for each in world.catalog.describe()] == ["all models"]
     await world.join("w:1", ServedModel("m", "root"))
@@ -321,9 +223,9 @@ async def test_a_wrong_tokenizer_for_all_models_is_rejected(broken: str) -> None
 
 
 async def test_without_probes_the_local_tokenizer_is_used() -> None:
-    world = World(any_model=BUNDLED, probes=False)
+    world = CatalogWorld(any_model=BUNDLED, probes=False)
     worker = Worker(WorkerId("w:1"), "http://w:1", (ServedModel("m", "root"),), block_size=16)
-    world.engines[worker.url] = Engine(1)
+    world.engines[worker.url] = TokenizingEngine(1)
     world.fleet.add(worker)
     world.catalog.joined([worker])
     await asyncio.gather(*world.tasks._tasks)
@@ -332,9 +234,9 @@ async def test_without_probes_the_local_tokenizer_is_used() -> None:
 
 
 async def test_a_worker_dropped_before_its_probe_has_no_token_source() -> None:
-    world = World()
+    world = CatalogWorld()
     worker = Worker(WorkerId("w:1"), "http://w:1", (ServedModel("m", BUNDLED),), block_size=16)
-    world.engines[worker.url] = Engine()
+    world.engines[worker.url] = TokenizingEngine()
     world.fleet.add(worker)
     world.catalog.joined([worker])
     await world.leave(worker)
@@ -343,7 +245,7 @@ async def test_a_worker_dropped_before_its_probe_has_no_token_source() -> None:
 
 
 async def test_an_alias_has_the_tokenizer_of_its_model() -> None:
-    world = World(aliases={"gpt-4": BUNDLED})
+    world = CatalogWorld(aliases={"gpt-4": BUNDLED})
     await world.join("w:1")
     assert world.source("gpt-4") == "fastokens"
     body = request("/v1/chat/completions", {"model": "gpt-4", **CHAT})
@@ -356,7 +258,7 @@ NEWEST, OLDER = Rendering("sglang", (0, 5, 23)), Rendering("sglang", (0, 5, 10))
 PARTS = {"messages": [{"role": "user", "content": [{"type": "text", "text": t} for t in ("a", "b")]}]}
 
 
-class SglangEngine(Engine):
+class SglangEngine(TokenizingEngine):
     """SGLang with a `/tokenize` that renders chats, unless it is an old one."""
 
     def __init__(self, rendering: Rendering) -> None:
@@ -370,24 +272,26 @@ class SglangEngine(Engine):
         return super().answer(body) if self._takes_chats or "prompt" in body else None
 
 
-def parts(world: World, rendering: Rendering = VLLM) -> list[int]:
+def parts(world: CatalogWorld, rendering: Rendering = VLLM) -> list[int]:
     """Tokens of a chat of parts as engines of a rendering make them."""
     prompt = world.prompts.tokenize(request("/v1/chat/completions", {"model": "m", **PARTS}))
     (tokens,) = prompt.rendered_by(rendering).tokens or ((),)
     return list(tokens)
 
 
-def text_of(world: World, rendering: Rendering = VLLM) -> str:
+def text_of(world: CatalogWorld, rendering: Rendering = VLLM) -> str:
     return world.prompts.decode("m", parts(world, rendering)) or ""
 
 
-async def join_sglang(world: World, name: str, rendering: Rendering = NEWEST, *served: ServedModel) -> Worker:
+async def join_sglang(
+    world: CatalogWorld, name: str, rendering: Rendering = NEWEST, *served: ServedModel
+) -> Worker:
     return await world.join(name, *served, engine=SglangEngine(rendering), rendering=rendering)
 
 
 @pytest.mark.parametrize(("rendering", "num"), [(NEWEST, len(PROBES)), (OLDER, 6)])
 async def test_a_fleet_of_sglang_has_local_tokens_as_it_renders(rendering: Rendering, num: int) -> None:
-    world = World()
+    world = CatalogWorld()
     await join_sglang(world, "w:1", rendering)
     assert world.access() == {"w:1": "local"}
     (status,) = world.catalog.describe()
@@ -399,7 +303,7 @@ async def test_a_fleet_of_sglang_has_local_tokens_as_it_renders(rendering: Rende
 
 
 async def test_a_mixed_fleet_has_the_prompts_of_both_engines() -> None:
-    world = World()
+    world = CatalogWorld()
     await world.join("v:1")
     await world.join("v:2")
     await join_sglang(world, "s:1")
@@ -418,7 +322,7 @@ async def test_engines_that_report_two_roots_of_one_model_have_a_prompt_each(
     is_sglang_first: bool,
 ) -> None:
     """vLLM reports the model's path, SGLang the name by which it is served."""
-    world = World({"m": ModelTable(tokenizer=BUNDLED)})
+    world = CatalogWorld({"m": ModelTable(tokenizer=BUNDLED)})
     if is_sglang_first:
         sglang = await join_sglang(world, "s:1", NEWEST, ServedModel("m", "m"))
         vllm = await world.join("v:1")
@@ -435,7 +339,7 @@ async def test_engines_that_report_two_roots_of_one_model_have_a_prompt_each(
 
 
 async def test_a_prompt_that_all_engines_make_alike_is_one() -> None:
-    world = World()
+    world = CatalogWorld()
     await world.join("v:1")
     await join_sglang(world, "s:1")
     prompt = world.prompts.tokenize(request("/v1/chat/completions", {"model": "m", **CHAT}))
@@ -443,7 +347,7 @@ async def test_a_prompt_that_all_engines_make_alike_is_one() -> None:
 
 
 async def test_a_body_that_one_engine_rejects_has_the_other_s_prompt() -> None:
-    world = World()
+    world = CatalogWorld()
     await world.join("v:1")
     await join_sglang(world, "s:1")
     body = {"model": "m", "messages": [{"role": "critic", "content": "x"}]}
@@ -459,7 +363,7 @@ async def test_a_body_that_one_engine_rejects_has_the_other_s_prompt() -> None:
 
 
 async def test_the_prompts_of_an_engine_end_with_its_last_worker() -> None:
-    world = World()
+    world = CatalogWorld()
     vllm = await world.join("v:1")
     sglang = await join_sglang(world, "s:1")
     await world.leave(sglang)
@@ -473,7 +377,7 @@ async def test_the_prompts_of_an_engine_end_with_its_last_worker() -> None:
 async def test_a_model_that_sglang_renders_by_code_is_tokenized_by_its_workers(tmp_path: Path) -> None:
     shutil.copytree(bundled_tokenizer(), tmp_path / "coded")
     (tmp_path / "coded" / "config.json").write_text('{"architectures": ["KimiK3ForCausalLM"]}')
-    world = World({"m": ModelTable(tokenizer=str(tmp_path / "coded"))})
+    world = CatalogWorld({"m": ModelTable(tokenizer=str(tmp_path / "coded"))})
     await join_sglang(world, "s:1")
     assert world.access() == {"s:1": "remote"}
     assert "by code" in world.catalog.describe()[0]["tokenizer_reason"]
@@ -483,7 +387,7 @@ async def test_a_model_that_sglang_renders_by_code_is_tokenized_by_its_workers(t
 
 
 async def test_tokenizers_of_two_renderings_share_the_vocabulary() -> None:
-    world = World(any_model=BUNDLED)
+    world = CatalogWorld(any_model=BUNDLED)
     await world.join("v:1")
     await join_sglang(world, "s:1")
     one, other = (entry.tokenizer.renderer for entry in world.catalog)
@@ -493,7 +397,7 @@ async def test_tokenizers_of_two_renderings_share_the_vocabulary() -> None:
 
 @pytest.mark.parametrize("rendering", [NEWEST, OLDER])
 async def test_check_finds_nothing_wrong_with_sglang_s_prompts(rendering: Rendering) -> None:
-    world = World({"m": ModelTable(tokenizer=BUNDLED)})
+    world = CatalogWorld({"m": ModelTable(tokenizer=BUNDLED)})
     worker = await join_sglang(world, "s:1", rendering)
     (sight,) = await world.catalog.look(worker, partial(world._post, worker.url))
     assert sight.fault is None
@@ -505,7 +409,7 @@ async def test_an_endpoint_with_thousands_of_roots_has_tokenizers_of_some(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tables of tokenizers are published once as it joins, not once for each of its models."""
-    world, num = World(), 4000
+    world, num = CatalogWorld(), 4000
     await world.join("good:1")
     set_all, published = world.prompts.set_all, list[int]()
 
@@ -516,7 +420,7 @@ async def test_an_endpoint_with_thousands_of_roots_has_tokenizers_of_some(
     monkeypatch.setattr(world.prompts, "set_all", count)
     many = [ServedModel(f"n{number}", f"/none/{number}") for number in range(num)]
     worker = Worker(WorkerId("w:1"), "http://w:1", tuple(many), block_size=16)
-    world.engines[worker.url] = Engine(None)
+    world.engines[worker.url] = TokenizingEngine(None)
     world.fleet.add(worker)
     world.catalog.joined([worker])
     await asyncio.sleep(0)
@@ -529,13 +433,13 @@ async def test_an_endpoint_with_thousands_of_roots_has_tokenizers_of_some(
 
 
 async def test_adapters_of_one_root_are_all_followed() -> None:
-    world = World()
+    world = CatalogWorld()
     await world.join("w:1", *(ServedModel(f"n{number}", BUNDLED) for number in range(4096)))
     assert world.source("n4095") == "fastokens"
 
 
 async def test_roots_that_no_worker_serves_any_more_are_forgotten_where_they_are_many() -> None:
-    world = World(probes=False)
+    world = CatalogWorld(probes=False)
     for number in range(MAX_IDLE + 10):
         worker = Worker(WorkerId("w:1"), "http://w:1", (ServedModel("m", f"/none/{number}"),))
         world.fleet.add(worker)
@@ -548,7 +452,7 @@ async def test_roots_that_no_worker_serves_any_more_are_forgotten_where_they_are
 
 async def test_a_worker_that_joins_again_and_again_is_compared_by_one_task() -> None:
     """Each of its lives ends the tries of the one before, which may be an hour apart."""
-    world = World()
+    world = CatalogWorld()
     for _ in range(5):
         worker = await world.join("w:1", shift=None)
         assert len(world.tasks) == 1

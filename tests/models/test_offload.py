@@ -13,7 +13,7 @@ from gateway.models.offload import LongPrompts
 from gateway.models.prompt_source import ANY_MODEL, MAX_INLINE_BYTES, PromptSource
 from gateway.observability.metrics import Metrics
 from gateway.tokenization.prompt_encoder import PromptEncoder
-from tests.models.test_prompt_source import FakePrompts
+from tests.support.fake_prompts import FakePrompts
 
 
 class FakePromptSource:

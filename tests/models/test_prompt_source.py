@@ -2,7 +2,7 @@
 
 import json
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, cast
 
@@ -13,9 +13,8 @@ from gateway.app import bundled_tokenizer
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.multimodal import BEFORE_MEDIA
-from gateway.core.rendering import VLLM
 from gateway.core.request import InferenceRequest
-from gateway.core.token_runs import ContinuedTokens, TokenRunCache
+from gateway.core.token_runs import ContinuedTokens
 from gateway.models import template_trials
 from gateway.models.prompt_source import (
     ANY_MODEL,
@@ -30,50 +29,10 @@ from gateway.requests.parsing import parse_request
 from gateway.tokenization.chat_template import MAX_PARTS, MediaError, TooCostly, TooLong
 from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
 from gateway.tokenization.sandbox.render_budget import hurry
+from tests.support.fake_prompts import FakePrompts
 
 NOON = datetime(2024, 5, 1, 12)
 EMBED = {"model": "m", "input": "x"}
-
-
-class FakePrompts:
-    """A tokenizer that names its calls; `error` is raised instead."""
-
-    kind = "fake"
-    rendering = VLLM
-
-    def __init__(self, *ids: int, error: str | None = None) -> None:
-        self.ids, self.error = ids, error
-        self.calls: list[tuple[str, Any]] = []
-
-    def remember(
-        self, runs: TokenRunCache, now: datetime, mismatch: Callable[[str], None], run: Any = None
-    ) -> None:
-        self.runs, self.mismatch = runs, mismatch
-
-    def describe(self) -> dict[str, Any]:
-        return {"encoder": self.kind}
-
-    def decode(self, tokens: Tokens) -> str:
-        return f"text of {len(tokens)}"
-
-    def tokens(self, request: InferenceRequest, now: datetime) -> ContinuedTokens:
-        self.calls.append(("chat", now))
-        return ContinuedTokens(self._tokens())
-
-    def expect(self, max_tokens: int) -> int:
-        return 0
-
-    def growing(self, body: Mapping[str, Any]) -> None:
-        return None
-
-    def completion(self, body: Mapping[str, Any]) -> list[Tokens]:
-        self.calls.append(("completion", body["prompt"]))
-        return [self._tokens(), self._tokens()]
-
-    def _tokens(self) -> Tokens:
-        if self.error:
-            raise PromptError(self.error)
-        return tokens_of(self.ids)
 
 
 def source(**local: FakePrompts) -> tuple[PromptSource, Metrics]:

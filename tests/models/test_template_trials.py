@@ -14,7 +14,7 @@ from gateway.tokenization.jinja_env import ENVIRONMENT
 from gateway.tokenization.proof_process import compiled
 from gateway.tokenization.proof_task import proved, task_of
 from gateway.tokenization.template_trial import PASSED, tried
-from tests.tokenization.test_proof_task import CUTS, LOOP, settings_of
+from tests.support.proof_settings import CUTS, LOOP, settings_of
 
 
 class Runs:

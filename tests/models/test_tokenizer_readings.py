@@ -16,15 +16,15 @@ from gateway.core.worker import ServedModel
 from gateway.models.prompt_source import PromptSource
 from gateway.observability.metrics import Metrics
 from gateway.tokenization.prompt_encoder import PromptEncoder
-from tests.models.test_catalog import Engine, World
 from tests.support.patience import patience
 from tests.support.tokenizer_models import write_model
+from tests.support.worlds.catalog import CatalogWorld, TokenizingEngine
 
 KIND = "SmolLM2"
 SERVED = ServedModel("m", "root")
 
 
-class ReadingEngine(Engine):
+class ReadingEngine(TokenizingEngine):
     """Engine that makes the tokens of one reading of a model."""
 
     def __init__(self, directory: Path, *, is_of_file: bool) -> None:
@@ -38,7 +38,7 @@ class ReadingFleet:
 
     def __init__(self, tmp_path: Path, kind: str = KIND) -> None:
         self.directory = write_model(tmp_path / "m", kind)
-        self.world = World({"m": ModelTable(tokenizer=str(self.directory))})
+        self.world = CatalogWorld({"m": ModelTable(tokenizer=str(self.directory))})
         self.engines = [ReadingEngine(self.directory, is_of_file=given) for given in (False, True)]
 
     async def join(self, name: str, *, is_of_file: bool) -> ReadingEngine:

@@ -7,32 +7,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from gateway.core.decision import PrefillChoice, Query
-from gateway.core.request import InferenceRequest
-from gateway.core.route_table import RouteKind
-from gateway.core.usage_reading import read_usage
+from gateway.core.decision import PrefillChoice
 from gateway.core.value import replace
-from gateway.http.messages import HttpRequest
 from gateway.observability.access_log import JsonLines, TextLines
 from gateway.observability.request_end import CUT, RequestEnd, refusal
+from tests.support.ended_requests import TRACE, TRACEPARENT, ended_request
 from tests.support.fakes import decision
-
-TRACE = b"4bf92f3577b34da6a3ce929d0e0e4736"
-TRACEPARENT = (b"traceparent", b"00-" + TRACE + b"-00f067aa0ba902b7-01")
-
-
-def ended(*headers: tuple[bytes, bytes], **changes: Any) -> RequestEnd:
-    usage = read_usage(
-        b'{"usage":{"prompt_tokens":100,"completion_tokens":9,"prompt_tokens_details":{"cached_tokens":48}}}'
-    )
-    request = InferenceRequest(
-        RouteKind.CHAT, "/v1/chat/completions", b"", {"model": "m", "stream": True, "user": "somebody"}
-    )
-    request.tenant, request.queued_s = "acme", 0.25
-    chosen = replace(decision("d1", "a:1", "b:1"), query=Query("m", 100, adapter="lora"), attempt=2)
-    http = HttpRequest("POST", b"/v1/chat/completions?key=secret", list(headers))
-    request_end = RequestEnd(http, request, chosen, "ended", 200, "", b"r1", 10.0, 10.3, 12.0, 0.5, usage)
-    return structs.replace(request_end, **changes)
 
 
 def line(end: RequestEnd) -> dict[str, Any]:
@@ -45,7 +25,7 @@ def line(end: RequestEnd) -> dict[str, Any]:
 
 
 def test_all_fields_of_a_line() -> None:
-    assert line(ended(TRACEPARENT)) == {
+    assert line(ended_request(TRACEPARENT)) == {
         "time": "2027-01-15T08:00:00.250000Z",
         "level": "info",
         "logger": "kvgate.requests",
@@ -78,7 +58,7 @@ def test_all_fields_of_a_line() -> None:
 
 def test_a_refused_request_has_the_same_fields() -> None:
     shown = line(refusal(None, None, 400, 3.0))
-    assert shown.keys() == line(ended()).keys()
+    assert shown.keys() == line(ended_request()).keys()
     assert (shown["error"], shown["error_origin"], shown["worker"], shown["status"]) == (
         "malformed",
         "client",
@@ -89,7 +69,7 @@ def test_a_refused_request_has_the_same_fields() -> None:
 
 def test_the_prefill_worker_is_named() -> None:
     split = PrefillChoice("cold", decision("d1", "b:1", "b:1").candidates[0])
-    request_end = ended()
+    request_end = ended_request()
     assert request_end.decision is not None
     request_end = structs.replace(request_end, decision=replace(request_end.decision, split=split))
     assert line(request_end)["prefill_worker"] == split.prefill.id  # type: ignore[union-attr]
@@ -100,11 +80,11 @@ def test_the_prefill_worker_is_named() -> None:
     [b"", b"00-short-00f067aa0ba902b7-01", b"00-" + TRACE.upper() + b"-00f067aa0ba902b7-01", b"x" * 500],
 )
 def test_an_invalid_trace_is_null(value: bytes) -> None:
-    assert line(ended((b"traceparent", value)))["trace_id"] is None
+    assert line(ended_request((b"traceparent", value)))["trace_id"] is None
 
 
 def test_names_chosen_by_clients_are_truncated_and_stay_on_their_line() -> None:
-    request_end = ended(request_id=b'"\n' + b"x" * 500)
+    request_end = ended_request(request_id=b'"\n' + b"x" * 500)
     assert request_end.request is not None
     request_end.request.model = "y" * 500
     written = line(request_end)
@@ -113,8 +93,8 @@ def test_names_chosen_by_clients_are_truncated_and_stay_on_their_line() -> None:
 
 def test_lines_as_text(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        TextLines()(ended())
-        TextLines()(ended(result="aborted", fault=CUT))
+        TextLines()(ended_request())
+        TextLines()(ended_request(result="aborted", fault=CUT))
         TextLines()(refusal(None, None, 400, 3.0))
     numbers = "64 of 100 prompt tokens predicted cached (engine: 48 cached)  TTFT 500 ms, total 2000 ms"
     assert [record.getMessage() for record in caplog.records] == [
@@ -125,7 +105,7 @@ def test_lines_as_text(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_client_is_named_behind_trusted_proxies(caplog: pytest.LogCaptureFixture) -> None:
-    end = ended()
+    end = ended_request()
     assert end.http is not None
     end.http.client = "203.0.113.7"
     assert line(end)["client"] == "203.0.113.7"
@@ -136,6 +116,6 @@ def test_the_client_is_named_behind_trusted_proxies(caplog: pytest.LogCaptureFix
 
 def test_controls_in_a_request_id_are_escaped() -> None:
     written: list[bytes] = []
-    JsonLines(written.append)(ended(request_id=b"\x9b2J\x7f"))
+    JsonLines(written.append)(ended_request(request_id=b"\x9b2J\x7f"))
     assert written[0].isascii() and b"\\u009b2J\\u007f" in written[0]
-    assert line(ended(request_id=b"\x9b2J"))["request_id"] == "\x9b2J"
+    assert line(ended_request(request_id=b"\x9b2J"))["request_id"] == "\x9b2J"

@@ -23,7 +23,7 @@ from tests.support.fakes import Known, decision, worker
 A = WorkerId("a:1")
 
 
-class World:
+class CollectorWorld:
     """A gateway with one worker and its event stream, and the page that Prometheus reads."""
 
     def __init__(self, *workers: str) -> None:
@@ -68,23 +68,23 @@ def usage(prompt: int, cached: int | None, completion: int | None = None) -> Usa
 
 def test_every_declared_metric_is_exported() -> None:
     names = {spec.name.removesuffix("_total") for spec in METRICS}
-    assert World("a:1").families().keys() == names
+    assert CollectorWorld("a:1").families().keys() == names
 
 
 def test_build_info_names_versions() -> None:
-    (sample,) = World().families()["kvgate_build_info"].samples
+    (sample,) = CollectorWorld().families()["kvgate_build_info"].samples
     assert sample.labels == {"version": "1.2", "python": python_version(), "compiled": "true"}
     assert sample.value == 1
 
 
 def test_an_empty_process_has_a_readable_page() -> None:
-    families = World().families()
+    families = CollectorWorld().families()
     assert len(families) == len(METRICS)
     assert families["kvgate_client_connections"].samples[0].value == 3
 
 
 def test_process_counts() -> None:
-    world = World()
+    world = CollectorWorld()
     m = world.metrics
     m.responses[200] += 2
     m.retries["worker_failed"] += 1
@@ -112,7 +112,7 @@ def test_process_counts() -> None:
 
 
 def test_requests_by_model_route_and_status() -> None:
-    world = World("a:1")
+    world = CollectorWorld("a:1")
     world.metrics.ended("m", "chat", 200, 0.3)
     world.metrics.ended("unknown", "chat", 404, 0.001)
     assert world.value("requests_total", model="m", route="chat", status="2xx") == 1
@@ -122,14 +122,14 @@ def test_requests_by_model_route_and_status() -> None:
 
 
 def test_a_label_that_needs_escaping_survives() -> None:
-    world = World()
+    world = CollectorWorld()
     name = 'a "model"\\ of\nmine'
     world.metrics.prompt_failures[name] += 1
     assert world.value("prompt_tokenization_failures_total", model=name) == 1
 
 
 def test_a_workers_traffic() -> None:
-    world = World("a:1")
+    world = CollectorWorld("a:1")
     m = world.metrics.worker(A)
     m.num_requests, m.num_failed, m.prompt_tokens, m.predicted_cached_tokens = 3, 1, 300, 200
     exact, guessed = decision(), replace(decision(), candidates=())  # 64 tokens predicted
@@ -158,7 +158,7 @@ def test_a_workers_traffic() -> None:
 
 
 def test_load_that_the_engine_does_not_report_is_absent() -> None:
-    world = World("a:1")
+    world = CollectorWorld("a:1")
     member = world.fleet.get(A)
     assert member is not None
     names = "engine_running_requests", "engine_waiting_requests", "engine_kv_cache_usage_ratio"
@@ -169,7 +169,7 @@ def test_load_that_the_engine_does_not_report_is_absent() -> None:
 
 
 def test_metrics_of_a_worker() -> None:
-    world = World("a:1")
+    world = CollectorWorld("a:1")
     member = world.fleet.get(A)
     assert member is not None
     member.is_up, member.stream, member.reported = False, StreamState.BLIND, ReportedLoad(2, 3, 0.5)
@@ -196,7 +196,7 @@ def test_metrics_of_a_worker() -> None:
 
 
 def test_a_dropped_worker_disappears_from_the_page() -> None:
-    world = World("a:1", "b:1")
+    world = CollectorWorld("a:1", "b:1")
     for name in ("a:1", "b:1"):
         world.metrics.worker(WorkerId(name)).num_requests += 1
     world.metrics.drop_worker(A)
@@ -209,7 +209,7 @@ def test_a_dropped_worker_disappears_from_the_page() -> None:
 
 
 def test_exported_buckets_rise_to_the_count() -> None:
-    world = World("a:1")
+    world = CollectorWorld("a:1")
     for value in (0.001, 0.3, 1000.0):
         world.metrics.worker(A).ttft_s.observe(value)
     samples: Iterable[tuple[str, float]] = [

@@ -17,7 +17,7 @@ from gateway.observability.log_setup import (
     text_formatter,
 )
 from gateway.observability.log_sink import LogSink
-from tests.observability.test_access_log import ended
+from tests.support.ended_requests import ended_request
 
 
 def record(message: str, *values: object, is_error: bool = False) -> logging.LogRecord:
@@ -58,7 +58,7 @@ def test_messages_and_access_log_share_a_sink() -> None:
     handler = SinkHandler(sink)
     handler.setFormatter(JsonFormatter())
     handler.emit(record("up \ud800"))  # a message that cannot be encoded is still logged
-    access_log_of("auto", sink)(ended())
+    access_log_of("auto", sink)(ended_request())
     handler.close()
     os.close(writing)
     with open(reading, "rb") as file:
@@ -77,7 +77,7 @@ def test_a_message_that_cannot_be_formatted_is_reported_as_by_every_handler(
 def test_without_a_sink_lines_are_messages(caplog: pytest.LogCaptureFixture) -> None:
     assert isinstance(access_log_of("text", None), TextLines)
     with caplog.at_level(logging.INFO):
-        access_log_of("json", None)(ended())
+        access_log_of("json", None)(ended_request())
     assert json.loads(caplog.messages[0])["request_id"] == "r1"
 
 

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from gateway.observability.otlp import Traces
 from gateway.observability.request_end import RequestEnd
 from gateway.observability.traceparent import PARENT, read
-from tests.observability.test_access_log import TRACEPARENT, ended
+from tests.support.ended_requests import TRACEPARENT, ended_request
 
 
 class Exporter:
@@ -38,7 +38,7 @@ class Exporter:
 
 
 def one(traces: Traces, *headers: tuple[bytes, bytes], peer: str = "10.0.0.1", **changes: Any) -> RequestEnd:
-    request_end = ended(*headers, **changes)
+    request_end = ended_request(*headers, **changes)
     assert request_end.http is not None
     traces.begin(request_end.http, peer)
     traces.ended(request_end)
@@ -109,6 +109,6 @@ def test_a_failing_exporter_is_logged_once_and_counted(
 def test_a_request_without_a_trace_is_not_exported() -> None:
     exporter = Exporter()
     traces = Traces(exporter, lambda peer: False)
-    traces.ended(ended())
+    traces.ended(ended_request())
     traces.close()
     assert not exporter.spans

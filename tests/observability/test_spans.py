@@ -6,13 +6,13 @@ from gateway.core.decision import Timings
 from gateway.core.value import replace
 from gateway.observability.request_end import CUT, refusal
 from gateway.observability.spans import attributes_of, name_of, parts_of
-from tests.observability.test_access_log import ended
+from tests.support.ended_requests import ended_request
 
 TIMINGS = Timings(prompt=0.01, hash=0.001, index=0.002, policy=0.003)
 
 
 def parts(**changes: object) -> list[tuple[str, float, float]]:
-    request_end = ended(**changes)
+    request_end = ended_request(**changes)
     assert request_end.decision is not None
     request_end = structs.replace(request_end, decision=replace(request_end.decision, timings_s=TIMINGS))
     return [(part.name, round(part.begin_s, 3), round(part.end_s, 3)) for part in parts_of(request_end)]
@@ -39,7 +39,7 @@ def test_no_span_ends_before_it_begins() -> None:
 
 
 def test_a_request_rejected_in_the_queue_has_its_span() -> None:
-    request_end = structs.replace(ended(), decision=None, result="failed", status=429)
+    request_end = structs.replace(ended_request(), decision=None, result="failed", status=429)
     assert [(part.name, part.begin_s, part.end_s) for part in parts_of(request_end)] == [
         ("queue", 11.75, 12.0)
     ]
@@ -47,7 +47,7 @@ def test_a_request_rejected_in_the_queue_has_its_span() -> None:
 
 
 def test_attributes_follow_the_conventions() -> None:
-    request_end = attributes_of(ended(result="aborted", fault=CUT))
+    request_end = attributes_of(ended_request(result="aborted", fault=CUT))
     assert request_end == {
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": "m",
@@ -69,4 +69,4 @@ def test_attributes_follow_the_conventions() -> None:
         "kvgate.worker": "a:1",
         "kvgate.retries": 1,
     }
-    assert name_of(ended()) == "chat m"
+    assert name_of(ended_request()) == "chat m"

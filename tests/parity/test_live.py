@@ -9,11 +9,11 @@ from gateway.observability.verification.misprediction import ErrorCause
 from gateway.parity.live import SAMPLE
 from gateway.parity.live_check import MAX_RUNS, SETTLE_S
 from tests.support.fakes import BLOCK_SIZE, worker
-from tests.support.verified import W, World, ids
+from tests.support.worlds.verified import VerifiedWorld, W, ids
 
 
 def test_another_number_of_tokens_is_noticed_in_three_answers(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
+    world = VerifiedWorld()
     with caplog.at_level(logging.INFO, "kvgate.verify"):
         for i in range(5):
             world.ask(ids(i), 0, num_tokens=19)
@@ -30,7 +30,7 @@ def test_another_number_of_tokens_is_noticed_in_three_answers(caplog: pytest.Log
 
 
 def test_a_restarted_worker_does_not_inherit_a_token_difference() -> None:
-    world = World()
+    world = VerifiedWorld()
     for i in range(3):
         world.ask(ids(i), 0, num_tokens=19)
     assert world.differing == {W: True}
@@ -40,7 +40,7 @@ def test_a_restarted_worker_does_not_inherit_a_token_difference() -> None:
 
 
 def test_equally_many_other_tokens_are_noticed_by_events() -> None:
-    world = World()
+    world = VerifiedWorld()
     for i in range(4):
         decision = world.decide(ids(i))
         world.store([*ids(i, 9), 7, *ids(i)[10:]])
@@ -58,7 +58,7 @@ def test_equally_many_other_tokens_are_noticed_by_events() -> None:
 
 def test_events_not_read_yet_are_no_difference() -> None:
     """The loop was blocked: an answer has ended, and is checked before the events that came before it."""
-    world = World()
+    world = VerifiedWorld()
     for i in range(4):
         decision = world.decide(ids(i))
         world.store(ids(i + 100))  # another prompt's
@@ -74,7 +74,7 @@ def test_events_not_read_yet_are_no_difference() -> None:
 
 def test_under_frequent_checks_the_first_one_decides() -> None:
     """Evictions from a full cache meanwhile would make the second check inconclusive."""
-    world = World()
+    world = VerifiedWorld()
     decision = world.decide(ids())
     world.store([*ids(0, 9), 7, *ids()[10:]])
     world.answer(decision, 0)
@@ -86,7 +86,7 @@ def test_under_frequent_checks_the_first_one_decides() -> None:
 
 
 def test_a_position_found_by_the_first_check_is_reported_after_the_runs_are_dropped() -> None:
-    world = World()
+    world = VerifiedWorld()
     decision = world.decide(ids())
     world.store([*ids(0, 9), 7, *ids()[10:]])
     world.answer(decision, 0)
@@ -101,7 +101,7 @@ def test_a_position_found_by_the_first_check_is_reported_after_the_runs_are_drop
 
 
 def test_a_worker_that_stores_our_tokens_is_checked_occasionally() -> None:
-    world = World()
+    world = VerifiedWorld()
     num = 40 * SAMPLE
     for i in range(num):
         decision = world.decide(ids(i))
@@ -115,7 +115,7 @@ def test_a_worker_that_stores_our_tokens_is_checked_occasionally() -> None:
 
 @pytest.mark.parametrize("state", [None, StreamState.BLIND, StreamState.CATCHING_UP])
 def test_incomplete_events_prove_no_difference(state: StreamState | None) -> None:
-    world = World()
+    world = VerifiedWorld()
     member = world.fleet.get(W)
     assert member is not None
     member.stream = state
@@ -128,7 +128,7 @@ def test_incomplete_events_prove_no_difference(state: StreamState | None) -> Non
 
 
 def test_samples_without_an_answer_are_dropped() -> None:
-    world = World()
+    world = VerifiedWorld()
     for i in range(2000):
         world.decide(ids(i))
     assert len(world.watched.tokens.samples) == 4

@@ -17,7 +17,7 @@ from gateway.runtime.tasks import Tasks
 from tests.support.fakes import worker
 
 
-class World:
+class PairsWorld:
     """Workers by name: p… computes prompts, d… answers.
 
     `tokens` are those that each makes of every prompt.
@@ -64,11 +64,11 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> PairsWorld:
+    return PairsWorld()
 
 
-async def test_workers_that_agree_are_asked_once(world: World) -> None:
+async def test_workers_that_agree_are_asked_once(world: PairsWorld) -> None:
     await world.join("p1", "d1", "d2")
     await world.join("d3")
     assert world.banned == {}
@@ -78,7 +78,7 @@ async def test_workers_that_agree_are_asked_once(world: World) -> None:
 
 @pytest.mark.parametrize("names", [("p1", "d1", "d2"), ("d1", "p1", "d2"), ("d2", "d1", "p1")])
 async def test_a_worker_with_other_tokens_is_no_pair(
-    world: World, names: Sequence[str], caplog: pytest.LogCaptureFixture
+    world: PairsWorld, names: Sequence[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     world.tokens["d1"] = [1, 2, 4]
     for name in names:
@@ -90,20 +90,20 @@ async def test_a_worker_with_other_tokens_is_no_pair(
     assert "p1#0 and d1#0: prompts differ" in record.getMessage()
 
 
-async def test_ranks_of_one_server_are_compared_together(world: World) -> None:
+async def test_ranks_of_one_server_are_compared_together(world: PairsWorld) -> None:
     world.tokens["p1"] = [1]
     await world.join("d1", ranks=2)
     await world.join("p1", ranks=2)
     assert set(world.banned) == {(f"p1#{i}", f"d1#{j}") for i in range(2) for j in range(2)}
 
 
-async def test_workers_of_both_roles_that_differ_are_no_pair_in_either_direction(world: World) -> None:
+async def test_workers_of_both_roles_that_differ_are_no_pair_in_either_direction(world: PairsWorld) -> None:
     world.tokens["b1"] = [1]
     await world.join("b1", "b2")
     assert set(world.banned) == {("b1#0", "b2#0"), ("b2#0", "b1#0")}
 
 
-async def test_differing_templates_with_a_date_are_asked_again(world: World) -> None:
+async def test_differing_templates_with_a_date_are_asked_again(world: PairsWorld) -> None:
     world.tokens["p1"] = [1, 19]
     await world.join("p1")
     world.tokens |= {"p1": [1, 20], "d1": [1, 20]}
@@ -112,14 +112,14 @@ async def test_differing_templates_with_a_date_are_asked_again(world: World) -> 
     assert world.asked["http://p1"] == 2 * len(PAIR_PROBES)
 
 
-async def test_a_worker_without_tokenize_is_not_compared(world: World) -> None:
+async def test_a_worker_without_tokenize_is_not_compared(world: PairsWorld) -> None:
     world.tokens["d1"] = []
     await world.join("p1", "d1")
     assert world.banned == {}
 
 
 async def test_an_incompatible_pair_is_logged_and_not_compared(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: PairsWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.tokens["d1"] = [1]
     await world.join("p1")
@@ -131,12 +131,12 @@ async def test_an_incompatible_pair_is_logged_and_not_compared(
     )
 
 
-async def test_a_worker_without_a_transfer_is_not_asked(world: World) -> None:
+async def test_a_worker_without_a_transfer_is_not_asked(world: PairsWorld) -> None:
     world.parity.joined([worker("w")])
     assert not len(world.tasks)
 
 
-async def test_a_restarted_worker_is_asked_again(world: World) -> None:
+async def test_a_restarted_worker_is_asked_again(world: PairsWorld) -> None:
     world.tokens["d1"] = [1]
     await world.join("p1", "d1")
     world.banned.clear()
@@ -145,7 +145,7 @@ async def test_a_restarted_worker_is_asked_again(world: World) -> None:
     assert world.banned == {}
 
 
-async def test_a_worker_that_leaves_while_asked_is_not_compared(world: World) -> None:
+async def test_a_worker_that_leaves_while_asked_is_not_compared(world: PairsWorld) -> None:
     world.tokens["d1"] = [1]
     await world.join("p1")
     (d,) = world.add("d1")
@@ -157,6 +157,6 @@ async def test_a_worker_that_leaves_while_asked_is_not_compared(world: World) ->
     assert repr(world.parity) == "PairParity(1 asked)"
 
 
-async def test_workers_that_join_together_are_asked_a_few_at_a_time(world: World) -> None:
+async def test_workers_that_join_together_are_asked_a_few_at_a_time(world: PairsWorld) -> None:
     await world.join("p1", *[f"d{number}" for number in range(5 * MAX_AT_ONCE)])
     assert world.most_open == MAX_AT_ONCE

@@ -64,7 +64,7 @@ def test_the_explanation_adds_up_to_the_cost() -> None:
     assert isinstance(policy, ExplainingPolicy)
     (terms,) = policy.explain(Query("m", 1000), [some])
     assert sum(terms.values()) == pytest.approx(ttft_s(some, WORTH))
-    assert (terms["ahead_s"], terms["own_s"]) == pytest.approx((0.51, 1.36))
+    assert (terms["booked_s"], terms["prefill_s"]) == pytest.approx((0.51, 1.36))
 
 
 def test_headroom_works_as_a_score() -> None:

@@ -12,21 +12,11 @@ from pathlib import Path
 import pytest
 
 from loadtest.ports import free_port
-from tests.blackbox.harness import (
-    DONE,
-    SSE_HEAD,
-    Bench,
-    Call,
-    chunked,
-    completion,
-    event,
-    post,
-    request,
-    running,
-    until,
-)
+from tests.support.blackbox.bench import Bench, running
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, request
+from tests.support.blackbox.scripted_worker import Call
 from tests.support.certificates import Authority
-from tests.support.patience import patience
+from tests.support.patience import patience, until
 
 pytestmark = pytest.mark.proxies
 

@@ -60,7 +60,7 @@ class FakeDispatch:
         return cast(Exchange, self)
 
 
-class World:
+class ApiWorld:
     def __init__(self, authenticator: Authenticator | None = None) -> None:
         self.fleet, self.metrics, self.dispatch = Fleet(), Metrics(), FakeDispatch()
         served = (
@@ -86,8 +86,8 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> ApiWorld:
+    return ApiWorld()
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def world() -> World:
         ("GET", "http://gateway/health", 200),
     ],
 )
-def test_each_route_has_its_status(world: World, method: str, target: str, status: int) -> None:
+def test_each_route_has_its_status(world: ApiWorld, method: str, target: str, status: int) -> None:
     kept = world.ask(method, target, (b"x-request-id", b"7"))
     assert kept.status == status
     assert kept.headers[b"x-request-id"] == b"7"
@@ -124,39 +124,39 @@ def test_each_route_has_its_status(world: World, method: str, target: str, statu
 
 @pytest.mark.parametrize("headers", [[], [(b"x-request-id", b"7")]])
 def test_a_rejected_request_is_observed_with_the_id_in_its_answer(
-    world: World, headers: list[Header]
+    world: ApiWorld, headers: list[Header]
 ) -> None:
     kept = world.ask("GET", "/none", *headers)
     (end,) = world.ends
     assert end.request_id == kept.headers[b"x-request-id"] != b""
 
 
-def test_a_request_that_the_server_rejects_has_an_id_in_the_log(world: World) -> None:
+def test_a_request_that_the_server_rejects_has_an_id_in_the_log(world: ApiWorld) -> None:
     http = HttpRequest("POST", b"/v1/completions", [])
     world.api.refused(http, BodyTooLarge("too large"))
     (end,) = world.ends
     assert end.request_id and end.request_id == request_id(http)[1], "that of its answer"
 
 
-def test_inference_requests_go_to_dispatch(world: World) -> None:
+def test_inference_requests_go_to_dispatch(world: ApiWorld) -> None:
     kept = world.ask("POST", "/v1/completions?x=1")
     assert world.dispatch.paths == ["/v1/completions"]
     assert kept.status == 0
     assert world.metrics.responses == {}  # counted at its end
 
 
-def test_a_websocket_goes_to_dispatch(world: World) -> None:
+def test_a_websocket_goes_to_dispatch(world: ApiWorld) -> None:
     world.ask("GET", "/v1/realtime?model=m", is_upgrade=True)
     assert world.dispatch.paths == ["/v1/realtime"]
 
 
-def test_a_plain_request_for_a_websocket_route_is_rejected(world: World) -> None:
+def test_a_plain_request_for_a_websocket_route_is_rejected(world: ApiWorld) -> None:
     assert world.ask("GET", "/health", is_upgrade=True).status == 501
     assert world.ask("GET", "/v1/realtime").headers[b"upgrade"] == b"websocket"
     assert world.dispatch.paths == []
 
 
-def test_models_are_listed(world: World) -> None:
+def test_models_are_listed(world: ApiWorld) -> None:
     cards = {card["id"]: card for card in world.ask("GET", "/v1/models").body["data"]}
     assert (cards["org/name"]["root"], cards["org/name"]["max_model_len"]) == ("root", 4096)
     assert (cards["tuned"]["root"], cards["tuned"]["parent"]) == ("tuned", "org/name")
@@ -164,7 +164,7 @@ def test_models_are_listed(world: World) -> None:
     assert len(world.ask("GET", "/v1/models").body["data"]) == 2
 
 
-def test_the_list_of_models_is_rendered_once_until_the_fleet_changes(world: World) -> None:
+def test_the_list_of_models_is_rendered_once_until_the_fleet_changes(world: ApiWorld) -> None:
     first = world.ask("GET", "/v1/models").body
     rendered = world.api._list
     assert world.ask("GET", "/v1/models").body == first == msgspec.json.decode(rendered)
@@ -173,13 +173,13 @@ def test_the_list_of_models_is_rendered_once_until_the_fleet_changes(world: Worl
     assert len(world.ask("GET", "/v1/models").body["data"]) == len(first["data"]) + 1
 
 
-def test_an_unknown_model_lists_some_of_thousands(world: World) -> None:
+def test_an_unknown_model_lists_some_of_thousands(world: ApiWorld) -> None:
     world.fleet.add(worker("w:2", *(ServedModel(f"n{number}", "root") for number in range(4096))))
     answer = world.ask("GET", "/v1/models/none")
     assert answer.status == 404 and answer.body["error"]["message"].endswith(" more")
 
 
-def test_readiness_follows_the_fleet(world: World) -> None:
+def test_readiness_follows_the_fleet(world: ApiWorld) -> None:
     world.member.is_up = False
     assert world.ask("GET", "/ready").status == 503
     assert world.ask("GET", "/health").status == 200
@@ -189,12 +189,12 @@ def test_readiness_follows_the_fleet(world: World) -> None:
 
 
 @pytest.mark.parametrize(("path", "allowed"), [("/v1/completions", b"POST"), ("/health", b"GET, HEAD")])
-def test_a_wrong_method_is_answered_with_allow(world: World, path: str, allowed: bytes) -> None:
+def test_a_wrong_method_is_answered_with_allow(world: ApiWorld, path: str, allowed: bytes) -> None:
     assert world.ask("PATCH", path).headers[b"allow"] == allowed
 
 
 def test_a_bug_is_answered_and_logged_without_the_body(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: ApiWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.dispatch.error = ZeroDivisionError("bug")
     with caplog.at_level(logging.ERROR):
@@ -210,7 +210,7 @@ KEY = make_key(bytes(6), bytes(32))
 
 
 @pytest.fixture
-def guarded() -> World:
+def guarded() -> ApiWorld:
     names = HeaderNames(b"x-tenant", b"x-priority", b"x-slo")
     authenticator = Authenticator(
         clock=lambda: 0.0,
@@ -219,7 +219,7 @@ def guarded() -> World:
         salt_of=lambda tenant: None,
     )
     authenticator.set_ring(parse_key_file(format_key_record(KEY, bytes(16), "acme", ["tuned"]), "keys"))
-    return World(authenticator)
+    return ApiWorld(authenticator)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def guarded() -> World:
         ("GET", "/nothing"),
     ],
 )
-def test_without_a_key_the_answer_is_401_on_every_route(guarded: World, method: str, target: str) -> None:
+def test_without_a_key_the_answer_is_401_on_every_route(guarded: ApiWorld, method: str, target: str) -> None:
     kept = guarded.ask(method, target, is_upgrade="realtime" in target)
     assert (kept.status, kept.headers[b"www-authenticate"]) == (401, b"Bearer")
     assert kept.body["error"]["code"] == "missing_api_key"
@@ -241,11 +241,11 @@ def test_without_a_key_the_answer_is_401_on_every_route(guarded: World, method: 
     assert guarded.metrics.responses == {401: 1} and not guarded.dispatch.paths
 
 
-def test_health_and_readiness_need_no_key(guarded: World) -> None:
+def test_health_and_readiness_need_no_key(guarded: ApiWorld) -> None:
     assert guarded.ask("GET", "/health").status == guarded.ask("GET", "/ready").status == 200
 
 
-def test_a_key_lists_and_uses_its_models_only(guarded: World) -> None:
+def test_a_key_lists_and_uses_its_models_only(guarded: ApiWorld) -> None:
     shown = (b"x-api-key", KEY)
     assert [card["id"] for card in guarded.ask("GET", "/v1/models", shown).body["data"]] == ["tuned"]
     assert guarded.api._list == b""  # what is kept is everyone's
@@ -271,9 +271,9 @@ def test_headers_of_an_untrusted_peer_are_ignored() -> None:
         trusted=Trusted(["127.0.0.1"], "--trust-headers-from"),
         salt_of=salt_of,
     )
-    World(trusting).ask("GET", "/v1/models", (b"x-tenant", b"acme"))
+    ApiWorld(trusting).ask("GET", "/v1/models", (b"x-tenant", b"acme"))
     distrusting = Authenticator(
         clock=lambda: 0.0, names=names, trusted=Trusted((), "--trust-headers-from"), salt_of=salt_of
     )
-    World(distrusting).ask("GET", "/v1/models", (b"x-tenant", b"acme"))
+    ApiWorld(distrusting).ask("GET", "/v1/models", (b"x-tenant", b"acme"))
     assert ends == ["acme", "anonymous"]

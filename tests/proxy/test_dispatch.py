@@ -12,15 +12,16 @@ from gateway.core.request import InferenceRequest
 from gateway.http.messages import HttpRequest
 from gateway.models.prompt_source import PromptSource
 from gateway.proxy.intake import request_of
-from tests.support.exchanges import World
+from gateway.tenancy.admission.gate import gate_of
+from tests.support.worlds.exchanges import ExchangeWorld
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(monkeypatch, "w:1", pool_idle_s=2.0, connect_timeout_s=3.0)
+def world(monkeypatch: pytest.MonkeyPatch) -> ExchangeWorld:
+    return ExchangeWorld(monkeypatch, "w:1", pool_idle_s=2.0, connect_timeout_s=3.0)
 
 
-def test_an_unreadable_body_leaves_no_state(world: World) -> None:
+def test_an_unreadable_body_leaves_no_state(world: ExchangeWorld) -> None:
     with pytest.raises(InvalidRequest) as caught:
         world.ask(b'{"model":"m"}')
     assert caught.value.param == "prompt"
@@ -28,7 +29,7 @@ def test_an_unreadable_body_leaves_no_state(world: World) -> None:
     assert not world.pools["w:1"].transports
 
 
-def test_an_exchange_is_known_until_it_ends(world: World) -> None:
+def test_an_exchange_is_known_until_it_ends(world: ExchangeWorld) -> None:
     exchange, _ = world.ask()
     assert world.dispatch.exchanges == {exchange}
     assert "w:1" in repr(exchange)
@@ -36,14 +37,14 @@ def test_an_exchange_is_known_until_it_ends(world: World) -> None:
     assert world.dispatch.exchanges == set()
 
 
-def test_each_endpoint_has_one_pool_with_the_configured_timeouts(world: World) -> None:
+def test_each_endpoint_has_one_pool_with_the_configured_timeouts(world: ExchangeWorld) -> None:
     pool = world.context.pools.of("http://w:9")
     assert world.context.pools.of("http://w:9") is pool
     assert world.context.pools.of("http://w:8") is not pool
     assert (pool.idle_s, pool.connect_timeout_s) == (2.0, 3.0)
 
 
-def test_a_pool_is_dropped_with_its_endpoint(world: World) -> None:
+def test_a_pool_is_dropped_with_its_endpoint(world: ExchangeWorld) -> None:
     world.ask()
     resting = world.transport()
     resting.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
@@ -57,7 +58,7 @@ def test_a_pool_is_dropped_with_its_endpoint(world: World) -> None:
 def test_a_session_is_read_from_a_header_then_a_cookie_then_the_user_field(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World(monkeypatch, "w:1", session_header="X-Session-Id", session_cookie="sid")
+    world = ExchangeWorld(monkeypatch, "w:1", session_header="X-Session-Id", session_cookie="sid")
     body = b'{"model":"m","prompt":"x","user":"u"}'
     for headers, session in (([], "u"), ([(b"cookie", b"sid=c")], "c"), ([(b"x-session-id", b"h")], "h")):
         assert (
@@ -67,7 +68,7 @@ def test_a_session_is_read_from_a_header_then_a_cookie_then_the_user_field(
 
 
 def test_a_request_has_the_tenant_and_salt_of_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1")
+    world = ExchangeWorld(monkeypatch, "w:1")
     http = HttpRequest("POST", b"/v1/completions", [], b'{"model":"m","prompt":"x","cache_salt":"mine"}')
     http.caller = Caller("acme", "id", ["m"], salt="SALT")
     request = request_of(world.context, http)
@@ -84,7 +85,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 
 
 
 def test_a_queued_request_is_sent_after_the_one_before_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", queue_above_in_flight=1)
+    world = ExchangeWorld(monkeypatch, "w:1", queue_above_in_flight=1)
     world.ask()
     _, second = world.ask()
     assert len(world.pools["w:1"].transports) == 1 and second.events == []
@@ -97,7 +98,7 @@ def test_a_queued_request_is_sent_after_the_one_before_it_ended(monkeypatch: pyt
 
 
 def test_a_client_that_disconnects_leaves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", queue_above_in_flight=1)
+    world = ExchangeWorld(monkeypatch, "w:1", queue_above_in_flight=1)
     first, _ = world.ask()
     second, answered = world.ask()
     second.client_gone()
@@ -110,7 +111,7 @@ def test_a_client_that_disconnects_leaves_the_queue(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_request_that_waits_too_long_is_rejected_and_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", queue_above_in_flight=1, queue_timeout_s=2.0)
+    world = ExchangeWorld(monkeypatch, "w:1", queue_above_in_flight=1, queue_timeout_s=2.0)
     first, _ = world.ask()
     _, second = world.ask()
     world.loop.advance(2.1)
@@ -120,7 +121,7 @@ def test_a_request_that_waits_too_long_is_rejected_and_released(monkeypatch: pyt
 
 
 def test_a_limit_is_checked_before_there_is_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", tenants={"*": TenantLimits(max_concurrent=1)})
+    world = ExchangeWorld(monkeypatch, "w:1", tenants={"*": TenantLimits(max_concurrent=1)})
     exchange, _ = world.ask()
     with pytest.raises(TooManyRequests):
         world.ask()
@@ -138,11 +139,10 @@ def test_with_a_distributed_lock_requests_are_released_one_acquisition_at_a_time
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A released request books when it acquires the lock; until then no other request is released."""
-    world = World(monkeypatch, "w:1", "w:2", queue_above_in_flight=1)
+    world = ExchangeWorld(monkeypatch, "w:1", "w:2", queue_above_in_flight=1)
     turns: list[Callable[[], None]] = []
-    world.use(time_slice=TimeSlice(turns.append, world.router.tokenize))
-    assert world.context.gate
-    world.dispatch.open_gate(world.context.gate)
+    time_slice = TimeSlice(turns.append, world.router.tokenize)
+    world.use(time_slice=time_slice, gate=gate_of(world.context.config, world.router, time_slice=time_slice))
 
     def tokenize(request: InferenceRequest) -> Prompt:
         return Prompt((tokens_of([1] * 1000),))
@@ -167,7 +167,7 @@ def test_with_a_distributed_lock_requests_are_released_one_acquisition_at_a_time
     assert world.is_clean()
 
 
-def test_priority_headers_are_ignored_where_no_peer_is_trusted(world: World) -> None:
+def test_priority_headers_are_ignored_where_no_peer_is_trusted(world: ExchangeWorld) -> None:
     exchange, _ = world.ask(b'{"model":"m","prompt":[1],"priority":-9}')
     assert exchange.request.priority == 0
     exchange, _ = world.ask(b'{"model":"m","prompt":[1],"priority":9}')
@@ -177,7 +177,7 @@ def test_priority_headers_are_ignored_where_no_peer_is_trusted(world: World) -> 
 def test_usage_is_injected_into_streams_where_tokens_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
     for limits in (TenantLimits(), TenantLimits(tokens_per_min=1000)):
-        world = World(monkeypatch, "w:1", tenants={"*": limits})
+        world = ExchangeWorld(monkeypatch, "w:1", tenants={"*": limits})
         world.use(ask_usage=lambda worker, is_needed: asked.append(is_needed))
         world.ask()
     assert asked == [False, True]
@@ -192,7 +192,7 @@ def test_a_request_rejected_by_a_full_queue_is_not_tokenized(monkeypatch: pytest
         return tokenize(source, request)
 
     monkeypatch.setattr(PromptSource, "tokenize", counted)
-    world = World(monkeypatch, "w:1", queue_above_in_flight=1, queue_max_requests=2)
+    world = ExchangeWorld(monkeypatch, "w:1", queue_above_in_flight=1, queue_max_requests=2)
     waiting = [world.ask()[1] for _ in range(3)]
     assert all(not answered.events for answered in waiting)
     before = len(tokenized)

@@ -18,27 +18,27 @@ from gateway.models.offload import LongPrompts
 from gateway.models.prompt_source import PromptSource
 from gateway.proxy.exchange import InferenceExchange
 from gateway.runtime.tasks import Tasks
-from tests.support.exchanges import BODY, Answered, InlineTasks, World
+from tests.support.worlds.exchanges import (
+    BODY,
+    END,
+    EVENT,
+    HEAD,
+    PLAIN,
+    Answered,
+    ExchangeWorld,
+    InlineTasks,
+    chunk,
+)
 
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-EVENT = b'data: {"choices":[{"index":0,"text":"a"}]}\n\n'
-PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 DAY = 86_400.0
 
 
-def chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-END = chunk(b"")
-
-
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(monkeypatch, "w:1")
+def world(monkeypatch: pytest.MonkeyPatch) -> ExchangeWorld:
+    return ExchangeWorld(monkeypatch, "w:1")
 
 
-def test_an_answer_is_passed_on(world: World) -> None:
+def test_an_answer_is_passed_on(world: ExchangeWorld) -> None:
     _, answered = world.ask()
     transport = world.transport()
     assert transport.out.startswith(b"POST /v1/completions HTTP/1.1\r\n")
@@ -57,7 +57,7 @@ def test_an_answer_is_passed_on(world: World) -> None:
 def test_a_bug_before_a_decision_is_answered_and_leaves_no_state(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, options: dict[str, int]
 ) -> None:
-    world = World(monkeypatch, "w:1", **options)
+    world = ExchangeWorld(monkeypatch, "w:1", **options)
     policy = world.router.policy
     world.router.policy = cast(Any, SimpleNamespace(name="broken"))
     _, answered = world.ask()
@@ -78,7 +78,7 @@ def test_an_announcement_is_requested_from_the_chosen_worker_only(
             self.add(str(id))
             return len(self) == 1
 
-    world = World(monkeypatch, "w:1", "w:2")
+    world = ExchangeWorld(monkeypatch, "w:1", "w:2")
     world.use(to_report=First())
     world.ask()
     first = world.transport()
@@ -87,7 +87,7 @@ def test_an_announcement_is_requested_from_the_chosen_worker_only(
     assert world.pools["w:2"].transports[0].out.endswith(b"\r\n\r\n" + BODY)
 
 
-def test_the_prompt_is_dropped_when_the_answer_begins(world: World) -> None:
+def test_the_prompt_is_dropped_when_the_answer_begins(world: ExchangeWorld) -> None:
     exchange, answered = world.ask()
     assert exchange.request.body == BODY  # a retry at another worker may need it
     world.transport().feed(HEAD, chunk(EVENT))
@@ -100,7 +100,7 @@ def test_the_prompt_is_dropped_when_the_answer_begins(world: World) -> None:
 def test_a_long_prompt_is_tokenized_in_a_thread_and_kept_until_the_first_byte(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World(monkeypatch, "w:1", "w:2")
+    world = ExchangeWorld(monkeypatch, "w:1", "w:2")
     asked: list[Prompt] = []
 
     class Offloading:
@@ -130,14 +130,14 @@ def test_a_long_prompt_is_tokenized_in_a_thread_and_kept_until_the_first_byte(
 # time --------------------------------------------------------------------------------------------
 
 
-def test_a_first_byte_may_take_a_day(world: World) -> None:
+def test_a_first_byte_may_take_a_day(world: ExchangeWorld) -> None:
     _, answered = world.ask()
     world.loop.advance(DAY)
     world.transport().feed(PLAIN)
     assert answered.events == [200, b"{}", "end"]
 
 
-def test_a_stream_may_take_a_month(world: World) -> None:
+def test_a_stream_may_take_a_month(world: ExchangeWorld) -> None:
     """A moving stream has no limit: 300 s in all, as in HTTP client libraries, would be an outage."""
     _, answered = world.ask()
     world.transport().feed(HEAD)
@@ -149,7 +149,7 @@ def test_a_stream_may_take_a_month(world: World) -> None:
     assert not world.suspected
 
 
-def test_a_stalled_stream_is_ended_by_the_idle_timeout(world: World) -> None:
+def test_a_stalled_stream_is_ended_by_the_idle_timeout(world: ExchangeWorld) -> None:
     _, answered = world.ask()
     world.transport().feed(HEAD, chunk(EVENT))
     world.loop.advance(599)
@@ -161,7 +161,7 @@ def test_a_stalled_stream_is_ended_by_the_idle_timeout(world: World) -> None:
     assert world.is_clean()
 
 
-def test_a_stalled_client_is_no_fault_of_the_worker(world: World) -> None:
+def test_a_stalled_client_is_no_fault_of_the_worker(world: ExchangeWorld) -> None:
     exchange, answered = world.ask()
     world.transport().feed(HEAD, chunk(EVENT))
     answered.client_is_full = True
@@ -181,7 +181,7 @@ def test_a_stalled_client_is_no_fault_of_the_worker(world: World) -> None:
 def test_configured_timeouts_apply(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, float], seconds: float
 ) -> None:
-    world = World(monkeypatch, "w:1", **options)
+    world = ExchangeWorld(monkeypatch, "w:1", **options)
     _, answered = world.ask()
     world.loop.advance(seconds - 0.1)
     assert answered.events == []
@@ -194,24 +194,24 @@ def test_configured_timeouts_apply(
 # every end, once ----------------------------------------------------------------------------------
 
 
-def _ended(world: World, exchange: InferenceExchange) -> None:
+def _ended(world: ExchangeWorld, exchange: InferenceExchange) -> None:
     world.transport().feed(PLAIN)
 
 
-def _died(world: World, exchange: InferenceExchange) -> None:
+def _died(world: ExchangeWorld, exchange: InferenceExchange) -> None:
     world.transport().lose()
 
 
-def _cut(world: World, exchange: InferenceExchange) -> None:
+def _cut(world: ExchangeWorld, exchange: InferenceExchange) -> None:
     world.transport().feed(PLAIN[:-1])
     world.transport().lose()
 
 
-def _client_gone(world: World, exchange: InferenceExchange) -> None:
+def _client_gone(world: ExchangeWorld, exchange: InferenceExchange) -> None:
     exchange.client_gone()
 
 
-def _stopped(world: World, exchange: InferenceExchange) -> None:
+def _stopped(world: ExchangeWorld, exchange: InferenceExchange) -> None:
     exchange.cancel("the gateway stopped")
 
 
@@ -226,7 +226,10 @@ def _stopped(world: World, exchange: InferenceExchange) -> None:
     ],
 )
 def test_every_end_happens_once(
-    world: World, out: Callable[[World, InferenceExchange], None], expected: list[object], status: int
+    world: ExchangeWorld,
+    out: Callable[[ExchangeWorld, InferenceExchange], None],
+    expected: list[object],
+    status: int,
 ) -> None:
     exchange, answered = world.ask()
     out(world, exchange)
@@ -244,7 +247,7 @@ def test_every_end_happens_once(
     assert world.in_flight() == 0
 
 
-def test_an_aborted_request_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_aborted_request_is_logged(world: ExchangeWorld, caplog: pytest.LogCaptureFixture) -> None:
     exchange, _ = world.ask()
     with caplog.at_level(logging.WARNING):
         exchange.cancel("the gateway stopped")
@@ -256,7 +259,7 @@ def test_an_aborted_request_is_logged(world: World, caplog: pytest.LogCaptureFix
 
 
 def test_the_next_worker_gets_the_same_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", "w:2", "w:3")
+    world = ExchangeWorld(monkeypatch, "w:1", "w:2", "w:3")
     world.pools["w:1"].error = ConnectionRefusedError(111, "Connection refused")
     _, answered = world.ask()
     second = next(name for name, pool in world.pools.items() if pool.transports)
@@ -281,7 +284,7 @@ RESPONSES = b"/v1/responses"
 
 
 def test_a_request_that_stores_state_is_sent_to_one_worker_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", "w:2")
+    world = ExchangeWorld(monkeypatch, "w:1", "w:2")
     body = b'{"model":"m","input":"x","store":true}'
     _, answered = world.ask(body, RESPONSES)
     world.transport("w:1").lose(ConnectionResetError())
@@ -291,14 +294,14 @@ def test_a_request_that_stores_state_is_sent_to_one_worker_only(monkeypatch: pyt
     assert world.is_clean()
 
 
-def test_a_request_that_stores_state_is_retried_after_a_refused_connection(world: World) -> None:
+def test_a_request_that_stores_state_is_retried_after_a_refused_connection(world: ExchangeWorld) -> None:
     world.pools["w:1"].error = ConnectionRefusedError(111, "Connection refused")
     _, answered = world.ask(b'{"model":"m","input":"x","store":true}', RESPONSES)
     assert answered.events == [502, "worker_failed"]  # there is no other worker
     assert [error.should_retry for error in answered.errors] == [True]
 
 
-def test_a_request_that_stores_state_uses_no_resting_connection(world: World) -> None:
+def test_a_request_that_stores_state_uses_no_resting_connection(world: ExchangeWorld) -> None:
     world.ask()
     world.transport().feed(PLAIN)
     world.ask(b'{"model":"m","input":"x","store":true}', RESPONSES)
@@ -306,14 +309,14 @@ def test_a_request_that_stores_state_uses_no_resting_connection(world: World) ->
 
 
 def test_a_503_to_a_request_that_stores_state_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", "w:2")
+    world = ExchangeWorld(monkeypatch, "w:1", "w:2")
     _, answered = world.ask(b'{"model":"m","input":"x","store":true}', RESPONSES)
     world.transport("w:1").feed(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n")
     assert answered.events == [503, "end"]
 
 
 def test_a_spent_retry_budget_ends_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", "w:2", retry_share=0.0)
+    world = ExchangeWorld(monkeypatch, "w:1", "w:2", retry_share=0.0)
     _, answered = world.ask()
     world.transport("w:1").lose(ConnectionResetError())
     assert answered.events == [502, "worker_failed"]
@@ -327,7 +330,7 @@ def test_a_spent_retry_budget_ends_in_an_error(monkeypatch: pytest.MonkeyPatch) 
 def test_a_request_that_fails_at_two_workers_goes_to_no_third_and_is_charged_itself(
     monkeypatch: pytest.MonkeyPatch, last: str
 ) -> None:
-    world = World(monkeypatch, "w:1", "w:2", "w:3", max_attempts=9)
+    world = ExchangeWorld(monkeypatch, "w:1", "w:2", "w:3", max_attempts=9)
     charged: list[str] = []
     acquitted: list[tuple[str, int]] = []
     faults = RequestFaults(
@@ -352,7 +355,7 @@ def test_a_request_that_fails_at_two_workers_goes_to_no_third_and_is_charged_its
 
 def test_refusals_do_not_count_as_failures_of_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two workers refuse connections and one is saturated; the fourth answers."""
-    world = World(monkeypatch, "w:1", "w:2", "w:3", "w:4", max_attempts=3)
+    world = ExchangeWorld(monkeypatch, "w:1", "w:2", "w:3", "w:4", max_attempts=3)
     for name in ("w:1", "w:2"):
         world.pools[name].error = ConnectionRefusedError(111, "Connection refused")
     charged: list[str] = []
@@ -365,7 +368,7 @@ def test_refusals_do_not_count_as_failures_of_the_request(monkeypatch: pytest.Mo
 
 
 def test_attempts_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", "w:2", "w:3", max_attempts=2)
+    world = ExchangeWorld(monkeypatch, "w:1", "w:2", "w:3", max_attempts=2)
     for pool in world.pools.values():
         pool.error = TimeoutError()
     _, answered = world.ask()
@@ -374,7 +377,7 @@ def test_attempts_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert world.metrics.retries == {"worker_failed": 1}
 
 
-def test_a_lost_resting_connection_is_no_failure(world: World) -> None:
+def test_a_lost_resting_connection_is_no_failure(world: ExchangeWorld) -> None:
     world.ask()
     world.transport().feed(PLAIN)
     _, answered = world.ask()
@@ -386,7 +389,7 @@ def test_a_lost_resting_connection_is_no_failure(world: World) -> None:
     assert world.metrics.retries == {}
 
 
-def test_the_last_worker_of_a_model_is_dropped_and_the_client_gets_an_error(world: World) -> None:
+def test_the_last_worker_of_a_model_is_dropped_and_the_client_gets_an_error(world: ExchangeWorld) -> None:
     _, answered = world.ask()
     world.router.fleet.drop(WorkerId("w:1"))
     world.transport().lose()
@@ -395,7 +398,7 @@ def test_the_last_worker_of_a_model_is_dropped_and_the_client_gets_an_error(worl
 
 
 def test_an_answer_that_has_begun_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", "w:2")
+    world = ExchangeWorld(monkeypatch, "w:1", "w:2")
     _, answered = world.ask()
     world.transport("w:1").feed(PLAIN[:-1])
     world.transport("w:1").lose()
@@ -410,7 +413,9 @@ def test_an_answer_that_has_begun_is_not_retried(monkeypatch: pytest.MonkeyPatch
     ("body", "expected"),
     [(BODY.replace(b'"m"', b'"none"'), [404, "model_not_found"]), (BODY, [503, "no_worker"])],
 )
-def test_without_a_worker_the_client_gets_an_error(world: World, body: bytes, expected: list[object]) -> None:
+def test_without_a_worker_the_client_gets_an_error(
+    world: ExchangeWorld, body: bytes, expected: list[object]
+) -> None:
     for member in world.router.fleet:
         member.is_up = expected[0] == 404
     _, answered = world.ask(body)
@@ -423,7 +428,7 @@ def begin_unread(answered: Answered) -> None:
 
 
 def test_a_client_full_before_its_answer_pauses_the_worker_from_the_first_byte(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: ExchangeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client's buffer is full of an earlier answer."""
     monkeypatch.setattr(Answered, "client_is_full", True, raising=False)
@@ -435,7 +440,7 @@ def test_a_client_full_before_its_answer_pauses_the_worker_from_the_first_byte(
 
 
 def test_a_client_that_disconnects_during_tokenization_ends_its_request(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: ExchangeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tokenizer's answer is discarded: no decision, no booking, no request to a worker."""
     started: list[object] = []
@@ -465,7 +470,7 @@ UNAVAILABLE = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbus
 
 
 def test_a_request_to_a_silent_worker_is_moved_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", "w:2")
+    world = ExchangeWorld(monkeypatch, "w:1", "w:2")
     _, waiting = world.ask()
     _, begun = world.ask()
     world.transport("w:2").feed(HEAD, chunk(EVENT))
@@ -483,7 +488,7 @@ def test_a_request_to_a_silent_worker_is_moved_to_another(monkeypatch: pytest.Mo
 
 
 def test_an_unavailable_worker_is_retried_while_another_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", "w:2")
+    world = ExchangeWorld(monkeypatch, "w:1", "w:2")
     _, answered = world.ask()
     world.transport("w:1").feed(UNAVAILABLE)
     assert answered.events == []
@@ -515,7 +520,7 @@ def test_a_saturated_workers_request_goes_to_an_idle_one_and_counts_against_noth
     faults = RequestFaults(lambda worker, why, is_silent: charged.append(worker))
     head = b"HTTP/1.1 %d X\r\n%bContent-Length: %d\r\n\r\n" % (status, headers, len(body))
     for _ in range(6):  # more than eject a worker
-        world = World(monkeypatch, "w:1", "w:2")
+        world = ExchangeWorld(monkeypatch, "w:1", "w:2")
         world.use(busy=lambda *what: busy.append(what), faults=faults)
         _, answered = world.ask()
         world.transport("w:1").feed(head + body)
@@ -526,7 +531,7 @@ def test_a_saturated_workers_request_goes_to_an_idle_one_and_counts_against_noth
     assert not (charged or faults.by_key)
 
 
-def test_the_last_workers_529_passes_through_with_a_time(world: World) -> None:
+def test_the_last_workers_529_passes_through_with_a_time(world: ExchangeWorld) -> None:
     _, answered = world.ask()
     world.transport().feed(b"HTTP/1.1 529 X\r\nContent-Length: %d\r\n\r\n" % len(OVERLOADED) + OVERLOADED)
     assert answered.events == [529, OVERLOADED, "end"]
@@ -534,7 +539,7 @@ def test_the_last_workers_529_passes_through_with_a_time(world: World) -> None:
 
 
 def test_another_500_passes_through_and_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", "w:2")
+    world = ExchangeWorld(monkeypatch, "w:1", "w:2")
     _, answered = world.ask()
     world.transport("w:1").feed(b"HTTP/1.1 500 X\r\nRetry-After: 3\r\nContent-Length: 3\r\n\r\nbad")
     assert answered.events == [500, b"bad", "end"]
@@ -542,7 +547,7 @@ def test_another_500_passes_through_and_is_not_tried_again(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EADDRNOTAVAIL])
-def test_running_out_of_connections_is_no_fault_of_a_worker(world: World, number: int) -> None:
+def test_running_out_of_connections_is_no_fault_of_a_worker(world: ExchangeWorld, number: int) -> None:
     world.pools["w:1"].error = OSError(number, "too many")
     _, answered = world.ask()
     assert answered.events == [503, "no_worker"]
@@ -551,7 +556,7 @@ def test_running_out_of_connections_is_no_fault_of_a_worker(world: World, number
 
 
 def test_a_total_timeout_is_no_fault_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", total_timeout_s=7.0)
+    world = ExchangeWorld(monkeypatch, "w:1", total_timeout_s=7.0)
     _, answered = world.ask()
     world.transport().feed(HEAD, chunk(EVENT))
     world.loop.advance(8)
@@ -573,7 +578,7 @@ class PendingTasks(InlineTasks):
 
 
 def test_a_client_that_disconnects_cancels_its_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1")
+    world = ExchangeWorld(monkeypatch, "w:1")
     tasks = PendingTasks()
     world.use(tasks=cast(Tasks, tasks))
     exchange, _ = world.ask()
@@ -585,13 +590,13 @@ def test_a_client_that_disconnects_cancels_its_tasks(monkeypatch: pytest.MonkeyP
 # memory for bodies -------------------------------------------------------------------------------
 
 
-def held(world: World, exchange: InferenceExchange) -> int:
+def held(world: ExchangeWorld, exchange: InferenceExchange) -> int:
     """Hold the body as the connection does."""
     exchange.http.num_held = world.context.bodies.num_bytes = 1000
     return 1000
 
 
-def test_a_body_is_released_when_its_answer_begins(world: World) -> None:
+def test_a_body_is_released_when_its_answer_begins(world: ExchangeWorld) -> None:
     exchange, _ = world.ask()
     held(world, exchange)
     world.transport().feed(PLAIN[:-1])
@@ -602,7 +607,7 @@ def test_a_body_is_released_when_its_answer_begins(world: World) -> None:
 
 @pytest.mark.parametrize("end", ["failed", "client gone", "cut", "too late"])
 def test_a_body_is_released_at_each_other_end(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
-    world = World(monkeypatch, "w:1", first_byte_timeout_s=5.0)
+    world = ExchangeWorld(monkeypatch, "w:1", first_byte_timeout_s=5.0)
     exchange, answered = world.ask()
     held(world, exchange)
     if end == "failed":
@@ -620,7 +625,7 @@ def test_a_body_is_released_at_each_other_end(monkeypatch: pytest.MonkeyPatch, e
 
 
 def test_a_body_is_kept_while_another_worker_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", "w:2")
+    world = ExchangeWorld(monkeypatch, "w:1", "w:2")
     exchange, _ = world.ask()
     held(world, exchange)
     world.transport("w:1").lose(ConnectionResetError())

@@ -8,7 +8,7 @@ from gateway.proxy.held_refusal import MAX_BYTES, HeldRefusal
 HEAD = ResponseHead(503, [])
 
 
-class World:
+class HeldRefusalWorld:
     """The exchange (`read`, `lost`) and the reader that saw the head."""
 
     def __init__(self, head: ResponseHead = HEAD) -> None:
@@ -39,7 +39,7 @@ class World:
     "pieces", [[b"the engine is currently busy"], [b"the engine is cur", b"rently busy", b""]]
 )
 def test_the_whole_body_is_judged_and_handed_on_once(pieces: list[bytes]) -> None:
-    world = World()
+    world = HeldRefusalWorld()
     for piece in pieces[:-1]:
         world.held.upstream_data(piece)
         assert world.events == []
@@ -50,7 +50,7 @@ def test_the_whole_body_is_judged_and_handed_on_once(pieces: list[bytes]) -> Non
 
 
 def test_a_long_body_is_judged_by_its_beginning_and_streams_on() -> None:
-    world = World()
+    world = HeldRefusalWorld()
     world.held.upstream_data(b"x" * MAX_BYTES)
     assert world.events == []
     world.held.upstream_data(b"y")
@@ -62,14 +62,14 @@ def test_a_long_body_is_judged_by_its_beginning_and_streams_on() -> None:
 
 
 def test_a_connection_lost_before_the_end_is_a_failed_attempt() -> None:
-    world = World()
+    world = HeldRefusalWorld()
     world.held.upstream_data(b"x")
     world.held.upstream_lost("reset")
     assert world.events == [("lost", "reset")]
 
 
 def test_a_connection_lost_later_is_the_readers() -> None:
-    world = World()
+    world = HeldRefusalWorld()
     world.held.upstream_data(b"x" * (MAX_BYTES + 1))
     world.held.upstream_lost("reset")
     assert world.events[1:] == [("reader lost", "reset")]
@@ -77,7 +77,7 @@ def test_a_connection_lost_later_is_the_readers() -> None:
 
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_an_error_that_breaks_off_is_judged_and_cut_where_it_goes_on(goes_on: bool) -> None:
-    world = World(ResponseHead(500, []))
+    world = HeldRefusalWorld(ResponseHead(500, []))
     if goes_on:
         world.held._on_read = lambda held: held.go_on()
     world.held.upstream_data(b"x")

@@ -36,7 +36,7 @@ class Begun:
         self.events.append("free")
 
 
-class World:
+class IntakeWorld:
     """Context that reads when `may_read` is set, and a responder."""
 
     def __init__(self) -> None:
@@ -87,13 +87,13 @@ class World:
 @pytest.fixture(autouse=True)
 def _reading(monkeypatch: pytest.MonkeyPatch) -> None:
     async def read(context: Any, http: HttpRequest, is_over: Callable[[], bool]) -> InferenceRequest | None:
-        return await cast(World, context).read(is_over)
+        return await cast(IntakeWorld, context).read(is_over)
 
     monkeypatch.setattr(large_intake, "large_request_of", read)
 
 
 async def test_client_events_reach_the_exchange() -> None:
-    world = World()
+    world = IntakeWorld()
     world.intake.client_full()
     world.intake.client_free()
     await world.end()
@@ -107,14 +107,14 @@ async def test_client_events_reach_the_exchange() -> None:
 
 @pytest.mark.parametrize("error", [InvalidRequest("wrong"), NoWorker("none", retry_after_s=1)])
 async def test_an_invalid_body_is_rejected(error: GatewayError) -> None:
-    world = World()
+    world = IntakeWorld()
     world.error = error
     await world.end()
     assert (world.refused, world.let_go_of) == ([error], [world.http])
 
 
 async def test_a_bug_is_answered() -> None:
-    world = World()
+    world = IntakeWorld()
     world.error = KeyError("bug")
     await world.end()
     (error,) = world.refused
@@ -122,7 +122,7 @@ async def test_a_bug_is_answered() -> None:
 
 
 async def test_a_client_that_disconnects_meanwhile_is_counted_and_its_body_released() -> None:
-    world = World()
+    world = IntakeWorld()
     world.intake.client_gone()
     world.intake.client_gone()
     assert world.let_go_of == []  # the thread may still read it
@@ -133,7 +133,7 @@ async def test_a_client_that_disconnects_meanwhile_is_counted_and_its_body_relea
 
 
 async def test_a_disconnected_client_gets_no_error() -> None:
-    world = World()
+    world = IntakeWorld()
     world.error = InvalidRequest("wrong")
     world.intake.client_gone()
     await world.end()
@@ -141,7 +141,7 @@ async def test_a_disconnected_client_gets_no_error() -> None:
 
 
 async def test_a_stopping_gateway_aborts_the_request() -> None:
-    world = World()
+    world = IntakeWorld()
     world.intake.cancel()
     world.intake.cancel()
     await world.end()

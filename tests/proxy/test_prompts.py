@@ -22,7 +22,7 @@ from gateway.proxy.prompts import Prompts
 from gateway.requests.large_body import decode_large, parse_large
 from gateway.requests.parsing import parse_request
 from gateway.tokenization.prompt_encoder import MAX_WHOLE_BYTES, PromptError
-from tests.support.exchanges import World
+from tests.support.worlds.exchanges import ExchangeWorld
 
 
 class Failing:
@@ -47,7 +47,7 @@ def request(model: str = "m") -> InferenceRequest:
 
 
 def prompts(monkeypatch: pytest.MonkeyPatch, tokenizer: Failing) -> Prompts:
-    world = World(monkeypatch, "w:1", "w:2")
+    world = ExchangeWorld(monkeypatch, "w:1", "w:2")
     monkeypatch.setattr(PromptSource, "is_local", lambda self, request: False)
     made = Prompts(world.context.prompts.source, world.router, cast(WorkerTokenizer, tokenizer))
     assert made.takes_time(request())
@@ -157,7 +157,7 @@ def test_a_large_chat_with_known_messages_may_take_a_thread(
     monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
     """They may be of no use, and the event loop does not render the whole."""
-    made = World(monkeypatch, "w:1").context.prompts
+    made = ExchangeWorld(monkeypatch, "w:1").context.prompts
     monkeypatch.setattr(PromptSource, "is_local", lambda self, request: True)
     monkeypatch.setattr(LongPrompts, "is_long", lambda self, request: False)
     messages = [{"role": "user", "content": "a" * MAX_WHOLE_BYTES}, {"role": "user", "content": "b"}]

@@ -10,7 +10,7 @@ from gateway.http.messages import HttpRequest, ResponseHead
 from gateway.proxy.stream_keepalive import COMMENT, MAX_BODY_BYTES, KeptAliveResponder, takes_comments
 from gateway.requests.parsing import parse_request
 from gateway.server.responder import Responder
-from tests.server.test_responder import Wire
+from tests.support.recorded_wire import RecordedWire
 from tests.support.transports import FakeLoop
 
 QUIET_S = 10.0
@@ -18,9 +18,9 @@ STREAM = ResponseHead(200, [(b"content-type", b"text/event-stream")])
 EVENT = b"data: 1\n\n"
 
 
-class World:
+class KeepaliveWorld:
     def __init__(self, path: bytes = b"/v1/completions") -> None:
-        self.wire, self.loop = Wire(), FakeLoop()
+        self.wire, self.loop = RecordedWire(), FakeLoop()
         self.wire.peername = ("10.0.0.1", 5)
         http = HttpRequest("POST", path, [], is_http10=True)  # without chunks: easier to read
         first = Responder(self.wire, http, [(b"a", b"standing")])
@@ -42,12 +42,12 @@ class World:
         assert self.advance(QUIET_S).endswith(b"\r\n\r\n" + COMMENT)
 
 
-def is_at_rest(world: World) -> bool:
+def is_at_rest(world: KeepaliveWorld) -> bool:
     return not [timer for timer in world.loop.timers if not timer.is_cancelled]
 
 
 def test_a_quiet_stream_is_opened_and_kept_alive() -> None:
-    world = World()
+    world = KeepaliveWorld()
     assert world.advance(QUIET_S - 0.1) == b""
     head, _, rest = world.advance(0.1).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK\r\n") and rest == COMMENT
@@ -64,7 +64,7 @@ def test_a_quiet_stream_is_opened_and_kept_alive() -> None:
 
 
 def test_a_stream_that_moves_gets_no_comment() -> None:
-    world = World()
+    world = KeepaliveWorld()
     world.responder.head(STREAM)
     for _ in range(5):
         world.responder.data(EVENT)
@@ -73,7 +73,7 @@ def test_a_stream_that_moves_gets_no_comment() -> None:
 
 
 def test_no_comment_divides_an_event() -> None:
-    world = World()
+    world = KeepaliveWorld()
     world.responder.head(STREAM)
     world.responder.data(b"data: half")
     assert world.written().endswith(b"data: half") and world.advance(5 * QUIET_S) == b""
@@ -83,7 +83,7 @@ def test_no_comment_divides_an_event() -> None:
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
 def test_a_comment_follows_events_and_comments_of_any_line_end(end: bytes) -> None:
-    world = World()
+    world = KeepaliveWorld()
     world.responder.head(STREAM)
     for passed in (b": ping" + end, b"data: 1" + end + end, b"data: 2" + end + end + b": ping" + end):
         world.responder.data(passed)
@@ -91,7 +91,7 @@ def test_a_comment_follows_events_and_comments_of_any_line_end(end: bytes) -> No
 
 
 def test_an_answer_that_is_no_stream_passes_unchanged() -> None:
-    world = World()
+    world = KeepaliveWorld()
     world.responder.head(ResponseHead(400, [(b"content-type", b"application/json")], 2))
     world.responder.data(b"{")
     assert COMMENT not in world.advance(5 * QUIET_S) and is_at_rest(world)
@@ -100,7 +100,7 @@ def test_an_answer_that_is_no_stream_passes_unchanged() -> None:
 
 
 def test_an_error_of_the_gateway_before_the_head_keeps_its_status() -> None:
-    world = World()
+    world = KeepaliveWorld()
     world.responder.fail(NoWorker("none is up", retry_after_s=2), [(b"x-request-id", b"id-1")])
     assert world.written().startswith(b"HTTP/1.1 503 ") and is_at_rest(world)
 
@@ -109,7 +109,7 @@ def test_an_error_of_the_gateway_before_the_head_keeps_its_status() -> None:
     ("path", "begins"), [(b"/v1/completions", b'data: {"error"'), (b"/v1/messages", b"event: error\ndata: ")]
 )
 def test_a_later_error_of_the_gateway_is_an_event(path: bytes, begins: bytes) -> None:
-    world = World(path)
+    world = KeepaliveWorld(path)
     world.open()
     assert not world.responder.has_begun, "the exchange may still answer with an error"
     world.responder.fail(NoWorker("none is up"), [(b"x-request-id", b"id-1")])
@@ -119,7 +119,7 @@ def test_a_later_error_of_the_gateway_is_an_event(path: bytes, begins: bytes) ->
 
 
 def test_a_later_error_of_the_worker_is_an_event() -> None:
-    world = World()
+    world = KeepaliveWorld()
     world.open()
     world.responder.head(ResponseHead(400, [(b"content-type", b"application/json")], 40))
     world.responder.data(b'{"error": {"message": "too ')
@@ -129,7 +129,7 @@ def test_a_later_error_of_the_worker_is_an_event() -> None:
 
 
 def test_the_error_of_a_worker_is_kept_up_to_a_size() -> None:
-    world = World()
+    world = KeepaliveWorld()
     world.open()
     world.responder.head(ResponseHead(500, []))
     for _ in range(20):
@@ -140,7 +140,7 @@ def test_the_error_of_a_worker_is_kept_up_to_a_size() -> None:
 
 
 def test_nothing_is_sent_to_a_client_that_is_gone_or_full() -> None:
-    world = World()
+    world = KeepaliveWorld()
     world.wire.is_full = True
     assert world.advance(5 * QUIET_S) == b""
     world.wire.is_full = False
@@ -150,7 +150,7 @@ def test_nothing_is_sent_to_a_client_that_is_gone_or_full() -> None:
 
 
 def test_an_aborted_stream_gets_no_more() -> None:
-    world = World()
+    world = KeepaliveWorld()
     world.open()
     world.responder.abort()
     assert world.advance(5 * QUIET_S) in (b"CUT", b"RESET") and is_at_rest(world)

@@ -9,20 +9,20 @@ from gateway.core.errors import Forbidden, InvalidRequest, NotSupported
 from gateway.core.worker import ServedModel
 from gateway.http.messages import HttpRequest
 from gateway.proxy.websocket import FLUSH_S, Tunnel, parse_tunnel
-from tests.support.exchanges import Answered, World
 from tests.support.transports import FakeTransport
+from tests.support.worlds.exchanges import Answered, ExchangeWorld
 
 AGREED = b"HTTP/1.1 101 OK\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
 SWITCHED = b"HTTP/1.1 101 Switching Protocols"
-Open = tuple[World, Tunnel, Answered, FakeTransport]
+Open = tuple[ExchangeWorld, Tunnel, Answered, FakeTransport]
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(monkeypatch, "w:1", "w:2")
+def world(monkeypatch: pytest.MonkeyPatch) -> ExchangeWorld:
+    return ExchangeWorld(monkeypatch, "w:1", "w:2")
 
 
-def opened(world: World) -> tuple[Tunnel, Answered, FakeTransport]:
+def opened(world: ExchangeWorld) -> tuple[Tunnel, Answered, FakeTransport]:
     tunnel, answered = world.offer()
     transport = world.transport()
     transport.taken()
@@ -83,7 +83,7 @@ def test_with_salts_a_websocket_is_rejected() -> None:
 # bytes -----------------------------------------------------------------------------------------
 
 
-def test_bytes_are_passed_both_ways_unchanged(world: World) -> None:
+def test_bytes_are_passed_both_ways_unchanged(world: ExchangeWorld) -> None:
     tunnel, answered = world.offer()
     transport = world.transport()
     assert transport.taken().startswith(b"GET /v1/realtime?model=m HTTP/1.1\r\n")
@@ -99,7 +99,7 @@ def test_bytes_are_passed_both_ways_unchanged(world: World) -> None:
     world.dispatch.cut()
 
 
-def test_backpressure_crosses_the_tunnel(world: World) -> None:
+def test_backpressure_crosses_the_tunnel(world: ExchangeWorld) -> None:
     tunnel, answered, transport = opened(world)
     tunnel.client_full()
     assert not transport.is_reading
@@ -110,7 +110,7 @@ def test_backpressure_crosses_the_tunnel(world: World) -> None:
     assert answered.events == ["held", "let go"]
 
 
-def test_a_client_that_was_full_before_pauses_the_worker(world: World) -> None:
+def test_a_client_that_was_full_before_pauses_the_worker(world: ExchangeWorld) -> None:
     tunnel, answered = world.offer()
     tunnel.client_full()
     assert not world.transport().is_reading
@@ -126,7 +126,7 @@ def test_a_client_that_was_full_before_pauses_the_worker(world: World) -> None:
 # ends ------------------------------------------------------------------------------------------
 
 
-def test_a_client_that_disconnects_ends_the_tunnel(world: World) -> None:
+def test_a_client_that_disconnects_ends_the_tunnel(world: ExchangeWorld) -> None:
     tunnel, answered, transport = opened(world)
     answered.from_client(b"bye")
     tunnel.client_gone()
@@ -139,7 +139,7 @@ def test_a_client_that_disconnects_ends_the_tunnel(world: World) -> None:
     assert (world.is_clean(), world.metrics.num_tunnels_open, world.metrics.responses[101]) == (True, 0, 1)
 
 
-def test_a_worker_that_takes_the_last_bytes_in_time_is_closed_normally(world: World) -> None:
+def test_a_worker_that_takes_the_last_bytes_in_time_is_closed_normally(world: ExchangeWorld) -> None:
     tunnel, _, transport = opened(world)
     tunnel.client_gone()
     transport.lose()
@@ -147,7 +147,7 @@ def test_a_worker_that_takes_the_last_bytes_in_time_is_closed_normally(world: Wo
     assert transport.end == "closed"
 
 
-def test_a_worker_that_closes_ends_the_tunnel(world: World) -> None:
+def test_a_worker_that_closes_ends_the_tunnel(world: ExchangeWorld) -> None:
     tunnel, answered, transport = opened(world)
     transport.feed(b"bye")
     transport.lose()
@@ -158,7 +158,7 @@ def test_a_worker_that_closes_ends_the_tunnel(world: World) -> None:
     assert (world.metrics.num_tunnels_open, world.metrics.responses) == (0, {101: 1})
 
 
-def test_a_worker_that_dies_ends_the_tunnel(world: World) -> None:
+def test_a_worker_that_dies_ends_the_tunnel(world: ExchangeWorld) -> None:
     _, answered, transport = opened(world)
     transport.lose(ConnectionResetError("reset"))
     assert answered.events == ["end"]
@@ -177,7 +177,9 @@ def test_a_worker_that_dies_ends_the_tunnel(world: World) -> None:
         lambda tunnel, answered: tunnel.client_gone(),
     ],
 )
-def test_events_after_the_end_are_ignored(world: World, late: Callable[[Tunnel, Answered], None]) -> None:
+def test_events_after_the_end_are_ignored(
+    world: ExchangeWorld, late: Callable[[Tunnel, Answered], None]
+) -> None:
     tunnel, answered, transport = opened(world)
     world.dispatch.cut()
     assert answered.events == ["abort"]
@@ -191,7 +193,7 @@ def test_events_after_the_end_are_ignored(world: World, late: Callable[[Tunnel, 
 
 
 def test_silence_ends_a_tunnel_and_either_side_keeps_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", first_byte_timeout_s=5, idle_timeout_s=60, total_timeout_s=100)
+    world = ExchangeWorld(monkeypatch, "w:1", first_byte_timeout_s=5, idle_timeout_s=60, total_timeout_s=100)
     _, answered, transport = opened(world)
     for _ in range(5):
         world.loop.advance(59)
@@ -209,14 +211,14 @@ def test_silence_ends_a_tunnel_and_either_side_keeps_it_open(monkeypatch: pytest
 
 
 def test_without_a_timeout_a_tunnel_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", first_byte_timeout_s=5, idle_timeout_s=0)
+    world = ExchangeWorld(monkeypatch, "w:1", first_byte_timeout_s=5, idle_timeout_s=0)
     _, answered, _ = opened(world)
     world.loop.advance(100_000)
     assert answered.events == []
 
 
 def test_a_worker_that_does_not_accept_in_time_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1", first_byte_timeout_s=5)
+    world = ExchangeWorld(monkeypatch, "w:1", first_byte_timeout_s=5)
     _, answered = world.offer()
     world.loop.advance(5.1)
     assert answered.events == [504, "worker_timeout"]
@@ -226,7 +228,7 @@ def test_a_worker_that_does_not_accept_in_time_is_a_failure(monkeypatch: pytest.
 # before the upgrade is accepted ----------------------------------------------------------------
 
 
-def test_a_lost_worker_is_replaced_before_the_upgrade(world: World) -> None:
+def test_a_lost_worker_is_replaced_before_the_upgrade(world: ExchangeWorld) -> None:
     _, answered = world.offer()
     world.transport().lose()
     world.transport("w:2").feed(AGREED)
@@ -234,14 +236,14 @@ def test_a_lost_worker_is_replaced_before_the_upgrade(world: World) -> None:
     assert world.in_flight() == 1
 
 
-def test_an_answer_without_an_upgrade_is_passed_on(world: World) -> None:
+def test_an_answer_without_an_upgrade_is_passed_on(world: ExchangeWorld) -> None:
     _, answered = world.offer()
     world.transport().feed(b"HTTP/1.1 403 No\r\nContent-Length: 2\r\n\r\nno")
     assert answered.events == [403, b"no", "end"]
     assert world.is_clean()
 
 
-def test_a_client_that_disconnects_before_the_upgrade_aborts_it(world: World) -> None:
+def test_a_client_that_disconnects_before_the_upgrade_aborts_it(world: ExchangeWorld) -> None:
     tunnel, _ = world.offer()
     tunnel.client_gone()
     assert world.transport().end == "aborted"
@@ -249,7 +251,7 @@ def test_a_client_that_disconnects_before_the_upgrade_aborts_it(world: World) ->
     assert world.is_clean()
 
 
-def test_failed_probes_end_an_upgrade_that_is_not_accepted(world: World) -> None:
+def test_failed_probes_end_an_upgrade_that_is_not_accepted(world: ExchangeWorld) -> None:
     """An open tunnel continues: its worker may well be alive."""
     tunnel, answered, transport = opened(world)
     world.dispatch.worker_down(world.router.fleet.eligible("m")[0].member.worker.id, "it is silent")

@@ -1,16 +1,11 @@
 """Calibration learns the speeds of a fleet back from its recording."""
 
-import random
-from array import array
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from gateway.core.blocks import hash_blocks, root_hash
 from gateway.core.errors import ConfigError
-from gateway.observability.recording import Recorded
 from gateway.policies.baselines import RoundRobin
 from gateway.replay.calibration import (
     Error,
@@ -22,60 +17,13 @@ from gateway.replay.calibration import (
     recorded_of,
 )
 from gateway.replay.fleet import Setup, VirtualFleet
-from gateway.replay.formats.reading import TraceOptions
-from gateway.replay.job import MODEL, ReplayJob
 from gateway.replay.placement_bounds import AsRecorded
 from gateway.replay.profile import H100_8B
-from gateway.replay.traces import read
-
-TRUE = replace(
-    H100_8B, prefill_tokens_per_s=5000, step_s=0.03, seq_s=0.002, kv_tokens=20_000, overhead_s=0.01
-)
-BLOCK = 16
-
-
-def conversations(num: int, seed: int = 1) -> list[ReplayJob]:
-    rng, found = random.Random(seed), []
-    for number in range(num):
-        tokens, at = array("I", [number % 3, *range(500)]), rng.random() * num
-        for _ in range(3):
-            tokens = tokens + array("I", [rng.randrange(9999) for _ in range(rng.randrange(50, 1500))])
-            output = [rng.randrange(9999) for _ in range(rng.randrange(5, 60))]
-            found.append(ReplayJob(at, tokens, len(output), output=output, session=f"s{number}"))
-            tokens, at = tokens + array("I", output), at + 8
-    return sorted(found, key=lambda job: job.at)
-
-
-def recorded(path: Path, num: int = 15, is_streamed: bool = True) -> list[ReplayJob]:
-    """Recording as a gateway writes it, of a fleet in virtual time."""
-    fleet = VirtualFleet(Setup(2, TRUE, block_size=BLOCK, policy=RoundRobin))
-    rows = []
-    for job in fleet.run(conversations(num)):
-        assert job.worker is not None
-        rows.append(
-            Recorded(
-                job.at,
-                "m",
-                "round_robin",
-                f"http-{job.worker}",
-                200,
-                "ended",
-                job.num_tokens,
-                job.e2e_s,
-                job.session,
-                BLOCK,
-                array("Q", hash_blocks(job.tokens(), BLOCK, root_hash(MODEL))).tobytes(),
-                output_tokens=job.num_output,
-                ttft_s=job.ttft_s if is_streamed else None,
-                cached_tokens=job.cached_tokens,
-            )
-        )
-    path.write_bytes(b"\n".join(map(msgspec.json.encode, rows)))
-    return read(path, TraceOptions()).jobs
+from tests.support.recordings import BLOCK, TRUE_COSTS, recorded
 
 
 def setup(**fields: object) -> Setup:
-    base = replace(H100_8B, kv_tokens=TRUE.kv_tokens)
+    base = replace(H100_8B, kv_tokens=TRUE_COSTS.kv_tokens)
     return Setup(2, base, block_size=BLOCK, policy=RoundRobin, **fields)  # type: ignore[arg-type]
 
 
@@ -83,8 +31,8 @@ def setup(**fields: object) -> Setup:
 def test_learnt_speeds_make_a_replay_accurate(tmp_path: Path) -> None:
     jobs = recorded(tmp_path / "r.jsonl")
     learnt = learn(jobs, setup())
-    assert learnt.prefill_tokens_per_s == pytest.approx(TRUE.prefill_tokens_per_s, rel=0.1)
-    assert learnt.step_s == pytest.approx(TRUE.step_s, rel=0.1)
+    assert learnt.prefill_tokens_per_s == pytest.approx(TRUE_COSTS.prefill_tokens_per_s, rel=0.1)
+    assert learnt.step_s == pytest.approx(TRUE_COSTS.step_s, rel=0.1)
     done = VirtualFleet(replace(setup(), profile=learnt)).run([again(job) for job in jobs])
     hit_rate, *times = errors(jobs, done)
     assert hit_rate.measured > 0.25 and abs(hit_rate.replayed - hit_rate.measured) < 0.005
@@ -123,7 +71,7 @@ def test_too_few_answers_are_rejected(tmp_path: Path, num: int, is_streamed: boo
 
 def test_unstreamed_answers_are_in_no_error(tmp_path: Path) -> None:
     jobs = recorded(tmp_path / "r.jsonl", 10, is_streamed=False)
-    done = VirtualFleet(replace(setup(), profile=TRUE)).run([again(job) for job in jobs])
+    done = VirtualFleet(replace(setup(), profile=TRUE_COSTS)).run([again(job) for job in jobs])
     (hit_rate,) = errors(jobs, done)
     assert hit_rate.name == "hit rate"
 

@@ -4,11 +4,11 @@ import pytest
 
 from gateway.replay.charts import page
 from gateway.replay.results import Slo, curves, summarize, table
-from tests.replay.test_results import job
+from tests.support.recordings import done_job
 
 
 def test_a_page_has_a_line_for_each_policy_in_each_chart() -> None:
-    done = [job(float(i), 0.01 * 3**i, 10 * i) for i in range(8)]
+    done = [done_job(float(i), 0.01 * 3**i, 10 * i) for i in range(8)]
     rows = [summarize(name, done, 1, Slo()) for name in ("<a>", "b")]
     text = page("a & b", ["<a>", "b"], [curves(done)] * 2, table(rows), "note")
     root = ElementTree.fromstring(
@@ -27,5 +27,5 @@ def test_a_page_has_a_line_for_each_policy_in_each_chart() -> None:
 
 @pytest.mark.parametrize("ttft_s", [0.0, 1.0])
 def test_a_single_request_is_drawn(ttft_s: float) -> None:
-    done = [job(0.0, ttft_s, 0)]
+    done = [done_job(0.0, ttft_s, 0)]
     assert "<polyline" in page("t", ["p"], [curves(done)], table([summarize("p", done, 1, Slo())]))

@@ -5,8 +5,7 @@ import pytest
 
 from gateway.cli import main
 from gateway.replay import calibration
-from tests.replay.test_calibration import recorded
-from tests.replay.test_play import trace
+from tests.support.recordings import recorded, trace
 
 
 def test_a_table_a_document_and_a_chart_are_written(

@@ -22,21 +22,7 @@ from gateway.replay.play import (
 from gateway.replay.profile import H100_8B, Profile
 from gateway.replay.progress import LINE_S, Progress
 from gateway.replay.results import Slo
-from tests.replay.test_calibration import recorded
-
-
-def trace(path: Path, num: int = 40, **fields: float) -> Trace:
-    rows = [
-        {
-            "timestamp": 500 * i,
-            "input_length": 2500,
-            "output_length": 20,
-            "hash_ids": [i % 3, 10 + i % 3, 20 + i, 90, 9],
-        }
-        for i in range(num)
-    ]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    return Trace(path, **fields)  # type: ignore[arg-type]
+from tests.support.recordings import recorded, trace
 
 
 def test_each_policy_is_played_on_the_same_requests(tmp_path: Path) -> None:

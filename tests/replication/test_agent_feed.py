@@ -21,10 +21,10 @@ from gateway.replication.agent_feed import AgentFeed, AgentTimes, reach
 from gateway.replication.agent_targets import Agents
 from gateway.replication.messages import AgentHello, AgentStatus
 from gateway.runtime.tasks import Tasks
-from tests.agent.serving import EXACT, Served
 from tests.index.contract import ROOT
 from tests.support.fakes import END, FakeEngine, Known, payload, seq_frame
 from tests.support.patience import until
+from tests.support.stories.agent_serving import EXACT, Served
 
 pytestmark = pytest.mark.process
 
@@ -38,7 +38,7 @@ class PlayedEngine:
 
     endpoint, replay_endpoint = "tcp://w:5557", "tcp://w:6557"
 
-    def __init__(self, world: "World", *, can_replay: bool) -> None:
+    def __init__(self, world: "AgentFeedWorld", *, can_replay: bool) -> None:
         self.is_connected = self.is_stopped = False
         self.asked: list[int] = []
         self.subscription = Subscription(
@@ -63,7 +63,7 @@ class PlayedEngine:
         self.subscription.replayed([b"", END, b""])
 
 
-class World:
+class AgentFeedWorld:
     def __init__(self) -> None:
         self.known = Known()
         self.known.index.add_worker(W, ROOT, 4)
@@ -136,13 +136,13 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
+async def world() -> AsyncIterator[AgentFeedWorld]:
+    world = AgentFeedWorld()
     yield world
     await world.close()
 
 
-async def followed(world: World, num_blocks: int = 3) -> World:
+async def followed(world: AgentFeedWorld, num_blocks: int = 3) -> AgentFeedWorld:
     await world.serve()
     world.agent.store(num_blocks)
     world.open()
@@ -150,7 +150,7 @@ async def followed(world: World, num_blocks: int = 3) -> World:
     return world
 
 
-async def test_a_snapshot_makes_the_worker_exact(world: World) -> None:
+async def test_a_snapshot_makes_the_worker_exact(world: AgentFeedWorld) -> None:
     await followed(world)
     assert world.states == [StreamState.CATCHING_UP, StreamState.EXACT] or world.states == [StreamState.EXACT]
     feed = world.feed
@@ -165,7 +165,7 @@ async def test_a_snapshot_makes_the_worker_exact(world: World) -> None:
 
 
 async def test_without_an_agent_the_engines_own_events_are_read(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: AgentFeedWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     await world.serve()
     await world.kill()
@@ -179,7 +179,9 @@ async def test_without_an_agent_the_engines_own_events_are_read(
     assert "rejected: unavailable: " in caplog.text
 
 
-async def test_without_its_agent_the_feed_continues_at_the_engine_from_the_same_batch(world: World) -> None:
+async def test_without_its_agent_the_feed_continues_at_the_engine_from_the_same_batch(
+    world: AgentFeedWorld,
+) -> None:
     await followed(world)
     digest = FakeEngine().decode([b"", seq_frame(2), payload(9)]).digest
     world.agent.rank.journal.append([], Position(3, digest, 1.0))
@@ -194,7 +196,7 @@ async def test_without_its_agent_the_feed_continues_at_the_engine_from_the_same_
     assert world.feed.stream.counts.num_resets == 1  # the snapshot's reset
 
 
-async def test_another_engine_under_the_same_numbers_is_noticed(world: World) -> None:
+async def test_another_engine_under_the_same_numbers_is_noticed(world: AgentFeedWorld) -> None:
     await followed(world)
     await world.kill()
     engine = await world.on_its_own()
@@ -203,7 +205,7 @@ async def test_another_engine_under_the_same_numbers_is_noticed(world: World) ->
     assert world.num_blocks == 0
 
 
-async def test_an_engine_without_replays_proves_no_position(world: World) -> None:
+async def test_an_engine_without_replays_proves_no_position(world: AgentFeedWorld) -> None:
     world.can_replay = False
     await followed(world)
     await world.kill()
@@ -215,7 +217,7 @@ async def test_an_engine_without_replays_proves_no_position(world: World) -> Non
 
 @pytest.mark.parametrize("can_open", [True, False])
 async def test_blocks_without_a_source_of_events_are_dropped_after_a_while(
-    world: World, can_open: bool
+    world: AgentFeedWorld, can_open: bool
 ) -> None:
     world.can_open = can_open
     await followed(world)
@@ -226,7 +228,7 @@ async def test_blocks_without_a_source_of_events_are_dropped_after_a_while(
     assert world.num_blocks == 0
 
 
-async def test_a_broken_connection_resumes_at_its_position(world: World) -> None:
+async def test_a_broken_connection_resumes_at_its_position(world: AgentFeedWorld) -> None:
     await followed(world)
     world.agent.rank.is_gone = True  # this ends the stream; the same rank answers again
     world.agent.rank.wake()
@@ -238,7 +240,7 @@ async def test_a_broken_connection_resumes_at_its_position(world: World) -> None
     assert world.agent.rank.journal.num_snapshots == 1
 
 
-async def test_a_returned_agent_is_followed_once_it_has_more_than_the_engine(world: World) -> None:
+async def test_a_returned_agent_is_followed_once_it_has_more_than_the_engine(world: AgentFeedWorld) -> None:
     await followed(world)
     await world.kill()
     engine = await world.on_its_own()
@@ -253,7 +255,7 @@ async def test_a_returned_agent_is_followed_once_it_has_more_than_the_engine(wor
     assert engine.is_stopped
 
 
-async def test_an_exact_engine_stays_the_source(world: World) -> None:
+async def test_an_exact_engine_stays_the_source(world: AgentFeedWorld) -> None:
     await world.serve()
     await world.kill()
     world.open()
@@ -266,7 +268,7 @@ async def test_an_exact_engine_stays_the_source(world: World) -> None:
 
 
 async def test_an_agent_of_another_engine_is_not_followed(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: AgentFeedWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.refused = "it is beside another engine"
     await world.serve()
@@ -281,7 +283,7 @@ async def test_an_agent_of_another_engine_is_not_followed(
 
 
 async def test_each_connection_to_an_agent_is_judged_by_the_address_of_its_name(
-    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    world: AgentFeedWorld, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The name of a worker may be rebound once the worker has joined."""
     addresses = ["127.0.0.1"]
@@ -305,7 +307,7 @@ async def test_each_connection_to_an_agent_is_judged_by_the_address_of_its_name(
     await world.exact(3)
 
 
-async def test_an_agent_that_does_not_catch_up_is_replaced_by_the_engine(world: World) -> None:
+async def test_an_agent_that_does_not_catch_up_is_replaced_by_the_engine(world: AgentFeedWorld) -> None:
     await followed(world)
     world.agent.rank.journal.status = AgentStatus(StreamState.CATCHING_UP)
     world.agent.rank.wake()
@@ -314,7 +316,7 @@ async def test_an_agent_that_does_not_catch_up_is_replaced_by_the_engine(world: 
 
 
 async def test_blocks_that_cannot_be_placed_trigger_a_new_snapshot(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: AgentFeedWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Agent and index disagree: the index is rebuilt, with a log line."""
     caplog.set_level("INFO")
@@ -331,7 +333,7 @@ async def test_blocks_that_cannot_be_placed_trigger_a_new_snapshot(
 
 
 async def test_an_index_that_drifted_from_its_agent_is_resynced(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: AgentFeedWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     await followed(world, num_blocks=5)
     counts = world.feed.stream.counts
@@ -348,7 +350,7 @@ async def test_an_index_that_drifted_from_its_agent_is_resynced(
     assert counts.num_drifts == 1
 
 
-async def test_a_stopped_feed_changes_nothing(world: World) -> None:
+async def test_a_stopped_feed_changes_nothing(world: AgentFeedWorld) -> None:
     await followed(world)
     world.agent.store(50)
     world.feed.stop()
@@ -359,7 +361,7 @@ async def test_a_stopped_feed_changes_nothing(world: World) -> None:
     assert world.states == states
 
 
-async def test_an_agent_can_be_reached_once(world: World) -> None:
+async def test_an_agent_can_be_reached_once(world: AgentFeedWorld) -> None:
     await world.serve()
     hello = await reach(Agents(), f"127.0.0.1:{world.agent.port}", 0, 5)
     assert isinstance(hello, AgentHello) and hello.status == EXACT
@@ -367,7 +369,7 @@ async def test_an_agent_can_be_reached_once(world: World) -> None:
     assert isinstance(why, str) and why.startswith("unavailable: nothing is known of rank 1")
 
 
-async def test_a_full_index_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_full_index_is_logged(world: AgentFeedWorld, caplog: pytest.LogCaptureFixture) -> None:
     await followed(world)
 
     def full(worker: WorkerId, event: object) -> None:
@@ -379,7 +381,7 @@ async def test_a_full_index_is_logged(world: World, caplog: pytest.LogCaptureFix
 
 
 async def test_an_agent_that_reports_too_many_blocks_is_paused(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: AgentFeedWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.limits = BlockLimits(on_gpu=100, offloaded=100, declared=9)
     world.can_open = False

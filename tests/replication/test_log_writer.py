@@ -62,7 +62,7 @@ class PlayedLog:
         return WriteResult.OK
 
 
-class World:
+class LogWriterWorld:
     def __init__(self, max_bytes: int = 1 << 20) -> None:
         self.inventory = Inventory(ROOT, 4)
         self.rank = RankState(self.inventory, Journal(self.inventory.snapshot, 5, max_bytes=max_bytes))
@@ -91,11 +91,11 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> LogWriterWorld:
+    return LogWriterWorld()
 
 
-async def test_a_snapshot_is_written_first_then_batches_and_states(world: World) -> None:
+async def test_a_snapshot_is_written_first_then_batches_and_states(world: LogWriterWorld) -> None:
     world.store(2)
     assert await world.write()
     assert len(world.log.parts) == 1 and world.updates() == [EXACT]
@@ -106,7 +106,7 @@ async def test_a_snapshot_is_written_first_then_batches_and_states(world: World)
     assert world.writer.has_written_all and not world.writer.num_queued
 
 
-async def test_a_batch_of_the_engine_is_written_whole(world: World) -> None:
+async def test_a_batch_of_the_engine_is_written_whole(world: LogWriterWorld) -> None:
     await world.write()
     world.store(3, is_whole=False)
     await world.write()
@@ -116,7 +116,7 @@ async def test_a_batch_of_the_engine_is_written_whole(world: World) -> None:
     assert world.seqs() == [0, 1, 2, 3]
 
 
-async def test_an_unanswered_write_is_stored_once(world: World) -> None:
+async def test_an_unanswered_write_is_stored_once(world: LogWriterWorld) -> None:
     await world.write()
     world.store(2)
     world.log.is_answer_lost = True
@@ -127,7 +127,7 @@ async def test_an_unanswered_write_is_stored_once(world: World) -> None:
     assert world.seqs() == [0, 1, 2, 3] and world.log.kept == [""]
 
 
-async def test_a_fenced_writer_stops(world: World) -> None:
+async def test_a_fenced_writer_stops(world: LogWriterWorld) -> None:
     await world.write()
     world.store()
     world.log.is_fenced = True
@@ -135,7 +135,7 @@ async def test_a_fenced_writer_stops(world: World) -> None:
     assert world.seqs() == [] and not world.writer.has_written_all
 
 
-async def test_a_lost_log_is_written_again_from_a_snapshot(world: World) -> None:
+async def test_a_lost_log_is_written_again_from_a_snapshot(world: LogWriterWorld) -> None:
     world.store()
     await world.write()
     world.log.entries, world.log.parts = {}, []
@@ -150,7 +150,7 @@ async def test_a_lost_log_is_written_again_from_a_snapshot(world: World) -> None
 
 
 async def test_the_journal_is_the_write_queue_up_to_its_bound() -> None:
-    world = World(max_bytes=500)
+    world = LogWriterWorld(max_bytes=500)
     await world.write()
     world.log.is_away = True
     world.store(3)
@@ -165,7 +165,7 @@ async def test_the_journal_is_the_write_queue_up_to_its_bound() -> None:
     assert world.log.kept == ["", ""] and world.rank.journal.epoch == 6
 
 
-async def test_another_epoch_begins_with_its_snapshot(world: World) -> None:
+async def test_another_epoch_begins_with_its_snapshot(world: LogWriterWorld) -> None:
     await world.write()
     world.store()
     world.inventory.reset()
@@ -175,7 +175,7 @@ async def test_another_epoch_begins_with_its_snapshot(world: World) -> None:
 
 
 async def test_a_long_log_is_cut_behind_the_last_snapshot(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: LogWriterWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer_module, "MIN_LOG_BYTES", 100)
     await world.write()
@@ -187,7 +187,7 @@ async def test_a_long_log_is_cut_behind_the_last_snapshot(
     assert world.seqs() == list(range(32))  # no duplicates; trimming is the server's part
 
 
-async def test_a_writer_resumes_behind_another(world: World) -> None:
+async def test_a_writer_resumes_behind_another(world: LogWriterWorld) -> None:
     world.store(2)
     await world.write()
     successor = LogWriter(world.log, world.rank, world.renumber)
@@ -197,7 +197,7 @@ async def test_a_writer_resumes_behind_another(world: World) -> None:
     assert world.seqs() == [2] and world.log.kept == [""]
 
 
-async def test_foreign_entries_are_overwritten(world: World) -> None:
+async def test_foreign_entries_are_overwritten(world: LogWriterWorld) -> None:
     world.store(2)
     await world.write()
     assert world.writer.last == world.log.last
@@ -208,7 +208,7 @@ async def test_foreign_entries_are_overwritten(world: World) -> None:
     assert world.updates() == [EXACT] and world.log.kept == ["", ""] and world.writer.last == world.log.last
 
 
-async def test_the_last_entry_is_unknown_after_an_unanswered_write(world: World) -> None:
+async def test_the_last_entry_is_unknown_after_an_unanswered_write(world: LogWriterWorld) -> None:
     await world.write()
     world.store()
     world.log.is_answer_lost = True

@@ -1,64 +1,18 @@
 """Events of an engine applied by an agent: batches with positions, epochs, states."""
 
-from typing import Any
-
 import pytest
 
-from gateway.core.blocks import root_hash
 from gateway.core.event_stream import StreamState
 from gateway.core.worker import WorkerId
-from gateway.index.assumed import AssumedIndex
 from gateway.ingest.block_size import SizeEvidence
 from gateway.ingest.chunks import PORTION_BLOCKS
-from gateway.replication.codec import decode
 from gateway.replication.messages import AgentStatus, LogBatch, SnapshotPart
-from gateway.replication.rank_store import RankStore, RankSubscription
-from tests.support.fakes import BLOCK_SIZE, END, FakeEngine, payload, seq_frame
-
-W = WorkerId("w:1")
-ROOT = root_hash("root")
+from tests.support.fakes import BLOCK_SIZE, END, payload, seq_frame
+from tests.support.worlds.shelf import ROOT, ShelfWorld, W
 
 
-class World:
-    def __init__(self, *, can_replay: bool = True, now: int = 1000) -> None:
-        self.now = now
-        self.store, assumed = RankStore(lambda: self.now), AssumedIndex()
-        self.store.add_worker(W, ROOT, BLOCK_SIZE)
-        assumed.add_worker(W, keep_s=1.0, max_blocks=1)
-        self.rank = self.store.ranks[W]
-        self.subscription = RankSubscription(
-            W,
-            engine=FakeEngine(),
-            index=self.store,
-            assumed=assumed,
-            can_replay=can_replay,
-            on_state=lambda worker, state: None,
-        )
-        self.reader = self.rank.journal.read()
-        self.num_wakes = 0
-        self.rank.changed.add(self.wake)
-
-    def wake(self) -> None:
-        self.num_wakes += 1
-
-    def live(self, seq: int, body: bytes) -> None:
-        self.subscription.live([b"kv", seq_frame(seq), body])
-
-    def replay(self, *bodies: bytes) -> None:
-        self.subscription.connected()
-        for seq, body in enumerate(bodies):
-            self.subscription.replayed([b"", b"kv", seq_frame(seq), body])
-        self.subscription.replayed([b"", END, b""])
-
-    def updates(self) -> list[Any]:
-        updates = []
-        while (data := self.reader.next()) is not None:
-            updates.append(decode(data))
-        return updates
-
-
-def exact(*bodies: bytes) -> World:
-    world = World()
+def exact(*bodies: bytes) -> ShelfWorld:
+    world = ShelfWorld()
     world.replay(*bodies)
     assert [type(update) for update in world.updates()] == [SnapshotPart, AgentStatus]
     assert world.rank.journal.status == AgentStatus(StreamState.EXACT)
@@ -119,7 +73,7 @@ def test_a_restarted_engine_begins_a_new_epoch() -> None:
 
 
 def test_an_agent_that_missed_events_publishes_it() -> None:
-    world = World(can_replay=False)
+    world = ShelfWorld(can_replay=False)
     world.live(5, payload(1))
     assert world.updates()[-1] == AgentStatus(StreamState.BLIND, "a gap without a replay endpoint")
     assert world.rank.inventory.num_blocks == 1
@@ -141,7 +95,7 @@ def test_a_dropped_worker_wakes_its_readers_and_gets_no_more_updates() -> None:
 
 
 def test_each_process_of_a_worker_has_its_own_epoch() -> None:
-    world = World()
+    world = ShelfWorld()
     first = world.rank.journal.epoch
     world.store.add_worker(W, ROOT, BLOCK_SIZE)
     assert world.rank.is_gone
@@ -152,7 +106,7 @@ def test_each_process_of_a_worker_has_its_own_epoch() -> None:
 
 
 def test_a_worker_of_unknown_block_size_has_no_rank() -> None:
-    world = World()
+    world = ShelfWorld()
     world.store.add_worker(WorkerId("other:1"), ROOT, None)
     assert list(world.store.ranks) == [W]
     with pytest.raises(KeyError):
@@ -160,7 +114,7 @@ def test_a_worker_of_unknown_block_size_has_no_rank() -> None:
 
 
 def test_a_rank_begins_when_events_show_its_block_size() -> None:
-    world = World()
+    world = ShelfWorld()
     world.store.add_worker(W, ROOT, None)
     world.subscription._size = SizeEvidence(None, lambda size: world.store.add_worker(W, ROOT, size))
     world.replay()

@@ -20,9 +20,8 @@ from gateway.replication.codec import decode
 from gateway.replication.follower import Follower
 from gateway.replication.journal import JournalReader
 from gateway.replication.messages import LogBatch
-from tests.replication.test_rank_store import ROOT, W
-from tests.replication.test_rank_store import World as ShelfWorld
 from tests.support.fakes import BLOCK_SIZE, Known, decision, payload, worker
+from tests.support.worlds.shelf import ROOT, ShelfWorld, W
 
 IDS = tokens_of([token for block in (1, 2, 3, 4) for token in [block] * BLOCK_SIZE] + [9])
 BLOCKS = hash_blocks(IDS, BLOCK_SIZE, ROOT)
@@ -49,7 +48,7 @@ class Follows:
         return self.known.index.overlap(blocks).get(W, 0)
 
 
-class World(ShelfWorld):
+class RecoveryTargetWorld(ShelfWorld):
     """Worker with a BLIND stream: its first batch was number 5, behind block 2."""
 
     def __init__(self) -> None:
@@ -83,11 +82,11 @@ class World(ShelfWorld):
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> RecoveryTargetWorld:
+    return RecoveryTargetWorld()
 
 
-def test_blocks_proven_by_an_answer_are_known_to_all_at_once(world: World) -> None:
+def test_blocks_proven_by_an_answer_are_known_to_all_at_once(world: RecoveryTargetWorld) -> None:
     early = world.follows()
     assert (early.num_known(), early.state) == (0, StreamState.BLIND)
     wakes = world.num_wakes
@@ -96,7 +95,9 @@ def test_blocks_proven_by_an_answer_are_known_to_all_at_once(world: World) -> No
     assert repr(world.healer._targets[W]) == "RankRecoveryTarget(w:1, frozen=False)"
 
 
-def test_a_late_follower_gets_proven_blocks_and_loses_them_when_they_expire(world: World) -> None:
+def test_a_late_follower_gets_proven_blocks_and_loses_them_when_they_expire(
+    world: RecoveryTargetWorld,
+) -> None:
     early, late = world.follows(), None
     world.ask(2)
     for _ in range(2):
@@ -109,7 +110,7 @@ def test_a_late_follower_gets_proven_blocks_and_loses_them_when_they_expire(worl
     assert late.known.index.applied(W).num_unknown_removals == 0
 
 
-def test_an_orphan_run_finds_its_parent_at_every_gateway(world: World) -> None:
+def test_an_orphan_run_finds_its_parent_at_every_gateway(world: RecoveryTargetWorld) -> None:
     early = world.follows()
     world.decide("d2")
     world.live(6, payload(3, 4, parent=2, ts=2))
@@ -122,7 +123,7 @@ def test_an_orphan_run_finds_its_parent_at_every_gateway(world: World) -> None:
     assert (early.num_known(), world.follows().num_known()) == (3, 3)
 
 
-def test_nothing_is_proven_or_expires_while_a_snapshot_is_made(world: World) -> None:
+def test_nothing_is_proven_or_expires_while_a_snapshot_is_made(world: RecoveryTargetWorld) -> None:
     early = world.follows()
     world.ask(1)
     world.rank.is_frozen = True
@@ -137,7 +138,7 @@ def test_nothing_is_proven_or_expires_while_a_snapshot_is_made(world: World) -> 
     assert early.num_known() == 0
 
 
-def test_a_proof_within_a_batch_of_the_engine_has_no_position(world: World) -> None:
+def test_a_proof_within_a_batch_of_the_engine_has_no_position(world: RecoveryTargetWorld) -> None:
     world.live(6, payload(*range(10, 10 + 3 * PORTION_BLOCKS), ts=2))
     world.updates()
     world.ask(2)
@@ -148,7 +149,7 @@ def test_a_proof_within_a_batch_of_the_engine_has_no_position(world: World) -> N
     assert world.updates()[-1].position.next_seq == 7
 
 
-def test_a_takeover_withdraws_proofs(world: World) -> None:
+def test_a_takeover_withdraws_proofs(world: RecoveryTargetWorld) -> None:
     early = world.follows()
     world.ask(2)
     assert early.num_known() == 2
@@ -160,14 +161,14 @@ def test_a_takeover_withdraws_proofs(world: World) -> None:
     assert (list(batch.changes), batch.position) == ([BlocksRemoved(BLOCKS[:2], *LINKS)], position)
 
 
-def test_a_lost_lease_ends_recovery(world: World) -> None:
+def test_a_lost_lease_ends_recovery(world: RecoveryTargetWorld) -> None:
     world.healer.close(world.recovery)
     world.ask(2)
     world.settle()
     assert (world.own.num_known(), world.healer._targets) == (0, {})
 
 
-def test_other_kv_groups_bound_proven_blocks(world: World) -> None:
+def test_other_kv_groups_bound_proven_blocks(world: RecoveryTargetWorld) -> None:
     """The rank store has only the hashes of their blocks: our own index joins them."""
     window = BlocksStored(
         [7], None, tokens_of([]), BLOCK_SIZE, None, "GPU", 1, "sliding_window", 2 * BLOCK_SIZE

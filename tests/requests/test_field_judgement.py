@@ -1,4 +1,4 @@
-"""The table of fields, held against the field lists of engines' request classes (tests/data/request_fields).
+"""The table of fields, held against the field lists of engines' request classes (tests/data/engines).
 
 A list is read from an engine's sources, as its `source` says. A field in none of the groups fails: say in
 `gateway/requests/field_judgement.py` what it does, in the group that fits or in a new one.
@@ -6,9 +6,7 @@ A list is read from an engine's sources, as its `source` says. A field in none o
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
 from engines import ENGINES
@@ -23,9 +21,12 @@ from gateway.requests.field_judgement import (
     Judgement,
     judgement_of,
 )
-from tests import DATA
+from tests.support.engine_data import RequestFields, engine_data
 
-LISTS = sorted((DATA / "request_fields").glob("*.json"))
+LISTS = [(name, fields) for name, data in engine_data().items() for fields in data.request_fields]
+each_list = pytest.mark.parametrize(
+    "fields", [fields for _, fields in LISTS], ids=[f"{name}-{fields.version}" for name, fields in LISTS]
+)
 PASSED_HEADERS = {
     "x-smg-routing-key",  # as the field routing_key
     "x-sglext-return-input-ids",  # of the sender's own answer
@@ -34,23 +35,17 @@ PASSED_HEADERS = {
 }
 
 
-def read(path: Path) -> Any:
-    return msgspec.json.decode(path.read_bytes())
+@each_list
+def test_every_field_of_an_engine_is_judged(fields: RequestFields) -> None:
+    assert fields.version and fields.source
+    names = {name for each in fields.classes.values() for name in each}
+    assert len(names) > 15
+    assert {name for name in names if judgement_of(name) is None} == set()
 
 
-@pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
-def test_every_field_of_an_engine_is_judged(path: Path) -> None:
-    record = read(path)
-    assert record["engine"] and record["version"] and record["source"]
-    fields = {field for names in record["classes"].values() for field in names}
-    assert len(fields) > 15
-    assert {field for field in fields if judgement_of(field) is None} == set()
-
-
-@pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
-def test_every_header_that_an_engine_reads_is_judged(path: Path) -> None:
-    headers = set(read(path).get("headers", ()))
-    assert headers <= {name.decode() for name in STEERING} | PASSED_HEADERS
+@each_list
+def test_every_header_that_an_engine_reads_is_judged(fields: RequestFields) -> None:
+    assert set(fields.headers) <= {name.decode() for name in STEERING} | PASSED_HEADERS
 
 
 KEYS = {
@@ -95,7 +90,7 @@ def test_names_of_a_request_are_those_that_are_left_out_of_forms_too() -> None:
 
 def test_there_are_lists_of_all_kinds_of_engines() -> None:
     """vLLM's fields come from the installed engine (tests/vllm/test_fields.py)."""
-    assert {read(path)["engine"] for path in LISTS} == ENGINES.keys() - {"vllm"}
+    assert {name for name, _ in LISTS} == ENGINES.keys() - {"vllm"}
 
 
 def test_each_name_is_judged_once_and_each_group_has_a_reason() -> None:

@@ -17,17 +17,9 @@ from gateway.requests.multipart import (
     parse_form,
     renamed_form,
 )
+from tests.support.blackbox.multipart_forms import KIND, form, part
 
-KIND = b"multipart/form-data; boundary=xx"
 PATH = "/v1/audio/transcriptions"
-
-
-def part(name: str, value: bytes, more: str = "") -> bytes:
-    return f'--xx\r\nContent-Disposition: form-data; name="{name}"{more}\r\n\r\n'.encode() + value + b"\r\n"
-
-
-def form(*parts: bytes) -> bytes:
-    return b"".join(parts) + b"--xx--\r\n"
 
 
 AUDIO = part("file", b"\x00\xff--x\r\n--x\r\n", '; filename="a; name=model.wav"\r\nContent-Type: audio/wav')

@@ -4,8 +4,7 @@ from gateway.core.outcome import Outcome
 from gateway.policies.framework.guard import PolicyFaults
 from gateway.routing.experiment_metrics import ExperimentsCollector
 from gateway.routing.experiments import PolicyExperiments, Shadow
-from tests.routing.test_experiments import decide, made
-from tests.routing.test_shadow import FakePolicy
+from tests.support.worlds.experiments import FakePolicy, decide, made_decision
 
 
 def page(experiments: PolicyExperiments) -> str:
@@ -20,8 +19,8 @@ def test_without_experiments_no_metrics_are_exposed() -> None:
 
 def test_scores_and_comparisons_are_exposed_by_policy() -> None:
     experiments = PolicyExperiments({"p": 1.0}, {"says": Shadow(FakePolicy(0, 0.5), PolicyFaults())})
-    decide(experiments, made())
-    experiments.finished(made(), Outcome("ended", 200, 0.75, None))
+    decide(experiments, made_decision())
+    experiments.finished(made_decision(), Outcome("ended", 200, 0.75, None))
     while experiments.step():
         pass
     text = page(experiments)

@@ -1,27 +1,12 @@
 import asyncio
-from typing import Any
 
-from gateway import request
-from gateway.core.decision import Decided, Decision, Prompt, Query
+from gateway.core.decision import Decision
 from gateway.core.outcome import Outcome
-from gateway.core.value import replace
 from gateway.policies.framework.guard import PolicyFaults
 from gateway.routing import experiments as module
 from gateway.routing.experiments import PolicyExperiments, Shadow, keep_compared
-from tests.routing.test_shadow import FakePolicy
-from tests.support.fakes import decision
 from tests.support.patience import patience
-
-REQUEST = request("/v1/completions", {"model": "m", "prompt": [1]})
-
-
-def made(id: str = "d1", **more: Any) -> Decision:
-    return replace(decision(id, "a:1", "b:1"), query=Query("m", 100), **more)
-
-
-def decide(experiments: PolicyExperiments, *decisions: Decision) -> None:
-    for each in decisions:
-        experiments.decided(Decided(each, Prompt(), (), REQUEST))
+from tests.support.worlds.experiments import FakePolicy, decide, made_decision
 
 
 def end(experiments: PolicyExperiments, decision: Decision, ttft_s: float | None = 1.0) -> None:
@@ -31,8 +16,8 @@ def end(experiments: PolicyExperiments, decision: Decision, ttft_s: float | None
 def test_a_single_policy_has_no_scores() -> None:
     experiments = PolicyExperiments({"p": 1.0}, {})
     assert (experiments.is_on, experiments.describe()) == (False, {})
-    decide(experiments, made())
-    end(experiments, made())
+    decide(experiments, made_decision())
+    end(experiments, made_decision())
     assert not experiments.step()
 
 
@@ -40,7 +25,7 @@ def test_each_arm_is_scored_by_its_own_requests() -> None:
     experiments = PolicyExperiments({"p": 0.9, "q": 0.1}, {})
     for name, num in (("p", 3), ("q", 2), ("gone", 1)):
         for _ in range(num):
-            end(experiments, made(policy=name))
+            end(experiments, made_decision(policy=name))
     assert experiments.is_on and not experiments.step()
     scores = experiments.describe()["scores"]
     assert [(arm["name"], arm["share"], arm["requests"]) for arm in scores] == [("p", 0.9, 3), ("q", 0.1, 2)]
@@ -52,9 +37,9 @@ def test_shadow_policies_choose_later_and_in_order() -> None:
         "other": Shadow(FakePolicy(1), PolicyFaults()),
     }
     experiments = PolicyExperiments({"p": 1.0}, shadows)
-    decide(experiments, made("d1"), made("d2", attempt=2))
-    end(experiments, made("d1"))
-    end(experiments, made("d2", attempt=2))
+    decide(experiments, made_decision("d1"), made_decision("d2", attempt=2))
+    end(experiments, made_decision("d1"))
+    end(experiments, made_decision("d2", attempt=2))
     assert [each["compared"] for each in experiments.describe()["shadow"]] == [0, 0]
     assert [experiments.step() for _ in range(3)] == [True, True, False]
     says, other = experiments.describe()["shadow"]
@@ -64,9 +49,9 @@ def test_shadow_policies_choose_later_and_in_order() -> None:
 
 def test_requests_beyond_the_queue_are_dropped_and_counted() -> None:
     experiments = PolicyExperiments({"p": 1.0}, {"says": Shadow(FakePolicy(0), PolicyFaults())})
-    decide(experiments, *[made(f"d{i}") for i in range(module.MAX_QUEUED + 5)])
+    decide(experiments, *[made_decision(f"d{i}") for i in range(module.MAX_QUEUED + 5)])
     for i in range(3 * module.MAX_QUEUED):
-        end(experiments, made(f"d{i}"))
+        end(experiments, made_decision(f"d{i}"))
     assert experiments.describe()["dropped_decisions"] == 5
     num = 0
     while experiments.step():
@@ -79,14 +64,14 @@ def test_a_reload_keeps_the_counts() -> None:
     faults = PolicyFaults()
     experiments = PolicyExperiments({"p": 1.0}, {"says": Shadow(FakePolicy(0), faults)})
     faults["says", "raised"] += 1
-    decide(experiments, made())
+    decide(experiments, made_decision())
     experiments.step()
-    end(experiments, made())
+    end(experiments, made_decision())
     experiments.replace(
         {"p": 0.5, "q": 0.5},
         {"says": Shadow(FakePolicy(1), PolicyFaults()), "new": Shadow(FakePolicy(0), PolicyFaults())},
     )
-    decide(experiments, made())
+    decide(experiments, made_decision())
     while experiments.step():
         pass
     says, new = experiments.describe()["shadow"]
@@ -99,7 +84,7 @@ async def test_the_queue_is_worked_off_between_requests() -> None:
     experiments = PolicyExperiments({"p": 1.0}, {"says": Shadow(FakePolicy(0), PolicyFaults())})
     task = asyncio.get_running_loop().create_task(keep_compared(experiments))
     try:
-        decide(experiments, made())
+        decide(experiments, made_decision())
         async with asyncio.timeout(patience(10)):
             while not experiments.comparisons["says"].num_compared:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

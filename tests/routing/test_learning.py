@@ -14,13 +14,13 @@ from gateway.core.usage import Usage
 from gateway.core.value import replace as replace_pace
 from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.policies.expected_ttft import ExpectedTtft
-from tests.routing.test_router import World, worker
+from tests.support.worlds.router import RouterWorld, worker
 
 M = ServedModel("m", "m")
 
 
 def test_first_tokens_teach_a_workers_speed() -> None:
-    world = World(worker("a", M))
+    world = RouterWorld(worker("a", M))
     for number in range(40):
         world.now += 1.0
         decision = world.decide(range(number, number + 2000))
@@ -33,7 +33,7 @@ def test_first_tokens_teach_a_workers_speed() -> None:
 
 
 def test_answers_teach_the_time_of_a_step() -> None:
-    world = World(worker("a", M))
+    world = RouterWorld(worker("a", M))
     for number in range(40):
         world.now += 1.0
         decision = world.decide(range(number, number + 100))
@@ -45,7 +45,7 @@ def test_answers_teach_the_time_of_a_step() -> None:
 
 
 def test_an_unstreamed_answer_teaches_no_speed() -> None:
-    world = World(worker("a", M))
+    world = RouterWorld(worker("a", M))
     before = world.router.learning.speed_models.speed(WorkerId("a"))
     decision = world.decide(range(2000))
     world.router.first_token(decision)
@@ -56,7 +56,7 @@ def test_an_unstreamed_answer_teaches_no_speed() -> None:
 
 def test_the_lifetime_of_blocks_is_learnt_from_evictions() -> None:
     small = Worker(WorkerId("a"), "http://a", (M,), block_size=16, num_blocks=100)
-    world = World(small, replace(small, id=WorkerId("b"), url="http://b"))
+    world = RouterWorld(small, replace(small, id=WorkerId("b"), url="http://b"))
     for number in range(60):
         world.now += 1.0
         world.index.apply(WorkerId("a"), BlocksStored([number], None, tokens_of([number] * 16), 16))
@@ -68,7 +68,7 @@ def test_the_lifetime_of_blocks_is_learnt_from_evictions() -> None:
 
 
 def test_a_dropped_worker_is_forgotten() -> None:
-    world = World(worker("a", M))
+    world = RouterWorld(worker("a", M))
     world.now = 5.0
     decision = world.decide(range(2000))
     world.router.first_token(decision, 50.0)
@@ -79,7 +79,7 @@ def test_a_dropped_worker_is_forgotten() -> None:
 
 
 def test_a_request_queued_at_the_engine_does_not_make_its_worker_look_slow() -> None:
-    world, name = World(worker("a", M)), WorkerId("a")
+    world, name = RouterWorld(worker("a", M)), WorkerId("a")
     learning = world.router.learning
     member = world.fleet.get(name)
     assert member is not None
@@ -98,7 +98,7 @@ def test_a_request_queued_at_the_engine_does_not_make_its_worker_look_slow() -> 
 
 def test_concurrent_answers_teach_the_cost_of_each() -> None:
     """Counted at the begin and the end of each answer: more come meanwhile."""
-    world, name = World(worker("a", M)), WorkerId("a")
+    world, name = RouterWorld(worker("a", M)), WorkerId("a")
     for number in range(60):
         world.now += 1.0
         running = [world.decide(range(number, number + 32)) for _ in range(number % 7)]
@@ -130,7 +130,7 @@ def test_one_slow_answer_does_not_keep_requests_from_its_worker(
 
 def two_engines(first_s: float, interval_s: float, num_before: int) -> Counter[WorkerId]:
     """Count the last 100 requests by worker; those while the slow one waits have nothing to choose."""
-    world, rng, order = World(worker("a", M), worker("b", M)), random.Random(1), count()
+    world, rng, order = RouterWorld(worker("a", M), worker("b", M)), random.Random(1), count()
     world.router.policy = ExpectedTtft()
     num_waiting = int(first_s / interval_s) + 1
     events: list[tuple[float, int, str, Any]] = []

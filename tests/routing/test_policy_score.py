@@ -3,8 +3,8 @@ import pytest
 from gateway.core.outcome import Outcome
 from gateway.core.value import replace
 from gateway.routing.policy_score import LATEST, PolicyScore, TtftPredictions
-from tests.core.test_outcome import usage_of
 from tests.support.fakes import decision
+from tests.support.usage import usage_of
 
 
 def test_a_score_summarizes_the_outcomes_of_a_policy() -> None:

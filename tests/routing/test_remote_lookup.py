@@ -14,8 +14,8 @@ from gateway.core.worker import ServedModel, Worker, WorkerId
 from gateway.index.redis_tree.index import RadixIndex
 from gateway.index.redis_tree.tree import RadixTree
 from gateway.routing.remote_lookup import RemoteLookup
-from tests.routing.test_router import World, worker
-from tests.support.exchanges import World as Exchanges
+from tests.support.worlds.exchanges import ExchangeWorld
+from tests.support.worlds.router import RouterWorld, worker
 
 
 class Remote:
@@ -24,7 +24,7 @@ class Remote:
     def __init__(self, *workers: Worker) -> None:
         self.calls: list[tuple[BlockHash, int]] = []
         self.index = RadixIndex(lambda root: cast(RadixTree, object()))
-        self.world = World(*workers, index=self.index)
+        self.world = RouterWorld(*workers, index=self.index)
         self.router = self.world.router
 
     async def look_up(self, root: BlockHash, hashes: Sequence[BlockHash]) -> None:
@@ -95,7 +95,7 @@ async def test_an_unknown_model_raises() -> None:
 
 
 def test_a_request_waits_for_its_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, remote = Exchanges(monkeypatch, "w:1"), Remote()
+    world, remote = ExchangeWorld(monkeypatch, "w:1"), Remote()
     world.context.prompts._remote_lookup = RemoteLookup(world.router, remote.look_up)
     _, answered = world.ask(b'{"model":"m","prompt":[%s]}' % b",".join([b"7"] * 64))
     assert len(remote.calls) == 1

@@ -6,66 +6,23 @@ import pytest
 
 from engines import ENGINES
 from gateway import request as make_request
-from gateway.core.blocks import BlockHash, root_hash, tokens_of
+from gateway.core.blocks import BlockHash, tokens_of
 from gateway.core.decision import Candidate, Choice, Decided, Decision, Prompt, Query
 from gateway.core.eligibility import Eligibility
 from gateway.core.errors import InvalidRequest, NoWorker, UnknownModel
-from gateway.core.fleet import Fleet
 from gateway.core.hit_rule import HitRule
 from gateway.core.kv_events import BlocksRemoved, BlocksStored
 from gateway.core.multimodal import BEFORE_MEDIA, Links
 from gateway.core.rendering import Rendering
-from gateway.core.request import InferenceRequest
 from gateway.core.usage import Usage
 from gateway.core.value import astuple
-from gateway.core.worker import ServedModel, Worker, WorkerId
-from gateway.index.assumed import AssumedIndex
-from gateway.index.base import Index
-from gateway.index.memory import MemoryIndex
+from gateway.core.worker import ServedModel, WorkerId
 from gateway.policies.baselines import RoundRobin
 from gateway.policies.latency_slo import LatencySlo
 from gateway.policies.prefix_overlap import PrefixOverlap
 from gateway.routing.candidates import max_hit_blocks
-from gateway.routing.decision_log import DecisionLog
-from gateway.routing.router import LOOK_EVERY_S, Router
-
-
-class World:
-    """Router over workers with a cache that the test writes; tokens are given as ids."""
-
-    def __init__(self, *workers: Worker, index: Index | None = None) -> None:
-        self.now = 0.0
-        self.fleet, self.assumed = Fleet(), AssumedIndex()
-        self.index: Index = MemoryIndex() if index is None else index
-        self.router = Router(
-            fleet=self.fleet,
-            index=self.index,
-            assumed=self.assumed,
-            policy=PrefixOverlap(),
-            tokenize=lambda r: Prompt(tuple(map(tokens_of, _lists(r))), "ids"),
-            clock=lambda: self.now,
-            rng=random.Random(7),
-        )
-        for worker in workers:
-            self.fleet.add(worker)
-            self.index.add_worker(worker.id, root_hash(worker.served[0].root), worker.block_size)
-            self.assumed.add_worker(worker.id, keep_s=1.0, max_blocks=1000)
-
-    def store(self, name: str, ids: Sequence[int], size: int = 16) -> None:
-        names = [hash((tuple(ids[: i + size]), size)) & (2**64 - 1) for i in range(0, len(ids), size)]
-        self.index.apply(WorkerId(name), BlocksStored(names, None, tokens_of(ids), size))
-
-    def decide(self, ids: Sequence[int], model: str = "m", **fields: object) -> Decision:
-        return self.router.decide(
-            make_request("/v1/completions", {"model": model, "prompt": list(ids), **fields})
-        )
-
-    def records(self, decision: Decision) -> list[object]:
-        records = DecisionLog()
-        records.add(decision)
-        explained = records.explain(decision.id)
-        assert explained is not None
-        return [candidate["offloaded_tokens"] for candidate in explained["candidates"]]
+from gateway.routing.router import LOOK_EVERY_S
+from tests.support.worlds.router import RouterWorld, worker
 
 
 class Seen:
@@ -82,22 +39,13 @@ class Seen:
         self.usages.append(usage)
 
 
-def _lists(request: InferenceRequest) -> list[list[int]]:
-    prompt = request.fields["prompt"]
-    return prompt if isinstance(prompt[0], list) else [prompt]
-
-
-def worker(name: str, *served: ServedModel, size: int | None = 16) -> Worker:
-    return Worker(WorkerId(name), f"http://{name}", served or (ServedModel("m", "root"),), block_size=size)
-
-
-def observe_with(world: World, seen: Seen) -> None:
+def observe_with(world: RouterWorld, seen: Seen) -> None:
     world.router.observers.decided.append(seen.decided)
     world.router.observers.answered.append(seen.answered)
 
 
 def test_the_holder_is_chosen_and_its_overlap_reported() -> None:
-    world = World(worker("a"), worker("b"))
+    world = RouterWorld(worker("a"), worker("b"))
     world.store("b", range(64))
     decision = world.decide([*range(64), *range(900, 950)])
     assert (decision.worker.id, decision.overlap_tokens, decision.num_tokens) == ("b", 64, 114)
@@ -107,7 +55,7 @@ def test_the_holder_is_chosen_and_its_overlap_reported() -> None:
 
 
 def test_the_longest_prefix_is_known_while_it_is_computed() -> None:
-    world = World(worker("a"), worker("b"))
+    world = RouterWorld(worker("a"), worker("b"))
     first = world.decide([*range(96), 1]).query
     assert (first.cached, first.cached_tokens, first.computing_tokens) == (None, 0, 0)
     sent = world.decide([*range(96), 2]).query
@@ -122,7 +70,7 @@ def test_the_longest_prefix_is_known_while_it_is_computed() -> None:
 
 
 def test_the_last_token_is_never_cached() -> None:
-    world = World(worker("a"))
+    world = RouterWorld(worker("a"))
     world.store("a", range(64))
     assert world.decide(range(64)).overlap_tokens == 48
     assert [max_hit_blocks(n, 16) for n in (0, 1, 16, 17, 33)] == [0, 0, 0, 1, 2]
@@ -130,7 +78,7 @@ def test_the_last_token_is_never_cached() -> None:
 
 def test_an_engine_that_drops_the_last_block_of_a_hit_has_one_less() -> None:
     """A fleet in which one of two equal caches is behind speculation, as in a rolling upgrade."""
-    world = World(worker("a"), replace(worker("b"), hit_rule=HitRule(drops_last=True)))
+    world = RouterWorld(worker("a"), replace(worker("b"), hit_rule=HitRule(drops_last=True)))
     world.store("a", range(64))
     world.store("b", range(64))
     decision = world.decide([*range(64), *range(900, 950)])
@@ -138,13 +86,13 @@ def test_an_engine_that_drops_the_last_block_of_a_hit_has_one_less() -> None:
 
 
 def test_the_next_request_sees_earlier_bookings() -> None:
-    world = World(worker("a"), worker("b"))
+    world = RouterWorld(worker("a"), worker("b"))
     bursts = [world.decide(range(i * 1000, i * 1000 + 500)).worker.id for i in range(8)]
     assert sorted(bursts) == ["a"] * 4 + ["b"] * 4
 
 
 def test_equal_prompts_in_flight_share_a_worker_while_it_pays() -> None:
-    world = World(worker("a"), worker("b"))
+    world = RouterWorld(worker("a"), worker("b"))
     first = world.decide(range(800))
     second = world.decide(range(800))
     assert second.overlap_tokens == (784 if second.worker.id == first.worker.id else 0)
@@ -152,7 +100,7 @@ def test_equal_prompts_in_flight_share_a_worker_while_it_pays() -> None:
 
 
 def test_a_preview_equals_the_next_decision_and_changes_nothing() -> None:
-    world, seen = World(worker("a"), worker("b")), Seen()
+    world, seen = RouterWorld(worker("a"), worker("b")), Seen()
     world.store("b", range(64))
     observe_with(world, seen)
     world.router.policy = RoundRobin()
@@ -166,7 +114,7 @@ def test_a_preview_equals_the_next_decision_and_changes_nothing() -> None:
 
 
 def test_a_decision_has_the_query_and_the_prediction_of_its_policy() -> None:
-    world = World(worker("a", ServedModel("lora", "root", "adapter")))
+    world = RouterWorld(worker("a", ServedModel("lora", "root", "adapter")))
     world.router.policy = LatencySlo()
     decision = world.decide(range(300), model="lora", user="u")
     assert decision.query is not None and decision.ttft_s == decision.terms[0]
@@ -181,7 +129,7 @@ def test_a_decision_has_the_query_and_the_prediction_of_its_policy() -> None:
 
 
 def test_finishing_releases_once_and_unsent_blocks_are_not_assumed() -> None:
-    world = World(worker("a"))
+    world = RouterWorld(worker("a"))
     decision = world.decide(range(64))
     assert world.router.ledger.load(WorkerId("a")).num_in_flight == 1
     assert [world.router.finish(decision), world.router.finish(decision)] == [True, False]
@@ -190,7 +138,7 @@ def test_finishing_releases_once_and_unsent_blocks_are_not_assumed() -> None:
 
 
 def test_observers_see_decisions_and_reported_usage_once() -> None:
-    world, seen = World(worker("a"), worker("none", size=None)), Seen()
+    world, seen = RouterWorld(worker("a"), worker("none", size=None)), Seen()
     observe_with(world, seen)
     decision = world.decide(range(40))
     assert seen.num_blocks == [2 if decision.worker.id == "a" else 0]
@@ -204,7 +152,7 @@ def test_observers_see_decisions_and_reported_usage_once() -> None:
 def test_an_observer_that_raises_is_disabled_and_costs_no_request(caplog: pytest.LogCaptureFixture) -> None:
     for fails in ("decided", "answered"):
         caplog.clear()
-        world, broken, seen = World(worker("a")), Seen(), Seen()
+        world, broken, seen = RouterWorld(worker("a")), Seen(), Seen()
         setattr(broken, fails, None)
         observe_with(world, broken)
         observe_with(world, seen)
@@ -217,13 +165,13 @@ def test_an_observer_that_raises_is_disabled_and_costs_no_request(caplog: pytest
 
 
 def test_blocks_of_a_request_are_assumed_until_their_events_are_due() -> None:
-    world = World(worker("a"))
+    world = RouterWorld(worker("a"))
     decision = world.decide(range(64))
     world.router.first_token(decision)
     assert world.router.ledger.load(WorkerId("a")).booked_tokens == 0
     world.router.finish(decision)
     assert world.decide([*range(64), 1]).overlap_tokens == 64
-    world = World(worker("a"))
+    world = RouterWorld(worker("a"))
     decision = world.decide(range(64))
     world.router.first_token(decision)
     world.router.finish(decision)
@@ -232,7 +180,7 @@ def test_blocks_of_a_request_are_assumed_until_their_events_are_due() -> None:
 
 
 def test_offloaded_blocks_cost_a_transfer() -> None:
-    world = World(worker("a:1"), worker("b:1"))
+    world = RouterWorld(worker("a:1"), worker("b:1"))
     world.store("a:1", range(64))
     names = [hash((tuple(range(i + 16)), 16)) & (2**64 - 1) for i in range(0, 64, 16)]
     world.index.apply(WorkerId("a:1"), BlocksStored(names[1:], None, tokens_of([]), 0, None, "CPU"))
@@ -246,7 +194,7 @@ def test_offloaded_blocks_cost_a_transfer() -> None:
 
 def test_a_sliding_window_limits_overlap_by_the_end_of_the_prompt() -> None:
     """The last token is always computed: three of four blocks can be reused, if the window is cached."""
-    world = World(worker("a:1"))
+    world = RouterWorld(worker("a:1"))
     world.store("a:1", range(64))
     names = [hash((tuple(range(i + 16)), 16)) & (2**64 - 1) for i in range(0, 64, 16)]
     window = BlocksStored(names[3:], None, tokens_of(range(64)), 16, None, "GPU", 1, "sliding_window", 17)
@@ -255,7 +203,7 @@ def test_a_sliding_window_limits_overlap_by_the_end_of_the_prompt() -> None:
 
 
 def test_the_next_question_about_an_image_goes_to_its_worker() -> None:
-    world = World(worker("a:1"), worker("b:1"), worker("c:1"))
+    world = RouterWorld(worker("a:1"), worker("b:1"), worker("c:1"))
     world.store("b:1", range(32))
     chat = make_request("/v1/chat/completions", {"model": "m", "messages": []})
 
@@ -284,7 +232,7 @@ def test_the_next_question_about_an_image_goes_to_its_worker() -> None:
 
 
 def test_workers_with_different_block_sizes_work_together() -> None:
-    world = World(worker("a", size=16), worker("b", size=64))
+    world = RouterWorld(worker("a", size=16), worker("b", size=64))
     world.store("a", range(32), 16)
     world.store("b", range(128), 64)
     decision = world.decide(range(200))
@@ -297,33 +245,33 @@ def test_names_of_one_root_share_blocks_and_adapters_do_not() -> None:
         ServedModel("alias", "root"),
         ServedModel("lora", "root", adapter="lora"),
     )
-    world = World(worker("a", *names))
+    world = RouterWorld(worker("a", *names))
     world.store("a", range(64))
     assert world.decide([*range(64), 1], model="alias").overlap_tokens == 64
     assert world.decide([*range(64), 1], model="lora").overlap_tokens == 0
 
 
 def test_a_salt_separates_prompts() -> None:
-    world = World(worker("a"))
+    world = RouterWorld(worker("a"))
     world.store("a", range(64))
     assert world.decide([*range(64), 1], cache_salt="s").overlap_tokens == 0
 
 
 def test_overlap_of_batched_prompts_adds_up() -> None:
-    world = World(worker("a"))
+    world = RouterWorld(worker("a"))
     world.store("a", range(32))
     decision = world.decide([[*range(32), 5], [*range(32), 6]])  # type: ignore[list-item]
     assert (decision.num_tokens, decision.overlap_tokens) == (66, 64)
 
 
 def test_a_worker_without_block_size_is_routed_by_load() -> None:
-    world = World(worker("a", size=None), worker("b", size=None))
+    world = RouterWorld(worker("a", size=None), worker("b", size=None))
     chosen = {world.decide(range(100)).worker.id for _ in range(2)}
     assert chosen == {"a", "b"}
 
 
 def test_models_and_exclusions() -> None:
-    world = World(worker("a"), worker("b", ServedModel("n", "n")))
+    world = RouterWorld(worker("a"), worker("b", ServedModel("n", "n")))
     with pytest.raises(UnknownModel):
         world.decide([1], model="x")
     request = make_request("/v1/completions", {"model": "m", "prompt": [1]})
@@ -333,7 +281,7 @@ def test_models_and_exclusions() -> None:
 
 
 def test_decision_ids_cannot_be_guessed_from_one_another() -> None:
-    world = World(worker("a"))
+    world = RouterWorld(worker("a"))
     ids = {world.decide([1]).id for _ in range(50)}
     assert len(ids) == 50
     assert all(len(i) == 24 for i in ids)
@@ -341,7 +289,7 @@ def test_decision_ids_cannot_be_guessed_from_one_another() -> None:
 
 def test_events_end_the_prefill_of_an_unstreamed_request() -> None:
     """An unstreamed answer shows no first token; the events of its blocks do."""
-    world = World(worker("a"), worker("b"))
+    world = RouterWorld(worker("a"), worker("b"))
     first = world.decide(range(800))
     name = first.worker.id
     assert world.router.ledger.load(name).booked_tokens == 800
@@ -354,7 +302,7 @@ def test_events_end_the_prefill_of_an_unstreamed_request() -> None:
 
 
 def test_hashes_computed_ahead_are_those_of_the_decision() -> None:
-    world = World(worker("a"), worker("b"))
+    world = RouterWorld(worker("a"), worker("b"))
     ids = list(range(32 * 16 * 3))
     world.store("a", ids)
     request = make_request("/v1/completions", {"model": "m", "prompt": ids})
@@ -366,11 +314,11 @@ def test_hashes_computed_ahead_are_those_of_the_decision() -> None:
 
 def test_no_hashes_are_computed_ahead_for_an_unknown_model() -> None:
     with pytest.raises(UnknownModel):
-        World(worker("a")).router.hasher(make_request("/v1/completions", {"model": "x", "prompt": [1]}))
+        RouterWorld(worker("a")).router.hasher(make_request("/v1/completions", {"model": "x", "prompt": [1]}))
 
 
 def test_overlap_is_weighted_by_the_confidence_in_its_worker() -> None:
-    world = World(worker("a"), worker("b"))
+    world = RouterWorld(worker("a"), worker("b"))
     world.store("a", range(320))
     world.store("b", range(160))
     prompt = [*range(320), *range(900, 950)]
@@ -387,7 +335,7 @@ def test_overlap_is_weighted_by_the_confidence_in_its_worker() -> None:
 
 
 def test_confirmed_overlap_is_separate_from_assumed_overlap() -> None:
-    world = World(worker("a"))
+    world = RouterWorld(worker("a"))
     world.store("a", range(32))
     first = world.decide(range(100))
     second = world.decide(range(100))
@@ -396,7 +344,7 @@ def test_confirmed_overlap_is_separate_from_assumed_overlap() -> None:
 
 
 def test_no_hit_is_predicted_where_the_engine_reads_no_cache() -> None:
-    world = World(worker("a"))
+    world = RouterWorld(worker("a"))
     world.store("a", range(64))
     decision = world.decide(range(100), prompt_logprobs=1)
     assert (decision.overlap_tokens, decision.uncached_tokens) == (0, 100)
@@ -404,7 +352,7 @@ def test_no_hit_is_predicted_where_the_engine_reads_no_cache() -> None:
 
 
 def test_policies_get_the_tenant_and_the_priority_of_vllm_negated() -> None:
-    world, seen = World(worker("a")), list[Query]()
+    world, seen = RouterWorld(worker("a")), list[Query]()
 
     class Sees(PrefixOverlap):
         def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
@@ -419,7 +367,7 @@ def test_policies_get_the_tenant_and_the_priority_of_vllm_negated() -> None:
 
 
 def test_full_workers_are_excluded_except_for_retries() -> None:
-    world = World(worker("a"), worker("b"))
+    world = RouterWorld(worker("a"), worker("b"))
     world.router.spare = lambda eligible: [each for each in eligible if each.member.worker.id == "b"]
     request = make_request("/v1/completions", {"model": "m", "prompt": [1, 2]})
     assert {world.router.decide(request).worker.id for _ in range(4)} == {"b"}
@@ -427,7 +375,7 @@ def test_full_workers_are_excluded_except_for_retries() -> None:
 
 
 def test_each_end_of_a_booking_is_reported() -> None:
-    world, freed = World(worker("a")), list[str]()
+    world, freed = RouterWorld(worker("a")), list[str]()
     world.router.on_freed = freed.append
     decision = world.decide([1, 2, 3])
     assert freed == []
@@ -443,7 +391,7 @@ def test_each_end_of_a_booking_is_reported() -> None:
 
 def test_each_worker_is_looked_up_by_its_engine_s_rendering() -> None:
     sglang = Rendering("sglang", (0, 5, 23))
-    world = World(worker("v"), replace(worker("s"), rendering=sglang))
+    world = RouterWorld(worker("v"), replace(worker("s"), rendering=sglang))
     seen: list[Decided] = []
     world.router.observers.decided.append(seen.append)
     ours, theirs = list(range(80)), [*range(500, 600)]
@@ -465,7 +413,7 @@ def test_each_worker_is_looked_up_by_its_engine_s_rendering() -> None:
 
 def test_a_worker_without_a_prompt_of_its_rendering_has_no_overlap() -> None:
     sglang = Rendering("sglang", (0, 5, 23))
-    world = World(worker("v"), replace(worker("s"), rendering=sglang))
+    world = RouterWorld(worker("v"), replace(worker("s"), rendering=sglang))
     ids = list(range(80))
     world.store("s", ids)
     prompt = Prompt((tokens_of(ids),), "fastokens", others={sglang: Prompt((), "failed")})
@@ -476,7 +424,7 @@ def test_a_worker_without_a_prompt_of_its_rendering_has_no_overlap() -> None:
 
 
 def test_a_list_as_prompt_goes_to_no_engine_that_takes_texts_only() -> None:
-    world = World(replace(worker("text"), engine="mlx"), replace(worker("any"), engine="vllm"))
+    world = RouterWorld(replace(worker("text"), engine="mlx"), replace(worker("any"), engine="vllm"))
     world.fleet.eligibility = Eligibility(ENGINES)
     world.fleet.judge_again()
     for prompt in ([1, 2, 3], [[1], [2]], ["a", "b"]):

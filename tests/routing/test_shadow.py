@@ -1,26 +1,14 @@
 import random
-from collections.abc import Sequence
 
-from gateway.core.decision import Candidate, Choice, Decision, Query
+from gateway.core.decision import Decision, Query
 from gateway.core.value import replace
 from gateway.policies.framework.guard import PolicyFaults, PolicyGuard
 from gateway.routing import shadow as module
 from gateway.routing.shadow import ShadowComparison
 from tests.support.fakes import decision
+from tests.support.worlds.experiments import FakePolicy
 
 RNG = random.Random(1)
-
-
-class FakePolicy:
-    """Policy with a fixed choice and perhaps a predicted TTFT."""
-
-    name = "says"
-
-    def __init__(self, index: int, ttft_s: float | None = None) -> None:
-        self.index, self.ttft_s = index, ttft_s
-
-    def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
-        return Choice(self.index, "said", (), self.ttft_s)
 
 
 def made(id: str = "d1") -> Decision:

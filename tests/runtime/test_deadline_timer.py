@@ -4,7 +4,7 @@ from gateway.runtime.deadline_timer import LazyTimer
 from tests.support.transports import FakeLoop
 
 
-class World:
+class TimerWorld:
     def __init__(self) -> None:
         self.loop = FakeLoop()
         self.num_due = 0
@@ -15,7 +15,7 @@ class World:
 
 
 def test_a_postponed_deadline_costs_no_new_timer() -> None:
-    world = World()
+    world = TimerWorld()
     for _ in range(5):
         world.timer.set(10)
         world.loop.advance(1)
@@ -28,7 +28,7 @@ def test_a_postponed_deadline_costs_no_new_timer() -> None:
 
 
 def test_an_earlier_deadline_counts_at_once() -> None:
-    world = World()
+    world = TimerWorld()
     world.timer.set(60)
     world.timer.set(2)
     world.loop.advance(2.1)
@@ -36,7 +36,7 @@ def test_an_earlier_deadline_counts_at_once() -> None:
 
 
 def test_a_timer_without_a_deadline_or_stopped_never_fires() -> None:
-    world = World()
+    world = TimerWorld()
     world.timer.set(1)
     world.timer.set(0)
     assert repr(world.timer) == "LazyTimer(none)"

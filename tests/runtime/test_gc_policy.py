@@ -19,12 +19,11 @@ from gateway.server.http2.limits import Http2Limits
 from gateway.server.http2.protocol import GrpcProtocol
 from gateway.server.responder import Responder
 from gateway.upstream.connection import Pool
-from tests.epp.test_picker import DONE, W1, Epp
-from tests.server.http2.test_grpc_connection import Handler
-from tests.support.exchanges import World
 from tests.support.ext_proc import request_headers, response_body, response_headers
-from tests.support.http2 import HELLO, opened, request
+from tests.support.http2 import HELLO, EchoHandler, opened, request
 from tests.support.transports import FakeLoop, FakeTransport
+from tests.support.worlds.endpoint_picks import DONE, W1, Epp
+from tests.support.worlds.exchanges import ExchangeWorld
 
 
 class Node:
@@ -200,7 +199,7 @@ async def test_connections_on_both_sides_leave_no_cycle() -> None:
 
 @pytest.mark.slow
 async def test_a_websocket_leaves_no_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1")
+    world = ExchangeWorld(monkeypatch, "w:1")
     agreed = b"HTTP/1.1 101 OK\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
     offer = (
         b"GET /v1/realtime?model=m HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
@@ -226,7 +225,7 @@ async def test_a_websocket_leaves_no_cycle(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.slow
 def test_a_request_and_its_answer_leave_no_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, "w:1")
+    world = ExchangeWorld(monkeypatch, "w:1")
 
     def ask() -> None:
         _, answered = world.ask()
@@ -254,7 +253,7 @@ async def test_a_client_that_disconnects_while_a_task_waits_leaves_no_cycle(
     monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     tasks = LoopTasks()
-    world = World(monkeypatch, "w:1")
+    world = ExchangeWorld(monkeypatch, "w:1")
     world.use(tasks=tasks)
 
     async def wait(*_: object) -> Any:
@@ -302,7 +301,7 @@ def test_grpc_connections_leave_no_cycles(monkeypatch: pytest.MonkeyPatch) -> No
     FakeLoop.install(monkeypatch)
     with no_cycles():
         protocol = GrpcProtocol(
-            {b"/test.Echo/Run": Handler}, Http2Limits(), BodyBudget(), set(), lambda *fault: None, "peer"
+            {b"/test.Echo/Run": EchoHandler}, Http2Limits(), BodyBudget(), set(), lambda *fault: None, "peer"
         )
         transport = FakeTransport(protocol)
         transport.feed(HELLO + request(1) + opened(3) + opened(5) + rst_stream(5, 8))

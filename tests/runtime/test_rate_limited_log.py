@@ -12,20 +12,20 @@ LOG = logging.getLogger("kvgate.test_rate_limited")
 BAD = "worker %s: bad: %s"
 
 
-class World:
+class RateLimitWorld:
     def __init__(self) -> None:
         self.now = 0.0
         self.log = RateLimitedLog(LOG, every_s=60.0, clock=lambda: self.now)
 
 
 @pytest.fixture
-def world(caplog: pytest.LogCaptureFixture) -> World:
+def world(caplog: pytest.LogCaptureFixture) -> RateLimitWorld:
     caplog.set_level(logging.INFO, LOG.name)
-    return World()
+    return RateLimitWorld()
 
 
 def test_the_first_message_is_logged_and_later_ones_are_counted(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: RateLimitWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(1_235):
         world.log.warning(BAD, "a", number)
@@ -39,7 +39,7 @@ def test_the_first_message_is_logged_and_later_ones_are_counted(
 
 
 def test_after_a_calm_period_a_message_is_logged_at_once_again(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: RateLimitWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.log.info(BAD, "a", 1)
     world.now = 100.0
@@ -47,7 +47,9 @@ def test_after_a_calm_period_a_message_is_logged_at_once_again(
     assert caplog.messages == ["worker a: bad: 1", "worker a: bad: 2"]
 
 
-def test_messages_and_subjects_are_counted_separately(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_messages_and_subjects_are_counted_separately(
+    world: RateLimitWorld, caplog: pytest.LogCaptureFixture
+) -> None:
     for _ in range(3):
         world.log.warning(BAD, "a", 1)
         world.log.warning(BAD, "b", 1)
@@ -56,7 +58,9 @@ def test_messages_and_subjects_are_counted_separately(world: World, caplog: pyte
     assert repr(world.log) == "RateLimitedLog(kvgate.test_rate_limited, 3 kinds)"
 
 
-def test_subjects_are_bounded_and_so_are_values(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_subjects_are_bounded_and_so_are_values(
+    world: RateLimitWorld, caplog: pytest.LogCaptureFixture
+) -> None:
     for number in range(MAX_SUBJECTS + 500):
         world.log.warning(BAD, number, "x" * 10_000)
     assert len(caplog.messages) == MAX_SUBJECTS + 1
@@ -73,7 +77,7 @@ async def test_a_running_loop_logs_counts_without_a_further_message(caplog: pyte
     assert caplog.messages[1].startswith("worker a: bad: 2 (1 more in ")
 
 
-def test_idle_kinds_are_forgotten(world: World) -> None:
+def test_idle_kinds_are_forgotten(world: RateLimitWorld) -> None:
     for number in range(MAX_SUBJECTS):
         world.log.warning(BAD, number, 1)
     world.now = 61.0

@@ -11,8 +11,8 @@ from gateway.proto.kvgate.v1 import external_scaler_pb2 as pb
 from gateway.scaling.keda import METRIC, PATH, services_of
 from gateway.scaling.planner import ACTIVE_S
 from gateway.server.http2.server import GrpcServer
-from tests.scaling.test_planner import World
 from tests.support.ext_proc import FakeStream
+from tests.support.worlds.planner import PlannerWorld
 
 LLAMA = pb.ScaledObjectRef(name="vllm", namespace="llm", scalerMetadata={"model": "llama"})
 
@@ -21,7 +21,7 @@ class Scaler:
     """A scaler at a port, and what KEDA's client calls."""
 
     def __init__(self) -> None:
-        self.world = World()
+        self.world = PlannerWorld()
         self.server = GrpcServer(services_of(self.world.planner))
         port = self.server.start("127.0.0.1", 0, "scaling_port")
         self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
@@ -107,7 +107,7 @@ async def test_trigger_that_names_no_group_is_refused(
 
 
 def test_stream_that_ends_is_not_called_again() -> None:
-    world, stream = World(), FakeStream()
+    world, stream = PlannerWorld(), FakeStream()
     handler = services_of(world.planner)[PATH + b"StreamIsActive"](stream)
     handler.message(LLAMA.SerializeToString())
     handler.message(b"")  # a second message changes nothing
@@ -120,7 +120,7 @@ def test_stream_that_ends_is_not_called_again() -> None:
 
 @pytest.mark.parametrize("message", [b"\xff\xff", b""])
 def test_stream_with_a_bad_message_is_finished(message: bytes) -> None:
-    world, stream = World(), FakeStream()
+    world, stream = PlannerWorld(), FakeStream()
     handler = services_of(world.planner)[PATH + b"StreamIsActive"](stream)
     handler.message(message)
     assert stream.finished is not None and stream.finished[0] == 3
@@ -129,12 +129,12 @@ def test_stream_with_a_bad_message_is_finished(message: bytes) -> None:
 
 def test_stream_without_a_message_is_finished() -> None:
     stream = FakeStream()
-    services_of(World().planner)[PATH + b"StreamIsActive"](stream).half_closed()
+    services_of(PlannerWorld().planner)[PATH + b"StreamIsActive"](stream).half_closed()
     assert stream.finished == (3, "the call takes one message")
 
 
 def test_role_chooses_the_group() -> None:
-    world = World()
+    world = PlannerWorld()
     world.join("p:1", Role.PREFILL)
     world.send(world.join("d:1", Role.DECODE), 500)
     world.round()

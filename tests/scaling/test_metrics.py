@@ -2,11 +2,11 @@
 
 from gateway.core.worker import Role
 from gateway.scaling.metrics import METRICS, ScalingCollector
-from tests.scaling.test_planner import World
+from tests.support.worlds.planner import PlannerWorld
 
 
 def test_each_group_has_its_figures_and_unknown_ones_are_absent() -> None:
-    world = World()
+    world = PlannerWorld()
     one = world.join("a:1")
     assert world.planner.advice("idle", Role.DECODE) is None
     world.round()

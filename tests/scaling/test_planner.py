@@ -1,70 +1,28 @@
 """Rounds of advice over a fleet, its ledger, metrics and index."""
 
 import asyncio
-from collections.abc import Mapping
 
 import pytest
 
-from gateway.core.blocks import root_hash, tokens_of
+from gateway.core.blocks import tokens_of
 from gateway.core.event_stream import StreamState
-from gateway.core.fleet import Fleet
 from gateway.core.kv_events import BlocksStored
-from gateway.core.ledger import Ledger
-from gateway.core.worker import Role, ServedModel, Worker, WorkerId
-from gateway.index.memory import MemoryIndex
-from gateway.observability.metrics import Histogram, Metrics
-from gateway.routing.speed_model import SpeedModels
+from gateway.core.worker import Role
+from gateway.observability.metrics import Histogram
 from gateway.runtime.tasks import Tasks
 from gateway.scaling import planner as module
-from gateway.scaling.advice import Advice
 from gateway.scaling.groups import MAX_GROUPS
-from gateway.scaling.planner import ACTIVE_S, ROUND_S, Planner, PlannerSources, keep_advised, split_at
+from gateway.scaling.planner import ACTIVE_S, ROUND_S, keep_advised, split_at
 from tests.support.patience import patience
-
-
-class World:
-    """A gateway's counts, and a planner with a clock that the test moves."""
-
-    def __init__(self, *, is_alone: bool = True) -> None:
-        self.fleet, self.ledger, self.metrics = Fleet({"gpt": "llama"}), Ledger(), Metrics()
-        self.index, self.speeds = MemoryIndex(), SpeedModels()
-        self.queued: Mapping[str, tuple[int, int]] = {}
-        self.now = 1000.0
-        sources = PlannerSources(
-            self.fleet, self.ledger, self.metrics, self.index, self.speeds, lambda: self.queued
-        )
-        self.planner = Planner(sources, 2.0, 300.0, is_alone=is_alone, clock=lambda: self.now)
-
-    def join(self, name: str, role: Role = Role.BOTH, model: str = "llama") -> WorkerId:
-        served = (ServedModel(model, f"/models/{model}"),)
-        self.fleet.add(Worker(WorkerId(name), f"http://{name}", served, block_size=16, role=role))
-        self.index.add_worker(WorkerId(name), root_hash(model), 16)
-        return WorkerId(name)
-
-    def send(self, worker: WorkerId, num: int, computed: int = 1000, ttft_s: float = 0.3) -> None:
-        """Requests that a worker got, with their first tokens."""
-        for _ in range(num):
-            self.metrics.worker(worker).num_requests += 1
-            self.metrics.worker(worker).ttft_s.observe(ttft_s)
-            self.speeds.computed(worker, computed)
-
-    def round(self, num: int = 1) -> None:
-        for _ in range(num):
-            self.now += ROUND_S
-            self.planner.round()
-
-    def advice(self, role: Role = Role.BOTH, model: str = "llama") -> Advice:
-        found = self.planner.advice(model, role)
-        assert found is not None
-        return found
+from tests.support.worlds.planner import PlannerWorld
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> PlannerWorld:
+    return PlannerWorld()
 
 
-def test_demand_is_what_the_workers_of_a_group_got(world: World) -> None:
+def test_demand_is_what_the_workers_of_a_group_got(world: PlannerWorld) -> None:
     one, two = world.join("a:1"), world.join("b:1")
     other = world.join("c:1", model="phi")
     world.round()
@@ -80,7 +38,7 @@ def test_demand_is_what_the_workers_of_a_group_got(world: World) -> None:
     assert found.attainment == 1.0 and found.is_active and found.num_desired >= 2
 
 
-def test_step_of_load_is_answered_within_three_rounds(world: World) -> None:
+def test_step_of_load_is_answered_within_three_rounds(world: PlannerWorld) -> None:
     one = world.join("a:1")
     for _ in range(90):
         world.send(one, 10)
@@ -94,7 +52,7 @@ def test_step_of_load_is_answered_within_three_rounds(world: World) -> None:
     assert (before.num_desired, after.num_desired) == (1, 4)
 
 
-def test_bookings_count_before_they_are_computed(world: World) -> None:
+def test_bookings_count_before_they_are_computed(world: PlannerWorld) -> None:
     one = world.join("a:1")
     world.round()
     world.metrics.worker(one).num_requests += 1
@@ -103,7 +61,7 @@ def test_bookings_count_before_they_are_computed(world: World) -> None:
     assert world.advice().mix.prompt_tokens == 6000 and world.advice().backlog_tokens == 6000
 
 
-def test_prefill_workers_compute_the_prompts_of_the_decode_workers_requests(world: World) -> None:
+def test_prefill_workers_compute_the_prompts_of_the_decode_workers_requests(world: PlannerWorld) -> None:
     prefill, decode = world.join("p:1", Role.PREFILL), world.join("d:1", Role.DECODE)
     world.round()
     for _ in range(12):
@@ -115,7 +73,7 @@ def test_prefill_workers_compute_the_prompts_of_the_decode_workers_requests(worl
     assert second.mix.prompt_tokens == pytest.approx(50.0) and second.mix.output_tokens > 0.0
 
 
-def test_fleet_of_zero_is_wanted_as_soon_as_a_request_comes(world: World) -> None:
+def test_fleet_of_zero_is_wanted_as_soon_as_a_request_comes(world: PlannerWorld) -> None:
     heard: list[bool] = []
     stop = world.planner.listen(
         "llama", Role.BOTH, lambda: heard.append(world.planner.is_active("llama", Role.BOTH))
@@ -135,7 +93,7 @@ def test_fleet_of_zero_is_wanted_as_soon_as_a_request_comes(world: World) -> Non
     assert heard == [True, True] and not world.planner.is_active("llama", Role.BOTH)
 
 
-def test_attainment_is_known_without_a_worker(world: World) -> None:
+def test_attainment_is_known_without_a_worker(world: PlannerWorld) -> None:
     world.planner.advice("gpt", Role.BOTH)
     one = world.join("a:1")
     world.round()
@@ -147,7 +105,7 @@ def test_attainment_is_known_without_a_worker(world: World) -> None:
     assert world.advice().attainment == 0.75
 
 
-def test_request_in_a_queue_or_in_flight_keeps_a_group_active(world: World) -> None:
+def test_request_in_a_queue_or_in_flight_keeps_a_group_active(world: PlannerWorld) -> None:
     one = world.join("a:1")
     world.round()
     world.queued = {"llama": (2, 900), "unknown": (5, 5)}
@@ -160,7 +118,7 @@ def test_request_in_a_queue_or_in_flight_keeps_a_group_active(world: World) -> N
     assert world.planner.is_active("llama", Role.BOTH)
 
 
-def test_blocks_that_only_one_worker_holds_are_what_it_costs(world: World) -> None:
+def test_blocks_that_only_one_worker_holds_are_what_it_costs(world: PlannerWorld) -> None:
     one, two = world.join("a:1"), world.join("b:1")
     for worker in (one, two):
         member = world.fleet.get(worker)
@@ -171,11 +129,11 @@ def test_blocks_that_only_one_worker_holds_are_what_it_costs(world: World) -> No
         world.index.apply(worker, event)
     assert not world.planner.count_own_blocks()
     world.round()
-    costs = [(each.worker, each.own_cache_tokens) for each in world.advice().removals]
+    costs = [(each.worker, each.unique_cached_tokens) for each in world.advice().removals]
     assert costs == [(one, 0), (two, 5 * 16)]
 
 
-def test_number_of_groups_is_bounded(world: World) -> None:
+def test_number_of_groups_is_bounded(world: PlannerWorld) -> None:
     for number in range(MAX_GROUPS + 10):
         assert world.planner.advice(f"m{number}", Role.BOTH) is None
     world.round()
@@ -186,7 +144,7 @@ def test_number_of_groups_is_bounded(world: World) -> None:
 
 @pytest.mark.parametrize(("is_alone", "num"), [(True, 3), (False, 1)])
 def test_only_a_gateway_that_is_alone_keeps_the_fleet_at_its_start(is_alone: bool, num: int) -> None:
-    world = World(is_alone=is_alone)
+    world = PlannerWorld(is_alone=is_alone)
     one, *_ = [world.join(f"a:{number}") for number in range(3)]
     world.round()
     world.send(one, 5)
@@ -194,7 +152,7 @@ def test_only_a_gateway_that_is_alone_keeps_the_fleet_at_its_start(is_alone: boo
     assert world.advice().num_desired == num
 
 
-def test_new_worker_teaches_the_cold_start(world: World) -> None:
+def test_new_worker_teaches_the_cold_start(world: PlannerWorld) -> None:
     one = world.join("a:1")
     world.round(61)
     for _ in range(12):
@@ -216,7 +174,7 @@ def test_objective_within_a_bucket_takes_its_share(objective_s: float, in_time: 
     assert split_at(ttft_s, objective_s) == pytest.approx((in_time, 4 - in_time))
 
 
-async def test_rounds_go_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rounds_go_on(world: PlannerWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ROUND_S", 0.0)
     world.join("a:1")
     tasks = Tasks()

@@ -6,11 +6,11 @@ import pytest
 from gateway.admin.advice_fields import AdviceView
 from gateway.core.worker import Role
 from gateway.scaling.report import MAX_REMOVALS, describe
-from tests.scaling.test_planner import World
+from tests.support.worlds.planner import PlannerWorld
 
 
 def test_report_has_the_fields_of_the_reference() -> None:
-    world = World()
+    world = PlannerWorld()
     one = world.join("a:1")
     world.round()
     world.send(one, 20)
@@ -24,7 +24,7 @@ def test_report_has_the_fields_of_the_reference() -> None:
 
 
 def test_ratio_of_prefill_to_decode_workers() -> None:
-    world = World()
+    world = PlannerWorld()
     prefill, decode = world.join("p:1", Role.PREFILL), world.join("d:1", Role.DECODE)
     world.round()
     assert not describe(world.planner.advices())["prefill_decode"]
@@ -37,7 +37,7 @@ def test_ratio_of_prefill_to_decode_workers() -> None:
 
 
 def test_list_of_removals_is_bounded() -> None:
-    world = World()
+    world = PlannerWorld()
     for number in range(MAX_REMOVALS + 5):
         world.join(f"a:{number}")
     world.round()

@@ -12,7 +12,7 @@ from gateway.server.client_limit import ClientLimit
 FILES = Descriptors(1024)
 
 
-class World:
+class ClientLimitWorld:
     def __init__(self, files: Descriptors = FILES) -> None:
         self.num_open = 0
         self.now = 0.0
@@ -20,7 +20,7 @@ class World:
 
 
 def test_clients_are_accepted_up_to_the_limit() -> None:
-    world = World()
+    world = ClientLimitWorld()
     world.num_open = FILES.max_clients - 1
     assert world.room.has_one()
     world.num_open += 1
@@ -32,7 +32,7 @@ def test_clients_are_accepted_up_to_the_limit() -> None:
 def test_a_high_file_number_stops_accepting_until_a_lower_one_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world, lowest = World(), FILES.clients_end
+    world, lowest = ClientLimitWorld(), FILES.clients_end
     monkeypatch.setattr(os, "open", lambda path, flags: lowest)
     monkeypatch.setattr(os, "close", lambda file: None)
     world.room.took(FILES.clients_end - 1)
@@ -52,7 +52,7 @@ def test_a_high_file_number_stops_accepting_until_a_lower_one_is_free(
 
 
 def test_a_reached_limit_is_logged_at_intervals(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
+    world = ClientLimitWorld()
     world.num_open = FILES.max_clients
     with caplog.at_level(logging.WARNING, "kvgate"):
         for _ in range(10):

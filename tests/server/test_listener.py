@@ -38,13 +38,13 @@ class Held:
     def client_free(self) -> None: ...
 
 
-class World:
+class ListenerWorld:
     def __init__(self, front: Listener, connections: set[ClientConnection], held: list[Held]) -> None:
         self.front, self.connections, self.held = front, connections, held
         self.traffic, self.admin = bind_tcp("127.0.0.1", 0, "port"), bind_tcp("127.0.0.1", 0, "admin_port")
 
     @classmethod
-    async def open(cls, authority: Authority | None = None) -> "World":
+    async def open(cls, authority: Authority | None = None) -> "ListenerWorld":
         connections: set[ClientConnection] = set()
         held: list[Held] = []
 
@@ -94,15 +94,15 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest_asyncio.fixture
-async def plain() -> AsyncIterator[World]:
-    world = await World.open()
+async def plain() -> AsyncIterator[ListenerWorld]:
+    world = await ListenerWorld.open()
     yield world
     await world.close()
 
 
 @pytest_asyncio.fixture
-async def secure(authority: Authority) -> AsyncIterator[World]:
-    world = await World.open(authority)
+async def secure(authority: Authority) -> AsyncIterator[ListenerWorld]:
+    world = await ListenerWorld.open(authority)
     yield world
     await world.close()
 
@@ -115,7 +115,7 @@ async def ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> by
     return received
 
 
-async def test_a_drain_lets_requests_finish_and_closes_idle_connections(plain: World) -> None:
+async def test_a_drain_lets_requests_finish_and_closes_idle_connections(plain: ListenerWorld) -> None:
     await plain.listen()
     busy, idle = await plain.client(), await plain.client()
     busy[1].write(GET)
@@ -128,7 +128,7 @@ async def test_a_drain_lets_requests_finish_and_closes_idle_connections(plain: W
     assert repr(plain.front) == "Listener(open=0, opening=0)"
 
 
-async def test_connections_left_after_a_drain_are_cut(plain: World) -> None:
+async def test_connections_left_after_a_drain_are_cut(plain: ListenerWorld) -> None:
     await plain.listen()
     client = await plain.client()
     client[1].write(GET)
@@ -141,7 +141,9 @@ async def test_connections_left_after_a_drain_are_cut(plain: World) -> None:
     assert not plain.connections
 
 
-async def test_leaving_waits_for_a_handshake_and_its_request(authority: Authority, secure: World) -> None:
+async def test_leaving_waits_for_a_handshake_and_its_request(
+    authority: Authority, secure: ListenerWorld
+) -> None:
     await secure.listen()
     sock = socket.create_connection(secure.traffic.getsockname())
     sock.setblocking(False)
@@ -163,7 +165,7 @@ async def test_leaving_waits_for_a_handshake_and_its_request(authority: Authorit
 
 
 async def test_a_connection_accepted_by_another_process_is_served_over_tls(
-    authority: Authority, secure: World
+    authority: Authority, secure: ListenerWorld
 ) -> None:
     ours, theirs = socket.create_server(("127.0.0.1", 0)), socket.socket()
     theirs.connect(ours.getsockname())
@@ -177,7 +179,7 @@ async def test_a_connection_accepted_by_another_process_is_served_over_tls(
     client[1].close()
 
 
-async def test_a_connection_of_a_unix_socket_is_served_without_tls(secure: World) -> None:
+async def test_a_connection_of_a_unix_socket_is_served_without_tls(secure: ListenerWorld) -> None:
     ours, theirs = socket.socketpair()
     secure.front.take_client(ours.detach())
     client = await asyncio.open_connection(sock=theirs)
@@ -186,7 +188,7 @@ async def test_a_connection_of_a_unix_socket_is_served_without_tls(secure: World
     client[1].close()
 
 
-async def test_a_failed_handshake_is_reported(secure: World) -> None:
+async def test_a_failed_handshake_is_reported(secure: ListenerWorld) -> None:
     listening, lost = socket.create_server(("127.0.0.1", 0)), asyncio.Event()
     with socket.create_connection(listening.getsockname()) as client:
         accepted, _ = listening.accept()
@@ -198,7 +200,7 @@ async def test_a_failed_handshake_is_reported(secure: World) -> None:
     assert secure.held == [] and not secure.connections
 
 
-async def test_an_admin_connection_accepted_by_another_process_is_served(plain: World) -> None:
+async def test_an_admin_connection_accepted_by_another_process_is_served(plain: ListenerWorld) -> None:
     ours, theirs = socket.socketpair()
     plain.front.take_admin(ours.detach())
     client = await asyncio.open_connection(sock=theirs)
@@ -208,7 +210,7 @@ async def test_an_admin_connection_accepted_by_another_process_is_served(plain: 
 
 async def test_an_admin_connection_that_comes_after_the_end_is_closed() -> None:
     """The supervisor may ask a process for its metrics while that ends."""
-    world = await World.open()
+    world = await ListenerWorld.open()
     await world.close()
     ours, theirs = socket.socketpair()
     with ours:

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.http.networks import Trusted
 from gateway.server.proxy_protocol import peer_of, source_of
-from tests.http.test_proxy_protocol import V1_LINE, v2
+from tests.support.blackbox.proxy_headers import V1_LINE, v2
 
 LOOPBACK = Trusted(["127.0.0.0/8"], "x")
 NONE_TRUSTED = Trusted([], "x")

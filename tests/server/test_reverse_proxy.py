@@ -11,7 +11,7 @@ from gateway.server.responder import Responder
 from gateway.server.reverse_proxy import reverse_proxied
 
 
-class World:
+class ReverseProxyWorld:
     def __init__(self, **options: object) -> None:
         self.peer = "127.0.0.1"
         self.handled: list[HttpRequest] = []
@@ -31,7 +31,7 @@ class World:
 
 
 def test_without_options_the_handler_is_called_directly() -> None:
-    world = World()
+    world = ReverseProxyWorld()
     assert world.handle == world._handle
 
 
@@ -48,13 +48,13 @@ def test_without_options_the_handler_is_called_directly() -> None:
     ],
 )
 def test_a_base_path_is_removed(target: bytes, path: str, rest: bytes) -> None:
-    http = World(base_path="/llm").ask(target)
+    http = ReverseProxyWorld(base_path="/llm").ask(target)
     assert (http.path, http.target) == (path, rest)
 
 
 @pytest.mark.parametrize("target", [b"/v1/models", b"/llmv1/models", b"/"])
 def test_a_path_outside_the_base_path_is_404(target: bytes) -> None:
-    world = World(base_path="/llm")
+    world = ReverseProxyWorld(base_path="/llm")
     world.ask(target)
     assert world.handled == []
     assert (world.refused[0].status, "all routes are under /llm" in str(world.refused[0])) == (404, True)
@@ -62,7 +62,7 @@ def test_a_path_outside_the_base_path_is_404(target: bytes) -> None:
 
 def test_a_trusted_proxy_names_its_client() -> None:
     headers = (b"x-forwarded-for", b"203.0.113.7"), (b"x-forwarded-proto", b"https")
-    http = World(trusted_proxies=["127.0.0.1"]).ask(b"/", *headers)
+    http = ReverseProxyWorld(trusted_proxies=["127.0.0.1"]).ask(b"/", *headers)
     assert http.client == "203.0.113.7"
     assert http.forwarded == [
         (b"x-forwarded-for", b"203.0.113.7, 127.0.0.1"),
@@ -72,13 +72,13 @@ def test_a_trusted_proxy_names_its_client() -> None:
 
 
 def test_the_header_of_an_untrusted_peer_is_replaced_by_its_address() -> None:
-    world = World(trusted_proxies=["10.0.0.0/8"])
+    world = ReverseProxyWorld(trusted_proxies=["10.0.0.0/8"])
     http = world.ask(b"/", (b"x-forwarded-for", b"203.0.113.7"))
     assert (http.client, http.forwarded[0]) == ("127.0.0.1", (b"x-forwarded-for", b"127.0.0.1"))
 
 
 def test_a_unix_socket_has_no_address_and_no_tls() -> None:
-    world = World(trusted_proxies=["unix"], tls_cert_file="x")
+    world = ReverseProxyWorld(trusted_proxies=["unix"], tls_cert_file="x")
     world.peer = ""
     http = world.ask(b"/", (b"x-forwarded-for", b"203.0.113.7"))
     assert http.client == "203.0.113.7"
@@ -87,4 +87,4 @@ def test_a_unix_socket_has_no_address_and_no_tls() -> None:
 
 def test_the_proxy_protocol_requires_trusted_proxies() -> None:
     with pytest.raises(ConfigError, match="proxy_protocol: needs trusted_proxies"):
-        World(proxy_protocol=True)
+        ReverseProxyWorld(proxy_protocol=True)

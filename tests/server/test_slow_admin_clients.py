@@ -41,7 +41,7 @@ class Request:
             self.content.feed_eof()
 
 
-class World:
+class SlowAdminWorld:
     def __init__(self) -> None:
         self.now = 0.0
         self.slow = SlowAdmins(HEAD_S, BODY_S, lambda: self.now)
@@ -67,38 +67,38 @@ class World:
 
 
 async def test_a_connection_without_a_request_is_cut() -> None:
-    world = World()
+    world = SlowAdminWorld()
     assert not world.look(0) and not world.look(HEAD_S)
     assert world.look(0.1)
     assert repr(world.slow) == "SlowAdmins(1 connections, 1 cut)"
 
 
 async def test_an_idle_connection_after_a_request_is_left_to_the_server() -> None:
-    world = World()
+    world = SlowAdminWorld()
     await world.ask()
     assert not world.look(1000)
 
 
 async def test_an_answer_may_take_as_long_as_its_handler() -> None:
-    world = World()
+    world = SlowAdminWorld()
     await world.ask(lasts_s=1000)
     assert not world.look(0)
 
 
 async def test_a_stalled_body_is_cut() -> None:
-    world = World()
+    world = SlowAdminWorld()
     with pytest.raises(AssertionError):
         await world.ask(has_all=False, lasts_s=BODY_S + 0.1)
     assert world.connection.is_cut
 
 
 async def test_a_body_in_progress_is_not_cut() -> None:
-    world = World()
+    world = SlowAdminWorld()
     await world.ask(has_all=False, lasts_s=BODY_S)
 
 
 async def test_a_client_that_does_not_read_its_answer_is_cut() -> None:
-    world = World()
+    world = SlowAdminWorld()
     await world.ask()
     assert world.connection.transport
     world.connection.transport.num_unwritten = 1
@@ -107,7 +107,7 @@ async def test_a_client_that_does_not_read_its_answer_is_cut() -> None:
 
 
 async def test_closed_connections_are_forgotten() -> None:
-    world = World()
+    world = SlowAdminWorld()
     await world.ask()
     world.connection.transport = None
     assert not world.look(1000)

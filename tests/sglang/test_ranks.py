@@ -11,8 +11,7 @@ import pytest
 
 from tests.sglang.conftest import Start
 from tests.sglang.engine import SglangWorker
-from tests.sglang.talk import ask, complete, gateway_of, ids, is_exact, post, text
-from tests.sglang.test_salts import PROVEN
+from tests.sglang.talk import PROVEN, ask, complete, gateway_of, ids, is_exact, post, text
 from tests.support.engine_figures import EngineFigures
 from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess

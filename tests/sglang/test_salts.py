@@ -7,13 +7,11 @@ import pytest
 
 from tests.sglang.conftest import Start
 from tests.sglang.engine import SglangWorker
-from tests.sglang.talk import Answer, ask, complete, gateway_of, ids, is_exact, post, text
+from tests.sglang.talk import PROVEN, Answer, ask, complete, gateway_of, ids, is_exact, post, text
 from tests.support.engine_figures import SALTS, EngineFigures
 from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
 from tests.support.tenants import EVERY, NUM_PROBES, cross_tenant_hits, keys_of, salted
-
-PROVEN = "tenants' caches are kept apart (32 tokens cached under their own salt, none under another)"
 
 
 @pytest.fixture(scope="module")

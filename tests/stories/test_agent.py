@@ -26,9 +26,9 @@ from gateway.replication.agent_targets import Agents
 from gateway.replication.messages import AgentHello
 from loadtest.fleet import GATEWAY
 from loadtest.ports import free_port
-from tests.stories.test_fleet import Story, story, worker_id
 from tests.support.gateway_process import GatewayProcess, clean_environment, written
 from tests.support.patience import patience
+from tests.support.stories.fleet_story import FleetStory, fleet_story, worker_id
 
 pytestmark = pytest.mark.process
 
@@ -62,30 +62,30 @@ def is_exact(agent: Sidecar) -> bool:
 
 
 @asynccontextmanager
-async def gateway_beside(first: Story, running: list[Sidecar]) -> AsyncIterator[Story]:
+async def gateway_beside(first: FleetStory, running: list[Sidecar]) -> AsyncIterator[FleetStory]:
     """A second gateway before the same engines, configured with their agents."""
     named = [f"{sim.url}=127.0.0.1:{agent.port}" for sim, agent in zip(first.sims, running, strict=True)]
     gateway = Gateway(replaced(first.gateway.config, agent=named))
     await gateway.start()
     try:
-        beside = Story(gateway, first.sims, first.session)
+        beside = FleetStory(gateway, first.sims, first.session)
         await beside.until(lambda: len(gateway.fleet) == len(first.gateway.fleet))
         yield beside
     finally:
         await gateway.stop()
 
 
-def sources(s: Story) -> list[str]:
+def sources(s: FleetStory) -> list[str]:
     return [feed.endpoint[:4] for endpoint in s.gateway.roster for feed, _ in endpoint.feeds.values()]
 
 
-def num_resets(s: Story) -> list[int]:
+def num_resets(s: FleetStory) -> list[int]:
     return [counts.num_resets for _, counts in s.gateway.roster.stream_counts()]
 
 
 @pytest.mark.parametrize("flags", [{}, {"hash": "bytes"}, {"kv_blocks": 60}, {"event_wire": "array"}])
 async def test_gateway_started_late_is_exact_by_the_agents_snapshots(flags: dict[str, Any]) -> None:
-    async with story(**SHORT, **flags) as first, agents(first.sims) as running:
+    async with fleet_story(**SHORT, **flags) as first, agents(first.sims) as running:
         await first.talk(31)
         await first.settled()
         async with gateway_beside(first, running) as second:
@@ -97,7 +97,11 @@ async def test_gateway_started_late_is_exact_by_the_agents_snapshots(flags: dict
 
 
 async def test_agent_repairs_streams_that_lost_events() -> None:
-    async with story() as first, agents(first.sims) as running, gateway_beside(first, running) as second:
+    async with (
+        fleet_story() as first,
+        agents(first.sims) as running,
+        gateway_beside(first, running) as second,
+    ):
         await second.settled()
         for sim in first.sims:
             await first.faults(sim, lose={"probability": 0.3})
@@ -111,7 +115,7 @@ async def test_agent_repairs_streams_that_lost_events() -> None:
 
 async def test_index_forgets_a_restarted_engine_and_becomes_exact_again() -> None:
     async with (
-        story(**SHORT) as first,
+        fleet_story(**SHORT) as first,
         agents(first.sims) as running,
         gateway_beside(first, running) as second,
     ):
@@ -126,7 +130,7 @@ async def test_index_forgets_a_restarted_engine_and_becomes_exact_again() -> Non
 
 async def test_gateway_continues_with_the_engines_events_when_the_agent_stops() -> None:
     """The engine's replay buffer does not reach back to the start, and need not."""
-    async with story(**SHORT) as first, agents(first.sims) as running:
+    async with fleet_story(**SHORT) as first, agents(first.sims) as running:
         await first.talk(37)
         async with gateway_beside(first, running) as second:
             await second.settled()
@@ -140,7 +144,7 @@ async def test_gateway_continues_with_the_engines_events_when_the_agent_stops() 
 
 
 async def test_blind_stream_becomes_exact_when_the_agent_answers() -> None:
-    async with story(**SHORT) as first, agents(first.sims) as running:
+    async with fleet_story(**SHORT) as first, agents(first.sims) as running:
         await first.talk(39)
         await first.settled()
         port = running[0].port
@@ -154,7 +158,7 @@ async def test_blind_stream_becomes_exact_when_the_agent_answers() -> None:
 
 
 async def test_gateway_continues_with_the_engines_events_when_the_agent_is_killed() -> None:
-    async with story() as first:
+    async with fleet_story() as first:
         with tempfile.TemporaryFile("w+") as log:
             process = _agent_process(first.sims[0].url, log)
             try:
@@ -163,7 +167,7 @@ async def test_gateway_continues_with_the_engines_events_when_the_agent_is_kille
                 second = Gateway(config)
                 await second.start()
                 try:
-                    s = Story(second, first.sims, first.session)
+                    s = FleetStory(second, first.sims, first.session)
                     await s.until(lambda: "grpc" in sources(s))
                     await s.talk(42)
                     await s.settled()
@@ -198,7 +202,7 @@ async def _port_of(process: "subprocess.Popen[bytes]", log: Any) -> int:
 
 
 async def test_check_reports_agents_and_a_gateway_process_follows_them() -> None:
-    async with story(**SHORT) as first, agents(first.sims[:1]) as running:
+    async with fleet_story(**SHORT) as first, agents(first.sims[:1]) as running:
         await first.talk(44)
         await first.settled()
         sim, agent = first.sims[0], running[0]
@@ -218,7 +222,7 @@ def _follow_in_a_process(flags: tuple[str, ...], port: int) -> None:
 
 
 async def test_agent_serves_all_ranks_of_an_engine() -> None:
-    async with story(**SHORT, dp_size=2) as first, agents(first.sims) as running:
+    async with fleet_story(**SHORT, dp_size=2) as first, agents(first.sims) as running:
         assert [len(agent.fleet) for agent in running] == [2, 2]
         await first.talk(45)
         async with gateway_beside(first, running) as second:

@@ -11,7 +11,7 @@ import engines.sim.metrics
 from engines.sim import SimConfig
 from engines.sim.rank import SimRank
 from gateway.core.event_stream import StreamState
-from tests.stories.test_worker import SIM, Story, story
+from tests.support.stories.worker_story import SIM, WorkerStory, worker_story
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -30,7 +30,7 @@ def _reporting(size: int | None) -> Any:
     return info
 
 
-def _is_followed(s: Story) -> bool:
+def _is_followed(s: WorkerStory) -> bool:
     (endpoint,) = s.gateway.roster
     return len(endpoint.feeds) == 1 and all(feed.is_connected for feed, _ in endpoint.feeds.values())
 
@@ -42,7 +42,7 @@ async def test_the_events_of_a_worker_show_its_block_size(
 ) -> None:
     monkeypatch.setattr(engines.sim.metrics, "_info", _reporting(reported))
     sim = msgspec.structs.replace(SIM, replay=replay, block_size=16)
-    async with story(1, sim) as s:
+    async with worker_story(1, sim) as s:
         (member,) = s.gateway.fleet
         await s.until(lambda: member.stream is not None)
         await s.until(partial(_is_followed, s))
@@ -62,7 +62,7 @@ async def test_the_events_of_a_worker_show_its_block_size(
 async def test_a_configured_block_size_overrides_events_and_metrics(caplog: pytest.LogCaptureFixture) -> None:
     """Events do not fit a wrong size, and the stream says so."""
     sim = msgspec.structs.replace(SIM, block_size=16)
-    async with story(1, sim) as s:
+    async with worker_story(1, sim) as s:
         url = s.sims[0].url
         s.gateway.declared.block_sizes[url] = 32
         s.gateway.roster.drop(url)

@@ -14,11 +14,16 @@ from typing import Any
 import pytest
 
 from tests.redis.serving import Several, cluster, sentinels
-from tests.stories import test_replica as replicas
-from tests.stories import test_tree as tree
-from tests.stories.test_fleet import Story
-from tests.stories.test_lost_redis import EQUAL, until_shared_again
-from tests.stories.test_replica import all_settled, num_led
+from tests.support.stories.fleet_story import FleetStory
+from tests.support.stories.sharing_gateways import (
+    EQUAL,
+    all_settled,
+    num_led,
+    sharing_gateway,
+    sharing_gateways,
+    until_shared_again,
+)
+from tests.support.stories.tree_story import TreeStory, tree_gateway, tree_gateways
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -38,7 +43,7 @@ class Sharing:
     """Gateways keep exact views without Redis."""
 
 
-async def until_exact(*gateways: tree.TreeStory) -> None:
+async def until_exact(*gateways: TreeStory) -> None:
     """Wait until each worker has one leader, and the tree is exact at every gateway."""
     first = gateways[0]
     await first.until(lambda: sum(map(num_led, gateways)) == len(first.sims))
@@ -46,27 +51,27 @@ async def until_exact(*gateways: tree.TreeStory) -> None:
         await s.settled()
 
 
-async def talk_with_lookups(s: tree.TreeStory, seed: int) -> None:
+async def talk_with_lookups(s: TreeStory, seed: int) -> None:
     before = s.num_answered
     await s.talk(seed)
     assert s.num_answered > before
 
 
-async def talk(s: Story, seed: int) -> None:
+async def talk(s: FleetStory, seed: int) -> None:
     await s.talk(seed)
 
 
 REPLICATED = Sharing(
-    partial(replicas.sharing_gateways, pace=EQUAL),
-    partial(replicas.sharing_gateway, pace=EQUAL),
+    partial(sharing_gateways, pace=EQUAL),
+    partial(sharing_gateway, pace=EQUAL),
     all_settled,
     until_shared_again,
     talk,
     knows_alone=True,
 )
 TREE = Sharing(
-    tree.sharing_gateways,
-    tree.sharing_gateway,
+    tree_gateways,
+    tree_gateway,
     until_exact,
     until_exact,
     talk_with_lookups,

@@ -107,12 +107,14 @@ class Story:
     def released(self) -> list[str]:
         """Tenants in the order in which the queue releases their requests from now on."""
         gate = self.gateway.dispatch.context.gate
-        assert gate and gate.queues.go
+        assert gate
         go, released = gate.queues.go, list[str]()
 
-        def recording_go(waiter: Waiter, request: InferenceRequest, prompt: Prompt | None) -> bool:
+        def recording_go(
+            waiter: Waiter, request: InferenceRequest, prompt: Prompt | None, decided: Callable[[], None]
+        ) -> bool:
             released.append(str(request.tenant))
-            return go(waiter, request, prompt)
+            return go(waiter, request, prompt, decided)
 
         gate.queues.go = recording_go
         return released

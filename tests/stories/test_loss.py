@@ -20,7 +20,8 @@ from gateway.app import Gateway, bundled_tokenizer
 from gateway.config import config_of
 from gateway.core.event_stream import StreamState
 from loadtest.ports import sim_ports
-from tests.blackbox.harness import completion, post, running
+from tests.support.blackbox.bench import running
+from tests.support.blackbox.http1_bytes import completion, post
 from tests.support.patience import patience, until
 from tests.support.texts import conversations
 

@@ -5,7 +5,6 @@ Requests go on, every index stays exact, and the gateways share it again without
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +12,10 @@ import pytest
 from gateway.replication.redis_link import ReplicaTimes
 from gateway.replication.redis_log import WorkerLog
 from tests.redis.serving import Server, own_server, redis_server, server
-from tests.stories.test_fleet import Story, story
-from tests.stories.test_replica import (
+from tests.support.stories.fleet_story import FleetStory, fleet_story
+from tests.support.stories.sharing_gateways import (
+    BRISK,
+    EQUAL,
     QUICK,
     Pace,
     all_settled,
@@ -24,35 +25,17 @@ from tests.stories.test_replica import (
     sharing_gateways,
     sums,
     until_leader,
+    until_shared_again,
 )
 
 __all__ = ["own_server", "redis_server", "server"]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 AS_SHIPPED = Pace(ReplicaTimes(), 1.0)
-BRISK = Pace(
-    ReplicaTimes(
-        lease_s=60, renew_s=0.1, ask_s=0.1, grace_s=20, direct_after_s=0.4, retry_s=0.05, pause_s=0.01
-    ),
-    10,
-)
-"""A leader keeps its lease for the whole story, and has the first claim to a lost one; followers soon read
-the events themselves."""
-EQUAL = Pace(replace(BRISK.times, grace_s=0.1), 10)
-"""Any gateway may have the lease in the end."""
 
 
-async def until_direct(s: Story) -> None:
+async def until_direct(s: FleetStory) -> None:
     await s.until(lambda: all(feed.endpoint.startswith("tcp") for feed in feeds(s)))
-
-
-async def until_shared_again(*gateways: Story) -> None:
-    for s in gateways:
-        await s.until(lambda s=s: not any(feed._direct for feed in feeds(s)))  # type: ignore[misc]
-    first = gateways[0]
-    await first.until(lambda: not any(s.gateway.shared.error_reporter for s in gateways))  # type: ignore[union-attr]
-    await first.until(lambda: sum(map(num_led, gateways)) == len(first.sims))
-    await all_settled(*gateways)
 
 
 async def test_leader_writes_its_blocks_again_after_redis_is_emptied(server: Server) -> None:
@@ -88,7 +71,7 @@ async def test_follower_reads_events_itself_while_redis_is_paused(server: Server
 
 
 async def test_gateway_started_without_redis_leads_when_redis_answers(server: Server) -> None:
-    async with story() as first:
+    async with fleet_story() as first:
         with server.paused():
             async with AsyncExitStack() as stack:
                 s = await stack.enter_async_context(sharing_gateway(first, server, QUICK))

@@ -2,98 +2,21 @@
 
 import re
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
-from engines.sim import Sim, SimConfig
 from engines.sim import server as sim_server
-from gateway.app import Gateway, bundled_tokenizer
+from gateway.app import bundled_tokenizer
 from gateway.commands.check_run import check
 from gateway.config import config_of
 from gateway.config.models import ModelTable
 from tests.models.hub import COMMIT, FakeHub, running, use
-from tests.support.patience import until
+from tests.support.stories.joining_fleet import LONG, joining_fleet
 
 pytestmark = pytest.mark.process
-
-FAST = {"prefill_tokens_per_s": 1e6, "decode_tokens_per_s": 2000.0}
-LONG = "Once upon a time there was a fleet. " * 20
-
-
-class Fleet:
-    """A gateway, and workers that join it when they are started."""
-
-    def __init__(self, gateway: Gateway, session: aiohttp.ClientSession) -> None:
-        self.gateway, self.session = gateway, session
-        self.sims: list[Sim] = []
-
-    async def join(self, model: str, **flags: Any) -> Sim:
-        sim = await Sim(SimConfig(port=0, model=model, seed=len(self.sims), **FAST, **flags)).start()
-        self.sims.append(sim)
-        self.gateway.roster.add(sim.url)
-
-        async def is_known() -> bool:
-            workers = (await self.admin("/admin/workers"))["endpoints"]
-            return any(each["url"] == sim.url and each["token_sources"] for each in workers)
-
-        await self.until(is_known)
-        return sim
-
-    async def chat(self, model: str, text: str = LONG, **more: Any) -> dict[str, Any]:
-        body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 2, **more}
-        url = f"http://127.0.0.1:{self.gateway.port}/v1/chat/completions"
-        async with self.session.post(url, json=body) as answer:
-            completion: dict[str, Any] = await answer.json()
-            assert answer.status == 200, completion
-            names = ("worker", "decision", "overlap-tokens")
-            return completion | {name: answer.headers[f"x-kvgate-{name}"] for name in names}
-
-    async def warm(self, model: str, text: str = LONG) -> None:
-        """Ask a prompt until the index has its blocks, which events report some time later."""
-
-        async def has_overlap() -> bool:
-            return int((await self.chat(model, text))["overlap-tokens"]) > 0
-
-        await self.until(has_overlap)
-
-    async def source(self, model: str) -> str:
-        """The token source of a request's prompt."""
-        decision = (await self.chat(model))["decision"]
-        source: str = (await self.admin(f"/admin/decisions/{decision}"))["tokenized_by"]
-        return source
-
-    async def admin(self, path: str) -> Any:
-        async with self.session.get(f"http://127.0.0.1:{self.gateway.admin_port}{path}") as answer:
-            assert answer.status == 200
-            return await (answer.text() if path == "/metrics" else answer.json())
-
-    async def models(self) -> dict[str, dict[str, Any]]:
-        return {each["model"]: each for each in (await self.admin("/admin/tokenizer"))["models"]}
-
-    async def until(self, is_true: Callable[[], Awaitable[bool]]) -> None:
-        await until(is_true)
-
-
-@asynccontextmanager
-async def fleet(**options: Any) -> AsyncIterator[Fleet]:
-    # A busy machine answers later than an idle one.
-    given = {"port": 0, "admin_port": 0, "expose_headers": True, "probe_interval_s": 0.2}
-    gateway = Gateway(config_of(**{"tokenizer_timeout_s": 100.0, **given, **options}))
-    await gateway.start()
-    try:
-        async with aiohttp.ClientSession() as session:
-            started = Fleet(gateway, session)
-            yield started
-    finally:
-        await gateway.stop()
-        for sim in started.sims:
-            await sim.stop()
 
 
 async def test_tokenizer_of_a_new_model_comes_from_the_hub_and_later_from_its_cache(
@@ -101,7 +24,7 @@ async def test_tokenizer_of_a_new_model_comes_from_the_hub_and_later_from_its_ca
 ) -> None:
     with running(FakeHub({"org/name": bundled_tokenizer()})) as hub:
         use(monkeypatch, tmp_path, hub.url)
-        async with fleet() as f:
+        async with joining_fleet() as f:
             await f.join("org/name", alias=("served",))
             assert (await f.models())["org/name"]["from"] == f"{hub.url}, kept in {tmp_path}"
             assert [await f.source(name) for name in ("org/name", "served")] == ["fastokens", "fastokens"]
@@ -110,7 +33,7 @@ async def test_tokenizer_of_a_new_model_comes_from_the_hub_and_later_from_its_ca
             assert int(completion["overlap-tokens"]) > 0, "one root, one index"
             assert (await f.chat("org/name"))["model"] == "org/name"
         asked = len(hub.asked)
-        async with fleet() as f:
+        async with joining_fleet() as f:
             await f.join("org/name")
             assert (await f.models())["org/name"]["from"] == f"the cache in {tmp_path}"
             assert len(hub.asked) == asked
@@ -123,7 +46,7 @@ async def test_broken_tokenizer_affects_its_own_model_only(
     shutil.copytree(bundled_tokenizer(), broken)
     (broken / "tokenizer.json").write_text('{"version": "1.0"}')
     tables = {f"m{n}": ModelTable(tokenizer=str(bundled_tokenizer())) for n in range(9)}
-    async with fleet(models={**tables, "m9": ModelTable(tokenizer=str(broken))}) as f:
+    async with joining_fleet(models={**tables, "m9": ModelTable(tokenizer=str(broken))}) as f:
         for n in (0, 1, 9):
             await f.join(f"m{n}")
         assert [await f.source(f"m{n}") for n in (0, 1, 9)] == ["fastokens", "fastokens", "failed"]
@@ -150,7 +73,7 @@ async def test_worker_with_another_chat_template_is_routed_by_load_until_most_wo
     text = config.read_text()
     config.write_text(text.replace("'<|im_start|>system\\\\n'", "'<|im_start|>system!\\\\n'"))
     assert config.read_text() != text
-    async with fleet(tokenizer=[str(bundled_tokenizer())]) as f:
+    async with joining_fleet(tokenizer=[str(bundled_tokenizer())]) as f:
         same = await f.join("m")
         odd = await f.join("m", tokenizer=other)
         sources = {
@@ -167,7 +90,7 @@ async def test_worker_with_another_chat_template_is_routed_by_load_until_most_wo
 
 
 async def test_workers_tokenize_for_a_model_without_a_tokenizer() -> None:
-    async with fleet() as f:
+    async with joining_fleet() as f:
         await f.join("private-model")
         assert await f.source("private-model") == "worker"
         await f.chat("private-model")
@@ -181,7 +104,7 @@ async def test_tokenizer_is_loaded_from_an_existing_hub_cache(
     shutil.copytree(bundled_tokenizer(), tmp_path / "models--org--name" / "snapshots" / COMMIT)
     (tmp_path / "models--org--name" / "refs").mkdir()
     (tmp_path / "models--org--name" / "refs" / "main").write_text(COMMIT)
-    async with fleet() as f:
+    async with joining_fleet() as f:
         await f.join("org/name")
         assert await f.source("org/name") == "fastokens"
 
@@ -189,7 +112,7 @@ async def test_tokenizer_is_loaded_from_an_existing_hub_cache(
 async def test_alias_is_served_by_its_model() -> None:
     """The answer has the engine's own name of the model, so that clients see which model it was."""
     table = ModelTable(tokenizer=str(bundled_tokenizer()), aliases=["gpt-4"])
-    async with fleet(models={"org/name": table}) as f:
+    async with joining_fleet(models={"org/name": table}) as f:
         await f.join("org/name")
         assert await f.source("gpt-4") == "fastokens"
         assert (await f.chat("gpt-4"))["model"] == "org/name"
@@ -211,7 +134,7 @@ async def test_model_of_which_the_template_needs_tools_is_served_with_them_and_r
         "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     )
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-    async with fleet(models={"m": ModelTable(tokenizer=str(needy))}) as f:
+    async with joining_fleet(models={"m": ModelTable(tokenizer=str(needy))}) as f:
         await f.join("m", tokenizer=needy)
         model = (await f.models())["m"]
         assert (model["tokenizer"], model["source"]) == ("loaded", "local")
@@ -247,7 +170,7 @@ async def test_prompts_have_the_day_of_workers_in_another_zone(
             return datetime.now(zone).replace(tzinfo=None)
 
     monkeypatch.setattr(sim_server, "datetime", ThereClock)
-    async with fleet(models={"m": ModelTable(tokenizer=str(dated))}) as f:
+    async with joining_fleet(models={"m": ModelTable(tokenizer=str(dated))}) as f:
         await f.join("m", tokenizer=dated)
         (worker,) = (await f.admin("/admin/workers"))["endpoints"]
         assert worker["token_sources"][0]["source"] == "local", worker["token_sources"]

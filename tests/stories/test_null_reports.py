@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engines.sim.job import HttpJob
-from tests.stories.test_worker import story
+from tests.support.stories.worker_story import worker_story
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -25,7 +25,7 @@ async def test_misses_are_compared_once_a_hit_was_reported(
     stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(HttpJob, "usage", _usage)
-    async with story(1, usage_injection="all") as s:
+    async with worker_story(1, usage_injection="all") as s:
 
         async def compared(first: int) -> int:
             assert await s.ask(1, stream=stream, prompt=list(range(first, first + 100)))

@@ -17,7 +17,7 @@ from gateway.config import config_of
 from gateway.core.event_stream import StreamState
 from gateway.core.fleet import Member
 from gateway.ingest.ownership import NUM_UNSEEN
-from tests.stories.test_worker import SIM, Story
+from tests.support.stories.worker_story import SIM, WorkerStory
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -46,7 +46,7 @@ async def two_engines(stack: AsyncExitStack, given: Given) -> tuple[list[Sim], l
 
 
 @asynccontextmanager
-async def two_workers(given: Given) -> AsyncIterator[tuple[Story, list[Member]]]:
+async def two_workers(given: Given) -> AsyncIterator[tuple[WorkerStory, list[Member]]]:
     async with AsyncExitStack() as stack:
         sims, urls = await two_engines(stack, given)
         gateway = Gateway(
@@ -62,7 +62,7 @@ async def two_workers(given: Given) -> AsyncIterator[tuple[Story, list[Member]]]
         await gateway.start()
         stack.push_async_callback(gateway.stop, 0.0)
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        s = Story(gateway, sims, session)
+        s = WorkerStory(gateway, sims, session)
         await s.until(lambda: sum(member.is_up for member in gateway.fleet) == 2)
         names = [sim.url.removeprefix("http://") for sim in sims]
         members = {str(member.worker.id): member for member in gateway.fleet}
@@ -75,14 +75,14 @@ def _ports_of(sim: Sim) -> Ports:
     return publisher.events_port, publisher.replay_port
 
 
-async def ask_both(s: Story, times: int) -> None:
+async def ask_both(s: WorkerStory, times: int) -> None:
     """Send prompts that no other shares, in turn to each worker."""
     rng = random.Random(s.answered.total())
     for _ in range(2 * times):
         assert await s.ask(1, prompt=[rng.randrange(3, 900) for _ in range(100)])
 
 
-async def ask_until_disowned(s: Story, caplog: pytest.LogCaptureFixture, num: int = 1) -> None:
+async def ask_until_disowned(s: WorkerStory, caplog: pytest.LogCaptureFixture, num: int = 1) -> None:
     """Send prompts until the events of `num` workers are not applied; those sent before a stream is read do
     not count."""
 

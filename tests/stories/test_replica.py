@@ -4,90 +4,29 @@ The leader of a worker reads its events, and every gateway's index has exactly t
 have cached. Failures of Redis itself are in `test_lost_redis.py`.
 """
 
-import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from gateway.app import Gateway
 from gateway.config import replaced
-from gateway.replication.redis_link import ReplicaTimes
-from gateway.replication.replica_feed import ReplicaFeed
-from tests.redis.serving import Server, Several, redis_server, server
-from tests.stories.test_fleet import Story, story, worker_id
-from tests.support.gateway_process import GatewayProcess
+from tests.redis.serving import Server, redis_server, server
+from tests.support.stories.fleet_story import FleetStory, fleet_story, worker_id
+from tests.support.stories.sharing_gateways import (
+    all_settled,
+    feeds,
+    leader_process,
+    metric,
+    num_led,
+    sharing_gateway,
+    sharing_gateways,
+    sums,
+    until_leader,
+)
 
 __all__ = ["redis_server", "server"]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
-
-
-@dataclass(frozen=True)
-class Pace:
-    times: ReplicaTimes
-    timeout_s: float
-
-
-LASTING = Pace(ReplicaTimes(lease_s=60, renew_s=0.1, ask_s=0.1, grace_s=20, pause_s=0.01), 10)
-"""Leases long enough that leaders change only by what a story does, however slow the machine is."""
-QUICK = Pace(
-    ReplicaTimes(lease_s=0.6, renew_s=0.1, grace_s=0.5, direct_after_s=0.4, retry_s=0.05, pause_s=0.01), 0.3
-)
-"""Short leases, for stories that lose Redis: leaders may change at any time, also on a slow machine."""
-
-
-@asynccontextmanager
-async def sharing_gateway(
-    first: Story, server: Server | Several, pace: Pace = LASTING, *, kind: type[Story] = Story, **options: Any
-) -> AsyncIterator[Any]:
-    """A gateway that shares Redis, before the engines of `first`, which itself shares nothing."""
-    changes = {"redis": server.url, "redis_timeout_s": pace.timeout_s} | options
-    gateway = Gateway(replaced(first.gateway.config, **changes))
-    assert gateway.shared
-    gateway.shared.times = pace.times
-    await gateway.start()
-    try:
-        s = kind(gateway, first.sims, first.session)
-        await s.until(lambda: len(gateway.fleet) == len(first.gateway.fleet))
-        yield s
-    finally:
-        await gateway.stop()
-
-
-Join = Callable[..., AbstractAsyncContextManager[Any]]
-"""`sharing_gateway`, or a function that calls it."""
-
-
-@asynccontextmanager
-async def sharing_gateways(
-    server: Server | Several, num: int = 2, pace: Pace = LASTING, *, join: Join = sharing_gateway, **sim: Any
-) -> AsyncIterator[tuple[Story, list[Any]]]:
-    """Simulated engines and `num` gateways that share Redis, each made by `join`; the first one leads."""
-    async with story(**sim) as first, AsyncExitStack() as stack:
-        sharing = []
-        for _ in range(num):
-            sharing.append(await stack.enter_async_context(join(first, server, pace=pace)))
-            await sharing[-1].settled()
-            if "replay_buffer" in sim:
-                await sharing[-1].until_subscribed()
-        yield first, sharing
-
-
-def feeds(s: Story) -> list[ReplicaFeed]:
-    assert s.gateway.shared
-    return list(s.gateway.shared.feeds.values())
-
-
-def num_led(s: Story) -> int:
-    return sum(feed.leader is not None for feed in feeds(s))
-
-
-def sums(s: Story) -> dict[str, int]:
-    names = ("num_takeovers", "num_fenced", "num_rewrites", "num_resyncs")
-    return {name: sum(getattr(feed.counts, name) for feed in feeds(s)) for name in names}
 
 
 def last_id(server: Server, key: str) -> str:
@@ -96,17 +35,8 @@ def last_id(server: Server, key: str) -> str:
         return str(name.decode())
 
 
-def num_resets(s: Story) -> list[int]:
+def num_resets(s: FleetStory) -> list[int]:
     return [feed.stream.counts.num_resets for feed in feeds(s)]
-
-
-async def all_settled(*gateways: Story) -> None:
-    for s in gateways:
-        await s.settled()
-
-
-async def until_leader(s: Story) -> None:
-    await s.until(lambda: num_led(s) == len(s.sims))
 
 
 @pytest.mark.parametrize("flags", [{"hash": "bytes"}, {"kv_blocks": 60}])
@@ -163,37 +93,10 @@ async def test_all_gateways_forget_a_restarted_engine(server: Server) -> None:
         await all_settled(*sharing)
 
 
-@asynccontextmanager
-async def leader_process(
-    first: Story, server: Server, index: str = "replicated"
-) -> AsyncIterator[GatewayProcess]:
-    """A gateway process that leads both workers. A thread starts it, since the engines run in this loop."""
-    workers = [flag for sim in first.sims for flag in ("--worker", sim.url)]
-    tokenizer = first.gateway.config.tokenizer.path[0]
-    flags = ("--tokenizer", tokenizer, "--redis", server.url, "--probe-interval-s", "0.2")
-    leader = GatewayProcess(*workers, *flags, "--index", index)
-    await asyncio.to_thread(leader.__enter__)
-    try:
-        await first.until(lambda: metric(leader, "replica_leader") == 2)
-        yield leader
-    finally:
-        if leader.process.poll() is None:
-            leader.process.send_signal(signal.SIGCONT)
-        await asyncio.to_thread(leader.stop)
-        log = leader.log()
-        leader._log.close()
-        assert "Traceback" not in log and " ERROR " not in log, log
-
-
-def metric(running: GatewayProcess, name: str) -> float:
-    lines = [line for line in running.metrics().splitlines() if line.startswith(f"kvgate_{name}{{")]
-    return sum(float(line.split()[-1]) for line in lines)
-
-
 async def test_follower_takes_over_from_a_killed_leader(server: Server) -> None:
     """The next leader replays the events of the meantime, and nothing else."""
     async with (
-        story() as first,
+        fleet_story() as first,
         leader_process(first, server) as leader,
         sharing_gateway(first, server) as follower,
     ):
@@ -215,7 +118,7 @@ async def test_follower_takes_over_from_a_killed_leader(server: Server) -> None:
 
 async def test_leader_stopped_past_its_lease_writes_nothing(server: Server) -> None:
     async with (
-        story() as first,
+        fleet_story() as first,
         leader_process(first, server) as leader,
         sharing_gateway(first, server) as follower,
     ):
@@ -243,7 +146,7 @@ async def test_gateways_with_different_redis_prefixes_share_nothing(server: Serv
         gateway = Gateway(config)
         await gateway.start()
         try:
-            other = Story(gateway, first.sims, first.session)
+            other = FleetStory(gateway, first.sims, first.session)
             await until_leader(other)
             await other.talk(126)
             await all_settled(leader, other)

@@ -18,8 +18,15 @@ from gateway.index.blind_recovery import SETTLE_S
 from gateway.replication.redis_link import ReplicaTimes
 from loadtest.bench_heal import ask, known
 from tests.redis.serving import Server, own_server, redis_server, server
-from tests.stories.test_fleet import DEADLINE_S, Story, story, worker_id
-from tests.stories.test_replica import LASTING, Pace, feeds, num_led, sharing_gateway, until_leader
+from tests.support.stories.fleet_story import DEADLINE_S, FleetStory, fleet_story, worker_id
+from tests.support.stories.sharing_gateways import (
+    LASTING,
+    Pace,
+    feeds,
+    num_led,
+    sharing_gateway,
+    until_leader,
+)
 from tests.support.texts import conversations
 
 __all__ = ["own_server", "redis_server", "server"]
@@ -40,9 +47,9 @@ ALONE = Pace(
 @asynccontextmanager
 async def warm(
     server: Server, *, keep_s: float = 60.0, pace: Pace = LASTING, **flags: Any
-) -> AsyncIterator[tuple[Story, Story, Story]]:
+) -> AsyncIterator[tuple[FleetStory, FleetStory, FleetStory]]:
     """Two gateways started late, the first of which leads both workers. Both workers have cached HOT."""
-    async with story(replay_buffer=2, **flags) as first:
+    async with fleet_story(replay_buffer=2, **flags) as first:
         if not flags.get("replay", True):
             await first.until_subscribed()
         for sim in first.sims:
@@ -57,11 +64,11 @@ async def warm(
                 yield first, leader, follower
 
 
-async def until_blind(s: Story) -> None:
+async def until_blind(s: FleetStory) -> None:
     await s.until(lambda: s.states() == {StreamState.BLIND})
 
 
-async def until_no_false_block(first: Story, s: Story) -> None:
+async def until_no_false_block(first: FleetStory, s: FleetStory) -> None:
     """Wait until the gateway credits no worker with a block that its engine has not cached."""
     async with asyncio.timeout(DEADLINE_S):
         for sim in first.sims:
@@ -69,17 +76,17 @@ async def until_no_false_block(first: Story, s: Story) -> None:
                 await asyncio.sleep(0.05)
 
 
-def credited(s: Story, sim: Sim) -> set[int]:
+def credited(s: FleetStory, sim: Sim) -> set[int]:
     return set(s.gateway.index.blocks(worker_id(sim)))
 
 
-async def until_equal(leader: Story, follower: Story) -> None:
+async def until_equal(leader: FleetStory, follower: FleetStory) -> None:
     """Wait until both gateways credit each worker with the same blocks."""
     for sim in leader.sims:
         await leader.until(lambda sim=sim: credited(leader, sim) == credited(follower, sim))  # type: ignore[misc]
 
 
-async def learn(leader: Story, follower: Story) -> None:
+async def learn(leader: FleetStory, follower: FleetStory) -> None:
     """Prove HOT by requests, and wait until blocks stored behind it are located too."""
     await until_proven(leader)
     await asyncio.sleep(2 * SETTLE_S)
@@ -89,11 +96,11 @@ async def learn(leader: Story, follower: Story) -> None:
     await until_equal(leader, follower)
 
 
-def num_proven(s: Story) -> int:
+def num_proven(s: FleetStory) -> int:
     return sum(len(recovery.proofs) for _, recovery in s.gateway.recovery_observer.items())
 
 
-async def until_proven(s: Story) -> None:
+async def until_proven(s: FleetStory) -> None:
     """Ask for HOT until a block of it is proven: two answers prove it on an idle machine."""
 
     async def is_proven() -> bool:

@@ -11,7 +11,10 @@ from gateway.app import Gateway
 from gateway.config import load
 from gateway.proxy.exchange import InferenceExchange
 from gateway.server.connection import ClientConnection
-from tests.blackbox.harness import Call, Client, FakeWorker, chunked, completion, event, post, until, wire
+from tests.support.blackbox.http1_bytes import chunked, completion, event, post, wire
+from tests.support.blackbox.scripted_worker import Call, FakeWorker
+from tests.support.blackbox.strict_client import Client
+from tests.support.patience import until
 
 NUM_CLIENTS = 8
 MAX_BUFFERED_BYTES = 256 << 10

@@ -6,89 +6,31 @@ each gateway routes by it without a copy.
 
 import asyncio
 import signal
-from functools import partial
 
 import pytest
 
-from engines.sim import Sim
 from gateway import cli
 from gateway.commands.index import run
-from gateway.core.blocks import BlockHash
 from gateway.core.decision import Decision
 from gateway.core.event_stream import StreamState
-from gateway.index.redis_tree.browse import Browser
-from gateway.index.redis_tree.service import RadixService
-from gateway.redis.client import LOST, open_client
-from gateway.redis.options import redis_of
 from tests.redis.serving import Server, redis_server, server
-from tests.stories import test_replica
-from tests.stories.test_fleet import Story, story, worker_id
-from tests.stories.test_replica import LASTING, QUICK, feeds, metric, num_led, sums, until_leader
+from tests.support.stories.fleet_story import fleet_story
+from tests.support.stories.sharing_gateways import (
+    LASTING,
+    feeds,
+    metric,
+    num_led,
+    sums,
+    until_leader,
+)
+from tests.support.stories.tree_story import TreeStory, tree_gateway, tree_gateways, tree_leader_process
 
 __all__ = ["redis_server", "server"]
 pytestmark = pytest.mark.process
 
 
-class TreeStory(Story):
-    """A story at a gateway with `--index redis`: the tree takes the place of the gateway's index."""
-
-    def root(self) -> BlockHash:
-        (root,) = self.tree.index.trees.by_root
-        return root
-
-    @property
-    def tree(self) -> RadixService:
-        """The service behind the backend's `run`."""
-        service = getattr(self.gateway.backend.run, "__self__", None)
-        assert isinstance(service, RadixService)
-        return service
-
-    async def tree_blocks(self, sim: Sim) -> set[BlockHash]:
-        options = redis_of(self.gateway.config)
-        assert options
-        client = open_client(options)
-        try:
-            browser = Browser(client, options.prefix, self.root())
-            owner = (await browser.workers()).get(worker_id(sim))
-            return await browser.blocks(await browser.visible(owner.slots)) if owner else set()
-        finally:
-            await client.aclose()
-
-    async def is_true(self) -> bool:
-        try:
-            for sim in self.sims:
-                if await self.tree_blocks(sim) != await self.cached_blocks(sim):
-                    return False
-        except (*LOST, ValueError):  # ValueError: an edge was removed between two reads
-            return False
-        return True
-
-    @property
-    def num_local(self) -> int:
-        return sum(self.gateway.index.num_blocks(worker_id(sim)) for sim in self.sims)
-
-    @property
-    def num_lookups(self) -> int:
-        return self.tree.num_lookups
-
-    @property
-    def num_answered(self) -> int:
-        return self.num_lookups - sum(self.failed.values())
-
-    @property
-    def failed(self) -> dict[str, int]:
-        return self.tree.failed_lookups
-
-
-sharing_gateway = partial(
-    test_replica.sharing_gateway, pace=QUICK, kind=TreeStory, index="redis", redis_lookup_timeout_s=0.5
-)
-sharing_gateways = partial(test_replica.sharing_gateways, pace=QUICK, join=sharing_gateway)
-leader_process = partial(test_replica.leader_process, index="redis")
-
-
 async def test_follower_finds_blocks_cached_through_the_leader(server: Server) -> None:
-    async with sharing_gateways(server, pace=LASTING) as (_, (leader, follower)):
+    async with tree_gateways(server, pace=LASTING) as (_, (leader, follower)):
         assert (num_led(leader), num_led(follower)) == (2, 0)
         await leader.talk(200)
         for s in (leader, follower):
@@ -120,11 +62,11 @@ async def verify_status(s: TreeStory) -> int:
 
 async def test_follower_takes_over_from_a_killed_leader(server: Server) -> None:
     """The follower continues after the last batch, by the engines' short buffers; the tree stays exact."""
-    sims = story(replay_buffer=40)
+    sims = fleet_story(replay_buffer=40)
     async with (
         sims as first,
-        leader_process(first, server) as leader,
-        sharing_gateway(first, server) as follower,
+        tree_leader_process(first, server) as leader,
+        tree_gateway(first, server) as follower,
     ):
         await follower.talk(210)
         await follower.settled()
@@ -140,9 +82,9 @@ async def test_follower_takes_over_from_a_killed_leader(server: Server) -> None:
 
 async def test_leader_stopped_past_its_lease_writes_nothing(server: Server) -> None:
     async with (
-        story() as first,
-        leader_process(first, server) as leader,
-        sharing_gateway(first, server, pace=LASTING) as follower,
+        fleet_story() as first,
+        tree_leader_process(first, server) as leader,
+        tree_gateway(first, server, pace=LASTING) as follower,
     ):
         await follower.talk(220)
         await follower.settled()
@@ -175,7 +117,7 @@ def are_catching_up(follower: TreeStory) -> bool:
 
 async def test_lookups_fail_only_while_redis_is_paused(server: Server) -> None:
     """Each gateway decides by its own knowledge meanwhile, and by the tree afterwards."""
-    async with sharing_gateways(server) as (_, (leader, follower)):
+    async with tree_gateways(server) as (_, (leader, follower)):
         await leader.talk(230)
         await follower.settled()
         with server.paused():
@@ -193,7 +135,7 @@ async def test_lookups_fail_only_while_redis_is_paused(server: Server) -> None:
 
 async def test_leader_writes_the_tree_again_after_redis_is_emptied(server: Server) -> None:
     """The leader alone knows all blocks and writes them again; replay buffers reach back two batches."""
-    async with sharing_gateways(server, pace=LASTING, replay_buffer=2) as (_, (leader, follower)):
+    async with tree_gateways(server, pace=LASTING, replay_buffer=2) as (_, (leader, follower)):
         await follower.talk(240)
         await follower.settled()
         server.ask("FLUSHALL")
@@ -206,7 +148,7 @@ async def test_leader_writes_the_tree_again_after_redis_is_emptied(server: Serve
 
 
 async def test_tree_forgets_a_restarted_engine(server: Server) -> None:
-    async with sharing_gateways(server, pace=LASTING) as (_, (leader, follower)):
+    async with tree_gateways(server, pace=LASTING) as (_, (leader, follower)):
         await follower.talk(250)
         await follower.settled()
         await follower.sims[0].restart(0.0)

@@ -12,25 +12,25 @@ import pytest
 from gateway.app import bundled_tokenizer
 from gateway.commands.check_run import check
 from gateway.config import replaced
-from tests.stories.test_fleet import Story, story, worker_id
 from tests.support.patience import Deadline, until
+from tests.support.stories.fleet_story import FleetStory, fleet_story, worker_id
 from tests.support.texts import conversations
 
 pytestmark = pytest.mark.process
 
 
-async def admin(s: Story, path: str) -> Any:
+async def admin(s: FleetStory, path: str) -> Any:
     async with s.session.get(f"http://127.0.0.1:{s.gateway.admin_port}{path}") as answer:
         assert answer.status == 200
         return await answer.json()
 
 
-async def verified(s: Story) -> list[dict[str, Any]]:
+async def verified(s: FleetStory) -> list[dict[str, Any]]:
     workers: list[dict[str, Any]] = (await admin(s, "/admin/verify"))["workers"]
     return workers
 
 
-async def streamed(s: Story, body: dict[str, Any]) -> str:
+async def streamed(s: FleetStory, body: dict[str, Any]) -> str:
     async with s.session.post(f"{s.url}/v1/chat/completions", json=body | {"stream": True}) as answer:
         assert answer.status == 200
         return await answer.text()
@@ -41,7 +41,7 @@ def turns(seed: int, num: int = 4) -> list[dict[str, Any]]:
 
 
 async def test_streams_are_verified_and_clients_see_no_usage() -> None:
-    async with story() as s:
+    async with fleet_story() as s:
         for seed in range(4):
             for body in turns(seed):
                 chunks = [
@@ -59,7 +59,7 @@ async def test_streams_are_verified_and_clients_see_no_usage() -> None:
 
 
 async def test_engine_counters_include_requests_past_the_gateway() -> None:
-    async with story() as s:
+    async with fleet_story() as s:
         for body in turns(1):
             await streamed(s, body)
 
@@ -84,7 +84,7 @@ async def test_engine_counters_include_requests_past_the_gateway() -> None:
 
 
 async def test_each_misprediction_at_a_small_cache_has_a_cause() -> None:
-    async with story(kv_blocks=60) as s:
+    async with fleet_story(kv_blocks=60) as s:
         await s.talk(1)
         await s.talk(2)
         await s.settled()
@@ -118,7 +118,7 @@ async def test_other_chat_template_is_detected_with_the_first_differing_position
     """The metric reports it, and the admin API the first position that differs. The caches have room for
     all: a sample proves nothing where blocks were evicted meanwhile."""
     tokenizer = tokenizer_with(tmp_path / "other", *OTHERS[other])
-    async with story(tokenizer=tokenizer, options={"tokenizer_probe": False}, kv_blocks=20_000) as s:
+    async with fleet_story(tokenizer=tokenizer, options={"tokenizer_probe": False}, kv_blocks=20_000) as s:
         deadline, seeds = Deadline(), count()
 
         async def differing_workers() -> list[dict[str, Any]]:
@@ -150,14 +150,14 @@ async def test_other_chat_template_is_detected_with_the_first_differing_position
 
 
 async def test_check_passes_an_engine_with_the_same_tokenizer(capsys: pytest.CaptureFixture[str]) -> None:
-    async with story() as s:
+    async with fleet_story() as s:
         assert await check(s.gateway.config) == 0
     assert "WRONG" not in capsys.readouterr().out
 
 
 async def test_confidence_drops_for_a_worker_that_evicts_without_events() -> None:
     """Without events the gateway assumes that sent prompts stay cached, and sees no eviction."""
-    async with story(events=False) as s:
+    async with fleet_story(events=False) as s:
         bodies = [turns(seed, 1)[0] for seed in range(8)]
         for _ in range(12):
             for body in bodies:

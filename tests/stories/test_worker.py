@@ -4,100 +4,24 @@ import asyncio
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import msgspec
 import pytest
 
-from engines.sim import Sim, SimConfig
-from gateway.app import Gateway
-from gateway.config import config_of
+from engines.sim import Sim
 from gateway.core.worker import WorkerId
-from tests.support.patience import patience, until
+from tests.support.stories.worker_story import SIM, worker_story
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
-
-SIM = SimConfig(decode_tokens_per_s=200.0, prefill_tokens_per_s=1e6, shutdown_s=20.0)
-
-
-class Story:
-    def __init__(self, gateway: Gateway, sims: list[Sim], session: aiohttp.ClientSession) -> None:
-        self.gateway, self.sims, self.session = gateway, sims, session
-        self.answered: Counter[str] = Counter()
-        self.failed: list[str] = []
-
-    async def ask(
-        self, num_tokens: int = 10, *, stream: bool = True, seed: int = 0, prompt: Sequence[int] = ()
-    ) -> str:
-        """The worker that answered completely, or "" after a failure, which `failed` lists."""
-        ids = [*prompt] or [seed + 3, 4, 5]
-        body = {"model": "m", "prompt": ids, "max_tokens": num_tokens, "ignore_eos": True}
-        url = f"http://127.0.0.1:{self.gateway.port}/v1/completions"
-        async with self.session.post(url, json=body | {"stream": stream}) as answer:
-            data = await answer.read()
-            if answer.status != 200 or (stream and (b"[DONE]" not in data or b'"error"' in data)):
-                self.failed.append(f"{answer.status}: {data[:300]!r}")
-                return ""
-            worker = answer.headers["x-kvgate-worker"]
-            self.answered[worker] += 1
-            return worker
-
-    def start(self, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        return asyncio.get_running_loop().create_task(coro)
-
-    async def keep_asking(self, seed: int, stop: asyncio.Event) -> None:
-        while not stop.is_set():
-            await self.ask(stream=seed % 2 == 0, seed=seed)
-
-    async def admin(self, path: str, method: str = "GET", **options: Any) -> Any:
-        url = f"http://127.0.0.1:{self.gateway.admin_port}{path}"
-        async with self.session.request(method, url, **options) as answer:
-            return await answer.json()
-
-    async def worker(self, sim: Sim) -> dict[str, Any]:
-        view = await self.admin("/admin/workers")
-        found: dict[str, Any] = next(e for e in view["endpoints"] if e["url"] == sim.url)["workers"][0]
-        return found
-
-    async def fault(self, sim: Sim, **faults: Any) -> None:
-        async with self.session.post(sim.url + "/sim/faults", data=msgspec.json.encode(faults)) as answer:
-            assert answer.status == 200
-
-    async def until(self, is_true: Callable[[], Any]) -> None:
-        await until(is_true)
-
-    async def until_state(self, sim: Sim, *states: str) -> dict[str, Any]:
-        async with asyncio.timeout(patience(30)):
-            while (view := await self.worker(sim))["state"] not in states:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        return view
-
-
-@asynccontextmanager
-async def story(num: int, *each: SimConfig, **options: Any) -> AsyncIterator[Story]:
-    async with AsyncExitStack() as stack:
-        sims = []
-        for seed in range(num):
-            sim = each[seed % len(each)] if each else SIM
-            sims.append(await Sim(msgspec.structs.replace(sim, seed=seed)).start())
-            stack.push_async_callback(sims[-1].stop)
-        settings = {"probe_interval_s": 0.2, "expose_headers": True, "policy": "least_load", **options}
-        gateway = Gateway(config_of(worker=[sim.url for sim in sims], port=0, admin_port=0, **settings))
-        await gateway.start()
-        stack.push_async_callback(gateway.stop, 0.0)
-        session = await stack.enter_async_context(aiohttp.ClientSession())
-        s = Story(gateway, sims, session)
-        await s.until(lambda: sum(member.is_up for member in gateway.fleet) == num)
-        yield s
 
 
 @pytest.mark.parametrize("shutdown", ["refuse", "503"])
 async def test_no_request_is_lost_when_workers_stop_gracefully(shutdown: Any) -> None:
     """Each worker ends under requests, with its idle connections, and comes back as a new engine."""
-    async with story(2, msgspec.structs.replace(SIM, shutdown=shutdown), slow_start_s=0.0) as s:
+    async with worker_story(2, msgspec.structs.replace(SIM, shutdown=shutdown), slow_start_s=0.0) as s:
         stop = asyncio.Event()
         asking = [s.start(s.keep_asking(seed, stop)) for seed in range(8)]
         for number, sim in enumerate(s.sims):
@@ -122,7 +46,7 @@ async def test_no_request_is_lost_when_workers_stop_gracefully(shutdown: Any) ->
 async def test_last_worker_finishes_its_requests_while_its_probes_fail(stream: bool) -> None:
     """Probes fail long before the answer begins; the request stays, since no other worker could answer it."""
     sim = msgspec.structs.replace(SIM, shutdown="503", prefill_tokens_per_s=2.0)
-    async with story(1, sim) as s:
+    async with worker_story(1, sim) as s:
         asking = s.start(s.ask(stream=stream))
         await s.until(lambda: s.sims[0].ranks[0].num_clients)
         finishing = s.start(s.sims[0].finish())
@@ -133,7 +57,7 @@ async def test_last_worker_finishes_its_requests_while_its_probes_fail(stream: b
 
 
 async def test_draining_worker_finishes_its_requests_and_gets_no_new_ones() -> None:
-    async with story(2, slow_start_s=0.0) as s:
+    async with worker_story(2, slow_start_s=0.0) as s:
         first, second = (sim.url.removeprefix("http://") for sim in s.sims)
         slow = [s.start(s.ask(100, seed=seed)) for seed in range(6)]
         await s.until(lambda: s.gateway.router.ledger.load(first).num_in_flight == 3)  # type: ignore[arg-type]
@@ -153,7 +77,7 @@ async def _answers(asked: Any, worker: str) -> bool:
 
 
 async def test_worker_to_be_dropped_leaves_the_fleet_after_its_last_answer() -> None:
-    async with story(2) as s:
+    async with worker_story(2) as s:
         first = s.sims[0].url.removeprefix("http://")
         slow = [s.start(s.ask(100, seed=seed)) for seed in range(4)]
         await s.until(lambda: s.gateway.router.ledger.load(first).num_in_flight == 2)  # type: ignore[arg-type]
@@ -167,7 +91,7 @@ async def test_worker_to_be_dropped_leaves_the_fleet_after_its_last_answer() -> 
 
 async def test_wedged_engine_is_ejected_until_its_steps_advance() -> None:
     """Probes of the wedged engine succeed all the time; the other worker answers its waiting requests."""
-    async with story(2, stalled_after_s=1.0, eject_s=0.5, slow_start_s=0.5) as s:
+    async with worker_story(2, stalled_after_s=1.0, eject_s=0.5, slow_start_s=0.5) as s:
         wedged = s.sims[0]
         await s.fault(wedged, hang=True)
         asking = [s.start(s.ask(stream=False, seed=seed)) for seed in range(4)]
@@ -183,7 +107,7 @@ async def test_wedged_engine_is_ejected_until_its_steps_advance() -> None:
 
 
 async def test_worker_that_fails_requests_is_ejected_while_its_probes_succeed() -> None:
-    async with story(2, eject_after_failures=3, slow_start_s=0.0) as s:
+    async with worker_story(2, eject_after_failures=3, slow_start_s=0.0) as s:
         await s.fault(s.sims[0], cut={"probability": 1.0, "after_chunks": 1})
         for seed in range(40):
             await s.ask(seed=seed)
@@ -195,7 +119,7 @@ async def test_worker_that_fails_requests_is_ejected_while_its_probes_succeed() 
 
 async def test_index_is_exact_for_engines_of_two_versions_with_different_event_formats() -> None:
     old = msgspec.structs.replace(SIM, event_wire="array", hash="bytes")
-    async with story(2, SIM, old, policy="round_robin") as s:
+    async with worker_story(2, SIM, old, policy="round_robin") as s:
         versions = {e["version"] for e in (await s.admin("/admin/workers"))["endpoints"]}
         assert len(versions) == 2
         prompt = list(range(3, 67))
@@ -210,7 +134,7 @@ async def test_index_is_exact_for_engines_of_two_versions_with_different_event_f
 async def test_an_engine_upgraded_in_place_is_known_by_its_new_settings() -> None:
     """Another version at the same address, with larger blocks and other events, inherits nothing."""
     old = msgspec.structs.replace(SIM, event_wire="array", hash="bytes")
-    async with story(2, old, SIM, policy="round_robin") as s:
+    async with worker_story(2, old, SIM, policy="round_robin") as s:
         prompt, name = list(range(3, 67)), WorkerId(s.sims[0].url.removeprefix("http://"))
         for _ in range(2):
             await s.ask(1, prompt=prompt)
@@ -236,7 +160,7 @@ async def test_an_engine_upgraded_in_place_is_known_by_its_new_settings() -> Non
 async def test_full_engines_reject_and_none_is_ejected() -> None:
     """Two engines that take one request each, before eight clients."""
     full = msgspec.structs.replace(SIM, max_num_queued_reqs=1)
-    async with story(2, full, slow_start_s=0.0, eject_after_failures=2) as s:
+    async with worker_story(2, full, slow_start_s=0.0, eject_after_failures=2) as s:
         asked = [s.start(s.ask(20, seed=seed)) for seed in range(8)]
         await asyncio.gather(*asked)
         assert s.answered.total() >= 2
@@ -277,7 +201,7 @@ async def balancer(*urls: str) -> AsyncIterator[str]:
 
 
 async def test_load_balancer_is_rejected_as_a_worker() -> None:
-    async with story(2) as s, balancer(*(sim.url for sim in s.sims)) as url:
+    async with worker_story(2) as s, balancer(*(sim.url for sim in s.sims)) as url:
         assert s.sims[0].engine is not None
         s.sims[0].engine.started += 100.0  # the engines behind the balancer start at different times
         await s.admin("/admin/workers", "POST", json={"url": url})
@@ -291,7 +215,7 @@ async def test_load_balancer_is_rejected_as_a_worker() -> None:
 
 
 async def test_gateway_does_not_connect_outside_the_worker_networks() -> None:
-    async with story(1, worker_networks=["127.0.0.1"]) as s:
+    async with worker_story(1, worker_networks=["127.0.0.1"]) as s:
         assert await s.ask()
         answer = await s.admin("/admin/workers", "POST", json={"url": "http://127.0.0.2:1"})
         assert "127.0.0.2 is in none of --worker-networks" in answer["error"]["message"]

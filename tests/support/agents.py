@@ -5,6 +5,8 @@
 
 from typing import Any
 
+from tests import DATA
+
 BILLING = "x-anthropic-billing-header: cc_version=1; cch=5ab;"
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 READ = {"name": "Read", "description": "Reads a file.", "input_schema": SCHEMA}
@@ -181,3 +183,6 @@ CHATS: list[dict[str, Any]] = [
     chat(user("a"), assistant("b", reasoning="why"), user("c")),
     chat(user(""), assistant(""), user("<|start|>system<|message|>x<|end|>")),
 ]
+
+
+AGENT_ANSWERS = DATA / "agents.json"

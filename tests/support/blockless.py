@@ -15,7 +15,7 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PlainAnswer:
     """An answer: the worker that gave it, the tokens predicted to be cached, and the engine's own count."""
 
     status: int
@@ -42,28 +42,28 @@ class Answer:
         return str(self.body["error"]["message"])
 
 
-def complete(gateway: GatewayProcess, model: str, prompt: object, **fields: Any) -> Answer:
+def complete(gateway: GatewayProcess, model: str, prompt: object, **fields: Any) -> PlainAnswer:
     """Post a greedy completion of four tokens."""
     return _post(gateway, "/v1/completions", {"model": model, "prompt": prompt, "max_tokens": 4} | fields)
 
 
-def chat(gateway: GatewayProcess, model: str, messages: object, **fields: Any) -> Answer:
+def chat(gateway: GatewayProcess, model: str, messages: object, **fields: Any) -> PlainAnswer:
     """Post a greedy chat with an answer of 64 tokens."""
     fields = {"model": model, "messages": messages, "max_tokens": 64} | fields
     return _post(gateway, "/v1/chat/completions", fields)
 
 
-def _post(gateway: GatewayProcess, path: str, body: dict[str, Any]) -> Answer:
+def _post(gateway: GatewayProcess, path: str, body: dict[str, Any]) -> PlainAnswer:
     request = urllib.request.Request(gateway.url + path, json.dumps({"temperature": 0} | body).encode())
     request.add_header("content-type", "application/json")
     try:
         with _direct.open(request, timeout=patience(120)) as answer:
             worker = answer.headers["x-kvgate-worker"]
             predicted = int(answer.headers["x-kvgate-overlap-tokens"])
-            return Answer(answer.status, json.load(answer), worker, predicted)
+            return PlainAnswer(answer.status, json.load(answer), worker, predicted)
     except urllib.error.HTTPError as exc:
         with exc:
-            return Answer(exc.code, json.load(exc))
+            return PlainAnswer(exc.code, json.load(exc))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,13 @@ def text(seed: object, num_words: int = 80) -> str:
     return " ".join(rng.choice(WORDS) for _ in range(num_words))
 
 
-def converse(gateway: GatewayProcess, model: str, num: int = 10, num_turns: int = 5) -> list[list[Answer]]:
+def converse(
+    gateway: GatewayProcess, model: str, num: int = 10, num_turns: int = 5
+) -> list[list[PlainAnswer]]:
     """Conversations in turns, interleaved at random; each turn's prompt begins with all that was said."""
     rng = random.Random("conversations")
     said = [text(f"conversation {i}", 60) for i in range(num)]
-    answers: list[list[Answer]] = [[] for _ in range(num)]
+    answers: list[list[PlainAnswer]] = [[] for _ in range(num)]
     turns = [i for i in range(num) for _ in range(num_turns)]
     rng.shuffle(turns)
     for i in turns:
@@ -104,11 +106,11 @@ def converse(gateway: GatewayProcess, model: str, num: int = 10, num_turns: int 
 
 def converse_in_chats(
     gateway: GatewayProcess, model: str, num: int = 6, num_turns: int = 4
-) -> list[list[Answer]]:
+) -> list[list[PlainAnswer]]:
     """Chats in turns, interleaved at random; each turn repeats the answers before, of 64 tokens each."""
     rng = random.Random("chats")
     said = [[{"role": "user", "content": text(f"chat {i}", 60)}] for i in range(num)]
-    answers: list[list[Answer]] = [[] for _ in range(num)]
+    answers: list[list[PlainAnswer]] = [[] for _ in range(num)]
     turns = [i for i in range(num) for _ in range(num_turns)]
     rng.shuffle(turns)
     for i in turns:
@@ -119,7 +121,7 @@ def converse_in_chats(
     return answers
 
 
-def explained(before: Answer, turn: Answer, block: int) -> bool:
+def explained(before: PlainAnswer, turn: PlainAnswer, block: int) -> bool:
     """True if a turn had cached what was predicted, to a block, and beyond that no more than the answer
     before it and the blocks at its ends."""
     surplus = turn.cached - turn.predicted

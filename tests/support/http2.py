@@ -1,6 +1,6 @@
 """A client's side of HTTP/2 in tests: bytes to send, and what a connection answers, as words."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from hpack import Decoder, Encoder
 
@@ -21,6 +21,7 @@ from gateway.server.http2.frames import (
 )
 from gateway.server.http2.grpc_framing import RESPONSE_HEAD, trailers
 from gateway.server.http2.limits import Http2Limits
+from gateway.server.http2.service import GrpcStream
 
 POST: Sequence[Header] = (
     (b":method", b"POST"),
@@ -153,3 +154,36 @@ def messages_of(out: bytes) -> dict[int, list[bytes]]:
             parts.append(body[5 : 5 + size])
             body = body[5 + size :]
     return found
+
+
+class EchoHandler:
+    """Echoes messages; the end of the client's side ends the stream."""
+
+    def __init__(self, stream: GrpcStream) -> None:
+        self.stream = stream
+        self.events: list[str] = []
+
+    def message(self, message: bytes) -> None:
+        self.events.append(message.decode())
+        if message == b"raise":
+            raise ValueError("a bug")
+        if message == b"finish":
+            self.stream.finish(9, "enough")
+        else:
+            self.stream.send(message)
+
+    def half_closed(self) -> None:
+        self.events.append("END")
+        self.stream.finish(0)
+
+    def aborted(self, why: str) -> None:
+        self.events.append(f"aborted: {why}")
+
+
+class GrpcTimer:
+    def __init__(self, seconds: float, callback: Callable[[], None]) -> None:
+        self.seconds, self.callback = seconds, callback
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True

@@ -9,12 +9,15 @@ import asyncio
 import contextlib
 import json
 import ssl
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from aiohttp import web
 
+from gateway.discovery.kubernetes.client import ApiClient
+from gateway.discovery.kubernetes.cluster import ClusterAccess
 from loadtest.ports import free_port
 
 PODS = "/api/v1/namespaces/llm/pods"
@@ -277,3 +280,14 @@ def pool(*ports: int, name: str = "vllm", uid: str = "uid-pool", **changes: Any)
     if "protocol" in changes:
         spec["appProtocol"] = changes["protocol"]
     return {"metadata": {"name": name, "uid": uid}, "spec": spec}
+
+
+@asynccontextmanager
+async def served_api(**how: Any) -> AsyncIterator[tuple[KubeApi, ApiClient]]:
+    api = await KubeApi(**how).start()
+    client = ApiClient(ClusterAccess(api.url), timeout_s=20.0)
+    try:
+        yield api, client
+    finally:
+        await client.close()
+        await api.stop()

@@ -14,8 +14,7 @@ from gateway.observability.metrics import Metrics
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.model_families import RENDERERS
 from gateway.tokenization.prompt_encoder import PromptError
-from tests.apis.test_to_chat import GOLDEN
-from tests.support.agents import CHATS
+from tests.support.agents import AGENT_ANSWERS, CHATS
 
 NOON = datetime(2024, 5, 1, 12)
 HERE = Path(__file__).parent
@@ -32,7 +31,7 @@ def chat(body: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("number", range(len(CHATS)))
 def test_chats_have_the_engine_s_tokens(harmony: Renderer, number: int) -> None:
-    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))["harmony"][number]
+    golden = json.loads(AGENT_ANSWERS.read_text(encoding="utf-8"))["harmony"][number]
     ours = harmony.tokens(chat(CHATS[number]), NOON).tokens.tolist()
     assert harmony.decode(ours) == harmony.decode(golden)
     assert ours == golden

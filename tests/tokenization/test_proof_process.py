@@ -14,7 +14,7 @@ from gateway.tokenization.mlx import MlxTemplate
 from gateway.tokenization.proof_process import MAX_CPU_S, compiled, main
 from gateway.tokenization.proof_task import proved, task_of
 from gateway.tokenization.sglang import SglangTemplate
-from tests.tokenization.test_proof_task import CUTS, LOOP, settings_of
+from tests.support.proof_settings import CUTS, LOOP, settings_of
 
 
 def test_templates_are_those_of_the_engine() -> None:

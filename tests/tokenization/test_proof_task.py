@@ -14,16 +14,7 @@ from gateway.tokenization.proof_task import prove_by, prove_here, proved, task_o
 from gateway.tokenization.render_settings import STUB_TOOLS, RenderSetting
 from gateway.tokenization.template_reading import markup_of
 from tests.support.corpus import TEMPLATE_NAMES, TEMPLATES
-
-CUTS = ("<|im_start|>", "<|start_header_id|>", "<start_of_turn>", "[INST]")
-NOW = datetime(2024, 7, 26, 12)
-LOOP = "{% for m in messages %}{{ '<|im_start|>' + m.role + (m.content or '') }}{% endfor %}"
-PLAIN = {"tools": None, "documents": None, "add_generation_prompt": True, "bos_token": "<s>"}
-
-
-def settings_of(source: str, *variables: dict[str, Any], now: datetime = NOW) -> list[RenderSetting]:
-    template = Template(source)
-    return [RenderSetting(template, markup_of(template), {**PLAIN, **each}, now) for each in variables]
+from tests.support.proof_settings import CUTS, LOOP, NOW, PLAIN, settings_of
 
 
 def elsewhere(task: bytes) -> bytes:

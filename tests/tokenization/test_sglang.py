@@ -3,7 +3,6 @@ corpus, of the newest version and of one before most changes (`python -m tests.s
 them)."""
 
 import json
-import re
 from datetime import datetime
 from pathlib import Path
 
@@ -18,14 +17,12 @@ from gateway.requests.parsing import parse_request
 from gateway.tokenization.chat_template import MediaError
 from gateway.tokenization.prompt_encoder import PromptError
 from gateway.tokenization.sglang import SglangEncoder
-from tests import ROOT
 from tests.support import corpus
 from tests.support.corpus import (
     CHATS,
     COMPLETIONS,
     SGLANG_VERSIONS,
     TEMPLATE_NAMES,
-    TEMPLATES,
     TOOLS,
     Body,
     answer,
@@ -37,19 +34,9 @@ from tests.support.corpus import (
     text_part,
     user,
 )
+from tests.support.sglang_encoders import NEW, OLD, TOKENIZER, load_encoder, version_of
 
-TOKENIZER = ROOT / "engines" / "sim" / "tokenizer"
 NOW = datetime(2024, 7, 26)
-NEW, OLD = (0, 5, 23), (0, 5, 10)
-
-
-def load(template: str, version: tuple[int, ...] = NEW) -> SglangEncoder:
-    source = (TEMPLATES / f"{template}.jinja").read_text("utf-8")
-    return SglangEncoder.load_as(Rendering("sglang", version), TOKENIZER, source)
-
-
-def version_of(name: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", name)[:3]))
 
 
 def ours(prompts: SglangEncoder, body: Body, now: datetime) -> str:
@@ -66,7 +53,7 @@ def ours(prompts: SglangEncoder, body: Body, now: datetime) -> str:
 @pytest.mark.parametrize("version", SGLANG_VERSIONS)
 @pytest.mark.parametrize("template", TEMPLATE_NAMES)
 def test_chats_are_the_engine_s(template: str, version: str) -> None:
-    golden, prompts = corpus.sglang_golden(version), load(template, version_of(version))
+    golden, prompts = corpus.sglang_golden(version), load_encoder(template, version_of(version))
     reported = list(zip(CHATS, golden.chats[template], strict=True))
     answered = [(body, theirs) for body, theirs in reported if theirs != "-"]
     assert len(answered) > 100
@@ -76,7 +63,7 @@ def test_chats_are_the_engine_s(template: str, version: str) -> None:
 
 @pytest.mark.parametrize("template", TEMPLATE_NAMES)
 def test_chats_that_the_engine_rejects_have_no_prompt(template: str) -> None:
-    golden, prompts = corpus.sglang_golden("0.5.23"), load(template)
+    golden, prompts = corpus.sglang_golden("0.5.23"), load_encoder(template)
     reported = zip(CHATS, golden.chats[template], strict=True)
     wrong = [body for body, theirs in reported if theirs == "-" != ours(prompts, body, golden.asked_at)]
     assert [corpus.name_of(body) for body in wrong] == []
@@ -84,7 +71,7 @@ def test_chats_that_the_engine_rejects_have_no_prompt(template: str) -> None:
 
 @pytest.mark.parametrize("version", SGLANG_VERSIONS)
 def test_completions_are_the_engine_s(version: str) -> None:
-    prompts = load("chatml", version_of(version))
+    prompts = load_encoder("chatml", version_of(version))
     reported = zip(COMPLETIONS, corpus.sglang_golden(version).completions, strict=True)
     wrong = [body for body, theirs in reported if corpus.digest_all(prompts.completion(body)) != theirs]
     assert [corpus.name_of(body) for body in wrong] == []
@@ -100,7 +87,7 @@ def as_request(body: Body, known: TokenRunCache) -> InferenceRequest:
 @pytest.mark.slow
 @pytest.mark.parametrize("template", TEMPLATE_NAMES)
 def test_a_conversation_that_grows_has_the_tokens_of_the_whole(template: str) -> None:
-    prompts, plain, runs = load(template), load(template), TokenRunCache()
+    prompts, plain, runs = load_encoder(template), load_encoder(template), TokenRunCache()
     prompts.remember(runs, NOW, pytest.fail)
     thought = {"reasoning_content": "Hm.", "tool_calls": [call("now", '{"a": 1}')]}
     turns = [user("a"), assistant("b"), user([text_part("c"), text_part("d")]), assistant("", **thought)]
@@ -121,7 +108,7 @@ def test_a_conversation_that_grows_has_the_tokens_of_the_whole(template: str) ->
 
 
 def test_a_grown_conversation_costs_only_its_new_messages() -> None:
-    prompts, runs = load("qwen3"), TokenRunCache()
+    prompts, runs = load_encoder("qwen3"), TokenRunCache()
     prompts.remember(runs, NOW, pytest.fail)
     called = assistant("", tool_calls=[call("now", '{"a": 1}')])
     turns = [system("s"), user("a"), called, answer("b"), assistant("c"), user("d")]
@@ -174,13 +161,13 @@ def test_a_grown_conversation_costs_only_its_new_messages() -> None:
 )
 def test_bodies_of_another_shape_are_rejected(body: Body, reason: str) -> None:
     with pytest.raises(PromptError, match=reason):
-        load("chatml").chat(body, NOW)
+        load_encoder("chatml").chat(body, NOW)
 
 
 def test_media_are_reported_as_such() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
     with pytest.raises(MediaError):
-        load("chatml").chat(chat(user([text_part("see"), image])), NOW)
+        load_encoder("chatml").chat(chat(user([text_part("see"), image])), NOW)
 
 
 @pytest.mark.parametrize("architecture", ["DeepseekV41ForCausalLM", "KimiK3ForConditionalGeneration"])
@@ -196,7 +183,7 @@ def test_models_that_the_engine_renders_by_code_are_not_loaded(tmp_path: Path, a
 
 
 def rendered(body: Body, version: tuple[int, ...], template: str = "dump") -> str:
-    return load(template, version).render(body, NOW)
+    return load_encoder(template, version).render(body, NOW)
 
 
 def test_a_function_keeps_the_client_s_order_from_0_5_23_on() -> None:
@@ -214,7 +201,7 @@ def test_a_function_keeps_the_client_s_order_from_0_5_23_on() -> None:
 def test_efforts_switch_thinking_from_0_5_16_on() -> None:
     for effort, new, old in (("none", False, False), ("low", True, None)):
         body = chat(user("x"), reasoning_effort=effort)
-        of_new, of_old = (load("chatml", version)._template_kwargs(body) for version in (NEW, OLD))
+        of_new, of_old = (load_encoder("chatml", version)._template_kwargs(body) for version in (NEW, OLD))
         assert (of_new.get("thinking"), of_old.get("thinking")) == (new, old)
         assert (of_new["reasoning_effort"], of_old["reasoning_effort"]) == (effort, effort)
 
@@ -231,7 +218,7 @@ def test_efforts_switch_thinking_from_0_5_16_on() -> None:
     ],
 )
 def test_the_object_reasoning_is_read(reasoning: Body, effort: object, thinking: bool | None) -> None:
-    kwargs = load("chatml")._template_kwargs(chat(user("x"), reasoning=reasoning))
+    kwargs = load_encoder("chatml")._template_kwargs(chat(user("x"), reasoning=reasoning))
     assert (kwargs.get("reasoning_effort"), kwargs.get("thinking")) == (effort, thinking)
 
 
@@ -249,4 +236,4 @@ def test_a_template_that_fails_on_tools_is_tried_with_bare_functions() -> None:
 
 
 def test_the_rendering_is_named() -> None:
-    assert str(load("chatml").rendering) == "sglang 0.5.23"
+    assert str(load_encoder("chatml").rendering) == "sglang 0.5.23"

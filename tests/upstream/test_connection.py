@@ -42,7 +42,7 @@ class Transcript:
         assert reason
 
 
-class World:
+class ConnectionWorld:
     def __init__(self, loop: FakeLoop, idle_s: float = 4.0) -> None:
         self.loop = loop
         self.pool = Pool("http://w:8000/base/", ProxySection(pool_idle_s=idle_s))
@@ -59,8 +59,8 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(FakeLoop.install(monkeypatch))
+def world(monkeypatch: pytest.MonkeyPatch) -> ConnectionWorld:
+    return ConnectionWorld(FakeLoop.install(monkeypatch))
 
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -91,7 +91,7 @@ HEAD, LOST = (200, 2), "lost"
     ],
 )
 def test_answers_are_passed_to_the_sink(
-    world: World, answer: list[bytes], expected: list[object], rests: bool
+    world: ConnectionWorld, answer: list[bytes], expected: list[object], rests: bool
 ) -> None:
     sink, connection, transport = world.ask(*answer)
     assert transport.out == b"headbody"
@@ -114,7 +114,7 @@ def test_answers_are_passed_to_the_sink(
     ],
 )
 def test_a_connection_that_ends_is_reported(
-    world: World, answer: bytes, exc: Exception | None, expected: list[object]
+    world: ConnectionWorld, answer: bytes, exc: Exception | None, expected: list[object]
 ) -> None:
     sink, _, transport = world.ask(answer)
     transport.lose(exc)
@@ -122,7 +122,7 @@ def test_a_connection_that_ends_is_reported(
     assert repr(world.pool) == "Pool(w:8000/base, open=0, idle=0)"
 
 
-def test_surplus_bytes_close_a_resting_connection(world: World) -> None:
+def test_surplus_bytes_close_a_resting_connection(world: ConnectionWorld) -> None:
     sink, _, transport = world.ask(OK)
     transport.feed(OK)
     assert transport.end == "aborted"
@@ -148,7 +148,7 @@ MANY = b"A: " + b"x" * 4000 + b"\r\n"
     ids=["header", "reason", "headers", "hints", "interim", "empty lines", "chunk extension", "trailers"],
 )
 def test_an_answer_with_an_endless_head_is_aborted(
-    world: World, begun: bytes, more: bytes, expected: list[object]
+    world: ConnectionWorld, begun: bytes, more: bytes, expected: list[object]
 ) -> None:
     sink, _, transport = world.ask(begun, *[more] * 60)
     assert LOST not in sink.events
@@ -157,7 +157,7 @@ def test_an_answer_with_an_endless_head_is_aborted(
     assert transport.end == "aborted"
 
 
-def test_a_long_body_is_not_taken_for_a_head(world: World) -> None:
+def test_a_long_body_is_not_taken_for_a_head(world: ConnectionWorld) -> None:
     size = MAX_HEAD_BYTES * 2
     sink, connection, _ = world.ask(
         b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size, *[b"x" * 65536] * (size // 65536)
@@ -170,7 +170,7 @@ def test_a_long_body_is_not_taken_for_a_head(world: World) -> None:
         assert sink.events == [HEAD, b"ok", "ended"]
 
 
-def test_an_answer_before_the_request_was_sent_ends_the_connection(world: World) -> None:
+def test_an_answer_before_the_request_was_sent_ends_the_connection(world: ConnectionWorld) -> None:
     """The worker may take the rest of that request for another one: its answer would be the next client's."""
     sink, (connection, transport) = Transcript(), world.connect()
     connection.send(b"head", b"body", sink)
@@ -181,7 +181,7 @@ def test_an_answer_before_the_request_was_sent_ends_the_connection(world: World)
     assert transport.end == "closed"
 
 
-def test_the_reason_of_a_lost_connection_names_the_fault(world: World) -> None:
+def test_the_reason_of_a_lost_connection_names_the_fault(world: ConnectionWorld) -> None:
     reasons: list[str] = []
     sink, (connection, transport) = Transcript(), world.connect()
     sink.upstream_lost = reasons.append  # type: ignore[method-assign]
@@ -190,7 +190,7 @@ def test_the_reason_of_a_lost_connection_names_the_fault(world: World) -> None:
     assert reasons == ["not HTTP: invalid status 99"]
 
 
-def test_an_aborted_exchange_gets_no_further_event(world: World) -> None:
+def test_an_aborted_exchange_gets_no_further_event(world: ConnectionWorld) -> None:
     connection, transport = world.connect()
     sink = Transcript(on_head=connection.abort)
     connection.send(b"head", b"", sink)
@@ -199,7 +199,7 @@ def test_an_aborted_exchange_gets_no_further_event(world: World) -> None:
     assert sink.events == [HEAD]
 
 
-def test_a_paused_connection_rests_reading(world: World) -> None:
+def test_a_paused_connection_rests_reading(world: ConnectionWorld) -> None:
     """A resting connection must notice that its worker closes it."""
     connection, transport = world.connect()
     sink = Transcript(on_head=connection.pause)
@@ -209,7 +209,7 @@ def test_a_paused_connection_rests_reading(world: World) -> None:
     assert world.pool.take() is connection
 
 
-def test_a_large_head_is_not_copied_to_its_body(world: World) -> None:
+def test_a_large_head_is_not_copied_to_its_body(world: ConnectionWorld) -> None:
     connection, transport = world.connect()
     connection.send(b"head", b"x" * (1 << 17), Transcript())
     assert transport.out == b"head" + b"x" * (1 << 17)
@@ -222,7 +222,7 @@ def test_connections_rest_shorter_than_engines_keep_them() -> None:
     assert ProxySection().pool_idle_s == 4.0
 
 
-def test_connections_rest_for_a_limited_time(world: World) -> None:
+def test_connections_rest_for_a_limited_time(world: ConnectionWorld) -> None:
     _, _, old = world.ask(OK)
     world.loop.advance(3.0)
     _, young, _ = world.ask(OK)
@@ -233,27 +233,27 @@ def test_connections_rest_for_a_limited_time(world: World) -> None:
 
 
 def test_an_expired_rest_is_noticed_before_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(FakeLoop.install(monkeypatch))
+    world = ConnectionWorld(FakeLoop.install(monkeypatch))
     _, _, transport = world.ask(OK)
     world.loop.now += 4.1  # the loop was busy: no timer has fired
     assert world.pool.take() is None
     assert transport.end == "aborted"
 
 
-def test_the_last_used_connection_is_taken_first(world: World) -> None:
+def test_the_last_used_connection_is_taken_first(world: ConnectionWorld) -> None:
     _, first, _ = world.ask(OK)
     _, second, _ = world.ask(OK)
     assert [world.pool.take(), world.pool.take(), world.pool.take()] == [second, first, None]
 
 
-def test_a_connection_closed_by_the_worker_is_not_taken(world: World) -> None:
+def test_a_connection_closed_by_the_worker_is_not_taken(world: ConnectionWorld) -> None:
     _, first, _ = world.ask(OK)
     _, _, transport = world.ask(OK)
     transport.lose()
     assert world.pool.take() is first
 
 
-def test_closing_the_pool_lets_requests_finish(world: World) -> None:
+def test_closing_the_pool_lets_requests_finish(world: ConnectionWorld) -> None:
     _, _, resting = world.ask(OK)
     sink, (connection, busy) = Transcript(), world.connect()
     connection.send(b"head", b"", sink)
@@ -315,14 +315,14 @@ def test_invalid_urls_are_rejected(url: str) -> None:
         Pool(url)
 
 
-def test_bytes_behind_an_answer_in_a_large_read_end_the_connection(world: World) -> None:
+def test_bytes_behind_an_answer_in_a_large_read_end_the_connection(world: ConnectionWorld) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 20000\r\n\r\n"
     sink, connection, transport = world.ask(head + b"x" * 20_000 + b"HTTP/1.1 200 OK\r\n" * 1000)
     assert sink.events[-1] == "ended" and sink.events.count((200, 20_000)) == 1
     assert transport.end == "aborted" and world.pool.take() is None
 
 
-def test_a_sink_that_pauses_gets_nothing_more_of_a_large_read(world: World) -> None:
+def test_a_sink_that_pauses_gets_nothing_more_of_a_large_read(world: ConnectionWorld) -> None:
     connection, transport = world.connect()
     sink = Transcript(on_head=lambda: connection.pause())
     connection.send(b"head", b"body", sink)
@@ -337,7 +337,7 @@ def test_a_sink_that_pauses_gets_nothing_more_of_a_large_read(world: World) -> N
     assert transport.is_reading and world.pool.take() is connection
 
 
-def test_reads_and_accepted_connections_are_counted_as_signs_of_life(world: World) -> None:
+def test_reads_and_accepted_connections_are_counted_as_signs_of_life(world: ConnectionWorld) -> None:
     world.ask(OK[:20], OK[20:])
     world.connect()
     assert (world.pool.num_reads, world.pool.num_opened) == (2, 2)

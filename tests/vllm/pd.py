@@ -12,7 +12,10 @@ from typing import Any
 from urllib.error import HTTPError
 
 from loadtest.ports import free_port
+from tests.support.gateway_process import GatewayProcess
 from tests.vllm.engine import VllmWorker
+from tests.vllm.inside import new_ids
+from tests.vllm.sdk import client
 
 NUM_BLOCKS = 600  # of 32 tokens
 TIMEOUT_S = 120.0  # on a busy machine a pull of 0.1 s may stall for half a minute
@@ -114,3 +117,92 @@ def _options(role: str, extra_env: Sequence[tuple[str, str]] = (), **config: obj
         "extra_args": ("--kv-transfer-config", json.dumps(transfer)),
         "extra_env": [*ENVIRONMENT.items(), (SIDE_CHANNEL_PORT, str(port)), *extra_env],
     }
+
+
+TIE = 0.1
+"""Difference in log probability up to which two tokens tie: some times the rounding error of bf16."""
+
+
+class PdAnswer:
+    """Text and number of prompt tokens of an answer; parts of a stream are joined."""
+
+    def __init__(self, url: str, number: int, *, max_tokens: int = 8) -> None:
+        """Send prompt `number`, which also selects chat or completion, streamed or not."""
+        self.is_chat, is_stream = number % 2 == 0, number % 4 < 2
+        more: dict[str, Any] = (
+            {"stream": True, "stream_options": {"include_usage": True}} if is_stream else {}
+        )
+        common = {"model": "m", "max_tokens": max_tokens, "temperature": 0, **more}
+        words = words_of(number)
+        api = client(url)
+        if self.is_chat:
+            answer: Any = api.chat.completions.create(messages=[{"role": "user", "content": words}], **common)
+        else:
+            answer = api.completions.create(prompt=words, **common)
+        self.text, self.num_prompt_tokens = self._whole(list(answer) if is_stream else [answer])
+
+    def _whole(self, parts: list[Any]) -> tuple[str, int]:
+        choices = [choice for part in parts for choice in part.choices]
+        if self.is_chat:
+            texts = [(getattr(choice, "delta", None) or choice.message).content for choice in choices]
+        else:
+            texts = [choice.text for choice in choices]
+        return "".join(text or "" for text in texts), parts[-1].usage.prompt_tokens
+
+
+def is_near_tie(url: str, number: int, text: str) -> bool:
+    """Return whether an answer is the engine's own, or first differs at two about equally likely tokens.
+
+    Which of the two wins depends on the other requests of the same step and on what is cached, in bf16, on
+    one worker too: asked again, with the prompt cached, it may choose the other.
+    """
+    tokens = tokens_with_logprobs(url, number)
+    before = ""
+    for best, others in tokens:
+        is_same = bool(best) and text.startswith(before + best)  # part of a character is an empty text
+        likely = [other for other, logprob in others.items() if max(others.values()) - logprob <= TIE]
+        if not is_same and any(other and text.startswith(before + other) for other in likely):
+            return True
+        if best and not is_same:
+            return False
+        before += best
+    return True
+
+
+def tokens_with_logprobs(url: str, number: int) -> list[tuple[str, dict[str, float]]]:
+    """Tokens of the engine's own answer, each with the likeliest tokens at its position."""
+    words = words_of(number)
+    if number % 2 == 0:
+        chat = client(url).chat.completions.create(
+            model="m",
+            messages=[{"role": "user", "content": words}],
+            max_tokens=8,
+            temperature=0,
+            logprobs=True,
+            top_logprobs=5,
+        )
+        assert chat.choices[0].logprobs and chat.choices[0].logprobs.content
+        return [
+            (token.token, {other.token: other.logprob for other in token.top_logprobs})
+            for token in chat.choices[0].logprobs.content
+        ]
+    completion = client(url).completions.create(
+        model="m", prompt=words, max_tokens=8, temperature=0, logprobs=5
+    )
+    logprobs = completion.choices[0].logprobs
+    assert logprobs and logprobs.tokens and logprobs.top_logprobs
+    return list(zip(logprobs.tokens, logprobs.top_logprobs, strict=True))
+
+
+def words_of(number: int) -> str:
+    return " ".join(f"number {i}" for i in new_ids(f"gateway {number}", 60))
+
+
+def plans(gateway: GatewayProcess) -> dict[str, int]:
+    """Requests by plan."""
+    found: dict[str, int] = {}
+    for line in gateway.metrics().splitlines():
+        if line.startswith("kvgate_disaggregation_plans_total{"):
+            plan = line.partition('plan="')[2].partition('"')[0]
+            found[plan] = found.get(plan, 0) + int(float(line.rpartition(" ")[2]))
+    return found

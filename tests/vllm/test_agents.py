@@ -19,11 +19,10 @@ from gateway.parity.comparison import ParityComparison
 from gateway.parity.prober import compare
 from gateway.parity.probes import PROBES
 from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
-from tests.apis.test_to_chat import GOLDEN
-from tests.support.agents import CHATS, MESSAGES, RESPONSES
+from tests.support.agents import AGENT_ANSWERS, CHATS, MESSAGES, RESPONSES
 from tests.support.engine_process import ROOT
 from tests.vllm.engine import ENGINE, VllmWorker
-from tests.vllm.test_tokenize import ask
+from tests.vllm.tokenized import ask
 
 INSIDE = ROOT / "tests" / "vllm" / "inside_agents.py"
 
@@ -38,7 +37,7 @@ def made_by_engine() -> dict[str, Any]:
 
 
 def test_golden_chats_equal_this_engines_chats() -> None:
-    assert made_by_engine() == json.loads(GOLDEN.read_text())
+    assert made_by_engine() == json.loads(AGENT_ANSWERS.read_text())
 
 
 @pytest.mark.parametrize("route", ["/v1/messages", "/v1/responses"])
@@ -79,4 +78,4 @@ if __name__ == "__main__":
     for name, chats in golden.items():
         lines = [json.dumps(each, ensure_ascii=False) for each in chats]
         parts.append(f'"{name}": [\n' + ",\n".join(lines) + "\n]")
-    GOLDEN.write_text("{\n" + ",\n".join(parts) + "\n}\n")
+    AGENT_ANSWERS.write_text("{\n" + ",\n".join(parts) + "\n}\n")

@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
+from tests.vllm.chats import chat, settle, text
 from tests.vllm.engine import VllmWorker
-from tests.vllm.test_gateway import chat, settle, text
 
 COMPUTED = re.compile(r'vllm:prompt_tokens_by_source_total{[^}]*source="local_compute"} (\S+)')
 

@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 
 from loadtest.ports import free_port
-from tests.blackbox.harness import until
 from tests.envoy.envoy import configured, envoy
 from tests.support.gateway_process import GatewayProcess
-from tests.vllm.test_gateway import BLOCK, Pair, chat, settle, started, text
+from tests.support.patience import until
+from tests.vllm.chats import BLOCK, Pair, chat, settle, started, text
 
 pytestmark = pytest.mark.ci
 

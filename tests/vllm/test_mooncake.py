@@ -18,8 +18,7 @@ from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
 from tests.support.patience import patience
 from tests.vllm.engine import ENGINE, VllmWorker
-from tests.vllm.pd import PdFleet, completion, post, prefill_leg
-from tests.vllm.test_pd_gateway import Answer, is_near_tie, plans
+from tests.vllm.pd import PdAnswer, PdFleet, completion, is_near_tie, plans, post, prefill_leg
 
 pytestmark = pytest.mark.engines
 
@@ -83,7 +82,7 @@ def test_the_engine_counts_fetched_tokens_as_cached(fleet: PdFleet, bootstrap_po
 
 def test_answers_equal_those_of_one_worker(gateway: GatewayProcess, fleet: PdFleet) -> None:
     for number in range(NUM_PROMPTS):
-        answer, alone = Answer(gateway.url, 5000 + number), Answer(fleet.prefill.url, 5000 + number)
+        answer, alone = PdAnswer(gateway.url, 5000 + number), PdAnswer(fleet.prefill.url, 5000 + number)
         is_equal = answer.text == alone.text
         assert is_equal or is_near_tie(fleet.prefill.url, 5000 + number, answer.text), number
     assert plans(gateway) == {"prefill_decode": NUM_PROMPTS}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.blockless import Answer, chat, complete, text
+from tests.support.blockless import PlainAnswer, chat, complete, text
 from tests.support.engine_figures import EngineFigures
 from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
@@ -54,7 +54,7 @@ def is_settled(gateway: GatewayProcess) -> bool:
 def test_chats_and_texts_are_predicted_as_it_reports_them(
     gateway: GatewayProcess, figures: EngineFigures
 ) -> None:
-    rng, answers = random.Random("older"), list[Answer]()
+    rng, answers = random.Random("older"), list[PlainAnswer]()
     for number in range(NUM_CONVERSATIONS):
         said = [{"role": "user", "content": text(f"older {number}", 60)}]
         prompt = text(f"older text {number}", 60)

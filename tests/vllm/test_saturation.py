@@ -9,7 +9,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.http.test_refusal import VLLM_REQUESTS, VLLM_TOKENS
+from tests.support.blackbox.engine_refusals import VLLM_REQUESTS, VLLM_TOKENS
 from tests.support.engine_process import wait_until
 from tests.support.gateway_process import GatewayProcess
 from tests.support.patience import patience

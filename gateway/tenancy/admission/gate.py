@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from gateway.apis.response_ids import STORED
 from gateway.bookings.tenant_usage import QuotaUsage
+from gateway.bookings.time_slice import TimeSlice
 from gateway.config import Config
 from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError, TooManyRequests
@@ -25,7 +26,7 @@ from gateway.http.response_observer import ResponseObserver
 from gateway.routing.router import Router
 from gateway.server.responder import Responder
 from gateway.tenancy.admission.base import Waiter
-from gateway.tenancy.admission.queues import ModelQueues, tokens_of
+from gateway.tenancy.admission.queues import ModelQueues, at_once, tokens_of
 from gateway.tenancy.admission.rejections import slo_unreachable
 from gateway.tenancy.admission.request_identity import (
     HeaderNames,
@@ -257,10 +258,14 @@ def follow(router: Router, queues: ModelQueues) -> None:
 
 
 def gate_of(
-    config: Config, router: Router, used_of: Callable[[str], QuotaUsage | None] | None = None
+    config: Config,
+    router: Router,
+    used_of: Callable[[str], QuotaUsage | None] | None = None,
+    time_slice: TimeSlice | None = None,
 ) -> Gate | None:
     """Admission gate of a configuration, or None where nothing that it does is configured. `used_of` returns
-    a tenant's usage in the other processes of this host. Raises ConfigError."""
+    a tenant's usage in the other processes of this host; released requests are decided in `time_slice`, where
+    there is one. Raises ConfigError."""
     rule = Saturation(config.queue.above_ttft_s, config.queue.above_in_flight)
     trusted = trusted_peers(config)
     if not (rule.is_on or trusted or config.tenants or config.epp.trust_headers):
@@ -273,6 +278,7 @@ def gate_of(
         max_queued=config.queue.max_requests,
         timeout_s=config.queue.timeout_s,
         loop=loop,
+        go=at_once if time_slice is None else time_slice.decide,
     )
     follow(router, queues)
     return Gate(

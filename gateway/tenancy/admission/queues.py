@@ -56,10 +56,18 @@ MIN_PER_S: Final = 0.1
 known."""
 WAIT_BOUNDS_S: Final[Bounds] = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 
-Go = Callable[[Waiter, InferenceRequest, Prompt | None], bool]
-"""Decides and sends a request. Returns False if the decision comes later: its bookings are not visible
-yet."""
+Go = Callable[[Waiter, InferenceRequest, Prompt | None, Callable[[], None]], bool]
+"""Decides and sends a request. Returns False if the decision comes later: its bookings are not visible yet,
+and the last argument is called once they are."""
 OnRefused = Callable[[Waiter, InferenceRequest, GatewayError], None]
+
+
+def at_once(
+    waiter: Waiter, request: InferenceRequest, prompt: Prompt | None, decided: Callable[[], None]
+) -> bool:
+    """Decide and send a request now, as a gateway does that shares its workers with no other."""
+    waiter.route_or_fail(prompt)
+    return True
 
 
 class QueuedRequest(QueueEntry):
@@ -110,10 +118,12 @@ class ModelQueues:
         max_queued: int,
         timeout_s: float,
         loop: asyncio.AbstractEventLoop,
+        go: Go = at_once,
     ) -> None:
+        """Queues that release requests to `go`."""
         self.rule = rule
         self.models: dict[str, ModelQueue] = {}
-        self.go: Go | None = None
+        self.go = go
         self.on_refused: OnRefused = lambda waiter, request, error: None
         self._fleet = fleet
         self._ledger = ledger
@@ -316,8 +326,7 @@ class ModelQueues:
         known.rate.left(queued.num_tokens, now)
         self._left(known, queued, "served")
         try:
-            assert self.go is not None, "set by the proxy"
-            if not self.go(queued.waiter, queued.request, queued.prompt):
+            if not self.go(queued.waiter, queued.request, queued.prompt, self.decided):
                 self._deciding_s = now + DECISION_S
         except Exception:  # noqa: BLE001  a bug must neither block the queue nor leave the client waiting
             log.exception("%r: release from the queue failed", queued.waiter)

@@ -15,7 +15,7 @@ from gateway.config import config_of
 from gateway.tenancy.auth.api_keys import make_key
 from gateway.tenancy.auth.credentials import Credentials
 from gateway.tenancy.auth.key_format import format_key_record
-from tests.admin.test_auth import LINES, PLAIN, ROOT
+from tests.support.admin_keys import LINES, PLAIN, ROOT
 
 pytestmark = pytest.mark.process
 

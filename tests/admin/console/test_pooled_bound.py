@@ -126,7 +126,7 @@ def sized(num_blocks: int, *models: str) -> Worker:
     )  # fmt: skip
 
 
-class World:
+class PooledBoundWorld:
     def __init__(self, *models: str) -> None:
         self.worker = sized(100, *models)
         self.now = 0.0
@@ -139,7 +139,7 @@ class World:
 
 
 def test_a_prompt_that_comes_again_hits() -> None:
-    world = World("m")
+    world = PooledBoundWorld("m")
     for _ in range(2):
         world.ask("m", [hashed(i) for i in range(6)])
     assert world.bound.counts == PooledCounts(6 * 16, 12 * 16, 200)
@@ -147,7 +147,7 @@ def test_a_prompt_that_comes_again_hits() -> None:
 
 def test_models_have_caches_of_their_own_up_to_a_number() -> None:
     names = [f"m{i}" for i in range(MAX_MODELS + 1)]
-    world = World(*names)
+    world = PooledBoundWorld(*names)
     world.ask("none", [1])
     for name in names:
         world.ask(name, [hashed(1)])
@@ -155,7 +155,7 @@ def test_models_have_caches_of_their_own_up_to_a_number() -> None:
 
 
 def test_the_cache_follows_the_fleet() -> None:
-    world = World("m")
+    world = PooledBoundWorld("m")
     world.ask("m", [hashed(i) for i in range(100)])
     world.members.clear()
     world.now = RESIZE_S

@@ -12,7 +12,7 @@ from tests.support.fakes import decision
 W = WorkerId("w:1")
 
 
-class World:
+class TrafficWorld:
     def __init__(self) -> None:
         self.now = 1_000_000.0
         self.metrics = Metrics()
@@ -28,11 +28,11 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> TrafficWorld:
+    return TrafficWorld()
 
 
-def test_an_interval_has_what_was_counted_in_it(world: World) -> None:
+def test_an_interval_has_what_was_counted_in_it(world: TrafficWorld) -> None:
     world.answer()
     world.metrics.ended("m", "chat", 503, 0.3)
     world.metrics.errors["no_worker"] += 2
@@ -58,7 +58,7 @@ def test_an_interval_has_what_was_counted_in_it(world: World) -> None:
     ]
 
 
-def test_the_next_interval_begins_at_nothing(world: World) -> None:
+def test_the_next_interval_begins_at_nothing(world: TrafficWorld) -> None:
     world.answer()
     world.history.sample()
     world.now += INTERVAL_S
@@ -73,7 +73,7 @@ def test_the_next_interval_begins_at_nothing(world: World) -> None:
     assert second["pooled"]["missed_tokens"] == 60 and second["pooled"]["prompt_tokens"] == 130
 
 
-def test_a_worker_that_leaves_takes_nothing_back(world: World) -> None:
+def test_a_worker_that_leaves_takes_nothing_back(world: TrafficWorld) -> None:
     world.answer()
     world.history.sample()
     world.metrics.drop_worker(W)
@@ -84,7 +84,7 @@ def test_a_worker_that_leaves_takes_nothing_back(world: World) -> None:
     assert (interval["prompt_tokens"], interval["answers"]) == (200, {"2xx": 2})
 
 
-def test_an_hour_is_kept(world: World) -> None:
+def test_an_hour_is_kept(world: TrafficWorld) -> None:
     for _ in range(NUM_INTERVALS + 3):
         world.answer()
         world.history.sample()
@@ -97,7 +97,7 @@ def test_an_hour_is_kept(world: World) -> None:
     assert world.history.latest() == []
 
 
-def test_a_clock_that_goes_back_counts_in_the_latest_interval(world: World) -> None:
+def test_a_clock_that_goes_back_counts_in_the_latest_interval(world: TrafficWorld) -> None:
     world.history.sample()
     world.now -= 100.0
     world.answer()

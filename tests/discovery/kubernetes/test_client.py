@@ -2,10 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,24 +17,13 @@ from gateway.discovery.kubernetes.client import (
 )
 from gateway.discovery.kubernetes.cluster import ClusterAccess
 from tests.support.certificates import Authority
-from tests.support.kube_api import PODS, KubeApi, pod
+from tests.support.kube_api import PODS, KubeApi, pod, served_api
 
 QUERY = ApiQuery(PODS, label_selector="app=vllm")
 
 
-@asynccontextmanager
-async def served(**how: Any) -> AsyncIterator[tuple[KubeApi, ApiClient]]:
-    api = await KubeApi(**how).start()
-    client = ApiClient(ClusterAccess(api.url), timeout_s=20.0)
-    try:
-        yield api, client
-    finally:
-        await client.close()
-        await api.stop()
-
-
 async def test_pages_are_asked_for_with_selectors_and_a_limit() -> None:
-    async with served() as (api, client):
+    async with served_api() as (api, client):
         assert b'"items": []' in await client.page(QUERY, "")
         assert api.requests[0] == (PODS, {"labelSelector": "app=vllm", "limit": "200"})
         assert b'"items": []' in await client.page(ApiQuery(PODS, field_selector="metadata.name=x"), "7")
@@ -45,7 +31,7 @@ async def test_pages_are_asked_for_with_selectors_and_a_limit() -> None:
 
 
 async def test_a_watch_yields_its_lines_until_the_server_ends_it() -> None:
-    async with served() as (api, client):
+    async with served_api() as (api, client):
         api.put(PODS, pod("a"))
         api.put(PODS, pod("b"))
         async with client.watch(QUERY, "1", 1.0, 20.0) as watched:
@@ -57,7 +43,7 @@ async def test_a_watch_yields_its_lines_until_the_server_ends_it() -> None:
 
 @pytest.mark.parametrize("status", [401, 403, 429, 500])
 async def test_refusals_have_status_words_and_the_pause_that_is_asked_for(status: int) -> None:
-    async with served(status=status, headers={"Retry-After": "3"}) as (_, client):
+    async with served_api(status=status, headers={"Retry-After": "3"}) as (_, client):
         with pytest.raises(ApiRequestFailed) as listed:
             await client.page(QUERY, "")
         with pytest.raises(ApiRequestFailed) as watched:
@@ -71,14 +57,14 @@ async def test_refusals_have_status_words_and_the_pause_that_is_asked_for(status
 
 @pytest.mark.parametrize("text", ["", "-1", "soon", "1e3"])
 async def test_other_pauses_are_ignored(text: str) -> None:
-    async with served(status=503, headers={"Retry-After": text}) as (_, client):
+    async with served_api(status=503, headers={"Retry-After": text}) as (_, client):
         with pytest.raises(ApiRequestFailed) as caught:
             await client.page(QUERY, "")
         assert caught.value.failure.retry_after_s == 0.0
 
 
 async def test_a_server_that_is_away_or_never_answers() -> None:
-    async with served() as (api, client):
+    async with served_api() as (api, client):
         await api.stop()
         with pytest.raises(ApiRequestFailed, match="cannot connect: Connection refused"):
             await client.page(QUERY, "")
@@ -113,7 +99,7 @@ async def test_an_authority_that_is_not_trusted_and_then_is(tmp_path: Path) -> N
 
 async def test_a_page_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_PAGE_BYTES", 100)
-    async with served() as (api, client):
+    async with served_api() as (api, client):
         api.put(PODS, pod("a"))
         with pytest.raises(ApiRequestFailed, match="over 100 bytes"):
             await client.page(QUERY, "")

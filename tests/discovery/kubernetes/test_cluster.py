@@ -8,8 +8,8 @@ import pytest
 from gateway.config.kubernetes import KubernetesSection
 from gateway.core.errors import ConfigError
 from gateway.discovery.kubernetes.cluster import ClusterAccess, cluster_access
-from tests.discovery.test_lifecycle import warnings
 from tests.support.certificates import Authority
+from tests.support.worlds.lifecycle import warnings
 
 IN_CLUSTER = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
 

@@ -1,28 +1,20 @@
 """Membership: endpoints of sources, and the workers that join, drain and leave."""
 
-from collections.abc import Sequence
-
 import pytest
 
 from gateway.core.blocks import BlockHash
-from gateway.core.worker import Role, Worker
+from gateway.core.worker import Role
 from gateway.discovery.kubernetes import membership as module
 from gateway.discovery.kubernetes.endpoints import EndpointState, KubernetesEndpoint
 from gateway.discovery.kubernetes.membership import (
     NO_LONGER_LISTED,
     NOT_READY,
     TERMINATING,
-    Membership,
     SourceMembers,
 )
-from gateway.discovery.lifecycle import Lifecycle
-from gateway.http.networks import Reachable
-from tests.discovery.test_lifecycle import World as LifecycleWorld
-from tests.discovery.test_lifecycle import warnings
-from tests.discovery.test_roster import World as RosterWorld
+from tests.support.worlds.kube_membership import OTHER, SOURCE, TWO, URL, MembershipWorld
+from tests.support.worlds.lifecycle import warnings
 
-SOURCE, OTHER = "k8s://llm/pods?app=a&port=1", "k8s://llm/pods?app=b&port=1"
-URL, TWO = "http://10.0.0.1:1", "http://10.0.0.2:1"
 READY, GONE, UNREADY = EndpointState.READY, EndpointState.DRAINING, EndpointState.NOT_READY
 
 
@@ -32,42 +24,8 @@ def end(
     return KubernetesEndpoint(url, uid, 1, state, role)
 
 
-class World:
-    def __init__(self) -> None:
-        self.world = RosterWorld()
-        self.lifecycle: Lifecycle = LifecycleWorld().lifecycle
-        self.inherited: list[tuple[str, str, str]] = []
-        self.membership = Membership(
-            self.world.roster,
-            self.lifecycle,
-            inherit=lambda *call: self.inherited.append(call),
-            reachable=Reachable(),
-        )
-        self.membership.sources[SOURCE] = SourceMembers(server_name="vllm.llm.svc")
-
-    async def apply(self, *endpoints: KubernetesEndpoint, source: str = SOURCE) -> None:
-        self.membership.apply(source, {each.url: each for each in endpoints})
-        await self.world.roster.first_look()
-
-    @property
-    def urls(self) -> list[str]:
-        return sorted(endpoint.url for endpoint in self.world.roster)
-
-    def why(self, url: str = URL) -> str | None:
-        return self.lifecycle.why(url)
-
-    def workers(self, url: str) -> Sequence[Worker]:
-        endpoint = self.world.roster.find(url)
-        return endpoint.workers if endpoint else ()
-
-    def finish_drains(self) -> None:
-        for url in self.lifecycle.to_drop(self.workers):
-            self.world.roster.drop(url)
-            self.lifecycle.dropped(url, ())
-
-
 async def test_ready_endpoints_join_with_the_settings_of_their_source() -> None:
-    world = World()
+    world = MembershipWorld()
     world.membership.sources[SOURCE].role = Role.DECODE
     await world.apply(end(), end(TWO, role=Role.PREFILL), end("http://10.0.0.3:1", state=UNREADY))
     assert world.urls == [URL, TWO]
@@ -77,7 +35,7 @@ async def test_ready_endpoints_join_with_the_settings_of_their_source() -> None:
 
 
 async def test_a_label_gives_a_role_where_the_source_has_none() -> None:
-    world = World()
+    world = MembershipWorld()
     await world.apply(end(role=Role.PREFILL))
     assert world.world.roster.declared.roles == {URL: Role.PREFILL}
     await world.apply(end(role=Role.DECODE))
@@ -89,7 +47,7 @@ async def test_a_label_gives_a_role_where_the_source_has_none() -> None:
     ("endpoints", "why"), [((), NO_LONGER_LISTED), ((end(state=GONE),), TERMINATING)], ids=["gone", "ending"]
 )
 async def test_endpoints_leave(endpoints: tuple[KubernetesEndpoint, ...], why: str) -> None:
-    world = World()
+    world = MembershipWorld()
     await world.apply(end())
     await world.apply(*endpoints)
     assert (world.urls, world.why(), world.lifecycle.draining) == ([URL], why, {URL: True})
@@ -101,13 +59,13 @@ async def test_endpoints_leave(endpoints: tuple[KubernetesEndpoint, ...], why: s
 
 
 async def test_a_terminating_pod_that_was_never_here_does_not_join() -> None:
-    world = World()
+    world = MembershipWorld()
     await world.apply(end(state=GONE))
     assert (world.urls, world.lifecycle.draining) == ([], {})
 
 
 async def test_an_endpoint_that_is_not_ready_keeps_its_blocks() -> None:
-    world = World()
+    world = MembershipWorld()
     await world.apply(end())
     await world.apply(end(state=UNREADY))
     assert (world.why(), world.lifecycle.draining) == (NOT_READY, {URL: False})
@@ -118,7 +76,7 @@ async def test_an_endpoint_that_is_not_ready_keeps_its_blocks() -> None:
 
 
 async def test_another_uid_is_another_engine_of_which_nothing_is_known() -> None:
-    world = World()
+    world = MembershipWorld()
     await world.apply(end(uid="first"))
     (worker,) = world.workers(URL)
     assumed = world.world.known.assumed
@@ -131,7 +89,7 @@ async def test_another_uid_is_another_engine_of_which_nothing_is_known() -> None
 
 
 async def test_an_unknown_uid_is_no_other_engine() -> None:
-    world = World()
+    world = MembershipWorld()
     await world.apply(end(uid=""))
     await world.apply(end(uid="u"))
     assert world.world.gone == []
@@ -139,7 +97,7 @@ async def test_an_unknown_uid_is_no_other_engine() -> None:
 
 
 async def test_a_drain_by_an_operator_survives() -> None:
-    world = World()
+    world = MembershipWorld()
     await world.apply(end())
     world.lifecycle.drain(URL, (), "asked for")
     await world.apply(end(state=UNREADY))
@@ -152,7 +110,7 @@ async def test_a_drain_by_an_operator_survives() -> None:
 
 
 async def test_an_endpoint_that_another_source_has_stays() -> None:
-    world = World()
+    world = MembershipWorld()
     world.membership.sources[OTHER] = SourceMembers()
     await world.apply(end())
     await world.apply(end(), source=OTHER)
@@ -165,7 +123,7 @@ async def test_an_endpoint_that_another_source_has_stays() -> None:
 
 
 async def test_an_endpoint_that_an_operator_dropped_joins_with_the_next_list() -> None:
-    world = World()
+    world = MembershipWorld()
     await world.apply(end())
     world.world.roster.drop(URL)
     await world.apply(end())
@@ -176,7 +134,7 @@ async def test_an_endpoint_that_an_operator_dropped_joins_with_the_next_list() -
 async def test_addresses_that_no_worker_has_are_left_out_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = World()
+    world = MembershipWorld()
     await world.apply(end("http://169.254.169.254:1"), end())
     assert world.urls == [URL]
     assert "169.254.169.254 is no address for a worker" in warnings(caplog)[0]
@@ -187,7 +145,7 @@ async def test_endpoints_are_bounded(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "MAX_ENDPOINTS", 1)
-    world = World()
+    world = MembershipWorld()
     await world.apply(end(), end(TWO))
     assert (world.urls, warnings(caplog)) == ([URL], [f"Kubernetes {SOURCE}: 2 endpoints, using 1"])
     await world.world.roster.stop()

@@ -3,13 +3,13 @@
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.discovery.kubernetes.metrics import KubernetesCollector
-from tests.discovery.kubernetes.test_watched_sources import BY_LABEL, world
 from tests.support.kube_api import PODS, pod
 from tests.support.patience import until
+from tests.support.worlds.kube_sources import BY_LABEL, sources_world
 
 
 async def test_each_source_has_its_figures() -> None:
-    async with world() as kube:
+    async with sources_world() as kube:
         registry = CollectorRegistry()
         registry.register(KubernetesCollector(kube.sources))
 

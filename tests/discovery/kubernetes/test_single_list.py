@@ -6,8 +6,7 @@ from gateway.discovery.kubernetes import reflector
 from gateway.discovery.kubernetes.client import ApiRequestFailed
 from gateway.discovery.kubernetes.single_list import listed_endpoints
 from gateway.http.kubernetes_url import KubernetesUrl
-from tests.discovery.kubernetes.test_client import served
-from tests.support.kube_api import PODS, POOLS, SLICES, endpoint, endpoint_slice, pod, pool
+from tests.support.kube_api import PODS, POOLS, SLICES, endpoint, endpoint_slice, pod, pool, served_api
 
 BY_LABEL = KubernetesUrl.of("k8s://llm/pods?app=vllm&port=http")
 SERVICE = KubernetesUrl.of("k8s://llm/service/vllm?scheme=https")
@@ -15,7 +14,7 @@ POOL = KubernetesUrl.of("k8s://llm/inferencepool/vllm")
 
 
 async def test_each_kind_is_listed_over_all_pages() -> None:
-    async with served(max_page=1) as (api, client):
+    async with served_api(max_page=1) as (api, client):
         for number in (1, 2, 3):
             api.put(PODS, pod(f"p{number}", f"10.0.0.{number}"))
         api.put(SLICES, endpoint_slice("s", endpoint("10.0.0.9")))
@@ -28,7 +27,7 @@ async def test_each_kind_is_listed_over_all_pages() -> None:
 
 
 async def test_what_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with served() as (api, client):
+    async with served_api() as (api, client):
         with pytest.raises(ValueError, match="there is no InferencePool vllm"):
             await listed_endpoints(POOL, client)
         api.put(SLICES, endpoint_slice("s", endpoint("a.example"), kind="FQDN"))

@@ -13,12 +13,12 @@ from gateway.discovery.kubernetes.cluster import ClusterAccess
 from gateway.discovery.kubernetes.reflector import SyncPhase
 from gateway.discovery.kubernetes.watch import ObjectWatch, WatchTimes
 from gateway.runtime.tasks import Tasks
-from tests.discovery.test_lifecycle import warnings
 from tests.support.kube_api import PODS, KubeApi, pod
 from tests.support.patience import until
+from tests.support.worlds.lifecycle import warnings
 
 
-class World:
+class WatchWorld:
     def __init__(self, api: KubeApi, times: WatchTimes) -> None:
         self.api = api
         self.client = ApiClient(ClusterAccess(api.url))
@@ -36,11 +36,13 @@ class World:
 
 
 @asynccontextmanager
-async def watching(*names: str, times: WatchTimes | None = None, max_page: int = 500) -> AsyncIterator[World]:
+async def watching(
+    *names: str, times: WatchTimes | None = None, max_page: int = 500
+) -> AsyncIterator[WatchWorld]:
     api = await KubeApi(max_page=max_page).start()
     for name in names:
         api.put(PODS, pod(name))
-    world, tasks = World(api, times or WatchTimes()), Tasks()
+    world, tasks = WatchWorld(api, times or WatchTimes()), Tasks()
     tasks.start("watch", world.watch.run())
     try:
         yield world

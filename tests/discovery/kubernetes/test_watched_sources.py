@@ -1,8 +1,6 @@
 """Kubernetes sources before the tests' API server: from objects to members of the roster."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
@@ -12,47 +10,17 @@ from gateway.discovery.kubernetes.cluster import ClusterAccess
 from gateway.discovery.kubernetes.watch import WatchTimes
 from gateway.discovery.kubernetes.watched_sources import Coalesced, KubernetesSources
 from gateway.runtime.tasks import Tasks
-from tests.discovery.kubernetes.test_membership import World as MembershipWorld
-from tests.support.kube_api import PODS, POOLS, SLICES, KubeApi, endpoint, endpoint_slice, pod, pool
+from tests.support.kube_api import PODS, POOLS, SLICES, endpoint, endpoint_slice, pod, pool
 from tests.support.patience import until
+from tests.support.worlds.kube_membership import MembershipWorld
+from tests.support.worlds.kube_sources import BY_LABEL, sources_world
 
-BY_LABEL = "k8s://llm/pods?app=vllm&port=http"
 SERVICE = "k8s://llm/service/vllm"
 POOL = "k8s://llm/inferencepool/vllm"
 
 
-class World:
-    def __init__(self, api: KubeApi) -> None:
-        self.api, self.members, self.tasks = api, MembershipWorld(), Tasks()
-        self.sources = KubernetesSources(
-            self.members.membership,
-            self.tasks.start,
-            cluster=lambda: ClusterAccess(api.url),
-            times=WatchTimes(),
-        )
-
-    def urls(self, source: str) -> list[str]:
-        return sorted(self.sources.names[source].members)
-
-    def error(self, source: str) -> str | None:
-        return self.sources.names[source].last_error
-
-
-@asynccontextmanager
-async def world() -> AsyncIterator[World]:
-    api = await KubeApi().start()
-    made = World(api)
-    try:
-        yield made
-    finally:
-        await made.tasks.stop()
-        await made.sources.close()
-        await made.members.world.roster.stop()
-        await api.stop()
-
-
 async def test_each_kind_of_source_has_its_members() -> None:
-    async with world() as kube:
+    async with sources_world() as kube:
         kube.api.put(PODS, pod("a", "10.0.0.1"))
         kube.api.put(SLICES, endpoint_slice("s", endpoint("10.0.0.2"), endpoint("10.0.0.3", uid="u2")))
         kube.api.put(POOLS, pool(1, 2))
@@ -74,7 +42,7 @@ async def test_each_kind_of_source_has_its_members() -> None:
 
 
 async def test_nothing_is_known_before_the_first_list() -> None:
-    async with world() as kube:
+    async with sources_world() as kube:
         kube.api.status = 503
         kube.sources.add(SERVICE)
         await until(lambda: len(kube.api.refused) >= 1)
@@ -87,7 +55,7 @@ async def test_nothing_is_known_before_the_first_list() -> None:
 
 
 async def test_a_slice_that_cannot_be_used_is_named() -> None:
-    async with world() as kube:
+    async with sources_world() as kube:
         kube.api.put(SLICES, endpoint_slice("s", endpoint("a.example"), kind="FQDN"))
         kube.sources.add(SERVICE)
         await kube.sources.have_listed()
@@ -95,7 +63,7 @@ async def test_a_slice_that_cannot_be_used_is_named() -> None:
 
 
 async def test_a_pool_that_changes_its_pods_keeps_the_others_until_they_are_listed() -> None:
-    async with world() as kube:
+    async with sources_world() as kube:
         kube.api.put(PODS, pod("a", "10.0.0.1"))
         kube.api.put(PODS, pod("b", "10.0.0.2", labels={"app": "other"}))
         kube.api.put(POOLS, pool(1))

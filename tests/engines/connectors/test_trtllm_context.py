@@ -5,7 +5,7 @@ import pytest
 
 from engines.connectors.trtllm_context import TrtLlmContext
 from gateway.core.kv_events import DecodeError
-from tests.engines.test_kv_connectors import answer, of, pair
+from tests.support.transfer_pairs import fields_of, pair, prefill_answer
 
 BODY = b'{"model":"m","prompt":"a","stream":true,"stream_options":{},"max_tokens":9}'
 PARAMS = {
@@ -17,27 +17,27 @@ PARAMS = {
 
 
 def reported(params: Any = PARAMS, reason: str | None = "length", **fields: Any) -> bytes:
-    return answer(choices=[{"finish_reason": reason, "disaggregated_params": params}], **fields)
+    return prefill_answer(choices=[{"finish_reason": reason, "disaggregated_params": params}], **fields)
 
 
 def test_decode_continues_with_the_first_token_of_prefill() -> None:
-    asked = of(TrtLlmContext().to_prefill(BODY, pair(9)))
+    asked = fields_of(TrtLlmContext().to_prefill(BODY, pair(9)))
     assert asked["disaggregated_params"] == {"request_type": "context_only", "disagg_request_id": 9}
     assert (asked["stream"], asked["max_tokens"]) == (False, 9)
     result = TrtLlmContext().prefill_result(reported(prompt_token_ids=[1, 2, 3]))
-    body = of(TrtLlmContext().to_decode(BODY, pair(9), result))
+    body = fields_of(TrtLlmContext().to_decode(BODY, pair(9), result))
     expected = {"disaggregated_params": {**PARAMS, "request_type": "generation_only"}, "prompt": [1, 2, 3]}
     assert body == {**json.loads(BODY), **expected}
 
 
 def test_a_chat_has_tokens_beside_its_messages() -> None:
-    body = of(
+    body = fields_of(
         TrtLlmContext().to_decode(
             b'{"messages":[]}', pair(), TrtLlmContext().prefill_result(reported(prompt_token_ids=[1]))
         )
     )
     assert (body["messages"], body["prompt_token_ids"]) == ([], [1])
-    assert "prompt_token_ids" not in of(
+    assert "prompt_token_ids" not in fields_of(
         TrtLlmContext().to_decode(b'{"messages":[]}', pair(), TrtLlmContext().prefill_result(reported()))
     )
 
@@ -47,7 +47,7 @@ def test_a_chat_has_tokens_beside_its_messages() -> None:
     [
         (reported(reason="stop"), "nothing is left to decode"),
         (reported(reason=None), "nothing is left to decode"),
-        (answer(choices=[]), "nothing is left to decode"),
+        (prefill_answer(choices=[]), "nothing is left to decode"),
         (reported(params=None), "disaggregated_params"),
         (reported(params={**PARAMS, "ctx_request_id": None}), "without ctx_request_id"),
     ],

@@ -7,7 +7,7 @@ from gateway.core.blocks import BlockHash, root_hash, tokens_of
 from gateway.core.kv_events import BlocksRemoved, BlocksStored, EngineHash
 from gateway.core.worker import WorkerId
 from gateway.index.memory import MemoryIndex
-from tests.engines.test_vllm import published
+from tests.support.vllm_captures import published
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,14 @@ from typing import Any
 
 import aiohttp
 import pytest
-import zmq
-import zmq.asyncio
 from aiohttp import ClientSession
 
 from engines.sim import Sim, SimConfig
-from engines.sim.wire import END_OF_REPLAY, seq_bytes
-from engines.vllm import Vllm
 from gateway.core.kv_events import BlocksStored
 from loadtest.ports import free_port
 from tests.engines.sim.conftest import StartSim
 from tests.support.patience import patience
+from tests.support.stories.sim_reading import replayed
 
 IDS = list(range(1000, 1100))
 
@@ -32,18 +29,6 @@ async def complete(http: ClientSession, url: str, **fields: Any) -> Any:
 async def get(http: ClientSession, url: str) -> Any:
     async with http.get(url) as answer:
         return await answer.json()
-
-
-async def replayed(endpoint: str) -> list[Any]:
-    """All batches so far, read by our adapter."""
-    with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as dealer:
-        dealer.linger = 0
-        dealer.connect(endpoint)
-        await dealer.send_multipart([b"", seq_bytes(0)])
-        batches = []
-        while (frames := await dealer.recv_multipart())[2] != END_OF_REPLAY:
-            batches.append(Vllm().decode_replay(frames))
-        return batches
 
 
 async def test_events_and_cache_agree_block_for_block(start_sim: StartSim, http: ClientSession) -> None:

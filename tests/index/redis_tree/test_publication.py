@@ -36,7 +36,7 @@ class Tree:
         self.states.append((worker, fence, state))
 
 
-class World:
+class PublicationWorld:
     """An index of two workers, of which A is published."""
 
     def __init__(self) -> None:
@@ -55,11 +55,11 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> PublicationWorld:
+    return PublicationWorld()
 
 
-async def test_blocks_that_are_there_already_are_published(world: World) -> None:
+async def test_blocks_that_are_there_already_are_published(world: PublicationWorld) -> None:
     assert world.num_news and world.publication.num_queued == len(NAMES)
     await world.publication.flush()
     assert world.tree.written == [len(NAMES)]
@@ -67,7 +67,7 @@ async def test_blocks_that_are_there_already_are_published(world: World) -> None
     assert repr(world.publication) == "Publication(1 workers, 4 changes queued)"
 
 
-async def test_changes_of_published_workers_are_queued(world: World) -> None:
+async def test_changes_of_published_workers_are_queued(world: PublicationWorld) -> None:
     for worker in (A, B):
         world.index.apply(worker, BlocksRemoved([NAMES[3]]))
     assert world.publication.num_queued == len(NAMES) + 1
@@ -77,7 +77,7 @@ async def test_changes_of_published_workers_are_queued(world: World) -> None:
     assert world.publication.num_queued == len(NAMES) + 1
 
 
-async def test_a_pause_drops_changes_and_a_resumption_publishes_all_blocks(world: World) -> None:
+async def test_a_pause_drops_changes_and_a_resumption_publishes_all_blocks(world: PublicationWorld) -> None:
     world.publication.pause()
     world.index.apply(A, BlocksRemoved([NAMES[3]]))
     assert world.publication.num_queued == 0
@@ -85,7 +85,9 @@ async def test_a_pause_drops_changes_and_a_resumption_publishes_all_blocks(world
     assert world.publication.num_queued == len(NAMES) - 1
 
 
-async def test_lost_slots_publish_all_blocks_again(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_lost_slots_publish_all_blocks_again(
+    world: PublicationWorld, caplog: pytest.LogCaptureFixture
+) -> None:
     world.tree.loses_slots = True
     await world.publication.flush()
     assert world.tree.written == [len(NAMES)]

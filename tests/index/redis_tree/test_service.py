@@ -1,53 +1,29 @@
 """`RadixService` on a real server, also when the server is slow, down, emptied or full."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from typing import Any
+from contextlib import suppress
 
 import pytest
 
 from gateway.commands.index_survey import Survey
 from gateway.core.event_stream import StreamState
-from gateway.core.worker import WorkerId
 from gateway.index.redis_tree import service
 from gateway.index.redis_tree.pipeline import PipelineLost, pack
 from gateway.index.redis_tree.service import RadixService
 from gateway.redis.client import open_client
 from gateway.redis.master_lookup import Locator, MasterUnknown
 from gateway.redis.options import HostPort
-from tests.index.redis_tree.test_tree import ROOT, A, C, path_hashes, stored
 from tests.redis.serving import Server, redis_server, server, serving
 from tests.support.patience import until
+from tests.support.shared_tree import PATIENCE_S, ROOT, A, C, path_hashes, running_service, stored
 
 __all__ = ["redis_server", "server"]
 
 PATH = [7] * 40
-PATIENCE_S = 30.0
-"""Timeout with which a busy machine does not look like a server that is down."""
-
-
-@asynccontextmanager
-async def running(
-    server: Server, *workers: WorkerId, prefix: str = "s", **options: Any
-) -> AsyncIterator[RadixService]:
-    options = {"redis_prefix": prefix, "redis_timeout_s": PATIENCE_S} | options
-    ours = RadixService(server.options(**options), lookup_s=PATIENCE_S)
-    for worker in workers:
-        ours.index.add_worker(worker, ROOT, 1)
-        ours.index.publication.publish(worker, 1, StreamState.EXACT)
-    task = asyncio.get_running_loop().create_task(ours.run())
-    try:
-        yield ours
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-        await asyncio.sleep(0)
 
 
 async def test_blocks_of_one_gateway_are_found_by_another(server: Server) -> None:
-    async with running(server, A) as ours, running(server, C) as theirs:
+    async with running_service(server, A) as ours, running_service(server, C) as theirs:
         assert await ours.remote_overlap(ROOT, path_hashes(PATH)) == {}  # before the service is open
         assert ours.failed_lookups["away"] == 1
         ours.index.apply(A, stored(PATH, 0))  # before the service is open
@@ -70,7 +46,7 @@ async def test_blocks_of_one_gateway_are_found_by_another(server: Server) -> Non
 async def test_watchers_learn_that_redis_is_lost(server: Server) -> None:
     """Watchers learn it even where the last read of the leaders succeeded after other calls had timed out."""
     states: list[StreamState | None] = []
-    async with running(server, C), running(server, A) as ours:
+    async with running_service(server, C), running_service(server, A) as ours:
         ours.watch(ROOT, C, "m", states.append)
 
         async def is_exact() -> bool:
@@ -87,7 +63,7 @@ async def test_watchers_learn_that_redis_is_lost(server: Server) -> None:
 
 
 async def test_slow_server_delays_one_lookup_until_its_deadline(server: Server) -> None:
-    async with running(server, A, prefix="slow") as ours:
+    async with running_service(server, A, prefix="slow") as ours:
 
         async def is_open() -> bool:
             return ours.is_open
@@ -115,7 +91,7 @@ async def test_blocks_are_published_again_at_a_server_restarted_empty(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with serving() as first:
-        async with running(first, A) as ours, running(first, C) as theirs:
+        async with running_service(first, A) as ours, running_service(first, C) as theirs:
 
             async def is_published() -> bool:
                 return await theirs.remote_overlap(ROOT, path_hashes(PATH)) == {A: 40}
@@ -140,7 +116,7 @@ async def test_undecodable_edge_is_published_again(
     server: Server, value: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "KEEP_S", 0.05)
-    async with running(server, A) as ours, running(server, C) as theirs:
+    async with running_service(server, A) as ours, running_service(server, C) as theirs:
         ours.index.apply(A, stored(PATH, 0))
 
         async def is_published() -> bool:
@@ -189,7 +165,10 @@ async def test_service_follows_the_master_of_several_servers(
         monkeypatch.setattr(service, "locator", lambda options: scripted)
         url = f"redis://127.0.0.1:{first.port}"
         options = {"redis": url}
-        async with running(first, A, **options) as ours, running(first, C, **options) as theirs:
+        async with (
+            running_service(first, A, **options) as ours,
+            running_service(first, C, **options) as theirs,
+        ):
             ours.index.apply(A, stored(PATH, 0))
 
             async def is_published() -> bool:
@@ -215,7 +194,7 @@ async def test_service_connected_to_a_replica_is_not_open() -> None:
     with serving(*quick) as master, serving("--replicaof", f"127.0.0.1 {master.port}") as replica:
         master.ask("SET", "s:schema", "kvgate:1")
         await until(lambda: asyncio.to_thread(lambda: "s:schema" in replica.names()))
-        async with running(replica, A) as ours:
+        async with running_service(replica, A) as ours:
             with pytest.raises(PipelineLost, match="READONLY"):
                 await ours._open()
             assert not ours.is_open
@@ -225,7 +204,7 @@ async def test_service_connected_to_a_replica_is_not_open() -> None:
 
 @pytest.mark.parametrize("cause", ["closed", "silent"])
 async def test_lost_lookup_connection_is_replaced(server: Server, cause: str) -> None:
-    async with running(server, A) as ours, running(server, C) as theirs:
+    async with running_service(server, A) as ours, running_service(server, C) as theirs:
         ours.index.apply(A, stored(PATH, 0))
 
         async def is_published() -> bool:
@@ -244,7 +223,7 @@ async def test_lost_lookup_connection_is_replaced(server: Server, cause: str) ->
 
 
 async def test_error_of_the_server_is_counted(server: Server) -> None:
-    async with running(server, A) as ours:
+    async with running_service(server, A) as ours:
         ours.index.apply(A, stored(PATH, 0))
         await until(lambda: asyncio.sleep(0, ours.is_open and not ours.index.publication.num_queued))
         server.ask("DEL", f"s:{{{ROOT:016x}}}:s")
@@ -259,7 +238,7 @@ async def test_full_server_answers_lookups_and_gets_the_blocks_when_it_has_room(
     """Blocks that were published before may be outdated, so the tree no longer lists them."""
     monkeypatch.setattr(service, "FULL_S", 0.05)
     with serving() as server:
-        async with running(server, A) as ours, running(server, C) as theirs:
+        async with running_service(server, A) as ours, running_service(server, C) as theirs:
             theirs.index.apply(C, stored(PATH[:9], 0))
             ours.index.apply(A, stored(PATH, 0))
 

@@ -5,35 +5,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.core.blocks import BlockHash, hash_blocks, root_hash, tokens_of
+from gateway.core.blocks import BlockHash
 from gateway.core.event_stream import StreamState
-from gateway.core.kv_events import BlocksCleared, BlocksRemoved, BlocksStored
+from gateway.core.kv_events import BlocksCleared, BlocksStored
 from gateway.core.worker import WorkerId
 from gateway.index.redis_tree.pipeline import PipelineRejected
 from gateway.index.redis_tree.tree import Owner, RadixTree, SlotsLost
 from gateway.index.reference import ReferenceIndex
-from tests.index.redis_tree.through import Radix, TreeIndex, radix, redis_server
-from tests.redis.serving import Server
+from tests.index.redis_tree.through import Radix, TreeIndex, radix
+from tests.redis.serving import Server, redis_server
+from tests.support.shared_tree import ROOT, A, B, C, pair, path_hashes, removed, stored
 
 __all__ = ["radix", "redis_server"]
-
-A, B, C = (WorkerId(f"{name}:1") for name in "abc")
-ROOT = root_hash("m")
-
-
-def path_hashes(path: Sequence[int]) -> list[BlockHash]:
-    return hash_blocks(tokens_of(path), 1, ROOT)
-
-
-def stored(path: Sequence[int], first: int) -> BlocksStored:
-    """The blocks of a path from position `first` on; each engine hash is the block's own hash."""
-    names = path_hashes(path)
-    return BlocksStored(names[first:], names[first - 1] if first else None, tokens_of(path[first:]), 1)
-
-
-def removed(path: Sequence[int], positions: Sequence[int]) -> BlocksRemoved:
-    names = path_hashes(path)
-    return BlocksRemoved([names[i] for i in positions])
 
 
 def edges(radix: Radix, prefix: str) -> dict[bytes, bytes]:
@@ -45,16 +28,6 @@ def edges(radix: Radix, prefix: str) -> dict[bytes, bytes]:
 
 def sizes(radix: Radix, prefix: str) -> list[int]:
     return sorted(struct.unpack_from("<H", value)[0] for value in edges(radix, prefix).values())
-
-
-def pair(radix: Radix) -> tuple[TreeIndex, TreeIndex]:
-    """Two gateways of one tree: the first leads A and B, the second leads C."""
-    ours = radix.index()
-    theirs = TreeIndex(radix, ours.prefix)
-    for index, workers in ((ours, (A, B)), (theirs, (C,))):
-        for worker in workers:
-            index.add_worker(worker, ROOT, 1)
-    return ours, theirs
 
 
 @st.composite

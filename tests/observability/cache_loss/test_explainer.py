@@ -10,7 +10,7 @@ import pytest
 from gateway.core.worker import WorkerId
 from gateway.observability.cache_loss.explainer import DecidedPrompt
 from gateway.observability.cache_loss.observer import CacheLoss
-from tests.observability.cache_loss.world import World
+from tests.support.worlds.cache_loss import CacheLossWorld
 
 A = WorkerId("a")
 
@@ -24,32 +24,32 @@ PROMPT = text(1, 200)
 """Prompt of which 192 tokens are in full blocks."""
 
 
-def first_at_a(world: World) -> None:
+def first_at_a(world: CacheLossWorld) -> None:
     world.ask(PROMPT, a=0)
 
 
-def nothing_else(world: World) -> None:
+def nothing_else(world: CacheLossWorld) -> None:
     pass
 
 
-def restart(world: World) -> None:
+def restart(world: CacheLossWorld) -> None:
     world.losses.end(A)
 
 
-def restart_and_sweep(world: World) -> None:
+def restart_and_sweep(world: CacheLossWorld) -> None:
     world.losses.end(A)
     world.losses.forget(b"".join(block.to_bytes(8, "little") for block in world.blocks(PROMPT)))
 
 
-def evict_all(world: World) -> None:
+def evict_all(world: CacheLossWorld) -> None:
     world.evict(PROMPT)
 
 
-def evict_the_tail(world: World) -> None:
+def evict_the_tail(world: CacheLossWorld) -> None:
     world.evict(PROMPT, 96)
 
 
-def drift(world: World) -> None:
+def drift(world: CacheLossWorld) -> None:
     world.losses.set_drifting(A, True)
 
 
@@ -78,9 +78,9 @@ def drift(world: World) -> None:
     ],
 )
 def test_a_repeated_prompt_has_the_cause_of_its_loss(
-    befell: Callable[[World], None], overlaps: dict[str, int], cached: int, causes: dict[str, int]
+    befell: Callable[[CacheLossWorld], None], overlaps: dict[str, int], cached: int, causes: dict[str, int]
 ) -> None:
-    world = World()
+    world = CacheLossWorld()
     first_at_a(world)
     befell(world)
     world.ask(PROMPT, cached, **overlaps)
@@ -88,7 +88,7 @@ def test_a_repeated_prompt_has_the_cause_of_its_loss(
 
 
 def test_blocks_evicted_between_the_decision_and_the_run() -> None:
-    world = World()
+    world = CacheLossWorld()
     world.ask(PROMPT, b=0)
     decision = world.send(PROMPT, a=192, b=0)  # reported by a's events
     world.work()
@@ -99,7 +99,7 @@ def test_blocks_evicted_between_the_decision_and_the_run() -> None:
 
 def test_prompts_that_are_computed_at_the_same_time_are_no_loss() -> None:
     """No worker had cached the tokens yet when the second prompt was sent."""
-    world = World()
+    world = CacheLossWorld()
     first, second = world.send(PROMPT, a=0), world.send(PROMPT, a=192)
     world.answer(first, PROMPT, 0)
     world.answer(second, PROMPT, 0)
@@ -107,7 +107,7 @@ def test_prompts_that_are_computed_at_the_same_time_are_no_loss() -> None:
 
 
 def test_a_worker_that_restarts_twice_and_one_that_evicts_are_distinguished() -> None:
-    world = World()
+    world = CacheLossWorld()
     first_at_a(world)
     world.losses.end(A)
     long = [*PROMPT, *text(2, 100)]
@@ -119,7 +119,7 @@ def test_a_worker_that_restarts_twice_and_one_that_evicts_are_distinguished() ->
 
 
 def test_the_holder_of_lost_tokens_is_named() -> None:
-    world = World()
+    world = CacheLossWorld()
     world.ask(PROMPT, b=0)
     world.evict(PROMPT)
     world.ask(PROMPT, a=0, b=0)
@@ -129,7 +129,7 @@ def test_the_holder_of_lost_tokens_is_named() -> None:
 
 def test_a_batch_of_prompts_is_not_attributed() -> None:
     """vLLM reports the cached tokens of its last prompt only."""
-    world = World()
+    world = CacheLossWorld()
     other = text(2, 200)
     world.answer(world.send(PROMPT, other, a=0), other, 0)
     world.answer(world.send(PROMPT, other, a=384), other, 192)
@@ -141,7 +141,7 @@ def test_a_batch_of_prompts_is_not_attributed() -> None:
 
 
 def test_tokens_computed_for_log_probabilities_were_not_lost() -> None:
-    world = World()
+    world = CacheLossWorld()
     world.ask(PROMPT, a=0)
     world.answer(world.send(PROMPT, a=0, prompt_logprobs=1), PROMPT, 0)
     assert (world.causes(), world.losses.unexplained) == ({}, {"prompt_logprobs": 200})
@@ -163,7 +163,7 @@ def test_tokens_computed_for_log_probabilities_were_not_lost() -> None:
 def test_equal_text_in_another_space_is_named(
     first: dict[str, Any], then: dict[str, Any], cause: str
 ) -> None:
-    world = World()
+    world = CacheLossWorld()
     world.ask(PROMPT, **first)
     world.ask(PROMPT, **then)
     assert world.causes() == {cause: 192}
@@ -175,7 +175,7 @@ HEAD, REST = text(3, 100), text(4, 400)
 
 
 def test_a_prompt_with_a_broken_prefix_is_located() -> None:
-    world = World()
+    world = CacheLossWorld()
     world.ask([*HEAD, 1, *REST, *text(5, 30)])
     world.ask([*HEAD, 2, *REST, *text(6, 30)], 96, a=96)
     assert world.causes() == {"broken_prefix": 400}
@@ -191,7 +191,7 @@ def test_a_prompt_with_a_broken_prefix_is_located() -> None:
 
 
 def test_a_broken_prefix_in_another_space_has_both_causes() -> None:
-    world = World()
+    world = CacheLossWorld()
     world.ask([*HEAD, 1, *REST])
     world.ask([*HEAD, 2, *REST], salt="s")
     assert world.causes() == {"other_salt": 96, "broken_prefix": 400 - 5}  # the last block is always computed
@@ -204,7 +204,7 @@ def test_prompts_with_the_same_break_are_one_offender_and_decoded_once() -> None
         decoded.append(len(tokens))
         return " ".join(map(str, tokens))
 
-    world = World(CacheLoss(decode, shows_text=True))
+    world = CacheLossWorld(CacheLoss(decode, shows_text=True))
     messages = [{"role": "system", "content": " ".join(map(str, [*HEAD, 9, *REST]))}]
     for stamp in range(5):
         world.ask([*HEAD, stamp, *REST], 96 if stamp else 0, a=96 if stamp else 0, messages=messages)
@@ -216,7 +216,7 @@ def test_prompts_with_the_same_break_are_one_offender_and_decoded_once() -> None
 
 
 def test_unreadable_messages_are_not_shown() -> None:
-    world = World(CacheLoss(lambda model, tokens: "text"))
+    world = CacheLossWorld(CacheLoss(lambda model, tokens: "text"))
     world.ask([*HEAD, 1, *REST])
     decision = world.send([*HEAD, 2, *REST])
     item = world.losses._queue[-1]
@@ -227,7 +227,7 @@ def test_unreadable_messages_are_not_shown() -> None:
 
 
 def test_short_prompts_are_not_explained() -> None:
-    world = World()
+    world = CacheLossWorld()
     world.ask([*PROMPT, *text(7, 40)])
     world.ask([*PROMPT, 5, *text(7, 40)], 192, a=192)
     assert world.causes() == {}

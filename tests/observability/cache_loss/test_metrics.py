@@ -1,11 +1,11 @@
 from gateway.observability.cache_loss.metrics import LossCollector
-from tests.observability.cache_loss.world import World
+from tests.support.worlds.cache_loss import CacheLossWorld
 
 PROMPT = list(range(200))
 
 
 def test_every_cause_is_shown_from_the_start_and_all_add_up() -> None:
-    world = World()
+    world = CacheLossWorld()
     world.ask(PROMPT)
     world.evict(PROMPT)
     world.ask(PROMPT)

@@ -14,14 +14,14 @@ from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
 from gateway.observability.cache_loss import observer
 from gateway.observability.cache_loss.observer import CacheLoss, keep_explained
-from tests.observability.cache_loss.world import World
 from tests.support.patience import patience
+from tests.support.worlds.cache_loss import CacheLossWorld
 
 PROMPT = list(range(200))
 
 
 def test_unseen_tokens_are_new() -> None:
-    world = World()
+    world = CacheLossWorld()
     world.ask(PROMPT)
     shown = world.losses.describe()
     assert (shown["computed_tokens"], shown["new_tokens"], shown["causes"], shown["largest"]) == (
@@ -33,13 +33,13 @@ def test_unseen_tokens_are_new() -> None:
 
 
 def test_an_answer_without_cached_tokens_is_not_counted() -> None:
-    world = World()
+    world = CacheLossWorld()
     world.answer(world.send(PROMPT), PROMPT, None)
     assert world.losses.num_computed_tokens == 0
 
 
 def test_a_prompt_without_a_tokenizer_is_unexplained() -> None:
-    world = World()
+    world = CacheLossWorld()
     world.answer(world.send(PROMPT, size=None), [], 50)
     assert world.losses.unexplained == {"unknown_prompt": 150}
     assert world.losses.num_computed_tokens == 150
@@ -48,7 +48,7 @@ def test_a_prompt_without_a_tokenizer_is_unexplained() -> None:
 @pytest.mark.parametrize(("cached", "num_new"), [(0, 200), (150, 50), (500, 0)])
 def test_image_tokens_are_neither_new_nor_lost(cached: int, num_new: int) -> None:
     """The engine makes an image's tokens: kvgate cannot know whether they were cached before."""
-    world = World()
+    world = CacheLossWorld()
     decision = world.send(PROMPT, source=BEFORE_MEDIA)
     world.answer(decision, PROMPT, cached, num=1200)
     losses = world.losses
@@ -58,7 +58,7 @@ def test_image_tokens_are_neither_new_nor_lost(cached: int, num_new: int) -> Non
 
 def test_requests_beyond_the_queue_are_counted_as_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer, "MAX_QUEUED", 2)
-    world = World()
+    world = CacheLossWorld()
     decisions = [world.send(PROMPT) for _ in range(4)]
     for decision in decisions:
         world.answer(decision, PROMPT, 0)
@@ -68,14 +68,14 @@ def test_requests_beyond_the_queue_are_counted_as_dropped(monkeypatch: pytest.Mo
 
 def test_answers_beyond_the_queue_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer, "MAX_QUEUED", 0)
-    world = World()
+    world = CacheLossWorld()
     world.answer(world.send(PROMPT), PROMPT, 0)
     assert world.losses.unexplained == {"dropped": 200}
 
 
 def test_long_prompts_fill_the_queue_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer, "MAX_QUEUED_TOKENS", 300)
-    world = World()
+    world = CacheLossWorld()
     decisions = [world.send(PROMPT) for _ in range(4)]
     for decision in decisions:
         world.answer(decision, PROMPT, 0)
@@ -86,7 +86,7 @@ def test_long_prompts_fill_the_queue_sooner(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_large_bodies_fill_the_queue_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer, "MAX_QUEUED_BYTES", 1500)
-    world = World()
+    world = CacheLossWorld()
     image = {"type": "image_url", "image_url": {"url": "data:," + "x" * 1000}}
     decisions = [world.send(PROMPT, messages=[{"role": "user", "content": [image]}]) for _ in range(4)]
     for decision in decisions:
@@ -98,7 +98,7 @@ def test_large_bodies_fill_the_queue_sooner(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_requests_that_never_end_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer, "MAX_OPEN", 2)
-    world = World()
+    world = CacheLossWorld()
     first, *_ = [world.send(PROMPT) for _ in range(3)]
     world.work()
     world.answer(first, PROMPT, 0)
@@ -107,7 +107,7 @@ def test_requests_that_never_end_are_forgotten(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("usage", [None, Usage(200, 1, None)])
 def test_requests_that_end_without_reported_usage_are_explained_and_forgotten(usage: Usage | None) -> None:
-    world = World()
+    world = CacheLossWorld()
     prompt = random.Random(1).choices(range(30_000), k=2000)
     decision = world.send(prompt)
     world.losses.finished(decision, Outcome("client gone", 499, None, usage))
@@ -119,7 +119,7 @@ def test_requests_that_end_without_reported_usage_are_explained_and_forgotten(us
 
 
 def test_a_reported_answer_is_settled_whenever_the_request_ends() -> None:
-    world = World()
+    world = CacheLossWorld()
     decision, usage = world.send(PROMPT), Usage(200, 1, 0)
     world.losses.answered(decision, PROMPT, usage)
     world.losses.finished(decision, Outcome("ended", 200, 0.1, usage))
@@ -130,7 +130,7 @@ def test_a_reported_answer_is_settled_whenever_the_request_ends() -> None:
 
 def test_lost_blocks_are_bounded_and_missed_ones_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer, "MAX_NOTED_BLOCKS", 10)
-    world = World()
+    world = CacheLossWorld()
     world.losses.forget(bytes(8 * 20))
     world.evict(PROMPT)
     assert world.losses.describe()["missed_blocks"] == 12
@@ -141,7 +141,7 @@ def test_lost_blocks_are_bounded_and_missed_ones_counted(monkeypatch: pytest.Mon
 
 def test_notes_are_kept_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer, "BLOCKS_AT_ONCE", 5)
-    world = World()
+    world = CacheLossWorld()
     world.evict(PROMPT)
     assert len(world.losses._queue) == 3
     world.losses.end(WorkerId("a"))
@@ -150,7 +150,7 @@ def test_notes_are_kept_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_worker_that_clears_again_and_again_is_noted_once() -> None:
-    world = World()
+    world = CacheLossWorld()
     for worker in ("a", "a", "b", "a", "a"):
         world.losses.end(WorkerId(worker))
     num_steps = 0
@@ -160,7 +160,7 @@ def test_a_worker_that_clears_again_and_again_is_noted_once() -> None:
 
 
 def test_routing_away_shows_the_avoided_tokens() -> None:
-    world = World()
+    world = CacheLossWorld()
     world.ask(PROMPT, a=0)
     world.ask(PROMPT, b=0, a=192, booked=5000)
     assert world.causes() == {"routed_away": 192}
@@ -171,7 +171,7 @@ def test_routing_away_shows_the_avoided_tokens() -> None:
 
 
 def test_routing_away_without_a_gain_counts_as_a_loss() -> None:
-    world = World()
+    world = CacheLossWorld()
     world.ask(PROMPT, b=0, a=192)
     shown = world.losses.describe()
     assert (shown["avoided_queue_tokens"], shown["largest"][0]["avoided_queue_tokens"]) == (0, 8 - 200)
@@ -184,7 +184,7 @@ ACTS = st.sampled_from(("ask", "evict", "end", "forget", "drift"))
 @settings(max_examples=150)
 def test_causes_and_new_text_add_up_in_any_order(seed: int, acts: list[str]) -> None:
     """Any order of requests, losses and reports, with nonsensical engine figures too."""
-    world, rng = World(), random.Random(seed)
+    world, rng = CacheLossWorld(), random.Random(seed)
     pieces = [[rng.randrange(500) for _ in range(rng.randrange(0, 120))] for _ in range(5)]
     computed = 0
     for act in acts:
@@ -216,7 +216,7 @@ def test_causes_and_new_text_add_up_in_any_order(seed: int, acts: list[str]) -> 
 
 
 async def test_losses_are_explained_between_requests() -> None:
-    world = World()
+    world = CacheLossWorld()
     task = asyncio.get_running_loop().create_task(keep_explained(world.losses))
     try:
         decision = world.send(PROMPT)

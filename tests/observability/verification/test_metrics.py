@@ -7,7 +7,7 @@ from prometheus_client.exposition import generate_latest
 from gateway.core.engine import EngineMetrics
 from gateway.observability.metrics import Metrics
 from gateway.observability.verification.metrics import VerifyCollector, describe, summary
-from tests.observability.verification.test_verifier import W, World, ids
+from tests.support.worlds.verified import VerifiedWorld, W, ids
 
 TEXT = "a few tokens"
 
@@ -17,7 +17,7 @@ def text_of(model: str, tokens: Sequence[int]) -> str | None:
     return TEXT if tokens else None
 
 
-def page(world: World) -> dict[str, float]:
+def page(world: VerifiedWorld) -> dict[str, float]:
     registry = CollectorRegistry()
     registry.register(VerifyCollector(world.verifier))
     lines = generate_latest(registry).decode().splitlines()
@@ -25,8 +25,8 @@ def page(world: World) -> dict[str, float]:
     return {name: float(value) for name, _, value in samples}
 
 
-def wrong_world() -> World:
-    world = World()
+def wrong_world() -> VerifiedWorld:
+    world = VerifiedWorld()
     world.store(ids())
     world.ask(ids(), 16)
     world.ask(ids(), 0)
@@ -35,7 +35,7 @@ def wrong_world() -> World:
 
 
 def test_alarms_are_counted() -> None:
-    world = World()
+    world = VerifiedWorld()
     decision = world.decide(ids(), cache_salt="tenant")
     world.store(ids(), salt="tenant")
     world.answer(decision, 0)
@@ -62,7 +62,7 @@ def test_metrics_of_verification_are_exposed() -> None:
 
 
 def test_a_worker_without_requests_has_full_confidence() -> None:
-    world = World()
+    world = VerifiedWorld()
     assert summary(world.verifier, W) == {
         "compared": 0,
         "unknown": 0,
@@ -77,14 +77,14 @@ def test_a_worker_without_requests_has_full_confidence() -> None:
 
 
 def test_a_worker_with_unknown_surpluses_only_has_no_share_of_right_predictions() -> None:
-    world = World(None)
+    world = VerifiedWorld(None)
     world.ask(ids(), 16)
     shown = summary(world.verifier, W)
     assert (shown["compared"], shown["unknown"], shown["exact_share"]) == (0, 1, None)
 
 
 def test_the_admin_page_shows_wrong_predictions_and_the_first_token_difference() -> None:
-    world = World()
+    world = VerifiedWorld()
     world.store(ids())
     world.ask(ids(), 0)
     world.ask(ids(), 32)

@@ -9,7 +9,7 @@ from gateway.core.kv_events import BlocksRemoved
 from gateway.observability.verification.misprediction import ErrorCause, Evidence
 from gateway.observability.verification.salt_alarm import SaltAlarm, is_across_salts
 from tests.support.fakes import worker
-from tests.support.verified import W, World, ids
+from tests.support.worlds.verified import VerifiedWorld, W, ids
 
 SEEN = Evidence(0, 16, 0, 0, is_reported_now=False, tokens_differ=False)
 
@@ -32,9 +32,9 @@ def test_an_alarm_is_logged_and_names_the_rank(caplog: pytest.LogCaptureFixture)
     assert line.startswith("worker w:1: 16 cached tokens for a prompt under a tenant's salt, none of them")
 
 
-def publishing() -> World:
+def publishing() -> VerifiedWorld:
     """A worker with events that are known to name salts."""
-    world = World()
+    world = VerifiedWorld()
     decision = world.decide(ids(9), cache_salt="tenant")
     world.store(ids(9), salt="tenant")
     world.answer(decision, 0)
@@ -51,7 +51,7 @@ def test_a_hit_under_another_salt_is_an_alarm() -> None:
 
 def test_an_engine_that_publishes_no_salts_raises_no_alarm() -> None:
     """SGLang 0.5.11 to 0.5.17 keeps tenants apart, and publishes their blocks as anybody's."""
-    world = World()
+    world = VerifiedWorld()
     world.store(ids())
     for _ in range(3):
         world.ask(ids(), 16, cache_salt="tenant")

@@ -14,13 +14,13 @@ from gateway.observability.verification.accuracy import LEAST, MIN_CREDITED, WIN
 from gateway.observability.verification.misprediction import ErrorCause
 from gateway.observability.verification.verifier import MAX_OPEN
 from tests.support.fakes import BLOCK_SIZE, worker
-from tests.support.verified import W, World, ids
+from tests.support.worlds.verified import VerifiedWorld, W, ids
 
 # causes ----------------------------------------------------------------------------------------
 
 
 def test_right_predictions_are_exact() -> None:
-    world = World()
+    world = VerifiedWorld()
     world.store(ids())
     assert world.ask(ids(), 16).overlap_tokens == 16
     assert world.ask(ids(1), 0).overlap_tokens == 0
@@ -31,7 +31,7 @@ def test_right_predictions_are_exact() -> None:
 
 
 def test_blocks_evicted_between_decision_and_run_are_a_cause() -> None:
-    world = World()
+    world = VerifiedWorld()
     names = world.store(ids())
     decision = world.decide(ids())
     world.index.apply(W, BlocksRemoved(names[2:]))
@@ -43,14 +43,14 @@ def test_blocks_evicted_between_decision_and_run_are_a_cause() -> None:
 
 
 def test_reported_blocks_that_were_not_cached_are_a_cause() -> None:
-    world = World()
+    world = VerifiedWorld()
     world.store(ids())
     world.ask(ids(), 0)
     assert world.causes() == {ErrorCause.UNKNOWN: 1}
 
 
 def test_booked_blocks_that_were_never_stored_are_a_cause() -> None:
-    world = World()
+    world = VerifiedWorld()
     under_way = world.decide(ids())
     follower = world.decide(ids())
     assert follower.overlap_tokens == 16
@@ -60,7 +60,7 @@ def test_booked_blocks_that_were_never_stored_are_a_cause() -> None:
 
 
 def test_blocks_stored_while_the_request_was_on_its_way_are_a_cause() -> None:
-    world = World()
+    world = VerifiedWorld()
     decision = world.decide(ids())
     world.store(ids())  # another gateway's request was faster
     world.answer(decision, 16)
@@ -68,19 +68,19 @@ def test_blocks_stored_while_the_request_was_on_its_way_are_a_cause() -> None:
 
 
 def test_cached_blocks_that_were_not_reported_are_a_cause() -> None:
-    world = World()
+    world = VerifiedWorld()
     world.ask(ids(), 16)
     assert world.causes() == {ErrorCause.NOT_REPORTED: 1}
 
 
 def test_another_number_of_tokens_is_a_cause() -> None:
-    world = World()
+    world = VerifiedWorld()
     world.ask(ids(), 16, num_tokens=19)
     assert world.causes() == {ErrorCause.TOKENS_DIFFER: 1}
 
 
 def test_answers_without_cached_tokens_are_not_compared() -> None:
-    world = World()
+    world = VerifiedWorld()
     world.ask(ids(), None)
     world.ask([ids(), ids(1)], 0)  # engines report the last prompt only
     assert world.watched.exactness.num_compared == 0
@@ -89,7 +89,7 @@ def test_answers_without_cached_tokens_are_not_compared() -> None:
 
 def test_prompts_with_images_are_not_compared() -> None:
     """Only tokens before the first image are known: the engine counts more, and may have had more."""
-    world = World()
+    world = VerifiedWorld()
     before = Prompt((tokens_of(ids()),), BEFORE_MEDIA, None, Links([BlockHash(1)], [576]))
     for _ in range(5):
         request = make_request("/v1/chat/completions", {"model": "m", "messages": []})
@@ -99,7 +99,7 @@ def test_prompts_with_images_are_not_compared() -> None:
 
 
 def test_a_restarted_worker_is_not_compared() -> None:
-    world = World()
+    world = VerifiedWorld()
     decision = world.decide(ids())
     world.fleet.add(worker(block_size=BLOCK_SIZE))
     world.answer(decision, 16)
@@ -111,7 +111,7 @@ def test_a_restarted_worker_is_not_compared() -> None:
 
 
 def test_decisions_without_reported_usage_are_dropped() -> None:
-    world = World()
+    world = VerifiedWorld()
     first = world.decide(ids())
     for _ in range(MAX_OPEN):
         world.decide(ids())
@@ -121,7 +121,7 @@ def test_decisions_without_reported_usage_are_dropped() -> None:
 
 
 def test_a_request_that_has_ended_is_not_kept() -> None:
-    world = World()
+    world = VerifiedWorld()
     decision = world.decide(ids())
     world.verifier.finished(decision, Outcome("client gone", 499, None, None))
     assert "0 open" in repr(world.verifier)
@@ -138,7 +138,7 @@ def test_conversations_at_a_worker_without_exact_events_are_not_wrong(
     stream: StreamState | None, answer_len: int
 ) -> None:
     """Each turn repeats the answer before, which the engine has cached and kvgate never sent."""
-    world, said = World(stream), ids()
+    world, said = VerifiedWorld(stream), ids()
     cached = 0
     for turn in range(1, 9):
         decision = world.decide(said)
@@ -155,13 +155,13 @@ def test_conversations_at_a_worker_without_exact_events_are_not_wrong(
 
 
 def test_prompts_counted_otherwise_are_wrong_without_exact_events_too() -> None:
-    world = World(None)
+    world = VerifiedWorld(None)
     world.ask(ids(), 16, num_tokens=19)
     assert world.causes() == {ErrorCause.TOKENS_DIFFER: 1}
 
 
 def test_fewer_cached_tokens_than_predicted_are_wrong_without_exact_events_too() -> None:
-    world = World(None)
+    world = VerifiedWorld(None)
     first = world.decide(ids())
     world.router.first_token(first)
     world.answer(first, 0)
@@ -173,7 +173,7 @@ def test_fewer_cached_tokens_than_predicted_are_wrong_without_exact_events_too()
 
 
 def test_a_worker_that_is_often_wrong_loses_and_regains_confidence() -> None:
-    world = World()
+    world = VerifiedWorld()
     world.store(ids())
     member = world.fleet.get(W)
     assert member is not None
@@ -190,7 +190,7 @@ def test_a_worker_that_is_often_wrong_loses_and_regains_confidence() -> None:
 
 
 def test_an_idle_worker_regains_confidence_with_time() -> None:
-    world = World()
+    world = VerifiedWorld()
     world.store(ids())
     for _ in range(MIN_CREDITED):
         world.ask(ids(), 0)
@@ -207,7 +207,7 @@ def test_an_idle_worker_regains_confidence_with_time() -> None:
 
 
 def test_engine_counters_are_shown_for_the_fleets_workers() -> None:
-    world = World()
+    world = VerifiedWorld()
     assert list(world.verifier.counters()) == []
     for total in (100, 130):
         world.verifier.scraped(W, EngineMetrics(prefix_cache_queries_total=total, prefix_cache_hits_total=50))

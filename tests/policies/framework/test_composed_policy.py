@@ -155,5 +155,5 @@ def test_a_twin_chooses_without_changing_the_policy() -> None:
 
 def test_a_filtered_policy_explains_its_inner_policy() -> None:
     assert FilteredPolicy("mine", {}, LeastLoad()).explain(QUERY, SOME) == [{}] * 3
-    explains = type("P", (), {"explain": lambda *_: [{"ahead_s": 1.0}]})()
-    assert FilteredPolicy("mine", {}, explains).explain(QUERY, SOME[:1]) == [{"ahead_s": 1.0}]
+    explains = type("P", (), {"explain": lambda *_: [{"booked_s": 1.0}]})()
+    assert FilteredPolicy("mine", {}, explains).explain(QUERY, SOME[:1]) == [{"booked_s": 1.0}]

@@ -16,6 +16,8 @@ from gateway.server.http2.stream import Http2Stream
 from tests.support.http2 import (
     HELLO,
     POST,
+    EchoHandler,
+    GrpcTimer,
     data,
     headers_of,
     message,
@@ -28,46 +30,13 @@ from tests.support.http2 import (
 )
 
 
-class Handler:
-    """Echoes messages; the end of the client's side ends the stream."""
-
-    def __init__(self, stream: GrpcStream) -> None:
-        self.stream = stream
-        self.events: list[str] = []
-
-    def message(self, message: bytes) -> None:
-        self.events.append(message.decode())
-        if message == b"raise":
-            raise ValueError("a bug")
-        if message == b"finish":
-            self.stream.finish(9, "enough")
-        else:
-            self.stream.send(message)
-
-    def half_closed(self) -> None:
-        self.events.append("END")
-        self.stream.finish(0)
-
-    def aborted(self, why: str) -> None:
-        self.events.append(f"aborted: {why}")
-
-
-class FakeTimer:
-    def __init__(self, seconds: float, callback: Callable[[], None]) -> None:
-        self.seconds, self.callback = seconds, callback
-        self.is_cancelled = False
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
-
-
 class Side:
     """A connection with the Echo service, and one that fails at once."""
 
     def __init__(self, limits: Http2Limits | None = None, bodies: BodyBudget | None = None) -> None:
         self.bodies = bodies or BodyBudget()
-        self.handlers: list[Handler] = []
-        self.timers: list[FakeTimer] = []
+        self.handlers: list[EchoHandler] = []
+        self.timers: list[GrpcTimer] = []
         self.num_outputs = 0
         services = {b"/test.Echo/Run": self._echo, b"/test.Broken/Run": self._broken}
         self.grpc = GrpcConnection(
@@ -76,15 +45,15 @@ class Side:
         self.out = b""
         self.feed(HELLO)
 
-    def _echo(self, stream: GrpcStream) -> Handler:
-        self.handlers.append(Handler(stream))
+    def _echo(self, stream: GrpcStream) -> EchoHandler:
+        self.handlers.append(EchoHandler(stream))
         return self.handlers[-1]
 
-    def _broken(self, stream: GrpcStream) -> Handler:
+    def _broken(self, stream: GrpcStream) -> EchoHandler:
         raise ValueError("a bug")
 
-    def _later(self, seconds: float, callback: Callable[[], None]) -> FakeTimer:
-        self.timers.append(FakeTimer(seconds, callback))
+    def _later(self, seconds: float, callback: Callable[[], None]) -> GrpcTimer:
+        self.timers.append(GrpcTimer(seconds, callback))
         return self.timers[-1]
 
     def _has_output(self) -> None:
@@ -319,7 +288,7 @@ def test_a_handler_that_fails_at_its_end_is_logged(caplog: pytest.LogCaptureFixt
 
 
 def one_call() -> tuple[GrpcConnection, Call]:
-    grpc = GrpcConnection({}, Http2Limits(), BodyBudget(), FakeTimer, lambda: None)
+    grpc = GrpcConnection({}, Http2Limits(), BodyBudget(), GrpcTimer, lambda: None)
     stream = Http2Stream(1, 1000, 0)
     grpc.http2.streams[1] = stream
     grpc.http2.take()
@@ -341,7 +310,7 @@ def test_an_end_without_messages_is_one_frame() -> None:
 
 def test_a_call_that_is_over_lets_go_of_its_handler_and_timer() -> None:
     grpc, one = one_call()
-    one.handler, timer = Handler(one), FakeTimer(1.0, one.late)
+    one.handler, timer = EchoHandler(one), GrpcTimer(1.0, one.late)
     one.timer = timer
     one.finish(0)
     assert one.handler is None and one.timer is None and timer.is_cancelled
@@ -352,7 +321,7 @@ def test_a_call_that_is_over_lets_go_of_its_handler_and_timer() -> None:
 
 def test_a_handler_is_aborted_once() -> None:
     _, one = one_call()
-    handler = one.handler = Handler(one)
+    handler = one.handler = EchoHandler(one)
     one.abort("gone")
     one.abort("gone again")
     assert handler.events == ["aborted: gone"]

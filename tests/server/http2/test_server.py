@@ -13,9 +13,8 @@ from gateway.core.errors import ConfigError
 from gateway.runtime.tls import grpc_tls
 from gateway.server.http2.server import GrpcServer
 from gateway.server.http2.service import GrpcStream
-from tests.blackbox.harness import until
 from tests.support.certificates import Authority
-from tests.support.patience import patience
+from tests.support.patience import patience, until
 
 pytestmark = pytest.mark.process
 

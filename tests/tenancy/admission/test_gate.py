@@ -16,13 +16,13 @@ from gateway.http.messages import ResponseHead
 from gateway.http.response_observer import ResponseObserver
 from gateway.tenancy.admission.gate import gate_of, num_generated
 from gateway.tenancy.admission.saturation import Saturation
-from tests.tenancy.admission.worlds import World
+from tests.support.worlds.gate import GateWorld
 
 NO_QUEUE = Saturation()
 ONE_EACH = Saturation(max_in_flight=1)
 
 
-def refused(world: World, *args: Any, **more: Any) -> TooManyRequests:
+def refused(world: GateWorld, *args: Any, **more: Any) -> TooManyRequests:
     with pytest.raises(TooManyRequests) as caught:
         world.ask(*args, **more)
     return caught.value
@@ -32,26 +32,26 @@ def refused(world: World, *args: Any, **more: Any) -> TooManyRequests:
 
 
 def test_headers_of_a_trusted_peer_reach_policies() -> None:
-    world = World(NO_QUEUE)
+    world = GateWorld(NO_QUEUE)
     request = world.ask("acme", priority=-2, slo_ms=1500).request
     assert (request.tenant, request.priority, request.slo_ttft_s) == ("acme", -2, 1.5)
 
 
 def test_an_authenticated_tenant_overrides_a_declared_one() -> None:
-    world = World(NO_QUEUE, tenants={"shown": TenantLimits(priority=-3)})
+    world = GateWorld(NO_QUEUE, tenants={"shown": TenantLimits(priority=-3)})
     request = world.ask("acme", slo_ms=1500, caller=Caller("shown")).request
     assert (request.tenant, request.priority, request.slo_ttft_s) == ("shown", -3, 1.5)
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.1", "", None])
 def test_headers_of_other_peers_are_ignored(peer: str | None) -> None:
-    world = World(NO_QUEUE)
+    world = GateWorld(NO_QUEUE)
     request = world.ask("acme", priority=-2, slo_ms=1500, peer=peer).request
     assert (request.tenant, request.priority, request.slo_ttft_s) == ("anonymous", 0, None)
 
 
 def test_without_trusted_peers_headers_are_not_read() -> None:
-    world = World(NO_QUEUE, trusts=())
+    world = GateWorld(NO_QUEUE, trusts=())
     assert world.ask("acme", priority=-2).request.tenant == "anonymous"
 
 
@@ -71,12 +71,12 @@ def test_without_trusted_peers_headers_are_not_read() -> None:
 def test_priority_by_header_tenant_and_body(
     of_tenant: int, in_header: int | None, in_body: int | None, priority: int
 ) -> None:
-    world = World(NO_QUEUE, tenants={"t": TenantLimits(priority=of_tenant)})
+    world = GateWorld(NO_QUEUE, tenants={"t": TenantLimits(priority=of_tenant)})
     assert world.ask(priority=in_header, body_priority=in_body).request.priority == priority
 
 
 def test_the_slo_of_a_request_precedes_its_tenants() -> None:
-    world = World(NO_QUEUE, tenants={"t": TenantLimits(slo_ttft_s=4.0)})
+    world = GateWorld(NO_QUEUE, tenants={"t": TenantLimits(slo_ttft_s=4.0)})
     assert world.ask().request.slo_ttft_s == 4.0
     assert world.ask(slo_ms=500).request.slo_ttft_s == 0.5
     assert world.ask("other").request.slo_ttft_s is None
@@ -86,7 +86,7 @@ def test_the_slo_of_a_request_precedes_its_tenants() -> None:
 
 
 def test_requests_beyond_their_rate_are_rejected_with_the_remaining_quota() -> None:
-    world = World(NO_QUEUE, tenants={"t": TenantLimits(requests_per_s=2)})
+    world = GateWorld(NO_QUEUE, tenants={"t": TenantLimits(requests_per_s=2)})
     first, second = world.ask(), world.ask()
     assert dict(first.more_headers)[b"x-ratelimit-remaining-requests"] == b"1"
     assert dict(second.more_headers)[b"x-ratelimit-remaining-requests"] == b"0"
@@ -100,7 +100,7 @@ def test_requests_beyond_their_rate_are_rejected_with_the_remaining_quota() -> N
 
 
 def test_queued_requests_count_as_active() -> None:
-    world = World(ONE_EACH, "a:1", tenants={"t": TenantLimits(max_concurrent=2)})
+    world = GateWorld(ONE_EACH, "a:1", tenants={"t": TenantLimits(max_concurrent=2)})
     first, second = world.ask(), world.ask()
     assert "2 are in flight" in refused(world).message
     world.end(second)
@@ -111,7 +111,7 @@ def test_queued_requests_count_as_active() -> None:
 
 
 def test_tokens_are_taken_when_counted_and_corrected_at_the_end() -> None:
-    world = World(NO_QUEUE, tenants={"t": TenantLimits(tokens_per_min=1000)})
+    world = GateWorld(NO_QUEUE, tenants={"t": TenantLimits(tokens_per_min=1000)})
     asked = world.ask(num_tokens=400)
     assert dict(asked.more_headers)[b"x-ratelimit-remaining-tokens"] == b"600"
     assert world.gate.needs_usage(asked.ticket)
@@ -166,7 +166,7 @@ def test_a_text_of_sglangs_own_route_is_no_embedding() -> None:
 
 
 def test_a_rejected_request_costs_no_tokens() -> None:
-    world = World(
+    world = GateWorld(
         Saturation(max_in_flight=1), "a:1", tenants={"t": TenantLimits(tokens_per_min=1000)}, timeout_s=1.0
     )
     world.ask("another")
@@ -181,7 +181,7 @@ def test_a_rejected_request_costs_no_tokens() -> None:
 
 @pytest.mark.parametrize(("was_sent", "left"), [(True, 600), (False, 1000)])
 def test_an_unsent_request_costs_no_tokens(was_sent: bool, left: int) -> None:
-    world = World(NO_QUEUE, tenants={"t": TenantLimits(tokens_per_min=1000)})
+    world = GateWorld(NO_QUEUE, tenants={"t": TenantLimits(tokens_per_min=1000)})
     asked = world.ask(num_tokens=400)
     world.gate.ended(asked, asked.request, None, None, was_sent=was_sent)
     tokens = world.gate.tenants.of("t", world.loop.now).tokens
@@ -189,7 +189,7 @@ def test_an_unsent_request_costs_no_tokens(was_sent: bool, left: int) -> None:
 
 
 def test_generated_tokens_count_in_the_queue() -> None:
-    world = World(ONE_EACH, "a:1")
+    world = GateWorld(ONE_EACH, "a:1")
     running = world.ask("talks")
     for tenant in ("talks", "talks", "brief", "brief", "brief"):
         world.ask(tenant)
@@ -204,14 +204,14 @@ def test_generated_tokens_count_in_the_queue() -> None:
 
 
 def test_routes_without_generation_are_not_queued() -> None:
-    world = World(ONE_EACH, "a:1")
+    world = GateWorld(ONE_EACH, "a:1")
     world.ask()
     assert world.ask(path="/tokenize").events == ["routed"]
     assert world.ask().events == []
 
 
 def test_an_slo_is_kept_without_a_queue() -> None:
-    world = World(NO_QUEUE, "a:1")
+    world = GateWorld(NO_QUEUE, "a:1")
     world.ask(num_tokens=3000)
     assert world.ask(slo_ms=3500).events == ["routed"]
     asked = world.ask(slo_ms=2000)
@@ -221,19 +221,19 @@ def test_an_slo_is_kept_without_a_queue() -> None:
 
 
 def test_an_idle_worker_is_tried_whatever_the_slo() -> None:
-    world = World(NO_QUEUE)
+    world = GateWorld(NO_QUEUE)
     world.ask(num_tokens=3000)
     assert world.ask(slo_ms=1).events == ["routed"]
     assert world.ask(slo_ms=1).events == ["429 slo_unreachable"]
 
 
 def test_an_unknown_model_is_reported_by_the_decision() -> None:
-    world = World(ONE_EACH)
+    world = GateWorld(ONE_EACH)
     assert world.ask(model="unknown", slo_ms=100).events == ["routed", "404 model_not_found"]
 
 
 def test_an_end_counts_once() -> None:
-    world = World(NO_QUEUE)
+    world = GateWorld(NO_QUEUE)
     asked = world.ask()
     world.gate.ended(asked, asked.request, None, None)
     world.gate.ended(asked, asked.request, None, None)
@@ -244,7 +244,7 @@ def test_an_end_counts_once() -> None:
 
 
 async def test_where_nothing_is_configured_there_is_no_gate() -> None:
-    world: Any = World(NO_QUEUE)
+    world: Any = GateWorld(NO_QUEUE)
     world.spare = world.on_freed = world.tokenize = None
     assert asyncio.get_running_loop()
     assert gate_of(config_of(), world) is None

@@ -7,11 +7,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from gateway.config.tenant_limits import TenantLimits
 from gateway.tenancy.admission.metrics import AdmissionCollector, describe_admission
 from gateway.tenancy.admission.saturation import Saturation
-from tests.tenancy.admission.worlds import World
+from tests.support.worlds.gate import GateWorld
 
 
-def busy() -> World:
-    world = World(
+def busy() -> GateWorld:
+    world = GateWorld(
         Saturation(max_in_flight=1),
         "a:1",
         tenants={"t": TenantLimits(requests_per_s=100, tokens_per_min=60_000, weight=2.0)},

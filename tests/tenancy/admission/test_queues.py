@@ -8,13 +8,13 @@ from gateway.tenancy.admission.metrics import describe_admission
 from gateway.tenancy.admission.queues import LOOK_S, work_of
 from gateway.tenancy.admission.saturation import Saturation
 from tests.support.fakes import worker
-from tests.tenancy.admission.worlds import PACE, Asked, World
+from tests.support.worlds.gate import PACE, Asked, GateWorld
 
 ONE_EACH = Saturation(max_in_flight=1)
 
 
 def test_requests_are_sent_at_once_while_a_worker_has_room() -> None:
-    world = World(ONE_EACH)
+    world = GateWorld(ONE_EACH)
     first, second = world.ask(), world.ask()
     assert world.routed == [first, second]
     assert (world.in_flight("a:1"), world.in_flight("b:1")) == (1, 1)
@@ -22,7 +22,7 @@ def test_requests_are_sent_at_once_while_a_worker_has_room() -> None:
 
 
 def test_requests_wait_while_no_worker_has_room() -> None:
-    world = World(ONE_EACH)
+    world = GateWorld(ONE_EACH)
     first, _, third, fourth = (world.ask() for _ in range(4))
     assert world.num_waiting() == 2 and third.events == []
     world.loop.advance(2.0)
@@ -36,7 +36,7 @@ def test_requests_wait_while_no_worker_has_room() -> None:
 
 
 def test_new_requests_do_not_pass_waiting_ones() -> None:
-    world = World(ONE_EACH, "a:1")
+    world = GateWorld(ONE_EACH, "a:1")
     first, second = world.ask(), world.ask()
     assert first.booking
     world.ledger.release(first.booking)  # before a notification about it
@@ -47,7 +47,7 @@ def test_new_requests_do_not_pass_waiting_ones() -> None:
 
 
 def test_a_first_token_frees_a_worker_saturated_by_work_ahead() -> None:
-    world = World(Saturation(above_ttft_s=1.0), "a:1")
+    world = GateWorld(Saturation(above_ttft_s=1.0), "a:1")
     first, second = world.ask(num_tokens=1500), world.ask(num_tokens=700)
     assert second.events == []
     world.first_token(first)
@@ -58,12 +58,12 @@ def test_a_first_token_frees_a_worker_saturated_by_work_ahead() -> None:
 
 
 def test_a_prompt_of_any_length_goes_to_an_idle_worker() -> None:
-    world = World(Saturation(above_ttft_s=0.001), "a:1")
+    world = GateWorld(Saturation(above_ttft_s=0.001), "a:1")
     assert world.ask(num_tokens=10**6).events == ["routed"]
 
 
 def test_priority_comes_first_then_fairness_of_tenants() -> None:
-    world = World(ONE_EACH, "a:1")
+    world = GateWorld(ONE_EACH, "a:1")
     running = world.ask()
     many = [world.ask("many") for _ in range(5)]
     few = [world.ask("few") for _ in range(2)]
@@ -75,7 +75,7 @@ def test_priority_comes_first_then_fairness_of_tenants() -> None:
 
 
 def test_full_workers_are_excluded_while_another_has_room() -> None:
-    world = World(ONE_EACH, "a:1", "b:1", "c:1")
+    world = GateWorld(ONE_EACH, "a:1", "b:1", "c:1")
     eligible = world.fleet.eligible("m")
     assert world.queues.spare(eligible) is eligible
     world.ledger.book(WorkerId("b:1"), 1, 1)
@@ -86,7 +86,7 @@ def test_full_workers_are_excluded_while_another_has_room() -> None:
 
 
 def test_a_worker_that_joins_takes_waiting_requests() -> None:
-    world = World(ONE_EACH, "a:1")
+    world = GateWorld(ONE_EACH, "a:1")
     world.ask()
     second = world.ask()
     world.fleet.add(worker("new:1"))
@@ -95,7 +95,7 @@ def test_a_worker_that_joins_takes_waiting_requests() -> None:
 
 
 def test_a_worker_with_a_full_cache_is_checked_again() -> None:
-    world = World(Saturation(above_ttft_s=10.0), "a:1")
+    world = GateWorld(Saturation(above_ttft_s=10.0), "a:1")
     member = world.fleet.get(WorkerId("a:1"))
     assert member is not None
     world.ask()
@@ -109,7 +109,7 @@ def test_a_worker_with_a_full_cache_is_checked_again() -> None:
 
 
 def test_without_workers_each_decision_reports_it() -> None:
-    world = World(ONE_EACH, "a:1")
+    world = GateWorld(ONE_EACH, "a:1")
     world.ask()
     waiting = [world.ask() for _ in range(3)]
     member = world.fleet.get(WorkerId("a:1"))
@@ -120,7 +120,7 @@ def test_without_workers_each_decision_reports_it() -> None:
 
 
 def test_a_client_that_disconnects_is_removed_at_once() -> None:
-    world = World(ONE_EACH, "a:1")
+    world = GateWorld(ONE_EACH, "a:1")
     first, gone, third = (world.ask() for _ in range(3))
     world.end(gone)
     assert world.num_waiting() == 1
@@ -134,7 +134,7 @@ def test_a_client_that_disconnects_is_removed_at_once() -> None:
 
 
 def test_the_longest_wait_ends_with_429() -> None:
-    world = World(ONE_EACH, "a:1", timeout_s=5.0)
+    world = GateWorld(ONE_EACH, "a:1", timeout_s=5.0)
     world.ask()
     asked = world.ask()
     world.loop.advance(4.9)
@@ -146,7 +146,7 @@ def test_the_longest_wait_ends_with_429() -> None:
 
 
 def test_a_request_that_cannot_meet_its_slo_is_rejected_at_once() -> None:
-    world = World(Saturation(above_ttft_s=1.0), "a:1")
+    world = GateWorld(Saturation(above_ttft_s=1.0), "a:1")
     world.ask(num_tokens=3000)
     asked = world.ask(slo_ms=2000)
     assert asked.events == ["429 slo_unreachable"] and asked.error
@@ -158,7 +158,7 @@ def test_a_request_that_cannot_meet_its_slo_is_rejected_at_once() -> None:
 
 
 def test_requests_past_their_deadline_are_rejected() -> None:
-    world = World(ONE_EACH, "a:1")
+    world = GateWorld(ONE_EACH, "a:1")
     world.ask()
     asked = world.ask(slo_ms=2000)
     world.loop.advance(1.9)
@@ -169,7 +169,7 @@ def test_requests_past_their_deadline_are_rejected() -> None:
 
 
 def test_a_full_queue_rejects_before_any_work() -> None:
-    world = World(ONE_EACH, "a:1", max_queued=2)
+    world = GateWorld(ONE_EACH, "a:1", max_queued=2)
     for _ in range(3):
         world.ask("many")
     with pytest.raises(TooManyRequests, match="the queue is full") as caught:
@@ -179,7 +179,7 @@ def test_a_full_queue_rejects_before_any_work() -> None:
 
 
 def test_a_displaced_request_is_rejected() -> None:
-    world = World(ONE_EACH, "a:1", max_queued=2)
+    world = GateWorld(ONE_EACH, "a:1", max_queued=2)
     _, first, second = (world.ask("many") for _ in range(3))
     few = world.ask("few")
     assert second.events == ["429 queue_full"] and (first.events, few.events) == ([], [])
@@ -187,7 +187,7 @@ def test_a_displaced_request_is_rejected() -> None:
 
 
 def test_retry_after_is_the_time_in_which_the_queue_drains() -> None:
-    world = World(ONE_EACH, "a:1", max_queued=20)
+    world = GateWorld(ONE_EACH, "a:1", max_queued=20)
     running: Asked = world.ask()
     waiting = [world.ask() for _ in range(20)]
     for _ in range(8):
@@ -203,7 +203,7 @@ def test_retry_after_is_the_time_in_which_the_queue_drains() -> None:
 @pytest.mark.parametrize("after_s", [0.0, 0.4, 2.0, 3.9])
 def test_the_estimate_of_a_cold_queue_is_about_its_wait(after_s: float) -> None:
     """Answers take 4 s, and two run at once: a request leaves each 2 s, and none has left yet."""
-    world = World(Saturation(max_in_flight=2), "a:1", max_queued=20)
+    world = GateWorld(Saturation(max_in_flight=2), "a:1", max_queued=20)
     for _ in range(22):
         world.ask()
     world.loop.advance(after_s)
@@ -219,7 +219,7 @@ def test_the_estimate_of_a_cold_queue_is_about_its_wait(after_s: float) -> None:
 
 
 def test_a_worker_that_joins_shortens_the_estimate_at_once() -> None:
-    world = World(Saturation(max_in_flight=2), "a:1", max_queued=30)
+    world = GateWorld(Saturation(max_in_flight=2), "a:1", max_queued=30)
     for _ in range(22):
         world.ask()
     before_s = world.queues.expected_wait_s("m")
@@ -232,7 +232,7 @@ def test_a_worker_that_joins_shortens_the_estimate_at_once() -> None:
 
 
 def test_without_a_worker_the_estimate_is_a_number() -> None:
-    world = World(ONE_EACH, "a:1")
+    world = GateWorld(ONE_EACH, "a:1")
     for _ in range(3):
         world.ask()
     member = world.fleet.get(WorkerId("a:1"))
@@ -246,7 +246,7 @@ def test_models_that_share_workers_alternate() -> None:
     from gateway.core.worker import ServedModel
     from tests.support.fakes import worker
 
-    world = World(ONE_EACH, "x:1")
+    world = GateWorld(ONE_EACH, "x:1")
     world.fleet.drop(WorkerId("x:1"))
     world.fleet.add(worker("a:1", ServedModel("m", "root"), ServedModel("lora", "root", "lora")))
     running = world.ask()
@@ -259,7 +259,7 @@ def test_models_that_share_workers_alternate() -> None:
 
 
 def test_a_stop_sends_requests_with_room_and_rejects_the_rest() -> None:
-    world = World(ONE_EACH, "a:1")
+    world = GateWorld(ONE_EACH, "a:1")
     first, second, third = (world.ask() for _ in range(3))
     world.gate.stop(10.0)
     world.loop.advance(5.0)
@@ -271,7 +271,7 @@ def test_a_stop_sends_requests_with_room_and_rejects_the_rest() -> None:
 
 
 def test_a_stop_without_time_rejects_all_at_once() -> None:
-    world = World(ONE_EACH, "a:1")
+    world = GateWorld(ONE_EACH, "a:1")
     world.ask()
     waiting = [world.ask() for _ in range(3)]
     world.gate.stop(0.0)
@@ -279,7 +279,7 @@ def test_a_stop_without_time_rejects_all_at_once() -> None:
 
 
 def test_with_deferred_decisions_one_request_is_released_at_a_time() -> None:
-    world = World(ONE_EACH)
+    world = GateWorld(ONE_EACH)
     first, second = world.ask(), world.ask()
     third, fourth, fifth = world.ask(), world.ask(), world.ask()
     world.is_deferred = True
@@ -294,7 +294,7 @@ def test_with_deferred_decisions_one_request_is_released_at_a_time() -> None:
 
 
 def test_a_bug_in_one_request_does_not_affect_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    world = World(ONE_EACH, "a:1")
+    world = GateWorld(ONE_EACH, "a:1")
     first, broken, third = (world.ask() for _ in range(3))
     broken.route_or_fail = lambda prompt: 1 / 0  # type: ignore[method-assign,assignment]
     world.end(first)
@@ -305,7 +305,7 @@ def test_a_bug_in_one_request_does_not_affect_the_others(caplog: pytest.LogCaptu
 def test_work_is_counted_in_tokens_or_guessed_from_bytes() -> None:
     from gateway.core.decision import Prompt
 
-    world = World(ONE_EACH)
+    world = GateWorld(ONE_EACH)
     request = world.ask(num_tokens=400).request
     assert work_of(request, Prompt(([1] * 7,))) == 7 + 64
     assert work_of(request, Prompt()) == 100 + 64

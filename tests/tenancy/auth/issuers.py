@@ -10,6 +10,8 @@ import jwt as pyjwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import get_default_algorithms
 
+from gateway.tenancy.auth.jwt import JwtVerifier
+
 ISSUER, AUDIENCE = "https://issuer.example", "kvgate"
 KINDS = {
     "rsa": "RS256",
@@ -59,3 +61,30 @@ def token(signed_by: str = "rsa", headers: Mapping[str, Any] | None = None, **cl
     algorithm = head.pop("alg", KINDS[signed_by])
     head = {name: value for name, value in head.items() if value is not None}
     return pyjwt.encode(given, private(signed_by), algorithm, headers=head).encode()
+
+
+class FastClock:
+    """Clock beside the real one, which PyJWT looks at."""
+
+    ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead_s
+
+
+def jwt_verifier(*keys: dict[str, Any], clock: FastClock | None = None, **options: Any) -> JwtVerifier:
+    jwt = JwtVerifier(
+        **{
+            "algorithms": ["RS256", "ES256"],
+            "issuer": ISSUER,
+            "audience": AUDIENCE,
+            "leeway_s": 30.0,
+            "tenant_claim": "tenant",
+            "models_claim": "models",
+            "salt_of": lambda tenant: f"salt of {tenant}",
+            "clock": clock or FastClock(),
+            **options,
+        }
+    )
+    jwt.use(jwks(*(keys or (public("rsa"), public("ec")))))
+    return jwt

@@ -14,8 +14,7 @@ from gateway.core.errors import ConfigError
 from gateway.tenancy.auth import jwks as module
 from gateway.tenancy.auth.jwks import Jwks
 from tests.support.patience import patience
-from tests.tenancy.auth.issuers import jwks, public
-from tests.tenancy.auth.test_jwt import made
+from tests.tenancy.auth.issuers import jwks, jwt_verifier, public
 
 
 class FakeVerifier:
@@ -128,7 +127,7 @@ async def test_keys_are_refreshed_at_intervals_and_sooner_on_demand(
     ],
 )
 async def test_invalid_jwks_keep_the_previous_keys(path: Path, nonsense: bytes) -> None:
-    jwt = made(public("rsa"))
+    jwt = jwt_verifier(public("rsa"))
     path.write_bytes(jwks(public("rsa"), public("ec")))
     keys = Jwks(str(path), jwt.use, refresh_s=1.0)
     path.write_bytes(nonsense)

@@ -13,34 +13,17 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from gateway.core.errors import Unauthorized
 from gateway.tenancy.auth import jwt as module
 from gateway.tenancy.auth.jwt import MAX_TOKEN_BYTES, JwtVerifier
-from tests.tenancy.auth.issuers import AUDIENCE, ISSUER, NULL, jwks, private, public, token
-
-
-class Clock:
-    """Clock beside the real one, which PyJWT looks at."""
-
-    ahead_s = 0.0
-
-    def __call__(self) -> float:
-        return time.time() + self.ahead_s
-
-
-def made(*keys: dict[str, Any], clock: Clock | None = None, **options: Any) -> JwtVerifier:
-    jwt = JwtVerifier(
-        **{
-            "algorithms": ["RS256", "ES256"],
-            "issuer": ISSUER,
-            "audience": AUDIENCE,
-            "leeway_s": 30.0,
-            "tenant_claim": "tenant",
-            "models_claim": "models",
-            "salt_of": lambda tenant: f"salt of {tenant}",
-            "clock": clock or Clock(),
-            **options,
-        }
-    )
-    jwt.use(jwks(*(keys or (public("rsa"), public("ec")))))
-    return jwt
+from tests.tenancy.auth.issuers import (
+    AUDIENCE,
+    ISSUER,
+    NULL,
+    FastClock,
+    jwks,
+    jwt_verifier,
+    private,
+    public,
+    token,
+)
 
 
 def refusal(jwt: JwtVerifier, shown: bytes) -> str:
@@ -59,23 +42,23 @@ def part(value: Any) -> bytes:
 
 @pytest.mark.parametrize("name", ["rsa", "ec"])
 def test_a_valid_token_has_its_tenant(name: str) -> None:
-    caller = made().caller(token(name, models=["m", "n"]))
+    caller = jwt_verifier().caller(token(name, models=["m", "n"]))
     assert (caller.tenant, caller.models, caller.salt) == ("acme", {"m", "n"}, "salt of acme")
     assert not caller.is_admin
-    assert made().caller(token(name)).models is None
-    assert made().caller(token(name, models="m n")).models == {"m", "n"}
-    assert made().caller(token(name, aud=["other", AUDIENCE])).tenant == "acme"
+    assert jwt_verifier().caller(token(name)).models is None
+    assert jwt_verifier().caller(token(name, models="m n")).models == {"m", "n"}
+    assert jwt_verifier().caller(token(name, aud=["other", AUDIENCE])).tenant == "acme"
 
 
 def test_a_token_without_a_key_id_uses_the_only_key() -> None:
     unnamed = token("rsa", {"kid": None})
-    assert made(public("rsa")).caller(unnamed).tenant == "acme"
-    assert made(public("rsa", kid=None)).caller(unnamed).tenant == "acme"
-    assert "signing key is unknown" in refusal(made(), unnamed)
+    assert jwt_verifier(public("rsa")).caller(unnamed).tenant == "acme"
+    assert jwt_verifier(public("rsa", kid=None)).caller(unnamed).tenant == "acme"
+    assert "signing key is unknown" in refusal(jwt_verifier(), unnamed)
 
 
 def test_other_algorithms_are_accepted_where_configured() -> None:
-    jwt = made(public("ed"), public("ec384"), public("rsa"), algorithms=["EdDSA", "ES384", "PS256"])
+    jwt = jwt_verifier(public("ed"), public("ec384"), public("rsa"), algorithms=["EdDSA", "ES384", "PS256"])
     for shown in (token("ed"), token("ec384"), token("rsa", {"alg": "PS256"})):
         assert jwt.caller(shown).tenant == "acme"
     assert "is not allowed" in refusal(jwt, token("rsa"))
@@ -83,11 +66,11 @@ def test_other_algorithms_are_accepted_where_configured() -> None:
 
 def test_clocks_may_differ_slightly() -> None:
     now = int(time.time())
-    assert made().caller(token(exp=now - 5, nbf=now + 5)).tenant == "acme"
+    assert jwt_verifier().caller(token(exp=now - 5, nbf=now + 5)).tenant == "acme"
 
 
 def test_names_of_claims_are_configurable() -> None:
-    jwt = made(tenant_claim="https://x/org", models_claim="scope")
+    jwt = jwt_verifier(tenant_claim="https://x/org", models_claim="scope")
     caller = jwt.caller(token(**{"https://x/org": "b", "scope": "m", "tenant": None}))
     assert (caller.tenant, caller.models) == ("b", {"m"})
 
@@ -117,11 +100,11 @@ def test_names_of_claims_are_configurable() -> None:
     ],
 )
 def test_wrong_claims_are_rejected(claims: dict[str, Any], words: str) -> None:
-    assert refusal(made(), token(**claims)).startswith(words)
+    assert refusal(jwt_verifier(), token(**claims)).startswith(words)
 
 
 def test_a_token_without_a_signature_or_with_a_shared_secret_is_rejected() -> None:
-    jwt, good = made(), token()
+    jwt, good = jwt_verifier(), token()
     claims = good.split(b".")[1]
     for name in ("none", "None", "NONE", "", None, 5):
         unsigned = part({"alg": name, "kid": "rsa"}) + b"." + claims + b"."
@@ -134,7 +117,7 @@ def test_a_token_without_a_signature_or_with_a_shared_secret_is_rejected() -> No
 
 def test_a_changed_token_or_another_signature_is_rejected() -> None:
     head, claims, signature = token().split(b".")
-    jwt = made()
+    jwt = jwt_verifier()
     changed = part({"iss": ISSUER, "aud": AUDIENCE, "exp": 9_000_000_000, "tenant": "b"})
     assert "signature is wrong" in refusal(jwt, b".".join([head, changed, signature]))
     assert "signature is wrong" in refusal(jwt, token("other-rsa", {"kid": "rsa"}))
@@ -147,11 +130,11 @@ def test_a_changed_token_or_another_signature_is_rejected() -> None:
     [b"..", b"a.b.c", b"\xff.\xff.\xff", part(5) + b".x.y", part({"alg": "RS256", "kid": ["x"]}) + b".x.y"],
 )
 def test_a_malformed_token_is_rejected(shown: bytes) -> None:
-    assert refusal(made(), shown).startswith("invalid_token: ")
+    assert refusal(jwt_verifier(), shown).startswith("invalid_token: ")
 
 
 def test_a_long_token_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "too long" in refusal(made(), b"a." * MAX_TOKEN_BYTES)
+    assert "too long" in refusal(jwt_verifier(), b"a." * MAX_TOKEN_BYTES)
 
 
 # keys -------------------------------------------------------------------------------------------------
@@ -174,13 +157,13 @@ def test_a_long_token_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_unusable_keys_are_ignored(key: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="no public key for ES256, RS256"):
-        made(key)
-    assert made(key, public("ec")).num_keys == 1
+        jwt_verifier(key)
+    assert jwt_verifier(key, public("ec")).num_keys == 1
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"keys":5}', b"\xff"])
 def test_an_invalid_jwks_changes_nothing(text: bytes) -> None:
-    jwt = made()
+    jwt = jwt_verifier()
     with pytest.raises(ValueError, match="not a JWKS"):
         jwt.use(text)
     assert jwt.caller(token()).tenant == "acme"
@@ -188,7 +171,7 @@ def test_an_invalid_jwks_changes_nothing(text: bytes) -> None:
 
 def test_an_unknown_key_triggers_a_fetch() -> None:
     asked: list[int] = []
-    jwt = made(public("ec"), want_keys=lambda: asked.append(1))
+    jwt = jwt_verifier(public("ec"), want_keys=lambda: asked.append(1))
     assert "retry in a few seconds" in refusal(jwt, token("rsa"))
     assert asked == [1]
     jwt.use(jwks(public("ec"), public("rsa")))
@@ -199,7 +182,7 @@ def test_an_unknown_key_triggers_a_fetch() -> None:
 
 
 def test_a_token_is_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    jwt, shown, times = made(), token(), []
+    jwt, shown, times = jwt_verifier(), token(), []
     decode = pyjwt.decode
     monkeypatch.setattr(pyjwt, "decode", lambda *a, **k: times.append(1) or decode(*a, **k))
     first = jwt.caller(shown)
@@ -212,8 +195,8 @@ def test_a_token_is_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_remembered_token_expires(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    jwt, shown = made(clock=clock), token(exp=int(time.time()) + 100)
+    clock = FastClock()
+    jwt, shown = jwt_verifier(clock=clock), token(exp=int(time.time()) + 100)
     jwt.caller(shown)
     clock.ahead_s = 120.0  # within the allowed clock difference
     jwt.caller(shown)
@@ -223,7 +206,7 @@ def test_a_remembered_token_expires(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_token_of_a_removed_key_is_forgotten() -> None:
-    jwt, shown = made(), token("rsa")
+    jwt, shown = jwt_verifier(), token("rsa")
     jwt.caller(shown)
     jwt.use(jwks(public("ec")))
     assert "signing key is unknown" in refusal(jwt, shown)
@@ -231,7 +214,7 @@ def test_a_token_of_a_removed_key_is_forgotten() -> None:
 
 def test_remembered_tokens_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_KNOWN", 2)
-    jwt = made()
+    jwt = jwt_verifier()
     for number in range(4):
         jwt.caller(token("ec", jti=str(number)))
     assert len(jwt._known) == 2
@@ -239,7 +222,7 @@ def test_remembered_tokens_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_keys_of_an_issuer_are_bounded() -> None:
-    jwt = made()
+    jwt = jwt_verifier()
     with pytest.raises(ValueError, match="101 keys, at most 100 are allowed"):
         jwt.use(jwks(*[public("rsa")] * 101))
     assert jwt.num_keys == 2
@@ -262,20 +245,20 @@ def test_keys_of_an_issuer_are_bounded() -> None:
 def test_a_misspelt_claim_never_means_everything(
     claims: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    jwt = made()
+    jwt = jwt_verifier()
     assert words in refusal(jwt, token(**claims))
     refusal(jwt, token(**claims))
     assert caplog.text.count("refused: the token's claim") == 1 and "eyJ" not in caplog.text
 
 
 def test_a_list_of_models_beside_a_similar_claim_is_read() -> None:
-    caller = made().caller(token(models=["a"], model="preferred"))
+    caller = jwt_verifier().caller(token(models=["a"], model="preferred"))
     assert caller.models == {"a"}
 
 
 def test_a_named_claim_of_models_must_be_there() -> None:
-    jwt = made(models_claim="https://x/allowed_models", needs_models=True)
+    jwt = jwt_verifier(models_claim="https://x/allowed_models", needs_models=True)
     assert "has no claim 'https://x/allowed_models' that lists models" in refusal(jwt, token())
     assert "must be spelled" in refusal(jwt, token(**{"https://x/allowed-model": ["a"]}))
     assert jwt.caller(token(**{"https://x/allowed_models": "a b"})).models == {"a", "b"}
-    assert made().caller(token()).models is None, "the default name: without a list, all"
+    assert jwt_verifier().caller(token()).models is None, "the default name: without a list, all"

@@ -1,32 +1,11 @@
 """Generated code gives the results of jinja's own; what has no price is refused, and nothing is folded."""
 
-from typing import Any
-
-import jinja2
 import pytest
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gateway.tokenization.chat_template import NotRendered, PromptError, Template
 from gateway.tokenization.jinja_env import ENVIRONMENT
 from gateway.tokenization.sandbox.budgeted_code import MAX_NODES, MAX_SOURCE_CHARS
-
-PLAIN = ImmutableSandboxedEnvironment(
-    trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-)
-TREE = [{"n": "a", "c": [{"n": "b", "c": []}]}, {"n": "d", "c": []}]
-LONG = "line of a text\n" * 50
-
-
-def values() -> dict[str, Any]:
-    messages = [{"role": role, "content": f"{role} {i}", "calls": [i]} for i, role in enumerate("abab")]
-    return {"messages": messages, "d": {"role": "x", "n": 3}, "s": "a text", "long": LONG, "tree": TREE}
-
-
-def outcome(environment: jinja2.Environment, source: str) -> str:
-    try:
-        return environment.from_string(source).render(values())
-    except Exception as exc:  # noqa: BLE001 - any way to fail must be the same
-        return f"{type(exc).__name__}: {exc}"
+from tests.support.template_outcomes import UNLIMITED, outcome
 
 
 @pytest.mark.parametrize(
@@ -175,7 +154,7 @@ def outcome(environment: jinja2.Environment, source: str) -> str:
     ],
 )
 def test_results_are_those_of_jinja(source: str) -> None:
-    assert outcome(ENVIRONMENT, source) == outcome(PLAIN, source)
+    assert outcome(ENVIRONMENT, source) == outcome(UNLIMITED, source)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.tokenization.jinja_env import ENVIRONMENT
 from gateway.tokenization.sandbox.priced_filters import priced_filters, priced_tests
-from tests.tokenization.sandbox.test_budgeted_code import PLAIN, outcome
+from tests.support.template_outcomes import UNLIMITED, outcome
 
 EXPRESSIONS = (
     *(
@@ -194,13 +194,13 @@ EXPRESSIONS = (
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_results_are_those_of_jinja(expression: str) -> None:
     source = "{{ " + expression + " }}"
-    assert outcome(ENVIRONMENT, source) == outcome(PLAIN, source)
+    assert outcome(ENVIRONMENT, source) == outcome(UNLIMITED, source)
 
 
 def test_all_filters_of_the_sandbox_are_compared() -> None:
     used = " ".join(EXPRESSIONS)
     assert [name for name in priced_filters() if f"|{name}" not in used and name != "tojson"] == []
-    assert set(priced_tests()) == set(PLAIN.tests)
+    assert set(priced_tests()) == set(UNLIMITED.tests)
 
 
 @pytest.mark.parametrize("test", ["odd", "even", "divisibleby 2"])

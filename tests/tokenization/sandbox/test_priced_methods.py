@@ -4,7 +4,7 @@ import pytest
 
 from gateway.tokenization.jinja_env import ENVIRONMENT
 from gateway.tokenization.sandbox.render_budget import GROWING_METHODS, SHRINKING_METHODS
-from tests.tokenization.sandbox.test_budgeted_code import PLAIN, outcome
+from tests.support.template_outcomes import UNLIMITED, outcome
 
 EXPRESSIONS = (
     *(
@@ -143,7 +143,7 @@ EXPRESSIONS = (
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_results_are_those_of_python(expression: str) -> None:
     source = "{% for i in [1] %}{{ " + expression + " }}{% endfor %}"
-    assert outcome(ENVIRONMENT, source) == outcome(PLAIN, source)
+    assert outcome(ENVIRONMENT, source) == outcome(UNLIMITED, source)
 
 
 def test_each_method_of_a_text_is_of_one_kind() -> None:

@@ -3,10 +3,10 @@ import { Bar, Chip, Head, Panel, Table, Tile, Trouble, ask, clock, count, html, 
 
 const MOST = 10_000;
 const TERMS = {
-  start_s: "its usual time before prefill", ahead_s: "prefill of requests ahead", own_s: "prefill of this prompt", fetch_s: "fetching offloaded blocks",
-  full_s: "waiting for room", price_s: "what this costs others", running_s: "running requests", harm_s: "delay of running requests", evict_s: "blocks it would evict",
+  start_s: "its usual time before prefill", booked_s: "prefill of requests ahead", prefill_s: "prefill of this prompt", fetch_s: "fetching offloaded blocks",
+  wait_s: "waiting for room", price_s: "what this costs others", running_s: "running requests", slowdown_s: "delay of running requests", evict_s: "blocks it would evict",
 };
-const COLORS = { start_s: 7, ahead_s: 2, own_s: 0, fetch_s: 4, full_s: 3, price_s: 1, running_s: 6, harm_s: 5, evict_s: 3 };
+const COLORS = { start_s: 7, booked_s: 2, prefill_s: 0, fetch_s: 4, wait_s: 3, price_s: 1, running_s: 6, slowdown_s: 5, evict_s: 3 };
 
 const COLUMNS = [
   { id: "at", name: "Time", by: (r) => r.at, cell: (r) => clock(r.at) },
@@ -95,7 +95,7 @@ function Record({ record }) {
       <ul class="legend">${terms.map((term) => html`<li key=${term}><i class=${`s${COLORS[term]}`}></i>${TERMS[term]}</li>`)}</ul>
       <${Table} caption="Candidates" columns=${candidateColumns(record, terms, most, best)} rows=${candidates} keyOf=${(c) => c.worker} chosen=${(c) => c.worker === record.worker} />
     <//>
-    ${record.split ? html`<${Panel} title="Prefill on another worker" about=${record.split.reason}><dl class="facts body"><dt>Prefill worker</dt><dd>${record.split.prefill_worker ?? "none"}</dd><dt>TTFT with it</dt><dd>${seconds(record.split.split_s)}</dd><dt>TTFT without</dt><dd>${seconds(record.split.direct_s)}</dd></dl><//>` : null}`;
+    ${record.disaggregation ? html`<${Panel} title="Prefill on another worker" about=${record.disaggregation.reason}><dl class="facts body"><dt>Prefill worker</dt><dd>${record.disaggregation.prefill_worker ?? "none"}</dd><dt>TTFT with it</dt><dd>${seconds(record.disaggregation.disaggregated_ttft_s)}</dd><dt>TTFT without</dt><dd>${seconds(record.disaggregation.direct_ttft_s)}</dd></dl><//>` : null}`;
 }
 
 function candidateColumns(record, terms, most, best) {

@@ -9,7 +9,7 @@ from aiohttp import ClientSession
 from tests import DATA
 from tests.engines.sim.conftest import StartSim
 from tests.engines.sim.pd.conftest import ASK, get, post
-from tests.engines.sim.pd.test_info import metrics
+from tests.support.stories.sim_reading import metrics_of
 
 SEEN = DATA / "vllm_pd" / "vllm-0.32.0.json"
 REAL: Any = json.loads(SEEN.read_text())
@@ -46,6 +46,6 @@ async def test_the_reported_role_has_the_recorded_fields(
     info = await get(http, sim.url + "/server_info?config_format=json")
     reported, real = info["vllm_config"]["kv_transfer_config"], REAL["kv_transfer_config"][role]
     assert reported | {"engine_id": ""} == real | {"engine_id": ""}
-    names = {name.partition("{")[0] for name in await metrics(http, sim.url)}
+    names = {name.partition("{")[0] for name in await metrics_of(http, sim.url)}
     every = {name for names in REAL["metrics"].values() for name in names}
     assert names & every == set(REAL["metrics"][role])

@@ -7,16 +7,9 @@ from aiohttp import ClientSession
 
 from tests.engines.sim.conftest import StartSim
 from tests.engines.sim.pd.conftest import get, prefilled
+from tests.support.stories.sim_reading import metrics_of
 
 ROLES = [("prefill", "kv_producer"), ("decode", "kv_consumer"), ("both", "kv_both")]
-
-
-async def metrics(http: ClientSession, url: str) -> dict[str, float]:
-    async with http.get(url + "/metrics") as answer:
-        lines = (await answer.text()).splitlines()
-    return {
-        name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")
-    }
 
 
 @pytest.mark.parametrize(("role", "kv_role"), ROLES)
@@ -41,7 +34,7 @@ async def test_metrics_of_fetches_exist_at_decode_workers(
     start_sim: StartSim, http: ClientSession, role: str, fetches: bool
 ) -> None:
     sim = await start_sim(pd_role=role)
-    names = {name.partition("{")[0] for name in await metrics(http, sim.url)}
+    names = {name.partition("{")[0] for name in await metrics_of(http, sim.url)}
     assert "vllm:nixl_xfer_time_seconds_count" in names
     assert ("vllm:num_requests_kv_fetch_by_stage" in names) == fetches
 
@@ -50,7 +43,7 @@ async def test_a_worker_without_a_role_reports_none(start_sim: StartSim, http: C
     sim = await start_sim()
     info = await get(http, sim.url + "/server_info?config_format=json")
     assert info["vllm_config"]["kv_transfer_config"] is None
-    assert not any("nixl" in name or "kv_fetch" in name for name in await metrics(http, sim.url))
+    assert not any("nixl" in name or "kv_fetch" in name for name in await metrics_of(http, sim.url))
 
 
 async def test_the_report_can_be_turned_off(start_sim: StartSim, http: ClientSession) -> None:
@@ -62,7 +55,7 @@ async def test_the_report_can_be_turned_off(start_sim: StartSim, http: ClientSes
 async def test_pinned_and_expired_blocks_are_exposed(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim(pd_role="prefill")
     await prefilled(http, sim)
-    reported = await metrics(http, sim.url)
+    reported = await metrics_of(http, sim.url)
     labels = '{engine="0",model_name="m"}'
     assert reported["sim_pd_pinned_blocks" + labels] == 7
     assert reported["vllm:nixl_num_kv_expired_reqs_total" + labels] == 0

@@ -11,8 +11,8 @@ from engines.sim import Sim
 from gateway.core.kv_events import BlocksStored
 from tests.engines.sim.conftest import StartSim
 from tests.engines.sim.pd.conftest import IDS, get, post, prefilled, text_of
-from tests.engines.sim.test_worker import replayed
 from tests.support.patience import patience
+from tests.support.stories.sim_reading import replayed
 
 SOON = {"transfer_latency_s": 0.001}
 IMPATIENT = {"pull_timeout_s": 0.2}
