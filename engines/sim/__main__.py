@@ -1,4 +1,4 @@
-"""`python -m engines.sim` is one simulated engine, as `kvgate sim` is."""
+"""Program of one simulated engine, the same as `kvgate sim`."""
 
 import sys
 

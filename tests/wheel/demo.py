@@ -36,8 +36,14 @@ def demo(python: Path, folder: Path) -> Iterator["subprocess.Popen[str]"]:
 async def answers(process: "subprocess.Popen[str]") -> None:
     """Send the request that the demo shows; it is answered, and the demo ends when it is asked to."""
     assert process.stdout is not None
-    shown = next(filter(None, map(CURL.search, process.stdout)), None)
-    assert shown is not None, "it ended before it showed a request"
+    shown = None
+    said = ""
+    for line in process.stdout:
+        said += line
+        if shown := CURL.search(line):
+            break
+    assert shown is not None, said
+    assert "No module named" not in said, "a process that it starts looks for a module of the checkout"
     async with (
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(patience(60))) as session,
         session.post(f"{shown[1]}/v1/completions", data=shown[2].encode()) as answer,
